@@ -1,0 +1,252 @@
+"""Relative-position attention as tensor2tensor computes it, term by term.
+
+Nothing here is optimised: every [T, S, H] tensor of the original is built. The
+faster paths of this package are held to these functions, and these functions
+are held to outputs and gradients recorded from tensor2tensor 1.15.7.
+
+Shapes: B batch, T query length, S key length, N heads, H depth of a head,
+K max_relative_position, R = 2K + 1 rows of a table.
+"""
+
+import keras
+from keras import ops
+
+from t2t_relpos.attention._reference_arguments import (
+    check_attention_shapes,
+    check_max_relative_position,
+    check_query_length,
+    check_table,
+)
+
+
+def relative_positions_matrix(length_q, length_k, max_relative_position, cache=False):
+    """Row of the embedding table for every pair of a query and a key.
+
+    The pair (i, j) gets `clip(j - i, -K, K) + K`. When the lengths differ, the
+    queries are the last `length_q` positions of the keys. With `cache` there is
+    one query, and it stands at the last key.
+
+    Args:
+        length_q: T, a Python int or a scalar integer tensor. Unused with `cache`.
+        length_k: S, a Python int or a scalar integer tensor.
+        max_relative_position: K, the distance beyond which all positions share
+            a row; an int, at least 0.
+        cache: whether one query is being decoded against all earlier keys.
+
+    Returns:
+        int32 tensor, `[T, S]`, or `[1, S]` with `cache`; entries in 0 … 2K.
+
+    Raises:
+        ValueError: if `max_relative_position` is not an int of at least 0, or
+            if `length_q` is known to exceed `length_k`.
+
+    Reference:
+        Shaw et al. 2018, equation 5 (`clip`); tensor2tensor
+        `common_attention._generate_relative_positions_matrix`.
+
+    Example:
+
+    >>> from t2t_relpos.attention import reference
+    >>> matrix = reference.relative_positions_matrix(3, 3, 1)
+    >>> keras.ops.convert_to_numpy(matrix).tolist()
+    [[1, 2, 2], [0, 1, 2], [0, 0, 1]]
+    """
+    check_max_relative_position(max_relative_position, minimum=0)
+    if cache:
+        distances = ops.expand_dims(ops.arange(1 - length_k, 1, dtype="int32"), 0)
+    else:
+        check_query_length(length_q, length_k)
+        positions_k = ops.arange(length_k, dtype="int32")
+        positions_q = ops.arange(length_q, dtype="int32") + (length_k - length_q)
+        distances = positions_k[None, :] - positions_q[:, None]
+    clipped = ops.clip(distances, -max_relative_position, max_relative_position)
+    return clipped + max_relative_position
+
+
+def relative_position_embeddings(
+    table, length_q, length_k, max_relative_position, cache=False
+):
+    """Embedding of the relative position of every pair of a query and a key.
+
+    Args:
+        table: `[R, H]`, row K belongs to distance 0.
+        length_q: T, a Python int or a scalar integer tensor. Unused with `cache`.
+        length_k: S, a Python int or a scalar integer tensor.
+        max_relative_position: K, an int of at least 0.
+        cache: whether one query is being decoded against all earlier keys.
+
+    Returns:
+        Tensor `[T, S, H]`, or `[1, S, H]` with `cache`, of the table's dtype.
+
+    Raises:
+        ValueError: if the table has not 2K + 1 rows, or as
+            `relative_positions_matrix` does.
+
+    Reference:
+        Shaw et al. 2018, equation 5; tensor2tensor
+        `common_attention._generate_relative_positions_embeddings`.
+
+    Example:
+
+    >>> from t2t_relpos.attention import reference
+    >>> table = keras.ops.convert_to_tensor([[1.0], [2.0], [3.0]])
+    >>> embeddings = reference.relative_position_embeddings(table, 2, 2, 1)
+    >>> keras.ops.convert_to_numpy(embeddings).tolist()
+    [[[2.0], [3.0]], [[1.0], [2.0]]]
+    """
+    rows = relative_positions_matrix(length_q, length_k, max_relative_position, cache)
+    check_table("table", table, max_relative_position)
+    return ops.take(table, rows, axis=0)
+
+
+def relative_attention_inner(x, y, z, transpose):
+    """Product of attention with keys or values, plus the relative term.
+
+    With `transpose`, x holds queries, y keys and z key embeddings, and the
+    result is `x·yᵀ + x·zᵀ`; without it, x holds weights, y values and z value
+    embeddings, and the result is `x·y + x·z`. In the term with z each query
+    position i uses its own matrix `z[i]`.
+
+    Args:
+        x: `[B, N, T, H]` with `transpose`, otherwise `[B, N, T, S]`.
+        y: `[B, N, S, H]`.
+        z: `[T or 1, S, H]`.
+        transpose: whether y and z are transposed in the products.
+
+    Returns:
+        Tensor `[B, N, T, S]` with `transpose`, otherwise `[B, N, T, H]`.
+
+    Reference:
+        Shaw et al. 2018, section 3.3 (equation 6: the split into two terms);
+        tensor2tensor `common_attention._relative_attention_inner`.
+
+    Example:
+
+    >>> from t2t_relpos.attention import reference
+    >>> weights = keras.ops.convert_to_tensor([[[[0.25, 0.75]]]])
+    >>> values = keras.ops.convert_to_tensor([[[[4.0], [8.0]]]])
+    >>> embeddings = keras.ops.convert_to_tensor([[[100.0], [200.0]]])
+    >>> output = reference.relative_attention_inner(weights, values, embeddings, False)
+    >>> keras.ops.convert_to_numpy(output).tolist()
+    [[[[182.0]]]]
+    """
+    batch, heads, length, depth = ops.shape(x)
+    if transpose:
+        y, z = ops.swapaxes(y, -1, -2), ops.swapaxes(z, -1, -2)
+    by_position = ops.reshape(
+        ops.transpose(x, (2, 0, 1, 3)), (length, batch * heads, depth)
+    )
+    relative = ops.matmul(by_position, z)
+    relative = ops.reshape(relative, (length, batch, heads, ops.shape(z)[-1]))
+    return ops.matmul(x, y) + ops.transpose(relative, (1, 2, 0, 3))
+
+
+def dot_product_attention_relative(
+    q,
+    k,
+    v,
+    bias,
+    key_embeddings,
+    value_embeddings,
+    max_relative_position,
+    dropout_rate=0.0,
+    cache=False,
+    allow_memory=False,
+    seed=None,
+):
+    """Self-attention with relative positions in both the keys and the values.
+
+    As in tensor2tensor the queries are not scaled here; the caller multiplies
+    them by H^-0.5. All heads share the two tables, which are arguments where
+    tensor2tensor makes variables.
+
+    Args:
+        q: queries, `[B, N, T, H]`.
+        k: keys, `[B, N, S, H]`.
+        v: values, `[B, N, S, H]`.
+        bias: None, or a tensor that broadcasts to `[B, N, T, S]`, added to the
+            logits: 0 where a query may attend, -1e9 where it may not.
+        key_embeddings: `[R, H]`, the table a^K of the paper.
+        value_embeddings: `[R, H]`, the table a^V of the paper.
+        max_relative_position: K, an int of at least 1.
+        dropout_rate: probability of dropping a weight, in [0, 1). Above 0 it
+            always drops: the function does not know whether it is training.
+        cache: whether q is the one query at the last key's position.
+        allow_memory: whether k and v may be longer than q; the queries are then
+            the last T positions of the keys.
+        seed: for the dropout, as in `keras.random.dropout`.
+
+    Returns:
+        Tensor `[B, N, T, H]`.
+
+    Raises:
+        ValueError: if `max_relative_position` or `dropout_rate` is out of
+            range, or if shapes do not fit.
+
+    Reference:
+        Shaw et al. 2018, equations 3 and 4; tensor2tensor
+        `common_attention.dot_product_attention_relative`.
+
+    Example:
+
+    >>> from t2t_relpos.attention import reference
+    >>> q = k = v = keras.ops.ones((1, 1, 2, 1))
+    >>> keys = keras.ops.zeros((3, 1))
+    >>> values = keras.ops.convert_to_tensor([[10.0], [20.0], [30.0]])
+    >>> output = reference.dot_product_attention_relative(
+    ...     q, k, v, None, keys, values, max_relative_position=1)
+    >>> keras.ops.convert_to_numpy(output).ravel().tolist()
+    [26.0, 16.0]
+    """
+    output, _ = _attention_and_weights(
+        q,
+        k,
+        v,
+        bias,
+        (key_embeddings, value_embeddings),
+        max_relative_position,
+        dropout_rate,
+        cache,
+        allow_memory,
+        seed,
+    )
+    return output
+
+
+def _attention_and_weights(
+    q, k, v, bias, tables, max_relative_position, dropout_rate, cache, allow_memory, seed
+):
+    """The output `[B, N, T, H]` and the weights `[B, N, T, S]` before dropout."""
+    check_max_relative_position(max_relative_position, minimum=1)
+    if not 0.0 <= dropout_rate < 1.0:
+        raise ValueError(
+            "Expected dropout_rate to be at least 0 and below 1. "
+            f"Received: dropout_rate={dropout_rate}."
+        )
+    check_attention_shapes(q, k, v, cache, allow_memory)
+    check_table("key_embeddings", tables[0], max_relative_position, k.shape[-1])
+    check_table("value_embeddings", tables[1], max_relative_position, k.shape[-1])
+
+    length_k = ops.shape(k)[2]
+    length_q = ops.shape(q)[2] if allow_memory else length_k
+    relation_keys, relation_values = (
+        relative_position_embeddings(
+            table, length_q, length_k, max_relative_position, cache
+        )
+        for table in tables
+    )
+    logits = relative_attention_inner(q, k, relation_keys, True)
+    if bias is not None:
+        logits = logits + ops.cast(bias, logits.dtype)
+    weights = _softmax(logits)
+    dropped = weights
+    if dropout_rate > 0.0:
+        dropped = keras.random.dropout(weights, dropout_rate, seed=seed)
+    return relative_attention_inner(dropped, v, relation_values, False), weights
+
+
+def _softmax(logits):
+    # keras.ops.softmax warns where there is one key, as in every first decoding step.
+    largest = ops.stop_gradient(ops.max(logits, axis=-1, keepdims=True))
+    exponentials = ops.exp(logits - largest)
+    return exponentials / ops.sum(exponentials, axis=-1, keepdims=True)

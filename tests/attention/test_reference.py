@@ -1,0 +1,246 @@
+"""The ports equal what the real tensor2tensor computed (tests/reference/attention)."""
+
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.attention import reference
+
+RECORDED = pathlib.Path(__file__).parents[1] / "reference" / "attention"
+TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
+# Gradients through a nearly saturated softmax are differences of larger numbers.
+GRADIENT_TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+
+on_tensorflow = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="takes gradients with TensorFlow"
+)
+
+
+def load(path):
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def recorded(prefix):
+    paths = sorted(RECORDED.glob(f"{prefix}_*.npz"))
+    assert paths, f"nothing recorded under {RECORDED}"
+    return pytest.mark.parametrize("path", paths, ids=lambda path: path.stem)
+
+
+def assert_close(actual, expected, tolerance=TOLERANCE):
+    """Equal relative to the largest entry expected."""
+    actual = ops.convert_to_numpy(actual)
+    assert actual.shape == expected.shape
+    assert actual.dtype == expected.dtype
+    atol = tolerance[str(expected.dtype)] * np.abs(expected).max()
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=atol)
+
+
+def assert_output_and_gradients(record, names, compute):
+    import tensorflow as tf
+
+    inputs = {name: tf.constant(record[name]) for name in names}
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        output = compute(**inputs)
+        loss = tf.reduce_sum(output * record["cotangent"])
+    assert_close(output, record["output"])
+    for name, gradient in tape.gradient(loss, inputs).items():
+        gradient = tf.convert_to_tensor(gradient)
+        assert_close(gradient, record[f"gradient_{name}"], GRADIENT_TOLERANCE)
+
+
+def attention_arguments(record):
+    return {
+        "bias": record.get("bias"),
+        "max_relative_position": int(record["max_relative_position"]),
+        "cache": bool(record["cache"]),
+        "allow_memory": bool(record["allow_memory"]),
+    }
+
+
+ATTENTION_INPUTS = ("q", "k", "v", "key_embeddings", "value_embeddings")
+
+
+def random_inputs(length, rows=5, batch=2, heads=3, depth=7):
+    rng = np.random.default_rng(0)
+    shapes = {
+        "q": (batch, heads, length, depth),
+        "k": (batch, heads, length, depth),
+        "v": (batch, heads, length, depth),
+        "key_embeddings": (rows, depth),
+        "value_embeddings": (rows, depth),
+    }
+    return {
+        name: rng.normal(size=shape).astype("float32")
+        for name, shape in shapes.items()
+    }
+
+
+def test_matrices_equal_tensor2tensors():
+    matrices = load(RECORDED / "positions_matrix.npz")
+    assert len(matrices) == 43
+    for key, expected in matrices.items():
+        length_q, length_k, max_relative_position, cache = map(int, key.split("_"))
+        actual = reference.relative_positions_matrix(
+            length_q, length_k, max_relative_position, cache=bool(cache)
+        )
+        actual = ops.convert_to_numpy(actual)
+        assert actual.dtype == expected.dtype == np.int32
+        np.testing.assert_array_equal(actual, expected, err_msg=key)
+
+
+def test_matrix_of_one_distance_has_one_row_for_every_pair():
+    actual = reference.relative_positions_matrix(2, 3, 0)
+    np.testing.assert_array_equal(ops.convert_to_numpy(actual), np.zeros((2, 3)))
+
+
+@on_tensorflow
+@pytest.mark.parametrize("length_q, length_k, cache", [(4, 11, 0), (7, 7, 0), (1, 11, 1)])
+def test_matrix_of_lengths_known_at_run_time(length_q, length_k, cache):
+    import tensorflow as tf
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)] * 2)
+    def matrix(length_q, length_k):
+        return reference.relative_positions_matrix(length_q, length_k, 2, bool(cache))
+
+    np.testing.assert_array_equal(
+        matrix(length_q, length_k),
+        reference.relative_positions_matrix(length_q, length_k, 2, bool(cache)),
+    )
+
+
+@on_tensorflow
+@recorded("embeddings")
+def test_embeddings_equal_tensor2tensors(path):
+    record = load(path)
+    length_q, length_k, max_relative_position, cache = record["arguments"].tolist()
+    assert_output_and_gradients(
+        record,
+        ["table"],
+        lambda table: reference.relative_position_embeddings(
+            table, length_q, length_k, max_relative_position, cache=bool(cache)
+        ),
+    )
+
+
+@on_tensorflow
+@recorded("inner")
+def test_inner_equals_tensor2tensors(path):
+    record = load(path)
+    transpose = bool(record["transpose"])
+    assert_output_and_gradients(
+        record,
+        ["x", "y", "z"],
+        lambda x, y, z: reference.relative_attention_inner(x, y, z, transpose),
+    )
+
+
+@recorded("attention")
+def test_output_and_weights_equal_tensor2tensors(path):
+    record = load(path)
+    if str(record["q"].dtype) == "float64" and keras.backend.backend() == "jax":
+        pytest.skip("JAX computes in float32 unless told otherwise")
+    arguments = attention_arguments(record)
+    q, k, v, *tables = (ops.convert_to_tensor(record[x]) for x in ATTENTION_INPUTS)
+    output, weights = reference._attention_and_weights(
+        q,
+        k,
+        v,
+        arguments.pop("bias"),
+        tables,
+        **arguments,
+        dropout_rate=0.0,
+        seed=None,
+    )
+    assert_close(output, record["output"])
+    assert_close(weights, record["weights"])
+
+
+@on_tensorflow
+@recorded("attention")
+def test_attention_and_gradients_equal_tensor2tensors(path):
+    record = load(path)
+    arguments = attention_arguments(record)
+    assert_output_and_gradients(
+        record,
+        ATTENTION_INPUTS,
+        lambda **inputs: reference.dot_product_attention_relative(**inputs, **arguments),
+    )
+
+
+@on_tensorflow
+@recorded("attention")
+def test_attention_of_shapes_known_at_run_time(path):
+    import tensorflow as tf
+
+    record = load(path)
+    arguments = attention_arguments(record)
+    del arguments["bias"]
+    inputs = {name: tf.constant(record[name]) for name in ATTENTION_INPUTS}
+    bias = tf.constant(record.get("bias", np.zeros([1] * 4, record["q"].dtype)))
+
+    def unknown(tensor):
+        # Heads and depth are known, as in the original.
+        heads, depth = record["q"].shape[1::2]
+        known = [None, heads, None, depth] if tensor.shape.rank == 4 else [None, depth]
+        return tf.TensorSpec(known, tensor.dtype)
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None] * 4, bias.dtype),
+            {name: unknown(tensor) for name, tensor in inputs.items()},
+        ]
+    )
+    def compute(bias, inputs):
+        return reference.dot_product_attention_relative(
+            bias=bias, **inputs, **arguments
+        )
+
+    assert compute.get_concrete_function().structured_outputs.shape[0] is None
+    assert_close(compute(bias, inputs), record["output"])
+
+
+def test_bias_takes_the_dtype_of_the_logits():
+    inputs = random_inputs(length=3)
+    bias = np.zeros((1, 1, 3, 3))
+    bias[..., 2] = -1e9
+    output = reference.dot_product_attention_relative(
+        **inputs, bias=bias, max_relative_position=2
+    )
+    assert keras.backend.standardize_dtype(output.dtype) == "float32"
+    expected = reference.dot_product_attention_relative(
+        **inputs, bias=bias.astype("float32"), max_relative_position=2
+    )
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(output), ops.convert_to_numpy(expected)
+    )
+
+
+def test_dropout_drops_single_weights_and_repeats_with_a_seed():
+    # With v = 0 and a table of ones, the output is the sum of the kept weights.
+    inputs = random_inputs(length=97)
+    inputs["v"] = np.zeros_like(inputs["v"])
+    inputs["q"] = np.zeros_like(inputs["q"])
+    inputs["value_embeddings"] = np.ones_like(inputs["value_embeddings"])
+
+    def sums(rate, seed=1):
+        output = reference.dot_product_attention_relative(
+            **inputs, bias=None, max_relative_position=2, dropout_rate=rate, seed=seed
+        )
+        return ops.convert_to_numpy(output)[..., 0]
+
+    np.testing.assert_allclose(sums(0.0), 1.0, rtol=1e-5)
+    dropped = sums(0.25)
+    kept = dropped * 97 * 0.75
+    np.testing.assert_allclose(kept, kept.round(), atol=1e-3)
+    assert abs(dropped.mean() - 1.0) < 0.02
+    # Independent in batch, head and query: hardly two rows keep as many.
+    assert (np.ptp(kept, axis=0) > 1).any()
+    assert (np.ptp(kept, axis=1) > 1).any()
+    assert (np.ptp(kept, axis=2) > 1).all()
+    np.testing.assert_array_equal(dropped, sums(0.25))
+    assert (dropped != sums(0.25, seed=2)).any()
