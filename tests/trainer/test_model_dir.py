@@ -1,0 +1,162 @@
+import json
+import os
+import stat
+
+import keras
+import numpy as np
+import pytest
+
+from trainer.model_dir import ModelDirectory
+
+ARCHITECTURE = {"num_layers": 3, "vocab_size": 11, "position": "relative"}
+
+
+@pytest.fixture
+def directory(tmp_path):
+    made = ModelDirectory.create(tmp_path / "model")
+    made.vocabulary_file().write_bytes(b"a vocabulary")
+    made.write_config(ARCHITECTURE)
+    return made
+
+
+def test_config_comes_back(directory):
+    config = ModelDirectory.open(directory.path).read_config()
+    assert config["architecture"] == ARCHITECTURE
+    assert config["format_version"] == 1
+    assert config["tokenizer"]["kind"] == "sentencepiece"
+    assert config["tokenizer"]["file"] == "vocab.model"
+
+
+def test_names_of_the_contract(directory):
+    names = (directory.config_file, directory.model_file, directory.run_file, directory.vocabulary_file())
+    assert [path.name for path in names] == ["config.json", "model.keras", "run.json", "vocab.model"]
+    assert directory.vocabulary_file("subwords").name == "vocab.subwords"
+    assert (directory.checkpoints.name, directory.logs.name) == ("checkpoints", "logs")
+
+
+def test_directory_that_does_not_exist(tmp_path):
+    with pytest.raises(ValueError, match="Expected a model directory.*none, which does not exist. Make one with"):
+        ModelDirectory.open(tmp_path / "none")
+
+
+def test_directory_without_config(tmp_path):
+    with pytest.raises(ValueError, match="Received: .*, which holds none"):
+        ModelDirectory.open(tmp_path)
+
+
+def test_file_instead_of_directory(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="Received: .*file, which is a file"):
+        ModelDirectory.open(tmp_path / "file")
+
+
+def test_newer_format(directory):
+    config = json.loads(directory.config_file.read_text())
+    directory.config_file.write_text(json.dumps(config | {"format_version": 2}))
+    with pytest.raises(ValueError, match="Expected a model directory of format version 1 to 1. Received: .*, of version 2"):
+        ModelDirectory.open(directory.path)
+
+
+def test_config_without_architecture(directory):
+    directory.config_file.write_text('{"format_version": 1, "tokenizer": {}}')
+    with pytest.raises(ValueError, match="Received: one without architecture"):
+        directory.read_config()
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "which is not one"), ("[]", "which holds a list")])
+def test_config_that_is_no_json_object(directory, text, message):
+    directory.config_file.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        directory.read_config()
+
+
+def test_same_architecture_passes(directory):
+    directory.check_architecture(dict(ARCHITECTURE))
+
+
+def test_other_architecture_names_every_difference(directory):
+    with pytest.raises(ValueError) as caught:
+        directory.check_architecture({"num_layers": 5, "vocab_size": 11, "dropout": 0.1})
+    message = str(caught.value)
+    assert "num_layers is 3 there and 5 in this run" in message
+    assert 'position is "relative" there and not set in this run' in message
+    assert "dropout is not set there and 0.1 in this run" in message
+    assert "vocab_size" not in message
+    assert "or another --model_dir" in message
+
+
+def test_changed_vocabulary(directory):
+    directory.vocabulary_file().write_bytes(b"another vocabulary")
+    with pytest.raises(ValueError, match="Expected the vocabulary that the model was made with.*has changed since"):
+        directory.load_tokenizer()
+
+
+def test_missing_vocabulary(directory):
+    directory.vocabulary_file().unlink()
+    with pytest.raises(ValueError, match="Expected the vocabulary of the model at .*vocab.model"):
+        directory.load_tokenizer()
+
+
+def test_tokenizer_of_another_kind(directory):
+    directory.vocabulary_file("subwords").write_bytes(b"words")
+    directory.write_config(ARCHITECTURE, "subwords")
+    with pytest.raises(ValueError, match="Expected a tokenizer of the kind sentencepiece. Received: 'subwords'"):
+        directory.load_tokenizer()
+
+
+def test_model_comes_back(directory):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(5)])
+    directory.save_model(model)
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    np.testing.assert_array_equal(directory.load_model()(x), model(x))
+    assert not list(directory.path.glob(".writing-*"))
+
+
+def test_failed_save_leaves_the_model_before(directory):
+    class Unwritable:
+        def save(self, path):
+            path.write_bytes(b"half")
+            raise OSError("disk full")
+
+    directory.model_file.write_bytes(b"whole")
+    with pytest.raises(OSError, match="disk full"):
+        directory.save_model(Unwritable())
+    assert directory.model_file.read_bytes() == b"whole"
+    assert not list(directory.path.glob(".writing-*"))
+
+
+def test_no_model_yet(directory):
+    with pytest.raises(ValueError, match="Expected a trained model at .*model.keras.*first checkpoint"):
+        directory.load_model()
+
+
+def test_unreadable_model(directory):
+    directory.model_file.write_bytes(b"no zip file")
+    with pytest.raises(ValueError, match="Expected a readable Keras model. Received: .*model.keras"):
+        directory.load_model()
+
+
+def test_run_settings_come_back(directory):
+    assert directory.read_run() == {}
+    directory.write_run({"seed": 7})
+    assert directory.read_run() == {"seed": 7}
+
+
+def test_path_under_a_file_can_not_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="Expected a model directory that can be written. Received: .*file/model"):
+        ModelDirectory.create(tmp_path / "file" / "model")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_directory_without_permission(tmp_path):
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    with pytest.raises(ValueError, match="Expected a model directory that can be written.*Permission denied"):
+        ModelDirectory.create(tmp_path)
+
+
+def test_create_clears_half_written_files(tmp_path):
+    (tmp_path / ".writing-model-x").mkdir()
+    (tmp_path / ".writing-model-x" / "model.keras").write_bytes(b"half")
+    ModelDirectory.create(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,74 @@
+"""Files and directories that are either whole or absent: written aside, flushed to the disk, then renamed."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike) -> Iterator[Path]:
+    """A place to write a file, which takes the name `path`, replacing what was there, when the block ends without an error.
+
+    Yields:
+        The path to write to: in the same directory, with the same suffix.
+    """
+    path = Path(path)
+    directory = Path(tempfile.mkdtemp(prefix=f".writing-{path.stem}-", dir=path.parent))
+    try:
+        aside = directory / path.name
+        yield aside
+        flush(aside)
+        os.replace(aside, path)
+        flush(path.parent)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def whole_directory(path: str | os.PathLike) -> Iterator[Path]:
+    """A place to write a directory, which takes the name `path` when the block ends without an error.
+
+    A directory that has the name already is removed once the new one is complete.
+
+    Yields:
+        An empty directory beside `path`.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".writing-{path.name}-", dir=path.parent))
+    try:
+        aside.chmod(0o755)  # mkdtemp's 0700 would lock out other users
+        yield aside
+        for entry in aside.rglob("*"):
+            flush(entry)
+        flush(aside)
+        if path.exists():
+            shutil.rmtree(path)
+        aside.rename(path)
+        flush(path.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def write_text(path: str | os.PathLike, text: str):
+    """Writes a small UTF-8 file, whole or not at all."""
+    with whole_file(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def remove_leftovers(directory: str | os.PathLike):
+    """Removes what a killed process was writing aside in `directory`."""
+    for entry in Path(directory).glob(".writing-*"):
+        shutil.rmtree(entry, ignore_errors=True)
+
+
+def flush(path: Path):
+    """Waits until a file or a directory's entries are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,244 @@
+"""A model directory: everything about one trained model, written by training, read by every other command.
+
+    config.json            architecture, tokenizer, format version
+    model.keras            the Transformer alone
+    vocab.model            the SentencePiece vocabulary (`vocab.subwords` for tensor2tensor's)
+    run.json               the resolved settings of the training run
+    checkpoints/step-000123/
+    logs/                  for TensorBoard
+"""
+
+import hashlib
+import json
+import os
+import zipfile
+from pathlib import Path
+
+from trainer import atomic_files
+
+FORMAT_VERSION = 1
+VOCABULARY_FILES = {"sentencepiece": "vocab.model", "subwords": "vocab.subwords"}
+
+
+class ModelDirectory:
+    """Paths in a model directory, and what its files hold.
+
+    Args:
+        path: the directory. Nothing is looked at yet: see `open` and `create`.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path)
+        self.config_file = self.path / "config.json"
+        self.model_file = self.path / "model.keras"
+        self.run_file = self.path / "run.json"
+        self.checkpoints = self.path / "checkpoints"
+        self.logs = self.path / "logs"
+
+    @classmethod
+    def open(cls, path: str | os.PathLike) -> "ModelDirectory":
+        """A directory that holds a model's config.json.
+
+        Raises:
+            ValueError: where it doesn't, or where a newer version of the format wrote it.
+        """
+        directory = cls(path)
+        directory.read_config()
+        return directory
+
+    @classmethod
+    def create(cls, path: str | os.PathLike) -> "ModelDirectory":
+        """A directory to train in: made where missing, proven to be writable, and cleared of half-written files.
+
+        Raises:
+            ValueError: where it can't be written.
+        """
+        directory = cls(path)
+        try:
+            directory.path.mkdir(parents=True, exist_ok=True)
+            with atomic_files.whole_file(directory.path / "writable") as aside:
+                aside.touch()
+            (directory.path / "writable").unlink()
+        except OSError as error:
+            raise ValueError(
+                f"Expected a model directory that can be written. Received: {path} ({error.strerror}). "
+                "Choose another with --model_dir."
+            ) from error
+        atomic_files.remove_leftovers(directory.path)
+        return directory
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether a run has written its config.json."""
+        return self.config_file.is_file()
+
+    def vocabulary_file(self, kind: str = "sentencepiece") -> Path:
+        """Where the vocabulary of a kind of tokenizer lies: "sentencepiece" or "subwords"."""
+        return self.path / VOCABULARY_FILES[kind]
+
+    def write_config(self, architecture: dict, tokenizer: str = "sentencepiece"):
+        """Writes config.json; the vocabulary has to be there already.
+
+        Args:
+            architecture: `TransformerConfig.to_dict()`.
+            tokenizer: the kind of the vocabulary.
+        """
+        vocabulary = self.vocabulary_file(tokenizer)
+        _write_json(
+            self.config_file,
+            {
+                "format_version": FORMAT_VERSION,
+                "architecture": architecture,
+                "tokenizer": {"kind": tokenizer, "file": vocabulary.name, "sha256": _digest(vocabulary)},
+            },
+        )
+
+    def read_config(self) -> dict:
+        """What config.json holds.
+
+        Returns:
+            A dict with `format_version`, `architecture` (for `TransformerConfig.from_dict`) and `tokenizer` (`kind`,
+            `file`, `sha256`).
+
+        Raises:
+            ValueError: where this is not a model directory, or one of a newer format.
+        """
+        if not self.is_configured:
+            state = "does not exist" if not self.path.exists() else "holds none" if self.path.is_dir() else "is a file"
+            raise ValueError(
+                f"Expected a model directory, which holds a config.json. Received: {self.path}, which {state}. "
+                "Make one with `python -m trainer.train --model_dir=...`, or give the path of one that exists."
+            )
+        config = _read_json(self.config_file)
+        version = config.get("format_version")
+        if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
+            raise ValueError(
+                f"Expected a model directory of format version 1 to {FORMAT_VERSION}. Received: {self.path}, of version "
+                f"{version}. Read it with the version of this program that wrote it, or a newer one."
+            )
+        missing = {"architecture", "tokenizer"} - config.keys()
+        if missing:
+            raise ValueError(
+                f"Expected {self.config_file} to hold architecture and tokenizer. Received: one without "
+                f"{' and '.join(sorted(missing))}. Restore the file, or train in another --model_dir."
+            )
+        return config
+
+    def check_architecture(self, architecture: dict):
+        """Checks that the directory was made for an architecture.
+
+        Raises:
+            ValueError: naming every setting that differs, with both values.
+        """
+        recorded = self.read_config()["architecture"]
+        self.check_same(recorded, architecture, "configuration")
+
+    def check_same(self, recorded: dict, asked: dict, what: str):
+        """Checks that settings are those that the directory was made with.
+
+        Args:
+            recorded: the directory's settings.
+            asked: this run's.
+            what: what they are settings of, for the message.
+
+        Raises:
+            ValueError: naming every setting that differs, with both values.
+        """
+        differing = [
+            f"{name} is {_shown(recorded, name)} there and {_shown(asked, name)} in this run"
+            for name in dict.fromkeys([*recorded, *asked])
+            if _shown(recorded, name) != _shown(asked, name)
+        ]
+        if differing:
+            raise ValueError(
+                f"Expected a model directory made with the {what} of this run. Received: {self.path}, where "
+                f"{'; '.join(differing)}. Give the settings that the directory was made with, or another --model_dir."
+            )
+
+    def load_tokenizer(self):
+        """The tokenizer of the directory.
+
+        Raises:
+            ValueError: where the vocabulary is missing, or is not the one that the model was made with.
+        """
+        tokenizer = self.read_config()["tokenizer"]
+        vocabulary = self.path / tokenizer["file"]
+        if not vocabulary.is_file():
+            raise ValueError(
+                f"Expected the vocabulary of the model at {vocabulary}. Received: a directory without it. "
+                "Restore the file, or train in another --model_dir."
+            )
+        if _digest(vocabulary) != tokenizer["sha256"]:
+            raise ValueError(
+                f"Expected the vocabulary that the model was made with. Received: {vocabulary}, which has changed since: "
+                "its SHA-256 is not the one in config.json. Restore the file, or train in another --model_dir."
+            )
+        if tokenizer["kind"] != "sentencepiece":
+            raise ValueError(
+                f"Expected a tokenizer of the kind sentencepiece. Received: {tokenizer['kind']!r} in {self.config_file}."
+            )
+        from trainer.data.tokenizers import SentencePieceTokenizer
+
+        return SentencePieceTokenizer.from_file(vocabulary)
+
+    def save_model(self, model):
+        """Writes the Transformer to model.keras, whole or not at all."""
+        with atomic_files.whole_file(self.model_file) as aside:
+            model.save(aside)
+
+    def load_model(self):
+        """The Transformer of model.keras.
+
+        Raises:
+            ValueError: where training has not written one yet, or where it can't be read.
+        """
+        self.read_config()
+        if not self.model_file.is_file():
+            raise ValueError(
+                f"Expected a trained model at {self.model_file}. Received: a directory without it: training has not "
+                "reached its first checkpoint. Go on training with the same `python -m trainer.train` command."
+            )
+        import keras
+
+        import t2t_relpos.models  # noqa: F401  (registers the Transformer with keras)
+
+        try:
+            return keras.models.load_model(self.model_file)
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f"Expected a readable Keras model. Received: {self.model_file}, which fails to load ({error}). "
+                "Go on training with the same `python -m trainer.train` command to write it anew."
+            ) from error
+
+    def write_run(self, settings: dict):
+        """Writes the resolved settings of a run to run.json."""
+        _write_json(self.run_file, settings)
+
+    def read_run(self) -> dict:
+        """The settings in run.json; empty where there is none."""
+        return _read_json(self.run_file) if self.run_file.is_file() else {}
+
+
+def _shown(settings, name):
+    return json.dumps(settings[name]) if name in settings else "not set"
+
+
+def _digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _write_json(path, content):
+    atomic_files.write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def _read_json(path):
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"Expected a JSON file. Received: {path}, which is not one ({error}). "
+            "Restore the file, or train in another --model_dir."
+        ) from error
+    if not isinstance(content, dict):
+        raise ValueError(f"Expected a JSON object. Received: {path}, which holds a {type(content).__name__}. Restore the file.")
+    return content
