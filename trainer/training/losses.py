@@ -1,0 +1,73 @@
+"""Label-smoothed cross-entropy of tensor2tensor, without a dense matrix of targets."""
+
+import math
+
+import tensorflow as tf
+
+PADDING = 0
+
+
+def token_cross_entropy(labels: tf.Tensor, logits: tf.Tensor, label_smoothing: float = 0.0) -> tuple[tf.Tensor, tf.Tensor]:
+    """Cross-entropy of every token, and whether it is the most probable one.
+
+    The target gives the label the probability 1 - ε and each other word ε / (V - 1). The target's own entropy is subtracted, so
+    that the smallest possible loss is 0; this changes no gradient. Positions with the label 0 are padding: they count nothing.
+
+    Args:
+        labels: ids `[B, T]`, 0 is padding.
+        logits: `[B, T, V]`.
+        label_smoothing: ε, at least 0 and below 1.
+
+    Returns:
+        The losses `[B, T]` and 1.0 for each right token `[B, T]`, both 0 where the label is padding, and in the type of the
+        logits, or float32 for types of 16 bits.
+
+    Raises:
+        ValueError: for a label smoothing out of range.
+
+    Reference: t2t `smoothing_cross_entropy` and `padded_cross_entropy`.
+
+    Example:
+
+    >>> logits = tf.constant([[[0.0, 1.0, 3.0], [2.0, 0.0, 0.0]]])
+    >>> losses, right = token_cross_entropy(tf.constant([[2, 0]]), logits)
+    >>> [round(float(loss), 4) for loss in losses[0]], right.numpy().tolist()
+    ([0.1698, 0.0], [[1.0, 0.0]])
+    """
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(f"Expected label_smoothing to be at least 0 and below 1. Received: {label_smoothing}.")
+    if logits.dtype in (tf.float16, tf.bfloat16):
+        logits = tf.cast(logits, tf.float32)
+    size = tf.shape(logits)[-1]
+    losses, right = _cross_entropy(tf.reshape(labels, [-1]), tf.reshape(logits, [-1, size]), label_smoothing)
+    real = tf.reshape(tf.cast(labels != PADDING, logits.dtype), [-1])
+    return tf.reshape(losses * real, tf.shape(labels)), tf.reshape(right * real, tf.shape(labels))
+
+
+def _cross_entropy(labels, logits, label_smoothing):
+    vocab_size = logits.shape[-1]
+    confidence = 1 - label_smoothing
+    low = label_smoothing / (vocab_size - 1)
+    entropy = -confidence * math.log(confidence) - (label_smoothing * math.log(low) if low else 0.0)
+    place = tf.stack([tf.range(tf.size(labels)), tf.cast(labels, tf.int32)], axis=1)
+
+    @tf.custom_gradient
+    def losses_and_right(logits):
+        # The unnormalised exponentials are all that the gradient needs: dL/dx = e/Σe - low - (confidence - low)·[v = label].
+        largest = tf.reduce_max(logits, axis=-1)
+        exponentials = tf.exp(logits - largest[:, None])
+        total = tf.reduce_sum(exponentials, axis=-1)
+        chosen = tf.gather_nd(logits, place)
+        losses = tf.math.log(total) - (confidence - low) * (chosen - largest) - entropy
+        if low:
+            losses -= low * (tf.reduce_sum(logits, axis=-1) - vocab_size * largest)
+
+        def gradient(upstream, _):
+            spread = exponentials * (upstream / total)[:, None]
+            if low:
+                spread -= low * upstream[:, None]
+            return tf.tensor_scatter_nd_sub(spread, place, (confidence - low) * upstream)
+
+        return (losses, tf.cast(chosen >= largest, logits.dtype)), gradient
+
+    return losses_and_right(logits)
