@@ -1,0 +1,100 @@
+"""The one entry to relative attention: every layer calls `attend`."""
+
+from keras import ops
+
+from t2t_relpos.attention.labels import relative_labels
+from t2t_relpos.attention.masks import masked_softmax
+from t2t_relpos.attention.skew import key_to_label, label_to_key
+
+
+def attend(
+    query,
+    key,
+    value,
+    key_table=None,
+    value_table=None,
+    *,
+    mask=None,
+    query_offset=None,
+    dropout=None,
+):
+    """Attention whose scores and outputs also depend on relative positions.
+
+    `softmax(q·kᵀ + q·a^Kᵀ)·(v + a^V)`, where `a[i, j]` is the row
+    `clip(j - i, -K, K) + K` of a table. Scores are not scaled: scale `query`.
+
+    Args:
+        query: `[B, N, T, H]`.
+        key: `[B, N, S, H]`.
+        value: `[B, N, S, Hv]`.
+        key_table: a^K, `[2K + 1, H]` for all heads or `[N, 2K + 1, H]`, or None.
+        value_table: a^V, `[2K + 1, Hv]` or `[N, 2K + 1, Hv]`, or None.
+        mask: bool, broadcasts to `[B, N, T, S]`; True = attend. A query that
+            may attend to nothing gets zeros.
+        query_offset: key position of query 0: an int, a scalar tensor, or an
+            int tensor `[B]`, a position for every row. Default `S - T`.
+        dropout: a function of the weights `[B, N, T, S]`, or None.
+
+    Returns:
+        (outputs `[B, N, T, Hv]`, weights before dropout `[B, N, T, S]`).
+
+    Reference: Shaw et al. 2018, equations 3 and 4;
+    t2t `dot_product_attention_relative`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from t2t_relpos.attention import attend
+    >>> q = k = v = np.ones((1, 2, 3, 4), "float32")
+    >>> table = np.ones((5, 4), "float32")
+    >>> outputs, weights = attend(q, k, v, table, table)
+    >>> outputs.numpy()[0, 0, 0].tolist()
+    [2.0, 2.0, 2.0, 2.0]
+    """
+    if query_offset is None:
+        query_offset = ops.shape(key)[2] - ops.shape(query)[2]
+    scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
+    if key_table is not None:
+        scores = scores + relative_scores(query, key_table, ops.shape(key)[2], query_offset)
+    weights = masked_softmax(scores, mask)
+    kept = weights if dropout is None else dropout(weights)
+    outputs = ops.matmul(kept, value)
+    if value_table is not None:
+        outputs = outputs + relative_values(kept, value_table, query_offset)
+    return outputs, weights
+
+
+def relative_scores(query, table, length_k, query_offset):
+    """`q·a^Kᵀ`: `[B, N, T, H]` and a table -> `[B, N, T, S]`.
+
+    Args as those of `attend`; `length_k` is S.
+    """
+    by_label = ops.matmul(query, ops.swapaxes(table, -1, -2))
+    if not _one_offset_per_row(query_offset):
+        return label_to_key(by_label, length_k, query_offset)
+    labels = _row_labels(ops.shape(query)[2], length_k, table, query_offset)
+    heads = query.shape[1]
+    return ops.take_along_axis(by_label, ops.repeat(labels[:, None], heads, axis=1), axis=-1)
+
+
+def relative_values(weights, table, query_offset):
+    """`weights·a^V`: `[B, N, T, S]` and a table -> `[B, N, T, Hv]`.
+
+    Args as those of `attend`.
+    """
+    if not _one_offset_per_row(query_offset):
+        return ops.matmul(key_to_label(weights, table.shape[-2], query_offset), table)
+    length_q, length_k = ops.shape(weights)[2:]
+    labels = _row_labels(length_q, length_k, table, query_offset)
+    member = ops.one_hot(labels, table.shape[-2], dtype=weights.dtype)
+    by_label = ops.matmul(weights[..., None, :], member[:, None])[..., 0, :]
+    return ops.matmul(by_label, table)
+
+
+def _one_offset_per_row(query_offset):
+    return len(getattr(query_offset, "shape", ())) == 1
+
+
+def _row_labels(length_q, length_k, table, query_offset):
+    max_relative_position = (table.shape[-2] - 1) // 2
+    return relative_labels(length_q, length_k, max_relative_position, query_offset)

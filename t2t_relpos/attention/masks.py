@@ -1,0 +1,86 @@
+"""One meaning of masks: boolean, True = attend, nothing to attend to = zeros."""
+
+from keras import backend, ops
+
+from t2t_relpos.attention.labels import key_positions
+
+
+def causal_mask(length_q, length_k, query_offset=None):
+    """True where a key does not lie after its query.
+
+    Args:
+        length_q: number of queries T.
+        length_k: number of keys S.
+        query_offset: key position of query 0; default `S - T`, so that the
+            last query sees every key (keras.layers.MultiHeadAttention counts
+            from the top left instead; for T = S both are the same).
+
+    Returns:
+        bool `[T, S]`, or `[B, T, S]` for a `query_offset` of shape `[B]`.
+
+    Example:
+
+    >>> from t2t_relpos.attention import causal_mask
+    >>> causal_mask(2, 3).numpy().tolist()
+    [[True, True, False], [True, True, True]]
+    """
+    queries = key_positions(length_q, length_k, query_offset)
+    return ops.arange(length_k, dtype="int32") <= ops.expand_dims(queries, -1)
+
+
+def window_mask(length_q, length_k, window, query_offset=None):
+    """True where query and key lie less than `window` positions apart.
+
+    Args and Returns as `causal_mask`; `window` as `sliding_window` of
+    keras.layers.MultiHeadAttention: 1 lets a query see its own position alone.
+    """
+    queries = key_positions(length_q, length_k, query_offset)
+    distance = ops.arange(length_k, dtype="int32") - ops.expand_dims(queries, -1)
+    return ops.abs(distance) < window
+
+
+def key_padding_mask(mask):
+    """`[B, S]` keys that exist -> `[B, 1, 1, S]`, for all heads and queries."""
+    return ops.cast(mask, "bool")[:, None, None, :]
+
+
+def combine_masks(*masks):
+    """Logical and of those that are not None; None if all are.
+
+    Every mask broadcasts to `[B, N, T, S]`; `[T, S]` and `[B, T, S]` get the
+    missing axes (a mask of rank 3 is one for every batch entry, not head).
+    """
+    combined = None
+    for mask in masks:
+        if mask is None:
+            continue
+        mask = ops.cast(mask, "bool")
+        if len(mask.shape) == 3:
+            mask = ops.expand_dims(mask, 1)
+        combined = mask if combined is None else ops.logical_and(combined, mask)
+    return combined
+
+
+def masked_softmax(scores, mask=None):
+    """Softmax over the last axis, of the entries that may be attended to.
+
+    Computed in float32 at least. A row without any such entry is zero.
+
+    Args:
+        scores: `[..., S]` logits.
+        mask: bool, broadcasts to `scores`; True = attend. None: all.
+
+    Returns:
+        `[..., S]` weights in the dtype of `scores`; rows sum to 1 or are 0.
+    """
+    dtype = backend.standardize_dtype(scores.dtype)
+    if dtype in ("float16", "bfloat16"):
+        scores = ops.cast(scores, "float32")
+    if mask is not None:
+        # Far below any logit, and its difference to a logit is still finite.
+        scores = ops.where(mask, scores, ops.cast(-1e30, scores.dtype))
+    # Keras warns of a softmax over a single entry, which is right here.
+    weights = ops.ones_like(scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
+    if mask is not None:
+        weights = ops.where(mask, weights, ops.zeros_like(weights))
+    return ops.cast(weights, dtype)

@@ -1,0 +1,33 @@
+"""Moving the rows of a decoding state, a nested dict of tensors `[rows, ...]`."""
+
+import keras
+from keras import ops
+
+
+def repeat_rows(state, times):
+    """Every row `times` times in a row: `[B, ...]` -> `[B * times, ...]`."""
+    if times == 1:
+        return state
+    return keras.tree.map_structure(lambda x: ops.repeat(x, times, axis=0), state)
+
+
+def gather_rows(state, index):
+    """Rows `index` (int `[rows]`) of every tensor."""
+    return keras.tree.map_structure(lambda x: ops.take(x, index, axis=0), state)
+
+
+def take_beams(x, index):
+    """`x[b, index[b, i]]`: `[B, k, ...]`, int `[B, n]` -> `[B, n, ...]`."""
+    index = ops.reshape(index, (*ops.shape(index), *(1 for _ in x.shape[2:])))
+    return ops.take_along_axis(x, index, axis=1)
+
+
+def split_context(state):
+    """(what stays the same from step to step, the rest)."""
+    rest = {name: value for name, value in state.items() if name != "context"}
+    return state.get("context"), rest
+
+
+def join_context(context, rest):
+    """Inverse of `split_context`."""
+    return rest if context is None else {**rest, "context": context}

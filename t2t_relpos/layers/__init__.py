@@ -1,0 +1,13 @@
+"""Keras layers, one a file."""
+
+from t2t_relpos.layers.feed_forward import FeedForward
+from t2t_relpos.layers.position_encodings import (
+    LearnedPositionEmbedding,
+    SinusoidalPositionEncoding,
+)
+from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
+from t2t_relpos.layers.relative_position_embedding import RelativePositionEmbedding
+from t2t_relpos.layers.residual import Residual
+from t2t_relpos.layers.token_embedding import TokenEmbedding
+from t2t_relpos.layers.transformer_decoder import TransformerDecoder
+from t2t_relpos.layers.transformer_encoder import TransformerEncoder

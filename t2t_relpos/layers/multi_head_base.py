@@ -1,0 +1,159 @@
+"""What every multi-head attention layer has: projections into heads and out of them."""
+
+import keras
+from keras import ops
+
+from t2t_relpos.layers import checks
+
+
+class MultiHeadBase(keras.layers.Layer):
+    """Projections, heads, dropout and their arguments, without the attention itself.
+
+    Args: see `RelativeMultiHeadAttention`; they are those of
+        keras.layers.MultiHeadAttention.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        value_dim=None,
+        dropout=0.0,
+        use_bias=True,
+        output_shape=None,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        bias_regularizer=None,
+        activity_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        use_gate=False,
+        seed=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.num_heads = checks.positive_int("num_heads", num_heads)
+        self.key_dim = checks.positive_int("key_dim", key_dim)
+        self.value_dim = key_dim if value_dim is None else checks.positive_int("value_dim", value_dim)
+        self.dropout = checks.rate("dropout", dropout)
+        self.use_bias = use_bias
+        self.output_dim = _output_dim(output_shape)
+        self.use_gate = use_gate
+        self.seed = seed
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.projection_activity_regularizer = keras.regularizers.get(activity_regularizer)
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+        self.bias_constraint = keras.constraints.get(bias_constraint)
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        key_shape = value_shape if key_shape is None else key_shape
+        for name, shape in (("query", query_shape), ("value", value_shape), ("key", key_shape)):
+            if len(shape) != 3:
+                raise ValueError(
+                    f"Expected `{name}` of shape [batch, length, width]: relative positions "
+                    f"have one axis. Received: shape {tuple(shape)}. Fold further axes into "
+                    "the batch."
+                )
+        if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
+            raise ValueError(
+                "Expected `key` and `value` of the same length. "
+                f"Received: key shape {tuple(key_shape)}, value shape {tuple(value_shape)}."
+            )
+        heads = self.num_heads
+        self.query_dense = self._dense("query", heads * self.key_dim, query_shape)
+        self.key_dense = self._dense("key", heads * self.key_dim, key_shape)
+        self.value_dense = self._dense("value", heads * self.value_dim, value_shape)
+        if self.use_gate:
+            self.gate_dense = self._dense("gate", heads * self.value_dim, query_shape, "sigmoid")
+        merged = (*query_shape[:-1], heads * self.value_dim)
+        self.output_dense = self._dense(
+            "attention_output", self.output_dim or query_shape[-1], merged
+        )
+        self.dropout_layer = keras.layers.Dropout(
+            self.dropout, seed=self.seed, dtype=self.dtype_policy
+        )
+
+    def _dense(self, name, units, input_shape, activation=None):
+        def copy(initializer):
+            # A seeded initializer shared by layers would start them all alike.
+            return initializer.__class__.from_config(initializer.get_config())
+
+        dense = keras.layers.Dense(
+            units,
+            activation=activation,
+            use_bias=self.use_bias,
+            kernel_initializer=copy(self.kernel_initializer),
+            bias_initializer=copy(self.bias_initializer),
+            kernel_regularizer=self.kernel_regularizer,
+            bias_regularizer=self.bias_regularizer,
+            activity_regularizer=self.projection_activity_regularizer,
+            kernel_constraint=self.kernel_constraint,
+            bias_constraint=self.bias_constraint,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        dense.build(input_shape)
+        return dense
+
+    def project_query(self, query):
+        """`[B, T, D]` -> `[B, N, T, H]`, scaled by `H ** -0.5`."""
+        return self._split_heads(self.query_dense(query) * self.key_dim**-0.5)
+
+    def project_key(self, key):
+        """`[B, S, D]` -> `[B, N, S, H]`."""
+        return self._split_heads(self.key_dense(key))
+
+    def project_value(self, value):
+        """`[B, S, D]` -> `[B, N, S, Hv]`."""
+        return self._split_heads(self.value_dense(value))
+
+    def project_output(self, outputs, query):
+        """What the heads give, `[B, N, T, Hv]` -> `[B, T, D]`; `query` feeds the gate."""
+        batch, heads, length, depth = ops.shape(outputs)
+        merged = ops.reshape(ops.transpose(outputs, (0, 2, 1, 3)), (batch, length, heads * depth))
+        if self.use_gate:
+            merged = merged * self.gate_dense(query)
+        return self.output_dense(merged)
+
+    def _split_heads(self, x):
+        batch, length, width = ops.shape(x)
+        x = ops.reshape(x, (batch, length, self.num_heads, width // self.num_heads))
+        return ops.transpose(x, (0, 2, 1, 3))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "dropout": self.dropout,
+            "use_bias": self.use_bias,
+            "output_shape": self.output_dim,
+            "use_gate": self.use_gate,
+            "seed": self.seed,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
+            "activity_regularizer": keras.regularizers.serialize(
+                self.projection_activity_regularizer
+            ),
+            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
+            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
+        }
+
+
+def _output_dim(output_shape):
+    if output_shape is None or isinstance(output_shape, int):
+        return output_shape and checks.positive_int("output_shape", output_shape)
+    if len(output_shape) != 1:
+        raise ValueError(
+            "Expected `output_shape` to be an int or a tuple of one int: the output is "
+            f"[batch, length, width]. Received: output_shape={output_shape!r}"
+        )
+    return checks.positive_int("output_shape", output_shape[0])

@@ -1,0 +1,137 @@
+"""Absolute positions, added to the embeddings."""
+
+import math
+
+import keras
+from keras import ops
+
+from t2t_relpos.layers import checks
+
+
+def sinusoids(positions, width, max_wavelength=10_000.0):
+    """Sines, then cosines, of `positions` at geometrically spaced frequencies.
+
+    Args:
+        positions: float `[...]`.
+        width: D; an odd one gets a last column of zeros.
+        max_wavelength: the slowest frequency is its inverse.
+
+    Returns:
+        float `[..., D]`: `concat(sin, cos)`, as t2t has it; the paper's formula
+        interleaves them, which is the same up to the order of columns.
+
+    Reference: Vaswani et al. 2017, section 3.5; t2t `get_timing_signal_1d`.
+    """
+    count = width // 2
+    step = math.log(max_wavelength) / max(count - 1, 1)
+    rates = ops.exp(ops.arange(count, dtype="float32") * -step)
+    angles = ops.expand_dims(ops.cast(positions, "float32"), -1) * rates
+    signal = ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)
+    if width % 2:
+        signal = ops.concatenate([signal, ops.zeros_like(angles[..., :1])], axis=-1)
+    return signal
+
+
+@keras.saving.register_keras_serializable(package="t2t_relpos")
+class SinusoidalPositionEncoding(keras.layers.Layer):
+    """Adds fixed sines and cosines of the position.
+
+    Args:
+        **kwargs: `name`, `dtype` of `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: `[B, T, D]`.
+        start: position of the first one, an int, a scalar, or int `[B]`, a
+            start for every row.
+
+    Returns:
+        `[B, T, D]`, the inputs plus the signal.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from t2t_relpos.layers import SinusoidalPositionEncoding
+    >>> x = SinusoidalPositionEncoding()(np.zeros((1, 2, 4)))
+    >>> x[0, 0].numpy().tolist()
+    [0.0, 0.0, 1.0, 1.0]
+
+    Reference: t2t `add_timing_signal_1d`.
+    """
+
+    def call(self, inputs, start=0):
+        signal = sinusoids(_positions(inputs, start), inputs.shape[-1])
+        return inputs + ops.cast(signal, inputs.dtype)
+
+
+@keras.saving.register_keras_serializable(package="t2t_relpos")
+class LearnedPositionEmbedding(keras.layers.Layer):
+    """Adds a learned vector for every position.
+
+    Args:
+        max_length: number of positions that have a vector. Positions beyond
+            raise where lengths are known, and take the last vector otherwise.
+        embeddings_initializer: of the table. Default N(0, 1/D), as the tokens'.
+        **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: `[B, T, D]`.
+        start: position of the first one, an int, a scalar, or int `[B]`.
+
+    Returns:
+        `[B, T, D]`, the inputs plus the vectors.
+
+    Raises:
+        ValueError: a length above `max_length`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from t2t_relpos.layers import LearnedPositionEmbedding
+    >>> layer = LearnedPositionEmbedding(max_length=5)
+    >>> layer(np.zeros((2, 3, 4))).shape
+    TensorShape([2, 3, 4])
+
+    Reference: t2t `add_positional_embedding`.
+    """
+
+    def __init__(self, max_length, embeddings_initializer=None, **kwargs):
+        super().__init__(**kwargs)
+        self.max_length = checks.positive_int("max_length", max_length)
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+
+    def build(self, input_shape):
+        width = input_shape[-1]
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.max_length, width),
+            initializer=self.embeddings_initializer
+            or keras.initializers.RandomNormal(stddev=width**-0.5),
+        )
+
+    def call(self, inputs, start=0):
+        length = inputs.shape[1]
+        if isinstance(start, int) and length is not None and start + length > self.max_length:
+            raise ValueError(
+                f"Expected at most max_length={self.max_length} positions. Received: "
+                f"{start + length}. Raise `max_length`, or use relative positions, which "
+                "have no limit."
+            )
+        positions = ops.minimum(_positions(inputs, start), self.max_length - 1)
+        # take along axis 1 of [1, P, D]: its gradient is dense.
+        vectors = ops.take(ops.convert_to_tensor(self.embeddings)[None], positions, axis=1)[0]
+        return inputs + vectors
+
+    def get_config(self):
+        initializer = self.embeddings_initializer
+        return {
+            **super().get_config(),
+            "max_length": self.max_length,
+            "embeddings_initializer": initializer and keras.initializers.serialize(initializer),
+        }
+
+
+def _positions(inputs, start):
+    """int32 `[T]`, or `[B, T]` for a start per row."""
+    positions = ops.arange(ops.shape(inputs)[1], dtype="int32")
+    start = ops.cast(start, "int32")
+    return ops.expand_dims(start, -1) + positions if len(start.shape) else start + positions

@@ -1,0 +1,261 @@
+"""Multi-head attention with relative position representations."""
+
+import keras
+from keras import ops
+
+from t2t_relpos.attention.attend import attend
+from t2t_relpos.attention.masks import (
+    causal_mask,
+    combine_masks,
+    key_padding_mask,
+    window_mask,
+)
+from t2t_relpos.layers import checks
+from t2t_relpos.layers.multi_head_base import MultiHeadBase
+from t2t_relpos.layers.relative_position_embedding import RelativePositionEmbedding
+
+
+@keras.saving.register_keras_serializable(package="t2t_relpos")
+class RelativeMultiHeadAttention(MultiHeadBase):
+    """`keras.layers.MultiHeadAttention` that also knows how far apart positions are.
+
+    Every pair of a query at position `i` and a key at position `j` has two
+    learned vectors, chosen by `clip(j - i, -K, K)`: one adds to the key in the
+    score, the other to the value in the output. No other position encoding is
+    needed.
+
+    Args:
+        num_heads: N, number of attention heads.
+        key_dim: H, size of a head for queries and keys.
+        max_relative_position: K, the distance from which on all positions are
+            alike; at least 0. `None` only with both tables off.
+        value_dim: size of a head for values; default `key_dim`.
+        dropout: rate of dropout on the attention weights.
+        use_bias: whether the projections have biases.
+        output_shape: size of the output's last axis, an int; default that of
+            `query`.
+        attention_axes: `None`, 1 or (1,): the one sequence axis. Others raise:
+            relative positions have one axis.
+        sliding_window: a query sees keys less than this far away; `None` for all.
+        flash_attention: `None` or False; True raises: no fused kernel knows
+            relative terms.
+        kernel_initializer: of the projections; the other arguments of this form
+            likewise.
+        bias_initializer, kernel_regularizer, bias_regularizer,
+        activity_regularizer, kernel_constraint, bias_constraint: as in
+            keras.layers.MultiHeadAttention.
+        use_gate: multiplies what the heads give by a sigmoid of a projection of
+            the query.
+        seed: of the dropout.
+        use_key_table: whether a^K is used (the score term).
+        use_value_table: whether a^V is used (the output term).
+        share_heads: True: all heads share a table (t2t, the paper's big model);
+            False: a table for every head (the paper's base model).
+        table_initializer: of the tables. Default `"glorot_uniform"` (t2t).
+        **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
+
+    Call arguments:
+        query: `[B, T, D]`.
+        value: `[B, S, D]`.
+        key: `[B, S, D]`; default `value`.
+        query_mask, value_mask, key_mask: bool `[B, T]` or `[B, S]`, True = a
+            real position; taken from mask_zero embeddings if not given. A
+            masked query attends to nothing and gets zeros before the output
+            projection.
+        attention_mask: bool, `[B, T, S]`, `[T, S]` or `[B, N, T, S]`; True = attend.
+        return_attention_scores: whether to return (outputs, scores).
+        training: whether dropout is on.
+        use_causal_mask: whether keys after a query are hidden from it.
+        query_offset: key position of query 0, an int or a scalar tensor.
+            Default `S - T`: the queries are the last positions, for distances
+            and for causality (keras.layers.MultiHeadAttention counts from the
+            top left; for T = S both are the same).
+
+    Returns:
+        outputs `[B, T, D]`, and on request scores `[B, N, T, S]`: the weights
+        after softmax, before dropout.
+
+    Raises:
+        ValueError: an argument that is out of range or can't be honoured.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from t2t_relpos.layers import RelativeMultiHeadAttention
+    >>> attention = RelativeMultiHeadAttention(num_heads=2, key_dim=4, max_relative_position=16)
+    >>> x = np.random.default_rng(0).normal(size=(3, 7, 8)).astype("float32")
+    >>> attention(x, x, use_causal_mask=True).shape
+    TensorShape([3, 7, 8])
+
+    Reference: Shaw et al. 2018, equations 3 to 5; t2t
+    `multihead_attention(attention_type="dot_product_relative")`.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        max_relative_position=None,
+        *,
+        attention_axes=None,
+        sliding_window=None,
+        flash_attention=None,
+        use_key_table=True,
+        use_value_table=True,
+        share_heads=True,
+        table_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(num_heads, key_dim, **kwargs)
+        _check_unsupported(attention_axes, flash_attention)
+        if sliding_window is not None:
+            checks.positive_int("sliding_window", sliding_window)
+        if use_key_table or use_value_table or max_relative_position is not None:
+            checks.max_relative_position(max_relative_position)
+        self.max_relative_position = max_relative_position
+        self.attention_axes = attention_axes
+        self.flash_attention = flash_attention
+        self.sliding_window = sliding_window
+        self.use_key_table = use_key_table
+        self.use_value_table = use_value_table
+        self.share_heads = share_heads
+        self.table_initializer = keras.initializers.get(table_initializer)
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        super().build(query_shape, value_shape, key_shape)
+        self.key_embedding = self._table("key_embedding", self.use_key_table, self.key_dim)
+        self.value_embedding = self._table("value_embedding", self.use_value_table, self.value_dim)
+
+    def _table(self, name, wanted, depth):
+        if not wanted:
+            return None
+        initializer = self.table_initializer
+        embedding = RelativePositionEmbedding(
+            self.max_relative_position,
+            depth,
+            num_heads=None if self.share_heads else self.num_heads,
+            embeddings_initializer=initializer.__class__.from_config(initializer.get_config()),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        embedding.build()
+        return embedding
+
+    def call(
+        self,
+        query,
+        value,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+        query_offset=None,
+    ):
+        key = value if key is None else key
+        length_q, length_k = ops.shape(query)[1], ops.shape(key)[1]
+        window = self.sliding_window
+        mask = combine_masks(
+            None if query_mask is None else ops.expand_dims(query_mask, -1),
+            None if key_mask is None else key_padding_mask(key_mask),
+            None if value_mask is None else key_padding_mask(value_mask),
+            attention_mask,
+            causal_mask(length_q, length_k, query_offset) if use_causal_mask else None,
+            window_mask(length_q, length_k, window, query_offset) if window else None,
+        )
+        outputs, weights = self._attend(
+            self.project_query(query),
+            self.project_key(key),
+            self.project_value(value),
+            mask=mask,
+            query_offset=query_offset,
+            dropout=lambda x: self.dropout_layer(x, training=training),
+        )
+        outputs = self.project_output(outputs, query)
+        return (outputs, weights) if return_attention_scores else outputs
+
+    def _attend(self, query, key, value, **kwargs):
+        tables = (self.key_embedding, self.value_embedding)
+        tables = [None if t is None else ops.convert_to_tensor(t.table) for t in tables]
+        return attend(query, key, value, *tables, **kwargs)
+
+    def start_cache(self, batch_size, max_length):
+        """An empty cache of `max_length` positions for `step`."""
+
+        def zeros(depth):
+            shape = (batch_size, self.num_heads, max_length, depth)
+            return ops.zeros(shape, dtype=self.compute_dtype)
+
+        return {"key": zeros(self.key_dim), "value": zeros(self.value_dim)}
+
+    def step(self, query, cache, position):
+        """One position of causal self-attention, with the earlier ones from the cache.
+
+        Args:
+            query: `[rows, 1, D]`.
+            cache: as `start_cache` and this method return it.
+            position: int32 `[rows]`, every row's own.
+
+        Returns:
+            (outputs `[rows, 1, D]`, the cache with this position written).
+        """
+        slots = ops.arange(ops.shape(cache["key"])[2], dtype="int32")[None, :]
+        here = (slots == position[:, None])[:, None, :, None]
+        keys = ops.where(here, self.project_key(query), cache["key"])
+        values = ops.where(here, self.project_value(query), cache["value"])
+        seen = slots <= position[:, None]
+        if self.sliding_window is not None:
+            seen = ops.logical_and(seen, position[:, None] - slots < self.sliding_window)
+        outputs, _ = self._attend(
+            self.project_query(query),
+            keys,
+            values,
+            mask=key_padding_mask(seen),
+            query_offset=position,
+        )
+        return self.project_output(outputs, query), {"key": keys, "value": values}
+
+    def attend_to(self, query, keys, values, mask=None):
+        """Attention to keys and values that are projected already.
+
+        Args:
+            query: `[B, T, D]`.
+            keys: `[B, N, S, H]`, from `project_key`.
+            values: `[B, N, S, Hv]`, from `project_value`.
+            mask: bool, broadcasts to `[B, N, T, S]`; True = attend.
+
+        Returns:
+            outputs `[B, T, D]`.
+        """
+        outputs, _ = self._attend(self.project_query(query), keys, values, mask=mask)
+        return self.project_output(outputs, query)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "max_relative_position": self.max_relative_position,
+            "attention_axes": self.attention_axes,
+            "sliding_window": self.sliding_window,
+            "flash_attention": self.flash_attention,
+            "use_key_table": self.use_key_table,
+            "use_value_table": self.use_value_table,
+            "share_heads": self.share_heads,
+            "table_initializer": keras.initializers.serialize(self.table_initializer),
+        }
+
+
+def _check_unsupported(attention_axes, flash_attention):
+    if attention_axes not in (None, 1, (1,), [1], -2, (-2,), [-2]):
+        raise ValueError(
+            "Expected `attention_axes` to be None or 1, the sequence axis of "
+            "[batch, length, width]: relative positions have one axis. "
+            f"Received: attention_axes={attention_axes!r}"
+        )
+    if flash_attention:
+        raise ValueError(
+            "Expected `flash_attention` to be None or False: no fused kernel knows relative "
+            f"terms. Received: flash_attention={flash_attention!r}"
+        )

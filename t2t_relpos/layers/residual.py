@@ -1,0 +1,64 @@
+"""Where normalization, dropout and the residual sum stand around a sub-layer."""
+
+import keras
+
+from t2t_relpos.layers import checks
+
+
+@keras.saving.register_keras_serializable(package="t2t_relpos")
+class Residual(keras.layers.Layer):
+    """Normalization, dropout and residual sum around a sub-layer.
+
+    Pre-norm (t2t: `n` before, `da` after): `x + dropout(f(norm(x)))`.
+    Post-norm (t2t: nothing before, `dan` after): `norm(x + dropout(f(x)))`.
+
+    Args:
+        normalize_first: True for pre-norm, False for post-norm.
+        dropout: rate on what the sub-layer gives.
+        epsilon: of the normalization, inside the root.
+        seed: of the dropout.
+        **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: `[B, T, D]`.
+        sublayer: a function of one tensor `[B, T, D]`; by keyword.
+        training: whether dropout is on.
+
+    Returns:
+        `[B, T, D]`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from t2t_relpos.layers import Residual
+    >>> residual = Residual(normalize_first=True)
+    >>> residual(np.array([[[1.0, 3.0]]]), sublayer=lambda x: 10 * x).numpy().round(3).tolist()
+    [[[-9.0, 13.0]]]
+    """
+
+    def __init__(self, normalize_first=True, dropout=0.0, epsilon=1e-6, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.normalize_first = normalize_first
+        self.dropout = checks.rate("dropout", dropout)
+        self.epsilon = epsilon
+        self.seed = seed
+
+    def build(self, input_shape):
+        policy = self.dtype_policy
+        self.norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm")
+        self.norm.build(input_shape)
+        self.dropout_layer = keras.layers.Dropout(self.dropout, seed=self.seed, dtype=policy)
+
+    def call(self, inputs, sublayer, training=None):
+        if self.normalize_first:
+            return inputs + self.dropout_layer(sublayer(self.norm(inputs)), training=training)
+        return self.norm(inputs + self.dropout_layer(sublayer(inputs), training=training))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "normalize_first": self.normalize_first,
+            "dropout": self.dropout,
+            "epsilon": self.epsilon,
+            "seed": self.seed,
+        }

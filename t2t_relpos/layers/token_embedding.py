@@ -1,0 +1,76 @@
+"""Token ids to vectors and back."""
+
+import keras
+from keras import ops
+
+from t2t_relpos.layers import checks
+
+
+@keras.saving.register_keras_serializable(package="t2t_relpos")
+class TokenEmbedding(keras.layers.Layer):
+    """Embeds ids, scaled by sqrt(D), id 0 (padding) as the zero vector; and projects back.
+
+    Args:
+        vocab_size: V, number of ids, padding included.
+        hidden_dim: D, length of a vector.
+        embeddings_initializer: of the `[V, D]` table. Default N(0, 1/D), as in
+            t2t.
+        **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: int ids `[B, T]` in `[0, V)`.
+        reverse: False: ids to vectors. True: `inputs` are vectors
+            `[B, T, D]`, the result their scalar products with the table's rows.
+
+    Returns:
+        `[B, T, D]`, or with `reverse` logits `[B, T, V]`, not scaled.
+
+    Raises:
+        ValueError: ids of a float dtype, or, in eager calls, out of range.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from t2t_relpos.layers import TokenEmbedding
+    >>> embedding = TokenEmbedding(vocab_size=7, hidden_dim=4)
+    >>> vectors = embedding(np.array([[3, 0]]))
+    >>> vectors[0, 1].numpy().tolist()
+    [0.0, 0.0, 0.0, 0.0]
+    >>> embedding(vectors, reverse=True).shape
+    TensorShape([1, 2, 7])
+
+    Reference: t2t `SymbolModality` (`bottom`, `top` with
+    `shared_embedding_and_softmax_weights`).
+    """
+
+    def __init__(self, vocab_size, hidden_dim, embeddings_initializer=None, **kwargs):
+        super().__init__(**kwargs)
+        self.vocab_size = checks.positive_int("vocab_size", vocab_size)
+        self.hidden_dim = checks.positive_int("hidden_dim", hidden_dim)
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+
+    def build(self, input_shape=None):
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.vocab_size, self.hidden_dim),
+            initializer=self.embeddings_initializer
+            or keras.initializers.RandomNormal(stddev=self.hidden_dim**-0.5),
+        )
+
+    def call(self, inputs, reverse=False):
+        table = ops.convert_to_tensor(self.embeddings)
+        if reverse:
+            return ops.matmul(inputs, ops.transpose(table))
+        checks.token_ids(inputs, self.vocab_size)
+        vectors = ops.take(table, inputs, axis=0) * self.hidden_dim**0.5
+        real = ops.expand_dims(ops.not_equal(inputs, 0), -1)
+        return vectors * ops.cast(real, vectors.dtype)
+
+    def get_config(self):
+        initializer = self.embeddings_initializer
+        return {
+            **super().get_config(),
+            "vocab_size": self.vocab_size,
+            "hidden_dim": self.hidden_dim,
+            "embeddings_initializer": initializer and keras.initializers.serialize(initializer),
+        }

@@ -1,0 +1,153 @@
+"""What a Transformer is made of: frozen, checked, written to and read from JSON."""
+
+import dataclasses
+import difflib
+
+from t2t_relpos.layers import checks
+from t2t_relpos.models.presets import PRESETS
+
+POSITIONS = ("relative", "sinusoidal", "learned", "relative+sinusoidal", "none")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """Architecture of a `Transformer`.
+
+    Args:
+        vocab_size: V, number of ids, padding (0) and end of sentence (1)
+            included; source and target share them.
+        num_encoder_layers: of the encoder.
+        num_decoder_layers: of the decoder.
+        hidden_dim: D, the width of the model.
+        intermediate_dim: width of the feed-forward networks.
+        num_heads: N; divides D.
+        position: how positions enter: "relative" (in every self-attention),
+            "sinusoidal" or "learned" (added to the embeddings),
+            "relative+sinusoidal", or "none".
+        max_relative_position: K of relative positions.
+        use_key_table: whether a^K is used (the paper's Table 3).
+        use_value_table: whether a^V is used.
+        share_heads: one table for all heads (True) or one for each (False).
+        normalize_first: pre-norm (True) or post-norm (False).
+        tie_embeddings: whether source, target and output share one `[V, D]`
+            table; three tables otherwise.
+        dropout: rate on embeddings and on what each sub-layer gives.
+        attention_dropout: rate on attention weights.
+        activation_dropout: rate inside the feed-forward networks.
+        layer_norm_epsilon: of the layer normalizations.
+        max_length: number of positions that "learned" has vectors for.
+        target_space_id: row of t2t's target space embedding, which is added to
+            every encoder position; `None` for models without it.
+
+    Raises:
+        ValueError: a setting that is out of range, or unknown.
+
+    Example:
+
+    >>> from t2t_relpos.models import TransformerConfig
+    >>> config = TransformerConfig.from_preset("tiny", vocab_size=8000, dropout=0.3)
+    >>> config.hidden_dim, config.max_relative_position, config.dropout
+    (128, 16, 0.3)
+    >>> TransformerConfig.from_dict(config.to_dict()) == config
+    True
+    """
+
+    vocab_size: int
+    num_encoder_layers: int = 6
+    num_decoder_layers: int = 6
+    hidden_dim: int = 512
+    intermediate_dim: int = 2048
+    num_heads: int = 8
+    position: str = "relative"
+    max_relative_position: int = 16
+    use_key_table: bool = True
+    use_value_table: bool = True
+    share_heads: bool = True
+    normalize_first: bool = True
+    tie_embeddings: bool = True
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    layer_norm_epsilon: float = 1e-6
+    max_length: int = 256
+    target_space_id: int | None = None
+
+    def __post_init__(self):
+        for name in (
+            "vocab_size num_encoder_layers num_decoder_layers hidden_dim intermediate_dim "
+            "num_heads max_length"
+        ).split():
+            checks.positive_int(name, getattr(self, name))
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            checks.rate(name, getattr(self, name))
+        for name in (
+            "use_key_table use_value_table share_heads normalize_first tie_embeddings"
+        ).split():
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(
+                    f"Expected `{name}` to be True or False. "
+                    f"Received: {name}={getattr(self, name)!r}"
+                )
+        checks.max_relative_position(self.max_relative_position)
+        if self.position not in POSITIONS:
+            raise ValueError(
+                f"Expected `position` to be one of {', '.join(POSITIONS)}. "
+                f"Received: position={self.position!r}"
+            )
+        if self.hidden_dim % self.num_heads:
+            raise ValueError(
+                "Expected `num_heads` to divide `hidden_dim`. "
+                f"Received: num_heads={self.num_heads}, hidden_dim={self.hidden_dim}"
+            )
+        if self.target_space_id is not None and not 0 <= self.target_space_id < 32:
+            raise ValueError(
+                "Expected `target_space_id` to be None or in [0, 32). "
+                f"Received: target_space_id={self.target_space_id!r}"
+            )
+
+    @property
+    def relative(self):
+        """Whether self-attentions know relative positions."""
+        return self.position.startswith("relative")
+
+    @classmethod
+    def from_preset(cls, preset, **settings):
+        """The settings of a preset, with some of them replaced.
+
+        Args:
+            preset: a key of `t2t_relpos.models.PRESETS`.
+            **settings: `vocab_size`, which no preset has, and any other to
+                replace.
+
+        Raises:
+            ValueError: no such preset, or no such setting.
+        """
+        if preset not in PRESETS:
+            raise ValueError(
+                f"Expected a preset out of {', '.join(sorted(PRESETS))}. "
+                f"Received: {preset!r}.{_did_you_mean(preset, PRESETS)}"
+            )
+        return cls.from_dict({**PRESETS[preset], **settings})
+
+    @classmethod
+    def from_dict(cls, settings):
+        """Inverse of `to_dict`. An unknown name raises a ValueError."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        for name in settings:
+            if name not in names:
+                raise ValueError(
+                    f"Expected settings out of {', '.join(names)}. "
+                    f"Received: {name!r}.{_did_you_mean(name, names)}"
+                )
+        if "vocab_size" not in settings:
+            raise ValueError("Expected `vocab_size`, which no preset sets. Received: none.")
+        return cls(**settings)
+
+    def to_dict(self):
+        """All settings, ready for JSON."""
+        return dataclasses.asdict(self)
+
+
+def _did_you_mean(word, words):
+    near = difflib.get_close_matches(word, words, n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,242 @@
+"""The encoder-decoder Transformer."""
+
+import keras
+from keras import ops
+
+from t2t_relpos.layers.position_encodings import (
+    LearnedPositionEmbedding,
+    SinusoidalPositionEncoding,
+)
+from t2t_relpos.layers.token_embedding import TokenEmbedding
+from t2t_relpos.layers.transformer_decoder import TransformerDecoder
+from t2t_relpos.layers.transformer_encoder import TransformerEncoder
+from t2t_relpos.models.config import TransformerConfig
+
+NUM_TARGET_SPACES = 32
+
+
+@keras.saving.register_keras_serializable(package="t2t_relpos")
+class Transformer(keras.Model):
+    """An encoder-decoder Transformer, by default with relative positions alone.
+
+    Ids: 0 is padding (and, as the first input of the decoder, "go": the zero
+    vector), 1 ends a sentence. Padded source positions are hidden as keys. The
+    targets are shifted right inside.
+
+    Args:
+        config: a `TransformerConfig`.
+        **kwargs: `name`, `dtype` of `keras.Model`.
+
+    Call arguments:
+        inputs: a dict of int ids: `"inputs"` `[B, S]`, `"targets"` `[B, T]`.
+        training: whether dropouts are on.
+
+    Returns:
+        logits, float32 `[B, T, V]`; those at `t` predict `targets[:, t]`.
+
+    Raises:
+        ValueError: ids of a float dtype or, in eager calls, out of range.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from t2t_relpos.models import Transformer, TransformerConfig
+    >>> model = Transformer(TransformerConfig.from_preset("tiny", vocab_size=11))
+    >>> inputs, targets = np.array([[5, 7, 1]]), np.array([[3, 1]])
+    >>> model({"inputs": inputs, "targets": targets}).shape
+    TensorShape([1, 2, 11])
+
+    Plain Keras trains it: the targets are also the labels, and padding has no
+    weight.
+
+    >>> loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    >>> model.compile("adam", loss)
+    >>> data = {"inputs": inputs, "targets": targets}
+    >>> history = model.fit(data, targets, sample_weight=(targets != 0), verbose=0)
+
+    Reference: Shaw et al. 2018; Vaswani et al. 2017; t2t `Transformer`.
+    """
+
+    def __init__(self, config, **kwargs):
+        super().__init__(**kwargs)
+        if not isinstance(config, TransformerConfig):
+            raise ValueError(
+                "Expected `config` to be a TransformerConfig, for instance "
+                "TransformerConfig.from_preset('tiny', vocab_size=8000). "
+                f"Received: {config!r}"
+            )
+        self.config = config
+        policy = self.dtype_policy
+
+        def embedding(name):
+            return TokenEmbedding(config.vocab_size, config.hidden_dim, dtype=policy, name=name)
+
+        self.source_embedding = embedding("embedding" if config.tie_embeddings else "source_embedding")
+        if config.tie_embeddings:
+            self.target_embedding = self.output_embedding = self.source_embedding
+        else:
+            self.target_embedding = embedding("target_embedding")
+            self.output_embedding = embedding("output_embedding")
+        self.source_position = self._position_layer("source_position")
+        self.target_position = self._position_layer("target_position")
+        self.embedding_dropout = keras.layers.Dropout(config.dropout, dtype=policy)
+        self.encoder_layers = [
+            self._block(TransformerEncoder, f"encoder_{i}") for i in range(config.num_encoder_layers)
+        ]
+        self.decoder_layers = [
+            self._block(TransformerDecoder, f"decoder_{i}") for i in range(config.num_decoder_layers)
+        ]
+        self.encoder_norm = self._final_norm("encoder_norm")
+        self.decoder_norm = self._final_norm("decoder_norm")
+        self.build()
+
+    def _position_layer(self, name):
+        if self.config.position == "learned":
+            return LearnedPositionEmbedding(
+                self.config.max_length, dtype=self.dtype_policy, name=name
+            )
+        if self.config.position.endswith("sinusoidal"):
+            return SinusoidalPositionEncoding(dtype=self.dtype_policy, name=name)
+        return None
+
+    def _block(self, block, name):
+        config = self.config
+        relative = config.relative
+        return block(
+            config.intermediate_dim,
+            config.num_heads,
+            max_relative_position=config.max_relative_position if relative else None,
+            use_key_table=relative and config.use_key_table,
+            use_value_table=relative and config.use_value_table,
+            share_heads=config.share_heads,
+            normalize_first=config.normalize_first,
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            activation_dropout=config.activation_dropout,
+            layer_norm_epsilon=config.layer_norm_epsilon,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _final_norm(self, name):
+        if not self.config.normalize_first:
+            return None
+        epsilon = self.config.layer_norm_epsilon
+        return keras.layers.LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
+
+    def build(self, input_shape=None):
+        """Makes all variables; their shapes depend on the config alone."""
+        if self.built:
+            return
+        width = (None, None, self.config.hidden_dim)
+        for embedding in (self.source_embedding, self.target_embedding, self.output_embedding):
+            if not embedding.built:
+                embedding.build()
+                embedding.built = True
+        for position in (self.source_position, self.target_position):
+            if position is not None:
+                position.build(width)
+        for layer in self.encoder_layers:
+            layer.build(width)
+        for layer in self.decoder_layers:
+            layer.build(width, width)
+        for norm in (self.encoder_norm, self.decoder_norm):
+            if norm is not None:
+                norm.build(width)
+        if self.config.target_space_id is not None:
+            self.target_space_embedding = self.add_weight(
+                name="target_space_embedding",
+                shape=(NUM_TARGET_SPACES, self.config.hidden_dim),
+                initializer=keras.initializers.RandomNormal(stddev=self.config.hidden_dim**-0.5),
+            )
+        self.built = True
+
+    def call(self, inputs, training=None):
+        source, targets = inputs["inputs"], inputs["targets"]
+        encoded, mask = self.encode_source(source, training=training)
+        x = self.target_embedding(targets)
+        x = ops.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1]
+        if self.target_position is not None:
+            x = self.target_position(x)
+        x = self.embedding_dropout(x, training=training)
+        for layer in self.decoder_layers:
+            x = layer(x, encoded, encoded_mask=mask, training=training)
+        return self._logits(x)
+
+    def encode_source(self, source, training=None):
+        """The encoder alone: ids `[B, S]` -> (`[B, S, D]`, bool `[B, S]`, True = real)."""
+        mask = ops.not_equal(source, 0)
+        x = self.source_embedding(source)
+        if self.config.target_space_id is not None:
+            space = ops.convert_to_tensor(self.target_space_embedding)
+            x = x + ops.cast(space[self.config.target_space_id], x.dtype)
+        if self.source_position is not None:
+            x = self.source_position(x)
+        x = self.embedding_dropout(x, training=training)
+        for layer in self.encoder_layers:
+            x = layer(x, padding_mask=mask, training=training)
+        return (x if self.encoder_norm is None else self.encoder_norm(x)), mask
+
+    def _logits(self, x):
+        if self.decoder_norm is not None:
+            x = self.decoder_norm(x)
+        return ops.cast(self.output_embedding(x, reverse=True), "float32")
+
+    def encode(self, source, max_length):
+        """Encodes sources and starts a decoding of at most `max_length` steps.
+
+        Args:
+            source: int ids `[rows, S]`.
+            max_length: number of steps that the caches have room for, an int or
+                a scalar tensor.
+
+        Returns:
+            The state that `step` takes: a nested dict; the first dimension of
+            every tensor is rows. What stands under `"context"` stays the same
+            from step to step.
+        """
+        encoded, mask = self.encode_source(source)
+        rows = ops.shape(source)[0]
+        layers = self.decoder_layers
+        return {
+            "context": {
+                "mask": mask,
+                "layers": {layer.name: layer.project_encoded(encoded) for layer in layers},
+            },
+            "cache": {layer.name: layer.start_cache(rows, max_length) for layer in layers},
+            "position": ops.zeros((rows,), dtype="int32"),
+        }
+
+    def step(self, ids, state):
+        """One step of decoding.
+
+        Args:
+            ids: int `[rows]`, the ids chosen last; 0 at the first step.
+            state: as `encode` and this method return it.
+
+        Returns:
+            (logits `[rows, V]` of the next ids, the state after this step).
+        """
+        context, position = state["context"], state["position"]
+        x = self.target_embedding(ops.expand_dims(ids, -1))
+        if self.target_position is not None:
+            x = self.target_position(x, start=position)
+        cache = {}
+        for layer in self.decoder_layers:
+            x, cache[layer.name] = layer.step(
+                x,
+                state["cache"][layer.name],
+                context["layers"][layer.name],
+                context["mask"],
+                position,
+            )
+        state = {"context": context, "cache": cache, "position": position + 1}
+        return self._logits(x)[:, 0], state
+
+    def get_config(self):
+        return {**super().get_config(), "config": self.config.to_dict()}
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        return cls(TransformerConfig.from_dict(config.pop("config")), **config)
