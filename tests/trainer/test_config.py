@@ -1,0 +1,139 @@
+import json
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+
+from trainer.config import RunConfig, define_flags
+from trainer.recipes import RECIPES
+
+MINIMAL = {"preset": "tiny", "model_dir": "runs/x", "data": "synthetic"}
+
+
+def parsed(*arguments):
+    values = flags.FlagValues()
+    define_flags(values)
+    values(["train", *arguments])
+    return RunConfig.from_flags(values)
+
+
+def test_flags_set_every_type():
+    config = parsed(
+        "--preset=tiny", "--model_dir=a b", "--train_source=s", "--train_target=t", "--batch_tokens=77", "--dropout=0.25",
+        "--strategy=mirrored", "--logical_devices=3", "--deterministic",
+    )  # fmt: skip
+    assert (config.preset, config.model_dir, config.train_source, config.train_target) == ("tiny", "a b", "s", "t")
+    assert (config.batch_tokens, config.dropout, config.logical_devices) == (77, 0.25, 3)
+    assert config.strategy == "mirrored" and config.deterministic is True
+
+
+def test_flags_have_the_fields_defaults_and_help():
+    values = flags.FlagValues()
+    define_flags(values)
+    values(["train"])
+    assert values["keep_checkpoints"].value == 5 and values["warmup_steps"].value is None
+    assert "Longest sentence in tokens" in values["max_length"].help
+    assert parsed("--preset=tiny", "--model_dir=runs/x", "--data=synthetic") == RunConfig(**MINIMAL)
+
+
+def test_misspelled_flag_is_refused_by_absl():
+    with pytest.raises(flags.UnrecognizedFlagError, match="Unknown command line flag 'warmup_step'. Did you mean: warmup_steps"):
+        parsed("--warmup_step=3")
+
+
+def test_flag_of_wrong_type_is_refused_by_absl():
+    with pytest.raises(flags.IllegalFlagValueError, match="flag --seed=x"):
+        parsed("--seed=x")
+
+
+def test_dict_and_json_come_back():
+    config = RunConfig(**MINIMAL, dropout=0.3).resolve()
+    assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_unknown_name_in_a_dict():
+    with pytest.raises(ValueError, match="Expected the name of a setting. Received: 'learning_rat'. Did you mean learning_rate"):
+        RunConfig.from_dict(MINIMAL | {"learning_rat": 1.0})
+    with pytest.raises(ValueError, match="Received: 'xyzzy'. The settings are preset, model_dir, data"):
+        RunConfig.from_dict(MINIMAL | {"xyzzy": 1})
+
+
+def test_recipe_fills_what_is_not_set():
+    config = RunConfig(**(MINIMAL | {"preset": "shaw_base"}), warmup_steps=7).resolve()
+    assert (config.adam_beta1, config.adam_beta2, config.adam_epsilon) == (0.9, 0.98, 1e-9)
+    assert (config.batch_tokens, config.train_steps, config.label_smoothing) == (25_000, 100_000, 0.1)
+    assert config.warmup_steps == 7
+    assert config.architecture() == {}
+
+
+def test_every_architecture_has_a_recipe():
+    from t2t_relpos.models import PRESETS
+
+    assert RECIPES.keys() == PRESETS.keys()
+    for preset in RECIPES:
+        resolved = RunConfig(**(MINIMAL | {"preset": preset})).resolve().to_dict()
+        undecided = {name for name, value in resolved.items() if value is None}
+        assert not undecided & RECIPES[preset].keys()
+
+
+def test_architecture_holds_what_replaces_the_preset():
+    config = RunConfig(**MINIMAL, dropout=0.0, max_relative_position=3)
+    assert config.architecture() == {"dropout": 0.0, "max_relative_position": 3}
+
+
+def test_preset_that_does_not_exist():
+    with pytest.raises(ValueError, match="Expected preset to be one of shaw_base, .*, tiny. Received: tinny. Did you mean tiny"):
+        RunConfig(**(MINIMAL | {"preset": "tinny"})).resolve()
+    with pytest.raises(ValueError, match="Received: none. Give one with --preset"):
+        RunConfig(**(MINIMAL | {"preset": None})).resolve()
+
+
+def test_files_become_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = RunConfig(preset="tiny", model_dir="m", train_source="a", train_target="b").resolve()
+    assert (config.data, config.train_source) == ("files", str(tmp_path / "a"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model_dir": None}, "Expected a directory for the model. Received: none. Give one with --model_dir"),
+        ({"data": None}, "Expected training data. Received: none. Give --train_source and --train_target, or --data="),
+        ({"data": "files"}, "Expected train_source and train_target with the data 'files'. Received: neither"),
+        ({"train_source": "x"}, "Expected train_source and train_target together. Received: train_source alone.*--train_target"),
+        ({"dev_target": "x"}, "Expected dev_source and dev_target together. Received: dev_target alone. Give --dev_source"),
+        ({"train_source": "x", "train_target": "y"}, "Expected either train_source or data='synthetic'. Received: both"),
+        ({"dev_source": "x", "dev_target": "y"}, "Expected either dev_source or data='synthetic'. Received: both"),
+        (
+            {"data": None, "train_source": "x", "train_target": "y", "direction": "en-de"},
+            "Expected no direction with text files",
+        ),
+        ({"train_steps": 0}, "Expected train_steps to be at least 1. Received: 0"),
+        ({"dropout": 1.0}, "Expected dropout to be below 1.0. Received: 1.0"),
+        ({"label_smoothing": float("nan")}, "Expected label_smoothing to be at least 0.0. Received: nan"),
+        ({"strategy": "both"}, "Expected strategy to be one of one, mirrored. Received: 'both'"),
+        ({"seed": "1"}, "Expected seed to be of type int. Received: '1'"),
+        ({"seed": True}, "Expected seed to be of type int. Received: True"),
+        ({"seed": None}, "Expected seed to be of type int. Received: None"),
+        ({"deterministic": 1}, "Expected deterministic to be of type bool. Received: 1"),
+        (
+            {"steps_per_execution": 4, "checkpoint_every": 10},
+            "Expected checkpoint_every to be a multiple of steps_per_execution. Received: checkpoint_every=10",
+        ),
+        ({"steps_per_execution": 4, "train_steps": 6}, "Expected train_steps to be a multiple of steps_per_execution"),
+        ({"steps_per_execution": 4, "strategy": "mirrored"}, "Expected steps_per_execution to be 1 with the strategy mirrored"),
+    ],
+)
+def test_settings_that_can_not_be(settings, message):
+    with pytest.raises(ValueError, match=message):
+        RunConfig.from_dict(MINIMAL | settings)
+
+
+def test_reading_settings_loads_no_framework():
+    program = (
+        "import sys; from trainer.config import RunConfig; "
+        "RunConfig(preset='tiny', model_dir='x', data='synthetic').resolve(); "
+        "sys.exit(bool({'keras', 'tensorflow'} & sys.modules.keys()))"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,35 @@
+"""How each preset is trained, where the run doesn't say otherwise. Data alone: architectures are t2t_relpos.models.PRESETS.
+
+`learning_rate` multiplies the Noam schedule. `batch_tokens` are those of one side, over all devices.
+"""
+
+# Shaw et al. 2018, section 4.1, and Vaswani et al. 2017, section 5.
+_SHAW = {
+    "vocab_size": 32768,
+    "train_steps": 100_000,
+    "batch_tokens": 25_000,
+    "learning_rate": 1.0,
+    "warmup_steps": 4000,
+    "label_smoothing": 0.1,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.98,
+    "adam_epsilon": 1e-9,
+}
+# t2t transformer_base_v1: the paper's, with t2t's batch; 250,000 steps are the default of t2t_trainer.
+_T2T_V1 = _SHAW | {"train_steps": 250_000, "batch_tokens": 4096}
+# t2t transformer_base_v3.
+_T2T = _T2T_V1 | {"learning_rate": 2.0, "warmup_steps": 8000, "adam_beta2": 0.997}
+_T2T_BIG = _T2T | {"batch_tokens": 2048}
+
+RECIPES = {
+    "shaw_base": _SHAW,
+    "shaw_big": _SHAW | {"train_steps": 300_000},
+    "transformer_base": _T2T,
+    "transformer_base_v1": _T2T_V1,
+    "transformer_big": _T2T_BIG,
+    "transformer_tiny": _T2T,
+    "transformer_relative": _T2T,
+    "transformer_relative_tiny": _T2T,
+    "transformer_relative_big": _T2T_BIG,
+    "tiny": _T2T | {"vocab_size": 8000, "train_steps": 5000, "warmup_steps": 2000, "adam_beta2": 0.98},
+}
