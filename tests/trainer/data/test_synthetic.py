@@ -1,0 +1,264 @@
+"""The synthetic corpus: hand-checked German, splits without overlap, the same sentences every time."""
+
+import hashlib
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+
+from trainer.data import synthetic
+from trainer.data.synthetic import lexicon
+from trainer.data.synthetic.clauses import (
+    Clause,
+    RelativeClause,
+    english_infinitive,
+    english_question,
+    english_statement,
+    finish,
+    german_infinitive,
+    german_main,
+    german_subordinate,
+)
+from trainer.data.synthetic.phrases import FixedPhrase, NounPhrase, PronounPhrase
+from trainer.data.synthetic.sentences import SentenceSampler
+
+NOUNS = {noun.english: noun for noun in lexicon.PEOPLE + lexicon.RELATIVES + lexicon.THINGS + lexicon.CLOSABLE}
+ADJECTIVES = {adjective.english: adjective for adjective in lexicon.PERSON_ADJECTIVES + lexicon.THING_ADJECTIVES}
+PLACES = {phrase.english: phrase for phrase in lexicon.PLACES + lexicon.ON_FOOT_GOALS + lexicon.GOALS + lexicon.STATES}
+TIMES = {phrase.english: phrase for times in lexicon.TIMES.values() for phrase in times}
+FREQUENCIES = {phrase.english: phrase for phrase in lexicon.FREQUENCIES}
+SHE, HE, I, THEY, WE = (
+    PronounPhrase(pronoun) for pronoun in (lexicon.SHE, lexicon.HE, lexicon.I, lexicon.THEY, lexicon.WE)
+)
+
+
+def noun_phrase(words, plural=False, relative=None):
+    determiner, *adjective, noun = words.split()
+    return NounPhrase(determiner, NOUNS[noun], ADJECTIVES[adjective[0]] if adjective else None, plural, relative)
+
+
+THE_MAN = noun_phrase("the man")
+THE_BOY = noun_phrase("the boy")
+RELATIVE_WOMAN = noun_phrase(
+    "the woman",
+    relative=RelativeClause(Clause(FixedPhrase(), lexicon.CALL, "past", accusative=HE), "nominative", True),
+)
+RELATIVE_KEY = noun_phrase(
+    "the key", relative=RelativeClause(Clause(SHE, lexicon.FIND, "past", accusative=FixedPhrase()), "accusative", False)
+)
+RELATIVE_CHILDREN = noun_phrase(
+    "the child",
+    plural=True,
+    relative=RelativeClause(Clause(HE, lexicon.HELP, "present", dative=FixedPhrase()), "dative", True),
+)
+
+MAIN_CLAUSES = {
+    # A fronted adverbial inverts subject and verb; the separable prefix stands last.
+    ("Today she calls him.", "Heute ruft sie ihn an."): Clause(
+        SHE, lexicon.CALL, "present", accusative=HE, time=TIMES["today"], time_first=True
+    ),
+    ("They got up yesterday.", "Sie sind gestern aufgestanden."): Clause(
+        THEY, lexicon.GET_UP, "past", time=TIMES["yesterday"]
+    ),
+    ("The man gives the boy an old apple.", "Der Mann gibt dem Jungen einen alten Apfel."): Clause(
+        THE_MAN, lexicon.GIVE, "present", dative=THE_BOY, accusative=noun_phrase("a old apple")
+    ),
+    ("I do not buy a car.", "Ich kaufe kein Auto."): Clause(
+        I, lexicon.BUY, "present", accusative=noun_phrase("a car"), negated=True
+    ),
+    ("He did not sell my expensive bicycle.", "Er hat mein teures Fahrrad nicht verkauft."): Clause(
+        HE, lexicon.SELL, "past", accusative=noun_phrase("my expensive bicycle"), negated=True
+    ),
+    ("She wants to help these tall teachers.", "Sie will diesen großen Lehrern helfen."): Clause(
+        SHE, lexicon.HELP, "want to", dative=noun_phrase("these tall teacher", plural=True)
+    ),
+    ("We had to pick him up at the station.", "Wir mussten ihn am Bahnhof abholen."): Clause(
+        WE, lexicon.PICK_UP, "past have to", accusative=HE, place=PLACES["at the station"]
+    ),
+    ("Every neighbor followed the friendly girl.", "Jeder Nachbar ist dem freundlichen Mädchen gefolgt."): Clause(
+        noun_phrase("every neighbor"), lexicon.FOLLOW, "past", dative=noun_phrase("the friendly girl")
+    ),
+    ("Tomorrow two tall men will go home with her.", "Morgen werden zwei große Männer mit ihr nach Hause gehen."): Clause(
+        noun_phrase("two tall man", plural=True),
+        lexicon.GO,
+        "future",
+        goal=PLACES["home"],
+        companion=("with", SHE),
+        time=TIMES["tomorrow"],
+        time_first=True,
+    ),
+    ("Her brother often brings a dog along for us.", "Ihr Bruder bringt oft einen Hund für uns mit."): Clause(
+        noun_phrase("her brother"),
+        lexicon.BRING,
+        "present",
+        accusative=noun_phrase("a dog"),
+        companion=("for", WE),
+        frequency=FREQUENCIES["often"],
+    ),
+    ("I was never ill.", "Ich war nie krank."): Clause(
+        I, lexicon.BE, "past", goal=PLACES["ill"], frequency=FREQUENCIES["never"]
+    ),
+    (
+        "The woman who called him shows them a new picture.",
+        "Die Frau, die ihn angerufen hat, zeigt ihnen ein neues Bild.",
+    ): Clause(RELATIVE_WOMAN, lexicon.SHOW, "present", dative=THEY, accusative=noun_phrase("a new picture")),
+    ("He looked for the key that she found.", "Er hat den Schlüssel gesucht, den sie gefunden hat."): Clause(
+        HE, lexicon.LOOK_FOR, "past", accusative=RELATIVE_KEY
+    ),
+    ("I thank the children whom he helps.", "Ich danke den Kindern, denen er hilft."): Clause(
+        I, lexicon.THANK, "present", dative=RELATIVE_CHILDREN
+    ),
+}
+
+
+@pytest.mark.parametrize("pair", MAIN_CLAUSES, ids=lambda pair: pair[0])
+def test_main_clauses_are_correct(pair):
+    clause = MAIN_CLAUSES[pair]
+    assert (finish(english_statement(clause), "."), finish(german_main(clause), ".")) == pair
+
+
+SUBORDINATE_CLAUSES = {
+    ("because she calls him", "weil sie ihn anruft"): ("weil", Clause(SHE, lexicon.CALL, "present", accusative=HE)),
+    ("because the man had to sell his old car", "weil der Mann sein altes Auto verkaufen musste"): (
+        "weil",
+        Clause(THE_MAN, lexicon.SELL, "past have to", accusative=noun_phrase("his old car")),
+    ),
+    ("because I came back yesterday", "weil ich gestern zurückgekommen bin"): (
+        "weil",
+        Clause(I, lexicon.COME_BACK, "past", time=TIMES["yesterday"]),
+    ),
+    ("because these men will invite our aunt", "weil diese Männer unsere Tante einladen werden"): (
+        "weil",
+        Clause(noun_phrase("these man", plural=True), lexicon.INVITE, "future", accusative=noun_phrase("our aunt")),
+    ),
+    ("because it rained", "weil es geregnet hat"): ("weil", Clause(FixedPhrase("it", "es"), lexicon.RAIN, "past")),
+}
+
+
+@pytest.mark.parametrize("pair", SUBORDINATE_CLAUSES, ids=lambda pair: pair[0])
+def test_the_verb_is_last_in_subordinate_clauses(pair):
+    conjunction, clause = SUBORDINATE_CLAUSES[pair]
+    assert (f"because {english_statement(clause)}", german_subordinate(clause, conjunction)) == pair
+
+
+def test_questions_have_the_verb_before_the_subject():
+    clause = Clause(SHE, lexicon.CLOSE, "past", accusative=noun_phrase("the door"))
+    assert finish(english_question(clause), "?") == "Did she close the door?"
+    assert finish(german_main(clause, ""), "?") == "Hat sie die Tür zugemacht?"
+    assert finish(english_question(clause, "why"), "?") == "Why did she close the door?"
+    assert finish(german_main(clause, "warum"), "?") == "Warum hat sie die Tür zugemacht?"
+    gap = Clause(THE_BOY, lexicon.LISTEN, "present", dative=FixedPhrase())
+    assert finish(english_question(gap, "whom"), "?") == "Whom does the boy listen to?"
+    assert finish(german_main(gap, "wem"), "?") == "Wem hört der Junge zu?"
+
+
+def test_infinitives_take_zu_between_prefix_and_verb():
+    call = Clause(SHE, lexicon.CALL, "present", accusative=HE)
+    buy = Clause(SHE, lexicon.BUY, "present", accusative=noun_phrase("a small lamp"))
+    assert (english_infinitive(call), german_infinitive(call)) == ("call him", "ihn anzurufen")
+    assert (english_infinitive(buy), german_infinitive(buy)) == ("buy a small lamp", "eine kleine Lampe zu kaufen")
+
+
+@pytest.mark.parametrize(
+    "words, plural, german",
+    [
+        ("the old dog", False, ("der alte Hund", "den alten Hund", "dem alten Hund")),
+        ("a friendly woman", False, ("eine freundliche Frau", "eine freundliche Frau", "einer freundlichen Frau")),
+        ("our new car", False, ("unser neues Auto", "unser neues Auto", "unserem neuen Auto")),
+        ("this tall boy", False, ("dieser große Junge", "diesen großen Jungen", "diesem großen Jungen")),
+        ("two friendly doctor", True, ("zwei freundliche Ärzte", "zwei freundliche Ärzte", "zwei freundlichen Ärzten")),
+        ("some old car", True, ("einige alte Autos", "einige alte Autos", "einigen alten Autos")),
+        ("these beautiful picture", True, ("diese schönen Bilder", "diese schönen Bilder", "diesen schönen Bildern")),
+        ("every neighbor", False, ("jeder Nachbar", "jeden Nachbarn", "jedem Nachbarn")),
+    ],
+)
+def test_noun_phrases_agree_in_gender_number_and_case(words, plural, german):
+    phrase = noun_phrase(words, plural)
+    assert tuple(phrase.german(case) for case in ("nominative", "accusative", "dative")) == german
+
+
+@pytest.fixture(scope="module")
+def splits():
+    return {split: synthetic.generate(split) for split in synthetic.SPLITS}
+
+
+def test_splits_have_their_sizes_and_no_sentence_twice(splits):
+    assert {split: len(pairs) for split, pairs in splits.items()} == synthetic.SPLITS
+    sources = [english for pairs in splits.values() for english, _ in pairs]
+    assert len(set(sources)) == len(sources) == 22_000
+
+
+def test_splits_stay_apart_under_other_seeds():
+    train = {english for english, _ in synthetic.generate("train", size=3001, seed=1)}
+    test = {english for english, _ in synthetic.generate("test", size=1009, seed=2)}
+    assert not train & test
+
+
+def test_longer_sentences_are_longer_than_all_others(splits):
+    words = {split: [len(english.split()) for english, _ in pairs] for split, pairs in splits.items()}
+    assert min(words["test_longer"]) > max(words["train"])
+    assert (min(words["train"]), max(words["train"])) == (4, 16)
+    assert max(words["test_longer"]) <= 30
+
+
+def test_longer_sentences_have_no_new_words(splits):
+    def words(split, side):
+        text = " ".join(pair[side] for pair in splits[split])
+        return {word.strip(",.?").lower() for word in text.split()}
+
+    for side, most in enumerate((300, 410)):
+        known = words("train", side)
+        assert 200 < len(known) < most
+        assert not (words("test_longer", side) | words("test", side)) - known
+
+
+def test_english_decides_the_german():
+    sampler = SentenceSampler(random.Random(11))
+    translations = {}
+    for _ in range(20_011):
+        for english, german in (sampler.sentence(), sampler.long_sentence()):
+            assert translations.setdefault(english, german) == german
+
+
+def test_sentences_are_cased_and_punctuated(splits):
+    for pairs in splits.values():
+        for pair in pairs:
+            for text in pair:
+                assert text[0].isupper() and text[-1] in ".?" and text == " ".join(text.split())
+                assert " ," not in text and ",," not in text and ",." not in text
+
+
+def test_same_sentences_in_another_process(splits):
+    program = (
+        "import hashlib, json; from trainer.data import synthetic;"
+        "print(hashlib.sha256(json.dumps(synthetic.generate('test')).encode()).hexdigest())"
+    )
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == hashlib.sha256(json.dumps(splits["test"]).encode()).hexdigest()
+    assert splits["test"] != synthetic.generate("test", seed=1)
+
+
+def test_needs_only_the_standard_library():
+    program = (
+        "import sys; before = set(sys.modules); import trainer.data.synthetic;"
+        "loaded = {name.partition('.')[0] for name in set(sys.modules) - before};"
+        "print(sorted(loaded - set(sys.stdlib_module_names)))"
+    )
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "['trainer']"
+
+
+def test_docstring_says_that_it_is_synthetic():
+    assert "synthetic" in synthetic.__doc__
+
+
+def test_unknown_split_is_an_error():
+    with pytest.raises(ValueError, match="Expected split to be one of train, dev, test, test_longer. Received: 'valid'"):
+        synthetic.generate("valid")
+
+
+def test_size_below_one_is_an_error():
+    with pytest.raises(ValueError, match="Expected size to be at least 1. Received: 0. Leave it out"):
+        synthetic.generate("dev", size=0)
