@@ -46,7 +46,7 @@ def whole_directory(path: str | os.PathLike) -> Iterator[Path]:
             flush(entry)
         flush(aside)
         if path.exists():
-            shutil.rmtree(path)
+            remove_directory(path)
         aside.rename(path)
         flush(path.parent)
     finally:
@@ -57,6 +57,14 @@ def write_text(path: str | os.PathLike, text: str):
     """Writes a small UTF-8 file, whole or not at all."""
     with whole_file(path) as aside:
         aside.write_text(text, encoding="utf-8")
+
+
+def remove_directory(path: str | os.PathLike):
+    """Removes a directory, which loses its name before its content, so that no half of it is ever taken for the whole."""
+    path = Path(path)
+    aside = Path(tempfile.mkdtemp(prefix=f".writing-{path.name}-", dir=path.parent))
+    path.rename(aside / path.name)
+    shutil.rmtree(aside)
 
 
 def remove_leftovers(directory: str | os.PathLike):

@@ -1,0 +1,205 @@
+import json
+import logging
+import os
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2t_relpos.models import Transformer, TransformerConfig
+from trainer.training.checkpoints import Checkpoints
+from trainer.training.training_model import TrainingModel
+
+BATCH = {"inputs": np.array([[5, 7, 1]], "int32"), "targets": np.array([[3, 1]], "int32")}
+
+
+def made_model(hidden_dim=6, optimizer=None):
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "intermediate_dim": 7, "num_heads": 3}
+    model = TrainingModel(Transformer(TransformerConfig(vocab_size=13, hidden_dim=hidden_dim, dropout=0.5, **sizes)))
+    model.compile(optimizer or keras.optimizers.Adam(0.1), run_eagerly=True)
+    return model
+
+
+def train(model, steps):
+    model.fit(tf.data.Dataset.from_tensors(BATCH).repeat(), steps_per_epoch=steps, verbose=0, shuffle=False)
+
+
+def values(model):
+    return [variable.value.numpy() for variable in [*model.transformer.variables, *model.optimizer.variables]]
+
+
+def assert_equal(one, other):
+    assert len(one) == len(other)
+    for left, right in zip(one, other):
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.fixture(scope="module")
+def model():
+    keras.utils.set_random_seed(3)
+    trained = made_model()
+    train(trained, 2)
+    return trained
+
+
+@pytest.fixture(scope="module")
+def other():
+    return made_model()
+
+
+def scramble(model):
+    for variable in [*model.transformer.variables, *model.optimizer.variables]:
+        variable.assign(np.ones(variable.shape, variable.value.dtype.as_numpy_dtype))
+
+
+def advance(model):
+    model.optimizer.iterations.assign_add(1)
+
+
+def test_everything_comes_back(tmp_path, model, other):
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    path = checkpoints.save(model)
+    assert path == tmp_path / "checkpoints" / "step-000002"
+    assert sorted(entry.name for entry in path.iterdir()) == ["model.npz", "optimizer.npz", "state.json"]
+    scramble(other)
+    assert Checkpoints(tmp_path / "checkpoints").restore_latest(other) == 2
+    assert_equal(values(other), values(model))
+    assert [entry.name for entry in (tmp_path / "checkpoints").iterdir()] == ["step-000002"]
+
+
+def test_training_goes_on_with_the_same_dropout(tmp_path, other):
+    keras.utils.set_random_seed(5)
+    straight = made_model()
+    train(straight, 2)
+    Checkpoints(tmp_path).save(straight)
+    train(straight, 2)
+    Checkpoints(tmp_path).restore_latest(other)
+    train(other, 2)
+    assert int(other.optimizer.iterations) == 4
+    assert_equal(values(other), values(straight))
+
+
+def test_no_checkpoint_is_step_0(tmp_path, other):
+    before = values(other)
+    assert Checkpoints(tmp_path / "none").restore_latest(other) == 0
+    assert_equal(values(other), before)
+
+
+def test_only_the_last_are_kept(tmp_path, other):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    first = int(other.optimizer.iterations)
+    for _ in range(4):
+        checkpoints.save(other)
+        advance(other)
+    assert checkpoints.steps() == [first + 2, first + 3]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_steps_are_in_numerical_order(tmp_path):
+    for name in ("step-1000000", "step-000002", "step-999999", "step-x", ".writing-step-000009-a"):
+        (tmp_path / name).mkdir()
+    assert Checkpoints(tmp_path).steps() == [2, 999999, 1000000]
+    assert Checkpoints(tmp_path).path(1000000).name == "step-1000000"
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("model.npz", cut),
+        ("model.npz", flip_a_bit),
+        ("optimizer.npz", flip_a_bit),
+        ("optimizer.npz", os.remove),
+        ("state.json", os.remove),
+        ("state.json", lambda path: path.write_text("{")),
+    ],
+)
+def test_damaged_checkpoint_is_left_out_with_a_warning(tmp_path, model, other, file, damage, caplog):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(model)
+    advance(other)
+    other.optimizer.iterations.assign(3)
+    checkpoints.save(other)
+    damage(checkpoints.path(3) / file)
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        assert checkpoints.restore_latest(other) == 2
+    assert "Leaving out the damaged checkpoint" in caplog.text and "step-000003" in caplog.text
+    assert_equal(values(other), values(model))
+
+
+def test_none_is_whole(tmp_path, model, other):
+    checkpoints = Checkpoints(tmp_path)
+    (checkpoints.save(model) / "model.npz").unlink()
+    with pytest.raises(ValueError, match="Expected at least one whole checkpoint in .*. Received: 1 damaged ones"):
+        checkpoints.restore_latest(other)
+
+
+def test_newer_format_is_not_read(tmp_path, model, other, caplog):
+    state_file = Checkpoints(tmp_path).save(model) / "state.json"
+    state_file.write_text(json.dumps(json.loads(state_file.read_text()) | {"format_version": 2}))
+    with pytest.raises(ValueError, match="Expected at least one whole checkpoint"):
+        Checkpoints(tmp_path).restore_latest(other)
+    assert "format version 2, newer than this program's" in caplog.text
+
+
+def test_checkpoint_of_another_architecture(tmp_path, model):
+    Checkpoints(tmp_path).save(model)
+    with pytest.raises(ValueError, match="arrays of this run's model. Received: .*step-000002, .* of shape .13, 6."):
+        Checkpoints(tmp_path).restore_latest(made_model(hidden_dim=9))
+
+
+def test_checkpoint_of_another_optimizer(tmp_path, model):
+    Checkpoints(tmp_path).save(model)
+    with pytest.raises(ValueError, match="Expected the .* arrays of this run's optimizer"):
+        Checkpoints(tmp_path).restore_latest(made_model(optimizer=keras.optimizers.SGD(0.1)))
+
+
+def test_full_disk_leaves_the_checkpoint_before(tmp_path, model, other, monkeypatch):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(model)
+    other.optimizer.iterations.assign(3)
+
+    def full(path, **arrays):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(ValueError, match="Received: No space left on device. Make room .* goes on from .*step-000002"):
+        checkpoints.save(other)
+    monkeypatch.undo()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step-000002"]
+    assert checkpoints.restore_latest(other) == 2
+
+
+def test_checkpoint_that_reads_back_otherwise_gets_no_name(tmp_path, other, monkeypatch):
+    written = np.savez
+
+    def damaging(path, **arrays):
+        written(path, **arrays)
+        flip_a_bit(path)
+
+    monkeypatch.setattr(np, "savez", damaging)
+    with pytest.raises(ValueError, match="Expected to write a checkpoint to .*the beginning"):
+        Checkpoints(tmp_path).save(other)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_killed_while_writing_leaves_nothing_to_restore(tmp_path, other):
+    (tmp_path / ".writing-step-000009-x").mkdir()
+    assert Checkpoints(tmp_path).restore_latest(other) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_keep_has_to_be_positive(tmp_path):
+    with pytest.raises(ValueError, match="Expected to keep at least 1 checkpoint. Received: 0"):
+        Checkpoints(tmp_path, keep=0)

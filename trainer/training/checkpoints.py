@@ -1,0 +1,147 @@
+"""Everything that a run needs to go on as if it had never stopped, in `checkpoints/step-000123/`.
+
+    state.json      format version, step, and the shapes of all arrays
+    model.npz       the Transformer's variables: weights and the states of its random generators
+    optimizer.npz   the optimizer's, the number of updates among them
+"""
+
+import json
+import os
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
+from absl import logging
+
+from trainer import atomic_files
+from trainer.training.training_model import TrainingModel
+
+FORMAT_VERSION = 1
+_DAMAGED = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile)
+
+
+class Checkpoints:
+    """The checkpoints of a run.
+
+    Args:
+        directory: where they lie; made where missing.
+        keep: how many of the last are kept.
+    """
+
+    def __init__(self, directory: str | os.PathLike, keep: int = 5):
+        if keep < 1:
+            raise ValueError(f"Expected to keep at least 1 checkpoint. Received: {keep}.")
+        self.directory = Path(directory)
+        self.keep = keep
+
+    def steps(self) -> list[int]:
+        """The steps that there are checkpoints of, ascending."""
+        if not self.directory.is_dir():
+            return []
+        names = (re.fullmatch(r"step-(\d{6,})", entry.name) for entry in self.directory.iterdir())
+        return sorted(int(name[1]) for name in names if name)
+
+    def path(self, step: int) -> Path:
+        """Where the checkpoint of a step lies."""
+        return self.directory / f"step-{step:06d}"
+
+    def save(self, model: TrainingModel) -> Path:
+        """Writes a checkpoint, reads it back, gives it its name, then removes those that are too many.
+
+        Raises:
+            ValueError: where it can't be written; the checkpoints that were there stay.
+        """
+        step = int(model.optimizer.iterations)
+        groups = {name: [variable.value.numpy() for variable in group] for name, group in _groups(model).items()}
+        state = {"format_version": FORMAT_VERSION, "step": step}
+        state |= {name: [_signature(array) for array in arrays] for name, arrays in groups.items()}
+        try:
+            with atomic_files.whole_directory(self.path(step)) as aside:
+                for name, arrays in groups.items():
+                    np.savez(aside / f"{name}.npz", **{_key(i): array for i, array in enumerate(arrays)})
+                (aside / "state.json").write_text(json.dumps(state), encoding="utf-8")
+                _read(aside)
+        except _DAMAGED as error:
+            raise ValueError(
+                f"Expected to write a checkpoint to {self.path(step)}. Received: {getattr(error, 'strerror', None) or error}. "
+                "Make room or give the directory permission to be written, then run the same command again: it goes on from "
+                f"{self.path(self.steps()[-1]) if self.steps() else 'the beginning'}."
+            ) from error
+        for old in self.steps()[: -self.keep]:
+            atomic_files.remove_directory(self.path(old))
+        return self.path(step)
+
+    def restore_latest(self, model: TrainingModel) -> int:
+        """Restores the last checkpoint that is whole, warning of later ones that are not.
+
+        Args:
+            model: a compiled model of the same architecture and with the same kind of optimizer.
+
+        Returns:
+            The number of updates that it has made; 0 where there is no checkpoint.
+
+        Raises:
+            ValueError: where a checkpoint is of another architecture, optimizer or format, or none of them is whole.
+        """
+        if self.directory.is_dir():
+            atomic_files.remove_leftovers(self.directory)
+        steps = self.steps()
+        for step in reversed(steps):
+            try:
+                state, groups = _read(self.path(step))
+            except _DAMAGED as error:
+                logging.warning("Leaving out the damaged checkpoint %s: %s", self.path(step), error)
+                continue
+            self._assign(model, step, state, groups)
+            return step
+        if steps:
+            raise ValueError(
+                f"Expected at least one whole checkpoint in {self.directory}. Received: {len(steps)} damaged ones. "
+                "Remove them to train from the beginning, or train in another --model_dir."
+            )
+        return 0
+
+    def _assign(self, model, step, state, groups):
+        for name, variables in _groups(model).items():
+            expected = [_signature(variable) for variable in variables]
+            if expected != state[name]:
+                raise ValueError(
+                    f"Expected the {len(expected)} arrays of this run's {name}. Received: {self.path(step)}, which holds "
+                    f"{len(state[name])}{_first_difference(expected, state[name])}. Train in another --model_dir."
+                )
+            for variable, array in zip(variables, groups[name]):
+                variable.assign(array)
+
+
+def _groups(model):
+    return {"model": model.transformer.variables, "optimizer": model.optimizer.variables}
+
+
+def _read(directory):
+    """The state and the arrays of a checkpoint; the ZIP format's checksums find damaged bytes."""
+    state = json.loads((directory / "state.json").read_text(encoding="utf-8"))
+    if state["format_version"] > FORMAT_VERSION:
+        raise ValueError(f"it has the format version {state['format_version']}, newer than this program's")
+    groups = {}
+    for name in ("model", "optimizer"):
+        with open(directory / f"{name}.npz", "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            groups[name] = [arrays[_key(i)] for i in range(len(state[name]))]
+        if [_signature(array) for array in groups[name]] != state[name]:
+            raise ValueError(f"{name}.npz does not hold what state.json says")
+    return state, groups
+
+
+def _signature(array):
+    return [list(array.shape), str(np.dtype(getattr(array.dtype, "as_numpy_dtype", array.dtype)))]
+
+
+def _key(index):
+    return f"variable_{index:05d}"
+
+
+def _first_difference(expected, received):
+    for i, (one, other) in enumerate(zip(expected, received)):
+        if one != other:
+            return f", number {i} of shape {other[0]} and type {other[1]} instead of {one[0]} and {one[1]}"
+    return ""
