@@ -79,8 +79,11 @@ def masked_softmax(scores, mask=None):
     if mask is not None:
         # Far below any logit, and its difference to a logit is still finite.
         scores = ops.where(mask, scores, ops.cast(-1e30, scores.dtype))
-    # Keras warns of a softmax over a single entry, which is right here.
-    weights = ops.ones_like(scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
+    if scores.shape[-1] == 1:
+        # Keras warns of a softmax over a single entry, which is right here.
+        weights = ops.exp(scores - scores)
+    else:
+        weights = ops.softmax(scores, axis=-1)
     if mask is not None:
         weights = ops.where(mask, weights, ops.zeros_like(weights))
     return ops.cast(weights, dtype)

@@ -37,6 +37,7 @@ class FeedForward(keras.layers.Layer):
         self.intermediate_dim = checks.positive_int("intermediate_dim", intermediate_dim)
         self.dropout = checks.rate("dropout", dropout)
         self.seed = seed
+        self.supports_masking = True
 
     def build(self, input_shape):
         policy = self.dtype_policy

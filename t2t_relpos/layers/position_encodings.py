@@ -58,6 +58,10 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
     Reference: t2t `add_timing_signal_1d`.
     """
 
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
     def call(self, inputs, start=0):
         signal = sinusoids(_positions(inputs, start), inputs.shape[-1])
         return inputs + ops.cast(signal, inputs.dtype)
@@ -96,6 +100,7 @@ class LearnedPositionEmbedding(keras.layers.Layer):
 
     def __init__(self, max_length, embeddings_initializer=None, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.max_length = checks.positive_int("max_length", max_length)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 

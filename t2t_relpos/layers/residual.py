@@ -42,6 +42,7 @@ class Residual(keras.layers.Layer):
         self.dropout = checks.rate("dropout", dropout)
         self.epsilon = epsilon
         self.seed = seed
+        self.supports_masking = True
 
     def build(self, input_shape):
         policy = self.dtype_policy

@@ -34,8 +34,8 @@ class TokenEmbedding(keras.layers.Layer):
     >>> from t2t_relpos.layers import TokenEmbedding
     >>> embedding = TokenEmbedding(vocab_size=7, hidden_dim=4)
     >>> vectors = embedding(np.array([[3, 0]]))
-    >>> vectors[0, 1].numpy().tolist()
-    [0.0, 0.0, 0.0, 0.0]
+    >>> bool((vectors[0, 1] == 0).numpy().all())
+    True
     >>> embedding(vectors, reverse=True).shape
     TensorShape([1, 2, 7])
 

@@ -1,0 +1,26 @@
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.attention import key_positions, relative_labels
+from t2t_relpos.attention.reference import relative_positions_matrix
+
+
+@pytest.mark.parametrize("lengths", [(1, 1), (3, 3), (7, 7), (2, 5), (1, 11)])
+@pytest.mark.parametrize("k", [0, 1, 2, 13])
+def test_labels_are_those_of_t2t(lengths, k):
+    expected = relative_positions_matrix(*lengths, k)
+    np.testing.assert_array_equal(relative_labels(*lengths, k), expected)
+
+
+def test_offset_moves_the_queries():
+    np.testing.assert_array_equal(relative_labels(2, 3, 2, query_offset=0), [[2, 3, 4], [1, 2, 3]])
+
+
+def test_an_offset_for_every_row():
+    offsets = np.array([0, 3, 1], "int32")
+    labels = ops.convert_to_numpy(relative_labels(2, 5, 2, query_offset=offsets))
+    assert labels.shape == (3, 2, 5)
+    for row, offset in enumerate(offsets):
+        np.testing.assert_array_equal(labels[row], relative_labels(2, 5, 2, int(offset)))
+    np.testing.assert_array_equal(key_positions(2, 5, offsets), [[0, 1], [3, 4], [1, 2]])

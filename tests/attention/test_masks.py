@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.attention import causal_mask, combine_masks, key_padding_mask, masked_softmax
+from t2t_relpos.attention.masks import window_mask
+
+
+def test_causal_mask_is_aligned_with_the_last_key():
+    np.testing.assert_array_equal(causal_mask(3, 3), np.tril(np.ones((3, 3), bool)))
+    np.testing.assert_array_equal(causal_mask(1, 3), [[True, True, True]])
+    np.testing.assert_array_equal(
+        causal_mask(2, 3, query_offset=0), [[True, False, False], [True, True, False]]
+    )
+
+
+def test_window_mask_counts_the_own_position():
+    np.testing.assert_array_equal(window_mask(3, 3, 1), np.eye(3, dtype=bool))
+    np.testing.assert_array_equal(
+        window_mask(3, 3, 2), [[True, True, False], [True, True, True], [False, True, True]]
+    )
+
+
+def test_combine_masks_broadcasts_and_leaves_out_none(rng):
+    assert combine_masks(None, None) is None
+    keys = rng.random((2, 5)) > 0.5
+    pairs = rng.random((2, 3, 5)) > 0.5
+    combined = combine_masks(key_padding_mask(keys), None, pairs)
+    np.testing.assert_array_equal(combined, keys[:, None, None, :] & pairs[:, None])
+
+
+def test_masked_softmax_gives_zeros_where_nothing_may_be_attended_to(rng):
+    scores = rng.normal(size=(2, 5))
+    mask = np.array([[True, False, True, False, False], [False] * 5])
+    weights = ops.convert_to_numpy(masked_softmax(scores, mask))
+    kept = np.exp(scores[0, [0, 2]])
+    np.testing.assert_allclose(weights[0, [0, 2]], kept / kept.sum(), rtol=1e-12)
+    np.testing.assert_array_equal(weights[0, [1, 3, 4]], 0)
+    np.testing.assert_array_equal(weights[1], 0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_masked_softmax_keeps_a_low_precision_dtype(dtype, rng):
+    scores = ops.cast(rng.normal(size=(3, 7)), dtype)
+    weights = masked_softmax(scores)
+    assert weights.dtype == dtype
+    sums = ops.convert_to_numpy(ops.sum(ops.cast(weights, "float32"), axis=-1))
+    np.testing.assert_allclose(sums, 1, atol=2e-2)
+
+
+def test_softmax_of_a_single_key_is_one():
+    np.testing.assert_array_equal(masked_softmax(np.array([[3.0], [-7.0]])), [[1.0], [1.0]])

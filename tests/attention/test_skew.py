@@ -1,0 +1,41 @@
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.attention import relative_labels
+from t2t_relpos.attention.skew import key_to_label, label_to_key
+
+# (T, S, K, query_offset): with and without a band, all keys on one side, one query.
+CASES = [
+    (1, 1, 2, 0),
+    (3, 3, 5, 0),
+    (7, 7, 3, 0),
+    (23, 23, 3, 0),
+    (5, 11, 2, 6),
+    (5, 11, 2, 0),
+    (1, 13, 3, 12),
+    (1, 13, 3, 4),
+    (11, 5, 2, 0),
+    (3, 5, 1, 17),
+    (3, 5, 1, -17),
+    (11, 11, 0, 0),
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_label_to_key_is_a_lookup_by_label(case, rng):
+    length_q, length_k, k, offset = case
+    rows = rng.normal(size=(2, 3, length_q, 2 * k + 1))
+    labels = ops.convert_to_numpy(relative_labels(length_q, length_k, k, offset))
+    expected = np.take_along_axis(rows, labels[None, None], axis=-1)
+    np.testing.assert_array_equal(label_to_key(rows, length_k, offset), expected)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_key_to_label_sums_by_label(case, rng):
+    length_q, length_k, k, offset = case
+    weights = rng.normal(size=(2, 3, length_q, length_k))
+    labels = ops.convert_to_numpy(relative_labels(length_q, length_k, k, offset))
+    one_hot = np.eye(2 * k + 1)[labels]
+    expected = np.einsum("bnts,tsr->bntr", weights, one_hot)
+    np.testing.assert_allclose(key_to_label(weights, 2 * k + 1, offset), expected, atol=1e-12)

@@ -1,0 +1,107 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.decoding import beam_search, length_penalty
+
+LIMITS = np.array([4, 3, 4], "int32")
+
+
+def search(language, **settings):
+    result = beam_search(language.step, language.start(), 3, 4, **settings)
+    return [ops.convert_to_numpy(x) for x in result]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_a_wide_beam_finds_what_enumeration_finds(language, alpha):
+    ids, scores, lengths = search(
+        language, beam_size=64, alpha=alpha, length_limit=LIMITS, num_results=3
+    )
+    for sentence, limit in enumerate(LIMITS):
+        best = language.all_outputs(sentence, alpha, int(limit))[:3]
+        for i, (score, expected) in enumerate(best):
+            assert ids[sentence, i].tolist() == expected + [0] * (4 - len(expected))
+            assert lengths[sentence, i] == len(expected)
+            np.testing.assert_allclose(scores[sentence, i], score, atol=1e-5)
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 3])
+def test_scores_of_a_narrow_beam_are_those_of_its_outputs(language, beam_size):
+    ids, scores, lengths = search(language, beam_size=beam_size)
+    for sentence in range(3):
+        output = ids[sentence, 0, : lengths[sentence, 0]].tolist()
+        penalty = ((5 + len(output)) / 6) ** 0.6
+        expected = language.log_prob(sentence, output) / penalty
+        np.testing.assert_allclose(scores[sentence, 0], expected, atol=1e-5)
+
+
+def test_a_sentence_alone_gives_the_same(language):
+    together = search(language, beam_size=2, length_limit=LIMITS)
+    start = language.start()
+    for sentence in range(3):
+        state = keras.tree.map_structure(lambda x: x[sentence : sentence + 1], start)
+        limit = LIMITS[sentence : sentence + 1]
+        alone = beam_search(language.step, state, 1, 4, beam_size=2, length_limit=limit)
+        for ours, theirs in zip(alone, together, strict=True):
+            np.testing.assert_allclose(ours[0], theirs[sentence], rtol=1e-6)
+
+
+def test_unfinished_outputs_are_returned_at_the_limit():
+    def never_ends(ids, state):
+        row = np.array([[0.0, -1e9, 1.0, 2.0]], "float32")
+        return ops.repeat(row, ops.shape(ids)[0], axis=0), state
+
+    result = beam_search(never_ends, {"x": np.zeros((1, 1))}, 1, 3, beam_size=2, alpha=1.0)
+    np.testing.assert_array_equal(result.ids, [[[3, 3, 3]]])
+    np.testing.assert_array_equal(result.lengths, [[3]])
+    log_prob = 2 - np.log(1 + np.exp(1) + np.exp(2))
+    np.testing.assert_allclose(result.scores, [[3 * log_prob / (8 / 6)]], rtol=1e-5)
+
+
+def test_padding_is_never_chosen():
+    def likes_padding(ids, state):
+        row = np.array([[9.0, 1.0, 0.0]], "float32")
+        return ops.repeat(row, ops.shape(ids)[0], axis=0), state
+
+    result = beam_search(likes_padding, {"x": np.zeros((1, 1))}, 1, 3, beam_size=2)
+    np.testing.assert_array_equal(result.ids, [[[1, 0, 0]]])
+
+
+def test_an_empty_batch_gives_an_empty_answer(language):
+    state = keras.tree.map_structure(lambda x: x[:0], language.start())
+    result = beam_search(language.step, state, 0, 4, beam_size=2)
+    assert result.ids.shape == (0, 1, 4)
+    assert result.scores.shape == (0, 1)
+
+
+def test_works_in_a_graph_with_dynamic_sizes(language):
+    tf = pytest.importorskip("tensorflow")
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("a TensorFlow graph")
+
+    @tf.function
+    def graph(sentences, max_length, limits):
+        zeros = tf.zeros_like(sentences)
+        state = {"context": {"sentence": sentences}, "step": zeros, "previous": zeros}
+        return beam_search(
+            language.step, state, tf.shape(sentences)[0], max_length, 3, length_limit=limits
+        )
+
+    result = graph.get_concrete_function(
+        tf.TensorSpec([None], tf.int32), tf.TensorSpec([], tf.int32), tf.TensorSpec([None], tf.int32)
+    )(tf.range(3), tf.constant(4), tf.constant(LIMITS))
+    for ours, theirs in zip(result, search(language, beam_size=3, length_limit=LIMITS), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_length_penalty():
+    np.testing.assert_allclose(length_penalty(7, 0.6), 2**0.6, rtol=1e-6)
+    np.testing.assert_allclose(length_penalty(7, 0.0), 1.0)
+
+
+def test_errors(language):
+    with pytest.raises(ValueError, match="Expected `beam_size` to be an int of at least 1. Received: 0"):
+        search(language, beam_size=0)
+    with pytest.raises(ValueError, match="Expected `num_results` to be from 1 to beam_size=2. Received: 3"):
+        search(language, beam_size=2, num_results=3)

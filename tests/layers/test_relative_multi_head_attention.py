@@ -1,0 +1,194 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.attention import causal_mask
+from t2t_relpos.attention.reference import dot_product_attention_relative
+from t2t_relpos.layers import RelativeMultiHeadAttention
+
+
+def arrays(rng, *lengths, width=6):
+    return [rng.normal(size=(3, n, width)).astype("float32") for n in lengths]
+
+
+def make(**settings):
+    settings = {"num_heads": 2, "key_dim": 5, "max_relative_position": 3, **settings}
+    return RelativeMultiHeadAttention(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"share_heads": False, "value_dim": 7, "output_shape": 11},
+        {"use_bias": False, "use_value_table": False, "sliding_window": 3},
+        {"use_gate": True, "use_key_table": False, "seed": 5, "dropout": 0.1},
+        {"kernel_regularizer": "l2", "bias_constraint": "unit_norm", "activity_regularizer": "l1"},
+    ],
+)
+def test_layer_contract(settings, check_layer, rng):
+    check_layer(
+        lambda dtype: make(dtype=dtype, **settings),
+        arrays(rng, 7, 11),
+        output_shape=(3, 7, settings.get("output_shape", 6)),
+    )
+
+
+def test_equals_projections_around_the_port_of_t2t(rng):
+    x, y = arrays(rng, 7, 11)
+    layer = make()
+    outputs = layer(x, y)
+
+    def heads(dense, inputs):
+        return ops.transpose(ops.reshape(dense(inputs), (3, -1, 2, 5)), (0, 2, 1, 3))
+
+    inner = dot_product_attention_relative(
+        heads(layer.query_dense, x) * 5**-0.5,
+        heads(layer.key_dense, y),
+        heads(layer.value_dense, y),
+        None,
+        layer.key_embedding.table,
+        layer.value_embedding.table,
+        3,
+        allow_memory=True,
+    )
+    merged = ops.reshape(ops.transpose(inner, (0, 2, 1, 3)), (3, 7, 10))
+    np.testing.assert_allclose(outputs, layer.output_dense(merged), atol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_without_tables_it_is_keras_multi_head_attention(causal, rng):
+    x, y = arrays(rng, 7, 7)
+    value_mask = np.arange(7) < np.array([[7], [3], [1]])
+    mask = np.tril(rng.random((3, 7, 7)) > 0.3) | np.eye(7, dtype=bool)
+    mask[..., 0] = True  # Keras has no rule for a query without keys.
+    ours = make(use_key_table=False, use_value_table=False, max_relative_position=None)
+    keras_layer = keras.layers.MultiHeadAttention(2, 5)
+    call = {"attention_mask": mask, "use_causal_mask": causal, "return_attention_scores": True}
+    ours(x, y), keras_layer(x, y)
+    kernels = zip(keras_layer.variables, ours.variables, strict=True)
+    for theirs, own in kernels:
+        own.assign(rng.normal(size=own.shape))
+        theirs.assign(ops.reshape(own, theirs.shape))
+    for a, b in zip(
+        ours(x, y, value_mask=value_mask, **call),
+        keras_layer(x, y, value_mask=value_mask, **call),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_scores_are_the_softmax_weights(rng):
+    x, y = arrays(rng, 7, 11)
+    outputs, scores = make()(x, y, return_attention_scores=True)
+    assert outputs.shape == (3, 7, 6)
+    assert scores.shape == (3, 2, 7, 11)
+    np.testing.assert_allclose(ops.sum(scores, axis=-1), 1, atol=1e-6)
+
+
+def test_symbolic_scores_have_their_shape(rng):
+    x, y = keras.Input((7, 6)), keras.Input((None, 6))
+    outputs, scores = make()(x, y, return_attention_scores=True)
+    assert outputs.shape == (None, 7, 6)
+    assert scores.shape == (None, 2, 7, None)
+
+
+def test_causal_and_window_hide_keys(rng):
+    (x,) = arrays(rng, 11)
+    _, scores = make(sliding_window=3)(
+        x, x, use_causal_mask=True, return_attention_scores=True
+    )
+    distance = np.arange(11)[:, None] - np.arange(11)
+    seen = ops.convert_to_numpy(scores) > 0
+    np.testing.assert_array_equal(seen, np.broadcast_to((distance >= 0) & (distance < 3), seen.shape))
+
+
+def test_fewer_queries_are_the_last_positions(rng):
+    (x,) = arrays(rng, 11)
+    layer = make()
+    whole = ops.convert_to_numpy(layer(x, x, use_causal_mask=True))
+    last = layer(x[:, -3:], x, use_causal_mask=True)
+    np.testing.assert_allclose(last, whole[:, -3:], atol=1e-6)
+    middle = layer(x[:, 4:7], x, use_causal_mask=True, query_offset=4)
+    np.testing.assert_allclose(middle, whole[:, 4:7], atol=1e-6)
+
+
+def test_mask_zero_embeddings_mask_keys_and_queries(rng):
+    ids = np.array([[3, 5, 2, 0, 0], [1, 2, 3, 4, 5]])
+    embedding = keras.layers.Embedding(7, 6, mask_zero=True)
+    layer = make(use_bias=False)
+    x = embedding(ids)
+    outputs = layer(x, x)
+    np.testing.assert_array_equal(outputs._keras_mask, ids != 0)
+    outputs = ops.convert_to_numpy(outputs)
+    np.testing.assert_array_equal(outputs[0, 3:], 0)
+    plain = ops.convert_to_tensor(ops.convert_to_numpy(x))
+    np.testing.assert_allclose(outputs[0, :3], layer(plain[:1, :3], plain[:1, :3])[0], atol=1e-6)
+
+
+def test_dropout_is_on_in_training_alone(rng):
+    (x,) = arrays(rng, 7)
+    layer = make(dropout=0.5, seed=3)
+    np.testing.assert_array_equal(layer(x, x), layer(x, x))
+    assert not np.array_equal(layer(x, x, training=True), layer(x, x, training=True))
+
+
+def test_every_head_has_its_table_unless_shared():
+    for share_heads, shape in ((True, (7, 5)), (False, (2, 7, 5))):
+        layer = make(share_heads=share_heads)
+        layer.build((None, None, 6), (None, None, 6))
+        assert layer.key_embedding.table.shape == shape
+
+
+def test_a_model_that_holds_it_is_saved_and_exported(rng, tmp_path):
+    import tensorflow as tf
+
+    x = keras.Input((None, 6))
+    model = keras.Model(x, make(share_heads=False)(x, x, use_causal_mask=True))
+    (data,) = arrays(rng, 7)
+    expected = model.predict(data, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict(data, verbose=0), expected)
+    model.export(tmp_path / "exported", verbose=False)
+    served = tf.saved_model.load(tmp_path / "exported")
+    np.testing.assert_allclose(served.serve(data), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("share_heads", [False, True])
+@pytest.mark.parametrize("sliding_window", [None, 4])
+def test_steps_with_a_cache_equal_the_whole(share_heads, sliding_window, rng):
+    (x,) = arrays(rng, 11)
+    layer = make(share_heads=share_heads, sliding_window=sliding_window)
+    whole = ops.convert_to_numpy(layer(x, x, use_causal_mask=True))
+    cache = layer.start_cache(3, 13)
+    for t in range(11):
+        outputs, cache = layer.step(x[:, t : t + 1], cache, np.full(3, t, "int32"))
+        np.testing.assert_allclose(outputs[:, 0], whole[:, t], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"max_relative_position": -1}, "at least 0. Received: max_relative_position=-1"),
+        ({"max_relative_position": None}, "Received: max_relative_position=None"),
+        ({"num_heads": 0}, "Expected `num_heads` to be a positive integer. Received: num_heads=0"),
+        ({"value_dim": -7}, "Expected `value_dim` to be a positive integer. Received: value_dim=-7"),
+        ({"dropout": 1.0}, "Expected `dropout` to be at least 0 and below 1. Received: dropout=1.0"),
+        ({"attention_axes": (1, 2)}, r"Expected `attention_axes` to be None or 1.*\(1, 2\)"),
+        ({"flash_attention": True}, "Expected `flash_attention` to be None or False"),
+        ({"sliding_window": 0}, "Expected `sliding_window` to be a positive integer"),
+        ({"output_shape": (3, 5)}, r"Expected `output_shape` to be an int.*\(3, 5\)"),
+    ],
+)
+def test_argument_errors(settings, message):
+    with pytest.raises(ValueError, match=message):
+        make(**settings)
+
+
+def test_shape_errors(rng):
+    with pytest.raises(ValueError, match=r"Expected `query` of shape \[batch, length, width\]"):
+        make()(np.zeros((2, 3, 5, 7)), np.zeros((2, 3, 5, 7)))
+    with pytest.raises(ValueError, match="Expected `key` and `value` of the same length"):
+        make()(*arrays(rng, 3, 5), arrays(rng, 7)[0])

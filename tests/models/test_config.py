@@ -1,0 +1,59 @@
+import dataclasses
+import json
+
+import pytest
+
+from t2t_relpos.models import PRESETS, TransformerConfig
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_every_preset_is_valid_and_survives_json(preset):
+    config = TransformerConfig.from_preset(preset, vocab_size=101)
+    assert "vocab_size" not in PRESETS[preset]
+    assert TransformerConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_presets_of_the_paper():
+    base = TransformerConfig.from_preset("shaw_base", vocab_size=7)
+    assert (base.max_relative_position, base.share_heads, base.intermediate_dim) == (16, False, 1024)
+    assert (base.num_encoder_layers, base.hidden_dim, base.num_heads, base.dropout) == (6, 512, 8, 0.1)
+    big = TransformerConfig.from_preset("shaw_big", vocab_size=7)
+    assert (big.max_relative_position, big.share_heads, big.intermediate_dim) == (8, True, 4096)
+    assert (big.num_encoder_layers, big.hidden_dim, big.num_heads, big.dropout) == (6, 1024, 16, 0.3)
+
+
+def test_tiny():
+    tiny = TransformerConfig.from_preset("tiny", vocab_size=7)
+    assert (tiny.num_encoder_layers, tiny.num_decoder_layers, tiny.hidden_dim) == (4, 4, 128)
+    assert (tiny.intermediate_dim, tiny.num_heads, tiny.max_relative_position) == (256, 4, 16)
+
+
+def test_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        TransformerConfig(vocab_size=7).dropout = 0.5
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"vocab_size": 0}, "Expected `vocab_size` to be a positive integer. Received: vocab_size=0"),
+        ({"hidden_dim": 30, "num_heads": 8}, "Expected `num_heads` to divide `hidden_dim`"),
+        ({"max_relative_position": -1}, "Received: max_relative_position=-1"),
+        ({"position": "absolute"}, "Expected `position` to be one of relative, .*'absolute'"),
+        ({"dropout": 1.5}, "Expected `dropout` to be at least 0 and below 1. Received: dropout=1.5"),
+        ({"share_heads": "yes"}, "Expected `share_heads` to be True or False"),
+        ({"target_space_id": 32}, r"Expected `target_space_id` to be None or in \[0, 32\)"),
+    ],
+)
+def test_errors(settings, message):
+    with pytest.raises(ValueError, match=message):
+        TransformerConfig(**{"vocab_size": 7, **settings})
+
+
+def test_unknown_preset_and_settings():
+    with pytest.raises(ValueError, match="Expected a preset out of .*shaw_base.*'shaw_bas'. Did you mean 'shaw_base'"):
+        TransformerConfig.from_preset("shaw_bas", vocab_size=7)
+    with pytest.raises(ValueError, match="Received: 'droput'. Did you mean 'dropout'"):
+        TransformerConfig.from_preset("tiny", vocab_size=7, droput=0.1)
+    with pytest.raises(ValueError, match="Expected `vocab_size`, which no preset sets"):
+        TransformerConfig.from_preset("tiny")

@@ -1,0 +1,134 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models.config import POSITIONS
+
+SOURCE = np.array([[5, 6, 7, 9, 1], [9, 1, 0, 0, 0], [8, 4, 1, 0, 0]], "int32")
+TARGETS = np.array([[3, 4, 5, 6, 7, 8, 1], [8, 9, 1, 0, 0, 0, 0], [2, 1, 0, 0, 0, 0, 0]], "int32")
+
+
+def make(**settings):
+    small = {
+        "vocab_size": 13,
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 3,
+        "hidden_dim": 12,
+        "intermediate_dim": 17,
+        "num_heads": 2,
+        "max_relative_position": 3,
+        "max_length": 11,
+        "dropout": 0.0,
+    }
+    return Transformer(TransformerConfig(**{**small, **settings}))
+
+
+def logits_of(model, source=SOURCE, targets=TARGETS):
+    return ops.convert_to_numpy(model({"inputs": source, "targets": targets}))
+
+
+VARIANTS = [
+    *({"position": position} for position in POSITIONS),
+    {"normalize_first": False},
+    {"share_heads": False},
+    {"tie_embeddings": False},
+    {"use_value_table": False},
+    {"max_relative_position": 0},
+    {"target_space_id": 2},
+]
+
+
+@pytest.mark.parametrize("settings", VARIANTS, ids=str)
+def test_cached_decoding_equals_the_whole(settings):
+    model = make(**settings)
+    expected = logits_of(model)
+    assert expected.shape == (3, 7, 13)
+    state = model.encode(SOURCE, max_length=7)
+    previous = np.zeros(3, "int32")
+    for t in range(7):
+        logits, state = model.step(previous, state)
+        # Behind its end a sentence has padding; its logits are defined all the same.
+        np.testing.assert_allclose(logits, expected[:, t], atol=1e-5)
+        previous = TARGETS[:, t]
+
+
+@pytest.mark.parametrize("settings", VARIANTS, ids=str)
+def test_saving_keeps_the_numbers(settings, tmp_path):
+    model = make(**settings)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.config == model.config
+    np.testing.assert_array_equal(logits_of(loaded), logits_of(model))
+
+
+def test_padding_does_not_matter():
+    model = make()
+    whole = logits_of(model)
+    alone = logits_of(model, SOURCE[1:2, :2], TARGETS[1:2, :3])
+    np.testing.assert_allclose(alone[0], whole[1, :3], atol=1e-5)
+
+
+def test_targets_are_shifted():
+    model = make()
+    changed = TARGETS.copy()
+    changed[:, 3] = 11
+    before, after = logits_of(model), logits_of(model, targets=changed)
+    np.testing.assert_allclose(before[:, :4], after[:, :4], atol=1e-5)
+    assert (np.abs(before[:, 4:] - after[:, 4:]).max(axis=(1, 2)) > 1e-3).all()
+
+
+def test_positions_matter_only_where_there_are_any():
+    swapped = SOURCE.copy()
+    swapped[0, [0, 2]] = SOURCE[0, [2, 0]]
+    for position in POSITIONS:
+        model = make(position=position)
+        change = np.abs(logits_of(model)[0] - logits_of(model, swapped)[0]).max()
+        assert (change < 1e-5) == (position == "none"), position
+
+
+def test_embeddings_are_tied():
+    tied, untied = make(), make(tie_embeddings=False)
+    assert tied.source_embedding is tied.output_embedding
+    assert untied.count_params() - tied.count_params() == 2 * 13 * 12
+
+
+def test_one_table_for_keys_and_one_for_values_in_every_self_attention():
+    tables = [v.path for v in make(share_heads=False).variables if v.name == "table"]
+    assert len(tables) == len(set(tables)) == 2 * (2 + 3)
+
+
+def test_plain_compile_and_fit_learn(rng):
+    model = make()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, weighted_metrics=["accuracy"])
+    weight = (TARGETS != 0).astype("float32")
+    data = {"inputs": SOURCE, "targets": TARGETS}
+    history = model.fit(data, TARGETS, sample_weight=weight, epochs=60, verbose=0)
+    assert history.history["accuracy"][-1] == 1.0
+    assert history.history["loss"][-1] < 0.2 * history.history["loss"][0]
+
+
+def test_mixed_precision_gives_float32_logits():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    model = make()
+    logits = model({"inputs": SOURCE, "targets": TARGETS})
+    assert logits.dtype == "float32"
+    single = make_float32_twin(model)
+    np.testing.assert_allclose(logits, logits_of(single), atol=0.15)
+
+
+def make_float32_twin(model):
+    keras.config.set_dtype_policy("float32")
+    twin = make()
+    for ours, theirs in zip(twin.variables, model.variables, strict=True):
+        ours.assign(theirs)
+    return twin
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="Expected `config` to be a TransformerConfig"):
+        Transformer("tiny")
+    with pytest.raises(ValueError, match=r"Expected token ids in \[0, 13\)"):
+        make()({"inputs": SOURCE + 8, "targets": TARGETS})

@@ -1,0 +1,82 @@
+"""Exports a trained model as a SavedModel that translates strings.
+
+    python -m trainer.export --model_dir=runs/NAME
+
+Writes saved_models/NAME/VERSION/, which `python -m trainer.translate` and TensorFlow Serving read.
+"""
+
+import sys
+from pathlib import Path
+
+import tensorflow as tf
+from absl import app, flags
+
+from trainer.serving import saved_models
+from trainer.serving.module import TranslationModule, TranslationSettings
+
+
+def define_flags(values: flags.FlagValues = flags.FLAGS):
+    """Defines the flags of this program on `values`."""
+
+    def define(kind, *args, **kwargs):
+        kind(*args, flag_values=values, **kwargs)
+
+    settings = TranslationSettings()
+    define(flags.DEFINE_string, "model_dir", None, "Directory of a trained model.", required=True)
+    define(flags.DEFINE_string, "name", None, "Name of the exported model; the last part of --model_dir where omitted.")
+    define(flags.DEFINE_string, "export_dir", "saved_models", "Folder of exported models.")
+    define(flags.DEFINE_integer, "version", None, "Version to write; the next one where omitted.")
+    define(flags.DEFINE_integer, "beam_size", settings.beam_size, "Hypotheses kept per sentence.")
+    define(flags.DEFINE_float, "alpha", settings.alpha, "Exponent of the length penalty.")
+    define(flags.DEFINE_integer, "max_input_length", settings.max_input_length, "Ids of a sentence; a longer one is cut.")
+    define(flags.DEFINE_integer, "extra_length", settings.extra_length, "Ids a translation may have beyond its source's.")
+
+
+def export(module: TranslationModule, directory: Path, version: int | None = None) -> Path:
+    """Writes a version of a model.
+
+    Args:
+        module: what is exported.
+        directory: saved_models/NAME, made where missing.
+        version: a positive integer; the next one where omitted.
+
+    Returns:
+        The directory of the version.
+
+    Raises:
+        ValueError: where the version exists, or the directory can't be written.
+    """
+    with saved_models.new_version(directory, version) as (aside, final):
+        tf.saved_model.save(module, str(aside), signatures=module.signatures)
+    return final
+
+
+def _destination(values):
+    name = values.name if values.name is not None else Path(values.model_dir).resolve().name
+    if name in ("", "..") or Path(name).name != name:
+        raise ValueError(f"Expected --name to be the name of one folder. Received: {name!r}. Say where it lies with --export_dir.")
+    return Path(values.export_dir) / name
+
+
+def _run(values):
+    settings = TranslationSettings(values.beam_size, values.alpha, values.max_input_length, values.extra_length)
+    directory = _destination(values)
+    module = TranslationModule.from_model_dir(values.model_dir, settings)
+    path = export(module, directory, values.version)
+    print(f"Wrote {path}")
+    print(f"Translate with it: python -m trainer.translate --saved_model={directory} < source.txt")
+
+
+def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
+    """Runs the program with parsed flags; `argv` holds what was not a flag."""
+    if len(argv) > 1:
+        raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
+    try:
+        _run(values)
+    except ValueError as error:
+        sys.exit(f"trainer.export: {error}")
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(main)
