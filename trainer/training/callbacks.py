@@ -1,0 +1,25 @@
+"""What happens between the epochs of a run."""
+
+import keras
+
+from trainer.model_dir import ModelDirectory
+from trainer.training.checkpoints import Checkpoints
+
+
+class SaveModel(keras.callbacks.Callback):
+    """Writes a checkpoint and model.keras at the end of every epoch.
+
+    Args:
+        directory: the model directory.
+        checkpoints: its checkpoints.
+    """
+
+    def __init__(self, directory: ModelDirectory, checkpoints: Checkpoints):
+        super().__init__()
+        self._directory = directory
+        self._checkpoints = checkpoints
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._directory.save_model(self.model.transformer)
+        path = self._checkpoints.save(self.model)
+        print(f"checkpoint {path}", flush=True)
