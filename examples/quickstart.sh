@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Trains on the embedded synthetic corpus, evaluates, exports, and translates through the SavedModel.
+# Usage: PYTHON=.venv/bin/python examples/quickstart.sh [RUN_DIR]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python}
+run=${1:-runs/quickstart}
+
+echo "== Training on the synthetic English-German corpus (goes on where it stopped, if it was stopped)"
+"$python" -m trainer.train --preset=tiny --model_dir="$run" --data=synthetic \
+  --vocab_size=600 --train_steps=1400 --batch_tokens=4096 --warmup_steps=400 --learning_rate=2 \
+  --checkpoint_every=350
+
+echo "== BLEU on sentences like those trained on, and on longer ones"
+"$python" -m trainer.evaluate --model_dir="$run" --data=synthetic --split=test,test_longer
+
+echo "== Export"
+"$python" -m trainer.export --model_dir="$run" --name=quickstart
+
+echo "== Five translations, by a process of its own that knows the SavedModel alone"
+sentences=$(cat <<'SENTENCES'
+The old man reads the book.
+SENTENCES
+)
+paste -d '\n' <(echo "$sentences") \
+  <(echo "$sentences" | "$python" -m trainer.translate --saved_model=saved_models/quickstart | sed 's/^/  -> /')
+
+cat <<NEXT
+
+To train on your own text, one sentence a line, line i of one file translating line i of the other:
+
+  $python -m trainer.train --preset=tiny --model_dir=runs/mine \\
+    --train_source=train.en --train_target=train.de --dev_source=dev.en --dev_target=dev.de
+  $python -m trainer.evaluate --model_dir=runs/mine --source=test.en --target=test.de
+  $python -m trainer.export --model_dir=runs/mine --name=mine
+  echo "A sentence." | $python -m trainer.translate --saved_model=saved_models/mine
+NEXT
