@@ -53,11 +53,16 @@ class TranslationModule(tf.Module):
         transformer: has `encode(ids, max_length)`, `step(ids, state)` and `weights`, as `t2t_relpos.models.Transformer`.
         tokenizer: has in-graph `tokenize` and `detokenize`, as `trainer.data.tokenizers.SentencePieceTokenizer`.
         settings: a `TranslationSettings`; its defaults where omitted.
+
+    Raises:
+        ValueError: where the tokenizer has another vocabulary than the Transformer, or sentences are to be longer than the
+            Transformer has positions for.
     """
 
     def __init__(self, transformer, tokenizer, settings: TranslationSettings | None = None):
         super().__init__(name="translation")
         self.settings = settings or TranslationSettings()
+        _check_fit(transformer.config, tokenizer, self.settings)
         self.tokenizer = tokenizer
         self.weights = [weight.value for weight in transformer.weights]
         # Bound methods are not tracked: the graph refers to the variables above, the SavedModel to no Keras layer.
@@ -75,37 +80,30 @@ class TranslationModule(tf.Module):
             A dict: `translations` string `[B]`, `scores` float32 `[B]` (log-probability over the length penalty),
             `truncated` bool `[B]` (only the beginning of the sentence was translated).
         """
-        settings = self.settings
-        return self._answer(text, settings.beam_size, settings.alpha, settings.extra_length)
+        return self.translate(text, self.settings.alpha, self.settings.extra_length)
 
     @tf.function(
         input_signature=[
             tf.TensorSpec([None], tf.string, name="text"),
-            tf.TensorSpec([], tf.int32, name="beam_size"),
             tf.TensorSpec([], tf.float32, name="alpha"),
             tf.TensorSpec([], tf.int32, name="extra_length"),
         ],
         autograph=False,
     )
-    def translate(self, text, beam_size, alpha, extra_length):
+    def translate(self, text, alpha, extra_length):
         """Translates with settings given by the request: see `serve` and `TranslationSettings`."""
-        vocab_size = self.tokenizer.vocab_size
-        # Every step takes the best 2 * beam_size continuations, and the first has vocab_size to choose from.
-        most = vocab_size // 2
         checks = [
-            _check((beam_size >= 1) & (beam_size <= most), f"Expected a beam_size from 1 to {most}.", beam_size),
             _check((alpha >= 0.0) & (alpha < float("inf")), "Expected a finite alpha of at least 0.", alpha),
             _check(extra_length >= 0, "Expected an extra_length of at least 0.", extra_length),
         ]
         with tf.control_dependencies(checks):
-            return self._answer(tf.identity(text), beam_size, alpha, extra_length)
+            return self._answer(tf.identity(text), alpha, extra_length)
 
     @tf.function(input_signature=[], autograph=False)
     def defaults(self):
         """The arguments of `translate` with which it does what `serve` does."""
         settings = self.settings
         return {
-            "beam_size": tf.constant(settings.beam_size),
             "alpha": tf.constant(settings.alpha),
             "extra_length": tf.constant(settings.extra_length),
         }
@@ -115,12 +113,12 @@ class TranslationModule(tf.Module):
         """The functions that a SavedModel serves, by the names that clients use."""
         return {"serving_default": self.serve, "translate": self.translate}
 
-    def _answer(self, text, beam_size, alpha, extra_length):
+    def _answer(self, text, alpha, extra_length):
         ids, truncated = self._tokenize(text)
         rows = tf.where(ids.row_lengths() > 1)  # [rows, 1]: blank sentences hold EOS alone
         translations, scores = tf.cond(
             tf.size(rows) > 0,
-            lambda: self._search(tf.gather(ids, rows[:, 0]), beam_size, alpha, extra_length),
+            lambda: self._search(tf.gather(ids, rows[:, 0]), alpha, extra_length),
             lambda: (tf.zeros([0], tf.string), tf.zeros([0], tf.float32)),
         )
         shape = tf.shape(text, tf.int64)
@@ -139,7 +137,7 @@ class TranslationModule(tf.Module):
         eos = tf.fill([ids.nrows(), 1], EOS_ID)
         return tf.concat([words[:, : limit - 1], eos], axis=1), ids.row_lengths() > limit
 
-    def _search(self, ids, beam_size, alpha, extra_length):
+    def _search(self, ids, alpha, extra_length):
         """Ragged source ids of at least one sentence to the best translation of each, string [B], and its score [B]."""
         length_limit = tf.cast(ids.row_lengths(), tf.int32) + extra_length
         max_length = tf.reduce_max(length_limit)
@@ -149,13 +147,26 @@ class TranslationModule(tf.Module):
             self._encode(source, max_length),
             batch_size=tf.shape(source)[0],
             max_length=max_length,
-            beam_size=beam_size,
+            beam_size=self.settings.beam_size,
             alpha=alpha,
             eos_id=EOS_ID,
             length_limit=length_limit,
         )
         best = tf.RaggedTensor.from_tensor(result.ids[:, 0], lengths=result.lengths[:, 0])
         return self.tokenizer.detokenize(best), result.scores[:, 0]
+
+
+def _check_fit(config, tokenizer, settings):
+    if config.vocab_size != tokenizer.vocab_size:
+        raise ValueError(
+            f"Expected a tokenizer of the {config.vocab_size} ids that the model has. Received: one of "
+            f"{tokenizer.vocab_size}. Use the vocabulary that the model was trained with."
+        )
+    if config.position == "learned" and settings.max_input_length > config.max_length:
+        raise ValueError(
+            f"Expected max_input_length to be at most {config.max_length}, the positions that the model has learned. "
+            f"Received: {settings.max_input_length}. Give --max_input_length={config.max_length}, or less."
+        )
 
 
 def _check(holds, expected, received):

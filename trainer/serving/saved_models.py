@@ -44,13 +44,12 @@ def find(path: str | os.PathLike) -> Path:
     )
 
 
-def load(path: str | os.PathLike, beam_size: int | None = None, alpha: float | None = None) -> Translator:
+def load(path: str | os.PathLike, alpha: float | None = None) -> Translator:
     """Loads an exported translation model.
 
     Args:
         path: saved_models/NAME (its latest version) or saved_models/NAME/VERSION.
-        beam_size: hypotheses kept per sentence, where it is not to be the exported setting.
-        alpha: exponent of the length penalty, likewise.
+        alpha: exponent of the length penalty, where it is not to be the exported one.
 
     Raises:
         ValueError: where there is no SavedModel, it can't be read, or it does not translate.
@@ -70,11 +69,9 @@ def load(path: str | os.PathLike, beam_size: int | None = None, alpha: float | N
             f"Expected a SavedModel whose serving_default returns {', '.join(OUTPUTS)}. Received: {directory}, which "
             f"returns {', '.join(outputs) or 'nothing'}. Write one with `python -m trainer.export`."
         )
-    chosen = {name: value for name, value in (("beam_size", beam_size), ("alpha", alpha)) if value is not None}
-    if not chosen:
+    if alpha is None:
         return Translator(signature, loaded)
-    settings = {name: value.numpy() for name, value in loaded.defaults().items()}
-    return Translator(functools.partial(loaded.translate, **(settings | chosen)), loaded)
+    return Translator(functools.partial(loaded.translate, **(loaded.defaults() | {"alpha": alpha})), loaded)
 
 
 @contextlib.contextmanager
