@@ -1,0 +1,177 @@
+"""SentencePiece in the graph: ids that end in EOS, and strings from them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import sentencepiece
+import tensorflow as tf
+
+from trainer.data import synthetic
+from trainer.data.tokenizers import SentencePieceTokenizer
+
+SENTENCES = [text for pair in synthetic.generate("dev", size=211) for text in pair]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return SentencePieceTokenizer.train(SENTENCES, vocab_size=307)
+
+
+def train_elsewhere(path, **settings):
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES), model_prefix=str(path), vocab_size=307, minloglevel=2, **settings
+    )
+    return path.with_suffix(".model")
+
+
+def test_ids_end_in_eos_and_come_back(tokenizer):
+    ids = tokenizer.tokenize(tf.constant(SENTENCES[:31]))
+    assert ids.dtype == tf.int32
+    for row in ids.to_list():
+        assert row[-1] == 1 and row.count(1) == 1
+        assert all(2 < i < 307 for i in row[:-1])
+    assert [text.decode() for text in tokenizer.detokenize(ids).numpy()] == SENTENCES[:31]
+
+
+def test_ids_are_those_of_the_sentencepiece_package(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "vocab.model")
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "vocab.model"))
+    assert tokenizer.vocab_size == processor.get_piece_size() == 307
+    texts = SENTENCES[:13] + ["", "  two  spaces ", "ſtrange ﬁgures ½"]
+    assert tokenizer.tokenize(tf.constant(texts)).to_list() == [processor.encode(text) + [1] for text in texts]
+
+
+def test_works_in_a_graph_and_with_an_empty_batch(tokenizer):
+    there_and_back = tf.function(
+        lambda strings: tokenizer.detokenize(tokenizer.tokenize(strings)),
+        input_signature=[tf.TensorSpec([None], tf.string)],
+    )
+    assert there_and_back(tf.constant([], tf.string)).numpy().tolist() == []
+    texts = [SENTENCES[2].encode(), b"", SENTENCES[5].encode()]
+    assert there_and_back(tf.constant(texts)).numpy().tolist() == texts
+    assert tokenizer.tokenize(tf.constant([], tf.string)).to_list() == []
+    assert tokenizer.tokenize(tf.constant([""])).to_list() == [[1]]
+
+
+def test_outlives_a_change_of_the_seed(tokenizer):
+    split = tf.function(lambda strings: tokenizer.tokenize(strings).to_tensor(0))
+    text = tf.constant(SENTENCES[:5])
+    before = split(text)
+    tf.random.set_seed(7)
+    assert tf.reduce_all(split(text) == before)
+    assert tf.reduce_all(tokenizer.tokenize(text).to_tensor(0) == before)
+    assert list(tf.data.Dataset.from_tensors(text).map(split))[0].numpy().tolist() == before.numpy().tolist()
+
+
+def test_detokenize_cuts_at_the_first_eos_and_leaves_padding_out(tokenizer):
+    first, second = tokenizer.tokenize(tf.constant(SENTENCES[:2])).to_list()
+    expected = [SENTENCES[0].encode(), SENTENCES[1].encode(), b""]
+    ragged = tf.ragged.constant([first + second, second[:-1], [1] + first], dtype=tf.int32)
+    assert tokenizer.detokenize(ragged).numpy().tolist() == expected
+    assert tokenizer.detokenize(ragged.to_tensor(0)).numpy().tolist() == expected
+    assert tokenizer.detokenize(tf.constant([[0, *first[:-1], 0, 0]])).numpy().tolist() == expected[:1]
+
+
+def test_bytes_that_are_not_utf8_are_replaced(tokenizer):
+    strings = [b"The \xff\xfe man", "The \ufffd\ufffd man".encode(), b"The man"]
+    broken, replaced, whole = tokenizer.tokenize(tf.constant(strings)).to_list()
+    # SentencePiece's normalisation takes U+FFFD for a space.
+    assert broken == replaced == whole
+
+
+def test_exports_with_tensorflow_text_alone(tokenizer, tmp_path):
+    module = tf.Module()
+    module.tokenizer = tokenizer
+    module.split = tf.function(
+        lambda text: tokenizer.tokenize(text).to_tensor(0), input_signature=[tf.TensorSpec([None], tf.string)]
+    )
+    tf.saved_model.save(module, str(tmp_path / "module"))
+    program = (
+        "import sys; import tensorflow as tf; import tensorflow_text\n"
+        f"split = tf.saved_model.load({str(tmp_path / 'module')!r}).split\n"
+        f"ids = split(tf.constant([{SENTENCES[0]!r}]))\n"
+        "tf.random.set_seed(7)\n"
+        f"assert tf.reduce_all(ids == split(tf.constant([{SENTENCES[0]!r}])))\n"
+        "assert not any(name.startswith('trainer') for name in sys.modules)\n"
+        "print(ids.numpy().tolist())"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": ""}
+    ).stdout
+    assert printed.strip() == str(tokenizer.tokenize(tf.constant(SENTENCES[:1])).to_list())
+
+
+@pytest.mark.parametrize("model_type, vocab_size", [("bpe", 307), ("unigram", 151)])
+def test_training_is_quiet_and_repeats(model_type, vocab_size, capfd):
+    first = SentencePieceTokenizer.train(SENTENCES, vocab_size, model_type=model_type)
+    second = SentencePieceTokenizer.train(iter(SENTENCES), vocab_size, model_type=model_type)
+    assert capfd.readouterr() == ("", "")
+    assert first.fingerprint == second.fingerprint
+    assert first.vocab_size == vocab_size
+    text = tf.constant(SENTENCES[:3])
+    assert first.detokenize(first.tokenize(text)).numpy().tolist() == [text.encode() for text in SENTENCES[:3]]
+
+
+def test_byte_fallback_spells_what_has_no_piece():
+    plain = SentencePieceTokenizer.train(SENTENCES, vocab_size=607)
+    spelled = SentencePieceTokenizer.train(SENTENCES, vocab_size=607, byte_fallback=True)
+    text = tf.constant(["Ω"])
+    assert 2 in plain.tokenize(text).to_list()[0]
+    assert plain.detokenize(plain.tokenize(text)).numpy()[0].decode().strip() == "⁇"
+    assert spelled.detokenize(spelled.tokenize(text)).numpy()[0].decode() == "Ω"
+
+
+def test_save_and_from_file(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "vocab.model")
+    again = SentencePieceTokenizer.from_file(tmp_path / "vocab.model")
+    assert again.fingerprint == tokenizer.fingerprint
+    text = tf.constant(SENTENCES[7:11])
+    assert again.tokenize(text).to_list() == tokenizer.tokenize(text).to_list()
+
+
+def test_vocabulary_larger_than_the_text_gives_is_an_error():
+    for model_type in ("bpe", "unigram"):
+        with pytest.raises(ValueError, match=r"Expected a vocab_size of at most \d+, .* Received: 50021. Lower vocab_size"):
+            SentencePieceTokenizer.train(SENTENCES, vocab_size=50021, model_type=model_type)
+
+
+def test_the_largest_vocabulary_named_by_the_error_is_possible():
+    with pytest.raises(ValueError) as raised:
+        SentencePieceTokenizer.train(SENTENCES[:20], vocab_size=50021)
+    most = int(str(raised.value).partition("at most ")[2].partition(",")[0])
+    assert SentencePieceTokenizer.train(SENTENCES[:20], vocab_size=most).vocab_size == most
+
+
+def test_vocabulary_smaller_than_the_characters_is_an_error():
+    with pytest.raises(ValueError, match=r"Expected a vocab_size of at least \d+, one for every character.* Received: 11."):
+        SentencePieceTokenizer.train(SENTENCES, vocab_size=11)
+
+
+def test_unknown_model_type_is_an_error():
+    with pytest.raises(ValueError, match="Expected model_type to be one of bpe, unigram. Received: 'word'."):
+        SentencePieceTokenizer.train(SENTENCES, vocab_size=307, model_type="word")
+
+
+@pytest.mark.parametrize("sentences", [[], ["", "  "]])
+def test_no_sentence_is_an_error(sentences):
+    with pytest.raises(ValueError, match="Expected sentences to learn a vocabulary from. Received: none that is not blank."):
+        SentencePieceTokenizer.train(sentences, vocab_size=307)
+
+
+def test_missing_and_foreign_files_are_errors(tmp_path):
+    with pytest.raises(ValueError, match="Expected a SentencePiece model at .*none.model. Received: no such file."):
+        SentencePieceTokenizer.from_file(tmp_path / "none.model")
+    (tmp_path / "text.model").write_text("no model")
+    with pytest.raises(ValueError, match="text.model: Expected a serialised SentencePiece model. Received: 8 bytes"):
+        SentencePieceTokenizer.from_file(tmp_path / "text.model")
+    foreign = train_elsewhere(tmp_path / "foreign")
+    with pytest.raises(ValueError, match="Expected a SentencePiece model with pad 0, .* Received: pad -1, eos 2, unk 0, bos 1."):
+        SentencePieceTokenizer.from_file(foreign)
+
+
+@pytest.mark.parametrize("wrong", [307, -1])
+def test_ids_out_of_range_are_an_error(tokenizer, wrong):
+    with pytest.raises(ValueError, match=f"Expected ids from 0 to 306, the vocabulary's. Received: {wrong}. Use the tokenizer"):
+        tokenizer.detokenize(tf.constant([[5, wrong, 1]]))
