@@ -3,8 +3,12 @@
 from keras import ops
 
 from t2t_relpos.attention.labels import relative_labels
+from t2t_relpos.attention.lookup import lookup_scores, lookup_values
 from t2t_relpos.attention.masks import masked_softmax
 from t2t_relpos.attention.skew import key_to_label, label_to_key
+
+# Longer sequences, where lengths are known, are computed without a [T, S, H] tensor.
+LONGEST_LOOKUP = 512
 
 
 def attend(
@@ -69,12 +73,16 @@ def relative_scores(query, table, length_k, query_offset):
 
     Args as those of `attend`; `length_k` is S.
     """
-    by_label = ops.matmul(query, ops.swapaxes(table, -1, -2))
-    if not _one_offset_per_row(query_offset):
+    length_q = ops.shape(query)[2]
+    if _one_offset_per_row(query_offset):
+        labels = ops.expand_dims(_labels(length_q, length_k, table, query_offset), 1)
+        by_label = ops.matmul(query, ops.swapaxes(table, -1, -2))
+        labels = ops.repeat(labels, query.shape[1], axis=1)
+        return ops.take_along_axis(by_label, labels, axis=-1)
+    if _is_long(length_q, length_k):
+        by_label = ops.matmul(query, ops.swapaxes(table, -1, -2))
         return label_to_key(by_label, length_k, query_offset)
-    labels = _row_labels(ops.shape(query)[2], length_k, table, query_offset)
-    heads = query.shape[1]
-    return ops.take_along_axis(by_label, ops.repeat(labels[:, None], heads, axis=1), axis=-1)
+    return lookup_scores(query, table, _labels(length_q, length_k, table, query_offset))
 
 
 def relative_values(weights, table, query_offset):
@@ -82,19 +90,27 @@ def relative_values(weights, table, query_offset):
 
     Args as those of `attend`.
     """
-    if not _one_offset_per_row(query_offset):
-        return ops.matmul(key_to_label(weights, table.shape[-2], query_offset), table)
     length_q, length_k = ops.shape(weights)[2:]
-    labels = _row_labels(length_q, length_k, table, query_offset)
-    member = ops.one_hot(labels, table.shape[-2], dtype=weights.dtype)
-    by_label = ops.matmul(weights[..., None, :], member[:, None])[..., 0, :]
-    return ops.matmul(by_label, table)
+    if _one_offset_per_row(query_offset):
+        labels = _labels(length_q, length_k, table, query_offset)
+        member = ops.one_hot(labels, table.shape[-2], dtype=weights.dtype)
+        by_label = ops.matmul(weights[..., None, :], member[:, None])[..., 0, :]
+        return ops.matmul(by_label, table)
+    if _is_long(length_q, length_k):
+        return ops.matmul(key_to_label(weights, table.shape[-2], query_offset), table)
+    return lookup_values(weights, table, _labels(length_q, length_k, table, query_offset))
 
 
 def _one_offset_per_row(query_offset):
     return len(getattr(query_offset, "shape", ())) == 1
 
 
-def _row_labels(length_q, length_k, table, query_offset):
+def _is_long(length_q, length_k):
+    """Whether looked-up rows would cost more memory than they save time; no, where lengths are unknown."""
+    known = isinstance(length_q, int) and isinstance(length_k, int)
+    return known and length_q * length_k > LONGEST_LOOKUP**2
+
+
+def _labels(length_q, length_k, table, query_offset):
     max_relative_position = (table.shape[-2] - 1) // 2
     return relative_labels(length_q, length_k, max_relative_position, query_offset)

@@ -1,3 +1,5 @@
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -6,12 +8,21 @@ from keras import ops
 from t2t_relpos.attention import attend, causal_mask
 from t2t_relpos.attention.reference import dot_product_attention_relative
 
+MODULE = sys.modules["t2t_relpos.attention.attend"]  # the package's attribute is the function
+
 tensorflow_only = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="takes gradients with TensorFlow"
 )
 
 # (T, S, K): length 1, shorter than k, far longer than k, fewer queries than keys.
 LENGTHS = [(1, 1, 2), (3, 3, 5), (7, 7, 3), (37, 37, 2), (5, 11, 3), (1, 13, 3)]
+
+
+@pytest.fixture(params=["lookup", "skew"])
+def path(request, monkeypatch):
+    """Both ways of computing, whatever the lengths."""
+    longest = {"lookup": 512, "skew": 0}[request.param]
+    monkeypatch.setattr(MODULE, "LONGEST_LOOKUP", longest)
 
 
 def draw(rng, length_q, length_k, k, dtype="float64"):
@@ -28,7 +39,7 @@ def reference(query, key, value, key_table, value_table, bias=None):
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
-def test_equals_the_port_of_t2t(lengths, rng):
+def test_equals_the_port_of_t2t(lengths, path, rng):
     arrays = draw(rng, *lengths)
     outputs, weights = attend(*arrays)
     np.testing.assert_allclose(outputs, reference(*arrays), rtol=0, atol=1e-13)
@@ -36,7 +47,7 @@ def test_equals_the_port_of_t2t(lengths, rng):
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
-def test_masks_equal_the_bias_of_t2t(lengths, rng):
+def test_masks_equal_the_bias_of_t2t(lengths, path, rng):
     arrays = draw(rng, *lengths)
     padding = np.ones((2, 1, 1, lengths[1]), bool)
     padding[1, ..., -1:] = lengths[1] == 1
@@ -53,7 +64,7 @@ def test_masks_equal_the_bias_of_t2t(lengths, rng):
 @tensorflow_only
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_gradients_equal_the_port_of_t2t(lengths, dynamic, rng):
+def test_gradients_equal_the_port_of_t2t(lengths, dynamic, path, rng):
     import tensorflow as tf
 
     arrays = [tf.constant(x) for x in draw(rng, *lengths)]
@@ -89,7 +100,7 @@ def test_lower_precision_is_near_float64(dtype, tolerance, rng):
     assert error < tolerance * np.abs(expected).max()
 
 
-def test_tables_of_every_head_act_on_their_own_head(rng):
+def test_tables_of_every_head_act_on_their_own_head(path, rng):
     query, key, value, _, _ = draw(rng, 7, 7, 3)
     key_tables, value_tables = rng.normal(size=(2, 3, 7, 5))
     outputs = ops.convert_to_numpy(attend(query, key, value, key_tables, value_tables)[0])
@@ -110,7 +121,7 @@ def test_a_table_that_is_off_is_a_table_of_zeros(tables, rng):
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-13)
 
 
-def test_k_0_is_one_row_for_every_pair(rng):
+def test_k_0_is_one_row_for_every_pair(path, rng):
     *qkv, key_table, value_table = draw(rng, 7, 7, 0)
     outputs = attend(*qkv, key_table, value_table)[0]
     plain = attend(*qkv)[0]
@@ -132,3 +143,13 @@ def test_dropout_acts_on_both_terms(rng):
     arrays = draw(rng, 7, 7, 3)
     twice = attend(*arrays, dropout=lambda weights: 2 * weights)[0]
     np.testing.assert_allclose(twice, 2 * attend(*arrays)[0], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("lengths", [(61, 61, 2), (5, 61, 16)])
+def test_long_sequences_make_no_tensor_of_all_pairs_and_depths(lengths, monkeypatch, rng):
+    arrays = draw(rng, *lengths)
+    expected = attend(*arrays)[0]
+    monkeypatch.setattr(MODULE, "LONGEST_LOOKUP", 16)
+    monkeypatch.delattr(MODULE, "lookup_scores")
+    monkeypatch.delattr(MODULE, "lookup_values")
+    np.testing.assert_allclose(attend(*arrays)[0], expected, rtol=0, atol=1e-13)

@@ -1,0 +1,54 @@
+"""Relative terms from looked-up rows, `[T, S, H]`: tensor2tensor's way, the fastest while sequences are short.
+
+The rows depend on the pair of positions alone, so all batch entries (and, with
+a shared table, all heads) of a position are multiplied with them at once.
+"""
+
+from keras import ops
+
+
+def lookup_scores(query, table, labels):
+    """`out[b, n, i, j] = query[b, n, i]·table[labels[i, j]]`.
+
+    Args:
+        query: `[B, N, T, H]`.
+        table: `[R, H]` for all heads or `[N, R, H]`.
+        labels: int `[T, S]`.
+
+    Returns:
+        `[B, N, T, S]`.
+    """
+    rows = ops.swapaxes(_rows(table, labels), -1, -2)
+    return _multiply(query, rows)
+
+
+def lookup_values(weights, table, labels):
+    """`out[b, n, i] = sum over j of weights[b, n, i, j]·table[labels[i, j]]`.
+
+    Args:
+        weights: `[B, N, T, S]`.
+        table: `[R, H]` for all heads or `[N, R, H]`.
+        labels: int `[T, S]`.
+
+    Returns:
+        `[B, N, T, H]`.
+    """
+    return _multiply(weights, _rows(table, labels))
+
+
+def _rows(table, labels):
+    """`[T, S, H]`, or `[N, T, S, H]`; along an inner axis, so that gradients are dense."""
+    if len(table.shape) == 2:
+        return ops.take(table[None], labels, axis=1)[0]
+    return ops.take(table, labels, axis=1)
+
+
+def _multiply(x, rows):
+    """`[B, N, T, X]` times `[T, X, Y]` or `[N, T, X, Y]` -> `[B, N, T, Y]`."""
+    if len(rows.shape) == 4:
+        product = ops.matmul(ops.transpose(x, (1, 2, 0, 3)), rows)
+        return ops.transpose(product, (2, 0, 1, 3))
+    batch, heads, length, width = ops.shape(x)
+    x = ops.reshape(ops.transpose(x, (2, 0, 1, 3)), (length, batch * heads, width))
+    product = ops.reshape(ops.matmul(x, rows), (length, batch, heads, -1))
+    return ops.transpose(product, (1, 2, 0, 3))
