@@ -1,182 +1,34 @@
-"""Where sentence pairs come from: the same pairs as Python strings and as a dataset, and clear errors before anything runs."""
-
-import gzip
-import os
-from pathlib import Path
+"""Corpora by name."""
 
 import pytest
-import tensorflow_datasets as tfds
 
-from trainer.data import synthetic
-from trainer.data.corpora import PairCorpus, read_synthetic, read_text, read_tfds
-
-ENGLISH = ["A dog runs.", "", "She sleeps\u2028well.", "It's 5 o'clock."]
-GERMAN = ["Ein Hund läuft.", "Leer?", "Sie schläft gut.", "Es ist fünf Uhr."]
-MULTI30K = Path(os.environ.get("MULTI30K", Path(__file__).parents[4] / "shared" / "data" / "multi30k"))
+from trainer.data import corpora, synthetic
+from trainer.data.corpora import open_corpus
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(name, content):
-        content = content if isinstance(content, bytes) else content.encode()
-        (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-        return str(tmp_path / name)
-
-    return write
-
-
-def strings(corpus):
-    """What `dataset` gives, as `iter` gives it."""
-    return [(source.decode(), target.decode()) for source, target in corpus.dataset().as_numpy_iterator()]
-
-
-def test_text_files_give_their_lines_in_order(write):
-    corpus = read_text(write("a.en", "\n".join(ENGLISH) + "\n"), write("a.de", "\r\n".join(GERMAN)))
-    assert list(corpus) == list(zip(ENGLISH, GERMAN))
-    assert strings(corpus) == list(corpus) == list(corpus)
-    assert list(corpus.sources()) == ENGLISH
-    assert list(corpus.targets()) == GERMAN
-    assert list(corpus.sentences())[:3] == [ENGLISH[0], GERMAN[0], ENGLISH[1]]
-
-
-def test_several_files_plain_and_compressed(write):
-    source = write("a.en", "one\ntwo\n") + "," + write("b.en.gz", "three\n")
-    target = write("a.de.gz", "eins\nzwei\n") + ", " + write("b.de", "drei\n")
-    corpus = read_text(source, target)
-    assert list(corpus) == strings(corpus) == [("one", "eins"), ("two", "zwei"), ("three", "drei")]
-
-
-def test_fingerprint_changes_with_the_files(write):
-    source, target = write("a.en", "one\n"), write("a.de", "eins\n")
-    before = read_text(source, target).fingerprint
-    assert read_text(source, target).fingerprint == before
-    assert read_text(target, source).fingerprint != before
-    write("a.de", "einse\n")
-    assert read_text(source, target).fingerprint != before
-
-
-def test_text_is_a_stream(write):
-    # A file is opened when its first line is asked for, and closed after its last.
-    corpus = read_text(write("a.en", "one\ntwo\n"), write("a.de", "eins\nzwei\n"))
-    pairs = iter(corpus)
-    write("a.en", "un\ndeux\n")
-    assert list(pairs) == [("un", "eins"), ("deux", "zwei")]
-
-
-@pytest.mark.parametrize("split", synthetic.SPLITS)
+@pytest.mark.parametrize("split", ["dev", "test_longer"])
 def test_synthetic(split):
-    corpus = read_synthetic(split)
-    assert list(corpus) == synthetic.generate(split)
-    if split != "train":
-        assert strings(corpus) == list(corpus)
+    assert list(open_corpus("synthetic", split)) == synthetic.generate(split)
+    assert list(open_corpus("synthetic", split, direction="en-de")) == synthetic.generate(split)
 
 
-def test_fingerprints_of_pairs_in_memory():
-    one, other = PairCorpus((("a", "b"),)), PairCorpus((("a", "c"),))
-    assert one.fingerprint == PairCorpus((("a", "b"),)).fingerprint != other.fingerprint
+def test_files(tmp_path):
+    (tmp_path / "a.en").write_text("one\n")
+    (tmp_path / "a.de").write_text("eins\n")
+    corpus = open_corpus("files", "train", source=str(tmp_path / "a.en"), target=str(tmp_path / "a.de"))
+    assert list(corpus) == [("one", "eins")]
 
 
-class TinyTranslate(tfds.core.GeneratorBasedBuilder):
-    """A translation set as TensorFlow Datasets has them, which needs no download."""
-
-    VERSION = tfds.core.Version("1.0.0")
-
-    def _info(self):
-        return tfds.core.DatasetInfo(builder=self, features=tfds.features.Translation(("de", "en")))
-
-    def _split_generators(self, download_manager):
-        return {"train": self._generate_examples(0, 3), "validation": self._generate_examples(1, 4)}
-
-    def _generate_examples(self, start, stop):
-        for i in range(start, stop):
-            yield i, {"en": ENGLISH[i], "de": GERMAN[i]}
+def test_any_other_name_is_a_set_of_tensorflow_datasets(monkeypatch):
+    monkeypatch.setattr(corpora, "read_tfds", lambda *arguments: arguments)
+    assert open_corpus("wmt14_translate/de-en", "train") == ("wmt14_translate/de-en", "train", "en-de")
+    assert open_corpus("wmt14_translate/de-en", "dev", direction="de-en") == ("wmt14_translate/de-en", "dev", "de-en")
 
 
-@pytest.fixture(scope="module")
-def tfds_dir(tmp_path_factory):
-    return str(tmp_path_factory.mktemp("tensorflow_datasets"))
-
-
-def test_tfds_translation_set_in_both_directions(tfds_dir):
-    corpus = read_tfds("tiny_translate", "dev", "en-de", data_dir=tfds_dir)
-    reverse = read_tfds("tiny_translate", "dev", "de-en", data_dir=tfds_dir)
-    assert sorted(corpus) == sorted(zip(ENGLISH[1:], GERMAN[1:]))
-    assert strings(corpus) == list(corpus) == list(corpus)
-    assert list(reverse) == [(target, source) for source, target in corpus]
-    assert len(list(read_tfds("tiny_translate", "train", "en-de", data_dir=tfds_dir))) == 3
-    assert corpus.fingerprint != reverse.fingerprint
-
-
-def test_tfds_errors(tfds_dir):
-    with pytest.raises(ValueError, match="Expected the name of a translation set .* Received: 'wmt14_tranlsate/de-en'."):
-        read_tfds("wmt14_tranlsate/de-en", "train", "en-de", data_dir=tfds_dir)
-    with pytest.raises(ValueError, match="Expected the name of a translation set .* Received: 'wmt14_translate/de-eo'."):
-        read_tfds("wmt14_translate/de-eo", "train", "en-de", data_dir=tfds_dir)
-    with pytest.raises(ValueError, match="Expected a direction between .* wmt14_translate/de-en: de, en. Received: 'en-fr'."):
-        read_tfds("wmt14_translate/de-en", "train", "en-fr", data_dir=tfds_dir)
-    with pytest.raises(ValueError, match="Expected a direction between .* Received: 'en'."):
-        read_tfds("tiny_translate", "train", "en", data_dir=tfds_dir)
-    with pytest.raises(ValueError, match="Expected a direction between .* of mnist: it has none. Received: 'en-de'."):
-        read_tfds("mnist", "train", "en-de", data_dir=tfds_dir)
-    with pytest.raises(ValueError, match="Expected a split of tiny_translate: train, validation. Received: 'trian'."):
-        read_tfds("tiny_translate", "trian", "en-de", data_dir=tfds_dir)
-
-
-def test_missing_file(write, tmp_path):
-    with pytest.raises(ValueError, match="Expected a text file at .*none.en. Received: no such file. Check the path."):
-        read_text(str(tmp_path / "none.en"), write("a.de", "eins\n"))
-    with pytest.raises(ValueError, match="Received: a directory. Check the path."):
-        read_text(write("a.en", "one\n"), str(tmp_path))
-
-
-@pytest.mark.parametrize("name", ["a.de", "a.de.gz"])
-def test_empty_file(write, name):
-    with pytest.raises(ValueError, match=f"Expected .*{name} to hold one sentence a line. Received: an empty file."):
-        read_text(write("a.en", "one\n"), write(name, ""))
-
-
-def test_different_line_counts(write):
-    source = write("a.en", "one\n") + "," + write("b.en", "one\ntwo\nthree\n")
-    target = write("a.de", "eins\n") + "," + write("b.de", "eins\nzwei\ndrei\nvier\nfünf")
-    with pytest.raises(ValueError, match="in .*b.en as translations in .*b.de. Received: 3 and 5 lines. Line n of"):
-        read_text(source, target)
-
-
-def test_different_numbers_of_files(write):
-    first, second = write("a.en", "one\n"), write("b.en", "two\n")
-    with pytest.raises(ValueError, match="Expected as many source files as target files. Received: 2 .* and 1 .* Give them in pairs"):
-        read_text(f"{first},{second}", write("a.de", "eins\n"))
-
-
-def test_invalid_utf8_names_file_and_line(write):
-    with pytest.raises(ValueError, match=r"Expected UTF-8 in .*a.de. Received: bytes .*\\xfc.*, in line 2. Convert .*iconv -f"):
-        read_text(write("a.en", "one\nfive\n"), write("a.de", "eins\nfünf\n".encode("latin-1")))
-
-
-def test_byte_order_mark(write):
-    with pytest.raises(ValueError, match="Expected .*a.en without a byte order mark. .* Remove it: sed -i"):
-        read_text(write("a.en", "\ufeffone\n"), write("a.de", "eins\n"))
-
-
-def test_gz_that_is_none_or_is_cut(write, tmp_path):
-    target = write("a.de", "eins\n")
-    (tmp_path / "plain.gz").write_text("one\n")
-    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"one\n")[:-9])
-    for name in ("plain.gz", "cut.gz"):
-        with pytest.raises(ValueError, match=f"Expected .*{name} to be compressed with gzip, as its name says. Received: a file"):
-            read_text(str(tmp_path / name), target)
-
-
-@pytest.mark.parametrize("source, target", [("a.en", ""), ("", "a.de"), (None, "a.de"), (None, None)])
-def test_only_one_side(source, target):
-    with pytest.raises(ValueError, match="Expected source and target files. Received: (only (source|target) files, a|neither)"):
-        read_text(source, target)
-
-
-@pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"no Multi30k at {MULTI30K}; set the variable MULTI30K to its directory")
-def test_real_text():
-    corpus = read_text(str(MULTI30K / "val.en.gz"), str(MULTI30K / "val.de.gz"))
-    pairs = list(corpus)
-    assert len(pairs) == 1014
-    assert strings(corpus) == pairs
-    assert pairs[0][0] == "A group of men are loading cotton onto a truck"
+def test_errors():
+    with pytest.raises(ValueError, match="Expected source and target files. Received: only source files, a.en."):
+        open_corpus("files", "train", source="a.en")
+    with pytest.raises(ValueError, match="Expected split to be one of train, dev, test, test_longer. Received: 'valid'."):
+        open_corpus("synthetic", "valid")
+    with pytest.raises(ValueError, match="Expected the direction en-de, the only one of the synthetic corpus. Received: 'de-en'."):
+        open_corpus("synthetic", "dev", direction="de-en")

@@ -1,0 +1,109 @@
+"""Encoded corpora: the tokenizer's ids, kept on disk until corpus or tokenizer change."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.data import encoding, synthetic
+from trainer.data.corpus import Corpus, PairCorpus
+from trainer.data.encoding import IdSequences, encode_pairs
+from trainer.data.tokenizers import SentencePieceTokenizer
+
+PAIRS = tuple(synthetic.generate("dev", size=211))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return SentencePieceTokenizer.train(PairCorpus(PAIRS).sentences(), vocab_size=307)
+
+
+@dataclass(frozen=True)
+class CountedCorpus(Corpus):
+    """Pairs in memory; counts how often they are read."""
+
+    pairs: tuple
+    readings: list
+
+    def __iter__(self):
+        self.readings.append(len(self.pairs))
+        return iter(self.pairs)
+
+    def dataset(self):
+        raise NotImplementedError
+
+    @property
+    def fingerprint(self):
+        return str(hash(self.pairs))
+
+
+def sequences(side):
+    return [side.ids[start:stop].tolist() for start, stop in zip(side.offsets[:-1], side.offsets[1:])]
+
+
+def tokenized(tokenizer, texts):
+    return tokenizer.tokenize(tf.constant(list(texts))).to_list()
+
+
+@pytest.mark.parametrize("at_once", [4096, 7])
+def test_ids_are_the_tokenizers(tokenizer, monkeypatch, at_once):
+    monkeypatch.setattr(encoding, "_PAIRS_AT_ONCE", at_once)
+    pairs = encode_pairs(PairCorpus(PAIRS), tokenizer)
+    sources, targets = zip(*PAIRS)
+    assert len(pairs) == 211
+    assert sequences(pairs.sources) == tokenized(tokenizer, sources)
+    assert sequences(pairs.targets) == tokenized(tokenizer, targets)
+    expected = [max(len(a), len(b)) for a, b in zip(tokenized(tokenizer, sources), tokenized(tokenizer, targets))]
+    assert pairs.lengths.tolist() == expected
+
+
+def test_sides_may_have_tokenizers_of_their_own(tokenizer):
+    other = SentencePieceTokenizer.train(PairCorpus(PAIRS).targets(), vocab_size=211)
+    pairs = encode_pairs(PairCorpus(PAIRS[:5]), tokenizer, other)
+    assert sequences(pairs.sources) == tokenized(tokenizer, [source for source, _ in PAIRS[:5]])
+    assert sequences(pairs.targets) == tokenized(other, [target for _, target in PAIRS[:5]])
+
+
+def test_kept_ids_are_used_until_corpus_or_tokenizer_change(tokenizer, tmp_path):
+    readings = []
+    first = encode_pairs(CountedCorpus(PAIRS, readings), tokenizer, cache_dir=tmp_path / "cache")
+    again = encode_pairs(CountedCorpus(PAIRS, readings), tokenizer, cache_dir=tmp_path / "cache")
+    assert readings == [211]
+    assert sequences(again.targets) == sequences(first.targets)
+    encode_pairs(CountedCorpus(PAIRS[:3], readings), tokenizer, cache_dir=tmp_path / "cache")
+    other = SentencePieceTokenizer.train(PairCorpus(PAIRS).sentences(), vocab_size=211)
+    changed = encode_pairs(CountedCorpus(PAIRS, readings), other, cache_dir=tmp_path / "cache")
+    assert readings == [211, 3, 211]
+    assert sequences(changed.targets) != sequences(first.targets)
+
+
+def test_ids_that_were_half_written_are_not_used(tokenizer, tmp_path):
+    class BrokenCorpus(CountedCorpus):
+        def __iter__(self):
+            yield from self.pairs
+            raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        encode_pairs(BrokenCorpus(PAIRS, []), tokenizer, cache_dir=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ids_are_mapped_from_files(tokenizer):
+    pairs = encode_pairs(PairCorpus(PAIRS), tokenizer)
+    assert all(isinstance(side.ids, np.memmap) and isinstance(side.offsets, np.memmap) for side in (pairs.sources, pairs.targets))
+
+
+def test_padded():
+    side = IdSequences(np.array([5, 1, 7, 8, 9, 1, 1], "int32"), np.array([0, 2, 6, 7]))
+    assert len(side) == 3
+    assert side.lengths.tolist() == [2, 4, 1]
+    assert side.padded(np.array([2, 0])).tolist() == [[1, 0], [5, 1]]
+    padded = side.padded(np.array([1, 2, 0]), width=5)
+    assert padded.tolist() == [[7, 8, 9, 1, 0], [1, 0, 0, 0, 0], [5, 1, 0, 0, 0]]
+    assert padded.dtype == np.int32
+
+
+def test_corpus_without_pairs_is_an_error(tokenizer):
+    with pytest.raises(ValueError, match="Expected a corpus with sentence pairs. Received: one without any. Give files with text."):
+        encode_pairs(PairCorpus(()), tokenizer)

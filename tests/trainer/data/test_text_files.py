@@ -1,0 +1,121 @@
+"""Text files: the same pairs as Python strings and as a dataset, and clear errors before anything runs."""
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from trainer.data.text_files import read_text
+
+ENGLISH = ["A dog runs.", "", "She sleeps\u2028well.", "It's 5 o'clock."]
+GERMAN = ["Ein Hund läuft.", "Leer?", "Sie schläft gut.", "Es ist fünf Uhr."]
+MULTI30K = Path(os.environ.get("MULTI30K", Path(__file__).parents[4] / "shared" / "data" / "multi30k"))
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, content):
+        content = content if isinstance(content, bytes) else content.encode()
+        (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        return str(tmp_path / name)
+
+    return write
+
+
+def strings(corpus):
+    """What `dataset` gives, as `iter` gives it."""
+    return [(source.decode(), target.decode()) for source, target in corpus.dataset().as_numpy_iterator()]
+
+
+def test_text_files_give_their_lines_in_order(write):
+    corpus = read_text(write("a.en", "\n".join(ENGLISH) + "\n"), write("a.de", "\r\n".join(GERMAN)))
+    assert list(corpus) == list(zip(ENGLISH, GERMAN))
+    assert strings(corpus) == list(corpus) == list(corpus)
+    assert list(corpus.sources()) == ENGLISH
+    assert list(corpus.targets()) == GERMAN
+    assert list(corpus.sentences())[:3] == [ENGLISH[0], GERMAN[0], ENGLISH[1]]
+
+
+def test_several_files_plain_and_compressed(write):
+    source = write("a.en", "one\ntwo\n") + "," + write("b.en.gz", "three\n")
+    target = write("a.de.gz", "eins\nzwei\n") + ", " + write("b.de", "drei\n")
+    corpus = read_text(source, target)
+    assert list(corpus) == strings(corpus) == [("one", "eins"), ("two", "zwei"), ("three", "drei")]
+
+
+def test_fingerprint_changes_with_the_files(write):
+    source, target = write("a.en", "one\n"), write("a.de", "eins\n")
+    before = read_text(source, target).fingerprint
+    assert read_text(source, target).fingerprint == before
+    assert read_text(target, source).fingerprint != before
+    write("a.de", "einse\n")
+    assert read_text(source, target).fingerprint != before
+
+
+def test_text_is_a_stream(write):
+    # A file is opened when its first line is asked for, and closed after its last.
+    corpus = read_text(write("a.en", "one\ntwo\n"), write("a.de", "eins\nzwei\n"))
+    pairs = iter(corpus)
+    write("a.en", "un\ndeux\n")
+    assert list(pairs) == [("un", "eins"), ("deux", "zwei")]
+
+
+def test_missing_file(write, tmp_path):
+    with pytest.raises(ValueError, match="Expected a text file at .*none.en. Received: no such file. Check the path."):
+        read_text(str(tmp_path / "none.en"), write("a.de", "eins\n"))
+    with pytest.raises(ValueError, match="Received: a directory. Check the path."):
+        read_text(write("a.en", "one\n"), str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["a.de", "a.de.gz"])
+def test_empty_file(write, name):
+    with pytest.raises(ValueError, match=f"Expected .*{name} to hold one sentence a line. Received: an empty file."):
+        read_text(write("a.en", "one\n"), write(name, ""))
+
+
+def test_different_line_counts(write):
+    source = write("a.en", "one\n") + "," + write("b.en", "one\ntwo\nthree\n")
+    target = write("a.de", "eins\n") + "," + write("b.de", "eins\nzwei\ndrei\nvier\nfünf")
+    with pytest.raises(ValueError, match="in .*b.en as translations in .*b.de. Received: 3 and 5 lines. Line n of"):
+        read_text(source, target)
+
+
+def test_different_numbers_of_files(write):
+    first, second = write("a.en", "one\n"), write("b.en", "two\n")
+    with pytest.raises(ValueError, match="Expected as many source files as target files. Received: 2 .* and 1 .* Give them in pairs"):
+        read_text(f"{first},{second}", write("a.de", "eins\n"))
+
+
+def test_invalid_utf8_names_file_and_line(write):
+    with pytest.raises(ValueError, match=r"Expected UTF-8 in .*a.de. Received: bytes .*\\xfc.*, in line 2. Convert .*iconv -f"):
+        read_text(write("a.en", "one\nfive\n"), write("a.de", "eins\nfünf\n".encode("latin-1")))
+
+
+def test_byte_order_mark(write):
+    with pytest.raises(ValueError, match="Expected .*a.en without a byte order mark. .* Remove it: sed -i"):
+        read_text(write("a.en", "\ufeffone\n"), write("a.de", "eins\n"))
+
+
+def test_gz_that_is_none_or_is_cut(write, tmp_path):
+    target = write("a.de", "eins\n")
+    (tmp_path / "plain.gz").write_text("one\n")
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"one\n")[:-9])
+    for name in ("plain.gz", "cut.gz"):
+        with pytest.raises(ValueError, match=f"Expected .*{name} to be compressed with gzip, as its name says. Received: a file"):
+            read_text(str(tmp_path / name), target)
+
+
+@pytest.mark.parametrize("source, target", [("a.en", ""), ("", "a.de"), (None, "a.de"), (None, None)])
+def test_only_one_side(source, target):
+    with pytest.raises(ValueError, match="Expected source and target files. Received: (only (source|target) files, a|neither)"):
+        read_text(source, target)
+
+
+@pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"no Multi30k at {MULTI30K}; set the variable MULTI30K to its directory")
+def test_real_text():
+    corpus = read_text(str(MULTI30K / "val.en.gz"), str(MULTI30K / "val.de.gz"))
+    pairs = list(corpus)
+    assert len(pairs) == 1014
+    assert strings(corpus) == pairs
+    assert pairs[0][0] == "A group of men are loading cotton onto a truck"

@@ -1,0 +1,55 @@
+"""Translation sets of TensorFlow Datasets: a small one, made here, and errors for names that are wrong."""
+
+import pytest
+import tensorflow_datasets as tfds
+
+from trainer.data.tfds_sets import read_tfds
+
+ENGLISH = ["A dog runs.", "", "She sleeps\u2028well.", "It's 5 o'clock."]
+GERMAN = ["Ein Hund läuft.", "Leer?", "Sie schläft gut.", "Es ist fünf Uhr."]
+
+
+class TinyTranslate(tfds.core.GeneratorBasedBuilder):
+    """A translation set as TensorFlow Datasets has them, which needs no download."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.Translation(("de", "en")))
+
+    def _split_generators(self, download_manager):
+        return {"train": self._generate_examples(0, 3), "validation": self._generate_examples(1, 4)}
+
+    def _generate_examples(self, start, stop):
+        for i in range(start, stop):
+            yield i, {"en": ENGLISH[i], "de": GERMAN[i]}
+
+
+@pytest.fixture(scope="module")
+def tfds_dir(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("tensorflow_datasets"))
+
+
+def test_tfds_translation_set_in_both_directions(tfds_dir):
+    corpus = read_tfds("tiny_translate", "dev", "en-de", data_dir=tfds_dir)
+    reverse = read_tfds("tiny_translate", "dev", "de-en", data_dir=tfds_dir)
+    assert sorted(corpus) == sorted(zip(ENGLISH[1:], GERMAN[1:]))
+    assert [tuple(map(bytes.decode, pair)) for pair in corpus.dataset().as_numpy_iterator()] == list(corpus) == list(corpus)
+    assert list(reverse) == [(target, source) for source, target in corpus]
+    assert len(list(read_tfds("tiny_translate", "train", "en-de", data_dir=tfds_dir))) == 3
+    assert corpus.fingerprint != reverse.fingerprint
+
+
+def test_tfds_errors(tfds_dir):
+    with pytest.raises(ValueError, match="Expected the name of a translation set .* Received: 'wmt14_tranlsate/de-en'."):
+        read_tfds("wmt14_tranlsate/de-en", "train", "en-de", data_dir=tfds_dir)
+    with pytest.raises(ValueError, match="Expected the name of a translation set .* Received: 'wmt14_translate/de-eo'."):
+        read_tfds("wmt14_translate/de-eo", "train", "en-de", data_dir=tfds_dir)
+    with pytest.raises(ValueError, match="Expected a direction between .* wmt14_translate/de-en: de, en. Received: 'en-fr'."):
+        read_tfds("wmt14_translate/de-en", "train", "en-fr", data_dir=tfds_dir)
+    with pytest.raises(ValueError, match="Expected a direction between .* Received: 'en'."):
+        read_tfds("tiny_translate", "train", "en", data_dir=tfds_dir)
+    with pytest.raises(ValueError, match="Expected a direction between .* of mnist: it has none. Received: 'en-de'."):
+        read_tfds("mnist", "train", "en-de", data_dir=tfds_dir)
+    with pytest.raises(ValueError, match="Expected a split of tiny_translate: train, validation. Received: 'trian'."):
+        read_tfds("tiny_translate", "trian", "en-de", data_dir=tfds_dir)

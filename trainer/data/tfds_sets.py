@@ -1,0 +1,72 @@
+"""Sentence pairs from translation sets of TensorFlow Datasets, which is imported only where one is asked for."""
+
+from dataclasses import dataclass
+
+from trainer.data.corpus import Corpus, digest
+
+_SPLITS = {"dev": "validation"}
+
+
+@dataclass(frozen=True)
+class TfdsCorpus(Corpus):
+    """Sentence pairs from a prepared translation set of TensorFlow Datasets. `read_tfds` makes one."""
+
+    name: str
+    split: str
+    source_language: str
+    target_language: str
+    data_dir: str | None = None
+
+    def __iter__(self):
+        for source, target in self.dataset().as_numpy_iterator():
+            yield source.decode("utf-8", errors="replace"), target.decode("utf-8", errors="replace")
+
+    def dataset(self):
+        examples = _builder(self.name, self.data_dir).as_dataset(split=self.split, shuffle_files=False)
+        return examples.map(lambda example: (example[self.source_language], example[self.target_language]))
+
+    @property
+    def fingerprint(self):
+        full_name = _builder(self.name, self.data_dir).info.full_name
+        return digest("tfds", full_name, self.split, self.source_language, self.target_language)
+
+
+def read_tfds(name: str, split: str, direction: str, data_dir: str | None = None) -> TfdsCorpus:
+    """Sentence pairs from a translation set of TensorFlow Datasets, which is downloaded where it is not on disk yet.
+
+    Args:
+        name: such as "wmt14_translate/de-en".
+        split: a split of the set; "dev" means its "validation".
+        direction: source and target language, such as "en-de".
+        data_dir: where TensorFlow Datasets keeps its data; by default ~/tensorflow_datasets.
+
+    Raises:
+        ValueError: for a name that TensorFlow Datasets doesn't know, languages that the set does not have, or a split that it does
+            not have.
+    """
+    builder = _builder(name, data_dir)
+    languages = tuple(getattr(builder.info.features, "languages", ()))
+    pair = tuple(direction.split("-"))
+    if len(pair) != 2 or pair[0] == pair[1] or not set(pair) <= set(languages):
+        raise ValueError(
+            f"Expected a direction between two of the languages of {name}: {', '.join(languages) or 'it has none'}. "
+            f"Received: {direction!r}. Write it as source-target, such as 'en-de'."
+        )
+    builder.download_and_prepare()
+    split = _SPLITS.get(split, split)
+    splits = list(builder.info.splits)
+    if split not in splits:
+        raise ValueError(f"Expected a split of {name}: {', '.join(splits)}. Received: {split!r}. Choose one of these.")
+    return TfdsCorpus(name, split, *pair, data_dir)
+
+
+def _builder(name, data_dir):
+    import tensorflow_datasets as tfds
+
+    try:
+        return tfds.builder(name, data_dir=data_dir)
+    except (tfds.core.DatasetNotFoundError, ValueError) as error:
+        raise ValueError(
+            f"Expected the name of a translation set of TensorFlow Datasets, such as 'wmt14_translate/de-en'. Received: {name!r}. "
+            f"TensorFlow Datasets says: {error}"
+        ) from error
