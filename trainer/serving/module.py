@@ -9,6 +9,7 @@ import dataclasses
 import tensorflow as tf
 
 from t2t_relpos.decoding import beam_search
+from trainer.model_dir import ModelDirectory
 
 EOS_ID = 1
 
@@ -46,12 +47,13 @@ class TranslationModule(tf.Module):
     """Translates batches of strings with a Transformer, a tokenizer and a beam search, all in the graph.
 
     An answer does not depend on the batch that its sentence sits in: each sentence's output is limited by its own length.
-    No row fails a batch: bytes that are not UTF-8 are replaced by U+FFFD, a sentence without text has the empty translation
-    and score 0, one longer than `max_input_length` is cut and its row of `truncated` is true.
+    No row fails a batch: bytes that are not UTF-8 count as U+FFFD, a sentence without ids has the empty translation and
+    score 0, one longer than `max_input_length` is cut and its row of `truncated` is true.
 
     Args:
         transformer: has `encode(ids, max_length)`, `step(ids, state)` and `weights`, as `t2t_relpos.models.Transformer`.
-        tokenizer: has in-graph `tokenize` and `detokenize`, as `trainer.data.tokenizers.SentencePieceTokenizer`.
+        tokenizer: has in-graph `tokenize`, whose rows end in EOS, `detokenize` and `vocab_size`, as
+            `trainer.data.tokenizers.SentencePieceTokenizer`.
         settings: a `TranslationSettings`; its defaults where omitted.
 
     Raises:
@@ -68,6 +70,20 @@ class TranslationModule(tf.Module):
         # Bound methods are not tracked: the graph refers to the variables above, the SavedModel to no Keras layer.
         self._encode = transformer.encode
         self._step = transformer.step
+
+    @classmethod
+    def from_model_dir(cls, path, settings: TranslationSettings | None = None) -> "TranslationModule":
+        """The translator of a model directory.
+
+        Args:
+            path: the directory that `trainer.train` wrote.
+            settings: as for the class.
+
+        Raises:
+            ValueError: where it is no model directory, holds no trained model yet, or its parts don't fit; and as the class.
+        """
+        directory = ModelDirectory.open(path)
+        return cls(directory.load_model(), directory.load_tokenizer(), settings)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)
     def serve(self, text):
@@ -130,8 +146,7 @@ class TranslationModule(tf.Module):
 
     def _tokenize(self, text):
         """Strings to ragged ids of at most max_input_length ending in EOS, and which sentences were cut for it."""
-        text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
-        ids = tf.cast(self.tokenizer.tokenize(tf.strings.strip(text)), tf.int32)
+        ids = self.tokenizer.tokenize(text)
         limit = self.settings.max_input_length
         words = ids[:, :-1]
         eos = tf.fill([ids.nrows(), 1], EOS_ID)
@@ -152,8 +167,7 @@ class TranslationModule(tf.Module):
             eos_id=EOS_ID,
             length_limit=length_limit,
         )
-        best = tf.RaggedTensor.from_tensor(result.ids[:, 0], lengths=result.lengths[:, 0])
-        return self.tokenizer.detokenize(best), result.scores[:, 0]
+        return self.tokenizer.detokenize(result.ids[:, 0]), result.scores[:, 0]
 
 
 def _check_fit(config, tokenizer, settings):

@@ -20,7 +20,7 @@ class Translator:
 
     Args:
         call: takes `text`, a string tensor `[B]`, as a keyword and returns the dict of `TranslationModule.serve`.
-        owner: kept alive as long as the translator, because a loaded signature refers to its variables only weakly.
+        owner: the module of `call`, kept alive as long as the translator: TensorFlow functions refer to it only weakly.
     """
 
     def __init__(self, call: Callable[..., dict], owner=None):

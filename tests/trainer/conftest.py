@@ -1,0 +1,104 @@
+"""One tiny model, trained for a moment, which the tests of serving share."""
+
+import random
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2t_relpos.models import Transformer, TransformerConfig
+from trainer.data.synthetic import generate
+from trainer.data.tokenizers import SentencePieceTokenizer
+from trainer.export import export
+from trainer.model_dir import ModelDirectory
+from trainer.serving import saved_models
+from trainer.serving.module import TranslationModule, TranslationSettings
+
+MAX_INPUT_LENGTH = 47
+
+
+@pytest.fixture(scope="session")
+def trained_model_dir(tmp_path_factory):
+    """A model directory whose model has seen enough to end its sentences: path."""
+    keras.utils.set_random_seed(20180402)
+    pairs = generate("train", size=397)
+    directory = ModelDirectory.create(tmp_path_factory.mktemp("runs") / "tiny")
+    tokenizer = SentencePieceTokenizer.train([text for pair in pairs for text in pair], vocab_size=211)
+    tokenizer.save(directory.vocabulary_file())
+    config = TransformerConfig(
+        vocab_size=211,
+        num_encoder_layers=1,
+        num_decoder_layers=2,
+        hidden_dim=34,
+        intermediate_dim=37,
+        num_heads=2,
+        max_relative_position=5,
+        dropout=0.0,
+    )
+    directory.write_config(config.to_dict())
+    model = Transformer(config)
+    _train(model, tokenizer, pairs)
+    directory.save_model(model)
+    return directory.path
+
+
+def _train(model, tokenizer, pairs, steps=60, batch_size=31):
+    source, target = (tokenizer.tokenize(list(texts)).to_tensor().numpy() for texts in zip(*pairs))
+    rows = np.array([random.Random(step).sample(range(len(pairs)), batch_size) for step in range(steps)]).ravel()
+    model.compile(
+        keras.optimizers.Adam(0.005),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        weighted_metrics=[],
+        jit_compile=False,
+    )
+    model.fit(
+        {"inputs": source[rows], "targets": target[rows]},
+        target[rows],
+        sample_weight=(target[rows] != 0).astype("float32"),
+        batch_size=batch_size,
+        shuffle=False,
+        verbose=0,
+    )
+
+
+@pytest.fixture
+def make_module(trained_model_dir):
+    """Builds the translation module of the tiny model in this process: `make_module(**settings)`.
+
+    A new one for every test: setting TensorFlow's seed, as every test does, drops the tokenizer's resource.
+    """
+
+    def make(max_input_length=MAX_INPUT_LENGTH, **settings):
+        return TranslationModule.from_model_dir(
+            trained_model_dir, TranslationSettings(max_input_length=max_input_length, **settings)
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def exported_dir(trained_model_dir, tmp_path_factory):
+    """The tiny model as saved_models/tiny with version 1: path of saved_models/tiny."""
+    module = TranslationModule.from_model_dir(trained_model_dir, TranslationSettings(max_input_length=MAX_INPUT_LENGTH))
+    directory = tmp_path_factory.mktemp("saved_models") / "tiny"
+    export(module, directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def sentences():
+    """English sentences of unlike lengths that the tiny model was not trained on."""
+    return [source for source, _ in generate("test", size=11)]
+
+
+@pytest.fixture(scope="session")
+def exported(exported_dir):
+    """Translates with the exported model."""
+    return saved_models.load(exported_dir)
+
+
+@pytest.fixture(scope="session")
+def loaded(exported_dir):
+    """The exported model as TensorFlow loads it."""
+    return tf.saved_model.load(str(exported_dir / "1"))

@@ -1,0 +1,206 @@
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from t2t_relpos.models import TransformerConfig
+from trainer.data.synthetic import generate
+from trainer.data.tokenizers import SentencePieceTokenizer
+from trainer.model_dir import ModelDirectory
+from trainer.serving.module import TranslationModule, TranslationSettings
+from trainer.serving.translator import Translator
+
+TEN_THOUSAND_WORDS = "house " * 10_000
+HOSTILE = [
+    b"The dog \xff\xfe runs \x80.",
+    b"",
+    b" \t ",
+    TEN_THOUSAND_WORDS.encode(),
+    b"On Sunday the woman arrives.",
+    b"\x00\x01\x02",
+    b"\xed\xa0\x80\xc0\xaf",
+    "犬が走る 🎉 собака".encode(),
+    b"house" * 5_000,
+    b"line\nbreak\r\nand\x0bmore",
+    "\u2581\u200b\ufeff\u202e".encode(),
+]
+BLANK = {1, 2}
+
+
+def ids_of(text, module):
+    return module.tokenizer.tokenize(tf.constant([text])).to_tensor()
+
+
+def assert_same(answers, expected):
+    assert [answer.text for answer in answers] == [answer.text for answer in expected]
+    assert [answer.truncated for answer in answers] == [answer.truncated for answer in expected]
+    np.testing.assert_allclose([a.score for a in answers], [e.score for e in expected], atol=1e-4)
+
+
+def greedy_without_cache(model, source, steps):
+    """The most likely ids, one whole forward pass for each, and the log-probability of them all."""
+    ids, total = [], 0.0
+    for _ in range(steps):
+        targets = np.array([ids + [2]])
+        log_probs = ops.log_softmax(model({"inputs": source, "targets": targets})[0, -1]).numpy()
+        log_probs[0] = -np.inf
+        ids.append(int(log_probs.argmax()))
+        total += log_probs.max()
+        if ids[-1] == 1:
+            break
+    return ids, total
+
+
+def test_beam_of_one_is_greedy_decoding_without_a_cache(make_module, trained_model_dir, loaded, sentences):
+    module = make_module(beam_size=1, extra_length=5)
+    model = ModelDirectory.open(trained_model_dir).load_model()
+    answers = Translator(module.serve, module)(sentences)
+    for sentence, answer in sorted(zip(sentences, answers), key=lambda pair: len(pair[0]))[:2]:
+        source = ids_of(sentence, module).numpy()
+        ids, log_prob = greedy_without_cache(model, source, steps=source.shape[1] + 5)
+        assert answer.text == module.tokenizer.detokenize(tf.constant([ids])).numpy()[0]
+        assert answer.score == pytest.approx(log_prob / ((5 + len(ids)) / 6) ** 0.6, abs=1e-4)
+    # What a beam of 4 finds is likelier on average.
+    wide = loaded.translate(tf.constant(sentences), alpha=0.6, extra_length=5)
+    assert np.mean(wide["scores"]) > np.mean([answer.score for answer in answers]) + 0.05
+
+
+def test_model_says_different_things_about_different_sentences(exported, sentences):
+    texts = [answer.text for answer in exported(sentences)]
+    assert len(set(texts)) > len(sentences) // 2 and all(texts)
+
+
+def test_answer_does_not_depend_on_the_batch(exported, sentences):
+    together = exported(sentences)
+    assert_same([exported([sentence])[0] for sentence in sentences], together)
+    assert_same(exported(sentences[::-1])[::-1], together)
+
+
+def test_every_hostile_row_is_answered_as_if_alone(exported):
+    together = exported(HOSTILE)
+    assert_same([exported([text])[0] for text in HOSTILE], together)
+    for row, answer in enumerate(together):
+        answer.text.decode("utf-8")
+        assert np.isfinite(answer.score)
+        if row in BLANK:
+            assert answer == (b"", 0.0, False)
+        elif row not in (6, 10):
+            assert answer.score < 0.0
+    assert [row for row, answer in enumerate(together) if answer.truncated] == [3, 8]
+
+
+def test_invalid_bytes_count_as_replacement_characters(exported):
+    assert_same(exported([b"The dog \xff runs."]), exported(["The dog \ufffd runs."]))
+
+
+def test_empty_batch_has_an_empty_answer(exported, loaded):
+    assert exported([]) == []
+    answer = loaded.signatures["serving_default"](text=tf.zeros([0], tf.string))
+    assert {name: (value.shape.as_list(), value.dtype) for name, value in answer.items()} == {
+        "translations": ([0], tf.string),
+        "scores": ([0], tf.float32),
+        "truncated": ([0], tf.bool),
+    }
+
+
+def test_batch_of_blank_sentences(exported):
+    assert exported(["", "  ", "\n"]) == [(b"", 0.0, False)] * 3
+
+
+def test_long_input_is_cut_to_its_beginning(make_module):
+    module = make_module(max_input_length=13, extra_length=3)
+    translate = Translator(module.serve, module)
+    words = "house " * 12
+    while ids_of(words, module).shape[1] > 13:
+        words = words.removesuffix("house ")
+    length = ids_of(words, module).shape[1]
+    assert length == 13, "13 is a length that this word makes; choose another limit for another vocabulary"
+    whole, cut = translate([words, words + "the man"])
+    assert (whole.truncated, cut.truncated) == (False, True)
+    assert (cut.text, cut.score) == (whole.text, pytest.approx(whole.score, abs=1e-5))
+
+
+class Babbler:
+    """Never ends a sentence: says id 5 for ever."""
+
+    weights = ()
+
+    def __init__(self, vocab_size):
+        self.config = TransformerConfig(vocab_size=vocab_size)
+
+    def encode(self, ids, max_length):
+        return {"cache": ops.zeros((ops.shape(ids)[0], max_length))}
+
+    def step(self, ids, state):
+        always, never = (ops.one_hot(ids * 0 + i, self.config.vocab_size) for i in (5, 1))
+        return 9.0 * (always - never), state
+
+
+def test_each_translation_is_limited_by_its_own_source():
+    text = [word for pair in generate("train", size=59) for word in pair]
+    tokenizer = SentencePieceTokenizer.train(text, vocab_size=101)
+    module = TranslationModule(Babbler(101), tokenizer, TranslationSettings(beam_size=3, extra_length=7))
+    sentences = ["the man", "the man sees the dog in the house", "a"]
+    piece = tokenizer.detokenize(tf.constant([[5, 0], [5, 5]])).numpy()
+    step = len(piece[1]) - len(piece[0])
+    for sentence, answer in zip(sentences, Translator(module.serve, module)(sentences)):
+        limit = ids_of(sentence, module).shape[1] + 7
+        assert len(answer.text) == len(piece[0]) + (limit - 1) * step
+        log_prob = limit * (9.0 - np.log(np.exp(9.0) + 99 + np.exp(-9.0)))
+        assert answer.score == pytest.approx(log_prob / ((5 + limit) / 6) ** 0.6, rel=1e-3)
+
+
+def test_request_can_choose_alpha_and_length(make_module, loaded, sentences):
+    text = tf.constant(sentences)
+    asked = Translator(lambda text: loaded.translate(text, alpha=0.0, extra_length=3), loaded)(sentences)
+    module = make_module(alpha=0.0, extra_length=3)
+    assert_same(asked, Translator(module.serve, module)(sentences))
+    signature = loaded.signatures["translate"](text=text, **loaded.defaults())
+    served = loaded.signatures["serving_default"](text=text)
+    assert signature["translations"].numpy().tolist() == served["translations"].numpy().tolist()
+    assert asked != Translator(loaded.signatures["serving_default"], loaded)(sentences)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "extra_length", "message"),
+    [
+        (-0.5, 3, r"Expected a finite alpha of at least 0\.\] \[Received:\] \[-0\.5\]"),
+        (float("nan"), 3, r"Expected a finite alpha of at least 0\.\] \[Received:\] \[nan\]"),
+        (0.6, -1, r"Expected an extra_length of at least 0\.\] \[Received:\] \[-1\]"),
+    ],
+)
+def test_graph_refuses_settings_that_no_search_can_honour(loaded, alpha, extra_length, message):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        loaded.translate(tf.constant(["The dog runs."]), alpha=alpha, extra_length=extra_length)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beam_size": 0}, "Expected beam_size to be an integer of at least 1. Received: 0."),
+        ({"beam_size": True}, "Expected beam_size to be an integer of at least 1. Received: True."),
+        ({"max_input_length": 1}, "Expected max_input_length to be an integer of at least 2. Received: 1."),
+        ({"extra_length": -1}, "Expected extra_length to be an integer of at least 0. Received: -1."),
+        ({"alpha": -0.1}, "Expected alpha to be a finite number of at least 0. Received: -0.1."),
+        ({"alpha": float("nan")}, "Expected alpha to be a finite number of at least 0. Received: nan."),
+    ],
+)
+def test_settings_out_of_range(settings, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        TranslationSettings(**settings)
+
+
+def test_tokenizer_of_another_vocabulary(trained_model_dir):
+    tokenizer = ModelDirectory.open(trained_model_dir).load_tokenizer()
+    with pytest.raises(ValueError, match="Expected a tokenizer of the 223 ids that the model has. Received: one of 211. Use"):
+        TranslationModule(Babbler(223), tokenizer)
+
+
+def test_input_longer_than_learned_positions(trained_model_dir):
+    tokenizer = ModelDirectory.open(trained_model_dir).load_tokenizer()
+    babbler = Babbler(211)
+    babbler.config = TransformerConfig(vocab_size=211, position="learned", max_length=29)
+    with pytest.raises(ValueError, match="max_input_length to be at most 29, .* Received: 31. Give --max_input_length=29"):
+        TranslationModule(babbler, tokenizer, TranslationSettings(max_input_length=31))

@@ -1,0 +1,211 @@
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from trainer.serving import saved_models
+
+ROOT = Path(__file__).parents[3]
+TEXT_OPS = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"}
+
+# Runs without this project: says which operations TensorFlow lacks before TensorFlow Text is there, then translates.
+CLIENT = """
+import importlib.abc, json, sys
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("t2t_relpos", "trainer", "sentencepiece", "sacrebleu"):
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Absent())
+task = json.load(sys.stdin)
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+missing = [name for name in task["ops"] if op_def_registry.get(name) is None]
+import tensorflow_text
+model = tf.saved_model.load(task["path"])
+answer = model.signatures["serving_default"](text=tf.constant(task["text"]))
+loaded = sorted(name for name in sys.modules if name.split(".")[0] in ("t2t_relpos", "trainer"))
+json.dump({
+    "missing": missing,
+    "loaded": loaded,
+    "translations": [text.decode() for text in answer["translations"].numpy()],
+    "scores": answer["scores"].numpy().tolist(),
+    "truncated": answer["truncated"].numpy().tolist(),
+}, sys.stdout)
+"""
+
+
+def meta_graph(path):
+    model = saved_model_pb2.SavedModel()
+    model.ParseFromString((path / "saved_model.pb").read_bytes())
+    return model.meta_graphs[0]
+
+
+def operations(graph):
+    nodes = [*graph.graph_def.node, *(node for f in graph.graph_def.library.function for node in f.node_def)]
+    functions = {f.signature.name for f in graph.graph_def.library.function}
+    return {node.op for node in nodes} - functions
+
+
+def test_signatures_as_saved_model_cli_shows_them(exported_dir):
+    signatures = meta_graph(exported_dir / "1").signature_def
+
+    def described(tensors):
+        return {name: (tf.as_dtype(t.dtype).name, [d.size for d in t.tensor_shape.dim]) for name, t in tensors.items()}
+
+    outputs = {"translations": ("string", [-1]), "scores": ("float32", [-1]), "truncated": ("bool", [-1])}
+    assert described(signatures["serving_default"].inputs) == {"text": ("string", [-1])}
+    assert described(signatures["serving_default"].outputs) == outputs
+    assert described(signatures["translate"].inputs) == {
+        "text": ("string", [-1]),
+        "alpha": ("float32", []),
+        "extra_length": ("int32", []),
+    }
+    assert described(signatures["translate"].outputs) == outputs
+    assert set(signatures) == {"serving_default", "translate", "__saved_model_init_op"}
+
+
+def test_no_keras_object_is_saved(exported_dir):
+    nodes = meta_graph(exported_dir / "1").object_graph_def.nodes
+    identifiers = {node.user_object.identifier for node in nodes if node.WhichOneof("kind") == "user_object"}
+    assert identifiers <= {"_generic_user_object", "trackable_list_wrapper", "signature_map"}
+
+
+def test_translates_without_this_project(exported_dir, exported, sentences):
+    operations_used = operations(meta_graph(exported_dir / "1"))
+    assert TEXT_OPS < operations_used
+    assert not [name for name in operations_used if "PyFunc" in name or "Xla" in name]
+    text = [*sentences, "", "house " * 100]
+    task = {"path": str(exported_dir / "1"), "text": text, "ops": sorted(operations_used)}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", CLIENT],
+        input=json.dumps(task),
+        capture_output=True,
+        text=True,
+        cwd=exported_dir,
+        env=environment,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert set(answer["missing"]) == TEXT_OPS
+    assert answer["loaded"] == []
+    expected = exported(text)
+    assert answer["translations"] == [translation.text.decode() for translation in expected]
+    assert answer["truncated"] == [translation.truncated for translation in expected]
+    np.testing.assert_allclose(answer["scores"], [translation.score for translation in expected], atol=1e-4)
+
+
+def make_versions(directory, *names):
+    for name in names:
+        (directory / name).mkdir(parents=True)
+        (directory / name / "saved_model.pb").touch()
+
+
+def test_latest_version_is_the_highest_number(tmp_path):
+    make_versions(tmp_path, "2", "10", "9", ".writing-11-abc", "012", "0", "12a", "²")
+    (tmp_path / "13").touch()
+    assert saved_models.versions(tmp_path) == [2, 9, 10]
+    assert saved_models.find(tmp_path) == tmp_path / "10"
+    assert saved_models.find(tmp_path / "2") == tmp_path / "2"
+    assert saved_models.versions(tmp_path / "absent") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "state"), [("absent", "does not exist"), ("empty", "holds none"), ("hollow", "holds none"), ("file", "is a file")]
+)
+def test_path_without_a_saved_model(tmp_path, name, state):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "hollow/3").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    message = f"Expected the directory of a SavedModel, .* Received: {re.escape(str(tmp_path / name))}, which {state}. Write"
+    with pytest.raises(ValueError, match=message):
+        saved_models.load(tmp_path / name)
+
+
+def test_damaged_saved_model(tmp_path):
+    make_versions(tmp_path, "1")
+    (tmp_path / "1/saved_model.pb").write_bytes(b"no protocol buffer")
+    with pytest.raises(ValueError, match=r"Expected a SavedModel that TensorFlow can read. Received: .*/1 \(.*\). Write it again"):
+        saved_models.load(tmp_path)
+
+
+def test_saved_model_that_does_not_translate(tmp_path):
+    class Doubler(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
+        def double(self, x):
+            return {"twice": 2.0 * x}
+
+    module = Doubler()
+    tf.saved_model.save(module, str(tmp_path / "1"), signatures=module.double)
+    with pytest.raises(ValueError, match="returns scores, translations, truncated. Received: .*/1, which returns twice. Write"):
+        saved_models.load(tmp_path)
+    tf.saved_model.save(tf.Module(), str(tmp_path / "2"))
+    with pytest.raises(ValueError, match="Received: .*/2, which returns nothing. Write"):
+        saved_models.load(tmp_path)
+
+
+def test_alpha_of_choice(exported_dir, loaded, sentences):
+    answers = saved_models.load(exported_dir, alpha=2.0)(sentences)
+    expected = loaded.translate(tf.constant(sentences), alpha=2.0, extra_length=50)
+    assert [answer.text for answer in answers] == expected["translations"].numpy().tolist()
+    np.testing.assert_allclose([answer.score for answer in answers], expected["scores"], atol=1e-4)
+
+
+def test_version_appears_when_it_is_complete(tmp_path):
+    directory = tmp_path / "new/name"
+    with saved_models.new_version(directory) as (aside, final):
+        assert final == directory / "1" and not final.exists()
+        assert aside.parent == directory and saved_models.versions(directory) == []
+        (aside / "saved_model.pb").write_text("whole")
+    assert (directory / "1/saved_model.pb").read_text() == "whole"
+    assert sorted(entry.name for entry in directory.iterdir()) == ["1"]
+    assert (directory / "1").stat().st_mode & 0o777 == 0o755
+
+
+def test_versions_are_counted_and_can_be_chosen(tmp_path):
+    for version, expected in ((None, "1"), (7, "7"), (None, "8"), (3, "3"), (None, "9")):
+        with saved_models.new_version(tmp_path, version) as (_, final):
+            assert final.name == expected
+
+
+def test_failed_export_leaves_nothing(tmp_path):
+    with pytest.raises(RuntimeError, match="halfway"), saved_models.new_version(tmp_path) as (aside, _):
+        (aside / "saved_model.pb").touch()
+        raise RuntimeError("halfway")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_existing_version_is_never_overwritten(tmp_path):
+    make_versions(tmp_path, "5")
+    message = "Expected a version that does not exist yet. Received: .*/5, which does. Leave --version out"
+    with pytest.raises(ValueError, match=message), saved_models.new_version(tmp_path, 5):
+        raise AssertionError("never gets here")
+    with pytest.raises(ValueError, match=message.replace("/5", "/6")):
+        with saved_models.new_version(tmp_path) as (_, final):
+            final.mkdir()  # another process was faster
+            (final / "theirs").touch()
+    assert (tmp_path / "6/theirs").exists()
+
+
+@pytest.mark.parametrize("version", [0, -1])
+def test_version_that_is_no_positive_integer(tmp_path, version):
+    with pytest.raises(ValueError, match=f"Expected the version to be a positive integer. Received: {version}."):
+        with saved_models.new_version(tmp_path, version):
+            pass
+
+
+def test_folder_that_can_not_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    message = r"Expected an export folder that can be written. Received: .*/file/name \(Not a directory\). Choose another with"
+    with pytest.raises(ValueError, match=message), saved_models.new_version(tmp_path / "file/name"):
+        pass
