@@ -11,8 +11,8 @@ from t2t_relpos.decoding.rows import (
     take_beams,
 )
 
-# Below every score that occurs; -inf would make nan where it is multiplied by 0.
-NEVER = -1e9
+# Below every score that occurs (and t2t's own value); -inf would make nan where it is multiplied by 0.
+NEVER = -1e7
 
 
 def length_penalty(length, alpha):
@@ -31,6 +31,7 @@ def beam_search(
     pad_id=0,
     length_limit=None,
     num_results=1,
+    t2t_exact=False,
 ):
     """Finds likely outputs by log-probability over length penalty.
 
@@ -53,6 +54,10 @@ def beam_search(
         length_limit: int `[B]`, most ids of each sentence; default
             `max_length`.
         num_results: n, at most `beam_size`.
+        t2t_exact: do as tensor2tensor does in every detail: padding may be
+            chosen, no sentence stops before all can, and outputs that did not
+            finish have their log-probability as score, without penalty. A
+            sentence's result then depends on the batch it sits in.
 
     Returns:
         A `DecodingResult` of the n best: ids `[B, n, L]`. Scores are
@@ -60,11 +65,10 @@ def beam_search(
         the limit, those of the living beams.
 
     Raises:
-        ValueError: a beam size below 1, or n above it.
+        ValueError: a beam size below 1, n above it, or `length_limit` together
+            with `t2t_exact`.
 
-    Reference: t2t `beam_search.beam_search`. Unlike there, padding is never
-    chosen, limits and stopping are per sentence, and unfinished outputs are
-    length-normalised too.
+    Reference: t2t `beam_search.beam_search`.
 
     Example:
 
@@ -76,7 +80,12 @@ def beam_search(
     [[[2, 1, 0, 0, 0]]]
     """
     _check_sizes(beam_size, num_results)
-    search = _Search(beam_size, alpha, eos_id, pad_id, num_results, max_length)
+    if t2t_exact and length_limit is not None:
+        raise ValueError(
+            "Expected no `length_limit` with `t2t_exact`: tensor2tensor has one limit for all "
+            "sentences, `max_length`. Received: both."
+        )
+    search = _Search(beam_size, alpha, eos_id, pad_id, num_results, max_length, t2t_exact)
     context, rest = split_context(repeat_rows(state, beam_size))
     if length_limit is None:
         length_limit = ops.zeros((batch_size,), dtype="int32") + max_length
@@ -103,12 +112,13 @@ def beam_search(
 class _Search:
     """The bookkeeping of beams, apart from the model."""
 
-    def __init__(self, beam_size, alpha, eos_id, pad_id, num_results, max_length):
+    def __init__(self, beam_size, alpha, eos_id, pad_id, num_results, max_length, t2t_exact):
         self.beam_size = beam_size
         self.alpha = alpha
         self.eos_id = eos_id
         self.pad_id = pad_id
         self.num_results = num_results
+        self.t2t_exact = t2t_exact
         self.slots = ops.arange(max_length, dtype="int32")
 
     def start(self, limit):
@@ -135,7 +145,8 @@ class _Search:
         k = self.beam_size
         vocab_size = logits.shape[-1]
         log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
-        log_probs = ops.where(ops.arange(vocab_size) == self.pad_id, NEVER, log_probs)
+        if not self.t2t_exact:
+            log_probs = ops.where(ops.arange(vocab_size) == self.pad_id, NEVER, log_probs)
         log_probs = ops.reshape(log_probs, (-1, k, vocab_size)) + beams["log_probs"][..., None]
         # Of 2k candidates at most k end, so k of them live on.
         top, index = ops.top_k(ops.reshape(log_probs, (-1, k * vocab_size)), 2 * k)
@@ -185,12 +196,16 @@ class _Search:
         best_possible = new["log_probs"][:, 0] / length_penalty(limit, self.alpha)
         worst_result = new["finished_scores"][:, self.num_results - 1]
         beaten = worst_result > best_possible
+        if self.t2t_exact:
+            beaten = ops.logical_and(beaten, ops.all(beaten))
         return ops.logical_or(old["done"], ops.logical_or(beaten, length >= limit))
 
     def result(self, beams):
         """The finished outputs; where there is none, the living ones."""
         none = beams["finished_scores"][:, :1] < NEVER / 2
-        living = beams["log_probs"] / length_penalty(beams["lengths"], self.alpha)
+        living = beams["log_probs"]
+        if not self.t2t_exact:
+            living = living / length_penalty(beams["lengths"], self.alpha)
         n = self.num_results
         return DecodingResult(
             ids=ops.where(none[..., None], beams["ids"], beams["finished_ids"])[:, :n],

@@ -1,0 +1,5 @@
+"""Where tensor2tensor's models come in: its hparams, its variables."""
+
+from t2t_relpos.t2t.checkpoint import load_t2t_weights, t2t_weights
+from t2t_relpos.t2t.hparams import config_from_hparams, parse_hparams
+from t2t_relpos.t2t.hparams_sets import SETS
