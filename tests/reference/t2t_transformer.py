@@ -1,0 +1,155 @@
+"""The real tensor2tensor Transformer: hparams, training, gradients, decoding."""
+
+import os
+import sys
+import types
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+# oneDNN reorders float32 sums; without it the recording repeats bit by bit.
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+# Before any import of tensor2tensor: it chooses once between tf.layers and
+# tf.keras.layers, and the latter change the names of the variables.
+tf.disable_v2_behavior()
+tf.logging.set_verbosity(tf.logging.ERROR)
+
+import tensor2tensor
+
+# The package's __init__ imports models that can't be installed any more.
+models = types.ModuleType("tensor2tensor.models")
+models.__path__ = [os.path.join(tensor2tensor.__path__[0], "models")]
+sys.modules["tensor2tensor.models"] = models
+
+from tensor2tensor.data_generators import problem_hparams
+from tensor2tensor.models import transformer
+from tensor2tensor.utils import avg_checkpoints, registry
+
+ModeKeys = tf.estimator.ModeKeys
+SESSION = tf.ConfigProto(
+    intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+
+
+def hparams_of(case):
+    hparams = registry.hparams(case.hparams_set)
+    for name, value in case.hparams.items():
+        assert name in hparams, name
+        setattr(hparams, name, value)
+    return hparams
+
+
+def build(case, mode):
+    hparams = hparams_of(case)
+    problem = problem_hparams.test_problem_hparams(
+        case.vocab_size, case.vocab_size, hparams)
+    problem.target_space_id = case.target_space_id
+    problem.stop_at_eos = int(True)  # as every text-to-text problem of t2t
+    return transformer.Transformer(hparams, mode, problem)
+
+
+def placeholder():
+    return tf.placeholder(tf.int32, [None, None, 1, 1])
+
+
+def feed(placeholders, arrays):
+    return {key: array[..., None, None] for key, array in zip(placeholders, arrays)}
+
+
+def model_variables():
+    return [v for v in tf.global_variables() if v.op.name.startswith("transformer/")]
+
+
+def train(case, batches, folder, save_at):
+    """Trains on `batches`, saves after the steps in `save_at`; the prefixes."""
+    prefixes = []
+    with tf.Graph().as_default(), tf.Session(config=SESSION) as session:
+        tf.set_random_seed(case.seed)
+        pair = placeholder(), placeholder()
+        _, losses = build(case, ModeKeys.TRAIN)(dict(zip(("inputs", "targets"), pair)))
+        step = tf.train.get_or_create_global_step()
+        # The scope is where t2t's own optimizer keeps its slots.
+        with tf.variable_scope("training"):
+            adam = tf.train.AdamOptimizer(3e-3, beta1=0.9, beta2=0.98, epsilon=1e-9)
+            update = adam.minimize(losses["training"], global_step=step)
+        kept = tf.global_variables() if case.slots else [*model_variables(), step]
+        saver = tf.train.Saver(kept, max_to_keep=None)
+        session.run(tf.global_variables_initializer())
+        for number, batch in enumerate(batches, start=1):
+            session.run(update, feed(pair, batch))
+            if number in save_at:
+                prefixes.append(saver.save(
+                    session, os.path.join(folder, "model.ckpt"), global_step=step,
+                    write_meta_graph=False, write_state=False))
+    return prefixes
+
+
+def average(prefixes, folder):
+    """t2t's program avg_checkpoints; the prefix of what it wrote."""
+    output = os.path.join(folder, "averaged.ckpt")
+    avg_checkpoints.FLAGS(
+        ["", "--checkpoints=" + ",".join(prefixes), "--output_path=" + output])
+    with tf.Graph().as_default():
+        avg_checkpoints.main([])
+    os.remove(output + "-0.meta")
+    os.remove(os.path.join(folder, "checkpoint"))
+    return output + "-0"
+
+
+def restore(session, prefix):
+    tf.train.Saver(model_variables()).restore(session, prefix)
+
+
+def forward_and_gradients(case, prefix, inputs, targets):
+    """Logits, losses with and without label smoothing, gradients by name."""
+    results = {}
+    for mode in (ModeKeys.TRAIN, ModeKeys.EVAL):
+        with tf.Graph().as_default(), tf.Session(config=SESSION) as session:
+            pair = placeholder(), placeholder()
+            logits, losses = build(case, mode)(dict(zip(("inputs", "targets"), pair)))
+            restore(session, prefix)
+            variables = tf.trainable_variables()
+            gradients = [tf.convert_to_tensor(gradient) for gradient in
+                         tf.gradients(losses["training"], variables)]
+            results[mode] = session.run(
+                [logits, losses["training"], gradients], feed(pair, (inputs, targets)))
+            names = [variable.op.name for variable in variables]
+    logits, loss, gradients = results[ModeKeys.TRAIN]
+    eval_logits, eval_loss, _ = results[ModeKeys.EVAL]
+    np.testing.assert_allclose(logits, eval_logits, atol=1e-5)
+    forward = {"logits": logits[:, :, 0, 0], "loss": loss, "eval_loss": eval_loss}
+    return forward, dict(zip(names, gradients))
+
+
+class Decoder:
+    """model.infer of one model for several batches and lengths."""
+
+    def __init__(self, case, prefix, **options):
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            self._inputs, self._extra = placeholder(), tf.placeholder(tf.int32, [])
+            self._results = build(case, ModeKeys.PREDICT).infer(
+                {"inputs": self._inputs}, decode_length=self._extra, **options)
+            self._session = tf.Session(config=SESSION)
+            restore(self._session, prefix)
+            self._nudge = [v.assign(v * (1 + 1e-6 * tf.random_normal(v.shape, seed=7)))
+                           for v in model_variables()]
+
+    def __call__(self, inputs, extra):
+        """(ids [B, L] or [B, beam, L], scores or None)"""
+        fetched = {key: self._results[key] for key in ("outputs", "scores")
+                   if self._results[key] is not None}
+        results = self._session.run(
+            fetched, {self._inputs: inputs[..., None, None], self._extra: extra})
+        ids = results["outputs"]
+        # t2t's slow greedy search returns [B, L, 1, 1].
+        ids = ids[:, :, 0, 0] if ids.ndim == 4 else ids
+        return ids.astype(np.int32), results.get("scores")
+
+    def nudge_weights(self):
+        """Changes every weight by about a millionth of itself."""
+        self._session.run(self._nudge)
+
+    def close(self):
+        self._session.close()
