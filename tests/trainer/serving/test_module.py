@@ -64,7 +64,7 @@ def test_beam_of_one_is_greedy_decoding_without_a_cache(make_module, trained_mod
         assert answer.score == pytest.approx(log_prob / ((5 + len(ids)) / 6) ** 0.6, abs=1e-4)
     # What a beam of 4 finds is likelier on average.
     wide = loaded.translate(tf.constant(sentences), alpha=0.6, extra_length=5)
-    assert np.mean(wide["scores"]) > np.mean([answer.score for answer in answers]) + 0.05
+    assert np.mean(wide["scores"]) > np.mean([answer.score for answer in answers])
 
 
 def test_model_says_different_things_about_different_sentences(exported, sentences):
@@ -109,15 +109,11 @@ def test_batch_of_blank_sentences(exported):
     assert exported(["", "  ", "\n"]) == [(b"", 0.0, False)] * 3
 
 
-def test_long_input_is_cut_to_its_beginning(make_module):
-    module = make_module(max_input_length=13, extra_length=3)
-    translate = Translator(module.serve, module)
-    words = "house " * 12
-    while ids_of(words, module).shape[1] > 13:
-        words = words.removesuffix("house ")
-    length = ids_of(words, module).shape[1]
-    assert length == 13, "13 is a length that this word makes; choose another limit for another vocabulary"
-    whole, cut = translate([words, words + "the man"])
+def test_long_input_is_cut_to_its_beginning(make_module, trained_model_dir):
+    words = "house house house house"
+    tokenizer = ModelDirectory.open(trained_model_dir).load_tokenizer()
+    module = make_module(max_input_length=int(tokenizer.tokenize(tf.constant([words])).row_lengths()[0]), extra_length=3)
+    whole, cut = Translator(module.serve, module)([words, words + " the man"])
     assert (whole.truncated, cut.truncated) == (False, True)
     assert (cut.text, cut.score) == (whole.text, pytest.approx(whole.score, abs=1e-5))
 
@@ -152,15 +148,17 @@ def test_each_translation_is_limited_by_its_own_source():
         assert answer.score == pytest.approx(log_prob / ((5 + limit) / 6) ** 0.6, rel=1e-3)
 
 
-def test_request_can_choose_alpha_and_length(make_module, loaded, sentences):
+def test_defaults_are_what_serve_uses(loaded, sentences):
     text = tf.constant(sentences)
-    asked = Translator(lambda text: loaded.translate(text, alpha=0.0, extra_length=3), loaded)(sentences)
-    module = make_module(alpha=0.0, extra_length=3)
-    assert_same(asked, Translator(module.serve, module)(sentences))
-    signature = loaded.signatures["translate"](text=text, **loaded.defaults())
+    assert {name: value.numpy() for name, value in loaded.defaults().items()} == {
+        "alpha": np.float32(0.6),
+        "extra_length": 50,
+    }
+    asked = loaded.signatures["translate"](text=text, **loaded.defaults())
     served = loaded.signatures["serving_default"](text=text)
-    assert signature["translations"].numpy().tolist() == served["translations"].numpy().tolist()
-    assert asked != Translator(loaded.signatures["serving_default"], loaded)(sentences)
+    assert asked["translations"].numpy().tolist() == served["translations"].numpy().tolist()
+    other = loaded.signatures["translate"](text=text, alpha=tf.constant(0.0), extra_length=tf.constant(3))
+    assert not np.allclose(other["scores"], served["scores"], atol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,150 @@
+import re
+
+import pytest
+import sacrebleu
+from absl import app, flags
+
+from trainer import evaluate
+from trainer.data import synthetic
+from trainer.data.corpora import PairCorpus
+from trainer.serving.module import TranslationSettings
+from trainer.serving.translator import Translation
+
+SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" + sacrebleu.__version__
+
+
+def run(*arguments):
+    """Runs the program in this process."""
+    values = flags.FlagValues()
+    evaluate.define_flags(values)
+    evaluate.main(values(["evaluate", *arguments]), values)
+
+
+def refused(message, *arguments):
+    with pytest.raises(SystemExit, match="trainer.evaluate: " + message):
+        run(*arguments)
+
+
+@pytest.fixture
+def test_files(tmp_path, sentences):
+    """Source and reference files of a few sentences: their paths."""
+    references = [target for _, target in synthetic.generate("test", size=len(sentences))]
+    for name, lines in (("source", sentences), ("target", references)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return tmp_path / "source", tmp_path / "target"
+
+
+def test_bleu_is_sacrebleus_in_the_order_of_the_corpus():
+    answers = {
+        "a man sleeps here now": "Ein Mann schläft jetzt hier .",
+        "the dog": "Der Hund",
+        "she reads a long book": "sie liest ein langes Buch",
+    }
+    references = ["Ein Mann schläft jetzt hier.", "Der Hund", "Sie liest ein langes Buch"]
+    batches = []
+
+    def translate(sentences):
+        batches.append(sentences)
+        return [Translation(answers[s.decode()].encode(), 0.0, s.startswith(b"she")) for s in sentences]
+
+    result = evaluate.evaluate(translate, PairCorpus(tuple(zip(answers, references))), batch_size=2)
+    assert result.hypotheses == list(answers.values())
+    # 13a splits the full stop off, so that only "sie" differs: of words, pairs, triples and quadruples so many are right.
+    expected = 100 * (12 / 13 * 9 / 10 * 6 / 7 * 4 / 5) ** 0.25
+    assert result.bleu == pytest.approx(expected)
+    assert result.signature == SIGNATURE
+    assert result.truncated == 1
+    assert [len(batch) for batch in batches] == [2, 1] and batches[0][0] == b"the dog"
+
+
+def test_exact_translations_have_the_bleu_100_and_lower_case_has_not():
+    pairs = tuple(synthetic.generate("dev", size=17))
+    corpus = PairCorpus(pairs)
+
+    def answer(change):
+        known = {source.encode(): Translation(change(target).encode(), 0.0, False) for source, target in pairs}
+        return lambda sentences: [known[sentence] for sentence in sentences]
+
+    assert evaluate.evaluate(answer(str), corpus, batch_size=5).bleu == pytest.approx(100.0)
+    assert evaluate.evaluate(answer(str.lower), corpus, batch_size=5).bleu < 70.0
+
+
+def test_model_directory_and_export_print_the_same(trained_model_dir, exported_dir, test_files, tmp_path, capsys):
+    arguments = [f"--source={test_files[0]}", f"--target={test_files[1]}", "--batch_size=5"]
+    run(f"--model_dir={trained_model_dir}", *arguments, f"--output={tmp_path / 'one'}")
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    run(f"--saved_model={exported_dir}", *arguments, "--label=mine", f"--output={tmp_path / 'two'}")
+    assert (tmp_path / "one").read_text() == (tmp_path / "two").read_text()
+    hypotheses = (tmp_path / "one").read_text().splitlines()
+    references = test_files[1].read_text().splitlines()
+    score = sacrebleu.corpus_bleu(hypotheses, [references]).score
+    assert 0.0 < score < 100.0
+    assert lines == [f"test BLEU = {score:.2f}", SIGNATURE]
+    assert capsys.readouterr().out.splitlines() == [f"mine BLEU = {score:.2f}", SIGNATURE]
+
+
+def test_splits_of_the_embedded_corpus(exported_dir, monkeypatch, capsys):
+    monkeypatch.setattr(synthetic, "SPLITS", {"test": 7, "test_longer": 5})
+    run(f"--saved_model={exported_dir}", "--data=synthetic", "--split=test,test_longer", "--alpha=1.0")
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert re.fullmatch(r"test BLEU = \d+\.\d\d", lines[0])
+    assert re.fullmatch(r"test_longer BLEU = \d+\.\d\d", lines[1])
+    assert lines[2:] == [SIGNATURE]
+    # The exported model takes 47 ids, and these sentences are longer.
+    assert re.search(r"warning: \d sentences of test_longer were cut: they are longer than the model takes.", printed.err)
+
+
+def test_beam_of_choice(test_files, monkeypatch):
+    class Chosen(Exception):
+        pass
+
+    def stop(path, settings):
+        raise Chosen(path, settings)
+
+    monkeypatch.setattr(evaluate.TranslationModule, "from_model_dir", stop)
+    files = [f"--source={test_files[0]}", f"--target={test_files[1]}"]
+    with pytest.raises(Chosen) as chosen:
+        run("--model_dir=any", "--beam_size=1", "--alpha=0", *files)
+    assert chosen.value.args == ("any", TranslationSettings(beam_size=1, alpha=0.0))
+    with pytest.raises(Chosen) as chosen:
+        run("--model_dir=any", *files)
+    assert chosen.value.args == ("any", TranslationSettings(beam_size=4, alpha=0.6))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data=synthetic"], "Expected either --model_dir or --saved_model. Received: neither."),
+        (["--data=synthetic", "--model_dir=a", "--saved_model=b"], "Expected either --model_dir or --saved_model. Received: both."),
+        (["--model_dir=a"], "Expected a test set. Received: none. Give --source and --target, or --data=synthetic."),
+        (["--data=synthetic", "--source=x"], "Expected either --source or --data. Received: both. Leave one of them out."),
+        (["--data=synthetic", "--label=x"], "Expected either --label or --data. Received: both. Leave one of them out."),
+        (["--source=x"], "Expected source and target files. Received: only source files, x."),
+        (["--source=x", "--target=y", "--split=dev"], "Expected no --split with files. Received: both. Name the test set"),
+        (["--data=synthetic", "--split=tset"], "Expected split to be one of .*Received: 'tset'."),
+        (
+            ["--data=synthetic", "--saved_model=b", "--beam_size=2"],
+            "Expected no --beam_size with --saved_model, whose beam size is fixed. Received: 2. Export",
+        ),
+        (["--data=synthetic", "--saved_model=absent"], "Expected the directory of a SavedModel, .*Received: absent, which does not"),
+        (["--data=synthetic", "--model_dir=absent"], "Expected a model directory, .*Received: absent, which does not exist."),
+        (["--data=synthetic", "--model_dir=a", "--beam_size=0"], "Expected beam_size to be an integer of at least 1. Received: 0."),
+    ],
+)
+def test_arguments_that_contradict(arguments, message):
+    refused(message, *arguments)
+
+
+def test_output_of_several_test_sets(exported_dir, tmp_path):
+    message = "Expected a single test set with --output. Received: 2. Evaluate them one by one."
+    arguments = [f"--saved_model={exported_dir}", "--data=synthetic", "--split=dev,test"]
+    refused(message, *arguments, f"--output={tmp_path / 'out'}")
+    message = r"Expected a file that can be written. Received: .*/absent/out \(No such file or directory\)."
+    refused(message, *arguments[:2], f"--output={tmp_path / 'absent/out'}")
+
+
+def test_argument_that_is_no_flag():
+    with pytest.raises(app.UsageError, match="Expected flags only. Received: 'test.en'."):
+        run("--model_dir=any", "test.en")
