@@ -8,7 +8,7 @@ import typing
 
 from absl import flags
 
-from trainer.recipes import RECIPES
+from trainer.recipes import RECIPES, SYNTHETIC
 
 _RECIPE = " Default: as the preset's recipe says."
 _ARCHITECTURE = " Default: as the preset says."
@@ -37,10 +37,11 @@ class RunConfig:
     preset: str | None = _setting(None, "Name of the architecture and of its training recipe.")
     model_dir: str | None = _setting(None, "Directory of the model: made, or gone on with if it exists.", fixed=False)
     data: str | None = _setting(
-        None, "'synthetic' for the embedded corpus, 'files' for --train_source and --train_target.", fixed=False
+        None,
+        "'synthetic' for the embedded corpus, 'files' for --train_source and --train_target, or a TensorFlow Datasets name.",
     )
     direction: str | None = _setting(None, "Languages of a corpus that is not given as files. Default: en-de.")
-    train_source: str | None = _setting(None, "Text file of source sentences, one a line.", fixed=False)
+    train_source: str | None = _setting(None, "Text file of source sentences, one a line; or several with commas.", fixed=False)
     train_target: str | None = _setting(None, "Text file of their translations.", fixed=False)
     dev_source: str | None = _setting(None, "Source sentences to measure the loss on during training.", fixed=False)
     dev_target: str | None = _setting(None, "Their translations.", fixed=False)
@@ -167,10 +168,11 @@ class RunConfig:
                 f"Expected preset to be one of {', '.join(RECIPES)}. Received: {self.preset or 'none'}.{hint}"
             )
         settings = {"data": "files"} if self.data is None else {}
-        settings |= {name: value for name, value in RECIPES[self.preset].items() if getattr(self, name) is None}
+        recipe = RECIPES[self.preset] | (SYNTHETIC if self.data == "synthetic" else {})
+        settings |= {name: value for name, value in recipe.items() if getattr(self, name) is None}
         for name in ("train_source", "train_target", "dev_source", "dev_target"):
             if getattr(self, name):
-                settings[name] = os.path.abspath(getattr(self, name))
+                settings[name] = ",".join(os.path.abspath(path.strip()) for path in getattr(self, name).split(","))
         return dataclasses.replace(self, **settings)
 
     def to_dict(self) -> dict:

@@ -220,7 +220,7 @@ class ModelDirectory:
 
 
 def _shown(settings, name):
-    return json.dumps(settings[name]) if name in settings else "not set"
+    return "not set" if settings.get(name) is None else json.dumps(settings[name])
 
 
 def _digest(path):

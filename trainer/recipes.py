@@ -33,3 +33,6 @@ RECIPES = {
     "transformer_relative_big": _T2T_BIG,
     "tiny": _T2T | {"vocab_size": 8000, "train_steps": 5000, "warmup_steps": 2000, "adam_beta2": 0.98},
 }
+
+# The embedded corpus has some hundred words; SentencePiece can't make a large vocabulary of them.
+SYNTHETIC = {"vocab_size": 1000}

@@ -67,6 +67,12 @@ def test_recipe_fills_what_is_not_set():
     assert config.architecture() == {}
 
 
+def test_vocabulary_of_the_synthetic_corpus_is_small():
+    assert RunConfig(**MINIMAL).resolve().vocab_size == 1000
+    assert RunConfig(preset="tiny", model_dir="m", train_source="a", train_target="b").resolve().vocab_size == 8000
+    assert RunConfig(**MINIMAL, vocab_size=700).resolve().vocab_size == 700
+
+
 def test_every_architecture_has_a_recipe():
     from t2t_relpos.models import PRESETS
 

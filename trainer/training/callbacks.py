@@ -20,6 +20,9 @@ class SaveModel(keras.callbacks.Callback):
         self._checkpoints = checkpoints
 
     def on_epoch_end(self, epoch, logs=None):
-        self._directory.save_model(self.model.transformer)
+        try:
+            self._directory.save_model(self.model.transformer)
+        except OSError as error:
+            raise self._checkpoints.unwritable(self._directory.model_file, error) from error
         path = self._checkpoints.save(self.model)
         print(f"checkpoint {path}", flush=True)

@@ -21,6 +21,10 @@ FORMAT_VERSION = 1
 _DAMAGED = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile)
 
 
+class CheckpointError(ValueError):
+    """What a run has learned can't be written."""
+
+
 class Checkpoints:
     """The checkpoints of a run.
 
@@ -50,9 +54,9 @@ class Checkpoints:
         """Writes a checkpoint, reads it back, gives it its name, then removes those that are too many.
 
         Raises:
-            ValueError: where it can't be written; the checkpoints that were there stay.
+            CheckpointError: where it can't be written; the checkpoints that were there stay.
         """
-        step = int(model.optimizer.iterations)
+        step = int(model.optimizer.iterations.numpy())
         groups = {name: [variable.value.numpy() for variable in group] for name, group in _groups(model).items()}
         state = {"format_version": FORMAT_VERSION, "step": step}
         state |= {name: [_signature(array) for array in arrays] for name, arrays in groups.items()}
@@ -63,14 +67,19 @@ class Checkpoints:
                 (aside / "state.json").write_text(json.dumps(state), encoding="utf-8")
                 _read(aside)
         except _DAMAGED as error:
-            raise ValueError(
-                f"Expected to write a checkpoint to {self.path(step)}. Received: {getattr(error, 'strerror', None) or error}. "
-                "Make room or give the directory permission to be written, then run the same command again: it goes on from "
-                f"{self.path(self.steps()[-1]) if self.steps() else 'the beginning'}."
-            ) from error
+            raise self.unwritable(self.path(step), error) from error
         for old in self.steps()[: -self.keep]:
             atomic_files.remove_directory(self.path(old))
         return self.path(step)
+
+    def unwritable(self, path: Path, error: Exception) -> CheckpointError:
+        """The error to raise where a file of the run can't be written."""
+        saved = self.steps()
+        return CheckpointError(
+            f"Expected to write {path}. Received: {getattr(error, 'strerror', None) or error}. Make room for it or give "
+            "permission to write, then run the same command again: it goes on from "
+            f"{self.path(saved[-1]) if saved else 'the beginning'}."
+        )
 
     def restore_latest(self, model: TrainingModel) -> int:
         """Restores the last checkpoint that is whole, warning of later ones that are not.

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from t2t_relpos.models import Transformer, TransformerConfig
-from trainer.training.checkpoints import Checkpoints
+from trainer.training.checkpoints import CheckpointError, Checkpoints
 from trainer.training.training_model import TrainingModel
 
 BATCH = {"inputs": np.array([[5, 7, 1]], "int32"), "targets": np.array([[3, 1]], "int32")}
@@ -174,7 +174,7 @@ def test_full_disk_leaves_the_checkpoint_before(tmp_path, model, other, monkeypa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "savez", full)
-    with pytest.raises(ValueError, match="Received: No space left on device. Make room .* goes on from .*step-000002"):
+    with pytest.raises(CheckpointError, match="Received: No space left on device. Make room for it .* goes on from .*step-000002"):
         checkpoints.save(other)
     monkeypatch.undo()
     assert [entry.name for entry in tmp_path.iterdir()] == ["step-000002"]
@@ -189,7 +189,7 @@ def test_checkpoint_that_reads_back_otherwise_gets_no_name(tmp_path, other, monk
         flip_a_bit(path)
 
     monkeypatch.setattr(np, "savez", damaging)
-    with pytest.raises(ValueError, match="Expected to write a checkpoint to .*the beginning"):
+    with pytest.raises(CheckpointError, match="Expected to write .*step-.*the beginning"):
         Checkpoints(tmp_path).save(other)
     assert list(tmp_path.iterdir()) == []
 

@@ -1,0 +1,63 @@
+"""Trains a Transformer.
+
+    python -m trainer.train --preset=tiny --model_dir=runs/first --train_source=train.en --train_target=train.de
+
+The same command goes on from the last checkpoint. `--data=synthetic` trains on the embedded corpus.
+"""
+
+import os
+import sys
+
+# TensorFlow's start-up notes would stand between the lines that are for the reader.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from absl import app, flags
+
+from trainer.config import RunConfig, define_flags
+
+
+def train(config: RunConfig):
+    """Trains a model as the settings say, or goes on training it.
+
+    Raises:
+        SystemExit: with a message, for everything that is wrong with the settings, the data or the model directory, and where
+            the disk fails.
+    """
+    try:
+        config.resolve()
+    except ValueError as error:
+        sys.exit(f"trainer.train: {error}")
+    # Not before the settings are known to be right: this imports TensorFlow.
+    from trainer.training.checkpoints import CheckpointError
+    from trainer.training.run import TrainingRun
+
+    try:
+        run = TrainingRun(config)
+        print(run.describe(), flush=True)
+    except (ValueError, OSError) as error:
+        sys.exit(f"trainer.train: {error}")
+    print(f"Training from step {run.step} to {run.config.train_steps}.", flush=True)
+    try:
+        run.fit()
+    except CheckpointError as error:
+        sys.exit(f"trainer.train: {error}")
+    except KeyboardInterrupt:
+        saved = run.checkpoints.steps()
+        sys.exit(f"\ntrainer.train: stopped. The same command goes on from step {saved[-1] if saved else 0}.")
+    print(f"The model is in {run.directory.path}.")
+
+
+def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
+    """Runs the program with parsed flags; `argv` holds what was not a flag."""
+    if len(argv) > 1:
+        raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
+    try:
+        config = RunConfig.from_flags(values)
+    except ValueError as error:
+        sys.exit(f"trainer.train: {error}")
+    train(config)
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(main)
