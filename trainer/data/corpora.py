@@ -33,7 +33,7 @@ def open_corpus(
 
     >>> source, target = next(iter(open_corpus("synthetic", "dev")))
     >>> target
-    'Wer war im Garten?'
+    'Sie wird bald diese Frau einladen, aber sie wird die Frauen anrufen.'
     """
     if data == "files":
         return read_text(source, target)

@@ -5,8 +5,8 @@ ever wrote them. Translating them still needs what the language pair is known
 for: the verb second in German main clauses and last in subordinate ones,
 separable prefixes, agreement in gender, number and case, verbs that take the
 dative. Every English sentence has exactly one translation, and every split draws
-from the same grammar; `test_longer` chains three or four of the clauses of which
-the other splits hold at most two.
+from the same grammar. Sentences have up to four clauses; those of `test_longer`
+have three or four, and more words than any sentence of the other splits.
 """
 
 import random

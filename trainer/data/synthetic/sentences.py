@@ -34,15 +34,15 @@ class SentenceSampler:
         self.draw = ClauseSampler(rng)
 
     def sentence(self):
-        """One or two clauses."""
+        """One to four clauses."""
         kinds = (self.statement, self.subordinate_first, self.two_clauses, self.coordination, self.question)
-        kind = self.draw.rng.choices(kinds, weights=(22, 12, 38, 18, 10))[0]
+        # Without any, a model learns that sentences end after the second clause. Only one in five is short enough for training.
+        kind = self.draw.rng.choices((*kinds, self.several_clauses), weights=(22, 12, 38, 18, 10, 140))[0]
         return _finish(kind(self.draw.group()), "?" if kind == self.question else ".")
 
     def long_sentence(self):
-        """Three or four clauses of the kinds that `sentence` draws, chained or embedded."""
-        kind = self.draw.pick((self.chain, self.chain, self.chain_of_statements, self.embedding))
-        return _finish(kind(self.draw.group()), ".")
+        """Three or four clauses."""
+        return _finish(self.several_clauses(self.draw.group()), ".")
 
     def statement(self, group, front=None):
         return _main(self.draw.clause(group, can_front=front is None), front)
@@ -50,6 +50,9 @@ class SentenceSampler:
     def two_clauses(self, group, front=None):
         kinds = (self.subordinate_last, self.content, self.subject_relative, self.object_relative, self.infinitive)
         return self.draw.rng.choices(kinds, weights=(12, 8, 6, 6, 6))[0](group, front)
+
+    def several_clauses(self, group):
+        return self.draw.pick((self.chain, self.chain, self.chain_of_statements, self.embedding))(group)
 
     def coordination(self, group):
         return self._coordinate(group, self.statement, self.statement)
