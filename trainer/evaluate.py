@@ -7,8 +7,12 @@ Prints a line such as `test BLEU = 97.31` for every test set, then sacreBLEU's s
 """
 
 import dataclasses
+import os
 import sys
 from collections.abc import Callable
+
+# TensorFlow's start-up notes would stand between the lines that are for the reader.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from absl import app, flags
 from sacrebleu.metrics import BLEU

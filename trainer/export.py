@@ -5,11 +5,15 @@
 Writes saved_models/NAME/VERSION/, which `python -m trainer.translate` and TensorFlow Serving read.
 """
 
+import os
 import sys
 from pathlib import Path
 
+# TensorFlow's start-up notes would stand between the lines that are for the reader.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
 import tensorflow as tf
-from absl import app, flags
+from absl import app, flags, logging
 
 from trainer.serving import saved_models
 from trainer.serving.module import TranslationModule, TranslationSettings
@@ -79,4 +83,7 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
 
 if __name__ == "__main__":
     define_flags()
+    # TensorFlow would report the name under which the model is written aside.
+    logging.set_verbosity(logging.WARNING)
+    tf.get_logger().setLevel("WARNING")
     app.run(main)
