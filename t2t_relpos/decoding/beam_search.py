@@ -154,7 +154,8 @@ class _Search:
         source, token = index // vocab_size, index % vocab_size
         ids = take_beams(beams["ids"], source)
         ids = ops.where(self.slots == i, token[..., None], ids)
-        ends = token == self.eos_id
+        # A beam that never lived (small vocabularies have fewer than 2k candidates) can't end.
+        ends = ops.logical_and(token == self.eos_id, top > NEVER / 2)
 
         living = ops.top_k(ops.where(ends, NEVER, top), k)[1]
         alive = {

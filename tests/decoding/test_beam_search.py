@@ -68,6 +68,20 @@ def test_padding_is_never_chosen():
     np.testing.assert_array_equal(result.ids, [[[1, 0, 0]]])
 
 
+def test_more_beams_than_candidates_finish_nothing_that_never_lived():
+    def one_word(ids, state):
+        row = np.log([[1e-9, 0.25, 0.75]]).astype("float32")
+        return ops.repeat(row, ops.shape(ids)[0], axis=0), state
+
+    settings = {"beam_size": 8, "alpha": 3.0, "num_results": 8}
+    result = beam_search(one_word, {"x": np.zeros((1, 1))}, 1, 3, **settings)
+    finished = ops.convert_to_numpy(result.scores)[0] > -100
+    assert finished.sum() == 3  # after no, one and two words
+    np.testing.assert_array_equal(
+        sorted(ops.convert_to_numpy(result.ids)[0, :3].tolist()), [[1, 0, 0], [2, 1, 0], [2, 2, 1]]
+    )
+
+
 def test_an_empty_batch_gives_an_empty_answer(language):
     state = keras.tree.map_structure(lambda x: x[:0], language.start())
     result = beam_search(language.step, state, 0, 4, beam_size=2)
