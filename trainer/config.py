@@ -10,6 +10,9 @@ from absl import flags
 
 from trainer.recipes import RECIPES, SYNTHETIC
 
+# The flags belong to the program that defines them, so that its --help lists them.
+flags.disclaim_key_flags()
+
 _RECIPE = " Default: as the preset's recipe says."
 _ARCHITECTURE = " Default: as the preset says."
 

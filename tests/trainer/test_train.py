@@ -231,6 +231,23 @@ def test_error_is_one_message_and_exit_code_1(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_help_lists_the_settings():
+    done = subprocess.run([sys.executable, "-m", "trainer.train", "--help"], env=ENVIRONMENT, capture_output=True, text=True)
+    assert "--warmup_steps: Updates until the learning rate is largest." in done.stdout
+    assert "python -m trainer.train --preset=tiny" in done.stdout
+
+
+@pytest.mark.slow
+def test_two_devices_go_on_from_their_checkpoint(tmp_path):
+    devices = ("--strategy=mirrored", "--logical_devices=2")
+    for steps in (3, 5):
+        subprocess.run(command(tmp_path / "two", f"--train_steps={steps}", *devices), env=ENVIRONMENT, check=True)
+    recorded = json.loads((tmp_path / "two" / "run.json").read_text())
+    assert (recorded["strategy"], recorded["train_steps"]) == ("mirrored", 5)
+    assert np.load(tmp_path / "two" / "checkpoints" / "step-000005" / "optimizer.npz")["variable_00000"] == 5
+    assert ModelDirectory.open(tmp_path / "two").load_model().count_params() > 0
+
+
 @pytest.mark.slow
 def test_killed_run_ends_with_the_same_weights(tmp_path):
     """Weights, optimizer and random generators, bit for bit, with dropout on."""
