@@ -6,6 +6,7 @@
     run.json               the resolved settings of the training run
     checkpoints/step-000123/
     logs/                  for TensorBoard
+    ids/                   the corpora as ids, kept for going on; may be deleted
 """
 
 import hashlib
