@@ -8,8 +8,8 @@ run=${1:-runs/quickstart}
 
 echo "== Training on the synthetic English-German corpus (goes on where it stopped, if it was stopped)"
 "$python" -m trainer.train --preset=tiny --model_dir="$run" --data=synthetic \
-  --vocab_size=1000 --train_steps=1200 --batch_tokens=1024 --warmup_steps=400 --learning_rate=2 \
-  --checkpoint_every=400
+  --vocab_size=1000 --train_steps=1000 --batch_tokens=1024 --warmup_steps=400 --learning_rate=2 \
+  --checkpoint_every=500
 
 echo "== BLEU on sentences like those trained on, and on longer ones"
 "$python" -m trainer.evaluate --model_dir="$run" --data=synthetic --split=test,test_longer
@@ -17,9 +17,13 @@ echo "== BLEU on sentences like those trained on, and on longer ones"
 echo "== Export"
 "$python" -m trainer.export --model_dir="$run" --name=quickstart
 
-echo "== Five translations, by a process of its own that knows the SavedModel alone"
+echo "== Five sentences of the test set, translated by a process of its own that knows the SavedModel alone"
 sentences=$(cat <<'SENTENCES'
-The old man reads the book.
+Our brother should come back.
+The girls were hungry because he arrived last week.
+I looked for a car that her uncle sold.
+Yesterday two tall doctors had to wait at the station although she was in the garden.
+Two women want to visit Maria in the evening, but he forgets to call us.
 SENTENCES
 )
 paste -d '\n' <(echo "$sentences") \
