@@ -50,5 +50,7 @@ def _multiply(x, rows):
         return ops.transpose(product, (2, 0, 1, 3))
     batch, heads, length, width = ops.shape(x)
     x = ops.reshape(ops.transpose(x, (2, 0, 1, 3)), (length, batch * heads, width))
-    product = ops.reshape(ops.matmul(x, rows), (length, batch, heads, -1))
+    # Not -1 for the last: a replica may hold no rows at all.
+    shape = (length, batch, heads, ops.shape(rows)[-1])
+    product = ops.reshape(ops.matmul(x, rows), shape)
     return ops.transpose(product, (1, 2, 0, 3))

@@ -129,6 +129,19 @@ def test_k_0_is_one_row_for_every_pair(path, rng):
     np.testing.assert_allclose(outputs, plain + value_table[0], rtol=0, atol=1e-13)
 
 
+@tensorflow_only
+def test_an_empty_batch_has_gradients_of_zero(path, rng):
+    import tensorflow as tf
+
+    arrays = [tf.constant(x[:0] if x.ndim == 4 else x) for x in draw(rng, 7, 7, 3)]
+    with tf.GradientTape() as tape:
+        tape.watch(arrays)
+        loss = tf.reduce_sum(attend(*arrays)[0])
+    gradients = tape.gradient(loss, arrays)
+    assert [g.shape for g in gradients] == [x.shape for x in arrays]
+    np.testing.assert_array_equal(gradients[3], 0)
+
+
 def test_an_offset_for_every_row_equals_the_rows_alone(rng):
     query, key, value, *tables = draw(rng, 1, 11, 3)
     offsets = np.array([4, 10], "int32")
