@@ -8,11 +8,14 @@ import typing
 
 from absl import flags
 
+from trainer.model_dir import ModelDirectory
 from trainer.recipes import RECIPES, SYNTHETIC
 
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()
 
+# What a recipe decides, but for the vocabulary: with init_from it is given.
+_RECIPE_SETTINGS = tuple(name for name in RECIPES["tiny"] if name != "vocab_size")
 _RECIPE = " Default: as the preset's recipe says."
 _ARCHITECTURE = " Default: as the preset says."
 
@@ -39,6 +42,9 @@ class RunConfig:
 
     preset: str | None = _setting(None, "Name of the architecture and of its training recipe.")
     model_dir: str | None = _setting(None, "Directory of the model: made, or gone on with if it exists.", fixed=False)
+    init_from: str | None = _setting(
+        None, "Instead of --preset: a model directory whose architecture, vocabulary and weights to start from.", fixed=False
+    )
     data: str | None = _setting(
         None,
         "'synthetic' for the embedded corpus, 'files' for --train_source and --train_target, or a TensorFlow Datasets name.",
@@ -89,6 +95,13 @@ class RunConfig:
             _check_range(field, getattr(self, field.name))
         if not self.model_dir:
             raise ValueError("Expected a directory for the model. Received: none. Give one with --model_dir.")
+        if self.preset is not None and self.init_from is not None:
+            raise ValueError("Expected either preset or init_from. Received: both. Leave one of them out.")
+        if self.max_relative_position is not None and self.init_from is not None:
+            raise ValueError(
+                "Expected no max_relative_position with init_from, whose tables have their size. "
+                f"Received: {self.max_relative_position}. Leave it out."
+            )
         self._check_data()
         self._check_steps()
 
@@ -159,24 +172,42 @@ class RunConfig:
         return cls(**{field.name: values[field.name].value for field in dataclasses.fields(cls)})
 
     def resolve(self) -> "RunConfig":
-        """The same settings, with what is None taken from the preset's recipe; what is still None is the architecture's.
+        """The same settings, with what is None taken from a recipe; what is still None is the architecture's.
+
+        The recipe is the preset's, or with `init_from` that of the model it names.
 
         Raises:
-            ValueError: where the preset doesn't exist.
+            ValueError: where the preset or that model doesn't exist.
         """
+        settings = {"data": "files"} if self.data is None else {}
+        recipe = self._recipe()
+        settings |= {name: value for name, value in recipe.items() if getattr(self, name) is None}
+        for name in ("train_source", "train_target", "dev_source", "dev_target"):
+            if getattr(self, name):
+                settings[name] = ",".join(os.path.abspath(path.strip()) for path in getattr(self, name).split(","))
+        return dataclasses.replace(self, **settings)
+
+    def _recipe(self):
+        if self.init_from is not None:
+            return self._inherited_recipe()
         if self.preset not in RECIPES:
             near = difflib.get_close_matches(self.preset or "", RECIPES, n=1)
             hint = f" Did you mean {near[0]}?" if near else " Give one with --preset."
             raise ValueError(
                 f"Expected preset to be one of {', '.join(RECIPES)}. Received: {self.preset or 'none'}.{hint}"
             )
-        settings = {"data": "files"} if self.data is None else {}
-        recipe = RECIPES[self.preset] | (SYNTHETIC if self.data == "synthetic" else {})
-        settings |= {name: value for name, value in recipe.items() if getattr(self, name) is None}
-        for name in ("train_source", "train_target", "dev_source", "dev_target"):
-            if getattr(self, name):
-                settings[name] = ",".join(os.path.abspath(path.strip()) for path in getattr(self, name).split(","))
-        return dataclasses.replace(self, **settings)
+        return RECIPES[self.preset] | (SYNTHETIC if self.data == "synthetic" else {})
+
+    def _inherited_recipe(self):
+        recorded = ModelDirectory.open(self.init_from).read_run()
+        recipe = {name: recorded[name] for name in _RECIPE_SETTINGS if recorded.get(name) is not None}
+        missing = [name for name in _RECIPE_SETTINGS if name not in recipe and getattr(self, name) is None]
+        if missing:
+            raise ValueError(
+                f"Expected {' and '.join(missing)}, which {self.init_from} does not record. Received: none. "
+                f"Give {' and '.join('--' + name for name in missing)}."
+            )
+        return recipe
 
     def to_dict(self) -> dict:
         """All settings by name, as `from_dict` takes them."""

@@ -73,6 +73,11 @@ class ModelDirectory:
         """Whether a run has written its config.json."""
         return self.config_file.is_file()
 
+    @property
+    def tokenizer_kind(self) -> str:
+        """"sentencepiece", "subwords", or "none" for a model that takes and gives ids."""
+        return self.read_config()["tokenizer"]["kind"]
+
     def vocabulary_file(self, kind: str = "sentencepiece") -> Path:
         """Where the vocabulary of a kind of tokenizer lies: "sentencepiece" or "subwords"."""
         return self.path / VOCABULARY_FILES[kind]
@@ -82,16 +87,15 @@ class ModelDirectory:
 
         Args:
             architecture: `TransformerConfig.to_dict()`.
-            tokenizer: the kind of the vocabulary.
+            tokenizer: the kind of the vocabulary; "none" for a model that takes and gives ids.
         """
-        vocabulary = self.vocabulary_file(tokenizer)
+        entry = {"kind": tokenizer}
+        if tokenizer != "none":
+            vocabulary = self.vocabulary_file(tokenizer)
+            entry |= {"file": vocabulary.name, "sha256": _digest(vocabulary)}
         _write_json(
             self.config_file,
-            {
-                "format_version": FORMAT_VERSION,
-                "architecture": architecture,
-                "tokenizer": {"kind": tokenizer, "file": vocabulary.name, "sha256": _digest(vocabulary)},
-            },
+            {"format_version": FORMAT_VERSION, "architecture": architecture, "tokenizer": entry},
         )
 
     def read_config(self) -> dict:
@@ -163,6 +167,11 @@ class ModelDirectory:
             ValueError: where the vocabulary is missing, or is not the one that the model was made with.
         """
         tokenizer = self.read_config()["tokenizer"]
+        if tokenizer["kind"] == "none":
+            raise ValueError(
+                f"Expected a model with a vocabulary. Received: {self.path}, which was imported without one. "
+                "Import it again with --vocab."
+            )
         vocabulary = self.path / tokenizer["file"]
         if not vocabulary.is_file():
             raise ValueError(
@@ -174,13 +183,18 @@ class ModelDirectory:
                 f"Expected the vocabulary that the model was made with. Received: {vocabulary}, which has changed since: "
                 "its SHA-256 is not the one in config.json. Restore the file, or train in another --model_dir."
             )
-        if tokenizer["kind"] != "sentencepiece":
-            raise ValueError(
-                f"Expected a tokenizer of the kind sentencepiece. Received: {tokenizer['kind']!r} in {self.config_file}."
-            )
-        from trainer.data.tokenizers import SentencePieceTokenizer
+        if tokenizer["kind"] == "sentencepiece":
+            from trainer.data.tokenizers import SentencePieceTokenizer
 
-        return SentencePieceTokenizer.from_file(vocabulary)
+            return SentencePieceTokenizer.from_file(vocabulary)
+        if tokenizer["kind"] == "subwords":
+            from trainer.data.subwords import SubwordTokenizer
+
+            return SubwordTokenizer.from_file(vocabulary)
+        raise ValueError(
+            f"Expected a tokenizer of the kind {' or '.join(VOCABULARY_FILES)}. "
+            f"Received: {tokenizer['kind']!r} in {self.config_file}."
+        )
 
     def save_model(self, model):
         """Writes the Transformer to model.keras, whole or not at all."""

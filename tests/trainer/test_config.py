@@ -55,7 +55,7 @@ def test_dict_and_json_come_back():
 def test_unknown_name_in_a_dict():
     with pytest.raises(ValueError, match="Expected the name of a setting. Received: 'learning_rat'. Did you mean learning_rate"):
         RunConfig.from_dict(MINIMAL | {"learning_rat": 1.0})
-    with pytest.raises(ValueError, match="Received: 'xyzzy'. The settings are preset, model_dir, data"):
+    with pytest.raises(ValueError, match="Received: 'xyzzy'. The settings are preset, model_dir, init_from, data"):
         RunConfig.from_dict(MINIMAL | {"xyzzy": 1})
 
 

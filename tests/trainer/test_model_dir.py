@@ -98,9 +98,17 @@ def test_missing_vocabulary(directory):
 
 
 def test_tokenizer_of_another_kind(directory):
-    directory.vocabulary_file("subwords").write_bytes(b"words")
-    directory.write_config(ARCHITECTURE, "subwords")
-    with pytest.raises(ValueError, match="Expected a tokenizer of the kind sentencepiece. Received: 'subwords'"):
+    config = json.loads(directory.config_file.read_text())
+    config["tokenizer"]["kind"] = "letters"
+    directory.config_file.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="Expected a tokenizer of the kind sentencepiece or subwords. Received: 'letters'"):
+        directory.load_tokenizer()
+
+
+def test_model_without_a_vocabulary(directory):
+    directory.write_config(ARCHITECTURE, "none")
+    assert directory.tokenizer_kind == "none"
+    with pytest.raises(ValueError, match="Expected a model with a vocabulary. Received: .*imported without one"):
         directory.load_tokenizer()
 
 

@@ -40,13 +40,14 @@ class TrainingRun:
 
     def __init__(self, config: RunConfig):
         self.config = config.resolve()
+        self.parent = ModelDirectory.open(config.init_from) if config.init_from else None
         self.directory = ModelDirectory.create(config.model_dir)
         strategy = make_strategy(config.strategy, config.logical_devices)
         keras.utils.set_random_seed(config.seed)
         if config.deterministic:
             tf.config.experimental.enable_op_determinism()
         self.checkpoints = Checkpoints(self.directory.checkpoints, config.keep_checkpoints)
-        if self.directory.vocabulary_file().is_file():
+        if self.parent is None and self.directory.vocabulary_file().is_file():
             self._take_vocabulary(config.vocab_size)
         if self.directory.is_configured:
             self._check_recorded()
@@ -58,6 +59,8 @@ class TrainingRun:
         with strategy.scope():
             self.model = self._make_model(architecture)
             self.step = self.checkpoints.restore_latest(self.model)
+        if self.parent is not None and self.step == 0:
+            self.model.transformer.set_weights(self.parent.load_model().get_weights())
         self.directory.write_run(self.config.to_dict())
 
     def _take_vocabulary(self, asked):
@@ -89,8 +92,20 @@ class TrainingRun:
     def _load_tokenizer(self):
         if self.directory.is_configured:
             return self.directory.load_tokenizer()
+        if self.parent is not None:
+            return self._inherit_tokenizer()
         file = self.directory.vocabulary_file()
         return SentencePieceTokenizer.from_file(file) if file.is_file() else None
+
+    def _inherit_tokenizer(self):
+        tokenizer = self.parent.load_tokenizer()
+        if self.config.vocab_size not in (None, tokenizer.vocab_size):
+            raise ValueError(
+                f"Expected no other vocab_size than that of {self.parent.path}, {tokenizer.vocab_size}. "
+                f"Received: {self.config.vocab_size}. Leave --vocab_size out."
+            )
+        tokenizer.save(self.directory.vocabulary_file(self.parent.tokenizer_kind))
+        return tokenizer
 
     def _train_tokenizer(self, corpus):
         print(f"Learning a vocabulary of {self.config.vocab_size} pieces.", flush=True)
@@ -100,16 +115,20 @@ class TrainingRun:
 
     def _configure(self):
         settings = self.config.architecture()
-        architecture = TransformerConfig.from_preset(self.config.preset, vocab_size=self.tokenizer.vocab_size, **settings)
+        if self.parent is None:
+            architecture = TransformerConfig.from_preset(self.config.preset, vocab_size=self.tokenizer.vocab_size, **settings)
+        else:
+            architecture = TransformerConfig.from_dict(self.parent.read_config()["architecture"] | settings)
         if "max_relative_position" in settings and not architecture.relative:
             raise ValueError(
                 f"Expected max_relative_position only with a preset that has relative positions. "
-                f"Received: {settings['max_relative_position']} with {self.config.preset}. Leave it out."
+                f"Received: {settings['max_relative_position']} with {self.config.preset or self.parent.path}. Leave it out."
             )
         if self.directory.is_configured:
             self.directory.check_architecture(architecture.to_dict())
         else:
-            self.directory.write_config(architecture.to_dict())
+            kind = "sentencepiece" if self.parent is None else self.parent.tokenizer_kind
+            self.directory.write_config(architecture.to_dict(), kind)
         return architecture
 
     def _encode(self, split, corpus):

@@ -1,0 +1,83 @@
+"""Going on from the weights of another model directory, with a new schedule."""
+
+import json
+
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.models import Transformer, TransformerConfig
+from trainer import train
+from trainer.config import RunConfig
+from trainer.data.tokenizers import SentencePieceTokenizer
+from trainer.model_dir import ModelDirectory
+
+LINES = ["the dog sees a man", "the cat sees a tree", "a bird sees the dog"]
+
+
+@pytest.fixture
+def parent(tmp_path):
+    directory = ModelDirectory.create(tmp_path / "parent")
+    tokenizer = SentencePieceTokenizer.train(LINES, vocab_size=24)
+    tokenizer.save(directory.vocabulary_file())
+    config = TransformerConfig.from_preset(
+        "tiny", vocab_size=24, num_encoder_layers=1, num_decoder_layers=1, hidden_dim=12, intermediate_dim=17, num_heads=3
+    )
+    directory.save_model(Transformer(config))
+    directory.write_run({"label_smoothing": 0.25, "warmup_steps": 7, "batch_tokens": 50, "learning_rate": 1.0})
+    directory.write_config(config.to_dict())
+    return directory
+
+
+def settings(parent, **others):
+    text = parent.path.parent / "text"
+    text.write_text("\n".join(LINES) + "\n")
+    return {
+        "init_from": str(parent.path), "model_dir": str(parent.path.parent / "child"), "train_source": str(text),
+        "train_target": str(text), "train_steps": 1, "adam_beta1": 0.9, "adam_beta2": 0.98, "adam_epsilon": 1e-9,
+    } | others  # fmt: skip
+
+
+def weights(directory):
+    return [ops.convert_to_numpy(w) for w in directory.load_model().get_weights()]
+
+
+def test_starts_from_the_weights_and_inherits_what_is_not_given(parent):
+    # The first update has the learning rate 0: the weights are still the parent's.
+    train.train(RunConfig(**settings(parent, dropout=0.5, warmup_steps=11)))
+    child = ModelDirectory.open(parent.path.parent / "child")
+    for ours, theirs in zip(weights(child), weights(parent), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert child.load_tokenizer().fingerprint == parent.load_tokenizer().fingerprint
+    assert child.read_config()["architecture"] == parent.read_config()["architecture"] | {"dropout": 0.5}
+    recorded = json.loads(child.run_file.read_text())
+    assert (recorded["label_smoothing"], recorded["warmup_steps"], recorded["batch_tokens"]) == (0.25, 11, 50)
+
+
+def test_goes_on_from_its_own_checkpoint(parent):
+    train.train(RunConfig(**settings(parent, train_steps=3)))
+    child = ModelDirectory.open(parent.path.parent / "child")
+    before = weights(child)
+    train.train(RunConfig(**settings(parent, train_steps=3)))
+    for ours, theirs in zip(weights(child), before, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert any((ours != theirs).any() for ours, theirs in zip(before, weights(parent), strict=True))
+
+
+@pytest.mark.parametrize(
+    "others, message",
+    [
+        ({"preset": "tiny"}, "Expected either preset or init_from. Received: both"),
+        ({"max_relative_position": 3}, "Expected no max_relative_position with init_from"),
+        ({"train_steps": None}, "Expected train_steps, which .*parent does not record.*Give --train_steps"),
+        ({"init_from": "nowhere"}, "Expected a model directory.*nowhere, which does not exist"),
+    ],
+)
+def test_errors_of_the_settings(parent, others, message):
+    with pytest.raises(ValueError, match=message):
+        RunConfig(**settings(parent, **others)).resolve()
+
+
+def test_another_vocabulary_is_refused(parent):
+    with pytest.raises(SystemExit, match="Expected no other vocab_size than that of .*24. Received: 99"):
+        train.train(RunConfig(**settings(parent, vocab_size=99)))
