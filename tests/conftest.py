@@ -1,6 +1,9 @@
 """What all tests share."""
 
+import importlib
 import os
+import pathlib
+import sys
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -22,6 +25,15 @@ def seeded():
 def rng():
     """Random inputs, the same for every run."""
     return np.random.default_rng(20180401)
+
+
+@pytest.fixture(scope="session")
+def import_reference():
+    """`import_reference("compare_models")`: a module that lies beside the recordings."""
+    folder = str(pathlib.Path(__file__).parent / "reference")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module
 
 
 @pytest.fixture

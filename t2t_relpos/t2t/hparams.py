@@ -13,6 +13,7 @@ _POSITIONS = {
     ("dot_product_relative", None): "relative",
     ("dot_product_relative", "timing"): "relative+sinusoidal",
 }
+_NUMBER_OR_NONE = ("learning_rate_minimum",)
 _NORMALIZE_FIRST = {("n", "da"): True, ("none", "dan"): False}
 
 
@@ -54,41 +55,50 @@ def parse_hparams(hparams_set, overrides=""):
 
 def _split(overrides):
     """`"a=1,b=x"` -> pairs; a comma inside a value belongs to it if no `key=` follows."""
-    if not overrides.strip():
-        return []
-    parts = re.split(r",(?=\s*\w+\s*=)", overrides)
-    pairs = []
-    for part in parts:
-        key, equals, value = part.partition("=")
-        if not equals:
+    text = overrides.strip().rstrip(",")
+    pairs = {}
+    for part in re.split(r",(?=\s*\w+\s*=)", text) if text else []:
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (key and equals):
             raise ValueError(
                 f"Expected hparams as key=value,key=value. Received: {part!r} in {overrides!r}."
             )
-        pairs.append((key.strip(), value.strip()))
-    return pairs
+        if key in pairs:
+            raise ValueError(f"Expected every hparam once. Received: {key!r} twice in {overrides!r}.")
+        pairs[key] = value
+    return pairs.items()
 
 
 def _value(key, text):
+    """`text` as a value of the type that the key's default has."""
     default = DEFAULTS[key]
-    if key == "pos":
-        return None if text.lower() in ("none", "") else text
+    if (key == "pos" or default is None) and text.lower() in ("none", ""):
+        return None
+    if key in _NUMBER_OR_NONE:
+        default = 0.0
     if isinstance(default, bool):
         known = {"true": True, "1": True, "false": False, "0": False}
         if text.lower() in known:
             return known[text.lower()]
     elif isinstance(default, (int, float)):
-        for kind in (int, float) if isinstance(default, int) else (float,):
-            try:
-                number = kind(text)
-            except ValueError:
-                continue
-            if kind is type(default) or number == int(number):
-                return type(default)(number)
-    else:
+        number = _number(text)
+        # "1.0" is no int, "1" is a float: as tensor2tensor reads them.
+        if isinstance(number, (int, type(default))):
+            return type(default)(number)
+    elif isinstance(default, str):
         return text
     raise ValueError(
         f"Expected {key} to be of the type {type(default).__name__}. Received: {key}={text}."
     )
+
+
+def _number(text):
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return None
 
 
 def config_from_hparams(hparams, vocab_size, target_space_id=0):

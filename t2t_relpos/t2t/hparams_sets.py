@@ -27,7 +27,6 @@ ARCHITECTURE = {
 # Keys that shape what the model computes in ways that do not exist here: only these values are taken.
 UNSUPPORTED_UNLESS = {
     "activation_dtype": "float32",
-    "add_relative_to_values": False,
     "area_key_mode": "none",
     "area_value_mode": "none",
     "attention_key_channels": 0,
@@ -41,7 +40,6 @@ UNSUPPORTED_UNLESS = {
     "force_full_predict": False,
     "gumbel_noise_weight": 0.0,
     "hard_attention_k": 0,
-    "heads_share_relative_embedding": False,
     "kernel_height": 3,
     "kernel_width": 1,
     "max_area_height": 1,
@@ -65,6 +63,13 @@ UNSUPPORTED_UNLESS = {
     "unidirectional_encoder": False,
     "vocab_divisor": 1,
     "weight_dtype": "float32",
+}
+
+# Keys that tensor2tensor reads for attention types alone that are not taken here: with dot_product and
+# dot_product_relative (whose heads always share both tables) they have no effect there either.
+WITHOUT_EFFECT = {
+    "add_relative_to_values": False,
+    "heads_share_relative_embedding": False,
 }
 
 # Keys that change nothing in inference: kept with the model, for fine-tuning and for the record.
@@ -165,7 +170,7 @@ TRAINING = {
     "weights_fn": {},
 }
 
-DEFAULTS = {**ARCHITECTURE, **UNSUPPORTED_UNLESS, **TRAINING}
+DEFAULTS = {**ARCHITECTURE, **UNSUPPORTED_UNLESS, **WITHOUT_EFFECT, **TRAINING}
 
 _TINY = {"num_hidden_layers": 2, "hidden_size": 128, "filter_size": 512, "num_heads": 4}
 _BIG = {

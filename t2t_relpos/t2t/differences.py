@@ -1,0 +1,73 @@
+"""What a checkpoint has otherwise than the hparams say, in words."""
+
+import re
+
+MOST_LINES = 12
+# Part of a variable's name -> what decides its presence or shape.
+_HPARAMS_OF = (
+    (
+        "symbol_modality",
+        "the vocabulary, hidden_size, symbol_modality_num_shards and "
+        "shared_embedding_and_softmax_weights",
+    ),
+    ("target_space_embedding", "use_target_space_embedding and hidden_size"),
+    ("positional_embedding", "pos, max_length and hidden_size"),
+    ("relative_positions", "self_attention_type, max_relative_position, hidden_size and num_heads"),
+    ("layer_prepostprocess", "layer_preprocess_sequence, hidden_size and num_hidden_layers"),
+    ("layer_postprocess", "layer_postprocess_sequence, hidden_size and num_hidden_layers"),
+    ("/ffn/", "filter_size, hidden_size, num_hidden_layers and ffn_layer"),
+    (
+        "multihead_attention",
+        "hidden_size, num_hidden_layers, num_encoder_layers, num_decoder_layers and "
+        "attention_variables_3d",
+    ),
+)
+
+
+def check_shapes(found, expected):
+    """Raises a ValueError that names the differences of two dicts name -> shape."""
+    missing = _lines(expected.keys() - found.keys(), "missing: {}, expected shape {}", expected)
+    extra = _lines(found.keys() - expected.keys(), "one too many: {}, received shape {}", found)
+    changed = {
+        name: f"{list(expected[name])}, received {list(found[name])}"
+        for name in expected.keys() & found.keys()
+        if tuple(expected[name]) != tuple(found[name])
+    }
+    problems = [*missing, *extra, *_lines(changed, "another shape: {}, expected {}", changed)]
+    if problems:
+        raise ValueError(
+            "Expected a checkpoint with the variables that the hparams describe. Received one that "
+            "differs:\n  " + "\n  ".join(problems)
+        )
+
+
+def _lines(names, text, values):
+    """One line for each name, those of an embedding's many shards taken together."""
+    lines = []
+    for group in _groups(names):
+        name = group[0] if len(group) == 1 else f"{group[0]} to {group[-1].rpartition('/')[2]}"
+        value = values[group[0]]
+        value = value if isinstance(value, str) else list(value)
+        lines.append(text.format(name, value) + _hint(name))
+    more = len(lines) - MOST_LINES
+    return [*lines[:MOST_LINES], f"and {more} more of these"] if more > 0 else lines
+
+
+def _groups(names):
+    """Lists of names, sorted; `SCOPE/weights_0`, `SCOPE/weights_1` … are one list."""
+    groups = {}
+    for name in sorted(names, key=_in_number_order):
+        scope = re.sub(r"/weights_\d+$", "/weights", name)
+        groups.setdefault(scope, []).append(name)
+    return list(groups.values())
+
+
+def _in_number_order(name):
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def _hint(name):
+    for part, hparams in _HPARAMS_OF:
+        if part in name:
+            return f" (look at {hparams})"
+    return ""

@@ -1,0 +1,189 @@
+"""tensor2tensor's subword vocabularies in plain Python: their files, strings to ids and back.
+
+The slow and plain one, which needs no framework; `trainer.data.subwords` does the same inside a TensorFlow graph.
+"""
+
+import dataclasses
+import functools
+import itertools
+import re
+import sys
+import unicodedata
+
+PAD_ID = 0
+EOS_ID = 1
+ESCAPE_CHARACTERS = frozenset("\\_u;0123456789")
+# What an escaped character looks like: `\u` is `_`, `\\` is `\`, `\233;` is é.
+ESCAPED = r"\\u|\\\\|\\[0-9]+;"
+# For a number that no character has.
+UNDEFINED = "\u3013"
+
+_RESERVED = (("<pad>_", "<pad>"), ("<EOS>_", "<EOS>"))
+_SHOWN = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class SubwordVocabulary:
+    r"""A vocabulary of tensor2tensor's `SubwordTextEncoder`, which encodes and decodes as that does.
+
+    A string is split wherever letters or digits meet other characters; a single space between two words is left out. In every
+    such token `\`, `_` and the characters that the vocabulary does not have are escaped, `_` is added at its end, and the
+    longest subtoken that fits is taken from the front until nothing is left.
+
+    Args:
+        subtokens: the subtokens by id, "<pad>_" and "<EOS>_" first. An empty one is an id that means nothing; of equal ones the
+            last is used.
+
+    Raises:
+        ValueError: where the first two are others, or a character of the vocabulary, or one that escaping needs, is not a
+            subtoken by itself.
+
+    Reference:
+        tensor2tensor 1.15.7, `data_generators/text_encoder.py` and `data_generators/tokenizer.py`.
+
+    Example:
+
+    >>> subtokens = ["<pad>_", "<EOS>_", "the_", "cat_", "s_", ", "]
+    >>> subtokens += sorted(ESCAPE_CHARACTERS.union(*subtokens))
+    >>> vocabulary = SubwordVocabulary(tuple(subtokens))
+    >>> [vocabulary.subtokens[i] for i in vocabulary.encode("the cats")]
+    ['the_', 'c', 'a', 't', 's_']
+    >>> [vocabulary.subtokens[i] for i in vocabulary.encode("thé")]
+    ['t', 'h', '\\', '2', '3', '3', ';', '_']
+    >>> vocabulary.decode(vocabulary.encode("thé cats, the cat_"))
+    'thé cats, the cat_'
+    """
+
+    subtokens: tuple[str, ...]
+
+    def __post_init__(self):
+        start = self.subtokens[:2]
+        if len(start) < 2 or any(subtoken not in names for subtoken, names in zip(start, _RESERVED)):
+            raise ValueError(
+                "Expected a vocabulary of tensor2tensor, whose first two subtokens are '<pad>_' and '<EOS>_'. Received: "
+                f"{_listed(start) or 'none'}. Give the file named vocab.… that the model was trained with."
+            )
+        missing = sorted(self.alphabet.difference(self.ids))
+        if missing:
+            raise ValueError(
+                r"Expected every character of the vocabulary, and those that escape others (`\_u;` and the digits), to be a "
+                f"subtoken by itself. Received: {len(self.subtokens)} subtokens without {_listed(missing)}. "
+                "The file is cut short or was edited: restore it."
+            )
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "SubwordVocabulary":
+        """Reads the content of a vocabulary file: UTF-8, a subtoken per line, in single or double quotes or without.
+
+        Raises:
+            ValueError: where the content is not UTF-8, holds no line, and as the class itself.
+        """
+        try:
+            # TensorFlow's file reader, and so tensor2tensor, drops every carriage return.
+            text = content.decode("utf-8").replace("\r", "")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"Expected a vocabulary of tensor2tensor, a text file in UTF-8. Received: {len(content)} bytes that are not "
+                "UTF-8. Give the file named vocab.… that the model was trained with."
+            ) from error
+        lines = text.split("\n")
+        if not lines[-1]:
+            lines.pop()
+        return cls(tuple(_unquoted(line.rstrip()) for line in lines))
+
+    def __len__(self):
+        return len(self.subtokens)
+
+    @functools.cached_property
+    def ids(self) -> dict[str, int]:
+        """The id of every subtoken that is not empty."""
+        return {subtoken: i for i, subtoken in enumerate(self.subtokens) if subtoken}
+
+    @functools.cached_property
+    def alphabet(self) -> frozenset[str]:
+        """The characters that need no escape, `\\` and `_` apart."""
+        return ESCAPE_CHARACTERS.union(*self.subtokens)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a string, without EOS."""
+        return [i for token in _split(text) for i in self._token_ids(token)]
+
+    def decode(self, ids) -> str:
+        """The string of ids; one that the vocabulary does not have counts as nothing.
+
+        Args:
+            ids: integers. Pad and EOS are spelled out as "<pad>" and "<EOS>", as tensor2tensor does.
+        """
+        text = "".join(self.subtokens[i] for i in ids if 0 <= i < len(self.subtokens))
+        tokens = [_unescape(token) for token in text.split("_") if token]
+        words = [is_alphanumeric(token[0]) for token in tokens]
+        gaps = [" " if left and right else "" for left, right in zip([False, *words], words)]
+        return "".join(itertools.chain.from_iterable(zip(gaps, tokens)))
+
+    def _token_ids(self, token):
+        escaped = "".join(map(self._escape, token)) + "_"
+        start = 0
+        while start < len(escaped):
+            end = min(len(escaped), start + self._longest)
+            while escaped[start:end] not in self.ids:
+                end -= 1
+            yield self.ids[escaped[start:end]]
+            start = end
+
+    def _escape(self, character):
+        if character == "\\":
+            return "\\\\"
+        if character == "_":
+            return "\\u"
+        # A line of the file is a subtoken, so that none can hold a line's end.
+        return character if character in self.alphabet and character != "\n" else f"\\{ord(character)};"
+
+    @functools.cached_property
+    def _longest(self):
+        return max(map(len, self.subtokens))
+
+
+def is_alphanumeric(character: str) -> bool:
+    """Whether a character is a letter or a number of any script, in Python's version of Unicode."""
+    return unicodedata.category(character)[0] in "LN"
+
+
+@functools.cache
+def alphanumeric_characters() -> str:
+    """All letters and numbers, in the order of their code points."""
+    return "".join(filter(is_alphanumeric, map(chr, range(sys.maxunicode + 1))))
+
+
+def _split(text):
+    """The tokens of a string: in turn of alphanumeric characters, and of others."""
+    tokens = ["".join(group) for _, group in itertools.groupby(text, is_alphanumeric)]
+    edges = (0, len(tokens) - 1)
+    return [token for place, token in enumerate(tokens) if token != " " or place in edges]
+
+
+def _unescape(token):
+    return re.sub(ESCAPED, lambda match: _unescaped(match[0]), token)
+
+
+def _unescaped(escape):
+    if escape == "\\u":
+        return "_"
+    if escape == "\\\\":
+        return "\\"
+    number = escape[1:-1].lstrip("0") or "0"
+    # Seven digits reach beyond Unicode.
+    return chr(int(number)) if len(number) <= 7 and int(number) <= sys.maxunicode else UNDEFINED
+
+
+def _unquoted(line):
+    # One quote alone is both: where t2t wrote a line's end as a subtoken, it left two such lines.
+    for quote in "'\"":
+        if line.startswith(quote) and line.endswith(quote):
+            return line[1:-1]
+    return line
+
+
+def _listed(subtokens):
+    shown = ", ".join(map(repr, subtokens[:_SHOWN]))
+    more = len(subtokens) - _SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,280 @@
+"""This project's Transformer beside what tensor2tensor's computed from the same checkpoint (models/)."""
+
+import functools
+import json
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+
+from measurement import Measurement, relative_error
+from t2t_relpos.decoding import beam_search, greedy_search
+from t2t_relpos.models import Transformer
+from t2t_relpos.t2t import config_from_hparams, load_t2t_weights, parse_hparams, t2t_weights
+from t2t_relpos.t2t.names import embedding_names, t2t_names
+from trainer.training.losses import token_cross_entropy
+
+FOLDER = pathlib.Path(__file__).parent / "models"
+NAMES = sorted(path.parent.name for path in FOLDER.glob("*/model.json"))
+LABEL_SMOOTHING = 0.1
+EOS_ID = 1
+# t2t's score of a beam that there is none of.
+NO_BEAM = -1e7
+
+LIMITS = {
+    "logits, real positions": 1e-5,
+    "logits, padding": 1e-5,
+    "loss": 1e-6,
+    "loss without smoothing": 1e-6,
+    "gradients": 1e-4,
+    "beam ids": 0,
+    "beam scores": 1e-4,
+    "greedy ids": 0,
+    "greedy scores": 1e-4,
+    "weights given back": 0,
+    "ids alone and in a batch": 0,
+    "scores alone and in a batch": 1e-4,
+}
+
+
+class RecordedModel:
+    """A recorded model, and ours with its weights.
+
+    Attributes:
+        settings: the dict of model.json.
+        arrays: the checkpoint, name -> array, optimizer slots included.
+        model: a `Transformer` with those weights.
+    """
+
+    def __init__(self, name):
+        self.name = name
+        self.folder = FOLDER / name
+        self.settings = json.loads((self.folder / "model.json").read_text())
+        reader = tf.train.load_checkpoint(str(self.folder / self.settings["checkpoint"]))
+        self.arrays = {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()}
+        self.model = Transformer(self.config())
+        load_t2t_weights(self.model, self.arrays)
+
+    def hparams(self):
+        """What parse_hparams makes of the set and the changes in it."""
+        changes = self.settings["overrides"].items()
+        return parse_hparams(
+            self.settings["hparams_set"], ",".join(f"{key}={value}" for key, value in changes)
+        )
+
+    def config(self):
+        settings = self.settings
+        return config_from_hparams(
+            self.hparams(), settings["vocab_size"], settings["target_space_id"]
+        )
+
+    def recorded(self, file):
+        with np.load(self.folder / f"{file}.npz", allow_pickle=False) as arrays:
+            return dict(arrays)
+
+    def measured(self, quantity, error, count):
+        return Measurement(self.name, quantity, float(error), LIMITS[quantity], int(count))
+
+    def search(self, inputs, max_length, kind, limits=None):
+        """(ids `[B, n, L]`, scores `[B, n]`) of a search.
+
+        Args:
+            inputs: source ids `[B, S]`.
+            max_length: most steps.
+            kind: a key of SEARCHES.
+            limits: most ids of each sentence, for kind "default".
+        """
+        limits = np.zeros(len(inputs)) if limits is None else limits
+        tensors = (tf.constant(x, tf.int32) for x in (inputs, max_length, limits))
+        ids, scores, _ = self._search_graph(kind)(*tensors)
+        return ids.numpy(), scores.numpy()
+
+    @functools.cache
+    def _search_graph(self, kind):
+        search = SEARCHES[kind]
+
+        # One graph for all sizes: tracing takes longer than all searches.
+        sizes = [tf.TensorSpec([None] * rank, tf.int32) for rank in (2, 0, 1)]
+
+        @tf.function(input_signature=sizes, autograph=False)
+        def graph(inputs, max_length, limits):
+            state = self.model.encode(inputs, max_length)
+            return search(self, state, tf.shape(inputs)[0], max_length, limits)
+
+        return graph
+
+
+def _beam(case, state, batch_size, max_length, **arguments):
+    return beam_search(
+        case.model.step,
+        state,
+        batch_size,
+        max_length,
+        case.settings["beam_size"],
+        case.settings["alpha"],
+        **arguments,
+    )
+
+
+SEARCHES = {
+    "greedy": lambda case, *sizes: greedy_search(case.model.step, *sizes[:3]),
+    "best": lambda *sizes: _beam(*sizes[:4], t2t_exact=True),
+    "beam": lambda *sizes: _beam(*sizes[:4], num_results=sizes[0].settings["beam_size"], t2t_exact=True),
+    "default": lambda *sizes: _beam(*sizes[:4], length_limit=sizes[4]),
+}
+
+
+@functools.cache
+def recorded_model(name):
+    return RecordedModel(name)
+
+
+def loss_of(logits, targets, label_smoothing):
+    losses, _ = token_cross_entropy(targets, logits, label_smoothing)
+    return tf.reduce_sum(losses) / tf.reduce_sum(tf.cast(targets != 0, tf.float32))
+
+
+def compare_forward(case):
+    """Logits and losses."""
+    record = case.recorded("forward")
+    inputs, targets = tf.constant(record["inputs"]), tf.constant(record["targets"])
+    logits = case.model({"inputs": inputs, "targets": targets}, training=True)
+    expected, largest = record["logits"], np.abs(record["logits"]).max()
+    errors = np.abs(logits - expected) / largest
+    for quantity, where in (
+        ("logits, real positions", record["targets"] != 0),
+        ("logits, padding", record["targets"] == 0),
+    ):
+        yield case.measured(quantity, errors[where].max(), errors[where].size)
+    for quantity, key, smoothing in (
+        ("loss", "loss", LABEL_SMOOTHING),
+        ("loss without smoothing", "eval_loss", 0.0),
+    ):
+        error = abs(float(loss_of(logits, targets, smoothing)) - float(record[key]))
+        yield case.measured(quantity, error, 1)
+
+
+def compare_gradients(case):
+    """The gradient of the loss with respect to every variable, each over its largest entry."""
+    record, expected = case.recorded("forward"), case.recorded("gradients")
+    inputs, targets = tf.constant(record["inputs"]), tf.constant(record["targets"])
+    tables = embedding_names(case.model)
+    variables = {
+        name: variable.value for name, variable in {**t2t_names(case.model), **tables}.items()
+    }
+    with tf.GradientTape() as tape:
+        logits = case.model({"inputs": inputs, "targets": targets}, training=True)
+        loss = loss_of(logits, targets, LABEL_SMOOTHING)
+    gradients = tape.gradient(loss, variables)
+    for scope in tables:
+        shards = sum(name.startswith(f"{scope}/weights_") for name in expected)
+        expected[scope] = np.concatenate(
+            [expected.pop(f"{scope}/weights_{i}") for i in range(shards)]
+        )
+    if expected.keys() != gradients.keys():
+        raise ValueError(f"Expected gradients of {set(expected)}. Received: {set(gradients)}.")
+    errors = [
+        relative_error(tf.convert_to_tensor(gradient), expected[name])
+        for name, gradient in gradients.items()
+    ]
+    yield case.measured("gradients", max(errors), len(errors))
+
+
+def searches(case, kind):
+    """(key in decoded.npz, inputs, most steps) of every recorded search of a kind."""
+    inputs, settings = case.recorded("decoded")["inputs"], case.settings
+    for extra in settings["extra_steps"]:
+        yield f"{kind}_{extra}", inputs, inputs.shape[1] + extra
+    for row, source in enumerate(inputs):
+        alone = source[None, : np.count_nonzero(source)]
+        yield f"{kind}_alone_{row}", alone, alone.shape[1] + settings["extra_steps_alone"]
+
+
+def compare_beams(case):
+    """Beam search in its t2t-exact mode: one result, and as many as beams."""
+    record = case.recorded("decoded")
+    unlike, sentences, errors = 0, 0, []
+    for kind in ("best", "beam"):
+        for key, inputs, max_length in searches(case, kind):
+            ids, scores = case.search(inputs, max_length, kind)
+            expected, expected_scores = record[f"{key}_ids"], record[f"{key}_scores"]
+            if kind == "best":
+                expected, expected_scores = expected[:, None], expected_scores[:, None]
+            # Theirs are as long as the search went, ours as it might have gone.
+            missing = max_length - expected.shape[-1]
+            expected = np.pad(expected, [(0, 0), (0, 0), (0, missing)])
+            unlike += (ids != expected).any(-1).sum()
+            sentences += ids.shape[0] * ids.shape[1]
+            exists = expected_scores > NO_BEAM / 2
+            if (exists != (scores > NO_BEAM / 2)).any():
+                raise ValueError(f"{case.name} {key}: other beams are missing than in tensor2tensor.")
+            errors.append(np.abs(scores - expected_scores)[exists].max())
+    yield case.measured("beam ids", unlike, sentences)
+    yield case.measured("beam scores", max(errors), sentences)
+
+
+def until_eos(ids):
+    """Zeros after the first end of sentence of each row."""
+    ended = np.cumsum(ids == EOS_ID, axis=-1) - (ids == EOS_ID)
+    return np.where(ended > 0, 0, ids)
+
+
+def compare_greedy(case):
+    """Greedy search, up to the end of sentence; t2t has scores for models without relative positions."""
+    record = case.recorded("decoded")
+    unlike, sentences, errors = 0, 0, []
+    for key, inputs, max_length in searches(case, "greedy"):
+        ids, scores = case.search(inputs, max_length, "greedy")
+        expected = until_eos(record[f"{key}_ids"])
+        expected = np.pad(expected, [(0, 0), (0, max_length - expected.shape[-1])])
+        unlike += (ids[:, 0] != expected).any(-1).sum()
+        sentences += len(ids)
+        if f"{key}_scores" in record:
+            errors.append(np.abs(scores[:, 0] - record[f"{key}_scores"]).max())
+    yield case.measured("greedy ids", unlike, sentences)
+    if errors:
+        yield case.measured("greedy scores", max(errors), sentences)
+
+
+def compare_batches(case):
+    """The default beam search of each sentence, alone and among longer ones."""
+    inputs, settings = case.recorded("decoded")["inputs"], case.settings
+    unlike, errors = 0, []
+    for extra in (settings["extra_steps_alone"], max(settings["extra_steps"])):
+        limits = np.count_nonzero(inputs, axis=1) + extra
+        together = case.search(inputs, limits.max(), "default", limits)
+        for row, source in enumerate(inputs):
+            alone = source[None, : np.count_nonzero(source)]
+            ids, scores = case.search(alone, limits[row], "default", limits[row : row + 1])
+            padded = np.pad(ids[0], [(0, 0), (0, limits.max() - limits[row])])
+            unlike += (padded != together[0][row]).any()
+            errors.append(np.abs(scores[0] - together[1][row]).max())
+    yield case.measured("ids alone and in a batch", unlike, len(errors))
+    yield case.measured("scores alone and in a batch", max(errors), len(errors))
+
+
+def compare_weights(case):
+    """How many variables of the checkpoint are not given back bit for bit."""
+    given = t2t_weights(case.model)
+    unlike = sum(
+        array.dtype != case.arrays[name].dtype or array.tobytes() != case.arrays[name].tobytes()
+        for name, array in given.items()
+    )
+    yield case.measured("weights given back", unlike, len(given))
+
+
+COMPARISONS = (
+    compare_forward,
+    compare_gradients,
+    compare_beams,
+    compare_greedy,
+    compare_batches,
+    compare_weights,
+)
+
+
+def measurements():
+    """All measurements of all recorded models."""
+    for name in NAMES:
+        for compare in COMPARISONS:
+            yield from compare(recorded_model(name))

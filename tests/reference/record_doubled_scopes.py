@@ -1,0 +1,75 @@
+"""Records which names variables get when tensor2tensor comes before tf.disable_v2_behavior().
+
+    T2T_PYTHON tests/reference/record_doubled_scopes.py
+
+Writes `doubled_scopes.json` beside this file: for some models, what they are
+made of and the shape of every variable under its name.
+"""
+
+import json
+import os
+import pathlib
+import sys
+import types
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+
+import tensorflow.compat.v1 as tf
+import tensor2tensor
+
+models = types.ModuleType("tensor2tensor.models")
+models.__path__ = [os.path.join(tensor2tensor.__path__[0], "models")]
+sys.modules["tensor2tensor.models"] = models
+
+from tensor2tensor.data_generators import problem_hparams
+from tensor2tensor.models import transformer
+from tensor2tensor.utils import registry
+
+tf.disable_v2_behavior()
+
+VOCAB_SIZE = 37
+SMALL = {"hidden_size": 24, "filter_size": 40, "num_heads": 4, "num_hidden_layers": 2}
+RELATIVE = {"max_relative_position": 3, **SMALL}
+SEPARATE = {"shared_embedding_and_softmax_weights": False, "pos": "emb", **SMALL}
+ModeKeys = tf.estimator.ModeKeys
+# (hparams set, what is changed in it, mode)
+MODELS = (
+    ("transformer_relative_tiny", RELATIVE, ModeKeys.TRAIN),
+    ("transformer_relative_tiny", RELATIVE, ModeKeys.PREDICT),
+    ("transformer_tiny", SEPARATE, ModeKeys.TRAIN),
+    ("transformer_base_v1", SMALL, ModeKeys.EVAL),
+)
+
+
+def variables(hparams_set, overrides, mode):
+    hparams = registry.hparams(hparams_set)
+    for name, value in overrides.items():
+        setattr(hparams, name, value)
+    problem = problem_hparams.test_problem_hparams(VOCAB_SIZE, VOCAB_SIZE, hparams)
+    with tf.Graph().as_default():
+        inputs, targets = (tf.placeholder(tf.int32, [None, None, 1, 1]) for _ in range(2))
+        model = transformer.Transformer(hparams, mode, problem)
+        if mode == ModeKeys.PREDICT:
+            model.infer({"inputs": inputs}, decode_length=3)
+        else:
+            model({"inputs": inputs, "targets": targets})
+        return {v.op.name: v.shape.as_list() for v in tf.global_variables()}
+
+
+def main():
+    records = [
+        {
+            "hparams_set": hparams_set,
+            "overrides": overrides,
+            "mode": mode,
+            "vocab_size": VOCAB_SIZE,
+            "variables": variables(hparams_set, overrides, mode),
+        }
+        for hparams_set, overrides, mode in MODELS
+    ]
+    path = pathlib.Path(__file__).parent / "doubled_scopes.json"
+    path.write_text(json.dumps(records, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+import json
+import pathlib
+import re
+
+import keras
+import numpy as np
+import pytest
+
+from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.t2t import config_from_hparams, load_t2t_weights, parse_hparams, t2t_weights
+from t2t_relpos.t2t.names import expected_shapes, shard_sizes
+from t2t_relpos.t2t.variables import usual_name, weights_of
+
+DOUBLED = json.loads(
+    (pathlib.Path(__file__).parents[1] / "reference" / "doubled_scopes.json").read_text()
+)
+ATTENTION = "transformer/body/encoder/layer_0/self_attention/multihead_attention"
+SHARED = "transformer/symbol_modality_37_24/shared"
+
+
+def make(**settings):
+    settings = {
+        "vocab_size": 37,
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+        "hidden_dim": 24,
+        "intermediate_dim": 40,
+        "num_heads": 4,
+        "max_relative_position": 3,
+        "target_space_id": 0,
+        **settings,
+    }
+    return Transformer(TransformerConfig(**settings))
+
+
+def values(model):
+    return [keras.ops.convert_to_numpy(v) for v in model.weights]
+
+
+@pytest.fixture
+def model():
+    return make()
+
+
+@pytest.fixture
+def arrays(model, rng):
+    """A checkpoint of the model, with other values than the model has."""
+    return {name: rng.normal(size=a.shape).astype("float32") for name, a in t2t_weights(model).items()}
+
+
+def recorded_model(record):
+    changes = ",".join(f"{key}={value}" for key, value in record["overrides"].items())
+    hparams = parse_hparams(record["hparams_set"], changes)
+    return Transformer(config_from_hparams(hparams, record["vocab_size"]))
+
+
+def assert_refused(model, arrays, *messages):
+    """Loading raises all messages and leaves the model as it was."""
+    before = values(model)
+    with pytest.raises(ValueError) as error:
+        load_t2t_weights(model, arrays)
+    for message in messages:
+        assert message in str(error.value)
+    for old, new in zip(before, values(model), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.parametrize("record", DOUBLED, ids=lambda r: f"{r['hparams_set']}-{r['mode']}")
+def test_variables_of_doubled_scopes_are_those_of_the_model(record):
+    assert any("/parallel_0_4/" in name for name in record["variables"])
+    found = {name: tuple(shape) for name, shape in weights_of(record["variables"]).items()}
+    assert found == expected_shapes(recorded_model(record))
+
+
+@pytest.mark.parametrize(
+    "name, usual",
+    [
+        (
+            "transformer/parallel_0_4/transformer/transformer/body/decoder/layer_0_1/ffn/conv1/kernel",
+            "transformer/body/decoder/layer_0/ffn/conv1/kernel",
+        ),
+        (
+            "while/transformer/parallel_11/transformer/transformer/body/encoder/layer_13/ffn/conv2/bias",
+            "transformer/body/encoder/layer_13/ffn/conv2/bias",
+        ),
+        (f"{ATTENTION}/v/kernel", f"{ATTENTION}/v/kernel"),
+        # Not known from anywhere: stays, and is then one too many.
+        ("transformer/body/decoder/layer_0_1/ffn/conv1/kernel",) * 2,
+        ("transformer/parallel_0_4/body/decoder/layer_0_1/ffn/conv1/kernel",) * 2,
+    ],
+)
+def test_usual_names(name, usual):
+    assert usual_name(name) == usual
+
+
+def test_loads_under_doubled_scopes(rng):
+    record = DOUBLED[0]
+    arrays = {name: rng.normal(size=shape) for name, shape in record["variables"].items()}
+    model = recorded_model(record)
+    load_t2t_weights(model, arrays)
+    name = "transformer/body/decoder/layer_1/ffn/conv2/kernel"
+    doubled = f"transformer/parallel_0_4/transformer/{name.replace('layer_1', 'layer_1_1')}"
+    np.testing.assert_array_equal(t2t_weights(model)[name], arrays[doubled].astype("float32"))
+
+
+def test_one_weight_under_two_names_is_an_error(model, arrays):
+    kernel = f"{ATTENTION}/v/kernel"
+    twin = f"transformer/parallel_1_4/transformer/{kernel}"
+    arrays[twin] = arrays[kernel]
+    assert_refused(model, arrays, f"Received two for {kernel}: {kernel} and {twin}.")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"position": "learned", "max_length": 61, "tie_embeddings": False},
+        {"position": "sinusoidal", "normalize_first": False, "target_space_id": None},
+    ],
+)
+def test_weights_come_back_bit_for_bit(settings, rng):
+    model = make(**settings)
+    arrays = {n: rng.normal(size=a.shape).astype("float32") for n, a in t2t_weights(model).items()}
+    load_t2t_weights(model, arrays)
+    given = t2t_weights(model)
+    assert given.keys() == arrays.keys()
+    for name, array in given.items():
+        assert array.tobytes() == arrays[name].tobytes()
+    # All there is to load: nothing of the model kept its first value.
+    assert sum(a.size for a in given.values()) == model.count_params()
+
+
+@pytest.mark.parametrize("vocab_size", [32, 37, 15])
+@pytest.mark.parametrize("num_shards", [16, 3])
+def test_shards_split_the_rows(vocab_size, num_shards, rng):
+    sizes = shard_sizes(vocab_size, num_shards)
+    assert sum(sizes) == vocab_size and len(sizes) == num_shards
+    assert sizes == sorted(sizes, reverse=True) and max(sizes) - min(sizes) <= 1
+    model = make(vocab_size=vocab_size)
+    table = rng.normal(size=(vocab_size, 24)).astype("float32")
+    model.source_embedding.embeddings.assign(table)
+    arrays = t2t_weights(model, num_shards)
+    scope = f"transformer/symbol_modality_{vocab_size}_24/shared"
+    shards = [arrays[f"{scope}/weights_{i}"] for i in range(num_shards)]
+    assert [len(shard) for shard in shards] == sizes
+    np.testing.assert_array_equal(np.concatenate(shards), table)
+    other = make(vocab_size=vocab_size)
+    load_t2t_weights(other, arrays, num_shards)
+    np.testing.assert_array_equal(other.source_embedding.embeddings, table)
+
+
+def test_slots_and_counters_are_left_out(model, arrays):
+    kernel = f"{ATTENTION}/v/kernel"
+    others = [
+        "global_step",
+        "training/beta1_power",
+        "beta2_power_1",
+        "losses_avg/problem_0/training_loss",
+        "train_stats/problem_0_steps",
+        "loss_scale",
+        f"training/{kernel}/Adam",
+        f"{kernel}/Adam",
+        f"{kernel}/Adam_1",
+        f"{kernel}/ExponentialMovingAverage",
+        f"{SHARED}/weights_3/Adafactor_1",
+    ]
+    extended = {**arrays, **{name: np.array(7, "int64") for name in others}}
+    assert weights_of(extended).keys() == arrays.keys()
+    load_t2t_weights(model, extended)
+    np.testing.assert_array_equal(t2t_weights(model)[kernel], arrays[kernel])
+
+
+def test_no_weight_is_taken_for_a_slot(model):
+    names = expected_shapes(model)
+    assert f"{ATTENTION}/v/kernel" in names
+    assert weights_of(names) == names
+    # Weights of three dimensions have no kernel: refused, not passed over.
+    assert f"{ATTENTION}/v" in weights_of({f"{ATTENTION}/v": 0, f"{ATTENTION}/q": 0})
+
+
+def test_missing_variables_are_named(model, arrays):
+    del arrays[f"{ATTENTION}/v/kernel"]
+    del arrays[f"{SHARED}/weights_11"]
+    assert_refused(
+        model,
+        arrays,
+        "Expected a checkpoint with the variables that the hparams describe.",
+        f"missing: {ATTENTION}/v/kernel, expected shape [24, 24] (look at hidden_size",
+        f"missing: {SHARED}/weights_11, expected shape [2, 24] (look at the vocabulary",
+    )
+
+
+def test_variables_too_many_are_named(model, arrays):
+    arrays[f"{ATTENTION}/gate/kernel"] = np.zeros((24, 24))
+    arrays["transformer/body/encoder/layer_1/ffn/conv1/bias"] = np.zeros(40)
+    arrays["extra"] = np.zeros(3)
+    assert_refused(
+        model,
+        arrays,
+        f"one too many: {ATTENTION}/gate/kernel, received shape [24, 24]",
+        "layer_1/ffn/conv1/bias, received shape [40] (look at filter_size, hidden_size, num_hidden_layers",
+        "one too many: extra, received shape [3]",
+    )
+
+
+def test_other_shapes_are_named():
+    wide = t2t_weights(make(max_relative_position=5, intermediate_dim=41))
+    table = f"{ATTENTION}/dot_product_attention_relative/relative_positions_keys/embeddings"
+    assert_refused(
+        make(),
+        wide,
+        f"another shape: {table}, expected [7, 6], received [11, 6] "
+        "(look at self_attention_type, max_relative_position",
+        "another shape: transformer/body/decoder/layer_0/ffn/conv2/kernel, expected [40, 24], "
+        "received [41, 24] (look at filter_size",
+    )
+
+
+def test_another_vocabulary_is_told_in_two_lines(model):
+    with pytest.raises(ValueError) as error:
+        load_t2t_weights(model, t2t_weights(make(vocab_size=41)))
+    lines = str(error.value).splitlines()[1:]
+    assert [re.sub(r" \(look.*", "", line).strip() for line in lines] == [
+        f"missing: {SHARED}/weights_0 to weights_15, expected shape [3, 24]",
+        "one too many: transformer/symbol_modality_41_24/shared/weights_0 to weights_15, "
+        "received shape [3, 24]",
+    ]
+
+
+def test_of_many_differences_some_of_each_kind_are_told(arrays):
+    deep = make(num_encoder_layers=3, intermediate_dim=41, target_space_id=None)
+    with pytest.raises(ValueError) as error:
+        load_t2t_weights(deep, arrays)
+    text = str(error.value)
+    assert text.count("missing: ") == 12 and "and 16 more of these" in text
+    assert text.count("one too many: ") == 1
+    assert text.count("another shape: ") == 6
+
+
+def test_only_floating_point_numbers_are_weights(model, arrays):
+    kernel = f"{ATTENTION}/v/kernel"
+    arrays[kernel] = np.zeros((24, 24), "int32")
+    assert_refused(model, arrays, f"Received: {kernel} of dtype int32 (look at weight_dtype)")
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"share_heads": False}, "Expected share_heads=True: tensor2tensor has no variables"),
+        ({"use_key_table": False}, "Received: use_key_table=False"),
+        ({"use_value_table": False}, "Received: use_value_table=False"),
+        ({"max_relative_position": 0}, "tensor2tensor refuses 0. Received: 0"),
+    ],
+)
+def test_what_tensor2tensor_has_no_variables_for(settings, message, arrays):
+    model = make(**settings)
+    with pytest.raises(ValueError, match=message):
+        t2t_weights(model)
+    assert_refused(model, arrays, message)

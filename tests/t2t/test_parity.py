@@ -1,0 +1,111 @@
+"""Our Transformer equals what tensor2tensor computed from the same checkpoints (tests/reference/models)."""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+RECORDED = pathlib.Path(__file__).parents[1] / "reference" / "models"
+NAMES = sorted(path.parent.name for path in RECORDED.glob("*/model.json"))
+FORWARD = ["logits, real positions", "logits, padding", "loss", "loss without smoothing"]
+
+on_all_models = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture(scope="module")
+def compare(import_reference):
+    return import_reference("compare_models")
+
+
+@pytest.fixture
+def case(compare, name):
+    return compare.recorded_model(name)
+
+
+def assert_holds(measurements, quantities):
+    measurements = list(measurements)
+    assert [m.quantity for m in measurements] == quantities
+    for measurement in measurements:
+        assert measurement.holds, measurement
+
+
+def test_all_models_are_compared(compare):
+    assert compare.NAMES == NAMES
+    assert len(NAMES) == 10
+
+
+def test_limits_are_those_that_are_promised(compare):
+    assert compare.LIMITS == {
+        "logits, real positions": 1e-5,
+        "logits, padding": 1e-5,
+        "loss": 1e-6,
+        "loss without smoothing": 1e-6,
+        "gradients": 1e-4,
+        "beam ids": 0,
+        "beam scores": 1e-4,
+        "greedy ids": 0,
+        "greedy scores": 1e-4,
+        "weights given back": 0,
+        "ids alone and in a batch": 0,
+        "scores alone and in a batch": 1e-4,
+    }
+
+
+@on_all_models
+def test_hparams_are_those_of_the_checkpoint(case):
+    assert case.hparams() == case.settings["hparams"]
+
+
+@on_all_models
+def test_logits_and_losses(compare, case):
+    assert_holds(compare.compare_forward(case), FORWARD)
+
+
+@on_all_models
+def test_gradients(compare, case):
+    assert_holds(compare.compare_gradients(case), ["gradients"])
+
+
+@on_all_models
+def test_beam_search_as_tensor2tensor(compare, case):
+    assert_holds(compare.compare_beams(case), ["beam ids", "beam scores"])
+
+
+@on_all_models
+def test_greedy_search_until_the_end_of_sentence(compare, case):
+    relative = case.model.config.relative
+    assert_holds(
+        compare.compare_greedy(case), ["greedy ids"] if relative else ["greedy ids", "greedy scores"]
+    )
+
+
+@on_all_models
+def test_default_search_knows_no_batch(compare, case):
+    assert_holds(
+        compare.compare_batches(case), ["ids alone and in a batch", "scores alone and in a batch"]
+    )
+
+
+@on_all_models
+def test_checkpoint_comes_back(compare, case):
+    assert_holds(compare.compare_weights(case), ["weights given back"])
+    weights = sum(name.startswith("transformer/") and "/Adam" not in name for name in case.arrays)
+    assert next(compare.compare_weights(case)).count == weights
+
+
+def test_slots_and_average_are_among_the_checkpoints(compare):
+    for name in ("relative_adam_slots", "relative_averaged"):
+        assert any(key.endswith("/Adam_1") for key in compare.recorded_model(name).arrays)
+    assert compare.recorded_model("relative_averaged").arrays["global_step"] == 0
+
+
+def test_a_wrong_weight_is_noticed(compare):
+    case = compare.RecordedModel("relative_short_k")
+    table = case.model.decoder_layers[1].self_attention.value_embedding.table
+    table.assign(np.array(table.value) * 1.01)
+    for measurements in (
+        compare.compare_forward(case),
+        compare.compare_gradients(case),
+        compare.compare_weights(case),
+    ):
+        assert not next(measurements).holds
