@@ -1,0 +1,159 @@
+"""From a checkpoint that tensor2tensor wrote to a model directory that every command reads."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import flags
+from keras import ops
+
+from trainer import export, import_t2t, train
+from trainer.config import RunConfig
+from trainer.model_dir import ModelDirectory
+from trainer.serving.module import TranslationModule
+from trainer.t2t_checkpoints import import_checkpoint, read_checkpoint, write_checkpoint
+
+RECORDED = Path(__file__).parents[1] / "reference/models"
+SMALL = "hidden_size=24,filter_size=40,num_heads=4,num_hidden_layers=2"
+SHORT_K = f"{SMALL},max_relative_position=3,relu_dropout=0.25"
+
+
+def prefix(case):
+    return str(next((RECORDED / case).glob("*.index")).with_suffix(""))
+
+
+def import_case(directory, case="relative_short_k", hparams=SHORT_K, **others):
+    settings = {"hparams_set": "transformer_relative_tiny", "vocab_size": 37} | others
+    return import_checkpoint(prefix(case), str(directory), hparams=hparams, **settings)
+
+
+def write_vocabulary(path, size=37):
+    subtokens = ["<pad>_", "<EOS>_", "the_", "dog_"]
+    characters = sorted(set("\\_u;0123456789").union(*subtokens, "abcdefghijklmnopqrstuvwxyz"))
+    subtokens = (subtokens + characters)[:size] if size < 40 else subtokens + characters
+    path.write_text("".join(f"'{subtoken}'\n" for subtoken in subtokens))
+    return len(subtokens)
+
+
+def test_logits_are_those_recorded(tmp_path):
+    config = import_case(tmp_path / "model")
+    assert (config.activation_dropout, config.max_relative_position, config.target_space_id) == (0.25, 3, 0)
+    forward = np.load(RECORDED / "relative_short_k/forward.npz")
+    model = ModelDirectory.open(tmp_path / "model").load_model()
+    logits = model({"inputs": forward["inputs"], "targets": forward["targets"]})
+    np.testing.assert_allclose(logits, forward["logits"], atol=1e-5 * np.abs(forward["logits"]).max())
+
+
+@pytest.mark.parametrize("case", ["relative_adam_slots", "relative_averaged"])
+def test_slots_and_averages_are_read(case, tmp_path):
+    import_case(tmp_path / "model", case, f"{SMALL},max_relative_position=2")
+    forward = np.load(RECORDED / case / "forward.npz")
+    model = ModelDirectory.open(tmp_path / "model").load_model()
+    logits = model({"inputs": forward["inputs"], "targets": forward["targets"]})
+    np.testing.assert_allclose(logits, forward["logits"], atol=1e-5 * np.abs(forward["logits"]).max())
+
+
+def test_written_back_it_is_the_same_checkpoint(tmp_path):
+    import_case(tmp_path / "model")
+    write_checkpoint(ModelDirectory.open(tmp_path / "model").load_model(), str(tmp_path / "back"))
+    back, original = read_checkpoint(str(tmp_path / "back")), read_checkpoint(prefix("relative_short_k"))
+    assert back.keys() == original.keys()
+    for name in original.keys() - {"global_step"}:
+        np.testing.assert_array_equal(back[name], original[name])
+
+
+@pytest.fixture
+def imported(tmp_path, monkeypatch):
+    """A model with a vocabulary: the recorded weights, with rows for more subtokens."""
+    size = write_vocabulary(tmp_path / "vocab.subwords", size=99)
+    from t2t_relpos.models import Transformer
+    from t2t_relpos.t2t import config_from_hparams, parse_hparams
+
+    config = config_from_hparams(parse_hparams("transformer_relative_tiny", SHORT_K), size)
+    write_checkpoint(Transformer(config), str(tmp_path / "model.ckpt-7"))
+    import_checkpoint(
+        str(tmp_path / "model.ckpt-7"),
+        str(tmp_path / "model"),
+        hparams_set="transformer_relative_tiny",
+        hparams=SHORT_K,
+        vocab=str(tmp_path / "vocab.subwords"),
+    )
+    return tmp_path / "model"
+
+
+def test_with_a_vocabulary_it_is_exported_from_string_to_string(imported, tmp_path):
+    module = TranslationModule.from_model_dir(str(imported))
+    path = export.export(module, tmp_path / "exported")
+    served = tf.saved_model.load(str(path)).signatures["serving_default"]
+    text = tf.constant(["the dog", "dog \\ _", ""])
+    ours, theirs = module.serve(text), served(text)
+    assert theirs["translations"].numpy().tolist() == ours["translations"].numpy().tolist()
+    np.testing.assert_allclose(theirs["scores"], ours["scores"], rtol=1e-5)
+
+
+def test_it_is_fine_tuned_with_the_dropouts_it_was_trained_with(imported, tmp_path):
+    (tmp_path / "text").write_text("the dog\nthe the dog\n")
+    text = {"train_source": str(tmp_path / "text"), "train_target": str(tmp_path / "text")}
+    train.train(RunConfig(init_from=str(imported), model_dir=str(tmp_path / "tuned"), train_steps=2, batch_tokens=50, **text))
+    tuned = ModelDirectory.open(tmp_path / "tuned")
+    assert tuned.tokenizer_kind == "subwords"
+    assert tuned.read_config()["architecture"]["activation_dropout"] == 0.25
+    assert tuned.read_run()["warmup_steps"] == 8000
+    before = ModelDirectory.open(imported).load_model().get_weights()
+    after = tuned.load_model().get_weights()
+    assert any((ops.convert_to_numpy(a) != ops.convert_to_numpy(b)).any() for a, b in zip(after, before, strict=True))
+
+
+def test_command_line(tmp_path, capsys):
+    values = flags.FlagValues()
+    import_t2t.define_flags(values)
+    arguments = {
+        "checkpoint": prefix("relative_short_k"),
+        "hparams_set": "transformer_relative_tiny",
+        "hparams": SHORT_K,
+        "vocab_size": 37,
+        "model_dir": tmp_path / "model",
+    }
+    values(["import_t2t", *(f"--{name}={value}" for name, value in arguments.items())])
+    import_t2t.main(["import_t2t"], values)
+    assert f"The model is in {tmp_path / 'model'}." in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="trainer.import_t2t: Expected a --model_dir that holds no model yet"):
+        import_t2t.main(["import_t2t"], values)
+
+
+@pytest.mark.parametrize(
+    "others, message",
+    [
+        ({"hparams": f"{SMALL},max_relative_position=4"}, r"(?s)another shape: .*relative_positions_keys.*expected \[9, 6\], received \[7, 6\] \(look at .*max_relative_position"),
+        ({"hparams": SHORT_K + ",num_decoder_layers=1"}, "(?s)one too many: .*decoder/layer_1/.*num_hidden_layers"),
+        ({"hparams": SHORT_K + ",num_decoder_layers=3"}, "(?s)missing: .*decoder/layer_2/.*num_hidden_layers"),
+        ({"vocab_size": 38}, "(?s)symbol_modality_38_24/shared.*look at the vocabulary"),
+        ({"hparams_set": "transformer_tiny"}, "(?s)one too many: .*relative_positions_keys.*self_attention_type"),
+        ({"hparams_set": "transformer_relativ"}, "Expected an hparams set out of .*Did you mean 'transformer_relative'"),
+        ({"hparams": "ffn_layer=conv_hidden_relu"}, "Expected ffn_layer to be 'dense_relu_dense'"),
+        ({"vocab_size": None}, "Expected either --vocab or --vocab_size. Received: neither"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_named_and_nothing_is_written(others, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        import_case(tmp_path / "model", **others)
+    assert not (tmp_path / "model").exists()
+
+
+def test_no_checkpoint(tmp_path):
+    with pytest.raises(ValueError, match="Expected the prefix of a TF1 checkpoint.*Leave the ending out"):
+        read_checkpoint(prefix("relative_short_k") + ".index")
+    (tmp_path / "text.index").write_text("no checkpoint")
+    with pytest.raises(ValueError, match="Expected a whole TF1 checkpoint.*text'"):
+        read_checkpoint(str(tmp_path / "text"))
+
+
+def test_truncated_checkpoint(tmp_path):
+    for file in (RECORDED / "relative_short_k").glob("model.ckpt*"):
+        shutil.copy(file, tmp_path)
+    data = next(tmp_path.glob("*.data-*"))
+    data.write_bytes(data.read_bytes()[:-1000])
+    with pytest.raises(ValueError, match="Expected a whole TF1 checkpoint.*truncated"):
+        read_checkpoint(str(next(tmp_path.glob("*.index")).with_suffix("")))

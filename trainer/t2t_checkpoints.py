@@ -1,0 +1,124 @@
+"""tensor2tensor's TF1 checkpoints -> model directories, and back."""
+
+import os
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.t2t import config_from_hparams, load_t2t_weights, parse_hparams, t2t_weights
+from trainer.data.subwords import SubwordTokenizer
+from trainer.model_dir import ModelDirectory
+
+# tensor2tensor's name -> that of a setting of trainer.train.
+_TRAINING_SETTINGS = {
+    "batch_size": "batch_tokens",
+    "learning_rate_constant": "learning_rate",
+    "learning_rate_warmup_steps": "warmup_steps",
+    "label_smoothing": "label_smoothing",
+    "optimizer_adam_beta1": "adam_beta1",
+    "optimizer_adam_beta2": "adam_beta2",
+    "optimizer_adam_epsilon": "adam_epsilon",
+}
+
+
+def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
+    """All variables of a TF1 checkpoint.
+
+    Args:
+        prefix: the path without `.index` or `.data-00000-of-00001`.
+
+    Raises:
+        ValueError: if there is no checkpoint, or a damaged one.
+    """
+    if not tf.io.gfile.exists(f"{prefix}.index"):
+        hint = " Leave the ending out." if prefix.endswith((".index", ".meta")) or ".data-" in prefix else ""
+        raise ValueError(
+            f"Expected the prefix of a TF1 checkpoint, beside which PREFIX.index and PREFIX.data-... lie. "
+            f"Received: {prefix!r}, without {os.path.basename(prefix)}.index.{hint}"
+        )
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"Expected a whole TF1 checkpoint. Received: {prefix!r}, which can't be read: it is truncated, damaged or "
+            f"another kind of file ({error}). Copy it again from where it was trained."
+        ) from error
+
+
+def write_checkpoint(model: Transformer, prefix: str):
+    """Writes a Transformer's weights as a TF1 checkpoint with tensor2tensor's names, without optimizer slots.
+
+    Args:
+        model: the Transformer.
+        prefix: the path without `.index`.
+
+    Raises:
+        ValueError: for a model that tensor2tensor has no variables for.
+    """
+    arrays = {**t2t_weights(model), "global_step": np.array(0, "int64")}
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variables = [
+            tf.compat.v1.get_variable(name, initializer=array, use_resource=False) for name, array in arrays.items()
+        ]
+        session.run(tf.compat.v1.variables_initializer(variables))
+        tf.compat.v1.train.Saver(variables).save(session, prefix, write_meta_graph=False, write_state=False)
+
+
+def import_checkpoint(
+    prefix: str,
+    model_dir: str,
+    hparams_set: str,
+    hparams: str = "",
+    target_space_id: int = 0,
+    vocab: str | None = None,
+    vocab_size: int | None = None,
+) -> TransformerConfig:
+    """Reads a checkpoint into a new model directory. Nothing is written unless everything is right.
+
+    Args:
+        prefix: of the checkpoint.
+        model_dir: directory to make; may exist if it holds no model.
+        hparams_set: tensor2tensor's name, for instance "transformer_relative".
+        hparams: what was changed in it, `"key=value,key=value"`.
+        target_space_id: of the problem; 0 for plain text problems.
+        vocab: file of tensor2tensor's subword vocabulary.
+        vocab_size: instead of `vocab`, its size.
+
+    Returns:
+        The architecture.
+
+    Raises:
+        ValueError: for hparams that don't exist or can't be honoured, a checkpoint that isn't one or holds other variables
+            than the hparams describe, a vocabulary that isn't one, or a directory that holds a model.
+    """
+    if (vocab is None) == (vocab_size is None):
+        received = "neither" if vocab is None else "both"
+        raise ValueError(f"Expected either --vocab or --vocab_size. Received: {received}.")
+    values = parse_hparams(hparams_set, hparams)
+    tokenizer = None if vocab is None else SubwordTokenizer.from_file(vocab)
+    size = vocab_size if tokenizer is None else tokenizer.vocab_size
+    config = config_from_hparams(values, size, target_space_id)
+    existing = ModelDirectory(model_dir)
+    if existing.is_configured:
+        raise ValueError(
+            f"Expected a --model_dir that holds no model yet. Received: {model_dir}, which has a {existing.config_file.name}."
+        )
+    keras.utils.set_random_seed(0)
+    model = Transformer(config)
+    load_t2t_weights(model, read_checkpoint(prefix), values["symbol_modality_num_shards"])
+    _write(ModelDirectory.create(model_dir), model, tokenizer, values)
+    return config
+
+
+def _write(directory, model, tokenizer, hparams):
+    directory.save_model(model)
+    training = {ours: hparams[theirs] for theirs, ours in _TRAINING_SETTINGS.items()}
+    directory.write_run({**training, "t2t_hparams": hparams})
+    kind = "none" if tokenizer is None else "subwords"
+    if tokenizer is not None:
+        tokenizer.save(directory.vocabulary_file(kind))
+    # Last: with it the directory counts as a model's.
+    directory.write_config(model.config.to_dict(), tokenizer=kind)
