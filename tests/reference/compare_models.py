@@ -1,21 +1,14 @@
 """This project's Transformer beside what tensor2tensor's computed from the same checkpoint (models/)."""
 
-import functools
-import json
-import pathlib
-
 import numpy as np
 import tensorflow as tf
 
 from measurement import Measurement, relative_error
-from t2t_relpos.decoding import beam_search, greedy_search
-from t2t_relpos.models import Transformer
-from t2t_relpos.t2t import config_from_hparams, load_t2t_weights, parse_hparams, t2t_weights
+from recorded_model import NAMES, recorded_model
+from t2t_relpos.t2t import t2t_weights
 from t2t_relpos.t2t.names import embedding_names, t2t_names
 from trainer.training.losses import token_cross_entropy
 
-FOLDER = pathlib.Path(__file__).parent / "models"
-NAMES = sorted(path.parent.name for path in FOLDER.glob("*/model.json"))
 LABEL_SMOOTHING = 0.1
 EOS_ID = 1
 # t2t's score of a beam that there is none of.
@@ -37,96 +30,8 @@ LIMITS = {
 }
 
 
-class RecordedModel:
-    """A recorded model, and ours with its weights.
-
-    Attributes:
-        settings: the dict of model.json.
-        arrays: the checkpoint, name -> array, optimizer slots included.
-        model: a `Transformer` with those weights.
-    """
-
-    def __init__(self, name):
-        self.name = name
-        self.folder = FOLDER / name
-        self.settings = json.loads((self.folder / "model.json").read_text())
-        reader = tf.train.load_checkpoint(str(self.folder / self.settings["checkpoint"]))
-        self.arrays = {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()}
-        self.model = Transformer(self.config())
-        load_t2t_weights(self.model, self.arrays)
-
-    def hparams(self):
-        """What parse_hparams makes of the set and the changes in it."""
-        changes = self.settings["overrides"].items()
-        return parse_hparams(
-            self.settings["hparams_set"], ",".join(f"{key}={value}" for key, value in changes)
-        )
-
-    def config(self):
-        settings = self.settings
-        return config_from_hparams(
-            self.hparams(), settings["vocab_size"], settings["target_space_id"]
-        )
-
-    def recorded(self, file):
-        with np.load(self.folder / f"{file}.npz", allow_pickle=False) as arrays:
-            return dict(arrays)
-
-    def measured(self, quantity, error, count):
-        return Measurement(self.name, quantity, float(error), LIMITS[quantity], int(count))
-
-    def search(self, inputs, max_length, kind, limits=None):
-        """(ids `[B, n, L]`, scores `[B, n]`) of a search.
-
-        Args:
-            inputs: source ids `[B, S]`.
-            max_length: most steps.
-            kind: a key of SEARCHES.
-            limits: most ids of each sentence, for kind "default".
-        """
-        limits = np.zeros(len(inputs)) if limits is None else limits
-        tensors = (tf.constant(x, tf.int32) for x in (inputs, max_length, limits))
-        ids, scores, _ = self._search_graph(kind)(*tensors)
-        return ids.numpy(), scores.numpy()
-
-    @functools.cache
-    def _search_graph(self, kind):
-        search = SEARCHES[kind]
-
-        # One graph for all sizes: tracing takes longer than all searches.
-        sizes = [tf.TensorSpec([None] * rank, tf.int32) for rank in (2, 0, 1)]
-
-        @tf.function(input_signature=sizes, autograph=False)
-        def graph(inputs, max_length, limits):
-            state = self.model.encode(inputs, max_length)
-            return search(self, state, tf.shape(inputs)[0], max_length, limits)
-
-        return graph
-
-
-def _beam(case, state, batch_size, max_length, **arguments):
-    return beam_search(
-        case.model.step,
-        state,
-        batch_size,
-        max_length,
-        case.settings["beam_size"],
-        case.settings["alpha"],
-        **arguments,
-    )
-
-
-SEARCHES = {
-    "greedy": lambda case, *sizes: greedy_search(case.model.step, *sizes[:3]),
-    "best": lambda *sizes: _beam(*sizes[:4], t2t_exact=True),
-    "beam": lambda *sizes: _beam(*sizes[:4], num_results=sizes[0].settings["beam_size"], t2t_exact=True),
-    "default": lambda *sizes: _beam(*sizes[:4], length_limit=sizes[4]),
-}
-
-
-@functools.cache
-def recorded_model(name):
-    return RecordedModel(name)
+def measured(case, quantity, error, count):
+    return Measurement(case.name, quantity, float(error), LIMITS[quantity], int(count))
 
 
 def loss_of(logits, targets, label_smoothing):
@@ -145,13 +50,13 @@ def compare_forward(case):
         ("logits, real positions", record["targets"] != 0),
         ("logits, padding", record["targets"] == 0),
     ):
-        yield case.measured(quantity, errors[where].max(), errors[where].size)
+        yield measured(case, quantity, errors[where].max(), errors[where].size)
     for quantity, key, smoothing in (
         ("loss", "loss", LABEL_SMOOTHING),
         ("loss without smoothing", "eval_loss", 0.0),
     ):
         error = abs(float(loss_of(logits, targets, smoothing)) - float(record[key]))
-        yield case.measured(quantity, error, 1)
+        yield measured(case, quantity, error, 1)
 
 
 def compare_gradients(case):
@@ -177,7 +82,7 @@ def compare_gradients(case):
         relative_error(tf.convert_to_tensor(gradient), expected[name])
         for name, gradient in gradients.items()
     ]
-    yield case.measured("gradients", max(errors), len(errors))
+    yield measured(case, "gradients", max(errors), len(errors))
 
 
 def searches(case, kind):
@@ -209,8 +114,8 @@ def compare_beams(case):
             if (exists != (scores > NO_BEAM / 2)).any():
                 raise ValueError(f"{case.name} {key}: other beams are missing than in tensor2tensor.")
             errors.append(np.abs(scores - expected_scores)[exists].max())
-    yield case.measured("beam ids", unlike, sentences)
-    yield case.measured("beam scores", max(errors), sentences)
+    yield measured(case, "beam ids", unlike, sentences)
+    yield measured(case, "beam scores", max(errors), sentences)
 
 
 def until_eos(ids):
@@ -231,9 +136,9 @@ def compare_greedy(case):
         sentences += len(ids)
         if f"{key}_scores" in record:
             errors.append(np.abs(scores[:, 0] - record[f"{key}_scores"]).max())
-    yield case.measured("greedy ids", unlike, sentences)
+    yield measured(case, "greedy ids", unlike, sentences)
     if errors:
-        yield case.measured("greedy scores", max(errors), sentences)
+        yield measured(case, "greedy scores", max(errors), sentences)
 
 
 def compare_batches(case):
@@ -249,8 +154,8 @@ def compare_batches(case):
             padded = np.pad(ids[0], [(0, 0), (0, limits.max() - limits[row])])
             unlike += (padded != together[0][row]).any()
             errors.append(np.abs(scores[0] - together[1][row]).max())
-    yield case.measured("ids alone and in a batch", unlike, len(errors))
-    yield case.measured("scores alone and in a batch", max(errors), len(errors))
+    yield measured(case, "ids alone and in a batch", unlike, len(errors))
+    yield measured(case, "scores alone and in a batch", max(errors), len(errors))
 
 
 def compare_weights(case):
@@ -260,7 +165,7 @@ def compare_weights(case):
         array.dtype != case.arrays[name].dtype or array.tobytes() != case.arrays[name].tobytes()
         for name, array in given.items()
     )
-    yield case.measured("weights given back", unlike, len(given))
+    yield measured(case, "weights given back", unlike, len(given))
 
 
 COMPARISONS = (

@@ -17,9 +17,14 @@ def compare(import_reference):
     return import_reference("compare_models")
 
 
+@pytest.fixture(scope="module")
+def models(import_reference):
+    return import_reference("recorded_model")
+
+
 @pytest.fixture
-def case(compare, name):
-    return compare.recorded_model(name)
+def case(models, name):
+    return models.recorded_model(name)
 
 
 def assert_holds(measurements, quantities):
@@ -93,14 +98,14 @@ def test_checkpoint_comes_back(compare, case):
     assert next(compare.compare_weights(case)).count == weights
 
 
-def test_slots_and_average_are_among_the_checkpoints(compare):
+def test_slots_and_average_are_among_the_checkpoints(models):
     for name in ("relative_adam_slots", "relative_averaged"):
-        assert any(key.endswith("/Adam_1") for key in compare.recorded_model(name).arrays)
-    assert compare.recorded_model("relative_averaged").arrays["global_step"] == 0
+        assert any(key.endswith("/Adam_1") for key in models.recorded_model(name).arrays)
+    assert models.recorded_model("relative_averaged").arrays["global_step"] == 0
 
 
-def test_a_wrong_weight_is_noticed(compare):
-    case = compare.RecordedModel("relative_short_k")
+def test_a_wrong_weight_is_noticed(compare, models):
+    case = models.RecordedModel("relative_short_k")
     table = case.model.decoder_layers[1].self_attention.value_embedding.table
     table.assign(np.array(table.value) * 1.01)
     for measurements in (

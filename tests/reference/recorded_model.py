@@ -1,0 +1,104 @@
+"""A model that tensor2tensor recorded (models/NAME), and this project's with its weights."""
+
+import functools
+import json
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+
+from t2t_relpos.decoding import beam_search, greedy_search
+from t2t_relpos.models import Transformer
+from t2t_relpos.t2t import config_from_hparams, load_t2t_weights, parse_hparams
+
+FOLDER = pathlib.Path(__file__).parent / "models"
+NAMES = sorted(path.parent.name for path in FOLDER.glob("*/model.json"))
+
+
+class RecordedModel:
+    """A recorded model, and ours with its weights.
+
+    Attributes:
+        settings: the dict of model.json.
+        arrays: the checkpoint, name -> array, optimizer slots included.
+        model: a `Transformer` with those weights.
+    """
+
+    def __init__(self, name):
+        self.name = name
+        self.folder = FOLDER / name
+        self.settings = json.loads((self.folder / "model.json").read_text())
+        reader = tf.train.load_checkpoint(str(self.folder / self.settings["checkpoint"]))
+        self.arrays = {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()}
+        self.model = Transformer(self.config())
+        load_t2t_weights(self.model, self.arrays)
+
+    def hparams(self):
+        """What parse_hparams makes of the set and the changes in it."""
+        changes = self.settings["overrides"].items()
+        return parse_hparams(
+            self.settings["hparams_set"], ",".join(f"{key}={value}" for key, value in changes)
+        )
+
+    def config(self):
+        settings = self.settings
+        return config_from_hparams(
+            self.hparams(), settings["vocab_size"], settings["target_space_id"]
+        )
+
+    def recorded(self, file):
+        with np.load(self.folder / f"{file}.npz", allow_pickle=False) as arrays:
+            return dict(arrays)
+
+    def search(self, inputs, max_length, kind, limits=None):
+        """(ids `[B, n, L]`, scores `[B, n]`) of a search.
+
+        Args:
+            inputs: source ids `[B, S]`.
+            max_length: most steps.
+            kind: a key of SEARCHES.
+            limits: most ids of each sentence, for kind "default".
+        """
+        limits = np.zeros(len(inputs)) if limits is None else limits
+        tensors = (tf.constant(x, tf.int32) for x in (inputs, max_length, limits))
+        ids, scores, _ = self._search_graph(kind)(*tensors)
+        return ids.numpy(), scores.numpy()
+
+    @functools.cache
+    def _search_graph(self, kind):
+        search = SEARCHES[kind]
+
+        # One graph for all sizes: tracing takes longer than all searches.
+        sizes = [tf.TensorSpec([None] * rank, tf.int32) for rank in (2, 0, 1)]
+
+        @tf.function(input_signature=sizes, autograph=False)
+        def graph(inputs, max_length, limits):
+            state = self.model.encode(inputs, max_length)
+            return search(self, state, tf.shape(inputs)[0], max_length, limits)
+
+        return graph
+
+
+def _beam(case, state, batch_size, max_length, **arguments):
+    return beam_search(
+        case.model.step,
+        state,
+        batch_size,
+        max_length,
+        case.settings["beam_size"],
+        case.settings["alpha"],
+        **arguments,
+    )
+
+
+SEARCHES = {
+    "greedy": lambda case, *sizes: greedy_search(case.model.step, *sizes[:3]),
+    "best": lambda *sizes: _beam(*sizes[:4], t2t_exact=True),
+    "beam": lambda *sizes: _beam(*sizes[:4], num_results=sizes[0].settings["beam_size"], t2t_exact=True),
+    "default": lambda *sizes: _beam(*sizes[:4], length_limit=sizes[4]),
+}
+
+
+@functools.cache
+def recorded_model(name):
+    return RecordedModel(name)
