@@ -102,3 +102,6 @@ def exported(exported_dir):
 def loaded(exported_dir):
     """The exported model as TensorFlow loads it."""
     return tf.saved_model.load(str(exported_dir / "1"))
+
+# Programs for processes of their own; importing them adds presets.
+collect_ignore = ["train_small.py", "training/two_replicas.py"]
