@@ -1,0 +1,103 @@
+"""Writes docs/parity.md: every compared quantity with its largest error.
+
+    python tests/reference/compare.py > docs/parity.md
+
+Exits with 1 if an error is above its limit.
+"""
+
+import os
+import pathlib
+import string
+import sys
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import compare_attention
+import compare_models
+
+TEMPLATE = pathlib.Path(__file__).parent / "parity_template.md"
+DECODING = (
+    "beam ids",
+    "beam scores",
+    "greedy ids",
+    "greedy scores",
+    "ids alone and in a batch",
+    "scores alone and in a batch",
+)
+FORWARD = tuple(name for name in compare_models.LIMITS if name not in DECODING)
+COUNTED = ("beam ids", "greedy ids", "ids alone and in a batch", "weights given back")
+
+
+def table(head, rows):
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cell(measurement):
+    if measurement is None:
+        return "–"
+    if measurement.quantity in COUNTED:
+        return f"{measurement.error:.0f} of {measurement.count}"
+    count = f" ({measurement.count})" if measurement.quantity == "gradients" else ""
+    return f"{measurement.error:.1e}{count}"
+
+
+def model_table(measurements, quantities):
+    found = {(m.case, m.quantity): m for m in measurements}
+    limits = ["*largest allowed*", *(f"{compare_models.LIMITS[q]:.0e}" for q in quantities)]
+    limits = [text.replace("0e+00", "0") for text in limits]
+    rows = [
+        [f"`{case}`", *(cell(found.get((case, quantity))) for quantity in quantities)]
+        for case in sorted({m.case for m in measurements})
+    ]
+    return table(["model", *quantities], [limits, *rows])
+
+
+def attention_rows(measured):
+    """`measured`: (family, dtype, measurements) of each."""
+    for family, dtype, measurements in measured:
+        row = [f"`{family.theirs}`", f"`{family.ours}`", dtype]
+        row.append(str(len({m.case for m in measurements})))
+        for is_gradient in (False, True):
+            chosen = [m for m in measurements if m.quantity.startswith("gradient") == is_gradient]
+            worst = max(chosen, key=lambda m: m.error)
+            row.append(f"{worst.error:.1e} (≤ {worst.limit:.0e})")
+        yield row
+
+
+def measure_attention():
+    for family in compare_attention.FAMILIES:
+        for dtype in compare_attention.DTYPES:
+            paths = family.paths(dtype)
+            measurements = [m for path in paths for m in compare_attention.compare(family, path)]
+            yield family, dtype, measurements
+
+
+def main():
+    models = list(compare_models.measurements())
+    attention = list(measure_attention())
+    template = string.Template(TEMPLATE.read_text())
+    versions = (f"Keras {keras.__version__}", f"TensorFlow {tf.__version__}", f"NumPy {np.__version__}")
+    head = ["tensor2tensor", "here", "dtype", "cases", "output (limit)", "gradients (limit)"]
+    page = template.substitute(
+        versions=", ".join(versions),
+        forward=model_table(models, FORWARD),
+        decoding=model_table(models, DECODING),
+        attention=table(head, attention_rows(attention)),
+    )
+    print(page.rstrip())
+    above = [m for m in models if not m.holds]
+    above += [m for *_, measurements in attention for m in measurements if not m.holds]
+    for measurement in above:
+        print(f"above its limit: {measurement}", file=sys.stderr)
+    return 1 if above else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

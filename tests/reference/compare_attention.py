@@ -1,0 +1,124 @@
+"""This project's attention beside what tensor2tensor's functions computed from the same tensors (attention/)."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from measurement import Measurement, relative_error
+from t2t_relpos.attention import reference
+from t2t_relpos.attention.attend import attend
+
+FOLDER = pathlib.Path(__file__).parent / "attention"
+LIMITS = {"float32": 1e-6, "float64": 1e-12}
+# Gradients through a nearly saturated softmax are differences of larger numbers.
+GRADIENT_LIMITS = {"float32": 1e-5, "float64": 1e-12}
+DTYPES = tuple(LIMITS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Recordings of one function of tensor2tensor, and what computes the same here.
+
+    Attributes:
+        theirs: the function's name.
+        ours: the name of ours.
+        prefix: of its files.
+        compute: `compute(record, tensors) -> output`.
+        leaves_out: part of the names of files that ours deliberately does
+            not follow.
+    """
+
+    theirs: str
+    ours: str
+    prefix: str
+    compute: Callable
+    leaves_out: str | None = None
+
+    def paths(self, dtype="*"):
+        paths = sorted(FOLDER.glob(f"{self.prefix}_*_{dtype}.npz"))
+        return [p for p in paths if not self.leaves_out or self.leaves_out not in p.stem]
+
+
+def load(path):
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def compare(family, path):
+    """The output and the gradient with respect to every input."""
+    record = load(path)
+    dtype = str(record["output"].dtype)
+    prefix = "gradient_"
+    names = [name.removeprefix(prefix) for name in record if name.startswith(prefix)]
+    tensors = {name: tf.constant(record[name]) for name in names}
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        output = family.compute(record, tensors)
+        loss = tf.reduce_sum(output * record["cotangent"])
+    error = relative_error(output, record["output"])
+    yield Measurement(path.stem, "output", error, LIMITS[dtype], record["output"].size)
+    gradients = tape.gradient(loss, tensors, unconnected_gradients="zero")
+    for name, gradient in gradients.items():
+        expected = record[prefix + name]
+        error = relative_error(tf.convert_to_tensor(gradient), expected)
+        limit = GRADIENT_LIMITS[dtype]
+        yield Measurement(path.stem, f"gradient of {name}", error, limit, expected.size)
+
+
+def _port(record, tensors):
+    return reference.dot_product_attention_relative(
+        **tensors,
+        bias=record.get("bias"),
+        max_relative_position=int(record["max_relative_position"]),
+        cache=bool(record["cache"]),
+        allow_memory=bool(record["allow_memory"]),
+    )
+
+
+def _attend(record, tensors):
+    mask = record["bias"] == 0 if "bias" in record else None
+    output, _ = attend(*(tensors[n] for n in ATTENTION_INPUTS), mask=mask)
+    return output
+
+
+def _inner(record, tensors):
+    return reference.relative_attention_inner(**tensors, transpose=bool(record["transpose"]))
+
+
+def _embeddings(record, tensors):
+    *lengths, max_relative_position, cache = record["arguments"].tolist()
+    return reference.relative_position_embeddings(
+        tensors["table"], *lengths, max_relative_position, cache=bool(cache)
+    )
+
+
+ATTENTION_INPUTS = ("q", "k", "v", "key_embeddings", "value_embeddings")
+
+FAMILIES = (
+    Family(
+        "_generate_relative_positions_embeddings",
+        "reference.relative_position_embeddings",
+        "embeddings",
+        _embeddings,
+    ),
+    Family(
+        "_relative_attention_inner", "reference.relative_attention_inner", "inner", _inner
+    ),
+    Family(
+        "dot_product_attention_relative",
+        "reference.dot_product_attention_relative",
+        "attention",
+        _port,
+    ),
+    Family(
+        "dot_product_attention_relative",
+        "attend",
+        "attention",
+        _attend,
+        # A query without keys gets zeros here, the mean of all values there.
+        leaves_out="all_keys_padded",
+    ),
+)

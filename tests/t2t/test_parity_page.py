@@ -1,0 +1,48 @@
+"""docs/parity.md tells of everything that is compared."""
+
+import pathlib
+
+import pytest
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "parity.md"
+AGAIN = "make it again: .venv/bin/python tests/reference/compare.py > docs/parity.md"
+
+
+@pytest.fixture(scope="module")
+def compare(import_reference):
+    return import_reference("compare")
+
+
+def test_page_has_the_text_of_its_template(compare):
+    page = PAGE.read_text()
+    for paragraph in compare.TEMPLATE.read_text().split("\n\n"):
+        if "$" not in paragraph:
+            assert paragraph.strip() in page, AGAIN
+
+
+def test_page_has_a_row_for_everything(compare):
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    for name in compare.compare_models.NAMES:
+        assert sum(row.startswith(f"| `{name}` |") for row in rows) == 2, AGAIN
+    for family in compare.compare_attention.FAMILIES:
+        for dtype in compare.compare_attention.DTYPES:
+            start = f"| `{family.theirs}` | `{family.ours}` | {dtype} | {len(family.paths(dtype))} |"
+            assert sum(row.startswith(start) for row in rows) == 1, AGAIN
+
+
+def test_tables(compare):
+    Measurement = compare.compare_models.Measurement
+    measurements = [
+        Measurement("learned", "loss", 2e-7, 1e-6, 1),
+        Measurement("learned", "gradients", 3e-5, 1e-4, 68),
+        Measurement("learned", "beam ids", 2.0, 0, 100),
+    ]
+    assert compare.model_table(measurements, ["loss", "gradients", "beam ids", "greedy ids"]) == (
+        "| model | loss | gradients | beam ids | greedy ids |\n"
+        "| --- | --- | --- | --- | --- |\n"
+        "| *largest allowed* | 1e-06 | 1e-04 | 0 | 0 |\n"
+        "| `learned` | 2.0e-07 | 3.0e-05 (68) | 2 of 100 | – |"
+    )
+    assert [m.holds for m in measurements] == [True, True, False]
+    assert not Measurement("learned", "loss", float("nan"), 1e-6, 1).holds
+    assert not Measurement("learned", "loss", 0.0, 1e-6, 0).holds
