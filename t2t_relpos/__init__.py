@@ -6,6 +6,7 @@ from t2t_relpos.attention import (
     relative_positions_matrix,
 )
 from t2t_relpos.layers import (
+    RelationMultiHeadAttention,
     RelativeMultiHeadAttention,
     RelativePositionEmbedding,
     TransformerDecoder,

@@ -3,6 +3,7 @@
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.labels import key_positions, relative_labels
 from t2t_relpos.attention.masks import (
+    attention_mask_of,
     causal_mask,
     combine_masks,
     key_padding_mask,

@@ -61,6 +61,40 @@ def combine_masks(*masks):
     return combined
 
 
+def attention_mask_of(
+    length_q,
+    length_k,
+    query_mask=None,
+    key_masks=(),
+    attention_mask=None,
+    causal=False,
+    window=None,
+    query_offset=None,
+):
+    """All that hides keys from queries in one mask, or None if nothing does.
+
+    Args:
+        length_q: number of queries T.
+        length_k: number of keys S.
+        query_mask: bool `[B, T]`; a query that does not exist attends to nothing.
+        key_masks: bool `[B, S]` each, or None; keys that exist.
+        attention_mask: bool `[T, S]`, `[B, T, S]` or `[B, N, T, S]`.
+        causal: whether keys after a query are hidden.
+        window: see `window_mask`.
+        query_offset: key position of query 0; default `S - T`.
+
+    Returns:
+        bool that broadcasts to `[B, N, T, S]`, True = attend.
+    """
+    return combine_masks(
+        None if query_mask is None else ops.expand_dims(query_mask, -1),
+        *(None if mask is None else key_padding_mask(mask) for mask in key_masks),
+        attention_mask,
+        causal_mask(length_q, length_k, query_offset) if causal else None,
+        None if window is None else window_mask(length_q, length_k, window, query_offset),
+    )
+
+
 def masked_softmax(scores, mask=None):
     """Softmax over the last axis, of the entries that may be attended to.
 

@@ -5,6 +5,7 @@ from t2t_relpos.layers.position_encodings import (
     LearnedPositionEmbedding,
     SinusoidalPositionEncoding,
 )
+from t2t_relpos.layers.relation_multi_head_attention import RelationMultiHeadAttention
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 from t2t_relpos.layers.relative_position_embedding import RelativePositionEmbedding
 from t2t_relpos.layers.residual import Residual

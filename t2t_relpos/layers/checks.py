@@ -36,19 +36,51 @@ def token_ids(ids, vocab_size):
     rule holds (TensorFlow on CPU raises, elsewhere such ids read as zeros or
     as the nearest row).
     """
-    dtype = keras.backend.standardize_dtype(ids.dtype)
-    if "int" not in dtype:
-        raise ValueError(
-            f"Expected token ids of an integer dtype. Received: dtype {dtype}. "
-            "Cast them with keras.ops.cast(ids, 'int32')."
-        )
-    try:
-        values = keras.ops.convert_to_numpy(ids)
-    except (TypeError, ValueError, NotImplementedError):  # a symbol in a trace
-        return
-    if values.size and not 0 <= values.min() <= values.max() < vocab_size:
+    _integers("token ids", ids)
+    low, high = _range(ids)
+    if low is not None and not 0 <= low <= high < vocab_size:
         raise ValueError(
             f"Expected token ids in [0, {vocab_size}), the vocabulary of the model. Received: "
-            f"ids from {values.min()} to {values.max()}. Was another tokenizer used than the "
-            "one that the model was built for?"
+            f"ids from {low} to {high}. Was another tokenizer used than the one that the model "
+            "was built for?"
         )
+
+
+def relation_labels(labels, num_labels, query_shape, key_shape):
+    """Raises if labels are not integers, don't fit `[B, T, S]`, or, where values are at hand, are out of range."""
+    _integers("relations", labels)
+    expected = (query_shape[0], query_shape[1], key_shape[1])
+    shape = tuple(labels.shape)
+    fits = len(shape) in (2, 3) and all(
+        got in (want, None) or want is None or (i == 0 and len(shape) == 3 and got == 1)
+        for i, (got, want) in enumerate(zip(shape, expected[-len(shape) :]))
+    )
+    if not fits:
+        raise ValueError(
+            "Expected `relations` of shape [B, T, S] or [T, S], a label for every pair of a query "
+            f"and a key: {expected} or {expected[1:]}. Received: shape {shape}."
+        )
+    low, high = _range(labels)
+    if low is not None and not -1 <= low <= high < num_labels:
+        raise ValueError(
+            f"Expected labels in [0, {num_labels}), or -1 for no edge. "
+            f"Received: labels from {low} to {high}."
+        )
+
+
+def _integers(name, values):
+    dtype = keras.backend.standardize_dtype(values.dtype)
+    if "int" not in dtype:
+        raise ValueError(
+            f"Expected {name} of an integer dtype. Received: dtype {dtype}. "
+            "Cast them with keras.ops.cast(..., 'int32')."
+        )
+
+
+def _range(values):
+    """Smallest and largest value; (None, None) where there is none or values can't be read."""
+    try:
+        values = keras.ops.convert_to_numpy(values)
+    except (TypeError, ValueError, NotImplementedError):  # a symbol in a trace
+        return None, None
+    return (values.min(), values.max()) if values.size else (None, None)

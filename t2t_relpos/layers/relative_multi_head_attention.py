@@ -4,12 +4,7 @@ import keras
 from keras import ops
 
 from t2t_relpos.attention.attend import attend
-from t2t_relpos.attention.masks import (
-    causal_mask,
-    combine_masks,
-    key_padding_mask,
-    window_mask,
-)
+from t2t_relpos.attention.masks import attention_mask_of, key_padding_mask
 from t2t_relpos.layers import checks
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
 from t2t_relpos.layers.relative_position_embedding import RelativePositionEmbedding
@@ -156,15 +151,15 @@ class RelativeMultiHeadAttention(MultiHeadBase):
         query_offset=None,
     ):
         key = value if key is None else key
-        length_q, length_k = ops.shape(query)[1], ops.shape(key)[1]
-        window = self.sliding_window
-        mask = combine_masks(
-            None if query_mask is None else ops.expand_dims(query_mask, -1),
-            None if key_mask is None else key_padding_mask(key_mask),
-            None if value_mask is None else key_padding_mask(value_mask),
-            attention_mask,
-            causal_mask(length_q, length_k, query_offset) if use_causal_mask else None,
-            window_mask(length_q, length_k, window, query_offset) if window else None,
+        mask = attention_mask_of(
+            ops.shape(query)[1],
+            ops.shape(key)[1],
+            query_mask=query_mask,
+            key_masks=(key_mask, value_mask),
+            attention_mask=attention_mask,
+            causal=use_causal_mask,
+            window=self.sliding_window,
+            query_offset=query_offset,
         )
         outputs, weights = self._attend(
             self.project_query(query),

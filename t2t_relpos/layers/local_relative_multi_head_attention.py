@@ -1,0 +1,131 @@
+"""Causal self-attention within reach of two blocks."""
+
+import keras
+from keras import ops
+
+from t2t_relpos.attention.local import attend_local
+from t2t_relpos.layers import checks
+from t2t_relpos.layers.multi_head_base import MultiHeadBase
+from t2t_relpos.layers.variant_tables import add_table
+
+
+@keras.saving.register_keras_serializable(package="t2t_relpos")
+class LocalRelativeMultiHeadAttention(MultiHeadBase):
+    """Causal multi-head self-attention to a query's own block and the one before it.
+
+    The sequence is cut into blocks of `block_length`. A query sees the keys
+    that are not after it, in its block and in the previous one; for each
+    distance there is a learned vector. Time and memory grow with the length,
+    not with its square.
+
+    As in tensor2tensor, the tables have `4 * block_length` rows, of which
+    distances reach half, and the value table has no effect on queries of the
+    first block, nor on any of a sequence shorter than two blocks.
+
+    Args:
+        num_heads: N, number of attention heads.
+        key_dim: H, size of a head for queries and keys.
+        block_length: length of a block.
+        use_value_table: whether values have relative vectors too.
+        share_heads: True: all heads share a table; False: a table for every
+            head (t2t's default).
+        table_initializer: of the tables. Default `None`: normal of standard
+            deviation `H ** -0.5`, as in t2t.
+        **kwargs: `value_dim`, `dropout`, `use_bias`, `output_shape`,
+            initializers, regularizers, constraints, `use_gate` and `seed` as in
+            `RelativeMultiHeadAttention`; `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        query: `[B, T, D]`.
+        value: `[B, T, D]`: self-attention, of the same length.
+        key: `[B, T, D]`; default `value`.
+        query_mask, value_mask, key_mask: bool `[B, T]`, True = a real position.
+            A masked query gets zeros before the output projection.
+        training: whether dropout is on.
+
+    Returns:
+        outputs `[B, T, D]`.
+
+    Raises:
+        ValueError: an argument that is out of range, or different lengths.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from t2t_relpos.layers import LocalRelativeMultiHeadAttention
+    >>> attention = LocalRelativeMultiHeadAttention(2, 4, block_length=3)
+    >>> x = np.random.default_rng(0).normal(size=(3, 11, 8)).astype("float32")
+    >>> attention(x, x).shape
+    TensorShape([3, 11, 8])
+
+    Reference: t2t `masked_relative_local_attention_1d`.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        block_length=128,
+        *,
+        use_value_table=False,
+        share_heads=False,
+        table_initializer=None,
+        **kwargs,
+    ):
+        super().__init__(num_heads, key_dim, **kwargs)
+        self.block_length = checks.positive_int("block_length", block_length)
+        self.use_value_table = use_value_table
+        self.share_heads = share_heads
+        self.table_initializer = keras.initializers.get(table_initializer)
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        super().build(query_shape, value_shape, key_shape)
+        if query_shape[1] != value_shape[1] and None not in (query_shape[1], value_shape[1]):
+            raise ValueError(
+                "Expected `query` and `value` of the same length: this is self-attention. "
+                f"Received: query shape {tuple(query_shape)}, value shape {tuple(value_shape)}."
+            )
+        rows = 4 * self.block_length
+        self.key_embedding = add_table(self, "key_embedding", rows, self.key_dim)
+        self.value_embedding = None
+        if self.use_value_table:
+            self.value_embedding = add_table(self, "value_embedding", rows, self.value_dim)
+
+    def call(
+        self,
+        query,
+        value,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        training=None,
+    ):
+        key = value if key is None else key
+        tables = (self.key_embedding, self.value_embedding)
+        outputs = attend_local(
+            self.project_query(query),
+            self.project_key(key),
+            self.project_value(value),
+            *(None if table is None else ops.convert_to_tensor(table) for table in tables),
+            block_length=self.block_length,
+            key_mask=_both(key_mask, value_mask),
+            dropout=lambda x: self.dropout_layer(x, training=training),
+        )
+        if query_mask is not None:
+            outputs = outputs * ops.cast(query_mask, outputs.dtype)[:, None, :, None]
+        return self.project_output(outputs, query)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "block_length": self.block_length,
+            "use_value_table": self.use_value_table,
+            "share_heads": self.share_heads,
+            "table_initializer": keras.initializers.serialize(self.table_initializer),
+        }
+
+
+def _both(mask, other):
+    masks = [ops.cast(m, "bool") for m in (mask, other) if m is not None]
+    return ops.logical_and(*masks) if len(masks) == 2 else (masks or [None])[0]

@@ -1,0 +1,211 @@
+"""Multi-head attention over a labelled, directed, fully connected graph."""
+
+import keras
+from keras import ops
+
+from t2t_relpos.attention.labelled import label_index, labelled_scores, labelled_values
+from t2t_relpos.attention.masks import attention_mask_of, masked_softmax
+from t2t_relpos.layers import checks
+from t2t_relpos.layers.multi_head_base import MultiHeadBase
+
+
+@keras.saving.register_keras_serializable(package="t2t_relpos")
+class RelationMultiHeadAttention(MultiHeadBase):
+    """Attention that knows the kind of edge between any two positions.
+
+    Shaw et al. (2018, section 3.1) attend over a graph whose edge from `i` to
+    `j` has two vectors: one adds to the key in the score, the other to the
+    value in the output. Relative positions are the case in which an edge's
+    label is `clip(j - i, -K, K) + K`; here the labels are given.
+
+    Memory grows as B·N·T·(S + R), forward and backward: neither a
+    `[T, S, depth]` nor a `[T, S, R]` tensor is made for labels.
+
+    Args:
+        num_heads: N, number of attention heads.
+        key_dim: H, size of a head for queries and keys.
+        num_relations: R, number of labels; a tuple for several channels, whose
+            vectors add. `None` if only dense edge vectors are given.
+        use_key_table: whether edges act on scores.
+        use_value_table: whether edges act on outputs.
+        share_heads: True: all heads share a table; False: each has its own.
+        table_initializer: of the tables.
+        **kwargs: those of keras.layers.MultiHeadAttention that
+            `RelativeMultiHeadAttention` has, and of `keras.layers.Layer`.
+
+    Call arguments:
+        query: `[B, T, D]`.
+        value: `[B, S, D]`.
+        key: `[B, S, D]`; default `value`.
+        relations: int labels `[B, T, S]` or `[T, S]`; with several channels a
+            tuple or list of them. A label outside of `[0, R)`, by custom -1, is
+            "no edge": nothing is added. In eager calls labels of R or more and
+            below -1 raise; in a compiled graph they are "no edge" too.
+        key_edges: dense edge vectors `[B, T, S, key_dim]` for scores, added to
+            those of labels.
+        value_edges: dense edge vectors `[B, T, S, value_dim]` for outputs.
+        query_mask, value_mask, key_mask, attention_mask,
+        return_attention_scores, training, use_causal_mask: as in
+            `RelativeMultiHeadAttention`. "No edge" does not hide a key; a mask
+            does.
+
+    Returns:
+        outputs `[B, T, D]`, and on request scores `[B, N, T, S]`: the weights
+        after softmax, before dropout.
+
+    Raises:
+        ValueError: relations missing, of a float dtype, of a wrong rank, shape
+            or number of channels, or, in eager calls, out of range.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from t2t_relpos.layers import RelationMultiHeadAttention
+    >>> attention = RelationMultiHeadAttention(num_heads=2, key_dim=4, num_relations=3)
+    >>> nodes = np.random.default_rng(0).normal(size=(1, 3, 8)).astype("float32")
+    >>> parent, child, itself, none = 0, 1, 2, -1
+    >>> tree = np.array([[[itself, child, child], [parent, itself, none], [parent, none, itself]]])
+    >>> attention(nodes, nodes, relations=tree).shape
+    TensorShape([1, 3, 8])
+
+    Reference: Shaw et al. 2018, section 3.1, equations 3 and 4.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        num_relations=None,
+        *,
+        use_key_table=True,
+        use_value_table=True,
+        share_heads=True,
+        table_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(num_heads, key_dim, **kwargs)
+        channels = () if num_relations is None else num_relations
+        channels = (channels,) if isinstance(channels, int) else tuple(channels)
+        self.num_relations = tuple(checks.positive_int("num_relations", r) for r in channels)
+        if channels and not (use_key_table or use_value_table):
+            raise ValueError(
+                "Expected use_key_table or use_value_table with `num_relations`: labels without a "
+                "table change nothing. Received: both False."
+            )
+        self.use_key_table = use_key_table
+        self.use_value_table = use_value_table
+        self.share_heads = share_heads
+        self.table_initializer = keras.initializers.get(table_initializer)
+
+    def build(self, query_shape, value_shape, key_shape=None, **edge_shapes):
+        super().build(query_shape, value_shape, key_shape)
+        self.key_tables = self._tables("key_table", self.use_key_table, self.key_dim)
+        self.value_tables = self._tables("value_table", self.use_value_table, self.value_dim)
+
+    def _tables(self, name, wanted, depth):
+        heads = () if self.share_heads else (self.num_heads,)
+        return [
+            self.add_weight(
+                name=f"{name}_{channel}",
+                shape=(*heads, num_labels, depth),
+                initializer=self.table_initializer.__class__.from_config(
+                    self.table_initializer.get_config()
+                ),
+            )
+            for channel, num_labels in enumerate(self.num_relations)
+            if wanted
+        ]
+
+    def call(
+        self,
+        query,
+        value,
+        key=None,
+        relations=None,
+        key_edges=None,
+        value_edges=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+    ):
+        key = value if key is None else key
+        batch, length_q, length_k = ops.shape(query)[0], ops.shape(query)[1], ops.shape(key)[1]
+        indices = self._indices(relations, query, key, (batch, length_q, length_k))
+        self._check_edges(key_edges, value_edges, bool(indices))
+        mask = attention_mask_of(
+            length_q,
+            length_k,
+            query_mask=query_mask,
+            key_masks=(key_mask, value_mask),
+            attention_mask=attention_mask,
+            causal=use_causal_mask,
+        )
+        queries = self.project_query(query)
+        scores = ops.matmul(queries, ops.swapaxes(self.project_key(key), -1, -2))
+        for table, index in zip(self.key_tables, indices):
+            scores = scores + labelled_scores(queries, ops.convert_to_tensor(table), index)
+        if key_edges is not None:
+            scores = scores + _by_query(queries, ops.swapaxes(ops.cast(key_edges, queries.dtype), -1, -2))
+        weights = masked_softmax(scores, mask)
+        kept = self.dropout_layer(weights, training=training)
+        outputs = ops.matmul(kept, self.project_value(value))
+        for table, index in zip(self.value_tables, indices):
+            outputs = outputs + labelled_values(kept, ops.convert_to_tensor(table), index)
+        if value_edges is not None:
+            outputs = outputs + _by_query(kept, ops.cast(value_edges, kept.dtype))
+        outputs = self.project_output(outputs, query)
+        return (outputs, weights) if return_attention_scores else outputs
+
+    def _indices(self, relations, query, key, shape):
+        """One flat index of `label_index` for every channel."""
+        channels = relations if isinstance(relations, (tuple, list)) else [relations]
+        channels = [labels for labels in channels if labels is not None]
+        if len(channels) != len(self.num_relations):
+            raise ValueError(
+                f"Expected `relations` with {len(self.num_relations)} label channels, one for each "
+                f"of num_relations={self.num_relations}. Received: {len(channels)}."
+            )
+        indices = []
+        for labels, num_labels in zip(channels, self.num_relations):
+            labels = ops.convert_to_tensor(labels)
+            checks.relation_labels(labels, num_labels, query.shape, key.shape)
+            indices.append(
+                label_index(ops.broadcast_to(labels, shape), num_labels, self.num_heads)
+            )
+        return indices
+
+    def _check_edges(self, key_edges, value_edges, has_labels):
+        if not has_labels and key_edges is None and value_edges is None:
+            raise ValueError(
+                "Expected `relations` (with num_relations), `key_edges` or `value_edges`. Received: "
+                "none. Without edges, keras.layers.MultiHeadAttention does the same."
+            )
+        for name, edges, depth in (
+            ("key_edges", key_edges, self.key_dim),
+            ("value_edges", value_edges, self.value_dim),
+        ):
+            if edges is not None and (len(edges.shape) != 4 or edges.shape[-1] != depth):
+                raise ValueError(
+                    f"Expected `{name}` of shape [batch, T, S, {depth}]. "
+                    f"Received: shape {tuple(edges.shape)}."
+                )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_relations": self.num_relations or None,
+            "use_key_table": self.use_key_table,
+            "use_value_table": self.use_value_table,
+            "share_heads": self.share_heads,
+            "table_initializer": keras.initializers.serialize(self.table_initializer),
+        }
+
+
+def _by_query(x, edges):
+    """`[B, N, T, X]` times `[B, T, X, Y]` -> `[B, N, T, Y]`: every query has a matrix of its own."""
+    product = ops.matmul(ops.swapaxes(x, 1, 2), edges)
+    return ops.swapaxes(product, 1, 2)

@@ -1,0 +1,155 @@
+"""Self-attention among the cells of a grid."""
+
+import keras
+from keras import ops
+
+from t2t_relpos.attention.grid import attend_2d
+from t2t_relpos.attention.masks import combine_masks, key_padding_mask
+from t2t_relpos.attention.zero_beyond import two_sided_table
+from t2t_relpos.layers import checks
+from t2t_relpos.layers.multi_head_base import MultiHeadBase
+from t2t_relpos.layers.variant_tables import add_table
+
+
+@keras.saving.register_keras_serializable(package="t2t_relpos")
+class RelativeMultiHeadAttention2D(MultiHeadBase):
+    """Multi-head self-attention in images that knows how many rows and columns cells are apart.
+
+    The score of a query and a key has one learned term for the rows and one
+    for the columns between them. Cells K or more rows apart have no term for
+    rows, likewise for columns.
+
+    Args:
+        num_heads: N, number of attention heads.
+        key_dim: H, size of a head for queries and keys.
+        max_relative_position: K, in rows and in columns; at least 1.
+        share_heads: True: all heads share the two tables; False: tables for
+            every head (t2t's default).
+        table_initializer: of the tables. Default `None`: normal of standard
+            deviation `H ** -0.5`, as in t2t.
+        **kwargs: `value_dim`, `dropout`, `use_bias`, `output_shape`,
+            initializers, regularizers, constraints, `use_gate` and `seed` as in
+            `RelativeMultiHeadAttention`; `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        query: `[B, height, width, D]`.
+        value: `[B, height, width, D]`: self-attention, of the same grid.
+        key: `[B, height, width, D]`; default `value`.
+        query_mask, value_mask, key_mask: bool `[B, height, width]`, True = a
+            real cell. A masked query attends to nothing and gets zeros before
+            the output projection.
+        attention_mask: bool, `[P, P]`, `[B, P, P]` or `[B, N, P, P]` with
+            P = height·width, cells row by row; True = attend.
+        return_attention_scores: whether to return (outputs, scores).
+        training: whether dropout is on.
+
+    Returns:
+        outputs `[B, height, width, D]`, and on request scores `[B, N, P, P]`:
+        the weights after softmax, before dropout.
+
+    Raises:
+        ValueError: an argument that is out of range, or grids of different
+            sizes.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from t2t_relpos.layers import RelativeMultiHeadAttention2D
+    >>> attention = RelativeMultiHeadAttention2D(2, 4, max_relative_position=3)
+    >>> image = np.random.default_rng(0).normal(size=(3, 5, 7, 8)).astype("float32")
+    >>> attention(image, image).shape
+    TensorShape([3, 5, 7, 8])
+
+    Reference: t2t `dot_product_unmasked_self_attention_relative_2d`.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        max_relative_position,
+        *,
+        share_heads=False,
+        table_initializer=None,
+        **kwargs,
+    ):
+        super().__init__(num_heads, key_dim, **kwargs)
+        self.max_relative_position = checks.positive_int(
+            "max_relative_position", max_relative_position
+        )
+        self.share_heads = share_heads
+        self.table_initializer = keras.initializers.get(table_initializer)
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        key_shape = value_shape if key_shape is None else key_shape
+        shapes = (query_shape, value_shape, key_shape)
+        _check_grids(*shapes)
+        super().build(*((shape[0], None, shape[-1]) for shape in shapes))
+        rows = 2 * self.max_relative_position - 1
+        self.height_embedding = add_table(self, "height_embedding", rows, self.key_dim)
+        self.width_embedding = add_table(self, "width_embedding", rows, self.key_dim)
+
+    def call(
+        self,
+        query,
+        value,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+    ):
+        key = value if key is None else key
+        batch, height, width, _ = ops.shape(query)
+
+        def flat(x):
+            return ops.reshape(x, (batch, height * width, *x.shape[3:]))
+
+        def grid(x):
+            return ops.reshape(x, (batch, self.num_heads, height, width, x.shape[-1]))
+
+        mask = combine_masks(
+            None if query_mask is None else flat(query_mask)[..., None],
+            None if key_mask is None else key_padding_mask(flat(key_mask)),
+            None if value_mask is None else key_padding_mask(flat(value_mask)),
+            attention_mask,
+        )
+        tables = (self.height_embedding, self.width_embedding)
+        outputs, weights = attend_2d(
+            grid(self.project_query(flat(query))),
+            grid(self.project_key(flat(key))),
+            grid(self.project_value(flat(value))),
+            *(two_sided_table(ops.convert_to_tensor(table)) for table in tables),
+            mask=mask,
+            dropout=lambda x: self.dropout_layer(x, training=training),
+        )
+        cells = ops.reshape(outputs, (batch, self.num_heads, height * width, self.value_dim))
+        outputs = self.project_output(cells, flat(query))
+        outputs = ops.reshape(outputs, (batch, height, width, outputs.shape[-1]))
+        return (outputs, weights) if return_attention_scores else outputs
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "max_relative_position": self.max_relative_position,
+            "share_heads": self.share_heads,
+            "table_initializer": keras.initializers.serialize(self.table_initializer),
+        }
+
+
+def _check_grids(query_shape, value_shape, key_shape):
+    shapes = (query_shape, value_shape, key_shape)
+    for name, shape in zip(("query", "value", "key"), shapes):
+        if len(shape) != 4:
+            raise ValueError(
+                f"Expected `{name}` of shape [batch, height, width, depth]. "
+                f"Received: shape {tuple(shape)}."
+            )
+    for axis in (1, 2):
+        if len({shape[axis] for shape in shapes} - {None}) > 1:
+            raise ValueError(
+                "Expected `query`, `value` and `key` of one height and width: this is "
+                f"self-attention. Received: shapes {', '.join(str(tuple(s)) for s in shapes)}."
+            )

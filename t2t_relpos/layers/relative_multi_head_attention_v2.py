@@ -1,0 +1,119 @@
+"""Self-attention with relative positions that end where their table ends."""
+
+import keras
+from keras import ops
+
+from t2t_relpos.attention.attend import attend
+from t2t_relpos.attention.zero_beyond import left_sided_table, two_sided_table
+from t2t_relpos.layers import checks
+from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
+from t2t_relpos.layers.variant_tables import add_table
+
+
+@keras.saving.register_keras_serializable(package="t2t_relpos")
+class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
+    """Multi-head attention with relative positions up to a distance, and none beyond it.
+
+    Pairs at the distances `-(K - 1)` … `K - 1` have vectors of their own; pairs
+    further apart have none, where `RelativeMultiHeadAttention` clips the
+    distance. With `masked` no query sees a later key, and there are vectors
+    for the distances `-(K - 1)` … 0 alone.
+
+    Args:
+        num_heads: N, number of attention heads.
+        key_dim: H, size of a head for queries and keys.
+        max_relative_position: K, the distance from which on there are no
+            vectors; at least 1.
+        masked: whether keys after a query are always hidden from it.
+        use_value_table: whether values have relative vectors too.
+        share_heads: True: all heads share a table; False: a table for every
+            head (t2t's default).
+        table_initializer: of the tables. Default `None`: normal of standard
+            deviation `H ** -0.5`, as in t2t.
+        **kwargs: all other arguments of `RelativeMultiHeadAttention`.
+
+    Call arguments and returns: those of `RelativeMultiHeadAttention`.
+    `use_causal_mask` is always on with `masked`.
+
+    Raises:
+        ValueError: an argument that is out of range or can't be honoured.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from t2t_relpos.layers import RelativeMultiHeadAttentionV2
+    >>> attention = RelativeMultiHeadAttentionV2(2, 4, max_relative_position=16, masked=True)
+    >>> x = np.random.default_rng(0).normal(size=(3, 7, 8)).astype("float32")
+    >>> attention(x, x).shape
+    TensorShape([3, 7, 8])
+    >>> attention.key_embedding.shape
+    (2, 16, 4)
+
+    Reference: t2t `dot_product_self_attention_relative_v2` (masked) and
+    `dot_product_unmasked_self_attention_relative_v2`.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        max_relative_position,
+        *,
+        masked=False,
+        use_value_table=False,
+        share_heads=False,
+        table_initializer=None,
+        **kwargs,
+    ):
+        checks.positive_int("max_relative_position", max_relative_position)
+        super().__init__(
+            num_heads,
+            key_dim,
+            max_relative_position,
+            use_value_table=use_value_table,
+            share_heads=share_heads,
+            table_initializer=table_initializer,
+            **kwargs,
+        )
+        self.masked = masked
+
+    def _table(self, name, wanted, depth):
+        rows = self.max_relative_position
+        return add_table(self, name, rows if self.masked else 2 * rows - 1, depth) if wanted else None
+
+    def call(
+        self,
+        query,
+        value,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+        query_offset=None,
+    ):
+        return super().call(
+            query,
+            value,
+            key=key,
+            query_mask=query_mask,
+            value_mask=value_mask,
+            key_mask=key_mask,
+            attention_mask=attention_mask,
+            return_attention_scores=return_attention_scores,
+            training=training,
+            use_causal_mask=use_causal_mask or self.masked,
+            query_offset=query_offset,
+        )
+
+    def _attend(self, query, key, value, **kwargs):
+        widen = left_sided_table if self.masked else two_sided_table
+        tables = (self.key_embedding, self.value_embedding)
+        tables = [None if t is None else widen(ops.convert_to_tensor(t)) for t in tables]
+        return attend(query, key, value, *tables, **kwargs)
+
+    def get_config(self):
+        return {**super().get_config(), "masked": self.masked}

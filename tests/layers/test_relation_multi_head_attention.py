@@ -1,0 +1,202 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.attention import relative_labels
+from t2t_relpos.layers import RelationMultiHeadAttention, RelativeMultiHeadAttention
+
+tensorflow_only = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="a TensorFlow graph"
+)
+
+
+def arrays(rng, *lengths, width=6):
+    return [rng.normal(size=(3, n, width)).astype("float32") for n in lengths]
+
+
+def labels_of(rng, length_q, length_k, num_relations=11):
+    return rng.integers(-1, num_relations, size=(3, length_q, length_k)).astype("int32")
+
+
+def make(**settings):
+    return RelationMultiHeadAttention(**{"num_heads": 2, "key_dim": 5, "num_relations": 11, **settings})
+
+
+def by_hand(layer, x, y, edges_k, edges_v):
+    """Equations 3 and 4 of Shaw et al. with `edges` `[B, N, T, S, H]`."""
+
+    def heads(dense, inputs):
+        return ops.convert_to_numpy(dense(inputs)).reshape(3, inputs.shape[1], 2, 5)
+
+    q, k, v = (
+        heads(dense, inputs)
+        for dense, inputs in ((layer.query_dense, x), (layer.key_dense, y), (layer.value_dense, y))
+    )
+    scores = np.einsum("btnh,bsnh->bnts", q, k) + np.einsum("btnh,bntsh->bnts", q, edges_k)
+    weights = np.exp(scores / 5**0.5)
+    weights /= weights.sum(-1, keepdims=True)
+    outputs = np.einsum("bnts,bsnh->btnh", weights, v) + np.einsum("bnts,bntsh->btnh", weights, edges_v)
+    return ops.convert_to_numpy(layer.output_dense(outputs.reshape(3, x.shape[1], 10)))
+
+
+def looked_up(table, labels, num_relations=11):
+    """`[B, N, T, S, H]`; zeros where there is no edge."""
+    table = ops.convert_to_numpy(ops.convert_to_tensor(table))
+    table = np.broadcast_to(table, (2, *table.shape[-2:]))
+    table = np.concatenate([table, np.zeros_like(table[:, :1])], axis=1)
+    return table[:, np.where(labels < 0, num_relations, labels)].swapaxes(0, 1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"share_heads": False, "value_dim": 7}, {"use_key_table": False}, {"dropout": 0.1, "seed": 3}],
+)
+def test_layer_contract(settings, check_layer, rng):
+    check_layer(
+        lambda dtype: make(dtype=dtype, **settings),
+        [*arrays(rng, 7, 13), labels_of(rng, 7, 13)],
+        call=lambda layer, x, y, labels: layer(x, y, relations=labels),
+        output_shape=(3, 7, 6),
+    )
+
+
+@pytest.mark.parametrize("share_heads", [True, False])
+def test_equals_the_equations(share_heads, rng):
+    x, y = arrays(rng, 7, 13)
+    labels = labels_of(rng, 7, 13)
+    layer = make(share_heads=share_heads)
+    outputs = layer(x, y, relations=labels)
+    edges = [looked_up(table[0], labels) for table in (layer.key_tables, layer.value_tables)]
+    np.testing.assert_allclose(outputs, by_hand(layer, x, y, *edges), atol=1e-5)
+
+
+def test_channels_add(rng):
+    x, y = arrays(rng, 7, 13)
+    labels, others = labels_of(rng, 7, 13, 11), labels_of(rng, 7, 13, 3)
+    layer = make(num_relations=(11, 3))
+    outputs = layer(x, y, relations=(labels, others))
+    edges = [
+        looked_up(tables[0], labels) + looked_up(tables[1], others, 3)
+        for tables in (layer.key_tables, layer.value_tables)
+    ]
+    np.testing.assert_allclose(outputs, by_hand(layer, x, y, *edges), atol=1e-5)
+
+
+def test_dense_edges(rng):
+    x, y = arrays(rng, 7, 13)
+    key_edges, value_edges = rng.normal(size=(2, 3, 7, 13, 5)).astype("float32")
+    layer = make(num_relations=None)
+    outputs = layer(x, y, key_edges=key_edges, value_edges=value_edges)
+    edges = [np.repeat(edges[:, None], 2, axis=1) for edges in (key_edges, value_edges)]
+    np.testing.assert_allclose(outputs, by_hand(layer, x, y, *edges), atol=1e-5)
+
+
+@pytest.mark.parametrize("share_heads", [True, False])
+@pytest.mark.parametrize("lengths", [(7, 7), (3, 11), (1, 5)])
+def test_labels_of_positions_are_relative_attention(share_heads, lengths, rng):
+    x, y = arrays(rng, *lengths)
+    relative = RelativeMultiHeadAttention(2, 5, 5, share_heads=share_heads)
+    relation = make(share_heads=share_heads)
+    labels = relative_labels(*lengths, 5)
+    relative(x, y), relation(x, y, relations=labels)
+    kernels = [v for v in relation.variables if "table" not in v.path]
+    for ours, theirs in zip(kernels, [v for v in relative.variables if v.name != "table"], strict=True):
+        ours.assign(theirs)
+    relation.key_tables[0].assign(relative.key_embedding.table)
+    relation.value_tables[0].assign(relative.value_embedding.table)
+    np.testing.assert_allclose(relation(x, y, relations=labels), relative(x, y), atol=1e-6)
+
+
+def test_one_graph_for_all_of_a_batch(rng):
+    (x,) = arrays(rng, 7)
+    labels = labels_of(rng, 7, 7)[0]
+    layer = make()
+    np.testing.assert_allclose(
+        layer(x, x, relations=labels), layer(x, x, relations=np.stack([labels] * 3)), atol=1e-6
+    )
+
+
+def test_no_edge_hides_nothing_and_a_mask_does(rng):
+    (x,) = arrays(rng, 7)
+    layer = make()
+    mask = rng.random((3, 7, 7)) > 0.5
+    _, scores = layer(
+        x, x, relations=np.full((7, 7), -1), attention_mask=mask, return_attention_scores=True
+    )
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(scores) > 0, np.repeat(mask[:, None], 2, axis=1)
+    )
+
+
+@tensorflow_only
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_out_of_range_is_no_edge_in_a_graph_and_gradients_are_dense(jit_compile, rng):
+    import tensorflow as tf
+
+    x, y = arrays(rng, 7, 13)
+    labels = labels_of(rng, 7, 13)
+    layer = make()
+    layer(x, y, relations=labels)
+
+    @tf.function(jit_compile=jit_compile)
+    def gradients(labels):
+        with tf.GradientTape() as tape:
+            outputs = layer(x, y, relations=labels)
+            loss = tf.reduce_sum(outputs**2)
+        return outputs, tape.gradient(loss, [v.value for v in layer.trainable_variables])
+
+    outputs, expected = gradients(tf.constant(labels))
+    np.testing.assert_allclose(outputs, layer(x, y, relations=labels), atol=1e-5)
+    strange = np.where(labels < 0, rng.choice([-7, 11, 99], size=labels.shape), labels)
+    assert (strange != labels).any()
+    for ours, theirs in zip(gradients(tf.constant(strange, tf.int32))[1], expected, strict=True):
+        assert isinstance(ours, tf.Tensor)
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+@tensorflow_only
+def test_a_model_that_holds_it_is_saved_and_exported(rng, tmp_path):
+    import tensorflow as tf
+
+    nodes, edges = keras.Input((None, 6)), keras.Input((None, None), dtype="int32")
+    model = keras.Model([nodes, edges], make()(nodes, nodes, relations=edges))
+    x, labels = arrays(rng, 7)[0], labels_of(rng, 7, 7)
+    expected = model.predict([x, labels], verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict([x, labels], verbose=0), expected)
+    model.export(tmp_path / "exported", verbose=False)
+    loaded = tf.saved_model.load(tmp_path / "exported")
+    np.testing.assert_allclose(loaded.serve([x, labels]), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "relations, message",
+    [
+        (None, "Expected `relations` with 1 label channels.*Received: 0"),
+        (np.zeros((7, 7)), "Expected relations of an integer dtype. Received: dtype float"),
+        (np.zeros((7,), "int32"), r"Expected `relations` of shape \[B, T, S\] or \[T, S\].*shape \(7,\)"),
+        (np.zeros((2, 7, 7), "int32"), r"\(3, 7, 7\) or \(7, 7\). Received: shape \(2, 7, 7\)"),
+        (np.zeros((7, 5), "int32"), r"Received: shape \(7, 5\)"),
+        (np.full((7, 7), 11), r"Expected labels in \[0, 11\), or -1 for no edge. Received: labels from 11 to 11"),
+        (np.full((7, 7), -2), "Received: labels from -2 to -2"),
+        ([np.zeros((7, 7), "int32")] * 2, "Received: 2"),
+    ],
+)
+def test_errors_of_relations(relations, message, rng):
+    (x,) = arrays(rng, 7)
+    with pytest.raises(ValueError, match=message):
+        make()(x, x, relations=relations)
+
+
+def test_other_errors(rng):
+    (x,) = arrays(rng, 7)
+    with pytest.raises(ValueError, match="Expected `relations` .*`key_edges` or `value_edges`. Received: none"):
+        make(num_relations=None)(x, x)
+    with pytest.raises(ValueError, match=r"Expected `key_edges` of shape \[batch, T, S, 5\]. Received: shape \(3, 7, 7\)"):
+        make(num_relations=None)(x, x, key_edges=np.zeros((3, 7, 7), "float32"))
+    with pytest.raises(ValueError, match="Expected use_key_table or use_value_table"):
+        make(use_key_table=False, use_value_table=False)
+    with pytest.raises(ValueError, match="Expected `num_relations` to be a positive integer"):
+        make(num_relations=0)
