@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import itertools
 import re
-import sys
 import unicodedata
 
 PAD_ID = 0
@@ -15,6 +14,7 @@ EOS_ID = 1
 ESCAPE_CHARACTERS = frozenset("\\_u;0123456789")
 # What an escaped character looks like: `\u` is `_`, `\\` is `\`, `\233;` is é.
 ESCAPED = r"\\u|\\\\|\\[0-9]+;"
+LARGEST_CODE_POINT = 0x10FFFF
 # For a number that no character has.
 UNDEFINED = "\u3013"
 
@@ -151,7 +151,7 @@ def is_alphanumeric(character: str) -> bool:
 @functools.cache
 def alphanumeric_characters() -> str:
     """All letters and numbers, in the order of their code points."""
-    return "".join(filter(is_alphanumeric, map(chr, range(sys.maxunicode + 1))))
+    return "".join(filter(is_alphanumeric, map(chr, range(LARGEST_CODE_POINT + 1))))
 
 
 def _split(text):
@@ -172,7 +172,7 @@ def _unescaped(escape):
         return "\\"
     number = escape[1:-1].lstrip("0") or "0"
     # Seven digits reach beyond Unicode.
-    return chr(int(number)) if len(number) <= 7 and int(number) <= sys.maxunicode else UNDEFINED
+    return chr(int(number)) if len(number) <= 7 and int(number) <= LARGEST_CODE_POINT else UNDEFINED
 
 
 def _unquoted(line):

@@ -1,0 +1,67 @@
+"""Greedy longest match in the graph: by hand, and against a search of every prefix."""
+
+import random
+
+import pytest
+import tensorflow as tf
+
+from trainer.data.longest_match import LongestMatch
+
+
+def plain_match(ids, word):
+    """The ids of a word, found by trying all ends."""
+    found, start = [], 0
+    while start < len(word):
+        end = next((end for end in range(len(word), start, -1) if word[start:end] in ids), None)
+        found.append(ids[word[start:end]] if end else -1)
+        start = end or start + 1
+    return found
+
+
+def test_takes_the_longest_and_not_the_best():
+    match = LongestMatch({"a": 7, "ab": 3, "abc": 5, "cd": 2, "d": 11})
+    words = ["abcd", "abd", "", "a", "dcdabca", ""]
+    assert match(tf.constant(words)).to_list() == [[5, 11], [3, 11], [], [7], [11, 2, 5, 7], []]
+
+
+def test_longer_subtokens_begin_anew_where_they_break_off():
+    match = LongestMatch({"a": 0, "b": 1, "aaaab": 2, "aab": 3})
+    assert match(tf.constant(["aaaaaab", "aaaa", "aab"])).to_list() == [[0, 0, 2], [0, 0, 0, 0], [3]]
+
+
+def test_a_subtoken_does_not_reach_into_the_next_word():
+    match = LongestMatch({"a": 0, "b": 1, "ab": 2})
+    assert match(tf.constant(["a", "b", "ab", "a", "", "b"])).to_list() == [[0], [1], [2], [0], [], [1]]
+
+
+def test_what_no_subtoken_begins_with_is_minus_one():
+    match = LongestMatch({"ab": 4, "b": 2})
+    assert match(tf.constant(["abab", "aab", "zbz"])).to_list() == [[4, 4], [-1, 4], [-1, 2, -1]]
+
+
+@pytest.mark.parametrize("words", [[], [""], ["", "", ""]])
+def test_no_characters(words):
+    match = LongestMatch({"a": 0})
+    ids = tf.function(match)(tf.constant(words, tf.string))
+    assert ids.dtype == tf.int32
+    assert ids.to_list() == [[] for _ in words]
+
+
+@pytest.mark.parametrize("seed", range(7))
+def test_is_the_search_of_every_prefix(seed):
+    random_choice = random.Random(seed)
+    characters = random_choice.sample("ab_\\1é字😀\u0301 \t\x00\n\U0010ffff", k=2 + seed)
+    subtokens = {"".join(random_choice.choices(characters, k=random_choice.randint(1, 11))) for _ in range(41)}
+    ids = {subtoken: 101 + 3 * i for i, subtoken in enumerate(sorted(subtokens))}
+    words = ["".join(random_choice.choices(characters, k=random_choice.randint(0, 67))) for _ in range(53)]
+    expected = [plain_match(ids, word) for word in words]
+    match = LongestMatch(ids)
+    assert match(tf.constant(words)).to_list() == expected
+    assert tf.function(match, input_signature=[tf.TensorSpec([None], tf.string)])(tf.constant(words)).to_list() == expected
+
+
+def test_one_word_of_a_hundred_thousand_characters():
+    match = LongestMatch({"a": 0, "b": 1, "ab" * 30: 2, "aba": 3})
+    ids = match(tf.constant(["ab" * 50_021, "a"])).to_list()
+    # 50,021 is 1667 times 30, 5 times 2, and 1.
+    assert ids == [[2] * 1667 + [3, 1] * 5 + [0, 1], [0]]

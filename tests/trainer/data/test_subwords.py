@@ -1,0 +1,192 @@
+"""tensor2tensor's subwords in the graph: held to what the real one made of the same files, and to the plain one."""
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from t2t_relpos.t2t.subwords import SubwordVocabulary, alphanumeric_characters
+from trainer.data import synthetic
+from trainer.data.subwords import SubwordTokenizer
+
+RECORDED = {path.stem: path for path in (Path(__file__).parents[2] / "reference" / "subwords").glob("*.vocab")}
+SENTENCES = [text for pair in synthetic.generate("test", size=53) for text in pair]
+DATA = Path(os.environ.get("SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
+
+
+@pytest.fixture(params=["hostile", "sentences", "small", "unquoted"])
+def recorded(request):
+    """A tokenizer of a vocabulary that tensor2tensor built, and what it made of strings and ids."""
+    path = RECORDED[request.param]
+    return SubwordTokenizer.from_file(path), json.loads(path.with_suffix(".json").read_text())
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return SubwordTokenizer.from_file(RECORDED["sentences"])
+
+
+def in_utf8(text):
+    """Halves of surrogate pairs have no UTF-8."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text).encode()
+
+
+def test_encodes_as_tensor2tensor(recorded):
+    tokenizer, expected = recorded
+    texts = [text for text, _ in expected["encoded"]]
+    ids = tokenizer.tokenize(tf.constant(texts))
+    assert ids.dtype == tf.int32 and ids.ragged_rank == 1
+    assert list(zip(texts, ids.to_list())) == [(text, row + [1]) for text, row in expected["encoded"]]
+
+
+def test_decodes_as_tensor2tensor(recorded):
+    tokenizer, expected = recorded
+    pairs = [(ids, in_utf8(text)) for ids, text in expected["decoded"] if 0 not in ids and 1 not in ids]
+    assert len(pairs) > 570
+    # Within a graph, where ids out of range are nothing, as for tensor2tensor.
+    texts = tf.function(tokenizer.detokenize)(tf.ragged.constant([ids for ids, _ in pairs], dtype=tf.int32))
+    assert [(ids, text) for (ids, _), text in zip(pairs, texts.numpy())] == pairs
+
+
+def test_a_string_alone_is_as_in_a_batch(recorded):
+    tokenizer, expected = recorded
+    for text, ids in expected["encoded"][::7]:
+        assert tokenizer.tokenize(tf.constant([text])).to_list() == [ids + [1]]
+        assert tokenizer.detokenize(tf.constant([ids + [1]])).numpy().tolist() == [text.encode()]
+
+
+def test_works_in_a_graph_and_with_an_empty_batch(tokenizer):
+    there_and_back = tf.function(
+        lambda strings: tokenizer.detokenize(tokenizer.tokenize(strings)),
+        input_signature=[tf.TensorSpec([None], tf.string)],
+    )
+    assert there_and_back(tf.constant([], tf.string)).numpy().tolist() == []
+    assert there_and_back(tf.constant(["", ""])).numpy().tolist() == [b"", b""]
+    texts = [SENTENCES[2].encode(), b"", " tab\t_ Ж ".encode(), SENTENCES[5].encode()]
+    assert there_and_back(tf.constant(texts)).numpy().tolist() == texts
+    assert tokenizer.tokenize(tf.constant([], tf.string)).to_list() == []
+    assert tokenizer.tokenize(tf.constant(["", ""])).to_list() == [[1], [1]]
+    assert tokenizer.detokenize(tf.zeros([0, 5], tf.int32)).numpy().tolist() == []
+    assert tokenizer.detokenize(tf.zeros([3, 0], tf.int32)).numpy().tolist() == [b"", b"", b""]
+
+
+def test_works_in_a_dataset_after_a_change_of_the_seed(tokenizer):
+    text = tf.constant(SENTENCES[:5])
+    before = tokenizer.tokenize(text).to_list()
+    tf.random.set_seed(7)
+    dataset = tf.data.Dataset.from_tensors(text).map(tokenizer.tokenize)
+    assert next(iter(dataset)).to_list() == tokenizer.tokenize(text).to_list() == before
+
+
+def test_detokenize_cuts_at_the_first_eos_and_leaves_padding_out(tokenizer):
+    first, second = tokenizer.tokenize(tf.constant(SENTENCES[:2])).to_list()
+    expected = [SENTENCES[0].encode(), SENTENCES[1].encode(), b""]
+    ragged = tf.ragged.constant([first + second, second[:-1], [1] + first], dtype=tf.int32)
+    assert tokenizer.detokenize(ragged).numpy().tolist() == expected
+    assert tokenizer.detokenize(ragged.to_tensor(0)).numpy().tolist() == expected
+    assert tokenizer.detokenize(tf.constant([[0, *first[:-1], 0, 0]], tf.int64)).numpy().tolist() == expected[:1]
+
+
+def test_bytes_that_are_not_utf8_are_replaced(tokenizer):
+    strings = [b"The \xff\xfe man", "The \ufffd\ufffd man".encode(), b"\xed\xa0\x80", b"\xe4\xbd"]
+    ids = tokenizer.tokenize(tf.constant(strings))
+    rows = ids.to_list()
+    assert rows[0] == rows[1]
+    replaced = ["The \ufffd\ufffd man", "The \ufffd\ufffd man", "\ufffd\ufffd\ufffd", "\ufffd"]
+    assert tokenizer.detokenize(ids).numpy().tolist() == [text.encode() for text in replaced]
+
+
+def test_letters_and_numbers_are_those_of_unicodedata(tokenizer):
+    characters = [chr(i) for i in range(0x110000) if not 0xD800 <= i < 0xE000]
+    letters = set(alphanumeric_characters())
+    contained = tokenizer._alphanumeric.contain(tf.constant(list(map(ord, characters)))).numpy()
+    assert contained.tolist() == [character in letters for character in characters]
+
+
+def test_exports_with_tensorflow_alone(tmp_path):
+    tokenizer = SubwordTokenizer.from_file(RECORDED["hostile"])
+    module = tf.Module()
+    module.tokenizer = tokenizer
+    signature = [tf.TensorSpec([None], tf.string)]
+    module.split = tf.function(lambda text: tokenizer.tokenize(text).to_tensor(0), input_signature=signature)
+    module.both = tf.function(lambda text: tokenizer.detokenize(tokenizer.tokenize(text)), input_signature=signature)
+    tf.saved_model.save(module, str(tmp_path / "module"))
+    text = "The snake_case\\man, \U0001f600 and \x00 Ω"
+    program = (
+        "import sys; import tensorflow as tf\n"
+        f"module = tf.saved_model.load({str(tmp_path / 'module')!r})\n"
+        f"text = tf.constant([{text!r}])\n"
+        "assert tf.reduce_all(module.both(text) == text)\n"
+        "assert not any(name.startswith(('trainer', 't2t_relpos', 'tensorflow_text')) for name in sys.modules)\n"
+        "print(module.split(text).numpy().tolist())"
+    )
+    environment = os.environ | {"PYTHONPATH": ""}
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
+    ).stdout
+    assert printed.strip() == str(tokenizer.tokenize(tf.constant([text])).to_list())
+
+
+def test_save_and_from_file(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "vocab.subwords")
+    assert (tmp_path / "vocab.subwords").read_bytes() == RECORDED["sentences"].read_bytes()
+    again = SubwordTokenizer.from_file(tmp_path / "vocab.subwords")
+    assert again.fingerprint == tokenizer.fingerprint
+    assert again.vocab_size == tokenizer.vocab_size == 305
+    text = tf.constant(SENTENCES[7:11])
+    assert again.tokenize(text).to_list() == tokenizer.tokenize(text).to_list()
+    assert SubwordTokenizer.from_file(RECORDED["small"]).fingerprint != tokenizer.fingerprint
+
+
+def test_missing_and_foreign_files_are_errors(tmp_path):
+    with pytest.raises(ValueError, match="Expected a vocabulary of tensor2tensor at .*none.subwords. Received: no such file."):
+        SubwordTokenizer.from_file(tmp_path / "none.subwords")
+    (tmp_path / "other.vocab").write_text("the\nof\n")
+    with pytest.raises(ValueError, match="other.vocab: Expected a vocabulary of tensor2tensor, .* Received: 'the', 'of'. Give"):
+        SubwordTokenizer.from_file(tmp_path / "other.vocab")
+    (tmp_path / "short.vocab").write_bytes(RECORDED["sentences"].read_bytes()[:1001])
+    with pytest.raises(ValueError, match="short.vocab: Expected every character of the vocabulary, .* The file is cut short"):
+        SubwordTokenizer.from_file(tmp_path / "short.vocab")
+
+
+@pytest.mark.parametrize("wrong", [305, -1])
+def test_ids_out_of_range_are_an_error(tokenizer, wrong):
+    with pytest.raises(ValueError, match=f"Expected ids from 0 to 304, the vocabulary's. Received: {wrong}. Use the tokenizer"):
+        tokenizer.detokenize(tf.constant([[5, wrong, 1]]))
+
+
+def frequent_pieces(lines, size):
+    """A vocabulary file of the commonest words of real text, in quotes, their beginnings, and half of the characters."""
+    words = Counter(word + "_" for line in lines for word in re.findall(r"\w+|[^\w\s]+", line) if "_" not in word)
+    pieces = Counter()
+    for word, count in words.items():
+        for end in range(2, len(word) + 1):
+            pieces[word[:end]] += count
+    subtokens = ["<pad>_", "<EOS>_", " ", *(piece for piece, _ in pieces.most_common(size))]
+    characters = set(r"\_u;0123456789").union(*subtokens)
+    return "".join(f"'{subtoken}'\n" for subtoken in [*subtokens, *sorted(characters)]).encode()
+
+
+@pytest.mark.parametrize("folder", ["wmt_sample", pytest.param("multi30k", marks=pytest.mark.slow)])
+def test_every_line_of_real_text_is_as_from_the_plain_one(folder):
+    files = sorted((DATA / folder).glob("*.gz"))
+    if not files:
+        pytest.skip(f"{DATA / folder} holds no text; SHARED_DATA says where else to look")
+    lines = [line for file in files for line in gzip.decompress(file.read_bytes()).decode().split("\n")]
+    contents = frequent_pieces(lines, 4001), RECORDED["small"].read_bytes()
+    for content in contents:
+        plain, tokenizer = SubwordVocabulary.from_bytes(content), SubwordTokenizer(content)
+        for start in range(0, len(lines), 8192):
+            chunk = lines[start : start + 8192]
+            expected = [plain.encode(line) for line in chunk]
+            ids = tokenizer.tokenize(tf.constant(chunk))
+            assert ids.to_list() == [row + [1] for row in expected]
+            texts = [text.decode() for text in tokenizer.detokenize(ids).numpy()]
+            assert texts == [plain.decode(row) for row in expected] == chunk
