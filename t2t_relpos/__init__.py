@@ -6,8 +6,11 @@ from t2t_relpos.attention import (
     relative_positions_matrix,
 )
 from t2t_relpos.layers import (
+    LocalRelativeMultiHeadAttention,
     RelationMultiHeadAttention,
     RelativeMultiHeadAttention,
+    RelativeMultiHeadAttention2D,
+    RelativeMultiHeadAttentionV2,
     RelativePositionEmbedding,
     TransformerDecoder,
     TransformerEncoder,

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from t2t_relpos.attention.local import attend_local
+from t2t_relpos.attention.two_blocks import attend_two_blocks
 from t2t_relpos.layers import checks
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
 from t2t_relpos.layers.variant_tables import add_table
@@ -103,7 +103,7 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
     ):
         key = value if key is None else key
         tables = (self.key_embedding, self.value_embedding)
-        outputs = attend_local(
+        outputs = attend_two_blocks(
             self.project_query(query),
             self.project_key(key),
             self.project_value(value),

@@ -46,7 +46,7 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
     >>> x = np.random.default_rng(0).normal(size=(3, 7, 8)).astype("float32")
     >>> attention(x, x).shape
     TensorShape([3, 7, 8])
-    >>> attention.key_embedding.shape
+    >>> tuple(attention.key_embedding.shape)
     (2, 16, 4)
 
     Reference: t2t `dot_product_self_attention_relative_v2` (masked) and
@@ -109,11 +109,13 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
             query_offset=query_offset,
         )
 
-    def _attend(self, query, key, value, **kwargs):
+    def _table_values(self):
         widen = left_sided_table if self.masked else two_sided_table
         tables = (self.key_embedding, self.value_embedding)
-        tables = [None if t is None else widen(ops.convert_to_tensor(t)) for t in tables]
-        return attend(query, key, value, *tables, **kwargs)
+        return [None if t is None else widen(ops.convert_to_tensor(t)) for t in tables]
+
+    def _attend(self, query, key, value, **kwargs):
+        return attend(query, key, value, *self._table_values(), **kwargs)
 
     def get_config(self):
         return {**super().get_config(), "masked": self.masked}

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 import compare_attention
+import compare_layers
 import compare_models
 
 TEMPLATE = pathlib.Path(__file__).parent / "parity_template.md"
@@ -30,6 +31,7 @@ DECODING = (
     "scores alone and in a batch",
 )
 FORWARD = tuple(name for name in compare_models.LIMITS if name not in DECODING)
+FAMILIES = (*compare_attention.FAMILIES, *compare_layers.FAMILIES)
 COUNTED = ("beam ids", "greedy ids", "ids alone and in a batch", "weights given back")
 
 
@@ -72,11 +74,12 @@ def attention_rows(measured):
 
 
 def measure_attention():
-    for family in compare_attention.FAMILIES:
+    for family in FAMILIES:
         for dtype in compare_attention.DTYPES:
             paths = family.paths(dtype)
             measurements = [m for path in paths for m in compare_attention.compare(family, path)]
-            yield family, dtype, measurements
+            if measurements:
+                yield family, dtype, measurements
 
 
 def main():

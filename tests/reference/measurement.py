@@ -29,11 +29,13 @@ class Measurement:
         return self.count > 0 and self.error <= self.limit
 
 
-def relative_error(actual, expected):
-    """The largest difference of two arrays, over the largest entry expected."""
+def relative_error(actual, expected, rounding=0.0):
+    """The largest difference of two arrays, over the largest entry expected.
+
+    Where nothing above `rounding` is expected, the difference itself.
+    """
     actual, expected = np.asarray(actual), np.asarray(expected)
     if actual.shape != expected.shape:
         raise ValueError(f"Expected shape {expected.shape}. Received: {actual.shape}.")
     largest = np.abs(expected).max()
-    # Nothing but zeros expected: then the difference itself.
-    return float(np.abs(actual - expected).max() / (largest or 1.0))
+    return float(np.abs(actual - expected).max() / (largest if largest > rounding else 1.0))

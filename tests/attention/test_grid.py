@@ -1,0 +1,63 @@
+import keras
+import numpy as np
+import pytest
+
+from t2t_relpos.attention.grid import attend_2d
+
+
+def naive(query, key, value, height_table, width_table):
+    """By loops over pairs of cells; tables `[N, 2K + 1, H]`."""
+    batch, heads, height, width, _ = query.shape
+    k = height_table.shape[-2] // 2
+    outputs = np.zeros((*query.shape[:-1], value.shape[-1]))
+    for b, n, y, x in np.ndindex(batch, heads, height, width):
+        q = query[b, n, y, x]
+        scores = np.zeros((height, width))
+        for v, u in np.ndindex(height, width):
+            down, right = (np.clip(d, -k, k) + k for d in (v - y, u - x))
+            scores[v, u] = q @ (key[b, n, v, u] + height_table[n, down] + width_table[n, right])
+        weights = np.exp(scores - scores.max())
+        weights /= weights.sum()
+        outputs[b, n, y, x] = np.tensordot(weights, value[b, n], 2)
+    return outputs
+
+
+@pytest.fixture
+def tensors(rng):
+    shapes = [(2, 3, 5, 7, 4), (2, 3, 5, 7, 4), (2, 3, 5, 7, 11), (3, 5, 4), (3, 5, 4)]
+    return [rng.normal(size=shape).astype("float32") for shape in shapes]
+
+
+def test_equals_loops(tensors):
+    outputs, weights = attend_2d(*tensors)
+    np.testing.assert_allclose(outputs, naive(*tensors), atol=1e-5)
+    assert weights.shape == (2, 3, 35, 35)
+    np.testing.assert_allclose(np.sum(weights, axis=-1), 1, atol=1e-5)
+
+
+def test_mask_hides_cells(tensors):
+    hidden = np.ones((2, 1, 1, 35), bool)
+    hidden[1, ..., 14:] = False  # all but the first two rows
+    outputs, weights = attend_2d(*tensors, mask=hidden)
+    np.testing.assert_array_equal(np.array(weights)[1, ..., 14:], 0)
+    small = [x[1:, :, :2] for x in tensors[:3]]
+    np.testing.assert_allclose(
+        np.array(outputs)[1:, :, :2], naive(*small, *tensors[3:]), atol=1e-5
+    )
+
+
+def test_dropout_is_given_the_weights(tensors):
+    outputs, weights = attend_2d(*tensors, dropout=lambda w: w * 2)
+    np.testing.assert_allclose(outputs, 2 * naive(*tensors), atol=1e-5)
+    np.testing.assert_allclose(np.sum(weights, axis=-1), 1, atol=1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="sizes at run time")
+def test_sizes_known_at_run_time(tensors):
+    import tensorflow as tf
+
+    spec = [tf.TensorSpec([None, 3, None, None, depth]) for depth in (4, 4, 11)]
+    graph = tf.function(
+        lambda *x: attend_2d(*x, *tensors[3:])[0], input_signature=spec
+    )
+    np.testing.assert_allclose(graph(*tensors[:3]), naive(*tensors), atol=1e-5)

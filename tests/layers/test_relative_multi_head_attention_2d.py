@@ -1,0 +1,111 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.layers import RelativeMultiHeadAttention2D
+
+
+def image(rng, height=3, width=5, depth=6):
+    return rng.normal(size=(2, height, width, depth)).astype("float32")
+
+
+def make(**settings):
+    settings = {"num_heads": 2, "key_dim": 5, "max_relative_position": 2, **settings}
+    return RelativeMultiHeadAttention2D(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"share_heads": True, "value_dim": 7, "output_shape": 11, "use_bias": False},
+        {"table_initializer": "zeros", "use_gate": True, "dropout": 0.1, "seed": 5},
+    ],
+)
+def test_layer_contract(settings, check_layer, rng):
+    check_layer(
+        lambda dtype: make(dtype=dtype, **settings),
+        [image(rng), image(rng)],
+        output_shape=(2, 3, 5, settings.get("output_shape", 6)),
+    )
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="takes gradients with TensorFlow"
+)
+def test_equals_tensor2tensor(import_reference):
+    compare, layers = map(import_reference, ("compare_attention", "compare_layers"))
+    (family,) = (f for f in layers.FAMILIES if f.ours == "RelativeMultiHeadAttention2D")
+    assert len(family.paths()) == 6
+    for path in family.paths():
+        for measurement in compare.compare(family, path):
+            assert measurement.holds, measurement
+
+
+@pytest.mark.parametrize("share_heads, shape", [(True, (3, 5)), (False, (2, 3, 5))])
+def test_tables(share_heads, shape):
+    layer = make(share_heads=share_heads)
+    layer.build((None, None, None, 6), (None, None, None, 6))
+    assert layer.height_embedding.shape == layer.width_embedding.shape == shape
+
+
+def test_scores_are_the_softmax_weights(rng):
+    outputs, scores = make()(image(rng), image(rng), return_attention_scores=True)
+    assert outputs.shape == (2, 3, 5, 6)
+    assert scores.shape == (2, 2, 15, 15)
+    np.testing.assert_allclose(ops.sum(scores, axis=-1), 1, atol=1e-6)
+
+
+def test_rows_and_columns_are_exchanged_with_their_tables(rng):
+    x = image(rng)
+    layer, turned = make(), make()
+    layer(x, x), turned(x, x)
+    turned.set_weights(layer.get_weights())
+    turned.height_embedding.assign(layer.width_embedding)
+    turned.width_embedding.assign(layer.height_embedding)
+    y = x.swapaxes(1, 2)
+    np.testing.assert_allclose(turned(y, y), np.swapaxes(layer(x, x), 1, 2), atol=1e-6)
+
+
+def test_masks_hide_cells(rng):
+    x = image(rng)
+    layer = make(use_bias=False)
+    whole = ops.convert_to_numpy(layer(x[:, :2], x[:, :2]))
+    real = np.ones((2, 3, 5), bool)
+    real[:, 2] = False
+    for masks in ({"value_mask": real}, {"key_mask": real}, {"attention_mask": real.reshape(2, 1, 15)}):
+        outputs = ops.convert_to_numpy(layer(x, x, **masks))
+        np.testing.assert_allclose(outputs[:, :2], whole, atol=1e-6)
+    outputs = ops.convert_to_numpy(layer(x, x, query_mask=real))
+    np.testing.assert_array_equal(outputs[:, 2], 0)
+    assert (outputs[:, :2] != 0).any()
+
+
+def test_dropout_is_on_in_training_alone(rng):
+    x = image(rng)
+    layer = make(dropout=0.5, seed=3)
+    np.testing.assert_array_equal(layer(x, x), layer(x, x))
+    assert not np.array_equal(layer(x, x, training=True), layer(x, x, training=True))
+
+
+def test_a_model_of_unknown_sizes_is_saved(rng, tmp_path):
+    x = keras.Input((None, None, 6))
+    model = keras.Model(x, make()(x, x))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for data in (image(rng), image(rng, 7, 2)):
+        expected = model.layers[-1](data, data)
+        np.testing.assert_allclose(loaded.predict(data, verbose=0), expected, atol=1e-6)
+
+
+def test_errors(rng):
+    x = image(rng)
+    with pytest.raises(ValueError, match="`max_relative_position` to be a positive integer. Received: .*=0"):
+        make(max_relative_position=0)
+    message = r"Expected `query` of shape \[batch, height, width, depth\]. Received: shape \(2, 3, 5\)"
+    with pytest.raises(ValueError, match=message):
+        make()(x[..., 0], x)
+    message = r"of one height and width.*Received: shapes \(2, 3, 5, 6\), \(2, 3, 7, 6\)"
+    with pytest.raises(ValueError, match=message):
+        make()(x, image(rng, 3, 7))

@@ -1,0 +1,134 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.layers import RelativeMultiHeadAttention, RelativeMultiHeadAttentionV2
+
+
+def arrays(rng, *lengths, width=6):
+    return [rng.normal(size=(3, n, width)).astype("float32") for n in lengths]
+
+
+def make(**settings):
+    settings = {"num_heads": 2, "key_dim": 5, "max_relative_position": 3, **settings}
+    return RelativeMultiHeadAttentionV2(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"masked": True, "use_value_table": True, "value_dim": 7, "output_shape": 11},
+        {"share_heads": True, "use_bias": False, "use_value_table": True, "sliding_window": 3},
+        {"table_initializer": "zeros", "use_gate": True, "dropout": 0.1, "seed": 5},
+    ],
+)
+def test_layer_contract(settings, check_layer, rng):
+    check_layer(
+        lambda dtype: make(dtype=dtype, **settings),
+        arrays(rng, 7, 11),
+        output_shape=(3, 7, settings.get("output_shape", 6)),
+    )
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="takes gradients with TensorFlow"
+)
+@pytest.mark.parametrize("masked, count", [(True, 16), (False, 8)])
+def test_equals_tensor2tensor(masked, count, import_reference):
+    compare, layers = map(import_reference, ("compare_attention", "compare_layers"))
+    name = f"RelativeMultiHeadAttentionV2(masked={masked})"
+    (family,) = (f for f in layers.FAMILIES if f.ours == name)
+    assert len(family.paths()) == count
+    for path in family.paths():
+        for measurement in compare.compare(family, path):
+            assert measurement.holds, measurement
+
+
+@pytest.mark.parametrize(
+    "settings, key_shape, value_shape",
+    [
+        ({"masked": True}, (2, 3, 5), (2, 3, 7)),
+        ({"masked": False}, (2, 5, 5), (2, 5, 7)),
+        ({"masked": True, "share_heads": True}, (3, 5), (3, 7)),
+        ({"masked": False, "share_heads": True}, (5, 5), (5, 7)),
+    ],
+)
+def test_tables(settings, key_shape, value_shape):
+    layer = make(use_value_table=True, value_dim=7, **settings)
+    layer.build((None, None, 6), (None, None, 6))
+    assert layer.key_embedding.shape == key_shape
+    assert layer.value_embedding.shape == value_shape
+
+
+def test_tables_start_normal_by_depth():
+    layer = make(max_relative_position=997, key_dim=7, num_heads=1)
+    layer.build((None, None, 6), (None, None, 6))
+    table = ops.convert_to_numpy(layer.key_embedding)
+    np.testing.assert_allclose(table.std(), 7**-0.5, rtol=0.03)
+    np.testing.assert_allclose(table.mean(), 0, atol=0.02)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_masked_sees_no_later_key(masked, rng):
+    (x,) = arrays(rng, 7)
+    _, scores = make(masked=masked)(x, x, return_attention_scores=True)
+    later = np.triu(np.ones((7, 7), bool), 1)
+    assert (ops.convert_to_numpy(scores)[..., later] == 0).all() == masked
+
+
+def test_far_pairs_have_no_relative_term(rng):
+    (x,) = arrays(rng, 11)
+    layer = make(use_bias=False)
+    _, before = layer(x, x, return_attention_scores=True)
+    layer.key_embedding.assign(layer.key_embedding * 0)
+    _, without = layer(x, x, return_attention_scores=True)
+    changed = np.log(ops.convert_to_numpy(before)) - np.log(ops.convert_to_numpy(without))
+    # Relative terms change the sum of a row as well: compare pairs with the farthest one of it.
+    far = np.abs(np.arange(11)[:, None] - np.arange(11)) >= 3
+    for i in range(11):
+        row = changed[:, :, i] - changed[:, :, i, far[i].argmax(), None]
+        np.testing.assert_allclose(row[..., far[i]], 0, atol=1e-5)
+        assert (np.abs(row[..., ~far[i]]).max(axis=(0, 1)) > 0.01).all()
+
+
+def test_with_wide_tables_it_is_the_clipped_layer(rng):
+    (x,) = arrays(rng, 7)
+    layer = make(max_relative_position=8, use_value_table=True)
+    clipped = RelativeMultiHeadAttention(2, 5, 7, share_heads=False)
+    layer(x, x), clipped(x, x)
+    for name in ("key_embedding", "value_embedding"):
+        getattr(clipped, name).table.assign(getattr(layer, name))
+    for name in ("query_dense", "key_dense", "value_dense", "output_dense"):
+        getattr(clipped, name).kernel.assign(getattr(layer, name).kernel)
+    np.testing.assert_allclose(layer(x, x), clipped(x, x), atol=1e-6)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_steps_with_a_cache_equal_the_whole(masked, rng):
+    (x,) = arrays(rng, 11)
+    layer = make(masked=masked, use_value_table=True)
+    whole = ops.convert_to_numpy(layer(x, x, use_causal_mask=True))
+    cache = layer.start_cache(3, 13)
+    for t in range(11):
+        outputs, cache = layer.step(x[:, t : t + 1], cache, np.full(3, t, "int32"))
+        np.testing.assert_allclose(outputs[:, 0], whole[:, t], atol=1e-5)
+
+
+def test_a_model_that_holds_it_is_saved(rng, tmp_path):
+    x = keras.Input((None, 6))
+    model = keras.Model(x, make(masked=True, use_value_table=True)(x, x))
+    (data,) = arrays(rng, 7)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(
+        loaded.predict(data, verbose=0), model.predict(data, verbose=0)
+    )
+
+
+@pytest.mark.parametrize("value", [0, -3, None, 2.0])
+def test_range_errors(value):
+    message = f"Expected `max_relative_position` to be a positive integer. Received: .*={value}"
+    with pytest.raises(ValueError, match=message):
+        make(max_relative_position=value)

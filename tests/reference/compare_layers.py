@@ -1,0 +1,128 @@
+"""The layers of tensor2tensor's other relative attentions beside what its functions computed (variants/).
+
+The functions have no projections: those of the layers are set to the identity.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from compare_attention import Family, mask_of
+from t2t_relpos.layers.local_relative_multi_head_attention import LocalRelativeMultiHeadAttention
+from t2t_relpos.layers.relative_multi_head_attention_2d import RelativeMultiHeadAttention2D
+from t2t_relpos.layers.relative_multi_head_attention_v2 import RelativeMultiHeadAttentionV2
+
+
+def merge_heads(x):
+    """`[B, N, …, H]` -> `[B, …, N * H]`."""
+    *axes, depth = range(1, len(x.shape))
+    x = tf.transpose(x, (0, *axes[1:], axes[0], depth))
+    return tf.reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1]))
+
+
+def split_heads(x, num_heads):
+    """Inverse of `merge_heads`."""
+    x = tf.reshape(x, (*x.shape[:-1], num_heads, x.shape[-1] // num_heads))
+    *axes, heads, depth = range(1, len(x.shape))
+    return tf.transpose(x, (0, heads, *axes, depth))
+
+
+def through_layer(make, tables):
+    """`compute` of a Family: a layer around identity projections.
+
+    Args:
+        make: `make(record, num_heads, key_dim, **others) -> layer`.
+        tables: name of a table in the record -> attribute of the layer.
+    """
+
+    def compute(record, tensors):
+        _, num_heads, *_, key_dim = record["q"].shape
+        value_dim = record["v"].shape[-1]
+        layer = make(
+            record,
+            num_heads,
+            key_dim,
+            value_dim=value_dim,
+            output_shape=num_heads * value_dim,
+            use_bias=False,
+            share_heads=bool(record["share"]),
+            dtype=str(record["q"].dtype),
+        )
+        query, key, value = (merge_heads(tensors[name]) for name in "qkv")
+        layer.build(query.shape, value.shape, key.shape)
+        for dense in (layer.key_dense, layer.value_dense, layer.output_dense):
+            dense.kernel.assign(np.eye(*dense.kernel.shape))
+        # The layer scales queries, the function leaves that to its caller.
+        layer.query_dense.kernel.assign(key_dim**0.5 * np.eye(*layer.query_dense.kernel.shape))
+        given = {id(getattr(layer, tables[name])): tensors[name] for name in tables if name in tensors}
+        weights = [given.get(id(v), v.value) for v in layer.trainable_variables]
+        others = [v.value for v in layer.non_trainable_variables]
+        mask = mask_of(record)
+        arguments = {} if mask is None else {"attention_mask": mask}
+        outputs, _ = layer.stateless_call(weights, others, query, value, key, **arguments)
+        return split_heads(outputs, num_heads)
+
+    return compute
+
+
+def _v2(masked):
+    def make(record, *sizes, **arguments):
+        values = bool(record["values"])
+        limit = int(record["limit"])
+        return RelativeMultiHeadAttentionV2(
+            *sizes, limit, masked=masked, use_value_table=values, **arguments
+        )
+
+    return through_layer(
+        make,
+        {
+            "key_relative_embeddings": "key_embedding",
+            "value_relative_embeddings": "value_embedding",
+        },
+    )
+
+
+_2d = through_layer(
+    lambda record, *sizes, **arguments: RelativeMultiHeadAttention2D(
+        *sizes, int(record["limit"]), **arguments
+    ),
+    {
+        "height_key_relative_embeddings": "height_embedding",
+        "width_key_relative_embeddings": "width_embedding",
+    },
+)
+_local = through_layer(
+    lambda record, *sizes, **arguments: LocalRelativeMultiHeadAttention(
+        *sizes, int(record["limit"]), use_value_table=bool(record["values"]), **arguments
+    ),
+    {
+        "relative_embeddings": "key_embedding",
+        "value_relative_embeddings": "value_embedding",
+    },
+)
+
+FAMILIES = (
+    Family(
+        "dot_product_self_attention_relative_v2",
+        "RelativeMultiHeadAttentionV2(masked=True)",
+        "variants/v2_masked",
+        _v2(masked=True),
+    ),
+    Family(
+        "dot_product_unmasked_self_attention_relative_v2",
+        "RelativeMultiHeadAttentionV2(masked=False)",
+        "variants/v2_unmasked",
+        _v2(masked=False),
+    ),
+    Family(
+        "dot_product_unmasked_self_attention_relative_2d",
+        "RelativeMultiHeadAttention2D",
+        "variants/2d",
+        _2d,
+    ),
+    Family(
+        "masked_relative_local_attention_1d",
+        "LocalRelativeMultiHeadAttention",
+        "variants/local",
+        _local,
+    ),
+)
