@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from t2t_relpos.attention.labelled import label_index, labelled_scores, labelled_values
 from t2t_relpos.attention.labels import relative_labels
 from t2t_relpos.attention.lookup import lookup_scores, lookup_values
 from t2t_relpos.attention.masks import masked_softmax
@@ -20,6 +21,7 @@ def attend(
     *,
     mask=None,
     query_offset=None,
+    labels=None,
     dropout=None,
 ):
     """Attention whose scores and outputs also depend on relative positions.
@@ -59,20 +61,24 @@ def attend(
         query_offset = ops.shape(key)[2] - ops.shape(query)[2]
     scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
     if key_table is not None:
-        scores = scores + relative_scores(query, key_table, ops.shape(key)[2], query_offset)
+        scores = scores + relative_scores(query, key_table, ops.shape(key)[2], query_offset, labels)
     weights = masked_softmax(scores, mask)
     kept = weights if dropout is None else dropout(weights)
     outputs = ops.matmul(kept, value)
     if value_table is not None:
-        outputs = outputs + relative_values(kept, value_table, query_offset)
+        outputs = outputs + relative_values(kept, value_table, query_offset, labels)
     return outputs, weights
 
 
-def relative_scores(query, table, length_k, query_offset):
+def relative_scores(query, table, length_k, query_offset, labels=None):
     """`q·a^Kᵀ`: `[B, N, T, H]` and a table -> `[B, N, T, S]`.
 
     Args as those of `attend`; `length_k` is S.
     """
+    if labels is not None:
+        if len(labels.shape) == 2:
+            return lookup_scores(query, table, labels)
+        return labelled_scores(query, table, label_index(labels, table.shape[-2], query.shape[1]))
     length_q = ops.shape(query)[2]
     if _one_offset_per_row(query_offset):
         labels = ops.expand_dims(_labels(length_q, length_k, table, query_offset), 1)
@@ -85,11 +91,15 @@ def relative_scores(query, table, length_k, query_offset):
     return lookup_scores(query, table, _labels(length_q, length_k, table, query_offset))
 
 
-def relative_values(weights, table, query_offset):
+def relative_values(weights, table, query_offset, labels=None):
     """`weights·a^V`: `[B, N, T, S]` and a table -> `[B, N, T, Hv]`.
 
     Args as those of `attend`.
     """
+    if labels is not None:
+        if len(labels.shape) == 2:
+            return lookup_values(weights, table, labels)
+        return labelled_values(weights, table, label_index(labels, table.shape[-2], weights.shape[1]))
     length_q, length_k = ops.shape(weights)[2:]
     if _one_offset_per_row(query_offset):
         labels = _labels(length_q, length_k, table, query_offset)

@@ -61,3 +61,28 @@ def relative_labels(length_q, length_k, max_relative_position, query_offset=None
     distance = keys - ops.expand_dims(queries, -1)
     k = max_relative_position
     return ops.clip(distance, -k, k) + k
+
+
+def position_labels(query_positions, key_positions, max_relative_position):
+    """Row of the table for positions that are given: `clip(p_j - p_i, -K, K) + K`.
+
+    Args:
+        query_positions: int `[T]` or `[B, T]`.
+        key_positions: int `[S]` or `[B, S]`.
+        max_relative_position: K.
+
+    Returns:
+        int32 `[T, S]`, or `[B, T, S]` if either has a batch axis.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from t2t_relpos.attention import position_labels
+    >>> position_labels(np.array([5]), np.array([3, 5, 9]), 2).numpy().tolist()
+    [[0, 2, 4]]
+    """
+    queries = ops.cast(query_positions, "int32")
+    keys = ops.cast(key_positions, "int32")
+    distance = ops.expand_dims(keys, -2) - ops.expand_dims(queries, -1)
+    k = max_relative_position
+    return ops.clip(distance, -k, k) + k

@@ -1,118 +1,117 @@
-"""Causal attention to a query's own block and the one before, with relative positions."""
+"""Attention restricted to a window around each query: cost grows with window times length.
+
+Queries are cut into blocks; a block sees its own keys and those of its
+neighbours. Blocks are then as good as batch entries, and `attend` does the
+rest.
+"""
 
 from keras import ops
 
-from t2t_relpos.attention.attend import relative_scores, relative_values
-from t2t_relpos.attention.masks import causal_mask, masked_softmax
-from t2t_relpos.attention.zero_beyond import left_sided_table
+from t2t_relpos.attention.attend import attend
+from t2t_relpos.attention.masks import causal_mask, combine_masks, window_mask
 
 
-def attend_local(
+def attend_locally(
     query,
     key,
     value,
-    key_table,
+    key_table=None,
     value_table=None,
     *,
-    block_length,
+    window,
+    causal=False,
+    query_mask=None,
     key_mask=None,
     dropout=None,
 ):
-    """Attention to positions not after the query, in its block and the one before it.
+    """What `attend` gives under `window_mask`, without looking at keys outside of the window.
 
-    The sequence is cut into blocks; time and memory grow with its length, not
-    the length squared. Scores are not scaled: scale `query`. As in
-    tensor2tensor, `value_table` has no effect on queries of the first block,
-    nor on any of a sequence shorter than two blocks.
+    Self-attention: there are as many keys as queries. Memory and time are
+    O(B·N·T·window).
 
     Args:
-        query: `[B, N, T, H]`.
-        key: `[B, N, T, H]`.
-        value: `[B, N, T, Hv]`.
-        key_table: rows for distances from `-(R - 1)` to 0, `[R, H]` for all
-            heads or `[N, R, H]`, with R at least twice `block_length`.
-        value_table: likewise with Hv, or None.
-        block_length: b, an int.
-        key_mask: bool `[B, T]`, True = a key that exists. None: all.
-        dropout: a function of the weights, or None.
+        query, key, value, key_table, value_table, dropout: as in `attend`, with
+            S = T; `dropout` gets weights `[B * blocks, N, C, 2C or 3C]`.
+        window: a query sees keys less than this far away.
+        causal: whether keys after a query are hidden.
+        query_mask: bool `[B, T]`, queries that exist, or None.
+        key_mask: bool `[B, T]`, keys that exist, or None.
 
     Returns:
         outputs `[B, N, T, Hv]`.
 
-    Reference: t2t `masked_relative_local_attention_1d`.
+    Reference: Vaswani et al. 2017, section 4 and Table 1, "self-attention
+    (restricted)".
 
     Example:
 
     >>> import numpy as np
-    >>> from t2t_relpos.attention.local import attend_local
-    >>> x = np.ones((1, 2, 7, 4), "float32")
-    >>> attend_local(x, x, x, np.ones((12, 4), "float32"), block_length=3).shape
-    TensorShape([1, 2, 7, 4])
+    >>> from keras import ops
+    >>> from t2t_relpos.attention import attend, attend_locally, window_mask
+    >>> x = np.random.default_rng(0).normal(size=(1, 2, 50, 4))
+    >>> local = attend_locally(x, x, x, window=3)
+    >>> dense, _ = attend(x, x, x, mask=window_mask(50, 50, 3))
+    >>> bool(ops.max(ops.abs(local - dense)) < 1e-12)
+    True
     """
     batch, _, length, _ = ops.shape(query)
-    num_blocks = (length + block_length - 1) // block_length
-    queries = _blocks(query, num_blocks, block_length)
-    keys = _blocks_with_previous(key, num_blocks, block_length)
-    values = _blocks_with_previous(value, num_blocks, block_length)
-    scores = ops.matmul(queries, ops.swapaxes(keys, -1, -2))
-    scores = scores + relative_scores(
-        queries, _reached(key_table, block_length), 2 * block_length, block_length
+    size = block_size(window)
+    neighbours = (-1, 0) if causal else (-1, 0, 1)
+    count = (length + size - 1) // size
+    padding = count * size - length
+    exists = ops.arange(count * size) < length
+
+    def pairs_of(mask):
+        """bool `[B, T]` or None -> `[B, blocks * C]`, padding being False."""
+        if mask is None:
+            return ops.broadcast_to(exists, (batch, count * size))
+        return ops.pad(ops.cast(mask, "bool"), [[0, 0], [0, padding]])
+
+    keys_exist = _windows(pairs_of(key_mask)[:, None, :, None], count, size, neighbours)
+    mask = combine_masks(
+        ops.swapaxes(keys_exist, -1, -2),
+        window_mask(size, len(neighbours) * size, window, size),
+        causal_mask(size, len(neighbours) * size, size) if causal else None,
+        None if query_mask is None else _blocks(pairs_of(query_mask)[:, None, :, None], count, size),
     )
-    mask = _mask(batch, length, num_blocks, block_length, key_mask)
-    weights = masked_softmax(scores, mask)
-    kept = weights if dropout is None else dropout(weights)
-    outputs = ops.matmul(kept, values)
-    if value_table is not None:
-        relative = relative_values(kept, _reached(value_table, block_length), block_length)
-        has_values = ops.arange(num_blocks, dtype="int32") > 0
-        has_values = ops.logical_and(has_values, length >= 2 * block_length)
-        has_values = ops.tile(ops.cast(has_values, relative.dtype), [batch])
-        outputs = outputs + relative * has_values[:, None, None, None]
-    return _join_blocks(outputs, batch, num_blocks, block_length)[:, :, :length]
+    pad = [[0, 0], [0, 0], [0, padding], [0, 0]]
+    outputs, _ = attend(
+        _blocks(ops.pad(query, pad), count, size),
+        _windows(ops.pad(key, pad), count, size, neighbours),
+        _windows(ops.pad(value, pad), count, size, neighbours),
+        key_table,
+        value_table,
+        mask=mask,
+        query_offset=size,
+        dropout=dropout,
+    )
+    return _unblocked(outputs, batch, count)[:, :, :length]
 
 
-def _reached(table, block_length):
-    """What two blocks reach of a table, by clipped distance."""
-    return left_sided_table(table[..., -2 * block_length :, :])
+def block_size(window):
+    """C: the reach of the window, but not so few positions that products get tiny."""
+    return max(window - 1, 16)
 
 
-def _blocks(x, num_blocks, block_length):
-    """`[B, N, T, X]` -> `[B * blocks, N, b, X]`, the last block filled up with zeros."""
-    batch, heads, length, depth = ops.shape(x)
-    x = _with_zeros(x, 0, num_blocks * block_length - length)
-    x = ops.reshape(x, (batch, heads, num_blocks, block_length, depth))
-    x = ops.transpose(x, (0, 2, 1, 3, 4))
-    return ops.reshape(x, (batch * num_blocks, heads, block_length, depth))
-
-
-def _blocks_with_previous(x, num_blocks, block_length):
-    """`[B, N, T, X]` -> `[B * blocks, N, 2b, X]`; zeros stand before the first block."""
-    earlier = _with_zeros(x, block_length, 0)[:, :, : num_blocks * block_length]
-    both = [_blocks(part, num_blocks, block_length) for part in (earlier, x)]
-    return ops.concatenate(both, axis=2)
-
-
-def _with_zeros(x, before, after):
-    """Zeros before and after the positions of `[B, N, T, X]`; lengths may be tensors."""
+def _blocks(x, count, size):
+    """`[B, N, blocks * C, X]` -> `[B * blocks, N, C, X]`."""
     batch, heads, _, depth = ops.shape(x)
-    start, end = (ops.zeros((batch, heads, n, depth), dtype=x.dtype) for n in (before, after))
-    return ops.concatenate([start, x, end], axis=2)
+    x = ops.reshape(x, (batch, heads, count, size, depth))
+    return ops.reshape(ops.swapaxes(x, 1, 2), (batch * count, heads, size, depth))
 
 
-def _join_blocks(x, batch, num_blocks, block_length):
-    """`[B * blocks, N, b, X]` -> `[B, N, blocks * b, X]`."""
-    _, heads, _, depth = ops.shape(x)
-    x = ops.reshape(x, (batch, num_blocks, heads, block_length, depth))
-    x = ops.transpose(x, (0, 2, 1, 3, 4))
-    return ops.reshape(x, (batch, heads, num_blocks * block_length, depth))
+def _windows(x, count, size, neighbours):
+    """`[B, N, blocks * C, X]` -> `[B * blocks, N, len(neighbours) * C, X]`; zeros beyond the ends."""
+    x = ops.pad(x, [[0, 0], [0, 0], [size, size], [0, 0]])
+    length = count * size
+    parts = [
+        _blocks(x[:, :, (1 + n) * size : (1 + n) * size + length], count, size) for n in neighbours
+    ]
+    return ops.concatenate(parts, axis=2)
 
 
-def _mask(batch, length, num_blocks, block_length, key_mask):
-    """bool `[B * blocks, 1, b, 2b]`: keys that exist and do not lie after the query."""
-    if key_mask is None:
-        key_mask = ops.ones((batch, length), dtype="bool")
-    # As a tensor of one head and one number per key, cut as keys are; what is filled up is 0.
-    exists = ops.cast(key_mask, "int32")[:, None, :, None]
-    exists = _blocks_with_previous(exists, num_blocks, block_length)[..., 0]
-    causal = causal_mask(block_length, 2 * block_length, block_length)
-    return ops.logical_and(exists[:, :, None, :] > 0, causal)
+def _unblocked(x, batch, count):
+    """Inverse of `_blocks`."""
+    _, heads, size, depth = ops.shape(x)
+    x = ops.swapaxes(ops.reshape(x, (batch, count, heads, size, depth)), 1, 2)
+    return ops.reshape(x, (batch, heads, count * size, depth))

@@ -70,6 +70,7 @@ def attention_mask_of(
     causal=False,
     window=None,
     query_offset=None,
+    positions=None,
 ):
     """All that hides keys from queries in one mask, or None if nothing does.
 
@@ -82,16 +83,27 @@ def attention_mask_of(
         causal: whether keys after a query are hidden.
         window: see `window_mask`.
         query_offset: key position of query 0; default `S - T`.
+        positions: instead of an offset, int positions of queries (`[T]` or
+            `[B, T]`) and of keys (`[S]` or `[B, S]`), by which causality and
+            window go.
 
     Returns:
         bool that broadcasts to `[B, N, T, S]`, True = attend.
     """
+    if positions is None:
+        not_later = causal_mask(length_q, length_k, query_offset) if causal else None
+        near = window_mask(length_q, length_k, window, query_offset) if window else None
+    else:
+        queries, keys = positions
+        distance = ops.expand_dims(keys, -2) - ops.expand_dims(queries, -1)
+        not_later = distance <= 0 if causal else None
+        near = ops.abs(distance) < window if window else None
     return combine_masks(
         None if query_mask is None else ops.expand_dims(query_mask, -1),
         *(None if mask is None else key_padding_mask(mask) for mask in key_masks),
         attention_mask,
-        causal_mask(length_q, length_k, query_offset) if causal else None,
-        None if window is None else window_mask(length_q, length_k, window, query_offset),
+        not_later,
+        near,
     )
 
 

@@ -36,7 +36,7 @@ def token_ids(ids, vocab_size):
     rule holds (TensorFlow on CPU raises, elsewhere such ids read as zeros or
     as the nearest row).
     """
-    _integers("token ids", ids)
+    integers("token ids", ids)
     low, high = _range(ids)
     if low is not None and not 0 <= low <= high < vocab_size:
         raise ValueError(
@@ -48,7 +48,7 @@ def token_ids(ids, vocab_size):
 
 def relation_labels(labels, num_labels, query_shape, key_shape):
     """Raises if labels are not integers, don't fit `[B, T, S]`, or, where values are at hand, are out of range."""
-    _integers("relations", labels)
+    integers("relations", labels)
     expected = (query_shape[0], query_shape[1], key_shape[1])
     shape = tuple(labels.shape)
     fits = len(shape) in (2, 3) and all(
@@ -68,7 +68,8 @@ def relation_labels(labels, num_labels, query_shape, key_shape):
         )
 
 
-def _integers(name, values):
+def integers(name, values):
+    """Raises if `values` are not of an integer dtype."""
     dtype = keras.backend.standardize_dtype(values.dtype)
     if "int" not in dtype:
         raise ValueError(

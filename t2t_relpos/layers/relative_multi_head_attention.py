@@ -4,6 +4,9 @@ import keras
 from keras import ops
 
 from t2t_relpos.attention.attend import attend
+from t2t_relpos.attention.labels import key_positions as find_positions
+from t2t_relpos.attention.labels import position_labels
+from t2t_relpos.attention.local import attend_locally, block_size
 from t2t_relpos.attention.masks import attention_mask_of, key_padding_mask
 from t2t_relpos.layers import checks
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
@@ -32,6 +35,8 @@ class RelativeMultiHeadAttention(MultiHeadBase):
         attention_axes: `None`, 1 or (1,): the one sequence axis. Others raise:
             relative positions have one axis.
         sliding_window: a query sees keys less than this far away; `None` for all.
+            Self-attention without an `attention_mask`, given positions or
+            returned scores then costs O(T·window) instead of O(T²).
         flash_attention: `None` or False; True raises: no fused kernel knows
             relative terms.
         kernel_initializer: of the projections; the other arguments of this form
@@ -65,6 +70,10 @@ class RelativeMultiHeadAttention(MultiHeadBase):
             Default `S - T`: the queries are the last positions, for distances
             and for causality (keras.layers.MultiHeadAttention counts from the
             top left; for T = S both are the same).
+        query_positions: instead of an offset, int `[T]` or `[B, T]`: a position
+            for every query, for instance its place in another sequence. Default
+            `query_offset + (0, 1, …)`.
+        key_positions: int `[S]` or `[B, S]`; default `(0, 1, …)`.
 
     Returns:
         outputs `[B, T, D]`, and on request scores `[B, N, T, S]`: the weights
@@ -149,33 +158,70 @@ class RelativeMultiHeadAttention(MultiHeadBase):
         training=None,
         use_causal_mask=False,
         query_offset=None,
+        query_positions=None,
+        key_positions=None,
     ):
         key = value if key is None else key
-        mask = attention_mask_of(
-            ops.shape(query)[1],
-            ops.shape(key)[1],
-            query_mask=query_mask,
-            key_masks=(key_mask, value_mask),
-            attention_mask=attention_mask,
-            causal=use_causal_mask,
-            window=self.sliding_window,
-            query_offset=query_offset,
-        )
-        outputs, weights = self._attend(
-            self.project_query(query),
-            self.project_key(key),
-            self.project_value(value),
-            mask=mask,
-            query_offset=query_offset,
-            dropout=lambda x: self.dropout_layer(x, training=training),
-        )
+        lengths = ops.shape(query)[1], ops.shape(key)[1]
+        positions = _positions(lengths, query_offset, query_positions, key_positions)
+        projected = self.project_query(query), self.project_key(key), self.project_value(value)
+        masks = {"query_mask": query_mask, "key_masks": (key_mask, value_mask)}
+        extras = (attention_mask, positions, query_offset)
+        if not return_attention_scores and self._is_local(query, key, extras):
+            outputs, weights = self._attend_locally(projected, masks, use_causal_mask, training), None
+        else:
+            mask = attention_mask_of(
+                *lengths,
+                **masks,
+                attention_mask=attention_mask,
+                causal=use_causal_mask,
+                window=self.sliding_window,
+                query_offset=query_offset,
+                positions=positions,
+            )
+            has_tables = self.use_key_table or self.use_value_table
+            outputs, weights = self._attend(
+                *projected,
+                mask=mask,
+                query_offset=query_offset,
+                labels=position_labels(*positions, self.max_relative_position)
+                if positions and has_tables
+                else None,
+                dropout=lambda x: self.dropout_layer(x, training=training),
+            )
         outputs = self.project_output(outputs, query)
         return (outputs, weights) if return_attention_scores else outputs
 
-    def _attend(self, query, key, value, **kwargs):
+    def _is_local(self, query, key, extras):
+        """Whether the window lets blocks of keys be left out: self-attention, masked by rule, not too short."""
+        if self.sliding_window is None or any(extra is not None for extra in extras):
+            return False
+        length = query.shape[1]
+        if length is None:
+            return query is key
+        return length == key.shape[1] and length > 4 * block_size(self.sliding_window)
+
+    def _attend_locally(self, projected, masks, causal, training):
+        key_mask = None
+        for mask in masks["key_masks"]:
+            if mask is not None:
+                key_mask = mask if key_mask is None else ops.logical_and(key_mask, mask)
+        return attend_locally(
+            *projected,
+            *self._table_values(),
+            window=self.sliding_window,
+            causal=causal,
+            query_mask=masks["query_mask"],
+            key_mask=key_mask,
+            dropout=lambda x: self.dropout_layer(x, training=training),
+        )
+
+    def _table_values(self):
         tables = (self.key_embedding, self.value_embedding)
-        tables = [None if t is None else ops.convert_to_tensor(t.table) for t in tables]
-        return attend(query, key, value, *tables, **kwargs)
+        return [None if t is None else ops.convert_to_tensor(t.table) for t in tables]
+
+    def _attend(self, query, key, value, **kwargs):
+        return attend(query, key, value, *self._table_values(), **kwargs)
 
     def start_cache(self, batch_size, max_length):
         """An empty cache of `max_length` positions for `step`."""
@@ -213,7 +259,7 @@ class RelativeMultiHeadAttention(MultiHeadBase):
         )
         return self.project_output(outputs, query), {"key": keys, "value": values}
 
-    def attend_to(self, query, keys, values, mask=None):
+    def attend_to(self, query, keys, values, mask=None, query_offset=None):
         """Attention to keys and values that are projected already.
 
         Args:
@@ -221,11 +267,15 @@ class RelativeMultiHeadAttention(MultiHeadBase):
             keys: `[B, N, S, H]`, from `project_key`.
             values: `[B, N, S, Hv]`, from `project_value`.
             mask: bool, broadcasts to `[B, N, T, S]`; True = attend.
+            query_offset: key position of query 0, a scalar or int `[B]`; default
+                `S - T`.
 
         Returns:
             outputs `[B, T, D]`.
         """
-        outputs, _ = self._attend(self.project_query(query), keys, values, mask=mask)
+        outputs, _ = self._attend(
+            self.project_query(query), keys, values, mask=mask, query_offset=query_offset
+        )
         return self.project_output(outputs, query)
 
     def get_config(self):
@@ -240,6 +290,21 @@ class RelativeMultiHeadAttention(MultiHeadBase):
             "share_heads": self.share_heads,
             "table_initializer": keras.initializers.serialize(self.table_initializer),
         }
+
+
+def _positions(lengths, query_offset, query_positions, key_positions):
+    """Positions of queries and keys, or None if lengths and offset tell them."""
+    if query_positions is None and key_positions is None:
+        return None
+    if query_positions is not None and query_offset is not None:
+        raise ValueError("Expected either `query_offset` or `query_positions`. Received: both.")
+    if query_positions is None:
+        query_positions = find_positions(*lengths, query_offset)
+    if key_positions is None:
+        key_positions = ops.arange(lengths[1], dtype="int32")
+    for name, positions in (("query_positions", query_positions), ("key_positions", key_positions)):
+        checks.integers(name, positions)
+    return ops.cast(query_positions, "int32"), ops.cast(key_positions, "int32")
 
 
 def _check_unsupported(attention_axes, flash_attention):

@@ -9,8 +9,11 @@ from t2t_relpos.layers.transformer_encoder import TransformerEncoder, key_mask_o
 class TransformerDecoder(TransformerEncoder):
     """Causal self-attention, attention to the encoder, and a feed-forward network.
 
-    Args: those of `TransformerEncoder`. The attention to the encoder has no
-        relative positions.
+    Args:
+        relative_cross_attention: whether the attention to the encoder has
+            relative positions too: target position `i` then stands at source
+            position `i`, with tables of its own.
+        **kwargs: those of `TransformerEncoder`.
 
     Call arguments:
         inputs: `[B, T, D]`.
@@ -31,10 +34,14 @@ class TransformerDecoder(TransformerEncoder):
     TensorShape([3, 5, 8])
     """
 
+    def __init__(self, *args, relative_cross_attention=False, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.relative_cross_attention = relative_cross_attention
+
     def build(self, inputs_shape, encoded_shape, encoded_mask_shape=None):
         super().build(inputs_shape)
         self.cross_attention = self.make_attention(
-            "cross_attention", inputs_shape[-1], relative=False
+            "cross_attention", inputs_shape[-1], relative=self.relative_cross_attention
         )
         self.cross_attention.build(inputs_shape, encoded_shape)
         self.cross_attention_residual = self.make_residual("cross_attention_residual", inputs_shape)
@@ -48,7 +55,9 @@ class TransformerDecoder(TransformerEncoder):
         )
         x = self.cross_attention_residual(
             x,
-            sublayer=lambda y: self.cross_attention(y, encoded, attention_mask=mask, training=training),
+            sublayer=lambda y: self.cross_attention(
+                y, encoded, attention_mask=mask, training=training, query_offset=0
+            ),
             training=training,
         )
         return self.feed_forward_residual(
@@ -89,7 +98,17 @@ class TransformerDecoder(TransformerEncoder):
         x = self.cross_attention_residual(
             x,
             sublayer=lambda y: self.cross_attention.attend_to(
-                y, context["key"], context["value"], encoded_mask[:, None, None, :]
+                y,
+                context["key"],
+                context["value"],
+                encoded_mask[:, None, None, :],
+                query_offset=position,
             ),
         )
         return self.feed_forward_residual(x, sublayer=self.feed_forward), written["cache"]
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "relative_cross_attention": self.relative_cross_attention,
+        }

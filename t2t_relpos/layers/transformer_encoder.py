@@ -89,7 +89,7 @@ class TransformerEncoder(keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, inputs_shape, padding_mask_shape=None):
-        self.self_attention = self.make_attention("self_attention", inputs_shape[-1], relative=True)
+        self.self_attention = self.make_attention("self_attention", inputs_shape[-1])
         self.self_attention.build(inputs_shape, inputs_shape)
         self.self_attention_residual = self.make_residual("self_attention_residual", inputs_shape)
         self.feed_forward = FeedForward(
@@ -102,8 +102,8 @@ class TransformerEncoder(keras.layers.Layer):
         self.feed_forward.build(inputs_shape)
         self.feed_forward_residual = self.make_residual("feed_forward_residual", inputs_shape)
 
-    def make_attention(self, name, width, relative):
-        """The self-attention (`relative`), or one without positions."""
+    def make_attention(self, name, width, relative=True):
+        """A self-attention, or one with or without (`relative`) positions to another sequence."""
         if width % self.num_heads:
             raise ValueError(
                 "Expected `num_heads` to divide the width of the inputs. "

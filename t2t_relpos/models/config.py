@@ -28,6 +28,8 @@ class TransformerConfig:
         use_key_table: whether a^K is used (the paper's Table 3).
         use_value_table: whether a^V is used.
         share_heads: one table for all heads (True) or one for each (False).
+        relative_cross_attention: whether the decoder's attention to the encoder
+            has relative positions too. Needs a relative `position`.
         normalize_first: pre-norm (True) or post-norm (False).
         tie_embeddings: whether source, target and output share one `[V, D]`
             table; three tables otherwise.
@@ -63,6 +65,7 @@ class TransformerConfig:
     use_key_table: bool = True
     use_value_table: bool = True
     share_heads: bool = True
+    relative_cross_attention: bool = False
     normalize_first: bool = True
     tie_embeddings: bool = True
     dropout: float = 0.1
@@ -81,7 +84,8 @@ class TransformerConfig:
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             checks.rate(name, getattr(self, name))
         for name in (
-            "use_key_table use_value_table share_heads normalize_first tie_embeddings"
+            "use_key_table use_value_table share_heads relative_cross_attention normalize_first "
+            "tie_embeddings"
         ).split():
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(
@@ -92,6 +96,11 @@ class TransformerConfig:
         if self.position not in POSITIONS:
             raise ValueError(
                 f"Expected `position` to be one of {', '.join(POSITIONS)}. "
+                f"Received: position={self.position!r}"
+            )
+        if self.relative_cross_attention and not self.relative:
+            raise ValueError(
+                "Expected a relative `position` with relative_cross_attention. "
                 f"Received: position={self.position!r}"
             )
         if self.hidden_dim % self.num_heads:

@@ -102,6 +102,9 @@ class Transformer(keras.Model):
     def _block(self, block, name):
         config = self.config
         relative = config.relative
+        extra = {}
+        if block is TransformerDecoder:
+            extra["relative_cross_attention"] = config.relative_cross_attention
         return block(
             config.intermediate_dim,
             config.num_heads,
@@ -116,6 +119,7 @@ class Transformer(keras.Model):
             layer_norm_epsilon=config.layer_norm_epsilon,
             dtype=self.dtype_policy,
             name=name,
+            **extra,
         )
 
     def _final_norm(self, name):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from t2t_relpos.attention import key_positions, relative_labels
+from t2t_relpos.attention import key_positions, position_labels, relative_labels
 from t2t_relpos.attention.reference import relative_positions_matrix
 
 
@@ -24,3 +24,13 @@ def test_an_offset_for_every_row():
     for row, offset in enumerate(offsets):
         np.testing.assert_array_equal(labels[row], relative_labels(2, 5, 2, int(offset)))
     np.testing.assert_array_equal(key_positions(2, 5, offsets), [[0, 1], [3, 4], [1, 2]])
+
+
+def test_positions_that_are_given():
+    queries, keys = np.array([7, 3]), np.array([0, 3, 4, 9])
+    np.testing.assert_array_equal(
+        position_labels(queries, keys, 2), [[0, 0, 0, 4], [0, 2, 3, 4]]
+    )
+    both = position_labels(np.stack([queries, queries + 1]), keys, 2)
+    np.testing.assert_array_equal(both[0], position_labels(queries, keys, 2))
+    np.testing.assert_array_equal(both[1], position_labels(queries + 1, keys, 2))

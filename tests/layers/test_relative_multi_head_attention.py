@@ -192,3 +192,54 @@ def test_shape_errors(rng):
         make()(np.zeros((2, 3, 5, 7)), np.zeros((2, 3, 5, 7)))
     with pytest.raises(ValueError, match="Expected `key` and `value` of the same length"):
         make()(*arrays(rng, 3, 5), arrays(rng, 7)[0])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_window_leaves_far_keys_out_and_changes_nothing(causal, rng):
+    (x,) = arrays(rng, 97)
+    value_mask = np.arange(97) < np.array([[97], [61], [3]])
+    layer = make(sliding_window=5)
+    dense, scores = layer(
+        x, x, value_mask=value_mask, use_causal_mask=causal, return_attention_scores=True
+    )
+    assert scores.shape == (3, 2, 97, 97)
+    local = layer(x, x, value_mask=value_mask, use_causal_mask=causal)
+    np.testing.assert_allclose(local, dense, atol=1e-5)
+
+
+def test_a_window_is_local_for_unknown_lengths_too(rng):
+    (x,) = arrays(rng, 61)
+    inputs = keras.Input((None, 6))
+    layer = make(sliding_window=5)
+    model = keras.Model(inputs, layer(inputs, inputs))
+    dense, _ = layer(x, x, return_attention_scores=True)
+    np.testing.assert_allclose(model.predict(x, verbose=0), dense, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_given_positions_equal_the_offset(window, rng):
+    x, y = arrays(rng, 5, 11)
+    layer = make(sliding_window=window)
+    expected = layer(x, y, use_causal_mask=True, query_offset=4)
+    for positions in (np.arange(4, 9), np.tile(np.arange(4, 9), (3, 1))):
+        outputs = layer(x, y, use_causal_mask=True, query_positions=positions)
+        np.testing.assert_allclose(outputs, expected, atol=1e-6)
+
+
+def test_positions_of_a_batch_are_each_row_s_own(rng):
+    x, y = arrays(rng, 5, 11)
+    queries, keys = rng.integers(0, 13, size=(3, 5)), rng.integers(0, 13, size=(3, 11))
+    layer = make(share_heads=False)
+    together = ops.convert_to_numpy(layer(x, y, query_positions=queries, key_positions=keys))
+    for row in range(3):
+        one = slice(row, row + 1)
+        alone = layer(x[one], y[one], query_positions=queries[row], key_positions=keys[row])
+        np.testing.assert_allclose(together[one], alone, atol=1e-6)
+
+
+def test_errors_of_positions(rng):
+    x, y = arrays(rng, 5, 11)
+    with pytest.raises(ValueError, match="Expected either `query_offset` or `query_positions`"):
+        make()(x, y, query_offset=1, query_positions=np.arange(5))
+    with pytest.raises(ValueError, match="Expected key_positions of an integer dtype"):
+        make()(x, y, key_positions=np.arange(11.0))

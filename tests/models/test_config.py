@@ -40,6 +40,7 @@ def test_is_frozen():
         ({"hidden_dim": 30, "num_heads": 8}, "Expected `num_heads` to divide `hidden_dim`"),
         ({"max_relative_position": -1}, "Received: max_relative_position=-1"),
         ({"position": "absolute"}, "Expected `position` to be one of relative, .*'absolute'"),
+        ({"position": "learned", "relative_cross_attention": True}, "Expected a relative `position`"),
         ({"dropout": 1.5}, "Expected `dropout` to be at least 0 and below 1. Received: dropout=1.5"),
         ({"share_heads": "yes"}, "Expected `share_heads` to be True or False"),
         ({"target_space_id": 32}, r"Expected `target_space_id` to be None or in \[0, 32\)"),

@@ -37,6 +37,7 @@ VARIANTS = [
     {"use_value_table": False},
     {"max_relative_position": 0},
     {"target_space_id": 2},
+    {"relative_cross_attention": True},
 ]
 
 
@@ -97,6 +98,19 @@ def test_embeddings_are_tied():
 def test_one_table_for_keys_and_one_for_values_in_every_self_attention():
     tables = [v.path for v in make(share_heads=False).variables if v.name == "table"]
     assert len(tables) == len(set(tables)) == 2 * (2 + 3)
+
+
+def test_relative_cross_attention_knows_source_positions():
+    # Without positions in the encoder, only the attention to it can tell an order of the source.
+    swapped = SOURCE[:1].copy()
+    swapped[0, [0, 2]] = SOURCE[0, [2, 0]]
+    for relative, changes in ((False, False), (True, True)):
+        model = make(relative_cross_attention=relative)
+        for layer in model.encoder_layers:
+            layer.self_attention.key_embedding.table.assign(0 * layer.self_attention.key_embedding.table)
+            layer.self_attention.value_embedding.table.assign(0 * layer.self_attention.value_embedding.table)
+        change = logits_of(model, SOURCE[:1], TARGETS[:1]) - logits_of(model, swapped, TARGETS[:1])
+        assert (np.abs(change).max() > 1e-5) == changes
 
 
 def test_plain_compile_and_fit_learn(rng):
