@@ -3,6 +3,7 @@ import pathlib
 
 import pytest
 
+from t2t_relpos.models import TransformerConfig
 from t2t_relpos.t2t import SETS, config_from_hparams, parse_hparams
 
 RECORDED = json.loads(
@@ -85,27 +86,25 @@ def test_an_unknown_set_is_an_error():
 
 
 def test_architecture_of_a_set():
-    assert config(hparams_set="transformer_relative_big", target_space_id=3).to_dict() == {
-        "vocab_size": 37,
-        "num_encoder_layers": 6,
-        "num_decoder_layers": 6,
-        "hidden_dim": 1024,
-        "intermediate_dim": 4096,
-        "num_heads": 16,
-        "position": "relative",
-        "max_relative_position": 20,
-        "use_key_table": True,
-        "use_value_table": True,
-        "share_heads": True,
-        "normalize_first": True,
-        "tie_embeddings": True,
-        "dropout": 0.3,
-        "attention_dropout": 0.1,
-        "activation_dropout": 0.1,
-        "layer_norm_epsilon": 1e-6,
-        "max_length": 256,
-        "target_space_id": 3,
-    }
+    assert config(hparams_set="transformer_relative_big", target_space_id=3) == TransformerConfig(
+        vocab_size=37,
+        num_encoder_layers=6,
+        num_decoder_layers=6,
+        hidden_dim=1024,
+        intermediate_dim=4096,
+        num_heads=16,
+        position="relative",
+        max_relative_position=20,
+        share_heads=True,
+        normalize_first=True,
+        tie_embeddings=True,
+        dropout=0.3,
+        attention_dropout=0.1,
+        activation_dropout=0.1,
+        layer_norm_epsilon=1e-6,
+        max_length=256,
+        target_space_id=3,
+    )
 
 
 @pytest.mark.parametrize(
