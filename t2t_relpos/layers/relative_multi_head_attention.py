@@ -7,14 +7,15 @@ from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.labels import key_positions as find_positions
 from t2t_relpos.attention.labels import position_labels
 from t2t_relpos.attention.local import attend_locally, block_size
-from t2t_relpos.attention.masks import attention_mask_of, key_padding_mask
+from t2t_relpos.attention.masks import attention_mask_of
 from t2t_relpos.layers import checks
+from t2t_relpos.layers.incremental_attention import IncrementalAttention
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
 from t2t_relpos.layers.relative_position_embedding import RelativePositionEmbedding
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class RelativeMultiHeadAttention(MultiHeadBase):
+class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
     """`keras.layers.MultiHeadAttention` that also knows how far apart positions are.
 
     Every pair of a query at position `i` and a key at position `j` has two
@@ -180,7 +181,7 @@ class RelativeMultiHeadAttention(MultiHeadBase):
                 positions=positions,
             )
             has_tables = self.use_key_table or self.use_value_table
-            outputs, weights = self._attend(
+            outputs, weights = self.attend(
                 *projected,
                 mask=mask,
                 query_offset=query_offset,
@@ -220,63 +221,9 @@ class RelativeMultiHeadAttention(MultiHeadBase):
         tables = (self.key_embedding, self.value_embedding)
         return [None if t is None else ops.convert_to_tensor(t.table) for t in tables]
 
-    def _attend(self, query, key, value, **kwargs):
+    def attend(self, query, key, value, **kwargs):
+        """`attention.attend` with this layer's tables: (outputs, weights)."""
         return attend(query, key, value, *self._table_values(), **kwargs)
-
-    def start_cache(self, batch_size, max_length):
-        """An empty cache of `max_length` positions for `step`."""
-
-        def zeros(depth):
-            shape = (batch_size, self.num_heads, max_length, depth)
-            return ops.zeros(shape, dtype=self.compute_dtype)
-
-        return {"key": zeros(self.key_dim), "value": zeros(self.value_dim)}
-
-    def step(self, query, cache, position):
-        """One position of causal self-attention, with the earlier ones from the cache.
-
-        Args:
-            query: `[rows, 1, D]`.
-            cache: as `start_cache` and this method return it.
-            position: int32 `[rows]`, every row's own.
-
-        Returns:
-            (outputs `[rows, 1, D]`, the cache with this position written).
-        """
-        slots = ops.arange(ops.shape(cache["key"])[2], dtype="int32")[None, :]
-        here = (slots == position[:, None])[:, None, :, None]
-        keys = ops.where(here, self.project_key(query), cache["key"])
-        values = ops.where(here, self.project_value(query), cache["value"])
-        seen = slots <= position[:, None]
-        if self.sliding_window is not None:
-            seen = ops.logical_and(seen, position[:, None] - slots < self.sliding_window)
-        outputs, _ = self._attend(
-            self.project_query(query),
-            keys,
-            values,
-            mask=key_padding_mask(seen),
-            query_offset=position,
-        )
-        return self.project_output(outputs, query), {"key": keys, "value": values}
-
-    def attend_to(self, query, keys, values, mask=None, query_offset=None):
-        """Attention to keys and values that are projected already.
-
-        Args:
-            query: `[B, T, D]`.
-            keys: `[B, N, S, H]`, from `project_key`.
-            values: `[B, N, S, Hv]`, from `project_value`.
-            mask: bool, broadcasts to `[B, N, T, S]`; True = attend.
-            query_offset: key position of query 0, a scalar or int `[B]`; default
-                `S - T`.
-
-        Returns:
-            outputs `[B, T, D]`.
-        """
-        outputs, _ = self._attend(
-            self.project_query(query), keys, values, mask=mask, query_offset=query_offset
-        )
-        return self.project_output(outputs, query)
 
     def get_config(self):
         return {

@@ -1,0 +1,64 @@
+"""Attention one position at a time, as decoding needs it."""
+
+from keras import ops
+
+from t2t_relpos.attention.masks import key_padding_mask
+
+
+class IncrementalAttention:
+    """Steps with a cache, for a `MultiHeadBase` that has `attend` and a `sliding_window`."""
+
+    def start_cache(self, batch_size, max_length):
+        """An empty cache of `max_length` positions for `step`."""
+
+        def zeros(depth):
+            shape = (batch_size, self.num_heads, max_length, depth)
+            return ops.zeros(shape, dtype=self.compute_dtype)
+
+        return {"key": zeros(self.key_dim), "value": zeros(self.value_dim)}
+
+    def step(self, query, cache, position):
+        """One position of causal self-attention, with the earlier ones from the cache.
+
+        Args:
+            query: `[rows, 1, D]`.
+            cache: as `start_cache` and this method return it.
+            position: int32 `[rows]`, every row's own.
+
+        Returns:
+            (outputs `[rows, 1, D]`, the cache with this position written).
+        """
+        slots = ops.arange(ops.shape(cache["key"])[2], dtype="int32")[None, :]
+        here = (slots == position[:, None])[:, None, :, None]
+        keys = ops.where(here, self.project_key(query), cache["key"])
+        values = ops.where(here, self.project_value(query), cache["value"])
+        seen = slots <= position[:, None]
+        if self.sliding_window is not None:
+            seen = ops.logical_and(seen, position[:, None] - slots < self.sliding_window)
+        outputs, _ = self.attend(
+            self.project_query(query),
+            keys,
+            values,
+            mask=key_padding_mask(seen),
+            query_offset=position,
+        )
+        return self.project_output(outputs, query), {"key": keys, "value": values}
+
+    def attend_to(self, query, keys, values, mask=None, query_offset=None):
+        """Attention to keys and values that are projected already.
+
+        Args:
+            query: `[B, T, D]`.
+            keys: `[B, N, S, H]`, from `project_key`.
+            values: `[B, N, S, Hv]`, from `project_value`.
+            mask: bool, broadcasts to `[B, N, T, S]`; True = attend.
+            query_offset: key position of query 0, a scalar or int `[B]`; default
+                `S - T`.
+
+        Returns:
+            outputs `[B, T, D]`.
+        """
+        outputs, _ = self.attend(
+            self.project_query(query), keys, values, mask=mask, query_offset=query_offset
+        )
+        return self.project_output(outputs, query)
