@@ -3,7 +3,6 @@
 import keras
 from keras import ops
 
-from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.zero_beyond import left_sided_table, two_sided_table
 from t2t_relpos.layers import checks
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
@@ -94,6 +93,8 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
         training=None,
         use_causal_mask=False,
         query_offset=None,
+        query_positions=None,
+        key_positions=None,
     ):
         return super().call(
             query,
@@ -107,15 +108,14 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
             training=training,
             use_causal_mask=use_causal_mask or self.masked,
             query_offset=query_offset,
+            query_positions=query_positions,
+            key_positions=key_positions,
         )
 
     def _table_values(self):
         widen = left_sided_table if self.masked else two_sided_table
         tables = (self.key_embedding, self.value_embedding)
         return [None if t is None else widen(ops.convert_to_tensor(t)) for t in tables]
-
-    def _attend(self, query, key, value, **kwargs):
-        return attend(query, key, value, *self._table_values(), **kwargs)
 
     def get_config(self):
         return {**super().get_config(), "masked": self.masked}

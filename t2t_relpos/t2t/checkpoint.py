@@ -55,7 +55,7 @@ def t2t_weights(model, num_shards=16):
 
     Raises:
         ValueError: for what t2t has no variables for: tables per head, one of
-            the two tables, or K = 0.
+            the two tables, relative cross-attention, or K = 0.
     """
     _check_expressible(model.config)
     arrays = {name: _numpy(variable) for name, variable in t2t_names(model).items()}
@@ -79,6 +79,11 @@ def _check_expressible(config):
                 f"Expected {name}=True: tensor2tensor has no variables for anything else. "
                 f"Received: {name}=False."
             )
+    if config.relative_cross_attention:
+        raise ValueError(
+            "Expected relative_cross_attention=False: tensor2tensor has no relative positions "
+            "between decoder and encoder. Received: relative_cross_attention=True."
+        )
     if config.max_relative_position == 0:
         raise ValueError(
             "Expected max_relative_position of at least 1: tensor2tensor refuses 0. Received: 0."

@@ -106,6 +106,24 @@ def test_with_wide_tables_it_is_the_clipped_layer(rng):
 
 
 @pytest.mark.parametrize("masked", [False, True])
+def test_windows_and_positions_know_its_tables(masked, rng):
+    (x,) = arrays(rng, 47)
+    layer = make(masked=masked, use_value_table=True, sliding_window=5)
+    distance = np.arange(47) - np.arange(47)[:, None]
+    dense = make(masked=masked, use_value_table=True)
+    dense(x, x)
+    layer(x, x)
+    dense.set_weights(layer.get_weights())
+    expected = dense(x, x, attention_mask=np.abs(distance) < 5)
+    np.testing.assert_allclose(layer(x, x), expected, atol=1e-5)
+    # Everything moved by 3: the same distances.
+    positions = np.arange(47, dtype="int32") + 3
+    moved = dense(x, x, query_positions=positions, key_positions=positions)
+    np.testing.assert_allclose(moved, dense(x, x), atol=1e-5)
+    assert not np.allclose(dense(x, x, query_positions=positions), dense(x, x), atol=1e-3)
+
+
+@pytest.mark.parametrize("masked", [False, True])
 def test_steps_with_a_cache_equal_the_whole(masked, rng):
     (x,) = arrays(rng, 11)
     layer = make(masked=masked, use_value_table=True)

@@ -249,6 +249,7 @@ def test_only_floating_point_numbers_are_weights(model, arrays):
         ({"share_heads": False}, "Expected share_heads=True: tensor2tensor has no variables"),
         ({"use_key_table": False}, "Received: use_key_table=False"),
         ({"use_value_table": False}, "Received: use_value_table=False"),
+        ({"relative_cross_attention": True}, "Expected relative_cross_attention=False"),
         ({"max_relative_position": 0}, "tensor2tensor refuses 0. Received: 0"),
     ],
 )

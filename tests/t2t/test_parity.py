@@ -9,7 +9,13 @@ RECORDED = pathlib.Path(__file__).parents[1] / "reference" / "models"
 NAMES = sorted(path.parent.name for path in RECORDED.glob("*/model.json"))
 FORWARD = ["logits, real positions", "logits, padding", "loss", "loss without smoothing"]
 
+QUICK = ("learned", "relative_post_norm", "relative_short_k", "sinusoidal")
+
 on_all_models = pytest.mark.parametrize("name", NAMES)
+# The rest of the searches: only with the slow tests.
+on_some_models = pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
+)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +82,7 @@ def test_beam_search_as_tensor2tensor(compare, case):
     assert_holds(compare.compare_beams(case), ["beam ids", "beam scores"])
 
 
-@on_all_models
+@on_some_models
 def test_greedy_search_until_the_end_of_sentence(compare, case):
     relative = case.model.config.relative
     assert_holds(
@@ -84,7 +90,7 @@ def test_greedy_search_until_the_end_of_sentence(compare, case):
     )
 
 
-@on_all_models
+@on_some_models
 def test_default_search_knows_no_batch(compare, case):
     assert_holds(
         compare.compare_batches(case), ["ids alone and in a batch", "scores alone and in a batch"]
