@@ -54,7 +54,7 @@ def attend(
     >>> q = k = v = np.ones((1, 2, 3, 4), "float32")
     >>> table = np.ones((5, 4), "float32")
     >>> outputs, weights = attend(q, k, v, table, table)
-    >>> outputs.numpy()[0, 0, 0].tolist()
+    >>> ops.convert_to_numpy(outputs)[0, 0, 0].tolist()
     [2.0, 2.0, 2.0, 2.0]
     """
     if query_offset is None:

@@ -35,8 +35,8 @@ def attend_2d(query, key, value, height_table, width_table, *, mask=None, dropou
     >>> from t2t_relpos.attention.grid import attend_2d
     >>> x = np.ones((1, 2, 3, 5, 4), "float32")
     >>> outputs, weights = attend_2d(x, x, x, np.ones((5, 4), "float32"), np.ones((7, 4), "float32"))
-    >>> outputs.shape, weights.shape
-    (TensorShape([1, 2, 3, 5, 4]), TensorShape([1, 2, 15, 15]))
+    >>> tuple(outputs.shape), tuple(weights.shape)
+    ((1, 2, 3, 5, 4), (1, 2, 15, 15))
     """
     batch, heads, height, width, _ = ops.shape(query)
     cells = height * width

@@ -53,7 +53,7 @@ def relative_labels(length_q, length_k, max_relative_position, query_offset=None
     Example:
 
     >>> from t2t_relpos.attention import relative_labels
-    >>> relative_labels(3, 3, 1).numpy().tolist()
+    >>> ops.convert_to_numpy(relative_labels(3, 3, 1)).tolist()
     [[1, 2, 2], [0, 1, 2], [0, 0, 1]]
     """
     queries = key_positions(length_q, length_k, query_offset)
@@ -78,7 +78,7 @@ def position_labels(query_positions, key_positions, max_relative_position):
 
     >>> import numpy as np
     >>> from t2t_relpos.attention import position_labels
-    >>> position_labels(np.array([5]), np.array([3, 5, 9]), 2).numpy().tolist()
+    >>> ops.convert_to_numpy(position_labels(np.array([5]), np.array([3, 5, 9]), 2)).tolist()
     [[0, 2, 4]]
     """
     queries = ops.cast(query_positions, "int32")

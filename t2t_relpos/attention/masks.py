@@ -21,7 +21,7 @@ def causal_mask(length_q, length_k, query_offset=None):
     Example:
 
     >>> from t2t_relpos.attention import causal_mask
-    >>> causal_mask(2, 3).numpy().tolist()
+    >>> ops.convert_to_numpy(causal_mask(2, 3)).tolist()
     [[True, True, False], [True, True, True]]
     """
     queries = key_positions(length_q, length_k, query_offset)

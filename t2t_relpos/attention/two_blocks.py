@@ -46,8 +46,8 @@ def attend_two_blocks(
     >>> import numpy as np
     >>> from t2t_relpos.attention.two_blocks import attend_two_blocks
     >>> x = np.ones((1, 2, 7, 4), "float32")
-    >>> attend_two_blocks(x, x, x, np.ones((12, 4), "float32"), block_length=3).shape
-    TensorShape([1, 2, 7, 4])
+    >>> tuple(attend_two_blocks(x, x, x, np.ones((12, 4), "float32"), block_length=3).shape)
+    (1, 2, 7, 4)
     """
     batch, _, length, _ = ops.shape(query)
     num_blocks = (length + block_length - 1) // block_length

@@ -74,9 +74,10 @@ def beam_search(
 
     >>> import numpy as np
     >>> from t2t_relpos.decoding import beam_search
-    >>> table = np.log([[0.1, 0.2, 0.7], [0.1, 0.8, 0.1], [0.1, 0.8, 0.1]])
-    >>> step = lambda ids, state: (table[ids].astype("float32"), state)
-    >>> beam_search(step, {"none": np.zeros((1, 1))}, 1, 5, beam_size=2).ids.numpy().tolist()
+    >>> table = np.log([[0.1, 0.2, 0.7], [0.1, 0.8, 0.1], [0.1, 0.8, 0.1]]).astype("float32")
+    >>> step = lambda ids, state: (ops.take(table, ids, axis=0), state)
+    >>> result = beam_search(step, {"none": np.zeros((1, 1))}, 1, 5, beam_size=2)
+    >>> ops.convert_to_numpy(result.ids).tolist()
     [[[2, 1, 0, 0, 0]]]
     """
     _check_sizes(beam_size, num_results)

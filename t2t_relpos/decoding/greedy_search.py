@@ -28,8 +28,9 @@ def greedy_search(step, state, batch_size, max_length, eos_id=1, pad_id=0, lengt
 
     >>> import numpy as np
     >>> from t2t_relpos.decoding import greedy_search
-    >>> step = lambda ids, state: (np.log([[0.1, 0.2, 0.7]]).astype("float32"), state)
-    >>> greedy_search(step, {"none": np.zeros((1, 1))}, 1, 3).ids.numpy().tolist()
+    >>> step = lambda ids, state: (ops.log([[0.1, 0.2, 0.7]]), state)
+    >>> result = greedy_search(step, {"none": np.zeros((1, 1))}, 1, 3)
+    >>> ops.convert_to_numpy(result.ids).tolist()
     [[[2, 2, 2]]]
     """
     context, rest = split_context(state)

@@ -26,8 +26,8 @@ class FeedForward(keras.layers.Layer):
 
     >>> import numpy as np
     >>> from t2t_relpos.layers import FeedForward
-    >>> FeedForward(intermediate_dim=5)(np.ones((1, 2, 3))).shape
-    TensorShape([1, 2, 3])
+    >>> tuple(FeedForward(intermediate_dim=5)(np.ones((1, 2, 3))).shape)
+    (1, 2, 3)
 
     Reference: Vaswani et al. 2017, section 3.3; t2t `dense_relu_dense`.
     """

@@ -55,8 +55,8 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
     >>> from t2t_relpos.layers import LocalRelativeMultiHeadAttention
     >>> attention = LocalRelativeMultiHeadAttention(2, 4, block_length=3)
     >>> x = np.random.default_rng(0).normal(size=(3, 11, 8)).astype("float32")
-    >>> attention(x, x).shape
-    TensorShape([3, 11, 8])
+    >>> tuple(attention(x, x).shape)
+    (3, 11, 8)
 
     Reference: t2t `masked_relative_local_attention_1d`.
     """

@@ -52,7 +52,7 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
     >>> import numpy as np
     >>> from t2t_relpos.layers import SinusoidalPositionEncoding
     >>> x = SinusoidalPositionEncoding()(np.zeros((1, 2, 4)))
-    >>> x[0, 0].numpy().tolist()
+    >>> ops.convert_to_numpy(x[0, 0]).tolist()
     [0.0, 0.0, 1.0, 1.0]
 
     Reference: t2t `add_timing_signal_1d`.
@@ -92,8 +92,8 @@ class LearnedPositionEmbedding(keras.layers.Layer):
     >>> import numpy as np
     >>> from t2t_relpos.layers import LearnedPositionEmbedding
     >>> layer = LearnedPositionEmbedding(max_length=5)
-    >>> layer(np.zeros((2, 3, 4))).shape
-    TensorShape([2, 3, 4])
+    >>> tuple(layer(np.zeros((2, 3, 4))).shape)
+    (2, 3, 4)
 
     Reference: t2t `add_positional_embedding`.
     """

@@ -65,8 +65,8 @@ class RelationMultiHeadAttention(MultiHeadBase):
     >>> nodes = np.random.default_rng(0).normal(size=(1, 3, 8)).astype("float32")
     >>> parent, child, itself, none = 0, 1, 2, -1
     >>> tree = np.array([[[itself, child, child], [parent, itself, none], [parent, none, itself]]])
-    >>> attention(nodes, nodes, relations=tree).shape
-    TensorShape([1, 3, 8])
+    >>> tuple(attention(nodes, nodes, relations=tree).shape)
+    (1, 3, 8)
 
     Reference: Shaw et al. 2018, section 3.1, equations 3 and 4.
     """

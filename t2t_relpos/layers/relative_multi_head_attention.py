@@ -89,8 +89,8 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
     >>> from t2t_relpos.layers import RelativeMultiHeadAttention
     >>> attention = RelativeMultiHeadAttention(num_heads=2, key_dim=4, max_relative_position=16)
     >>> x = np.random.default_rng(0).normal(size=(3, 7, 8)).astype("float32")
-    >>> attention(x, x, use_causal_mask=True).shape
-    TensorShape([3, 7, 8])
+    >>> tuple(attention(x, x, use_causal_mask=True).shape)
+    (3, 7, 8)
 
     Reference: Shaw et al. 2018, equations 3 to 5; t2t
     `multihead_attention(attention_type="dot_product_relative")`.

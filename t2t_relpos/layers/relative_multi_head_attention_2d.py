@@ -57,8 +57,8 @@ class RelativeMultiHeadAttention2D(MultiHeadBase):
     >>> from t2t_relpos.layers import RelativeMultiHeadAttention2D
     >>> attention = RelativeMultiHeadAttention2D(2, 4, max_relative_position=3)
     >>> image = np.random.default_rng(0).normal(size=(3, 5, 7, 8)).astype("float32")
-    >>> attention(image, image).shape
-    TensorShape([3, 5, 7, 8])
+    >>> tuple(attention(image, image).shape)
+    (3, 5, 7, 8)
 
     Reference: t2t `dot_product_unmasked_self_attention_relative_2d`.
     """

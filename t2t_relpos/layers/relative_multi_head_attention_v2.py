@@ -43,8 +43,8 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
     >>> from t2t_relpos.layers import RelativeMultiHeadAttentionV2
     >>> attention = RelativeMultiHeadAttentionV2(2, 4, max_relative_position=16, masked=True)
     >>> x = np.random.default_rng(0).normal(size=(3, 7, 8)).astype("float32")
-    >>> attention(x, x).shape
-    TensorShape([3, 7, 8])
+    >>> tuple(attention(x, x).shape)
+    (3, 7, 8)
     >>> tuple(attention.key_embedding.shape)
     (2, 16, 4)
 

@@ -44,9 +44,9 @@ class RelativePositionEmbedding(keras.layers.Layer):
     >>> from t2t_relpos.layers import RelativePositionEmbedding
     >>> embedding = RelativePositionEmbedding(max_relative_position=2, depth=3)
     >>> vectors = embedding(np.zeros((1, 7, 5)))
-    >>> vectors.shape
-    TensorShape([7, 7, 3])
-    >>> bool((vectors[0, 6] == embedding.table[4]).numpy().all())  # 6 apart, clipped to 2
+    >>> tuple(vectors.shape)
+    (7, 7, 3)
+    >>> bool(ops.all(vectors[0, 6] == embedding.table[4]))  # 6 apart, clipped to 2
     True
 
     Reference: Shaw et al. 2018, section 3.2;

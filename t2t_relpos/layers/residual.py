@@ -32,7 +32,8 @@ class Residual(keras.layers.Layer):
     >>> import numpy as np
     >>> from t2t_relpos.layers import Residual
     >>> residual = Residual(normalize_first=True)
-    >>> residual(np.array([[[1.0, 3.0]]]), sublayer=lambda x: 10 * x).numpy().round(3).tolist()
+    >>> outputs = residual(np.array([[[1.0, 3.0]]]), sublayer=lambda x: 10 * x)
+    >>> keras.ops.convert_to_numpy(outputs).round(3).tolist()
     [[[-9.0, 13.0]]]
     """
 

@@ -34,10 +34,10 @@ class TokenEmbedding(keras.layers.Layer):
     >>> from t2t_relpos.layers import TokenEmbedding
     >>> embedding = TokenEmbedding(vocab_size=7, hidden_dim=4)
     >>> vectors = embedding(np.array([[3, 0]]))
-    >>> bool((vectors[0, 1] == 0).numpy().all())
+    >>> bool(ops.all(vectors[0, 1] == 0))
     True
-    >>> embedding(vectors, reverse=True).shape
-    TensorShape([1, 2, 7])
+    >>> tuple(embedding(vectors, reverse=True).shape)
+    (1, 2, 7)
 
     Reference: t2t `SymbolModality` (`bottom`, `top` with
     `shared_embedding_and_softmax_weights`).

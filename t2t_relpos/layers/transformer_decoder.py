@@ -30,8 +30,8 @@ class TransformerDecoder(TransformerEncoder):
     >>> import numpy as np
     >>> from t2t_relpos.layers import TransformerDecoder
     >>> layer = TransformerDecoder(intermediate_dim=16, num_heads=2, max_relative_position=4)
-    >>> layer(np.ones((3, 5, 8)), np.ones((3, 7, 8))).shape
-    TensorShape([3, 5, 8])
+    >>> tuple(layer(np.ones((3, 5, 8)), np.ones((3, 7, 8))).shape)
+    (3, 5, 8)
     """
 
     def __init__(self, *args, relative_cross_attention=False, **kwargs):

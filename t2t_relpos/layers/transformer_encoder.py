@@ -51,8 +51,8 @@ class TransformerEncoder(keras.layers.Layer):
     >>> import numpy as np
     >>> from t2t_relpos.layers import TransformerEncoder
     >>> layer = TransformerEncoder(intermediate_dim=16, num_heads=2, max_relative_position=4)
-    >>> layer(np.ones((3, 5, 8))).shape
-    TensorShape([3, 5, 8])
+    >>> tuple(layer(np.ones((3, 5, 8))).shape)
+    (3, 5, 8)
     """
 
     def __init__(

@@ -43,8 +43,8 @@ class Transformer(keras.Model):
     >>> from t2t_relpos.models import Transformer, TransformerConfig
     >>> model = Transformer(TransformerConfig.from_preset("tiny", vocab_size=11))
     >>> inputs, targets = np.array([[5, 7, 1]]), np.array([[3, 1]])
-    >>> model({"inputs": inputs, "targets": targets}).shape
-    TensorShape([1, 2, 11])
+    >>> tuple(model({"inputs": inputs, "targets": targets}).shape)
+    (1, 2, 11)
 
     Plain Keras trains it: the targets are also the labels, and padding has no
     weight.
