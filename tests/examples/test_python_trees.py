@@ -1,0 +1,211 @@
+"""The example about syntax trees: graphs checked by hand, no leak of the answer, a step of training."""
+
+import ast
+import random
+
+import keras
+import numpy as np
+import pytest
+
+from examples.python_trees import data, graphs, models
+
+SOURCE = '''
+def scale(values, factor):
+    """Docstring."""
+    total = sum(values)
+    return total * factor
+'''
+# Nodes of SOURCE in order:
+FUNCTION, ARGUMENTS, VALUES, FACTOR, ASSIGN, TOTAL, CALL, SUM, USE_VALUES, RETURN, PRODUCT, USE_TOTAL, USE_FACTOR = range(13)
+
+
+@pytest.fixture
+def tree():
+    (function,) = graphs.functions(SOURCE)
+    return graphs.tree_of(function)
+
+
+def example_at(tree, hole, seed=0):
+    return graphs.make_example(tree, hole, random.Random(seed))
+
+
+def test_tree_by_hand(tree):
+    assert tree.kinds == (
+        "FunctionDef", "arguments", "arg", "arg", "Assign", "Name/Store", "Call", "Name/Load", "Name/Load",
+        "Return", "BinOp/Mult", "Name/Load", "Name/Load",
+    )  # fmt: skip
+    assert tree.roles == (
+        "", "args", "args", "args", "body", "targets", "value", "func", "args", "body", "value", "left", "right"
+    )  # fmt: skip
+    assert tree.parents == (
+        -1, FUNCTION, ARGUMENTS, ARGUMENTS, FUNCTION, ASSIGN, ASSIGN, CALL, CALL, FUNCTION, RETURN, PRODUCT, PRODUCT
+    )  # fmt: skip
+    assert tree.names[SUM] == "sum" and tree.names[TOTAL] == "total"
+    assert tree.variables == (-1, -1, 0, 1, -1, 2, -1, -1, 0, -1, -1, 2, 1)
+    assert tree.uses == (USE_VALUES, USE_TOTAL, USE_FACTOR)
+
+
+def test_tree_labels_by_hand(tree):
+    labels = graphs.tree_labels(tree.parents)
+    expected = {
+        (TOTAL, TOTAL): (0, 0),
+        (TOTAL, ASSIGN): (1, 0),
+        (TOTAL, FUNCTION): (2, 0),
+        (ASSIGN, TOTAL): (0, 1),
+        (FUNCTION, USE_VALUES): (0, 3),
+        (TOTAL, CALL): (1, 1, True),
+        (CALL, TOTAL): (1, 1, False),
+        (TOTAL, USE_VALUES): (1, 2, True),
+        (USE_VALUES, TOTAL): (2, 1, False),
+        (USE_TOTAL, TOTAL): (3, 2, False),
+    }
+    for pair, steps in expected.items():
+        assert labels[pair] == graphs.tree_label(*steps), pair
+    # Deeper than MAX_STEPS: from the product's operand up 3 and down 3, its number the last one before.
+    assert labels[USE_TOTAL, USE_VALUES] == graphs.tree_label(3, 3, False)
+    chain = graphs.tree_labels((-1, 0, 1, 2, 3))
+    assert chain[4, 0] == chain[0, 4] == graphs.NO_EDGE and chain[3, 0] == graphs.tree_label(3, 0)
+
+
+def test_every_label_has_a_number_of_its_own():
+    line = [(0, 0)] + [(n, 0) for n in (1, 2, 3)] + [(0, n) for n in (1, 2, 3)]
+    sides = [(up, down, after) for up in (1, 2, 3) for down in (1, 2, 3) for after in (False, True)]
+    numbers = [int(graphs.tree_label(*steps)) for steps in line + sides]
+    assert sorted(numbers) == list(range(graphs.NUM_TREE_LABELS))
+
+
+def test_name_labels_by_hand():
+    #            x  .  y  x  ?  x
+    variables = (5, -1, 7, 5, -1, 5)
+    labels = graphs.name_labels(variables, hole=4)
+    expected = np.full((6, 6), graphs.NO_EDGE)
+    for pair, name in {
+        (0, 2): "variable after",
+        (2, 0): "variable before",
+        (2, 3): "variable after",
+        (3, 2): "variable before",
+        (3, 4): "variable after",
+        (4, 3): "variable before",
+        (4, 5): "variable after",
+        (5, 4): "variable before",
+        (0, 3): "next use",
+        (3, 0): "last use",
+        (3, 5): "next use",
+        (5, 3): "last use",
+        (0, 5): "later use",
+        (5, 0): "earlier use",
+    }.items():
+        expected[pair] = graphs.NAME_LABELS.index(name)
+    np.testing.assert_array_equal(labels, expected)
+
+
+def test_numbers_are_drawn_anew_and_the_hole_has_none(tree):
+    example = example_at(tree, USE_TOTAL)
+    assert example.names[USE_TOTAL] == graphs.HOLE and example.variables[USE_TOTAL] == -1
+    assert example.answer == example.variables[TOTAL]
+    assert example.variables[VALUES] == example.variables[USE_VALUES]
+    assert not {"total", "values", "factor"} & set(example.names)
+    assert {example_at(tree, USE_TOTAL, seed).answer for seed in range(100)} == set(range(graphs.MAX_VARIABLES))
+
+
+def test_nothing_but_the_answer_tells_what_stood_at_the_hole(tree):
+    """The same function with another variable there gives the same example."""
+    (function,) = graphs.functions(SOURCE.replace("total * factor", "values * factor"))
+    other = graphs.tree_of(function)
+    ours, theirs = example_at(tree, USE_TOTAL), example_at(other, USE_TOTAL)
+    assert ours.answer != theirs.answer and theirs.answer == theirs.variables[VALUES]
+    for field in ("kinds", "roles", "names", "variables", "hole"):
+        assert getattr(ours, field) == getattr(theirs, field), field
+    np.testing.assert_array_equal(ours.tree_labels, theirs.tree_labels)
+    np.testing.assert_array_equal(ours.name_labels, theirs.name_labels)
+
+
+def test_no_example_without_a_choice():
+    (function,) = graphs.functions("def f(x):\n    return x + x")
+    tree = graphs.tree_of(function)
+    assert example_at(tree, tree.uses[0]) is None
+
+
+def test_functions_that_hold_scopes_are_left_out():
+    source = "def f():\n    def g():\n        pass\n\ndef h():\n    return lambda: 1"
+    assert [function.name for function in graphs.functions(source)] == ["g"]
+    assert isinstance(next(graphs.functions(SOURCE)), ast.FunctionDef)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A module for every split, of which the training one has a copy in another's names."""
+    by_split = {}
+    for i in range(100):
+        by_split.setdefault(data.split_of(f"m{i}.py"), []).append(tmp_path / f"m{i}.py")
+    paths = [by_split["train"][0], by_split["dev"][0], by_split["test"][0]]
+    for path, operator in zip(paths, "*+-"):
+        path.write_text(SOURCE.replace("*", operator))
+    last = max(by_split["train"][1:] + by_split["test"][1:], key=lambda path: path.name)
+    last.write_text(SOURCE.replace("total", "result"))
+    return tmp_path
+
+
+def test_splits_share_no_module_and_no_function(folder):
+    splits = data.read_examples(folder)
+    assert {split: len(examples) for split, examples in splits.items()} == {"train": 3, "dev": 3, "test": 3}
+    operators = {split: examples[0].kinds[PRODUCT] for split, examples in splits.items()}
+    assert operators == {"train": "BinOp/Mult", "dev": "BinOp/Add", "test": "BinOp/Sub"}
+    again = data.read_examples(folder)
+    assert [example.variables for example in again["train"]] == [e.variables for e in splits["train"]]
+
+
+def test_error_of_a_folder_with_too_few_modules(tmp_path):
+    with pytest.raises(ValueError, match="Expected Python files for all of .*Received: .* 0 examples|'test': 0"):
+        data.read_examples(tmp_path)
+
+
+def test_batches_hold_every_example_once(tree):
+    examples = [example_at(tree, hole) for hole in tree.uses * 3]
+    vocabulary = data.make_vocabulary(examples, min_count=1)
+    batches = data.Batches(examples, vocabulary, batch_size=2, seed=1)
+    taken = [batches[i] for i in range(len(batches))]
+    assert sorted(len(answers) for _, answers in taken) == [1, 2, 2, 2, 2]
+    assert sorted(np.concatenate([answers for _, answers in taken])) == sorted(e.answer for e in examples)
+    inputs, answers = data.make_batch(examples[:2], vocabulary)
+    assert inputs["names"][0, USE_VALUES] == data.HOLE_ID == inputs["names"][1, USE_TOTAL]
+    assert inputs["names"][1, TOTAL] == data.FIRST_VARIABLE + answers[1]
+    assert inputs["names"][0, SUM] == vocabulary.names["sum"] >= data.FIRST_WORD
+    assert inputs["kinds"].min() >= 2 and inputs["tree_labels"].shape == (2, 13, 13)
+
+
+def test_guesses(tree):
+    examples = [example_at(tree, hole) for hole in tree.uses]
+    # Before the uses of values, total and factor: total, values and total.
+    assert data.guesses(examples)["nearest before"] == 0
+    assert data.guesses(examples)["chance"] == pytest.approx(1 / 3)
+    assert data.guesses(examples)["most frequent"] == 0
+
+
+@pytest.mark.parametrize("kind", models.KINDS)
+def test_a_model_learns_a_few_examples_and_knows_what_it_may(kind, tree):
+    examples = [example_at(tree, hole, seed) for seed in range(8) for hole in tree.uses]
+    vocabulary = data.make_vocabulary(examples, min_count=1)
+    batches = data.Batches(examples, vocabulary, 12, kind == "relations", seed=1)
+    model = models.make_model(kind, vocabulary, width=20, num_layers=1, num_heads=2, dropout=0.0)
+    inputs, answers = data.make_batch(examples[:3], vocabulary, kind == "relations")
+    logits = model.predict(inputs, verbose=0)
+    present = np.array([[number in example.variables for number in range(graphs.MAX_VARIABLES)] for example in examples[:3]])
+    np.testing.assert_array_equal(logits > -1e8, present)
+    # Nodes in another order are the same to content, and to relations if these move along.
+    order = np.random.default_rng(0).permutation(13)
+    moved = {
+        field: array[:, order] if array.ndim == 2 else array[:, order][:, :, order]
+        for field, array in inputs.items()
+    }
+    same = np.allclose(model.predict(moved, verbose=0), logits, atol=1e-4)
+    assert same == (kind != "positions")
+    model.compile(keras.optimizers.Adam(1e-2), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    losses = model.fit(batches, epochs=4, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+def test_error_of_an_unknown_kind(tree):
+    vocabulary = data.make_vocabulary([example_at(tree, USE_TOTAL)])
+    with pytest.raises(ValueError, match=r"Expected kind to be one of .*Received: 'edges'"):
+        models.make_model("edges", vocabulary)
