@@ -20,6 +20,7 @@ import tensorflow as tf
 import compare_attention
 import compare_layers
 import compare_models
+import compare_subwords
 
 TEMPLATE = pathlib.Path(__file__).parent / "parity_template.md"
 DECODING = (
@@ -82,9 +83,15 @@ def measure_attention():
                 yield family, dtype, measurements
 
 
+def subword_rows(measured):
+    for name, size, encoded, strings, decoded, id_rows in measured:
+        yield [f"`{name}`", str(size), f"{encoded} of {strings}", f"{decoded} of {id_rows}"]
+
+
 def main():
     models = list(compare_models.measurements())
     attention = list(measure_attention())
+    subwords = list(compare_subwords.rows())
     template = string.Template(TEMPLATE.read_text())
     versions = (f"Keras {keras.__version__}", f"TensorFlow {tf.__version__}", f"NumPy {np.__version__}")
     head = ["tensor2tensor", "here", "dtype", "cases", "output (limit)", "gradients (limit)"]
@@ -93,13 +100,17 @@ def main():
         forward=model_table(models, FORWARD),
         decoding=model_table(models, DECODING),
         attention=table(head, attention_rows(attention)),
+        subwords=table(["vocabulary", "size", "strings encoded otherwise", "ids decoded otherwise"], subword_rows(subwords)),
     )
     print(page.rstrip())
     above = [m for m in models if not m.holds]
     above += [m for *_, measurements in attention for m in measurements if not m.holds]
     for measurement in above:
         print(f"above its limit: {measurement}", file=sys.stderr)
-    return 1 if above else 0
+    differing = [row for row in subwords if row[2] or row[4]]
+    for row in differing:
+        print(f"subwords that differ: {row}", file=sys.stderr)
+    return 1 if above or differing else 0
 
 
 if __name__ == "__main__":

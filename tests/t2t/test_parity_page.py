@@ -31,6 +31,12 @@ def test_page_has_a_row_for_everything(compare):
             assert sum(row.startswith(start) for row in rows) == (cases > 0), AGAIN
 
 
+def test_page_has_a_row_for_every_vocabulary(compare):
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    for path in compare.compare_subwords.VOCABULARIES:
+        assert sum(row.startswith(f"| `{path.stem}` |") and "| 0 of " in row for row in rows) == 1, AGAIN
+
+
 def test_tables(compare):
     Measurement = compare.compare_models.Measurement
     measurements = [
