@@ -1,0 +1,51 @@
+"""The README's Python runs, and its commands have the flags that they use."""
+
+import importlib
+import re
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from absl import flags
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+# Shell text that tells people what to type.
+COMMANDS = README + (ROOT / "examples/quickstart.sh").read_text() + (ROOT / "saved_models/README.md").read_text()
+
+
+def test_python_of_the_readme_runs_and_trains():
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    scope = {}
+    exec(code, scope)
+    ids = np.array([[5, 7, 9, 0], [3, 2, 1, 4]])
+    history = scope["model"].fit(ids, np.array([0.0, 1.0]), epochs=3, verbose=0).history["loss"]
+    assert history[-1] < history[0]
+
+
+def test_the_layer_takes_the_place_that_the_readme_gives_it():
+    replaced, replacement = re.findall(r"^[-+](attention = .*)$", README, re.MULTILINE)
+    scope = {"keras": keras, "t2t_relpos": importlib.import_module("t2t_relpos"), "x": np.ones((2, 3, 7), "float32")}
+    shapes = []
+    for line in (replaced, replacement):
+        exec(f"{line}\ny = attention(x, x, use_causal_mask=True)", scope)
+        shapes.append(tuple(scope["y"].shape))
+    assert shapes == [(2, 3, 7), (2, 3, 7)]
+
+
+@pytest.mark.parametrize("program", ["train", "evaluate", "export", "translate", "import_t2t"])
+def test_commands_have_their_flags(program):
+    values = flags.FlagValues()
+    importlib.import_module(f"trainer.{program}").define_flags(values)
+    text = COMMANDS.replace("\\\n", " ")
+    lines = re.findall(rf"-m trainer\.{program}\b([^\n|<#]*)", text)
+    used = {name for line in lines for name in re.findall(r"--(\w+)", line)}
+    assert used
+    assert used <= set(values)
+
+
+def test_every_make_target_that_the_readme_names_exists():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"\bmake ([a-z][\w-]*)", README)) - {"and"}:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
