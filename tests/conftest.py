@@ -4,6 +4,7 @@ import importlib
 import os
 import pathlib
 import sys
+from typing import NamedTuple
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -34,6 +35,40 @@ def import_reference():
     if folder not in sys.path:
         sys.path.append(folder)
     return importlib.import_module
+
+
+@pytest.fixture(scope="session")
+def output_and_gradients(import_reference):
+    """`output_and_gradients(function, inputs, cotangent)` of tests/reference/gradients.py."""
+    return import_reference("gradients").output_and_gradients
+
+
+@pytest.fixture(scope="session")
+def precision():
+    """The widest dtype that Keras multiplies in, and the error of some sums and products in it."""
+    if keras.backend.backend() == "tensorflow":
+        return Precision("float64", 1e-13)
+    return Precision("float32", 1e-5)
+
+
+class Precision(NamedTuple):
+    """A dtype and an absolute tolerance."""
+
+    dtype: str
+    atol: float
+
+
+@pytest.fixture(scope="session", autouse=True)
+def arrays_of_tensors():
+    """NumPy reads tensors of every backend: PyTorch's, too, that have gradients."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        if keras.backend.backend() == "torch":
+            import torch
+
+            read = torch.Tensor.__array__
+            detached = lambda tensor, *args, **kwargs: read(tensor.detach(), *args, **kwargs)
+            monkeypatch.setattr(torch.Tensor, "__array__", detached)
+        yield
 
 
 @pytest.fixture

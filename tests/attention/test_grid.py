@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 from t2t_relpos.attention.grid import attend_2d
 
@@ -32,7 +33,7 @@ def test_equals_loops(tensors):
     outputs, weights = attend_2d(*tensors)
     np.testing.assert_allclose(outputs, naive(*tensors), atol=1e-5)
     assert weights.shape == (2, 3, 35, 35)
-    np.testing.assert_allclose(np.sum(weights, axis=-1), 1, atol=1e-5)
+    np.testing.assert_allclose(ops.sum(weights, axis=-1), 1, atol=1e-5)
 
 
 def test_mask_hides_cells(tensors):
@@ -49,7 +50,7 @@ def test_mask_hides_cells(tensors):
 def test_dropout_is_given_the_weights(tensors):
     outputs, weights = attend_2d(*tensors, dropout=lambda w: w * 2)
     np.testing.assert_allclose(outputs, 2 * naive(*tensors), atol=1e-5)
-    np.testing.assert_allclose(np.sum(weights, axis=-1), 1, atol=1e-5)
+    np.testing.assert_allclose(ops.sum(weights, axis=-1), 1, atol=1e-5)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="sizes at run time")

@@ -23,19 +23,19 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_label_to_key_is_a_lookup_by_label(case, rng):
+def test_label_to_key_is_a_lookup_by_label(case, rng, precision):
     length_q, length_k, k, offset = case
-    rows = rng.normal(size=(2, 3, length_q, 2 * k + 1))
+    rows = rng.normal(size=(2, 3, length_q, 2 * k + 1)).astype(precision.dtype)
     labels = ops.convert_to_numpy(relative_labels(length_q, length_k, k, offset))
     expected = np.take_along_axis(rows, labels[None, None], axis=-1)
     np.testing.assert_array_equal(label_to_key(rows, length_k, offset), expected)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_key_to_label_sums_by_label(case, rng):
+def test_key_to_label_sums_by_label(case, rng, precision):
     length_q, length_k, k, offset = case
-    weights = rng.normal(size=(2, 3, length_q, length_k))
+    weights = rng.normal(size=(2, 3, length_q, length_k)).astype(precision.dtype)
     labels = ops.convert_to_numpy(relative_labels(length_q, length_k, k, offset))
     one_hot = np.eye(2 * k + 1)[labels]
     expected = np.einsum("bnts,tsr->bntr", weights, one_hot)
-    np.testing.assert_allclose(key_to_label(weights, 2 * k + 1, offset), expected, atol=1e-12)
+    np.testing.assert_allclose(key_to_label(weights, 2 * k + 1, offset), expected, atol=precision.atol)

@@ -8,7 +8,7 @@ from t2t_relpos.attention.zero_beyond import left_sided_table, two_sided_table
 
 @pytest.mark.parametrize("heads", [(), (2,)])
 def test_two_sided_has_its_rows_by_distance_and_zeros_beyond(heads, rng):
-    table = rng.normal(size=(*heads, 5, 7))  # K = 3
+    table = rng.normal(size=(*heads, 5, 7)).astype("float32")  # K = 3
     clipped = ops.convert_to_numpy(two_sided_table(table))
     assert clipped.shape == (*heads, 7, 7)
     by_pair = clipped[..., ops.convert_to_numpy(relative_labels(11, 11, 3)), :]
@@ -20,7 +20,7 @@ def test_two_sided_has_its_rows_by_distance_and_zeros_beyond(heads, rng):
 
 @pytest.mark.parametrize("heads", [(), (2,)])
 def test_left_sided_has_its_rows_by_distance_and_zeros_beyond(heads, rng):
-    table = rng.normal(size=(*heads, 3, 7))
+    table = rng.normal(size=(*heads, 3, 7)).astype("float32")
     clipped = ops.convert_to_numpy(left_sided_table(table))
     assert clipped.shape == (*heads, 7, 7)
     by_pair = clipped[..., ops.convert_to_numpy(relative_labels(11, 11, 3)), :]
