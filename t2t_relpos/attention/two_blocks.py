@@ -65,7 +65,9 @@ def attend_two_blocks(
     if value_table is not None:
         relative = relative_values(kept, _reached(value_table, block_length), block_length)
         has_values = ops.arange(num_blocks, dtype="int32") > 0
-        has_values = ops.logical_and(has_values, length >= 2 * block_length)
+        # As a tensor: JAX can't compare lengths that it does not know yet.
+        is_long = ops.convert_to_tensor(length, dtype="int32") >= 2 * block_length
+        has_values = ops.logical_and(has_values, is_long)
         has_values = ops.tile(ops.cast(has_values, relative.dtype), [batch])
         outputs = outputs + relative * has_values[:, None, None, None]
     return _join_blocks(outputs, batch, num_blocks, block_length)[:, :, :length]

@@ -28,6 +28,7 @@ class IncrementalAttention:
         Returns:
             (outputs `[rows, 1, D]`, the cache with this position written).
         """
+        position = ops.cast(position, "int32")
         slots = ops.arange(ops.shape(cache["key"])[2], dtype="int32")[None, :]
         here = (slots == position[:, None])[:, None, :, None]
         keys = ops.where(here, self.project_key(query), cache["key"])

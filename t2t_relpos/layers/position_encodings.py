@@ -114,17 +114,25 @@ class LearnedPositionEmbedding(keras.layers.Layer):
         )
 
     def call(self, inputs, start=0):
-        length = inputs.shape[1]
-        if isinstance(start, int) and length is not None and start + length > self.max_length:
+        if isinstance(start, int):
+            self._check_length(inputs.shape[1], start)
+        positions = ops.minimum(_positions(inputs, start), self.max_length - 1)
+        # take along axis 1 of [1, P, D]: its gradient is dense.
+        vectors = ops.take(ops.convert_to_tensor(self.embeddings)[None], positions, axis=1)[0]
+        return inputs + vectors
+
+    def compute_output_shape(self, input_shape):
+        # Else Keras calls the layer on some length of its own choice, on PyTorch at least.
+        self._check_length(input_shape[1], 0)
+        return input_shape
+
+    def _check_length(self, length, start):
+        if isinstance(length, int) and start + length > self.max_length:
             raise ValueError(
                 f"Expected at most max_length={self.max_length} positions. Received: "
                 f"{start + length}. Raise `max_length`, or use relative positions, which "
                 "have no limit."
             )
-        positions = ops.minimum(_positions(inputs, start), self.max_length - 1)
-        # take along axis 1 of [1, P, D]: its gradient is dense.
-        vectors = ops.take(ops.convert_to_tensor(self.embeddings)[None], positions, axis=1)[0]
-        return inputs + vectors
 
     def get_config(self):
         initializer = self.embeddings_initializer

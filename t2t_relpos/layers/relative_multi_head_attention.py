@@ -198,7 +198,7 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         if self.sliding_window is None or any(extra is not None for extra in extras):
             return False
         length = query.shape[1]
-        if length is None:
+        if not isinstance(length, int):  # None, or JAX's symbol of a length
             return query is key
         return length == key.shape[1] and length > 4 * block_size(self.sliding_window)
 

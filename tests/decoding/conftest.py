@@ -25,7 +25,7 @@ class Language:
         return {"context": context, "step": zeros, "previous": zeros}
 
     def step(self, ids, state):
-        index = state["context"]["sentence"]
+        index = ops.convert_to_tensor(state["context"]["sentence"])
         for size, part in ((LENGTH, state["step"]), (VOCAB, state["previous"]), (VOCAB, ids)):
             index = index * size + part
         logits = ops.take(self.logits.reshape(-1, VOCAB), index, axis=0)

@@ -1,5 +1,6 @@
 import math
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -20,7 +21,7 @@ def t2t_timing_signal(length, width):
 @pytest.mark.parametrize("width", [2, 6, 7])
 def test_sinusoids_are_those_of_t2t(width, rng):
     x = rng.normal(size=(3, 11, width)).astype("float32")
-    outputs = SinusoidalPositionEncoding()(x)
+    outputs = ops.convert_to_numpy(SinusoidalPositionEncoding()(x))
     np.testing.assert_allclose(outputs - x, np.broadcast_to(t2t_timing_signal(11, width), x.shape), atol=2e-6)
 
 
@@ -37,9 +38,20 @@ def test_start_of_every_row(make, rng):
     np.testing.assert_allclose(parts, np.stack([whole[0:2], whole[7:9], whole[11:13]]), atol=1e-6)
 
 
+def test_lengths_may_be_unknown_where_positions_have_a_limit(rng):
+    inputs = keras.Input((None, 5))
+    layer = LearnedPositionEmbedding(13)
+    model = keras.Model(inputs, layer(inputs))
+    assert model.output_shape == (None, None, 5)
+    x = rng.normal(size=(3, 7, 5)).astype("float32")
+    np.testing.assert_array_equal(model.predict(x, verbose=0), layer(x))
+
+
 def test_learned_positions_have_a_limit(rng):
     layer = LearnedPositionEmbedding(5)
     with pytest.raises(ValueError, match="Expected at most max_length=5 positions. Received: 7"):
         layer(np.zeros((1, 7, 3)))
+    with pytest.raises(ValueError, match="Expected at most max_length=5 positions. Received: 7"):
+        layer(keras.Input((7, 3)))
     with pytest.raises(ValueError, match="Expected `max_length` to be a positive integer"):
         LearnedPositionEmbedding(0)
