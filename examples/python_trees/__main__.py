@@ -55,7 +55,18 @@ def train(kind: str, seed: int, splits, vocabulary) -> dict:
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-    model.fit(batches["train"], validation_data=batches["dev"], epochs=FLAGS.epochs, verbose=2)
+    model.fit(
+        batches["train"],
+        validation_data=batches["dev"],
+        epochs=FLAGS.epochs,
+        # Never stops early, but ends with the weights of the epoch that was best on dev.
+        callbacks=[
+            keras.callbacks.EarlyStopping(
+                "val_accuracy", mode="max", patience=FLAGS.epochs, restore_best_weights=True
+            )
+        ],
+        verbose=2,
+    )
     return {
         "model": kind,
         "seed": seed,

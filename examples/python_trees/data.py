@@ -106,14 +106,17 @@ def make_vocabulary(examples: list[graphs.Example], min_count=5, size=2000) -> V
 
 
 class Batches(keras.utils.PyDataset):
-    """Batches of functions of like size, each padded to its largest, in a new order every epoch.
+    """Batches of functions of like size, each padded to its largest.
+
+    With a seed, every epoch has another order and other numbers for variables,
+    so that no number comes to mean anything.
 
     Args:
         examples: all of a split.
         vocabulary: gives the ids.
         batch_size: B.
         edges: whether labels of edges come along.
-        seed: of the order; None keeps it.
+        seed: of order and numbers; None keeps both.
 
     Returns:
         by index a dict of int32 `"kinds"`, `"roles"`, `"names"` `[B, T]`, 0 for
@@ -141,7 +144,10 @@ class Batches(keras.utils.PyDataset):
 
     def __getitem__(self, index):
         examples = [self.examples[i] for i in self.batches[index]]
-        return make_batch(examples, self.vocabulary, self.edges)
+        inputs, answers = make_batch(examples, self.vocabulary, self.edges)
+        if self.rng is not None:
+            answers = renumber(inputs["names"], answers, self.rng)
+        return inputs, answers
 
 
 def make_batch(examples: list[graphs.Example], vocabulary: Vocabulary, edges=True):
@@ -163,6 +169,14 @@ def make_batch(examples: list[graphs.Example], vocabulary: Vocabulary, edges=Tru
         for field in edge_fields:
             batch[field][row, :size, :size] = getattr(example, field)
     return batch, np.array([example.answer for example in examples], np.int32)
+
+
+def renumber(names, answers, rng):
+    """Draws new numbers for variables: changes `names` `[B, T]` in place, returns new answers `[B]`."""
+    numbers = rng.permuted(np.tile(np.arange(graphs.MAX_VARIABLES, dtype=np.int32), (len(names), 1)), axis=1)
+    rows, nodes = np.nonzero((names >= FIRST_VARIABLE) & (names < FIRST_WORD))
+    names[rows, nodes] = FIRST_VARIABLE + numbers[rows, names[rows, nodes] - FIRST_VARIABLE]
+    return numbers[np.arange(len(answers)), answers]
 
 
 def guesses(examples: list[graphs.Example]) -> dict[str, float]:
