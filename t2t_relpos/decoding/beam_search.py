@@ -10,6 +10,7 @@ from t2t_relpos.decoding.rows import (
     split_context,
     take_beams,
 )
+from t2t_relpos.decoding.top_k import top_k
 
 # Below every score that occurs (and t2t's own value); -inf would make nan where it is multiplied by 0.
 NEVER = -1e7
@@ -150,15 +151,14 @@ class _Search:
             log_probs = ops.where(ops.arange(vocab_size) == self.pad_id, NEVER, log_probs)
         log_probs = ops.reshape(log_probs, (-1, k, vocab_size)) + beams["log_probs"][..., None]
         # Of 2k candidates at most k end, so k of them live on.
-        top, index = ops.top_k(ops.reshape(log_probs, (-1, k * vocab_size)), 2 * k)
-        index = ops.cast(index, "int32")
+        top, index = top_k(ops.reshape(log_probs, (-1, k * vocab_size)), 2 * k)
         source, token = index // vocab_size, index % vocab_size
         ids = take_beams(beams["ids"], source)
         ids = ops.where(self.slots == i, token[..., None], ids)
         # A beam that never lived (small vocabularies have fewer than 2k candidates) can't end.
         ends = ops.logical_and(token == self.eos_id, top > NEVER / 2)
 
-        living = ops.top_k(ops.where(ends, NEVER, top), k)[1]
+        living = top_k(ops.where(ends, NEVER, top), k)[1]
         alive = {
             "ids": take_beams(ids, living),
             "log_probs": take_beams(ops.where(ends, NEVER, top), living),
@@ -173,7 +173,7 @@ class _Search:
     def _finish(self, beams, ids, scores, length):
         """The best k of the outputs finished earlier and those finished now."""
         all_scores = ops.concatenate([beams["finished_scores"], scores], axis=1)
-        best, index = ops.top_k(all_scores, self.beam_size)
+        best, index = top_k(all_scores, self.beam_size)
         lengths = ops.concatenate(
             [beams["finished_lengths"], ops.cast(scores > NEVER / 2, "int32") * length], axis=1
         )

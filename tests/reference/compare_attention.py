@@ -4,9 +4,10 @@ import dataclasses
 import pathlib
 from collections.abc import Callable
 
+import keras
 import numpy as np
-import tensorflow as tf
 
+from gradients import output_and_gradients
 from measurement import Measurement, relative_error
 from t2t_relpos.attention import reference
 from t2t_relpos.attention.attend import attend
@@ -18,7 +19,8 @@ FOLDER = pathlib.Path(__file__).parent
 LIMITS = {"float32": 1e-6, "float64": 1e-12}
 # Gradients through a nearly saturated softmax are differences of larger numbers.
 GRADIENT_LIMITS = {"float32": 1e-5, "float64": 1e-12}
-DTYPES = tuple(LIMITS)
+# Elsewhere Keras multiplies numbers of float64 in float32.
+DTYPES = tuple(LIMITS) if keras.backend.backend() == "tensorflow" else ("float32",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +42,10 @@ class Family:
     compute: Callable
     leaves_out: str | None = None
 
-    def paths(self, dtype="*"):
-        paths = sorted(FOLDER.glob(f"{self.prefix}_*_{dtype}.npz"))
+    def paths(self, *dtypes):
+        """Files of some dtypes; default all that Keras computes in."""
+        dtypes = dtypes or DTYPES
+        paths = sorted(path for d in dtypes for path in FOLDER.glob(f"{self.prefix}_*_{d}.npz"))
         return [p for p in paths if not self.leaves_out or self.leaves_out not in p.stem]
 
 
@@ -56,19 +60,18 @@ def compare(family, path):
     dtype = str(record["output"].dtype)
     prefix = "gradient_"
     names = [name.removeprefix(prefix) for name in record if name.startswith(prefix)]
-    tensors = {name: tf.constant(record[name]) for name in names}
-    with tf.GradientTape() as tape:
-        tape.watch(tensors)
-        output = family.compute(record, tensors)
-        loss = tf.reduce_sum(output * record["cotangent"])
+    output, gradients = output_and_gradients(
+        lambda tensors: family.compute(record, tensors),
+        {name: record[name] for name in names},
+        record["cotangent"],
+    )
     error = relative_error(output, record["output"])
     yield Measurement(path.stem, "output", error, LIMITS[dtype], record["output"].size)
-    gradients = tape.gradient(loss, tensors, unconnected_gradients="zero")
     for name, gradient in gradients.items():
         expected = record[prefix + name]
         limit = GRADIENT_LIMITS[dtype]
         # A term that is the same for all keys has a gradient of rounding errors.
-        error = relative_error(tf.convert_to_tensor(gradient), expected, rounding=limit)
+        error = relative_error(gradient, expected, rounding=limit)
         yield Measurement(path.stem, f"gradient of {name}", error, limit, expected.size)
 
 

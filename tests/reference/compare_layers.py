@@ -4,7 +4,7 @@ The functions have no projections: those of the layers are set to the identity.
 """
 
 import numpy as np
-import tensorflow as tf
+from keras import ops
 
 from compare_attention import Family, mask_of
 from t2t_relpos.layers.local_relative_multi_head_attention import LocalRelativeMultiHeadAttention
@@ -15,15 +15,15 @@ from t2t_relpos.layers.relative_multi_head_attention_v2 import RelativeMultiHead
 def merge_heads(x):
     """`[B, N, …, H]` -> `[B, …, N * H]`."""
     *axes, depth = range(1, len(x.shape))
-    x = tf.transpose(x, (0, *axes[1:], axes[0], depth))
-    return tf.reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1]))
+    x = ops.transpose(x, (0, *axes[1:], axes[0], depth))
+    return ops.reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1]))
 
 
 def split_heads(x, num_heads):
     """Inverse of `merge_heads`."""
-    x = tf.reshape(x, (*x.shape[:-1], num_heads, x.shape[-1] // num_heads))
+    x = ops.reshape(x, (*x.shape[:-1], num_heads, x.shape[-1] // num_heads))
     *axes, heads, depth = range(1, len(x.shape))
-    return tf.transpose(x, (0, heads, *axes, depth))
+    return ops.transpose(x, (0, heads, *axes, depth))
 
 
 def through_layer(make, tables):

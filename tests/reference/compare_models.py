@@ -1,8 +1,10 @@
 """This project's Transformer beside what tensor2tensor's computed from the same checkpoint (models/)."""
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+from gradients import output_and_gradients, with_values
 from measurement import Measurement, relative_error
 from recorded_model import NAMES, recorded_model
 from t2t_relpos.t2t import t2t_weights
@@ -34,16 +36,26 @@ def measured(case, quantity, error, count):
     return Measurement(case.name, quantity, float(error), LIMITS[quantity], int(count))
 
 
-def loss_of(logits, targets, label_smoothing):
-    losses, _ = token_cross_entropy(targets, logits, label_smoothing)
-    return tf.reduce_sum(losses) / tf.reduce_sum(tf.cast(targets != 0, tf.float32))
+def logits_of(case, record):
+    """Logits of the recorded batch."""
+    batch = {name: record[name] for name in ("inputs", "targets")}
+    return case.model(batch, training=True)
+
+
+def loss_and_gradient(logits, targets, label_smoothing):
+    """The loss, which is the trainer's and TensorFlow's, and its gradient with respect to the logits."""
+    logits, targets = tf.constant(logits), tf.constant(targets)
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        losses, _ = token_cross_entropy(targets, logits, label_smoothing)
+        loss = tf.reduce_sum(losses) / tf.reduce_sum(tf.cast(targets != 0, tf.float32))
+    return float(loss), tape.gradient(loss, logits).numpy()
 
 
 def compare_forward(case):
     """Logits and losses."""
     record = case.recorded("forward")
-    inputs, targets = tf.constant(record["inputs"]), tf.constant(record["targets"])
-    logits = case.model({"inputs": inputs, "targets": targets}, training=True)
+    logits = keras.ops.convert_to_numpy(logits_of(case, record))
     expected, largest = record["logits"], np.abs(record["logits"]).max()
     errors = np.abs(logits - expected) / largest
     for quantity, where in (
@@ -55,22 +67,25 @@ def compare_forward(case):
         ("loss", "loss", LABEL_SMOOTHING),
         ("loss without smoothing", "eval_loss", 0.0),
     ):
-        error = abs(float(loss_of(logits, targets, smoothing)) - float(record[key]))
+        loss, _ = loss_and_gradient(logits, record["targets"], smoothing)
+        error = abs(loss - float(record[key]))
         yield measured(case, quantity, error, 1)
 
 
 def compare_gradients(case):
     """The gradient of the loss with respect to every variable, each over its largest entry."""
     record, expected = case.recorded("forward"), case.recorded("gradients")
-    inputs, targets = tf.constant(record["inputs"]), tf.constant(record["targets"])
     tables = embedding_names(case.model)
-    variables = {
-        name: variable.value for name, variable in {**t2t_names(case.model), **tables}.items()
-    }
-    with tf.GradientTape() as tape:
-        logits = case.model({"inputs": inputs, "targets": targets}, training=True)
-        loss = loss_of(logits, targets, LABEL_SMOOTHING)
-    gradients = tape.gradient(loss, variables)
+    variables = {**t2t_names(case.model), **tables}
+    values = {name: keras.ops.convert_to_numpy(v) for name, v in variables.items()}
+
+    def logits_with(values):
+        given = [values[name] for name in variables]
+        return with_values(variables.values(), given, lambda: logits_of(case, record))
+
+    logits = keras.ops.convert_to_numpy(logits_of(case, record))
+    _, upstream = loss_and_gradient(logits, record["targets"], LABEL_SMOOTHING)
+    _, gradients = output_and_gradients(logits_with, values, upstream)
     for scope in tables:
         shards = sum(name.startswith(f"{scope}/weights_") for name in expected)
         expected[scope] = np.concatenate(
@@ -79,7 +94,7 @@ def compare_gradients(case):
     if expected.keys() != gradients.keys():
         raise ValueError(f"Expected gradients of {set(expected)}. Received: {set(gradients)}.")
     errors = [
-        relative_error(tf.convert_to_tensor(gradient), expected[name])
+        relative_error(gradient, expected[name])
         for name, gradient in gradients.items()
     ]
     yield measured(case, "gradients", max(errors), len(errors))

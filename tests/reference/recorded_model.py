@@ -4,6 +4,7 @@ import functools
 import json
 import pathlib
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -60,9 +61,24 @@ class RecordedModel:
             limits: most ids of each sentence, for kind "default".
         """
         limits = np.zeros(len(inputs)) if limits is None else limits
-        tensors = (tf.constant(x, tf.int32) for x in (inputs, max_length, limits))
-        ids, scores, _ = self._search_graph(kind)(*tensors)
-        return ids.numpy(), scores.numpy()
+        inputs, limits = (np.asarray(x, "int32") for x in (inputs, limits))
+        if keras.backend.backend() == "tensorflow":
+            ids, scores, _ = self._search_graph(kind)(inputs, np.int32(max_length), limits)
+        else:
+            ids, scores, _ = self._search_of_sizes(kind, len(inputs), int(max_length))(inputs, limits)
+        return keras.ops.convert_to_numpy(ids), keras.ops.convert_to_numpy(scores)
+
+    @functools.cache
+    def _search_of_sizes(self, kind, batch_size, max_length):
+        def search(inputs, limits):
+            state = self.model.encode(inputs, max_length)
+            return SEARCHES[kind](self, state, batch_size, max_length, limits)
+
+        if keras.backend.backend() != "jax":
+            return search
+        import jax
+
+        return jax.jit(search)
 
     @functools.cache
     def _search_graph(self, kind):

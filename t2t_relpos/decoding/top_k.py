@@ -1,0 +1,40 @@
+"""The largest entries, in the same order on every backend."""
+
+import keras
+from keras import ops
+
+
+def top_k(x, k):
+    """The k largest entries of each row, largest first, the first ones first among equals.
+
+    TensorFlow and JAX promise that order in `keras.ops.top_k`; PyTorch may give
+    any of several equal entries.
+
+    Args:
+        x: `[B, n]`.
+        k: an int of at most n.
+
+    Returns:
+        (values `[B, k]`, their indices, int32 `[B, k]`).
+
+    Example:
+
+    >>> from t2t_relpos.decoding.top_k import top_k
+    >>> values, indices = top_k(ops.convert_to_tensor([[1.0, 3.0, 1.0, 1.0]]), 3)
+    >>> ops.convert_to_numpy(indices).tolist()
+    [[1, 0, 2]]
+    """
+    if keras.backend.backend() != "torch":
+        values, indices = ops.top_k(x, k)
+        return values, ops.cast(indices, "int32")
+    x = ops.convert_to_tensor(x)
+    least = ops.top_k(x, k)[0][:, -1:]
+    size = x.shape[-1]
+    # No two are equal of what is chosen: entries above the least one, then the first ones as large.
+    earliness = size - ops.arange(size, dtype="int32")
+    rank = ops.where(x > least, earliness + size, ops.where(x == least, earliness, 0))
+    indices = ops.top_k(rank, k)[1]
+    values = ops.take_along_axis(x, indices, axis=-1)
+    order = ops.argsort(-values, axis=-1)
+    values, indices = (ops.take_along_axis(each, order, axis=-1) for each in (values, indices))
+    return values, ops.cast(indices, "int32")

@@ -1,0 +1,19 @@
+import numpy as np
+import pytest
+
+from t2t_relpos.decoding.top_k import top_k
+
+
+@pytest.mark.parametrize("k", [1, 3, 7])
+@pytest.mark.parametrize("size", [7, 1009])
+def test_equal_entries_stand_in_their_order(size, k, rng):
+    x = rng.integers(-3, 3, size=(5, size)).astype("float32")
+    values, indices = top_k(x, k)
+    expected = np.argsort(-x, axis=-1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(indices, expected)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, expected, axis=-1))
+
+
+def test_no_rows():
+    values, indices = top_k(np.zeros((0, 7), "float32"), 3)
+    assert tuple(values.shape) == tuple(indices.shape) == (0, 3)
