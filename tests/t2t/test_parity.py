@@ -2,6 +2,7 @@
 
 import pathlib
 
+import keras
 import numpy as np
 import pytest
 
@@ -12,6 +13,11 @@ FORWARD = ["logits, real positions", "logits, padding", "loss", "loss without sm
 QUICK = ("learned", "relative_post_norm", "relative_short_k", "sinusoidal")
 
 on_all_models = pytest.mark.parametrize("name", NAMES)
+# JAX compiles a search anew for every size.
+SLOW = NAMES[1:] if keras.backend.backend() == "jax" else ()
+in_searches = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in NAMES]
+)
 # The rest of the searches: only with the slow tests.
 on_some_models = pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
@@ -77,7 +83,7 @@ def test_gradients(compare, case):
     assert_holds(compare.compare_gradients(case), ["gradients"])
 
 
-@on_all_models
+@in_searches
 def test_beam_search_as_tensor2tensor(compare, case):
     assert_holds(compare.compare_beams(case), ["beam ids", "beam scores"])
 
