@@ -10,14 +10,11 @@ RECORDED = pathlib.Path(__file__).parents[1] / "reference" / "models"
 NAMES = sorted(path.parent.name for path in RECORDED.glob("*/model.json"))
 FORWARD = ["logits, real positions", "logits, padding", "loss", "loss without smoothing"]
 
-QUICK = ("learned", "relative_post_norm", "relative_short_k", "sinusoidal")
+# JAX compiles a search anew for every size.
+ON_JAX = keras.backend.backend() == "jax"
+QUICK = ("relative_short_k",) if ON_JAX else ("learned", "relative_post_norm", "relative_short_k", "sinusoidal")
 
 on_all_models = pytest.mark.parametrize("name", NAMES)
-# JAX compiles a search anew for every size.
-SLOW = NAMES[1:] if keras.backend.backend() == "jax" else ()
-in_searches = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in NAMES]
-)
 # The rest of the searches: only with the slow tests.
 on_some_models = pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
@@ -83,7 +80,7 @@ def test_gradients(compare, case):
     assert_holds(compare.compare_gradients(case), ["gradients"])
 
 
-@in_searches
+@(on_some_models if ON_JAX else on_all_models)
 def test_beam_search_as_tensor2tensor(compare, case):
     assert_holds(compare.compare_beams(case), ["beam ids", "beam scores"])
 
