@@ -29,11 +29,13 @@ flags.DEFINE_float("learning_rate", 2e-3, "Its peak, after a twentieth of the st
 flags.DEFINE_integer("width", 64, "Width of the models.", lower_bound=1)
 flags.DEFINE_integer("num_layers", 2, "Layers of attention.", lower_bound=1)
 flags.DEFINE_integer("num_heads", 4, "Heads of attention.", lower_bound=1)
+flags.DEFINE_float("dropout", 0.1, "On what each layer adds.", lower_bound=0, upper_bound=0.9)
 flags.DEFINE_integer("max_nodes", 64, "Larger functions are left out.", lower_bound=2)
 flags.DEFINE_integer("max_holes", 4, "Holes drawn per function at most.", lower_bound=1)
 flags.DEFINE_string("source", None, "Folder of Python files. Default: the standard library of this Python.")
 flags.DEFINE_string("output", "runs/python_trees.csv", "CSV file that rows are appended to.")
 FLAGS = flags.FLAGS
+_SETTINGS = "epochs batch_size learning_rate width num_layers num_heads dropout max_nodes max_holes".split()
 
 
 def train(kind: str, seed: int, splits, vocabulary) -> dict:
@@ -44,7 +46,9 @@ def train(kind: str, seed: int, splits, vocabulary) -> dict:
         split: data.Batches(examples, vocabulary, FLAGS.batch_size, edges, seed if split == "train" else None)
         for split, examples in splits.items()
     }
-    model = models.make_model(kind, vocabulary, FLAGS.width, FLAGS.num_layers, FLAGS.num_heads)
+    model = models.make_model(
+        kind, vocabulary, FLAGS.width, FLAGS.num_layers, FLAGS.num_heads, FLAGS.dropout
+    )
     steps = FLAGS.epochs * len(batches["train"])
     warmup = max(1, steps // 20)
     rate = keras.optimizers.schedules.CosineDecay(
@@ -79,7 +83,6 @@ def train(kind: str, seed: int, splits, vocabulary) -> dict:
     }
 
 
-_SETTINGS = ("epochs", "batch_size", "learning_rate", "width", "num_layers", "num_heads", "max_nodes", "max_holes")
 
 
 def append_row(path: pathlib.Path, row: dict):

@@ -155,20 +155,59 @@ def test_out_of_range_is_no_edge_in_a_graph_and_gradients_are_dense(jit_compile,
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-@tensorflow_only
-def test_a_model_that_holds_it_is_saved_and_exported(rng, tmp_path):
-    import tensorflow as tf
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="a transformation of JAX")
+def test_out_of_range_is_no_edge_under_jit(rng):
+    import jax
 
+    x, y = arrays(rng, 7, 13)
+    labels = labels_of(rng, 7, 13)
+    layer = make()
+    eager = layer(x, y, relations=labels)
+    weights = [v.value for v in layer.trainable_variables]
+    others = [v.value for v in layer.non_trainable_variables]
+
+    @jax.jit
+    def outputs_and_gradients(labels):
+        def loss(weights):
+            outputs, _ = layer.stateless_call(weights, others, x, y, relations=labels)
+            return (outputs**2).sum(), outputs
+
+        gradients, outputs = jax.grad(loss, has_aux=True)(weights)
+        return outputs, gradients
+
+    outputs, expected = outputs_and_gradients(labels)
+    np.testing.assert_allclose(outputs, eager, atol=1e-5)
+    strange = np.where(labels < 0, rng.choice([-7, 11, 99], size=labels.shape), labels)
+    outputs, gradients = outputs_and_gradients(strange.astype("int32"))
+    np.testing.assert_allclose(outputs, eager, atol=1e-5)
+    for actual, theirs in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(actual, theirs, atol=1e-5)
+
+
+@pytest.fixture
+def model():
     nodes, edges = keras.Input((None, 6)), keras.Input((None, None), dtype="int32")
-    model = keras.Model([nodes, edges], make()(nodes, nodes, relations=edges))
-    x, labels = arrays(rng, 7)[0], labels_of(rng, 7, 7)
-    expected = model.predict([x, labels], verbose=0)
+    return keras.Model([nodes, edges], make()(nodes, nodes, relations=edges))
+
+
+def test_a_model_that_holds_it_is_saved(model, rng, tmp_path):
+    inputs = [*arrays(rng, 7), labels_of(rng, 7, 7)]
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(loaded.predict([x, labels], verbose=0), expected)
+    np.testing.assert_array_equal(
+        loaded.predict(inputs, verbose=0), model.predict(inputs, verbose=0)
+    )
+
+
+@tensorflow_only
+def test_a_model_that_holds_it_is_exported(model, rng, tmp_path):
+    import tensorflow as tf
+
+    inputs = [*arrays(rng, 7), labels_of(rng, 7, 7)]
+    expected = model.predict(inputs, verbose=0)
     model.export(tmp_path / "exported", verbose=False)
     loaded = tf.saved_model.load(tmp_path / "exported")
-    np.testing.assert_allclose(loaded.serve([x, labels]), expected, atol=1e-6)
+    np.testing.assert_allclose(loaded.serve(inputs), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(

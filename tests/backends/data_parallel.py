@@ -1,0 +1,38 @@
+"""Trains a small Transformer under keras.distribution.DataParallel on all host devices of JAX; run by a test.
+
+    XLA_FLAGS=--xla_force_host_platform_device_count=2 python data_parallel.py WEIGHTS.npz
+"""
+
+import sys
+
+import keras
+import numpy as np
+
+from t2t_relpos.models import Transformer, TransformerConfig
+
+CONFIG = TransformerConfig(
+    vocab_size=13, num_encoder_layers=1, num_decoder_layers=1, hidden_dim=6, intermediate_dim=7, num_heads=3, dropout=0.0
+)
+
+
+def main(path):
+    devices = keras.distribution.list_devices("cpu")
+    keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
+    keras.utils.set_random_seed(7)
+    model = Transformer(CONFIG)
+    rng = np.random.default_rng(3)
+    batch = {name: rng.integers(1, 13, (8, 5)).astype("int32") for name in ("inputs", "targets")}
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.5), loss)
+    history = model.fit(batch, batch["targets"], batch_size=4, epochs=5, shuffle=False, verbose=0)
+    variables = model.trainable_variables
+    np.savez(
+        path,
+        loss=history.history["loss"],
+        devices=[len(v.value.sharding.device_set) for v in variables],
+        **{v.path: keras.ops.convert_to_numpy(v) for v in variables},
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,259 @@
+"""The same on TensorFlow, JAX and PyTorch; and what is JAX's alone: jit, grad, several devices."""
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos import layers
+from t2t_relpos.decoding import beam_search
+from t2t_relpos.models import Transformer, TransformerConfig
+
+HERE = pathlib.Path(__file__).parent
+PROGRAMS = HERE / "backends"
+BACKENDS = ("tensorflow", "jax", "torch")
+elsewhere = pytest.mark.parametrize("backend", [b for b in BACKENDS if b != keras.backend.backend()])
+on_jax = pytest.mark.skipif(keras.backend.backend() != "jax", reason="a transformation of JAX")
+
+HEADS = {"num_heads": 2, "key_dim": 5}
+RELATIVE = {**HEADS, "max_relative_position": 3}
+BLOCK = {"intermediate_dim": 11, "num_heads": 2, "max_relative_position": 3}
+# Kind of an input -> (its shape, what a model knows of it).
+KINDS = {
+    "x": ((3, 17, 6), (None, 6)),
+    "y": ((3, 19, 6), (None, 6)),
+    "long": ((3, 71, 6), (None, 6)),
+    "image": ((3, 5, 7, 6), (None, None, 6)),
+    "labels": ((3, 17, 19), (None, None)),
+    "ids": ((3, 17), (None,)),
+}
+# Name -> (makes the layer, kinds of its inputs).
+LAYERS = {
+    "relative": (lambda: layers.RelativeMultiHeadAttention(**RELATIVE), "x y"),
+    "relative, per head": (lambda: layers.RelativeMultiHeadAttention(**RELATIVE, share_heads=False), "x y"),
+    "relative, window": (lambda: layers.RelativeMultiHeadAttention(**RELATIVE, sliding_window=4), "long long"),
+    "v2": (lambda: layers.RelativeMultiHeadAttentionV2(**RELATIVE, use_value_table=True), "x y"),
+    "v2, masked": (lambda: layers.RelativeMultiHeadAttentionV2(**RELATIVE, masked=True), "x y"),
+    "2d": (lambda: layers.RelativeMultiHeadAttention2D(**RELATIVE), "image image"),
+    "local": (
+        lambda: layers.LocalRelativeMultiHeadAttention(**HEADS, block_length=3, use_value_table=True),
+        "x x",
+    ),
+    "relations": (lambda: layers.RelationMultiHeadAttention(**HEADS, num_relations=7), "x y labels"),
+    "position embedding": (lambda: layers.RelativePositionEmbedding(3, depth=5), "x y"),
+    "sinusoids": (layers.SinusoidalPositionEncoding, "x"),
+    "learned positions": (lambda: layers.LearnedPositionEmbedding(31), "x"),
+    "tokens": (lambda: layers.TokenEmbedding(7, 6), "ids"),
+    "feed-forward": (lambda: layers.FeedForward(11), "x"),
+    "residual": (lambda: layers.Residual(normalize_first=True), "x"),
+    "encoder": (lambda: layers.TransformerEncoder(**BLOCK), "x"),
+    "decoder": (lambda: layers.TransformerDecoder(**BLOCK), "x y"),
+}
+# The position embedding's output has no batch axis; a residual's sub-layer is a function, which is not saved.
+IN_MODELS = [name for name in LAYERS if name not in ("position embedding", "residual")]
+
+
+def kinds_of(name):
+    return LAYERS[name][1].split()
+
+
+def draw(kinds, rng):
+    """Kind -> array."""
+    made = {}
+    for kind in kinds:
+        whole = kind in ("ids", "labels")
+        values = rng.integers(0, 7, KINDS[kind][0]) if whole else rng.normal(size=KINDS[kind][0])
+        made[kind] = values.astype("int32" if whole else "float32")
+    return made
+
+
+def symbols_of(arrays):
+    return {kind: keras.Input(KINDS[kind][1], dtype=str(a.dtype), name=kind) for kind, a in arrays.items()}
+
+
+def call(name, function, arrays):
+    """Calls a layer, or a function like it, as it wants to be called."""
+    inputs = [arrays[kind] for kind in kinds_of(name)]
+    if name == "relations":
+        return function(*inputs[:2], relations=inputs[2])
+    return function(*inputs, sublayer=ops.tanh) if name == "residual" else function(*inputs)
+
+
+def make_transformer(**settings):
+    small = {
+        "vocab_size": 13,
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 2,
+        "hidden_dim": 12,
+        "intermediate_dim": 17,
+        "num_heads": 2,
+        "max_relative_position": 3,
+        "dropout": 0.0,
+    }
+    return Transformer(TransformerConfig(**{**small, **settings}))
+
+
+def draw_batch(rng):
+    shapes = {"inputs": (3, 5), "targets": (3, 7)}
+    return {name: rng.integers(1, 13, shape).astype("int32") for name, shape in shapes.items()}
+
+
+def test_no_layer_is_left_out():
+    classes = {value for value in vars(layers).values() if isinstance(value, type)}
+    assert {type(make()) for make, _ in LAYERS.values()} == classes
+
+
+@pytest.mark.parametrize("name", IN_MODELS)
+def test_a_model_may_be_built_without_lengths(name, rng):
+    layer, arrays = LAYERS[name][0](), draw(kinds_of(name), rng)
+    symbols = symbols_of(arrays)
+    model = keras.Model(symbols, call(name, layer, symbols))
+    assert set(model.output.shape[:-1]) == {None}
+    outputs = model.predict(arrays, verbose=0)
+    np.testing.assert_allclose(outputs, call(name, layer, arrays), atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def program():
+    """tests/backends/outputs.py as a module."""
+    spec = importlib.util.spec_from_file_location("outputs", PROGRAMS / "outputs.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(program, *arguments, **environment):
+    """Runs a program of tests/backends in a process of its own."""
+    environment = {"PYTHONPATH": str(HERE.parent), "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
+    command = [sys.executable, str(PROGRAMS / program), *map(str, arguments)]
+    result = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.fixture
+def assert_equal_elsewhere(program, tmp_path):
+    def check(backend, model, inputs):
+        if importlib.util.find_spec(backend) is None:
+            pytest.skip(f"{backend} is not installed")
+        paths = [tmp_path / name for name in ("model.keras", "inputs.npz", "outputs.npz")]
+        model.save(paths[0])
+        np.savez(paths[1], **inputs)
+        run("outputs.py", *paths, KERAS_BACKEND=backend)
+        expected = program.outputs_of(paths[0], inputs)
+        with np.load(paths[2]) as outputs:
+            assert set(outputs) == set(expected)
+            for name, array in expected.items():
+                np.testing.assert_allclose(outputs[name], array, rtol=1e-5, atol=1e-5, err_msg=name)
+
+    return check
+
+
+@elsewhere
+@pytest.mark.parametrize("settings", [{}, {"position": "sinusoidal", "normalize_first": False}], ids=str)
+def test_a_transformer_computes_and_decodes_the_same_elsewhere(
+    settings, backend, rng, assert_equal_elsewhere
+):
+    model = make_transformer(share_heads=False, **settings)
+    assert_equal_elsewhere(backend, model, draw_batch(rng))
+
+
+@elsewhere
+def test_all_layers_compute_the_same_elsewhere(backend, rng, assert_equal_elsewhere):
+    arrays = draw(KINDS, rng)
+    symbols = symbols_of(arrays)
+    outputs = [call(name, LAYERS[name][0](), symbols) for name in IN_MODELS]
+    assert_equal_elsewhere(backend, keras.Model(symbols, outputs), arrays)
+
+
+def assert_jit_and_grad(layer, call, inputs, rng):
+    """The compiled output is the eager one, the compiled gradient its slope.
+
+    Args:
+        layer: a layer or model.
+        call: `call(function, inputs)` calls the layer or a function like it.
+        inputs: arrays, in a dict.
+        rng: draws what the outputs are weighted with, and a direction.
+    """
+    import jax
+
+    eager = call(layer, inputs)
+    weights, others = ([v.value for v in vs] for vs in (layer.trainable_variables, layer.non_trainable_variables))
+    cotangent = rng.normal(size=eager.shape).astype("float32")
+
+    @jax.jit
+    def outputs(weights, inputs):
+        return call(lambda *args, **kwargs: layer.stateless_call(weights, others, *args, **kwargs)[0], inputs)
+
+    @jax.jit
+    def loss_and_gradients(weights, inputs):
+        return jax.value_and_grad(lambda weights: (outputs(weights, inputs) * cotangent).sum())(weights)
+
+    np.testing.assert_allclose(outputs(weights, inputs), eager, rtol=1e-5, atol=1e-5)
+    _, gradients = loss_and_gradients(weights, inputs)
+    direction = [rng.normal(size=w.shape).astype("float32") for w in weights]
+    step = 1e-2 / np.sqrt(sum((d**2).sum() for d in direction) + 1e-9)
+    before, after = (
+        loss_and_gradients([w + sign * step * d for w, d in zip(weights, direction)], inputs)[0]
+        for sign in (-1, 1)
+    )
+    slope = sum((g * d).sum() for g, d in zip(gradients, direction, strict=True))
+    np.testing.assert_allclose((after - before) / (2 * step), slope, rtol=0.02, atol=0.02)
+    return gradients
+
+
+@on_jax
+@pytest.mark.parametrize("name", LAYERS)
+def test_jit_and_grad_of_layers(name, rng):
+    layer, arrays = LAYERS[name][0](), draw(kinds_of(name), rng)
+    gradients = assert_jit_and_grad(layer, lambda *args: call(name, *args), arrays, rng)
+    assert bool(gradients) == (name != "sinusoids")
+
+
+@on_jax
+def test_jit_and_grad_of_a_transformer(rng):
+    assert_jit_and_grad(make_transformer(), lambda function, inputs: function(inputs), draw_batch(rng), rng)
+
+
+@on_jax
+def test_training_on_two_devices_is_that_on_one(tmp_path):
+    results = []
+    for count in (1, 2):
+        flags = f"--xla_force_host_platform_device_count={count}"
+        run("data_parallel.py", tmp_path / f"{count}.npz", KERAS_BACKEND="jax", XLA_FLAGS=flags)
+        results.append(dict(np.load(tmp_path / f"{count}.npz")))
+    one, two = results
+    assert set(one.pop("devices")) == {1}
+    assert set(two.pop("devices")) == {2}
+    assert one["loss"][-1] < 0.9 * one["loss"][0]
+    for name, values in one.items():
+        np.testing.assert_allclose(two[name], values, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@on_jax
+def test_beam_search_of_static_size_is_compiled_once(rng):
+    import jax
+
+    model, other = make_transformer(), make_transformer()
+    traced = []
+
+    @jax.jit
+    def search(weights, source):
+        traced.append(source.shape)
+        with keras.StatelessScope(state_mapping=list(zip(model.variables, weights))):
+            state = model.encode(source, 7)
+            return beam_search(model.step, state, 3, 7, beam_size=3, num_results=2)
+
+    for weights_of in (model, other):
+        source = draw_batch(rng)["inputs"]
+        found = search([v.value for v in weights_of.variables], source)
+        expected = beam_search(weights_of.step, weights_of.encode(source, 7), 3, 7, beam_size=3, num_results=2)
+        np.testing.assert_array_equal(found.ids, expected.ids)
+        np.testing.assert_array_equal(found.lengths, expected.lengths)
+        np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+    assert traced == [(3, 5)]
