@@ -3,13 +3,13 @@
 import dataclasses
 import difflib
 import os
-import types
-import typing
 
 from absl import flags
 
+from trainer import settings
 from trainer.model_dir import ModelDirectory
-from trainer.recipes import RECIPES, SYNTHETIC
+from trainer.recipes import CHECKPOINT_EVERY, DEFAULTS, RECIPES, SYNTHETIC
+from trainer.settings import setting
 
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()
@@ -18,12 +18,6 @@ flags.disclaim_key_flags()
 _RECIPE_SETTINGS = tuple(name for name in RECIPES["tiny"] if name != "vocab_size")
 _RECIPE = " Default: as the preset's recipe says."
 _ARCHITECTURE = " Default: as the preset says."
-
-
-def _setting(default, help, at_least=None, below=None, choices=None, fixed=True):
-    """A field; `fixed`: a run that goes on must not change it."""
-    metadata = {"help": help, "at_least": at_least, "below": below, "choices": choices, "fixed": fixed}
-    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,59 +34,85 @@ class RunConfig:
     (4096, 2000)
     """
 
-    preset: str | None = _setting(None, "Name of the architecture and of its training recipe.")
-    model_dir: str | None = _setting(None, "Directory of the model: made, or gone on with if it exists.", fixed=False)
-    init_from: str | None = _setting(
+    preset: str | None = setting(None, "Name of the architecture and of its training recipe.")
+    model_dir: str | None = setting(None, "Directory of the model: made, or gone on with if it exists.", fixed=False)
+    init_from: str | None = setting(
         None, "Instead of --preset: a model directory whose architecture, vocabulary and weights to start from.", fixed=False
     )
-    data: str | None = _setting(
+    data: str | None = setting(
         None,
         "'synthetic' for the embedded corpus, 'files' for --train_source and --train_target, or a TensorFlow Datasets name.",
     )
-    direction: str | None = _setting(None, "Languages of a corpus that is not given as files. Default: en-de.")
-    train_source: str | None = _setting(None, "Text file of source sentences, one a line; or several with commas.", fixed=False)
-    train_target: str | None = _setting(None, "Text file of their translations.", fixed=False)
-    dev_source: str | None = _setting(None, "Source sentences to measure the loss on during training.", fixed=False)
-    dev_target: str | None = _setting(None, "Their translations.", fixed=False)
-    vocab_size: int | None = _setting(None, "Size of the joint SentencePiece vocabulary." + _RECIPE, at_least=4)
-    train_steps: int | None = _setting(None, "Updates in all." + _RECIPE, at_least=1, fixed=False)
-    batch_tokens: int | None = _setting(
+    direction: str | None = setting(None, "Languages of a corpus that is not given as files. Default: en-de.")
+    train_source: str | None = setting(None, "Text file of source sentences, one a line; or several with commas.", fixed=False)
+    train_target: str | None = setting(None, "Text file of their translations.", fixed=False)
+    dev_source: str | None = setting(None, "Source sentences to measure the loss on during training.", fixed=False)
+    dev_target: str | None = setting(None, "Their translations.", fixed=False)
+    vocab_size: int | None = setting(None, "Size of the joint SentencePiece vocabulary." + _RECIPE, at_least=4)
+    train_steps: int | None = setting(None, "Updates in all." + _RECIPE, at_least=1, fixed=False)
+    batch_tokens: int | None = setting(
         None, "Tokens of the longer side in a batch, padding included, over all devices." + _RECIPE, at_least=1
     )
-    max_length: int = _setting(256, "Longest sentence in tokens; pairs with a longer one are left out.", at_least=2)
-    learning_rate: float | None = _setting(None, "Factor of the Noam schedule." + _RECIPE, at_least=0.0)
-    warmup_steps: int | None = _setting(None, "Updates until the learning rate is largest." + _RECIPE, at_least=1)
-    label_smoothing: float | None = _setting(None, "Probability given to wrong words." + _RECIPE, at_least=0.0, below=1.0)
-    adam_beta1: float | None = _setting(None, "Decay of Adam's mean of gradients." + _RECIPE, at_least=0.0, below=1.0)
-    adam_beta2: float | None = _setting(None, "Decay of Adam's mean of their squares." + _RECIPE, at_least=0.0, below=1.0)
-    adam_epsilon: float | None = _setting(None, "Added to Adam's denominator." + _RECIPE, at_least=0.0)
-    dropout: float | None = _setting(None, "Rate on embeddings and sub-layers." + _ARCHITECTURE, at_least=0.0, below=1.0)
-    attention_dropout: float | None = _setting(
+    max_length: int = setting(256, "Longest sentence in tokens; pairs with a longer one are left out.", at_least=2)
+    learning_rate: float | None = setting(None, "Factor of the Noam schedule." + _RECIPE, at_least=0.0)
+    warmup_steps: int | None = setting(None, "Updates until the learning rate is largest." + _RECIPE, at_least=1)
+    label_smoothing: float | None = setting(None, "Probability given to wrong words." + _RECIPE, at_least=0.0, below=1.0)
+    adam_beta1: float | None = setting(None, "Decay of Adam's mean of gradients." + _RECIPE, at_least=0.0, below=1.0)
+    adam_beta2: float | None = setting(None, "Decay of Adam's mean of their squares." + _RECIPE, at_least=0.0, below=1.0)
+    adam_epsilon: float | None = setting(None, "Added to Adam's denominator." + _RECIPE, at_least=0.0)
+    dropout: float | None = setting(None, "Rate on embeddings and sub-layers." + _ARCHITECTURE, at_least=0.0, below=1.0)
+    attention_dropout: float | None = setting(
         None, "Rate on attention weights." + _ARCHITECTURE, at_least=0.0, below=1.0
     )
-    activation_dropout: float | None = _setting(
+    activation_dropout: float | None = setting(
         None, "Rate inside the feed-forward networks." + _ARCHITECTURE, at_least=0.0, below=1.0
     )
-    max_relative_position: int | None = _setting(
+    max_relative_position: int | None = setting(
         None, "Distance from which on all relative positions are alike." + _ARCHITECTURE, at_least=0
     )
-    seed: int = _setting(1, "Of initial weights, dropout and the order of the data.", at_least=0)
-    deterministic: bool = _setting(False, "Make every operation repeat bit for bit; slower.", fixed=False)
-    strategy: str = _setting(
-        "one", "'one' device, or 'mirrored' over all GPUs.", choices=("one", "mirrored"), fixed=False
+    seed: int = setting(1, "Of initial weights, dropout and the order of the data.", at_least=0)
+    deterministic: bool = setting(False, "Make every operation repeat bit for bit; slower.", fixed=False)
+    strategy: str = setting(
+        "one",
+        "'one' device, 'mirrored' over all GPUs, or 'multiworker' over those of several processes.",
+        choices=("one", "mirrored", "multiworker"),
+        fixed=False,
     )
-    logical_devices: int = _setting(
+    logical_devices: int = setting(
         0, "With --strategy=mirrored: divide the CPU into so many devices instead of using GPUs.", at_least=0, fixed=False
     )
-    steps_per_execution: int = _setting(1, "Updates in one call of the compiled function.", at_least=1, fixed=False)
-    checkpoint_every: int = _setting(1000, "Updates between checkpoints, and between dev losses.", at_least=1, fixed=False)
-    keep_checkpoints: int = _setting(5, "How many of the last checkpoints are kept.", at_least=1, fixed=False)
-    log_every: int = _setting(100, "Updates between lines in the log and points in TensorBoard.", at_least=1, fixed=False)
+    device_tokens: int | None = setting(
+        None,
+        "Tokens of the longer side, padding included, that a device computes at once: it takes its part of a larger batch in pieces "
+        "and adds their gradients up." + _RECIPE + " None: all at once.",
+        at_least=1,
+        fixed=False,
+    )
+    precision: str = setting(
+        "float32",
+        "In what the layers compute: weights are float32 always; float16 has dynamic loss scaling.",
+        choices=("float32", "bfloat16", "float16"),
+    )
+    jit_compile: bool = setting(False, "Compile the training step with XLA; batches are padded to few shapes.")
+    clip_norm: float | None = setting(None, "Scale gradients down where their global norm is larger.", at_least=0.0)
+    steps_per_execution: int = setting(1, "Updates in one call of the compiled function.", at_least=1, fixed=False)
+    checkpoint_every: int | None = setting(None, "Updates between checkpoints." + _RECIPE, at_least=1, fixed=False)
+    checkpoint_minutes: float | None = setting(
+        None, "Also a checkpoint whenever so many minutes have passed since the last." + _RECIPE, at_least=0.0, fixed=False
+    )
+    keep_checkpoints: int | None = setting(None, "How many of the last checkpoints are kept." + _RECIPE, at_least=1, fixed=False)
+    evaluate_every: int | None = setting(
+        None, "Updates between evaluations on the dev set. Default: --checkpoint_every, or 1000 without one.", at_least=1, fixed=False
+    )
+    dev_bleu: bool = setting(False, "Translate the dev set too at every evaluation, and report its BLEU.", fixed=False)
+    keep_best: int = setting(0, "How many checkpoints with the best dev BLEU are kept besides the last.", at_least=0, fixed=False)
+    early_stopping: int | None = setting(
+        None, "Evaluations in a row without a better dev BLEU after which training ends.", at_least=1, fixed=False
+    )
+    log_every: int = setting(100, "Updates between lines in the log and points in TensorBoard.", at_least=1, fixed=False)
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            _check_type(field, getattr(self, field.name))
-            _check_range(field, getattr(self, field.name))
+        settings.check(self)
         if not self.model_dir:
             raise ValueError("Expected a directory for the model. Received: none. Give one with --model_dir.")
         if self.preset is not None and self.init_from is not None:
@@ -180,7 +200,9 @@ class RunConfig:
             ValueError: where the preset or that model doesn't exist.
         """
         settings = {"data": "files"} if self.data is None else {}
-        recipe = self._recipe()
+        recipe = DEFAULTS | self._recipe()
+        if self.checkpoint_minutes is None and "checkpoint_minutes" not in recipe:
+            recipe["checkpoint_every"] = CHECKPOINT_EVERY
         settings |= {name: value for name, value in recipe.items() if getattr(self, name) is None}
         for name in ("train_source", "train_target", "dev_source", "dev_target"):
             if getattr(self, name):
@@ -225,38 +247,4 @@ class RunConfig:
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines one absl flag for every setting of RunConfig, with its type, default and help."""
-    definitions = {int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string, bool: flags.DEFINE_bool}
-    for field in dataclasses.fields(RunConfig):
-        help_text, choices = field.metadata["help"], field.metadata["choices"]
-        if choices:
-            flags.DEFINE_enum(field.name, field.default, choices, help_text, flag_values=values)
-        else:
-            definitions[_kind(field)](field.name, field.default, help_text, flag_values=values)
-
-
-def _kind(field):
-    """The type of a field without `| None`."""
-    if isinstance(field.type, types.UnionType):
-        return next(kind for kind in typing.get_args(field.type) if kind is not type(None))
-    return field.type
-
-
-def _check_type(field, value):
-    kind = _kind(field)
-    allowed = (int, float) if kind is float else kind
-    if value is None and isinstance(field.type, types.UnionType):
-        return
-    if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"Expected {field.name} to be of type {kind.__name__}. Received: {value!r}.")
-
-
-def _check_range(field, value):
-    least, below, choices = (field.metadata[name] for name in ("at_least", "below", "choices"))
-    if value is None:
-        return
-    if choices and value not in choices:
-        raise ValueError(f"Expected {field.name} to be one of {', '.join(choices)}. Received: {value!r}.")
-    if least is not None and not value >= least:
-        raise ValueError(f"Expected {field.name} to be at least {least}. Received: {value}.")
-    if below is not None and not value < below:
-        raise ValueError(f"Expected {field.name} to be below {below}. Received: {value}.")
+    settings.define_flags(RunConfig, values)

@@ -1,6 +1,6 @@
 """How each preset is trained, where the run doesn't say otherwise. Data alone: architectures are t2t_relpos.models.PRESETS.
 
-`learning_rate` multiplies the Noam schedule. `batch_tokens` are those of one side, over all devices.
+A name that a recipe does not have is as DEFAULTS says. `learning_rate` multiplies the Noam schedule. `batch_tokens` are those of one side, over all devices.
 """
 
 # Shaw et al. 2018, section 4.1, and Vaswani et al. 2017, section 5.
@@ -15,6 +15,9 @@ _SHAW = {
     "adam_beta2": 0.98,
     "adam_epsilon": 1e-9,
 }
+# Section 4.1 again: "a checkpoint every 10 minutes", of which big averages the last 20. A device takes the batch in pieces, since
+# the logits of 25,000 tokens alone fill 3 GB.
+_SHAW_RUN = {"checkpoint_minutes": 10.0, "device_tokens": 4096}
 # t2t transformer_base_v1: the paper's, with t2t's batch; 250,000 steps are the default of t2t_trainer.
 _T2T_V1 = _SHAW | {"train_steps": 250_000, "batch_tokens": 4096}
 # t2t transformer_base_v3.
@@ -22,8 +25,8 @@ _T2T = _T2T_V1 | {"learning_rate": 2.0, "warmup_steps": 8000, "adam_beta2": 0.99
 _T2T_BIG = _T2T | {"batch_tokens": 2048}
 
 RECIPES = {
-    "shaw_base": _SHAW,
-    "shaw_big": _SHAW | {"train_steps": 300_000},
+    "shaw_base": _SHAW | _SHAW_RUN,
+    "shaw_big": _SHAW | _SHAW_RUN | {"train_steps": 300_000, "keep_checkpoints": 20},
     "transformer_base": _T2T,
     "transformer_base_v1": _T2T_V1,
     "transformer_big": _T2T_BIG,
@@ -33,6 +36,10 @@ RECIPES = {
     "transformer_relative_big": _T2T_BIG,
     "tiny": _T2T | {"vocab_size": 8000, "train_steps": 5000, "warmup_steps": 2000, "adam_beta2": 0.98},
 }
+
+DEFAULTS = {"keep_checkpoints": 5}
+# Where nothing says when to write checkpoints.
+CHECKPOINT_EVERY = 1000
 
 # The embedded corpus has some hundred words; SentencePiece can't make a large vocabulary of them.
 SYNTHETIC = {"vocab_size": 1000}

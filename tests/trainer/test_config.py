@@ -32,7 +32,7 @@ def test_flags_have_the_fields_defaults_and_help():
     values = flags.FlagValues()
     define_flags(values)
     values(["train"])
-    assert values["keep_checkpoints"].value == 5 and values["warmup_steps"].value is None
+    assert values["log_every"].value == 100 and values["warmup_steps"].value is None
     assert "Longest sentence in tokens" in values["max_length"].help
     assert parsed("--preset=tiny", "--model_dir=runs/x", "--data=synthetic") == RunConfig(**MINIMAL)
 
@@ -118,7 +118,7 @@ def test_files_become_absolute(tmp_path, monkeypatch):
         ({"train_steps": 0}, "Expected train_steps to be at least 1. Received: 0"),
         ({"dropout": 1.0}, "Expected dropout to be below 1.0. Received: 1.0"),
         ({"label_smoothing": float("nan")}, "Expected label_smoothing to be at least 0.0. Received: nan"),
-        ({"strategy": "both"}, "Expected strategy to be one of one, mirrored. Received: 'both'"),
+        ({"strategy": "both"}, "Expected strategy to be one of one, mirrored, multiworker. Received: 'both'"),
         ({"seed": "1"}, "Expected seed to be of type int. Received: '1'"),
         ({"seed": True}, "Expected seed to be of type int. Received: True"),
         ({"seed": None}, "Expected seed to be of type int. Received: None"),

@@ -39,7 +39,7 @@ class TrainingRun:
     """
 
     def __init__(self, config: RunConfig):
-        self.config = config.resolve()
+        self.config = config = config.resolve()
         self.parent = ModelDirectory.open(config.init_from) if config.init_from else None
         self.directory = ModelDirectory.create(config.model_dir)
         strategy = make_strategy(config.strategy, config.logical_devices)
@@ -165,7 +165,7 @@ class TrainingRun:
         remaining = config.train_steps - self.step
         if remaining <= 0:
             return
-        every = min(config.checkpoint_every, remaining)
+        every = min(config.checkpoint_every or 1000, remaining)
         reports = [Terminal(config.train_steps), TensorBoard(self.directory.logs)]
         log = StepLog(self.step, config.train_steps, config.log_every, every, reports)
         dev = self._dev_pairs and evaluation_batches(self._dev_pairs, config.batch_tokens)
