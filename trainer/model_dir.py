@@ -5,8 +5,11 @@
     vocab.model            the SentencePiece vocabulary (`vocab.subwords` for tensor2tensor's)
     run.json               the resolved settings of the training run
     checkpoints/step-000123/
+    best/step-000123/      checkpoints with the best BLEU on dev, where asked for
+    evaluations.json       what every evaluation on dev gave
     logs/                  for TensorBoard
     ids/                   the corpora as ids, kept for going on; may be deleted
+    nan/step-000123.npz    a batch whose loss was not a number, where that stopped the run
 """
 
 import hashlib
@@ -34,6 +37,9 @@ class ModelDirectory:
         self.model_file = self.path / "model.keras"
         self.run_file = self.path / "run.json"
         self.checkpoints = self.path / "checkpoints"
+        self.best = self.path / "best"
+        self.evaluations_file = self.path / "evaluations.json"
+        self.nan = self.path / "nan"
         self.logs = self.path / "logs"
 
     @classmethod

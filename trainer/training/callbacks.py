@@ -24,5 +24,5 @@ class SaveModel(keras.callbacks.Callback):
             self._directory.save_model(self.model.transformer)
         except OSError as error:
             raise self._checkpoints.unwritable(self._directory.model_file, error) from error
-        path = self._checkpoints.save(self.model)
+        path = self._checkpoints.save(self.model, int(self.model.optimizer.iterations.numpy()))
         print(f"checkpoint {path}", flush=True)

@@ -1,6 +1,6 @@
 """Everything that a run needs to go on as if it had never stopped, in `checkpoints/step-000123/`.
 
-    state.json      format version, step, and the shapes of all arrays
+    state.json      format version, step, the shapes of all arrays, and for one of the best its BLEU
     model.npz       the Transformer's variables: weights and the states of its random generators
     optimizer.npz   the optimizer's, the number of updates among them
 """
@@ -18,7 +18,8 @@ from trainer import atomic_files
 from trainer.training.training_model import TrainingModel
 
 FORMAT_VERSION = 1
-_DAMAGED = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile)
+# What reading a checkpoint that is not whole may raise.
+DAMAGED = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile)
 
 
 class CheckpointError(ValueError):
@@ -50,15 +51,19 @@ class Checkpoints:
         """Where the checkpoint of a step lies."""
         return self.directory / f"step-{step:06d}"
 
-    def save(self, model: TrainingModel) -> Path:
+    def save(self, model: TrainingModel, step: int, **facts) -> Path:
         """Writes a checkpoint, reads it back, gives it its name, then removes those that are too many.
+
+        Args:
+            model: what is trained.
+            step: the number of batches that it has seen.
+            **facts: what else state.json is to say.
 
         Raises:
             CheckpointError: where it can't be written; the checkpoints that were there stay.
         """
-        step = int(model.optimizer.iterations.numpy())
         groups = {name: [variable.value.numpy() for variable in group] for name, group in _groups(model).items()}
-        state = {"format_version": FORMAT_VERSION, "step": step}
+        state = {"format_version": FORMAT_VERSION, "step": step} | facts
         state |= {name: [_signature(array) for array in arrays] for name, arrays in groups.items()}
         try:
             with atomic_files.whole_directory(self.path(step)) as aside:
@@ -66,11 +71,15 @@ class Checkpoints:
                     np.savez(aside / f"{name}.npz", **{_key(i): array for i, array in enumerate(arrays)})
                 (aside / "state.json").write_text(json.dumps(state), encoding="utf-8")
                 _read(aside)
-        except _DAMAGED as error:
+            for old in self._too_many():
+                atomic_files.remove_directory(self.path(old))
+        except DAMAGED as error:
             raise self.unwritable(self.path(step), error) from error
-        for old in self.steps()[: -self.keep]:
-            atomic_files.remove_directory(self.path(old))
         return self.path(step)
+
+    def _too_many(self):
+        """Steps whose checkpoints are to be removed."""
+        return self.steps()[: -self.keep]
 
     def unwritable(self, path: Path, error: Exception) -> CheckpointError:
         """The error to raise where a file of the run can't be written."""
@@ -88,7 +97,7 @@ class Checkpoints:
             model: a compiled model of the same architecture and with the same kind of optimizer.
 
         Returns:
-            The number of updates that it has made; 0 where there is no checkpoint.
+            The number of batches that it has seen; 0 where there is no checkpoint.
 
         Raises:
             ValueError: where a checkpoint is of another architecture, optimizer or format, or none of them is whole.
@@ -99,10 +108,11 @@ class Checkpoints:
         for step in reversed(steps):
             try:
                 state, groups = _read(self.path(step))
-            except _DAMAGED as error:
+            except DAMAGED as error:
                 logging.warning("Leaving out the damaged checkpoint %s: %s", self.path(step), error)
                 continue
-            self._assign(model, step, state, groups)
+            for name, variables in _groups(model).items():
+                _assign(variables, groups[name], f"this run's {name}", self.path(step), "Train in another --model_dir.")
             return step
         if steps:
             raise ValueError(
@@ -111,29 +121,65 @@ class Checkpoints:
             )
         return 0
 
-    def _assign(self, model, step, state, groups):
-        for name, variables in _groups(model).items():
-            expected = [_signature(variable) for variable in variables]
-            if expected != state[name]:
-                raise ValueError(
-                    f"Expected the {len(expected)} arrays of this run's {name}. Received: {self.path(step)}, which holds "
-                    f"{len(state[name])}{_first_difference(expected, state[name])}. Train in another --model_dir."
-                )
-            for variable, array in zip(variables, groups[name]):
-                variable.assign(array)
+
+def read_weights(path: str | os.PathLike) -> list[np.ndarray]:
+    """The values of a checkpoint's `Transformer.variables`, in their order.
+
+    Args:
+        path: of the checkpoint, as of `Checkpoints.path`.
+
+    Returns:
+        Weights, which are of type float32, and among them uint32 states of random generators, which mean nothing but to a run
+        that goes on.
+
+    Raises:
+        ValueError: where the checkpoint is missing or damaged.
+    """
+    try:
+        return _read(Path(path), ["model"])[1]["model"]
+    except DAMAGED as error:
+        raise ValueError(
+            f"Expected a whole checkpoint. Received: {path} ({error}). Give another one, such as an earlier step."
+        ) from error
+
+
+def restore_transformer(transformer, path: str | os.PathLike):
+    """Gives a Transformer the values of a checkpoint.
+
+    Raises:
+        ValueError: where the checkpoint is missing, damaged, or of another architecture.
+    """
+    _assign(transformer.variables, read_weights(path), "this model", path, "Give one of the same --model_dir.")
+
+
+def _assign(variables, arrays, owner, path, remedy):
+    expected, received = [_signature(variable) for variable in variables], [_signature(array) for array in arrays]
+    if expected != received:
+        raise ValueError(
+            f"Expected the {len(expected)} arrays of {owner}. Received: {path}, which holds {len(received)}"
+            f"{_first_difference(expected, received)}. {remedy}"
+        )
+    for variable, array in zip(variables, arrays):
+        variable.assign(array)
 
 
 def _groups(model):
     return {"model": model.transformer.variables, "optimizer": model.optimizer.variables}
 
 
-def _read(directory):
-    """The state and the arrays of a checkpoint; the ZIP format's checksums find damaged bytes."""
+def read_state(directory: Path) -> dict:
+    """What a checkpoint's state.json holds; raises one of `DAMAGED` where it can't be read."""
     state = json.loads((directory / "state.json").read_text(encoding="utf-8"))
     if state["format_version"] > FORMAT_VERSION:
         raise ValueError(f"it has the format version {state['format_version']}, newer than this program's")
+    return state
+
+
+def _read(directory, names=("model", "optimizer")):
+    """The state and the arrays of a checkpoint; the ZIP format's checksums find damaged bytes."""
+    state = read_state(directory)
     groups = {}
-    for name in ("model", "optimizer"):
+    for name in names:
         with open(directory / f"{name}.npz", "rb") as file, np.load(file, allow_pickle=False) as arrays:
             groups[name] = [arrays[_key(i)] for i in range(len(state[name]))]
         if [_signature(array) for array in groups[name]] != state[name]:

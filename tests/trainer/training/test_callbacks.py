@@ -1,3 +1,4 @@
+import keras
 import pytest
 
 from trainer.model_dir import ModelDirectory
@@ -18,10 +19,11 @@ class Unwritable:
 class Model:
     def __init__(self, transformer):
         self.transformer = transformer
+        self.optimizer = keras.optimizers.SGD()
 
 
 class RecordedCheckpoints(Checkpoints):
-    def save(self, model):
+    def save(self, model, step):
         self.saved = model
         return self.path(7)
 

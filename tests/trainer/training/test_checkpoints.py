@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from t2t_relpos.models import Transformer, TransformerConfig
-from trainer.training.checkpoints import CheckpointError, Checkpoints
+from trainer.training.checkpoints import CheckpointError, Checkpoints, read_weights, restore_transformer
 from trainer.training.training_model import TrainingModel
 
 BATCH = {"inputs": np.array([[5, 7, 1]], "int32"), "targets": np.array([[3, 1]], "int32")}
@@ -57,9 +57,13 @@ def advance(model):
     model.optimizer.iterations.assign_add(1)
 
 
+def save(checkpoints, model):
+    return checkpoints.save(model, int(model.optimizer.iterations))
+
+
 def test_everything_comes_back(tmp_path, model, other):
     checkpoints = Checkpoints(tmp_path / "checkpoints")
-    path = checkpoints.save(model)
+    path = save(checkpoints, model)
     assert path == tmp_path / "checkpoints" / "step-000002"
     assert sorted(entry.name for entry in path.iterdir()) == ["model.npz", "optimizer.npz", "state.json"]
     scramble(other)
@@ -72,7 +76,7 @@ def test_training_goes_on_with_the_same_dropout(tmp_path, other):
     keras.utils.set_random_seed(5)
     straight = made_model()
     train(straight, 2)
-    Checkpoints(tmp_path).save(straight)
+    save(Checkpoints(tmp_path), straight)
     train(straight, 2)
     Checkpoints(tmp_path).restore_latest(other)
     train(other, 2)
@@ -90,7 +94,7 @@ def test_only_the_last_are_kept(tmp_path, other):
     checkpoints = Checkpoints(tmp_path, keep=2)
     first = int(other.optimizer.iterations)
     for _ in range(4):
-        checkpoints.save(other)
+        save(checkpoints, other)
         advance(other)
     assert checkpoints.steps() == [first + 2, first + 3]
     assert len(list(tmp_path.iterdir())) == 2
@@ -126,10 +130,10 @@ def flip_a_bit(path):
 )
 def test_damaged_checkpoint_is_left_out_with_a_warning(tmp_path, model, other, file, damage, caplog):
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(model)
+    save(checkpoints, model)
     advance(other)
     other.optimizer.iterations.assign(3)
-    checkpoints.save(other)
+    save(checkpoints, other)
     damage(checkpoints.path(3) / file)
     with caplog.at_level(logging.WARNING, logger="absl"):
         assert checkpoints.restore_latest(other) == 2
@@ -139,13 +143,13 @@ def test_damaged_checkpoint_is_left_out_with_a_warning(tmp_path, model, other, f
 
 def test_none_is_whole(tmp_path, model, other):
     checkpoints = Checkpoints(tmp_path)
-    (checkpoints.save(model) / "model.npz").unlink()
+    (save(checkpoints, model) / "model.npz").unlink()
     with pytest.raises(ValueError, match="Expected at least one whole checkpoint in .*. Received: 1 damaged ones"):
         checkpoints.restore_latest(other)
 
 
 def test_newer_format_is_not_read(tmp_path, model, other, caplog):
-    state_file = Checkpoints(tmp_path).save(model) / "state.json"
+    state_file = save(Checkpoints(tmp_path), model) / "state.json"
     state_file.write_text(json.dumps(json.loads(state_file.read_text()) | {"format_version": 2}))
     with pytest.raises(ValueError, match="Expected at least one whole checkpoint"):
         Checkpoints(tmp_path).restore_latest(other)
@@ -153,20 +157,20 @@ def test_newer_format_is_not_read(tmp_path, model, other, caplog):
 
 
 def test_checkpoint_of_another_architecture(tmp_path, model):
-    Checkpoints(tmp_path).save(model)
+    save(Checkpoints(tmp_path), model)
     with pytest.raises(ValueError, match="arrays of this run's model. Received: .*step-000002, .* of shape .13, 6."):
         Checkpoints(tmp_path).restore_latest(made_model(hidden_dim=9))
 
 
 def test_checkpoint_of_another_optimizer(tmp_path, model):
-    Checkpoints(tmp_path).save(model)
+    save(Checkpoints(tmp_path), model)
     with pytest.raises(ValueError, match="Expected the .* arrays of this run's optimizer"):
         Checkpoints(tmp_path).restore_latest(made_model(optimizer=keras.optimizers.SGD(0.1)))
 
 
 def test_full_disk_leaves_the_checkpoint_before(tmp_path, model, other, monkeypatch):
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(model)
+    save(checkpoints, model)
     other.optimizer.iterations.assign(3)
 
     def full(path, **arrays):
@@ -175,7 +179,7 @@ def test_full_disk_leaves_the_checkpoint_before(tmp_path, model, other, monkeypa
 
     monkeypatch.setattr(np, "savez", full)
     with pytest.raises(CheckpointError, match="Received: No space left on device. Make room for it .* goes on from .*step-000002"):
-        checkpoints.save(other)
+        save(checkpoints, other)
     monkeypatch.undo()
     assert [entry.name for entry in tmp_path.iterdir()] == ["step-000002"]
     assert checkpoints.restore_latest(other) == 2
@@ -190,7 +194,7 @@ def test_checkpoint_that_reads_back_otherwise_gets_no_name(tmp_path, other, monk
 
     monkeypatch.setattr(np, "savez", damaging)
     with pytest.raises(CheckpointError, match="Expected to write .*step-.*the beginning"):
-        Checkpoints(tmp_path).save(other)
+        save(Checkpoints(tmp_path), other)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -198,6 +202,38 @@ def test_killed_while_writing_leaves_nothing_to_restore(tmp_path, other):
     (tmp_path / ".writing-step-000009-x").mkdir()
     assert Checkpoints(tmp_path).restore_latest(other) == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_step_is_of_batches_not_of_updates(tmp_path, model, other):
+    """With float16, updates whose gradients are not finite are left out."""
+    assert Checkpoints(tmp_path).save(model, 17).name == "step-000017"
+    assert Checkpoints(tmp_path).restore_latest(other) == 17
+    assert int(other.optimizer.iterations) == 2
+
+
+def test_weights_alone(tmp_path, model, other):
+    path = save(Checkpoints(tmp_path), model)
+    assert_equal(read_weights(path), [variable.value.numpy() for variable in model.transformer.variables])
+    scramble(other)
+    optimizer = [variable.value.numpy() for variable in other.optimizer.variables]
+    restore_transformer(other.transformer, path)
+    assert_equal(values(other), [*read_weights(path), *optimizer])
+
+
+def test_weights_of_a_missing_or_a_damaged_checkpoint(tmp_path, model):
+    checkpoints = Checkpoints(tmp_path)
+    with pytest.raises(ValueError, match="Expected a whole checkpoint. Received: .*step-000004 .*such as an earlier step"):
+        read_weights(checkpoints.path(4))
+    path = save(checkpoints, model)
+    flip_a_bit(path / "model.npz")
+    with pytest.raises(ValueError, match="Expected a whole checkpoint. Received: .*step-000002 .*CRC"):
+        read_weights(path)
+
+
+def test_weights_of_another_architecture(tmp_path, model):
+    path = save(Checkpoints(tmp_path), model)
+    with pytest.raises(ValueError, match="arrays of this model. Received: .*of shape .13, 6.*one of the same --model_dir"):
+        restore_transformer(made_model(hidden_dim=9).transformer, path)
 
 
 def test_keep_has_to_be_positive(tmp_path):

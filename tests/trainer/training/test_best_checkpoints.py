@@ -1,0 +1,76 @@
+import logging
+
+import keras
+import numpy as np
+import pytest
+
+from t2t_relpos.models import Transformer, TransformerConfig
+from trainer.training.best_checkpoints import BestCheckpoints
+from trainer.training.checkpoints import CheckpointError, read_weights
+from trainer.training.training_model import TrainingModel
+
+
+@pytest.fixture(scope="module")
+def model():
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
+    made = TrainingModel(Transformer(TransformerConfig(vocab_size=13, **sizes)))
+    made.compile(keras.optimizers.SGD(0.1))
+    return made
+
+
+def offered(directory, model, bleus, keep=2):
+    best = BestCheckpoints(directory, keep)
+    return best, [best.offer(model, step, bleu) for step, bleu in bleus.items()]
+
+
+def test_the_best_are_kept_in_order(tmp_path, model):
+    best, written = offered(tmp_path, model, {3: 10.5, 6: 30.25, 9: 20.0, 12: 5.0})
+    assert written == [True, True, True, False]
+    assert list(best.scores().items()) == [(6, 30.25), (9, 20.0)]
+    assert best.steps() == [6, 9] and best.best() == tmp_path / "step-000006"
+    for ours, theirs in zip(read_weights(best.best()), model.transformer.variables, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_of_equal_ones_the_earlier_stays(tmp_path, model):
+    best, written = offered(tmp_path, model, {3: 0.0, 6: 0.0}, keep=1)
+    assert written == [True, False] and best.steps() == [3]
+
+
+def test_same_step_again(tmp_path, model):
+    """A killed run comes back to steps whose checkpoints are there."""
+    best, _ = offered(tmp_path, model, {3: 10.0, 6: 20.0})
+    assert not best.offer(model, 6, 20.0)
+    assert not best.offer(model, 6, 15.0)
+    assert best.offer(model, 3, 25.0)
+    assert list(best.scores().items()) == [(3, 25.0), (6, 20.0)]
+
+
+def test_fewer_are_kept_than_before(tmp_path, model):
+    offered(tmp_path, model, {3: 10.0, 6: 20.0})
+    best, _ = offered(tmp_path, model, {9: 30.0}, keep=1)
+    assert best.steps() == [9]
+
+
+def test_damaged_one_is_left_out(tmp_path, model, caplog):
+    best, _ = offered(tmp_path, model, {3: 10.0, 6: 20.0})
+    (best.path(6) / "state.json").write_text("{")
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        assert best.best() == best.path(3)
+    assert "Leaving out the damaged checkpoint" in caplog.text and "step-000006" in caplog.text
+
+
+def test_none_yet(tmp_path):
+    assert BestCheckpoints(tmp_path / "best").best() is None
+
+
+def test_full_disk(tmp_path, model, monkeypatch):
+    best, _ = offered(tmp_path, model, {3: 10.0})
+
+    def full(path, **arrays):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(CheckpointError, match="Expected to write .*step-000006. Received: No space left on device"):
+        best.offer(model, 6, 20.0)
+    assert best.steps() == [3]
