@@ -1,0 +1,66 @@
+"""Memory of RelationMultiHeadAttention: counted, on every backend, in what forward and backward pass make."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.layers import RelationMultiHeadAttention
+
+BATCH, HEADS, LENGTH_Q, LENGTH_K, DEPTH, LABELS = 2, 3, 37, 41, 19, 23
+SCORES = BATCH * HEADS * LENGTH_Q * LENGTH_K
+PRODUCTS_BY_LABEL = BATCH * HEADS * LENGTH_Q * (LABELS + 1)  # one for "no edge"
+
+
+@pytest.fixture
+def largest_tensor(import_reference):
+    return import_reference("sizes").largest_tensor
+
+
+@pytest.fixture
+def largest_of_layer(largest_tensor, import_reference, rng):
+    def measure(num_relations=LABELS, **settings):
+        layer = RelationMultiHeadAttention(HEADS, DEPTH, num_relations, **settings)
+        x, y = (rng.normal(size=(BATCH, n, 5)).astype("float32") for n in (LENGTH_Q, LENGTH_K))
+        channels = num_relations if isinstance(num_relations, tuple) else (num_relations,)
+        labels = [rng.integers(-1, n, (BATCH, LENGTH_Q, LENGTH_K)).astype("int32") for n in channels]
+        layer(x, y, relations=labels)
+        variables = layer.trainable_variables
+        with_values = import_reference("gradients").with_values
+
+        def call(inputs, labels):
+            x, y, *values = inputs
+            return with_values(variables, values, lambda: layer(x, y, relations=labels))
+
+        return largest_tensor(call, [x, y, *(ops.convert_to_numpy(v) for v in variables)], labels)
+
+    return measure
+
+
+def test_sizes_tell_the_ways_apart():
+    assert LENGTH_Q * LENGTH_K * min(DEPTH, LABELS) > max(SCORES, PRODUCTS_BY_LABEL)
+
+
+@pytest.mark.parametrize("settings", [{}, {"share_heads": False}, {"use_value_table": False}], ids=str)
+def test_no_tensor_is_larger_than_the_scores(settings, largest_of_layer):
+    assert largest_of_layer(**settings) == SCORES
+
+
+def test_labels_may_outnumber_keys(largest_of_layer):
+    # PyTorch's sums by label have one more, for what has no label.
+    assert largest_of_layer(97) - BATCH * HEADS * LENGTH_Q * 98 in (0, 1)
+
+
+def test_channels_take_their_turns(largest_of_layer):
+    assert largest_of_layer((LABELS, 7)) == SCORES
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_larger_tensors_would_be_noticed(one_hot, largest_tensor, rng):
+    table = rng.normal(size=(LABELS, DEPTH)).astype("float32")
+    labels = rng.integers(0, LABELS, (LENGTH_Q, LENGTH_K)).astype("int32")
+
+    def look_up(inputs, others):
+        rows = ops.one_hot(others[0], LABELS) if one_hot else ops.take(inputs[0], others[0], axis=0)
+        return ops.matmul(rows, inputs[0]) if one_hot else rows
+
+    assert largest_tensor(look_up, [table], [labels]) == LENGTH_Q * LENGTH_K * max(DEPTH, LABELS * one_hot)
