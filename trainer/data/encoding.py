@@ -1,5 +1,6 @@
 """Corpora as ids: tokenized once, then read from memory-mapped files, at constant memory for any size."""
 
+import contextlib
 import itertools
 import os
 import tempfile
@@ -38,10 +39,13 @@ class IdSequences:
         """Ids of every sequence, EOS included: int64 `[sequences]`."""
         return np.diff(self.offsets)
 
+    def lengths_of(self, rows: np.ndarray) -> np.ndarray:
+        """Ids of the sequences numbered `rows`, EOS included: int64 `[rows]`."""
+        return self.offsets[rows + 1] - self.offsets[rows]
+
     def padded(self, rows: np.ndarray, width: int | None = None) -> np.ndarray:
         """The sequences numbered `rows`, padded with 0 to the longest of them or to `width`: int32 `[rows, width]`."""
-        starts = self.offsets[rows]
-        lengths = self.offsets[rows + 1] - starts
+        starts, lengths = self.offsets[rows], self.lengths_of(rows)
         columns = np.arange(lengths.max() if width is None else width)
         is_id = columns < lengths[:, None]
         places = np.minimum(starts[:, None] + columns, len(self.ids) - 1)
@@ -93,17 +97,47 @@ def encode_pairs(corpus: Corpus, tokenizer, target_tokenizer=None, cache_dir: st
 
 
 def _write(corpus, tokenizers, directory):
-    lengths = [[], []]
-    with open(directory / "source.ids", "wb") as sources, open(directory / "target.ids", "wb") as targets:
+    with contextlib.ExitStack() as files:
+        writers = [files.enter_context(_SequenceWriter(directory, side)) for side in _SIDES]
         for chunk in _chunks(iter(corpus)):
-            for side, (file, strings) in enumerate(zip((sources, targets), zip(*chunk))):
-                ids = tokenizers[side].tokenize(tf.constant(strings))
-                file.write(ids.flat_values.numpy().astype("<i4").tobytes())
-                lengths[side].append(ids.row_lengths().numpy())
-    if not lengths[0]:
+            for writer, tokenizer, strings in zip(writers, tokenizers, zip(*chunk)):
+                ids = tokenizer.tokenize(tf.constant(strings))
+                writer.add(ids.flat_values.numpy(), ids.row_lengths().numpy())
+    if not writers[0].sequences:
         raise ValueError("Expected a corpus with sentence pairs. Received: one without any. Give files with text.")
-    for name, side in zip(_SIDES, lengths):
-        np.save(directory / f"{name}.offsets.npy", np.concatenate([[0], *side]).cumsum(dtype=np.int64))
+
+
+class _SequenceWriter:
+    """Writes the files of one side: `SIDE.ids`, plain int32, and `SIDE.offsets.npy`, whose header is written last."""
+
+    def __init__(self, directory, side):
+        self._ids = open(directory / f"{side}.ids", "wb")
+        self._offsets = open(directory / f"{side}.offsets.npy", "wb")
+        self._end = 0
+        self.sequences = 0
+
+    def __enter__(self):
+        self._write_header()
+        self._offsets.write(np.zeros(1, "<i8").tobytes())
+        return self
+
+    def add(self, ids, lengths):
+        offsets = self._end + lengths.cumsum(dtype="<i8")
+        self._ids.write(ids.astype("<i4").tobytes())
+        self._offsets.write(offsets.tobytes())
+        self._end = int(offsets[-1])
+        self.sequences += len(lengths)
+
+    def __exit__(self, *error):
+        self._offsets.seek(0)
+        self._write_header()
+        self._offsets.close()
+        self._ids.close()
+
+    def _write_header(self):
+        # NumPy pads headers, so that one with any number of rows takes as many bytes.
+        shape = (self.sequences + 1,)
+        np.lib.format.write_array_header_1_0(self._offsets, {"shape": shape, "fortran_order": False, "descr": "<i8"})
 
 
 def _chunks(pairs: Iterator) -> Iterator[list]:

@@ -9,9 +9,10 @@ from absl import logging
 
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.config import RunConfig
-from trainer.data.batching import evaluation_batches, report_lengths, training_batches
+from trainer.data.batching import evaluation_batches, training_batches
 from trainer.data.corpora import open_corpus
 from trainer.data.encoding import encode_pairs
+from trainer.data.lengths import report_lengths
 from trainer.data.tokenizers import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
 from trainer.training.callbacks import SaveModel

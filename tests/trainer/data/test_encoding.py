@@ -1,5 +1,6 @@
 """Encoded corpora: the tokenizer's ids, kept on disk until corpus or tokenizer change."""
 
+import tracemalloc
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,10 +95,49 @@ def test_ids_are_mapped_from_files(tokenizer):
     assert all(isinstance(side.ids, np.memmap) and isinstance(side.offsets, np.memmap) for side in (pairs.sources, pairs.targets))
 
 
+def test_offsets_are_an_array_that_numpy_reads(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "_PAIRS_AT_ONCE", 7)
+    encode_pairs(PairCorpus(PAIRS), tokenizer, cache_dir=tmp_path)
+    lengths = [len(row) for row in tokenized(tokenizer, [target for _, target in PAIRS])]
+    (file,) = tmp_path.glob("*/target.offsets.npy")
+    offsets = np.load(file)
+    assert (offsets.dtype, offsets.tolist()) == (np.int64, np.cumsum([0, *lengths]).tolist())
+
+
+def test_memory_does_not_grow_with_the_corpus(monkeypatch):
+    class Letters:
+        """A tokenizer without tables of its own."""
+
+        fingerprint = "letters"
+
+        def tokenize(self, strings):
+            return tf.strings.unicode_decode(strings, "UTF-8")
+
+    @dataclass(frozen=True)
+    class Repeated(CountedCorpus):
+        def __iter__(self):
+            for _ in range(self.readings[0]):
+                yield from self.pairs
+
+    def peak(times):
+        tracemalloc.start()
+        pairs = encode_pairs(Repeated(PAIRS, [times]), Letters())
+        try:
+            assert len(pairs) == times * len(PAIRS)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    monkeypatch.setattr(encoding, "_PAIRS_AT_ONCE", 97)
+    peak(3)
+    assert peak(70) < 1.3 * peak(7)
+
+
 def test_padded():
     side = IdSequences(np.array([5, 1, 7, 8, 9, 1, 1], "int32"), np.array([0, 2, 6, 7]))
     assert len(side) == 3
     assert side.lengths.tolist() == [2, 4, 1]
+    assert side.lengths_of(np.array([2, 1, 1])).tolist() == [1, 4, 4]
     assert side.padded(np.array([2, 0])).tolist() == [[1, 0], [5, 1]]
     padded = side.padded(np.array([1, 2, 0]), width=5)
     assert padded.tolist() == [[7, 8, 9, 1, 0], [1, 0, 0, 0, 0], [5, 1, 0, 0, 0]]

@@ -1,0 +1,161 @@
+"""Plans of corpora in chunks: every pair once an epoch, a function of the step, at constant memory."""
+
+import hashlib
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from trainer.data import lengths
+from trainer.data.batching import training_batches
+from trainer.data.encoding import EncodedPairs, IdSequences
+from trainer.data.lengths import report_lengths
+from trainer.data.plan import CHUNK_PAIRS, Chunks, TrainingPlan
+
+SETTINGS = {"batch_tokens": 127, "max_length": 31, "seed": 5}
+CHUNK = 67
+
+
+def make_pairs(sources, targets):
+    """Pair i is made of the id i + 10."""
+
+    def side(sizes):
+        names = np.arange(10, 10 + len(sizes), dtype="int32")
+        return IdSequences(np.repeat(names, sizes), np.cumsum([0, *sizes]))
+
+    return EncodedPairs(side(sources), side(targets))
+
+
+@pytest.fixture
+def pairs(rng):
+    sizes = rng.integers(2, 37, size=307)
+    return make_pairs(sizes, sizes + rng.integers(0, 6, size=307))
+
+
+def epoch_of(plan, epoch):
+    first = epoch * plan.batches_per_epoch
+    return [plan.batch(step) for step in range(first, first + plan.batches_per_epoch)]
+
+
+def rows_of(batches):
+    return [rows.tolist() for rows, _ in batches]
+
+
+@pytest.mark.parametrize(("pairs", "size"), [(1, 1), (7, 7), (8, 7), (307, 67), (1009, 1), (5003, 769), (5003, 1021), (1031, 512)])
+def test_chunks_share_a_corpus_out(pairs, size):
+    chunks = Chunks(pairs, size)
+    rows = [chunks.rows(chunk) for chunk in range(len(chunks))]
+    assert sorted(np.concatenate(rows)) == list(range(pairs))
+    assert max(map(len, rows)) <= size
+    assert all((np.diff(one) > 0).all() for one in rows)
+    assert min(map(len, rows)) >= max(map(len, rows)) - chunks.block
+
+
+def test_chunks_have_their_share_of_every_part_of_a_corpus():
+    chunks = Chunks(50_021, 1009)
+    for chunk in range(len(chunks)):
+        part = np.bincount(chunks.rows(chunk) // 10_005, minlength=5)[:5]
+        assert part.min() > 0.95 * len(chunks.rows(chunk)) / 5
+
+
+def test_batches_of_one_chunk_are_those_of_earlier_versions():
+    sizes = np.array([2 + i * i % 37 for i in range(307)])
+    pairs = make_pairs(sizes, sizes + np.arange(307) % 6)
+    assert len(pairs) < CHUNK_PAIRS
+    digest = hashlib.sha256()
+    for start in (0, 1000):
+        for inputs, targets, _ in training_batches(pairs, **SETTINGS, start_step=start).take(150).as_numpy_iterator():
+            digest.update(inputs["inputs"].tobytes())
+            digest.update(targets.tobytes())
+    # A run that was begun with an earlier version goes on with the batches that it would have had.
+    assert digest.hexdigest() == "1ef8f8f0df1da8c6b41a0dad19ab60cdef36a2a346bb65b51269de415744a572"
+
+
+def test_every_used_pair_once_an_epoch_in_another_order(pairs):
+    plan = TrainingPlan(pairs, **SETTINGS, chunk_pairs=CHUNK)
+    assert len(plan.chunks) == 5
+    first, second = epoch_of(plan, 0), epoch_of(plan, 1)
+    used = np.flatnonzero(pairs.lengths <= 31).tolist()
+    for epoch in (first, second):
+        assert sorted(sum(rows_of(epoch), [])) == used
+    assert sorted(map(sorted, rows_of(first))) != sorted(map(sorted, rows_of(second)))
+
+
+def test_chunks_keep_their_pairs_and_change_their_order(pairs):
+    plan = TrainingPlan(pairs, **SETTINGS, chunk_pairs=CHUNK)
+    chunk_of = {row: chunk for chunk in range(5) for row in plan.chunks.rows(chunk).tolist()}
+    orders = []
+    for epoch in range(3):
+        chunks = [{chunk_of[row] for row in rows} for rows in rows_of(epoch_of(plan, epoch))]
+        assert all(len(one) == 1 for one in chunks)
+        order = [min(one) for one in chunks]
+        changes = sum(a != b for a, b in zip(order, order[1:]))
+        assert changes == 4
+        assert np.bincount(order).tolist() == plan.batches_per_chunk.tolist()
+        orders.append(tuple(dict.fromkeys(order)))
+    assert len(set(orders)) > 1
+
+
+def test_batches_are_full_but_for_one_of_a_chunk(pairs):
+    plan = TrainingPlan(pairs, **SETTINGS, chunk_pairs=CHUNK)
+    batches = epoch_of(plan, 0)
+    assert sum(len(rows) < 127 // boundary for rows, boundary in batches) <= 5
+    for rows, boundary in batches:
+        assert pairs.lengths[rows].max() <= boundary and len(rows) * boundary <= 127
+
+
+def test_order_differs_by_seed_and_chunk(pairs):
+    settings = SETTINGS | {"chunk_pairs": CHUNK}
+    first = rows_of(epoch_of(TrainingPlan(pairs, **settings), 0))
+    assert first == rows_of(epoch_of(TrainingPlan(pairs, **settings), 0))
+    assert first != rows_of(epoch_of(TrainingPlan(pairs, **settings | {"seed": 6}), 0))
+    alike = make_pairs(np.full(134, 7), np.full(134, 7))
+    plan = TrainingPlan(alike, **settings)
+    places = [np.searchsorted(plan.chunks.rows(chunk), np.concatenate([rows for rows, _ in plan._plan(0, chunk)])) for chunk in (0, 1)]
+    assert places[0].tolist() != places[1].tolist()
+
+
+@pytest.mark.parametrize("start_step", [0, 1, 17, 83, 211, 1009])
+def test_a_run_goes_on_at_any_step(pairs, start_step):
+    plan = TrainingPlan(pairs, **SETTINGS, chunk_pairs=CHUNK)
+    for step in range(max(0, start_step - 40), start_step):
+        plan.batch(step)
+    dataset = training_batches(pairs, **SETTINGS, start_step=start_step, chunk_pairs=CHUNK)
+    for step, (inputs, _, _) in enumerate(dataset.take(5).as_numpy_iterator(), start=start_step):
+        assert (inputs["inputs"][:, 0] - 10).tolist() == plan.batch(step)[0].tolist()
+
+
+def test_a_chunk_without_a_used_pair():
+    sizes = np.full(6, 5)
+    sizes[1::2] = 40
+    plan = TrainingPlan(make_pairs(sizes, sizes), **SETTINGS, chunk_pairs=3)
+    assert plan.batches_per_chunk.tolist() == [1, 0]
+    assert [sorted(plan.batch(step)[0].tolist()) for step in range(3)] == 3 * [[0, 2, 4]]
+
+
+def mapped_pairs(directory, count):
+    """Pairs whose offsets lie in a file, as those of `encode_pairs`."""
+    sizes = np.random.default_rng(3).integers(2, 33, size=count)
+    np.save(directory / f"{count}.npy", np.cumsum([0, *sizes]))
+    side = IdSequences(np.broadcast_to(np.int32(7), sizes.sum()), np.load(directory / f"{count}.npy", mmap_mode="r"))
+    return EncodedPairs(side, side)
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
+    monkeypatch.setattr(lengths, "_PAIRS_AT_ONCE", 4096)
+
+    def peak(pairs, steps):
+        tracemalloc.start()
+        report_lengths(pairs, 31)
+        plan = TrainingPlan(pairs, batch_tokens=509, max_length=31, seed=0, chunk_pairs=8192)
+        for step in range(0, plan.batches_per_epoch, plan.batches_per_epoch // steps):
+            rows, _ = plan.batch(step)
+            pairs.sources.padded(rows)
+        try:
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    small, large = mapped_pairs(tmp_path, 30_011), mapped_pairs(tmp_path, 300_007)
+    peak(small, 3)
+    assert peak(large, 31) < 1.3 * peak(small, 31)
