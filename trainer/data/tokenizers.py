@@ -58,12 +58,13 @@ class SentencePieceTokenizer:
         """Learns a vocabulary; the same sentences give the same one.
 
         Args:
-            sentences: strings, of both languages for a joint vocabulary. Read once.
+            sentences: strings, of both languages for a joint vocabulary. Read once, as a stream.
             vocab_size: number of pieces, pad, eos and unk among them.
             model_type: "bpe" or "unigram".
             character_coverage: share of the text's characters that get a piece of their own; the rarest become unk.
             byte_fallback: spell characters without a piece in bytes instead of unk; takes 256 pieces.
-            max_sentences: a random choice of so many where there are more, because training holds them in memory.
+            max_sentences: a random choice of so many where there are more, because training holds them in memory. The same
+                sentences give the same choice.
 
         Raises:
             ValueError: for an unknown model_type, no sentence, or a vocabulary larger or smaller than the sentences allow.

@@ -114,6 +114,17 @@ def test_training_is_quiet_and_repeats(model_type, vocab_size, capfd):
     assert first.detokenize(first.tokenize(text)).numpy().tolist() == [text.encode() for text in SENTENCES[:3]]
 
 
+def test_large_corpora_are_sampled_and_training_repeats():
+    lines = [text for pair in synthetic.generate("train", size=607) for text in pair]
+    everything = SentencePieceTokenizer.train(lines, vocab_size=151)
+    sample = SentencePieceTokenizer.train((line for line in lines), vocab_size=151, max_sentences=211)
+    again = SentencePieceTokenizer.train((line for line in lines), vocab_size=151, max_sentences=211)
+    assert sample.fingerprint == again.fingerprint
+    assert sample.fingerprint != everything.fingerprint
+    first = SentencePieceTokenizer.train(lines[:211], vocab_size=151)
+    assert sample.fingerprint != first.fingerprint, "the beginning instead of a sample"
+
+
 def test_byte_fallback_spells_what_has_no_piece():
     plain = SentencePieceTokenizer.train(SENTENCES, vocab_size=607)
     spelled = SentencePieceTokenizer.train(SENTENCES, vocab_size=607, byte_fallback=True)
