@@ -51,11 +51,7 @@ def relation_labels(labels, num_labels, query_shape, key_shape):
     integers("relations", labels)
     expected = (query_shape[0], query_shape[1], key_shape[1])
     shape = tuple(labels.shape)
-    fits = len(shape) in (2, 3) and all(
-        got in (want, None) or want is None or (i == 0 and len(shape) == 3 and got == 1)
-        for i, (got, want) in enumerate(zip(shape, expected[-len(shape) :]))
-    )
-    if not fits:
+    if len(shape) not in (2, 3) or not _fits(shape[-2:], expected[1:]) or not _fits_batch(shape, expected):
         raise ValueError(
             "Expected `relations` of shape [B, T, S] or [T, S], a label for every pair of a query "
             f"and a key: {expected} or {expected[1:]}. Received: shape {shape}."
@@ -66,6 +62,27 @@ def relation_labels(labels, num_labels, query_shape, key_shape):
             f"Expected labels in [0, {num_labels}), or -1 for no edge. "
             f"Received: labels from {low} to {high}."
         )
+
+
+def edge_vectors(name, edges, depth, query_shape, key_shape):
+    """Raises if dense vectors of edges don't fit `[B, T, S, depth]`."""
+    expected = (query_shape[0], query_shape[1], key_shape[1], depth)
+    shape = tuple(edges.shape)
+    if len(shape) != 4 or not _fits(shape[1:], expected[1:]) or not _fits_batch(shape, expected):
+        raise ValueError(
+            f"Expected `{name}` of shape [B, T, S, {depth}], a vector for every pair of a query and "
+            f"a key: {expected}. Received: shape {shape}."
+        )
+
+
+def _fits(shape, expected):
+    """Whether lengths are alike, as far as they are known."""
+    return all(got == want or None in (got, want) for got, want in zip(shape, expected, strict=True))
+
+
+def _fits_batch(shape, expected):
+    """Whether there is no batch axis, one entry for all, or as many as expected."""
+    return len(shape) < len(expected) or shape[0] == 1 or _fits(shape[:1], expected[:1])
 
 
 def integers(name, values):

@@ -40,7 +40,8 @@ class RelationMultiHeadAttention(MultiHeadBase):
         relations: int labels `[B, T, S]` or `[T, S]`; with several channels a
             tuple or list of them. A label outside of `[0, R)`, by custom -1, is
             "no edge": nothing is added. In eager calls labels of R or more and
-            below -1 raise; in a compiled graph they are "no edge" too.
+            below -1 raise; where values can't be looked at (`tf.function` and
+            `jax.jit`, so in `fit` and `predict` there) they are "no edge" too.
         key_edges: dense edge vectors `[B, T, S, key_dim]` for scores, added to
             those of labels.
         value_edges: dense edge vectors `[B, T, S, value_dim]` for outputs.
@@ -55,7 +56,8 @@ class RelationMultiHeadAttention(MultiHeadBase):
 
     Raises:
         ValueError: relations missing, of a float dtype, of a wrong rank, shape
-            or number of channels, or, in eager calls, out of range.
+            or number of channels, or, in eager calls, out of range; relations
+            without tables for them; edge vectors of a wrong shape.
 
     Example:
 
@@ -85,7 +87,7 @@ class RelationMultiHeadAttention(MultiHeadBase):
     ):
         super().__init__(num_heads, key_dim, **kwargs)
         channels = () if num_relations is None else num_relations
-        channels = (channels,) if isinstance(channels, int) else tuple(channels)
+        channels = tuple(channels) if isinstance(channels, (tuple, list)) else (channels,)
         self.num_relations = tuple(checks.positive_int("num_relations", r) for r in channels)
         if channels and not (use_key_table or use_value_table):
             raise ValueError(
@@ -135,7 +137,7 @@ class RelationMultiHeadAttention(MultiHeadBase):
         key = value if key is None else key
         batch, length_q, length_k = ops.shape(query)[0], ops.shape(query)[1], ops.shape(key)[1]
         indices = self._indices(relations, query, key, (batch, length_q, length_k))
-        self._check_edges(key_edges, value_edges, bool(indices))
+        self._check_edges(key_edges, value_edges, query.shape, key.shape)
         mask = attention_mask_of(
             length_q,
             length_k,
@@ -164,6 +166,11 @@ class RelationMultiHeadAttention(MultiHeadBase):
         """One flat index of `label_index` for every channel."""
         channels = relations if isinstance(relations, (tuple, list)) else [relations]
         channels = [labels for labels in channels if labels is not None]
+        if channels and not self.num_relations:
+            raise ValueError(
+                "Expected no `relations`: the layer has no tables for labels. Received: "
+                f"{len(channels)} label channels. Pass num_relations, the number of labels, when making it."
+            )
         if len(channels) != len(self.num_relations):
             raise ValueError(
                 f"Expected `relations` with {len(self.num_relations)} label channels, one for each "
@@ -178,8 +185,8 @@ class RelationMultiHeadAttention(MultiHeadBase):
             )
         return indices
 
-    def _check_edges(self, key_edges, value_edges, has_labels):
-        if not has_labels and key_edges is None and value_edges is None:
+    def _check_edges(self, key_edges, value_edges, query_shape, key_shape):
+        if not self.num_relations and key_edges is None and value_edges is None:
             raise ValueError(
                 "Expected `relations` (with num_relations), `key_edges` or `value_edges`. Received: "
                 "none. Without edges, keras.layers.MultiHeadAttention does the same."
@@ -188,11 +195,8 @@ class RelationMultiHeadAttention(MultiHeadBase):
             ("key_edges", key_edges, self.key_dim),
             ("value_edges", value_edges, self.value_dim),
         ):
-            if edges is not None and (len(edges.shape) != 4 or edges.shape[-1] != depth):
-                raise ValueError(
-                    f"Expected `{name}` of shape [batch, T, S, {depth}]. "
-                    f"Received: shape {tuple(edges.shape)}."
-                )
+            if edges is not None:
+                checks.edge_vectors(name, edges, depth, query_shape, key_shape)
 
     def get_config(self):
         return {

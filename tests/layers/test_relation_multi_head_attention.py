@@ -1,3 +1,5 @@
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -215,6 +217,7 @@ def test_a_model_that_holds_it_is_exported(model, rng, tmp_path):
     [
         (None, "Expected `relations` with 1 label channels.*Received: 0"),
         (np.zeros((7, 7)), "Expected relations of an integer dtype. Received: dtype float"),
+        (np.zeros((3, 1, 7, 7), "int32"), r"Expected `relations` of shape \[B, T, S\] or \[T, S\].*shape \(3, 1, 7, 7\)"),
         (np.zeros((7,), "int32"), r"Expected `relations` of shape \[B, T, S\] or \[T, S\].*shape \(7,\)"),
         (np.zeros((2, 7, 7), "int32"), r"\(3, 7, 7\) or \(7, 7\). Received: shape \(2, 7, 7\)"),
         (np.zeros((7, 5), "int32"), r"Received: shape \(7, 5\)"),
@@ -229,13 +232,36 @@ def test_errors_of_relations(relations, message, rng):
         make()(x, x, relations=relations)
 
 
-def test_other_errors(rng):
+@pytest.mark.parametrize("dtype", ["float32", "bool"])
+def test_an_error_comes_when_a_model_is_made(dtype):
+    nodes = keras.Input((None, 6))
+    with pytest.raises(ValueError, match=f"Expected relations of an integer dtype. Received: dtype {dtype}"):
+        make()(nodes, nodes, relations=keras.Input((None, None), dtype=dtype))
+    with pytest.raises(ValueError, match=r"Expected `relations` of shape .*Received: shape \(\w+, \w+, \w+, 2\)"):
+        make()(nodes, nodes, relations=keras.Input((None, None, 2), dtype="int32"))
+
+
+@pytest.mark.parametrize("shape", [(3, 7, 7), (3, 7, 7, 11), (2, 7, 7, 5), (3, 7, 1, 5), (3, 1, 7, 5)])
+@pytest.mark.parametrize("name", ["key_edges", "value_edges"])
+def test_errors_of_edges(name, shape, rng):
     (x,) = arrays(rng, 7)
+    message = rf"Expected `{name}` of shape \[B, T, S, 5\].*: \(3, 7, 7, 5\). Received: shape {re.escape(str(shape))}"
+    with pytest.raises(ValueError, match=message):
+        make(num_relations=None)(x, x, **{name: np.zeros(shape, "float32")})
+
+
+def test_errors_of_tables(rng):
+    (x,) = arrays(rng, 7)
+    labels = np.zeros((7, 7), "int32")
+    with pytest.raises(ValueError, match="Expected no `relations`: the layer has no tables .* Pass num_relations"):
+        make(num_relations=None)(x, x, relations=labels)
     with pytest.raises(ValueError, match="Expected `relations` .*`key_edges` or `value_edges`. Received: none"):
         make(num_relations=None)(x, x)
-    with pytest.raises(ValueError, match=r"Expected `key_edges` of shape \[batch, T, S, 5\]. Received: shape \(3, 7, 7\)"):
-        make(num_relations=None)(x, x, key_edges=np.zeros((3, 7, 7), "float32"))
-    with pytest.raises(ValueError, match="Expected use_key_table or use_value_table"):
+    with pytest.raises(ValueError, match="Expected use_key_table or use_value_table .* Received: both False"):
         make(use_key_table=False, use_value_table=False)
-    with pytest.raises(ValueError, match="Expected `num_relations` to be a positive integer"):
-        make(num_relations=0)
+
+
+@pytest.mark.parametrize("num_relations", [0, -1, 2.5, True, (11, 0), "eleven"])
+def test_errors_of_the_number_of_labels(num_relations):
+    with pytest.raises(ValueError, match="Expected `num_relations` to be a positive integer. Received: "):
+        make(num_relations=num_relations)
