@@ -44,6 +44,9 @@ class RunConfig:
         "'synthetic' for the embedded corpus, 'files' for --train_source and --train_target, or a TensorFlow Datasets name.",
     )
     direction: str | None = setting(None, "Languages of a corpus that is not given as files. Default: en-de.")
+    data_dir: str | None = setting(
+        None, "Where TensorFlow Datasets keeps its data. Default: ~/tensorflow_datasets, or $TFDS_DATA_DIR.", fixed=False
+    )
     train_source: str | None = setting(None, "Text file of source sentences, one a line; or several with commas.", fixed=False)
     train_target: str | None = setting(None, "Text file of their translations.", fixed=False)
     dev_source: str | None = setting(None, "Source sentences to measure the loss on during training.", fixed=False)
@@ -104,7 +107,7 @@ class RunConfig:
     evaluate_every: int | None = setting(
         None, "Updates between evaluations on the dev set. Default: --checkpoint_every, or 1000 without one.", at_least=1, fixed=False
     )
-    dev_bleu: bool = setting(False, "Translate the dev set too at every evaluation, and report its BLEU.", fixed=False)
+    dev_bleu: bool = setting(False, "Translate the dev set too at every evaluation, with a beam of 1, and report its BLEU.", fixed=False)
     keep_best: int = setting(0, "How many checkpoints with the best dev BLEU are kept besides the last.", at_least=0, fixed=False)
     early_stopping: int | None = setting(
         None, "Evaluations in a row without a better dev BLEU after which training ends.", at_least=1, fixed=False
@@ -134,6 +137,11 @@ class RunConfig:
             )
         if self.data == "files" and not self.train_source:
             raise ValueError("Expected train_source and train_target with the data 'files'. Received: neither.")
+        if self.data_dir is not None and self.data in (None, "files", "synthetic"):
+            raise ValueError(
+                f"Expected data_dir only with a set of TensorFlow Datasets. Received: {self.data_dir!r} with "
+                f"{self.data or 'text files'}. Leave it out."
+            )
         if self.data not in (None, "files"):
             for name in ("train_source", "dev_source"):
                 if getattr(self, name):
@@ -163,7 +171,7 @@ class RunConfig:
                 f"Expected steps_per_execution to be 1 with the strategy {self.strategy}: Keras can't run several steps of "
                 f"batches of unlike shapes on several devices at once. Received: {self.steps_per_execution}."
             )
-        for name in ("checkpoint_every", "train_steps"):
+        for name in ("checkpoint_every", "evaluate_every", "train_steps"):
             steps = getattr(self, name)
             if steps is not None and steps % self.steps_per_execution:
                 raise ValueError(
@@ -203,6 +211,7 @@ class RunConfig:
         recipe = DEFAULTS | self._recipe()
         if self.checkpoint_minutes is None and "checkpoint_minutes" not in recipe:
             recipe["checkpoint_every"] = CHECKPOINT_EVERY
+        recipe["evaluate_every"] = self.checkpoint_every or recipe.get("checkpoint_every", CHECKPOINT_EVERY)
         settings |= {name: value for name, value in recipe.items() if getattr(self, name) is None}
         for name in ("train_source", "train_target", "dev_source", "dev_target"):
             if getattr(self, name):
@@ -230,6 +239,11 @@ class RunConfig:
                 f"Give {' and '.join('--' + name for name in missing)}."
             )
         return recipe
+
+    @property
+    def translates_dev(self) -> bool:
+        """Whether evaluations measure BLEU."""
+        return self.dev_bleu or bool(self.keep_best) or self.early_stopping is not None
 
     def to_dict(self) -> dict:
         """All settings by name, as `from_dict` takes them."""

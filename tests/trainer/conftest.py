@@ -1,6 +1,10 @@
-"""One tiny model, trained for a moment, which the tests of serving share."""
+"""One tiny model, trained for a moment, which the tests of serving share, and data of WMT's form."""
 
+import importlib.util
 import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -103,5 +107,24 @@ def loaded(exported_dir):
     """The exported model as TensorFlow loads it."""
     return tf.saved_model.load(str(exported_dir / "1"))
 
+class FakeWmt(NamedTuple):
+    """Where TensorFlow Datasets finds WMT 2014, and what `pairs(part)` its parts hold: see data/fake_wmt.py."""
+
+    data_dir: str
+    pairs: Callable[[str], list[tuple[str, str]]]
+
+
+@pytest.fixture(scope="session")
+def wmt14(tmp_path_factory):
+    """wmt14_translate in de-en and fr-en, prepared by TensorFlow Datasets from invented archives."""
+    specification = importlib.util.spec_from_file_location("fake_wmt", Path(__file__).parent / "data" / "fake_wmt.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    folder = tmp_path_factory.mktemp("wmt14")
+    for languages in ("de-en", "fr-en"):
+        module.prepare(folder / "prepared", folder / languages, languages)
+    return FakeWmt(str(folder / "prepared"), module.sentence_pairs)
+
+
 # Programs for processes of their own; importing them adds presets.
-collect_ignore = ["train_small.py", "training/two_replicas.py"]
+collect_ignore = ["train_small.py", "data/fake_wmt.py", "training/two_replicas.py"]

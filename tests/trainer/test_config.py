@@ -115,6 +115,11 @@ def test_files_become_absolute(tmp_path, monkeypatch):
             {"data": None, "train_source": "x", "train_target": "y", "direction": "en-de"},
             "Expected no direction with text files",
         ),
+        ({"data_dir": "d"}, "Expected data_dir only with a set of TensorFlow Datasets. Received: 'd' with synthetic. Leave it out."),
+        (
+            {"data": None, "train_source": "x", "train_target": "y", "data_dir": "d"},
+            "Expected data_dir only with a set of TensorFlow Datasets. Received: 'd' with text files.",
+        ),
         ({"train_steps": 0}, "Expected train_steps to be at least 1. Received: 0"),
         ({"dropout": 1.0}, "Expected dropout to be below 1.0. Received: 1.0"),
         ({"label_smoothing": float("nan")}, "Expected label_smoothing to be at least 0.0. Received: nan"),

@@ -15,6 +15,7 @@ def open_corpus(
     source: str | None = None,
     target: str | None = None,
     direction: str | None = None,
+    data_dir: str | None = None,
 ) -> Corpus:
     """The sentence pairs of a split.
 
@@ -25,6 +26,7 @@ def open_corpus(
         source: with "files", paths of the source sentences: see `read_text`.
         target: with "files", paths of their translations.
         direction: source and target language where the data are not files; "en-de" by default.
+        data_dir: where TensorFlow Datasets keeps its data; see `read_tfds`.
 
     Raises:
         ValueError: if the data can't be read as asked; see `read_text`, `read_synthetic` and `read_tfds`.
@@ -39,7 +41,7 @@ def open_corpus(
         return read_text(source, target)
     if data == "synthetic":
         return read_synthetic(split, direction or SYNTHETIC_DIRECTION)
-    return read_tfds(data, split, direction or "en-de")
+    return read_tfds(data, split, direction or "en-de", data_dir)
 
 
 def read_synthetic(split: str, direction: str = SYNTHETIC_DIRECTION) -> PairCorpus:

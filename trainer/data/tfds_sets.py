@@ -7,6 +7,10 @@ from trainer.data.corpus import Corpus, digest
 _SPLITS = {"dev": "validation"}
 
 
+class MissingSplitError(ValueError):
+    """A set does not have the split that was asked for."""
+
+
 @dataclass(frozen=True)
 class TfdsCorpus(Corpus):
     """Sentence pairs from a prepared translation set of TensorFlow Datasets. `read_tfds` makes one."""
@@ -38,11 +42,11 @@ def read_tfds(name: str, split: str, direction: str, data_dir: str | None = None
         name: such as "wmt14_translate/de-en".
         split: a split of the set; "dev" means its "validation".
         direction: source and target language, such as "en-de".
-        data_dir: where TensorFlow Datasets keeps its data; by default ~/tensorflow_datasets.
+        data_dir: where TensorFlow Datasets keeps its data; by default $TFDS_DATA_DIR or ~/tensorflow_datasets.
 
     Raises:
-        ValueError: for a name that TensorFlow Datasets doesn't know, languages that the set does not have, or a split that it does
-            not have.
+        ValueError: for a name that TensorFlow Datasets doesn't know, or languages that the set does not have.
+        MissingSplitError: a ValueError too, for a split that it does not have.
     """
     builder = _builder(name, data_dir)
     languages = tuple(getattr(builder.info.features, "languages", ()))
@@ -56,7 +60,7 @@ def read_tfds(name: str, split: str, direction: str, data_dir: str | None = None
     split = _SPLITS.get(split, split)
     splits = list(builder.info.splits)
     if split not in splits:
-        raise ValueError(f"Expected a split of {name}: {', '.join(splits)}. Received: {split!r}. Choose one of these.")
+        raise MissingSplitError(f"Expected a split of {name}: {', '.join(splits)}. Received: {split!r}. Choose one of these.")
     return TfdsCorpus(name, split, *pair, data_dir)
 
 

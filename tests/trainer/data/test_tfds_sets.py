@@ -3,6 +3,7 @@
 import pytest
 import tensorflow_datasets as tfds
 
+from trainer.data.corpora import open_corpus
 from trainer.data.tfds_sets import read_tfds
 
 ENGLISH = ["A dog runs.", "", "She sleeps\u2028well.", "It's 5 o'clock."]
@@ -38,6 +39,26 @@ def test_tfds_translation_set_in_both_directions(tfds_dir):
     assert list(reverse) == [(target, source) for source, target in corpus]
     assert len(list(read_tfds("tiny_translate", "train", "en-de", data_dir=tfds_dir))) == 3
     assert corpus.fingerprint != reverse.fingerprint
+
+
+def test_wmt14_splits_are_newstest2013_and_newstest2014(wmt14):
+    dev, test, train = (open_corpus("wmt14_translate/de-en", split, data_dir=wmt14.data_dir) for split in ("dev", "test", "train"))
+    assert sorted(dev) == sorted(wmt14.pairs("newstest2013"))
+    assert sorted(test) == sorted(wmt14.pairs("newstest2014"))
+    # Three corpora make the training data up, each of them the same here.
+    assert sorted(train) == sorted(3 * wmt14.pairs("train"))
+    assert list(train) == list(train)
+
+
+def test_wmt14_english_french_comes_of_five_corpora(wmt14):
+    train = open_corpus("wmt14_translate/fr-en", "train", direction="en-fr", data_dir=wmt14.data_dir)
+    assert sorted(train) == sorted(5 * wmt14.pairs("train"))
+
+
+def test_examples_that_tensorflow_datasets_makes_up(wmt14):
+    with tfds.testing.mock_data(num_examples=13, data_dir=wmt14.data_dir):
+        pairs = list(read_tfds("wmt14_translate/de-en", "train", "en-de", data_dir=wmt14.data_dir))
+    assert len(pairs) == 13 and all(source and target for source, target in pairs)
 
 
 def test_tfds_errors(tfds_dir):
