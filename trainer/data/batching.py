@@ -6,7 +6,7 @@ import tensorflow as tf
 from trainer.data.encoding import EncodedPairs
 from trainer.data.plan import CHUNK_PAIRS, TrainingPlan
 
-_PREFETCHED = 8
+PREFETCHED = 8
 
 
 def training_batches(
@@ -91,4 +91,4 @@ def _dataset(numbers, make):
         inputs, targets = tf.ensure_shape(inputs, [None, None]), tf.ensure_shape(targets, [None, None])
         return {"inputs": inputs, "targets": targets}, targets, tf.cast(targets != 0, tf.float32)
 
-    return numbers.map(load).prefetch(_PREFETCHED)
+    return numbers.map(load).prefetch(PREFETCHED)
