@@ -127,4 +127,4 @@ def wmt14(tmp_path_factory):
 
 
 # Programs for processes of their own; importing them adds presets.
-collect_ignore = ["train_small.py", "data/fake_wmt.py", "training/two_replicas.py"]
+collect_ignore = ["train_small.py", "data/fake_wmt.py", "training/replicas.py"]

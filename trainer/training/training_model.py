@@ -5,6 +5,9 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.training.losses import PADDING, token_cross_entropy
+from trainer.training.pieces import add_up, cut
+from trainer.training.random_streams import RandomStreams
+from trainer.training.updates import LossScale, clip, sum_over_replicas, take_sums
 
 
 class TokenStatistics(keras.metrics.Metric):
@@ -43,21 +46,36 @@ class TrainingModel(keras.Model):
 
     Args:
         transformer: a model `{"inputs": [B, S], "targets": [B, T]} -> logits [B, T, V]`, ids 0 being padding. Made, as this model,
-            in the scope of the strategy that trains it.
+            in the scope of the strategy that trains it. One that computes in float16 is trained with a `LossScale`.
         label_smoothing: of the training loss; evaluation has none.
+        device_tokens: tokens of the longer side that a replica computes at once in training, see `pieces.cut`: the gradients of the
+            pieces of its part of a batch add up to those of the whole. None: the part is one piece.
+        clip_norm: largest global norm of the gradient of a step; None: it is not clipped.
 
     `fit` and `evaluate` take datasets whose elements, or first parts of elements, are the Transformer's inputs. Logs are `loss`,
-    `accuracy`, `tokens` (source and target) and `target_tokens`, of the epoch so far.
+    `accuracy`, `tokens` (source and target) and `target_tokens`, of the epoch so far; of training also `gradient_norm`, that of the
+    last step before it is clipped, and in float16 `loss_scale`, the last step's.
     """
 
-    def __init__(self, transformer: keras.Model, label_smoothing: float = 0.0, **kwargs):
+    def __init__(
+        self,
+        transformer: keras.Model,
+        label_smoothing: float = 0.0,
+        device_tokens: int | None = None,
+        clip_norm: float | None = None,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.transformer = transformer
         self.label_smoothing = label_smoothing
+        self.device_tokens = device_tokens
+        self.clip_norm = clip_norm
+        self.loss_scale = None
         self.statistics = TokenStatistics()
         if not transformer.built:
             ids = np.ones((1, 1), "int32")
             transformer({"inputs": ids, "targets": ids})
+        self._random = RandomStreams(transformer)
         self.built = True
 
     def call(self, inputs, training=False):
@@ -66,8 +84,11 @@ class TrainingModel(keras.Model):
     def compile(self, optimizer: keras.optimizers.Optimizer, **kwargs):
         """Sets the optimizer, and `run_eagerly`, `steps_per_execution` or `jit_compile` (without XLA by default)."""
         super().compile(optimizer=optimizer, jit_compile=kwargs.pop("jit_compile", False), **kwargs)
+        take_sums(self.optimizer)
         with self.distribute_strategy.scope():
             self.optimizer.build(self.trainable_variables)
+            if self.transformer.compute_dtype == "float16":
+                self.loss_scale = LossScale(self.optimizer)
 
     @property
     def metrics(self):
@@ -76,42 +97,69 @@ class TrainingModel(keras.Model):
     def train_step(self, data):
         batch = _inputs(data)
         tokens = sum_over_replicas(_count_tokens(batch))
-        with tf.GradientTape() as tape:
-            loss, right = self._sums(batch, self.label_smoothing, training=True)
-            # The optimizer sums gradients over replicas.
-            scaled = self.optimizer.scale_loss(loss / tf.maximum(tokens[0], 1.0))
+        factor = 1.0 / tf.maximum(tokens[0], 1.0)
+        if self.loss_scale:
+            factor *= self.loss_scale.scale.value
+        sums, gradients = self._differentiate(batch, factor)
+        updated = self._update(gradients)
+        return self._report(sums, tokens, updated)
+
+    def _differentiate(self, batch, factor):
+        """Loss and right tokens summed over this replica's part of a batch, and the gradients of the loss times a factor."""
         variables = self.trainable_variables
-        gradients = [_dense(gradient) for gradient in tape.gradient(scaled, variables)]
-        self.optimizer.apply(gradients, variables)
-        return self._report(loss, right, tokens)
+        context = tf.distribute.get_replica_context()
+        replicas, replica = context.num_replicas_in_sync, context.replica_id_in_sync_group
+
+        def differentiate(piece, number):
+            with tf.GradientTape() as tape:
+                sums, states = self._random.draw(
+                    number * replicas + replica, lambda: self._sums(piece, self.label_smoothing, training=True)
+                )
+                scaled = sums[0] * factor
+            gradients = tape.gradient(scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            return sums, [_dense(gradient) for gradient in gradients], states
+
+        if self.device_tokens is None:
+            sums, gradients, states = differentiate(batch, 0)
+        else:
+            pieces = cut(batch, self.device_tokens)
+            sums, gradients, states = add_up(differentiate, pieces, (tf.zeros([2]), variables), self._random.states())
+        self._random.move_to(states)
+        return sums, gradients
+
+    def _update(self, gradients):
+        variables = self.trainable_variables
+        gradients = sum_over_replicas(gradients)
+        found = {}
+        if self.loss_scale:
+            found["loss_scale"] = tf.identity(self.loss_scale.scale.value)
+            gradients = [gradient / found["loss_scale"] for gradient in gradients]
+        found["gradient_norm"] = norm = tf.linalg.global_norm(gradients)
+        if self.clip_norm is not None:
+            gradients = clip(gradients, norm, self.clip_norm)
+        if self.loss_scale:
+            self.loss_scale.apply(gradients, variables, tf.math.is_finite(norm))
+        else:
+            self.optimizer.apply(gradients, variables)
+        return found
 
     def test_step(self, data):
         batch = _inputs(data)
         tokens = sum_over_replicas(_count_tokens(batch))
-        loss, right = self._sums(batch, 0.0, training=False)
-        return self._report(loss, right, tokens)
+        return self._report(self._sums(batch, 0.0, training=False), tokens, {})
 
     def _sums(self, batch, label_smoothing, training):
         losses, right = token_cross_entropy(batch["targets"], self(batch, training=training), label_smoothing)
-        return tf.reduce_sum(losses), tf.reduce_sum(right)
+        return tf.stack([tf.reduce_sum(losses), tf.reduce_sum(right)])
 
-    def _report(self, loss, right, tokens):
-        sums = sum_over_replicas(tf.stack([loss, right]))
-        self.statistics.update_state(tf.concat([sums, tokens], axis=0))
-        return self.statistics.result()
+    def _report(self, sums, tokens, others):
+        self.statistics.update_state(tf.concat([sum_over_replicas(sums), tokens], axis=0))
+        return self.statistics.result() | others
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         # Keras would average a batch over the replicas here, which fails where they hold unlike numbers of rows, in order to
         # build what is built already.
         return
-
-
-def sum_over_replicas(values: tf.Tensor) -> tf.Tensor:
-    """The sum of every replica's tensor of float32 values, inside of a step; the tensor itself with one replica."""
-    context = tf.distribute.get_replica_context()
-    if context.num_replicas_in_sync == 1:
-        return values
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
 
 
 def _inputs(data):

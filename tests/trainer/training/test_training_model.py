@@ -1,8 +1,3 @@
-import os
-import pathlib
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -24,10 +19,10 @@ def small_transformer(dropout=0.0):
     return Transformer(TransformerConfig(vocab_size=VOCABULARY, dropout=dropout, **sizes))
 
 
-def small_model(dropout=0.0, label_smoothing=0.1, run_eagerly=True, **settings):
+def small_model(dropout=0.0, label_smoothing=0.1, device_tokens=None, clip_norm=None, **settings):
     keras.utils.set_random_seed(7)
-    model = TrainingModel(small_transformer(dropout), label_smoothing=label_smoothing)
-    model.compile(keras.optimizers.SGD(1.0), run_eagerly=run_eagerly, **settings)
+    model = TrainingModel(small_transformer(dropout), label_smoothing, device_tokens, clip_norm)
+    model.compile(keras.optimizers.SGD(1.0), **{"run_eagerly": True} | settings)
     return model
 
 
@@ -128,30 +123,83 @@ def test_gradient_of_slices_becomes_dense():
     np.testing.assert_allclose(before - table.numpy(), expected, rtol=1e-5, atol=1e-7)
 
 
+def gradients_of_a_step(batch, **settings):
+    """What one step with a rate of 1 takes off the weights, and its logs."""
+    model = small_model(**settings)
+    before = [variable.numpy() for variable in model.transformer.trainable_variables]
+    history = model.fit(as_dataset(batch), verbose=0, shuffle=False).history
+    return [start - variable.numpy() for start, variable in zip(before, model.transformer.trainable_variables)], history
+
+
 @pytest.fixture(scope="module")
-def on_two_devices_and_one(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("replicas")
-    program = pathlib.Path(__file__).parent / "two_replicas.py"
-    files = [directory / "two.npz", directory / "one.npz"]
-    subprocess.run([sys.executable, str(program), *map(str, files)], check=True, env=environment())
-    return [dict(np.load(file)) for file in files]
+def wide_batch():
+    """Seven rows; one has no target."""
+    generator = np.random.default_rng(5)
+    batch = {"inputs": generator.integers(2, VOCABULARY, (7, 5)), "targets": generator.integers(2, VOCABULARY, (7, 3))}
+    batch["targets"][1, 1:] = batch["targets"][4] = 0
+    return {side: ids.astype("int32") for side, ids in batch.items()}
 
 
-def environment():
-    root = pathlib.Path(__file__).parents[3]
-    return os.environ | {"PYTHONPATH": str(root), "TF_CPP_MIN_LOG_LEVEL": "3"}
+@pytest.fixture(scope="module")
+def whole(wide_batch):
+    return gradients_of_a_step(wide_batch)
 
 
-@pytest.mark.parametrize("part", ["batch 0", "batch 1", "batch 2", "20 steps", "evaluate"])
-def test_two_replicas_have_the_loss_and_gradients_of_one(on_two_devices_and_one, part):
-    two, one = on_two_devices_and_one
-    assert two.keys() == one.keys()
-    names = [name for name in one if name.startswith(part)]
-    assert f"{part} loss" in names
-    for name in names:
-        np.testing.assert_allclose(two[name], one[name], rtol=2e-5, atol=2e-6, err_msg=name)
+@pytest.mark.parametrize("run_eagerly, device_tokens", [(False, 11), (True, 1), (True, 15), (True, 100)])
+def test_pieces_have_the_gradients_of_the_whole(wide_batch, whole, run_eagerly, device_tokens):
+    found, history = gradients_of_a_step(wide_batch, run_eagerly=run_eagerly, device_tokens=device_tokens)
+    for name, values in whole[1].items():
+        np.testing.assert_allclose(history[name], values, rtol=1e-6, err_msg=name)
+    for one, other in zip(found, whole[0]):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_batches_of_the_replicas_are_what_the_test_is_about(on_two_devices_and_one):
-    _, one = on_two_devices_and_one
-    assert [float(one[f"batch {i} target_tokens"][0]) for i in range(3)] == [14, 10, 3]
+@pytest.mark.parametrize("rows", [0, 1])
+def test_pieces_of_few_rows(wide_batch, rows):
+    few = {side: ids[:rows] for side, ids in wide_batch.items()}
+    found, history = gradients_of_a_step(few, device_tokens=7)
+    expected, expected_history = gradients_of_a_step(few)
+    assert history["target_tokens"] == [3 * rows]
+    np.testing.assert_allclose(history["loss"], expected_history["loss"], rtol=1e-6)
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_every_piece_has_dropout_of_its_own():
+    row = {side: ids[:1] for side, ids in BATCH.items()}
+    twice = {side: np.repeat(ids, 2, axis=0) for side, ids in row.items()}
+    one, two = (gradients_of_a_step(batch, dropout=0.5, device_tokens=5)[1]["loss"][0] for batch in (row, twice))
+    # With one mask for both pieces the mean of both rows would be that of one.
+    assert two != pytest.approx(one, rel=1e-3)
+
+
+def test_random_states_do_not_depend_on_the_pieces():
+    found = []
+    for device_tokens in (None, 5, 10):
+        model = small_model(dropout=0.5, device_tokens=device_tokens)
+        model.fit(as_dataset(BATCH), verbose=0, shuffle=False)
+        found.append([v.numpy() for v in model.transformer.non_trainable_variables])
+    assert len(found[0]) > 3
+    for states in found[1:]:
+        np.testing.assert_array_equal(states, found[0])
+
+
+def test_gradient_norm_is_that_of_the_last_step():
+    gradients, history = gradients_of_a_step(BATCH)
+    assert history["gradient_norm"] == [pytest.approx(np.sqrt(sum(np.sum(g**2) for g in gradients)), rel=1e-5)]
+
+
+@pytest.mark.parametrize("share", [0.5, 2.0])
+def test_gradients_are_clipped_by_their_global_norm(share):
+    gradients, history = gradients_of_a_step(BATCH)
+    norm = history["gradient_norm"][0]
+    clipped, clipped_history = gradients_of_a_step(BATCH, clip_norm=share * norm)
+    assert clipped_history["gradient_norm"] == [pytest.approx(norm)]
+    for one, other in zip(clipped, gradients):
+        np.testing.assert_allclose(one, other * min(share, 1.0), rtol=1e-5, atol=1e-7)
+
+
+def test_a_gradient_of_zero_is_not_clipped():
+    empty = BATCH | {"targets": np.zeros_like(BATCH["targets"])}
+    gradients, history = gradients_of_a_step(empty, clip_norm=1.0)
+    assert history["gradient_norm"] == [0] and not any(np.any(gradient) for gradient in gradients)

@@ -1,0 +1,103 @@
+"""Trains the same model on the same batches on several devices, and writes what came out; run by tests.
+
+    replicas.py OUT_1 1 OUT_2 2 …    on 1, 2, … of the devices that the CPU is divided into
+    replicas.py OUT                  as one of the workers of TF_CONFIG
+"""
+
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from t2t_relpos.models import Transformer, TransformerConfig
+from trainer.training.shares import share_out
+from trainer.training.strategy import make_strategy
+from trainer.training.training_model import TrainingModel
+
+SIZES = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
+
+
+def batches():
+    """Rows are divided between the replicas: unlike numbers of tokens, replicas with only padding, replicas without a row."""
+    generator = np.random.default_rng(3)
+    made = []
+    for rows, length, real in ((5, 4, (4, 1, 4, 1, 4)), (4, 5, (5, 0, 5, 0)), (1, 3, (3,))):
+        inputs = generator.integers(2, 13, (rows, length + 2))
+        targets = generator.integers(2, 13, (rows, length))
+        for row, count in enumerate(real):
+            targets[row, count:] = 0
+        made.append({"inputs": inputs.astype("int32"), "targets": targets.astype("int32")})
+    return made
+
+
+def dataset(batches):
+    spec = {side: tf.TensorSpec([None, None], tf.int32) for side in ("inputs", "targets")}
+    made = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=spec)
+    return made.apply(tf.data.experimental.assert_cardinality(len(batches)))
+
+
+def make_model(strategy, optimizer, dropout=0.0, **settings):
+    keras.utils.set_random_seed(7)
+    with strategy.scope():
+        model = TrainingModel(Transformer(TransformerConfig(vocab_size=13, dropout=dropout, **SIZES)), 0.1, **settings)
+        model.compile(optimizer())
+    return model
+
+
+def fit(strategy, model, batches, steps):
+    data = share_out(dataset(batches).repeat(), strategy)
+    return model.fit(data, epochs=steps, steps_per_epoch=1, verbose=0, shuffle=False).history
+
+
+def results(strategy):
+    found = {}
+    # Replicas have unlike numbers of pieces.
+    model = make_model(strategy, lambda: keras.optimizers.SGD(1.0), device_tokens=7, clip_norm=2.0)
+    start = model.get_weights()
+
+    def keep(name, history):
+        found.update({f"{name} {key}": np.array(values) for key, values in history.items()})
+
+    def train(name, batches, rate=1.0, steps=1):
+        model.set_weights(start)
+        model.optimizer.learning_rate = rate
+        keep(name, fit(strategy, model, batches, steps))
+        for i, weights in enumerate(model.transformer.trainable_variables):
+            # With a rate of 1, what one step took off is the gradient.
+            found[f"{name} weights {i}"] = start[i] - weights.numpy()
+
+    for i, batch in enumerate(batches()):
+        train(f"batch {i}", [batch])
+    train("20 steps", batches(), rate=0.1, steps=20)
+    model.set_weights(start)
+    keep("evaluate", model.evaluate(share_out(dataset(batches()), strategy), verbose=0, return_dict=True))
+    model = make_model(strategy, lambda: keras.optimizers.Adam(0.01))
+    keep("Adam", {"loss": fit(strategy, model, batches(), 20)["loss"]})
+    found["dropout loss"], found["dropout states"] = with_dropout(strategy)
+    return found
+
+
+def with_dropout(strategy):
+    """The loss of one row for each replica, and all replicas' random states after it."""
+    model = make_model(strategy, lambda: keras.optimizers.SGD(0.0), dropout=0.5)
+    rows = {side: np.repeat(ids[:1], strategy.num_replicas_in_sync, axis=0) for side, ids in batches()[0].items()}
+    loss = fit(strategy, model, [rows], 1)["loss"]
+    states = model.transformer.non_trainable_variables
+    return np.array(loss), np.array([[local.numpy() for local in strategy.experimental_local_results(s.value)] for s in states])
+
+
+def main(outputs):
+    if len(outputs) == 1:
+        np.savez(outputs[0], **results(make_strategy("multiworker")))
+        return
+    counts = [int(count) for count in outputs[1::2]]
+    devices = make_strategy("mirrored", logical_devices=max(counts)).extended.worker_devices
+    for count, output in zip(counts, outputs[::2]):
+        strategy = tf.distribute.MirroredStrategy(devices[:count])
+        assert strategy.num_replicas_in_sync == count
+        np.savez(output, **results(strategy))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,66 @@
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from trainer.training import random_streams
+from trainer.training.random_streams import RandomStreams
+
+
+@pytest.fixture
+def layers():
+    """A model with two dropouts, one of which draws twice a call."""
+
+    class Dropouts(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = keras.layers.Dropout(0.5), keras.layers.Dropout(0.5)
+
+        def call(self, x, training=None):
+            x = self.first(x, training=training)
+            return self.second(self.first(x, training=training), training=training)
+
+    model = Dropouts()
+    model(np.zeros((1, 1)))
+    return model
+
+
+ONES = np.ones((31, 37), "float32")
+
+
+def drawn(layers, streams, number):
+    return streams.draw(number, lambda: layers(ONES, training=True))
+
+
+def test_stream_0_draws_what_keras_would_and_moves_as_far(layers):
+    streams = RandomStreams(layers)
+    found, states = drawn(layers, streams, 0)
+    before = [state.numpy() for state in streams.states()]
+    np.testing.assert_array_equal(found, layers(ONES, training=True))
+    for state, moved, start, draws in zip(streams.states(), states, before, (2, 1)):
+        np.testing.assert_array_equal(state, moved)
+        np.testing.assert_array_equal(moved - start, [0, draws])
+
+
+def test_streams_draw_other_masks_and_reach_the_same_states(layers):
+    streams = RandomStreams(layers)
+    found = [drawn(layers, streams, number) for number in range(5)]
+    masks = {(output.numpy() != 0).tobytes() for output, _ in found}
+    assert len(masks) == 5
+    for _, states in found[1:]:
+        np.testing.assert_array_equal(states, found[0][1])
+
+
+def test_masks_change_when_the_states_move_on(layers):
+    streams = RandomStreams(layers)
+    first, states = drawn(layers, streams, 3)
+    again, _ = drawn(layers, streams, 3)
+    np.testing.assert_array_equal(first, again)
+    streams.move_to(states)
+    after, _ = drawn(layers, streams, 3)
+    assert np.any(after.numpy() != first.numpy())
+
+
+def test_no_two_numbers_give_a_generator_one_seed():
+    assert math.gcd(random_streams._STRIDE, 2**31 - 2) == 1

@@ -1,0 +1,92 @@
+"""One device, several, and several processes train alike."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+PROGRAM = pathlib.Path(__file__).parent / "replicas.py"
+PARTS = ["batch 0", "batch 1", "batch 2", "20 steps", "evaluate", "Adam"]
+
+
+def environment(**variables):
+    return os.environ | {"PYTHONPATH": str(PROGRAM.parents[3]), "TF_CPP_MIN_LOG_LEVEL": "3"} | variables
+
+
+def on_devices(directory, *counts):
+    files = {count: str(directory / f"{count}.npz") for count in counts}
+    arguments = [argument for count, file in files.items() for argument in (file, str(count))]
+    subprocess.run([sys.executable, str(PROGRAM), *arguments], check=True, env=environment())
+    return [dict(np.load(file)) for file in files.values()]
+
+
+@pytest.fixture(scope="module")
+def one_and_two(tmp_path_factory):
+    return on_devices(tmp_path_factory.mktemp("replicas"), 1, 2)
+
+
+def check_same(found, expected, part):
+    names = [name for name in expected if name.startswith(part)]
+    assert f"{part} loss" in names
+    for name in names:
+        np.testing.assert_allclose(found[name], expected[name], rtol=2e-5, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_two_replicas_have_the_losses_and_weights_of_one(one_and_two, part):
+    one, two = one_and_two
+    assert two.keys() == one.keys()
+    check_same(two, one, part)
+
+
+def test_batches_are_what_the_tests_are_about(one_and_two):
+    one, _ = one_and_two
+    assert [float(one[f"batch {i} target_tokens"][0]) for i in range(3)] == [14, 10, 3]
+    norms = [float(one[f"batch {i} gradient_norm"][0]) for i in range(3)]
+    assert min(norms) < 2.0 < max(norms), "some are clipped"
+
+
+def test_replicas_have_dropout_of_their_own_and_the_same_states(one_and_two):
+    one, two = one_and_two
+    # With one mask for all, equal rows would have equal losses.
+    assert two["dropout loss"] != pytest.approx(one["dropout loss"], rel=1e-3)
+    for replica in range(2):
+        np.testing.assert_array_equal(two["dropout states"][:, replica], one["dropout states"][:, 0])
+
+
+@pytest.mark.slow
+def test_four_replicas_have_the_losses_and_weights_of_one(tmp_path):
+    one, four = on_devices(tmp_path, 1, 4)
+    for part in PARTS:
+        check_same(four, one, part)
+    assert four["dropout states"].shape[1] == 4
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_losses_and_weights_of_one(tmp_path, one_and_two):
+    cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
+    files = [tmp_path / f"{index}.npz" for index in range(2)]
+    workers = []
+    for index, file in enumerate(files):
+        config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
+        workers.append(subprocess.Popen([sys.executable, str(PROGRAM), str(file)], env=environment(TF_CONFIG=config)))
+    assert [worker.wait(timeout=600) for worker in workers] == [0, 0]
+    one, two = one_and_two
+    for file in files:
+        found = dict(np.load(file))
+        for part in PARTS:
+            check_same(found, one, part)
+        np.testing.assert_allclose(found["dropout loss"], two["dropout loss"], rtol=1e-6)
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
