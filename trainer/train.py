@@ -2,10 +2,11 @@
 
     python -m trainer.train --preset=tiny --model_dir=runs/first --train_source=train.en --train_target=train.de
 
-The same command goes on from the last checkpoint. `--data=synthetic` trains on the embedded corpus.
+The same command goes on from the last checkpoint; Ctrl-C and SIGTERM write one before they end it. `--data=synthetic` trains on the embedded corpus.
 """
 
 import os
+import signal
 import sys
 
 # TensorFlow's start-up notes would stand between the lines that are for the reader.
@@ -20,8 +21,8 @@ def train(config: RunConfig):
     """Trains a model as the settings say, or goes on training it.
 
     Raises:
-        SystemExit: with a message, for everything that is wrong with the settings, the data or the model directory, and where
-            the disk fails.
+        SystemExit: with a message, for everything that is wrong with the settings, the data or the model directory, where the disk
+            fails or the loss is not a number; with a code, where a signal ended the run.
     """
     try:
         config.resolve()
@@ -29,6 +30,7 @@ def train(config: RunConfig):
         sys.exit(f"trainer.train: {error}")
     # Not before the settings are known to be right: this imports TensorFlow.
     from trainer.training.checkpoints import CheckpointError
+    from trainer.training.nan_stop import NotFiniteError
     from trainer.training.run import TrainingRun
 
     try:
@@ -39,12 +41,20 @@ def train(config: RunConfig):
     print(f"Training from step {run.step} to {run.config.train_steps}.", flush=True)
     try:
         run.fit()
-    except CheckpointError as error:
+    except (CheckpointError, NotFiniteError) as error:
         sys.exit(f"trainer.train: {error}")
     except KeyboardInterrupt:
-        saved = run.checkpoints.steps()
-        sys.exit(f"\ntrainer.train: stopped. The same command goes on from step {saved[-1] if saved else 0}.")
-    print(f"The model is in {run.directory.path}.")
+        _stop(run, signal.SIGINT)
+    if run.signal is not None:
+        _stop(run, run.signal)
+    print(run.summary())
+
+
+def _stop(run, received):
+    saved = run.checkpoints.steps()
+    print(f"\ntrainer.train: stopped. The same command goes on from step {saved[-1] if saved else 0}.", file=sys.stderr)
+    # As shells report a program that a signal ended.
+    sys.exit(128 + received)
 
 
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):

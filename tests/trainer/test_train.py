@@ -66,7 +66,7 @@ def error(directory, text, **others):
 
 def test_model_directory_is_complete(trained):
     assert sorted(entry.name for entry in trained.iterdir()) == [
-        "checkpoints", "config.json", "ids", "logs", "model.keras", "run.json", "vocab.model",
+        "checkpoints", "config.json", "evaluations.json", "ids", "logs", "model.keras", "run.json", "vocab.model",
     ]  # fmt: skip
     assert [entry.name for entry in sorted((trained / "checkpoints").iterdir())] == ["step-000002", "step-000004", "step-000005"]
     assert {entry.name for entry in (trained / "logs").iterdir()} == {"train", "dev"}
@@ -104,7 +104,7 @@ def test_it_says_what_it_does(tmp_path, text, capfd):
         "step 2/2: loss ",
         "source+target tokens/s",
         f"checkpoint {tmp_path / 'model' / 'checkpoints' / 'step-000002'}",
-        f"The model is in {tmp_path / 'model'}.",
+        f"The model is in {tmp_path / 'model'}: model.keras is that of step 2, the last.",
     ):
         assert line in out
     parameters = sum(variable.value.numpy().size for variable in ModelDirectory(tmp_path / "model").load_model().trainable_variables)
@@ -185,12 +185,15 @@ def test_other_text_on_going_on_is_warned_of(trained, text, tmp_path, caplog):
     assert "Going on with other data than before: train_source was" in caplog.text
 
 
-def test_interrupt_says_where_the_run_goes_on(tmp_path, text, monkeypatch):
+def test_impatient_interrupt(tmp_path, text, monkeypatch, capsys):
     def interrupted(*arguments, **named):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(keras.Model, "fit", interrupted)
-    assert "stopped. The same command goes on from step 0." in error(tmp_path, text)
+    with pytest.raises(SystemExit) as stopped:
+        run(tmp_path, text)
+    assert stopped.value.code == 130
+    assert "stopped. The same command goes on from step 0." in capsys.readouterr().err
 
 
 def test_arguments_that_are_no_flags():

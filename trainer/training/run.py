@@ -1,26 +1,29 @@
 """A training run, from its settings to a trained model in a model directory."""
 
-import dataclasses
 import math
 
 import keras
 import tensorflow as tf
-from absl import logging
 
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 from trainer.config import RunConfig
 from trainer.data.batching import evaluation_batches, training_batches
-from trainer.data.corpora import open_corpus
-from trainer.data.encoding import encode_pairs
 from trainer.data.lengths import report_lengths
-from trainer.data.tokenizers import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
-from trainer.training.callbacks import SaveModel
+from trainer.training.best_checkpoints import BestCheckpoints
 from trainer.training.checkpoints import Checkpoints
+from trainer.training.dev_bleu import DevTranslator
+from trainer.training.dev_evaluation import EvaluateDev
+from trainer.training.evaluations import Evaluations
+from trainer.training.nan_stop import StopAtNan
+from trainer.training.preparation import Preparation
+from trainer.training.reports import Reports, TensorBoard, Terminal
 from trainer.training.schedules import NoamSchedule
-from trainer.training.step_log import StepLog, TensorBoard, Terminal
+from trainer.training.step_log import StepLog
+from trainer.training.steps import Steps, StopSignals, epochs_between
 from trainer.training.strategy import make_strategy
 from trainer.training.training_model import TrainingModel
+from trainer.training.write_checkpoints import WriteCheckpoints
 
 
 class TrainingRun:
@@ -33,115 +36,46 @@ class TrainingRun:
         config: the resolved settings.
         directory: the `ModelDirectory`.
         model: the `TrainingModel`.
-        step: number of updates that it has made.
+        step: number of batches that it has seen.
+        signal: the `signal.Signals` that ended `fit`, or None.
 
     Raises:
         ValueError: for everything that is wrong with the settings, the data or the model directory.
     """
 
     def __init__(self, config: RunConfig):
-        self.config = config = config.resolve()
-        self.parent = ModelDirectory.open(config.init_from) if config.init_from else None
         self.directory = ModelDirectory.create(config.model_dir)
         strategy = make_strategy(config.strategy, config.logical_devices)
         keras.utils.set_random_seed(config.seed)
         if config.deterministic:
             tf.config.experimental.enable_op_determinism()
-        self.checkpoints = Checkpoints(self.directory.checkpoints, config.keep_checkpoints)
-        if self.parent is None and self.directory.vocabulary_file().is_file():
-            self._take_vocabulary(config.vocab_size)
-        if self.directory.is_configured:
-            self._check_recorded()
-        train = self._corpus("train")
-        self.tokenizer = self._load_tokenizer() or self._train_tokenizer(train)
-        architecture = self._configure()
-        self._pairs = self._encode("train", train)
-        self._dev_pairs = self._encode("dev", self._corpus("dev"))
+        self._prepared = Preparation(config, self.directory)
+        self.config = self._prepared.config
+        self.checkpoints = Checkpoints(self.directory.checkpoints, self.config.keep_checkpoints)
+        self.signal = None
         with strategy.scope():
-            self.model = self._make_model(architecture)
+            self.model = self._make_model()
             self.step = self.checkpoints.restore_latest(self.model)
-        if self.parent is not None and self.step == 0:
-            self.model.transformer.set_weights(self.parent.load_model().get_weights())
+        self._check_step()
+        if self._prepared.parent is not None and self.step == 0:
+            self.model.transformer.set_weights(self._prepared.parent.load_model().get_weights())
+        self.evaluations = Evaluations(self.directory.evaluations_file, self.step)
         self.directory.write_run(self.config.to_dict())
 
-    def _take_vocabulary(self, asked):
-        """Checks that the vocabulary in the directory has the size asked for, and makes its size the setting."""
-        file = self.directory.vocabulary_file()
-        size = SentencePieceTokenizer.from_file(file).vocab_size
-        if asked not in (None, size):
-            raise ValueError(
-                f"Expected a model directory made with a vocabulary of {asked} pieces. Received: {file}, which has {size}. "
-                f"Leave --vocab_size out to use it, or give another --model_dir."
-            )
-        self.config = dataclasses.replace(self.config, vocab_size=size)
-
-    def _check_recorded(self):
-        recorded, asked = self.directory.read_run(), self.config.to_dict()
-        names = [name for name in self.config.fixed() if name in recorded]
-        self.directory.check_same(*({name: settings[name] for name in names} for settings in (recorded, asked)), "settings")
-        for name in ("train_source", "train_target"):
-            if recorded.get(name, asked[name]) != asked[name]:
-                logging.warning("Going on with other data than before: %s was %s, is %s", name, recorded[name], asked[name])
-
-    def _corpus(self, split):
-        config = self.config
-        if config.data != "files":
-            return open_corpus(config.data, split, direction=config.direction)
-        source, target = (getattr(config, f"{split}_{side}") for side in ("source", "target"))
-        return open_corpus("files", split, source=source, target=target) if source else None
-
-    def _load_tokenizer(self):
-        if self.directory.is_configured:
-            return self.directory.load_tokenizer()
-        if self.parent is not None:
-            return self._inherit_tokenizer()
-        file = self.directory.vocabulary_file()
-        return SentencePieceTokenizer.from_file(file) if file.is_file() else None
-
-    def _inherit_tokenizer(self):
-        tokenizer = self.parent.load_tokenizer()
-        if self.config.vocab_size not in (None, tokenizer.vocab_size):
-            raise ValueError(
-                f"Expected no other vocab_size than that of {self.parent.path}, {tokenizer.vocab_size}. "
-                f"Received: {self.config.vocab_size}. Leave --vocab_size out."
-            )
-        tokenizer.save(self.directory.vocabulary_file(self.parent.tokenizer_kind))
-        return tokenizer
-
-    def _train_tokenizer(self, corpus):
-        print(f"Learning a vocabulary of {self.config.vocab_size} pieces.", flush=True)
-        tokenizer = SentencePieceTokenizer.train(corpus.sentences(), self.config.vocab_size)
-        tokenizer.save(self.directory.vocabulary_file())
-        return tokenizer
-
-    def _configure(self):
-        settings = self.config.architecture()
-        if self.parent is None:
-            architecture = TransformerConfig.from_preset(self.config.preset, vocab_size=self.tokenizer.vocab_size, **settings)
-        else:
-            architecture = TransformerConfig.from_dict(self.parent.read_config()["architecture"] | settings)
-        if "max_relative_position" in settings and not architecture.relative:
-            raise ValueError(
-                f"Expected max_relative_position only with a preset that has relative positions. "
-                f"Received: {settings['max_relative_position']} with {self.config.preset or self.parent.path}. Leave it out."
-            )
-        if self.directory.is_configured:
-            self.directory.check_architecture(architecture.to_dict())
-        else:
-            kind = "sentencepiece" if self.parent is None else self.parent.tokenizer_kind
-            self.directory.write_config(architecture.to_dict(), kind)
-        return architecture
-
-    def _encode(self, split, corpus):
-        return corpus and encode_pairs(corpus, self.tokenizer, cache_dir=self.directory.path / "ids" / split)
-
-    def _make_model(self, architecture):
-        config = self.config
+    def _make_model(self):
+        config, architecture = self.config, self._prepared.architecture
         model = TrainingModel(Transformer(architecture), config.label_smoothing)
-        schedule = NoamSchedule(architecture.hidden_dim, config.warmup_steps, config.learning_rate)
-        adam = keras.optimizers.Adam(schedule, config.adam_beta1, config.adam_beta2, config.adam_epsilon)
+        self._schedule = NoamSchedule(architecture.hidden_dim, config.warmup_steps, config.learning_rate)
+        adam = keras.optimizers.Adam(self._schedule, config.adam_beta1, config.adam_beta2, config.adam_epsilon)
         model.compile(adam, steps_per_execution=config.steps_per_execution)
         return model
+
+    def _check_step(self):
+        if self.step % self.config.steps_per_execution:
+            raise ValueError(
+                f"Expected to go on at a multiple of steps_per_execution. Received: the checkpoint of step {self.step} and "
+                f"steps_per_execution={self.config.steps_per_execution}. Go on with the one that the run had before, or with 1."
+            )
 
     def describe(self) -> str:
         """The resolved settings, the number of parameters and the lengths of the data, for people."""
@@ -151,32 +85,84 @@ class TrainingRun:
             [
                 "Settings:",
                 *settings,
-                f"Training data: {report_lengths(self._pairs, self.config.max_length)}",
+                f"Training data: {report_lengths(self._prepared.train_pairs, self.config.max_length)}",
                 f"Parameters: {parameters:,}",
             ]
         )
 
     def fit(self):
-        """Trains up to the last step, writing checkpoints, logs and model.keras.
+        """Trains up to the last step, or until dev BLEU gets no better or a signal comes; writes checkpoints, logs and model.keras.
 
         Raises:
             CheckpointError: where a checkpoint can't be written.
+            NotFiniteError: where the loss is not a number.
         """
         config = self.config
-        remaining = config.train_steps - self.step
-        if remaining <= 0:
+        report = Reports(Terminal(config.train_steps), TensorBoard(self.directory.logs))
+        with StopSignals() as signals:
+            steps = Steps(self.step, config.train_steps, signals)
+            write = WriteCheckpoints(
+                steps, self.directory, self.checkpoints, report, config.checkpoint_every, config.checkpoint_minutes
+            )
+            evaluate = self._dev_evaluation(steps, report)
+            stop_at_nan = StopAtNan(steps, self.directory.nan, self._batch, self._prepared.tokenizer, self._schedule)
+            log = StepLog(steps, config.log_every, config.evaluate_every, report)
+            for callback in (write, evaluate):
+                callback.set_model(self.model)
+            self._fit(steps, [steps, stop_at_nan, log, write, evaluate], evaluate)
+            write.write()
+            self.step, self.signal = steps.step, signals.received
+
+    def _fit(self, steps, callbacks, evaluate):
+        """Trains in epochs that end where evaluations are due."""
+        evaluate.evaluate_if_due()
+        if steps.interrupted or evaluate.has_converged:
             return
-        every = min(config.checkpoint_every or 1000, remaining)
-        reports = [Terminal(config.train_steps), TensorBoard(self.directory.logs)]
-        log = StepLog(self.step, config.train_steps, config.log_every, every, reports)
-        dev = self._dev_pairs and evaluation_batches(self._dev_pairs, config.batch_tokens)
-        self.model.fit(
-            training_batches(self._pairs, config.batch_tokens, config.max_length, config.seed, self.step),
-            epochs=math.ceil(remaining / every),
-            steps_per_epoch=every,
-            validation_data=dev,
-            callbacks=[log, SaveModel(self.directory, self.checkpoints)],
-            verbose=0,
-            shuffle=False,
+        for epoch_steps, epochs in epochs_between(steps.step, steps.last, self.config.evaluate_every):
+            self.model.fit(
+                self._batches(steps.step), epochs=epochs, steps_per_epoch=epoch_steps, callbacks=callbacks, verbose=0, shuffle=False
+            )
+            if self.model.stop_training:
+                return
+
+    def _batches(self, start):
+        config = self.config
+        return training_batches(self._prepared.train_pairs, config.batch_tokens, config.max_length, config.seed, start)
+
+    def _batch(self, number):
+        return next(iter(self._batches(number).take(1)))[0]
+
+    def _dev_evaluation(self, steps, report):
+        config, prepared = self.config, self._prepared
+        if prepared.dev_pairs is None:
+            return EvaluateDev(steps, config.evaluate_every, None, self.evaluations, self.checkpoints, report)
+        tokens = min(config.batch_tokens, config.device_tokens or config.batch_tokens)
+        translate = None
+        if config.translates_dev:
+            longest = int(prepared.dev_pairs.sources.lengths.max())
+            translate = DevTranslator(self.model.transformer, prepared.tokenizer, prepared.dev_corpus, longest)
+        return EvaluateDev(
+            steps,
+            config.evaluate_every,
+            evaluation_batches(prepared.dev_pairs, tokens),
+            self.evaluations,
+            self.checkpoints,
+            report,
+            translate,
+            BestCheckpoints(self.directory.best, config.keep_best) if config.keep_best else None,
+            config.early_stopping,
         )
-        self.step = log.step
+
+    def summary(self) -> str:
+        """Which models there are after `fit`, for people."""
+        lines, best = [], self.evaluations.best()
+        if self.step < self.config.train_steps:
+            lines.append(
+                f"Training ends early: the last {self.evaluations.without_improvement()} evaluations gave no better dev BLEU."
+            )
+        if best is not None:
+            lines.append(f"Best on dev: step {best.step}, dev BLEU = {best.bleu:.2f}.")
+        if self.config.keep_best:
+            kept = BestCheckpoints(self.directory.best, self.config.keep_best).scores()
+            lines += [f"  {self.directory.best}/step-{step:06d}: dev BLEU = {bleu:.2f}" for step, bleu in kept.items()]
+        return "\n".join([*lines, f"The model is in {self.directory.path}: model.keras is that of step {self.step}, the last."])

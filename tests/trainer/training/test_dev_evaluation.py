@@ -1,0 +1,141 @@
+import pytest
+
+from trainer.training.checkpoints import CheckpointError, Checkpoints
+from trainer.training.dev_bleu import DevBleu, Sample
+from trainer.training.dev_evaluation import EvaluateDev
+from trainer.training.evaluations import Evaluation, Evaluations
+from trainer.training.reports import Report
+from trainer.training.steps import Steps, StopSignals
+
+SAMPLES = [Sample("a dog", "ein Hund", "ein Hut")]
+
+
+class Model:
+    stop_training = stop_evaluating = False
+
+    def __init__(self, during=lambda: None):
+        self.evaluated = 0
+        self.during = during
+
+    def evaluate(self, batches, verbose, return_dict, callbacks):
+        self.evaluated += 1
+        self.during()
+        for callback in callbacks:
+            callback.set_model(self)
+            callback.on_test_batch_end(0, {})
+        return {"loss": 2.5, "accuracy": 0.5, "tokens": 10.0, "target_tokens": 4.0}
+
+
+class Told(Report):
+    def __init__(self):
+        self.calls = []
+
+    def evaluated(self, evaluation, samples):
+        self.calls.append((evaluation, samples))
+
+
+class Best:
+    def __init__(self):
+        self.offers = []
+
+    def offer(self, model, step, bleu):
+        self.offers.append((step, bleu))
+
+
+class Run:
+    """Evaluations of a run that is at `step`."""
+
+    def __init__(self, directory, step=0, last=10, every=2, batches="dev set", during=lambda: None, **settings):
+        self.signals, self.report = StopSignals(), Told()
+        self.steps = Steps(step, last, self.signals)
+        self.evaluations = Evaluations(directory / "evaluations.json", step)
+        self.evaluate = EvaluateDev(
+            self.steps, every, batches, self.evaluations, Checkpoints(directory / "checkpoints"), self.report, **settings
+        )
+        self.model = Model(during)
+        self.evaluate.set_model(self.model)
+
+    def at(self, *steps):
+        for self.steps.step in steps:
+            self.evaluate.on_epoch_end(0, {})
+        return [entry.step for entry in self.evaluations.entries]
+
+
+def bleus(*values):
+    left = iter(values)
+    return lambda interrupted: None if interrupted() else DevBleu(next(left), SAMPLES)
+
+
+def test_at_multiples_and_after_the_last_step(tmp_path):
+    run = Run(tmp_path, last=7)
+    assert run.at(0, 2, 3, 4, 7) == [2, 4, 7]
+    assert run.report.calls == [(Evaluation(step, 2.5, 0.5), []) for step in (2, 4, 7)]
+
+
+def test_without_a_dev_set(tmp_path):
+    run = Run(tmp_path, batches=None)
+    assert run.at(2, 4) == [] and run.model.evaluated == 0
+
+
+def test_what_has_been_evaluated_is_not_again(tmp_path):
+    Run(tmp_path).at(2, 4)
+    again = Run(tmp_path, step=4)
+    again.evaluate.evaluate_if_due()
+    assert again.model.evaluated == 0
+    killed_before_4 = Run(tmp_path, step=2)
+    killed_before_4.steps.step = 4
+    killed_before_4.evaluate.evaluate_if_due()
+    assert killed_before_4.model.evaluated == 1
+
+
+def test_bleu_is_reported_and_the_best_are_offered(tmp_path):
+    best = Best()
+    run = Run(tmp_path, translate=bleus(10.0, 20.0), best=best)
+    run.at(2, 4)
+    assert run.report.calls == [(Evaluation(2, 2.5, 0.5, 10.0), SAMPLES), (Evaluation(4, 2.5, 0.5, 20.0), SAMPLES)]
+    assert best.offers == [(2, 10.0), (4, 20.0)]
+
+
+def test_no_better_bleu_ends_the_run(tmp_path):
+    run = Run(tmp_path, last=100, translate=bleus(10.0, 20.0, 20.0, 15.0), patience=2)
+    run.at(2, 4, 6)
+    assert not run.model.stop_training and not run.evaluate.has_converged
+    run.at(8)
+    assert run.model.stop_training and run.evaluate.has_converged
+
+
+def test_patience_outlives_a_kill(tmp_path):
+    Run(tmp_path, translate=bleus(20.0, 10.0), patience=2).at(2, 4)
+    again = Run(tmp_path, step=4, translate=bleus(15.0), patience=2)
+    again.at(6)
+    assert again.model.stop_training
+
+
+@pytest.mark.parametrize("when", ["before", "loss", "bleu"])
+def test_signal_breaks_it_off(tmp_path, when):
+    def interrupt(*arguments):
+        run.signals.received = 15
+
+    def translate(interrupted):
+        assert when == "bleu"
+        interrupt()
+        return None
+
+    run = Run(tmp_path, translate=translate, best=Best(), during=interrupt if when == "loss" else lambda: None)
+    if when == "before":
+        interrupt()
+    if when == "loss":
+        run.evaluate._translate = lambda interrupted: None
+    assert run.at(2) == [] and run.report.calls == []
+    assert run.model.evaluated == (when != "before")
+    assert run.model.stop_evaluating == (when == "loss")
+
+
+def test_full_disk(tmp_path, monkeypatch):
+    def full(evaluation):
+        raise OSError(28, "No space left on device")
+
+    run = Run(tmp_path)
+    monkeypatch.setattr(run.evaluations, "add", full)
+    with pytest.raises(CheckpointError, match="Expected to write .*evaluations.json. Received: No space left on device"):
+        run.at(2)

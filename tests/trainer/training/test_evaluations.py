@@ -1,0 +1,49 @@
+import json
+
+import pytest
+
+from trainer.training.evaluations import Evaluation, Evaluations
+
+
+def noted(file, bleus, until=0):
+    evaluations = Evaluations(file, until)
+    for step, bleu in bleus.items():
+        evaluations.add(Evaluation(step, 2.5, 0.5, bleu))
+    return evaluations
+
+
+def test_file_is_a_list_a_line_each(tmp_path):
+    file = tmp_path / "evaluations.json"
+    noted(file, {3: 12.5, 6: None})
+    assert json.loads(file.read_text()) == [
+        {"step": 3, "loss": 2.5, "accuracy": 0.5, "bleu": 12.5},
+        {"step": 6, "loss": 2.5, "accuracy": 0.5, "bleu": None},
+    ]
+    assert len(file.read_text().splitlines()) == 4
+
+
+def test_going_on_forgets_what_comes_again(tmp_path):
+    noted(tmp_path / "file", {3: 10.0, 6: 20.0, 9: 5.0})
+    again = Evaluations(tmp_path / "file", until=7)
+    assert 6 in again and 9 not in again
+    assert again.best() == Evaluation(6, 2.5, 0.5, 20.0) and again.without_improvement() == 0
+    again.add(Evaluation(9, 2.5, 0.5, 15.0))
+    assert again.without_improvement() == 1
+    assert [entry.step for entry in Evaluations(tmp_path / "file", until=100).entries] == [3, 6, 9]
+
+
+def test_equal_is_no_improvement(tmp_path):
+    evaluations = noted(tmp_path / "file", {3: 0.0, 6: 0.0, 9: None, 12: 0.0})
+    assert evaluations.best().step == 3 and evaluations.without_improvement() == 2
+
+
+def test_without_bleu_there_is_no_best(tmp_path):
+    evaluations = noted(tmp_path / "file", {3: None, 6: None})
+    assert evaluations.best() is None and evaluations.without_improvement() == 0
+
+
+@pytest.mark.parametrize("content", ["[", '[{"step": 3}]', "3"])
+def test_file_that_is_none(tmp_path, content):
+    (tmp_path / "file").write_text(content)
+    with pytest.raises(ValueError, match="Expected a list of evaluations. Received: .*Restore the file, or remove it"):
+        Evaluations(tmp_path / "file", until=3)

@@ -1,0 +1,107 @@
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from trainer.training.steps import Steps, StopSignals, epochs_between
+
+
+class Model:
+    stop_training = False
+
+
+def counter(first=0, last=100, signals=None):
+    steps = Steps(first, last, signals)
+    steps.set_model(Model())
+    steps.on_epoch_begin(0)
+    return steps
+
+
+def test_counts_over_executions_epochs_and_runs():
+    steps = counter(first=10)
+    steps.on_train_batch_end(3)
+    steps.on_train_batch_end(7)
+    assert (steps.before, steps.step) == (14, 18)
+    steps.on_epoch_begin(1)
+    steps.on_train_batch_end(0)
+    assert (steps.before, steps.step) == (18, 19)
+
+
+def test_ends_after_the_last_step():
+    steps = counter(last=3)
+    steps.on_train_batch_end(1)
+    assert not steps.model.stop_training
+    steps.on_train_batch_end(2)
+    assert steps.model.stop_training and not steps.interrupted
+
+
+def test_multiples_that_an_execution_passes():
+    steps = counter(first=4)
+    steps.on_train_batch_end(3)
+    assert (steps.before, steps.step) == (4, 8)
+    assert [every for every in range(1, 12) if steps.passed(every)] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_pauses_add_up(monkeypatch):
+    times = iter([10.0, 13.0, 20.0, 25.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
+    steps = counter()
+    with steps.paused():
+        pass
+    with pytest.raises(KeyError), steps.paused():
+        raise KeyError
+    assert steps.seconds_paused == 8.0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_the_run_after_its_step(number):
+    before = signal.getsignal(number)
+    with StopSignals() as signals:
+        steps = counter(signals=signals)
+        steps.on_train_batch_end(0)
+        assert not steps.interrupted and not steps.model.stop_training
+        os.kill(os.getpid(), number)
+        # The next one does what it always does.
+        assert signal.getsignal(number) == before
+        steps.on_train_batch_end(1)
+        assert steps.interrupted and steps.model.stop_training
+    assert signals.received is number
+
+
+def test_handlers_are_given_back():
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with StopSignals() as signals:
+        assert signal.getsignal(signal.SIGINT) != before[0]
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert signals.received is None
+
+
+def test_in_another_thread_signals_are_left_alone():
+    entered = []
+
+    def enter():
+        with StopSignals() as signals:
+            entered.append(signals.received)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert entered == [None]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "every", "expected"),
+    [
+        (0, 10, 5, [(5, 2)]),
+        (0, 11, 5, [(5, 3)]),
+        (0, 3, 5, [(3, 1)]),
+        (3, 11, 5, [(2, 1), (5, 2)]),
+        (3, 4, 5, [(1, 1)]),
+        (5, 7, 5, [(2, 1)]),
+        (7, 7, 5, []),
+    ],
+)
+def test_epochs_end_at_multiples(first, last, every, expected):
+    assert epochs_between(first, last, every) == expected

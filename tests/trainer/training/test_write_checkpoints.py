@@ -1,0 +1,118 @@
+import time
+
+import pytest
+
+from trainer.model_dir import ModelDirectory
+from trainer.training.checkpoints import CheckpointError, Checkpoints
+from trainer.training.reports import Report
+from trainer.training.steps import Steps, StopSignals
+from trainer.training.write_checkpoints import WriteCheckpoints
+
+
+class Transformer:
+    def save(self, path):
+        path.write_bytes(b"model")
+
+
+class Unwritable:
+    def save(self, path):
+        raise OSError(28, "No space left on device")
+
+
+class Model:
+    stop_training = False
+
+    def __init__(self, transformer):
+        self.transformer = transformer
+
+
+class RecordedCheckpoints(Checkpoints):
+    def __init__(self, directory):
+        super().__init__(directory)
+        self.saved = []
+
+    def save(self, model, step):
+        self.saved.append(step)
+        return self.path(step)
+
+
+class Notes(Report):
+    def __init__(self):
+        self.lines = []
+
+    def note(self, line):
+        self.lines.append(line)
+
+
+class Run:
+    """Steps and what writes checkpoints of them."""
+
+    def __init__(self, directory, first=0, last=100, transformer=None, **settings):
+        self.signals = StopSignals()
+        self.steps = Steps(first, last, self.signals)
+        self.checkpoints, self.notes = RecordedCheckpoints(directory / "checkpoints"), Notes()
+        self.write = WriteCheckpoints(self.steps, ModelDirectory(directory), self.checkpoints, self.notes, **settings)
+        for callback in (self.steps, self.write):
+            callback.set_model(Model(transformer or Transformer()))
+        self.steps.on_epoch_begin(0)
+
+    def __call__(self, batches, per_execution=1, after=lambda batch: None):
+        for batch in range(per_execution - 1, batches, per_execution):
+            after(batch)
+            for callback in (self.steps, self.write):
+                callback.on_train_batch_end(batch, {})
+        return self.checkpoints.saved
+
+
+@pytest.mark.parametrize(
+    ("first", "batches", "per_execution", "every", "expected"),
+    [(0, 7, 1, 3, [3, 6]), (2, 7, 1, 3, [3, 6, 9]), (0, 12, 4, 6, [8, 12]), (0, 7, 1, None, []), (96, 4, 1, 50, [100])],
+)
+def test_every_so_many_steps_and_after_the_last(tmp_path, first, batches, per_execution, every, expected):
+    assert Run(tmp_path, first, every=every)(batches, per_execution) == expected
+
+
+def test_every_so_many_minutes(tmp_path, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    run = Run(tmp_path, minutes=2.0, every=7)
+
+    def half_a_minute(batch):
+        now[0] += 30
+
+    # The one after 7 steps begins the minutes anew.
+    assert run(12, after=half_a_minute) == [4, 7, 11]
+
+
+def test_signal(tmp_path):
+    run = Run(tmp_path)
+
+    def signal_in_the_second_step(batch):
+        if batch == 1:
+            run.signals.received = 15
+
+    assert run(2, after=signal_in_the_second_step) == [2]
+
+
+def test_model_is_written_and_the_report_told(tmp_path):
+    run = Run(tmp_path, every=2)
+    run(2)
+    assert (tmp_path / "model.keras").read_bytes() == b"model"
+    assert run.notes.lines == [f"checkpoint {tmp_path / 'checkpoints' / 'step-000002'}"]
+    assert run.steps.seconds_paused > 0
+
+
+def test_same_step_is_written_once(tmp_path):
+    run = Run(tmp_path, first=5)
+    run.write.write()
+    assert run.checkpoints.saved == []
+    run(2)
+    run.write.write()
+    run.write.write()
+    assert run.checkpoints.saved == [7]
+
+
+def test_full_disk(tmp_path):
+    run = Run(tmp_path, every=1, transformer=Unwritable())
+    with pytest.raises(CheckpointError, match="Expected to write .*model.keras. Received: No space left on device. Make room"):
+        run(1)

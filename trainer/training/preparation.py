@@ -1,0 +1,124 @@
+"""What a run needs before it makes a model: vocabulary, architecture, and the corpora as ids."""
+
+import dataclasses
+
+from absl import logging
+
+from t2t_relpos.models import TransformerConfig
+from trainer.config import RunConfig
+from trainer.data.corpora import open_corpus
+from trainer.data.encoding import encode_pairs
+from trainer.data.tokenizers import SentencePieceTokenizer
+from trainer.model_dir import ModelDirectory
+
+
+class Preparation:
+    """Finds what a run needs in its model directory, or puts it there.
+
+    Args:
+        config: the settings; what they leave open is resolved here.
+        directory: the model directory, which can be written.
+
+    Attributes:
+        config: the resolved settings, with the size that the vocabulary has.
+        parent: the model directory whose weights the run starts from, or None.
+        directory: the model directory.
+        tokenizer: the vocabulary's.
+        architecture: a `TransformerConfig`.
+        train_pairs: the training corpus as `EncodedPairs`.
+        dev_corpus: the dev set, or None.
+        dev_pairs: the same as `EncodedPairs`.
+
+    Raises:
+        ValueError: for everything that is wrong with the settings, the data or the model directory.
+    """
+
+    def __init__(self, config: RunConfig, directory: ModelDirectory):
+        self.config = config.resolve()
+        self.parent = ModelDirectory.open(config.init_from) if config.init_from else None
+        self.directory = directory
+        if self.parent is None and directory.vocabulary_file().is_file():
+            self._take_vocabulary(config.vocab_size)
+        if directory.is_configured:
+            self._check_recorded()
+        train = self._corpus("train")
+        self.dev_corpus = self._corpus("dev")
+        if self.config.translates_dev and self.dev_corpus is None:
+            raise ValueError(
+                "Expected a dev set with dev_bleu, keep_best or early_stopping. Received: none. Give --dev_source and --dev_target."
+            )
+        self.tokenizer = self._load_tokenizer() or self._train_tokenizer(train)
+        self.architecture = self._configure()
+        self.train_pairs = self._encode("train", train)
+        self.dev_pairs = self._encode("dev", self.dev_corpus)
+
+    def _take_vocabulary(self, asked):
+        """Checks that the vocabulary in the directory has the size asked for, and makes its size the setting."""
+        file = self.directory.vocabulary_file()
+        size = SentencePieceTokenizer.from_file(file).vocab_size
+        if asked not in (None, size):
+            raise ValueError(
+                f"Expected a model directory made with a vocabulary of {asked} pieces. Received: {file}, which has {size}. "
+                f"Leave --vocab_size out to use it, or give another --model_dir."
+            )
+        self.config = dataclasses.replace(self.config, vocab_size=size)
+
+    def _check_recorded(self):
+        recorded, asked = self.directory.read_run(), self.config.to_dict()
+        names = [name for name in self.config.fixed() if name in recorded]
+        self.directory.check_same(*({name: settings[name] for name in names} for settings in (recorded, asked)), "settings")
+        for name in ("train_source", "train_target"):
+            if recorded.get(name, asked[name]) != asked[name]:
+                logging.warning("Going on with other data than before: %s was %s, is %s", name, recorded[name], asked[name])
+
+    def _corpus(self, split):
+        config = self.config
+        if config.data != "files":
+            return open_corpus(config.data, split, direction=config.direction, data_dir=config.data_dir)
+        source, target = (getattr(config, f"{split}_{side}") for side in ("source", "target"))
+        return open_corpus("files", split, source=source, target=target) if source else None
+
+    def _load_tokenizer(self):
+        if self.directory.is_configured:
+            return self.directory.load_tokenizer()
+        if self.parent is not None:
+            return self._inherit_tokenizer()
+        file = self.directory.vocabulary_file()
+        return SentencePieceTokenizer.from_file(file) if file.is_file() else None
+
+    def _inherit_tokenizer(self):
+        tokenizer = self.parent.load_tokenizer()
+        if self.config.vocab_size not in (None, tokenizer.vocab_size):
+            raise ValueError(
+                f"Expected no other vocab_size than that of {self.parent.path}, {tokenizer.vocab_size}. "
+                f"Received: {self.config.vocab_size}. Leave --vocab_size out."
+            )
+        tokenizer.save(self.directory.vocabulary_file(self.parent.tokenizer_kind))
+        return tokenizer
+
+    def _train_tokenizer(self, corpus):
+        print(f"Learning a vocabulary of {self.config.vocab_size} pieces.", flush=True)
+        tokenizer = SentencePieceTokenizer.train(corpus.sentences(), self.config.vocab_size)
+        tokenizer.save(self.directory.vocabulary_file())
+        return tokenizer
+
+    def _configure(self):
+        settings = self.config.architecture()
+        if self.parent is None:
+            architecture = TransformerConfig.from_preset(self.config.preset, vocab_size=self.tokenizer.vocab_size, **settings)
+        else:
+            architecture = TransformerConfig.from_dict(self.parent.read_config()["architecture"] | settings)
+        if "max_relative_position" in settings and not architecture.relative:
+            raise ValueError(
+                f"Expected max_relative_position only with a preset that has relative positions. "
+                f"Received: {settings['max_relative_position']} with {self.config.preset or self.parent.path}. Leave it out."
+            )
+        if self.directory.is_configured:
+            self.directory.check_architecture(architecture.to_dict())
+        else:
+            kind = "sentencepiece" if self.parent is None else self.parent.tokenizer_kind
+            self.directory.write_config(architecture.to_dict(), kind)
+        return architecture
+
+    def _encode(self, split, corpus):
+        return corpus and encode_pairs(corpus, self.tokenizer, cache_dir=self.directory.path / "ids" / split)

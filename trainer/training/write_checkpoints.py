@@ -1,0 +1,68 @@
+"""When a run writes checkpoints."""
+
+import time
+
+import keras
+
+from trainer.model_dir import ModelDirectory
+from trainer.training.checkpoints import Checkpoints
+from trainer.training.reports import Report
+from trainer.training.steps import Steps
+
+
+class WriteCheckpoints(keras.callbacks.Callback):
+    """Writes model.keras and a checkpoint when it is time, after the last step, and where a signal ends the run.
+
+    Args:
+        steps: where the run is.
+        directory: the model directory.
+        checkpoints: its checkpoints.
+        report: is told of every checkpoint.
+        every: steps between checkpoints; None for no such interval.
+        minutes: also a checkpoint when so many minutes have passed since the last one; None: whenever that was.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        directory: ModelDirectory,
+        checkpoints: Checkpoints,
+        report: Report,
+        every: int | None = None,
+        minutes: float | None = None,
+    ):
+        super().__init__()
+        self._steps = steps
+        self._directory = directory
+        self._checkpoints = checkpoints
+        self._report = report
+        self._every = every
+        self._minutes = minutes
+        self._written, self._time = steps.step, time.monotonic()
+
+    def on_train_batch_end(self, batch, logs=None):
+        steps = self._steps
+        if steps.step >= steps.last or steps.interrupted or self._is_time():
+            self.write()
+
+    def _is_time(self):
+        if self._every is not None and self._steps.passed(self._every):
+            return True
+        return self._minutes is not None and time.monotonic() - self._time >= 60 * self._minutes
+
+    def write(self):
+        """Writes a checkpoint, unless the last one is of this very step.
+
+        Raises:
+            CheckpointError: where it can't.
+        """
+        if self._steps.step == self._written:
+            return
+        with self._steps.paused():
+            try:
+                self._directory.save_model(self.model.transformer)
+            except OSError as error:
+                raise self._checkpoints.unwritable(self._directory.model_file, error) from error
+            path = self._checkpoints.save(self.model, self._steps.step)
+        self._written, self._time = self._steps.step, time.monotonic()
+        self._report.note(f"checkpoint {path}")
