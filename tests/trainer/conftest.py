@@ -1,6 +1,7 @@
 """One tiny model, trained for a moment, which the tests of serving share, and data of WMT's form."""
 
 import importlib.util
+import itertools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 import tensorflow as tf
 
 from t2t_relpos.models import Transformer, TransformerConfig
+from trainer import train
+from trainer.config import RunConfig
 from trainer.data.synthetic import generate
 from trainer.data.tokenizers import SentencePieceTokenizer
 from trainer.export import export
@@ -124,6 +127,49 @@ def wmt14(tmp_path_factory):
     for languages in ("de-en", "fr-en"):
         module.prepare(folder / "prepared", folder / languages, languages)
     return FakeWmt(str(folder / "prepared"), module.sentence_pairs)
+
+
+class SmallRun:
+    """`small_run(directory, **settings)` trains a small model on twelve sentences in this process, with the preset "small".
+
+    Attributes:
+        text: the settings with which it finds the sentences.
+    """
+
+    source = [f"the {pair[0]} sees a {pair[1]}" for pair in itertools.product(("dog", "cat", "bird"), ("man", "woman", "child", "tree"))]
+    target = [line.replace("the", "der").replace("sees a", "sieht einen") for line in source]
+
+    def __init__(self, directory):
+        for name, lines in (("source", self.source), ("target", self.target)):
+            (directory / name).write_text("\n".join(lines) + "\n")
+        self.text = {f"train_{name}": str(directory / name) for name in ("source", "target")}
+        self.dev = {f"dev_{name}": str(directory / name) for name in ("source", "target")}
+
+    def config(self, directory, **settings):
+        """The `RunConfig`."""
+        sizes = {"vocab_size": 40, "batch_tokens": 30, "checkpoint_every": 2, "log_every": 2, "train_steps": 5}
+        return RunConfig(**{"preset": "small", "model_dir": str(directory)} | sizes | self.text | settings)
+
+    def __call__(self, directory, **settings):
+        train.train(self.config(directory, **settings))
+
+    def fails(self, directory, **settings):
+        """The message with which the run ends."""
+        with pytest.raises(SystemExit) as stopped:
+            self(directory, **settings)
+        assert isinstance(stopped.value.code, str), "a message makes the exit code 1"
+        assert stopped.value.code.lstrip().startswith("trainer.train: ")
+        return stopped.value.code
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory):
+    """A `SmallRun`."""
+    specification = importlib.util.spec_from_file_location("train_small", Path(__file__).parent / "train_small.py")
+    program = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(program)
+    yield SmallRun(tmp_path_factory.mktemp("text"))
+    del program.PRESETS["small"], program.recipes.RECIPES["small"]
 
 
 # Programs for processes of their own; importing them adds presets.

@@ -1,8 +1,6 @@
-import importlib.util
 import json
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 
@@ -12,56 +10,18 @@ import pytest
 from absl import flags
 
 from trainer import train
-from trainer.config import RunConfig, define_flags
+from trainer.config import define_flags
 from trainer.model_dir import ModelDirectory
 
 PROGRAM = pathlib.Path(__file__).parent / "train_small.py"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROGRAM.parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
-SOURCE = [f"the {noun} sees a {other}" for noun in ("dog", "cat", "bird") for other in ("man", "woman", "child", "tree")]
-TARGET = [line.replace("the", "der").replace("sees a", "sieht einen") for line in SOURCE]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_preset():
-    specification = importlib.util.spec_from_file_location("train_small", PROGRAM)
-    program = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(program)
-    yield
-    del program.PRESETS["small"], program.recipes.RECIPES["small"]
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("text")
-    (directory / "source").write_text("\n".join(SOURCE) + "\n")
-    (directory / "target").write_text("\n".join(TARGET) + "\n")
-    return {"train_source": str(directory / "source"), "train_target": str(directory / "target")}
-
-
-def settings(directory, text, **others):
-    return {
-        "preset": "small", "model_dir": str(directory), "vocab_size": 40, "batch_tokens": 30, "checkpoint_every": 2, "log_every": 2,
-        "train_steps": 5,
-    } | text | others  # fmt: skip
-
-
-def run(directory, text, **others):
-    train.train(RunConfig(**settings(directory, text, **others)))
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, text):
+def trained(tmp_path_factory, small_run):
     directory = tmp_path_factory.mktemp("trained") / "model"
-    run(directory, text, dev_source=text["train_source"], dev_target=text["train_target"])
+    small_run(directory, **small_run.dev)
     return directory
-
-
-def error(directory, text, **others):
-    with pytest.raises(SystemExit) as stopped:
-        run(directory, text, **others)
-    assert isinstance(stopped.value.code, str), "a message makes the exit code 1"
-    assert stopped.value.code.lstrip().startswith("trainer.train: ")
-    return stopped.value.code
 
 
 def test_model_directory_is_complete(trained):
@@ -85,15 +45,15 @@ def test_model_and_tokenizer_come_back(trained):
             np.testing.assert_array_equal(variable.value.numpy(), saved[f"variable_{i:05d}"])
 
 
-def test_finished_run_changes_nothing(trained, text, capfd):
+def test_finished_run_changes_nothing(trained, small_run, capfd):
     before = (trained / "model.keras").read_bytes()
-    run(trained, text)
+    small_run(trained)
     assert "Training from step 5 to 5." in capfd.readouterr().out
     assert (trained / "model.keras").read_bytes() == before
 
 
-def test_it_says_what_it_does(tmp_path, text, capfd):
-    run(tmp_path / "model", text, train_steps=2)
+def test_it_says_what_it_does(tmp_path, small_run, capfd):
+    small_run(tmp_path / "model", train_steps=2)
     out = capfd.readouterr().out
     for line in (
         "Learning a vocabulary of 40 pieces.",
@@ -112,86 +72,86 @@ def test_it_says_what_it_does(tmp_path, text, capfd):
     assert "dev loss" not in out
 
 
-def test_vocabulary_that_is_there_already_is_used(tmp_path, trained, text):
+def test_vocabulary_that_is_there_already_is_used(tmp_path, trained, small_run):
     (tmp_path / "vocab.model").write_bytes((trained / "vocab.model").read_bytes())
-    run(tmp_path, text, vocab_size=None, train_steps=1)
+    small_run(tmp_path, vocab_size=None, train_steps=1)
     assert json.loads((tmp_path / "run.json").read_text())["vocab_size"] == 40
 
 
-def test_preset_that_does_not_exist(tmp_path, text):
-    message = error(tmp_path, text, preset="smal")
+def test_preset_that_does_not_exist(tmp_path, small_run):
+    message = small_run.fails(tmp_path, preset="smal")
     assert "Expected preset to be one of shaw_base, shaw_big, transformer_base" in message
     assert "Received: smal. Did you mean small?" in message
 
 
-def test_model_directory_with_other_settings(trained, text):
-    message = error(trained, text, batch_tokens=31, dropout=0.25)
+def test_model_directory_with_other_settings(trained, small_run):
+    message = small_run.fails(trained, batch_tokens=31, dropout=0.25)
     assert "Expected a model directory made with the settings of this run." in message
     assert "batch_tokens is 30 there and 31 in this run; dropout is not set there and 0.25 in this run" in message
 
 
-def test_model_directory_of_another_architecture(trained, text, tmp_path):
+def test_model_directory_of_another_architecture(trained, small_run, tmp_path):
     for name in ("config.json", "vocab.model"):
         (tmp_path / name).write_bytes((trained / name).read_bytes())
-    message = error(tmp_path, text, preset="transformer_tiny")
+    message = small_run.fails(tmp_path, preset="transformer_tiny")
     assert "Expected a model directory made with the configuration of this run." in message
     assert "hidden_dim is 12 there and 128 in this run" in message
     assert 'position is "relative" there and "sinusoidal" in this run' in message
 
 
-def test_model_directory_with_another_vocabulary(trained, text):
-    message = error(trained, text, vocab_size=37)
+def test_model_directory_with_another_vocabulary(trained, small_run):
+    message = small_run.fails(trained, vocab_size=37)
     assert "Expected a model directory made with a vocabulary of 37 pieces." in message
     assert "vocab.model, which has 40. Leave --vocab_size out to use it" in message
 
 
-def test_model_directory_whose_vocabulary_was_exchanged(trained, text, tmp_path):
+def test_model_directory_whose_vocabulary_was_exchanged(trained, small_run, tmp_path):
     from trainer.data.tokenizers import SentencePieceTokenizer
 
     (tmp_path / "config.json").write_bytes((trained / "config.json").read_bytes())
-    SentencePieceTokenizer.train(reversed(TARGET), 40).save(tmp_path / "vocab.model")
-    assert "Expected the vocabulary that the model was made with." in error(tmp_path, text)
+    SentencePieceTokenizer.train(reversed(small_run.target), 40).save(tmp_path / "vocab.model")
+    assert "Expected the vocabulary that the model was made with." in small_run.fails(tmp_path)
 
 
-def test_model_directory_that_can_not_be_written(tmp_path, text):
+def test_model_directory_that_can_not_be_written(tmp_path, small_run):
     (tmp_path / "file").write_text("")
-    message = error(tmp_path / "file" / "model", text)
+    message = small_run.fails(tmp_path / "file" / "model")
     assert "Expected a model directory that can be written. Received: " in message
 
 
-def test_files_of_unlike_lengths(tmp_path, text):
+def test_files_of_unlike_lengths(tmp_path, small_run):
     (tmp_path / "short").write_text("eine Zeile\n")
-    message = error(tmp_path / "model", text, train_target=str(tmp_path / "short"))
+    message = small_run.fails(tmp_path / "model", train_target=str(tmp_path / "short"))
     assert "Received: 12 and 1 lines" in message
 
 
-def test_max_relative_position_of_a_model_without(tmp_path, text):
-    message = error(tmp_path, text, preset="transformer_tiny", max_relative_position=5)
+def test_max_relative_position_of_a_model_without(tmp_path, small_run):
+    message = small_run.fails(tmp_path, preset="transformer_tiny", max_relative_position=5)
     assert "Expected max_relative_position only with a preset that has relative positions. Received: 5" in message
 
 
-def test_full_disk(tmp_path, text, monkeypatch):
+def test_full_disk(tmp_path, small_run, monkeypatch):
     def full(self, model):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(ModelDirectory, "save_model", full)
-    message = error(tmp_path, text)
+    message = small_run.fails(tmp_path)
     assert "model.keras. Received: No space left on device. Make room" in message and "from the beginning" in message
 
 
-def test_other_text_on_going_on_is_warned_of(trained, text, tmp_path, caplog):
-    (tmp_path / "source").write_text("\n".join(SOURCE) + "\n")
-    run(trained, text, train_source=str(tmp_path / "source"))
+def test_other_text_on_going_on_is_warned_of(trained, small_run, tmp_path, caplog):
+    (tmp_path / "source").write_text("\n".join(small_run.source) + "\n")
+    small_run(trained, train_source=str(tmp_path / "source"))
     assert "Going on with other data than before: train_source was" in caplog.text
 
 
-def test_impatient_interrupt(tmp_path, text, monkeypatch, capsys):
+def test_impatient_interrupt(tmp_path, small_run, monkeypatch, capsys):
     def interrupted(*arguments, **named):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(keras.Model, "fit", interrupted)
     with pytest.raises(SystemExit) as stopped:
-        run(tmp_path, text)
+        small_run(tmp_path)
     assert stopped.value.code == 130
     assert "stopped. The same command goes on from step 0." in capsys.readouterr().err
 
@@ -249,21 +209,3 @@ def test_two_devices_go_on_from_their_checkpoint(tmp_path):
     assert (recorded["strategy"], recorded["train_steps"]) == ("mirrored", 5)
     assert np.load(tmp_path / "two" / "checkpoints" / "step-000005" / "optimizer.npz")["variable_00000"] == 5
     assert ModelDirectory.open(tmp_path / "two").load_model().count_params() > 0
-
-
-@pytest.mark.slow
-def test_killed_run_ends_with_the_same_weights(tmp_path):
-    """Weights, optimizer and random generators, bit for bit, with dropout on."""
-    subprocess.run(command(tmp_path / "straight"), env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL)
-    with subprocess.Popen(command(tmp_path / "killed"), env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as killed:
-        for line in killed.stdout:
-            if "step-000003" in line:
-                killed.send_signal(signal.SIGKILL)
-    assert killed.returncode == -signal.SIGKILL
-    again = subprocess.run(command(tmp_path / "killed"), env=ENVIRONMENT, check=True, capture_output=True, text=True)
-    assert "Training from step 3 to 8." in again.stdout or "Training from step 6 to 8." in again.stdout
-    for name in ("model", "optimizer"):
-        one, other = (np.load(tmp_path / run / "checkpoints" / "step-000008" / f"{name}.npz") for run in ("straight", "killed"))
-        assert one.files == other.files
-        for variable in one.files:
-            np.testing.assert_array_equal(one[variable], other[variable])

@@ -1,0 +1,147 @@
+"""Runs that end otherwise than at the last step, and go on."""
+
+import json
+import os
+import signal
+
+import keras
+import numpy as np
+import pytest
+
+from trainer.data.batching import training_batches
+from trainer.model_dir import ModelDirectory
+from trainer.training.best_checkpoints import BestCheckpoints
+from trainer.training.checkpoints import Checkpoints, read_weights
+from trainer.training.dev_bleu import DevTranslator
+from trainer.training.run import TrainingRun
+from trainer.training.steps import Steps
+
+
+def steps(directory):
+    return Checkpoints(directory / "checkpoints").steps()
+
+
+def evaluations(directory):
+    return json.loads((directory / "evaluations.json").read_text())
+
+
+def signal_at(monkeypatch, step, number):
+    """Sends this process a signal in a step."""
+    count = Steps.on_train_batch_end
+
+    def count_and_send(self, batch, logs=None):
+        if self.step == step - 1:
+            os.kill(os.getpid(), number)
+        count(self, batch, logs)
+
+    monkeypatch.setattr(Steps, "on_train_batch_end", count_and_send)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory, small_run):
+    directory = tmp_path_factory.mktemp("straight") / "model"
+    small_run(directory, checkpoint_every=3, evaluate_every=4, train_steps=9, **small_run.dev)
+    return directory
+
+
+def test_checkpoints_and_evaluations_have_their_own_steps(straight):
+    assert steps(straight) == [3, 6, 9]
+    assert [entry["step"] for entry in evaluations(straight)] == [4, 8, 9]
+
+
+@pytest.mark.parametrize(("number", "at"), [(signal.SIGTERM, 5), (signal.SIGINT, 8)])
+def test_signal_writes_a_checkpoint_and_the_run_goes_on(straight, tmp_path, small_run, monkeypatch, capfd, number, at):
+    settings = dict(checkpoint_every=3, evaluate_every=4, train_steps=9, **small_run.dev)
+    with monkeypatch.context() as patched, pytest.raises(SystemExit) as stopped:
+        signal_at(patched, at, number)
+        small_run(tmp_path, **settings)
+    assert stopped.value.code == 128 + number
+    assert f"trainer.train: stopped. The same command goes on from step {at}." in capfd.readouterr().err
+    assert steps(tmp_path)[-1] == at
+    assert [entry["step"] for entry in evaluations(tmp_path)] == [4]
+    small_run(tmp_path, **settings)
+    assert f"Training from step {at} to 9." in capfd.readouterr().out
+    assert [entry["step"] for entry in evaluations(tmp_path)] == [4, 8, 9]
+    for ours, theirs in zip(evaluations(tmp_path), evaluations(straight)):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+    for ours, theirs in zip(*(read_weights(Checkpoints(run / "checkpoints").path(9)) for run in (tmp_path, straight)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+def test_signal_in_the_last_evaluation(tmp_path, small_run, monkeypatch):
+    def interrupted(self, *arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    settings = dict(train_steps=2, dev_bleu=True, **small_run.dev)
+    with monkeypatch.context() as patched, pytest.raises(SystemExit) as stopped:
+        patched.setattr(DevTranslator, "__call__", interrupted)
+        small_run(tmp_path, **settings)
+    assert stopped.value.code == 143
+    assert steps(tmp_path) == [2] and not (tmp_path / "evaluations.json").exists()
+    small_run(tmp_path, **settings)
+    assert [entry["step"] for entry in evaluations(tmp_path)] == [2]
+
+
+def test_no_better_bleu_ends_the_run(tmp_path, small_run, capfd):
+    settings = dict(
+        train_steps=100, checkpoint_every=3, evaluate_every=2, learning_rate=1e-9, early_stopping=2, keep_best=2, **small_run.dev
+    )
+    small_run(tmp_path, **settings)
+    out = capfd.readouterr().out
+    assert "step 2/100: dev loss" in out and ", dev BLEU = 0.00\n" in out and "  translation: " in out
+    assert "Training ends early: the last 2 evaluations gave no better dev BLEU.\nBest on dev: step 2, dev BLEU = 0.00.\n" in out
+    assert f"  {tmp_path}/best/step-000002: dev BLEU = 0.00\n" in out
+    assert f"The model is in {tmp_path}: model.keras is that of step 6, the last." in out
+    assert steps(tmp_path) == [3, 6] and BestCheckpoints(tmp_path / "best").steps() == [2, 4]
+    small_run(tmp_path, **settings)
+    out = capfd.readouterr().out
+    assert "Training from step 6 to 100.\nTraining ends early" in out and "dev loss" not in out
+    small_run(tmp_path, **settings | {"early_stopping": 3})
+    assert steps(tmp_path)[-1] == 8
+
+
+def test_bleu_needs_a_dev_set(tmp_path, small_run):
+    message = small_run.fails(tmp_path, early_stopping=2)
+    assert "Expected a dev set with dev_bleu, keep_best or early_stopping. Received: none. Give --dev_source" in message
+
+
+@pytest.mark.parametrize("per_execution", [1, 2])
+def test_loss_that_is_not_a_number(tmp_path, small_run, per_execution):
+    settings = dict(train_steps=20, learning_rate=1e38, steps_per_execution=per_execution)
+    message = small_run.fails(tmp_path, **settings)
+    assert "Expected a finite " in message and "the learning rate" in message
+    files = sorted((tmp_path / "nan").iterdir())
+    assert len(files) == per_execution and str(files[0]) in message
+    failed = int(files[0].stem.removeprefix("step-"))
+    # The last step that was good is the last checkpoint.
+    good = (failed - 1) // 2 * 2
+    assert good > 0 and steps(tmp_path)[-1] == good
+    assert all(np.isfinite(array).all() for array in read_weights(Checkpoints(tmp_path / "checkpoints").path(good)))
+    run = TrainingRun(small_run.config(tmp_path, **settings))
+    pairs = run._prepared.train_pairs
+    expected, _, _ = next(iter(training_batches(pairs, 30, 256, 1, start_step=failed - 1)))
+    with np.load(files[0]) as saved:
+        for side in ("inputs", "targets"):
+            np.testing.assert_array_equal(saved[side], expected[side])
+        assert set(saved["source_text"].tolist()) <= set(small_run.source)
+
+
+def test_going_on_within_an_execution(tmp_path, small_run):
+    small_run(tmp_path, train_steps=3)
+    message = small_run.fails(tmp_path, train_steps=6, steps_per_execution=2)
+    assert "Received: the checkpoint of step 3 and steps_per_execution=2. Go on with the one that the run had before" in message
+    assert ModelDirectory.open(tmp_path).load_model().count_params() > 0
+
+
+def test_fit_of_keras_is_what_trains(tmp_path, small_run, monkeypatch):
+    fitted = []
+    fit = keras.Model.fit
+
+    def recorded(self, *arguments, **named):
+        fitted.append((named["steps_per_epoch"], named["epochs"]))
+        return fit(self, *arguments, **named)
+
+    monkeypatch.setattr(keras.Model, "fit", recorded)
+    small_run(tmp_path, train_steps=3, evaluate_every=2)
+    small_run(tmp_path, train_steps=7, evaluate_every=2)
+    assert fitted == [(2, 2), (1, 1), (2, 2)]
