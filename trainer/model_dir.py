@@ -203,9 +203,9 @@ class ModelDirectory:
         )
 
     def save_model(self, model):
-        """Writes the Transformer to model.keras, whole or not at all."""
+        """Writes the Transformer to model.keras, whole or not at all; to compute in float32, whatever it was trained in."""
         with atomic_files.whole_file(self.model_file) as aside:
-            model.save(aside)
+            _in_float32(model).save(aside)
 
     def load_model(self):
         """The Transformer of model.keras.
@@ -238,6 +238,14 @@ class ModelDirectory:
     def read_run(self) -> dict:
         """The settings in run.json; empty where there is none."""
         return _read_json(self.run_file) if self.run_file.is_file() else {}
+
+
+def _in_float32(model):
+    if model.compute_dtype == "float32":
+        return model
+    copy = type(model).from_config(model.get_config() | {"dtype": "float32"})
+    copy.set_weights(model.get_weights())
+    return copy
 
 
 def _shown(settings, name):

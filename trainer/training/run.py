@@ -17,8 +17,10 @@ from trainer.training.dev_evaluation import EvaluateDev
 from trainer.training.evaluations import Evaluations
 from trainer.training.nan_stop import StopAtNan
 from trainer.training.preparation import Preparation
+from trainer.training.precision import dtype_policy
 from trainer.training.reports import Reports, TensorBoard, Terminal
 from trainer.training.schedules import NoamSchedule
+from trainer.training.shares import share_out
 from trainer.training.step_log import StepLog
 from trainer.training.steps import Steps, StopSignals, epochs_between
 from trainer.training.strategy import make_strategy
@@ -45,7 +47,7 @@ class TrainingRun:
 
     def __init__(self, config: RunConfig):
         self.directory = ModelDirectory.create(config.model_dir)
-        strategy = make_strategy(config.strategy, config.logical_devices)
+        self._strategy = strategy = make_strategy(config.strategy, config.logical_devices)
         keras.utils.set_random_seed(config.seed)
         if config.deterministic:
             tf.config.experimental.enable_op_determinism()
@@ -64,10 +66,11 @@ class TrainingRun:
 
     def _make_model(self):
         config, architecture = self.config, self._prepared.architecture
-        model = TrainingModel(Transformer(architecture), config.label_smoothing)
+        transformer = Transformer(architecture, dtype=dtype_policy(config.precision))
+        model = TrainingModel(transformer, config.label_smoothing, config.device_tokens, config.clip_norm)
         self._schedule = NoamSchedule(architecture.hidden_dim, config.warmup_steps, config.learning_rate)
         adam = keras.optimizers.Adam(self._schedule, config.adam_beta1, config.adam_beta2, config.adam_epsilon)
-        model.compile(adam, steps_per_execution=config.steps_per_execution)
+        model.compile(adam, steps_per_execution=config.steps_per_execution, jit_compile=config.jit_compile)
         return model
 
     def _check_step(self):
@@ -120,14 +123,21 @@ class TrainingRun:
             return
         for epoch_steps, epochs in epochs_between(steps.step, steps.last, self.config.evaluate_every):
             self.model.fit(
-                self._batches(steps.step), epochs=epochs, steps_per_epoch=epoch_steps, callbacks=callbacks, verbose=0, shuffle=False
+                share_out(self._batches(steps.step), self._strategy),
+                epochs=epochs,
+                steps_per_epoch=epoch_steps,
+                callbacks=callbacks,
+                verbose=0,
+                shuffle=False,
             )
             if self.model.stop_training:
                 return
 
     def _batches(self, start):
         config = self.config
-        return training_batches(self._prepared.train_pairs, config.batch_tokens, config.max_length, config.seed, start)
+        return training_batches(
+            self._prepared.train_pairs, config.batch_tokens, config.max_length, config.seed, start, pad_to_boundary=config.jit_compile
+        )
 
     def _batch(self, number):
         return next(iter(self._batches(number).take(1)))[0]
@@ -144,7 +154,7 @@ class TrainingRun:
         return EvaluateDev(
             steps,
             config.evaluate_every,
-            evaluation_batches(prepared.dev_pairs, tokens),
+            share_out(evaluation_batches(prepared.dev_pairs, tokens), self._strategy),
             self.evaluations,
             self.checkpoints,
             report,

@@ -1,0 +1,102 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2t_relpos.models import Transformer, TransformerConfig
+from trainer.model_dir import ModelDirectory
+from trainer.training.checkpoints import Checkpoints
+from trainer.training.precision import dtype_policy
+from trainer.training.training_model import TrainingModel
+
+CONFIG = TransformerConfig(
+    vocab_size=13, num_encoder_layers=1, num_decoder_layers=1, hidden_dim=6, intermediate_dim=7, num_heads=3, dropout=0.0
+)
+BATCH = {
+    "inputs": np.array([[5, 7, 3, 1, 0], [8, 1, 0, 0, 0], [4, 4, 6, 2, 1]], "int32"),
+    "targets": np.array([[9, 3, 1], [2, 1, 0], [1, 0, 0]], "int32"),
+}
+
+
+def make_model(precision, **settings):
+    keras.utils.set_random_seed(7)
+    model = TrainingModel(Transformer(CONFIG, dtype=dtype_policy(precision)), 0.1, device_tokens=10, clip_norm=5.0)
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), **settings)
+    return model
+
+
+def train(model, steps):
+    data = tf.data.Dataset.from_tensors(BATCH).repeat()
+    return model.fit(data, steps_per_epoch=1, epochs=steps, verbose=0, shuffle=False).history
+
+
+def test_unknown_precision():
+    with pytest.raises(ValueError, match="Expected precision to be one of float32, bfloat16, float16. Received: 'half'"):
+        dtype_policy("half")
+
+
+@pytest.fixture(scope="module")
+def float32_losses():
+    return train(make_model("float32"), 6)["loss"]
+
+
+@pytest.mark.parametrize("precision, rtol", [("bfloat16", 0.03), ("float16", 0.005)])
+def test_mixed_precision_learns_as_float32_and_goes_on(float32_losses, precision, rtol, tmp_path):
+    model = make_model(precision)
+    assert model.transformer.compute_dtype == precision
+    assert {variable.dtype for variable in model.transformer.trainable_variables} == {"float32"}
+    losses = train(model, 6)["loss"]
+    Checkpoints(tmp_path).save(model, 6)
+    resumed = make_model(precision)
+    assert Checkpoints(tmp_path).restore_latest(resumed) == 6
+    rest = [train(one, 4)["loss"] for one in (model, resumed)]
+    assert rest[0] == rest[1]
+    np.testing.assert_allclose(losses, float32_losses, rtol=rtol)
+    assert rest[0][-1] < 0.7 * losses[0]
+
+
+def test_mixed_model_is_saved_as_one_of_float32(tmp_path):
+    model = make_model("bfloat16").transformer
+    directory = ModelDirectory.create(tmp_path)
+    directory.write_config(CONFIG.to_dict(), tokenizer="none")
+    directory.save_model(model)
+    loaded = directory.load_model()
+    assert {layer.compute_dtype for layer in loaded._flatten_layers()} == {"float32"}
+    for one, other in zip(model.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    plain = Transformer(CONFIG)
+    plain.set_weights(model.get_weights())
+    np.testing.assert_array_equal(loaded(BATCH), plain(BATCH))
+
+
+def test_update_that_is_not_finite_is_left_out_and_halves_the_scale():
+    model = make_model("float16")
+    model.loss_scale.scale.assign(2.0**120)
+    before = model.get_weights()
+    history = train(model, 2)
+    assert history["loss_scale"] == [2.0**120, 2.0**119] and float(model.loss_scale.scale.value) == 2.0**118
+    assert np.all(np.isfinite(history["loss"])) and not np.any(np.isfinite(history["gradient_norm"]))
+    for one, other in zip(before, model.get_weights()):
+        np.testing.assert_array_equal(one, other)
+    assert int(model.optimizer.iterations) == 2, "the batches are counted"
+    model.loss_scale.scale.assign(2.0**10)
+    assert train(model, 1)["loss_scale"] == [2.0**10]
+    assert any(np.any(one != other) for one, other in zip(before, model.get_weights()))
+
+
+def test_scale_is_doubled_after_a_while():
+    model = make_model("float16", run_eagerly=True)
+    model.loss_scale._growth_steps = 2
+    assert train(model, 5)["loss_scale"] == [2.0**15, 2.0**15, 2.0**16, 2.0**16, 2.0**17]
+
+
+def test_xla_computes_the_same():
+    histories = []
+    for jit_compile in (False, True):
+        keras.utils.set_random_seed(7)
+        model = TrainingModel(Transformer(CONFIG), 0.1, device_tokens=10, clip_norm=1.0)
+        model.compile(keras.optimizers.SGD(1.0), jit_compile=jit_compile)
+        assert model.jit_compile == jit_compile
+        histories.append(train(model, 3))
+    for name, values in histories[0].items():
+        np.testing.assert_allclose(histories[1][name], values, rtol=1e-5, err_msg=name)
