@@ -76,13 +76,14 @@ class RunConfig:
     seed: int = setting(1, "Of initial weights, dropout and the order of the data.", at_least=0)
     deterministic: bool = setting(False, "Make every operation repeat bit for bit; slower.", fixed=False)
     strategy: str = setting(
-        "one",
-        "'one' device, 'mirrored' over all GPUs, or 'multiworker' over those of several processes.",
-        choices=("one", "mirrored", "multiworker"),
+        "auto",
+        "'one' device, 'mirrored' over all GPUs of this machine, 'multiworker' over those of the machines that TF_CONFIG names; 'auto': "
+        "mirrored where there are several GPUs, else one.",
+        choices=("auto", "one", "mirrored", "multiworker"),
         fixed=False,
     )
     logical_devices: int = setting(
-        0, "With --strategy=mirrored: divide the CPU into so many devices instead of using GPUs.", at_least=0, fixed=False
+        0, "Divide the CPU into so many devices, instead of using GPUs, and train on all of them.", at_least=0, fixed=False
     )
     device_tokens: int | None = setting(
         None,
@@ -125,8 +126,12 @@ class RunConfig:
                 "Expected no max_relative_position with init_from, whose tables have their size. "
                 f"Received: {self.max_relative_position}. Leave it out."
             )
+        if self.clip_norm == 0:
+            raise ValueError("Expected clip_norm to be above 0. Received: 0. Leave it out in order not to clip.")
         self._check_data()
         self._check_steps()
+        if self.strategy in ("mirrored", "multiworker"):
+            self._check_several_devices()
 
     def _check_data(self):
         self._check_pair("train")
@@ -166,11 +171,6 @@ class RunConfig:
     def _check_steps(self):
         if self.steps_per_execution == 1:
             return
-        if self.strategy != "one":
-            raise ValueError(
-                f"Expected steps_per_execution to be 1 with the strategy {self.strategy}: Keras can't run several steps of "
-                f"batches of unlike shapes on several devices at once. Received: {self.steps_per_execution}."
-            )
         for name in ("checkpoint_every", "evaluate_every", "train_steps"):
             steps = getattr(self, name)
             if steps is not None and steps % self.steps_per_execution:
@@ -178,6 +178,18 @@ class RunConfig:
                     f"Expected {name} to be a multiple of steps_per_execution. "
                     f"Received: {name}={steps}, steps_per_execution={self.steps_per_execution}."
                 )
+
+    def _check_several_devices(self):
+        if self.steps_per_execution > 1:
+            raise ValueError(
+                f"Expected steps_per_execution to be 1 with the strategy {self.strategy}: Keras can't run several steps of batches of "
+                f"unlike shapes on several devices at once. Received: {self.steps_per_execution}. Use 1, or --strategy=one."
+            )
+        if self.jit_compile:
+            raise ValueError(
+                f"Expected no jit_compile with the strategy {self.strategy}: XLA can't compile a step of several devices. Received: "
+                "jit_compile=True. Leave it out, or use --strategy=one."
+            )
 
     @classmethod
     def from_dict(cls, settings: dict) -> "RunConfig":

@@ -123,7 +123,7 @@ def test_files_become_absolute(tmp_path, monkeypatch):
         ({"train_steps": 0}, "Expected train_steps to be at least 1. Received: 0"),
         ({"dropout": 1.0}, "Expected dropout to be below 1.0. Received: 1.0"),
         ({"label_smoothing": float("nan")}, "Expected label_smoothing to be at least 0.0. Received: nan"),
-        ({"strategy": "both"}, "Expected strategy to be one of one, mirrored, multiworker. Received: 'both'"),
+        ({"strategy": "both"}, "Expected strategy to be one of auto, one, mirrored, multiworker. Received: 'both'"),
         ({"seed": "1"}, "Expected seed to be of type int. Received: '1'"),
         ({"seed": True}, "Expected seed to be of type int. Received: True"),
         ({"seed": None}, "Expected seed to be of type int. Received: None"),
@@ -134,6 +134,8 @@ def test_files_become_absolute(tmp_path, monkeypatch):
         ),
         ({"steps_per_execution": 4, "train_steps": 6}, "Expected train_steps to be a multiple of steps_per_execution"),
         ({"steps_per_execution": 4, "strategy": "mirrored"}, "Expected steps_per_execution to be 1 with the strategy mirrored"),
+        ({"jit_compile": True, "strategy": "multiworker"}, "Expected no jit_compile with the strategy multiworker: XLA can't compile"),
+        ({"clip_norm": 0.0}, "Expected clip_norm to be above 0. Received: 0. Leave it out in order not to clip"),
     ],
 )
 def test_settings_that_can_not_be(settings, message):

@@ -2,29 +2,57 @@
 
 import tensorflow as tf
 
-STRATEGIES = ("one", "mirrored")
+from trainer.training.cluster import Cluster
+
+STRATEGIES = ("auto", "one", "mirrored", "multiworker")
 
 
-def make_strategy(name: str = "one", logical_devices: int = 0) -> tf.distribute.Strategy:
+def choose_strategy(name: str, gpus: int, logical_devices: int = 0) -> str:
+    """What "auto" stands for: "mirrored" where there are several devices, "one" where there is none to share with.
+
+    Args:
+        name: one of STRATEGIES.
+        gpus: how many this machine has.
+        logical_devices: how many the CPU is to be divided into.
+
+    Raises:
+        ValueError: for an unknown name.
+
+    Example:
+
+    >>> choose_strategy("auto", gpus=0), choose_strategy("auto", gpus=8), choose_strategy("one", gpus=8)
+    ('one', 'mirrored', 'one')
+    """
+    if name not in STRATEGIES:
+        raise ValueError(f"Expected strategy to be one of {', '.join(STRATEGIES)}. Received: {name!r}.")
+    if name != "auto":
+        return name
+    return "mirrored" if gpus > 1 or logical_devices else "one"
+
+
+def make_strategy(name: str = "auto", logical_devices: int = 0) -> tf.distribute.Strategy:
     """The strategy of a run.
 
     Args:
-        name: "one": a single device, the first GPU where there is one. "mirrored": all GPUs, each with a part of every batch.
+        name: "one": a single device, the first GPU where there is one. "mirrored": all GPUs of this machine, each with a part of every
+            batch. "multiworker": those of all machines in the environment variable TF_CONFIG, or their CPUs; waits until a process
+            runs on each. "auto": see `choose_strategy`.
         logical_devices: with "mirrored", divide the CPU into this many devices instead of using GPUs, in order to try the
             training on several devices without them. TensorFlow must not have been used before in the process.
 
     Raises:
-        ValueError: for an unknown name, and where the devices are not there.
+        ValueError: for an unknown name, where the devices are not there, and for a TF_CONFIG that is missing or wrong.
     """
-    if name not in STRATEGIES:
-        raise ValueError(f"Expected strategy to be one of {', '.join(STRATEGIES)}. Received: {name!r}.")
+    name = choose_strategy(name, len(tf.config.list_physical_devices("GPU")), logical_devices)
+    if logical_devices and name != "mirrored":
+        raise ValueError(
+            f"Expected logical_devices only with the strategy mirrored. Received: {logical_devices} with the strategy {name}. "
+            "Add --strategy=mirrored, or leave --logical_devices out."
+        )
     if name == "one":
-        if logical_devices:
-            raise ValueError(
-                f"Expected logical_devices only with the strategy mirrored. Received: {logical_devices} with the strategy one. "
-                "Add --strategy=mirrored, or leave --logical_devices out."
-            )
         return tf.distribute.get_strategy()
+    if name == "multiworker":
+        return _join_cluster()
     if logical_devices:
         return tf.distribute.MirroredStrategy(_divide_cpu(logical_devices))
     gpus = tf.config.list_logical_devices("GPU")
@@ -34,6 +62,12 @@ def make_strategy(name: str = "one", logical_devices: int = 0) -> tf.distribute.
             "Use --strategy=one, or try it on the CPU with --logical_devices=2."
         )
     return tf.distribute.MirroredStrategy([device.name for device in gpus])
+
+
+def _join_cluster():
+    cluster = Cluster.from_environment()
+    print(f"Worker {cluster.index} of {len(cluster.workers)} waits for the others: {', '.join(cluster.workers)}.", flush=True)
+    return tf.distribute.MultiWorkerMirroredStrategy()
 
 
 def _divide_cpu(count):

@@ -154,7 +154,17 @@ class TrainingModel(keras.Model):
 
     def _report(self, sums, tokens, others):
         self.statistics.update_state(tf.concat([sum_over_replicas(sums), tokens], axis=0))
-        return self.statistics.result() | others
+        logs = self.statistics.result() | others
+        if isinstance(self.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            # Of several workers Keras takes the mean along the first axis, which scalars have not.
+            logs = {name: value[None] for name, value in logs.items()}
+        return logs
+
+    def make_test_function(self, force=False):
+        # Batches of evaluation are of many shapes, each of which XLA would compile.
+        self.jit_compile, jit_compile = False, self.jit_compile
+        super().make_test_function(force)
+        self.jit_compile = jit_compile
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         # Keras would average a batch over the replicas here, which fails where they hold unlike numbers of rows, in order to

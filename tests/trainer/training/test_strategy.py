@@ -1,16 +1,42 @@
 import pytest
 import tensorflow as tf
 
-from trainer.training.strategy import make_strategy
+from trainer.training.strategy import choose_strategy, make_strategy
 
 
-def test_one_device_is_the_default_strategy():
+def test_one_device():
     assert make_strategy("one") is tf.distribute.get_strategy()
 
 
+@pytest.mark.parametrize(
+    "name, gpus, logical_devices, chosen",
+    [
+        ("auto", 0, 0, "one"),
+        ("auto", 1, 0, "one"),
+        ("auto", 2, 0, "mirrored"),
+        ("auto", 0, 3, "mirrored"),
+        ("one", 2, 0, "one"),
+        ("mirrored", 1, 0, "mirrored"),
+        ("multiworker", 2, 0, "multiworker"),
+    ],
+)
+def test_several_devices_of_a_machine_are_used_unless_one_is_asked_for(name, gpus, logical_devices, chosen):
+    assert choose_strategy(name, gpus, logical_devices) == chosen
+
+
+def test_auto_without_gpus_is_one_device():
+    assert make_strategy("auto") is tf.distribute.get_strategy()
+
+
 def test_unknown_strategy():
-    with pytest.raises(ValueError, match="Expected strategy to be one of one, mirrored. Received: 'two'"):
+    with pytest.raises(ValueError, match="Expected strategy to be one of auto, one, mirrored, multiworker. Received: 'two'"):
         make_strategy("two")
+
+
+def test_multiworker_without_cluster(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(ValueError, match="Expected the workers of --strategy=multiworker in .* TF_CONFIG. Received: none"):
+        make_strategy("multiworker")
 
 
 def test_logical_devices_need_the_mirrored_strategy():

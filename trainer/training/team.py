@@ -1,0 +1,105 @@
+"""What the processes of a run say to each other beside gradients; alone, a process says it to itself."""
+
+import contextlib
+import math
+
+import tensorflow as tf
+
+# What TensorFlow raises where a process that it waits for is gone, by the moment at which it notices.
+_GONE = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+)
+
+
+class WorkerGoneError(RuntimeError):
+    """Another process of the run has ended."""
+
+
+class Team:
+    """The workers of a strategy. The chief, worker 0, alone writes files and prints.
+
+    Args:
+        strategy: that trains.
+
+    Attributes:
+        size: how many processes there are.
+        index: which of them this is.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy):
+        self._strategy = strategy
+        resolver = strategy.cluster_resolver
+        self.size = len(resolver.cluster_spec().job_tasks("worker")) if resolver else 1
+        self.index = resolver.task_id if resolver and self.size > 1 else 0
+
+    @property
+    def is_chief(self) -> bool:
+        return self.index == 0
+
+    def wait(self):
+        """Waits until all workers have come here."""
+        self.from_chief(0.0)
+
+    @contextlib.contextmanager
+    def chief_first(self):
+        """The others begin the block when the chief has done it."""
+        if not self.is_chief:
+            self.wait()
+        yield
+        if self.is_chief:
+            self.wait()
+
+    def from_chief(self, value: float | None) -> float | None:
+        """The chief's number, for all; every worker has to ask at the same place."""
+        if self.size == 1:
+            return value
+        number = math.nan if value is None else value
+
+        @tf.function
+        def step(value):
+            context = tf.distribute.get_replica_context()
+            is_first = tf.equal(context.replica_id_in_sync_group, 0)
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.where(is_first, value, 0.0))
+
+        results = self._strategy.run(step, args=(tf.constant(number, tf.float64),))
+        found = float(self._strategy.experimental_local_results(results)[0])
+        return None if math.isnan(found) else found
+
+    def check_same(self, value: int, what: str):
+        """Checks that a whole number below 2^53 is the chief's.
+
+        Raises:
+            ValueError: on the workers where it is not.
+        """
+        expected = int(self.from_chief(float(value)))
+        if value != expected:
+            raise ValueError(f"Expected {what} on all workers. Received: {value} on worker {self.index}, {expected} on worker 0.")
+
+    @contextlib.contextmanager
+    def noticing_the_lost(self, remedy):
+        """Turns TensorFlow's errors for a process that is gone into a WorkerGoneError.
+
+        Args:
+            remedy: `remedy() -> str`, what to do then.
+        """
+        try:
+            yield
+        except _GONE as error:
+            if self.size == 1:
+                raise
+            raise WorkerGoneError(
+                f"Expected all {self.size} workers until the run ends. Received: one that is gone, as worker {self.index} notices "
+                f"({type(error).__name__}: {_reason(error)}). {remedy()}"
+            ) from error
+
+
+def _reason(error):
+    """What TensorFlow says, without the places in the graph that it says it of."""
+    lines = [line.strip() for line in error.message.splitlines()]
+    places = ("Graph execution error", "Detected at", "File ", "[[", "Additional GRPC", ":UNKNOWN")
+    return " ".join(line for line in lines if line and not line.startswith(places))[:300]
