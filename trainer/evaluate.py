@@ -1,9 +1,11 @@
-"""Translates a test set and prints its sacreBLEU, cased and on detokenised text.
+"""Translates a test set and prints its sacreBLEU, cased and on detokenised text, and other metrics.
 
     python -m trainer.evaluate --model_dir=runs/NAME --source=test.en --target=test.de
+    python -m trainer.evaluate --model_dir=runs/NAME --checkpoint=best --data=wmt14_translate/de-en --direction=en-de
     python -m trainer.evaluate --saved_model=saved_models/NAME --data=synthetic --split=test,test_longer
 
-Prints a line such as `test BLEU = 97.31` for every test set, then sacreBLEU's signature.
+Prints a line such as `test BLEU = 97.31` for every test set, then sacreBLEU's signature, then a line for every other metric, with
+its own signature behind it: see `trainer.metrics`.
 """
 
 import dataclasses
@@ -15,9 +17,10 @@ from collections.abc import Callable
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from absl import app, flags
-from sacrebleu.metrics import BLEU
 
+from trainer import metrics, weights
 from trainer.data import corpora
+from trainer.model_dir import ModelDirectory
 from trainer.serving import saved_models
 from trainer.serving.module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translation, Translator, one_line, translate_lines
@@ -30,12 +33,17 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
         kind(*args, flag_values=values, **kwargs)
 
     define(flags.DEFINE_string, "model_dir", None, "Directory of a trained model.")
+    define(flags.DEFINE_string, "checkpoint", None, "Of --model_dir: a step, 'latest', or 'best' on dev. Default: its model.keras.")
     define(flags.DEFINE_string, "saved_model", None, "Instead: saved_models/NAME or saved_models/NAME/VERSION.")
     define(flags.DEFINE_string, "source", None, "Text file, one sentence a line; .gz is read too.")
     define(flags.DEFINE_string, "target", None, "Their reference translations.")
     define(flags.DEFINE_string, "label", None, "What the printed line begins with. Default: test.")
-    define(flags.DEFINE_enum, "data", None, ["synthetic"], "Instead of files: the embedded corpus.")
+    define(flags.DEFINE_string, "data", None, "Instead of files: 'synthetic' for the embedded corpus, or a TensorFlow Datasets name.")
+    define(flags.DEFINE_string, "direction", None, "Languages of --data. Default: en-de.")
+    define(flags.DEFINE_string, "data_dir", None, "Where TensorFlow Datasets keeps its data. Default: ~/tensorflow_datasets.")
     define(flags.DEFINE_list, "split", None, "Splits of --data, with commas between them. Default: test.")
+    define(flags.DEFINE_list, "metrics", list(metrics.METRICS), "What is printed besides sacreBLEU, with commas between them.")
+    define(flags.DEFINE_string, "language", None, "Of the translations, for Moses's tokenizer. Default: as --direction says, or de.")
     define(flags.DEFINE_integer, "beam_size", None, "Hypotheses kept per sentence. Default: 4, or as exported.")
     define(flags.DEFINE_float, "alpha", None, "Exponent of the length penalty. Default: 0.6, or as exported.")
     define(flags.DEFINE_integer, "batch_size", 64, "Sentences translated at a time.", lower_bound=1)
@@ -48,12 +56,14 @@ class Evaluation:
 
     Args:
         hypotheses: one translation per sentence, each a single line.
+        references: what they are compared with.
         bleu: sacreBLEU, from 0 to 100.
         signature: sacreBLEU's description of how it counted.
         truncated: number of sentences of which only the beginning was translated.
     """
 
     hypotheses: list[str]
+    references: list[str]
     bleu: float
     signature: str
     truncated: int
@@ -70,25 +80,36 @@ def evaluate(translate: Callable[[list[bytes]], list[Translation]], corpus: corp
     sources = [source.encode() for source in corpus.sources()]
     answers = list(translate_lines(translate, sources, batch_size, window=len(sources)))
     hypotheses = [one_line(answer.text).decode(errors="replace") for answer in answers]
-    metric = BLEU()
-    score = metric.corpus_score(hypotheses, [list(corpus.targets())])
-    return Evaluation(
-        hypotheses, score.score, str(metric.get_signature()), truncated=sum(answer.truncated for answer in answers)
-    )
+    references = list(corpus.targets())
+    score = metrics.sacrebleu(hypotheses, references)
+    truncated = sum(answer.truncated for answer in answers)
+    return Evaluation(hypotheses, references, score.value, score.signature, truncated)
 
 
 def _read_corpora(values):
     """The test sets by their labels."""
     if values.data is not None:
-        for name in ("source", "target", "label"):
-            if values[name].value is not None:
-                raise ValueError(f"Expected either --{name} or --data. Received: both. Leave one of them out.")
-        return {split: corpora.read_synthetic(split) for split in values.split or ["test"]}
+        _refuse(values, ("source", "target", "label"), "Expected either --{name} or --data. Received: both. Leave one of them out.")
+        if values.data == "synthetic":
+            _refuse(values, ("data_dir",), "Expected no --{name} with --data=synthetic. Received: {value!r}. Leave it out.")
+        options = {"direction": values.direction, "data_dir": values.data_dir}
+        return {split: corpora.open_corpus(values.data, split, **options) for split in values.split or ["test"]}
     if values.source is None and values.target is None:
-        raise ValueError("Expected a test set. Received: none. Give --source and --target, or --data=synthetic.")
+        raise ValueError(
+            "Expected a test set. Received: none. Give --source and --target, or --data=synthetic, or --data with the name of a "
+            "translation set of TensorFlow Datasets."
+        )
     if values.split is not None:
         raise ValueError("Expected no --split with files. Received: both. Name the test set with --label.")
+    _refuse(values, ("direction", "data_dir"), "Expected no --{name} with files. Received: {value!r}. Leave it out.")
     return {values.label or "test": corpora.read_text(values.source, values.target)}
+
+
+def _refuse(values, names, message):
+    """Raises where flags are given that would mean nothing."""
+    for name in names:
+        if values[name].value is not None:
+            raise ValueError(message.format(name=name, value=values[name].value))
 
 
 def _load(values):
@@ -101,10 +122,27 @@ def _load(values):
                 f"Expected no --beam_size with --saved_model, whose beam size is fixed. Received: {values.beam_size}. "
                 "Export the model with another --beam_size, or evaluate its --model_dir."
             )
+        _refuse(values, ("checkpoint",), "Expected no --{name} with --saved_model. Received: {value!r}. Give its --model_dir.")
         return saved_models.load(values.saved_model, values.alpha)
     chosen = {name: values[name].value for name in ("beam_size", "alpha") if values[name].value is not None}
-    module = TranslationModule.from_model_dir(values.model_dir, TranslationSettings(**chosen))
+    settings = TranslationSettings(**chosen)
+    if values.checkpoint is None:
+        module = TranslationModule.from_model_dir(values.model_dir, settings)
+    else:
+        directory = ModelDirectory.open(values.model_dir)
+        transformer = weights.load_transformer(directory, weights.find_checkpoint(directory, values.checkpoint))
+        module = TranslationModule(transformer, directory.load_tokenizer(), settings)
     return Translator(module.serve, module)
+
+
+def _check_metrics(values):
+    unknown = [name for name in values.metrics if name not in metrics.METRICS]
+    if unknown:
+        raise ValueError(f"Expected metrics among {', '.join(metrics.METRICS)}. Received: {unknown[0]!r}. Correct --metrics.")
+    language = values.language
+    if language is None:
+        language = values.direction.rpartition("-")[2] if values.direction else "de"
+    return language
 
 
 def _open_output(path, count):
@@ -119,11 +157,13 @@ def _open_output(path, count):
 
 
 def _run(values):
+    language = _check_metrics(values)
     test_sets = _read_corpora(values)
     translate = _load(values)
     output = _open_output(values.output, len(test_sets))
+    results = {}
     for label, corpus in test_sets.items():
-        result = evaluate(translate, corpus, values.batch_size)
+        results[label] = result = evaluate(translate, corpus, values.batch_size)
         if result.truncated:
             print(f"warning: {result.truncated} sentences of {label} were cut: they are longer than the model takes.", file=sys.stderr)
         if output is not None:
@@ -131,6 +171,10 @@ def _run(values):
                 output.writelines(f"{hypothesis}\n" for hypothesis in result.hypotheses)
         print(f"{label} BLEU = {result.bleu:.2f}", flush=True)
     print(result.signature)
+    for label, result in results.items():
+        for name in values.metrics:
+            score = metrics.score(name, result.hypotheses, result.references, language)
+            print(f"{label} {score.name} = {score.value:.2f}  {score.signature}", flush=True)
 
 
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):

@@ -4,7 +4,7 @@ import pytest
 import sacrebleu
 from absl import app, flags
 
-from trainer import evaluate
+from trainer import evaluate, metrics
 from trainer.data import synthetic
 from trainer.data.corpora import PairCorpus
 from trainer.serving.module import TranslationSettings
@@ -80,20 +80,71 @@ def test_model_directory_and_export_print_the_same(trained_model_dir, exported_d
     references = test_files[1].read_text().splitlines()
     score = sacrebleu.corpus_bleu(hypotheses, [references]).score
     assert 0.0 < score < 100.0
-    assert lines == [f"test BLEU = {score:.2f}", SIGNATURE]
-    assert capsys.readouterr().out.splitlines() == [f"mine BLEU = {score:.2f}", SIGNATURE]
+    assert lines[:2] == [f"test BLEU = {score:.2f}", SIGNATURE]
+    others = [metrics.score(name, hypotheses, references) for name in metrics.METRICS]
+    assert lines[2:] == [f"test {other.name} = {other.value:.2f}  {other.signature}" for other in others]
+    assert capsys.readouterr().out.splitlines() == [line.replace("test", "mine", 1) for line in lines]
 
 
 def test_splits_of_the_embedded_corpus(exported_dir, monkeypatch, capsys):
     monkeypatch.setattr(synthetic, "SPLITS", {"test": 7, "test_longer": 5})
-    run(f"--saved_model={exported_dir}", "--data=synthetic", "--split=test,test_longer", "--alpha=1.0")
+    run(f"--saved_model={exported_dir}", "--data=synthetic", "--split=test,test_longer", "--alpha=1.0", "--metrics=chrf")
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
     assert re.fullmatch(r"test BLEU = \d+\.\d\d", lines[0])
     assert re.fullmatch(r"test_longer BLEU = \d+\.\d\d", lines[1])
-    assert lines[2:] == [SIGNATURE]
+    assert lines[2] == SIGNATURE
+    for line, label in zip(lines[3:], ("test", "test_longer"), strict=True):
+        assert re.fullmatch(rf"{label} chrF2 = \d+\.\d\d  nrefs:1\|case:mixed\|.*", line)
     # The exported model takes 47 ids, and these sentences are longer.
     assert re.search(r"warning: \d sentences of test_longer were cut: they are longer than the model takes.", printed.err)
+
+
+def test_newstest2014_is_the_test_set_of_wmt14(exported_dir, wmt14, tmp_path, monkeypatch, capsys):
+    translated = []
+    monkeypatch.setattr(evaluate.saved_models, "load", lambda *_: lambda texts: [translated.append(t) or Translation(t, 0.0, False) for t in texts])
+    data = ["--saved_model=any", "--data=wmt14_translate/de-en", f"--data_dir={wmt14.data_dir}", "--metrics="]
+    run(*data, "--direction=en-de", f"--output={tmp_path / 'out'}")
+    assert sorted(text.decode() for text in translated) == sorted(source for source, _ in wmt14.pairs("newstest2014"))
+    hypotheses = (tmp_path / "out").read_text().splitlines()
+    references = dict(wmt14.pairs("newstest2014"))
+    score = sacrebleu.corpus_bleu(hypotheses, [[references[source] for source in hypotheses]]).score
+    assert capsys.readouterr().out.splitlines() == [f"test BLEU = {score:.2f}", SIGNATURE]
+    translated.clear()
+    run(*data, "--direction=de-en", "--split=dev")
+    assert sorted(text.decode() for text in translated) == sorted(target for _, target in wmt14.pairs("newstest2013"))
+    assert capsys.readouterr().out.startswith("dev BLEU = ")
+
+
+def test_language_of_the_translations(monkeypatch, capsys):
+    monkeypatch.setattr(evaluate.saved_models, "load", lambda *_: lambda texts: [Translation(text, 0.0, False) for text in texts])
+    corpus = PairCorpus((("l'air", "l'air"),))
+    monkeypatch.setattr(evaluate.corpora, "open_corpus", lambda *_, **__: corpus)
+    monkeypatch.setattr(evaluate.corpora, "read_text", lambda *_: corpus)
+    chosen = ["--saved_model=any", "--metrics=compound_bleu"]
+    for arguments, language in (
+        (["--data=any", "--direction=en-fr"], "fr"),
+        (["--data=any"], "de"),
+        (["--source=s", "--target=t"], "de"),
+        (["--source=s", "--target=t", "--language=en"], "en"),
+        (["--data=any", "--direction=en-fr", "--language=it"], "it"),
+    ):
+        run(*chosen, *arguments)
+        assert f"|tok:moses-{language}|" in capsys.readouterr().out
+
+
+def test_checkpoint_of_choice(small_run, tmp_path, capsys):
+    small_run(tmp_path / "run", checkpoint_every=3, train_steps=4, learning_rate=7.0)
+    arguments = [f"--model_dir={tmp_path / 'run'}", f"--source={small_run.text['train_source']}", f"--target={small_run.text['train_target']}"]
+    printed = {}
+    for name, choice in {"3": ["--checkpoint=3"], "latest": ["--checkpoint=latest"], "model.keras": []}.items():
+        capsys.readouterr()
+        run(*arguments, *choice, f"--output={tmp_path / name}")
+        printed[name] = capsys.readouterr().out
+    assert printed["latest"] == printed["model.keras"]
+    assert (tmp_path / "latest").read_text() == (tmp_path / "model.keras").read_text() != (tmp_path / "3").read_text()
+    refused("Expected a checkpoint of step 2 in .*Received: those of step 3, 4.", *arguments, "--checkpoint=2")
+    refused("Expected a checkpoint chosen by dev BLEU in ", *arguments, "--checkpoint=best")
 
 
 def test_beam_of_choice(test_files, monkeypatch):
@@ -118,11 +169,21 @@ def test_beam_of_choice(test_files, monkeypatch):
     [
         (["--data=synthetic"], "Expected either --model_dir or --saved_model. Received: neither."),
         (["--data=synthetic", "--model_dir=a", "--saved_model=b"], "Expected either --model_dir or --saved_model. Received: both."),
-        (["--model_dir=a"], "Expected a test set. Received: none. Give --source and --target, or --data=synthetic."),
+        (["--model_dir=a"], "Expected a test set. Received: none. Give --source and --target, or --data="),
         (["--data=synthetic", "--source=x"], "Expected either --source or --data. Received: both. Leave one of them out."),
         (["--data=synthetic", "--label=x"], "Expected either --label or --data. Received: both. Leave one of them out."),
         (["--source=x"], "Expected source and target files. Received: only source files, x."),
         (["--source=x", "--target=y", "--split=dev"], "Expected no --split with files. Received: both. Name the test set"),
+        (["--data=synthetic", "--data_dir=x"], "Expected no --data_dir with --data=synthetic. Received: 'x'. Leave it out."),
+        (["--source=x", "--target=y", "--data_dir=d"], "Expected no --data_dir with files. Received: 'd'. Leave it out."),
+        (["--source=x", "--target=y", "--direction=en-de"], "Expected no --direction with files. Received: 'en-de'. Leave it out."),
+        (["--data=synthetic", "--direction=de-en"], "Expected the direction en-de, the only one of the synthetic corpus."),
+        (["--data=wmt15_translat/de-en"], "Expected the name of a translation set of TensorFlow Datasets, .*Received: 'wmt15_translat/de-en'"),
+        (["--data=synthetic", "--metrics=chrf,bleurt"], "Expected metrics among bleu_lc, .*Received: 'bleurt'. Correct --metrics."),
+        (
+            ["--data=synthetic", "--saved_model=b", "--checkpoint=best"],
+            "Expected no --checkpoint with --saved_model. Received: 'best'. Give its --model_dir.",
+        ),
         (["--data=synthetic", "--split=tset"], "Expected split to be one of .*Received: 'tset'."),
         (
             ["--data=synthetic", "--saved_model=b", "--beam_size=2"],

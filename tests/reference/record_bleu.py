@@ -1,0 +1,126 @@
+"""Records what tensor2tensor 1.15.7 and Moses make of translations and their references.
+
+Run with the Python of the environment that README.md beside this file tells how
+to build, and with a copy of https://github.com/moses-smt/mosesdecoder from before
+November 2018, when its tokenizer began to split off every line's last dot:
+
+    T2T_PYTHON tests/reference/record_bleu.py MOSESDECODER
+
+Writes `bleu.json`; README.md says what it holds. The text is the project's own.
+"""
+
+import json
+import os
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import tempfile
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+ROOT = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tensor2tensor.utils import bleu_hook  # noqa: E402
+from trainer.data import synthetic  # noqa: E402
+
+# Where tokenizers differ: numbers, quotes, abbreviations, hyphens, symbols, scripts.
+LINES = [
+    "", " ", "Ja.", "3,5 % von 1.000,00 € sind 35,00 €.", "Im Jahr 2014.", "Am 3. Mai, ca. 17:30 Uhr",
+    "Das E-Mail-Programm (Version 2.0) läuft - meistens - gut.", "„Gut“, sagte er, »sehr gut«.",
+    "Der \"alte\" Baum; die 'neue' Hütte.", "z.B. bzw. usw. Dr. Müller u.a.", "Prof. Dr. h.c. Weiß-Schmidt",
+    "a & b < c > d | e [f]", "C:\\Daten\\neu.txt", "\\\\ \\. a\\, \\(b\\)", "½. ⅓, Ⅷ. x² + y²", "٣,٤ 5،6",
+    "http://www.example.org/?q=a_b&c=1-2", "name@example.org", "So ... und so… -- oder – nicht?!", "--a--b- -c",
+    "20-jährige Nord-Süd-Verbindung", "1-2-3 10-20", "Rock'n'Roll geht's? L'Arc, d'accord", "mit\u00a0festem\u2009Leerzeichen",
+    "Café café", "Привет, мир!", "😀 gut 👍🏽", "$5 £3 5$ ^_^ ~`|", "*#@%&/", "(((a)))", "100%ig, 24/7, 3:2",
+    "USA. U.S.A. u. s. w.", "Nr. 7 und Nr. Sieben", "1. 2. 3.", "ungefähr 1.5. Dann", "Ende.\" Dann", "»a«.", "…", "'", "''", "-",
+    "&quot; &amp; &#124;", "a\u200bb\u00adc", "Straße STRASSE straße",
+]  # fmt: skip
+# sacremoses, unlike Moses, splits Chinese.
+UNSPACED = ["你好，世界。", "東京タワー（とうきょう）"]
+
+
+def mangle(line, rng):
+    """A line as a translator that errs might have it."""
+    words = line.split(" ")
+    for _ in range(rng.randint(0, 2)):
+        i = rng.randrange(len(words))
+        change = rng.choice(["drop", "swap", "case", "double", "glue"])
+        if change == "drop":
+            words[i : i + 1] = []
+        elif change == "swap":
+            j = rng.randrange(len(words))
+            words[i], words[j] = words[j], words[i]
+        elif change == "case":
+            words[i] = words[i].swapcase()
+        elif change == "double":
+            words.insert(i, words[i])
+        else:
+            words[i : i + 2] = ["-".join(words[i : i + 2])]
+        words = words or ["nichts"]
+    return " ".join(words)
+
+
+def corpora():
+    """(name, hypotheses, references)"""
+    rng = random.Random(20180401)
+    sentences = [target for _, target in synthetic.generate("dev", size=101)]
+    yield "sentences", [mangle(line, rng) for line in sentences], sentences
+    yield "hostile", [mangle(line, rng) for line in LINES], LINES
+    yield "exact", sentences[:7], sentences[:7]
+    yield "shorter", [line.rsplit(" ", 3)[0] for line in sentences[:11]], sentences[:11]
+    yield "no quadruple", ["ja", "nein , doch"], ["ja", "nein , doch"]
+    yield "no right pair", ["ein Mann schläft jetzt", "gut"], ["Mann ein jetzt schläft hier", "gut"]
+    yield "nothing right", ["eins zwei drei vier fünf"], ["one two three four five six"]
+    yield "empty", ["", ""], ["ein Mann", "eine Frau"]
+
+
+def t2t(hypotheses, references):
+    """BLEU of both kinds, as t2t-bleu prints them, to all digits."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [os.path.join(folder, name) for name in ("references", "hypotheses")]
+        for path, lines in zip(paths, (references, hypotheses)):
+            pathlib.Path(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return {name: 100 * float(bleu_hook.bleu_wrapper(*paths, case_sensitive=name == "cased")) for name in ("cased", "uncased")}
+
+
+def moses(script, lines, *arguments):
+    """What a Perl script of Moses writes."""
+    text = "".join(f"{line}\n" for line in lines)
+    return subprocess.run(["perl", script, *arguments], input=text, capture_output=True, text=True, check=False).stdout
+
+
+def split(lines):
+    return moses("-ple", lines, "s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g").split("\n")[:-1]
+
+
+def compound_bleu(root, hypotheses, references):
+    """The tokenised lines of both sides, and what multi-bleu prints: get_ende_bleu.sh, with a reference tokenised as well."""
+    tokenizer = str(root / "scripts/tokenizer/tokenizer.perl")
+    tokenised = [moses(tokenizer, lines, "-l", "de", "-q").split("\n")[:-1] for lines in (hypotheses, references)]
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in split(tokenised[1]))
+        file.flush()
+        printed = moses(str(root / "scripts/generic/multi-bleu.perl"), split(tokenised[0]), file.name)
+    found = re.match(r"BLEU = ([\d.]+), .*\(BP=([\d.]+), .*hyp_len=(\d+), ref_len=(\d+)\)", printed)
+    return {
+        "tokenised": tokenised,
+        "multi_bleu": found and {"bleu": float(found[1]), "hyp_len": int(found[3]), "ref_len": int(found[4])},
+    }
+
+
+def main(root):
+    record = []
+    for name, hypotheses, references in corpora():
+        entry = {"name": name, "hypotheses": hypotheses, "references": references} | t2t(hypotheses, references)
+        record.append(entry | compound_bleu(pathlib.Path(root), hypotheses, references))
+    tokens = [[line, bleu_hook.bleu_tokenize(line)] for line in LINES + UNSPACED]
+    path = pathlib.Path(__file__).parent / "bleu.json"
+    parts = [f'"{name}": [\n' + ",\n".join(map(json.dumps, rows)) + "\n]" for name, rows in (("corpora", record), ("tokens", tokens))]
+    path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="ascii")
+    print(f"{len(record)} corpora, {len(tokens)} lines")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,83 @@
+"""Metrics beside what tensor2tensor and Moses's programs made of the same lines (tests/reference/bleu.json)."""
+
+import json
+import pathlib
+
+import pytest
+import sacrebleu
+from sacrebleu.metrics import BLEU
+
+from trainer import metrics
+
+RECORDED = json.loads((pathlib.Path(__file__).parents[1] / "reference" / "bleu.json").read_text())
+CORPORA = pytest.mark.parametrize("corpus", RECORDED["corpora"], ids=lambda corpus: corpus["name"].replace(" ", "_"))
+
+
+@CORPORA
+def test_t2t_bleu_is_tensor2tensors(corpus):
+    sides = corpus["hypotheses"], corpus["references"]
+    # It gives float32.
+    assert metrics.t2t_bleu(*sides).value == pytest.approx(corpus["cased"], rel=1e-6)
+    assert metrics.t2t_bleu_uncased(*sides).value == pytest.approx(corpus["uncased"], rel=1e-6)
+
+
+def test_t2t_tokens_are_tensor2tensors():
+    for line, tokens in RECORDED["tokens"]:
+        assert metrics.t2t_bleu_tokenize(line) == tokens
+
+
+def test_intl_of_sacrebleu_would_not_do():
+    intl = sacrebleu.BLEU(tokenize="intl").tokenizer
+    differing = [line for line, tokens in RECORDED["tokens"] if intl(line).split() != tokens]
+    assert 0 < len(differing) < 6
+
+
+@CORPORA
+def test_compound_split_bleu_is_that_of_moses_programs(corpus):
+    score = metrics.compound_split_bleu(corpus["hypotheses"], corpus["references"], "de")
+    # Nothing is printed for translations without a word.
+    expected = corpus["multi_bleu"] or {"bleu": 0.0}
+    assert score.value == pytest.approx(expected["bleu"], abs=0.0051)
+
+
+def test_moses_tokens_are_those_of_the_perl_program():
+    import sacremoses
+
+    tokenizer = sacremoses.MosesTokenizer(lang="de")
+    for corpus in RECORDED["corpora"]:
+        for lines, tokenised in zip((corpus["hypotheses"], corpus["references"]), corpus["tokenised"]):
+            assert [tokenizer.tokenize(line, return_str=True) for line in lines] == [line.strip() for line in tokenised]
+
+
+def test_language_of_the_compound_split_bleu():
+    sides = ["l'air d'hier"], ["l'air d'hier soir"]
+    french, german = (metrics.score("compound_bleu", *sides, language=language) for language in ("fr", "de"))
+    # French splits the articles off: four words of five; German has "l 'air d 'hier".
+    assert french.signature.startswith("nrefs:1|case:mixed|tok:moses-fr|compounds:split|smooth:none|sacremoses:")
+    assert german.signature.startswith("nrefs:1|case:mixed|tok:moses-de|")
+    assert metrics.split_compounds("Nord-Süd-Strecke -a b- a-b") == (
+        "Nord ##AT##-##AT## Süd ##AT##-##AT## Strecke -a b- a ##AT##-##AT## b"
+    )
+
+
+def test_sacrebleus_own_metrics_have_its_signatures():
+    sides = ["Der Hund schläft dort heute", "Ja"], ["der Hund schläft dort heute nicht", "ja"]
+    version = sacrebleu.__version__
+    score = metrics.sacrebleu_lowercased(*sides)
+    assert (score.name, score.signature) == ("BLEU lower-cased", f"nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:{version}")
+    assert score.value == pytest.approx(100 * 2.718281828459045 ** (1 - 7 / 6))
+    assert metrics.sacrebleu(*sides).value == pytest.approx(BLEU().corpus_score(sides[0], [sides[1]]).score)
+    score = metrics.chrf(*sides)
+    assert (score.name, score.signature) == ("chrF2", f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{version}")
+    assert score.value == pytest.approx(sacrebleu.corpus_chrf(sides[0], [sides[1]]).score)
+
+
+def test_names_and_signatures_of_the_others():
+    sides = ["Das ist gut so."], ["Das ist gut so."]
+    found = {name: metrics.score(name, *sides) for name in metrics.METRICS}
+    assert [score.name for score in found.values()] == [
+        "BLEU lower-cased", "chrF2", "t2t-bleu", "t2t-bleu uncased", "BLEU compounds split",
+    ]  # fmt: skip
+    assert [score.value for score in found.values()] == pytest.approx([100.0] * 5)
+    assert found["t2t_bleu"].signature == "nrefs:1|case:mixed|tok:t2t|smooth:exp|tensor2tensor:1.15.7"
+    assert found["t2t_bleu_uncased"].signature == "nrefs:1|case:lc|tok:t2t|smooth:exp|tensor2tensor:1.15.7"

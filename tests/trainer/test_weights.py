@@ -1,0 +1,94 @@
+"""Checkpoints of a run by name, and the mean of their weights."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from trainer import weights
+from trainer.model_dir import ModelDirectory
+from trainer.training.checkpoints import read_weights
+
+
+@pytest.fixture(scope="module")
+def directory(small_run, tmp_path_factory):
+    """A run with checkpoints of the steps 2, 4 and 5, and the best on dev of some step."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    small_run(path, keep_best=1, evaluate_every=5, **small_run.dev)
+    return ModelDirectory.open(path)
+
+
+@pytest.fixture
+def copy(directory, tmp_path):
+    """The same run, to be spoilt."""
+    return ModelDirectory.open(shutil.copytree(directory.path, tmp_path / "copy"))
+
+
+def is_weight(array):
+    return array.dtype == np.float32
+
+
+def test_checkpoints_by_name(directory):
+    folder = directory.checkpoints
+    assert weights.find_checkpoint(directory, "latest") == folder / "step-000005"
+    assert weights.find_checkpoint(directory, "4") == weights.find_checkpoint(directory, 4) == folder / "step-000004"
+    assert weights.find_checkpoint(directory, "best") == directory.best / "step-000005"
+    assert weights.last_checkpoints(directory, 2) == [folder / "step-000004", folder / "step-000005"]
+
+
+def test_step_that_only_the_best_have(copy):
+    shutil.move(copy.best / "step-000005", copy.best / "step-000003")
+    assert weights.find_checkpoint(copy, 3) == copy.best / "step-000003"
+    with pytest.raises(ValueError, match="Expected a checkpoint of step 7 in .*copy. Received: those of step 2, 3, 4, 5. Choose one"):
+        weights.find_checkpoint(copy, 7)
+
+
+def test_transformer_of_a_checkpoint(directory):
+    path = weights.find_checkpoint(directory, 2)
+    transformer = weights.load_transformer(directory, path)
+    for variable, value in zip(transformer.variables, read_weights(path), strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+    latest = weights.load_transformer(directory, weights.find_checkpoint(directory, "latest"))
+    for variable, value in zip(latest.weights, directory.load_model().weights, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value.numpy())
+
+
+def test_average_is_the_mean_in_float64_and_states_are_the_last(directory):
+    paths = weights.last_checkpoints(directory, 3)
+    read = [read_weights(path) for path in paths]
+    averaged = [variable.numpy() for variable in weights.average(directory, paths).variables]
+    kinds = [is_weight(array) for array in averaged]
+    assert True in kinds and False in kinds
+    for array, *others in zip(averaged, *read, strict=True):
+        expected = np.mean(np.float64(others), axis=0).astype("float32") if is_weight(array) else others[-1]
+        np.testing.assert_array_equal(array, expected)
+    differing = [not np.array_equal(*others[1:]) for others in zip(*read)]
+    assert sum(differing) > len(differing) / 2, "checkpoints that are all alike prove nothing"
+
+
+def test_average_of_one_is_that_checkpoint(directory):
+    path = weights.find_checkpoint(directory, 4)
+    for variable, value in zip(weights.average(directory, [path]).variables, read_weights(path), strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_checkpoints_that_are_not_there(directory, trained_model_dir):
+    with pytest.raises(ValueError, match="Expected the step of a checkpoint, 'latest' or 'best'. Received: 'newest'."):
+        weights.find_checkpoint(directory, "newest")
+    with pytest.raises(ValueError, match="Expected at least 20 checkpoints in .*Received: 3, those of step 2, 4, 5. Ask for fewer"):
+        weights.last_checkpoints(directory, 20)
+    empty = ModelDirectory.open(trained_model_dir)
+    with pytest.raises(ValueError, match="Expected a checkpoint in .*/checkpoints. Received: none. Train the model first."):
+        weights.find_checkpoint(empty, "latest")
+    with pytest.raises(ValueError, match="Expected a checkpoint chosen by dev BLEU in .*/best. Received: none. Train with --keep_best"):
+        weights.find_checkpoint(empty, "best")
+    with pytest.raises(ValueError, match="Received: those of no step. Choose"):
+        weights.find_checkpoint(empty, 3)
+    with pytest.raises(ValueError, match="Expected at least 1 checkpoints in .*Received: 0, those of no step."):
+        weights.last_checkpoints(empty, 1)
+
+
+def test_damaged_checkpoint(copy):
+    (copy.checkpoints / "step-000004" / "model.npz").write_bytes(b"PK")
+    with pytest.raises(ValueError, match="Expected a whole checkpoint. Received: .*step-000004 .*Give another one"):
+        weights.average(copy, weights.last_checkpoints(copy, 2))

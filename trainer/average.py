@@ -1,0 +1,99 @@
+"""Averages the weights of a run's last checkpoints into a model directory of its own.
+
+    python -m trainer.average --model_dir=runs/big --last=20 --output_dir=runs/big-average
+
+Every other command takes the directory: `trainer.evaluate`, `trainer.export`, `--init_from` of `trainer.train`.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+# TensorFlow's start-up notes would stand between the lines that are for the reader.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from absl import app, flags
+
+from trainer import atomic_files, weights
+from trainer.model_dir import ModelDirectory
+
+
+def define_flags(values: flags.FlagValues = flags.FLAGS):
+    """Defines the flags of this program on `values`."""
+
+    def define(kind, *args, **kwargs):
+        kind(*args, flag_values=values, **kwargs)
+
+    define(flags.DEFINE_string, "model_dir", None, "Directory of the run.")
+    define(flags.DEFINE_integer, "last", None, "How many of its last checkpoints are averaged.", lower_bound=1)
+    define(flags.DEFINE_list, "steps", None, "Instead of --last: the steps of the checkpoints, with commas between them.")
+    define(flags.DEFINE_string, "output_dir", None, "Model directory to write, which must not exist yet.")
+
+
+def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: str | os.PathLike):
+    """Writes a model directory with the mean of checkpoints' weights, whole or not at all.
+
+    Its run.json has the settings of the run, and under `averaged` what was averaged.
+
+    Args:
+        directory: of the run.
+        paths: of its checkpoints.
+        output_dir: what is written.
+
+    Raises:
+        ValueError: where `output_dir` exists or can't be written, or a checkpoint is missing or damaged.
+    """
+    output_dir = Path(output_dir)
+    if output_dir.exists():
+        raise ValueError(f"Expected an --output_dir that does not exist. Received: {output_dir}, which does. Choose another.")
+    tokenizer = directory.read_config()["tokenizer"]
+    transformer = weights.average(directory, paths)
+    averaged = {"model_dir": str(directory.path), "checkpoints": [str(path.relative_to(directory.path)) for path in paths]}
+    try:
+        with atomic_files.whole_directory(output_dir) as aside:
+            made = ModelDirectory(aside)
+            for file in (directory.config_file.name, tokenizer.get("file")):
+                if file is not None:
+                    shutil.copyfile(directory.path / file, aside / file)
+            made.save_model(transformer)
+            made.write_run(directory.read_run() | {"averaged": averaged})
+    except OSError as error:
+        raise ValueError(
+            f"Expected an --output_dir that can be written. Received: {output_dir} ({error.strerror or error}). Choose another."
+        ) from error
+
+
+def _run(values):
+    for name in ("model_dir", "output_dir"):
+        if not values[name].value:
+            raise ValueError(f"Expected --{name}. Received: none.")
+    if (values.last is None) == (values.steps is None):
+        received = "neither" if values.last is None else "both"
+        raise ValueError(f"Expected either --last or --steps. Received: {received}.")
+    directory = ModelDirectory.open(values.model_dir)
+    if values.last is not None:
+        paths = weights.last_checkpoints(directory, values.last)
+    else:
+        paths = [weights.find_checkpoint(directory, step.strip()) for step in values.steps]
+    if len(set(paths)) < max(1, len(paths)):
+        raise ValueError(f"Expected different steps. Received: --steps={','.join(values.steps)}.")
+    write_average(directory, paths, values.output_dir)
+    names = ", ".join(path.name for path in paths)
+    print(f"{values.output_dir} holds the mean of {len(paths)} checkpoints of {values.model_dir}: {names}.")
+
+
+def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
+    """Runs the program with parsed flags; `argv` holds what was not a flag."""
+    if len(argv) > 1:
+        raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
+    try:
+        _run(values)
+    except ValueError as error:
+        sys.exit(f"trainer.average: {error}")
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(main)
