@@ -2,10 +2,15 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 RUN := $(VENV)/bin/python
+# JAX and PyTorch get an environment of their own, beside the TensorFlow that `pip install .` brings.
+BACKENDS_VENV := .venv-backends
+RUN_BACKENDS := $(BACKENDS_VENV)/bin/python
+LIBRARY_TESTS := t2t_relpos tests/attention tests/layers tests/models tests/decoding tests/t2t tests/test_backends.py
+CORE_TESTS := tests/test_backends.py tests/layers/test_relation_multi_head_attention.py tests/t2t/test_parity.py
 QUICKSTART := runs/quickstart
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: quickstart test test-slow clean
+.PHONY: quickstart test test-slow test-backends test-backends-core clean
 
 $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -23,5 +28,27 @@ test: $(VENV)/installed
 test-slow: $(VENV)/installed
 	$(RUN) -m pytest -m slow
 
+$(BACKENDS_VENV)/installed: setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(BACKENDS_VENV)
+	$(RUN_BACKENDS) -m pip install --quiet --upgrade pip
+	$(RUN_BACKENDS) -m pip install --quiet --editable '.[test]'
+	touch $@
+
+# The library on the other backends of Keras.
+test-backends: $(BACKENDS_VENV)/installed
+	$(RUN_BACKENDS) -m pip install --quiet --editable '.[jax,torch]'
+	KERAS_BACKEND=jax $(RUN_BACKENDS) -m pytest -m 'not slow' $(LIBRARY_TESTS)
+	KERAS_BACKEND=torch $(RUN_BACKENDS) -m pytest -m 'not slow' $(LIBRARY_TESTS)
+
+# The core of that; a backend that can't be had here is left out, which is said.
+test-backends-core: $(BACKENDS_VENV)/installed
+	for backend in jax torch; do \
+	  if timeout 300 $(RUN_BACKENDS) -m pip install --quiet --editable ".[$$backend]"; then \
+	    KERAS_BACKEND=$$backend $(RUN_BACKENDS) -m pytest -m 'not slow' $(CORE_TESTS) || exit 1; \
+	  else \
+	    echo "$$backend could not be installed: nothing was tested on it."; \
+	  fi; \
+	done
+
 clean:
-	rm -rf $(VENV) runs build *.egg-info
+	rm -rf $(VENV) $(BACKENDS_VENV) runs build *.egg-info
