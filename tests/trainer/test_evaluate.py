@@ -7,7 +7,8 @@ from absl import app, flags
 from trainer import evaluate, metrics
 from trainer.data import synthetic
 from trainer.data.corpora import PairCorpus
-from trainer.serving.module import TranslationSettings
+from trainer.model_dir import ModelDirectory
+from trainer.serving.module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translation
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" + sacrebleu.__version__
@@ -133,18 +134,19 @@ def test_language_of_the_translations(monkeypatch, capsys):
         assert f"|tok:moses-{language}|" in capsys.readouterr().out
 
 
-def test_checkpoint_of_choice(small_run, tmp_path, capsys):
-    small_run(tmp_path / "run", checkpoint_every=3, train_steps=4, learning_rate=7.0)
-    arguments = [f"--model_dir={tmp_path / 'run'}", f"--source={small_run.text['train_source']}", f"--target={small_run.text['train_target']}"]
-    printed = {}
-    for name, choice in {"3": ["--checkpoint=3"], "latest": ["--checkpoint=latest"], "model.keras": []}.items():
-        capsys.readouterr()
-        run(*arguments, *choice, f"--output={tmp_path / name}")
-        printed[name] = capsys.readouterr().out
-    assert printed["latest"] == printed["model.keras"]
-    assert (tmp_path / "latest").read_text() == (tmp_path / "model.keras").read_text() != (tmp_path / "3").read_text()
-    refused("Expected a checkpoint of step 2 in .*Received: those of step 3, 4.", *arguments, "--checkpoint=2")
-    refused("Expected a checkpoint chosen by dev BLEU in ", *arguments, "--checkpoint=best")
+def test_checkpoint_of_choice(trained_model_dir, test_files, tmp_path, monkeypatch, capsys):
+    model = ModelDirectory.open(trained_model_dir).load_model()
+    chosen = []
+    monkeypatch.setattr(evaluate.weights, "find_checkpoint", lambda directory, which: chosen.append((directory.path, which)) or which)
+    monkeypatch.setattr(evaluate.weights, "load_transformer", lambda directory, path: chosen.append((directory.path, path)) or model)
+    arguments = [f"--model_dir={trained_model_dir}", f"--source={test_files[0]}", f"--target={test_files[1]}", "--beam_size=1"]
+    run(*arguments, "--checkpoint=best", "--metrics=", f"--output={tmp_path / 'out'}")
+    assert chosen == 2 * [(trained_model_dir, "best")]
+    module = TranslationModule(model, ModelDirectory.open(trained_model_dir).load_tokenizer(), TranslationSettings(beam_size=1))
+    translations = module.serve(test_files[0].read_text().splitlines())["translations"].numpy()
+    assert (tmp_path / "out").read_text().splitlines() == [text.decode() for text in translations]
+    monkeypatch.undo()
+    refused("Expected a checkpoint of step 2 in .*Received: those of no step.", *arguments, "--checkpoint=2")
 
 
 def test_beam_of_choice(test_files, monkeypatch):

@@ -1,0 +1,92 @@
+"""The paper's recipe on WMT 2014, from the command that the documentation gives, with a smaller model and invented sentences."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from absl import flags
+
+from t2t_relpos.models import PRESETS
+from trainer import average, evaluate, train
+from trainer.config import RunConfig, define_flags
+from trainer.data.batching import training_batches
+from trainer.data.corpora import open_corpus
+from trainer.data.encoding import encode_pairs
+from trainer.data.lengths import report_lengths
+from trainer.model_dir import ModelDirectory
+
+SMALLER = {"hidden_dim": 24, "intermediate_dim": 29, "num_heads": 3, "num_encoder_layers": 2, "num_decoder_layers": 2}
+
+
+def run(program, define, *arguments):
+    values = flags.FlagValues()
+    define(values)
+    program.main(values(["program", *arguments]), values)
+
+
+@pytest.fixture(scope="module")
+def trained(wmt14, tmp_path_factory):
+    """Three steps of shaw_base's recipe: the model directory."""
+    path = tmp_path_factory.mktemp("runs") / "base"
+    data = ["--data=wmt14_translate/de-en", "--direction=en-de", f"--data_dir={wmt14.data_dir}", "--vocab_size=251"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PRESETS, "shaw_base", PRESETS["shaw_base"] | SMALLER)
+        run(train, define_flags, "--preset=shaw_base", f"--model_dir={path}", *data, "--train_steps=3", "--checkpoint_every=1", "--log_every=1")
+    return path
+
+
+def test_settings_are_the_papers(trained):
+    recorded = json.loads((trained / "run.json").read_text())
+    assert (recorded["batch_tokens"], recorded["device_tokens"], recorded["warmup_steps"]) == (25_000, 4096, 4000)
+    assert (recorded["adam_beta1"], recorded["adam_beta2"], recorded["adam_epsilon"]) == (0.9, 0.98, 1e-9)
+    assert (recorded["label_smoothing"], recorded["learning_rate"], recorded["checkpoint_minutes"]) == (0.1, 1.0, 10.0)
+    architecture = ModelDirectory.open(trained).read_config()["architecture"]
+    assert (architecture["max_relative_position"], architecture["share_heads"], architecture["dropout"]) == (16, False, 0.1)
+
+
+def test_training_and_dev_set_are_wmts(trained, wmt14):
+    assert [path.name for path in sorted((trained / "checkpoints").iterdir())] == ["step-000001", "step-000002", "step-000003"]
+    corpora = {
+        split: encode_pairs(open_corpus("wmt14_translate/de-en", split, data_dir=wmt14.data_dir), ModelDirectory(trained).load_tokenizer())
+        for split in ("train", "dev")
+    }
+    for split, pairs in corpora.items():
+        (kept,) = (trained / "ids" / split).iterdir()
+        assert (np.load(kept / "target.offsets.npy") == pairs.targets.offsets).all()
+    lengths = report_lengths(corpora["train"], 256)
+    assert (lengths.pairs, lengths.used) == (3 * len(wmt14.pairs("train")), lengths.pairs)
+    assert len(corpora["dev"]) == len(wmt14.pairs("newstest2013"))
+    # Batches of the size that the recipe asks for, which take several pieces of device_tokens.
+    batches = training_batches(corpora["train"], 25_000, 256, seed=1).take(3).as_numpy_iterator()
+    assert 4 * 4096 < max(targets.size for _, targets, _ in batches) <= 25_000
+
+
+def test_average_and_evaluation(trained, wmt14, tmp_path, capsys):
+    output = tmp_path / "average"
+    run(average, average.define_flags, f"--model_dir={trained}", "--last=2", f"--output_dir={output}")
+    assert capsys.readouterr().out.endswith("step-000002, step-000003.\n")
+    data = ["--data=wmt14_translate/de-en", "--direction=en-de", f"--data_dir={wmt14.data_dir}"]
+    run(evaluate, evaluate.define_flags, f"--model_dir={output}", *data, "--beam_size=1", f"--output={tmp_path / 'out'}")
+    printed = capsys.readouterr().out
+    assert re.match(r"test BLEU = \d+\.\d\d\n", printed)
+    assert "test BLEU compounds split = " in printed and "|tok:moses-de|" in printed
+    assert len((tmp_path / "out").read_text().splitlines()) == len(wmt14.pairs("newstest2014"))
+
+
+def test_recipes_beside_the_paper():
+    """Shaw et al. 2018, section 4.1."""
+    for preset, steps, dropout, last in (("shaw_base", 100_000, 0.1, None), ("shaw_big", 300_000, 0.3, 20)):
+        config = RunConfig(preset=preset, model_dir="any", data="wmt14_translate/de-en").resolve()
+        assert (config.vocab_size, config.batch_tokens, config.train_steps) == (32_768, 25_000, steps)
+        assert (config.warmup_steps, config.learning_rate, config.label_smoothing) == (4000, 1.0, 0.1)
+        assert (config.adam_beta1, config.adam_beta2, config.adam_epsilon) == (0.9, 0.98, 1e-9)
+        assert (config.checkpoint_minutes, config.checkpoint_every) == (10.0, None)
+        assert PRESETS[preset]["dropout"] == dropout
+        assert last is None or config.keep_checkpoints >= last
+    base, big = PRESETS["shaw_base"], PRESETS["shaw_big"]
+    names = ("hidden_dim", "intermediate_dim", "num_heads", "num_encoder_layers", "num_decoder_layers", "max_relative_position")
+    assert [base[name] for name in names] == [512, 1024, 8, 6, 6, 16]
+    assert [big[name] for name in names] == [1024, 4096, 16, 6, 6, 8]
+    assert (base["share_heads"], big["share_heads"]) == (False, True)
+    assert RunConfig(preset="shaw_big", model_dir="any", data="wmt14_translate/fr-en", dropout=0.1).resolve().architecture() == {"dropout": 0.1}
