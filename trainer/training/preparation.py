@@ -8,6 +8,7 @@ from t2t_relpos.models import TransformerConfig
 from trainer.config import RunConfig
 from trainer.data.corpora import open_corpus
 from trainer.data.encoding import encode_pairs
+from trainer.data.tfds_sets import MissingSplitError
 from trainer.data.tokenizers import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
 
@@ -74,9 +75,18 @@ class Preparation:
     def _corpus(self, split):
         config = self.config
         if config.data != "files":
-            return open_corpus(config.data, split, direction=config.direction, data_dir=config.data_dir)
+            return self._named_corpus(split)
         source, target = (getattr(config, f"{split}_{side}") for side in ("source", "target"))
         return open_corpus("files", split, source=source, target=target) if source else None
+
+    def _named_corpus(self, split):
+        try:
+            return open_corpus(self.config.data, split, direction=self.config.direction, data_dir=self.config.data_dir)
+        except MissingSplitError as error:
+            if split != "dev":
+                raise
+            logging.warning("Training without a dev set. %s", error)
+            return None
 
     def _load_tokenizer(self):
         if self.directory.is_configured:

@@ -3,8 +3,11 @@
 import pytest
 import tensorflow_datasets as tfds
 
+from trainer.config import RunConfig
 from trainer.data.corpora import open_corpus
-from trainer.data.tfds_sets import read_tfds
+from trainer.data.tfds_sets import MissingSplitError, read_tfds
+from trainer.model_dir import ModelDirectory
+from trainer.training.preparation import Preparation
 
 ENGLISH = ["A dog runs.", "", "She sleeps\u2028well.", "It's 5 o'clock."]
 GERMAN = ["Ein Hund läuft.", "Leer?", "Sie schläft gut.", "Es ist fünf Uhr."]
@@ -24,6 +27,13 @@ class TinyTranslate(tfds.core.GeneratorBasedBuilder):
     def _generate_examples(self, start, stop):
         for i in range(start, stop):
             yield i, {"en": ENGLISH[i], "de": GERMAN[i]}
+
+
+class TrainOnlyTranslate(TinyTranslate):
+    """A translation set without a split for development."""
+
+    def _split_generators(self, download_manager):
+        return {"train": self._generate_examples(0, 4)}
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +84,13 @@ def test_tfds_errors(tfds_dir):
         read_tfds("mnist", "train", "en-de", data_dir=tfds_dir)
     with pytest.raises(ValueError, match="Expected a split of tiny_translate: train, validation. Received: 'trian'."):
         read_tfds("tiny_translate", "trian", "en-de", data_dir=tfds_dir)
+
+
+def test_training_without_a_split_for_development(tfds_dir, tmp_path, caplog):
+    with pytest.raises(MissingSplitError, match="Expected a split of train_only_translate: train. Received: 'validation'. Choose"):
+        read_tfds("train_only_translate", "dev", "en-de", data_dir=tfds_dir)
+    settings = {"preset": "tiny", "data": "train_only_translate", "data_dir": tfds_dir, "vocab_size": 40}
+    directory = ModelDirectory.create(tmp_path / "run")
+    prepared = Preparation(RunConfig(model_dir=str(directory.path), **settings), directory)
+    assert (len(prepared.train_pairs), prepared.dev_pairs) == (4, None)
+    assert "Training without a dev set. Expected a split of train_only_translate: train." in caplog.text
