@@ -12,7 +12,9 @@ from absl import flags
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 # Shell text that tells people what to type.
-COMMANDS = README + (ROOT / "examples/quickstart.sh").read_text() + (ROOT / "saved_models/README.md").read_text()
+COMMANDS = README + "".join(
+    (ROOT / name).read_text() for name in ("docs/training.md", "examples/quickstart.sh", "saved_models/README.md")
+)
 
 
 def test_python_of_the_readme_runs_and_trains():
@@ -34,7 +36,7 @@ def test_the_layer_takes_the_place_that_the_readme_gives_it():
     assert shapes == [(2, 3, 7), (2, 3, 7)]
 
 
-@pytest.mark.parametrize("program", ["train", "evaluate", "export", "translate", "import_t2t"])
+@pytest.mark.parametrize("program", ["train", "average", "evaluate", "export", "translate", "import_t2t"])
 def test_commands_have_their_flags(program):
     values = flags.FlagValues()
     importlib.import_module(f"trainer.{program}").define_flags(values)
