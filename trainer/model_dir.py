@@ -64,12 +64,12 @@ class ModelDirectory:
         try:
             directory.path.mkdir(parents=True, exist_ok=True)
             with atomic_files.whole_file(directory.path / "writable") as aside:
-                aside.touch()
+                aside.write_text("something, which a full disk has no room for")
             (directory.path / "writable").unlink()
         except OSError as error:
             raise ValueError(
                 f"Expected a model directory that can be written. Received: {path} ({error.strerror}). "
-                "Choose another with --model_dir."
+                "Make room, give permission to write, or choose another with --model_dir."
             ) from error
         atomic_files.remove_leftovers(directory.path)
         return directory

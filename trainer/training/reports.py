@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from trainer.training.dev_bleu import Sample
 from trainer.training.evaluations import Evaluation
@@ -153,6 +154,7 @@ class TensorBoard(Report):
     def __init__(self, directory: Path):
         self._directory = Path(directory)
         self._writers = {}
+        self._has_failed = False
 
     def record(self, record: StepRecord):
         names = ("loss", "accuracy", "learning_rate", "tokens_per_second", "gradient_norm")
@@ -162,23 +164,36 @@ class TensorBoard(Report):
         self._flush()
 
     def evaluated(self, evaluation: Evaluation, samples: list[Sample]):
-        self._write("dev", evaluation.step, {name: getattr(evaluation, name) for name in ("loss", "accuracy", "bleu")})
-        if samples:
-            with self._writers["dev"].as_default():
-                tf.summary.text("translations", _table(samples), step=evaluation.step)
+        values = {name: getattr(evaluation, name) for name in ("loss", "accuracy", "bleu")}
+        self._write("dev", evaluation.step, values, {"translations": _table(samples)} if samples else {})
         self._flush()
 
-    def _write(self, part, step, values):
-        if part not in self._writers:
-            self._writers[part] = tf.summary.create_file_writer(str(self._directory / part))
-        with self._writers[part].as_default():
-            for name, value in values.items():
-                if value is not None:
-                    tf.summary.scalar(name, value, step=step)
+    def _write(self, part, step, values, texts={}):
+        def write():
+            if part not in self._writers:
+                self._writers[part] = tf.summary.create_file_writer(str(self._directory / part))
+            with self._writers[part].as_default():
+                for name, value in values.items():
+                    if value is not None:
+                        tf.summary.scalar(name, value, step=step)
+                for name, text in texts.items():
+                    tf.summary.text(name, text, step=step)
+
+        self._try(write)
 
     def _flush(self):
         for writer in self._writers.values():
-            writer.flush()
+            self._try(writer.flush)
+
+    def _try(self, write):
+        """Curves are worth less than the run: without room for them it goes on."""
+        if self._has_failed:
+            return
+        try:
+            write()
+        except tf.errors.OpError as error:
+            self._has_failed = True
+            logging.warning("No curves are written any more to %s: %s", self._directory, error.message.splitlines()[0])
 
 
 def _table(samples):

@@ -1,0 +1,78 @@
+"""A disk that runs full while a run writes: a clear message, nothing lost, and room enough lets it go on."""
+
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from trainer.model_dir import ModelDirectory
+from trainer.training.checkpoints import Checkpoints, read_weights
+
+PAGE = 4096
+
+
+class SmallDisk:
+    """A file system of its own with as much room as wanted."""
+
+    def __init__(self, path):
+        self.path = path
+        path.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(path)], capture_output=True, text=True)
+        if mounted.returncode:
+            pytest.skip(f"No file system can be mounted here: {mounted.stderr.strip()}")
+
+    def leave(self, free):
+        """Changes the size, so that so many bytes are free."""
+        size = shutil.disk_usage(self.path).used + free
+        subprocess.run(["mount", "-o", f"remount,size={size}", str(self.path)], check=True)
+
+    def unmount(self):
+        subprocess.run(["umount", "--lazy", str(self.path)], check=True)
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory):
+    made = SmallDisk(tmp_path_factory.mktemp("disk") / "small")
+    yield made
+    made.unmount()
+
+
+def entries(directory):
+    return sorted(entry.name for entry in directory.rglob("*") if "logs" not in entry.parts)
+
+
+def test_full_disk(disk, small_run, monkeypatch):
+    """While model.keras is written, while a checkpoint is, and before anything is."""
+    directory = disk.path / "model"
+    small_run(directory, train_steps=2)
+    before, names = read_weights(directory / "checkpoints" / "step-000002"), entries(directory)
+    for pages, file in ((20, "model.keras"), (12, "checkpoints/step-000004"), (0, "a model directory that can be written")):
+        with monkeypatch.context() as patched:
+            if file.startswith("checkpoints"):
+                patched.setattr(ModelDirectory, "save_model", lambda *arguments: None)
+            disk.leave(pages * PAGE)
+            message = small_run.fails(directory, train_steps=4)
+        assert f"Expected {'' if pages == 0 else f'to write {directory}/'}{file}. Received: " in message
+        assert "No space left on device" in message
+        assert pages == 0 or f"it goes on from {directory}/checkpoints/step-000002." in message
+        # The previous one is whole, and nothing is left of what was being written.
+        for ours, theirs in zip(read_weights(directory / "checkpoints" / "step-000002"), before, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        assert entries(directory) == names
+    disk.leave(64 << 20)
+    small_run(directory, train_steps=4)
+    assert Checkpoints(directory / "checkpoints").steps() == [2, 4]
+
+
+def test_full_disk_of_logs(disk, small_run, tmp_path, caplog):
+    """Curves are worth less than the run."""
+    disk.leave(64 << 20)
+    (disk.path / "logs").mkdir()
+    (tmp_path / "logs").symlink_to(disk.path / "logs")
+    disk.leave(0)
+    small_run(tmp_path, train_steps=2)
+    warnings = [record.message for record in caplog.records if "No curves" in record.message]
+    assert len(warnings) == 1
+    assert f"No curves are written any more to {tmp_path / 'logs'}: " in warnings[0] and "No space left on device" in warnings[0]
+    assert Checkpoints(tmp_path / "checkpoints").steps() == [2]
