@@ -65,8 +65,9 @@ def t2t_bleu_uncased(hypotheses: Sequence[str], references: Sequence[str]) -> Sc
 def compound_split_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str = "de") -> Score:
     """BLEU with compounds split at hyphens and Moses's words, as papers of 2016 to 2018 report it.
 
-    Both sides are tokenised as by Moses's tokenizer.perl of that time (sacremoses), `-` between letters becomes ` ##AT##-##AT## `, and n-grams are counted
-    as by multi-bleu.perl. The reference is tokenised here too; tensor2tensor's script takes one that is.
+    Both sides are tokenised as by Moses's tokenizer.perl of that time (sacremoses), `-` between letters becomes
+    ` ##AT##-##AT## `, and n-grams are counted as by multi-bleu.perl. The reference is tokenised here too; tensor2tensor's
+    script takes one that is.
 
     Args:
         hypotheses: the translations.

@@ -32,7 +32,8 @@ def trained(wmt14, tmp_path_factory):
     data = ["--data=wmt14_translate/de-en", "--direction=en-de", f"--data_dir={wmt14.data_dir}", "--vocab_size=251"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(PRESETS, "shaw_base", PRESETS["shaw_base"] | SMALLER)
-        run(train, define_flags, "--preset=shaw_base", f"--model_dir={path}", *data, "--train_steps=3", "--checkpoint_every=1", "--log_every=1")
+        few = ["--train_steps=3", "--checkpoint_every=1", "--log_every=1"]
+        run(train, define_flags, "--preset=shaw_base", f"--model_dir={path}", *data, *few)
     return path
 
 
@@ -89,4 +90,5 @@ def test_recipes_beside_the_paper():
     assert [base[name] for name in names] == [512, 1024, 8, 6, 6, 16]
     assert [big[name] for name in names] == [1024, 4096, 16, 6, 6, 8]
     assert (base["share_heads"], big["share_heads"]) == (False, True)
-    assert RunConfig(preset="shaw_big", model_dir="any", data="wmt14_translate/fr-en", dropout=0.1).resolve().architecture() == {"dropout": 0.1}
+    french = RunConfig(preset="shaw_big", model_dir="any", data="wmt14_translate/fr-en", direction="en-fr", dropout=0.1).resolve()
+    assert french.architecture() == {"dropout": 0.1}

@@ -62,7 +62,8 @@ def training_batches(
 def evaluation_batches(pairs: EncodedPairs, batch_tokens: int) -> tf.data.Dataset:
     """All pairs once, in order, in batches of at most `batch_tokens` tokens of the longer side, padding included.
 
-    Meant for sets for development and tests, whose lengths it holds in memory. A pair that is longer than `batch_tokens` is a batch of its own.
+    A pair that is longer than `batch_tokens` is a batch of its own. Meant for sets for development and tests: all lengths are held in
+    memory.
 
     Returns:
         A dataset as of `training_batches`, of known cardinality.

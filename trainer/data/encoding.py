@@ -1,5 +1,7 @@
 """Corpora as ids: tokenized once, then read from memory-mapped files, at constant memory for any size."""
 
+import collections
+import concurrent.futures
 import contextlib
 import itertools
 import os
@@ -99,12 +101,28 @@ def encode_pairs(corpus: Corpus, tokenizer, target_tokenizer=None, cache_dir: st
 def _write(corpus, tokenizers, directory):
     with contextlib.ExitStack() as files:
         writers = [files.enter_context(_SequenceWriter(directory, side)) for side in _SIDES]
-        for chunk in _chunks(iter(corpus)):
-            for writer, tokenizer, strings in zip(writers, tokenizers, zip(*chunk)):
-                ids = tokenizer.tokenize(tf.constant(strings))
+        for sides in _tokenize(_chunks(iter(corpus)), tokenizers):
+            for writer, ids in zip(writers, sides):
                 writer.add(ids.flat_values.numpy(), ids.row_lengths().numpy())
     if not writers[0].sequences:
         raise ValueError("Expected a corpus with sentence pairs. Received: one without any. Give files with text.")
+
+
+def _tokenize(chunks, tokenizers):
+    """The ids of both sides of every chunk, in order; tokenized on all cores, few chunks ahead of the reader."""
+
+    def tokenize(chunk):
+        return [tokenizer.tokenize(tf.constant(strings)) for tokenizer, strings in zip(tokenizers, zip(*chunk))]
+
+    workers = os.cpu_count() or 1
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        waiting = collections.deque()
+        for chunk in chunks:
+            waiting.append(pool.submit(tokenize, chunk))
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 class _SequenceWriter:
