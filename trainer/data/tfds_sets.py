@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from trainer.data.corpus import Corpus, digest
 
+_PAIRS_AT_ONCE = 1024
 _SPLITS = {"dev": "validation"}
 
 
@@ -22,8 +23,9 @@ class TfdsCorpus(Corpus):
     data_dir: str | None = None
 
     def __iter__(self):
-        for source, target in self.dataset().as_numpy_iterator():
-            yield source.decode("utf-8", errors="replace"), target.decode("utf-8", errors="replace")
+        for sides in self.dataset().batch(_PAIRS_AT_ONCE).prefetch(1).as_numpy_iterator():
+            for source, target in zip(*sides):
+                yield source.decode("utf-8", errors="replace"), target.decode("utf-8", errors="replace")
 
     def dataset(self):
         examples = _builder(self.name, self.data_dir).as_dataset(split=self.split, shuffle_files=False)
