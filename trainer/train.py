@@ -32,22 +32,25 @@ def train(config: RunConfig):
     from trainer.training.checkpoints import CheckpointError
     from trainer.training.nan_stop import NotFiniteError
     from trainer.training.run import TrainingRun
+    from trainer.training.team import WorkerGoneError
 
     try:
         run = TrainingRun(config)
-        print(run.describe(), flush=True)
-    except (ValueError, OSError) as error:
+        if run.team.is_chief:
+            print(run.describe(), flush=True)
+            print(f"Training from step {run.step} to {run.config.train_steps}.", flush=True)
+    except (ValueError, OSError, WorkerGoneError) as error:
         sys.exit(f"trainer.train: {error}")
-    print(f"Training from step {run.step} to {run.config.train_steps}.", flush=True)
     try:
         run.fit()
-    except (CheckpointError, NotFiniteError) as error:
+    except (CheckpointError, NotFiniteError, WorkerGoneError) as error:
         sys.exit(f"trainer.train: {error}")
     except KeyboardInterrupt:
         _stop(run, signal.SIGINT)
     if run.signal is not None:
         _stop(run, run.signal)
-    print(run.summary())
+    if run.team.is_chief:
+        print(run.summary())
 
 
 def _stop(run, received):

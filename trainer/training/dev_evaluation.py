@@ -1,5 +1,7 @@
 """Evaluating on the dev set while a run trains."""
 
+from collections.abc import Callable
+
 import keras
 import tensorflow as tf
 
@@ -8,6 +10,7 @@ from trainer.training.checkpoints import Checkpoints
 from trainer.training.dev_bleu import DevTranslator
 from trainer.training.evaluations import Evaluation, Evaluations
 from trainer.training.reports import Report
+from trainer.training.shares import share_out
 from trainer.training.steps import Steps
 
 
@@ -17,13 +20,14 @@ class EvaluateDev(keras.callbacks.Callback):
     Args:
         steps: where the run is.
         every: steps between evaluations, as many as epochs have.
-        batches: the dev set; None: there is none, and nothing is done.
+        batches: the dev set, over all devices, of known cardinality; None: there is none, and nothing is done.
         evaluations: where the results are noted.
         checkpoints: those of the run, for the error where nothing can be written.
         report: is told the results.
         translate: gives the BLEU; None: it is not measured.
         best: where the best are kept; None: they are not.
         patience: evaluations in a row without a better BLEU that end the run; None: they don't.
+        from_chief: `from_chief(value) -> value of the process that translates`, where several train.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class EvaluateDev(keras.callbacks.Callback):
         translate: DevTranslator | None = None,
         best: BestCheckpoints | None = None,
         patience: int | None = None,
+        from_chief: Callable[[float | None], float | None] = lambda value: value,
     ):
         super().__init__()
         self._steps = steps
@@ -48,6 +53,7 @@ class EvaluateDev(keras.callbacks.Callback):
         self._translate = translate
         self._best = best
         self._patience = patience
+        self._from_chief = from_chief
 
     @property
     def has_converged(self) -> bool:
@@ -71,11 +77,17 @@ class EvaluateDev(keras.callbacks.Callback):
         is_due = step and (step % self._every == 0 or step >= self._steps.last) and step not in self._evaluations
         if self._batches is None or not is_due or self._steps.interrupted:
             return
-        losses = self.model.evaluate(self._batches, verbose=0, return_dict=True, callbacks=[_BreakOff(self._steps)])
+        losses = self.model.evaluate(
+            share_out(self._batches, self.model.distribute_strategy),
+            steps=int(self._batches.cardinality()),
+            verbose=0,
+            return_dict=True,
+            callbacks=[_BreakOff(self._steps)],
+        )
         dev = self._translate and self._translate(lambda: self._steps.interrupted)
         if self._steps.interrupted:
             return
-        evaluation = Evaluation(step, losses["loss"], losses["accuracy"], dev and dev.bleu)
+        evaluation = Evaluation(step, losses["loss"], losses["accuracy"], self._from_chief(dev and dev.bleu))
         self._note(evaluation)
         self._report.evaluated(evaluation, dev.samples if dev else [])
 

@@ -26,13 +26,15 @@ class Evaluations:
     Args:
         file: where they are kept; read if it exists.
         until: the step that the run goes on from.
+        writes: whether to keep them there; of several processes one does.
 
     Raises:
         ValueError: where the file can't be read.
     """
 
-    def __init__(self, file: Path, until: int):
+    def __init__(self, file: Path, until: int, writes: bool = True):
         self.file = file
+        self._writes = writes
         self.entries = [entry for entry in _read(file) if entry.step <= until]
 
     def __contains__(self, step: int):
@@ -45,6 +47,8 @@ class Evaluations:
             OSError: where it can't be written.
         """
         self.entries.append(evaluation)
+        if not self._writes:
+            return
         lines = ",\n".join(json.dumps(dataclasses.asdict(entry)) for entry in self.entries)
         atomic_files.write_text(self.file, f"[\n{lines}\n]\n")
 

@@ -1,6 +1,9 @@
 """A training run, from its settings to a trained model in a model directory."""
 
+import dataclasses
+import json
 import math
+import zlib
 
 import keras
 import tensorflow as tf
@@ -23,7 +26,8 @@ from trainer.training.schedules import NoamSchedule
 from trainer.training.shares import share_out
 from trainer.training.step_log import StepLog
 from trainer.training.steps import Steps, StopSignals, epochs_between
-from trainer.training.strategy import make_strategy
+from trainer.training.strategy import choose_strategy, make_strategy
+from trainer.training.team import Team
 from trainer.training.training_model import TrainingModel
 from trainer.training.write_checkpoints import WriteCheckpoints
 
@@ -40,29 +44,55 @@ class TrainingRun:
         model: the `TrainingModel`.
         step: number of batches that it has seen.
         signal: the `signal.Signals` that ended `fit`, or None.
+        team: the `Team` of processes that train together.
 
     Raises:
         ValueError: for everything that is wrong with the settings, the data or the model directory.
+        WorkerGoneError: where another process of the run has ended.
     """
 
     def __init__(self, config: RunConfig):
-        self.directory = ModelDirectory.create(config.model_dir)
-        self._strategy = strategy = make_strategy(config.strategy, config.logical_devices)
+        gpus = len(tf.config.list_physical_devices("GPU"))
+        config = dataclasses.replace(config, strategy=choose_strategy(config.strategy, gpus, config.logical_devices))
+        self._strategy = make_strategy(config.strategy, config.logical_devices)
+        self.team = Team(self._strategy)
+        self.signal = None
         keras.utils.set_random_seed(config.seed)
         if config.deterministic:
             tf.config.experimental.enable_op_determinism()
-        self._prepared = Preparation(config, self.directory)
+        self.directory = ModelDirectory(config.model_dir)
+        with self.team.noticing_the_lost(self._how_to_go_on):
+            self._open(config)
+
+    def _open(self, config):
+        with self.team.chief_first():
+            if self.team.is_chief:
+                ModelDirectory.create(config.model_dir)
+            self._prepared = Preparation(config, self.directory)
         self.config = self._prepared.config
+        self.team.check_same(self._checksum(), "the same settings and data (checksums are compared)")
         self.checkpoints = Checkpoints(self.directory.checkpoints, self.config.keep_checkpoints)
-        self.signal = None
-        with strategy.scope():
+        with self._strategy.scope():
             self.model = self._make_model()
             self.step = self.checkpoints.restore_latest(self.model)
         self._check_step()
         if self._prepared.parent is not None and self.step == 0:
             self.model.transformer.set_weights(self._prepared.parent.load_model().get_weights())
-        self.evaluations = Evaluations(self.directory.evaluations_file, self.step)
-        self.directory.write_run(self.config.to_dict())
+        self.evaluations = Evaluations(self.directory.evaluations_file, self.step, writes=self.team.is_chief)
+        self.team.check_same(self.step, "the same checkpoint in --model_dir, on a file system that all share,")
+        if self.team.is_chief:
+            self.directory.write_run(self.config.to_dict())
+
+    def _checksum(self):
+        """Of what has to be alike on all workers."""
+        names = ("train_steps", "evaluate_every", "dev_bleu", "early_stopping")
+        settings = self.config.fixed() | {name: getattr(self.config, name) for name in names}
+        sizes = [pairs and len(pairs) for pairs in (self._prepared.train_pairs, self._prepared.dev_pairs)]
+        return zlib.crc32(json.dumps([settings, sizes], sort_keys=True).encode())
+
+    def _how_to_go_on(self):
+        saved = Checkpoints(self.directory.checkpoints).steps()
+        return f"Start the same command on all workers again: it goes on from step {saved[-1] if saved else 0}."
 
     def _make_model(self):
         config, architecture = self.config, self._prepared.architecture
@@ -99,24 +129,29 @@ class TrainingRun:
         Raises:
             CheckpointError: where a checkpoint can't be written.
             NotFiniteError: where the loss is not a number.
+            WorkerGoneError: where another process of the run has ended.
         """
-        config = self.config
-        report = Reports(Terminal(config.train_steps), TensorBoard(self.directory.logs))
-        with StopSignals() as signals:
-            steps = Steps(self.step, config.train_steps, signals)
-            write = WriteCheckpoints(
-                steps, self.directory, self.checkpoints, report, config.checkpoint_every, config.checkpoint_minutes
-            )
-            evaluate = self._dev_evaluation(steps, report)
-            stop_at_nan = StopAtNan(steps, self.directory.nan, self._batch, self._prepared.tokenizer, self._schedule)
-            log = StepLog(steps, config.log_every, config.evaluate_every, report)
-            for callback in (write, evaluate):
-                callback.set_model(self.model)
-            self._fit(steps, [steps, stop_at_nan, log, write, evaluate], evaluate)
-            write.write()
+        with self.team.noticing_the_lost(self._how_to_go_on), StopSignals() as signals:
+            steps = Steps(self.step, self.config.train_steps, signals)
+            self._fit(steps)
             self.step, self.signal = steps.step, signals.received
+            if self.signal is None:
+                self.team.wait()
 
-    def _fit(self, steps, callbacks, evaluate):
+    def _fit(self, steps):
+        config = self.config
+        report = Reports(Terminal(config.train_steps), TensorBoard(self.directory.logs)) if self.team.is_chief else Reports()
+        stop_at_nan = StopAtNan(steps, self.directory.nan, self._batch, self._prepared.tokenizer, self._schedule)
+        log = StepLog(steps, config.log_every, config.evaluate_every, report)
+        write = WriteCheckpoints(steps, self.directory, self.checkpoints, report, config.checkpoint_every, config.checkpoint_minutes)
+        evaluate = self._dev_evaluation(steps, report)
+        for callback in (write, evaluate):
+            callback.set_model(self.model)
+        self._fit_epochs(steps, [steps, stop_at_nan, log, *([write] if self.team.is_chief else []), evaluate], evaluate)
+        if self.team.is_chief:
+            write.write()
+
+    def _fit_epochs(self, steps, callbacks, evaluate):
         """Trains in epochs that end where evaluations are due."""
         evaluate.evaluate_if_due()
         if steps.interrupted or evaluate.has_converged:
@@ -148,19 +183,20 @@ class TrainingRun:
             return EvaluateDev(steps, config.evaluate_every, None, self.evaluations, self.checkpoints, report)
         tokens = min(config.batch_tokens, config.device_tokens or config.batch_tokens)
         translate = None
-        if config.translates_dev:
+        if config.translates_dev and self.team.is_chief:
             longest = int(prepared.dev_pairs.sources.lengths.max())
             translate = DevTranslator(self.model.transformer, prepared.tokenizer, prepared.dev_corpus, longest)
         return EvaluateDev(
             steps,
             config.evaluate_every,
-            share_out(evaluation_batches(prepared.dev_pairs, tokens), self._strategy),
+            evaluation_batches(prepared.dev_pairs, tokens),
             self.evaluations,
             self.checkpoints,
             report,
             translate,
-            BestCheckpoints(self.directory.best, config.keep_best) if config.keep_best else None,
+            BestCheckpoints(self.directory.best, config.keep_best) if config.keep_best and self.team.is_chief else None,
             config.early_stopping,
+            self.team.from_chief,
         )
 
     def summary(self) -> str:

@@ -15,7 +15,8 @@ def share_out(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy):
         strategy: that trains.
 
     Returns:
-        What `fit` and `evaluate` of a model of that strategy take: with one replica the dataset itself.
+        What `fit` and `evaluate` of a model of that strategy take, with the number of steps: of itself it tells another. With one
+        replica the dataset.
     """
     replicas = strategy.num_replicas_in_sync
     if replicas == 1:

@@ -67,6 +67,8 @@ def make_strategy(name: str = "auto", logical_devices: int = 0) -> tf.distribute
 def _join_cluster():
     cluster = Cluster.from_environment()
     print(f"Worker {cluster.index} of {len(cluster.workers)} waits for the others: {', '.join(cluster.workers)}.", flush=True)
+    # It notes every sum over the workers that it plans.
+    tf.get_logger().setLevel("WARNING")
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 

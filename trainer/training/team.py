@@ -36,6 +36,7 @@ class Team:
         resolver = strategy.cluster_resolver
         self.size = len(resolver.cluster_spec().job_tasks("worker")) if resolver else 1
         self.index = resolver.task_id if resolver and self.size > 1 else 0
+        self._from_first = tf.function(lambda value: strategy.run(_from_first_replica, args=(value,)))
 
     @property
     def is_chief(self) -> bool:
@@ -59,14 +60,7 @@ class Team:
         if self.size == 1:
             return value
         number = math.nan if value is None else value
-
-        @tf.function
-        def step(value):
-            context = tf.distribute.get_replica_context()
-            is_first = tf.equal(context.replica_id_in_sync_group, 0)
-            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.where(is_first, value, 0.0))
-
-        results = self._strategy.run(step, args=(tf.constant(number, tf.float64),))
+        results = self._from_first(tf.constant(number, tf.float64))
         found = float(self._strategy.experimental_local_results(results)[0])
         return None if math.isnan(found) else found
 
@@ -96,6 +90,12 @@ class Team:
                 f"Expected all {self.size} workers until the run ends. Received: one that is gone, as worker {self.index} notices "
                 f"({type(error).__name__}: {_reason(error)}). {remedy()}"
             ) from error
+
+
+def _from_first_replica(value):
+    context = tf.distribute.get_replica_context()
+    is_first = tf.equal(context.replica_id_in_sync_group, 0)
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.where(is_first, value, tf.zeros_like(value)))
 
 
 def _reason(error):

@@ -71,7 +71,7 @@ def results(strategy):
         train(f"batch {i}", [batch])
     train("20 steps", batches(), rate=0.1, steps=20)
     model.set_weights(start)
-    keep("evaluate", model.evaluate(share_out(dataset(batches()), strategy), verbose=0, return_dict=True))
+    keep("evaluate", model.evaluate(share_out(dataset(batches()), strategy), steps=3, verbose=0, return_dict=True))
     model = make_model(strategy, lambda: keras.optimizers.Adam(0.01))
     keep("Adam", {"loss": fit(strategy, model, batches(), 20)["loss"]})
     found["dropout loss"], found["dropout states"] = with_dropout(strategy)

@@ -1,4 +1,5 @@
 import pytest
+import tensorflow as tf
 
 from trainer.training.checkpoints import CheckpointError, Checkpoints
 from trainer.training.dev_bleu import DevBleu, Sample
@@ -7,6 +8,7 @@ from trainer.training.evaluations import Evaluation, Evaluations
 from trainer.training.reports import Report
 from trainer.training.steps import Steps, StopSignals
 
+DEV = tf.data.Dataset.range(3)
 SAMPLES = [Sample("a dog", "ein Hund", "ein Hut")]
 
 
@@ -14,10 +16,12 @@ class Model:
     stop_training = stop_evaluating = False
 
     def __init__(self, during=lambda: None):
+        self.distribute_strategy = tf.distribute.get_strategy()
         self.evaluated = 0
         self.during = during
 
-    def evaluate(self, batches, verbose, return_dict, callbacks):
+    def evaluate(self, batches, steps, verbose, return_dict, callbacks):
+        assert (batches, steps) == (DEV, 3)
         self.evaluated += 1
         self.during()
         for callback in callbacks:
@@ -45,7 +49,7 @@ class Best:
 class Run:
     """Evaluations of a run that is at `step`."""
 
-    def __init__(self, directory, step=0, last=10, every=2, batches="dev set", during=lambda: None, **settings):
+    def __init__(self, directory, step=0, last=10, every=2, batches=DEV, during=lambda: None, **settings):
         self.signals, self.report = StopSignals(), Told()
         self.steps = Steps(step, last, self.signals)
         self.evaluations = Evaluations(directory / "evaluations.json", step)
@@ -139,3 +143,9 @@ def test_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(run.evaluations, "add", full)
     with pytest.raises(CheckpointError, match="Expected to write .*evaluations.json. Received: No space left on device"):
         run.at(2)
+
+
+def test_bleu_is_what_the_process_that_translates_finds(tmp_path):
+    run = Run(tmp_path, from_chief=lambda value: 12.5 if value is None else value)
+    run.at(2)
+    assert run.evaluations.entries == [Evaluation(2, 2.5, 0.5, 12.5)]

@@ -47,3 +47,10 @@ def test_file_that_is_none(tmp_path, content):
     (tmp_path / "file").write_text(content)
     with pytest.raises(ValueError, match="Expected a list of evaluations. Received: .*Restore the file, or remove it"):
         Evaluations(tmp_path / "file", until=3)
+
+
+def test_only_one_process_writes(tmp_path):
+    file = tmp_path / "evaluations.json"
+    other = Evaluations(file, 0, writes=False)
+    other.add(Evaluation(2, 1.5, 0.5))
+    assert 2 in other and not file.exists()

@@ -1,0 +1,107 @@
+"""Training in several processes, of which one dies."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from trainer.data.synthetic import generate
+from trainer.model_dir import ModelDirectory
+
+PROGRAM = Path(__file__).parent / "train_small.py"
+WORKERS = 2
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROGRAM.parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+class Workers:
+    """Processes on this machine that train together, each with its output in a file."""
+
+    def __init__(self, directory, *flags):
+        ports = [socket.create_server(("localhost", 0)) for _ in range(WORKERS)]
+        cluster = {"worker": [f"localhost:{port.getsockname()[1]}" for port in ports]}
+        for port in ports:
+            port.close()
+        self.files = [directory / f"output-{index}" for index in range(WORKERS)]
+        self.processes = []
+        for index, file in enumerate(self.files):
+            task = {"cluster": cluster, "task": {"type": "worker", "index": index}}
+            command = [sys.executable, str(PROGRAM), "--preset=small", "--strategy=multiworker", *flags]
+            with file.open("w") as output:
+                environment = ENVIRONMENT | {"TF_CONFIG": json.dumps(task)}
+                self.processes.append(subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT))
+
+    def wait(self, index, timeout=300):
+        return self.processes[index].wait(timeout)
+
+    def output(self, index):
+        """What it printed, without what TensorFlow says by itself."""
+        lines = self.files[index].read_text().splitlines()
+        return [line for line in lines if not re.match(r"WARNING: All log|[IWE]\d{4}|Additional GRPC|:UNKNOWN", line)]
+
+    def end(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def start(tmp_path):
+    """`start(*flags)` starts workers with a small corpus and a model directory that they share."""
+    started = []
+    pairs = generate("train", size=211)
+    for side, texts in zip(("source", "target"), zip(*pairs)):
+        (tmp_path / side).write_text("\n".join(texts) + "\n")
+        (tmp_path / f"dev_{side}").write_text("\n".join(texts[:7]) + "\n")
+    files = [f"--{name}={tmp_path / name.removeprefix('train_')}" for name in ("train_source", "train_target", "dev_source", "dev_target")]
+
+    def start(*flags):
+        started.append(Workers(tmp_path, f"--model_dir={tmp_path / 'model'}", "--vocab_size=211", *files, *flags))
+        return started[-1]
+
+    yield start
+    for workers in started:
+        workers.end()
+
+
+def wait_for(path, process):
+    for _ in range(3000):
+        if path.exists():
+            return
+        assert process.poll() is None, "it ended before"
+        time.sleep(0.1)
+    raise AssertionError(f"there is no {path}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [1, 0])
+def test_a_worker_dies_and_the_run_goes_on_when_all_start_again(start, tmp_path, lost):
+    settings = ("--dev_bleu", "--evaluate_every=4", "--checkpoint_every=3", "--keep_checkpoints=2")
+    workers = start("--train_steps=100000", *settings)
+    directory = ModelDirectory(tmp_path / "model")
+    wait_for(directory.checkpoints / "step-000009", workers.processes[0])
+    workers.processes[lost].send_signal(signal.SIGKILL)
+    assert workers.wait(1 - lost, timeout=120) == 1
+    saved = max(int(path.name[5:]) for path in directory.checkpoints.glob("step-*"))
+    message = workers.output(1 - lost)[-1]
+    assert message.startswith("trainer.train: Expected all 2 workers until the run ends. Received: one that is gone")
+    assert message.endswith(f"Start the same command on all workers again: it goes on from step {saved}.")
+    assert not any("Traceback" in line for line in workers.output(1 - lost))
+
+    workers = start(f"--train_steps={saved + 5}", *settings)
+    assert [workers.wait(index) for index in range(WORKERS)] == [0, 0]
+    assert f"Training from step {saved} to {saved + 5}." in workers.output(0)
+    (line,) = workers.output(1)
+    assert re.fullmatch("Worker 1 of 2 waits for the others: localhost:.*", line), "the chief alone prints"
+    assert (directory.checkpoints / f"step-{saved + 5:06d}").is_dir()
+    evaluations = json.loads(directory.evaluations_file.read_text())
+    assert [entry["step"] for entry in evaluations] == [*range(4, saved + 5, 4), saved + 5][: len(evaluations)]
+    assert all(entry["bleu"] is not None for entry in evaluations)
+    assert ModelDirectory.open(directory.path).load_model().count_params() > 0
+
