@@ -122,6 +122,8 @@ def test_model_comes_back(directory):
 
 def test_failed_save_leaves_the_model_before(directory):
     class Unwritable:
+        compute_dtype = "float32"
+
         def save(self, path):
             path.write_bytes(b"half")
             raise OSError("disk full")

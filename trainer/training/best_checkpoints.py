@@ -5,6 +5,7 @@ from pathlib import Path
 
 from absl import logging
 
+from trainer import atomic_files
 from trainer.training.checkpoints import DAMAGED, Checkpoints, read_state
 from trainer.training.training_model import TrainingModel
 
@@ -51,6 +52,8 @@ class BestCheckpoints(Checkpoints):
         Raises:
             CheckpointError: where it can't be written; those that were there stay.
         """
+        if self.directory.is_dir():
+            atomic_files.remove_leftovers(self.directory)
         scores = self.scores()
         if scores.get(step, -1.0) >= dev_bleu:
             return False

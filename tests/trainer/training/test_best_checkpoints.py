@@ -60,6 +60,12 @@ def test_damaged_one_is_left_out(tmp_path, model, caplog):
     assert "Leaving out the damaged checkpoint" in caplog.text and "step-000006" in caplog.text
 
 
+def test_what_a_killed_run_was_writing_is_removed(tmp_path, model):
+    (tmp_path / ".writing-step-000003-x").mkdir()
+    offered(tmp_path, model, {3: 10.0})
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step-000003"]
+
+
 def test_none_yet(tmp_path):
     assert BestCheckpoints(tmp_path / "best").best() is None
 

@@ -10,11 +10,15 @@ from trainer.training.write_checkpoints import WriteCheckpoints
 
 
 class Transformer:
+    compute_dtype = "float32"
+
     def save(self, path):
         path.write_bytes(b"model")
 
 
 class Unwritable:
+    compute_dtype = "float32"
+
     def save(self, path):
         raise OSError(28, "No space left on device")
 
