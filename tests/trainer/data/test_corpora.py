@@ -21,8 +21,9 @@ def test_files(tmp_path):
 
 def test_any_other_name_is_a_set_of_tensorflow_datasets(monkeypatch):
     monkeypatch.setattr(corpora, "read_tfds", lambda *arguments: arguments)
-    assert open_corpus("wmt14_translate/de-en", "train") == ("wmt14_translate/de-en", "train", "en-de")
-    assert open_corpus("wmt14_translate/de-en", "dev", direction="de-en") == ("wmt14_translate/de-en", "dev", "de-en")
+    assert open_corpus("wmt14_translate/de-en", "train") == ("wmt14_translate/de-en", "train", "en-de", None)
+    arguments = "wmt14_translate/de-en", "dev", "de-en", "folder"
+    assert open_corpus("wmt14_translate/de-en", "dev", direction="de-en", data_dir="folder") == arguments
 
 
 def test_errors():
