@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 BACKENDS_VENV := .venv-backends
 RUN_BACKENDS := $(BACKENDS_VENV)/bin/python
 LIBRARY_TESTS := t2t_relpos tests/attention tests/layers tests/models tests/decoding tests/t2t tests/test_backends.py
-CORE_TESTS := tests/test_backends.py tests/layers/test_relation_multi_head_attention.py tests/t2t/test_parity.py
+CORE_TESTS := tests/test_backends.py tests/layers/test_relation_multi_head_attention.py tests/attention/test_recorded.py
 QUICKSTART := runs/quickstart
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 

@@ -50,9 +50,13 @@ def _tensorflow(function, inputs, cotangent):
 def _jax(function, inputs, cotangent):
     import jax
 
-    tensors = keras.tree.map_structure(jax.numpy.asarray, inputs)
-    output, pull_back = jax.vjp(function, tensors)
-    return output, pull_back(_like(cotangent, output))[0]
+    # One compilation; eagerly each operation would have its own.
+    @jax.jit
+    def both(tensors):
+        output, pull_back = jax.vjp(function, tensors)
+        return output, pull_back(_like(cotangent, output))[0]
+
+    return both(keras.tree.map_structure(jax.numpy.asarray, inputs))
 
 
 def _torch(function, inputs, cotangent):
