@@ -2,7 +2,8 @@
 
     python -m trainer.train --preset=tiny --model_dir=runs/first --train_source=train.en --train_target=train.de
 
-The same command goes on from the last checkpoint; Ctrl-C and SIGTERM write one before they end it. `--data=synthetic` trains on the embedded corpus.
+The same command goes on from the last checkpoint; Ctrl-C and SIGTERM write one before they end it. `--data=synthetic` trains on
+the embedded corpus. `--dry_run` says what would be trained, and does not.
 """
 
 import os
@@ -14,7 +15,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from absl import app, flags
 
-from trainer.config import RunConfig, define_flags
+from trainer import config
+from trainer.config import RunConfig
+
+
+def define_flags(values: flags.FlagValues = flags.FLAGS):
+    """Defines the flags of this program on `values`: the settings of a run, and --dry_run."""
+    config.define_flags(values)
+    help_text = "Only say what would be trained: settings, parameters, batches and memory. Leaves nothing behind."
+    flags.DEFINE_bool("dry_run", False, help_text, flag_values=values)
 
 
 def train(config: RunConfig):
@@ -53,6 +62,21 @@ def train(config: RunConfig):
         print(run.summary())
 
 
+def dry_run(config: RunConfig):
+    """Says what `train` would do.
+
+    Raises:
+        SystemExit: with a message, for everything that is wrong with the settings, the data or the model directory.
+    """
+    try:
+        config.resolve()
+        from trainer.training.forecast import forecast
+
+        print(forecast(config))
+    except (ValueError, OSError) as error:
+        sys.exit(f"trainer.train: {error}")
+
+
 def _stop(run, received):
     saved = run.checkpoints.steps()
     print(f"\ntrainer.train: stopped. The same command goes on from step {saved[-1] if saved else 0}.", file=sys.stderr)
@@ -65,10 +89,10 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
     if len(argv) > 1:
         raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
     try:
-        config = RunConfig.from_flags(values)
+        settings = RunConfig.from_flags(values)
     except ValueError as error:
         sys.exit(f"trainer.train: {error}")
-    train(config)
+    (dry_run if values["dry_run"].value else train)(settings)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import pytest
 from absl import flags
 
 from trainer import train
-from trainer.config import define_flags
 from trainer.model_dir import ModelDirectory
 
 PROGRAM = pathlib.Path(__file__).parent / "train_small.py"
@@ -168,9 +167,16 @@ def test_contradicting_flags():
         train.main(["train"], parsed("--preset=tiny", "--model_dir=x"))
 
 
+def test_dry_run_trains_nothing(tmp_path, small_run, capsys):
+    text = [f"--{name}={value}" for name, value in small_run.text.items()]
+    train.main(["train"], parsed("--preset=small", f"--model_dir={tmp_path / 'model'}", "--vocab_size=40", "--dry_run", *text))
+    assert "Memory of a device:" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
 def parsed(*arguments):
     values = flags.FlagValues()
-    define_flags(values)
+    train.define_flags(values)
     values(["train", *arguments])
     return values
 
@@ -197,6 +203,7 @@ def test_error_is_one_message_and_exit_code_1(tmp_path):
 def test_help_lists_the_settings():
     done = subprocess.run([sys.executable, "-m", "trainer.train", "--help"], env=ENVIRONMENT, capture_output=True, text=True)
     assert "--warmup_steps: Updates until the learning rate is largest." in done.stdout
+    assert "--[no]dry_run: Only say what would be trained" in done.stdout
     assert "python -m trainer.train --preset=tiny" in done.stdout
 
 

@@ -6,7 +6,6 @@ from absl import app
 
 from t2t_relpos.models import PRESETS
 from trainer import recipes, train
-from trainer.config import define_flags
 
 PRESETS["small"] = PRESETS["tiny"] | {
     "num_encoder_layers": 1,
@@ -19,5 +18,5 @@ PRESETS["small"] = PRESETS["tiny"] | {
 recipes.RECIPES["small"] = recipes.RECIPES["tiny"] | {"warmup_steps": 5, "batch_tokens": 250, "train_steps": 8}
 
 if __name__ == "__main__":
-    define_flags()
+    train.define_flags()
     app.run(train.main, sys.argv)

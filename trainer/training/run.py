@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import zlib
 
 import keras
@@ -11,10 +10,10 @@ import tensorflow as tf
 from t2t_relpos.models import Transformer
 from trainer.config import RunConfig
 from trainer.data.batching import evaluation_batches, training_batches
-from trainer.data.lengths import report_lengths
 from trainer.model_dir import ModelDirectory
 from trainer.training.best_checkpoints import BestCheckpoints
 from trainer.training.checkpoints import Checkpoints
+from trainer.training.description import describe
 from trainer.training.dev_bleu import DevTranslator
 from trainer.training.dev_evaluation import EvaluateDev
 from trainer.training.evaluations import Evaluations
@@ -111,17 +110,8 @@ class TrainingRun:
             )
 
     def describe(self) -> str:
-        """The resolved settings, the number of parameters and the lengths of the data, for people."""
-        settings = [f"  {name} = {value}" for name, value in self.config.to_dict().items() if value is not None]
-        parameters = sum(math.prod(variable.shape) for variable in self.model.trainable_variables)
-        return "\n".join(
-            [
-                "Settings:",
-                *settings,
-                f"Training data: {report_lengths(self._prepared.train_pairs, self.config.max_length)}",
-                f"Parameters: {parameters:,}",
-            ]
-        )
+        """The resolved settings, the lengths of the data and the number of parameters, for people."""
+        return describe(self.config, self._prepared.train_pairs, self.model)
 
     def fit(self):
         """Trains up to the last step, or until dev BLEU gets no better or a signal comes; writes checkpoints, logs and model.keras.
