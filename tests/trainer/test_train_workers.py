@@ -70,11 +70,11 @@ def start(tmp_path):
         workers.end()
 
 
-def wait_for(path, process):
+def wait_for(path, workers):
     for _ in range(3000):
         if path.exists():
             return
-        assert process.poll() is None, "it ended before"
+        assert workers.processes[0].poll() is None, workers.output(0)
         time.sleep(0.1)
     raise AssertionError(f"there is no {path}")
 
@@ -85,7 +85,7 @@ def test_a_worker_dies_and_the_run_goes_on_when_all_start_again(start, tmp_path,
     settings = ("--dev_bleu", "--evaluate_every=4", "--checkpoint_every=3", "--keep_checkpoints=2")
     workers = start("--train_steps=100000", *settings)
     directory = ModelDirectory(tmp_path / "model")
-    wait_for(directory.checkpoints / "step-000009", workers.processes[0])
+    wait_for(directory.checkpoints / "step-000009", workers)
     workers.processes[lost].send_signal(signal.SIGKILL)
     assert workers.wait(1 - lost, timeout=120) == 1
     saved = max(int(path.name[5:]) for path in directory.checkpoints.glob("step-*"))

@@ -37,10 +37,11 @@ def dataset(batches):
     return made.apply(tf.data.experimental.assert_cardinality(len(batches)))
 
 
-def make_model(strategy, optimizer, dropout=0.0, **settings):
+def make_model(strategy, optimizer, dropout=0.0, dtype="float32", **settings):
     keras.utils.set_random_seed(7)
     with strategy.scope():
-        model = TrainingModel(Transformer(TransformerConfig(vocab_size=13, dropout=dropout, **SIZES)), 0.1, **settings)
+        transformer = Transformer(TransformerConfig(vocab_size=13, dropout=dropout, **SIZES), dtype=dtype)
+        model = TrainingModel(transformer, 0.1, **settings)
         model.compile(optimizer())
     return model
 
@@ -74,17 +75,26 @@ def results(strategy):
     keep("evaluate", model.evaluate(share_out(dataset(batches()), strategy), steps=3, verbose=0, return_dict=True))
     model = make_model(strategy, lambda: keras.optimizers.Adam(0.01))
     keep("Adam", {"loss": fit(strategy, model, batches(), 20)["loss"]})
-    found["dropout loss"], found["dropout states"] = with_dropout(strategy)
+    found.update(with_dropout_in_float16(strategy))
     return found
 
 
-def with_dropout(strategy):
-    """The loss of one row for each replica, and all replicas' random states after it."""
-    model = make_model(strategy, lambda: keras.optimizers.SGD(0.0), dropout=0.5)
+def with_dropout_in_float16(strategy):
+    """The loss of one row for each replica, and all replicas' random states after it; then an update that is not finite."""
+    model = make_model(strategy, lambda: keras.optimizers.SGD(0.1), dropout=0.5, dtype="mixed_float16")
     rows = {side: np.repeat(ids[:1], strategy.num_replicas_in_sync, axis=0) for side, ids in batches()[0].items()}
-    loss = fit(strategy, model, [rows], 1)["loss"]
+    found, weights = {"dropout loss": np.array(fit(strategy, model, [rows], 1)["loss"])}, [model.get_weights()]
     states = model.transformer.non_trainable_variables
-    return np.array(loss), np.array([[local.numpy() for local in strategy.experimental_local_results(s.value)] for s in states])
+    found["dropout states"] = np.array(
+        [[local.numpy() for local in strategy.experimental_local_results(state.value)] for state in states]
+    )
+    for scale in (2.0**120, 2.0**10):
+        model.loss_scale.scale.assign(scale)
+        found[f"scale {scale}"] = np.array(fit(strategy, model, [rows], 2)["loss_scale"])
+        weights.append(model.get_weights())
+    found["moved"] = np.array([any(np.any(a != b) for a, b in zip(*pair)) for pair in zip(weights, weights[1:])])
+    found["updates"] = model.optimizer.iterations.numpy()
+    return found
 
 
 def main(outputs):

@@ -59,12 +59,25 @@ def test_replicas_have_dropout_of_their_own_and_the_same_states(one_and_two):
         np.testing.assert_array_equal(two["dropout states"][:, replica], one["dropout states"][:, 0])
 
 
+def check_updates_left_out(found):
+    np.testing.assert_array_equal(found[f"scale {2.0**120}"], [2.0**120, 2.0**119])
+    np.testing.assert_array_equal(found[f"scale {2.0**10}"], [2.0**10, 2.0**10])
+    assert found["moved"].tolist() == [False, True]
+    assert found["updates"] == 5
+
+
+def test_updates_that_are_not_finite_are_left_out(one_and_two):
+    for found in one_and_two:
+        check_updates_left_out(found)
+
+
 @pytest.mark.slow
 def test_four_replicas_have_the_losses_and_weights_of_one(tmp_path):
     one, four = on_devices(tmp_path, 1, 4)
     for part in PARTS:
         check_same(four, one, part)
     assert four["dropout states"].shape[1] == 4
+    check_updates_left_out(four)
 
 
 @pytest.mark.slow
@@ -82,6 +95,7 @@ def test_two_processes_have_the_losses_and_weights_of_one(tmp_path, one_and_two)
         for part in PARTS:
             check_same(found, one, part)
         np.testing.assert_allclose(found["dropout loss"], two["dropout loss"], rtol=1e-6)
+        check_updates_left_out(found)
 
 
 def free_ports(count):
