@@ -111,6 +111,10 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-100])
 
 
+def empty(path):
+    path.write_bytes(b"")
+
+
 def flip_a_bit(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 3] ^= 1
@@ -122,9 +126,13 @@ def flip_a_bit(path):
     [
         ("model.npz", cut),
         ("model.npz", flip_a_bit),
+        ("model.npz", empty),
+        ("optimizer.npz", cut),
         ("optimizer.npz", flip_a_bit),
         ("optimizer.npz", os.remove),
         ("state.json", os.remove),
+        ("state.json", cut),
+        ("state.json", empty),
         ("state.json", lambda path: path.write_text("{")),
     ],
 )
