@@ -2,15 +2,19 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer import train
+from trainer.average import write_average
 from trainer.config import RunConfig
 from trainer.data.tokenizers import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
+from trainer.training.checkpoints import Checkpoints
+from trainer.training.run import TrainingRun
 
 LINES = ["the dog sees a man", "the cat sees a tree", "a bird sees the dog"]
 
@@ -62,6 +66,21 @@ def test_goes_on_from_its_own_checkpoint(parent):
     for ours, theirs in zip(weights(child), before, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert any((ours != theirs).any() for ours, theirs in zip(before, weights(parent), strict=True))
+
+
+def test_goes_on_from_an_average_with_a_new_schedule(parent):
+    train.train(RunConfig(**settings(parent, train_steps=3, checkpoint_every=1)))
+    child = ModelDirectory.open(parent.path.parent / "child")
+    average = ModelDirectory(parent.path.parent / "average")
+    write_average(child, [Checkpoints(child.checkpoints).path(step) for step in (2, 3)], average.path)
+    asked = {"learning_rate": 0.5, "warmup_steps": 11, "model_dir": str(parent.path.parent / "grandchild")}
+    run = TrainingRun(RunConfig(**settings(parent, init_from=str(average.path), **asked)))
+    # All of the schedule, from its beginning.
+    rates = keras.saving.deserialize_keras_object(run.model.optimizer.get_config()["learning_rate"])
+    assert rates.get_config() == {"model_width": 12, "warmup_steps": 11, "multiplier": 0.5}
+    assert run.step == 0 and run.config.label_smoothing == 0.25
+    for ours, theirs in zip(run.model.transformer.get_weights(), weights(average), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize(
