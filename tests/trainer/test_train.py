@@ -209,10 +209,12 @@ def test_help_lists_the_settings():
 
 @pytest.mark.slow
 def test_two_devices_go_on_from_their_checkpoint(tmp_path):
-    devices = ("--strategy=mirrored", "--logical_devices=2")
+    devices = ("--strategy=mirrored", "--logical_devices=2", "--keep_best=1")
     for steps in (3, 5):
         subprocess.run(command(tmp_path / "two", f"--train_steps={steps}", *devices), env=ENVIRONMENT, check=True)
     recorded = json.loads((tmp_path / "two" / "run.json").read_text())
     assert (recorded["strategy"], recorded["train_steps"]) == ("mirrored", 5)
     assert np.load(tmp_path / "two" / "checkpoints" / "step-000005" / "optimizer.npz")["variable_00000"] == 5
+    assert [entry["step"] for entry in json.loads((tmp_path / "two" / "evaluations.json").read_text())] == [3, 5]
+    assert len(list((tmp_path / "two" / "best").glob("step-*/model.npz"))) == 1
     assert ModelDirectory.open(tmp_path / "two").load_model().count_params() > 0

@@ -83,12 +83,14 @@ class Checkpoints:
 
     def unwritable(self, path: Path, error: Exception) -> CheckpointError:
         """The error to raise where a file of the run can't be written."""
-        saved = self.steps()
         return CheckpointError(
             f"Expected to write {path}. Received: {getattr(error, 'strerror', None) or error}. Make room for it or give "
-            "permission to write, then run the same command again: it goes on from "
-            f"{self.path(saved[-1]) if saved else 'the beginning'}."
+            f"permission to write, then run the same command again: it goes on from {self._where_it_goes_on()}."
         )
+
+    def _where_it_goes_on(self):
+        saved = self.steps()
+        return self.path(saved[-1]) if saved else "the beginning"
 
     def restore_latest(self, model: TrainingModel) -> int:
         """Restores the last checkpoint that is whole, warning of later ones that are not.

@@ -77,6 +77,6 @@ def test_full_disk(tmp_path, model, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "savez", full)
-    with pytest.raises(CheckpointError, match="Expected to write .*step-000006. Received: No space left on device"):
+    with pytest.raises(CheckpointError, match="write .*step-000006. Received: No space left on device.*from its last checkpoint."):
         best.offer(model, 6, 20.0)
     assert best.steps() == [3]
