@@ -67,6 +67,30 @@ def test_recipe_fills_what_is_not_set():
     assert config.architecture() == {}
 
 
+@pytest.mark.parametrize(
+    ("preset", "given", "checkpoint_every", "evaluate_every"),
+    [
+        ("tiny", {}, 1000, 1000),
+        ("tiny", {"checkpoint_every": 70}, 70, 70),
+        ("tiny", {"checkpoint_every": 70, "evaluate_every": 30}, 70, 30),
+        ("tiny", {"checkpoint_minutes": 5.0}, None, 1000),
+        ("shaw_base", {}, None, 1000),
+        ("shaw_base", {"checkpoint_every": 70}, 70, 70),
+    ],
+)
+def test_evaluations_come_with_checkpoints_that_are_counted_in_steps(preset, given, checkpoint_every, evaluate_every):
+    config = RunConfig(preset=preset, model_dir="x", data="synthetic", **given).resolve()
+    assert (config.checkpoint_every, config.evaluate_every) == (checkpoint_every, evaluate_every)
+
+
+@pytest.mark.parametrize(
+    ("given", "translates"),
+    [({}, False), ({"keep_best": 0}, False), ({"dev_bleu": True}, True), ({"keep_best": 1}, True), ({"early_stopping": 3}, True)],
+)
+def test_whatever_needs_bleu_has_the_dev_set_translated(given, translates):
+    assert RunConfig(preset="tiny", model_dir="x", data="synthetic", **given).translates_dev is translates
+
+
 def test_vocabulary_of_the_synthetic_corpus_is_small():
     assert RunConfig(**MINIMAL).resolve().vocab_size == 1000
     assert RunConfig(preset="tiny", model_dir="m", train_source="a", train_target="b").resolve().vocab_size == 8000
@@ -132,6 +156,7 @@ def test_files_become_absolute(tmp_path, monkeypatch):
             {"steps_per_execution": 4, "checkpoint_every": 10},
             "Expected checkpoint_every to be a multiple of steps_per_execution. Received: checkpoint_every=10",
         ),
+        ({"steps_per_execution": 4, "evaluate_every": 7}, "Expected evaluate_every to be a multiple of steps_per_execution"),
         ({"steps_per_execution": 4, "train_steps": 6}, "Expected train_steps to be a multiple of steps_per_execution"),
         ({"steps_per_execution": 4, "strategy": "mirrored"}, "Expected steps_per_execution to be 1 with the strategy mirrored"),
         ({"jit_compile": True, "strategy": "multiworker"}, "Expected no jit_compile with the strategy multiworker: XLA can't compile"),
