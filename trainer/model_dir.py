@@ -71,7 +71,8 @@ class ModelDirectory:
                 f"Expected a model directory that can be written. Received: {path} ({error.strerror}). "
                 "Make room, give permission to write, or choose another with --model_dir."
             ) from error
-        atomic_files.remove_leftovers(directory.path)
+        for place in (directory.path, directory.nan, *directory.path.glob("ids/*")):
+            atomic_files.remove_leftovers(place)
         return directory
 
     @property

@@ -168,5 +168,6 @@ def test_directory_without_permission(tmp_path):
 def test_create_clears_half_written_files(tmp_path):
     (tmp_path / ".writing-model-x").mkdir()
     (tmp_path / ".writing-model-x" / "model.keras").write_bytes(b"half")
+    (tmp_path / "ids" / "train" / ".writing-ids-x").mkdir(parents=True)
     ModelDirectory.create(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "ids", tmp_path / "ids" / "train"]

@@ -73,7 +73,8 @@ def table(buckets: list[Bucket]) -> str:
     for name in ("positions", "tokens"):
         setattr(whole, name, sum(getattr(bucket, name) for bucket in buckets))
     head = "  length    rows   batches   padding"
-    return "\n".join([head, *map(str, buckets), f"An epoch: {whole.batches:,} batches, {whole.tokens:,} tokens, padding {_share(whole)}."])
+    end = f"An epoch: {whole.batches:,} batches, {whole.tokens:,} tokens, padding {_share(whole)}."
+    return "\n".join([head, *map(str, buckets), end])
 
 
 def _share(bucket):
