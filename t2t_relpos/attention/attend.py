@@ -1,15 +1,19 @@
 """The one entry to relative attention: every layer calls `attend`."""
 
+import keras
 from keras import ops
 
+from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.labelled import label_index, labelled_scores, labelled_values
 from t2t_relpos.attention.labels import relative_labels
 from t2t_relpos.attention.lookup import lookup_scores, lookup_values
-from t2t_relpos.attention.masks import masked_softmax
+from t2t_relpos.attention.masks import causal_mask, combine_masks, key_padding_mask, masked_softmax
 from t2t_relpos.attention.skew import key_to_label, label_to_key
 
 # Longer sequences, where lengths are known, are computed without a [T, S, H] tensor.
 LONGEST_LOOKUP = 512
+# Longer sequences are taken block by block, where the backend has a way to.
+LONGEST_WHOLE = 256
 
 
 def attend(
@@ -20,9 +24,13 @@ def attend(
     value_table=None,
     *,
     mask=None,
+    query_mask=None,
+    key_mask=None,
+    causal=False,
     query_offset=None,
     labels=None,
     dropout=None,
+    return_weights=True,
 ):
     """Attention whose scores and outputs also depend on relative positions.
 
@@ -37,12 +45,21 @@ def attend(
         value_table: a^V, `[2K + 1, Hv]` or `[N, 2K + 1, Hv]`, or None.
         mask: bool, broadcasts to `[B, N, T, S]`; True = attend. A query that
             may attend to nothing gets zeros.
+        query_mask: bool `[B, T]`; queries that do not exist get zeros.
+        key_mask: bool `[B, S]`; keys that exist.
+        causal: whether keys after a query are hidden.
         query_offset: key position of query 0: an int, a scalar tensor, or an
             int tensor `[B]`, a position for every row. Default `S - T`.
-        dropout: a function of the weights `[B, N, T, S]`, or None.
+        labels: instead of those by position, int labels `[T, S]` or
+            `[B, T, S]`, rows of the tables.
+        dropout: an `AttentionDropout`, or a function of the weights
+            `[B, N, T, S]`, or None.
+        return_weights: False allows ways of computing that never make all
+            weights; memory is then linear in length on TensorFlow.
 
     Returns:
-        (outputs `[B, N, T, Hv]`, weights before dropout `[B, N, T, S]`).
+        (outputs `[B, N, T, Hv]`, weights before dropout `[B, N, T, S]`, or None
+        without `return_weights`).
 
     Reference: Shaw et al. 2018, equations 3 and 4;
     t2t `dot_product_attention_relative`.
@@ -57,8 +74,48 @@ def attend(
     >>> ops.convert_to_numpy(outputs)[0, 0, 0].tolist()
     [2.0, 2.0, 2.0, 2.0]
     """
+    lengths = ops.shape(query)[2], ops.shape(key)[2]
     if query_offset is None:
-        query_offset = ops.shape(key)[2] - ops.shape(query)[2]
+        query_offset = lengths[1] - lengths[0]
+    arrays = query, key, value, key_table, value_table
+
+    def whole():
+        hidden = combine_masks(
+            mask,
+            None if key_mask is None else key_padding_mask(key_mask),
+            causal_mask(*lengths, query_offset) if causal else None,
+        )
+        return _attend_at_once(*arrays, hidden, query_offset, labels, dropout)
+
+    in_blocks = None
+    if not return_weights and labels is None and not _one_offset_per_row(query_offset):
+        in_blocks = _blocks_of(*arrays, dropout)
+    if in_blocks is None:
+        outputs, weights = whole()
+    else:
+        settings = {"query_offset": query_offset, "causal": causal}
+        settings |= {"key_mask": key_mask, "mask": combine_masks(mask), "dropout": dropout}
+        outputs = in_blocks(*arrays, **settings, longest_whole=LONGEST_WHOLE, whole=lambda: whole()[0])
+        weights = None
+    if query_mask is not None:
+        exists = ops.cast(query_mask, "bool")[:, None, :, None]
+        outputs, weights = (x if x is None else ops.where(exists, x, 0) for x in (outputs, weights))
+    return outputs, weights if return_weights else None
+
+
+def _blocks_of(query, key, value, key_table, value_table, dropout):
+    """How this backend attends block by block, or None."""
+    if keras.backend.backend() != "tensorflow" or (key_table is None and value_table is None):
+        return None
+    if not (dropout is None or isinstance(dropout, AttentionDropout)):
+        return None
+    from t2t_relpos.attention import _tensorflow
+
+    return None if _tensorflow.is_compiled() else _tensorflow.attend_in_blocks
+
+
+def _attend_at_once(query, key, value, key_table, value_table, mask, query_offset, labels, dropout):
+    """(outputs, weights) of all pairs of positions at once."""
     scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
     if key_table is not None:
         scores = scores + relative_scores(query, key_table, ops.shape(key)[2], query_offset, labels)

@@ -84,6 +84,7 @@ def attend_locally(
         mask=mask,
         query_offset=size,
         dropout=dropout,
+        return_weights=False,
     )
     return _unblocked(outputs, batch, count)[:, :, :length]
 

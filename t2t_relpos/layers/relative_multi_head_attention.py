@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from t2t_relpos.attention.attend import attend
+from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.labels import key_positions as find_positions
 from t2t_relpos.attention.labels import position_labels
 from t2t_relpos.attention.local import attend_locally, block_size
@@ -166,16 +167,18 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         lengths = ops.shape(query)[1], ops.shape(key)[1]
         positions = _positions(lengths, query_offset, query_positions, key_positions)
         projected = self.project_query(query), self.project_key(key), self.project_value(value)
-        masks = {"query_mask": query_mask, "key_masks": (key_mask, value_mask)}
+        masks = {"query_mask": query_mask, "key_mask": _both(key_mask, value_mask)}
         extras = (attention_mask, positions, query_offset)
+        dropout = self._attention_dropout(training)
         if not return_attention_scores and self._is_local(query, key, extras):
-            outputs, weights = self._attend_locally(projected, masks, use_causal_mask, training), None
+            outputs, weights = self._attend_locally(projected, masks, use_causal_mask, dropout), None
         else:
+            # By rule, hence not as a mask of all pairs, where positions are not given.
+            by_rule = use_causal_mask and positions is None
             mask = attention_mask_of(
                 *lengths,
-                **masks,
                 attention_mask=attention_mask,
-                causal=use_causal_mask,
+                causal=use_causal_mask and not by_rule,
                 window=self.sliding_window,
                 query_offset=query_offset,
                 positions=positions,
@@ -183,12 +186,15 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
             has_tables = self.use_key_table or self.use_value_table
             outputs, weights = self.attend(
                 *projected,
+                **masks,
                 mask=mask,
+                causal=by_rule,
                 query_offset=query_offset,
                 labels=position_labels(*positions, self.max_relative_position)
                 if positions and has_tables
                 else None,
-                dropout=lambda x: self.dropout_layer(x, training=training),
+                dropout=dropout,
+                return_weights=return_attention_scores,
             )
         outputs = self.project_output(outputs, query)
         return (outputs, weights) if return_attention_scores else outputs
@@ -202,19 +208,19 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
             return query is key
         return length == key.shape[1] and length > 4 * block_size(self.sliding_window)
 
-    def _attend_locally(self, projected, masks, causal, training):
-        key_mask = None
-        for mask in masks["key_masks"]:
-            if mask is not None:
-                key_mask = mask if key_mask is None else ops.logical_and(key_mask, mask)
+    def _attention_dropout(self, training):
+        if not training or not self.dropout:
+            return None
+        return AttentionDropout(self.dropout, self.dropout_layer.seed_generator)
+
+    def _attend_locally(self, projected, masks, causal, dropout):
         return attend_locally(
             *projected,
             *self._table_values(),
             window=self.sliding_window,
             causal=causal,
-            query_mask=masks["query_mask"],
-            key_mask=key_mask,
-            dropout=lambda x: self.dropout_layer(x, training=training),
+            **masks,
+            dropout=dropout,
         )
 
     def _table_values(self):
@@ -237,6 +243,13 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
             "share_heads": self.share_heads,
             "table_initializer": keras.initializers.serialize(self.table_initializer),
         }
+
+
+def _both(mask, other):
+    """Where both masks are True; None stands for True everywhere."""
+    if mask is None or other is None:
+        return other if mask is None else mask
+    return ops.logical_and(ops.cast(mask, "bool"), ops.cast(other, "bool"))
 
 
 def _positions(lengths, query_offset, query_positions, key_positions):

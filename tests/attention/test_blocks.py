@@ -1,0 +1,200 @@
+"""Attention block by block on TensorFlow: equal to all pairs at once, outputs and gradients."""
+
+import sys
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from t2t_relpos import RelativeMultiHeadAttention
+from t2t_relpos.attention import attend, causal_mask
+from t2t_relpos.attention.dropout import AttentionDropout
+from t2t_relpos.attention.reference import dot_product_attention_relative
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("TensorFlow's own way to compute", allow_module_level=True)
+
+import tensorflow as tf
+
+from t2t_relpos.attention import _tensorflow as blocks
+from t2t_relpos.attention.window import Window
+
+MODULE = sys.modules["t2t_relpos.attention.attend"]  # the package's attribute is the function
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks however short the sequences are, and small ones, so that there are several."""
+    monkeypatch.setattr(MODULE, "LONGEST_WHOLE", 0)
+    monkeypatch.setattr(blocks, "LARGEST_BLOCK", 5)
+
+
+def draw(rng, length_q, length_k, k, heads=None, dtype="float64"):
+    lead = () if heads is None else (heads,)
+    shapes = [(2, 3, length_q, 5), (2, 3, length_k, 5), (2, 3, length_k, 7)]
+    shapes += [(*lead, 2 * k + 1, 5), (*lead, 2 * k + 1, 7)]
+    return [tf.constant(rng.normal(size=shape), dtype) for shape in shapes]
+
+
+def outputs_and_gradients(arrays, weigh=1.0, **kwargs):
+    arrays = list(arrays)
+    with tf.GradientTape() as tape:
+        tape.watch([x for x in arrays if x is not None])
+        outputs, _ = attend(*arrays, **kwargs)
+        loss = tf.reduce_sum(outputs * tf.cast(weigh, outputs.dtype))
+    gradients = iter(tape.gradient(loss, [x for x in arrays if x is not None]))
+    return [outputs, *(x if x is None else next(gradients) for x in arrays)]
+
+
+def assert_equal_at_once(arrays, rng, atol=1e-11, **kwargs):
+    weigh = rng.normal(size=(*arrays[0].shape[:3], arrays[2].shape[-1]))
+    ours = outputs_and_gradients(arrays, weigh, return_weights=False, **kwargs)
+    theirs = outputs_and_gradients(arrays, weigh, **kwargs)
+    for actual, expected in zip(ours, theirs, strict=True):
+        assert (actual is None) == (expected is None)
+        if actual is not None:
+            assert isinstance(actual, tf.Tensor), "a sparse gradient"
+            np.testing.assert_allclose(actual, expected, rtol=0, atol=atol)
+
+
+def test_the_way_is_chosen_by_length(monkeypatch, rng):
+    called = []
+    monkeypatch.setattr(blocks, "Window", lambda *args: called.append(int(args[0])) or Window(*args))
+    monkeypatch.setattr(MODULE, "LONGEST_WHOLE", 16)
+    for length in (16, 17):
+        attend(*draw(rng, length, length, 2), return_weights=False)
+        attend(*draw(rng, length, length, 2))
+    assert called == [17]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", [(1, 1, 2), (3, 3, 5), (7, 7, 0), (23, 23, 3), (5, 11, 3), (13, 5, 2), (1, 13, 3)])
+def test_equals_the_port_of_t2t(lengths, causal, small_blocks, rng):
+    length_q, length_k, k = lengths
+    arrays = draw(rng, *lengths)
+    assert_equal_at_once(arrays, rng, causal=causal)
+    arrays[2], arrays[4] = arrays[2][..., :5], arrays[4][..., :5]  # the port wants values as deep as keys
+    if k == 0 or length_q > length_k:
+        return  # the port refuses both
+    bias = np.where(causal_mask(length_q, length_k), 0.0, -1e9) if causal else None
+    *qkv, key_table, value_table = arrays
+    expected = dot_product_attention_relative(*qkv, bias, key_table, value_table, k, allow_memory=True)
+    outputs, _ = attend(*arrays, causal=causal, return_weights=False)
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def always_blocks():
+    """As `small_blocks`, but once for all examples; these say how large a block is."""
+    before = blocks.LARGEST_BLOCK, MODULE.LONGEST_WHOLE
+    MODULE.LONGEST_WHOLE = 0
+    yield
+    blocks.LARGEST_BLOCK, MODULE.LONGEST_WHOLE = before
+
+
+@settings(deadline=None, max_examples=30, derandomize=True)
+@given(data=st.data())
+def test_equals_all_pairs_at_once(always_blocks, data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 99), "seed"))
+    length_q, length_k = (data.draw(st.integers(1, 23), name) for name in ("T", "S"))
+    k = data.draw(st.sampled_from([0, 1, 2, 3, 7, 31]), "K")
+    blocks.LARGEST_BLOCK = data.draw(st.integers(3, 9), "block")
+    arrays = draw(rng, length_q, length_k, k, data.draw(st.sampled_from([None, 3]), "tables of every head"))
+    off = data.draw(st.sampled_from([None, 3, 4]), "table that is off")
+    arrays = [None if i == off else x for i, x in enumerate(arrays)]
+    kwargs = {"causal": data.draw(st.booleans(), "causal")}
+    if data.draw(st.booleans(), "given offset"):
+        kwargs["query_offset"] = data.draw(st.integers(-35, 35), "offset")
+    if data.draw(st.booleans(), "key mask"):
+        kwargs["key_mask"] = rng.random((2, length_k)) > 0.4
+    if data.draw(st.booleans(), "query mask"):
+        kwargs["query_mask"] = rng.random((2, length_q)) > 0.4
+    shape = data.draw(
+        st.sampled_from([None, (length_q, length_k), (2, 1, length_q, length_k), (2, 3, 1, length_k), (1, 3, length_q, 1)]),
+        "mask",
+    )
+    if shape:
+        kwargs["mask"] = rng.random(shape) > 0.3
+    assert_equal_at_once(arrays, rng, **kwargs)
+
+
+def test_unknown_lengths_in_a_graph(small_blocks, monkeypatch, rng):
+    monkeypatch.setattr(MODULE, "LONGEST_WHOLE", 9)
+    spec = [tf.TensorSpec((None, 3, None, width), tf.float64) for width in (5, 5, 7)]
+    spec += [tf.TensorSpec((7, width), tf.float64) for width in (5, 7)]
+    function = tf.function(lambda *xs: outputs_and_gradients(xs, causal=True, return_weights=False), input_signature=spec)
+    for lengths in ((1, 1, 3), (7, 7, 3), (9, 10, 3), (31, 31, 3)):
+        arrays = draw(rng, *lengths)
+        for actual, expected in zip(function(*arrays), outputs_and_gradients(arrays, causal=True), strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-11)
+
+
+# Largest error over the largest entry, against float64 from the same rounded inputs.
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 1e-2), ("bfloat16", 6e-2)])
+def test_lower_precision_is_near_float64(dtype, tolerance, small_blocks, rng):
+    low = [tf.cast(x, dtype) for x in draw(rng, 37, 37, 3)]
+    actual = outputs_and_gradients(low, return_weights=False)
+    expected = outputs_and_gradients([tf.cast(x, tf.float64) for x in low])
+    for ours, exact in zip(actual, expected, strict=True):
+        assert ours.dtype == dtype
+        assert np.abs(tf.cast(ours, tf.float64) - exact).max() < tolerance * np.abs(exact).max()
+
+
+class FixedSeed:
+    def next(self):
+        return tf.constant([7, 11], tf.uint32)
+
+
+def test_dropout_keeps_weights_at_its_rate_and_scales_them(small_blocks, rng):
+    query, key, _, key_table, _ = draw(rng, 61, 67, 3)
+    value = tf.eye(67, batch_shape=(2, 3), dtype=tf.float64)  # outputs are the weights
+    dropped, _ = attend(query, key, value, key_table, dropout=AttentionDropout(0.3, FixedSeed()), return_weights=False)
+    _, weights = attend(query, key, value, key_table)
+    kept = dropped.numpy() != 0
+    np.testing.assert_allclose(dropped.numpy()[kept], weights.numpy()[kept] / 0.7, rtol=1e-4)
+    assert abs(kept.mean() - 0.7) < 0.01
+    assert (kept[:, :, 5:] != kept[:, :, :-5]).mean() > 0.3 and (kept[0] != kept[1]).mean() > 0.3
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_gradient_repeats_the_dropout_of_the_outputs(causal, small_blocks, rng):
+    arrays, directions = draw(rng, 13, 17, 2), draw(rng, 13, 17, 2)
+    kwargs = {"dropout": AttentionDropout(0.4, FixedSeed()), "causal": causal, "return_weights": False}
+    weigh = rng.normal(size=(2, 3, 13, 7))
+    _, *gradients = outputs_and_gradients(arrays, weigh, **kwargs)
+    slope = sum(np.sum(g * d) for g, d in zip(gradients, directions))
+    ends = [
+        np.sum(weigh * attend(*(x + step * d for x, d in zip(arrays, directions)), **kwargs)[0]) for step in (-1e-6, 1e-6)
+    ]
+    np.testing.assert_allclose((ends[1] - ends[0]) / 2e-6, slope, rtol=1e-6)
+
+
+def test_seeds_of_calls_differ(small_blocks, rng):
+    arrays = draw(rng, 13, 13, 2)
+    dropout = AttentionDropout(0.5, keras.random.SeedGenerator(3))
+    one, other = (attend(*arrays, dropout=dropout, return_weights=False)[0] for _ in range(2))
+    assert np.abs(one - other).max() > 0.1
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_layer_trains_in_fit(jit_compile, rng, monkeypatch):
+    """Lengths that the model doesn't know; with XLA, on request, in another way."""
+    monkeypatch.setattr(MODULE, "LONGEST_WHOLE", 16)
+    inputs = keras.Input((None, 6))
+    layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3)
+    model = keras.Model(inputs, layer(inputs, inputs, use_causal_mask=True))
+    model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=jit_compile)
+    x, y = rng.normal(size=(2, 3, 41, 6)).astype("float32")
+    weights = [tf.Variable(v) for v in model.trainable_variables]
+    with tf.GradientTape() as tape:
+        for variable, weight in zip(model.trainable_variables, weights):
+            variable.assign(weight)
+        outputs, _ = layer(x, x, use_causal_mask=True, return_attention_scores=True)
+        loss = tf.reduce_mean((outputs - y) ** 2)
+    expected = tape.gradient(loss, [v.value for v in model.trainable_variables])
+    history = model.fit(x, y, epochs=1, batch_size=3, verbose=0)
+    np.testing.assert_allclose(history.history["loss"][0], loss, rtol=1e-5)
+    for before, after, gradient in zip(weights, model.trainable_variables, expected, strict=True):
+        np.testing.assert_allclose(before - after, gradient, atol=1e-5)
