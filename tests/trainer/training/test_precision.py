@@ -5,7 +5,6 @@ import tensorflow as tf
 
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.model_dir import ModelDirectory
-from trainer.training.checkpoints import Checkpoints
 from trainer.training.precision import dtype_policy
 from trainer.training.training_model import TrainingModel
 
@@ -41,18 +40,13 @@ def float32_losses():
 
 
 @pytest.mark.parametrize("precision, rtol", [("bfloat16", 0.03), ("float16", 0.005)])
-def test_mixed_precision_learns_as_float32_and_goes_on(float32_losses, precision, rtol, tmp_path):
+def test_mixed_precision_learns_as_float32(float32_losses, precision, rtol):
     model = make_model(precision)
     assert model.transformer.compute_dtype == precision
     assert {variable.dtype for variable in model.transformer.trainable_variables} == {"float32"}
     losses = train(model, 6)["loss"]
-    Checkpoints(tmp_path).save(model, 6)
-    resumed = make_model(precision)
-    assert Checkpoints(tmp_path).restore_latest(resumed) == 6
-    rest = [train(one, 4)["loss"] for one in (model, resumed)]
-    assert rest[0] == rest[1]
     np.testing.assert_allclose(losses, float32_losses, rtol=rtol)
-    assert rest[0][-1] < 0.7 * losses[0]
+    assert losses[-1] < 0.6 * losses[0]
 
 
 def test_mixed_model_is_saved_as_one_of_float32(tmp_path):

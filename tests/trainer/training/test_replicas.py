@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 PROGRAM = pathlib.Path(__file__).parent / "replicas.py"
-PARTS = ["batch 0", "batch 1", "batch 2", "20 steps", "evaluate", "Adam"]
+PARTS = ["batch 0", "batch 1", "batch 2", "20 steps", "evaluate"]
 
 
 def environment(**variables):
     return os.environ | {"PYTHONPATH": str(PROGRAM.parents[3]), "TF_CPP_MIN_LOG_LEVEL": "3"} | variables
 
 
-def on_devices(directory, *counts):
+def on_devices(directory, *counts, options=()):
     files = {count: str(directory / f"{count}.npz") for count in counts}
     arguments = [argument for count, file in files.items() for argument in (file, str(count))]
-    subprocess.run([sys.executable, str(PROGRAM), *arguments], check=True, env=environment())
+    subprocess.run([sys.executable, str(PROGRAM), *arguments, *options], check=True, env=environment())
     return [dict(np.load(file)) for file in files.values()]
 
 
@@ -71,28 +71,35 @@ def test_updates_that_are_not_finite_are_left_out(one_and_two):
         check_updates_left_out(found)
 
 
-@pytest.mark.slow
-def test_four_replicas_have_the_losses_and_weights_of_one(tmp_path):
-    one, four = on_devices(tmp_path, 1, 4)
-    for part in PARTS:
-        check_same(four, one, part)
-    assert four["dropout states"].shape[1] == 4
-    check_updates_left_out(four)
+@pytest.fixture(scope="module")
+def one_two_and_four(tmp_path_factory):
+    return on_devices(tmp_path_factory.mktemp("replicas"), 1, 2, 4, options=["adam"])
 
 
 @pytest.mark.slow
-def test_two_processes_have_the_losses_and_weights_of_one(tmp_path, one_and_two):
+def test_two_and_four_replicas_have_the_losses_and_weights_of_one(one_two_and_four):
+    one, *several = one_two_and_four
+    for count, found in zip((2, 4), several, strict=True):
+        for part in [*PARTS, "Adam"]:
+            check_same(found, one, part)
+        assert found["dropout states"].shape[1] == count
+        check_updates_left_out(found)
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_losses_and_weights_of_one(tmp_path, one_two_and_four):
     cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
     files = [tmp_path / f"{index}.npz" for index in range(2)]
     workers = []
     for index, file in enumerate(files):
         config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
-        workers.append(subprocess.Popen([sys.executable, str(PROGRAM), str(file)], env=environment(TF_CONFIG=config)))
+        command = [sys.executable, str(PROGRAM), str(file), "adam"]
+        workers.append(subprocess.Popen(command, env=environment(TF_CONFIG=config)))
     assert [worker.wait(timeout=600) for worker in workers] == [0, 0]
-    one, two = one_and_two
+    one, two, _ = one_two_and_four
     for file in files:
         found = dict(np.load(file))
-        for part in PARTS:
+        for part in [*PARTS, "Adam"]:
             check_same(found, one, part)
         np.testing.assert_allclose(found["dropout loss"], two["dropout loss"], rtol=1e-6)
         check_updates_left_out(found)
