@@ -18,6 +18,8 @@ class SmallDisk:
     def __init__(self, path):
         self.path = path
         path.mkdir()
+        if not shutil.which("mount"):
+            pytest.skip("No file system can be mounted here: there is no program for it.")
         mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(path)], capture_output=True, text=True)
         if mounted.returncode:
             pytest.skip(f"No file system can be mounted here: {mounted.stderr.strip()}")

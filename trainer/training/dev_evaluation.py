@@ -62,7 +62,8 @@ class EvaluateDev(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self.evaluate_if_due()
-        if self.has_converged:
+        # An evaluation that was broken off comes again only if the run goes on from this very step.
+        if self.has_converged or self._steps.interrupted:
             self.model.stop_training = True
 
     def evaluate_if_due(self):

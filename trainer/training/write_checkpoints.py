@@ -41,8 +41,8 @@ class WriteCheckpoints(keras.callbacks.Callback):
         self._written, self._time = steps.step, time.monotonic()
 
     def on_train_batch_end(self, batch, logs=None):
-        steps = self._steps
-        if steps.step >= steps.last or steps.interrupted or self._is_time():
+        # A signal that comes between the callbacks ends the run one step later.
+        if self.model.stop_training or self._is_time():
             self.write()
 
     def _is_time(self):

@@ -133,6 +133,7 @@ def test_signal_breaks_it_off(tmp_path, when):
     assert run.at(2) == [] and run.report.calls == []
     assert run.model.evaluated == (when != "before")
     assert run.model.stop_evaluating == (when == "loss")
+    assert run.model.stop_training
 
 
 def test_full_disk(tmp_path, monkeypatch):

@@ -56,8 +56,9 @@ class Run:
         self.steps = Steps(first, last, self.signals)
         self.checkpoints, self.notes = RecordedCheckpoints(directory / "checkpoints"), Notes()
         self.write = WriteCheckpoints(self.steps, ModelDirectory(directory), self.checkpoints, self.notes, **settings)
+        model = Model(transformer or Transformer())
         for callback in (self.steps, self.write):
-            callback.set_model(Model(transformer or Transformer()))
+            callback.set_model(model)
         self.steps.on_epoch_begin(0)
 
     def __call__(self, batches, per_execution=1, after=lambda batch: None):
@@ -96,6 +97,15 @@ def test_signal(tmp_path):
             run.signals.received = 15
 
     assert run(2, after=signal_in_the_second_step) == [2]
+
+
+def test_signal_between_the_callbacks(tmp_path):
+    run = Run(tmp_path)
+    run.steps.on_train_batch_end(0, {})
+    run.signals.received = 15
+    run.write.on_train_batch_end(0, {})
+    assert run.checkpoints.saved == []
+    assert run(2)[0] == 1 and run.write.model.stop_training
 
 
 def test_model_is_written_and_the_report_told(tmp_path):
