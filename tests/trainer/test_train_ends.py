@@ -67,11 +67,11 @@ def test_signal_writes_a_checkpoint_and_the_run_goes_on(straight, tmp_path, smal
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
-def test_signal_in_the_last_evaluation(tmp_path, small_run, monkeypatch):
+def test_signal_in_an_evaluation(tmp_path, small_run, monkeypatch):
     def interrupted(self, *arguments):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    settings = dict(train_steps=2, dev_bleu=True, **small_run.dev)
+    settings = dict(train_steps=4, checkpoint_every=3, evaluate_every=2, dev_bleu=True, **small_run.dev)
     with monkeypatch.context() as patched, pytest.raises(SystemExit) as stopped:
         patched.setattr(DevTranslator, "__call__", interrupted)
         small_run(tmp_path, **settings)
@@ -79,7 +79,8 @@ def test_signal_in_the_last_evaluation(tmp_path, small_run, monkeypatch):
     assert steps(tmp_path) == [2] and not (tmp_path / "evaluations.json").exists()
     monkeypatch.setattr(DevTranslator, "__call__", lambda *arguments: DevBleu(12.5, []))
     small_run(tmp_path, **settings)
-    assert [(entry["step"], entry["bleu"]) for entry in evaluations(tmp_path)] == [(2, 12.5)]
+    assert [(entry["step"], entry["bleu"]) for entry in evaluations(tmp_path)] == [(2, 12.5), (4, 12.5)]
+    assert steps(tmp_path) == [2, 3, 4]
 
 
 def test_no_better_bleu_ends_the_run(tmp_path, small_run, capfd):
