@@ -5,6 +5,8 @@ RUN := $(VENV)/bin/python
 # JAX and PyTorch get an environment of their own, beside the TensorFlow that `pip install .` brings.
 BACKENDS_VENV := .venv-backends
 RUN_BACKENDS := $(BACKENDS_VENV)/bin/python
+# The PyTorch that was tested: of this version pip takes the CPU build wherever it is told of one.
+TORCH := torch==2.13.*
 LIBRARY_TESTS := t2t_relpos tests/attention tests/layers tests/models tests/decoding tests/t2t tests/test_backends.py
 CORE_TESTS := tests/test_backends.py tests/layers/test_relation_multi_head_attention.py tests/attention/test_recorded.py
 QUICKSTART := runs/quickstart
@@ -36,14 +38,15 @@ $(BACKENDS_VENV)/installed: setup.cfg pyproject.toml
 
 # The library on the other backends of Keras.
 test-backends: $(BACKENDS_VENV)/installed
-	$(RUN_BACKENDS) -m pip install --quiet --editable '.[jax,torch]'
+	$(RUN_BACKENDS) -m pip install --quiet --editable '.[jax,torch]' '$(TORCH)'
 	KERAS_BACKEND=jax $(RUN_BACKENDS) -m pytest -m 'not slow' $(LIBRARY_TESTS)
 	KERAS_BACKEND=torch $(RUN_BACKENDS) -m pytest -m 'not slow' $(LIBRARY_TESTS)
 
 # The core of that; a backend that can't be had here is left out, which is said.
 test-backends-core: $(BACKENDS_VENV)/installed
 	for backend in jax torch; do \
-	  if timeout 300 $(RUN_BACKENDS) -m pip install --quiet --editable ".[$$backend]"; then \
+	  package=$$backend; [ $$backend = jax ] || package='$(TORCH)'; \
+	  if timeout 300 $(RUN_BACKENDS) -m pip install --quiet --editable ".[$$backend]" "$$package"; then \
 	    KERAS_BACKEND=$$backend $(RUN_BACKENDS) -m pytest -m 'not slow' $(CORE_TESTS) || exit 1; \
 	  else \
 	    echo "$$backend could not be installed: nothing was tested on it."; \

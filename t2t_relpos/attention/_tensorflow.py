@@ -51,6 +51,10 @@ def attend_in_blocks(query, key, value, key_table, value_table, *, longest_whole
 def _as_tensors(query, query_offset, causal, key_mask, mask, dropout):
     """Arguments that don't make `_in_blocks` trace anew."""
     exact = tf.float32 if query.dtype.size == 2 else query.dtype
+    if mask is not None and len(mask.shape) == 4 and mask.shape[1] == mask.shape[2] == 1:
+        # One for all queries hides keys.
+        keys = tf.cast(mask[:, 0, 0], tf.bool)
+        key_mask, mask = keys if key_mask is None else tf.cast(key_mask, tf.bool) & keys, None
     return {
         "query_offset": tf.cast(query_offset, tf.int32),
         "causal": causal,

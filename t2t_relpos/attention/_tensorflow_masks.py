@@ -33,7 +33,7 @@ class BlockMasks:
         if window.causal:
             inside = tf.where(window.hidden(block), tf.cast(HIDDEN, inside.dtype), inside)
         if self.bias is not None:
-            bias = self.bias[head // self.num_heads]
+            bias = self.bias[tf.minimum(head // self.num_heads, tf.shape(self.bias)[0] - 1)]
             inside, outside = inside + bias[first:end], outside + self._outside(bias[:, None], block)[:, 0]
         if self.mask is not None:
             batches, heads, length = tf.unstack(tf.shape(self.mask)[:3])

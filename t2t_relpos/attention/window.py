@@ -26,8 +26,9 @@ class Window:
         self.reach = (num_labels - 1) // 2
         self.causal = causal
         self.num_labels = self.reach + 1 if causal else num_labels
-        self.block = ops.minimum(largest_block, length_q)
-        self.num_blocks = (length_q + self.block - 1) // ops.maximum(self.block, 1)
+        self.num_blocks = (length_q + largest_block - 1) // largest_block
+        # As even as possible: what is missing from the last block is computed for nothing.
+        self.block = (length_q + self.num_blocks - 1) // ops.maximum(self.num_blocks, 1)
         self.width = self.block + self.num_labels - 1
         columns = ops.arange(self.block)
         # Behind the R entries of row x follow C more: first its own last entry, then the zeros of row x + 1.

@@ -112,7 +112,7 @@ def test_equals_all_pairs_at_once(always_blocks, data):
     if data.draw(st.booleans(), "query mask"):
         kwargs["query_mask"] = rng.random((2, length_q)) > 0.4
     shape = data.draw(
-        st.sampled_from([None, (length_q, length_k), (2, 1, length_q, length_k), (2, 3, 1, length_k), (1, 3, length_q, 1)]),
+        st.sampled_from([None, (length_q, length_k), (2, 1, length_q, length_k), (2, 3, 1, length_k), (1, 3, length_q, 1), (1, 1, 1, length_k), (2, 1, 1, length_k)]),
         "mask",
     )
     if shape:
