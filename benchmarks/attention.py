@@ -12,7 +12,6 @@ process of its own; writes attention.csv and, with the extra [plots], attention.
 import csv
 import functools
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
+import memory
 import numpy as np
 import tensorflow as tf
 from absl import app, flags
@@ -182,17 +182,13 @@ def measure(part, direction, passes, reach, length):
     return rows
 
 
-def peak_megabytes():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def print_memory(side, *case):
-    """Prints by how much two steps raise the peak over that of the same step on 8 positions."""
+    """Prints by how much the peak of two steps is above what the process held before."""
     make_step(side, *case[:-1], 8)()
     step = make_step(side, *case)
-    before = peak_megabytes()
+    before = memory.start_peak()
     step(), step()
-    print(f"{peak_megabytes() - before:.1f}")
+    print(f"{memory.peak() - before:.1f}")
 
 
 def measure_memory(*case):

@@ -10,7 +10,6 @@ memory is measured in a process of its own for every layer and length. Prints a 
 
 import csv
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
+import memory
 import numpy as np
 import tensorflow as tf
 from absl import app, flags
@@ -92,18 +92,13 @@ def measure_times(length: int) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def peak_megabytes() -> float:
-    """Most memory that this process has held."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def print_memory(name: str, length: int):
-    """Prints by how much two steps raise the peak over that of the same layer on eight positions."""
+    """Prints by how much the peak of two steps is above what the process held before."""
     make_step(name, 8)()
-    before = peak_megabytes()
     step = make_step(name, length)
+    before = memory.start_peak()
     step(), step()
-    print(f"{peak_megabytes() - before:.1f}")
+    print(f"{memory.peak() - before:.1f}")
 
 
 def measure_memory(name: str, length: int) -> float:

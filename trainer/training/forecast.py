@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from t2t_relpos.attention.attend import LONGEST_WHOLE
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.config import RunConfig
 from trainer.data.encoding import EncodedPairs
@@ -117,16 +118,19 @@ def memory(model: keras.Model, architecture: TransformerConfig, config: RunConfi
     seen = architecture.num_heads * length
     d, inner = architecture.hidden_dim, architecture.intermediate_dim
     layers = architecture.num_encoder_layers + architecture.num_decoder_layers
-    encoder = architecture.num_encoder_layers * (12 * d + 2 * inner + 3 * seen)
-    decoder = architecture.num_decoder_layers * (20 * d + 2 * inner + 6 * seen)
-    # Up to 512 positions, rows of the relative tables are looked up for every pair of them.
+    # Longer sequences attend to themselves block by block and keep no weights; others look up a row of the tables for each pair.
+    in_blocks = architecture.relative and length > LONGEST_WHOLE
+    own = 0 if in_blocks else 3 * seen
+    encoder = architecture.num_encoder_layers * (12 * d + 2 * inner + own)
+    decoder = architecture.num_decoder_layers * (20 * d + 2 * inner + own + 3 * seen)
     rows_of = (1 if architecture.share_heads else architecture.num_heads) * d // architecture.num_heads
-    looked_up = 2 * length**2 * rows_of * layers if architecture.relative and length <= 512 else 0
+    looked_up = 2 * length**2 * rows_of * layers if architecture.relative and not in_blocks else 0
     logits = tokens * architecture.vocab_size * (3 * _FLOAT + (0 if width == _FLOAT else width))
     formula = (
-        f"activations: {width} bytes for each of {rows} x {length} tokens, times 12 D + 2 F + 3 N L in a layer of the encoder and "
-        f"20 D + 2 F + 6 N L of the decoder, and L x L looked-up rows of each relative table: D = {d}, F = {inner}, "
-        f"N = {architecture.num_heads}, L = {length}"
+        f"activations: {width} bytes for each of {rows} x {length} tokens, times 12 D + 2 F{'' if in_blocks else ' + 3 N L'} in a "
+        f"layer of the encoder and 20 D + 2 F + {3 if in_blocks else 6} N L of the decoder"
+        + (", and L x L looked-up rows of each relative table" if looked_up else "")
+        + f": D = {d}, F = {inner}, N = {architecture.num_heads}, L = {length}"
     )
     return Memory(copies * _FLOAT * weights, logits, width * (tokens * (encoder + decoder) + looked_up), formula)
 
