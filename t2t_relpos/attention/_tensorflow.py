@@ -23,32 +23,47 @@ def is_compiled():
 
 
 @tf.autograph.experimental.do_not_convert
-def attend_in_blocks(query, key, value, key_table, value_table, *, longest_whole=0, whole=None, **settings):
+def attend_in_blocks(query, key, value, key_table, value_table, *, dropout, longest_whole, whole, **settings):
     """The outputs of `attend`, in memory linear in T and S.
 
     Args: as those of `attend`: `query_offset`, an int or a scalar tensor, `causal`, `key_mask`, `mask`, and `dropout`, an
         `AttentionDropout` or None.
         longest_whole: up to so many positions (of pairs: its square) `whole` is called instead.
-        whole: gives the outputs without blocks.
+        whole: gives the outputs without blocks, from a function that drops weights, or None.
 
     Returns:
         outputs `[B, N, T, Hv]`.
     """
     query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
+    # Out here: a seed that is drawn in one branch of a graph leaves its generator in that branch.
+    seed = dropout and tf.bitcast(tf.cast(dropout.draw_seed(), tf.uint32), tf.int32)
+
+    def drop(weights):
+        return tf.nn.experimental.stateless_dropout(weights, dropout.rate, seed)
 
     def blocks():
         tables = (x if x is None else tf.convert_to_tensor(x) for x in (key_table, value_table))
         run = _in_blocks.python_function if tf.executing_eagerly() else _in_blocks
-        return run(query, key, value, *tables, **_as_tensors(query, **settings))
+        return run(query, key, value, *tables, **_as_tensors(query, **settings), rate=dropout and dropout.rate, seed=seed)
 
-    lengths = query.shape[2], key.shape[2]
-    if None not in lengths:
-        return blocks() if lengths[0] * lengths[1] > longest_whole**2 else whole()
+    def at_once():
+        return whole(dropout and drop)
+
+    def nothing():
+        return tf.zeros(tf.concat([tf.shape(query)[:-1], tf.shape(value)[-1:]], 0), query.dtype)
+
+    batch, length_q, length_k = query.shape[0], query.shape[2], key.shape[2]
+    known = None not in (length_q, length_k)
+    if known and length_q * length_k <= longest_whole**2:
+        return at_once()
+    if known and batch:
+        return blocks()
+    # A replica may hold no rows at all, of which loops over heads make nothing that has a shape.
     pairs = tf.shape(query)[2] * tf.shape(key)[2]
-    return tf.cond(pairs > longest_whole**2, blocks, whole)
+    return tf.cond((pairs > longest_whole**2) & (tf.shape(query)[0] > 0), blocks, nothing if known else at_once)
 
 
-def _as_tensors(query, query_offset, causal, key_mask, mask, dropout):
+def _as_tensors(query, query_offset, causal, key_mask, mask):
     """Arguments that don't make `_in_blocks` trace anew."""
     exact = tf.float32 if query.dtype.size == 2 else query.dtype
     if mask is not None and len(mask.shape) == 4 and mask.shape[1] == mask.shape[2] == 1:
@@ -60,8 +75,6 @@ def _as_tensors(query, query_offset, causal, key_mask, mask, dropout):
         "causal": causal,
         "key_mask": None if key_mask is None else tf.cast(key_mask, tf.bool),
         "mask": None if mask is None else tf.cast(mask, tf.bool),
-        "rate": dropout and dropout.rate,
-        "seed": dropout and tf.bitcast(tf.cast(dropout.draw_seed(), tf.uint32), tf.int32),
         "exact": exact,
         "largest_block": LARGEST_BLOCK,
     }
@@ -70,7 +83,7 @@ def _as_tensors(query, query_offset, causal, key_mask, mask, dropout):
 # A function of its own, so that in a graph all layers share what is traced.
 @tf.function(autograph=False, experimental_attributes={"_noinline": True})
 def _in_blocks(
-    query, key, value, key_table, value_table, query_offset, causal, key_mask, mask, rate, seed, exact, largest_block
+    query, key, value, key_table, value_table, query_offset, causal, key_mask, mask, exact, largest_block, rate, seed
 ):
     num_labels = (value_table if key_table is None else key_table).shape[-2]
     lengths = tf.shape(query)[2], tf.shape(key)[2]

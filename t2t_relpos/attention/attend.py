@@ -79,7 +79,7 @@ def attend(
         query_offset = lengths[1] - lengths[0]
     arrays = query, key, value, key_table, value_table
 
-    def whole():
+    def whole(dropout):
         hidden = combine_masks(
             mask,
             None if key_mask is None else key_padding_mask(key_mask),
@@ -91,11 +91,11 @@ def attend(
     if not return_weights and labels is None and not _one_offset_per_row(query_offset):
         in_blocks = _blocks_of(*arrays, dropout)
     if in_blocks is None:
-        outputs, weights = whole()
+        outputs, weights = whole(dropout)
     else:
         settings = {"query_offset": query_offset, "causal": causal}
         settings |= {"key_mask": key_mask, "mask": combine_masks(mask), "dropout": dropout}
-        outputs = in_blocks(*arrays, **settings, longest_whole=LONGEST_WHOLE, whole=lambda: whole()[0])
+        outputs = in_blocks(*arrays, **settings, longest_whole=LONGEST_WHOLE, whole=lambda dropout: whole(dropout)[0])
         weights = None
     if query_mask is not None:
         exists = ops.cast(query_mask, "bool")[:, None, :, None]

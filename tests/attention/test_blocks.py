@@ -131,6 +131,17 @@ def test_unknown_lengths_in_a_graph(small_blocks, monkeypatch, rng):
             np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-11)
 
 
+@pytest.mark.parametrize("length", [None, 13])
+def test_a_batch_of_nothing_has_gradients_of_zero(length, small_blocks, rng):
+    *arrays, key_table, value_table = draw(rng, 13, 13, 2)
+    spec = [tf.TensorSpec((None, 3, length, width), tf.float64) for width in (5, 5, 7)]
+    function = tf.function(lambda *xs: outputs_and_gradients([*xs, key_table, value_table], return_weights=False), spec)
+    outputs, *gradients = function(*(x[:0] for x in arrays))
+    assert outputs.shape == (0, 3, 13, 7)
+    assert [g.shape for g in gradients] == [(0, 3, 13, 5), (0, 3, 13, 5), (0, 3, 13, 7), (5, 5), (5, 7)]
+    assert not any(tf.reduce_any(g != 0) for g in gradients)
+
+
 # Largest error over the largest entry, against float64 from the same rounded inputs.
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 1e-2), ("bfloat16", 6e-2)])
 def test_lower_precision_is_near_float64(dtype, tolerance, small_blocks, rng):
@@ -176,6 +187,26 @@ def test_seeds_of_calls_differ(small_blocks, rng):
     dropout = AttentionDropout(0.5, keras.random.SeedGenerator(3))
     one, other = (attend(*arrays, dropout=dropout, return_weights=False)[0] for _ in range(2))
     assert np.abs(one - other).max() > 0.1
+
+
+def test_seeds_are_drawn_where_others_can_see_it(monkeypatch, rng):
+    """In a graph that chooses by length, for programs that carry the generators' states themselves."""
+    monkeypatch.setattr(MODULE, "LONGEST_WHOLE", 9)
+    generator = keras.random.SeedGenerator(3)
+    dropout = AttentionDropout(0.5, generator)
+    *arrays, key_table, value_table = draw(rng, 13, 13, 3)
+
+    @tf.function(input_signature=[tf.TensorSpec((2, 3, None, width), tf.float64) for width in (5, 5, 7)])
+    def outputs_and_state(*arrays):
+        with keras.StatelessScope(state_mapping=[(generator.state, generator.state.value)]) as scope:
+            outputs, _ = attend(*arrays, key_table, value_table, dropout=dropout, return_weights=False)
+        return outputs, scope.get_current_value(generator.state)
+
+    for length in (7, 13):
+        outputs, state = outputs_and_state(*(x[:, :, :length] for x in arrays))
+        np.testing.assert_array_equal(state - generator.state, [0, 1])
+        exact, _ = attend(*(x[:, :, :length] for x in arrays), key_table, value_table)
+        assert np.abs(outputs - exact).max() > 0.1
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
