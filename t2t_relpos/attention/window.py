@@ -110,6 +110,10 @@ class Window:
         first, end = self.keys(block)
         return sides[:first] if self.causal else sides[end : self.length_k + first]
 
+    def right(self, outside, block):
+        """Of what belongs to the keys outside of a window, that of the keys right of it."""
+        return outside[:0] if self.causal else outside[: self.length_k - self.keys(block)[1]]
+
     def in_order(self, outside, inside, block):
         """What belongs to the keys outside and inside of a window, by key: `[S, X]`."""
         first, end = self.keys(block)

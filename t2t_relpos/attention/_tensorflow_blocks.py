@@ -1,0 +1,234 @@
+"""The loops of attention block by block, and its gradient.
+
+A head's queries are taken in blocks. Outside of a block's window all keys on a
+side have the same label, so that its row can be added to keys and values
+beforehand. Rows are taken relative to row 0 (a constant per query changes no
+softmax): then the left side is plain attention, and only the right needs keys and
+values of its own. The gradient computes a block's weights again instead of
+keeping them.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from t2t_relpos.attention._tensorflow_masks import HIDDEN, both_sides
+
+
+class _Head(NamedTuple):
+    """What the blocks of a head share. `keys` and `values` stand for those right and left of a window."""
+
+    number: tf.Tensor
+    query: tf.Tensor
+    key: tf.Tensor
+    value: tf.Tensor
+    key_table: tf.Tensor
+    value_table: tf.Tensor
+    constant: tf.Tensor
+    keys: tf.Tensor
+    values: tf.Tensor
+    by_label: tf.Tensor
+
+
+class Blocks:
+    """Attention of all heads, forward and backward.
+
+    Heads are `[B·N, ...]`, queries and keys of a head `[T, H]` and `[S, H]`; tables `[1 or N, 2K + 1, H]`.
+
+    Args:
+        window: a `Window`.
+        masks: a `BlockMasks`.
+        drop: a `BlockDropout` or None.
+        exact: the type of scores, weights and sums: float32 at least.
+        given: the type of queries, in which matrices are multiplied.
+    """
+
+    def __init__(self, window, masks, drop, exact, given):
+        self.window, self.masks, self.drop = window, masks, drop
+        self.exact, self.given = exact, given
+
+    def attend(self, *args):
+        """Outputs `[B·N, T, Hv]` of queries, keys, values, and tables for keys and values."""
+
+        @tf.custom_gradient
+        def run(query, key, value, key_table, value_table):
+            tables = self._relative(key_table), self._relative(value_table), value_table[:, :1]
+            tensors = self._padded(query), key, value, *tables
+            outputs, *saved = self._forward(tensors)
+
+            def gradient(upstream):
+                gradients = self._backward(tensors, outputs, saved, self._padded(upstream))
+                return self._as_given(gradients, (query, key, value, key_table, value_table))
+
+            return tf.cast(outputs[:, : self.window.length_q], query.dtype), gradient
+
+        return run(*args)
+
+    def _padded(self, rows):
+        """Whole blocks of queries."""
+        missing = self.window.num_blocks * self.window.block - self.window.length_q
+        return tf.pad(rows, [[0, 0], [0, missing], [0, 0]])
+
+    def _relative(self, table):
+        """Rows that occur, relative to row 0."""
+        return table[:, : self.window.num_labels] - table[:, :1]
+
+    def _product(self, x, y, **transposed):
+        """A product of matrices in the type of the query; its result in float32 at least."""
+        given = self.given
+        return tf.cast(tf.matmul(tf.cast(x, given), tf.cast(y, given), **transposed), self.exact)
+
+    def _head(self, tensors, number):
+        query, key, value = (x[number] for x in tensors[:3])
+        key_table, value_table, constant = (table[number % tf.shape(table)[0]] for table in tensors[3:])
+        sides = both_sides(self.window, key, key_table[-1:]), both_sides(self.window, value, value_table[-1:])
+        by_label = self._product(query, key_table, transpose_b=True)
+        return _Head(number, query, key, value, key_table, value_table, constant, *sides, by_label)
+
+    def _around(self, x, sides, block):
+        """What belongs to the keys inside, and outside of the window of a block."""
+        first, end = self.window.keys(block)
+        return x[first:end], self.window.outside(sides, block)
+
+    def _scores(self, head, block):
+        """Scores of a block inside, and outside of its window."""
+        rows = self.window.rows(block)
+        inside, outside = (
+            self._product(head.query[rows], keys, transpose_b=True) for keys in self._around(head.key, head.keys, block)
+        )
+        inside += self.window.spread(head.by_label[rows], block)
+        return self.masks.hide(inside, outside, head.number, block)
+
+    def _forward(self, tensors):
+        """Outputs `[B·N, T, Hv]`, and what the gradient needs: log-sums of exponentials, sums of weights, weights by label."""
+        count, num_blocks = tf.shape(tensors[0])[0], self.window.num_blocks
+
+        def one_head(number, *heads):
+            head = self._head(tensors, number)
+            results = _loop(
+                num_blocks,
+                lambda block, *blocks: _write(blocks, block, self._forward_block(head, block)),
+                *self._arrays(4, num_blocks),
+            )
+            outputs, log_total, kept, labels = (blocks.concat() for blocks in results)
+            outputs += self._product(labels, head.value_table) + kept * head.constant
+            return _write(heads, number, (outputs, log_total, kept, labels))
+
+        return [x.stack() for x in _loop(count, one_head, *self._arrays(4, count))]
+
+    def _forward_block(self, head, block):
+        """As `_forward`, of a block, the outputs without relative rows inside of the window."""
+        inside, outside = self._scores(head, block)
+        largest = tf.maximum(tf.maximum(_largest(inside), _largest(outside)), tf.cast(HIDDEN / 10, self.exact))
+        inside, outside = tf.exp(inside - largest), tf.exp(outside - largest)
+        total = _sum(inside) + _sum(outside)
+        log_total = tf.where(total > 0, largest + tf.math.log(total), -HIDDEN)
+        kept = total
+        if self.drop:
+            factors = self.drop.factors(head.number, block)
+            inside, outside = inside * factors[0], outside * factors[1]
+            kept = _sum(inside) + _sum(outside)
+        values = self._around(head.value, head.values, block)
+        outputs = self._product(inside, values[0]) + self._product(outside, values[1])
+        scale = tf.math.divide_no_nan(tf.ones([], self.exact), total)
+        return outputs * scale, log_total, kept * scale, self.window.collapse(inside, block) * scale
+
+    def _backward(self, tensors, outputs, saved, upstream):
+        """Gradients of queries, keys, values, and by head of relative rows of keys, of values, and of the constant row."""
+        count, num_blocks = tf.shape(tensors[0])[0], self.window.num_blocks
+
+        def one_head(number, *heads):
+            head, given = self._head(tensors, number), upstream[number]
+            log_total, kept, labels = (x[number] for x in saved)
+            weighted = _sum(tf.cast(given, self.exact) * outputs[number])
+            of_constant = _sum(tf.cast(given, self.exact) * head.constant)
+            given_by_label = self._product(given, head.value_table, transpose_b=True)
+            of_queries = given, given_by_label, log_total, kept, weighted, of_constant
+
+            def one_block(block, queries, by_labels, *sums):
+                rows = self.window.rows(block)
+                d_query, by_label, *parts = self._backward_block(head, block, *(x[rows] for x in of_queries))
+                return *_write((queries, by_labels), block, (d_query, by_label)), *(x + y for x, y in zip(sums, parts))
+
+            zeros = [tf.zeros_like(x, self.exact) for x in (head.key, head.value, head.key_table[:1], head.value_table[:1])]
+            queries, by_labels, *sums = _loop(num_blocks, one_block, *self._arrays(2, num_blocks), *zeros)
+            d_key, d_value, right_key, right_value = sums
+            by_labels = by_labels.concat()
+            gradients = (
+                queries.concat() + self._product(by_labels, head.key_table),
+                d_key,
+                d_value,
+                _with_last(self._product(by_labels, head.query, transpose_a=True), right_key),
+                _with_last(self._product(labels, given, transpose_a=True), right_value),
+                self._product(kept, given, transpose_a=True),
+            )
+            return _write(heads, number, gradients)
+
+        return [x.stack() for x in _loop(count, one_head, *self._arrays(6, count))]
+
+    def _backward_block(self, head, block, given, given_by_label, log_total, kept, weighted, of_constant):
+        """Gradients of a block's queries without relative rows, of its scores by label, of keys, values, last rows of the tables."""
+        window, query = self.window, head.query[self.window.rows(block)]
+        weights = used = [tf.exp(x - log_total) for x in self._scores(head, block)]
+        values = self._around(head.value, head.values, block)
+        changes = [self._product(given, x, transpose_b=True) for x in values]
+        changes[0] += window.spread(given_by_label, block)
+        if self.drop:
+            factors = self.drop.factors(head.number, block)
+            used = [x * f for x, f in zip(weights, factors)]
+            changes = [(x + of_constant) * f - weighted for x, f in zip(changes, factors)]
+        else:
+            # What is the same for all keys of a query changes no weight.
+            changes = [x - (weighted - of_constant * kept) for x in changes]
+        changes = [x * w for x, w in zip(changes, weights)]
+        d_values = [self._product(x, given, transpose_a=True) for x in used]
+        d_keys = [self._product(x, query, transpose_a=True) for x in changes]
+        keys = self._around(head.key, head.keys, block)
+        d_query = self._product(changes[0], keys[0]) + self._product(changes[1], keys[1])
+        whole = [
+            tf.ensure_shape(window.in_order(outside, inside, block), like.shape)
+            for (inside, outside), like in ((d_keys, head.key), (d_values, head.value))
+        ]
+        lasts = [tf.reduce_sum(window.right(x[1], block), 0, keepdims=True) for x in (d_keys, d_values)]
+        return d_query, window.collapse(changes[0], block), *whole, *lasts
+
+    def _as_given(self, gradients, inputs):
+        """Gradients of the tensors that came in."""
+        *rows, key_table, value_table, constant = gradients
+        rows[0] = rows[0][:, : self.window.length_q]
+        tables = self._of_table(key_table, 0.0, inputs[3]), self._of_table(value_table, constant, inputs[4])
+        return [tf.cast(x, like.dtype) for x, like in zip((*rows, *tables), inputs)]
+
+    def _of_table(self, relative, constant, table):
+        """Gradients of relative rows by head -> those of the table `[1 or N, 2K + 1, H]`."""
+        shape = tf.concat([[-1], [tf.shape(table)[0]], tf.shape(relative)[1:]], 0)
+        first = constant - tf.reduce_sum(relative[:, 1:], 1, keepdims=True)
+        rows = tf.reduce_sum(tf.reshape(tf.concat([first, relative[:, 1:]], 1), shape), 0)
+        return tf.pad(rows, [[0, 0], [0, table.shape[1] - self.window.num_labels], [0, 0]])
+
+    def _arrays(self, count, size):
+        return [tf.TensorArray(self.exact, size=size) for _ in range(count)]
+
+
+def _write(arrays, index, values):
+    return [array.write(index, value) for array, value in zip(arrays, values)]
+
+
+def _sum(x):
+    return tf.reduce_sum(x, -1, keepdims=True)
+
+
+def _largest(x):
+    return tf.reduce_max(x, -1, keepdims=True)
+
+
+def _with_last(rows, last):
+    return tf.concat([rows[:-1], rows[-1:] + last], 0)
+
+
+def _loop(count, body, *state):
+    """`state = body(i, *state)` for i = 0 … count - 1."""
+    result = tf.while_loop(
+        lambda i, *_: i < count, lambda i, *state: (i + 1, *body(i, *state)), (0, *state), parallel_iterations=1
+    )
+    return result[1:]
