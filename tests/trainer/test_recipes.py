@@ -9,7 +9,7 @@ from absl import flags
 
 from t2t_relpos.models import PRESETS
 from trainer import average, evaluate, train
-from trainer.config import RunConfig, define_flags
+from trainer.config import RunConfig
 from trainer.data.batching import training_batches
 from trainer.data.corpora import open_corpus
 from trainer.data.encoding import encode_pairs
@@ -33,10 +33,11 @@ def trained(wmt14, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(PRESETS, "shaw_base", PRESETS["shaw_base"] | SMALLER)
         few = ["--train_steps=3", "--checkpoint_every=1", "--log_every=1"]
-        run(train, define_flags, "--preset=shaw_base", f"--model_dir={path}", *data, *few)
+        run(train, train.define_flags, "--preset=shaw_base", f"--model_dir={path}", *data, *few)
     return path
 
 
+@pytest.mark.slow
 def test_settings_are_the_papers(trained):
     recorded = json.loads((trained / "run.json").read_text())
     assert (recorded["batch_tokens"], recorded["device_tokens"], recorded["warmup_steps"]) == (25_000, 4096, 4000)
@@ -46,6 +47,7 @@ def test_settings_are_the_papers(trained):
     assert (architecture["max_relative_position"], architecture["share_heads"], architecture["dropout"]) == (16, False, 0.1)
 
 
+@pytest.mark.slow
 def test_training_and_dev_set_are_wmts(trained, wmt14):
     assert [path.name for path in sorted((trained / "checkpoints").iterdir())] == ["step-000001", "step-000002", "step-000003"]
     corpora = {
@@ -63,6 +65,7 @@ def test_training_and_dev_set_are_wmts(trained, wmt14):
     assert 4 * 4096 < max(targets.size for _, targets, _ in batches) <= 25_000
 
 
+@pytest.mark.slow
 def test_average_and_evaluation(trained, wmt14, tmp_path, capsys):
     output = tmp_path / "average"
     run(average, average.define_flags, f"--model_dir={trained}", "--last=2", f"--output_dir={output}")
