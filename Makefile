@@ -24,8 +24,9 @@ $(VENV)/installed: setup.cfg pyproject.toml
 quickstart: $(VENV)/installed
 	PYTHON=$(RUN) examples/quickstart.sh $(QUICKSTART)
 
+# Files of tests side by side, on as many cores as there are, but at most four: each holds some GB.
 test: $(VENV)/installed
-	$(RUN) -m pytest -m 'not slow'
+	$(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile -m 'not slow'
 
 test-slow: $(VENV)/installed
 	$(RUN) -m pytest -m slow
