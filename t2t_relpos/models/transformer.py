@@ -41,7 +41,8 @@ class Transformer(keras.Model):
 
     >>> import numpy as np
     >>> from t2t_relpos.models import Transformer, TransformerConfig
-    >>> model = Transformer(TransformerConfig.from_preset("tiny", vocab_size=11))
+    >>> small = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    >>> model = Transformer(TransformerConfig.from_preset("tiny", vocab_size=11, **small))
     >>> inputs, targets = np.array([[5, 7, 1]]), np.array([[3, 1]])
     >>> tuple(model({"inputs": inputs, "targets": targets}).shape)
     (1, 2, 11)
