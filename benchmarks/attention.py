@@ -24,6 +24,7 @@ import memory
 import numpy as np
 import tensorflow as tf
 from absl import app, flags
+from bootstrap import interval
 
 from t2t_relpos import RelativeMultiHeadAttention
 from t2t_relpos.attention import attend, causal_mask, key_padding_mask
@@ -149,12 +150,6 @@ def sides_of(part, length):
         for side in SIDES
         if not (side == "keras" and part == "core") and not (side == "t2t" and length > FLAGS.longest_t2t)
     ]
-
-
-def interval(ratios):
-    """95% of the medians of samples drawn from the ratios with replacement lie between these."""
-    samples = np.random.default_rng(0).choice(ratios, size=(10_000, len(ratios)))
-    return np.percentile(np.median(samples, axis=1), [2.5, 97.5])
 
 
 def measure(part, direction, passes, reach, length):

@@ -19,8 +19,8 @@ import time
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
-import numpy as np
 from absl import app, flags
+from bootstrap import interval
 
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.data.batching import PREFETCHED, training_batches
@@ -124,12 +124,6 @@ def measure(pairs: EncodedPairs, vocab_size: int) -> list[tuple[float, float]]:
         if block >= 0:
             times.append((measured["pipeline"], measured["memory"]))
     return times
-
-
-def interval(ratios: list[float]) -> tuple[float, float]:
-    """95% of the medians of samples drawn from the ratios with replacement lie between these."""
-    samples = np.random.default_rng(0).choice(ratios, size=(10_000, len(ratios)))
-    return tuple(np.percentile(np.median(samples, axis=1), [2.5, 97.5]))
 
 
 def main(argv):

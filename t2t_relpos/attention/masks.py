@@ -44,6 +44,12 @@ def key_padding_mask(mask):
     return ops.cast(mask, "bool")[:, None, None, :]
 
 
+def both_masks(mask, other):
+    """Where both masks of the same shape are True; None stands for True everywhere."""
+    masks = [ops.cast(m, "bool") for m in (mask, other) if m is not None]
+    return ops.logical_and(*masks) if len(masks) == 2 else (masks or [None])[0]
+
+
 def combine_masks(*masks):
     """Logical and of those that are not None; None if all are.
 

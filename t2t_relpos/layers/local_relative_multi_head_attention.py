@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from t2t_relpos.attention.masks import both_masks
 from t2t_relpos.attention.two_blocks import attend_two_blocks
 from t2t_relpos.layers import checks
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
@@ -109,7 +110,7 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
             self.project_value(value),
             *(None if table is None else ops.convert_to_tensor(table) for table in tables),
             block_length=self.block_length,
-            key_mask=_both(key_mask, value_mask),
+            key_mask=both_masks(key_mask, value_mask),
             dropout=lambda x: self.dropout_layer(x, training=training),
         )
         if query_mask is not None:
@@ -124,8 +125,3 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
             "share_heads": self.share_heads,
             "table_initializer": keras.initializers.serialize(self.table_initializer),
         }
-
-
-def _both(mask, other):
-    masks = [ops.cast(m, "bool") for m in (mask, other) if m is not None]
-    return ops.logical_and(*masks) if len(masks) == 2 else (masks or [None])[0]

@@ -8,7 +8,7 @@ from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.labels import key_positions as find_positions
 from t2t_relpos.attention.labels import position_labels
 from t2t_relpos.attention.local import attend_locally, block_size
-from t2t_relpos.attention.masks import attention_mask_of
+from t2t_relpos.attention.masks import attention_mask_of, both_masks
 from t2t_relpos.layers import checks
 from t2t_relpos.layers.incremental_attention import IncrementalAttention
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
@@ -167,7 +167,7 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         lengths = ops.shape(query)[1], ops.shape(key)[1]
         positions = _positions(lengths, query_offset, query_positions, key_positions)
         projected = self.project_query(query), self.project_key(key), self.project_value(value)
-        masks = {"query_mask": query_mask, "key_mask": _both(key_mask, value_mask)}
+        masks = {"query_mask": query_mask, "key_mask": both_masks(key_mask, value_mask)}
         extras = (attention_mask, positions, query_offset)
         dropout = self._attention_dropout(training)
         if not return_attention_scores and self._is_local(query, key, extras):
@@ -243,13 +243,6 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
             "share_heads": self.share_heads,
             "table_initializer": keras.initializers.serialize(self.table_initializer),
         }
-
-
-def _both(mask, other):
-    """Where both masks are True; None stands for True everywhere."""
-    if mask is None or other is None:
-        return other if mask is None else mask
-    return ops.logical_and(ops.cast(mask, "bool"), ops.cast(other, "bool"))
 
 
 def _positions(lengths, query_offset, query_positions, key_positions):
