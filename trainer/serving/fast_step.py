@@ -1,0 +1,134 @@
+"""One decoding step for all beams of all sentences, without ever moving a cache."""
+
+import tensorflow as tf
+
+from trainer.serving.folded_layers import dense
+
+# Added to a score, leaves a weight of exactly 0 in float32.
+HIDDEN = -1e9
+
+
+class FastStep:
+    """`step(ids, state)`, the step function of a search; rows are `B * beam_size`.
+
+    The keys and values of a sentence's beams, those that died among them, stay where they are: slot `time * beams + beam`.
+    Each living beam has a mask over slots (`"ancestors"`) that shows it its own past. A search that picks beams gathers
+    these masks and nothing larger. The source's keys and values stand once a sentence: its beams are the queries.
+
+    Args:
+        config: the `TransformerConfig`.
+        layers: its `FoldedLayers`.
+        weights: `folded_weights` as tensors.
+        positions: what positions add to embeddings, `[L, D]`, or None.
+        max_length: L, most steps, an int or a scalar tensor.
+        beam_size: k, an int or a scalar tensor.
+    """
+
+    def __init__(self, config, layers, weights, positions, max_length, beam_size):
+        self.layers = layers
+        self.weights = weights
+        self.positions = positions
+        self.beam_size = beam_size
+        self.last_label = config.max_relative_position
+        self.num_slots = max_length * beam_size
+        # A living beam sees its own newest slot, not those of its siblings.
+        self.own = HIDDEN * (1.0 - tf.eye(beam_size))
+        distances = tf.range(1 - max_length, 1)
+        labels = tf.repeat(tf.maximum(distances + self.last_label, 0), beam_size)
+        self.tables = [self._by_slot(layer["self"], labels) for layer in weights["decoder"]]
+
+    def start(self, memory, real):
+        """The state before the first step.
+
+        Args:
+            memory: keys and values of the source: key of layer 0, its value, key of layer 1, …, each `[B, N, S, H]`.
+            real: bool `[B, S]`, which source positions are no padding.
+        """
+        batch = tf.shape(real)[0]
+        # Caches grow, so a loop must not take their first length for a constant.
+        nothing = tf.raw_ops.PlaceholderWithDefault(input=0, shape=[])
+        empty = tf.zeros([batch, self.layers.num_heads, nothing, self.layers.depth])
+        return {
+            "sentences": {
+                "memory": memory,
+                "hidden": tf.where(real, 0.0, HIDDEN)[:, None, None, :],
+                "caches": [empty for _ in memory],
+            },
+            "ancestors": tf.zeros([batch * self.beam_size, nothing]),
+        }
+
+    def __call__(self, ids, state):
+        """ids int32 `[rows]`, 0 at the first step -> (logits `[rows, V]` of the next ids, the state after this step)."""
+        sentences, layers, weights = state["sentences"], self.layers, self.weights
+        rows = tf.shape(ids)[0]
+        batch = rows // self.beam_size
+        ancestors = tf.concat([state["ancestors"], tf.tile(self.own, [batch, 1])], axis=1)
+        slots = tf.shape(ancestors)[1]
+        hidden = tf.reshape(ancestors, [batch, 1, self.beam_size, slots])
+        time = slots // self.beam_size - 1
+        x = tf.gather(weights["target"], ids)
+        if self.positions is not None:
+            x = x + self.positions[time]
+        caches = []
+        for number, layer in enumerate(weights["decoder"]):
+            own = slice(2 * number, 2 * number + 2)
+
+            def to_targets(y, layer=layer, own=own, tables=self.tables[number]):
+                query, key, value = self._split(dense(y, layer["self"]["input"], layer["self"]["input_bias"]), batch, 3)
+                key, value = (tf.concat([old, new], axis=2) for old, new in zip(sentences["caches"][own], (key, value)))
+                caches.extend([key, value])
+                tables = {name: table[..., self.num_slots - slots :, :] for name, table in tables.items()}
+                return self._attend(query, key, value, hidden, tables, layer["self"]["output"])
+
+            def to_source(y, layer=layer, own=own):
+                query = self._split(dense(y, layer["cross"]["input"], layer["cross"]["input_bias"]), batch, 1)[0]
+                key, value = sentences["memory"][own]
+                tables = self._by_source(layer["cross"], tf.shape(key)[2], time)
+                return self._attend(query, key, value, sentences["hidden"], tables, layer["cross"]["output"])
+
+            x = layers.residual(x, layer, "self", to_targets)
+            x = layers.residual(x, layer, "cross", to_source)
+            x = layers.feed_forward(x, layer)
+        if layers.normalize_first:
+            x = layers.normalize(x)
+        logits = dense(x, weights["logits"], weights["logits_bias"])
+        return logits, {"sentences": {**sentences, "caches": caches}, "ancestors": ancestors}
+
+    def _split(self, x, batch, parts):
+        return self.layers.split(x, batch, self.beam_size, parts)
+
+    def _attend(self, query, key, value, hidden, tables, output):
+        """Attention with the rows of `tables` `[S, H]` or `[N, S, H]`, one for each key; -> `[rows, D]`."""
+        scores = tf.matmul(query, key, transpose_b=True) + hidden
+        if "key_table" in tables:
+            scores = scores + _times(query, tables["key_table"], transpose=True)
+        attended = tf.nn.softmax(scores)
+        outputs = tf.matmul(attended, value)
+        if "value_table" in tables:
+            outputs = outputs + _times(attended, tables["value_table"])
+        return tf.matmul(self.layers.merge(outputs), output)
+
+    def _by_slot(self, attention, labels):
+        """The tables' rows for the slots of all steps: the last ones are those of the newest step."""
+        return {name: tf.gather(attention[name], labels, axis=-2) for name in _tables_of(attention)}
+
+    def _by_source(self, attention, length, time):
+        """The tables' rows for source positions, as a query at position `time` sees them."""
+        names = _tables_of(attention)
+        if not names:
+            return {}
+        labels = tf.clip_by_value(tf.range(length) - time, -self.last_label, self.last_label) + self.last_label
+        return {name: tf.gather(attention[name], labels, axis=-2) for name in names}
+
+
+def _tables_of(attention):
+    return [name for name in ("key_table", "value_table") if name in attention]
+
+
+def _times(x, table, transpose=False):
+    """`[B, N, k, a]` times one table for all heads, as one product, or a table for each."""
+    if table.shape.rank == 3:
+        return tf.matmul(x, table, transpose_b=transpose)
+    shape = tf.shape(x)
+    product = tf.matmul(tf.reshape(x, [-1, shape[3]]), table, transpose_b=transpose)
+    return tf.reshape(product, tf.concat([shape[:3], tf.shape(product)[1:]], axis=0))
