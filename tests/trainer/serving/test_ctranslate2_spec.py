@@ -1,0 +1,179 @@
+"""Models of every kind translate in CTranslate2 as they do here, to the score."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.decoding import beam_search, greedy_search
+from t2t_relpos.models import Transformer, TransformerConfig
+
+ctranslate2 = pytest.importorskip("ctranslate2", reason="the package ctranslate2 is not installed: pip install '.[ctranslate2]'")
+
+from trainer.model_dir import ModelDirectory  # noqa: E402
+from trainer.serving import ctranslate2_spec  # noqa: E402
+from trainer.serving.ctranslate2_vocabulary import TokenNames  # noqa: E402
+
+VOCAB_SIZE = 43
+EOS_ID = 1
+# Longer than K on both sides of the attention, and of unlike lengths.
+SOURCES = [[17, 5, 23, 8, 40, 2, 11, 30, 9, 14, 6, 1], [3, 41, 1], [7, 29, 13, 22, 1]]
+LENGTH = 11
+KINDS = {
+    "relative": {},
+    "far more positions than the table": {"max_relative_position": 1},
+    "one row of positions": {"max_relative_position": 0},
+    "no key table": {"use_key_table": False},
+    "no value table": {"use_value_table": False},
+    "no tables": {"use_key_table": False, "use_value_table": False},
+    "one head of its own": {"share_heads": False, "num_heads": 1},
+    "sinusoidal": {"position": "sinusoidal"},
+    "learned": {"position": "learned", "max_length": 13},
+    "learned, fewer than are decoded": {"position": "learned", "max_length": 12},
+    "none": {"position": "none"},
+    "relative and sinusoidal": {"position": "relative+sinusoidal"},
+    "separate tables": {"tie_embeddings": False},
+    "target space": {"target_space_id": 7},
+    "target space and sinusoids": {"target_space_id": 7, "position": "sinusoidal", "tie_embeddings": False},
+    "epsilon": {"layer_norm_epsilon": 0.1},
+}
+POST_NORM = ["relative", "sinusoidal", "learned", "none", "target space", "epsilon"]
+CASES = [(kind, True) for kind in KINDS] + [(kind, False) for kind in POST_NORM]
+
+
+def random_model(rng, **settings):
+    """A model whose weights are all drawn, biases and tables too, so that nothing is at its start."""
+    config = TransformerConfig(
+        **{
+            "vocab_size": VOCAB_SIZE,
+            "num_encoder_layers": 2,
+            "num_decoder_layers": 3,
+            "hidden_dim": 24,
+            "intermediate_dim": 37,
+            "num_heads": 4,
+            "max_relative_position": 5,
+        }
+        | settings
+    )
+    model = Transformer(config)
+    for weight in model.trainable_weights:
+        scale = 1.0 if "embeddings" in weight.path else 0.3
+        weight.assign(rng.normal(size=weight.shape) * scale + ("gamma" in weight.path))
+    return model
+
+
+def translator(model, directory, quantization=None):
+    """CTranslate2 with a model, whose tokens are ids in decimal."""
+    names = [str(i) for i in range(model.config.vocab_size)]
+    spec = ctranslate2_spec.build(model, TokenNames(names, "0", "1", "2"))
+    spec.optimize(quantization=quantization)
+    directory.mkdir(exist_ok=True)
+    spec.save(str(directory))
+    return ctranslate2.Translator(str(directory), device="cpu", intra_threads=1)
+
+
+def translate(peer, sources, **options):
+    """CTranslate2's hypotheses of every source, as lists of ids with EOS, and their scores."""
+    tokens = [[str(i) for i in ids[:-1]] for ids in sources]
+    options = {"return_end_token": True, "return_scores": True, "min_decoding_length": 0} | options
+    results = peer.translate_batch(tokens, **options)
+    ids = [[[int(token) for token in hypothesis] for hypothesis in result.hypotheses] for result in results]
+    return ids, np.array([result.scores for result in results])
+
+
+def ours(search, model, sources, max_length, forbidden=(0,), **options):
+    """Our search, with ids of no probability at all: lists of ids, and scores."""
+    length = max(map(len, sources))
+    padded = np.array([ids + [0] * (length - len(ids)) for ids in sources], "int32")
+    never = np.where(np.isin(np.arange(model.config.vocab_size), forbidden), -1e9, 0).astype("float32")
+
+    def step(ids, state):
+        logits, state = model.step(ids, state)
+        return logits + never, state
+
+    result = search(step, model.encode(padded, max_length), len(sources), max_length, **options)
+    ids, lengths = (ops.convert_to_numpy(part) for part in (result.ids, result.lengths))
+    rows = [[row[:n].tolist() for row, n in zip(*sentence)] for sentence in zip(ids, lengths)]
+    return rows, ops.convert_to_numpy(result.scores)
+
+
+@pytest.mark.parametrize("kind, normalize_first", CASES)
+def test_every_kind_of_model(kind, normalize_first, rng, tmp_path):
+    model = random_model(rng, normalize_first=normalize_first, **KINDS[kind])
+    peer = translator(model, tmp_path / "model")
+    # The learned positions of the encoder end.
+    sources = SOURCES if kind != "learned, fewer than are decoded" else SOURCES[1:]
+    length = LENGTH if kind != "learned, fewer than are decoded" else 17
+
+    ids, scores = translate(peer, sources, beam_size=1, length_penalty=0, max_decoding_length=length)
+    expected, expected_scores = ours(greedy_search, model, sources, length)
+    assert ids == expected
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=2e-5)
+
+    # All of one length: what is finished and what penalties mean has no part in it.
+    options = {"min_decoding_length": length, "max_decoding_length": length, "beam_size": 4, "num_hypotheses": 4}
+    ids, scores = translate(peer, sources, length_penalty=0.7, **options)
+    expected, log_probs = ours(
+        beam_search, model, sources, length, forbidden=(0, EOS_ID), beam_size=4, num_results=4, alpha=0.0
+    )
+    assert ids == expected
+    np.testing.assert_allclose(scores, log_probs / length**0.7, rtol=1e-4, atol=2e-5)
+
+
+def test_models_that_tensor2tensor_recorded(import_reference, tmp_path):
+    recorded_model = import_reference("recorded_model")
+    for name in recorded_model.NAMES:
+        recorded = recorded_model.RecordedModel(name)
+        model, inputs = recorded.model, recorded.recorded("forward")["inputs"]
+        sources = [row[row != 0].tolist() for row in inputs]
+        sources = [row if row[-1] == EOS_ID else row + [EOS_ID] for row in sources if len(row)]
+        peer = translator(model, tmp_path / name)
+        ids, scores = translate(peer, sources, beam_size=1, length_penalty=0, max_decoding_length=LENGTH)
+        expected, expected_scores = ours(greedy_search, model, sources, LENGTH)
+        assert ids == expected, name
+        np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_trained_model(trained_model_dir, sentences, beam_size, tmp_path):
+    directory = ModelDirectory.open(trained_model_dir)
+    model = directory.load_model()
+    sources = directory.load_tokenizer().tokenize(sentences).to_list()
+    options = {"beam_size": beam_size, "length_penalty": 0, "max_decoding_length": 60}
+    ids, scores = translate(translator(model, tmp_path / "model"), sources, **options)
+    if beam_size == 1:
+        expected, expected_scores = ours(greedy_search, model, sources, 60)
+    else:
+        expected, expected_scores = ours(beam_search, model, sources, 60, beam_size=beam_size, alpha=0.0)
+    # Outputs that are cut count as finished there, and here only where none is.
+    ended = np.array([hypotheses[0][-1] == EOS_ID for hypotheses in ids])
+    same = np.array([one == other for one, other in zip(ids, expected)])
+    assert ended.sum() > 3
+    np.testing.assert_allclose(scores[same], expected_scores[same], rtol=1e-4, atol=2e-5)
+    if beam_size == 1:
+        assert same.all()
+    else:
+        # Ends are looked for among the best 2k candidates here, among the best k there: ours can only be better.
+        assert (expected_scores[~same & ended] > scores[~same & ended]).all()
+        assert same[ended].mean() > 0.5
+
+
+def test_padding_is_never_chosen_nor_probable(rng, tmp_path):
+    model = random_model(rng)
+    # Padding would win every time.
+    table = ops.convert_to_numpy(model.output_embedding.embeddings).copy()
+    table[0] = 100 * table[EOS_ID]
+    model.output_embedding.embeddings.assign(table)
+    ids, scores = translate(translator(model, tmp_path / "model"), SOURCES, beam_size=4, num_hypotheses=4, max_decoding_length=7)
+    assert not any(0 in hypothesis for hypotheses in ids for hypothesis in hypotheses)
+    assert (scores > -1e4).all()
+
+
+def test_quantized(rng, tmp_path):
+    model = random_model(rng)
+    exact = translator(model, tmp_path / "float32")
+    peer = translator(model, tmp_path / "int8", quantization="int8")
+    assert peer.compute_type.startswith("int8")
+    target = [[str(i) for i in (5, 9, 14, 3)]] * len(SOURCES)
+    tokens = [[str(i) for i in ids[:-1]] for ids in SOURCES]
+    scores = [[result.log_probs for result in each.score_batch(tokens, target)] for each in (exact, peer)]
+    assert 0 < np.abs(np.subtract(*scores)).max() < 0.1 * np.abs(scores[0]).max()

@@ -1,0 +1,204 @@
+"""From a model directory to a directory that CTranslate2 loads, and the same translations."""
+
+import dataclasses
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+import tensorflow as tf
+from absl import flags
+
+from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.t2t import config_from_hparams, parse_hparams
+from t2t_relpos.t2t.subwords import SubwordVocabulary
+from trainer import export_ctranslate2
+from trainer.data.synthetic import generate
+from trainer.model_dir import ModelDirectory
+from trainer.serving import ctranslate2_model
+from trainer.t2t_checkpoints import import_checkpoint, write_checkpoint
+
+ctranslate2 = pytest.importorskip("ctranslate2", reason="the package ctranslate2 is not installed: pip install '.[ctranslate2]'")
+
+
+def run(*arguments):
+    """Runs the program in this process."""
+    values = flags.FlagValues()
+    export_ctranslate2.define_flags(values)
+    export_ctranslate2.main(values(["export_ctranslate2", *map(str, arguments)]), values)
+
+
+def refused(message, *arguments):
+    with pytest.raises(SystemExit, match=f"trainer.export_ctranslate2: {message}"):
+        run(*arguments)
+
+
+def load(directory):
+    return ctranslate2.Translator(str(directory), device="cpu", intra_threads=1)
+
+
+@pytest.fixture(scope="module")
+def written(trained_model_dir, tmp_path_factory):
+    """The tiny trained model for CTranslate2: path."""
+    directory = tmp_path_factory.mktemp("ctranslate2") / "tiny"
+    run(f"--model_dir={trained_model_dir}", f"--output_dir={directory}")
+    return directory
+
+
+@pytest.fixture
+def sentences():
+    """Sentences of unlike lengths that the tiny model was not trained on."""
+    return [source for source, _ in generate("test", size=97)]
+
+
+def test_trained_model_translates_the_same(written, make_module, sentences):
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(written / "vocab.model"))
+    # Without length penalty both searches mean the same, if not in every detail: see tests of the weights.
+    options = {"beam_size": 4, "length_penalty": 0, "min_decoding_length": 0, "max_decoding_length": 60}
+    results = load(written).translate_batch(pieces.encode(sentences, out_type=str), **options)
+    found = [pieces.decode(result.hypotheses[0]).encode() for result in results]
+    module = make_module(beam_size=4, alpha=0.0)
+    expected = module.serve(tf.constant(sentences))["translations"].numpy().tolist()
+    ended = [one == other for one, other in zip(found, expected) if other.endswith(b".") and len(other) < 60]
+    assert len(ended) > 40 and np.mean(ended) > 0.9
+
+
+def test_quantized_model_translates(trained_model_dir, tmp_path, sentences):
+    run(f"--model_dir={trained_model_dir}", f"--output_dir={tmp_path}/int8", "--quantization=int8")
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "int8/vocab.model"))
+    peer = load(tmp_path / "int8")
+    assert peer.compute_type == "int8_float32"
+    results = peer.translate_batch(pieces.encode(sentences, out_type=str))
+    assert len({pieces.decode(result.hypotheses[0]) for result in results}) > 20
+
+
+def test_what_is_written(written, trained_model_dir):
+    assert {path.name for path in written.iterdir()} == {"config.json", "model.bin", "shared_vocabulary.json", "vocab.model"}
+    assert (written / "vocab.model").read_bytes() == (trained_model_dir / "vocab.model").read_bytes()
+    names = json.loads((written / "shared_vocabulary.json").read_text())
+    assert names[:3] == ["<pad>", "</s>", "<unk>"]
+    assert json.loads((written / "config.json").read_text())["decoder_start_token"] == "<pad>"
+
+
+@pytest.fixture
+def imported(tmp_path):
+    """A model that tensor2tensor could have trained, with a subword vocabulary and a target space: directory."""
+    subtokens = ["<pad>_", "<EOS>_", "the_", "dog_", "", "dog_", *sorted({*"\\_u;0123456789", *"abcdefghijklmnopqrstuvwxyz<>EOSP"})]
+    (tmp_path / "vocab").write_text("".join(f"'{subtoken}'\n" for subtoken in subtokens))
+    hparams = "hidden_size=24,filter_size=40,num_heads=4,num_hidden_layers=2,max_relative_position=3"
+    config = config_from_hparams(parse_hparams("transformer_relative_tiny", hparams), len(subtokens), 5)
+    write_checkpoint(Transformer(config), str(tmp_path / "model.ckpt-7"))
+    import_checkpoint(
+        str(tmp_path / "model.ckpt-7"),
+        str(tmp_path / "imported"),
+        hparams_set="transformer_relative_tiny",
+        hparams=hparams,
+        target_space_id=5,
+        vocab=str(tmp_path / "vocab"),
+    )
+    return tmp_path / "imported"
+
+
+def test_imported_model_scores_the_same(imported, tmp_path):
+    run(f"--model_dir={imported}", f"--output_dir={tmp_path}/ct2")
+    vocabulary = SubwordVocabulary.from_bytes((tmp_path / "ct2/vocab.subwords").read_bytes())
+    names = json.loads((tmp_path / "ct2/shared_vocabulary.json").read_text())
+    assert names[:6] == ["<pad>_", "<EOS>_", "the_", "<id 3>", "<id 4>", "dog_"]
+    source, target = vocabulary.encode("the dog, a dog"), vocabulary.encode("dog the 7")
+    (result,) = load(tmp_path / "ct2").score_batch([[names[i] for i in source]], [[names[i] for i in target]])
+    model = ModelDirectory.open(imported).load_model()
+    logits = model({"inputs": np.array([source + [1]]), "targets": np.array([target + [1]])})[0].numpy()
+    logits[:, 0] = -1e9
+    expected = tf.nn.log_softmax(logits).numpy()[range(len(target) + 1), target + [1]]
+    np.testing.assert_allclose(result.log_probs, expected, atol=1e-5)
+
+
+def test_model_without_vocabulary_takes_ids(imported, tmp_path):
+    directory = ModelDirectory(tmp_path / "bare")
+    directory.path.mkdir()
+    model = ModelDirectory.open(imported).load_model()
+    directory.save_model(model)
+    directory.write_config(model.config.to_dict(), tokenizer="none")
+    run(f"--model_dir={directory.path}", f"--output_dir={tmp_path}/ct2")
+    names = json.loads((tmp_path / "ct2/shared_vocabulary.json").read_text())
+    assert names == [str(i) for i in range(model.config.vocab_size)]
+    (result,) = load(tmp_path / "ct2").translate_batch([["5", "9"]], max_decoding_length=3)
+    assert all(name in names for name in result.hypotheses[0])
+
+
+def test_existing_directory(trained_model_dir, written, tmp_path):
+    arguments = [f"--model_dir={trained_model_dir}", f"--output_dir={written}"]
+    refused(f"Expected an --output_dir that does not exist yet. Received: {written}, which does. Replace it with --force.", *arguments)
+    before = (written / "model.bin").stat().st_ino
+    run(*arguments, "--force")
+    assert (written / "model.bin").stat().st_ino != before
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/thesis.txt").write_text("mine")
+    refused(
+        "Expected --force to replace a CTranslate2 model, which holds a model.bin. Received: .*other, which holds none.",
+        arguments[0], f"--output_dir={tmp_path}/other", "--force",
+    )  # fmt: skip
+    assert (tmp_path / "other/thesis.txt").read_text() == "mine"
+
+
+def test_nothing_is_left_of_a_write_that_fails(trained_model_dir, tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ctranslate2_model.shutil, "copy", fail)
+    message = r"Expected an --output_dir that can be written. Received: .*ct2 \(No space left on device\). Choose another one."
+    refused(message, f"--model_dir={trained_model_dir}", f"--output_dir={tmp_path}/ct2")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_refused_before_anything_is_read(tmp_path, monkeypatch):
+    output = f"--output_dir={tmp_path}/ct2"
+    refused("Expected a model directory, which holds a config.json. Received: .*nowhere", f"--model_dir={tmp_path}/nowhere", output)
+    refused(
+        "Expected --quantization to be one of none, int8, .*. Received: 'int4'.",
+        "--model_dir=x", output, "--quantization=int4",
+    )  # fmt: skip
+    monkeypatch.delitem(sys.modules, "trainer.serving.ctranslate2_spec", raising=False)
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
+    refused(re.escape("Expected the package ctranslate2. Received: an environment without it. Install it: pip install"), "--model_dir=x", output)
+
+
+CONFIG = TransformerConfig(vocab_size=11, num_encoder_layers=1, num_decoder_layers=1, hidden_dim=4, intermediate_dim=3, num_heads=2)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"share_heads": False}, "since CTranslate2 has one table for all heads of a layer. Received: share_heads=False with 2 heads."),
+        ({"relative_cross_attention": True}, "since CTranslate2 has none there. Received: relative_cross_attention=True."),
+        (
+            {"position": "relative+sinusoidal", "normalize_first": False},
+            "since CTranslate2 adds no sinusoids where the first layer has relative positions. Received: "
+            "position='relative+sinusoidal', normalize_first=False.",
+        ),
+    ],
+)
+def test_what_ctranslate2_has_no_form_for(settings, message, tmp_path):
+    config = dataclasses.replace(CONFIG, **settings)
+    directory = ModelDirectory(tmp_path / "model")
+    directory.path.mkdir()
+    directory.save_model(Transformer(config))
+    directory.write_config(config.to_dict(), tokenizer="none")
+    refused(f"Expected .*{re.escape(message)}", f"--model_dir={directory.path}", f"--output_dir={tmp_path}/ct2")
+    assert not Path(tmp_path / "ct2").exists()
+
+
+def test_vocabulary_of_another_size(trained_model_dir, tmp_path):
+    directory = ModelDirectory(tmp_path / "model")
+    directory.path.mkdir()
+    directory.save_model(Transformer(CONFIG))
+    directory.vocabulary_file().write_bytes((trained_model_dir / "vocab.model").read_bytes())
+    directory.write_config(CONFIG.to_dict())
+    refused(
+        "Expected a vocabulary of the 11 ids that the model has. Received: .*vocab.model, of 211.",
+        f"--model_dir={directory.path}", f"--output_dir={tmp_path}/ct2",
+    )  # fmt: skip

@@ -1,0 +1,162 @@
+"""A Transformer's weights in the form that CTranslate2 writes: its specification of a Transformer, filled in.
+
+How CTranslate2 computes what is not plain there was read in its source, `src/layers/transformer.cc`, `attention.cc` and `common.cc`.
+"""
+
+import numpy as np
+from ctranslate2.specs import transformer_spec
+
+from t2t_relpos.layers.position_encodings import sinusoids
+from trainer.serving.ctranslate2_vocabulary import PAD_ID, TokenNames
+
+# Of sinusoids, which have no end of their own; twice what CTranslate2 reads of a sentence unless asked for more.
+MOST_POSITIONS = 2048
+# As logit: below all others, and its exponential is 0.
+NEVER = -1e9
+# Of the feed-forward network that adds nothing.
+INERT_WIDTH = 8
+
+
+def build(model, tokens: TokenNames) -> transformer_spec.TransformerSpec:
+    """A Transformer as CTranslate2's specification, validated, not quantized.
+
+    Args:
+        model: a `t2t_relpos.models.Transformer` that `ctranslate2_model.check_expressible` lets pass.
+        tokens: the names of its ids.
+    """
+    encoder = _stack(transformer_spec.TransformerEncoderSpec, model.config, model.encoder_layers)
+    decoder = _stack(transformer_spec.TransformerDecoderSpec, model.config, model.decoder_layers)
+    _set_embeddings(encoder, decoder, model)
+    if model.source_position is not None:
+        encoder.position_encodings.encodings = _encodings(model.source_position, model.config)
+        # The decoder's learned positions go on with the last one, where the encoder's end.
+        last = _encodings(model.target_position, model.config)
+        beyond = max(MOST_POSITIONS - len(last), 0)
+        decoder.position_encodings.encodings = np.pad(last, [(0, beyond), (0, 0)], mode="edge")
+    if model.config.normalize_first:
+        _set_norm(encoder.layer_norm, model.encoder_norm)
+        _set_norm(decoder.layer_norm, model.decoder_norm)
+    spec = transformer_spec.TransformerSpec(encoder, decoder)
+    spec.register_source_vocabulary(tokens.names)
+    spec.register_target_vocabulary(tokens.names)
+    _set_config(spec.config, model.config, tokens)
+    spec.validate()
+    return spec
+
+
+def _set_config(spec_config, config, tokens):
+    spec_config.unk_token = tokens.unknown
+    spec_config.eos_token = tokens.eos
+    spec_config.bos_token = spec_config.decoder_start_token = tokens.pad
+    spec_config.add_source_eos = True
+    spec_config.layer_norm_epsilon = config.layer_norm_epsilon
+
+
+def _stack(kind, config, layers):
+    """The specification of an encoder or decoder, with the weights of its layers."""
+    # Tables of relative positions keep CTranslate2 from adding sinusoids, which it does where it is told of no positions.
+    with_tables = config.position not in ("sinusoidal", "learned")
+    # Only the first layer is looked at for that: one without tables, which adds nothing, brings the sinusoids back.
+    inert = config.position == "relative+sinusoidal"
+    stack = kind(
+        len(layers) + inert,
+        config.num_heads,
+        pre_norm=config.normalize_first,
+        relative_position=with_tables and not inert,
+    )
+    if inert:
+        _set_inert(stack.layer[0], config.hidden_dim)
+        stack.layer[1:] = [type(stack.layer[0])(relative_position=True) for _ in layers]
+    for spec, layer in zip(stack.layer[inert:], layers, strict=True):
+        _set_attention(spec.self_attention, layer.self_attention, layer.self_attention_residual, with_tables)
+        if hasattr(layer, "cross_attention"):
+            _set_attention(spec.attention, layer.cross_attention, layer.cross_attention_residual)
+        _set_linear(spec.ffn.linear_0, layer.feed_forward.inner)
+        _set_linear(spec.ffn.linear_1, layer.feed_forward.outer)
+        _set_norm(spec.ffn.layer_norm, layer.feed_forward_residual.norm)
+    return stack
+
+
+def _set_attention(spec, attention, residual, with_tables=False):
+    kernels = [_array(dense.kernel).T for dense in (attention.query_dense, attention.key_dense, attention.value_dense)]
+    if len(spec.linear) == 2:
+        spec.linear[0].weight = np.concatenate(kernels)
+    else:
+        spec.linear[0].weight = kernels[0]
+        spec.linear[1].weight = np.concatenate(kernels[1:])
+    _set_linear(spec.linear[-1], attention.output_dense)
+    _set_norm(spec.layer_norm, residual.norm)
+    if with_tables:
+        spec.relative_position_keys = _table(attention.key_embedding, attention)
+        spec.relative_position_values = _table(attention.value_embedding, attention)
+
+
+def _table(embedding, attention):
+    """Rows for distances from -K to K, `[2K + 1, H]`; zeros for a table that is switched off."""
+    rows = 2 * (attention.max_relative_position or 0) + 1
+    if embedding is None:
+        return np.zeros((rows, attention.key_dim), "float32")
+    return _array(embedding.table).reshape(rows, attention.key_dim)
+
+
+def _set_inert(spec, width):
+    """A layer of a pre-norm stack that gives what it gets: all that it adds is zeros."""
+    attentions = [spec.self_attention] + ([spec.attention] if hasattr(spec, "attention") else [])
+    for attention in attentions:
+        _set_unit_norm(attention.layer_norm, width)
+        rows = (3, 1) if len(attention.linear) == 2 else (1, 2, 1)
+        for linear, count in zip(attention.linear, rows, strict=True):
+            linear.weight = np.zeros((count * width, width), "float32")
+    _set_unit_norm(spec.ffn.layer_norm, width)
+    spec.ffn.linear_0.weight = np.zeros((INERT_WIDTH, width), "float32")
+    spec.ffn.linear_1.weight = np.zeros((width, INERT_WIDTH), "float32")
+
+
+def _set_embeddings(encoder, decoder, model):
+    """The three tables, with zeros for padding, which is what decoding starts from and what is never chosen."""
+    config = model.config
+    source, target, output = (
+        _without_padding(embedding.embeddings)
+        for embedding in (model.source_embedding, model.target_embedding, model.output_embedding)
+    )
+    if config.target_space_id is not None:
+        # One vector is added to every source embedding, after the scaling, which is done here instead.
+        space = _array(model.target_space_embedding)[config.target_space_id]
+        source = source * np.float32(config.hidden_dim**0.5) + space
+        encoder.scale_embeddings = False
+    encoder.embeddings[0].weight = source
+    decoder.embeddings.weight = target
+    decoder.projection.weight = output
+    decoder.projection.bias = np.where(np.arange(config.vocab_size) == PAD_ID, np.float32(NEVER), np.float32(0))
+
+
+def _encodings(position, config):
+    """A vector for every position, `[P, D]`."""
+    if config.position == "learned":
+        return _array(position.embeddings)
+    return _array(sinusoids(np.arange(MOST_POSITIONS), config.hidden_dim))
+
+
+def _without_padding(embeddings):
+    table = _array(embeddings).copy()
+    table[PAD_ID] = 0
+    return table
+
+
+def _set_linear(spec, dense):
+    spec.weight = _array(dense.kernel).T
+    if dense.bias is not None:
+        spec.bias = _array(dense.bias)
+
+
+def _set_norm(spec, norm):
+    spec.gamma, spec.beta = _array(norm.gamma), _array(norm.beta)
+
+
+def _set_unit_norm(spec, width):
+    spec.gamma, spec.beta = np.ones(width, "float32"), np.zeros(width, "float32")
+
+
+def _array(variable):
+    """float32, as the model computes."""
+    return np.asarray(variable, "float32")
