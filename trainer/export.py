@@ -15,7 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 from absl import app, flags, logging
 
-from trainer.serving import saved_models
+from trainer.serving import saved_models, warmup
 from trainer.serving.module import TranslationModule, TranslationSettings
 
 
@@ -34,14 +34,15 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define(flags.DEFINE_float, "alpha", settings.alpha, "Exponent of the length penalty.")
     define(flags.DEFINE_integer, "max_input_length", settings.max_input_length, "Ids of a sentence; a longer one is cut.")
     define(flags.DEFINE_integer, "extra_length", settings.extra_length, "Ids a translation may have beyond its source's.")
+    define(flags.DEFINE_integer, "max_beam_size", settings.max_beam_size, "Largest beam that a request may ask for.")
 
 
 def export(module: TranslationModule, directory: Path, version: int | None = None) -> Path:
-    """Writes a version of a model.
+    """Writes a version of a model, with the requests that warm up TensorFlow Serving.
 
     Args:
         module: what is exported.
-        directory: saved_models/NAME, made where missing.
+        directory: saved_models/NAME, made where missing; NAME is what a server knows the model by.
         version: a positive integer; the next one where omitted.
 
     Returns:
@@ -52,6 +53,7 @@ def export(module: TranslationModule, directory: Path, version: int | None = Non
     """
     with saved_models.new_version(directory, version) as (aside, final):
         tf.saved_model.save(module, str(aside), signatures=module.signatures)
+        warmup.write(aside, directory.name, module.tokenizer, module.settings.max_input_length)
     return final
 
 
@@ -63,7 +65,9 @@ def _destination(values):
 
 
 def _run(values):
-    settings = TranslationSettings(values.beam_size, values.alpha, values.max_input_length, values.extra_length)
+    settings = TranslationSettings(
+        values.beam_size, values.alpha, values.max_input_length, values.extra_length, values.max_beam_size
+    )
     directory = _destination(values)
     module = TranslationModule.from_model_dir(values.model_dir, settings)
     path = export(module, directory, values.version)

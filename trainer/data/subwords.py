@@ -111,6 +111,19 @@ class SubwordTokenizer:
             subtokens = tf.gather(self._subtokens, tf.where(is_known, ids, self.vocab_size))
             return self._joined(tf.strings.reduce_join(tf.where(is_text, subtokens, ""), axis=1))
 
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        """The subtoken of every id, as the vocabulary file spells it.
+
+        Args:
+            ids: int32, of any shape.
+
+        Returns:
+            string, as `ids`; "" for padding and for ids that the vocabulary does not have.
+        """
+        with tf.device("CPU"):
+            is_piece = (ids > PAD_ID) & (ids < self.vocab_size)
+            return tf.gather(self._subtokens, tf.where(is_piece, ids, self.vocab_size))
+
     def save(self, path: str | os.PathLike):
         """Writes the vocabulary file, as `from_file` and tensor2tensor read it."""
         with atomic_files.whole_file(path) as aside:

@@ -133,7 +133,7 @@ class SentencePieceTokenizer:
             string `[B]`.
 
         Raises:
-            ValueError: outside of a graph, for ids that the vocabulary does not have.
+            ValueError: outside of a graph, for ids that the vocabulary does not have. In a graph they count as nothing.
         """
         if isinstance(ids, tf.RaggedTensor):
             ids = ids.to_tensor(PAD_ID)
@@ -141,8 +141,26 @@ class SentencePieceTokenizer:
         if tf.executing_eagerly():
             self._check_range(ids)
         is_eos = tf.cast(ids == EOS_ID, tf.int32)
-        is_text = (tf.cumsum(is_eos, axis=1) == 0) & (ids != PAD_ID)
+        is_text = (tf.cumsum(is_eos, axis=1) == 0) & (ids != PAD_ID) & self._are_known(ids)
         return self._op().detokenize(tf.ragged.boolean_mask(ids, is_text))
+
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        """The name of every id, as SentencePiece's own tools show it.
+
+        Args:
+            ids: int32, of any shape.
+
+        Returns:
+            string, as `ids`; "" for padding and for ids that the vocabulary does not have.
+
+        Example:
+
+        >>> tokenizer = SentencePieceTokenizer.train(["to be or not to be", "that is the question"], vocab_size=32)
+        >>> [piece.decode() for piece in tokenizer.pieces(tokenizer.tokenize(tf.constant(["to be"])).values).numpy()]
+        ['▁to', '▁be', '</s>']
+        """
+        is_piece = self._are_known(ids) & (ids != PAD_ID)
+        return tf.where(is_piece, self._op().id_to_string(tf.where(is_piece, ids, UNK_ID)), "")
 
     def save(self, path: str | os.PathLike):
         """Writes the SentencePiece model, as `from_file` and SentencePiece's own tools read it."""
@@ -169,8 +187,11 @@ class SentencePieceTokenizer:
         # throws away all kernels that ran outside of graphs.
         return tensorflow_text.SentencepieceTokenizer(model=self._model, out_type=tf.int32, add_eos=True)
 
+    def _are_known(self, ids):
+        return (ids >= 0) & (ids < self.vocab_size)
+
     def _check_range(self, ids):
-        wrong = tf.boolean_mask(ids, (ids < 0) | (ids >= self.vocab_size))
+        wrong = tf.boolean_mask(ids, ~self._are_known(ids))
         if tf.size(wrong):
             raise ValueError(
                 f"Expected ids from 0 to {self.vocab_size - 1}, the vocabulary's. Received: {int(wrong[0])}. "

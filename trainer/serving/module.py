@@ -4,43 +4,18 @@ Only tf.Variables and the tokenizer's resource are tracked, never a Keras object
 tensorflow and tensorflow_text.
 """
 
-import dataclasses
-
 import tensorflow as tf
 
-from t2t_relpos.decoding import beam_search
 from trainer.model_dir import ModelDirectory
+from trainer.serving.n_best import ABSENT, n_best
+from trainer.serving.request_checks import checked_pairs, checked_search
+from trainer.serving.scoring import token_log_probs
+from trainer.serving.settings import TranslationSettings
 
 EOS_ID = 1
+PAD_ID = 0
 
-
-@dataclasses.dataclass(frozen=True)
-class TranslationSettings:
-    """How a `TranslationModule` decodes when a request does not say otherwise.
-
-    Args:
-        beam_size: hypotheses kept per sentence.
-        alpha: exponent of the length penalty `((5 + length) / 6) ** alpha`.
-        max_input_length: ids of a source sentence, EOS included; a longer one is cut and reported. The default is
-            tensor2tensor's `max_length`, the longest sentence that its base settings train on.
-        extra_length: ids that a translation may have beyond those of its own source. 50 as in tensor2tensor.
-
-    Raises:
-        ValueError: for a value that no search can honour.
-    """
-
-    beam_size: int = 4
-    alpha: float = 0.6
-    max_input_length: int = 256
-    extra_length: int = 50
-
-    def __post_init__(self):
-        for name, least in (("beam_size", 1), ("max_input_length", 2), ("extra_length", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"Expected {name} to be an integer of at least {least}. Received: {value!r}.")
-        if not 0.0 <= self.alpha < float("inf"):
-            raise ValueError(f"Expected alpha to be a finite number of at least 0. Received: {self.alpha!r}.")
+_TEXT = tf.TensorSpec([None], tf.string, name="text")
 
 
 class TranslationModule(tf.Module):
@@ -51,8 +26,9 @@ class TranslationModule(tf.Module):
     score 0, one longer than `max_input_length` is cut and its row of `truncated` is true.
 
     Args:
-        transformer: has `encode(ids, max_length)`, `step(ids, state)` and `weights`, as `t2t_relpos.models.Transformer`.
-        tokenizer: has in-graph `tokenize`, whose rows end in EOS, `detokenize` and `vocab_size`, as
+        transformer: has `encode(ids, max_length)`, `step(ids, state)`, `score(source, targets)` and `weights`, as
+            `t2t_relpos.models.Transformer`.
+        tokenizer: has in-graph `tokenize`, whose rows end in EOS, `detokenize`, `pieces` and `vocab_size`, as
             `trainer.data.tokenizers.SentencePieceTokenizer`.
         settings: a `TranslationSettings`; its defaults where omitted.
 
@@ -70,6 +46,7 @@ class TranslationModule(tf.Module):
         # Bound methods are not tracked: the graph refers to the variables above, the SavedModel to no Keras layer.
         self._encode = transformer.encode
         self._step = transformer.step
+        self._score = transformer.score
 
     @classmethod
     def from_model_dir(cls, path, settings: TranslationSettings | None = None) -> "TranslationModule":
@@ -85,7 +62,7 @@ class TranslationModule(tf.Module):
         directory = ModelDirectory.open(path)
         return cls(directory.load_model(), directory.load_tokenizer(), settings)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)
+    @tf.function(input_signature=[_TEXT], autograph=False)
     def serve(self, text):
         """Translates with the settings of the module.
 
@@ -96,53 +73,144 @@ class TranslationModule(tf.Module):
             A dict: `translations` string `[B]`, `scores` float32 `[B]` (log-probability over the length penalty),
             `truncated` bool `[B]` (only the beginning of the sentence was translated).
         """
-        return self.translate(text, self.settings.alpha, self.settings.extra_length)
+        settings = self.settings
+        answer = self._answer(text, settings.beam_size, settings.alpha, settings.longest_translation, 1)
+        return answer | {name: answer[name][:, 0] for name in ("translations", "scores")}
 
     @tf.function(
         input_signature=[
-            tf.TensorSpec([None], tf.string, name="text"),
+            _TEXT,
+            tf.TensorSpec([], tf.int32, name="beam_size"),
             tf.TensorSpec([], tf.float32, name="alpha"),
-            tf.TensorSpec([], tf.int32, name="extra_length"),
+            tf.TensorSpec([], tf.int32, name="max_length"),
+            tf.TensorSpec([], tf.int32, name="num_results"),
         ],
         autograph=False,
     )
-    def translate(self, text, alpha, extra_length):
-        """Translates with settings given by the request: see `serve` and `TranslationSettings`."""
-        checks = [
-            _check((alpha >= 0.0) & (alpha < float("inf")), "Expected a finite alpha of at least 0.", alpha),
-            _check(extra_length >= 0, "Expected an extra_length of at least 0.", extra_length),
-        ]
-        with tf.control_dependencies(checks):
-            return self._answer(tf.identity(text), alpha, extra_length)
+    def translate(self, text, beam_size, alpha, max_length, num_results):
+        """Translates with settings given by the request.
+
+        Args:
+            text: string `[B]`.
+            beam_size: int32, hypotheses kept per sentence, from 1 to the settings' `max_beam_size`.
+            alpha: float32, exponent of the length penalty, finite and at least 0.
+            max_length: int32, most ids of a translation, EOS included, from 1 to the settings' `longest_translation`. Each
+                sentence is limited by its own ids and the settings' `extra_length` as well.
+            num_results: int32 n, translations of each sentence, from 1 to `beam_size`.
+
+        Returns:
+            A dict: `translations` string `[B, n]`, best first, `scores` float32 `[B, n]` and `truncated` bool `[B]`, as
+            `serve`. Where fewer than n translations end within the limit, the empty translation with the score -1e7 stands
+            in the places that are left, so that every other score is above it; where none ends, those that the limit has cut are given.
+
+        Raises:
+            tf.errors.InvalidArgumentError: when the graph runs, for arguments out of range.
+        """
+        arguments = {"beam_size": beam_size, "alpha": alpha, "max_length": max_length, "num_results": num_results}
+        checked = checked_search(arguments, self.settings.max_beam_size, self.settings.longest_translation)
+        return self._answer(text, **checked)
+
+    @tf.function(input_signature=[_TEXT, tf.TensorSpec([None], tf.string, name="translation")], autograph=False)
+    def score(self, text, translation):
+        """How likely the model finds given translations, and what it looks at for each of their tokens.
+
+        Args:
+            text: string `[B]`.
+            translation: string `[B]`, one for each.
+
+        Returns:
+            A dict, EOS included everywhere: `scores` float32 `[B]`, the sum of `token_scores` float32 `[B, T]`, which are
+            log-probabilities, padded with 0; `tokens` string `[B, T]` and `source_tokens` string `[B, S]`, padded with "", and their
+            `lengths` and `source_lengths` int32 `[B]`; `alignments` float32 `[B, T, S]`, attention to the source, padded with
+            0; `truncated` bool `[B]`, whether either was cut, the translation to `longest_translation` ids.
+
+            `translate` divides such a sum by `((5 + lengths) / 6) ** alpha`, so it scores the same translation higher for alpha
+            above 0, given that it had split it into the same tokens. To a blank sentence it gives 0 without asking the model.
+
+        Raises:
+            tf.errors.InvalidArgumentError: when the graph runs, for other numbers of texts and translations.
+        """
+        text, translation = checked_pairs(text, translation)
+        source, source_truncated = self._tokenize(text)
+        targets = self.tokenizer.tokenize(translation)
+        is_long = targets.row_lengths() > self.settings.longest_translation
+        targets = targets[:, : self.settings.longest_translation]
+        source_ids, target_ids = source.to_tensor(PAD_ID), targets.to_tensor(PAD_ID)
+        scores, alignments = self._scored(source_ids, target_ids)
+        return {
+            "scores": tf.reduce_sum(scores, axis=1),
+            "token_scores": scores,
+            "tokens": self.tokenizer.pieces(target_ids),
+            "lengths": _lengths(targets),
+            "source_tokens": self.tokenizer.pieces(source_ids),
+            "source_lengths": _lengths(source),
+            "alignments": alignments,
+            "truncated": source_truncated | is_long,
+        }
 
     @tf.function(input_signature=[], autograph=False)
     def defaults(self):
         """The arguments of `translate` with which it does what `serve` does."""
         settings = self.settings
         return {
+            "beam_size": tf.constant(settings.beam_size),
             "alpha": tf.constant(settings.alpha),
-            "extra_length": tf.constant(settings.extra_length),
+            "max_length": tf.constant(settings.longest_translation),
+            "num_results": tf.constant(1),
         }
+
+    @tf.function(input_signature=[_TEXT], autograph=False)
+    def ids(self, text):
+        """What the model reads: string `[B]` -> `ids` int32 `[B, T]`, EOS included, then padded with 0; `lengths` int32 `[B]`."""
+        ids = self.tokenizer.tokenize(text)
+        return {"ids": ids.to_tensor(PAD_ID), "lengths": _lengths(ids)}
+
+    @tf.function(input_signature=[_TEXT], autograph=False)
+    def tokenize(self, text):
+        """The ids' names: string `[B]` -> `tokens` string `[B, T]`, EOS included, then padded with ""; `lengths` int32 `[B]`."""
+        ids = self.tokenizer.tokenize(text)
+        return {"tokens": self.tokenizer.pieces(ids.to_tensor(PAD_ID)), "lengths": _lengths(ids)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, name="ids")], autograph=False)
+    def detokenize(self, ids):
+        """int32 `[B, T]` -> `text` string `[B]`. A row counts up to its first EOS; ids that there are none of are left out."""
+        return {"text": self.tokenizer.detokenize(ids)}
 
     @property
     def signatures(self) -> dict:
         """The functions that a SavedModel serves, by the names that clients use."""
-        return {"serving_default": self.serve, "translate": self.translate}
+        return {
+            "serving_default": self.serve,
+            "translate": self.translate,
+            "score": self.score,
+            "tokenize": self.tokenize,
+            "ids": self.ids,
+            "detokenize": self.detokenize,
+        }
 
-    def _answer(self, text, alpha, extra_length):
+    def _answer(self, text, beam_size, alpha, max_length, num_results):
         ids, truncated = self._tokenize(text)
         rows = tf.where(ids.row_lengths() > 1)  # [rows, 1]: blank sentences hold EOS alone
+        arguments = beam_size, alpha, max_length, num_results
         translations, scores = tf.cond(
             tf.size(rows) > 0,
-            lambda: self._search(tf.gather(ids, rows[:, 0]), alpha, extra_length),
-            lambda: (tf.zeros([0], tf.string), tf.zeros([0], tf.float32)),
+            lambda: self._search(tf.gather(ids, rows[:, 0]), *arguments),
+            lambda: (tf.zeros([0, num_results], tf.string), tf.zeros([0, num_results])),
         )
-        shape = tf.shape(text, tf.int64)
+        # A blank sentence has one translation, the empty one.
+        blank_scores = tf.where(tf.range(num_results) == 0, 0.0, ABSENT)
+        blank_scores = tf.tile(blank_scores[None], [tf.size(text), 1])
         return {
-            "translations": tf.scatter_nd(rows, translations, shape),
-            "scores": tf.scatter_nd(rows, scores, shape),
+            "translations": tf.scatter_nd(rows, translations, tf.shape(blank_scores, tf.int64)),
+            "scores": tf.tensor_scatter_nd_update(blank_scores, rows, scores),
             "truncated": truncated,
         }
+
+    def _scored(self, source, targets):
+        """Log-probabilities `[B, T]` and alignments `[B, T, S]`, both 0 at padding."""
+        logits, alignments = self._score(source, targets)
+        is_pair = (targets != PAD_ID)[:, :, None] & (source != PAD_ID)[:, None, :]
+        return token_log_probs(logits, targets), tf.where(is_pair, alignments, 0.0)
 
     def _tokenize(self, text):
         """Strings to ragged ids of at most max_input_length ending in EOS, and which sentences were cut for it."""
@@ -152,22 +220,16 @@ class TranslationModule(tf.Module):
         eos = tf.fill([ids.nrows(), 1], EOS_ID)
         return tf.concat([words[:, : limit - 1], eos], axis=1), ids.row_lengths() > limit
 
-    def _search(self, ids, alpha, extra_length):
-        """Ragged source ids of at least one sentence to the best translation of each, string [B], and its score [B]."""
-        length_limit = tf.cast(ids.row_lengths(), tf.int32) + extra_length
-        max_length = tf.reduce_max(length_limit)
-        source = ids.to_tensor()
-        result = beam_search(
-            self._step,
-            self._encode(source, max_length),
-            batch_size=tf.shape(source)[0],
-            max_length=max_length,
-            beam_size=self.settings.beam_size,
-            alpha=alpha,
-            eos_id=EOS_ID,
-            length_limit=length_limit,
-        )
-        return self.tokenizer.detokenize(result.ids[:, 0]), result.scores[:, 0]
+    def _search(self, ids, beam_size, alpha, max_length, num_results):
+        """Ragged source ids of at least one sentence to the best translations of each, string `[B, n]`, and scores `[B, n]`."""
+        length_limit = tf.minimum(_lengths(ids) + self.settings.extra_length, max_length)
+        found = n_best(self._encode, self._step, ids.to_tensor(), length_limit, beam_size, alpha, num_results)
+        flat = tf.reshape(found.ids, [-1, tf.shape(found.ids)[2]])
+        return tf.reshape(self.tokenizer.detokenize(flat), tf.shape(found.scores)), found.scores
+
+
+def _lengths(ids):
+    return tf.cast(ids.row_lengths(), tf.int32)
 
 
 def _check_fit(config, tokenizer, settings):
@@ -181,7 +243,3 @@ def _check_fit(config, tokenizer, settings):
             f"Expected max_input_length to be at most {config.max_length}, the positions that the model has learned. "
             f"Received: {settings.max_input_length}. Give --max_input_length={config.max_length}, or less."
         )
-
-
-def _check(holds, expected, received):
-    return tf.debugging.Assert(holds, [expected, "Received:", received])

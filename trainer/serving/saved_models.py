@@ -1,7 +1,6 @@
 """Where exported models lie and how they are loaded: NAME/VERSION/ with integer versions, as TensorFlow Serving reads them."""
 
 import contextlib
-import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,7 +70,13 @@ def load(path: str | os.PathLike, alpha: float | None = None) -> Translator:
         )
     if alpha is None:
         return Translator(signature, loaded)
-    return Translator(functools.partial(loaded.translate, **(loaded.defaults() | {"alpha": alpha})), loaded)
+    options = loaded.defaults() | {"alpha": alpha}
+
+    def best(text):
+        answer = loaded.translate(text, **options)
+        return answer | {name: answer[name][:, 0] for name in ("translations", "scores")}
+
+    return Translator(best, loaded)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,50 @@
+"""The search of an exported model: the n best translations, each place filled or plainly empty."""
+
+import tensorflow as tf
+
+from t2t_relpos.decoding import DecodingResult, beam_search, length_penalty
+
+EOS_ID = 1
+PAD_ID = 0
+
+# The score of a place without a translation: below every score that occurs, and finite, since JSON has no infinity.
+ABSENT = -1e7
+
+
+def n_best(encode, step, source, length_limit, beam_size, alpha, num_results) -> DecodingResult:
+    """Searches the most likely outputs.
+
+    Args:
+        encode, step: of the model, see `t2t_relpos.models.Transformer`.
+        source: int32 ids `[B, S]`, padded with 0.
+        length_limit: int32 `[B]`, most ids of each sentence's outputs.
+        beam_size, alpha, num_results: as for `t2t_relpos.decoding.beam_search`, numbers or scalar tensors.
+
+    Returns:
+        A `DecodingResult` of the n best. Where there are fewer, the places left hold no ids, and `ABSENT` as score.
+    """
+    max_length = tf.reduce_max(length_limit)
+    found = beam_search(
+        step,
+        encode(source, max_length),
+        batch_size=tf.shape(source)[0],
+        max_length=max_length,
+        beam_size=beam_size,
+        alpha=alpha,
+        eos_id=EOS_ID,
+        pad_id=PAD_ID,
+        length_limit=length_limit,
+        num_results=num_results,
+    )
+    return _with_empty_places(found, alpha)
+
+
+def _with_empty_places(found, alpha):
+    """Places that the search could not fill hold its own mark, perhaps over the length penalty of a beam that never lived."""
+    log_probs = found.scores * length_penalty(found.lengths, alpha)
+    is_absent = tf.minimum(found.scores, log_probs) < ABSENT / 2
+    return DecodingResult(
+        ids=tf.where(is_absent[..., None], PAD_ID, found.ids),
+        scores=tf.where(is_absent, ABSENT, found.scores),
+        lengths=tf.where(is_absent, 0, found.lengths),
+    )
