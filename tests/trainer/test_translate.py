@@ -1,11 +1,16 @@
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
+import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tensorflow as tf
 from absl import app, flags
 
 from trainer import translate
@@ -40,16 +45,23 @@ def run(*arguments):
 
 
 def shout(sentences):
-    return [Translation(sentence.upper(), -1.0, len(sentence) > 6) for sentence in sentences]
+    return [[Translation(sentence.upper(), -1.0, len(sentence) > 6)] for sentence in sentences]
 
 
-class Target(io.BytesIO):
-    """Counts flushes."""
-
-    flushes = 0
-
-    def flush(self):
-        self.flushes += 1
+def translate_lines(lines, batch_size=2, window=3, **options):
+    """Numbers and texts that are written, warnings, and after which lines windows end."""
+    written, warnings, windows = [], [], []
+    translate.translate(
+        shout,
+        lines,
+        lambda number, translations: written.append((number, translations[0].text)),
+        warnings.append,
+        batch_size,
+        window,
+        after_window=windows.append,
+        **options,
+    )
+    return written, warnings, windows
 
 
 def test_lines_in_lines_out_in_a_process_of_its_own(exported_dir, exported, sentences, tmp_path):
@@ -74,7 +86,14 @@ def test_lines_in_lines_out_in_a_process_of_its_own(exported_dir, exported, sent
         "trainer.serving.saved_models",
         "trainer.serving.translator",
         "trainer.translate",
+        "trainer.translating",
+        *(f"trainer.translating.{name}" for name in ("exported_model", "output_lines", "progress", "prompt", "streams")),
+        "trainer.translating.unfinished_files",
     }
+    assert re.fullmatch(
+        r"15 sentences in \d+\.\d s: [\d.]+ sentences per second, without the time to load the model",
+        done.stderr.decode().splitlines()[-1],
+    )
 
 
 def test_file_to_file(exported_dir, exported, sentences, tmp_path):
@@ -84,23 +103,45 @@ def test_file_to_file(exported_dir, exported, sentences, tmp_path):
 
 
 def test_warnings_name_the_lines_that_were_cut():
-    log, target = io.StringIO(), Target()
-    lines = [b"one\n", b"a long one\r\n", b"\n", b"another long one"]
-    assert translate.translate(shout, io.BytesIO(b"".join(lines)), target, batch_size=2, window=3, log=log) == 4
-    assert target.getvalue() == b"ONE\nA LONG ONE\n\nANOTHER LONG ONE\n"
-    assert re.findall(r"line (\d+)", log.getvalue()) == ["2", "4"]
+    written, warnings, _ = translate_lines([b"one", b"a long one", b"", b"another long one"])
+    assert written == [(1, b"ONE"), (2, b"A LONG ONE"), (3, b""), (4, b"ANOTHER LONG ONE")]
+    assert [re.search(r"line (\d+) is longer than", warning)[1] for warning in warnings] == ["2", "4"]
 
 
-def test_output_is_flushed_after_every_window():
-    target = Target()
-    translate.translate(shout, io.BytesIO(b"a\n" * 10), target, batch_size=2, window=3)
-    assert target.flushes == 3 + 1
+def test_lines_count_from_where_an_earlier_run_stopped():
+    written, warnings, windows = translate_lines([b"one", b"a long one", b"c", b"d"], start=30)
+    assert [number for number, _ in written] == [31, 32, 33, 34]
+    assert "line 32 is" in warnings[0] and windows == [33]
+
+
+def test_windows_end_when_all_their_lines_are_written():
+    assert translate_lines([b"a"] * 10)[2] == [3, 6, 9]
 
 
 def test_no_input_no_output():
-    target = Target()
-    assert translate.translate(shout, io.BytesIO(b""), target, batch_size=2, window=3) == 0
-    assert target.getvalue() == b""
+    assert translate_lines([]) == ([], [], [])
+
+
+def peak_of(count):
+    """Bytes held at most while so many lines are translated, and the number of those written."""
+    lines = (b"ein Satz mit der Nummer %d" % number for number in range(count))
+    written = [0]
+
+    def write(number, translations):
+        written[0] += len(translations[0].text)
+
+    tracemalloc.start()
+    try:
+        translate.translate(shout, lines, write, lambda warning: None, batch_size=32, window=256)
+        return tracemalloc.get_traced_memory()[1], written[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_does_not_grow_with_the_input():
+    (short, _), (long, written) = peak_of(2_000), peak_of(60_000)
+    assert written > 10 * long
+    assert long < 1.1 * short
 
 
 def refused(message, *arguments):
@@ -126,7 +167,7 @@ def test_input_that_can_not_be_read(tmp_path):
 
 def test_output_that_can_not_be_written(exported_dir, tmp_path):
     (tmp_path / "in").write_text("a\n")
-    message = r"Expected a file that can be written. Received: .*/absent/out \(No such file or directory\)\."
+    message = r"Expected a file that can be written. Received: .*/absent/out\S* \(No such file or directory\)\."
     refused(message, f"--saved_model={exported_dir}", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'absent/out'}")
 
 
@@ -155,3 +196,93 @@ def test_reader_that_stops_early(exported_dir, tmp_path):
     )
     assert done.returncode == 0 and done.stdout.count(b"\n") == 2
     assert b"Error" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ("Expected no --scores with --nbest, whose lines have them. Received: both. Leave --scores out.", ["--nbest=2", "--scores"]),
+        ("Expected --nbest to be at most --beam_size, 2. Received: 3. Give a larger --beam_size.", ["--nbest=3", "--beam_size=2"]),
+        ("Expected --alpha to be a finite number. Received: inf.", ["--alpha=inf"]),
+        ("Expected --alignments and --tokens to be files. Received: -, the standard output", ["--alignments=-"]),
+        ("Expected --tokens to be another file than --alignments, .* Received: ./a.", ["--alignments=a", "--tokens=./a"]),
+    ],
+)
+def test_options_that_can_not_be_honoured(message, arguments):
+    refused(f"trainer.translate: {message}", "--saved_model=any", *arguments)
+
+
+@pytest.mark.parametrize("name", ["beam_size", "nbest", "max_length", "batch_size", "window", "alpha"])
+def test_numbers_below_the_least(name):
+    with pytest.raises(flags.IllegalFlagValueError, match=f"--{name}=-1: -1"):
+        run("--saved_model=any", f"--{name}=-1")
+
+
+def test_what_the_graph_refuses(exported_dir, tmp_path):
+    (tmp_path / "in").write_text("a\n")
+    arguments = [f"--saved_model={exported_dir}", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}"]
+    refused(r"^trainer.translate: Expected beam_size from 1 to 32, .* Received: 1000\.$", *arguments, "--beam_size=1000")
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_lists_scores_and_alignments(exported_dir, loaded, sentences, tmp_path):
+    (tmp_path / "in").write_text("\n".join([*sentences, "", "x"]) + "\n")
+    paths = {name: tmp_path / name for name in ("output", "alignments", "tokens")}
+    files = [f"--saved_model={exported_dir}", f"--input={tmp_path / 'in'}", *(f"--{name}={path}" for name, path in paths.items())]
+    run(*files, "--nbest=2", "--beam_size=3", "--alpha=1", "--max_length=20")
+    options = {"beam_size": 3, "alpha": 1.0, "max_length": 20, "num_results": 2}
+    answer = loaded.translate(text=tf.constant([*sentences, "", "x"]), **options)
+    expected = [
+        (str(number), text.decode(), score)
+        for number, row in enumerate(zip(answer["translations"].numpy(), answer["scores"].numpy()))
+        for text, score in zip(*row)
+        if score > -1e6
+    ]
+    rows = [line.split(" ||| ") for line in paths["output"].read_text().splitlines()]
+    assert [(number, text) for number, text, *_ in rows] == [(number, text) for number, text, _ in expected]
+    assert [row[2] for row in rows] == [f"Score= {row[3]}" for row in rows]
+    np.testing.assert_allclose([float(row[3]) for row in rows], [score for *_, score in expected], atol=2e-4)
+
+    links, tokens = (paths[name].read_text().splitlines() for name in ("alignments", "tokens"))
+    assert len(links) == len(tokens) == len(rows)
+    for pairs, line, (_, text, *_) in zip(links, tokens, rows):
+        source, target = (side.split() for side in line.split(" ||| "))
+        assert [int(pair.split("-")[1]) for pair in pairs.split()] == list(range(len(target)))
+        assert all(int(pair.split("-")[0]) < len(source) for pair in pairs.split())
+        assert "".join(target).replace("▁", " ").strip() == text
+
+
+def test_scores_in_a_column(exported_dir, exported, sentences, tmp_path):
+    (tmp_path / "in").write_text("\n".join([*sentences, ""]) + "\n")
+    run(f"--saved_model={exported_dir}", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}", "--scores")
+    rows = [line.split("\t") for line in (tmp_path / "out").read_text().split("\n")[:-1]]
+    expected = exported([*sentences, ""])
+    assert [text for text, _ in rows] == [each.text.decode() for each in expected]
+    np.testing.assert_allclose([float(score) for _, score in rows], [each.score for each in expected], atol=2e-4)
+
+
+@pytest.mark.slow
+def test_killed_and_gone_on_with(exported_dir, sentences, tmp_path):
+    (tmp_path / "in").write_text("\n".join(sentences * 300) + "\n")
+
+    def start(name):
+        command = [sys.executable, "-m", "trainer.translate", f"--saved_model={exported_dir}", "--window=50", "--scores"]
+        command += [f"--input={tmp_path / 'in'}", f"--output={tmp_path / name}"]
+        return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+    with start("whole") as process:
+        assert "3,300 sentences in " in process.stderr.read()
+    kills = 0
+    while not (tmp_path / "killed").exists():
+        with start("killed") as process:
+            log = tmp_path / "killed.partial.log"
+            before = log.stat().st_size if log.exists() else 0
+            while kills < 3 and process.poll() is None and not (log.exists() and log.stat().st_size > before + 300):
+                time.sleep(0.01)
+            if kills < 3:
+                process.kill()
+            said = process.stderr.read()
+        assert process.returncode in (0, -signal.SIGKILL), said
+        kills += process.returncode != 0
+    assert kills > 0 and "Goes on behind line " in said
+    assert (tmp_path / "killed").read_bytes() == (tmp_path / "whole").read_bytes()

@@ -7,12 +7,21 @@ from typing import NamedTuple
 import tensorflow as tf
 
 
+class Alignment(NamedTuple):
+    """Subwords of a sentence and its translation, without EOS, and for each of the latter's which of the former's it attends to."""
+
+    source_tokens: Sequence[bytes]
+    target_tokens: Sequence[bytes]
+    sources: Sequence[int]
+
+
 class Translation(NamedTuple):
     """The answer for one sentence: UTF-8 text, its score, and whether only the beginning of the input was translated."""
 
     text: bytes
     score: float
     truncated: bool
+    alignment: Alignment | None = None
 
 
 class Translator:
@@ -21,15 +30,18 @@ class Translator:
     Args:
         call: takes `text`, a string tensor `[B]`, as a keyword and returns the dict of `TranslationModule.serve`.
         owner: the module of `call`, kept alive as long as the translator: TensorFlow functions refer to it only weakly.
+
+    Attributes:
+        call, owner: as given.
     """
 
     def __init__(self, call: Callable[..., dict], owner=None):
-        self._call = call
-        self._owner = owner
+        self.call = call
+        self.owner = owner
 
     def __call__(self, sentences: Sequence[str | bytes]) -> list[Translation]:
         """Translates one batch, in order."""
-        answer = self._call(text=tf.constant(list(sentences), tf.string))
+        answer = self.call(text=tf.constant(list(sentences), tf.string))
         columns = (answer[name].numpy().tolist() for name in ("translations", "scores", "truncated"))
         return [Translation(*row) for row in zip(*columns)]
 
