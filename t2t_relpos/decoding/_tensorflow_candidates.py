@@ -1,0 +1,61 @@
+"""The best of beams times vocabulary in two stages, on TensorFlow.
+
+The ids stand in groups. The best `count` of all entries lie in the `count` groups with the largest maxima: of a group that
+is left out each entry is at most its maximum, and `count` maxima are at least as large. So one pass finds the maxima, and
+what has to be sorted are `count` groups in place of the vocabulary.
+"""
+
+import tensorflow as tf
+
+SMALLEST_GROUP, USUAL_GROUP, LARGEST_GROUP = 16, 64, 256
+# Below, sorting everything costs less than the operations that avoid it.
+SMALLEST_VOCABULARY = 512
+
+
+def can_take(scores):
+    """Whether the scores `[rows, V]` are of a vocabulary for which two stages pay."""
+    return (scores.shape[-1] or 0) >= SMALLEST_VOCABULARY
+
+
+def best_candidates(scores, offsets, count, never_id, never):
+    """See `candidates.best_candidates`."""
+    scores, offsets = tf.convert_to_tensor(scores), tf.convert_to_tensor(offsets)
+    size = group_size(scores.shape[-1])
+    scores = _filled_up(scores, size, never)
+    groups = scores.shape[-1] // size
+    batch, beams = tf.unstack(tf.shape(offsets))
+    entries = tf.reshape(scores, [-1, groups, size])
+    maxima = _maxima(entries, never_id)
+    maxima = tf.reshape(maxima, [batch, beams, groups]) + offsets[:, :, None]
+    group = tf.math.top_k(tf.reshape(maxima, [batch, beams * groups]), count, sorted=False).indices
+    beam = group // groups
+    entries = tf.gather(tf.reshape(entries, [batch, beams * groups, size]), group, batch_dims=1)
+    sums = entries + tf.gather(offsets, beam, batch_dims=1)[:, :, None]
+    ids = (group % groups * size)[:, :, None] + tf.range(size)
+    if never_id is not None:
+        sums = tf.where(ids == never_id, never, sums)
+    best, index = tf.math.top_k(tf.reshape(sums, [batch, count * size]), count)
+    beam = tf.gather(beam, index // size, batch_dims=1)
+    return best, beam, tf.gather(tf.reshape(ids, [batch, count * size]), index, batch_dims=1)
+
+
+def group_size(vocab_size):
+    """The size nearest to the usual one that divides the vocabulary, or the usual one."""
+    sizes = [size for size in range(SMALLEST_GROUP, LARGEST_GROUP + 1) if vocab_size % size == 0]
+    return min(sizes, key=lambda size: abs(size - USUAL_GROUP), default=USUAL_GROUP)
+
+
+def _filled_up(scores, size, never):
+    missing = -scores.shape[-1] % size
+    return tf.pad(scores, [[0, 0], [0, missing]], constant_values=never) if missing else scores
+
+
+def _maxima(entries, never_id):
+    """The maxima of groups, `[rows, groups, size]` -> `[rows, groups]`, as if `never_id` were not there."""
+    maxima = tf.reduce_max(entries, axis=-1)
+    if never_id is None:
+        return maxima
+    number, place = divmod(never_id, entries.shape[-1])
+    group = entries[:, number]
+    others = tf.reduce_max(tf.concat([group[:, :place], group[:, place + 1 :]], axis=1), axis=-1, keepdims=True)
+    return tf.concat([maxima[:, :number], others, maxima[:, number + 1 :]], axis=1)

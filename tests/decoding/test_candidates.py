@@ -1,0 +1,54 @@
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.decoding.candidates import best_candidates, log_normalizer
+
+BATCH, BEAMS = 5, 3
+
+
+def expected(scores, offsets, count, never_id):
+    """By sorting everything: sums, and the set of (sum, beam, id)."""
+    sums = scores.astype("float64").copy()
+    if never_id is not None:
+        sums[:, never_id] = -np.inf
+    sums = sums.reshape(BATCH, BEAMS, -1) + offsets[..., None]
+    order = np.argsort(-sums.reshape(BATCH, -1), axis=-1, kind="stable")[:, :count]
+    return np.take_along_axis(sums.reshape(BATCH, -1), order, -1), order
+
+
+@pytest.mark.parametrize("never_id", [None, 0, 70])
+@pytest.mark.parametrize("vocab_size", [89, 521, 1000, 4096])
+def test_finds_what_sorting_everything_finds(vocab_size, never_id, rng):
+    scores = rng.normal(size=(BATCH * BEAMS, vocab_size)).astype("float32")
+    scores[0, 64:80] = 9.0 + np.arange(16)  # all of the best in one group
+    scores[:, 0] = 50.0
+    offsets = rng.normal(size=(BATCH, BEAMS)).astype("float32")
+    offsets[2, 1:] = -1e7  # beams that don't live
+    found = best_candidates(scores, offsets, 7, never_id)
+    sums, beams, ids = (ops.convert_to_numpy(x) for x in found)
+    best, order = expected(scores, offsets, 7, never_id)
+    np.testing.assert_allclose(sums, best, rtol=1e-6)
+    np.testing.assert_array_equal(beams, order // vocab_size)
+    np.testing.assert_array_equal(ids, order % vocab_size)
+
+
+def test_equal_scores_are_all_found(rng):
+    scores = rng.integers(0, 2, size=(BATCH * BEAMS, 640)).astype("float32")
+    sums, beams, ids = best_candidates(scores, np.zeros((BATCH, BEAMS), "float32"), 11)
+    np.testing.assert_array_equal(sums, np.ones((BATCH, 11)))
+    places = ops.convert_to_numpy(beams) * 640 + ops.convert_to_numpy(ids)
+    assert all(len(set(row)) == 11 for row in places.tolist())
+    rows = np.arange(BATCH)[:, None]
+    np.testing.assert_array_equal(scores.reshape(BATCH, -1)[rows, places], 1.0)
+
+
+def test_no_rows():
+    empty = best_candidates(np.zeros((0, 640), "float32"), np.zeros((0, BEAMS), "float32"), 5)
+    assert [tuple(x.shape) for x in empty] == [(0, 5)] * 3
+
+
+def test_log_normalizer(rng):
+    logits = rng.normal(size=(BATCH, 13)).astype("float32") + 100
+    exact = np.log(np.exp(logits.astype("float64")).sum(-1, keepdims=True))
+    np.testing.assert_allclose(log_normalizer(logits), exact, rtol=1e-6)
