@@ -1,0 +1,64 @@
+import pytest
+import tensorflow as tf
+
+from trainer.serving.request_checks import checked_pairs, checked_search
+
+USUAL = {"beam_size": 4, "alpha": 0.6, "max_length": 20, "num_results": 2}
+NAN, INFINITY = float("nan"), float("inf")
+
+
+@tf.function(autograph=False)
+def search(arguments):
+    return checked_search(arguments, max_beam_size=7, longest=29)
+
+
+@tf.function(autograph=False)
+def pairs(text, translation):
+    return checked_pairs(text, translation)
+
+
+@pytest.mark.parametrize(
+    "changed", [{}, {"beam_size": 7}, {"beam_size": 1, "num_results": 1}, {"max_length": 29}, {"max_length": 1}, {"alpha": 0.0}]
+)
+def test_arguments_that_a_search_can_honour(changed):
+    arguments = {name: tf.constant(value) for name, value in (USUAL | changed).items()}
+    assert {name: value.numpy() for name, value in search(arguments).items()} == {
+        name: value.numpy() for name, value in arguments.items()
+    }
+
+
+BEAM = "Expected beam_size from 1 to 7, the largest that this model was exported for. Received: {}."
+RESULTS = "Expected num_results from 1 to beam_size. Received: {}, with a beam_size of {}."
+LENGTH = "Expected max_length from 1 to 29, the most ids that this model gives a translation. Received: {}."
+ALPHA = "Expected alpha to be a finite number of at least 0. Received: {}."
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"beam_size": 0}, BEAM.format(0)),
+        ({"beam_size": -5}, BEAM.format(-5)),
+        ({"beam_size": 8}, BEAM.format(8)),
+        ({"num_results": 0}, RESULTS.format(0, 4)),
+        ({"num_results": 5}, RESULTS.format(5, 4)),
+        ({"max_length": 0}, LENGTH.format(0)),
+        ({"max_length": 30}, LENGTH.format(30)),
+        ({"alpha": -0.5}, ALPHA.format(-0.5)),
+        ({"alpha": NAN}, ALPHA.format("nan")),
+        ({"alpha": INFINITY}, ALPHA.format("inf")),
+        ({"beam_size": 0, "alpha": -0.5, "max_length": 0}, BEAM.format(0)),
+    ],
+)
+def test_arguments_that_no_search_can_honour(changed, message):
+    arguments = {name: tf.constant(value) for name, value in (USUAL | changed).items()}
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        search(arguments)
+    assert f"assertion failed: [{message}]" in error.value.message
+
+
+def test_as_many_translations_as_texts():
+    both = tf.constant(["a", "b"]), tf.constant(["c", "d"])
+    assert [side.numpy().tolist() for side in pairs(*both)] == [[b"a", b"b"], [b"c", b"d"]]
+    message = r"\[Expected a translation for each text\. Received: 1, for a number of texts of 2\.\]"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        pairs(both[0], tf.constant(["c"]))
