@@ -1,5 +1,8 @@
 """Searches that know no model."""
 
-from t2t_relpos.decoding.beam_search import beam_search, length_penalty
+from t2t_relpos.decoding.beam_search import beam_search
 from t2t_relpos.decoding.greedy_search import greedy_search
+from t2t_relpos.decoding.length_penalty import length_penalty
 from t2t_relpos.decoding.result import DecodingResult
+from t2t_relpos.decoding.sample_search import sample_search
+from t2t_relpos.decoding.score_tokens import TokenScores, score_tokens

@@ -2,6 +2,9 @@
 
 from keras import ops
 
+from t2t_relpos.decoding.constraints import NEVER, checked_constraints, constrain
+from t2t_relpos.decoding.length_penalty import length_penalty
+from t2t_relpos.decoding.one_path import limits
 from t2t_relpos.decoding.result import DecodingResult
 from t2t_relpos.decoding.rows import (
     gather_rows,
@@ -11,14 +14,6 @@ from t2t_relpos.decoding.rows import (
     take_beams,
 )
 from t2t_relpos.decoding.top_k import top_k
-
-# Below every score that occurs (and t2t's own value); -inf would make nan where it is multiplied by 0.
-NEVER = -1e7
-
-
-def length_penalty(length, alpha):
-    """`((5 + length) / 6) ** alpha` (Wu et al. 2016, equation 14)."""
-    return ((5.0 + ops.cast(length, "float32")) / 6.0) ** alpha
 
 
 def beam_search(
@@ -33,6 +28,10 @@ def beam_search(
     length_limit=None,
     num_results=1,
     t2t_exact=False,
+    min_length=0,
+    prefix=None,
+    no_repeat_ngram_size=0,
+    repetition_penalty=1.0,
 ):
     """Finds likely outputs by log-probability over length penalty.
 
@@ -45,20 +44,32 @@ def beam_search(
             rows = B * beam_size. The first ids are `pad_id`.
         state: a nested dict of tensors `[B, ...]`. The search repeats and
             reorders rows; what stands under `"context"` does not change and is
-            the same for all beams of a sentence, so it is only repeated.
+            the same for all beams of a sentence, so it is only repeated. What
+            stands under `"sentences"` is one per sentence, whatever its beams:
+            the step may change it, and the search leaves it alone.
         batch_size: B, an int or a scalar tensor.
         max_length: L, most ids of an output, an int or a scalar tensor.
-        beam_size: k, an int.
+        beam_size: k, an int, or a scalar tensor whose value the caller checked.
         alpha: exponent of the length penalty; 0 for none.
         eos_id: ends an output.
         pad_id: fills up; never chosen.
         length_limit: int `[B]`, most ids of each sentence; default
             `max_length`.
-        num_results: n, at most `beam_size`.
+        num_results: n, at most `beam_size`; as that.
         t2t_exact: do as tensor2tensor does in every detail: padding may be
             chosen, no sentence stops before all can, and outputs that did not
             finish have their log-probability as score, without penalty. A
             sentence's result then depends on the batch it sits in.
+        min_length: the end of sentence is not chosen before so many ids came
+            before it; an int or a scalar tensor.
+        prefix: int `[B, P]`, padded at the end: the first ids of each sentence.
+            They count with the model's log-probabilities, limits hold for them,
+            the other constraints do not.
+        no_repeat_ngram_size: n; no n ids in a row occur twice. 0: they may.
+        repetition_penalty: what the log-probability of an id that occurred is
+            multiplied by; above 0. As `no_repeat_ngram_size`, this is what
+            Hugging Face's beam search means by it: log-probabilities are not
+            normalised anew, and the penalty counts in the score.
 
     Returns:
         A `DecodingResult` of the n best: ids `[B, n, L]`. Scores are
@@ -66,8 +77,8 @@ def beam_search(
         the limit, those of the living beams.
 
     Raises:
-        ValueError: a beam size below 1, n above it, or `length_limit` together
-            with `t2t_exact`.
+        ValueError: a beam size below 1, n above it, a constraint that is out of
+            range, or `length_limit` or a constraint together with `t2t_exact`.
 
     Reference: t2t `beam_search.beam_search`.
 
@@ -82,16 +93,20 @@ def beam_search(
     [[[2, 1, 0, 0, 0]]]
     """
     _check_sizes(beam_size, num_results)
-    if t2t_exact and length_limit is not None:
-        raise ValueError(
-            "Expected no `length_limit` with `t2t_exact`: tensor2tensor has one limit for all "
-            "sentences, `max_length`. Received: both."
+    constraints = checked_constraints(
+        min_length, prefix, no_repeat_ngram_size, repetition_penalty
+    )
+    if t2t_exact:
+        _check_exact(length_limit, constraints)
+    if constraints.prefix is not None:
+        constraints = constraints._replace(
+            prefix=ops.repeat(constraints.prefix, beam_size, axis=0)
         )
-    search = _Search(beam_size, alpha, eos_id, pad_id, num_results, max_length, t2t_exact)
+    search = _Search(
+        beam_size, alpha, eos_id, pad_id, num_results, max_length, t2t_exact, constraints
+    )
     context, rest = split_context(repeat_rows(state, beam_size))
-    if length_limit is None:
-        length_limit = ops.zeros((batch_size,), dtype="int32") + max_length
-    limit = ops.minimum(ops.cast(length_limit, "int32"), max_length)
+    limit = limits(batch_size, max_length, length_limit)
 
     def proceed(i, beams, rest):
         return ops.logical_and(i < max_length, ops.logical_not(ops.all(beams["done"])))
@@ -114,13 +129,16 @@ def beam_search(
 class _Search:
     """The bookkeeping of beams, apart from the model."""
 
-    def __init__(self, beam_size, alpha, eos_id, pad_id, num_results, max_length, t2t_exact):
+    def __init__(
+        self, beam_size, alpha, eos_id, pad_id, num_results, max_length, t2t_exact, constraints
+    ):
         self.beam_size = beam_size
         self.alpha = alpha
         self.eos_id = eos_id
         self.pad_id = pad_id
         self.num_results = num_results
         self.t2t_exact = t2t_exact
+        self.constraints = constraints
         self.slots = ops.arange(max_length, dtype="int32")
 
     def start(self, limit):
@@ -148,7 +166,10 @@ class _Search:
         vocab_size = logits.shape[-1]
         log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
         if not self.t2t_exact:
-            log_probs = ops.where(ops.arange(vocab_size) == self.pad_id, NEVER, log_probs)
+            rows = ops.reshape(beams["ids"], (-1, ops.shape(beams["ids"])[2]))
+            log_probs = constrain(
+                log_probs, rows, i, self.constraints, self.eos_id, self.pad_id
+            )
         log_probs = ops.reshape(log_probs, (-1, k, vocab_size)) + beams["log_probs"][..., None]
         # Of 2k candidates at most k end, so k of them live on.
         top, index = top_k(ops.reshape(log_probs, (-1, k * vocab_size)), 2 * k)
@@ -196,7 +217,7 @@ class _Search:
     def _done(self, old, new, length, limit):
         """Whether no living beam of a sentence can still enter its results."""
         best_possible = new["log_probs"][:, 0] / length_penalty(limit, self.alpha)
-        worst_result = new["finished_scores"][:, self.num_results - 1]
+        worst_result = ops.take(new["finished_scores"], self.num_results - 1, axis=1)
         beaten = worst_result > best_possible
         if self.t2t_exact:
             beaten = ops.logical_and(beaten, ops.all(beaten))
@@ -216,7 +237,23 @@ class _Search:
         )
 
 
+def _check_exact(length_limit, constraints):
+    if length_limit is not None:
+        raise ValueError(
+            "Expected no `length_limit` with `t2t_exact`: tensor2tensor has one limit for all "
+            "sentences, `max_length`. Received: both."
+        )
+    if constraints.any:
+        raise ValueError(
+            "Expected none of `min_length`, `prefix`, `no_repeat_ngram_size` and "
+            "`repetition_penalty` with `t2t_exact`: tensor2tensor has none of them. "
+            "Received: both."
+        )
+
+
 def _check_sizes(beam_size, num_results):
+    if ops.is_tensor(beam_size) or ops.is_tensor(num_results):
+        return
     if not isinstance(beam_size, int) or beam_size < 1:
         raise ValueError(f"Expected `beam_size` to be an int of at least 1. Received: {beam_size!r}")
     if not isinstance(num_results, int) or not 1 <= num_results <= beam_size:

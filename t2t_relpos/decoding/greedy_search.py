@@ -2,11 +2,24 @@
 
 from keras import ops
 
+from t2t_relpos.decoding.constraints import checked_constraints
+from t2t_relpos.decoding.one_path import follow, limits
 from t2t_relpos.decoding.result import DecodingResult
-from t2t_relpos.decoding.rows import join_context, split_context
 
 
-def greedy_search(step, state, batch_size, max_length, eos_id=1, pad_id=0, length_limit=None):
+def greedy_search(
+    step,
+    state,
+    batch_size,
+    max_length,
+    eos_id=1,
+    pad_id=0,
+    length_limit=None,
+    min_length=0,
+    prefix=None,
+    no_repeat_ngram_size=0,
+    repetition_penalty=1.0,
+):
     """Greedy decoding; every sentence ends at its own end of sentence or limit.
 
     Args:
@@ -20,9 +33,15 @@ def greedy_search(step, state, batch_size, max_length, eos_id=1, pad_id=0, lengt
         pad_id: fills up; never chosen.
         length_limit: int `[B]`, most ids of each sentence; default
             `max_length`.
+        min_length, prefix, no_repeat_ngram_size, repetition_penalty: as in
+            `beam_search`. Where nothing is left to choose, the sentence ends
+            early, and its score is near -1e7.
 
     Returns:
         A `DecodingResult` with n = 1; scores are sums of log-probabilities.
+
+    Raises:
+        ValueError: a constraint that is out of range.
 
     Example:
 
@@ -33,36 +52,13 @@ def greedy_search(step, state, batch_size, max_length, eos_id=1, pad_id=0, lengt
     >>> ops.convert_to_numpy(result.ids).tolist()
     [[[2, 2, 2]]]
     """
-    context, rest = split_context(state)
-    rows = ops.arange(batch_size, dtype="int32")
-    limit = rows * 0 + max_length if length_limit is None else length_limit
-    limit = ops.minimum(ops.cast(limit, "int32"), max_length)
-    slots = ops.arange(max_length, dtype="int32")
-
-    def proceed(i, ids, scores, done, last, rest):
-        return ops.logical_and(i < max_length, ops.logical_not(ops.all(done)))
-
-    def advance(i, ids, scores, done, last, rest):
-        logits, new_state = step(last, join_context(context, rest))
-        log_probs = ops.log_softmax(logits, axis=-1)
-        pad = ops.arange(logits.shape[-1]) == pad_id
-        log_probs = ops.where(pad, ops.cast(-1e9, log_probs.dtype), log_probs)
-        best = ops.cast(ops.argmax(log_probs, axis=-1), "int32")
-        best = ops.where(done, pad_id, best)
-        scores = scores + ops.where(done, 0.0, ops.max(log_probs, axis=-1))
-        ids = ops.where(slots == i, best[:, None], ids)
-        done = ops.logical_or(done, ops.logical_or(best == eos_id, i + 1 >= limit))
-        return i + 1, ids, scores, done, best, split_context(new_state)[1]
-
-    zeros = ops.zeros_like(rows)
-    start = (
-        ops.convert_to_tensor(0, dtype="int32"),
-        zeros[:, None] + ops.zeros_like(slots)[None, :] + pad_id,
-        ops.cast(zeros, "float32"),
-        limit <= 0,
-        zeros + pad_id,
-        rest,
+    constraints = checked_constraints(
+        min_length, prefix, no_repeat_ngram_size, repetition_penalty
     )
-    _, ids, scores, *_ = ops.while_loop(proceed, advance, start)
-    lengths = ops.sum(ops.cast(ids != pad_id, "int32"), axis=-1)
-    return DecodingResult(ids[:, None], scores[:, None], lengths[:, None])
+
+    def most_likely(log_probs, i):
+        return ops.cast(ops.argmax(log_probs, axis=-1), "int32")
+
+    limit = limits(batch_size, max_length, length_limit)
+    found = follow(most_likely, step, state, limit, max_length, constraints, eos_id, pad_id)
+    return DecodingResult(*(x[:, None] for x in found))

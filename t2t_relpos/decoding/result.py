@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class DecodingResult(NamedTuple):
-    """Outputs of a search, best first.
+    """Outputs of a search, best first; those of `sample_search` as they were drawn.
 
     Attributes:
         ids: int32 `[B, n, L]`, end of sentence included, then padded with 0.

@@ -1,19 +1,31 @@
-"""Moving the rows of a decoding state, a nested dict of tensors `[rows, ...]`."""
+"""Moving the rows of a decoding state, a nested dict of tensors.
+
+Most have a row for every beam, `[rows, ...]`. What stands under `"context"` is the same for all beams
+of a sentence and never changes. What stands under `"sentences"` is one per sentence, `[B, ...]`: the
+step may change it, and the search leaves it alone.
+"""
 
 import keras
 from keras import ops
 
 
 def repeat_rows(state, times):
-    """Every row `times` times in a row: `[B, ...]` -> `[B * times, ...]`."""
-    if times == 1:
+    """Every row `times` times in a row: `[B, ...]` -> `[B * times, ...]`; `"sentences"` as they are."""
+    if isinstance(times, int) and times == 1:
         return state
-    return keras.tree.map_structure(lambda x: ops.repeat(x, times, axis=0), state)
+    return _map_rows(lambda x: ops.repeat(x, times, axis=0), state)
 
 
 def gather_rows(state, index):
-    """Rows `index` (int `[rows]`) of every tensor."""
-    return keras.tree.map_structure(lambda x: ops.take(x, index, axis=0), state)
+    """Rows `index` (int `[rows]`) of every tensor; `"sentences"` as they are."""
+    return _map_rows(lambda x: ops.take(x, index, axis=0), state)
+
+
+def _map_rows(function, state):
+    return {
+        name: value if name == "sentences" else keras.tree.map_structure(function, value)
+        for name, value in state.items()
+    }
 
 
 def take_beams(x, index):

@@ -1,0 +1,169 @@
+"""What outputs a search may not make: pure functions of log-probabilities and the ids so far.
+
+Each takes `log_probs` `[rows, V]` and gives such ones again, not normalised anew: what is forbidden
+takes nothing from the score of what is left, as in Hugging Face's beam search (CTranslate2 does the
+same to logits, so that the rest gains). `ids` are the ids so far, int `[rows, L]`, padding from place
+`i` on, and `i` is the number of ids that came before.
+"""
+
+from typing import NamedTuple
+
+from keras import ops
+
+# Below every score that occurs (and t2t's own value); -inf would make nan where it is multiplied by 0.
+NEVER = -1e7
+# What an output can't hold at all. An end that comes too early is better, if nothing else is left.
+FORBIDDEN = 2 * NEVER
+
+
+class Constraints(NamedTuple):
+    """Settings of a search; those that are off cost nothing.
+
+    Attributes:
+        min_length: ids that come before the end of sentence at least, an int or
+            a scalar tensor.
+        prefix: int `[rows, P]`, forced first ids, padded at the end; or None.
+            They count with the model's own log-probabilities and are free of the
+            other constraints; what they forbid to later ids is forbidden.
+        no_repeat_ngram_size: n; no n ids in a row occur twice in an output. An
+            int, 0 for no such rule.
+        repetition_penalty: the log-probability of every id that occurred is
+            multiplied by it (Keskar et al. 2019 as in Hugging Face's beam
+            search); a float or a scalar tensor, 1 for none.
+    """
+
+    min_length: object = 0
+    prefix: object = None
+    no_repeat_ngram_size: int = 0
+    repetition_penalty: object = 1.0
+
+    @property
+    def any(self):
+        """Whether any of them is on."""
+        return self.prefix is not None or any(
+            _is_on(getattr(self, name), off) for name, off in _OFF.items()
+        )
+
+
+_OFF = {"min_length": 0, "no_repeat_ngram_size": 0, "repetition_penalty": 1}
+
+
+def _is_on(value, off):
+    return ops.is_tensor(value) or value != off
+
+
+def checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty):
+    """`Constraints` of arguments; values of tensors are the caller's to check.
+
+    Raises:
+        ValueError: a length or size that is no int of at least 0, a penalty that
+            is not above 0, a prefix that is not `[B, P]`.
+    """
+    if not ops.is_tensor(min_length) and not _is_count(min_length):
+        raise ValueError(
+            "Expected `min_length` to be an int of at least 0 or a scalar tensor. "
+            f"Received: {min_length!r}"
+        )
+    if not _is_count(no_repeat_ngram_size):
+        raise ValueError(
+            "Expected `no_repeat_ngram_size` to be an int of at least 0 (0: any may repeat). "
+            f"Received: {no_repeat_ngram_size!r}"
+        )
+    if not ops.is_tensor(repetition_penalty) and not repetition_penalty > 0:
+        raise ValueError(
+            "Expected `repetition_penalty` above 0 (1: none, more: fewer repetitions). "
+            f"Received: {repetition_penalty!r}"
+        )
+    if prefix is not None:
+        prefix = ops.cast(prefix, "int32")
+        if len(prefix.shape) != 2:
+            raise ValueError(
+                "Expected `prefix` of shape [batch, length], padded at the end. "
+                f"Received: shape {tuple(prefix.shape)}"
+            )
+    return Constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
+
+
+def _is_count(value):
+    return isinstance(value, int) and value >= 0
+
+
+def constrain(log_probs, ids, i, constraints, eos_id=1, pad_id=0):
+    """All constraints that are on, and no padding.
+
+    Example:
+
+    >>> from t2t_relpos.decoding.constraints import Constraints, constrain
+    >>> log_probs = ops.log([[0.1, 0.4, 0.3, 0.2]])
+    >>> ids = ops.convert_to_tensor([[3, 2, 0]])
+    >>> rules = Constraints(min_length=3, no_repeat_ngram_size=1)
+    >>> (ops.convert_to_numpy(constrain(log_probs, ids, 2, rules)) > -1e6).tolist()
+    [[False, False, False, False]]
+    """
+    allowed = log_probs
+    if _is_on(constraints.repetition_penalty, 1):
+        allowed = penalize_repetitions(allowed, ids, constraints.repetition_penalty)
+    if constraints.no_repeat_ngram_size:
+        allowed = forbid_repeated_ngrams(allowed, ids, i, constraints.no_repeat_ngram_size, pad_id)
+    if _is_on(constraints.min_length, 0):
+        allowed = forbid_early_end(allowed, i, constraints.min_length, eos_id)
+    allowed = forbid_padding(allowed, pad_id)
+    if constraints.prefix is not None:
+        allowed = force_prefix(allowed, log_probs, i, constraints.prefix, pad_id)
+    return allowed
+
+
+def forbid_padding(log_probs, pad_id):
+    """Padding is never chosen."""
+    return ops.where(_is_id(log_probs, pad_id), _value(FORBIDDEN, log_probs), log_probs)
+
+
+def forbid_early_end(log_probs, i, min_length, eos_id):
+    """The end of sentence has to wait for `min_length` ids."""
+    early = ops.logical_and(_is_id(log_probs, eos_id), i < min_length)
+    return ops.where(early, _value(NEVER, log_probs), log_probs)
+
+
+def penalize_repetitions(log_probs, ids, penalty):
+    """Log-probabilities of ids that occurred, times `penalty`; padding counts as one that did."""
+    penalized = ops.take_along_axis(log_probs, ids, axis=1) * ops.cast(penalty, log_probs.dtype)
+    return _write(log_probs, ids, penalized)
+
+
+def forbid_repeated_ngrams(log_probs, ids, i, size, pad_id):
+    """Ids that would end a sequence of `size` ids that occurred already, are forbidden."""
+    # Row by row and place by place: the id that followed the `size - 1` ids from that place on.
+    place = ops.arange(ops.shape(ids)[1], dtype="int32")
+    repeats = ops.broadcast_to(place + size - 1 < i, ops.shape(ids))
+    for j in range(size - 1):
+        latest = ops.take(ids, ops.maximum(i - size + 1 + j, 0), axis=1)
+        repeats = ops.logical_and(repeats, ops.roll(ids, -j, axis=1) == latest[:, None])
+    # Padding is forbidden anyway.
+    forbidden = ops.where(repeats, ops.roll(ids, 1 - size, axis=1), pad_id)
+    return _write(log_probs, forbidden, ops.zeros_like(forbidden, log_probs.dtype) + FORBIDDEN)
+
+
+def force_prefix(log_probs, model_log_probs, i, prefix, pad_id):
+    """Where the prefix has an id at place `i`: that one alone, as likely as the model says."""
+    # One column of padding behind: what follows a prefix, of whatever length, is free.
+    prefix = ops.pad(prefix, [[0, 0], [0, 1]], constant_values=pad_id)
+    forced = ops.take(prefix, ops.minimum(i, ops.shape(prefix)[1] - 1), axis=1)[:, None]
+    only = ops.where(
+        _is_id(log_probs, forced), model_log_probs, _value(FORBIDDEN, model_log_probs)
+    )
+    return ops.where(forced != pad_id, only, log_probs)
+
+
+def _is_id(log_probs, wanted):
+    return ops.arange(log_probs.shape[-1], dtype="int32") == wanted
+
+
+def _value(value, like):
+    return ops.cast(value, like.dtype)
+
+
+def _write(log_probs, ids, values):
+    """`log_probs[row, ids[row, l]] = values[row, l]`; values of one id are equal."""
+    rows = ops.arange(ops.shape(ids)[0], dtype="int32")[:, None] + ops.zeros_like(ids)
+    places = ops.stack([ops.reshape(rows, (-1,)), ops.reshape(ids, (-1,))], axis=1)
+    return ops.scatter_update(log_probs, places, ops.reshape(values, (-1,)))

@@ -1,0 +1,60 @@
+"""One output per row, id after id, each chosen by a rule."""
+
+from keras import ops
+
+from t2t_relpos.decoding.constraints import constrain
+from t2t_relpos.decoding.rows import join_context, split_context
+
+
+def follow(choose, step, state, limit, max_length, constraints, eos_id, pad_id):
+    """Makes outputs id by id.
+
+    Args:
+        choose: `choose(log_probs [rows, V], i) -> ids [rows]` for the next id,
+            the one at place `i`.
+        step, state: as in `greedy_search`; the state has all rows.
+        limit: int32 `[rows]`, most ids of each row, at most `max_length`.
+        max_length: L, an int or a scalar tensor.
+        constraints: `Constraints`; its prefix has all rows.
+        eos_id, pad_id: as in `greedy_search`.
+
+    Returns:
+        (ids `[rows, L]`, sums of the log-probabilities `[rows]`, lengths `[rows]`).
+    """
+    context, rest = split_context(state)
+    slots = ops.arange(max_length, dtype="int32")
+
+    def proceed(i, ids, scores, done, last, rest):
+        return ops.logical_and(i < max_length, ops.logical_not(ops.all(done)))
+
+    def advance(i, ids, scores, done, last, rest):
+        logits, new_state = step(last, join_context(context, rest))
+        log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
+        log_probs = constrain(log_probs, ids, i, constraints, eos_id, pad_id)
+        chosen = choose(log_probs, i)
+        log_prob = ops.take_along_axis(log_probs, chosen[:, None], axis=1)[:, 0]
+        chosen = ops.where(done, pad_id, chosen)
+        scores = scores + ops.where(done, 0.0, log_prob)
+        ids = ops.where(slots == i, chosen[:, None], ids)
+        done = ops.logical_or(done, ops.logical_or(chosen == eos_id, i + 1 >= limit))
+        return i + 1, ids, scores, done, chosen, split_context(new_state)[1]
+
+    zeros = ops.zeros_like(limit)
+    start = (
+        ops.convert_to_tensor(0, dtype="int32"),
+        zeros[:, None] + ops.zeros_like(slots)[None, :] + pad_id,
+        ops.cast(zeros, "float32"),
+        limit <= 0,
+        zeros + pad_id,
+        rest,
+    )
+    _, ids, scores, *_ = ops.while_loop(proceed, advance, start)
+    return ids, scores, ops.sum(ops.cast(ids != pad_id, "int32"), axis=-1)
+
+
+def limits(batch_size, max_length, length_limit):
+    """Most ids of each sentence, int32 `[B]`."""
+    most = ops.zeros((batch_size,), dtype="int32") + max_length
+    if length_limit is None:
+        return most
+    return ops.minimum(ops.cast(length_limit, "int32"), most)

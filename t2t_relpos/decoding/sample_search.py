@@ -1,0 +1,134 @@
+"""Outputs drawn at random, as likely as the model says."""
+
+import keras
+from keras import ops
+
+from t2t_relpos.decoding.constraints import checked_constraints
+from t2t_relpos.decoding.filters import draw, keep_top_k, keep_top_p
+from t2t_relpos.decoding.one_path import follow, limits
+from t2t_relpos.decoding.result import DecodingResult
+from t2t_relpos.decoding.rows import repeat_rows
+
+
+def sample_search(
+    step,
+    state,
+    batch_size,
+    max_length,
+    temperature=1.0,
+    top_k=None,
+    top_p=None,
+    num_results=1,
+    seed=None,
+    uniform=None,
+    eos_id=1,
+    pad_id=0,
+    length_limit=None,
+    min_length=0,
+    prefix=None,
+    no_repeat_ngram_size=0,
+    repetition_penalty=1.0,
+):
+    """Draws outputs id by id.
+
+    The constraints come first, then the temperature divides log-probabilities,
+    then `top_k`, then `top_p` leave some ids out; of the rest one is drawn.
+
+    All random numbers are drawn before the first step, one for every place of
+    every output. The same seed and sizes (B, n, L) give the same outputs again.
+    A sentence's outputs depend on its place in the batch and not on what the
+    other sentences are.
+
+    Args:
+        step: `step(ids [rows], state) -> (logits [rows, V], state)` with
+            rows = B * num_results. The first ids are `pad_id`.
+        state: as in `beam_search`; rows are never reordered.
+        batch_size: B, an int or a scalar tensor.
+        max_length: L, most ids of an output, an int or a scalar tensor.
+        temperature: above 0; below 1 likely ids become more likely.
+        top_k: draws among the `top_k` most likely ids; default all.
+        top_p: draws among the fewest ids that together have this probability,
+            above 0 and at most 1; default all.
+        num_results: n, independent outputs of a sentence.
+        seed: an int, a `keras.random.SeedGenerator`, or None for Keras's global
+            one.
+        uniform: instead of a seed, float `[B, n, L]` in [0, 1): the random
+            numbers themselves, for instance drawn sentence by sentence, so that
+            nothing depends on the batch.
+        eos_id, pad_id, length_limit: as in `beam_search`.
+        min_length, prefix, no_repeat_ngram_size, repetition_penalty: as in
+            `beam_search`.
+
+    Temperature, `top_k`, `top_p` and `num_results` may be scalar tensors; their
+    values are then the caller's to check.
+
+    Returns:
+        A `DecodingResult`, ids `[B, n, L]`, in the order drawn. Scores are sums
+        of log-probabilities under the constraints, before the temperature.
+
+    Raises:
+        ValueError: a setting that is out of range, or both `seed` and `uniform`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from t2t_relpos.decoding import sample_search
+    >>> table = np.log([[0.1, 0.1, 0.8], [0.1, 0.8, 0.1], [0.1, 0.8, 0.1]]).astype("float32")
+    >>> step = lambda ids, state: (ops.take(table, ids, axis=0), state)
+    >>> result = sample_search(step, {"none": np.zeros((1, 1))}, 1, 5, top_k=1, seed=7)
+    >>> ops.convert_to_numpy(result.ids).tolist()
+    [[[2, 1, 0, 0, 0]]]
+    """
+    _check(temperature, top_k, top_p, num_results)
+    constraints = checked_constraints(
+        min_length, prefix, no_repeat_ngram_size, repetition_penalty
+    )
+    if constraints.prefix is not None:
+        prefix = ops.repeat(constraints.prefix, num_results, axis=0)
+        constraints = constraints._replace(prefix=prefix)
+    shape = (batch_size, num_results, max_length)
+    uniform = _uniform(shape, seed, uniform)
+
+    def choose(log_probs, i):
+        logits = log_probs / ops.cast(temperature, "float32")
+        if top_k is not None:
+            logits = keep_top_k(logits, top_k)
+        if top_p is not None:
+            logits = keep_top_p(logits, top_p)
+        return draw(logits, ops.take(uniform, i, axis=1))
+
+    limit = ops.repeat(limits(batch_size, max_length, length_limit), num_results, axis=0)
+    state = repeat_rows(state, num_results)
+    ids, scores, lengths = follow(
+        choose, step, state, limit, max_length, constraints, eos_id, pad_id
+    )
+    return DecodingResult(
+        ops.reshape(ids, shape), ops.reshape(scores, shape[:2]), ops.reshape(lengths, shape[:2])
+    )
+
+
+def _uniform(shape, seed, uniform):
+    """The random numbers, `[B * n, L]`."""
+    if uniform is None:
+        uniform = keras.random.uniform(shape, seed=seed)
+    elif seed is not None:
+        raise ValueError(
+            "Expected `seed` or `uniform`, the random numbers themselves. Received: both."
+        )
+    batch_size, num_results, max_length = shape
+    return ops.reshape(ops.cast(uniform, "float32"), (batch_size * num_results, max_length))
+
+
+def _check(temperature, top_k, top_p, num_results):
+    if not ops.is_tensor(temperature) and not temperature > 0:
+        raise ValueError(
+            "Expected `temperature` above 0 (near 0: almost greedy; use greedy_search for that). "
+            f"Received: {temperature!r}"
+        )
+    if top_p is not None and not ops.is_tensor(top_p) and not 0 < top_p <= 1:
+        raise ValueError(f"Expected `top_p` above 0 and at most 1. Received: {top_p!r}")
+    for name, count in (("top_k", top_k), ("num_results", num_results)):
+        if count is None and name == "top_k" or ops.is_tensor(count):
+            continue
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(f"Expected `{name}` to be an int of at least 1. Received: {count!r}")

@@ -1,0 +1,58 @@
+"""How likely given ids are."""
+
+from typing import NamedTuple
+
+from keras import ops
+
+from t2t_relpos.decoding.length_penalty import length_penalty
+
+
+class TokenScores(NamedTuple):
+    """Scores of given outputs.
+
+    Attributes:
+        token_scores: float32 `[B, T]`, log-probabilities, 0 on padding.
+        scores: float32 `[B]`, their sums, over the length penalty if asked for.
+        lengths: int32 `[B]`, number of ids, end of sentence included.
+    """
+
+    token_scores: object
+    scores: object
+    lengths: object
+
+
+def score_tokens(logits, ids, pad_id=0, alpha=0.0):
+    """Log-probabilities of ids.
+
+    With the `alpha` of a search, `scores` are those that `beam_search` gives for
+    the same ids (without repetition penalty): padding, which it never chooses,
+    keeps its share of the probability here as there. That is also how to get
+    the scores of the single ids that a search found.
+
+    Args:
+        logits: `[B, T, V]`, those at `t` of `ids[:, t]`.
+        ids: int `[B, T]`, padded with `pad_id`.
+        pad_id: fills up; does not count.
+        alpha: exponent of the length penalty; 0 for none.
+
+    Returns:
+        `TokenScores`.
+
+    Example:
+
+    >>> from t2t_relpos.decoding import score_tokens
+    >>> logits = ops.log([[[0.25, 0.25, 0.5], [0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]])
+    >>> scores = score_tokens(logits, [[2, 1, 0]])
+    >>> ops.convert_to_numpy(ops.exp(scores.token_scores)).round(4).tolist()
+    [[0.5, 0.5, 1.0]]
+    >>> ops.convert_to_numpy(ops.exp(scores.scores)).round(4).tolist()
+    [0.25]
+    """
+    ids = ops.cast(ids, "int32")
+    log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
+    given = ops.take_along_axis(log_probs, ids[..., None], axis=-1)[..., 0]
+    real = ids != pad_id
+    token_scores = ops.where(real, given, 0.0)
+    lengths = ops.sum(ops.cast(real, "int32"), axis=-1)
+    scores = ops.sum(token_scores, axis=-1) / length_penalty(lengths, alpha)
+    return TokenScores(token_scores, scores, lengths)
