@@ -263,23 +263,23 @@ def test_scores_in_a_column(exported_dir, exported, sentences, tmp_path):
 
 @pytest.mark.slow
 def test_killed_and_gone_on_with(exported_dir, sentences, tmp_path):
-    (tmp_path / "in").write_text("\n".join(sentences * 300) + "\n")
+    (tmp_path / "in").write_text("\n".join(sentences * 60) + "\n")
 
     def start(name):
-        command = [sys.executable, "-m", "trainer.translate", f"--saved_model={exported_dir}", "--window=50", "--scores"]
+        command = [sys.executable, "-m", "trainer.translate", f"--saved_model={exported_dir}", "--window=20", "--scores"]
         command += [f"--input={tmp_path / 'in'}", f"--output={tmp_path / name}"]
         return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
     with start("whole") as process:
-        assert "3,300 sentences in " in process.stderr.read()
+        assert "660 sentences in " in process.stderr.read()
     kills = 0
     while not (tmp_path / "killed").exists():
         with start("killed") as process:
             log = tmp_path / "killed.partial.log"
             before = log.stat().st_size if log.exists() else 0
-            while kills < 3 and process.poll() is None and not (log.exists() and log.stat().st_size > before + 300):
+            while kills < 2 and process.poll() is None and not (log.exists() and log.stat().st_size > before + 200):
                 time.sleep(0.01)
-            if kills < 3:
+            if kills < 2:
                 process.kill()
             said = process.stderr.read()
         assert process.returncode in (0, -signal.SIGKILL), said

@@ -23,11 +23,13 @@ class NBestTranslator:
         score: takes `text` and `translation`, string `[B]`, and returns what the SavedModel's signature `score` does; where it is
             given, translations are aligned.
         fingerprint: what tells the model from any other.
+        owner: the module of `call` and `score`, kept alive as long as the translator.
     """
 
-    def __init__(self, call: Callable[..., dict], score: Callable[..., dict] | None = None, fingerprint: str = ""):
+    def __init__(self, call: Callable[..., dict], score: Callable[..., dict] | None = None, fingerprint: str = "", owner=None):
         self._call = call
         self._score = score
+        self._owner = owner
         self.fingerprint = fingerprint
 
     def __call__(self, sentences: Sequence[bytes]) -> list[list[Translation]]:
@@ -110,7 +112,7 @@ def load(
     if aligned:
         _check_signature(translate.owner, "score", ["translation"], directory)
         score = translate.owner.score
-    return NBestTranslator(call, score, _fingerprint(directory))
+    return NBestTranslator(call, score, _fingerprint(directory), translate.owner)
 
 
 def _check_signature(loaded, name, arguments, directory):
