@@ -25,7 +25,8 @@ def refused(message, *arguments):
 def test_exported_model_answers_as_the_model_in_this_process(make_module, loaded, sentences):
     module = make_module()
     text = tf.constant(sentences)
-    for settings in ({"alpha": 0.6, "extra_length": 50}, {"alpha": 0.0, "extra_length": 3}):
+    for settings in ({}, {"beam_size": 3, "alpha": 0.0, "max_length": 17, "num_results": 2}):
+        settings = module.defaults() | {name: tf.constant(value) for name, value in settings.items()}
         answer, expected = loaded.translate(text, **settings), module.translate(text, **settings)
         assert answer["translations"].numpy().tolist() == expected["translations"].numpy().tolist()
         assert answer["truncated"].numpy().tolist() == expected["truncated"].numpy().tolist()

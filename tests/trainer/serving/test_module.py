@@ -53,7 +53,7 @@ def greedy_without_cache(model, source, steps):
     return ids, total
 
 
-def test_beam_of_one_is_greedy_decoding_without_a_cache(make_module, trained_model_dir, loaded, sentences):
+def test_beam_of_one_is_greedy_decoding_without_a_cache(make_module, trained_model_dir, sentences):
     module = make_module(beam_size=1, extra_length=5)
     model = ModelDirectory.open(trained_model_dir).load_model()
     answers = Translator(module.serve, module)(sentences)
@@ -63,7 +63,7 @@ def test_beam_of_one_is_greedy_decoding_without_a_cache(make_module, trained_mod
         assert answer.text == module.tokenizer.detokenize(tf.constant([ids])).numpy()[0]
         assert answer.score == pytest.approx(log_prob / ((5 + len(ids)) / 6) ** 0.6, abs=1e-4)
     # What a beam of 4 finds is likelier on average.
-    wide = loaded.translate(tf.constant(sentences), alpha=0.6, extra_length=5)
+    wide = make_module(extra_length=5).serve(tf.constant(sentences))
     assert np.mean(wide["scores"]) > np.mean([answer.score for answer in answers])
 
 
@@ -133,6 +133,9 @@ class Babbler:
         always, never = (ops.one_hot(ids * 0 + i, self.config.vocab_size) for i in (5, 1))
         return 9.0 * (always - never), state
 
+    def score(self, source, targets):
+        raise NotImplementedError
+
 
 def test_each_translation_is_limited_by_its_own_source():
     text = [word for pair in generate("train", size=59) for word in pair]
@@ -151,27 +154,32 @@ def test_each_translation_is_limited_by_its_own_source():
 def test_defaults_are_what_serve_uses(loaded, sentences):
     text = tf.constant(sentences)
     assert {name: value.numpy() for name, value in loaded.defaults().items()} == {
+        "beam_size": 4,
         "alpha": np.float32(0.6),
-        "extra_length": 50,
+        "max_length": 47 + 50,
+        "num_results": 1,
     }
     asked = loaded.signatures["translate"](text=text, **loaded.defaults())
     served = loaded.signatures["serving_default"](text=text)
-    assert asked["translations"].numpy().tolist() == served["translations"].numpy().tolist()
-    other = loaded.signatures["translate"](text=text, alpha=tf.constant(0.0), extra_length=tf.constant(3))
-    assert not np.allclose(other["scores"], served["scores"], atol=1e-3)
+    assert asked["translations"][:, 0].numpy().tolist() == served["translations"].numpy().tolist()
+    np.testing.assert_allclose(asked["scores"][:, 0], served["scores"], atol=1e-5)
+    assert asked["truncated"].numpy().tolist() == served["truncated"].numpy().tolist()
 
 
 @pytest.mark.parametrize(
-    ("alpha", "extra_length", "message"),
+    ("changed", "message"),
     [
-        (-0.5, 3, r"Expected a finite alpha of at least 0\.\] \[Received:\] \[-0\.5\]"),
-        (float("nan"), 3, r"Expected a finite alpha of at least 0\.\] \[Received:\] \[nan\]"),
-        (0.6, -1, r"Expected an extra_length of at least 0\.\] \[Received:\] \[-1\]"),
+        ({"beam_size": 0}, "Expected beam_size from 1 to 32, the largest that this model was exported for. Received: 0."),
+        ({"beam_size": 33}, "Expected beam_size from 1 to 32, the largest that this model was exported for. Received: 33."),
+        ({"num_results": 5}, "Expected num_results from 1 to beam_size. Received: 5, with a beam_size of 4."),
+        ({"max_length": 98}, "Expected max_length from 1 to 97, the most ids that this model gives a translation. Received: 98."),
+        ({"alpha": float("nan")}, "Expected alpha to be a finite number of at least 0. Received: nan."),
     ],
 )
-def test_graph_refuses_settings_that_no_search_can_honour(loaded, alpha, extra_length, message):
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        loaded.translate(tf.constant(["The dog runs."]), alpha=alpha, extra_length=extra_length)
+def test_graph_refuses_settings_that_no_search_can_honour(loaded, changed, message):
+    changed = {name: tf.constant(value) for name, value in changed.items()}
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(f"[{message}]")):
+        loaded.signatures["translate"](text=tf.constant(["The dog runs."]), **(loaded.defaults() | changed))
 
 
 @pytest.mark.parametrize(
@@ -181,6 +189,8 @@ def test_graph_refuses_settings_that_no_search_can_honour(loaded, alpha, extra_l
         ({"beam_size": True}, "Expected beam_size to be an integer of at least 1. Received: True."),
         ({"max_input_length": 1}, "Expected max_input_length to be an integer of at least 2. Received: 1."),
         ({"extra_length": -1}, "Expected extra_length to be an integer of at least 0. Received: -1."),
+        ({"max_beam_size": 0}, "Expected max_beam_size to be an integer of at least 1. Received: 0."),
+        ({"beam_size": 33}, "Expected beam_size to be at most max_beam_size, 32. Received: 33. Give --max_beam_size=33, or"),
         ({"alpha": -0.1}, "Expected alpha to be a finite number of at least 0. Received: -0.1."),
         ({"alpha": float("nan")}, "Expected alpha to be a finite number of at least 0. Received: nan."),
     ],

@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from trainer.serving import saved_models
 
 ROOT = Path(__file__).parents[3]
-TEXT_OPS = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"}
+TEXT_OPS = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp", "SentencepieceIdToStringOp"}
 
 # Runs without this project: says which operations TensorFlow lacks before TensorFlow Text is there, then translates.
 CLIENT = """
@@ -61,16 +61,37 @@ def test_signatures_as_saved_model_cli_shows_them(exported_dir):
     def described(tensors):
         return {name: (tf.as_dtype(t.dtype).name, [d.size for d in t.tensor_shape.dim]) for name, t in tensors.items()}
 
-    outputs = {"translations": ("string", [-1]), "scores": ("float32", [-1]), "truncated": ("bool", [-1])}
-    assert described(signatures["serving_default"].inputs) == {"text": ("string", [-1])}
-    assert described(signatures["serving_default"].outputs) == outputs
-    assert described(signatures["translate"].inputs) == {
-        "text": ("string", [-1]),
-        "alpha": ("float32", []),
-        "extra_length": ("int32", []),
+    text = {"text": ("string", [-1])}
+    lengths = {"lengths": ("int32", [-1])}
+    expected = {
+        "serving_default": (text, {"translations": ("string", [-1]), "scores": ("float32", [-1]), "truncated": ("bool", [-1])}),
+        "translate": (
+            text
+            | {name: ("int32", []) for name in ("beam_size", "max_length", "num_results")}
+            | {"alpha": ("float32", [])},
+            {"translations": ("string", [-1, -1]), "scores": ("float32", [-1, -1]), "truncated": ("bool", [-1])},
+        ),
+        "score": (
+            text | {"translation": ("string", [-1])},
+            lengths
+            | {
+                "scores": ("float32", [-1]),
+                "token_scores": ("float32", [-1, -1]),
+                "tokens": ("string", [-1, -1]),
+                "source_tokens": ("string", [-1, -1]),
+                "source_lengths": ("int32", [-1]),
+                "alignments": ("float32", [-1, -1, -1]),
+                "truncated": ("bool", [-1]),
+            },
+        ),
+        "tokenize": (text, lengths | {"tokens": ("string", [-1, -1])}),
+        "ids": (text, lengths | {"ids": ("int32", [-1, -1])}),
+        "detokenize": ({"ids": ("int32", [-1, -1])}, {"text": ("string", [-1])}),
     }
-    assert described(signatures["translate"].outputs) == outputs
-    assert set(signatures) == {"serving_default", "translate", "__saved_model_init_op"}
+    assert set(signatures) == {*expected, "__saved_model_init_op"}
+    for name, (inputs, outputs) in expected.items():
+        assert described(signatures[name].inputs) == inputs, name
+        assert described(signatures[name].outputs) == outputs, name
 
 
 def test_no_keras_object_is_saved(exported_dir):
@@ -83,6 +104,8 @@ def test_translates_without_this_project(exported_dir, exported, sentences):
     operations_used = operations(meta_graph(exported_dir / "1"))
     assert TEXT_OPS < operations_used
     assert not [name for name in operations_used if "PyFunc" in name or "Xla" in name]
+    # The kernels would be compiled by XLA, which TensorFlow Serving links on demand alone.
+    assert not [f for f in meta_graph(exported_dir / "1").graph_def.library.function if f.attr["_XlaMustCompile"].b]
     text = [*sentences, "", "house " * 100]
     task = {"path": str(exported_dir / "1"), "text": text, "ops": sorted(operations_used)}
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -156,9 +179,9 @@ def test_saved_model_that_does_not_translate(tmp_path):
 
 def test_alpha_of_choice(exported_dir, loaded, sentences):
     answers = saved_models.load(exported_dir, alpha=2.0)(sentences)
-    expected = loaded.translate(tf.constant(sentences), alpha=2.0, extra_length=50)
-    assert [answer.text for answer in answers] == expected["translations"].numpy().tolist()
-    np.testing.assert_allclose([answer.score for answer in answers], expected["scores"], atol=1e-4)
+    expected = loaded.translate(tf.constant(sentences), **(loaded.defaults() | {"alpha": 2.0}))
+    assert [answer.text for answer in answers] == expected["translations"][:, 0].numpy().tolist()
+    np.testing.assert_allclose([answer.score for answer in answers], expected["scores"][:, 0], atol=1e-4)
 
 
 def test_version_appears_when_it_is_complete(tmp_path):
