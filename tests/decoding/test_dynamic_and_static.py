@@ -1,0 +1,97 @@
+"""The same search with sizes that a graph learns late, with sizes known to XLA, and on JAX."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.decoding import beam_search, sample_search
+
+LIMITS = np.array([4, 3, 4], "int32")
+PREFIX = np.array([[3, 0], [0, 0], [2, 4]], "int32")
+RULES = {"min_length": 2, "no_repeat_ngram_size": 2, "repetition_penalty": 1.5}
+
+
+def beam(language, sentences, length, size, results, prefix, limits):
+    zeros = ops.zeros_like(sentences)
+    state = {"context": {"sentence": sentences}, "step": zeros, "previous": zeros}
+    return beam_search(
+        language.step,
+        state,
+        ops.shape(sentences)[0],
+        length,
+        size,
+        num_results=results,
+        length_limit=limits,
+        prefix=prefix,
+        **RULES,
+    )
+
+
+def sample(language, sentences, length, results, prefix, uniform):
+    zeros = ops.zeros_like(sentences)
+    state = {"context": {"sentence": sentences}, "step": zeros, "previous": zeros}
+    settings = {"num_results": results, "top_k": 3, "top_p": 0.9, "prefix": prefix}
+    rows = ops.shape(sentences)[0]
+    return sample_search(language.step, state, rows, length, uniform=uniform, **settings, **RULES)
+
+
+def assert_same(ours, theirs):
+    for ours_x, theirs_x in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(ours_x), ops.convert_to_numpy(theirs_x), rtol=1e-5
+        )
+
+
+def test_dynamic_sizes_and_xla_give_the_same(language):
+    tf = pytest.importorskip("tensorflow")
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("a TensorFlow graph")
+    expected = beam(language, np.arange(3, dtype="int32"), 4, 5, 3, PREFIX, LIMITS)
+    scalar, vector = tf.TensorSpec([], tf.int32), tf.TensorSpec([None], tf.int32)
+    graph = tf.function(lambda *args: beam(language, *args)).get_concrete_function(
+        vector, scalar, scalar, scalar, tf.TensorSpec([None, None], tf.int32), vector
+    )
+    numbers = [tf.constant(x) for x in (4, 5, 3)]
+    assert_same(graph(tf.range(3), *numbers, tf.constant(PREFIX), tf.constant(LIMITS)), expected)
+    xla = tf.function(
+        lambda ids, *args: beam(language, ids, 4, 5, 3, *args), jit_compile=True
+    )
+    assert_same(xla(tf.range(3), tf.constant(PREFIX), tf.constant(LIMITS)), expected)
+
+
+def test_sampling_with_dynamic_sizes_and_xla_gives_the_same(language, rng):
+    tf = pytest.importorskip("tensorflow")
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("a TensorFlow graph")
+    uniform = rng.random((3, 5, 4), "float32")
+    expected = sample(language, np.arange(3, dtype="int32"), 4, 5, PREFIX, uniform)
+    scalar, vector = tf.TensorSpec([], tf.int32), tf.TensorSpec([None], tf.int32)
+    graph = tf.function(lambda *args: sample(language, *args)).get_concrete_function(
+        vector,
+        scalar,
+        scalar,
+        tf.TensorSpec([None, None], tf.int32),
+        tf.TensorSpec([None, None, None], tf.float32),
+    )
+    assert_same(
+        graph(tf.range(3), tf.constant(4), tf.constant(5), tf.constant(PREFIX), uniform), expected
+    )
+    xla = tf.function(lambda ids, *args: sample(language, ids, 4, 5, *args), jit_compile=True)
+    assert_same(xla(tf.range(3), tf.constant(PREFIX), tf.constant(uniform)), expected)
+
+
+def test_jitted_by_jax_gives_the_same(language, rng):
+    if keras.backend.backend() != "jax":
+        pytest.skip("a function that JAX compiles")
+    import jax
+
+    sentences, uniform = np.arange(3, dtype="int32"), rng.random((3, 5, 4), "float32")
+    found = jax.jit(lambda ids, *args: beam(language, ids, 4, 5, 3, *args))(
+        sentences, PREFIX, LIMITS
+    )
+    assert_same(found, beam(language, sentences, 4, 5, 3, PREFIX, LIMITS))
+    drawn = jax.jit(lambda ids, *args: sample(language, ids, 4, 5, *args))(
+        sentences, PREFIX, uniform
+    )
+    assert_same(drawn, sample(language, sentences, 4, 5, PREFIX, uniform))
