@@ -36,7 +36,7 @@ def test_the_layer_takes_the_place_that_the_readme_gives_it():
     assert shapes == [(2, 3, 7), (2, 3, 7)]
 
 
-@pytest.mark.parametrize("program", ["train", "average", "evaluate", "export", "export_ctranslate2", "translate", "import_t2t"])
+@pytest.mark.parametrize("program", ["train", "average", "evaluate", "export", "export_ctranslate2", "translate", "import_t2t", "visualize"])
 def test_commands_have_their_flags(program):
     values = flags.FlagValues()
     importlib.import_module(f"trainer.{program}").define_flags(values)
