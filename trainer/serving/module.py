@@ -6,10 +6,10 @@ tensorflow and tensorflow_text.
 
 import tensorflow as tf
 
+from t2t_relpos.decoding import score_tokens
 from trainer.model_dir import ModelDirectory
 from trainer.serving.n_best import ABSENT, n_best
 from trainer.serving.request_checks import checked_pairs, checked_search
-from trainer.serving.scoring import token_log_probs
 from trainer.serving.settings import TranslationSettings
 
 EOS_ID = 1
@@ -26,7 +26,8 @@ class TranslationModule(tf.Module):
     score 0, one longer than `max_input_length` is cut and its row of `truncated` is true.
 
     Args:
-        transformer: has `encode(ids, max_length)`, `step(ids, state)`, `score(source, targets)` and `weights`, as
+        transformer: has `encode(ids, max_length)`, `step(ids, state)` and `weights`, and for `score` and exports also
+            `score(source, targets) -> (logits, alignments)`, as
             `t2t_relpos.models.Transformer`.
         tokenizer: has in-graph `tokenize`, whose rows end in EOS, `detokenize`, `pieces` and `vocab_size`, as
             `trainer.data.tokenizers.SentencePieceTokenizer`.
@@ -46,7 +47,7 @@ class TranslationModule(tf.Module):
         # Bound methods are not tracked: the graph refers to the variables above, the SavedModel to no Keras layer.
         self._encode = transformer.encode
         self._step = transformer.step
-        self._score = transformer.score
+        self._score = getattr(transformer, "score", None)
 
     @classmethod
     def from_model_dir(cls, path, settings: TranslationSettings | None = None) -> "TranslationModule":
@@ -136,12 +137,12 @@ class TranslationModule(tf.Module):
         is_long = targets.row_lengths() > self.settings.longest_translation
         targets = targets[:, : self.settings.longest_translation]
         source_ids, target_ids = source.to_tensor(PAD_ID), targets.to_tensor(PAD_ID)
-        scores, alignments = self._scored(source_ids, target_ids)
+        scored, alignments = self._scored(source_ids, target_ids)
         return {
-            "scores": tf.reduce_sum(scores, axis=1),
-            "token_scores": scores,
+            "scores": scored.scores,
+            "token_scores": scored.token_scores,
             "tokens": self.tokenizer.pieces(target_ids),
-            "lengths": _lengths(targets),
+            "lengths": scored.lengths,
             "source_tokens": self.tokenizer.pieces(source_ids),
             "source_lengths": _lengths(source),
             "alignments": alignments,
@@ -207,10 +208,10 @@ class TranslationModule(tf.Module):
         }
 
     def _scored(self, source, targets):
-        """Log-probabilities `[B, T]` and alignments `[B, T, S]`, both 0 at padding."""
+        """`TokenScores` of targets `[B, T]`, and alignments `[B, T, S]`, 0 at padding."""
         logits, alignments = self._score(source, targets)
         is_pair = (targets != PAD_ID)[:, :, None] & (source != PAD_ID)[:, None, :]
-        return token_log_probs(logits, targets), tf.where(is_pair, alignments, 0.0)
+        return score_tokens(logits, targets), tf.where(is_pair, alignments, 0.0)
 
     def _tokenize(self, text):
         """Strings to ragged ids of at most max_input_length ending in EOS, and which sentences were cut for it."""

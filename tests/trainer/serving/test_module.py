@@ -133,9 +133,6 @@ class Babbler:
         always, never = (ops.one_hot(ids * 0 + i, self.config.vocab_size) for i in (5, 1))
         return 9.0 * (always - never), state
 
-    def score(self, source, targets):
-        raise NotImplementedError
-
 
 def test_each_translation_is_limited_by_its_own_source():
     text = [word for pair in generate("train", size=59) for word in pair]
