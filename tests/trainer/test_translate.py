@@ -249,7 +249,7 @@ def test_lists_scores_and_alignments(exported_dir, loaded, sentences, tmp_path):
         source, target = (side.split() for side in line.split(" ||| "))
         assert [int(pair.split("-")[1]) for pair in pairs.split()] == list(range(len(target)))
         assert all(int(pair.split("-")[0]) < len(source) for pair in pairs.split())
-        assert "".join(target).replace("▁", " ").strip() == text
+        assert "".join(target).replace("▁", " ").strip() == text.strip()
 
 
 def test_scores_in_a_column(exported_dir, exported, sentences, tmp_path):
