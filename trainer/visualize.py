@@ -7,6 +7,7 @@ The page holds the attention of every layer and head, what content and relative 
 over distance; it needs no network. The plots are PNGs of learning curves and of the tables' norms, and need matplotlib.
 """
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -111,4 +112,6 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
 
 if __name__ == "__main__":
     define_flags()
+    # TensorBoard would say that there is no other file after the last.
+    logging.getLogger("tensorboard").setLevel(logging.WARNING)
     app.run(main)

@@ -50,7 +50,8 @@ function axes({ x, y, least, most, first, last }) {
     made.push(svgElement("line", { x1: x(distance), x2: x(distance), y1: height - bottom, y2: height - bottom + 4, class: "zero" }));
     made.push(svgElement("text", { x: x(distance), y: height - bottom + 16, "text-anchor": "middle" }, shown(distance)));
   }
-  made.push(svgElement("text", { x: (left + width - right) / 2, y: height - 5, "text-anchor": "middle", class: "title" }, "distance, key less query (positions)"));
+  const middle = { x: (left + width - right) / 2, y: height - 5, "text-anchor": "middle", class: "title" };
+  made.push(svgElement("text", middle, "distance, key less query (positions)"));
   made.push(svgElement("line", { x1: x(0), x2: x(0), y1: top, y2: height - bottom, class: "grid" }));
   return made;
 }
@@ -58,8 +59,11 @@ function axes({ x, y, least, most, first, last }) {
 function drawn(line, layer, { distances, x, y, chosen, count }) {
   const colour = layerColour(layer, count), mark = layer === chosen ? "series chosen-line" : "series";
   const points = line.map((value, i) => `${x(distances[i]).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
-  const made = [svgElement("polyline", { points, class: mark, stroke: colour, "data-layer": layer, "data-values": JSON.stringify(line) })];
-  if (line.length === 1) made.push(svgElement("circle", { cx: x(distances[0]), cy: y(line[0]), r: layer === chosen ? 5 : 3, fill: colour }));
+  const values = { "data-layer": layer, "data-values": JSON.stringify(line) };
+  const made = [svgElement("polyline", { points, class: mark, stroke: colour, ...values })];
+  if (line.length === 1) {
+    made.push(svgElement("circle", { cx: x(distances[0]), cy: y(line[0]), r: layer === chosen ? 5 : 3, fill: colour }));
+  }
   return made;
 }
 
