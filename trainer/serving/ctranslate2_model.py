@@ -93,7 +93,7 @@ def check_expressible(config):
     if has_tables and not config.share_heads and config.num_heads > 1:
         raise ValueError(
             "Expected relative positions that all heads share, since CTranslate2 has one table for all heads of a layer. "
-            f"Received: share_heads=False with {config.num_heads} heads. Train with --share_heads to export to CTranslate2."
+            f"Received: share_heads=False with {config.num_heads} heads. Presets such as tiny and shaw_big share them."
         )
     if config.relative_cross_attention:
         raise ValueError(

@@ -1,0 +1,208 @@
+"""How fast translations are made: this project's SavedModel beside CTranslate2 and OpenNMT-tf, with the same weights.
+
+    python benchmarks/decode.py --model_dir=runs/mine --text=test.en --opennmt_python=ONMT/bin/python --csv=decode.csv
+    python benchmarks/decode.py --preset=shaw_base --vocab_text=train.en --vocab_text=train.de --text=test.en --sentences=32
+
+Every peer is a process of its own (decode_worker.py) that takes strings and gives strings; all live at the same time and translate
+in turns, in an order that changes from run to run, the same batches of sentences sorted by length. Prints sentences per second
+(median over runs, 95% interval), the ratio of each peer's time to ours in the same run, and at batch 1 the latency of a sentence;
+most memory held meanwhile. All peers have the alpha 0.6, CTranslate2 the length_penalty that comes nearest.
+
+With --preset weights are drawn, one table of relative positions for all heads of a layer (CTranslate2 has no others), and the
+sentences are cut to --length ids: no output ends by itself, each has as many ids as its source.
+--opennmt_python is the Python of an environment with OpenNMT-tf 2.32; without it that peer is left out.
+"""
+
+import csv
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import decode_models
+import numpy as np
+import tensorflow as tf
+from absl import app, flags, logging
+from bootstrap import interval
+from decode_peers import Peer
+
+from trainer.serving.settings import TranslationSettings
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("model_dir", None, "Directory of a trained model.")
+flags.DEFINE_string("preset", None, "Instead of --model_dir: an architecture, whose weights are drawn.")
+flags.DEFINE_multi_string("vocab_text", [], "With --preset: texts to learn the vocabulary from.")
+flags.DEFINE_integer("vocab_size", 32000, "With --preset: its size.", lower_bound=4)
+flags.DEFINE_integer("length", 28, "With --preset: ids of every sentence and of its output.", lower_bound=2)
+flags.DEFINE_multi_string("text", None, "Sentences to translate, one a line; may be .gz; given again, another text.", required=True)
+flags.DEFINE_integer("sentences", None, "Of each text. Default: all; with --preset 32.", lower_bound=1)
+flags.DEFINE_list("batches", ["1", "32", "64"], "Sentences of a batch.")
+flags.DEFINE_list("beams", ["1", "4"], "Beam sizes.")
+flags.DEFINE_list("threads", ["1"], "Threads that one operation may use.")
+flags.DEFINE_list("peers", ["ours", "ctranslate2", "ctranslate2 int8", "opennmt"], "Who is measured; ours always is.")
+flags.DEFINE_integer("runs", 10, "Runs of every peer, in turns.", lower_bound=1)
+flags.DEFINE_string("opennmt_python", None, "Python of an environment with OpenNMT-tf.")
+flags.DEFINE_string("csv", None, "Where to write the table.")
+
+ALPHA = 0.6
+# Ids of a translation in OpenNMT-tf unless told otherwise; more than any that ends by itself has.
+MAX_LENGTH = 250
+COLUMNS = (
+    *("text", "threads", "beam", "batch", "peer", "sentences/s", "low", "high", "time over ours", "ratio low", "ratio high"),
+    *("median ms", "99th ms", "megabytes", "words", "as ours"),
+)
+
+
+def numbers(name):
+    """The positive integers of a flag."""
+    try:
+        values = [int(value) for value in FLAGS[name].value]
+    except ValueError:
+        values = []
+    if not values or min(values) < 1:
+        raise app.UsageError(f"Expected --{name} to be positive integers with commas between them. Received: {','.join(FLAGS[name].value)}.")
+    return values
+
+
+def check_flags():
+    """Refuses what contradicts itself."""
+    if (FLAGS.model_dir is None) == (FLAGS.preset is None):
+        raise app.UsageError(f"Expected either --model_dir or --preset. Received: {'neither' if FLAGS.preset is None else 'both'}.")
+    if FLAGS.preset is not None and not FLAGS.vocab_text:
+        raise app.UsageError("Expected --vocab_text with --preset. Received: none.")
+    unknown = set(FLAGS.peers) - {"ours", "ctranslate2", "ctranslate2 int8", "opennmt"}
+    if unknown:
+        raise app.UsageError(f"Expected --peers out of ours, ctranslate2, ctranslate2 int8, opennmt. Received: {', '.join(sorted(unknown))}.")
+    for name in ("batches", "beams", "threads"):
+        numbers(name)
+
+
+def model_and_texts(folder):
+    """The model directory, and the sentences of every text, sorted by length."""
+    texts = {Path(path).name: decode_models.read_lines(path) for path in FLAGS.text}
+    if FLAGS.model_dir is not None:
+        return Path(FLAGS.model_dir), {name: sorted(lines[: FLAGS.sentences], key=len) for name, lines in texts.items()}
+    lines = [line for path in FLAGS.vocab_text for line in decode_models.read_lines(path)]
+    model_dir = decode_models.random_model(folder / "model", FLAGS.preset, lines, FLAGS.vocab_size, share_heads=True)
+    count = FLAGS.sentences or 32
+    return model_dir, {
+        name: decode_models.sentences_of_length(model_dir, lines, FLAGS.length, count) for name, lines in texts.items()
+    }
+
+
+class Models:
+    """The peers' models in a folder, each made once."""
+
+    def __init__(self, model_dir, folder):
+        self.model_dir, self.folder = model_dir, folder
+        self.made = {}
+
+    def settings(self, name, beam_size, threads):
+        """What a worker is told."""
+        forced = FLAGS.preset is not None
+        common = {"threads": threads, "beam_size": beam_size, "max_length": FLAGS.length if forced else MAX_LENGTH}
+        if name == "ours":
+            settings = TranslationSettings(beam_size=beam_size, alpha=ALPHA, extra_length=0 if forced else 50)
+            path = self.once(("ours", beam_size), lambda path: decode_models.write_ours(self.model_dir, path, settings))
+            return common | {"kind": "ours", "path": path}
+        if name == "opennmt":
+            self.once("opennmt", lambda path: decode_models.write_for_opennmt(self.model_dir, path, ALPHA))
+            folder = self.folder / "opennmt"
+            build = lambda _: decode_models.build_opennmt(FLAGS.opennmt_python, folder, beam_size, common["max_length"])
+            path = self.once(("opennmt", beam_size), build)
+            return common | {"kind": "opennmt", "path": path, "vocabulary": str(self.model_dir / "vocab.model")}
+        quantization = "int8" if name.endswith("int8") else "none"
+        path = self.once(name, lambda path: decode_models.write_for_ctranslate2(self.model_dir, path, quantization))
+        # 15 ids are a usual length here: see trainer/serving/ctranslate2_model.py.
+        return common | {"kind": "ctranslate2", "path": path, "length_penalty": ALPHA * 15 / (5 + 15)}
+
+    def once(self, key, write):
+        if key not in self.made:
+            name = key if isinstance(key, str) else "_".join(map(str, key))
+            self.made[key] = write(self.folder / name.replace(" ", "_"))
+        return self.made[key]
+
+
+def chosen_peers():
+    """Names of the peers, ours first; says which are left out."""
+    names = ["ours", *(name for name in FLAGS.peers if name != "ours")]
+    if "opennmt" in names and (FLAGS.opennmt_python is None or not os.access(FLAGS.opennmt_python, os.X_OK)):
+        print(f"OpenNMT-tf is left out: no Python at --opennmt_python={FLAGS.opennmt_python}.", file=sys.stderr)
+        names.remove("opennmt")
+    return names
+
+
+def measure(peers, sentences, batch_size):
+    """For every peer the seconds of each batch, `[runs, batches]`, the last answer, and most megabytes."""
+    batches = [sentences[i : i + batch_size] for i in range(0, len(sentences), batch_size)]
+    names = list(peers)
+    answers = {name: peer.translate(batches) for name, peer in peers.items()}
+    seconds, megabytes = {name: [] for name in names}, {name: 0.0 for name in names}
+    for run in range(FLAGS.runs):
+        first = run % len(names)
+        for name in names[first:] + names[:first]:
+            answers[name] = peers[name].translate(batches)
+            seconds[name].append(answers[name]["seconds"])
+            megabytes[name] = max(megabytes[name], answers[name]["megabytes"])
+    return {name: np.array(value) for name, value in seconds.items()}, answers, megabytes
+
+
+def rows_of(case, measured, count):
+    """A row of the table for every peer."""
+    seconds, answers, megabytes = measured
+    ours = seconds["ours"].sum(axis=1)
+    for name, times in seconds.items():
+        totals = times.sum(axis=1)
+        rates, ratios = count / totals, totals / ours
+        found = answers[name]["translations"]
+        same = np.mean([one == other for one, other in zip(found, answers["ours"]["translations"], strict=True)])
+        latencies = np.percentile(1000 * times, [50, 99]) if case["batch"] == 1 else ("", "")
+        values = [np.median(rates), *interval(rates), np.median(ratios), *interval(ratios), *latencies, megabytes[name]]
+        words = np.mean([len(text.split()) for text in found])
+        yield case | {"peer": name} | dict(zip(COLUMNS[5:], [*values, words, same]))
+
+
+def print_row(row):
+    def shown(name, form="{:.1f}"):
+        return "" if row[name] == "" else form.format(row[name])
+
+    cells = [str(row[name]) for name in COLUMNS[:5]]
+    cells.append(f"{shown('sentences/s')} ({shown('low')} – {shown('high')})")
+    cells.append(f"{shown('time over ours', '{:.2f}')} ({shown('ratio low', '{:.2f}')} – {shown('ratio high', '{:.2f}')})")
+    cells += [shown("median ms"), shown("99th ms"), shown("megabytes", "{:.0f}"), shown("words"), f"{100 * row['as ours']:.0f} %"]
+    print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
+    check_flags()
+    logging.set_verbosity(logging.WARNING)
+    tf.get_logger().setLevel("WARNING")
+    header = *COLUMNS[:6], "time over ours", *COLUMNS[11:]
+    names, rows = chosen_peers(), []
+    with tempfile.TemporaryDirectory() as folder:
+        model_dir, texts = model_and_texts(Path(folder))
+        models = Models(model_dir, Path(folder))
+        print("| " + " | ".join(header) + " |\n|" + " --- |" * len(header))
+        for threads in numbers("threads"):
+            for beam_size in numbers("beams"):
+                settings = {name: models.settings(name, beam_size, threads) for name in names}
+                with Peer.all(settings, FLAGS.opennmt_python) as peers:
+                    for text, sentences in texts.items():
+                        for batch_size in numbers("batches"):
+                            case = {"text": text, "threads": threads, "beam": beam_size, "batch": batch_size}
+                            for row in rows_of(case, measure(peers, sentences, batch_size), len(sentences)):
+                                rows.append(row)
+                                print_row(row)
+    if FLAGS.csv:
+        with open(FLAGS.csv, "w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,148 @@
+"""Whether CTranslate2 translates a text as this project does: share of sentences alike, and BLEU, for every search.
+
+    python benchmarks/same_translations.py --model_dir=runs/mine --source=test.en --target=test.de
+
+Exports the model for CTranslate2 in float32 and int8 to a folder that is removed again, and compares with the model's own search in
+this process. Both have the same limit for all sentences, and an end of sentence may come first. Searches:
+
+    greedy       greedy_search; beam_size=1
+    beam         beam_search with alpha=0; beam_size=4, length_penalty=0: nothing is normalized
+    normalized   beam_search with --alpha; length_penalty=alpha * L / (5 + L), L being the mean length of our translations, the nearest
+                 that CTranslate2 has
+    rescored     beam_search with --alpha; the finished hypotheses of CTranslate2, until there are --patience times beam_size of them,
+                 the best of them by our formula
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import ctranslate2
+import numpy as np
+import sentencepiece
+import tensorflow as tf
+from absl import app, flags
+
+from t2t_relpos.decoding import beam_search, greedy_search
+from trainer import metrics
+from trainer.data.text_files import read_text
+from trainer.model_dir import ModelDirectory
+from trainer.serving import ctranslate2_model
+
+FLAGS = flags.FLAGS
+SEARCHES = ("greedy", "beam", "normalized", "rescored")
+flags.DEFINE_string("model_dir", None, "Directory of a trained model with a SentencePiece vocabulary.", required=True)
+flags.DEFINE_string("source", None, "Text to translate, one sentence a line; may be .gz.", required=True)
+flags.DEFINE_string("target", None, "Its translation.", required=True)
+flags.DEFINE_multi_enum("search", SEARCHES, SEARCHES, "Searches.")
+flags.DEFINE_integer("beam_size", 4, "Of all but greedy.", lower_bound=1)
+flags.DEFINE_float("alpha", 0.6, "Exponent of our length penalty.", lower_bound=0.0)
+flags.DEFINE_integer("patience", 4, "Of the search that is rescored.", lower_bound=1)
+flags.DEFINE_integer("max_length", 100, "Most ids of a translation.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 32, "Sentences.", lower_bound=1)
+
+
+def penalty(length, alpha):
+    """What our log-probabilities are divided by."""
+    return ((5 + length) / 6) ** alpha
+
+
+class Ours:
+    """The model of a directory, with this project's searches."""
+
+    def __init__(self, directory):
+        self.model = ModelDirectory.open(directory).load_model()
+        self.found = {}
+
+    def __call__(self, sources, search):
+        """Lists of source ids, EOS included -> a list of ids, EOS included, for each."""
+        alpha = FLAGS.alpha if search in ("normalized", "rescored") else 0.0
+        if (search == "greedy", alpha) not in self.found:
+            self.found[search == "greedy", alpha] = self.search(sources, search == "greedy", alpha)
+        return self.found[search == "greedy", alpha]
+
+    def search(self, sources, greedy, alpha):
+        function = tf.function(lambda ids: self.find(ids, greedy, alpha), reduce_retracing=True)
+        order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
+        found = [None] * len(sources)
+        for start in range(0, len(order), FLAGS.batch_size):
+            rows = order[start : start + FLAGS.batch_size]
+            ids = tf.ragged.constant([sources[i] for i in rows], dtype=tf.int32).to_tensor()
+            result, lengths = (part.numpy() for part in function(ids))
+            for i, row, length in zip(rows, result, lengths):
+                found[i] = row[:length].tolist()
+        return found
+
+    def find(self, ids, greedy, alpha):
+        start = self.model.step, self.model.encode(ids, FLAGS.max_length), tf.shape(ids)[0], FLAGS.max_length
+        if greedy:
+            result = greedy_search(*start)
+        else:
+            result = beam_search(*start, beam_size=FLAGS.beam_size, alpha=alpha)
+        return result.ids[:, 0], result.lengths[:, 0]
+
+
+class Peer:
+    """The model in CTranslate2."""
+
+    def __init__(self, directory, pieces):
+        self.translator = ctranslate2.Translator(str(directory), device="cpu")
+        self.pieces = pieces
+
+    def __call__(self, sources, search, length):
+        """Lists of source ids -> a list of ids for each; `length` is the mean length of translations."""
+        options = {"max_decoding_length": FLAGS.max_length, "min_decoding_length": 0, "return_end_token": True, "return_scores": True}
+        options |= {"beam_size": 1 if search == "greedy" else FLAGS.beam_size, "length_penalty": 0}
+        if search in ("normalized", "rescored"):
+            options["length_penalty"] = FLAGS.alpha * length / (5 + length)
+        if search == "rescored":
+            options |= {"patience": FLAGS.patience, "num_hypotheses": FLAGS.patience * FLAGS.beam_size}
+        tokens = [[self.pieces.id_to_piece(i) for i in ids[:-1]] for ids in sources]
+        results = self.translator.translate_batch(tokens, max_batch_size=FLAGS.batch_size, **options)
+        return [self.pieces.piece_to_id(self.best(result, search, options["length_penalty"])) for result in results]
+
+    def best(self, result, search, length_penalty):
+        if search != "rescored":
+            return result.hypotheses[0]
+        lengths = np.array([len(hypothesis) for hypothesis in result.hypotheses])
+        log_probs = np.array(result.scores) * lengths**length_penalty
+        return result.hypotheses[np.argmax(log_probs / penalty(lengths, FLAGS.alpha))]
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
+    tf.get_logger().setLevel("ERROR")
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(ModelDirectory.open(FLAGS.model_dir).vocabulary_file()))
+    texts, references = zip(*read_text(FLAGS.source, FLAGS.target))
+    sources = pieces.encode(list(texts), add_eos=True)
+    ours = Ours(FLAGS.model_dir)
+    peers = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, quantization in (("float32", "none"), ("int8", "int8")):
+            ctranslate2_model.write(FLAGS.model_dir, Path(folder) / kind, quantization)
+            peers[kind] = Peer(Path(folder) / kind, pieces)
+    columns = "search", "BLEU", "length_penalty", "float32: same", "BLEU", "int8: same", "BLEU"
+    print("| " + " | ".join(columns) + " |\n|" + " --- |" * len(columns))
+    for search in FLAGS.search:
+        print_row(search, sources, list(references), ours, peers, pieces)
+
+
+def print_row(search, sources, references, ours, peers, pieces):
+    """A line of the table."""
+    found = ours(sources, search)
+    length = np.mean([len(ids) for ids in found])
+    strings = pieces.decode(found)
+    cells = [search, f"{metrics.sacrebleu(strings, references).value:.2f}"]
+    cells.append(f"{FLAGS.alpha * length / (5 + length):.3f}" if search in ("normalized", "rescored") else "0")
+    for peer in peers.values():
+        others = pieces.decode(peer(sources, search, length))
+        share = np.mean([one == other for one, other in zip(strings, others)])
+        cells += [f"{100 * share:.1f} %", f"{metrics.sacrebleu(others, references).value:.2f}"]
+    print("| " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    app.run(main)
