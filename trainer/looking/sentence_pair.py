@@ -58,10 +58,10 @@ def translation_ids(transformer, source_ids: list[int], limit: int) -> list[int]
     settings = TranslationSettings()
     max_length = min(len(source_ids) + settings.extra_length, limit)
 
-    @tf.function(autograph=False)
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
     def search(source):
         state = transformer.encode(source, max_length)
-        sizes = {"batch_size": 1, "max_length": max_length, "beam_size": settings.beam_size}
+        sizes = {"batch_size": tf.shape(source)[0], "max_length": max_length, "beam_size": settings.beam_size}
         return beam_search(transformer.step, state, **sizes, alpha=settings.alpha, eos_id=EOS_ID)
 
     result = search(tf.constant([source_ids], tf.int32))
