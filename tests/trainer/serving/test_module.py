@@ -63,7 +63,8 @@ def test_beam_of_one_is_greedy_decoding_without_a_cache(make_module, trained_mod
         assert answer.text == module.tokenizer.detokenize(tf.constant([ids])).numpy()[0]
         assert answer.score == pytest.approx(log_prob / ((5 + len(ids)) / 6) ** 0.6, abs=1e-4)
     # What a beam of 4 finds is likelier on average.
-    wide = make_module(extra_length=5).serve(tf.constant(sentences))
+    wide_module = make_module(extra_length=5)
+    wide = wide_module.serve(tf.constant(sentences))
     assert np.mean(wide["scores"]) > np.mean([answer.score for answer in answers])
 
 
@@ -85,7 +86,7 @@ def test_every_hostile_row_is_answered_as_if_alone(exported):
         answer.text.decode("utf-8")
         assert np.isfinite(answer.score)
         if row in BLANK:
-            assert answer == (b"", 0.0, False)
+            assert answer[:3] == (b"", 0.0, False)
         elif row not in (6, 10):
             assert answer.score < 0.0
     assert [row for row, answer in enumerate(together) if answer.truncated] == [3, 8]
@@ -106,7 +107,7 @@ def test_empty_batch_has_an_empty_answer(exported, loaded):
 
 
 def test_batch_of_blank_sentences(exported):
-    assert exported(["", "  ", "\n"]) == [(b"", 0.0, False)] * 3
+    assert [answer[:3] for answer in exported(["", "  ", "\n"])] == [(b"", 0.0, False)] * 3
 
 
 def test_long_input_is_cut_to_its_beginning(make_module, trained_model_dir):
