@@ -1,12 +1,36 @@
 """A tiny language whose every output can be enumerated."""
 
-import itertools
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from keras import ops
 
 VOCAB, LENGTH, BATCH = 5, 4, 3
+
+
+class Rules(NamedTuple):
+    """The constraints of a search as a plain loop understands them."""
+
+    min_length: int = 0
+    prefix: tuple = ()
+    no_repeat_ngram_size: int = 0
+    repetition_penalty: float = 1.0
+
+    def choices(self, log_probs, ids):
+        """What may follow `ids`: {id: its log-probability}."""
+        place, n = len(ids), self.no_repeat_ngram_size
+        if place < len(self.prefix):
+            return {self.prefix[place]: log_probs[self.prefix[place]]}
+        seen = {tuple(ids[i : i + n]) for i in range(place - n + 1)}
+        found = {}
+        for token in range(1, len(log_probs)):
+            too_early = token == 1 and place < self.min_length
+            repeats = n > 0 and tuple([*ids, token][-n:]) in seen
+            if not too_early and not repeats:
+                penalty = self.repetition_penalty if token in ids else 1.0
+                found[token] = log_probs[token] * penalty
+        return found
 
 
 class Language:
@@ -31,24 +55,42 @@ class Language:
         logits = ops.take(self.logits.reshape(-1, VOCAB), index, axis=0)
         return logits, {**state, "step": state["step"] + 1, "previous": ids}
 
-    def log_prob(self, sentence, ids):
-        total, last, previous = 0.0, 0, 0
-        for step, token in enumerate(ids):
-            total += self.log_probs[sentence, step, previous, last, token]
-            previous, last = last, token
-        return total
+    def next(self, sentence, ids):
+        """Log-probabilities `[V]` of what follows `ids`."""
+        previous, last = [0, 0, *ids][-2:]
+        return self.log_probs[sentence, len(ids), previous, last]
 
-    def all_outputs(self, sentence, alpha, limit):
-        """Every finished output of at most `limit` ids, (score, ids), best first."""
-        outputs = []
-        for length in range(1, limit + 1):
-            for ids in itertools.product(range(2, VOCAB), repeat=length - 1):
-                ids = [*ids, 1]
-                score = self.log_prob(sentence, ids) / ((5 + length) / 6) ** alpha
-                outputs.append((score, ids))
-        return sorted(outputs, reverse=True)
+    def log_prob(self, sentence, ids):
+        return sum(self.next(sentence, ids[:i])[token] for i, token in enumerate(ids))
+
+    def all_outputs(self, sentence, alpha, limit, rules=Rules()):
+        """Every output of at most `limit` ids, (score, ids), best first; without an end only where none has one."""
+        finished, unfinished, waiting = [], [], [(0.0, [])]
+        while waiting:
+            log_prob, ids = waiting.pop()
+            penalty = ((5 + len(ids)) / 6) ** alpha
+            if ids[-1:] == [1]:
+                finished.append((log_prob / penalty, ids))
+            elif len(ids) == limit:
+                unfinished.append((log_prob / penalty, ids))
+            else:
+                choices = rules.choices(self.next(sentence, ids), ids).items()
+                waiting += [(log_prob + more, [*ids, token]) for token, more in choices]
+        return sorted(finished or unfinished, reverse=True)
 
 
 @pytest.fixture(params=[1, 2, 3])
 def language(request):
     return Language(request.param)
+
+
+@pytest.fixture(scope="session")
+def make_language():
+    """`make_language(seed)`."""
+    return Language
+
+
+@pytest.fixture(scope="session")
+def make_rules():
+    """`make_rules(min_length=2, …)`."""
+    return Rules

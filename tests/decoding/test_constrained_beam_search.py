@@ -1,0 +1,94 @@
+"""A beam so wide that nothing is lost finds what an enumeration of all outputs finds, under every constraint."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from t2t_relpos.decoding import beam_search
+
+LIMITS = [4, 3, 4]
+# Rows of unlike lengths: longer than its limit, none, one that ends the sentence.
+PREFIX = [[4, 2, 3, 2], [2, 3, 3, 4], [0, 0, 0, 0]]
+ENDING_PREFIX = [[3, 1], [1, 0], [2, 0]]
+# Below, a score is that of a place without an output.
+ABSENT = -5e6
+
+
+def assert_finds_all(language, make_rules, limits=LIMITS, alpha=0.6, num_results=5, prefix=None, early=False, **rules):
+    found = beam_search(
+        language.step,
+        language.start(),
+        3,
+        4,
+        beam_size=64,
+        alpha=alpha,
+        num_results=num_results,
+        length_limit=np.array(limits, "int32"),
+        early_stopping=early,
+        prefix=None if prefix is None else np.array(prefix, "int32"),
+        **rules,
+    )
+    ids, scores, lengths = (ops.convert_to_numpy(x) for x in found)
+    for sentence, limit in enumerate(limits):
+        forced = [] if prefix is None else [token for token in prefix[sentence] if token]
+        expected = language.all_outputs(sentence, alpha, limit, make_rules(prefix=tuple(forced), **rules))
+        expected = expected[:num_results]
+        for i, (score, output) in enumerate(expected):
+            assert ids[sentence, i].tolist() == output + [0] * (4 - len(output))
+            assert lengths[sentence, i] == len(output)
+            np.testing.assert_allclose(scores[sentence, i], score, atol=2e-5)
+        assert (scores[sentence, len(expected) :] < ABSENT).all()
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {},
+        {"min_length": 2},
+        {"min_length": 3},
+        {"no_repeat_ngram_size": 1},
+        {"no_repeat_ngram_size": 2},
+        {"no_repeat_ngram_size": 3},
+        {"repetition_penalty": 1.5},
+        {"repetition_penalty": 0.5},
+        {"prefix": PREFIX},
+        {"prefix": ENDING_PREFIX},
+        {"prefix": PREFIX, "no_repeat_ngram_size": 1},
+        {"prefix": PREFIX, "min_length": 3, "repetition_penalty": 2.0},
+    ],
+    ids=str,
+)
+def test_every_constraint(language, make_rules, rules, alpha):
+    assert_finds_all(language, make_rules, alpha=alpha, **rules)
+
+
+def test_an_end_that_waits_beyond_the_limit_leaves_unfinished_outputs(language, make_rules):
+    assert_finds_all(language, make_rules, min_length=4, num_results=7)
+
+
+def test_places_without_an_output_say_so(language, make_rules):
+    # Without repetitions there are 1 + 3 + 3·2 + 3·2·1 outputs of up to four ids.
+    assert_finds_all(language, make_rules, limits=[4, 4, 4], no_repeat_ngram_size=1, num_results=20)
+
+
+@settings(deadline=None, max_examples=25, derandomize=True)
+@given(data=st.data())
+def test_constraints_together(make_language, make_rules, data):
+    language = make_language(data.draw(st.integers(0, 99), "seed"))
+    ids = st.lists(st.integers(2, 4), max_size=4)
+    prefix = [row + [0] * (5 - len(row)) for row in data.draw(st.tuples(ids, ids, ids), "prefix")]
+    assert_finds_all(
+        language,
+        make_rules,
+        limits=data.draw(st.tuples(*3 * [st.integers(1, 4)]), "limits"),
+        alpha=data.draw(st.sampled_from([0.0, 0.6, 2.0]), "alpha"),
+        num_results=data.draw(st.sampled_from([1, 3]), "n"),
+        prefix=data.draw(st.sampled_from([None, prefix]), "has prefix"),
+        early=data.draw(st.booleans(), "early stopping"),
+        min_length=data.draw(st.sampled_from([0, 1, 3]), "min length"),
+        no_repeat_ngram_size=data.draw(st.sampled_from([0, 2, 3]), "ngram"),
+        repetition_penalty=data.draw(st.sampled_from([1.0, 0.7, 1.5]), "penalty"),
+    )
