@@ -1,12 +1,12 @@
 """How fast translations are made: this project's SavedModel beside CTranslate2 and OpenNMT-tf, with the same weights.
 
-    python benchmarks/decode.py --model_dir=runs/mine --text=test.en --opennmt_python=ONMT/bin/python --csv=decode.csv
-    python benchmarks/decode.py --preset=shaw_base --vocab_text=train.en --vocab_text=train.de --text=test.en --sentences=32
+    python benchmarks/decode.py --model_dir=runs/mine --text=test.en --opennmt_python=ONMT/bin/python
+    python benchmarks/decode.py --preset=shaw_base --vocab_text=train.en --vocab_text=train.de --text=test.en
 
 Every peer is a process of its own (decode_worker.py) that takes strings and gives strings; all live at the same time and translate
 in turns, in an order that changes from run to run, the same batches of sentences sorted by length. Prints sentences per second
-(median over runs, 95% interval), the ratio of each peer's time to ours in the same run, and at batch 1 the latency of a sentence;
-most memory held meanwhile. All peers have the alpha 0.6, CTranslate2 the length_penalty that comes nearest.
+(median over runs, 95% interval), the ratio of each peer's time to ours in the same run, at batch 1 the latency of a sentence; most
+memory held meanwhile. All peers have the alpha 0.6, CTranslate2 the length_penalty that comes nearest.
 
 With --preset weights are drawn, one table of relative positions for all heads of a layer (CTranslate2 has no others), and the
 sentences are cut to --length ids: no output ends by itself, each has as many ids as its source.
@@ -31,17 +31,18 @@ from decode_peers import Peer
 from trainer.serving.settings import TranslationSettings
 
 FLAGS = flags.FLAGS
+PEERS = ("ours", "ctranslate2", "ctranslate2 int8", "opennmt")
 flags.DEFINE_string("model_dir", None, "Directory of a trained model.")
 flags.DEFINE_string("preset", None, "Instead of --model_dir: an architecture, whose weights are drawn.")
 flags.DEFINE_multi_string("vocab_text", [], "With --preset: texts to learn the vocabulary from.")
 flags.DEFINE_integer("vocab_size", 32000, "With --preset: its size.", lower_bound=4)
 flags.DEFINE_integer("length", 28, "With --preset: ids of every sentence and of its output.", lower_bound=2)
-flags.DEFINE_multi_string("text", None, "Sentences to translate, one a line; may be .gz; given again, another text.", required=True)
+flags.DEFINE_multi_string("text", None, "Sentences, one a line; may be .gz; given again, another text.", required=True)
 flags.DEFINE_integer("sentences", None, "Of each text. Default: all; with --preset 32.", lower_bound=1)
 flags.DEFINE_list("batches", ["1", "32", "64"], "Sentences of a batch.")
 flags.DEFINE_list("beams", ["1", "4"], "Beam sizes.")
 flags.DEFINE_list("threads", ["1"], "Threads that one operation may use.")
-flags.DEFINE_list("peers", ["ours", "ctranslate2", "ctranslate2 int8", "opennmt"], "Who is measured; ours always is.")
+flags.DEFINE_list("peers", list(PEERS), "Who is measured; ours always is.")
 flags.DEFINE_integer("runs", 10, "Runs of every peer, in turns.", lower_bound=1)
 flags.DEFINE_string("opennmt_python", None, "Python of an environment with OpenNMT-tf.")
 flags.DEFINE_string("csv", None, "Where to write the table.")
@@ -57,24 +58,22 @@ COLUMNS = (
 
 def numbers(name):
     """The positive integers of a flag."""
-    try:
-        values = [int(value) for value in FLAGS[name].value]
-    except ValueError:
-        values = []
-    if not values or min(values) < 1:
-        raise app.UsageError(f"Expected --{name} to be positive integers with commas between them. Received: {','.join(FLAGS[name].value)}.")
-    return values
+    values = FLAGS[name].value
+    if not values or not all(value.isdecimal() and int(value) > 0 for value in values):
+        raise app.UsageError(f"Expected --{name} to be positive integers with commas between them. Received: {','.join(values)}.")
+    return [int(value) for value in values]
 
 
 def check_flags():
     """Refuses what contradicts itself."""
     if (FLAGS.model_dir is None) == (FLAGS.preset is None):
-        raise app.UsageError(f"Expected either --model_dir or --preset. Received: {'neither' if FLAGS.preset is None else 'both'}.")
+        received = "neither" if FLAGS.preset is None else "both"
+        raise app.UsageError(f"Expected either --model_dir or --preset. Received: {received}.")
     if FLAGS.preset is not None and not FLAGS.vocab_text:
         raise app.UsageError("Expected --vocab_text with --preset. Received: none.")
-    unknown = set(FLAGS.peers) - {"ours", "ctranslate2", "ctranslate2 int8", "opennmt"}
+    unknown = sorted(set(FLAGS.peers).difference(PEERS))
     if unknown:
-        raise app.UsageError(f"Expected --peers out of ours, ctranslate2, ctranslate2 int8, opennmt. Received: {', '.join(sorted(unknown))}.")
+        raise app.UsageError(f"Expected --peers out of {', '.join(PEERS)}. Received: {', '.join(unknown)}.")
     for name in ("batches", "beams", "threads"):
         numbers(name)
 

@@ -67,7 +67,9 @@ def sentences_of_length(directory: Path, texts: list[str], length: int, count: i
             found.append(beginning)
         if len(found) == count:
             return found
-    raise ValueError(f"Expected {count} sentences of at least {length} ids. Received: {len(found)}. Give more text, or a smaller --length.")
+    raise ValueError(
+        f"Expected {count} sentences of at least {length} ids. Received: {len(found)}. Give more text, or a smaller --length."
+    )
 
 
 def write_ours(model_dir: Path, folder: Path, settings: TranslationSettings) -> str:
@@ -90,8 +92,12 @@ def write_for_opennmt(model_dir: Path, folder: Path, alpha: float):
     directory = ModelDirectory.open(model_dir)
     model = directory.load_model()
     config = model.config
-    if config.position != "relative" or not config.tie_embeddings or not (config.share_heads and config.use_key_table and config.use_value_table):
-        raise ValueError(f"Expected relative positions with shared tables and tied embeddings, as OpenNMT-tf has them. Received: {config}.")
+    tables = config.share_heads and config.use_key_table and config.use_value_table
+    if not (config.position == "relative" and tables and config.tie_embeddings and config.target_space_id is None):
+        raise ValueError(
+            "Expected relative positions, two tables a layer for all heads, and tied embeddings, as OpenNMT-tf has them. "
+            f"Received: {config}. Leave it out of --peers."
+        )
     folder.mkdir(parents=True)
     (folder / "architecture.json").write_text(json.dumps(config.to_dict() | {"alpha": alpha}))
     names = token_names(directory, config.vocab_size).names
@@ -111,7 +117,8 @@ def _weights(model):
 
 
 def _layer_weights(layer, prefix):
-    weights = _norm(f"{prefix}/self", layer.self_attention_residual.norm) | _norm(f"{prefix}/ffn", layer.feed_forward_residual.norm)
+    weights = _norm(f"{prefix}/self", layer.self_attention_residual.norm)
+    weights |= _norm(f"{prefix}/ffn", layer.feed_forward_residual.norm)
     attentions = {"self": layer.self_attention}
     if hasattr(layer, "cross_attention"):
         attentions["cross"] = layer.cross_attention

@@ -9,8 +9,11 @@ this process. Both have the same limit for all sentences, and an end of sentence
     beam         beam_search with alpha=0; beam_size=4, length_penalty=0: nothing is normalized
     normalized   beam_search with --alpha; length_penalty=alpha * L / (5 + L), L being the mean length of our translations, the nearest
                  that CTranslate2 has
-    rescored     beam_search with --alpha; the finished hypotheses of CTranslate2, until there are --patience times beam_size of them,
-                 the best of them by our formula
+    rescored     beam_search with --alpha; of CTranslate2's finished hypotheses, --patience times beam_size of them, the best by our
+                 formula
+
+Of the 2k candidates of a step ours, as tensor2tensor's, finishes all that end, and CTranslate2 those among the best k. With --ends=k
+ours finishes no others either.
 """
 
 import os
@@ -28,6 +31,7 @@ from absl import app, flags
 from t2t_relpos.decoding import beam_search, greedy_search
 from trainer import metrics
 from trainer.data.text_files import read_text
+from trainer.data.tokenizers import EOS_ID, PAD_ID
 from trainer.model_dir import ModelDirectory
 from trainer.serving import ctranslate2_model
 
@@ -40,6 +44,7 @@ flags.DEFINE_multi_enum("search", SEARCHES, SEARCHES, "Searches.")
 flags.DEFINE_integer("beam_size", 4, "Of all but greedy.", lower_bound=1)
 flags.DEFINE_float("alpha", 0.6, "Exponent of our length penalty.", lower_bound=0.0)
 flags.DEFINE_integer("patience", 4, "Of the search that is rescored.", lower_bound=1)
+flags.DEFINE_enum("ends", "2k", ["k", "2k"], "Among how many candidates of a step our search looks for ends.")
 flags.DEFINE_integer("max_length", 100, "Most ids of a translation.", lower_bound=1)
 flags.DEFINE_integer("batch_size", 32, "Sentences.", lower_bound=1)
 
@@ -47,6 +52,38 @@ flags.DEFINE_integer("batch_size", 32, "Sentences.", lower_bound=1)
 def penalty(length, alpha):
     """What our log-probabilities are divided by."""
     return ((5 + length) / 6) ** alpha
+
+
+class EndsAmongBest:
+    """A step function that lets an output end only where that is among the best k candidates of all beams.
+
+    The probability of other ends goes to padding, which is never chosen, so that no other candidate's changes.
+    """
+
+    def __init__(self, step, beam_size):
+        self.inner, self.beam_size = step, beam_size
+
+    def start(self, state, vocab_size):
+        """The state that the steps take, `[B, ...]`: the model's, each beam's log-probability, and those of its next ids."""
+        rows = tf.shape(state["position"])[0]
+        return state | {"log_prob": tf.zeros([rows]), "next": tf.zeros([rows, vocab_size])}
+
+    def step(self, ids, state):
+        model_state = {name: value for name, value in state.items() if name not in ("log_prob", "next")}
+        log_prob = state["log_prob"] + tf.gather(state["next"], ids, batch_dims=1)
+        # At first all beams but one are copies.
+        is_copy = (ids == PAD_ID) & (tf.range(tf.size(ids)) % self.beam_size > 0)
+        log_prob = tf.where(is_copy, -1e7, log_prob)
+        logits, model_state = self.inner(ids, model_state)
+        following = tf.nn.log_softmax(logits)
+        totals = tf.where(tf.range(following.shape[1]) == PAD_ID, -1e9, following + log_prob[:, None])
+        best = tf.math.top_k(tf.reshape(totals, [-1, self.beam_size * following.shape[1]]), self.beam_size).values[:, -1]
+        may_end = totals[:, EOS_ID] >= tf.repeat(best, self.beam_size)
+        moved = tf.reduce_logsumexp(tf.gather(following, [PAD_ID, EOS_ID], axis=1), axis=1)
+        pad = tf.where(may_end, following[:, PAD_ID], moved)
+        end = tf.where(may_end, following[:, EOS_ID], -1e9)
+        scores = tf.concat([pad[:, None], end[:, None], following[:, EOS_ID + 1 :]], axis=1)
+        return scores, model_state | {"log_prob": log_prob, "next": scores}
 
 
 class Ours:
@@ -76,11 +113,15 @@ class Ours:
         return found
 
     def find(self, ids, greedy, alpha):
-        start = self.model.step, self.model.encode(ids, FLAGS.max_length), tf.shape(ids)[0], FLAGS.max_length
+        step, state = self.model.step, self.model.encode(ids, FLAGS.max_length)
+        if FLAGS.ends == "k" and not greedy:
+            ends = EndsAmongBest(step, FLAGS.beam_size)
+            step, state = ends.step, ends.start(state, self.model.config.vocab_size)
+        sizes = tf.shape(ids)[0], FLAGS.max_length
         if greedy:
-            result = greedy_search(*start)
+            result = greedy_search(step, state, *sizes)
         else:
-            result = beam_search(*start, beam_size=FLAGS.beam_size, alpha=alpha)
+            result = beam_search(step, state, *sizes, beam_size=FLAGS.beam_size, alpha=alpha)
         return result.ids[:, 0], result.lengths[:, 0]
 
 

@@ -14,7 +14,8 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks/decode.py"
 
 
 def run(*arguments):
-    return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, env=environment)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,8 @@ What CTranslate2's search means by its options, beside ours:
                           most alike.
     patience              a sentence is done after beam_size * patience finished hypotheses (with length_penalty=0: once the
                           best one of the beam is finished); ours, when no living one can beat the best finished one
+    (no option)           of the best 2 * beam_size candidates of a step, ends are taken from the best beam_size; ours takes all, as
+                          tensor2tensor does
     coverage_penalty      ours has none: leave it at 0
     max_decoding_length   the same for all sentences of a call, 256; hypotheses that it cuts count as finished. Ours adds 50
                           to each sentence's own length, and prefers finished ones
