@@ -2,18 +2,12 @@
 
 from keras import ops
 
-from t2t_relpos.decoding.constraints import NEVER, checked_constraints, constrain
+from t2t_relpos.decoding.beams import Beams
+from t2t_relpos.decoding.constraints import checked_constraints
 from t2t_relpos.decoding.length_penalty import length_penalty
 from t2t_relpos.decoding.one_path import limits
-from t2t_relpos.decoding.result import DecodingResult
-from t2t_relpos.decoding.rows import (
-    gather_rows,
-    join_context,
-    repeat_rows,
-    split_context,
-    take_beams,
-)
-from t2t_relpos.decoding.top_k import top_k
+from t2t_relpos.decoding.rows import gather_rows, join_context, repeat_rows, split_context
+from t2t_relpos.decoding.until_done import until_done
 
 
 def beam_search(
@@ -27,6 +21,7 @@ def beam_search(
     pad_id=0,
     length_limit=None,
     num_results=1,
+    early_stopping=False,
     t2t_exact=False,
     min_length=0,
     prefix=None,
@@ -35,9 +30,9 @@ def beam_search(
 ):
     """Finds likely outputs by log-probability over length penalty.
 
-    Every sentence is searched on its own: it stops when no living beam can
-    beat its `num_results` best finished ones, or at its own limit, whatever
-    other sentences stand in the batch.
+    Every sentence is searched on its own, and stops on its own, at its own limit
+    at the latest, whatever other sentences stand in the batch. On TensorFlow,
+    where sizes may change in a loop, sentences that are done leave the batch.
 
     Args:
         step: `step(ids [rows], state) -> (logits [rows, V], state)` with
@@ -56,6 +51,11 @@ def beam_search(
         length_limit: int `[B]`, most ids of each sentence; default
             `max_length`.
         num_results: n, at most `beam_size`; as that.
+        early_stopping: True: a sentence stops as soon as it has `beam_size` finished
+            outputs (as in Hugging Face and CTranslate2): fewer steps, and sometimes
+            an output that is less likely. False: when no living beam can beat its
+            `num_results` best finished ones, even with the length penalty of
+            the limit (t2t).
         t2t_exact: do as tensor2tensor does in every detail: padding may be
             chosen, no sentence stops before all can, and outputs that did not
             finish have their log-probability as score, without penalty. A
@@ -93,155 +93,47 @@ def beam_search(
     [[[2, 1, 0, 0, 0]]]
     """
     _check_sizes(beam_size, num_results)
-    constraints = checked_constraints(
-        min_length, prefix, no_repeat_ngram_size, repetition_penalty
-    )
+    constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
     if t2t_exact:
-        _check_exact(length_limit, constraints)
-    if constraints.prefix is not None:
-        constraints = constraints._replace(
-            prefix=ops.repeat(constraints.prefix, beam_size, axis=0)
-        )
-    search = _Search(
-        beam_size, alpha, eos_id, pad_id, num_results, max_length, t2t_exact, constraints
+        _check_exact(length_limit, early_stopping, constraints)
+    search = Beams(
+        constraints._replace(prefix=None),
+        beam_size=beam_size,
+        alpha=alpha,
+        eos_id=eos_id,
+        pad_id=pad_id,
+        num_results=num_results,
+        max_length=max_length,
+        early_stopping=early_stopping,
+        t2t_exact=t2t_exact,
     )
     context, rest = split_context(repeat_rows(state, beam_size))
+    # What every step reads of a row, beside the state: for the model and for the constraints.
+    fixed = {} if context is None else {"context": context}
+    if constraints.prefix is not None:
+        fixed["prefix"] = ops.repeat(constraints.prefix, beam_size, axis=0)
     limit = limits(batch_size, max_length, length_limit)
 
-    def proceed(i, beams, rest):
-        return ops.logical_and(i < max_length, ops.logical_not(ops.all(beams["done"])))
+    def advance(i, beams, limit, fixed, rest):
+        last = ops.reshape(beams["last"], (-1,))
+        logits, new_state = step(last, join_context(fixed.get("context"), rest))
+        beams, rows = search.advance(beams, i, logits, limit, fixed.get("prefix"))
+        return beams, gather_rows(split_context(new_state)[1], rows)
 
-    def advance(i, beams, rest):
-        last = ops.take(beams["ids"], ops.maximum(i - 1, 0), axis=2)
-        last = ops.where(i == 0, pad_id, ops.reshape(last, (-1,)))
-        logits, new_state = step(last, join_context(context, rest))
-        beams, source = search.advance(beams, i, logits, limit)
-        first_row = ops.arange(ops.shape(source)[0], dtype="int32")[:, None] * beam_size
-        rest = gather_rows(split_context(new_state)[1], ops.reshape(first_row + source, (-1,)))
-        return i + 1, beams, rest
-
-    first = ops.convert_to_tensor(0, dtype="int32")
-    start = (first, search.start(limit), rest)
-    _, beams, _ = ops.while_loop(proceed, advance, start)
+    beams = until_done(advance, search.start(limit), limit, fixed, rest, beam_size, max_length)
     return search.result(beams)
 
 
-class _Search:
-    """The bookkeeping of beams, apart from the model."""
-
-    def __init__(
-        self, beam_size, alpha, eos_id, pad_id, num_results, max_length, t2t_exact, constraints
-    ):
-        self.beam_size = beam_size
-        self.alpha = alpha
-        self.eos_id = eos_id
-        self.pad_id = pad_id
-        self.num_results = num_results
-        self.t2t_exact = t2t_exact
-        self.constraints = constraints
-        self.slots = ops.arange(max_length, dtype="int32")
-
-    def start(self, limit):
-        """Living and finished beams before the first step: one empty output lives."""
-        per_beam = ops.zeros_like(limit)[:, None] + ops.arange(self.beam_size, dtype="int32")
-        ids = per_beam[..., None] * 0 + self.slots * 0 + self.pad_id
-        never = ops.cast(per_beam * 0, "float32") + NEVER
-        return {
-            "ids": ids,
-            "log_probs": ops.where(per_beam == 0, 0.0, never),
-            "lengths": per_beam * 0,
-            "finished_ids": ids,
-            "finished_scores": never,
-            "finished_lengths": per_beam * 0,
-            "done": limit <= 0,
-        }
-
-    def advance(self, beams, i, logits, limit):
-        """One more id for every living beam.
-
-        Returns:
-            (the beams, int `[B, k]`: the beam that each living one came from).
-        """
-        k = self.beam_size
-        vocab_size = logits.shape[-1]
-        log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
-        if not self.t2t_exact:
-            rows = ops.reshape(beams["ids"], (-1, ops.shape(beams["ids"])[2]))
-            log_probs = constrain(
-                log_probs, rows, i, self.constraints, self.eos_id, self.pad_id
-            )
-        log_probs = ops.reshape(log_probs, (-1, k, vocab_size)) + beams["log_probs"][..., None]
-        # Of 2k candidates at most k end, so k of them live on.
-        top, index = top_k(ops.reshape(log_probs, (-1, k * vocab_size)), 2 * k)
-        source, token = index // vocab_size, index % vocab_size
-        ids = take_beams(beams["ids"], source)
-        ids = ops.where(self.slots == i, token[..., None], ids)
-        # A beam that never lived (small vocabularies have fewer than 2k candidates) can't end.
-        ends = ops.logical_and(token == self.eos_id, top > NEVER / 2)
-
-        living = top_k(ops.where(ends, NEVER, top), k)[1]
-        alive = {
-            "ids": take_beams(ids, living),
-            "log_probs": take_beams(ops.where(ends, NEVER, top), living),
-            "lengths": beams["lengths"] * 0 + i + 1,
-        }
-        scores = ops.where(ends, top / length_penalty(i + 1, self.alpha), NEVER)
-        finished = self._finish(beams, ids, scores, i + 1)
-        new = self._freeze(beams, {**alive, **finished})
-        new["done"] = self._done(beams, new, i + 1, limit)
-        return new, take_beams(source, living)
-
-    def _finish(self, beams, ids, scores, length):
-        """The best k of the outputs finished earlier and those finished now."""
-        all_scores = ops.concatenate([beams["finished_scores"], scores], axis=1)
-        best, index = top_k(all_scores, self.beam_size)
-        lengths = ops.concatenate(
-            [beams["finished_lengths"], ops.cast(scores > NEVER / 2, "int32") * length], axis=1
-        )
-        all_ids = ops.concatenate([beams["finished_ids"], ids], axis=1)
-        return {
-            "finished_ids": take_beams(all_ids, index),
-            "finished_scores": best,
-            "finished_lengths": take_beams(lengths, index),
-        }
-
-    def _freeze(self, old, new):
-        """Sentences that are done keep what they had."""
-
-        def select(before, after):
-            done = ops.reshape(old["done"], (-1, *(1 for _ in after.shape[1:])))
-            return ops.where(done, before, after)
-
-        return {name: select(old[name], value) for name, value in new.items()}
-
-    def _done(self, old, new, length, limit):
-        """Whether no living beam of a sentence can still enter its results."""
-        best_possible = new["log_probs"][:, 0] / length_penalty(limit, self.alpha)
-        worst_result = ops.take(new["finished_scores"], self.num_results - 1, axis=1)
-        beaten = worst_result > best_possible
-        if self.t2t_exact:
-            beaten = ops.logical_and(beaten, ops.all(beaten))
-        return ops.logical_or(old["done"], ops.logical_or(beaten, length >= limit))
-
-    def result(self, beams):
-        """The finished outputs; where there is none, the living ones."""
-        none = beams["finished_scores"][:, :1] < NEVER / 2
-        living = beams["log_probs"]
-        if not self.t2t_exact:
-            living = living / length_penalty(beams["lengths"], self.alpha)
-        n = self.num_results
-        return DecodingResult(
-            ids=ops.where(none[..., None], beams["ids"], beams["finished_ids"])[:, :n],
-            scores=ops.where(none, living, beams["finished_scores"])[:, :n],
-            lengths=ops.where(none, beams["lengths"], beams["finished_lengths"])[:, :n],
-        )
-
-
-def _check_exact(length_limit, constraints):
+def _check_exact(length_limit, early_stopping, constraints):
     if length_limit is not None:
         raise ValueError(
             "Expected no `length_limit` with `t2t_exact`: tensor2tensor has one limit for all "
             "sentences, `max_length`. Received: both."
+        )
+    if early_stopping:
+        raise ValueError(
+            "Expected `early_stopping` to be False with `t2t_exact`: tensor2tensor stops when no "
+            "living beam can win. Received: both."
         )
     if constraints.any:
         raise ValueError(

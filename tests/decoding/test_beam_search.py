@@ -109,12 +109,44 @@ def test_works_in_a_graph_with_dynamic_sizes(language):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_a_graph_of_known_sizes_gives_the_same(language, early_stopping):
+    tf = pytest.importorskip("tensorflow")
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("a TensorFlow graph")
+    settings = {"beam_size": 3, "length_limit": LIMITS, "early_stopping": early_stopping}
+    graph = tf.function(lambda: beam_search(language.step, language.start(), 3, 4, **settings))
+    for ours, theirs in zip(graph(), search(language, **settings), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_early_stopping_ends_with_the_first_outputs_that_finish():
+    """An output of one id finishes first; with this penalty the longest one is better."""
+
+    def step(ids, state):
+        first, last = (np.log([[1e-9, *row]]).astype("float32") for row in ([0.4, 0.6], [0.1, 0.9]))
+        rows = ops.shape(ids)[0]
+        return ops.where(state["i"][:, None] < 1, ops.repeat(first, rows, 0), last), {"i": state["i"] + 1}
+
+    def found(early_stopping):
+        state = {"i": np.zeros(1, "int32")}
+        settings = {"beam_size": 1, "alpha": 3.0, "early_stopping": early_stopping}
+        return beam_search(step, state, 1, 9, **settings)
+
+    assert [int(found(stop).lengths[0, 0]) for stop in (True, False)] == [1, 9]
+    scores = [float(found(stop).scores[0, 0]) for stop in (True, False)]
+    best = (np.log(0.6) + 7 * np.log(0.9) + np.log(0.1)) / (14 / 6) ** 3
+    np.testing.assert_allclose(scores, [np.log(0.4), best], rtol=1e-5)
+
+
 def test_length_penalty():
     np.testing.assert_allclose(length_penalty(7, 0.6), 2**0.6, rtol=1e-6)
     np.testing.assert_allclose(length_penalty(7, 0.0), 1.0)
 
 
 def test_errors(language):
+    with pytest.raises(ValueError, match="Expected `early_stopping` to be False with `t2t_exact`"):
+        search(language, early_stopping=True, t2t_exact=True)
     with pytest.raises(ValueError, match="Expected `beam_size` to be an int of at least 1. Received: 0"):
         search(language, beam_size=0)
     with pytest.raises(ValueError, match="Expected `num_results` to be from 1 to beam_size=2. Received: 3"):

@@ -1,0 +1,143 @@
+"""The bookkeeping of a beam search, apart from the model and from the loop."""
+
+from keras import ops
+
+from t2t_relpos.decoding.candidates import best_candidates, log_normalizer
+from t2t_relpos.decoding.constraints import NEVER, constrain
+from t2t_relpos.decoding.length_penalty import length_penalty
+from t2t_relpos.decoding.result import DecodingResult
+from t2t_relpos.decoding.rows import take_beams
+from t2t_relpos.decoding.top_k import top_k
+
+
+class Beams:
+    """Which outputs of each sentence live, which are finished, and when that is enough.
+
+    Between two steps this is a dict of tensors, `[B, ...]`: `ids`, `last` ids and `log_probs` of the living outputs, `finished_ids` and
+    `finished_scores` of the best finished ones, `length`, the steps made, and `done`.
+
+    Args:
+        beam_size, alpha, eos_id, pad_id, num_results, max_length, early_stopping, t2t_exact: see `beam_search`.
+        constraints: `Constraints` but for the prefix.
+    """
+
+    def __init__(self, constraints, **settings):
+        self.constraints = constraints
+        self.beam_size = settings["beam_size"]
+        self.alpha = settings["alpha"]
+        self.eos_id = settings["eos_id"]
+        self.pad_id = settings["pad_id"]
+        self.num_results = settings["num_results"]
+        self.early_stopping = settings["early_stopping"]
+        self.t2t_exact = settings["t2t_exact"]
+        self.slots = ops.arange(settings["max_length"], dtype="int32")
+
+    def start(self, limit):
+        """Before the first step: one empty output lives."""
+        per_beam = ops.zeros_like(limit)[:, None] + ops.arange(self.beam_size, dtype="int32")
+        ids = per_beam[..., None] * 0 + self.slots * 0 + self.pad_id
+        never = ops.cast(per_beam * 0, "float32") + NEVER
+        return {
+            "ids": ids,
+            "last": per_beam * 0 + self.pad_id,
+            "log_probs": ops.where(per_beam == 0, 0.0, never),
+            "finished_ids": ids,
+            "finished_scores": never,
+            "length": ops.zeros_like(limit),
+            "done": limit <= 0,
+        }
+
+    def advance(self, beams, i, logits, limit, prefix):
+        """One more id for every living beam.
+
+        Args:
+            beams: the dict.
+            i: steps made.
+            logits: `[B * k, V]`.
+            limit: int `[B]`, most ids of each sentence.
+            prefix: int `[B * k, P]` or None.
+
+        Returns:
+            (the dict, the rows, int `[B * k]`, that the living beams come from.)
+        """
+        k = self.beam_size
+        top, source, token = self._candidates(beams, i, logits, prefix)
+        # A beam that never lived (small vocabularies have fewer than 2k candidates) can't end.
+        ends = ops.logical_and(token == self.eos_id, top > NEVER / 2)
+        ids = ops.where(self.slots == i, token[..., None], take_beams(beams["ids"], source))
+
+        log_probs, living = top_k(ops.where(ends, NEVER, top), k)
+        alive = {
+            "ids": take_beams(ids, living),
+            "last": take_beams(token, living),
+            "log_probs": log_probs,
+        }
+        # What ends after its sentence was done, would make an answer depend on the batch.
+        counts = ops.logical_and(ends, ops.logical_not(beams["done"])[:, None])
+        scores = ops.where(counts, top / length_penalty(i + 1, self.alpha), NEVER)
+        finished = self._finished(beams, ids, scores)
+        new = self._at_limit(beams, {**alive, **finished}, i + 1, limit)
+        new["done"] = self._done(beams, new, i + 1, limit)
+        new["length"] = ops.where(beams["done"], beams["length"], i + 1)
+        first_row = ops.arange(ops.shape(source)[0], dtype="int32")[:, None] * k
+        return new, ops.reshape(first_row + take_beams(source, living), (-1,))
+
+    def _candidates(self, beams, i, logits, prefix):
+        """Of 2k candidates at most k end, so k of them live on: log-probabilities, beams, ids, each `[B, 2k]`."""
+        count = 2 * self.beam_size
+        if not self.constraints.any and prefix is None:
+            logits = ops.cast(logits, "float32")
+            normalizer = ops.reshape(log_normalizer(logits), ops.shape(beams["log_probs"]))
+            never = None if self.t2t_exact else self.pad_id
+            return best_candidates(logits, beams["log_probs"] - normalizer, count, never)
+        log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
+        rows = ops.reshape(beams["ids"], (-1, ops.shape(beams["ids"])[2]))
+        constraints = self.constraints._replace(prefix=prefix)
+        log_probs = constrain(log_probs, rows, i, constraints, self.eos_id, self.pad_id)
+        return best_candidates(log_probs, beams["log_probs"], count)
+
+    def _finished(self, beams, ids, scores):
+        """The best k of the outputs finished earlier and those finished now."""
+        scores = ops.concatenate([beams["finished_scores"], scores], axis=1)
+        ids = ops.concatenate([beams["finished_ids"], ids], axis=1)
+        best, index = top_k(scores, self.beam_size)
+        return {"finished_ids": take_beams(ids, index), "finished_scores": best}
+
+    def _at_limit(self, old, new, length, limit):
+        """Where nothing has finished at the limit, the living outputs count as they are."""
+        nothing = ops.logical_and(new["finished_scores"][:, 0] < NEVER / 2, length >= limit)
+        nothing = ops.logical_and(nothing, ops.logical_not(old["done"]))[:, None]
+        scores = new["log_probs"]
+        if not self.t2t_exact:
+            scores = scores / length_penalty(length, self.alpha)
+        return {
+            **new,
+            "finished_scores": ops.where(nothing, scores, new["finished_scores"]),
+            "finished_ids": ops.where(nothing[..., None], new["ids"], new["finished_ids"]),
+        }
+
+    def _done(self, old, new, length, limit):
+        """Whether a sentence's results are final."""
+        if self.early_stopping:
+            enough = new["finished_scores"][:, -1] > NEVER / 2
+        else:
+            # No living beam can still enter the results.
+            best_possible = new["log_probs"][:, 0] / length_penalty(limit, self.alpha)
+            worst_result = ops.take(new["finished_scores"], self.num_results - 1, axis=1)
+            enough = worst_result > best_possible
+        if self.t2t_exact:
+            enough = ops.logical_and(enough, ops.all(enough))
+        return ops.logical_or(old["done"], ops.logical_or(enough, length >= limit))
+
+    def result(self, beams):
+        """The best outputs, as a `DecodingResult`."""
+        n = self.num_results
+        ids = beams["finished_ids"][:, :n]
+        ended = ops.cumsum(ops.cast(ids == self.eos_id, "int32"), axis=-1) > 0
+        # Up to the end of sentence and with it; what has none is as long as there were steps.
+        whole = ops.logical_not(ops.any(ended, axis=-1, keepdims=True))
+        counted = ops.logical_or(ops.logical_not(ended), whole)
+        steps = ops.cast(beams["length"], "int32")[:, None]
+        lengths = ops.sum(ops.cast(counted, "int32"), axis=-1) + 1
+        lengths = ops.where(whole[..., 0], steps, lengths)
+        return DecodingResult(ids, beams["finished_scores"][:, :n], lengths)
