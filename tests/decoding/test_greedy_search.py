@@ -1,27 +1,94 @@
 import numpy as np
+import pytest
 from keras import ops
 
 from t2t_relpos.decoding import greedy_search
 
-
-def greedy(language, sentence, limit):
-    ids, last, previous = [], 0, 0
-    while len(ids) < limit and last != 1:
-        step = language.log_probs[sentence, len(ids), previous, last]
-        previous, last = last, int(step.argmax())
-        ids.append(last)
-    return ids
+LIMITS = [4, 2, 3]
 
 
-def test_takes_the_best_id_at_every_step(language):
-    limits = [4, 2, 3]
+def greedy(language, sentence, limit, rules):
+    """(ids, their log-probability), id by id."""
+    ids, total = [], 0.0
+    while len(ids) < limit and ids[-1:] != [1]:
+        choices = rules.choices(language.next(sentence, ids), ids)
+        best = max(choices, key=choices.get)
+        total += choices[best]
+        ids.append(best)
+    return ids, total
+
+
+def assert_finds(language, rules, limits, **settings):
     result = greedy_search(
-        language.step, language.start(), 3, 4, length_limit=np.array(limits, "int32")
+        language.step, language.start(), 3, 4, length_limit=np.array(limits, "int32"), **settings
     )
+    found, scores, lengths = (ops.convert_to_numpy(x) for x in result)
+    assert found.shape == (3, 1, 4)
     for sentence, limit in enumerate(limits):
-        expected = greedy(language, sentence, limit)
-        ids = ops.convert_to_numpy(result.ids)[sentence, 0].tolist()
-        assert ids == expected + [0] * (4 - len(expected))
-        assert result.lengths[sentence, 0] == len(expected)
-        score = language.log_prob(sentence, expected)
-        np.testing.assert_allclose(result.scores[sentence, 0], score, atol=1e-5)
+        ids, score = greedy(language, sentence, limit, rules[sentence])
+        assert found[sentence, 0].tolist() == ids + [0] * (4 - len(ids))
+        assert lengths[sentence, 0] == len(ids)
+        np.testing.assert_allclose(scores[sentence, 0], score, atol=1e-5)
+
+
+@pytest.mark.parametrize("limits", [LIMITS, [4, 4, 4]], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"min_length": 1},
+        {"min_length": 3},
+        {"no_repeat_ngram_size": 1},
+        {"no_repeat_ngram_size": 2},
+        {"no_repeat_ngram_size": 3},
+        {"repetition_penalty": 3.0},
+        {"repetition_penalty": 0.2},
+        {"min_length": 2, "no_repeat_ngram_size": 2, "repetition_penalty": 3.0},
+    ],
+    ids=str,
+)
+def test_takes_the_best_id_at_every_step(language, make_rules, settings, limits):
+    assert_finds(language, 3 * [make_rules(**settings)], limits, **settings)
+
+
+@pytest.mark.parametrize("settings", [{}, {"min_length": 3, "no_repeat_ngram_size": 1}], ids=str)
+def test_goes_on_from_prefixes_of_unlike_lengths(language, make_rules, settings):
+    # The first is as long as the output, the second longer than it, the third ends it.
+    for prefixes in ([(4, 2, 2, 3), (3, 3, 4), (2, 1)], [(), (4,), (3, 2)]):
+        rules = [make_rules(prefix=prefix, **settings) for prefix in prefixes]
+        padded = np.array([[*prefix, *[0] * (5 - len(prefix))] for prefix in prefixes], "int32")
+        assert_finds(language, rules, LIMITS, prefix=padded, **settings)
+
+
+def test_where_nothing_is_left_to_choose_the_sentence_ends(language):
+    settings = {"min_length": 4, "no_repeat_ngram_size": 1}
+    result = greedy_search(language.step, language.start(), 3, 4, **settings)
+    ids = ops.convert_to_numpy(result.ids)[:, 0]
+    np.testing.assert_array_equal(np.sort(ids[:, :3], axis=-1), 3 * [[2, 3, 4]])
+    np.testing.assert_array_equal(ids[:, 3], 1)
+    np.testing.assert_allclose(result.scores, -1e7, rtol=1e-4)
+
+
+def test_other_marks_of_end_and_padding(language):
+    """Ids 1 and 0 of the language under other names."""
+    expected = greedy_search(language.step, language.start(), 3, 4, min_length=1)
+
+    def step(ids, state):
+        # Outside, 4 is the end, 3 is padding, and 0 and 1 are words.
+        logits, state = language.step(ops.take(np.array([3, 4, 2, 0, 1], "int32"), ids), state)
+        return ops.take(logits, np.array([3, 4, 2, 0, 1]), axis=1), state
+
+    found = greedy_search(step, language.start(), 3, 4, min_length=1, eos_id=4, pad_id=3)
+    renamed = np.array([3, 4, 2, 0, 1])[ops.convert_to_numpy(expected.ids)]
+    np.testing.assert_array_equal(found.ids, renamed)
+    np.testing.assert_array_equal(found.lengths, expected.lengths)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-6)
+
+
+def test_a_limit_of_nothing_gives_nothing(language):
+    result = greedy_search(
+        language.step, language.start(), 3, 4, length_limit=np.array([0, 2, 0], "int32")
+    )
+    assert ops.convert_to_numpy(result.lengths)[:, 0].tolist()[::2] == [0, 0]
+    assert ops.convert_to_numpy(result.ids)[::2].max() == 0
+    assert ops.convert_to_numpy(result.scores)[::2].max() == 0

@@ -1,0 +1,166 @@
+"""Constraints one by one, by value; what is off costs nothing."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.decoding import beam_search, constraints, greedy_search, sample_search
+from t2t_relpos.decoding.constraints import FORBIDDEN, NEVER, Constraints, checked_constraints, constrain
+
+VOCAB = 7
+IDS = np.array([[3, 4, 3, 4, 0], [5, 5, 5, 6, 0]], "int32")
+AT = 4  # of the five places, this one is next
+
+
+@pytest.fixture
+def log_probs(rng):
+    return np.log(rng.dirichlet(np.ones(VOCAB), size=2)).astype("float32")
+
+
+def changed(log_probs, result):
+    """{(row, id): what it became}."""
+    result = ops.convert_to_numpy(result)
+    return {(int(row), int(i)): float(result[row, i]) for row, i in np.argwhere(result != log_probs)}
+
+
+def test_padding(log_probs):
+    result = constraints.forbid_padding(log_probs, pad_id=2)
+    assert changed(log_probs, result) == {(0, 2): FORBIDDEN, (1, 2): FORBIDDEN}
+
+
+@pytest.mark.parametrize("min_length", [4, 5, np.int32(4), np.int32(5)], ids=repr)
+def test_early_end(log_probs, min_length):
+    result = constraints.forbid_early_end(log_probs, AT, ops.convert_to_tensor(min_length), eos_id=1)
+    early = {(0, 1): NEVER, (1, 1): NEVER}
+    assert changed(log_probs, result) == (early if min_length > AT else {})
+
+
+def test_repetitions_count_once(log_probs):
+    found = changed(log_probs, constraints.penalize_repetitions(log_probs, IDS, 2.5))
+    # Padding stands in `ids`; it is forbidden in any case.
+    assert set(found) == {(0, 0), (0, 3), (0, 4), (1, 0), (1, 5), (1, 6)}
+    for place, value in found.items():
+        np.testing.assert_allclose(value, 2.5 * log_probs[place], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "size, expected",
+    [
+        (1, {(0, 3), (0, 4), (1, 5), (1, 6)}),
+        (2, {(0, 3)}),  # 4 was followed by 3; of the second row, 6 by nothing
+        (3, {(0, 3)}),  # 3 4 was followed by 3
+        (4, set()),
+        (5, set()),
+        (6, set()),
+    ],
+)
+def test_repeated_ngrams(log_probs, size, expected):
+    result = constraints.forbid_repeated_ngrams(log_probs, IDS, AT, size, pad_id=0)
+    found = {place: value for place, value in changed(log_probs, result).items() if place[1] != 0}
+    assert found == dict.fromkeys(expected, FORBIDDEN)
+
+
+def test_overlapping_ngrams(log_probs):
+    ids = np.array([[5, 5, 5, 0, 0], [5, 6, 5, 0, 0]], "int32")
+    result = constraints.forbid_repeated_ngrams(log_probs, ids, 3, 2, pad_id=0)
+    assert {place for place in changed(log_probs, result) if place[1]} == {(0, 5), (1, 6)}
+
+
+@pytest.mark.parametrize("place, forced", [(0, [3, 0]), (1, [4, 0]), (2, [0, 0]), (9, [0, 0])])
+def test_prefix(log_probs, place, forced):
+    prefix = np.array([[3, 4], [0, 0]], "int32")
+    result = constraints.force_prefix(log_probs - 1, log_probs, place, prefix, pad_id=0)
+    expected = log_probs - 1
+    for row, token in enumerate(forced):
+        if token:
+            expected[row] = FORBIDDEN
+            expected[row, token] = log_probs[row, token]
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_a_prefix_is_free_of_the_other_constraints(log_probs):
+    rules = Constraints(5, np.array([[0] * 4 + [1], [0] * 4 + [5]], "int32"), 1, 2.0)
+    result = ops.convert_to_numpy(constrain(log_probs, IDS, AT, rules))
+    assert result.argmax(-1).tolist() == [1, 5]
+    np.testing.assert_array_equal(result.max(-1), log_probs[[0, 1], [1, 5]])
+
+
+def test_any():
+    assert not Constraints().any
+    assert not checked_constraints(0, None, 0, 1).any
+    for rules in ({"min_length": 1}, {"prefix": IDS}, {"no_repeat_ngram_size": 1}, {"repetition_penalty": 0.9}):
+        assert Constraints(**rules).any
+    assert Constraints(min_length=ops.convert_to_tensor(0)).any
+
+
+ERRORS = [
+    ({"min_length": -1}, r"Expected `min_length` to be an int of at least 0 or a scalar tensor\. Received: -1"),
+    ({"min_length": 1.5}, r"Expected `min_length` to be an int of at least 0 .*Received: 1\.5"),
+    ({"no_repeat_ngram_size": -2}, r"Expected `no_repeat_ngram_size` .*\(0: any may repeat\)\. Received: -2"),
+    ({"no_repeat_ngram_size": None}, "Expected `no_repeat_ngram_size` to be an int .*Received: None"),
+    ({"repetition_penalty": 0.0}, r"Expected `repetition_penalty` above 0 \(1: none.*Received: 0\.0"),
+    ({"prefix": [2, 3]}, r"Expected `prefix` of shape \[batch, length\], padded at the end\. Received: shape \(2,\)"),
+]
+
+
+@pytest.mark.parametrize("search", [beam_search, greedy_search, sample_search])
+@pytest.mark.parametrize("settings, message", ERRORS, ids=str)
+def test_errors(language, search, settings, message):
+    with pytest.raises(ValueError, match=message):
+        search(language.step, language.start(), 3, 4, **settings)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"length_limit": np.array([2, 2, 2])}, r"Expected no `length_limit` with `t2t_exact`.*Received: both"),
+        ({"early_stopping": True}, r"Expected `early_stopping` to be False with `t2t_exact`.*Received: both"),
+        *(
+            (rules, r"Expected none of `min_length`, `prefix`, `no_repeat_ngram_size` and `repetition_penalty` with")
+            for rules in (
+                {"min_length": 1},
+                {"prefix": np.array([[2]] * 3)},
+                {"no_repeat_ngram_size": 2},
+                {"repetition_penalty": 1.1},
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_t2t_exact_takes_no_constraint(language, settings, message):
+    with pytest.raises(ValueError, match=message):
+        beam_search(language.step, language.start(), 3, 4, t2t_exact=True, **settings)
+
+
+def number_of_ops(function, *specs):
+    """Operations of a TensorFlow graph and of all functions that it calls."""
+    import tensorflow as tf
+
+    graph = tf.function(function).get_concrete_function(*specs).graph.as_graph_def()
+    bodies = [list(function.node_def) for function in graph.library.function]
+    return len(graph.node) + sum(map(len, bodies))
+
+
+def test_constraints_that_are_off_add_nothing_to_a_graph(language):
+    tf = pytest.importorskip("tensorflow")
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("a TensorFlow graph")
+
+    def constrained(**rules):
+        specs = tf.TensorSpec([None, VOCAB]), tf.TensorSpec([None, 5], tf.int32)
+        return number_of_ops(lambda log_probs, ids: constrain(log_probs, ids, AT, Constraints(**rules)), *specs)
+
+    def search(**rules):
+        def find(sentences):
+            state = {"context": {"sentence": sentences}, "step": 0 * sentences, "previous": 0 * sentences}
+            return beam_search(language.step, state, tf.size(sentences), 4, **rules)
+
+        return number_of_ops(find, tf.TensorSpec([None], tf.int32))
+
+    specs = (tf.TensorSpec([None, VOCAB]),)
+    padding_alone = number_of_ops(lambda log_probs: constraints.forbid_padding(log_probs, 0), *specs)
+    assert constrained() == padding_alone + 1  # `ids`, which nothing reads
+    for rules in ({"min_length": 9}, {"no_repeat_ngram_size": 1}, {"repetition_penalty": 2.0}, {"prefix": IDS}):
+        assert constrained(**rules) > constrained() + 3
+    assert search(min_length=0, prefix=None, no_repeat_ngram_size=0, repetition_penalty=1.0) == search()
