@@ -1,0 +1,160 @@
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.decoding import greedy_search, sample_search
+
+LIMITS = np.array([4, 3, 4], "int32")
+DRAWS = 20_000
+
+
+def sample(language, max_length=4, **settings):
+    found = sample_search(language.step, language.start(), 3, max_length, **settings)
+    return [ops.convert_to_numpy(x) for x in found]
+
+
+def filtered(log_probs, temperature, top_k, top_p):
+    """Probabilities after the filters, in NumPy."""
+    powers = np.exp(log_probs / temperature - (log_probs / temperature).max())
+    order = np.argsort(-powers, kind="stable")
+    kept = order[:top_k]
+    shares = powers[kept] / powers[kept].sum()
+    kept = kept[: 1 + (np.cumsum(shares) < top_p).sum()]
+    probabilities = np.zeros_like(powers)
+    probabilities[kept] = powers[kept] / powers[kept].sum()
+    return probabilities
+
+
+def all_probabilities(language, sentence, limit, rules, filters):
+    """{output: its probability}."""
+    found, waiting = {}, [(1.0, ())]
+    while waiting:
+        probability, ids = waiting.pop()
+        if ids[-1:] == (1,) or len(ids) == limit:
+            found[ids] = probability
+            continue
+        choices = rules.choices(language.next(sentence, ids), ids)
+        tokens = list(choices)
+        shares = filtered(np.array([choices[token] for token in tokens]), **filters)
+        waiting += [(probability * share, (*ids, t)) for t, share in zip(tokens, shares, strict=True) if share > 0]
+    return found
+
+
+@pytest.mark.parametrize(
+    "rules, filters",
+    [
+        ({}, {}),
+        ({}, {"temperature": 0.5}),
+        ({}, {"temperature": 2.0, "top_k": 3}),
+        ({}, {"top_p": 0.7}),
+        ({"min_length": 2, "no_repeat_ngram_size": 1}, {"top_k": 3, "top_p": 0.9}),
+        ({"repetition_penalty": 2.0}, {"temperature": 1.5}),
+    ],
+    ids=str,
+)
+def test_outputs_are_as_frequent_as_they_are_probable(make_language, make_rules, rules, filters):
+    language = make_language(1)
+    ids, _, lengths = sample(language, num_results=DRAWS, seed=5, length_limit=LIMITS, **rules, **filters)
+    filters = {"temperature": 1.0, "top_k": None, "top_p": 1.0} | filters
+    for sentence, limit in enumerate(LIMITS):
+        expected = all_probabilities(language, sentence, limit, make_rules(**rules), filters)
+        np.testing.assert_allclose(sum(expected.values()), 1)
+        drawn, counts = np.unique(ids[sentence], axis=0, return_counts=True)
+        outputs = [tuple(row[row > 0].tolist()) for row in drawn]
+        assert set(outputs) <= set(expected)
+        frequency = dict(zip(outputs, counts / DRAWS, strict=True))
+        for output, probability in expected.items():
+            # Five standard deviations of a frequency, and a few draws of what is too rare for them to be normal.
+            bound = 5 * np.sqrt(probability * (1 - probability) / DRAWS) + 5 / DRAWS
+            assert abs(frequency.get(output, 0.0) - probability) < bound, output
+    assert ((ids > 0).sum(-1) == lengths).all()
+
+
+def test_scores_are_log_probabilities_under_the_constraints_before_the_temperature(language, make_rules):
+    settings = {"min_length": 2, "repetition_penalty": 1.5}
+    ids, scores, _ = sample(language, num_results=7, seed=3, temperature=2.0, top_k=3, **settings)
+    rules = make_rules(**settings)
+    for sentence, i in itertools.product(range(3), range(7)):
+        output = [token for token in ids[sentence, i].tolist() if token]
+        steps = (rules.choices(language.next(sentence, output[:t]), output[:t])[token] for t, token in enumerate(output))
+        np.testing.assert_allclose(scores[sentence, i], sum(steps), atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 1e-3}, {"top_k": 1}, {"top_p": 1e-6}], ids=str)
+def test_where_one_id_is_left_sampling_is_greedy(language, settings):
+    rules = {"length_limit": LIMITS, "no_repeat_ngram_size": 2}
+    greedy = greedy_search(language.step, language.start(), 3, 4, **rules)
+    for ours, theirs in zip(sample(language, seed=11, **rules, **settings), greedy, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_goes_on_from_a_prefix(language):
+    prefix = np.array([[3, 0], [4, 2], [0, 0]], "int32")
+    ids, _, _ = sample(language, num_results=50, seed=1, prefix=prefix)
+    assert (ids[0, :, 0] == 3).all()
+    assert (ids[1, :, :2] == [4, 2]).all()
+    assert len(np.unique(ids[2, :, 0])) > 1
+
+
+def test_the_same_seed_draws_the_same(language):
+    first, again, other = (sample(language, num_results=13, seed=seed)[0] for seed in (7, 7, 8))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def test_a_generator_goes_on(language):
+    generator = keras.random.SeedGenerator(7)
+    first, second = (sample(language, num_results=13, seed=generator)[0] for _ in range(2))
+    assert (first != second).any()
+    generator = keras.random.SeedGenerator(7)
+    np.testing.assert_array_equal(sample(language, num_results=13, seed=generator)[0], first)
+
+
+def test_without_a_seed_the_global_one_goes_on(language):
+    keras.utils.set_random_seed(3)
+    first, second = (sample(language, num_results=13)[0] for _ in range(2))
+    assert (first != second).any()
+    keras.utils.set_random_seed(3)
+    np.testing.assert_array_equal(sample(language, num_results=13)[0], first)
+
+
+def test_outputs_do_not_depend_on_what_other_sentences_are(language):
+    together, *_ = sample(language, num_results=13, seed=2)
+    start = language.start()
+    others = {**start, "context": {"sentence": np.array([2, 1, 0], "int32")}}
+    found = sample_search(language.step, others, 3, 4, num_results=13, seed=2)
+    np.testing.assert_array_equal(found.ids[1], together[1])
+
+
+def test_given_numbers_of_a_sentence_draw_the_same_in_any_batch(language, rng):
+    uniform = rng.random((3, 7, 4), "float32")
+    together = sample(language, num_results=7, uniform=uniform)
+    start = language.start()
+    for sentence in range(3):
+        state = keras.tree.map_structure(lambda x: x[sentence : sentence + 1], start)
+        numbers = uniform[sentence : sentence + 1]
+        alone = sample_search(language.step, state, 1, 4, num_results=7, uniform=numbers)
+        for ours, theirs in zip(alone, together, strict=True):
+            np.testing.assert_allclose(ours[0], theirs[sentence], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"temperature": 0.0}, r"Expected `temperature` above 0 .*use greedy_search for that\)\. Received: 0\.0"),
+        ({"top_k": 0}, "Expected `top_k` to be an int of at least 1. Received: 0"),
+        ({"top_k": 2.5}, r"Expected `top_k` to be an int of at least 1\. Received: 2\.5"),
+        ({"top_p": 0.0}, r"Expected `top_p` above 0 and at most 1\. Received: 0\.0"),
+        ({"top_p": 1.1}, r"Expected `top_p` above 0 and at most 1\. Received: 1\.1"),
+        ({"num_results": 0}, "Expected `num_results` to be an int of at least 1. Received: 0"),
+        ({"num_results": None}, "Expected `num_results` to be an int of at least 1. Received: None"),
+        ({"seed": 1, "uniform": np.zeros((3, 1, 4))}, "Expected `seed` or `uniform`.* Received: both"),
+    ],
+    ids=str,
+)
+def test_errors(language, settings, message):
+    with pytest.raises(ValueError, match=message):
+        sample(language, **settings)
