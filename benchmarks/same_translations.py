@@ -101,7 +101,8 @@ class Ours:
         return self.found[search == "greedy", alpha]
 
     def search(self, sources, greedy, alpha):
-        function = tf.function(lambda ids: self.find(ids, greedy, alpha), reduce_retracing=True)
+        signature = [tf.TensorSpec([None, None], tf.int32)]
+        function = tf.function(lambda ids: self.find(ids, greedy, alpha), input_signature=signature)
         order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
         found = [None] * len(sources)
         for start in range(0, len(order), FLAGS.batch_size):
