@@ -22,6 +22,7 @@ from trainer import metrics, weights
 from trainer.data import corpora
 from trainer.model_dir import ModelDirectory
 from trainer.serving import saved_models
+from trainer.serving.fast_transformer import FastTransformer
 from trainer.serving.module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translation, Translator, one_line, translate_lines
 
@@ -131,7 +132,7 @@ def _load(values):
     else:
         directory = ModelDirectory.open(values.model_dir)
         transformer = weights.load_transformer(directory, weights.find_checkpoint(directory, values.checkpoint))
-        module = TranslationModule(transformer, directory.load_tokenizer(), settings)
+        module = TranslationModule(FastTransformer(transformer), directory.load_tokenizer(), settings)
     return Translator(module.serve, module)
 
 

@@ -8,6 +8,7 @@ from trainer import evaluate, metrics
 from trainer.data import synthetic
 from trainer.data.corpora import PairCorpus
 from trainer.model_dir import ModelDirectory
+from trainer.serving.fast_transformer import FastTransformer
 from trainer.serving.module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translation
 
@@ -147,7 +148,7 @@ def test_checkpoint_of_choice(trained_model_dir, test_files, tmp_path, monkeypat
     arguments = [f"--model_dir={trained_model_dir}", f"--source={test_files[0]}", f"--target={test_files[1]}", "--beam_size=1"]
     run(*arguments, "--checkpoint=best", "--metrics=", f"--output={tmp_path / 'out'}")
     assert chosen == 2 * [(trained_model_dir, "best")]
-    module = TranslationModule(model, ModelDirectory.open(trained_model_dir).load_tokenizer(), TranslationSettings(beam_size=1))
+    module = TranslationModule(FastTransformer(model), ModelDirectory.open(trained_model_dir).load_tokenizer(), TranslationSettings(beam_size=1))
     translations = module.serve(test_files[0].read_text().splitlines())["translations"].numpy()
     assert (tmp_path / "out").read_text().splitlines() == [text.decode() for text in translations]
     monkeypatch.undo()

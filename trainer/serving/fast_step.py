@@ -38,7 +38,7 @@ class FastStep:
         self.tables = [self._by_slot(layer["self"], labels) for layer in weights["decoder"]]
 
     def start(self, memory, real):
-        """The state before the first step.
+        """The state before the first step; the search repeats the row of a sentence for its beams.
 
         Args:
             memory: keys and values of the source: key of layer 0, its value, key of layer 1, …, each `[B, N, S, H]`.
@@ -54,7 +54,7 @@ class FastStep:
                 "hidden": tf.where(real, 0.0, HIDDEN)[:, None, None, :],
                 "caches": [empty for _ in memory],
             },
-            "ancestors": tf.zeros([batch * self.beam_size, nothing]),
+            "ancestors": tf.zeros([batch, nothing]),
         }
 
     def __call__(self, ids, state):

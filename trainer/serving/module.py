@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from t2t_relpos.decoding import score_tokens
 from trainer.model_dir import ModelDirectory
+from trainer.serving.fast_transformer import FastTransformer
 from trainer.serving.n_best import ABSENT, n_best
 from trainer.serving.request_checks import checked_pairs, checked_search
 from trainer.serving.settings import TranslationSettings
@@ -26,9 +27,8 @@ class TranslationModule(tf.Module):
     score 0, one longer than `max_input_length` is cut and its row of `truncated` is true.
 
     Args:
-        transformer: has `encode(ids, max_length)`, `step(ids, state)` and `weights`, and for `score` and exports also
-            `score(source, targets) -> (logits, alignments)`, as
-            `t2t_relpos.models.Transformer`.
+        transformer: has `config`, `start(source, max_length, beam_size)` and, for the signature `score` alone,
+            `score(source, targets)`, as `FastTransformer`.
         tokenizer: has in-graph `tokenize`, whose rows end in EOS, `detokenize`, `pieces` and `vocab_size`, as
             `trainer.data.tokenizers.SentencePieceTokenizer`.
         settings: a `TranslationSettings`; its defaults where omitted.
@@ -43,11 +43,7 @@ class TranslationModule(tf.Module):
         self.settings = settings or TranslationSettings()
         _check_fit(transformer.config, tokenizer, self.settings)
         self.tokenizer = tokenizer
-        self.weights = [weight.value for weight in transformer.weights]
-        # Bound methods are not tracked: the graph refers to the variables above, the SavedModel to no Keras layer.
-        self._encode = transformer.encode
-        self._step = transformer.step
-        self._score = getattr(transformer, "score", None)
+        self.transformer = transformer
 
     @classmethod
     def from_model_dir(cls, path, settings: TranslationSettings | None = None) -> "TranslationModule":
@@ -61,7 +57,7 @@ class TranslationModule(tf.Module):
             ValueError: where it is no model directory, holds no trained model yet, or its parts don't fit; and as the class.
         """
         directory = ModelDirectory.open(path)
-        return cls(directory.load_model(), directory.load_tokenizer(), settings)
+        return cls(FastTransformer(directory.load_model()), directory.load_tokenizer(), settings)
 
     @tf.function(input_signature=[_TEXT], autograph=False)
     def serve(self, text):
@@ -209,7 +205,7 @@ class TranslationModule(tf.Module):
 
     def _scored(self, source, targets):
         """`TokenScores` of targets `[B, T]`, and alignments `[B, T, S]`, 0 at padding."""
-        logits, alignments = self._score(source, targets)
+        logits, alignments = self.transformer.score(source, targets)
         is_pair = (targets != PAD_ID)[:, :, None] & (source != PAD_ID)[:, None, :]
         return score_tokens(logits, targets), tf.where(is_pair, alignments, 0.0)
 
@@ -224,7 +220,15 @@ class TranslationModule(tf.Module):
     def _search(self, ids, beam_size, alpha, max_length, num_results):
         """Ragged source ids of at least one sentence to the best translations of each, string `[B, n]`, and scores `[B, n]`."""
         length_limit = tf.minimum(_lengths(ids) + self.settings.extra_length, max_length)
-        found = n_best(self._encode, self._step, ids.to_tensor(), length_limit, beam_size, alpha, num_results)
+        found = n_best(
+            self.transformer,
+            ids.to_tensor(),
+            length_limit,
+            beam_size=beam_size,
+            alpha=alpha,
+            num_results=num_results,
+            early_stopping=self.settings.early_stopping,
+        )
         flat = tf.reshape(found.ids, [-1, tf.shape(found.ids)[2]])
         return tf.reshape(self.tokenizer.detokenize(flat), tf.shape(found.scores)), found.scores
 

@@ -11,30 +11,32 @@ PAD_ID = 0
 ABSENT = -1e7
 
 
-def n_best(encode, step, source, length_limit, beam_size, alpha, num_results) -> DecodingResult:
+def n_best(transformer, source, length_limit, alpha, **settings) -> DecodingResult:
     """Searches the most likely outputs.
 
     Args:
-        encode, step: of the model, see `t2t_relpos.models.Transformer`.
+        transformer: as for `TranslationModule`.
         source: int32 ids `[B, S]`, padded with 0.
         length_limit: int32 `[B]`, most ids of each sentence's outputs.
-        beam_size, alpha, num_results: as for `t2t_relpos.decoding.beam_search`, numbers or scalar tensors.
+        alpha: as `beam_size`, `num_results`, `early_stopping`, for `t2t_relpos.decoding.beam_search`; all but the last may be
+            scalar tensors.
+        **settings: those others.
 
     Returns:
         A `DecodingResult` of the n best. Where there are fewer, the places left hold no ids, and `ABSENT` as score.
     """
     max_length = tf.reduce_max(length_limit)
+    state, step = transformer.start(source, max_length, settings["beam_size"])
     found = beam_search(
         step,
-        encode(source, max_length),
+        state,
         batch_size=tf.shape(source)[0],
         max_length=max_length,
-        beam_size=beam_size,
         alpha=alpha,
         eos_id=EOS_ID,
         pad_id=PAD_ID,
         length_limit=length_limit,
-        num_results=num_results,
+        **settings,
     )
     return _with_empty_places(found, alpha)
 

@@ -13,6 +13,8 @@ class TranslationSettings:
         max_input_length: ids of a source sentence, EOS included; a longer one is cut and reported. The default is
             tensor2tensor's `max_length`, the longest sentence that its base settings train on.
         extra_length: ids that a translation may have beyond those of its own source. 50 as in tensor2tensor.
+        early_stopping: whether a sentence's search stops as soon as `beam_size` translations are finished: fewer steps, and
+            sometimes a less likely translation.
         max_beam_size: the largest beam that a request may ask for, which protects a server's memory.
 
     Raises:
@@ -27,6 +29,7 @@ class TranslationSettings:
     alpha: float = 0.6
     max_input_length: int = 256
     extra_length: int = 50
+    early_stopping: bool = False
     max_beam_size: int = 32
 
     def __post_init__(self):
@@ -35,6 +38,8 @@ class TranslationSettings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"Expected {name} to be an integer of at least {least}. Received: {value!r}.")
+        if not isinstance(self.early_stopping, bool):
+            raise ValueError(f"Expected early_stopping to be True or False. Received: {self.early_stopping!r}.")
         if not 0.0 <= self.alpha < float("inf"):
             raise ValueError(f"Expected alpha to be a finite number of at least 0. Received: {self.alpha!r}.")
         if self.beam_size > self.max_beam_size:

@@ -8,6 +8,7 @@ from sacrebleu.metrics import BLEU
 
 from trainer.data.corpus import Corpus
 from trainer.serving.module import TranslationModule, TranslationSettings
+from trainer.serving.plain_transformer import PlainTransformer
 from trainer.serving.translator import Translator, one_line, translate_lines
 
 _SAMPLES = 3
@@ -48,7 +49,8 @@ class DevTranslator:
     def __init__(self, transformer: keras.Model, tokenizer, corpus: Corpus, longest: int):
         if transformer.config.position == "learned":
             longest = min(longest, transformer.config.max_length)
-        module = TranslationModule(transformer, tokenizer, TranslationSettings(beam_size=1, max_input_length=max(longest, 2)))
+        settings = TranslationSettings(beam_size=1, max_input_length=max(longest, 2))
+        module = TranslationModule(PlainTransformer(transformer), tokenizer, settings)
         self._translate = Translator(module.serve, module)
         self._pairs = list(corpus)
 

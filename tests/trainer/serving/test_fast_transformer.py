@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from t2t_relpos.decoding.rows import repeat_rows
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.serving.fast_transformer import FastTransformer
 from trainer.serving.folded_weights import folded_weights
@@ -70,6 +71,7 @@ def test_steps_give_the_same_logits_whatever_beams_survive(model, beam_size):
     source = sources()
     plain = model.encode(np.repeat(source, beam_size, axis=0), STEPS)
     fast, step = FastTransformer(model).start(tf.constant(source), STEPS, beam_size)
+    fast = repeat_rows(fast, beam_size)
     ids = np.zeros(BATCH * beam_size, "int32")
     for number in range(STEPS):
         expected, plain = model.step(ids, plain)

@@ -97,7 +97,7 @@ def test_signatures_as_saved_model_cli_shows_them(exported_dir):
 def test_no_keras_object_is_saved(exported_dir):
     nodes = meta_graph(exported_dir / "1").object_graph_def.nodes
     identifiers = {node.user_object.identifier for node in nodes if node.WhichOneof("kind") == "user_object"}
-    assert identifiers <= {"_generic_user_object", "trackable_list_wrapper", "signature_map"}
+    assert identifiers <= {"_generic_user_object", "trackable_dict_wrapper", "trackable_list_wrapper", "signature_map"}
 
 
 def test_translates_without_this_project(exported_dir, exported, sentences):
