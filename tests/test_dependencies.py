@@ -16,7 +16,7 @@ ENTRY_POINTS = ("train", "average", "evaluate", "export", "export_ctranslate2", 
 MAY_IMPORT = {
     "attention": {"attention"},
     "layers": {"attention", "layers"},
-    "models": {"attention", "layers", "models"},
+    "models": {"attention", "decoding", "layers", "models"},
     "decoding": {"decoding"},
     "t2t": {"models", "t2t"},
 }

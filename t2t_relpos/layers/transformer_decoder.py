@@ -21,9 +21,11 @@ class TransformerDecoder(TransformerEncoder):
         encoded_mask: bool `[B, S]`, True = a real source position; default the
             mask of a mask_zero embedding.
         training: whether dropouts are on.
+        return_attention_scores: whether to return (outputs, scores).
 
     Returns:
-        `[B, T, D]`.
+        outputs `[B, T, D]`, and on request scores `[B, N, T, S]`: the weights of
+        the attention to the encoder, before dropout.
 
     Example:
 
@@ -46,23 +48,36 @@ class TransformerDecoder(TransformerEncoder):
         self.cross_attention.build(inputs_shape, encoded_shape)
         self.cross_attention_residual = self.make_residual("cross_attention_residual", inputs_shape)
 
-    def call(self, inputs, encoded, encoded_mask=None, training=None):
+    def call(
+        self, inputs, encoded, encoded_mask=None, training=None, return_attention_scores=False
+    ):
         mask = key_mask_of(encoded, encoded_mask)
         x = self.self_attention_residual(
             inputs,
             sublayer=lambda y: self.self_attention(y, y, use_causal_mask=True, training=training),
             training=training,
         )
-        x = self.cross_attention_residual(
-            x,
-            sublayer=lambda y: self.cross_attention(
-                y, encoded, attention_mask=mask, training=training, query_offset=0
-            ),
-            training=training,
-        )
-        return self.feed_forward_residual(
+        scores = []
+
+        def attend_to_source(y):
+            found = self.cross_attention(
+                y,
+                encoded,
+                attention_mask=mask,
+                return_attention_scores=return_attention_scores,
+                training=training,
+                query_offset=0,
+            )
+            if not return_attention_scores:
+                return found
+            scores.append(found[1])
+            return found[0]
+
+        x = self.cross_attention_residual(x, sublayer=attend_to_source, training=training)
+        x = self.feed_forward_residual(
             x, sublayer=lambda y: self.feed_forward(y, training=training), training=training
         )
+        return (x, scores[0]) if return_attention_scores else x
 
     def start_cache(self, batch_size, max_length):
         """An empty cache of `max_length` target positions for `step`."""

@@ -3,20 +3,18 @@
 import keras
 from keras import ops
 
-from t2t_relpos.layers.position_encodings import (
-    LearnedPositionEmbedding,
-    SinusoidalPositionEncoding,
-)
+from t2t_relpos.layers.position_encodings import LearnedPositionEmbedding, SinusoidalPositionEncoding
 from t2t_relpos.layers.token_embedding import TokenEmbedding
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
 from t2t_relpos.layers.transformer_encoder import TransformerEncoder
 from t2t_relpos.models.config import TransformerConfig
+from t2t_relpos.models.score_pairs import ScoresPairs
 
 NUM_TARGET_SPACES = 32
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class Transformer(keras.Model):
+class Transformer(ScoresPairs, keras.Model):
     """An encoder-decoder Transformer, by default with relative positions alone.
 
     Ids: 0 is padding (and, as the first input of the decoder, "go": the zero
@@ -93,9 +91,7 @@ class Transformer(keras.Model):
 
     def _position_layer(self, name):
         if self.config.position == "learned":
-            return LearnedPositionEmbedding(
-                self.config.max_length, dtype=self.dtype_policy, name=name
-            )
+            return LearnedPositionEmbedding(self.config.max_length, dtype=self.dtype_policy, name=name)
         if self.config.position.endswith("sinusoidal"):
             return SinusoidalPositionEncoding(dtype=self.dtype_policy, name=name)
         return None
@@ -157,16 +153,24 @@ class Transformer(keras.Model):
         self.built = True
 
     def call(self, inputs, training=None):
-        source, targets = inputs["inputs"], inputs["targets"]
-        encoded, mask = self.encode_source(source, training=training)
-        x = self.target_embedding(targets)
+        return self.logits_and_attention(inputs, training=training)[0]
+
+    def logits_and_attention(self, inputs, attention_layer=None, training=None):
+        """The call, and how the decoder's layer of this number attends to the source: `[B, N, T, S]` or None."""
+        encoded, mask = self.encode_source(inputs["inputs"], training=training)
+        x = self.target_embedding(inputs["targets"])
         x = ops.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1]
         if self.target_position is not None:
             x = self.target_position(x)
         x = self.embedding_dropout(x, training=training)
-        for layer in self.decoder_layers:
-            x = layer(x, encoded, encoded_mask=mask, training=training)
-        return self._logits(x)
+        attention = None
+        for number, layer in enumerate(self.decoder_layers):
+            arguments = {"encoded_mask": mask, "training": training}
+            if number == attention_layer:
+                x, attention = layer(x, encoded, return_attention_scores=True, **arguments)
+            else:
+                x = layer(x, encoded, **arguments)
+        return self._logits(x), attention
 
     def encode_source(self, source, training=None):
         """The encoder alone: ids `[B, S]` -> (`[B, S, D]`, bool `[B, S]`, True = real)."""

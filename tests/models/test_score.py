@@ -1,0 +1,149 @@
+"""Scores and alignments of given pairs."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.decoding import beam_search, score_tokens
+from t2t_relpos.models import Transformer, TransformerConfig
+
+SOURCE = np.array([[5, 6, 7, 9, 1], [9, 1, 0, 0, 0], [8, 4, 1, 0, 0]], "int32")
+TARGETS = np.array([[3, 4, 5, 6, 7, 8, 1], [8, 9, 1, 0, 0, 0, 0], [2, 1, 0, 0, 0, 0, 0]], "int32")
+LENGTHS = [7, 3, 2]
+VARIANTS = [
+    {},
+    {"position": "sinusoidal"},
+    {"position": "none", "normalize_first": False},
+    {"position": "learned", "tie_embeddings": False},
+    {"relative_cross_attention": True, "share_heads": False},
+    {"dropout": 0.3, "attention_dropout": 0.2},
+]
+
+
+@pytest.fixture(params=VARIANTS, ids=str)
+def model(request):
+    return make(**request.param)
+
+
+def make(**settings):
+    small = {
+        "vocab_size": 13,
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 3,
+        "hidden_dim": 12,
+        "intermediate_dim": 17,
+        "num_heads": 2,
+        "max_relative_position": 3,
+        "max_length": 11,
+        "dropout": 0.0,
+    }
+    model = Transformer(TransformerConfig(**{**small, **settings}))
+    rng = np.random.default_rng(7)
+    for weight in model.weights:
+        if "seed" not in weight.path:
+            weight.assign(ops.convert_to_numpy(weight) + 0.3 * rng.normal(size=weight.shape))
+    return model
+
+
+def test_scores_are_those_of_the_plain_call(model):
+    logits = ops.convert_to_numpy(model({"inputs": SOURCE, "targets": TARGETS})).astype("float64")
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    scores = model.score(SOURCE, TARGETS, alpha=0.6)
+    for sentence, length in enumerate(LENGTHS):
+        expected = log_probs[sentence, np.arange(length), TARGETS[sentence, :length]]
+        np.testing.assert_allclose(scores.token_scores[sentence][:length], expected, atol=1e-5)
+        np.testing.assert_array_equal(scores.token_scores[sentence][length:], 0.0)
+        penalty = ((5 + length) / 6) ** 0.6
+        np.testing.assert_allclose(scores.scores[sentence], expected.sum() / penalty, atol=1e-5)
+    np.testing.assert_array_equal(scores.lengths, LENGTHS)
+
+
+def test_scores_are_those_of_steps(model):
+    state, previous, steps = model.encode(SOURCE, 7), np.zeros(3, "int32"), []
+    for t in range(7):
+        logits, state = model.step(previous, state)
+        steps.append(logits)
+        previous = TARGETS[:, t]
+    expected = score_tokens(ops.stack(steps, axis=1), TARGETS)
+    np.testing.assert_allclose(model.score(SOURCE, TARGETS).token_scores, expected.token_scores, atol=2e-5)
+
+
+def test_scores_are_those_of_a_search(model):
+    found = beam_search(model.step, model.encode(SOURCE, 7), 3, 7, beam_size=3, num_results=2)
+    for n in range(2):
+        scores = model.score(SOURCE, found.ids[:, n], alpha=0.6)
+        # Where fewer outputs finished, a place is left empty.
+        real = ops.convert_to_numpy(found.scores)[:, n] > -1e6
+        assert n > 0 or real.all()
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(scores.scores)[real], ops.convert_to_numpy(found.scores)[real, n], atol=2e-5
+        )
+
+
+def attention_by_hand(model, layer):
+    """`[B, N, T, S]`: softmax of the layer's queries and keys, taken from what its sublayers are given."""
+    seen = {}
+    attention = model.decoder_layers[layer].cross_attention
+    whole = attention.call
+
+    def call(query, value, **arguments):
+        seen.update(query=query, key=value)
+        return whole(query, value, **arguments)
+
+    attention.call = call
+    try:
+        model({"inputs": SOURCE, "targets": TARGETS})
+    finally:
+        del attention.call
+    query, key = (
+        ops.convert_to_numpy(project(seen[name]))
+        for name, project in (("query", attention.project_query), ("key", attention.project_key))
+    )
+    logits = np.einsum("bnth,bnsh->bnts", query, key)
+    if attention.key_embedding is not None:
+        table = ops.convert_to_numpy(attention.key_embedding.table)
+        labels = np.clip(np.arange(5) - np.arange(7)[:, None], -3, 3) + 3
+        rows = table[..., labels, :] if table.ndim == 3 else table[None, labels]
+        logits = logits + np.einsum("bnth,ntsh->bnts", query, np.broadcast_to(rows, (2, 7, 5, query.shape[-1])))
+    powers = np.exp(logits) * (SOURCE != 0)[:, None, None]
+    return powers / powers.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("layer, number", [(None, 2), (-1, 2), (0, 0), (-2, 1)])
+def test_alignments_are_the_mean_over_the_heads_of_a_layer(model, layer, number):
+    scores, alignments = model.score(SOURCE, TARGETS, return_alignments=True, layer=layer)
+    assert alignments.shape == (3, 7, 5)
+    np.testing.assert_allclose(alignments, attention_by_hand(model, number).mean(1), atol=1e-5)
+    np.testing.assert_array_equal(ops.convert_to_numpy(alignments)[SOURCE[:, None].repeat(7, 1) == 0], 0.0)
+    plain = model.score(SOURCE, TARGETS)
+    np.testing.assert_allclose(scores.token_scores, plain.token_scores, atol=1e-5)
+
+
+def test_alignments_look_at_no_later_target(model):
+    _, whole = model.score(SOURCE, TARGETS, return_alignments=True)
+    _, begun = model.score(SOURCE, TARGETS[:, :3], return_alignments=True)
+    np.testing.assert_allclose(begun, whole[:, :3], atol=1e-5)
+
+
+def test_low_precision_gives_float32():
+    model = make()
+    half = Transformer(model.config, dtype="mixed_bfloat16")
+    for ours, theirs in zip(half.variables, model.variables, strict=True):
+        ours.assign(theirs)
+    exact, low = (each.score(SOURCE, TARGETS, return_alignments=True) for each in (model, half))
+    assert keras.backend.standardize_dtype(low[1].dtype) == "float32"
+    np.testing.assert_allclose(low[1], exact[1], atol=0.05)
+    np.testing.assert_allclose(low[0].scores, exact[0].scores, rtol=0.05)
+
+
+@pytest.mark.parametrize("layer", [3, -4, 1.0])
+def test_a_layer_that_is_not_there(layer):
+    message = rf"Expected `layer` to be an int from -3 to 2: the decoder has 3 layers. Received: {layer}"
+    with pytest.raises(ValueError, match=message):
+        make().score(SOURCE, TARGETS, return_alignments=True, layer=layer)
+
+
+def test_a_layer_without_alignments():
+    with pytest.raises(ValueError, match="Expected `layer` only with `return_alignments=True`.*Received: layer=0"):
+        make().score(SOURCE, TARGETS, layer=0)
