@@ -8,6 +8,8 @@ what has to be sorted are `count` groups in place of the vocabulary.
 import tensorflow as tf
 
 SMALLEST_GROUP, USUAL_GROUP, LARGEST_GROUP = 16, 64, 256
+# Rows whose largest score is within this have sums of exponentials far from the ends of float32.
+SAFE = 60.0
 # Below, sorting everything costs less than the operations that avoid it.
 SMALLEST_VOCABULARY = 512
 
@@ -17,15 +19,18 @@ def can_take(scores):
     return (scores.shape[-1] or 0) >= SMALLEST_VOCABULARY
 
 
-def best_candidates(scores, offsets, count, never_id, never):
+def best_candidates(scores, offsets, count, never_id, never, normalize):
     """See `candidates.best_candidates`."""
     scores, offsets = tf.convert_to_tensor(scores), tf.convert_to_tensor(offsets)
     size = group_size(scores.shape[-1])
-    scores = _filled_up(scores, size, never)
-    groups = scores.shape[-1] // size
+    filled = _filled_up(scores, size, never)
+    groups = filled.shape[-1] // size
     batch, beams = tf.unstack(tf.shape(offsets))
-    entries = tf.reshape(scores, [-1, groups, size])
-    maxima = _maxima(entries, never_id)
+    entries = tf.reshape(filled, [-1, groups, size])
+    maxima = tf.reduce_max(entries, axis=-1)
+    if normalize:
+        offsets -= tf.reshape(_log_normalizer(scores, maxima), [batch, beams])
+    maxima = _without(never_id, entries, maxima)
     maxima = tf.reshape(maxima, [batch, beams, groups]) + offsets[:, :, None]
     group = tf.math.top_k(tf.reshape(maxima, [batch, beams * groups]), count, sorted=False).indices
     beam = group // groups
@@ -50,9 +55,22 @@ def _filled_up(scores, size, never):
     return tf.pad(scores, [[0, 0], [0, missing]], constant_values=never) if missing else scores
 
 
-def _maxima(entries, never_id):
-    """The maxima of groups, `[rows, groups, size]` -> `[rows, groups]`, as if `never_id` were not there."""
-    maxima = tf.reduce_max(entries, axis=-1)
+def _log_normalizer(scores, maxima):
+    """Log of the sum of exponentials of each row. Without a shift where none is needed: to subtract a number from each row costs
+    more than the exponentials."""
+    largest = tf.reduce_max(maxima, axis=-1, keepdims=True)
+
+    def as_they_are():
+        return tf.math.log(tf.reduce_sum(tf.exp(scores), axis=-1, keepdims=True))
+
+    def shifted():
+        return largest + tf.math.log(tf.reduce_sum(tf.exp(scores - largest), axis=-1, keepdims=True))
+
+    return tf.cond(tf.reduce_max(tf.abs(largest)) < SAFE, as_they_are, shifted)
+
+
+def _without(never_id, entries, maxima):
+    """The maxima `[rows, groups]` of groups of entries as if `never_id` were not there."""
     if never_id is None:
         return maxima
     number, place = divmod(never_id, entries.shape[-1])

@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from t2t_relpos.decoding.candidates import best_candidates, log_normalizer
+from t2t_relpos.decoding.candidates import best_candidates
 from t2t_relpos.decoding.constraints import NEVER, constrain
 from t2t_relpos.decoding.length_penalty import length_penalty
 from t2t_relpos.decoding.result import DecodingResult
@@ -85,12 +85,11 @@ class Beams:
     def _candidates(self, beams, i, logits, prefix):
         """Of 2k candidates at most k end, so k of them live on: log-probabilities, beams, ids, each `[B, 2k]`."""
         count = 2 * self.beam_size
+        logits = ops.cast(logits, "float32")
         if not self.constraints.any and prefix is None:
-            logits = ops.cast(logits, "float32")
-            normalizer = ops.reshape(log_normalizer(logits), ops.shape(beams["log_probs"]))
             never = None if self.t2t_exact else self.pad_id
-            return best_candidates(logits, beams["log_probs"] - normalizer, count, never)
-        log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
+            return best_candidates(logits, beams["log_probs"], count, never, normalize=True)
+        log_probs = ops.log_softmax(logits, axis=-1)
         rows = ops.reshape(beams["ids"], (-1, ops.shape(beams["ids"])[2]))
         constraints = self.constraints._replace(prefix=prefix)
         log_probs = constrain(log_probs, rows, i, constraints, self.eos_id, self.pad_id)

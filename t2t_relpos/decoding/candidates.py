@@ -6,7 +6,7 @@ from keras import ops
 from t2t_relpos.decoding.top_k import top_k
 
 
-def best_candidates(scores, offsets, count, never_id=None, never=-1e7):
+def best_candidates(scores, offsets, count, never_id=None, never=-1e7, normalize=False):
     """The best continuations of each sentence, over all its beams and ids.
 
     Args:
@@ -15,6 +15,8 @@ def best_candidates(scores, offsets, count, never_id=None, never=-1e7):
         count: how many, an int or a scalar tensor; at most `k * V`.
         never_id: an id whose score is `never` in place of what `scores` says.
         never: below every score that counts.
+        normalize: whether the scores are logits: their log-probabilities are
+            taken instead, `never_id` with a share in them.
 
     Returns:
         (sums float32 `[B, count]`, best first; the beam, int32 `[B, count]`, and
@@ -35,8 +37,12 @@ def best_candidates(scores, offsets, count, never_id=None, never=-1e7):
         from t2t_relpos.decoding import _tensorflow_candidates
 
         if _tensorflow_candidates.can_take(scores):
-            return _tensorflow_candidates.best_candidates(scores, offsets, count, never_id, never)
+            return _tensorflow_candidates.best_candidates(
+                scores, offsets, count, never_id, never, normalize
+            )
     size = scores.shape[-1]
+    if normalize:
+        scores = ops.log_softmax(scores, axis=-1)
     if never_id is not None:
         scores = ops.where(ops.arange(size) == never_id, never, scores)
     batch, beams = ops.shape(offsets)
@@ -44,7 +50,3 @@ def best_candidates(scores, offsets, count, never_id=None, never=-1e7):
     best, index = top_k(ops.reshape(sums, (batch, beams * size)), count)
     return best, index // size, index % size
 
-
-def log_normalizer(logits):
-    """Log of the sum of exponentials over the last axis, which is kept: `[..., V]` -> `[..., 1]`."""
-    return ops.logsumexp(ops.cast(logits, "float32"), axis=-1, keepdims=True)

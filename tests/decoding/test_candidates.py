@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 from keras import ops
 
-from t2t_relpos.decoding.candidates import best_candidates, log_normalizer
+from t2t_relpos.decoding.candidates import best_candidates
 
 BATCH, BEAMS = 5, 3
 
 
 def expected(scores, offsets, count, never_id):
     """By sorting everything: sums, and the set of (sum, beam, id)."""
-    sums = scores.astype("float64").copy()
+    sums = np.asarray(scores).astype("float64").copy()
     if never_id is not None:
         sums[:, never_id] = -np.inf
     sums = sums.reshape(BATCH, BEAMS, -1) + offsets[..., None]
@@ -48,7 +48,18 @@ def test_no_rows():
     assert [tuple(x.shape) for x in empty] == [(0, 5)] * 3
 
 
-def test_log_normalizer(rng):
-    logits = rng.normal(size=(BATCH, 13)).astype("float32") + 100
-    exact = np.log(np.exp(logits.astype("float64")).sum(-1, keepdims=True))
-    np.testing.assert_allclose(log_normalizer(logits), exact, rtol=1e-6)
+@pytest.mark.parametrize("shift", [0.0, 59.0, -3000.0, 3000.0])
+@pytest.mark.parametrize("vocab_size", [89, 1000, 1009])
+def test_logits_are_normalized(vocab_size, shift, rng):
+    """Whatever their size: far from 0, exponentials of them would be 0 or infinite."""
+    logits = (rng.normal(size=(BATCH * BEAMS, vocab_size)) + shift).astype("float32")
+    logits[1] -= 200.0  # one row far from the others
+    exact = logits.astype("float64") - logits.max(-1, keepdims=True)
+    log_probs = exact - np.log(np.exp(exact).sum(-1, keepdims=True))
+    offsets = rng.normal(size=(BATCH, BEAMS)).astype("float32")
+    found = best_candidates(logits, offsets, 7, never_id=3, normalize=True)
+    sums, beams, ids = (ops.convert_to_numpy(x) for x in found)
+    best, order = expected(log_probs, offsets, 7, never_id=3)
+    np.testing.assert_allclose(sums, best, atol=2e-5 if abs(shift) < 100 else 1e-3)
+    np.testing.assert_array_equal(beams, order // vocab_size)
+    np.testing.assert_array_equal(ids, order % vocab_size)

@@ -99,13 +99,13 @@ class FastStep:
 
     def _attend(self, query, key, value, hidden, tables, output):
         """Attention with the rows of `tables` `[S, H]` or `[N, S, H]`, one for each key; -> `[rows, D]`."""
-        scores = tf.matmul(query, key, transpose_b=True) + hidden
+        scores = tf.matmul(query, key, transpose_b=True)
         if "key_table" in tables:
-            scores = scores + _times(query, tables["key_table"], transpose=True)
-        attended = tf.nn.softmax(scores)
+            scores += _times(query, tables["key_table"], scores, transpose=True)
+        attended = tf.nn.softmax(scores + hidden)
         outputs = tf.matmul(attended, value)
         if "value_table" in tables:
-            outputs = outputs + _times(attended, tables["value_table"])
+            outputs += _times(attended, tables["value_table"], outputs)
         return tf.matmul(self.layers.merge(outputs), output)
 
     def _by_slot(self, attention, labels):
@@ -125,10 +125,10 @@ def _tables_of(attention):
     return [name for name in ("key_table", "value_table") if name in attention]
 
 
-def _times(x, table, transpose=False):
-    """`[B, N, k, a]` times one table for all heads, as one product, or a table for each."""
+def _times(x, table, like, transpose=False):
+    """`[B, N, k, a]` times one table for all heads, as one product, or a table for each; the shape is that of `like`."""
     if table.shape.rank == 3:
         return tf.matmul(x, table, transpose_b=transpose)
-    shape = tf.shape(x)
-    product = tf.matmul(tf.reshape(x, [-1, shape[3]]), table, transpose_b=transpose)
-    return tf.reshape(product, tf.concat([shape[:3], tf.shape(product)[1:]], axis=0))
+    depth = tf.shape(table)[1] if transpose else tf.shape(table)[0]
+    product = tf.matmul(tf.reshape(x, [-1, depth]), table, transpose_b=transpose)
+    return tf.reshape(product, tf.shape(like))
