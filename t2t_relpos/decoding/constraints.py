@@ -1,9 +1,10 @@
 """What outputs a search may not make: pure functions of log-probabilities and the ids so far.
 
 Each takes `log_probs` `[rows, V]` and gives such ones again, not normalised anew: what is forbidden
-takes nothing from the score of what is left, as in Hugging Face's beam search (CTranslate2 does the
-same to logits, so that the rest gains). `ids` are the ids so far, int `[rows, L]`, padding from place
-`i` on, and `i` is the number of ids that came before.
+takes nothing from the score of what is left, as in Hugging Face's beam search. CTranslate2 changes
+logits, before their softmax: what is left gains what the forbidden loses, a penalty divides where
+logits are above 0, and forced ids cost nothing. `ids` are the ids so far, int `[rows, L]`, padding
+from place `i` on, and `i` is the number of ids that came before.
 """
 
 from typing import NamedTuple
