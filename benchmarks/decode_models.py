@@ -9,11 +9,11 @@ import keras
 import numpy as np
 
 from t2t_relpos.models import Transformer, TransformerConfig
+from trainer.data.token_names import token_names
 from trainer.data.tokenizers import EOS_ID, SentencePieceTokenizer
 from trainer.export import export
 from trainer.model_dir import ModelDirectory
 from trainer.serving import ctranslate2_model
-from trainer.serving.ctranslate2_vocabulary import token_names
 from trainer.serving.module import TranslationModule
 from trainer.serving.settings import TranslationSettings
 

@@ -18,6 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from absl import app, flags
 
 from trainer import atomic_files, weights
+from trainer.data.token_names import token_names
 from trainer.looking import plots
 from trainer.looking.attention_maps import attention_maps, tables
 from trainer.looking.learning_curves import learning_curves
@@ -25,7 +26,6 @@ from trainer.looking.page import page
 from trainer.looking.page_data import page_data
 from trainer.looking.sentence_pair import sentence_pair
 from trainer.model_dir import ModelDirectory
-from trainer.serving.ctranslate2_vocabulary import token_names
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):

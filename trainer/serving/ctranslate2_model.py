@@ -24,8 +24,8 @@ import shutil
 from pathlib import Path
 
 from trainer import atomic_files
+from trainer.data.token_names import token_names
 from trainer.model_dir import ModelDirectory
-from trainer.serving.ctranslate2_vocabulary import token_names
 
 QUANTIZATIONS = ("none", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
 

@@ -7,7 +7,7 @@ import numpy as np
 from ctranslate2.specs import transformer_spec
 
 from t2t_relpos.layers.position_encodings import sinusoids
-from trainer.serving.ctranslate2_vocabulary import PAD_ID, TokenNames
+from trainer.data.token_names import PAD_ID, TokenNames
 
 # Of sinusoids, which have no end of their own; twice what CTranslate2 reads of a sentence unless asked for more.
 MOST_POSITIONS = 2048

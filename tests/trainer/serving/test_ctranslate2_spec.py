@@ -9,9 +9,9 @@ from t2t_relpos.models import Transformer, TransformerConfig
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="the package ctranslate2 is not installed: pip install '.[ctranslate2]'")
 
+from trainer.data.token_names import TokenNames  # noqa: E402
 from trainer.model_dir import ModelDirectory  # noqa: E402
 from trainer.serving import ctranslate2_spec  # noqa: E402
-from trainer.serving.ctranslate2_vocabulary import TokenNames  # noqa: E402
 
 VOCAB_SIZE = 43
 EOS_ID = 1

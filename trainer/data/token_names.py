@@ -1,4 +1,4 @@
-"""What a CTranslate2 model calls the ids of a model directory's vocabulary."""
+"""A name for every id of a model directory's vocabulary, no two alike, which is what CTranslate2 needs."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
