@@ -5,8 +5,10 @@
 
 Every peer is a process of its own (decode_worker.py) that takes strings and gives strings; all live at the same time and translate
 in turns, in an order that changes from run to run, the same batches of sentences sorted by length. Prints sentences per second
-(median over runs, 95% interval), the ratio of each peer's time to ours in the same run, at batch 1 the latency of a sentence; most
-memory held meanwhile. All peers have the alpha 0.6, CTranslate2 the length_penalty that comes nearest.
+(median over runs, 95% interval), the ratio of each peer's time to ours in the same run, and to that of "ours early", at batch 1 the latency of a sentence; most
+memory held meanwhile. All peers have the alpha 0.6, CTranslate2 the length_penalty that comes nearest. "ours" searches until no
+better translation is possible, as tensor2tensor; "ours early" (--early_stopping of trainer.export) until as many as the beam is wide
+are finished, as CTranslate2.
 
 With --preset weights are drawn, one table of relative positions for all heads of a layer (CTranslate2 has no others), and the
 sentences are cut to --length ids: no output ends by itself, each has as many ids as its source.
@@ -31,7 +33,8 @@ from decode_peers import Peer
 from trainer.serving.settings import TranslationSettings
 
 FLAGS = flags.FLAGS
-PEERS = ("ours", "ctranslate2", "ctranslate2 int8", "opennmt")
+EARLY = "ours early"
+PEERS = ("ours", EARLY, "ctranslate2", "ctranslate2 int8", "opennmt")
 flags.DEFINE_string("model_dir", None, "Directory of a trained model.")
 flags.DEFINE_string("preset", None, "Instead of --model_dir: an architecture, whose weights are drawn.")
 flags.DEFINE_multi_string("vocab_text", [], "With --preset: texts to learn the vocabulary from.")
@@ -52,7 +55,7 @@ ALPHA = 0.6
 MAX_LENGTH = 250
 COLUMNS = (
     *("text", "threads", "beam", "batch", "peer", "sentences/s", "low", "high", "time over ours", "ratio low", "ratio high"),
-    *("median ms", "99th ms", "megabytes", "words", "as ours"),
+    *("time over early", "early low", "early high", "median ms", "99th ms", "megabytes", "words", "as ours"),
 )
 
 
@@ -102,9 +105,9 @@ class Models:
         """What a worker is told."""
         forced = FLAGS.preset is not None
         common = {"threads": threads, "beam_size": beam_size, "max_length": FLAGS.length if forced else MAX_LENGTH}
-        if name == "ours":
-            settings = TranslationSettings(beam_size=beam_size, alpha=ALPHA, extra_length=0 if forced else 50)
-            path = self.once(("ours", beam_size), lambda path: decode_models.write_ours(self.model_dir, path, settings))
+        if name in ("ours", EARLY):
+            settings = TranslationSettings(beam_size, ALPHA, extra_length=0 if forced else 50, early_stopping=name == EARLY)
+            path = self.once((name, beam_size), lambda path: decode_models.write_ours(self.model_dir, path, settings))
             return common | {"kind": "ours", "path": path}
         if name == "opennmt":
             self.once("opennmt", lambda path: decode_models.write_for_opennmt(self.model_dir, path, ALPHA))
@@ -151,14 +154,16 @@ def measure(peers, sentences, batch_size):
 def rows_of(case, measured, count):
     """A row of the table for every peer."""
     seconds, answers, megabytes = measured
-    ours = seconds["ours"].sum(axis=1)
+    early = seconds.get(EARLY)
     for name, times in seconds.items():
         totals = times.sum(axis=1)
-        rates, ratios = count / totals, totals / ours
+        rates, ratios = count / totals, totals / seconds["ours"].sum(axis=1)
+        over_early = totals / early.sum(axis=1) if early is not None else None
+        over_early = ("", "", "") if over_early is None else (np.median(over_early), *interval(over_early))
         found = answers[name]["translations"]
         same = np.mean([one == other for one, other in zip(found, answers["ours"]["translations"], strict=True)])
         latencies = np.percentile(1000 * times, [50, 99]) if case["batch"] == 1 else ("", "")
-        values = [np.median(rates), *interval(rates), np.median(ratios), *interval(ratios), *latencies, megabytes[name]]
+        values = [np.median(rates), *interval(rates), np.median(ratios), *interval(ratios), *over_early, *latencies, megabytes[name]]
         words = np.mean([len(text.split()) for text in found])
         yield case | {"peer": name} | dict(zip(COLUMNS[5:], [*values, words, same]))
 
@@ -170,6 +175,7 @@ def print_row(row):
     cells = [str(row[name]) for name in COLUMNS[:5]]
     cells.append(f"{shown('sentences/s')} ({shown('low')} – {shown('high')})")
     cells.append(f"{shown('time over ours', '{:.2f}')} ({shown('ratio low', '{:.2f}')} – {shown('ratio high', '{:.2f}')})")
+    cells.append(f"{shown('time over early', '{:.2f}')} ({shown('early low', '{:.2f}')} – {shown('early high', '{:.2f}')})")
     cells += [shown("median ms"), shown("99th ms"), shown("megabytes", "{:.0f}"), shown("words"), f"{100 * row['as ours']:.0f} %"]
     print("| " + " | ".join(cells) + " |", flush=True)
 
@@ -180,7 +186,7 @@ def main(argv):
     check_flags()
     logging.set_verbosity(logging.WARNING)
     tf.get_logger().setLevel("WARNING")
-    header = *COLUMNS[:6], "time over ours", *COLUMNS[11:]
+    header = *COLUMNS[:6], "time over ours", "time over early", *COLUMNS[14:]
     names, rows = chosen_peers(), []
     with tempfile.TemporaryDirectory() as folder:
         model_dir, texts = model_and_texts(Path(folder))

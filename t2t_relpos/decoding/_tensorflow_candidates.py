@@ -32,16 +32,18 @@ def best_candidates(scores, offsets, count, never_id, never, normalize):
         offsets -= tf.reshape(_log_normalizer(scores, maxima), [batch, beams])
     maxima = _without(never_id, entries, maxima)
     maxima = tf.reshape(maxima, [batch, beams, groups]) + offsets[:, :, None]
-    group = tf.math.top_k(tf.reshape(maxima, [batch, beams * groups]), count, sorted=False).indices
+    # One beam alone may have fewer groups; then all are looked at.
+    chosen = tf.minimum(count, beams * groups)
+    group = tf.math.top_k(tf.reshape(maxima, [batch, beams * groups]), chosen, sorted=False).indices
     beam = group // groups
     entries = tf.gather(tf.reshape(entries, [batch, beams * groups, size]), group, batch_dims=1)
     sums = entries + tf.gather(offsets, beam, batch_dims=1)[:, :, None]
     ids = (group % groups * size)[:, :, None] + tf.range(size)
     if never_id is not None:
         sums = tf.where(ids == never_id, never, sums)
-    best, index = tf.math.top_k(tf.reshape(sums, [batch, count * size]), count)
+    best, index = tf.math.top_k(tf.reshape(sums, [batch, chosen * size]), count)
     beam = tf.gather(beam, index // size, batch_dims=1)
-    return best, beam, tf.gather(tf.reshape(ids, [batch, count * size]), index, batch_dims=1)
+    return best, beam, tf.gather(tf.reshape(ids, [batch, chosen * size]), index, batch_dims=1)
 
 
 def group_size(vocab_size):

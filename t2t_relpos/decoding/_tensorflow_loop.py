@@ -11,6 +11,8 @@ from t2t_relpos.decoding.rows import gather_rows
 
 # Gathering what is left costs about as much as the steps of a quarter of the sentences.
 SHARE_DONE = 4
+# What of the beams is asked for at the end.
+RESULTS = ("finished_ids", "finished_scores", "length")
 
 
 def is_compiled():
@@ -20,7 +22,7 @@ def is_compiled():
 
 
 def until_done(advance, beams, limit, fixed, rest, beam_size):
-    """See `until_done.until_done`. Each sentence's beams are those with which it left."""
+    """See `until_done.until_done`. Returns what `RESULTS` names, of each sentence as it left."""
 
     def inner(i, order, beams, limit, fixed, rest):
         enough = tf.maximum(1, tf.size(order) // SHARE_DONE)
@@ -31,7 +33,8 @@ def until_done(advance, beams, limit, fixed, rest, beam_size):
         def step(i, beams, rest):
             return i + 1, *advance(i, beams, limit, fixed, rest)
 
-        return tf.while_loop(proceed, step, (i, beams, rest))
+        start = i, beams, rest
+        return tf.while_loop(proceed, step, start, shape_invariants=tuple(map(_shapes, start)))
 
     def proceed(i, order, beams, limit, fixed, rest, results):
         return tf.size(order) > 0
@@ -51,13 +54,21 @@ def until_done(advance, beams, limit, fixed, rest, beam_size):
         return i, order, beams, limit, _gather(fixed, rows), rest, results
 
     order = tf.range(tf.size(limit))
-    start = order, beams, limit, fixed, rest
-    # Each time round they have fewer rows.
-    shapes = tf.nest.map_structure(lambda x: tf.TensorShape([None, *x.shape[1:]]), start)
-    results = tf.nest.map_structure(lambda x: x.shape, beams)
-    shapes = tf.TensorShape([]), *shapes, results
-    return tf.while_loop(proceed, step, (tf.constant(0), *start, beams), shape_invariants=shapes)[-1]
+    results = {name: beams[name] for name in RESULTS}
+    start = tf.constant(0), order, beams, limit, fixed, rest, results
+    return tf.while_loop(proceed, step, start, shape_invariants=tuple(map(_shapes, start)))[-1]
 
 
 def _gather(nested, index):
     return tf.nest.map_structure(lambda x: tf.gather(x, index), nested)
+
+
+def _shapes(nested):
+    """What stays of the shapes: the first dimension gets smaller, and in the first step one beam becomes k."""
+    is_beams = isinstance(nested, dict) and "log_probs" in nested
+
+    def shape_of(x):
+        rank = len(x.shape)
+        return tf.TensorShape([None] * min(rank, 2 if is_beams else 1) + list(x.shape[2 if is_beams else 1 :]))
+
+    return tf.nest.map_structure(shape_of, nested)

@@ -7,7 +7,7 @@ from t2t_relpos.decoding.constraints import checked_constraints
 from t2t_relpos.decoding.length_penalty import length_penalty
 from t2t_relpos.decoding.one_path import limits
 from t2t_relpos.decoding.rows import gather_rows, join_context, repeat_rows, split_context
-from t2t_relpos.decoding.until_done import until_done
+from t2t_relpos.decoding.until_done import sizes_may_change, until_done
 
 
 def beam_search(
@@ -52,8 +52,9 @@ def beam_search(
             `max_length`.
         num_results: n, at most `beam_size`; as that.
         early_stopping: True: a sentence stops as soon as it has `beam_size` finished
-            outputs (as in Hugging Face and CTranslate2): fewer steps, and sometimes
-            an output that is less likely. False: when no living beam can beat its
+            outputs: fewer steps, and sometimes an output that is less likely (as in
+            CTranslate2, which counts ends among the best `beam_size` candidates of a
+            step alone). False: when no living beam can beat its
             `num_results` best finished ones, even with the length penalty of
             the limit (t2t).
         t2t_exact: do as tensor2tensor does in every detail: padding may be
@@ -107,7 +108,10 @@ def beam_search(
         early_stopping=early_stopping,
         t2t_exact=t2t_exact,
     )
-    context, rest = split_context(repeat_rows(state, beam_size))
+    # All beams are one before the first step; where sizes may change, one row is enough for it.
+    is_alone = sizes_may_change() and "context" not in state and constraints.prefix is None
+    first_beams = 1 if is_alone else beam_size
+    context, rest = split_context(repeat_rows(state, first_beams))
     # What every step reads of a row, beside the state: for the model and for the constraints.
     fixed = {} if context is None else {"context": context}
     if constraints.prefix is not None:
@@ -120,8 +124,8 @@ def beam_search(
         beams, rows = search.advance(beams, i, logits, limit, fixed.get("prefix"))
         return beams, gather_rows(split_context(new_state)[1], rows)
 
-    beams = until_done(advance, search.start(limit), limit, fixed, rest, beam_size, max_length)
-    return search.result(beams)
+    beams = search.start(limit, first_beams)
+    return search.result(until_done(advance, beams, limit, fixed, rest, beam_size, max_length))
 
 
 def _check_exact(length_limit, early_stopping, constraints):

@@ -32,17 +32,22 @@ class Beams:
         self.t2t_exact = settings["t2t_exact"]
         self.slots = ops.arange(settings["max_length"], dtype="int32")
 
-    def start(self, limit):
-        """Before the first step: one empty output lives."""
-        per_beam = ops.zeros_like(limit)[:, None] + ops.arange(self.beam_size, dtype="int32")
-        ids = per_beam[..., None] * 0 + self.slots * 0 + self.pad_id
-        never = ops.cast(per_beam * 0, "float32") + NEVER
+    def start(self, limit, beams):
+        """Before the first step: one empty output lives; there are places for `beams`, 1 or k."""
+        living, finished = (
+            ops.zeros_like(limit)[:, None] + ops.arange(size, dtype="int32")
+            for size in (beams, self.beam_size)
+        )
+
+        def empty(places):
+            return places[..., None] * 0 + self.slots * 0 + self.pad_id
+
         return {
-            "ids": ids,
-            "last": per_beam * 0 + self.pad_id,
-            "log_probs": ops.where(per_beam == 0, 0.0, never),
-            "finished_ids": ids,
-            "finished_scores": never,
+            "ids": empty(living),
+            "last": living * 0 + self.pad_id,
+            "log_probs": ops.where(living == 0, 0.0, NEVER),
+            "finished_ids": empty(finished),
+            "finished_scores": ops.cast(finished * 0, "float32") + NEVER,
             "length": ops.zeros_like(limit),
             "done": limit <= 0,
         }
@@ -79,7 +84,8 @@ class Beams:
         new = self._at_limit(beams, {**alive, **finished}, i + 1, limit)
         new["done"] = self._done(beams, new, i + 1, limit)
         new["length"] = ops.where(beams["done"], beams["length"], i + 1)
-        first_row = ops.arange(ops.shape(source)[0], dtype="int32")[:, None] * k
+        batch, before = ops.shape(beams["log_probs"])
+        first_row = ops.arange(batch, dtype="int32")[:, None] * before
         return new, ops.reshape(first_row + take_beams(source, living), (-1,))
 
     def _candidates(self, beams, i, logits, prefix):
@@ -132,11 +138,12 @@ class Beams:
         """The best outputs, as a `DecodingResult`."""
         n = self.num_results
         ids = beams["finished_ids"][:, :n]
-        ended = ops.cumsum(ops.cast(ids == self.eos_id, "int32"), axis=-1) > 0
-        # Up to the end of sentence and with it; what has none is as long as there were steps.
-        whole = ops.logical_not(ops.any(ended, axis=-1, keepdims=True))
-        counted = ops.logical_or(ops.logical_not(ended), whole)
-        steps = ops.cast(beams["length"], "int32")[:, None]
-        lengths = ops.sum(ops.cast(counted, "int32"), axis=-1) + 1
-        lengths = ops.where(whole[..., 0], steps, lengths)
+        ends = ops.cast(ids == self.eos_id, "int32")
+        behind = ops.cumsum(ends, axis=-1) - ends > 0
+        # Where constraints left nothing else, an output may go on behind an end that came too early.
+        ids = ops.where(behind, self.pad_id, ids)
+        # What has no end is as long as there were steps.
+        has_end = ops.max(ends, axis=-1) > 0
+        to_end = ops.sum(ops.cast(ops.logical_not(behind), "int32"), axis=-1)
+        lengths = ops.where(has_end, to_end, ops.cast(beams["length"], "int32")[:, None])
         return DecodingResult(ids, beams["finished_scores"][:, :n], lengths)

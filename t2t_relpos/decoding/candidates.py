@@ -12,7 +12,8 @@ def best_candidates(scores, offsets, count, never_id=None, never=-1e7, normalize
     Args:
         scores: float32 `[B * k, V]`, of every id as the next one of a beam.
         offsets: float32 `[B, k]`, added to all scores of a beam.
-        count: how many, an int or a scalar tensor; at most `k * V`.
+        count: how many, an int or a scalar tensor; at most `k * V`, but on
+            TensorFlow, where sums far below `never` fill up.
         never_id: an id whose score is `never` in place of what `scores` says.
         never: below every score that counts.
         normalize: whether the scores are logits: their log-probabilities are
@@ -47,6 +48,10 @@ def best_candidates(scores, offsets, count, never_id=None, never=-1e7, normalize
         scores = ops.where(ops.arange(size) == never_id, never, scores)
     batch, beams = ops.shape(offsets)
     sums = ops.reshape(scores, (batch, beams, size)) + ops.expand_dims(offsets, -1)
-    best, index = top_k(ops.reshape(sums, (batch, beams * size)), count)
+    sums = ops.reshape(sums, (batch, beams * size))
+    if keras.backend.backend() == "tensorflow":
+        # Of one beam alone there may be fewer: a graph does not know, so there are always enough.
+        sums = ops.pad(sums, [[0, 0], [0, count]], constant_values=2 * never)
+    best, index = top_k(sums, count)
+    index = ops.minimum(index, beams * size - 1)
     return best, index // size, index % size
-

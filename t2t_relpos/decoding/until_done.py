@@ -4,6 +4,15 @@ import keras
 from keras import ops
 
 
+def sizes_may_change():
+    """Whether tensors may change their sizes from step to step: on TensorFlow, unless XLA compiles."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    from t2t_relpos.decoding import _tensorflow_loop
+
+    return not _tensorflow_loop.is_compiled()
+
+
 def until_done(advance, beams, limit, fixed, rest, beam_size, max_length):
     """Advances all sentences until each is done.
 
@@ -18,13 +27,13 @@ def until_done(advance, beams, limit, fixed, rest, beam_size, max_length):
         max_length: no sentence takes more steps.
 
     Returns:
-        the beams; each sentence's are those with which it was done, or later ones.
+        the beams, or what `Beams.result` reads of them; each sentence's are those
+        with which it was done, or later ones.
     """
-    if keras.backend.backend() == "tensorflow":
+    if sizes_may_change():
         from t2t_relpos.decoding import _tensorflow_loop
 
-        if not _tensorflow_loop.is_compiled():
-            return _tensorflow_loop.until_done(advance, beams, limit, fixed, rest, beam_size)
+        return _tensorflow_loop.until_done(advance, beams, limit, fixed, rest, beam_size)
 
     def proceed(i, beams, rest):
         return ops.logical_and(i < max_length, ops.logical_not(ops.all(beams["done"])))

@@ -164,3 +164,12 @@ def test_constraints_that_are_off_add_nothing_to_a_graph(language):
     for rules in ({"min_length": 9}, {"no_repeat_ngram_size": 1}, {"repetition_penalty": 2.0}, {"prefix": IDS}):
         assert constrained(**rules) > constrained() + 3
     assert search(min_length=0, prefix=None, no_repeat_ngram_size=0, repetition_penalty=1.0) == search()
+
+
+def test_a_dead_end_leaves_nothing_behind_the_end(language):
+    """Three words, none twice, and no end before four: the end comes too early, and nothing after it."""
+    rules = {"min_length": 4, "no_repeat_ngram_size": 1}
+    result = beam_search(language.step, language.start(), 3, 4, beam_size=64, **rules)
+    for ids, length in zip(ops.convert_to_numpy(result.ids)[:, 0], ops.convert_to_numpy(result.lengths)[:, 0]):
+        assert ids.tolist().index(1) + 1 == length
+        assert not ids[length:].any()

@@ -11,7 +11,8 @@ HIDDEN = -1e9
 class FastStep:
     """`step(ids, state)`, the step function of a search; rows are `B * beam_size`.
 
-    The keys and values of a sentence's beams, those that died among them, stay where they are: slot `time * beams + beam`.
+    The keys and values of a sentence's beams, those that died among them, stay where they are: a slot for the first step, where
+    all beams are one, then k for every step, in the order of beams.
     Each living beam has a mask over slots (`"ancestors"`) that shows it its own past. A search that picks beams gathers
     these masks and nothing larger. The source's keys and values stand once a sentence: its beams are the queries.
 
@@ -58,14 +59,18 @@ class FastStep:
         }
 
     def __call__(self, ids, state):
-        """ids int32 `[rows]`, 0 at the first step -> (logits `[rows, V]` of the next ids, the state after this step)."""
+        """One step: ids int32 `[rows]` -> (logits `[rows, V]` of the next ids, the state after this step).
+
+        The first ids are 0. The first step has one row or k rows a sentence, every other k.
+        """
         sentences, layers, weights = state["sentences"], self.layers, self.weights
-        rows = tf.shape(ids)[0]
-        batch = rows // self.beam_size
-        ancestors = tf.concat([state["ancestors"], tf.tile(self.own, [batch, 1])], axis=1)
+        batch = tf.shape(sentences["hidden"])[0]
+        beams = tf.shape(ids)[0] // batch
+        newest = tf.tile(self.own[:beams, :beams], [batch, 1])
+        ancestors = tf.concat([state["ancestors"], newest], axis=1)
         slots = tf.shape(ancestors)[1]
-        hidden = tf.reshape(ancestors, [batch, 1, self.beam_size, slots])
-        time = slots // self.beam_size - 1
+        hidden = tf.reshape(ancestors, [batch, 1, beams, slots])
+        time = (slots - 1) // self.beam_size
         x = tf.gather(weights["target"], ids)
         if self.positions is not None:
             x = x + self.positions[time]
@@ -74,14 +79,14 @@ class FastStep:
             own = slice(2 * number, 2 * number + 2)
 
             def to_targets(y, layer=layer, own=own, tables=self.tables[number]):
-                query, key, value = self._split(dense(y, layer["self"]["input"], layer["self"]["input_bias"]), batch, 3)
+                query, key, value = layers.split(dense(y, layer["self"]["input"], layer["self"]["input_bias"]), batch, beams, 3)
                 key, value = (tf.concat([old, new], axis=2) for old, new in zip(sentences["caches"][own], (key, value)))
                 caches.extend([key, value])
                 tables = {name: table[..., self.num_slots - slots :, :] for name, table in tables.items()}
                 return self._attend(query, key, value, hidden, tables, layer["self"]["output"])
 
             def to_source(y, layer=layer, own=own):
-                query = self._split(dense(y, layer["cross"]["input"], layer["cross"]["input_bias"]), batch, 1)[0]
+                query = layers.split(dense(y, layer["cross"]["input"], layer["cross"]["input_bias"]), batch, beams, 1)[0]
                 key, value = sentences["memory"][own]
                 tables = self._by_source(layer["cross"], tf.shape(key)[2], time)
                 return self._attend(query, key, value, sentences["hidden"], tables, layer["cross"]["output"])
@@ -93,9 +98,6 @@ class FastStep:
             x = layers.normalize(x)
         logits = dense(x, weights["logits"], weights["logits_bias"])
         return logits, {"sentences": {**sentences, "caches": caches}, "ancestors": ancestors}
-
-    def _split(self, x, batch, parts):
-        return self.layers.split(x, batch, self.beam_size, parts)
 
     def _attend(self, query, key, value, hidden, tables, output):
         """Attention with the rows of `tables` `[S, H]` or `[N, S, H]`, one for each key; -> `[rows, D]`."""
@@ -109,7 +111,10 @@ class FastStep:
         return tf.matmul(self.layers.merge(outputs), output)
 
     def _by_slot(self, attention, labels):
-        """The tables' rows for the slots of all steps: the last ones are those of the newest step."""
+        """The tables' rows for the slots of all steps: the last ones are those of the newest step.
+
+        That the first step has one slot alone changes none of the rows behind it.
+        """
         return {name: tf.gather(attention[name], labels, axis=-2) for name in _tables_of(attention)}
 
     def _by_source(self, attention, length, time):
