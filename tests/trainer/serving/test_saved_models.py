@@ -31,16 +31,23 @@ from tensorflow.python.framework import op_def_registry
 missing = [name for name in task["ops"] if op_def_registry.get(name) is None]
 import tensorflow_text
 model = tf.saved_model.load(task["path"])
-answer = model.signatures["serving_default"](text=tf.constant(task["text"]))
 loaded = sorted(name for name in sys.modules if name.split(".")[0] in ("t2t_relpos", "trainer"))
-json.dump({
-    "missing": missing,
-    "loaded": loaded,
-    "translations": [text.decode() for text in answer["translations"].numpy()],
-    "scores": answer["scores"].numpy().tolist(),
-    "truncated": answer["truncated"].numpy().tolist(),
-}, sys.stdout)
+
+def plain(tensor):
+    values = tensor.numpy().tolist()
+    return json.loads(json.dumps(values, default=bytes.decode))
+
+answers = []
+for name, arguments in task["calls"]:
+    kinds = model.signatures[name].structured_input_signature[1]
+    answer = model.signatures[name](**{key: tf.constant(value, kinds[key].dtype) for key, value in arguments.items()})
+    answers.append({key: plain(value) for key, value in answer.items()})
+json.dump({"missing": missing, "loaded": loaded, "answers": answers}, sys.stdout)
 """
+
+
+# The program of that name; TensorFlow Text, whose operations are not in TensorFlow's own library, is imported before.
+SAVED_MODEL_CLI = "import tensorflow_text; from tensorflow.python.tools import saved_model_cli; saved_model_cli.main()"
 
 
 def meta_graph(path):
@@ -100,32 +107,65 @@ def test_no_keras_object_is_saved(exported_dir):
     assert identifiers <= {"_generic_user_object", "trackable_dict_wrapper", "trackable_list_wrapper", "signature_map"}
 
 
-def test_translates_without_this_project(exported_dir, exported, sentences):
-    operations_used = operations(meta_graph(exported_dir / "1"))
-    assert TEXT_OPS < operations_used
-    assert not [name for name in operations_used if "PyFunc" in name or "Xla" in name]
-    # The kernels would be compiled by XLA, which TensorFlow Serving links on demand alone.
-    assert not [f for f in meta_graph(exported_dir / "1").graph_def.library.function if f.attr["_XlaMustCompile"].b]
-    text = [*sentences, "", "house " * 100]
-    task = {"path": str(exported_dir / "1"), "text": text, "ops": sorted(operations_used)}
+def calls(text):
+    """A call of every signature: its name and arguments."""
+    return [
+        ("serving_default", {"text": text}),
+        ("translate", {"text": text, "beam_size": 5, "alpha": 0.25, "max_length": 23, "num_results": 3}),
+        ("score", {"text": text, "translation": text[::-1]}),
+        ("tokenize", {"text": text}),
+        ("ids", {"text": text}),
+        ("detokenize", {"ids": [[5, 7, 11, 1, 5], [-3, 2000, 5, 0, 1]]}),
+    ]
+
+
+def assert_all_signatures_work_without_this_project(path, module, text, others):
+    """That an export needs no operations but TensorFlow's and `others`, and answers as the module in this process does."""
+    graph = meta_graph(path)
+    asked = calls(text)
+    assert {name for name, _ in asked} == set(module.signatures)
+    task = {"path": str(path), "calls": asked, "ops": sorted(operations(graph))}
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", CLIENT],
-        input=json.dumps(task),
-        capture_output=True,
-        text=True,
-        cwd=exported_dir,
-        env=environment,
-        timeout=300,
-    )
+    command = [sys.executable, "-I", "-c", CLIENT]
+    settings = {"capture_output": True, "text": True, "cwd": path, "env": environment, "timeout": 300}
+    done = subprocess.run(command, input=json.dumps(task), **settings)
     assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert set(answer["missing"]) == TEXT_OPS
-    assert answer["loaded"] == []
+    told = json.loads(done.stdout)
+    assert set(told["missing"]) == others
+    assert told["loaded"] == []
+    for (name, arguments), answer in zip(asked, told["answers"], strict=True):
+        specs = {spec.name: spec for spec in module.signatures[name].input_signature}
+        expected = module.signatures[name](**{key: tf.constant(value, specs[key].dtype) for key, value in arguments.items()})
+        assert set(answer) == set(expected), name
+        for key, value in expected.items():
+            if value.dtype.is_floating:
+                np.testing.assert_allclose(answer[key], value, atol=1e-4, rtol=1e-4, err_msg=f"{name} {key}")
+            elif value.dtype == tf.string:
+                assert np.char.encode(np.array(answer[key]), "utf-8").tolist() == value.numpy().tolist(), (name, key)
+            else:
+                assert answer[key] == value.numpy().tolist(), (name, key)
+
+
+def test_every_signature_works_without_this_project(exported_dir, make_module, sentences):
+    graph = meta_graph(exported_dir / "1")
+    assert not [name for name in operations(graph) if "PyFunc" in name or "Xla" in name]
+    # The kernels would be compiled by XLA, which TensorFlow Serving links on demand alone.
+    assert not [f for f in graph.graph_def.library.function if f.attr["_XlaMustCompile"].b]
+    text = [*sentences[:5], "", "house " * 100]
+    assert_all_signatures_work_without_this_project(exported_dir / "1", make_module(), text, TEXT_OPS)
+
+
+def test_saved_model_cli_translates_strings(exported_dir, exported, sentences, tmp_path):
+    text = [sentences[0], "", sentences[1]]
+    command = [sys.executable, "-c", SAVED_MODEL_CLI, "run", "--dir", str(exported_dir / "1"), "--tag_set", "serve"]
+    command += ["--signature_def", "serving_default", "--input_exprs", f"text={text!r}", "--outdir", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    answers = {name: np.load(tmp_path / f"{name}.npy", allow_pickle=True) for name in saved_models.OUTPUTS}
     expected = exported(text)
-    assert answer["translations"] == [translation.text.decode() for translation in expected]
-    assert answer["truncated"] == [translation.truncated for translation in expected]
-    np.testing.assert_allclose(answer["scores"], [translation.score for translation in expected], atol=1e-4)
+    assert answers["translations"].tolist() == [answer.text for answer in expected]
+    assert answers["truncated"].tolist() == [False] * 3
+    np.testing.assert_allclose(answers["scores"], [answer.score for answer in expected], atol=1e-4)
 
 
 def make_versions(directory, *names):
