@@ -143,7 +143,7 @@ class Beams:
         # Where constraints left nothing else, an output may go on behind an end that came too early.
         ids = ops.where(behind, self.pad_id, ids)
         # What has no end is as long as there were steps.
-        has_end = ops.max(ends, axis=-1) > 0
+        has_end = ops.any(ends > 0, axis=-1)
         to_end = ops.sum(ops.cast(ops.logical_not(behind), "int32"), axis=-1)
         lengths = ops.where(has_end, to_end, ops.cast(beams["length"], "int32")[:, None])
         return DecodingResult(ids, beams["finished_scores"][:, :n], lengths)
