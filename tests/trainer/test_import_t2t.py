@@ -93,6 +93,22 @@ def test_with_a_vocabulary_it_is_exported_from_string_to_string(imported, tmp_pa
     np.testing.assert_allclose(theirs["scores"], ours["scores"], rtol=1e-5)
 
 
+def test_its_other_signatures_know_tensor2tensors_vocabulary(imported, tmp_path):
+    module = TranslationModule.from_model_dir(str(imported))
+    path = export.export(module, tmp_path / "exported")
+    signatures = tf.saved_model.load(str(path)).signatures
+    text = tf.constant(["the dog", "dog \\ _", ""])
+    ids = module.tokenizer.tokenize(text)
+    np.testing.assert_array_equal(signatures["ids"](text=text)["ids"], ids.to_tensor())
+    assert signatures["detokenize"](ids=ids.to_tensor())["text"].numpy().tolist() == text.numpy().tolist()
+    tokens = signatures["tokenize"](text=text)
+    assert tokens["lengths"].numpy().tolist() == ids.row_lengths().numpy().tolist()
+    assert b"".join(tokens["tokens"][0, : tokens["lengths"][0] - 1].numpy().tolist()) == b"the_dog_"
+    scores = signatures["score"](text=text, translation=text)
+    assert scores["tokens"].numpy().tolist() == tokens["tokens"].numpy().tolist()
+    np.testing.assert_allclose(scores["scores"], module.score(text, text)["scores"], rtol=1e-5)
+
+
 def test_it_is_fine_tuned_with_the_dropouts_it_was_trained_with(imported, tmp_path):
     (tmp_path / "text").write_text("the dog\nthe the dog\n")
     text = {"train_source": str(tmp_path / "text"), "train_target": str(tmp_path / "text")}

@@ -1,0 +1,107 @@
+"""What the signatures beside serving_default answer, by value."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.model_dir import ModelDirectory
+from trainer.serving import prediction_log, warmup
+
+ABSENT = -1e7
+
+
+@pytest.fixture
+def tokenizer(trained_model_dir):
+    return ModelDirectory.open(trained_model_dir).load_tokenizer()
+
+
+def ask(loaded, signature, **arguments):
+    answer = loaded.signatures[signature](**{name: tf.constant(value) for name, value in arguments.items()})
+    return {name: value.numpy() for name, value in answer.items()}
+
+
+def translate(loaded, texts, **changed):
+    defaults = {name: value.numpy() for name, value in loaded.defaults().items()}
+    return ask(loaded, "translate", text=texts, **defaults | {name: np.array(value, defaults[name].dtype) for name, value in changed.items()})
+
+
+def test_score_is_the_models_own(loaded, sentences, tokenizer, trained_model_dir):
+    targets = ["Der Hund rennt.", "", *sentences[2:]]
+    answer = ask(loaded, "score", text=sentences, translation=targets)
+    source, ids = (tokenizer.tokenize(texts).to_tensor().numpy() for texts in (sentences, targets))
+    expected = ModelDirectory.open(trained_model_dir).load_model().score(source, ids, return_alignments=True)
+    scores, alignments = expected
+    np.testing.assert_allclose(answer["token_scores"], scores.token_scores, atol=1e-4)
+    np.testing.assert_allclose(answer["scores"], scores.scores, atol=1e-3)
+    real = ids != 0
+    assert answer["lengths"].tolist() == real.sum(1).tolist()
+    assert answer["source_lengths"].tolist() == (source != 0).sum(1).tolist()
+    np.testing.assert_array_equal(answer["token_scores"][~real], 0.0)
+    np.testing.assert_allclose(answer["alignments"].sum(-1), real, atol=1e-5)
+    np.testing.assert_allclose(answer["alignments"][real], np.asarray(alignments)[real], atol=1e-5)
+    assert not answer["truncated"].any()
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_score_says_what_translate_says(loaded, sentences, alpha):
+    """But for translations that the search had split into other tokens than the tokenizer does."""
+    found = translate(loaded, sentences, alpha=alpha)
+    answer = ask(loaded, "score", text=sentences, translation=found["translations"][:, 0])
+    scores = answer["scores"] / ((5 + answer["lengths"]) / 6) ** alpha
+    same = np.isclose(scores, found["scores"][:, 0], atol=1e-3)
+    assert same.sum() > len(sentences) / 2
+
+
+def test_score_cuts_what_is_too_long(loaded):
+    answer = ask(loaded, "score", text=["the man", "house " * 300, "the man"], translation=["ja", "ja", "haus " * 900])
+    assert answer["truncated"].tolist() == [False, True, True]
+    assert answer["source_lengths"].max() == 47 and answer["lengths"].max() == 47 + 50
+    assert np.isfinite(answer["scores"]).all()
+
+
+def test_tokenize_ids_and_detokenize_are_the_tokenizers(loaded, sentences, tokenizer):
+    texts = [*sentences, "", "犬 🎉"]
+    ids = tokenizer.tokenize(texts)
+    answer = ask(loaded, "ids", text=texts)
+    np.testing.assert_array_equal(answer["ids"], ids.to_tensor())
+    assert answer["lengths"].tolist() == ids.row_lengths().numpy().tolist()
+    tokens = ask(loaded, "tokenize", text=texts)
+    for row, (names, length) in enumerate(zip(tokens["tokens"].tolist(), tokens["lengths"])):
+        assert names[length - 1 :] == [b"</s>"] + [b""] * (len(names) - length)
+        assert b"".join(names[: length - 1]).decode().replace("\u2581", " ").strip() == texts[row] or row == len(texts) - 1
+    assert [text.decode() for text in ask(loaded, "detokenize", ids=answer["ids"])["text"]][: len(sentences) + 1] == texts[:-1]
+
+
+def test_n_best_translations_are_unlike_and_in_order(loaded, sentences):
+    found = translate(loaded, sentences, num_results=4)
+    best = ask(loaded, "serving_default", text=sentences)
+    assert (np.diff(found["scores"], axis=1) <= 0).all()
+    # The search's results may go on after the best one is certain, never change it.
+    assert found["translations"][:, 0].tolist() == best["translations"].tolist()
+    np.testing.assert_allclose(found["scores"][:, 0], best["scores"], atol=1e-4)
+
+
+def test_places_that_nothing_fills_are_empty(loaded):
+    found = translate(loaded, ["the man sees the dog", ""], num_results=4, max_length=1)
+    scores, texts = found["scores"], found["translations"]
+    # One id: the end of sentence alone, or else nothing that ends.
+    filled = scores > ABSENT / 2
+    assert filled.any(1).all() and not filled.all(1)[1]
+    assert texts[~filled].tolist() == [b""] * int((~filled).sum())
+    np.testing.assert_array_equal(scores[~filled], ABSENT)
+    assert scores[1].tolist() == [0.0, ABSENT, ABSENT, ABSENT]
+
+
+def test_warm_up_requests_name_the_model_and_can_be_answered(exported_dir, loaded):
+    log = prediction_log._classes()["PredictionLog"]
+    seen = []
+    for record in tf.data.TFRecordDataset(str(exported_dir / "1" / warmup.FILE)):
+        request = log.FromString(record.numpy()).predict_log.request
+        assert request.model_spec.name == exported_dir.name
+        inputs = {each.key: tf.make_ndarray(type(tf.make_tensor_proto(0)).FromString(each.value)) for each in request.inputs}
+        answer = loaded.signatures[request.model_spec.signature_name](**{k: tf.constant(v) for k, v in inputs.items()})
+        sizes = {len(value) for value in inputs.values()}
+        assert {len(value) for value in answer.values()} == sizes
+        seen.append((request.model_spec.signature_name, sizes.pop()))
+    assert seen[:6] == [("serving_default", size) for size in (1, 8, 32)] * 2
+    assert {name for name, _ in seen} == loaded.signatures.keys() - {"translate"}
