@@ -1,19 +1,12 @@
 """Relative attention on TensorFlow: block by block where sequences are long, in memory linear in length."""
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from t2t_relpos.attention._tensorflow_blocks import Blocks
 from t2t_relpos.attention._tensorflow_masks import BlockDropout, BlockMasks
 from t2t_relpos.attention.window import Window
 
 LARGEST_BLOCK = 256
-
-
-def is_compiled():
-    """Whether XLA compiles what is being traced: it takes no sizes that change in a loop."""
-    # TensorFlow says so nowhere in public.
-    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 @tf.autograph.experimental.do_not_convert

@@ -109,9 +109,10 @@ def _blocks_of(query, key, value, key_table, value_table, dropout):
         return None
     if not (dropout is None or isinstance(dropout, AttentionDropout)):
         return None
+    from t2t_relpos import _tensorflow_xla
     from t2t_relpos.attention import _tensorflow
 
-    return None if _tensorflow.is_compiled() else _tensorflow.attend_in_blocks
+    return None if _tensorflow_xla.is_compiled() else _tensorflow.attend_in_blocks
 
 
 def _attend_at_once(query, key, value, key_table, value_table, mask, query_offset, labels, dropout):

@@ -5,7 +5,6 @@ results and goes on with the others alone.
 """
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from t2t_relpos.decoding.rows import gather_rows
 
@@ -13,12 +12,6 @@ from t2t_relpos.decoding.rows import gather_rows
 SHARE_DONE = 4
 # What of the beams is asked for at the end.
 RESULTS = ("finished_ids", "finished_scores", "length")
-
-
-def is_compiled():
-    """Whether XLA compiles what is being traced: it takes no sizes that change in a loop."""
-    # TensorFlow says so nowhere in public.
-    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 def until_done(advance, beams, limit, fixed, rest, beam_size):

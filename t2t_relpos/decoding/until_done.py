@@ -8,9 +8,9 @@ def sizes_may_change():
     """Whether tensors may change their sizes from step to step: on TensorFlow, unless XLA compiles."""
     if keras.backend.backend() != "tensorflow":
         return False
-    from t2t_relpos.decoding import _tensorflow_loop
+    from t2t_relpos import _tensorflow_xla
 
-    return not _tensorflow_loop.is_compiled()
+    return not _tensorflow_xla.is_compiled()
 
 
 def until_done(advance, beams, limit, fixed, rest, beam_size, max_length):

@@ -34,7 +34,7 @@ def test_peers_are_measured_with_one_model(text, tmp_path):
     assert "OpenNMT-tf is left out: no Python at --opennmt_python=None." in done.stderr
     with open(tmp_path / "table.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    peers = ["ours", "ctranslate2", "ctranslate2 int8"]
+    peers = ["ours", "ours early", "ctranslate2", "ctranslate2 int8"]
     assert [(row["batch"], row["peer"]) for row in rows] == [(batch, peer) for batch in "12" for peer in peers]
     for row in rows:
         assert float(row["low"]) <= float(row["sentences/s"]) <= float(row["high"])
@@ -53,7 +53,7 @@ def test_peers_are_measured_with_one_model(text, tmp_path):
         (["--preset=tiny"], "Expected --vocab_text with --preset. Received: none."),
         (["--model_dir=x", "--beams=0"], "Expected --beams to be positive integers with commas between them. Received: 0."),
         (["--model_dir=x", "--batches=a"], "Expected --batches to be positive integers with commas between them. Received: a."),
-        (["--model_dir=x", "--peers=marian"], "Expected --peers out of ours, ctranslate2, ctranslate2 int8, opennmt. Received: marian."),
+        (["--model_dir=x", "--peers=marian"], "Expected --peers out of ours, ours early, ctranslate2, ctranslate2 int8, opennmt. Received: marian."),
     ],
 )
 @pytest.mark.slow
