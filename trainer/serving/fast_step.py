@@ -19,7 +19,8 @@ class FastStep:
     Args:
         config: the `TransformerConfig`.
         layers: its `FoldedLayers`.
-        weights: `folded_weights` as tensors.
+        weights: `folded_weights` as variables: a loop reads a variable in one operation, but takes a tensor from step to step in
+            three.
         positions: what positions add to embeddings, `[L, D]`, or None.
         max_length: L, most steps, an int or a scalar tensor.
         beam_size: k, an int or a scalar tensor.
@@ -36,7 +37,10 @@ class FastStep:
         self.own = HIDDEN * (1.0 - tf.eye(beam_size))
         distances = tf.range(1 - max_length, 1)
         labels = tf.repeat(tf.maximum(distances + self.last_label, 0), beam_size)
-        self.tables = [self._by_slot(layer["self"], labels) for layer in weights["decoder"]]
+        # The rows for the slots of all steps: the last ones are those of the newest. That the first step has one slot alone
+        # changes none of the rows behind it. All layers' in one tensor.
+        tables = [table for layer in weights["decoder"] for table in _rows_of(layer["self"], labels).values()]
+        self.tables = tf.stack(tables) if tables else None
 
     def start(self, memory, real):
         """The state before the first step; the search repeats the row of a sentence for its beams.
@@ -71,6 +75,7 @@ class FastStep:
         slots = tf.shape(ancestors)[1]
         hidden = tf.reshape(ancestors, [batch, 1, beams, slots])
         time = (slots - 1) // self.beam_size
+        tables = self._by_slot(slots)
         x = tf.gather(weights["target"], ids)
         if self.positions is not None:
             x = x + self.positions[time]
@@ -78,11 +83,10 @@ class FastStep:
         for number, layer in enumerate(weights["decoder"]):
             own = slice(2 * number, 2 * number + 2)
 
-            def to_targets(y, layer=layer, own=own, tables=self.tables[number]):
+            def to_targets(y, layer=layer, own=own, tables=tables[number]):
                 query, key, value = layers.split(dense(y, layer["self"]["input"], layer["self"]["input_bias"]), batch, beams, 3)
                 key, value = (tf.concat([old, new], axis=2) for old, new in zip(sentences["caches"][own], (key, value)))
                 caches.extend([key, value])
-                tables = {name: table[..., self.num_slots - slots :, :] for name, table in tables.items()}
                 return self._attend(query, key, value, hidden, tables, layer["self"]["output"])
 
             def to_source(y, layer=layer, own=own):
@@ -103,37 +107,42 @@ class FastStep:
         """Attention with the rows of `tables` `[S, H]` or `[N, S, H]`, one for each key; -> `[rows, D]`."""
         scores = tf.matmul(query, key, transpose_b=True)
         if "key_table" in tables:
-            scores += _times(query, tables["key_table"], scores, transpose=True)
+            scores += _times(query, tables["key_table"], tf.shape(scores), transpose=True)
         attended = tf.nn.softmax(scores + hidden)
         outputs = tf.matmul(attended, value)
         if "value_table" in tables:
-            outputs += _times(attended, tables["value_table"], outputs)
+            outputs += _times(attended, tables["value_table"], tf.shape(query))
         return tf.matmul(self.layers.merge(outputs), output)
 
-    def _by_slot(self, attention, labels):
-        """The tables' rows for the slots of all steps: the last ones are those of the newest step.
-
-        That the first step has one slot alone changes none of the rows behind it.
-        """
-        return {name: tf.gather(attention[name], labels, axis=-2) for name in _tables_of(attention)}
+    def _by_slot(self, slots):
+        """For each layer, the rows of its tables for so many slots."""
+        layers = self.weights["decoder"]
+        names = _tables_of(layers[0]["self"])
+        if not names:
+            return [{} for _ in layers]
+        rows = iter(tf.unstack(self.tables[..., self.num_slots - slots :, :]))
+        return [{name: next(rows) for name in names} for _ in layers]
 
     def _by_source(self, attention, length, time):
         """The tables' rows for source positions, as a query at position `time` sees them."""
-        names = _tables_of(attention)
-        if not names:
+        if not _tables_of(attention):
             return {}
         labels = tf.clip_by_value(tf.range(length) - time, -self.last_label, self.last_label) + self.last_label
-        return {name: tf.gather(attention[name], labels, axis=-2) for name in names}
+        return _rows_of(attention, labels)
 
 
 def _tables_of(attention):
     return [name for name in ("key_table", "value_table") if name in attention]
 
 
-def _times(x, table, like, transpose=False):
-    """`[B, N, k, a]` times one table for all heads, as one product, or a table for each; the shape is that of `like`."""
+def _rows_of(attention, labels):
+    return {name: tf.gather(attention[name], labels, axis=-2) for name in _tables_of(attention)}
+
+
+def _times(x, table, shape, transpose=False):
+    """`[B, N, k, a]` times one table for all heads, as one product, or a table for each; `shape` is that of the product."""
     if table.shape.rank == 3:
         return tf.matmul(x, table, transpose_b=transpose)
-    depth = tf.shape(table)[1] if transpose else tf.shape(table)[0]
+    depth = table.shape[1] if transpose else tf.shape(table)[0]
     product = tf.matmul(tf.reshape(x, [-1, depth]), table, transpose_b=transpose)
-    return tf.reshape(product, tf.shape(like))
+    return tf.reshape(product, shape)

@@ -37,7 +37,7 @@ class FastTransformer(tf.Module):
         Returns:
             (the state, the step function) for `t2t_relpos.decoding.beam_search`.
         """
-        weights = self._read()
+        weights = self.weights
         memory = self._memory(weights, source)
         tables = self._position_tables(weights, "target", max_length)
         step = FastStep(self.config, self.layers, weights, tables, max_length, beam_size)
@@ -54,7 +54,7 @@ class FastTransformer(tf.Module):
             (logits float32 `[B, T, V]`, alignments float32 `[B, T, S]`: the weights of the last decoder layer's attention to
             the source, the mean over its heads.)
         """
-        weights, layers = self._read(), self.layers
+        weights, layers = self.weights, self.layers
         memory, real = self._memory(weights, source), source != 0
         length = tf.shape(targets)[1]
         x = tf.pad(tf.gather(weights["target"], targets), [[0, 0], [1, 0], [0, 0]])[:, :-1]
@@ -74,10 +74,6 @@ class FastTransformer(tf.Module):
             x = layers.feed_forward(x, layer)
         logits = dense(self._final(x), weights["logits"], weights["logits_bias"])
         return tf.reshape(logits, [-1, length, self.config.vocab_size]), tf.reduce_mean(aligned[0], axis=1)
-
-    def _read(self):
-        """All variables as tensors, read once and not in every step."""
-        return tf.nest.map_structure(tf.convert_to_tensor, self.weights)
 
     def _memory(self, weights, source):
         """Keys and values of the source for all decoder layers: key 0, value 0, key 1, …, each `[B, N, S, H]`."""
