@@ -24,12 +24,15 @@ $(VENV)/installed: setup.cfg pyproject.toml
 quickstart: $(VENV)/installed
 	PYTHON=$(RUN) examples/quickstart.sh $(QUICKSTART)
 
-# Files of tests side by side, on as many cores as there are, but at most four: each holds some GB.
+# Files of tests side by side, one more than there are cores, for some wait; but at most four: each holds some GB.
+WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 3 ? cores + 1 : 4)))
+SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile
+
 test: $(VENV)/installed
-	$(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile -m 'not slow'
+	$(RUN) -m pytest $(SIDE_BY_SIDE) -m 'not slow'
 
 test-slow: $(VENV)/installed
-	$(RUN) -m pytest -m slow
+	$(RUN) -m pytest $(SIDE_BY_SIDE) -m slow
 
 $(BACKENDS_VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(BACKENDS_VENV)

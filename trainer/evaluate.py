@@ -19,6 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from absl import app, flags
 
 from trainer import metrics, weights
+from trainer.allocator import keep_freed_memory
 from trainer.data import corpora
 from trainer.model_dir import ModelDirectory
 from trainer.serving import saved_models
@@ -189,5 +190,6 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     define_flags()
     app.run(main)

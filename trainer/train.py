@@ -16,6 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from absl import app, flags
 
 from trainer import config
+from trainer.allocator import keep_freed_memory
 from trainer.config import RunConfig
 
 
@@ -96,5 +97,6 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     define_flags()
     app.run(main)

@@ -29,6 +29,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from absl import app, flags
 
+from trainer.allocator import keep_freed_memory
 from trainer.serving import translator
 from trainer.translating import exported_model, output_lines, prompt, streams
 from trainer.translating.progress import Progress
@@ -177,5 +178,6 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     define_flags()
     app.run(main)

@@ -94,7 +94,7 @@ def always_blocks():
     blocks.LARGEST_BLOCK, MODULE.LONGEST_WHOLE = before
 
 
-@settings(deadline=None, max_examples=30, derandomize=True)
+@settings(deadline=None, max_examples=15, derandomize=True)
 @given(data=st.data())
 def test_equals_all_pairs_at_once(always_blocks, data):
     rng = np.random.default_rng(data.draw(st.integers(0, 99), "seed"))

@@ -113,6 +113,7 @@ def test_relative_cross_attention_knows_source_positions():
         assert (np.abs(change).max() > 1e-5) == changes
 
 
+@pytest.mark.slow
 def test_plain_compile_and_fit_learn(rng):
     model = make()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

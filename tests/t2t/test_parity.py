@@ -80,7 +80,7 @@ def test_gradients(compare, case):
     assert_holds(compare.compare_gradients(case), ["gradients"])
 
 
-@(on_some_models if ON_JAX else on_all_models)
+@on_some_models
 def test_beam_search_as_tensor2tensor(compare, case):
     assert_holds(compare.compare_beams(case), ["beam ids", "beam scores"])
 

@@ -68,6 +68,7 @@ def test_goes_on_from_its_own_checkpoint(parent):
     assert any((ours != theirs).any() for ours, theirs in zip(before, weights(parent), strict=True))
 
 
+@pytest.mark.slow
 def test_goes_on_from_an_average_with_a_new_schedule(parent):
     train.train(RunConfig(**settings(parent, train_steps=3, checkpoint_every=1)))
     child = ModelDirectory.open(parent.path.parent / "child")

@@ -93,6 +93,7 @@ def test_with_a_vocabulary_it_is_exported_from_string_to_string(imported, tmp_pa
     np.testing.assert_allclose(theirs["scores"], ours["scores"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_its_other_signatures_know_tensor2tensors_vocabulary(imported, tmp_path):
     module = TranslationModule.from_model_dir(str(imported))
     path = export.export(module, tmp_path / "exported")
@@ -109,6 +110,7 @@ def test_its_other_signatures_know_tensor2tensors_vocabulary(imported, tmp_path)
     np.testing.assert_allclose(scores["scores"], module.score(text, text)["scores"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_is_fine_tuned_with_the_dropouts_it_was_trained_with(imported, tmp_path):
     (tmp_path / "text").write_text("the dog\nthe the dog\n")
     text = {"train_source": str(tmp_path / "text"), "train_target": str(tmp_path / "text")}

@@ -129,6 +129,7 @@ def test_max_relative_position_of_a_model_without(tmp_path, small_run):
     assert "Expected max_relative_position only with a preset that has relative positions. Received: 5" in message
 
 
+@pytest.mark.slow
 def test_full_disk(tmp_path, small_run, monkeypatch):
     def full(self, model):
         raise OSError(28, "No space left on device")

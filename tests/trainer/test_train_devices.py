@@ -12,6 +12,7 @@ def final_arrays(directory, step):
     return {name: dict(np.load(directory / "checkpoints" / f"step-{step:06d}" / f"{name}.npz")) for name in ("model", "optimizer")}
 
 
+@pytest.mark.slow
 def test_float16_in_pieces_goes_on_where_it_was(small_run, tmp_path):
     settings = {"precision": "float16", "device_tokens": 11, "clip_norm": 1.0}
     small_run(tmp_path / "whole", train_steps=3, **settings)

@@ -67,6 +67,7 @@ def test_signal_writes_a_checkpoint_and_the_run_goes_on(straight, tmp_path, smal
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_signal_in_an_evaluation(tmp_path, small_run, monkeypatch):
     def interrupted(self, *arguments):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -104,7 +105,7 @@ def test_bleu_needs_a_dev_set(tmp_path, small_run):
     assert "Expected a dev set with dev_bleu, keep_best or early_stopping. Received: none. Give --dev_source" in message
 
 
-@pytest.mark.parametrize("per_execution", [1, 2])
+@pytest.mark.parametrize("per_execution", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_loss_that_is_not_a_number(tmp_path, small_run, per_execution):
     settings = dict(train_steps=20, learning_rate=1e38, steps_per_execution=per_execution)
     message = small_run.fails(tmp_path, **settings)

@@ -56,6 +56,7 @@ def test_page_of_the_models_own_translation(trained_model_dir, tmp_path):
 
 
 @needs_matplotlib
+@pytest.mark.slow
 def test_checkpoint_and_plots(small_run, tmp_path, capsys, monkeypatch):
     small_run(tmp_path / "run")
     capsys.readouterr()

@@ -87,13 +87,15 @@ class FastStep:
                 query, key, value = layers.split(dense(y, layer["self"]["input"], layer["self"]["input_bias"]), batch, beams, 3)
                 key, value = (tf.concat([old, new], axis=2) for old, new in zip(sentences["caches"][own], (key, value)))
                 caches.extend([key, value])
-                return self._attend(query, key, value, hidden, tables, layer["self"]["output"])
+                return self._attend(query, key, value, hidden, tables, layer["self"]["output"], (batch, beams, slots))
 
             def to_source(y, layer=layer, own=own):
                 query = layers.split(dense(y, layer["cross"]["input"], layer["cross"]["input_bias"]), batch, beams, 1)[0]
                 key, value = sentences["memory"][own]
-                tables = self._by_source(layer["cross"], tf.shape(key)[2], time)
-                return self._attend(query, key, value, sentences["hidden"], tables, layer["cross"]["output"])
+                length = tf.shape(sentences["hidden"])[3]
+                tables = self._by_source(layer["cross"], length, time)
+                sizes = batch, beams, length
+                return self._attend(query, key, value, sentences["hidden"], tables, layer["cross"]["output"], sizes)
 
             x = layers.residual(x, layer, "self", to_targets)
             x = layers.residual(x, layer, "cross", to_source)
@@ -103,15 +105,20 @@ class FastStep:
         logits = dense(x, weights["logits"], weights["logits_bias"])
         return logits, {"sentences": {**sentences, "caches": caches}, "ancestors": ancestors}
 
-    def _attend(self, query, key, value, hidden, tables, output):
-        """Attention with the rows of `tables` `[S, H]` or `[N, S, H]`, one for each key; -> `[rows, D]`."""
+    def _attend(self, query, key, value, hidden, tables, output, sizes):
+        """Attention with the rows of `tables` `[S, H]` or `[N, S, H]`, one for each key; -> `[rows, D]`.
+
+        That `sizes`, (B, k, S), is given saves asking tensors for them in every layer.
+        """
+        batch, beams, length = sizes
+        heads, depth = self.layers.num_heads, self.layers.depth
         scores = tf.matmul(query, key, transpose_b=True)
         if "key_table" in tables:
-            scores += _times(query, tables["key_table"], tf.shape(scores), transpose=True)
+            scores += _times(query, tables["key_table"], [batch, heads, beams, length], depth, transpose=True)
         attended = tf.nn.softmax(scores + hidden)
         outputs = tf.matmul(attended, value)
         if "value_table" in tables:
-            outputs += _times(attended, tables["value_table"], tf.shape(query))
+            outputs += _times(attended, tables["value_table"], [batch, heads, beams, depth], length)
         return tf.matmul(self.layers.merge(outputs), output)
 
     def _by_slot(self, slots):
@@ -139,10 +146,8 @@ def _rows_of(attention, labels):
     return {name: tf.gather(attention[name], labels, axis=-2) for name in _tables_of(attention)}
 
 
-def _times(x, table, shape, transpose=False):
-    """`[B, N, k, a]` times one table for all heads, as one product, or a table for each; `shape` is that of the product."""
+def _times(x, table, shape, depth, transpose=False):
+    """`[B, N, k, depth]` times one table for all heads, as one product, or a table for each; `shape` is that of the product."""
     if table.shape.rank == 3:
         return tf.matmul(x, table, transpose_b=transpose)
-    depth = table.shape[1] if transpose else tf.shape(table)[0]
-    product = tf.matmul(tf.reshape(x, [-1, depth]), table, transpose_b=transpose)
-    return tf.reshape(product, shape)
+    return tf.reshape(tf.matmul(tf.reshape(x, [-1, depth]), table, transpose_b=transpose), shape)

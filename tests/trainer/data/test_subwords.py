@@ -174,7 +174,8 @@ def frequent_pieces(lines, size):
     return "".join(f"'{subtoken}'\n" for subtoken in [*subtokens, *sorted(characters)]).encode()
 
 
-@pytest.mark.parametrize("folder", ["wmt_sample", pytest.param("multi30k", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", ["wmt_sample", "multi30k"])
 def test_every_line_of_real_text_is_as_from_the_plain_one(folder):
     files = sorted((DATA / folder).glob("*.gz"))
     if not files:

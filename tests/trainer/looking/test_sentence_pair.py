@@ -15,6 +15,7 @@ def tokenizer(trained_model_dir):
     return ModelDirectory.open(trained_model_dir).load_tokenizer()
 
 
+@pytest.mark.slow
 def test_own_translation_is_what_is_served(model, tokenizer, make_module, sentences):
     module = make_module()
     for sentence in sentences[:3]:

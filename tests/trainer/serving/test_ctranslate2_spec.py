@@ -134,6 +134,7 @@ def test_models_that_tensor2tensor_recorded(import_reference, tmp_path):
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.slow
 def test_trained_model(trained_model_dir, sentences, beam_size, tmp_path):
     directory = ModelDirectory.open(trained_model_dir)
     model = directory.load_model()

@@ -72,6 +72,7 @@ def test_dry_run_leaves_nothing_behind(small_run, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_dry_run_in_a_directory_with_a_run(small_run, tmp_path, capsys):
     small_run(tmp_path / "model", train_steps=1)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "model").rglob("*")}

@@ -63,6 +63,7 @@ def test_mixed_model_is_saved_as_one_of_float32(tmp_path):
     np.testing.assert_array_equal(loaded(BATCH), plain(BATCH))
 
 
+@pytest.mark.slow
 def test_update_that_is_not_finite_is_left_out_and_halves_the_scale():
     model = make_model("float16")
     model.loss_scale.scale.assign(2.0**120)
@@ -84,6 +85,7 @@ def test_scale_is_doubled_after_a_while():
     assert train(model, 5)["loss_scale"] == [2.0**15, 2.0**15, 2.0**16, 2.0**16, 2.0**17]
 
 
+@pytest.mark.slow
 def test_xla_computes_the_same():
     histories = []
     for jit_compile in (False, True):

@@ -1,0 +1,30 @@
+"""What the C library does with memory that is freed."""
+
+import ctypes
+import os
+
+# Of glibc's malloc.h.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+# The largest that glibc takes.
+_LARGEST_MMAP_THRESHOLD = 32 << 20
+_TOP_PAD = 64 << 20
+_NEVER = 2**31 - 1
+
+
+def keep_freed_memory() -> bool:
+    """Has glibc keep freed memory for the next tensor, where by default it gives large blocks back to the system at once.
+
+    TensorFlow frees and asks for the same megabytes in every step, and the system zeroes each page that it hands out again. To be
+    called at the beginning of a program: memory of the process no longer shrinks. Whoever sets `MALLOC_*_` or `GLIBC_TUNABLES` in the
+    environment is left alone, and so are other C libraries.
+
+    Returns:
+        Whether anything was set.
+    """
+    if "GLIBC_TUNABLES" in os.environ or any(name.startswith("MALLOC_") for name in os.environ):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    settings = {_M_MMAP_THRESHOLD: _LARGEST_MMAP_THRESHOLD, _M_TRIM_THRESHOLD: _NEVER, _M_TOP_PAD: _TOP_PAD}
+    return all(mallopt(name, value) == 1 for name, value in settings.items())
