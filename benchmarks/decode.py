@@ -29,6 +29,7 @@ import tensorflow as tf
 from absl import app, flags, logging
 from bootstrap import interval
 from decode_peers import Peer
+from flag_values import check_known, positive_integers
 
 from trainer.serving.settings import TranslationSettings
 
@@ -59,14 +60,6 @@ COLUMNS = (
 )
 
 
-def numbers(name):
-    """The positive integers of a flag."""
-    values = FLAGS[name].value
-    if not values or not all(value.isdecimal() and int(value) > 0 for value in values):
-        raise app.UsageError(f"Expected --{name} to be positive integers with commas between them. Received: {','.join(values)}.")
-    return [int(value) for value in values]
-
-
 def check_flags():
     """Refuses what contradicts itself."""
     if (FLAGS.model_dir is None) == (FLAGS.preset is None):
@@ -74,11 +67,9 @@ def check_flags():
         raise app.UsageError(f"Expected either --model_dir or --preset. Received: {received}.")
     if FLAGS.preset is not None and not FLAGS.vocab_text:
         raise app.UsageError("Expected --vocab_text with --preset. Received: none.")
-    unknown = sorted(set(FLAGS.peers).difference(PEERS))
-    if unknown:
-        raise app.UsageError(f"Expected --peers out of {', '.join(PEERS)}. Received: {', '.join(unknown)}.")
+    check_known("peers", PEERS)
     for name in ("batches", "beams", "threads"):
-        numbers(name)
+        positive_integers(name)
 
 
 def model_and_texts(folder):
@@ -192,12 +183,12 @@ def main(argv):
         model_dir, texts = model_and_texts(Path(folder))
         models = Models(model_dir, Path(folder))
         print("| " + " | ".join(header) + " |\n|" + " --- |" * len(header))
-        for threads in numbers("threads"):
-            for beam_size in numbers("beams"):
+        for threads in positive_integers("threads"):
+            for beam_size in positive_integers("beams"):
                 settings = {name: models.settings(name, beam_size, threads) for name in names}
-                with Peer.all(settings, FLAGS.opennmt_python) as peers:
+                with Peer.all(settings, {"opennmt": FLAGS.opennmt_python}) as peers:
                     for text, sentences in texts.items():
-                        for batch_size in numbers("batches"):
+                        for batch_size in positive_integers("batches"):
                             case = {"text": text, "threads": threads, "beam": beam_size, "batch": batch_size}
                             for row in rows_of(case, measure(peers, sentences, batch_size), len(sentences)):
                                 rows.append(row)

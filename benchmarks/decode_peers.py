@@ -1,4 +1,4 @@
-"""Translators in processes of their own, as benchmarks/decode.py talks to them."""
+"""Peers in processes of their own, as benchmarks/decode.py and benchmarks/training.py talk to them."""
 
 import contextlib
 import json
@@ -9,33 +9,39 @@ from pathlib import Path
 
 
 class Peer:
-    """A process of decode_worker.py.
+    """A process that reads lines of JSON and answers each with one. It says "ready" first.
 
     Args:
-        settings: what the worker is told: its kind, its model's path, threads, and more.
+        settings: what the worker is told: its kind, threads, and more.
         python: of its environment.
+        variables: of the shell's environment, beside those that are here.
+
+    Attributes:
+        script: the worker's program, beside this file.
     """
 
-    def __init__(self, settings: dict, python: str = sys.executable):
-        script = Path(__file__).with_name("decode_worker.py")
+    script = "decode_worker.py"
+
+    def __init__(self, settings: dict, python: str = sys.executable, variables: dict[str, str] | None = None):
+        script = Path(__file__).with_name(self.script)
         environment = {"OMP_NUM_THREADS": str(settings["threads"]), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
         self.process = subprocess.Popen(
             [python, str(script), json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | environment,
+            env=os.environ | environment | (variables or {}),
         )
         self.kind = settings["kind"]
 
     @classmethod
     @contextlib.contextmanager
-    def all(cls, settings: dict[str, dict], opennmt_python: str | None):
-        """Peers by name, ready; ended when the block ends."""
+    def all(cls, settings: dict[str, dict], pythons: dict[str, str | None], variables: dict[str, str] | None = None):
+        """Peers by name, ready; ended when the block ends. Kinds that `pythons` has not get this process's Python."""
         with contextlib.ExitStack() as stack:
             peers = {}
             for name, each in settings.items():
-                peers[name] = cls(each, opennmt_python if each["kind"] == "opennmt" else sys.executable)
+                peers[name] = cls(each, pythons.get(each["kind"], sys.executable), variables)
                 stack.callback(peers[name].end)
             for peer in peers.values():
                 peer.answer()
@@ -43,7 +49,11 @@ class Peer:
 
     def translate(self, batches: list[list[str]]) -> dict:
         """Translates batches: `seconds` of each, all `translations`, and the most `megabytes` held."""
-        self.process.stdin.write(json.dumps(batches) + "\n")
+        return self.ask(batches)
+
+    def ask(self, message):
+        """The answer to a message, both of what JSON can hold."""
+        self.process.stdin.write(json.dumps(message) + "\n")
         self.process.stdin.flush()
         return self.answer()
 

@@ -53,28 +53,44 @@ def set_layer(layer, weights, prefix):
     set_norm(layer.ffn.input_layer_norm or layer.ffn.output_layer_norm, weights, f"{prefix}/ffn")
 
 
-def build(folder, beam_size, max_length):
-    """The model, with the weights and the settings of its search."""
-    settings = json.loads((folder / "architecture.json").read_text())
-    model = opennmt.models.Transformer(
+def transformer(settings):
+    """Their Transformer of our architecture, not initialized yet.
+
+    Args:
+        settings: of a `TransformerConfig`, as a dict.
+    """
+    return opennmt.models.Transformer(
         num_layers=(settings["num_encoder_layers"], settings["num_decoder_layers"]),
         num_units=settings["hidden_dim"],
         num_heads=settings["num_heads"],
         ffn_inner_dim=settings["intermediate_dim"],
+        dropout=settings["dropout"],
+        attention_dropout=settings["attention_dropout"],
+        ffn_dropout=settings["activation_dropout"],
         mha_bias=False,
         position_encoder_class=None,
         maximum_relative_position=settings["max_relative_position"],
         share_embeddings=opennmt.models.EmbeddingsSharingLevel.ALL,
         pre_norm=settings["normalize_first"],
     )
-    vocabulary = str(folder / "vocabulary.txt")
+
+
+def initialize(model, vocabulary, params, settings):
+    """Gives the model its vocabulary, its params, and variables."""
     data = {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary, "source_sequence_controls": {"end": True}}
-    search = {"beam_width": beam_size, "length_penalty": settings["alpha"], "maximum_decoding_length": max_length}
-    model.initialize(data, params=search)
+    model.initialize(data, params=params)
     for module in model.submodules:
         if isinstance(module, tf.keras.layers.LayerNormalization):
             module.epsilon = max(settings["layer_norm_epsilon"], LEAST_EPSILON)
     model.create_variables()
+
+
+def build(folder, beam_size, max_length):
+    """The model with the settings of its search, as `write_for_opennmt` describes it."""
+    settings = json.loads((folder / "architecture.json").read_text())
+    model = transformer(settings)
+    search = {"beam_width": beam_size, "length_penalty": settings["alpha"], "maximum_decoding_length": max_length}
+    initialize(model, str(folder / "vocabulary.txt"), search, settings)
     return model
 
 

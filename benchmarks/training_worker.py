@@ -1,0 +1,42 @@
+"""A model that trains in a process of its own, for benchmarks/training.py, which starts it: not run by hand.
+
+    python training_worker.py '{"kind": "ours", "batches": FILE.npz, "config": {...}, "threads": 1, ...}'
+
+Reads lines of JSON: `[first, end]`, numbers of batches in the file. Trains on these, one after the other, and answers with the seconds
+that it took, the losses, and the most memory held meanwhile. What a kind needs is imported for it alone, since each has an
+environment of its own. A kind's module has `make(settings)`, which returns `prepare(batches)`, which returns what is timed.
+"""
+
+import importlib
+import json
+import math
+import os
+import sys
+import time
+
+import memory
+import numpy as np
+
+MODULES = {"ours": "ours_training", "opennmt": "opennmt_training", "t2t": "t2t_training", "products": "multiply_rate"}
+
+
+def main(settings):
+    # The answers alone go to the pipe; whatever a library prints goes to stderr.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    prepare = importlib.import_module(MODULES[settings["kind"]]).make(settings)
+    arrays = np.load(settings["batches"])
+    print(json.dumps("ready"), file=answers, flush=True)
+    for line in sys.stdin:
+        train = prepare([(arrays[f"inputs_{i}"], arrays[f"targets_{i}"]) for i in range(*json.loads(line))])
+        memory.start_peak()
+        start = time.perf_counter()
+        found = train()
+        found |= {"seconds": time.perf_counter() - start, "megabytes": memory.peak()}
+        if not all(map(math.isfinite, found.get("losses", ()))):
+            raise FloatingPointError(f"Expected losses that are numbers. Received: {found['losses']}.")
+        print(json.dumps(found), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
