@@ -81,6 +81,7 @@ def test_lines_in_lines_out_in_a_process_of_its_own(exported_dir, exported, sent
     used = set((tmp_path / "modules").read_text().split())
     assert used <= {
         "trainer",
+        "trainer.allocator",
         "trainer.atomic_files",
         "trainer.serving",
         "trainer.serving.saved_models",
