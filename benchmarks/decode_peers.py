@@ -12,9 +12,8 @@ class Peer:
     """A process that reads lines of JSON and answers each with one. It says "ready" first.
 
     Args:
-        settings: what the worker is told: its kind, threads, and more.
-        python: of its environment.
-        variables: of the shell's environment, beside those that are here.
+        settings: what the worker is told: its kind, threads, and more; `variables`, if any, are put into its environment.
+        python: that runs it.
 
     Attributes:
         script: the worker's program, beside this file.
@@ -22,7 +21,7 @@ class Peer:
 
     script = "decode_worker.py"
 
-    def __init__(self, settings: dict, python: str = sys.executable, variables: dict[str, str] | None = None):
+    def __init__(self, settings: dict, python: str = sys.executable):
         script = Path(__file__).with_name(self.script)
         environment = {"OMP_NUM_THREADS": str(settings["threads"]), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
         self.process = subprocess.Popen(
@@ -30,18 +29,18 @@ class Peer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | environment | (variables or {}),
+            env=os.environ | environment | settings.get("variables", {}),
         )
         self.kind = settings["kind"]
 
     @classmethod
     @contextlib.contextmanager
-    def all(cls, settings: dict[str, dict], pythons: dict[str, str | None], variables: dict[str, str] | None = None):
+    def all(cls, settings: dict[str, dict], pythons: dict[str, str | None]):
         """Peers by name, ready; ended when the block ends. Kinds that `pythons` has not get this process's Python."""
         with contextlib.ExitStack() as stack:
             peers = {}
             for name, each in settings.items():
-                peers[name] = cls(each, pythons.get(each["kind"], sys.executable), variables)
+                peers[name] = cls(each, pythons.get(each["kind"], sys.executable))
                 stack.callback(peers[name].end)
             for peer in peers.values():
                 peer.answer()

@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import opennmt_model
 from decode_worker import single_session
 
 START_ID = 1
@@ -35,6 +34,9 @@ def make(settings):
 
 
 def _model(settings):
+    # Here, so that what makes batches can be had without OpenNMT-tf.
+    import opennmt_model
+
     config = settings["config"]
     model = opennmt_model.transformer(config)
     params = model.auto_config()["params"] | {"label_smoothing": settings["label_smoothing"]}

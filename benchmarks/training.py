@@ -10,7 +10,8 @@ batches that lie in memory as ids. Each run has other batches; the first run, in
 Prints source and target tokens a second, padding not counted: the median over runs with its 95% interval; the ratio of each
 peer's time to ours in the same run; and as a share of the matrix-multiply rate how much of the step's time its products of tokens and
 weights would take in float32 (multiply_rate.py says what is counted). That rate is measured in turn with the peers, by a process with
-their threads and environment, and is the row "products alone". With bfloat16 a share may be above 1.
+their threads, and is the row "products alone"; its C library keeps the memory that it has, so that no page is made anew. With bfloat16
+a share may be above 1.
 
 "ours absolute" has sinusoidal positions, without tables. OpenNMT-tf and tensor2tensor have one table for all heads of a layer, whatever
 the preset. --opennmt_python is the Python of an environment with OpenNMT-tf 2.32, --t2t_python that of one with tensor2tensor
@@ -37,6 +38,8 @@ from t2t_relpos.models import PRESETS, TransformerConfig
 
 FLAGS = flags.FLAGS
 PRODUCTS = "products alone"
+# The rate is the processor's: without these glibc gives large results back, and gets them anew page by page.
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(10**11), "MALLOC_ARENA_MAX": "1"}
 PEERS = {
     "ours": {"kind": "ours", "precision": "float32"},
     "ours bfloat16": {"kind": "ours", "precision": "bfloat16"},
@@ -44,7 +47,9 @@ PEERS = {
     "opennmt": {"kind": "opennmt"},
     "t2t": {"kind": "t2t"},
 }
-flags.DEFINE_enum("preset", "tiny", sorted(PRESETS), "The architecture.")
+# Those that OpenNMT-tf and tensor2tensor have too.
+RELATIVE = sorted(name for name, settings in PRESETS.items() if settings["position"] == "relative")
+flags.DEFINE_enum("preset", "tiny", RELATIVE, "The architecture.")
 flags.DEFINE_integer("vocab_size", 8000, "Pieces of the vocabulary, which is learned from the training text.", lower_bound=4)
 flags.DEFINE_string("train_source", "", "Source sentences, one a line; may be .gz. Default: the embedded corpus.")
 flags.DEFINE_string("train_target", "", "Their translations.")
@@ -101,12 +106,14 @@ class Trainee(Peer):
 
 def settings_of(names, config, batches_file, threads):
     """What each worker is told, by name; the last one multiplies."""
+    variables = dict(pair.split("=", 1) for pair in FLAGS.env)
     common = {"batches": batches_file, "threads": threads, "preset": FLAGS.preset, "label_smoothing": FLAGS.label_smoothing}
+    common["variables"] = variables
     settings = {}
     for name in names:
         peer = dict(PEERS[name])
         settings[name] = common | {"config": config.to_dict() | peer.pop("changes", {})} | peer
-    settings[PRODUCTS] = common | {"config": config.to_dict(), "kind": "products"}
+    settings[PRODUCTS] = common | {"config": config.to_dict(), "kind": "products", "variables": variables | KEEP_MEMORY}
     return settings
 
 
@@ -161,10 +168,9 @@ def run_all(config, batches, batches_file):
     header = *COLUMNS[:3], "time over ours", "share", "GFLOP/s", "megabytes"
     print("\n| " + " | ".join(header) + " |\n|" + " --- |" * len(header))
     names, rows = chosen_peers(), []
-    variables = dict(pair.split("=", 1) for pair in FLAGS.env)
     for threads in positive_integers("threads"):
         settings = settings_of(names, config, batches_file, threads)
-        with Trainee.all(settings, pythons(), variables) as peers:
+        with Trainee.all(settings, pythons()) as peers:
             for row in rows_of(threads, measure(peers), tokens, work):
                 rows.append(row)
                 print_row(row)

@@ -6,7 +6,7 @@ import types
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 # oneDNN reorders float32 sums; without it the recording repeats bit by bit.
-os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import numpy as np
 import tensorflow.compat.v1 as tf
