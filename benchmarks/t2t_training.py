@@ -1,6 +1,7 @@
 """The training step of the real tensor2tensor, on our batches: its graph, in a session. Runs in tensor2tensor's own environment.
 
-Model and loss are tensor2tensor's. Its optimizer does not run on the TensorFlow that can still be installed; TensorFlow's Adam stands in its place.
+Model and loss are tensor2tensor's. Its optimizer does not run on the TensorFlow that can still be installed; TensorFlow's Adam stands
+in its place.
 """
 
 import os

@@ -164,7 +164,8 @@ def run_all(config, batches, batches_file):
     work = np.array([operations(config.to_dict(), count) for count in counts])
     slots = sum(side.size for block in blocks for batch in block for side in batch)
     mean = tokens.mean() / FLAGS.steps
-    print(f"{FLAGS.preset}, {FLAGS.runs} runs of {FLAGS.steps} steps, {mean:.0f} tokens a step in {100 * tokens.sum() / slots:.0f}% of the slots")
+    filled = 100 * tokens.sum() / slots
+    print(f"{FLAGS.preset}, {FLAGS.runs} runs of {FLAGS.steps} steps, {mean:.0f} tokens a step in {filled:.0f}% of the slots")
     header = *COLUMNS[:3], "time over ours", "share", "GFLOP/s", "megabytes"
     print("\n| " + " | ".join(header) + " |\n|" + " --- |" * len(header))
     names, rows = chosen_peers(), []
