@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from t2t_relpos.attention import _tensorflow_dropout
 from t2t_relpos.attention._tensorflow_blocks import Blocks
 from t2t_relpos.attention._tensorflow_masks import BlockDropout, BlockMasks
 from t2t_relpos.attention.window import Window
@@ -23,10 +24,10 @@ def attend_in_blocks(query, key, value, key_table, value_table, *, dropout, long
     """
     query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
     # Out here: a seed that is drawn in one branch of a graph leaves its generator in that branch.
-    seed = dropout and tf.bitcast(tf.cast(dropout.draw_seed(), tf.uint32), tf.int32)
+    seed = dropout and _tensorflow_dropout.as_seed(dropout.draw_seed())
 
     def drop(weights):
-        return tf.nn.experimental.stateless_dropout(weights, dropout.rate, seed)
+        return _tensorflow_dropout.drop(weights, dropout.rate, seed)
 
     def blocks():
         tables = (x if x is None else tf.convert_to_tensor(x) for x in (key_table, value_table))

@@ -3,6 +3,7 @@
 import keras
 
 from t2t_relpos.layers import checks
+from t2t_relpos.layers.dropout import Dropout
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -45,7 +46,7 @@ class FeedForward(keras.layers.Layer):
             self.intermediate_dim, activation="relu", dtype=policy, name="inner"
         )
         self.inner.build(input_shape)
-        self.dropout_layer = keras.layers.Dropout(self.dropout, seed=self.seed, dtype=policy)
+        self.dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=policy)
         self.outer = keras.layers.Dense(input_shape[-1], dtype=policy, name="outer")
         self.outer.build((*input_shape[:-1], self.intermediate_dim))
 

@@ -3,6 +3,8 @@
 import keras
 
 from t2t_relpos.layers import checks
+from t2t_relpos.layers.dropout import Dropout
+from t2t_relpos.layers.layer_normalization import LayerNormalization
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -47,9 +49,9 @@ class Residual(keras.layers.Layer):
 
     def build(self, input_shape):
         policy = self.dtype_policy
-        self.norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm")
+        self.norm = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm")
         self.norm.build(input_shape)
-        self.dropout_layer = keras.layers.Dropout(self.dropout, seed=self.seed, dtype=policy)
+        self.dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=policy)
 
     def call(self, inputs, sublayer, training=None):
         if self.normalize_first:

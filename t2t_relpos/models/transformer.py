@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from t2t_relpos.layers.dropout import Dropout
+from t2t_relpos.layers.layer_normalization import LayerNormalization
 from t2t_relpos.layers.position_encodings import LearnedPositionEmbedding, SinusoidalPositionEncoding
 from t2t_relpos.layers.token_embedding import TokenEmbedding
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
@@ -78,7 +80,7 @@ class Transformer(ScoresPairs, keras.Model):
             self.output_embedding = embedding("output_embedding")
         self.source_position = self._position_layer("source_position")
         self.target_position = self._position_layer("target_position")
-        self.embedding_dropout = keras.layers.Dropout(config.dropout, dtype=policy)
+        self.embedding_dropout = Dropout(config.dropout, dtype=policy)
         self.encoder_layers = [
             self._block(TransformerEncoder, f"encoder_{i}") for i in range(config.num_encoder_layers)
         ]
@@ -123,7 +125,7 @@ class Transformer(ScoresPairs, keras.Model):
         if not self.config.normalize_first:
             return None
         epsilon = self.config.layer_norm_epsilon
-        return keras.layers.LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
+        return LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
 
     def build(self, input_shape=None):
         """Makes all variables; their shapes depend on the config alone."""

@@ -1,0 +1,44 @@
+"""Layer normalization over the last axis on TensorFlow, with its gradient written out: fewer passes over the inputs."""
+
+import tensorflow as tf
+
+
+def normalize(x, gamma, beta, epsilon):
+    """`(x - mean) * rsqrt(variance + epsilon) * gamma + beta`; 16-bit inputs are normalized in float32.
+
+    Args:
+        x: `[..., D]`.
+        gamma, beta: `[D]`.
+        epsilon: a float.
+
+    Returns:
+        `[..., D]`, of the dtype of `x`.
+    """
+    dtype = x.dtype
+    exact = dtype if dtype == tf.float64 else tf.float32
+    arguments = [tf.cast(each, exact) for each in (x, gamma, beta)]
+    return tf.cast(_normalize(*arguments, epsilon), dtype)
+
+
+@tf.autograph.experimental.do_not_convert
+def _normalize(x, gamma, beta, epsilon):
+    @tf.custom_gradient
+    def normalized_times(x, gamma, beta):
+        centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+        scale = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True) + epsilon)
+        normalized = centred * scale
+
+        def gradient(upstream):
+            of_gamma, of_beta = (_sum_of_rows(each) for each in (upstream * normalized, upstream))
+            by_gamma = upstream * gamma
+            mean = tf.reduce_mean(by_gamma, axis=-1, keepdims=True)
+            along = tf.reduce_mean(by_gamma * normalized, axis=-1, keepdims=True)
+            return (by_gamma - mean - normalized * along) * scale, of_gamma, of_beta
+
+        return normalized * gamma + beta, gradient
+
+    return normalized_times(x, gamma, beta)
+
+
+def _sum_of_rows(x):
+    return tf.reduce_sum(tf.reshape(x, [-1, x.shape[-1]]), axis=0)

@@ -1,0 +1,43 @@
+"""Layer normalization, fast to train on TensorFlow."""
+
+import keras
+
+
+@keras.saving.register_keras_serializable(package="t2t_relpos")
+class LayerNormalization(keras.layers.LayerNormalization):
+    """`keras.layers.LayerNormalization` over the last axis; on TensorFlow with a gradient of its own.
+
+    The same numbers within rounding. Keras's is made of operations whose gradients
+    pass over the inputs about twice as often.
+
+    Args:
+        epsilon: added to the variance.
+        **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: `[..., D]`.
+
+    Returns:
+        `[..., D]`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from t2t_relpos.layers.layer_normalization import LayerNormalization
+    >>> outputs = LayerNormalization()(np.array([[1.0, 3.0]]))
+    >>> keras.ops.convert_to_numpy(outputs).round(2).tolist()
+    [[-1.0, 1.0]]
+
+    Reference: Ba et al. 2016; t2t `layer_norm_compute`.
+    """
+
+    def __init__(self, epsilon=1e-6, **kwargs):
+        super().__init__(epsilon=epsilon, **kwargs)
+
+    def call(self, inputs):
+        if keras.backend.backend() != "tensorflow":
+            return super().call(inputs)
+        from t2t_relpos.layers import _tensorflow_layer_normalization
+
+        inputs, gamma, beta = (keras.ops.convert_to_tensor(x) for x in (inputs, self.gamma, self.beta))
+        return _tensorflow_layer_normalization.normalize(inputs, gamma, beta, self.epsilon)

@@ -1,0 +1,56 @@
+"""Dropout: how many numbers it drops, what it makes of the others, and that draws are independent."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.layers.dropout import Dropout
+
+
+def dropped(layer, x):
+    return ops.convert_to_numpy(layer(x, training=True))
+
+
+@pytest.mark.parametrize("shape", [(101, 83, 13), (257, 83, 4), (107, 991), (106033,)])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_numbers_are_zero_at_the_rate_and_scaled_up_elsewhere(rng, shape, rate):
+    x = 1 + rng.random(shape).astype("float32")
+    outputs = dropped(Dropout(rate, seed=3), x)
+    kept = outputs != 0
+    np.testing.assert_allclose(outputs[kept], x[kept] / (1 - rate), rtol=2e-4)
+    # Six standard deviations of that many throws.
+    assert abs(kept.mean() - (1 - rate)) < 6 * np.sqrt(rate * (1 - rate) / x.size)
+
+
+def test_numbers_beside_each_other_and_draws_are_independent():
+    layer = Dropout(0.5, seed=5)
+    first, second = (dropped(layer, np.ones((97, 88), "float32")).ravel() - 1 for _ in range(2))
+    limit = 6 / np.sqrt(first.size)
+    for distance in range(1, 9):
+        assert abs(np.mean(first[distance:] * first[:-distance])) < limit
+    assert abs(np.mean(first * second)) < limit
+    np.testing.assert_array_equal(first, dropped(Dropout(0.5, seed=5), np.ones((97, 88), "float32")).ravel() - 1)
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (7, 11), (0, 3)])
+def test_gradient_is_the_mask(shape, output_and_gradients):
+    layer = Dropout(0.4, seed=1)
+    outputs, gradients = output_and_gradients(
+        lambda x: layer(x, training=True), np.ones(shape, "float32"), np.ones(shape, "float32")
+    )
+    np.testing.assert_array_equal(gradients, outputs)
+
+
+def test_nothing_is_dropped_outside_of_training_or_at_rate_0(rng):
+    x = rng.normal(size=(5, 7)).astype("float32")
+    np.testing.assert_array_equal(Dropout(0.5)(x), x)
+    np.testing.assert_array_equal(Dropout(0.0)(x, training=True), x)
+    assert np.count_nonzero(dropped(Dropout(1 - 1e-9), x)) <= 1
+
+
+def test_sixteen_bits_and_config():
+    outputs = Dropout(0.5, seed=2, dtype="mixed_bfloat16")(np.ones((3, 5)), training=True)
+    assert keras.backend.standardize_dtype(outputs.dtype) == "bfloat16"
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(Dropout(0.25, seed=7)))
+    assert type(again) is Dropout and again.rate == 0.25 and again.seed == 7
