@@ -70,7 +70,7 @@ def test_peers_are_measured_on_the_same_batches(texts, tmp_path):
         assert numbers["GFLOP/s"] > 0 and numbers["megabytes"] > 10
     lines = done.stdout.splitlines()
     assert lines[0].startswith("tiny, 3 runs of 2 steps, ")
-    assert sum(line.startswith("| ") for line in lines) == 1 + len(rows)
+    assert sum(line.startswith("| ") for line in lines) == 2 + len(rows)
 
 
 @pytest.mark.slow
