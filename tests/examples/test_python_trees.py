@@ -196,6 +196,7 @@ def test_guesses(tree):
 
 
 @pytest.mark.parametrize("kind", models.KINDS)
+@pytest.mark.slow
 def test_a_model_learns_a_few_examples_and_knows_what_it_may(kind, tree):
     examples = [example_at(tree, hole, seed) for seed in range(8) for hole in tree.uses]
     vocabulary = data.make_vocabulary(examples, min_count=1)

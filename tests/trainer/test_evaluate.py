@@ -206,6 +206,7 @@ def test_arguments_that_contradict(arguments, message):
     refused(message, *arguments)
 
 
+@pytest.mark.slow
 def test_output_of_several_test_sets(exported_dir, tmp_path):
     message = "Expected a single test set with --output. Received: 2. Evaluate them one by one."
     arguments = [f"--saved_model={exported_dir}", "--data=synthetic", "--split=dev,test"]

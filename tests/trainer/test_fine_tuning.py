@@ -58,6 +58,7 @@ def test_starts_from_the_weights_and_inherits_what_is_not_given(parent):
     assert (recorded["label_smoothing"], recorded["warmup_steps"], recorded["batch_tokens"]) == (0.25, 11, 50)
 
 
+@pytest.mark.slow
 def test_goes_on_from_its_own_checkpoint(parent):
     train.train(RunConfig(**settings(parent, train_steps=3)))
     child = ModelDirectory.open(parent.path.parent / "child")

@@ -44,6 +44,7 @@ def entries(directory):
     return sorted(entry.name for entry in directory.rglob("*") if "logs" not in entry.parts)
 
 
+@pytest.mark.slow
 def test_full_disk(disk, small_run, monkeypatch):
     """While model.keras is written, while a checkpoint is, and before anything is."""
     directory = disk.path / "model"

@@ -27,6 +27,7 @@ def expected(trained_model_dir, corpus):
     return BLEU().corpus_score(answers, [list(corpus.targets())]).score, answers
 
 
+@pytest.mark.slow
 def test_bleu_and_samples_are_those_of_the_greedy_translations(trained_model_dir, parts, corpus):
     bleu, answers = expected(trained_model_dir, corpus)
     dev = DevTranslator(*parts, corpus, longest=60)()

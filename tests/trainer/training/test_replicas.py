@@ -38,12 +38,14 @@ def check_same(found, expected, part):
 
 
 @pytest.mark.parametrize("part", PARTS)
+@pytest.mark.slow
 def test_two_replicas_have_the_losses_and_weights_of_one(one_and_two, part):
     one, two = one_and_two
     assert two.keys() == one.keys()
     check_same(two, one, part)
 
 
+@pytest.mark.slow
 def test_batches_are_what_the_tests_are_about(one_and_two):
     one, _ = one_and_two
     assert [float(one[f"batch {i} target_tokens"][0]) for i in range(3)] == [14, 10, 3]
@@ -51,6 +53,7 @@ def test_batches_are_what_the_tests_are_about(one_and_two):
     assert min(norms) < 2.0 < max(norms), "some are clipped"
 
 
+@pytest.mark.slow
 def test_replicas_have_dropout_of_their_own_and_the_same_states(one_and_two):
     one, two = one_and_two
     # With one mask for all, equal rows would have equal losses.
@@ -66,6 +69,7 @@ def check_updates_left_out(found):
     assert found["updates"] == 5
 
 
+@pytest.mark.slow
 def test_updates_that_are_not_finite_are_left_out(one_and_two):
     for found in one_and_two:
         check_updates_left_out(found)

@@ -75,6 +75,7 @@ def test_elements_may_be_tuples():
     assert histories[0] == histories[1]
 
 
+@pytest.mark.slow
 def test_several_steps_in_one_execution_are_the_same_steps():
     histories, weights = [], []
     for steps_per_execution in (1, 2):
