@@ -12,7 +12,7 @@ FORWARD = ["logits, real positions", "logits, padding", "loss", "loss without sm
 
 # JAX compiles a search anew for every size.
 ON_JAX = keras.backend.backend() == "jax"
-QUICK = ("relative_short_k",) if ON_JAX else ("learned", "relative_post_norm", "relative_short_k", "sinusoidal")
+QUICK = ("relative_short_k",) if ON_JAX else ("relative_post_norm", "relative_short_k")
 
 on_all_models = pytest.mark.parametrize("name", NAMES)
 # The rest of the searches: only with the slow tests.

@@ -61,6 +61,7 @@ def test_steps_of_choice(model_dir, tmp_path, capsys):
     assert ModelDirectory(tmp_path / "average").read_run()["averaged"]["checkpoints"][0] == "checkpoints/step-000002"
 
 
+@pytest.mark.slow
 def test_others_take_it(averaged, small_run, tmp_path, capsys):
     values = flags.FlagValues()
     evaluate.define_flags(values)

@@ -71,6 +71,7 @@ def test_exact_translations_have_the_bleu_100_and_lower_case_has_not():
     assert evaluate.evaluate(answer(str.lower), corpus, batch_size=5).bleu < 70.0
 
 
+@pytest.mark.slow
 def test_model_directory_and_export_print_the_same(trained_model_dir, exported_dir, test_files, tmp_path, capsys):
     arguments = [f"--source={test_files[0]}", f"--target={test_files[1]}", "--batch_size=5"]
     run(f"--model_dir={trained_model_dir}", *arguments, f"--output={tmp_path / 'one'}")
@@ -140,6 +141,7 @@ def test_language_of_the_translations(monkeypatch, capsys):
         assert f"|tok:moses-{language}|" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_checkpoint_of_choice(trained_model_dir, test_files, tmp_path, monkeypatch, capsys):
     model = ModelDirectory.open(trained_model_dir).load_model()
     chosen = []

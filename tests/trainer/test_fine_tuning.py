@@ -46,6 +46,7 @@ def weights(directory):
     return [ops.convert_to_numpy(w) for w in directory.load_model().get_weights()]
 
 
+@pytest.mark.slow
 def test_starts_from_the_weights_and_inherits_what_is_not_given(parent):
     # The first update has the learning rate 0: the weights are still the parent's.
     train.train(RunConfig(**settings(parent, dropout=0.5, warmup_steps=11)))

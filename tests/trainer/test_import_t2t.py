@@ -83,6 +83,7 @@ def imported(tmp_path, monkeypatch):
     return tmp_path / "model"
 
 
+@pytest.mark.slow
 def test_with_a_vocabulary_it_is_exported_from_string_to_string(imported, tmp_path):
     module = TranslationModule.from_model_dir(str(imported))
     path = export.export(module, tmp_path / "exported")

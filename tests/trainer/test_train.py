@@ -51,6 +51,7 @@ def test_finished_run_changes_nothing(trained, small_run, capfd):
     assert (trained / "model.keras").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_it_says_what_it_does(tmp_path, small_run, capfd):
     small_run(tmp_path / "model", train_steps=2)
     out = capfd.readouterr().out
@@ -71,6 +72,7 @@ def test_it_says_what_it_does(tmp_path, small_run, capfd):
     assert "dev loss" not in out
 
 
+@pytest.mark.slow
 def test_vocabulary_that_is_there_already_is_used(tmp_path, trained, small_run):
     (tmp_path / "vocab.model").write_bytes((trained / "vocab.model").read_bytes())
     small_run(tmp_path, vocab_size=None, train_steps=1)

@@ -48,6 +48,7 @@ def test_checkpoints_and_evaluations_have_their_own_steps(straight):
     assert [entry["step"] for entry in evaluations(straight)] == [4, 8, 9]
 
 
+@pytest.mark.slow
 def test_signal_writes_a_checkpoint_and_the_run_goes_on(straight, tmp_path, small_run, monkeypatch, capfd):
     """In a step after which an evaluation is due, which the run makes when it goes on."""
     settings = dict(checkpoint_every=3, evaluate_every=4, train_steps=9, **small_run.dev)
@@ -84,6 +85,7 @@ def test_signal_in_an_evaluation(tmp_path, small_run, monkeypatch):
     assert steps(tmp_path) == [2, 3, 4]
 
 
+@pytest.mark.slow
 def test_no_better_bleu_ends_the_run(tmp_path, small_run, capfd):
     settings = dict(
         train_steps=100, checkpoint_every=3, evaluate_every=2, learning_rate=1e-9, early_stopping=2, keep_best=2, **small_run.dev

@@ -55,6 +55,7 @@ def test_decodes_as_tensor2tensor(recorded):
     assert [(ids, text) for (ids, _), text in zip(pairs, texts.numpy())] == pairs
 
 
+@pytest.mark.slow
 def test_a_string_alone_is_as_in_a_batch(recorded):
     tokenizer, expected = recorded
     for text, ids in expected["encoded"][::7]:
@@ -110,6 +111,7 @@ def test_letters_and_numbers_are_those_of_unicodedata(tokenizer):
     assert contained.tolist() == [character in letters for character in characters]
 
 
+@pytest.mark.slow
 def test_exports_with_tensorflow_alone(tmp_path):
     tokenizer = SubwordTokenizer.from_file(RECORDED["hostile"])
     module = tf.Module()

@@ -81,6 +81,7 @@ def test_bytes_that_are_not_utf8_are_replaced(tokenizer):
     assert broken == replaced == whole
 
 
+@pytest.mark.slow
 def test_exports_with_tensorflow_text_alone(tokenizer, tmp_path):
     module = tf.Module()
     module.tokenizer = tokenizer

@@ -30,6 +30,7 @@ def test_what_a_run_recorded(tmp_path):
     assert learning_curves(directory).train_loss == [(100, 5.5), (200, 4.0)]
 
 
+@pytest.mark.slow
 def test_real_run(small_run, tmp_path):
     small_run(tmp_path / "run", dev_bleu=True, evaluate_every=2, **small_run.dev)
     directory = ModelDirectory.open(tmp_path / "run")

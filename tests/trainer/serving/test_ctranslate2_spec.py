@@ -119,6 +119,7 @@ def test_every_kind_of_model(kind, normalize_first, rng, tmp_path):
     np.testing.assert_allclose(scores, log_probs / length**0.7, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_models_that_tensor2tensor_recorded(import_reference, tmp_path):
     recorded_model = import_reference("recorded_model")
     for name in recorded_model.NAMES:

@@ -53,6 +53,7 @@ def greedy_without_cache(model, source, steps):
     return ids, total
 
 
+@pytest.mark.slow
 def test_beam_of_one_is_greedy_decoding_without_a_cache(make_module, trained_model_dir, sentences):
     module = make_module(beam_size=1, extra_length=5)
     model = ModelDirectory.open(trained_model_dir).load_model()

@@ -146,6 +146,7 @@ def assert_all_signatures_work_without_this_project(path, module, text, others):
                 assert answer[key] == value.numpy().tolist(), (name, key)
 
 
+@pytest.mark.slow
 def test_every_signature_works_without_this_project(exported_dir, make_module, sentences):
     graph = meta_graph(exported_dir / "1")
     assert not [name for name in operations(graph) if "PyFunc" in name or "Xla" in name]

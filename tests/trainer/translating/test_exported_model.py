@@ -72,6 +72,7 @@ def test_every_option_reaches_the_graph(exported_dir, loaded, sentences):
 
 
 @pytest.mark.parametrize("name, value", [("beam_size", 1), ("alpha", 0.0), ("max_length", 3)])
+@pytest.mark.slow
 def test_options_left_out_are_the_exported_ones(name, value, exported_dir, loaded, sentences):
     (best,) = zip(*exported_model.load(exported_dir, **{name: value})(sentences))
     expected = loaded.translate(text=tf.constant(sentences), **(loaded.defaults() | {name: value}))

@@ -52,6 +52,7 @@ def test_killed_inside_of_lines_of_text_and_of_the_log(tmp_path):
     assert written(tmp_path, "killed") == expected
 
 
+@pytest.mark.slow
 def test_killed_while_files_get_their_names(tmp_path):
     write_input(tmp_path / "input", 8)
     whole = run(tmp_path, "whole", FAKE_OPERATIONS=10**6)
