@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 PROGRAM = Path(__file__).parent / "fake_translate.py"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROGRAM.parents[3])}
 RESULTS = ("output", "alignments", "tokens")
