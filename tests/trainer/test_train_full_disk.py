@@ -23,6 +23,8 @@ class SmallDisk:
         mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(path)], capture_output=True, text=True)
         if mounted.returncode:
             pytest.skip(f"No file system can be mounted here: {mounted.stderr.strip()}")
+        # tmpfs takes a size of 0, that of an empty one with nothing left, for no limit.
+        (path / "occupied").write_bytes(bytes(PAGE))
 
     def leave(self, free):
         """Changes the size, so that so many bytes are free."""
