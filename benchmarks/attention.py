@@ -9,7 +9,6 @@ tables off. Prints medians of the ratio to plain with a bootstrapped 95% interva
 process of its own; writes attention.csv and, with the extra [plots], attention.png.
 """
 
-import csv
 import functools
 import os
 import subprocess
@@ -25,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 from bootstrap import interval
+from tables import print_cells, print_header, write_csv
 
 from t2t_relpos import RelativeMultiHeadAttention
 from t2t_relpos.attention import attend, causal_mask, key_padding_mask
@@ -205,7 +205,7 @@ def print_rows(rows):
         line.append(f"{row['ratio']:.2f} ({row['low']:.2f} – {row['high']:.2f})" if row else "")
     megabytes = (cells[side]["megabytes"] if side in cells else "" for side in (rows[0]["plain"], "this library", "t2t"))
     line += [f"{x:.0f}" if x != "" else "" for x in megabytes]
-    print("| " + " | ".join(line) + " |", flush=True)
+    print_cells(line)
 
 
 def plot(rows, path):
@@ -242,7 +242,7 @@ def main(argv):
         print_memory(*names, int(reach), int(length))
         return
     header = "part", "direction", "pass", "K", "n", "plain ms", "this library", "t2t", "MB plain", "MB this library", "MB t2t"
-    print("| " + " | ".join(header) + " |\n|" + " --- |" * len(header))
+    print_header(header)
     rows = []
     for part in FLAGS.parts:
         for direction in FLAGS.directions:
@@ -253,10 +253,7 @@ def main(argv):
                         print_rows(case)
     directory = Path(FLAGS.output_dir)
     directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / "attention.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(directory / "attention.csv", rows[0], rows)
     plot(rows, directory / "attention.png")
 
 

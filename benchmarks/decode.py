@@ -15,7 +15,6 @@ sentences are cut to --length ids: no output ends by itself, each has as many id
 --opennmt_python is the Python of an environment with OpenNMT-tf 2.32; without it that peer is left out.
 """
 
-import csv
 import os
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from absl import app, flags, logging
 from bootstrap import interval
 from decode_peers import Peer
 from flag_values import check_known, positive_integers
+from tables import print_cells, print_header, write_csv
 
 from trainer.serving.settings import TranslationSettings
 
@@ -168,7 +168,7 @@ def print_row(row):
     cells.append(f"{shown('time over ours', '{:.2f}')} ({shown('ratio low', '{:.2f}')} – {shown('ratio high', '{:.2f}')})")
     cells.append(f"{shown('time over early', '{:.2f}')} ({shown('early low', '{:.2f}')} – {shown('early high', '{:.2f}')})")
     cells += [shown("median ms"), shown("99th ms"), shown("megabytes", "{:.0f}"), shown("words"), f"{100 * row['as ours']:.0f} %"]
-    print("| " + " | ".join(cells) + " |", flush=True)
+    print_cells(cells)
 
 
 def main(argv):
@@ -182,7 +182,7 @@ def main(argv):
     with tempfile.TemporaryDirectory() as folder:
         model_dir, texts = model_and_texts(Path(folder))
         models = Models(model_dir, Path(folder))
-        print("| " + " | ".join(header) + " |\n|" + " --- |" * len(header))
+        print_header(header)
         for threads in positive_integers("threads"):
             for beam_size in positive_integers("beams"):
                 settings = {name: models.settings(name, beam_size, threads) for name in names}
@@ -194,10 +194,7 @@ def main(argv):
                                 rows.append(row)
                                 print_row(row)
     if FLAGS.csv:
-        with open(FLAGS.csv, "w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(FLAGS.csv, COLUMNS, rows)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ memory is measured in a process of its own for every layer and length. Prints a 
 [plots]) layer_costs.png.
 """
 
-import csv
 import os
 import statistics
 import subprocess
@@ -23,6 +22,7 @@ import memory
 import numpy as np
 import tensorflow as tf
 from absl import app, flags
+from tables import print_cells, print_header, write_csv
 
 from t2t_relpos import RelativeMultiHeadAttention
 
@@ -113,7 +113,7 @@ def print_table(rows: list[dict]):
     """Prints the measurements as a Markdown table."""
     lengths = sorted({row["length"] for row in rows})
     header = ["layer", "per layer", "sequential", "path", *(f"n = {length}" for length in lengths)]
-    print("| " + " | ".join(header) + " |\n|" + " --- |" * len(header))
+    print_header(header)
     for name, complexity in COMPLEXITIES.items():
         cells = [
             f"{row['milliseconds']:.1f} ms, {row['megabytes']:.0f} MB"
@@ -121,7 +121,7 @@ def print_table(rows: list[dict]):
             for row in rows
             if (row["layer"], row["length"]) == (name, length)
         ]
-        print("| " + " | ".join([name, *complexity, *cells]) + " |")
+        print_cells([name, *complexity, *cells])
 
 
 def plot(rows: list[dict], path: Path):
@@ -163,10 +163,7 @@ def main(argv):
             print(f"n = {length}: {name} {row['milliseconds']:.1f} ms, {row['megabytes']:.0f} MB", file=sys.stderr, flush=True)
     directory = Path(FLAGS.output_dir)
     directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / "layer_costs.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(directory / "layer_costs.csv", rows[0], rows)
     print_table(rows)
     plot(rows, directory / "layer_costs.png")
 

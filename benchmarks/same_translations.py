@@ -27,6 +27,7 @@ import numpy as np
 import sentencepiece
 import tensorflow as tf
 from absl import app, flags
+from tables import print_cells, print_header
 
 from t2t_relpos.decoding import beam_search, greedy_search
 from trainer import metrics
@@ -167,7 +168,7 @@ def main(argv):
             ctranslate2_model.write(FLAGS.model_dir, Path(folder) / kind, quantization)
             peers[kind] = Peer(Path(folder) / kind, pieces)
     columns = "search", "BLEU", "length_penalty", "float32: same", "BLEU", "int8: same", "BLEU"
-    print("| " + " | ".join(columns) + " |\n|" + " --- |" * len(columns))
+    print_header(columns)
     for search in FLAGS.search:
         print_row(search, sources, list(references), ours, peers, pieces)
 
@@ -183,7 +184,7 @@ def print_row(search, sources, references, ours, peers, pieces):
         others = pieces.decode(peer(sources, search, length))
         share = np.mean([one == other for one, other in zip(strings, others)])
         cells += [f"{100 * share:.1f} %", f"{metrics.sacrebleu(others, references).value:.2f}"]
-    print("| " + " | ".join(cells) + " |", flush=True)
+    print_cells(cells)
 
 
 if __name__ == "__main__":

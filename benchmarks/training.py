@@ -18,7 +18,6 @@ the preset. --opennmt_python is the Python of an environment with OpenNMT-tf 2.3
 1.15.7 (tests/reference/README.md says how to make it); without them these peers are left out.
 """
 
-import csv
 import os
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from bootstrap import interval
 from decode_peers import Peer
 from flag_values import check_known, positive_integers
 from multiply_rate import operations
+from tables import print_cells, print_header, write_csv
 from training_batches import count_tokens, make_batches, write_batches
 
 from t2t_relpos.models import PRESETS, TransformerConfig
@@ -153,7 +153,7 @@ def print_row(row):
     cells = [str(row["threads"]), row["peer"], f"{row['tokens/s']:.0f} ({row['low']:.0f} – {row['high']:.0f})"]
     cells.append(f"{row['time over ours']:.2f} ({row['ratio low']:.2f} – {row['ratio high']:.2f})")
     cells.append(f"{row['share']:.2f} ({row['share low']:.2f} – {row['share high']:.2f})")
-    print("| " + " | ".join([*cells, f"{row['GFLOP/s']:.0f}", f"{row['megabytes']:.0f}"]) + " |", flush=True)
+    print_cells([*cells, f"{row['GFLOP/s']:.0f}", f"{row['megabytes']:.0f}"])
 
 
 def run_all(config, batches, batches_file):
@@ -165,9 +165,9 @@ def run_all(config, batches, batches_file):
     slots = sum(side.size for block in blocks for batch in block for side in batch)
     mean = tokens.mean() / FLAGS.steps
     filled = 100 * tokens.sum() / slots
-    print(f"{FLAGS.preset}, {FLAGS.runs} runs of {FLAGS.steps} steps, {mean:.0f} tokens a step in {filled:.0f}% of the slots")
+    print(f"{FLAGS.preset}, {FLAGS.runs} runs of {FLAGS.steps} steps, {mean:.0f} tokens a step in {filled:.0f}% of the slots\n")
     header = *COLUMNS[:3], "time over ours", "share", "GFLOP/s", "megabytes"
-    print("\n| " + " | ".join(header) + " |\n|" + " --- |" * len(header))
+    print_header(header)
     names, rows = chosen_peers(), []
     for threads in positive_integers("threads"):
         settings = settings_of(names, config, batches_file, threads)
@@ -193,10 +193,7 @@ def main(argv):
     with tempfile.TemporaryDirectory() as folder:
         rows = run_all(config, batches, write_batches(Path(folder) / "batches.npz", batches))
     if FLAGS.csv:
-        with open(FLAGS.csv, "w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(FLAGS.csv, COLUMNS, rows)
 
 
 if __name__ == "__main__":
