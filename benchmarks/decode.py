@@ -27,8 +27,8 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags, logging
 from bootstrap import interval
-from decode_peers import Peer
 from flag_values import check_known, positive_integers
+from peers import Peer, in_turns
 from tables import print_cells, print_header, write_csv
 
 from trainer.serving.settings import TranslationSettings
@@ -130,15 +130,12 @@ def chosen_peers():
 def measure(peers, sentences, batch_size):
     """For every peer the seconds of each batch, `[runs, batches]`, the last answer, and most megabytes."""
     batches = [sentences[i : i + batch_size] for i in range(0, len(sentences), batch_size)]
-    names = list(peers)
-    answers = {name: peer.translate(batches) for name, peer in peers.items()}
-    seconds, megabytes = {name: [] for name in names}, {name: 0.0 for name in names}
-    for run in range(FLAGS.runs):
-        first = run % len(names)
-        for name in names[first:] + names[:first]:
-            answers[name] = peers[name].translate(batches)
-            seconds[name].append(answers[name]["seconds"])
-            megabytes[name] = max(megabytes[name], answers[name]["megabytes"])
+    answers = {name: peer.ask(batches) for name, peer in peers.items()}
+    seconds, megabytes = {name: [] for name in peers}, {name: 0.0 for name in peers}
+    for _, name in in_turns(peers, FLAGS.runs):
+        answers[name] = peers[name].ask(batches)
+        seconds[name].append(answers[name]["seconds"])
+        megabytes[name] = max(megabytes[name], answers[name]["megabytes"])
     return {name: np.array(value) for name, value in seconds.items()}, answers, megabytes
 
 
@@ -186,7 +183,7 @@ def main(argv):
         for threads in positive_integers("threads"):
             for beam_size in positive_integers("beams"):
                 settings = {name: models.settings(name, beam_size, threads) for name in names}
-                with Peer.all(settings, {"opennmt": FLAGS.opennmt_python}) as peers:
+                with Peer.all("decode_worker.py", settings, {"opennmt": FLAGS.opennmt_python}) as peers:
                     for text, sentences in texts.items():
                         for batch_size in positive_integers("batches"):
                             case = {"text": text, "threads": threads, "beam": beam_size, "batch": batch_size}

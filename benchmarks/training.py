@@ -28,9 +28,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 from absl import app, flags
 from bootstrap import interval
-from decode_peers import Peer
 from flag_values import check_known, positive_integers
 from multiply_rate import operations
+from peers import Peer, in_turns
 from tables import print_cells, print_header, write_csv
 from training_batches import count_tokens, make_batches, write_batches
 
@@ -98,12 +98,6 @@ def pythons():
     return {"opennmt": FLAGS.opennmt_python, "t2t": FLAGS.t2t_python}
 
 
-class Trainee(Peer):
-    """A process of training_worker.py."""
-
-    script = "training_worker.py"
-
-
 def settings_of(names, config, batches_file, threads):
     """What each worker is told, by name; the last one multiplies."""
     variables = dict(pair.split("=", 1) for pair in FLAGS.env)
@@ -119,12 +113,9 @@ def settings_of(names, config, batches_file, threads):
 
 def measure(peers):
     """The answers of every peer to every block of batches."""
-    names = list(peers)
-    answers = {name: [] for name in names}
-    for run in range(FLAGS.runs + 1):
-        first = run % len(names)
-        for name in names[first:] + names[:first]:
-            answers[name].append(peers[name].ask([run * FLAGS.steps, (run + 1) * FLAGS.steps]))
+    answers = {name: [] for name in peers}
+    for run, name in in_turns(peers, FLAGS.runs + 1):
+        answers[name].append(peers[name].ask([run * FLAGS.steps, (run + 1) * FLAGS.steps]))
     return {name: of_runs[1:] for name, of_runs in answers.items()}
 
 
@@ -171,7 +162,7 @@ def run_all(config, batches, batches_file):
     names, rows = chosen_peers(), []
     for threads in positive_integers("threads"):
         settings = settings_of(names, config, batches_file, threads)
-        with Trainee.all(settings, pythons()) as peers:
+        with Peer.all("training_worker.py", settings, pythons()) as peers:
             for row in rows_of(threads, measure(peers), tokens, work):
                 rows.append(row)
                 print_row(row)

@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import importlib.util
 import os
 import subprocess
 import sys
@@ -22,20 +21,6 @@ def run(*arguments):
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     script = str(FOLDER / "training.py")
     return subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, env=environment)
-
-
-@pytest.fixture
-def load(monkeypatch):
-    """Imports a module of the benchmarks, which find each other beside themselves."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-
-    def load_module(name):
-        spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    return load_module
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Peers in processes of their own, as benchmarks/decode.py and benchmarks/training.py talk to them."""
+"""Peers that are measured in processes of their own, which take turns."""
 
 import contextlib
 import json
@@ -12,20 +12,15 @@ class Peer:
     """A process that reads lines of JSON and answers each with one. It says "ready" first.
 
     Args:
+        script: the worker's program, beside this file.
         settings: what the worker is told: its kind, threads, and more; `variables`, if any, are put into its environment.
         python: that runs it.
-
-    Attributes:
-        script: the worker's program, beside this file.
     """
 
-    script = "decode_worker.py"
-
-    def __init__(self, settings: dict, python: str = sys.executable):
-        script = Path(__file__).with_name(self.script)
+    def __init__(self, script: str, settings: dict, python: str = sys.executable):
         environment = {"OMP_NUM_THREADS": str(settings["threads"]), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
         self.process = subprocess.Popen(
-            [python, str(script), json.dumps(settings)],
+            [python, str(Path(__file__).with_name(script)), json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -35,20 +30,16 @@ class Peer:
 
     @classmethod
     @contextlib.contextmanager
-    def all(cls, settings: dict[str, dict], pythons: dict[str, str | None]):
+    def all(cls, script: str, settings: dict[str, dict], pythons: dict[str, str | None]):
         """Peers by name, ready; ended when the block ends. Kinds that `pythons` has not get this process's Python."""
         with contextlib.ExitStack() as stack:
             peers = {}
             for name, each in settings.items():
-                peers[name] = cls(each, pythons.get(each["kind"], sys.executable))
+                peers[name] = cls(script, each, pythons.get(each["kind"], sys.executable))
                 stack.callback(peers[name].end)
             for peer in peers.values():
                 peer.answer()
             yield peers
-
-    def translate(self, batches: list[list[str]]) -> dict:
-        """Translates batches: `seconds` of each, all `translations`, and the most `megabytes` held."""
-        return self.ask(batches)
 
     def ask(self, message):
         """The answer to a message, both of what JSON can hold."""
@@ -66,3 +57,12 @@ class Peer:
         self.process.stdin.close()
         self.process.stdout.close()
         self.process.wait()
+
+
+def in_turns(names, runs: int):
+    """`(run, name)` for every run and name, in an order of names that changes from run to run."""
+    names = list(names)
+    for run in range(runs):
+        first = run % len(names)
+        for name in names[first:] + names[:first]:
+            yield run, name
