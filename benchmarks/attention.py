@@ -23,7 +23,7 @@ import memory
 import numpy as np
 import tensorflow as tf
 from absl import app, flags
-from bootstrap import interval
+from bootstrap import median_and_interval
 from tables import print_cells, print_header, write_csv
 
 from t2t_relpos import RelativeMultiHeadAttention
@@ -168,10 +168,10 @@ def measure(part, direction, passes, reach, length):
     rows = []
     for side in steps:
         ratios = np.divide(times[side], times[plain])
-        low, high = interval(ratios)
+        median, low, high = median_and_interval(ratios)
         names = "part", "direction", "pass", "K", "n"
         row = dict(zip(names, case)) | {"side": side, "milliseconds": 1000 * np.median(times[side])}
-        row |= {"ratio": np.median(ratios), "low": low, "high": high, "plain": plain}
+        row |= {"ratio": median, "low": low, "high": high, "plain": plain}
         row["megabytes"] = measure_memory(side, *case) if FLAGS.memory and passes == "both" else ""
         rows.append(row)
     return rows

@@ -5,10 +5,10 @@
 
 Every peer is a process of its own (decode_worker.py) that takes strings and gives strings; all live at the same time and translate
 in turns, in an order that changes from run to run, the same batches of sentences sorted by length. Prints sentences per second
-(median over runs, 95% interval), the ratio of each peer's time to ours in the same run, and to that of "ours early", at batch 1 the latency of a sentence; most
-memory held meanwhile. All peers have the alpha 0.6, CTranslate2 the length_penalty that comes nearest. "ours" searches until no
-better translation is possible, as tensor2tensor; "ours early" (--early_stopping of trainer.export) until as many as the beam is wide
-are finished, as CTranslate2.
+(median over runs, 95% interval), the ratio of each peer's time to ours in the same run, and to that of "ours early", at batch 1 the
+latency of a sentence, and the most memory held meanwhile. All peers have the alpha 0.6, CTranslate2 the length_penalty that comes
+nearest. "ours" searches until no better translation is possible, as tensor2tensor; "ours early" (--early_stopping of trainer.export)
+until as many as the beam is wide are finished, as CTranslate2.
 
 With --preset weights are drawn, one table of relative positions for all heads of a layer (CTranslate2 has no others), and the
 sentences are cut to --length ids: no output ends by itself, each has as many ids as its source.
@@ -26,7 +26,7 @@ import decode_models
 import numpy as np
 import tensorflow as tf
 from absl import app, flags, logging
-from bootstrap import interval
+from bootstrap import median_and_interval
 from flag_values import check_known, positive_integers
 from peers import Peer, in_turns
 from tables import print_cells, print_header, write_csv
@@ -142,18 +142,17 @@ def measure(peers, sentences, batch_size):
 def rows_of(case, measured, count):
     """A row of the table for every peer."""
     seconds, answers, megabytes = measured
-    early = seconds.get(EARLY)
+    totals = {name: times.sum(axis=1) for name, times in seconds.items()}
     for name, times in seconds.items():
-        totals = times.sum(axis=1)
-        rates, ratios = count / totals, totals / seconds["ours"].sum(axis=1)
-        over_early = totals / early.sum(axis=1) if early is not None else None
-        over_early = ("", "", "") if over_early is None else (np.median(over_early), *interval(over_early))
+        rate = median_and_interval(count / totals[name])
+        over_ours = median_and_interval(totals[name] / totals["ours"])
+        over_early = median_and_interval(totals[name] / totals[EARLY]) if EARLY in totals else ("", "", "")
         found = answers[name]["translations"]
         same = np.mean([one == other for one, other in zip(found, answers["ours"]["translations"], strict=True)])
         latencies = np.percentile(1000 * times, [50, 99]) if case["batch"] == 1 else ("", "")
-        values = [np.median(rates), *interval(rates), np.median(ratios), *interval(ratios), *over_early, *latencies, megabytes[name]]
         words = np.mean([len(text.split()) for text in found])
-        yield case | {"peer": name} | dict(zip(COLUMNS[5:], [*values, words, same]))
+        values = [*rate, *over_ours, *over_early, *latencies, megabytes[name], words, same]
+        yield case | {"peer": name} | dict(zip(COLUMNS[5:], values, strict=True))
 
 
 def print_row(row):

@@ -20,7 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 from absl import app, flags
-from bootstrap import interval
+from bootstrap import median_and_interval
 
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.data.batching import PREFETCHED, training_batches
@@ -137,10 +137,9 @@ def main(argv):
         pairs = encode_pairs(corpus, tokenizer)
         times = measure(pairs, tokenizer.vocab_size)
         ratios = [piped / replayed for piped, replayed in times]
-        low, high = interval(ratios)
+        ratio, low, high = median_and_interval(ratios)
         medians = [1000 * statistics.median(column) / FLAGS.steps for column in zip(*times)]
         length = (len(pairs.sources.ids) + len(pairs.targets.ids)) / 2 / len(pairs)
-        ratio = statistics.median(ratios)
         passed &= ratio <= FLAGS.bar
         print(
             f"| {name} | {len(pairs)} | {length:.1f} | {medians[0]:.1f} | {medians[1]:.1f} | {ratio:.3f} | {low:.3f} – {high:.3f} |",

@@ -27,7 +27,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 from absl import app, flags
-from bootstrap import interval
+from bootstrap import median_and_interval
 from flag_values import check_known, positive_integers
 from multiply_rate import operations
 from peers import Peer, in_turns
@@ -134,8 +134,7 @@ def rows_of(threads, answers, tokens, work):
         row = {"threads": threads, "peer": name, "GFLOP/s": np.median(work / times) / 1e9}
         values = {"tokens/s": tokens / times, "time over ours": times / seconds["ours"], "share": seconds[PRODUCTS] / times}
         for (column, of_runs), prefix in zip(values.items(), ("", "ratio ", "share ")):
-            row[column] = np.median(of_runs)
-            row[f"{prefix}low"], row[f"{prefix}high"] = interval(of_runs)
+            row[column], row[f"{prefix}low"], row[f"{prefix}high"] = median_and_interval(of_runs)
         yield row | {"megabytes": max(answer["megabytes"] for answer in answers[name])}
 
 
