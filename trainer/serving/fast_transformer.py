@@ -37,10 +37,9 @@ class FastTransformer(tf.Module):
         Returns:
             (the state, the step function) for `t2t_relpos.decoding.beam_search`.
         """
-        weights = self.weights
-        memory = self._memory(weights, source)
-        tables = self._position_tables(weights, "target", max_length)
-        step = FastStep(self.config, self.layers, weights, tables, max_length, beam_size)
+        memory = self._memory(source)
+        tables = self._position_tables("target", max_length)
+        step = FastStep(self.config, self.layers, self.weights, tables, max_length, beam_size)
         return step.start(memory, source != 0), step
 
     def score(self, source, targets):
@@ -55,10 +54,10 @@ class FastTransformer(tf.Module):
             the source, the mean over its heads.)
         """
         weights, layers = self.weights, self.layers
-        memory, real = self._memory(weights, source), source != 0
+        memory, real = self._memory(source), source != 0
         length = tf.shape(targets)[1]
         x = tf.pad(tf.gather(weights["target"], targets), [[0, 0], [1, 0], [0, 0]])[:, :-1]
-        x = self._flat(self._with_positions(weights, "target", x))
+        x = self._flat(self._with_positions("target", x))
         for number, layer in enumerate(weights["decoder"]):
             x = self._self_attention(x, layer, length, causal=True)
             aligned = []
@@ -75,13 +74,13 @@ class FastTransformer(tf.Module):
         logits = dense(self._final(x), weights["logits"], weights["logits_bias"])
         return tf.reshape(logits, [-1, length, self.config.vocab_size]), tf.reduce_mean(aligned[0], axis=1)
 
-    def _memory(self, weights, source):
+    def _memory(self, source):
         """Keys and values of the source for all decoder layers: key 0, value 0, key 1, …, each `[B, N, S, H]`."""
-        length, real = tf.shape(source)[1], source != 0
+        weights, length, real = self.weights, tf.shape(source)[1], source != 0
         x = tf.gather(weights["source"], source)
         if "space" in weights:
             x = x + weights["space"]
-        x = self._flat(self._with_positions(weights, "source", x))
+        x = self._flat(self._with_positions("source", x))
         for layer in weights["encoder"]:
             x = self._self_attention(x, layer, length, key_mask=real)
             x = self.layers.feed_forward(x, layer)
@@ -105,14 +104,14 @@ class FastTransformer(tf.Module):
     def _flat(self, x):
         return tf.reshape(x, [-1, self.layers.width])
 
-    def _with_positions(self, weights, name, x):
-        table = self._position_tables(weights, name, tf.shape(x)[1])
+    def _with_positions(self, name, x):
+        table = self._position_tables(name, tf.shape(x)[1])
         return x if table is None else x + table
 
-    def _position_tables(self, weights, name, length):
+    def _position_tables(self, name, length):
         """What positions 0, 1, … add to an embedding, `[length, D]`, or None."""
         if self.config.position == "learned":
-            table = weights[f"{name}_positions"]
+            table = self.weights[f"{name}_positions"]
             return tf.gather(table, tf.minimum(tf.range(length), self.config.max_length - 1))
         if not self.config.position.endswith("sinusoidal"):
             return None
