@@ -1,9 +1,7 @@
 """Trains the same model on the same batches on several devices, and writes what came out; run by tests.
 
-    replicas.py OUT_1 1 OUT_2 2 … [adam]    on 1, 2, … of the devices that the CPU is divided into
-    replicas.py OUT [adam]                  as one of the workers of TF_CONFIG
-
-With Adam too where that is asked for: it takes its time.
+    replicas.py OUT_1 1 OUT_2 2 …   on 1, 2, … of the devices that the CPU is divided into
+    replicas.py OUT                 as one of the workers of TF_CONFIG
 """
 
 import sys
@@ -53,7 +51,7 @@ def fit(strategy, model, batches, steps):
     return model.fit(data, epochs=steps, steps_per_epoch=1, verbose=0, shuffle=False).history
 
 
-def results(strategy, adam):
+def results(strategy):
     found = {}
     # Replicas have unlike numbers of pieces.
     model = make_model(strategy, lambda: keras.optimizers.SGD(1.0), device_tokens=7, clip_norm=2.0)
@@ -75,9 +73,8 @@ def results(strategy, adam):
     train("20 steps", batches(), rate=0.1, steps=20)
     model.set_weights(start)
     keep("evaluate", model.evaluate(share_out(dataset(batches()), strategy), steps=3, verbose=0, return_dict=True))
-    if adam:
-        model = make_model(strategy, lambda: keras.optimizers.Adam(0.01))
-        keep("Adam", {"loss": fit(strategy, model, batches(), 20)["loss"]})
+    model = make_model(strategy, lambda: keras.optimizers.Adam(0.01))
+    keep("Adam", {"loss": fit(strategy, model, batches(), 20)["loss"]})
     found.update(with_dropout_in_float16(strategy))
     return found
 
@@ -100,17 +97,17 @@ def with_dropout_in_float16(strategy):
     return found
 
 
-def main(outputs, adam):
+def main(outputs):
     if len(outputs) == 1:
-        np.savez(outputs[0], **results(make_strategy("multiworker"), adam))
+        np.savez(outputs[0], **results(make_strategy("multiworker")))
         return
     counts = [int(count) for count in outputs[1::2]]
     devices = make_strategy("mirrored", logical_devices=max(counts)).extended.worker_devices
     for count, output in zip(counts, outputs[::2]):
         strategy = tf.distribute.MirroredStrategy(devices[:count])
         assert strategy.num_replicas_in_sync == count
-        np.savez(output, **results(strategy, adam))
+        np.savez(output, **results(strategy))
 
 
 if __name__ == "__main__":
-    main([argument for argument in sys.argv[1:] if argument != "adam"], "adam" in sys.argv)
+    main(sys.argv[1:])
