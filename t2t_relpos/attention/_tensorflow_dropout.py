@@ -18,19 +18,25 @@ def drop(x, rate, seed):
         rate: at least 0 and below 1.
         seed: int32 `[2]`.
     """
+    return x * factors(tf.shape(x), rate, seed, x.dtype)
+
+
+def factors(shape, rate, seed, dtype):
+    """What `drop` multiplies numbers by: 0 at a rate, 1 / (1 - rate) elsewhere; the same for the same seed.
+
+    Args:
+        shape: of the numbers, an int32 tensor `[rank]`, or ints and scalar tensors.
+        rate, seed: as in `drop`.
+        dtype: of the numbers.
+    """
     threshold = min(round(rate * _STEPS), _STEPS - 1)
-    kept = tf.cast(_bits(tf.shape(x), x.shape, seed) >= threshold - _STEPS // 2, x.dtype)
-    return x * (kept * (_STEPS / (_STEPS - threshold)))
+    kept = tf.cast(_bits(shape, seed) >= threshold - _STEPS // 2, dtype)
+    return kept * (_STEPS / (_STEPS - threshold))
 
 
-def _bits(shape, static_shape, seed):
-    """Random int16 of a shape."""
-    if static_shape.rank and (static_shape[-1] or 1) % 4 == 0:
-        draws = tf.concat([shape[:-1], [static_shape[-1] // 4]], 0)
-        return tf.reshape(_draw(draws, seed), shape)
+def _bits(shape, seed):
+    """Random int16 of a shape, four to a draw."""
     size = tf.reduce_prod(shape)
-    return tf.reshape(tf.reshape(_draw([(size + 3) // 4], seed), [-1])[:size], shape)
-
-
-def _draw(shape, seed):
-    return tf.bitcast(tf.random.stateless_uniform(shape, seed, None, None, tf.int64), tf.int16)
+    draws = tf.random.stateless_uniform([(size + 3) // 4], seed, None, None, tf.int64)
+    # Where four divide the size, which they mostly do, the slice is all there is, and nothing is copied.
+    return tf.reshape(tf.reshape(tf.bitcast(draws, tf.int16), [-1])[:size], shape)

@@ -2,8 +2,9 @@
 
 import tensorflow as tf
 
+from t2t_relpos.attention import _tensorflow_dropout
+
 HIDDEN = -1e30
-_DROPOUT_STEPS = 2**16  # a weight takes 16 random bits
 
 
 class BlockMasks:
@@ -51,18 +52,13 @@ class BlockDropout:
     """The dropout mask of a block: the same whenever it is asked for."""
 
     def __init__(self, window, rate, seed, dtype):
-        self.window, self.seed, self.dtype = window, seed, dtype
-        self.threshold = round(rate * _DROPOUT_STEPS)
+        self.window, self.rate, self.seed, self.dtype = window, rate, seed, dtype
 
     def factors(self, head, block):
         """0 or 1 / (1 - rate) for the keys inside, and outside of the window."""
         window = self.window
         seed = tf.random.experimental.stateless_fold_in(self.seed, head * window.num_blocks + block)
-        shape = [window.block, (window.length_k + 3) // 4]
-        bits = tf.random.stateless_uniform(shape, seed, None, None, tf.int64)
-        bits = tf.reshape(tf.bitcast(bits, tf.uint16), [window.block, 4 * shape[1]])
-        kept = tf.cast(bits >= tf.cast(self.threshold, tf.uint16), self.dtype)
-        factors = kept * (_DROPOUT_STEPS / (_DROPOUT_STEPS - self.threshold))
+        factors = _tensorflow_dropout.factors([window.block, window.length_k], self.rate, seed, self.dtype)
         first, end = window.keys(block)
         inside = end - first
         return factors[:, :inside], factors[:, inside : end if window.causal else window.length_k]
