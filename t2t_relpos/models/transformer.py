@@ -159,6 +159,17 @@ class Transformer(ScoresPairs, keras.Model):
 
     def logits_and_attention(self, inputs, attention_layer=None, training=None):
         """The call, and how the decoder's layer of this number attends to the source: `[B, N, T, S]` or None."""
+        states, attention = self._decode(inputs, attention_layer, training)
+        return self._logits(states), attention
+
+    def states(self, inputs, training=None):
+        """What the call multiplies with the rows of `output_embedding`: `[B, T, D]`.
+
+        For losses that make no tensor of all logits, or fewer of them.
+        """
+        return self._decode(inputs, None, training)[0]
+
+    def _decode(self, inputs, attention_layer, training):
         encoded, mask = self.encode_source(inputs["inputs"], training=training)
         x = self.target_embedding(inputs["targets"])
         x = ops.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1]
@@ -172,7 +183,7 @@ class Transformer(ScoresPairs, keras.Model):
                 x, attention = layer(x, encoded, return_attention_scores=True, **arguments)
             else:
                 x = layer(x, encoded, **arguments)
-        return self._logits(x), attention
+        return self._normalize(x), attention
 
     def encode_source(self, source, training=None):
         """The encoder alone: ids `[B, S]` -> (`[B, S, D]`, bool `[B, S]`, True = real)."""
@@ -188,10 +199,11 @@ class Transformer(ScoresPairs, keras.Model):
             x = layer(x, padding_mask=mask, training=training)
         return (x if self.encoder_norm is None else self.encoder_norm(x)), mask
 
-    def _logits(self, x):
-        if self.decoder_norm is not None:
-            x = self.decoder_norm(x)
-        return ops.cast(self.output_embedding(x, reverse=True), "float32")
+    def _normalize(self, x):
+        return x if self.decoder_norm is None else self.decoder_norm(x)
+
+    def _logits(self, states):
+        return ops.cast(self.output_embedding(states, reverse=True), "float32")
 
     def encode(self, source, max_length):
         """Encodes sources and starts a decoding of at most `max_length` steps.
@@ -242,7 +254,7 @@ class Transformer(ScoresPairs, keras.Model):
                 position,
             )
         state = {"context": context, "cache": cache, "position": position + 1}
-        return self._logits(x)[:, 0], state
+        return self._logits(self._normalize(x))[:, 0], state
 
     def get_config(self):
         return {**super().get_config(), "config": self.config.to_dict()}

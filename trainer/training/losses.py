@@ -34,8 +34,7 @@ def token_cross_entropy(labels: tf.Tensor, logits: tf.Tensor, label_smoothing: f
     >>> [round(float(loss), 4) for loss in losses[0]], right.numpy().tolist()
     ([0.1698, 0.0], [[1.0, 0.0]])
     """
-    if not 0 <= label_smoothing < 1:
-        raise ValueError(f"Expected label_smoothing to be at least 0 and below 1. Received: {label_smoothing}.")
+    check_label_smoothing(label_smoothing)
     if logits.dtype in (tf.float16, tf.bfloat16):
         logits = tf.cast(logits, tf.float32)
     size = tf.shape(logits)[-1]
@@ -44,30 +43,26 @@ def token_cross_entropy(labels: tf.Tensor, logits: tf.Tensor, label_smoothing: f
     return tf.reshape(losses * real, tf.shape(labels)), tf.reshape(right * real, tf.shape(labels))
 
 
+def check_label_smoothing(label_smoothing: float):
+    """Checks that ε is at least 0 and below 1.
+
+    Raises:
+        ValueError: where it isn't.
+    """
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(f"Expected label_smoothing to be at least 0 and below 1. Received: {label_smoothing}.")
+
+
 def _cross_entropy(labels, logits, label_smoothing):
     vocab_size = logits.shape[-1]
     confidence = 1 - label_smoothing
     low = label_smoothing / (vocab_size - 1)
     entropy = -confidence * math.log(confidence) - (label_smoothing * math.log(low) if low else 0.0)
     place = tf.stack([tf.range(tf.size(labels)), tf.cast(labels, tf.int32)], axis=1)
-
-    @tf.custom_gradient
-    def losses_and_right(logits):
-        # The unnormalised exponentials are all that the gradient needs: dL/dx = e/Σe - low - (confidence - low)·[v = label].
-        largest = tf.reduce_max(logits, axis=-1)
-        exponentials = tf.exp(logits - largest[:, None])
-        total = tf.reduce_sum(exponentials, axis=-1)
-        chosen = tf.gather_nd(logits, place)
-        losses = tf.math.log(total) - (confidence - low) * (chosen - largest) - entropy
-        if low:
-            losses -= low * (tf.reduce_sum(logits, axis=-1) - vocab_size * largest)
-
-        def gradient(upstream, _):
-            spread = exponentials * (upstream / total)[:, None]
-            if low:
-                spread -= low * upstream[:, None]
-            return tf.tensor_scatter_nd_sub(spread, place, (confidence - low) * upstream)
-
-        return (losses, tf.cast(chosen >= largest, logits.dtype)), gradient
-
-    return losses_and_right(logits)
+    largest = tf.stop_gradient(tf.reduce_max(logits, axis=-1))
+    shifted = logits - largest[:, None]
+    chosen = tf.gather_nd(shifted, place)
+    losses = tf.math.log(tf.reduce_sum(tf.exp(shifted), axis=-1)) - (confidence - low) * chosen - entropy
+    if low:
+        losses -= low * tf.reduce_sum(shifted, axis=-1)
+    return losses, tf.cast(chosen >= 0, logits.dtype)

@@ -4,8 +4,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.training.losses import PADDING, token_cross_entropy
+from t2t_relpos.models import Transformer
+from trainer.training.losses import PADDING
 from trainer.training.pieces import add_up, cut
+from trainer.training.projected_loss import projected_cross_entropy
 from trainer.training.random_streams import RandomStreams
 from trainer.training.updates import LossScale, clip, sum_over_replicas, take_sums
 
@@ -45,8 +47,8 @@ class TrainingModel(keras.Model):
     depend on how the batch is spread. (Keras takes the mean of the replicas' means, which weighs tokens unequally.)
 
     Args:
-        transformer: a model `{"inputs": [B, S], "targets": [B, T]} -> logits [B, T, V]`, ids 0 being padding. Made, as this model,
-            in the scope of the strategy that trains it. One that computes in float16 is trained with a `LossScale`.
+        transformer: takes `{"inputs": [B, S], "targets": [B, T]}`, ids 0 being padding. Made, as this model, in the scope of the
+            strategy that trains it. One that computes in float16 is trained with a `LossScale`.
         label_smoothing: of the training loss; evaluation has none.
         device_tokens: tokens of the longer side that a replica computes at once in training, see `pieces.cut`: the gradients of the
             pieces of its part of a batch add up to those of the whole. None: the part is one piece.
@@ -59,7 +61,7 @@ class TrainingModel(keras.Model):
 
     def __init__(
         self,
-        transformer: keras.Model,
+        transformer: Transformer,
         label_smoothing: float = 0.0,
         device_tokens: int | None = None,
         clip_norm: float | None = None,
@@ -149,7 +151,9 @@ class TrainingModel(keras.Model):
         return self._report(self._sums(batch, 0.0, training=False), tokens, {})
 
     def _sums(self, batch, label_smoothing, training):
-        losses, right = token_cross_entropy(batch["targets"], self(batch, training=training), label_smoothing)
+        states = self.transformer.states(batch, training=training)
+        table = tf.convert_to_tensor(self.transformer.output_embedding.embeddings)
+        losses, right = projected_cross_entropy(batch["targets"], states, table, label_smoothing)
         return tf.stack([tf.reduce_sum(losses), tf.reduce_sum(right)])
 
     def _report(self, sums, tokens, others):

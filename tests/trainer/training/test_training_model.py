@@ -14,14 +14,14 @@ BATCH = {
 }
 
 
-def small_transformer(dropout=0.0):
+def small_transformer(**settings):
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
-    return Transformer(TransformerConfig(vocab_size=VOCABULARY, dropout=dropout, **sizes))
+    return Transformer(TransformerConfig(vocab_size=VOCABULARY, **sizes, **settings))
 
 
 def small_model(dropout=0.0, label_smoothing=0.1, device_tokens=None, clip_norm=None, **settings):
     keras.utils.set_random_seed(7)
-    model = TrainingModel(small_transformer(dropout), label_smoothing, device_tokens, clip_norm)
+    model = TrainingModel(small_transformer(dropout=dropout), label_smoothing, device_tokens, clip_norm)
     model.compile(keras.optimizers.SGD(1.0), **{"run_eagerly": True} | settings)
     return model
 
@@ -100,22 +100,13 @@ def test_batch_without_target_tokens_changes_nothing():
         np.testing.assert_array_equal(one, two)
 
 
-class TiedByLookup(keras.Model):
-    """Its table has a gradient of slices and a dense one."""
-
-    def __init__(self):
-        super().__init__()
-        self.table = keras.layers.Embedding(VOCABULARY, 5)
-
-    def call(self, inputs, training=False):
-        source = keras.ops.mean(self.table(inputs["inputs"]), axis=1, keepdims=True)
-        return keras.ops.matmul(source + self.table(inputs["targets"]), keras.ops.transpose(self.table.embeddings))
-
-
-def test_gradient_of_slices_becomes_dense():
-    model = TrainingModel(TiedByLookup())
+@pytest.mark.parametrize("tied", [True, False])
+def test_table_that_is_looked_up_and_multiplied(tied):
+    """Its gradient is of slices and dense at once."""
+    keras.utils.set_random_seed(7)
+    model = TrainingModel(small_transformer(dropout=0.0, tie_embeddings=tied))
     model.compile(keras.optimizers.SGD(1.0))
-    table = model.transformer.table.embeddings
+    table = model.transformer.output_embedding.embeddings
     before = table.numpy()
     with tf.GradientTape() as tape:
         loss, _ = expected_loss(model, 0.0)

@@ -1,0 +1,102 @@
+"""The training loss from states and table, held to the loss of their products."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.training.losses import token_cross_entropy
+from trainer.training.projected_loss import projected_cross_entropy
+
+BATCH, LENGTH, WIDTH, VOCABULARY = 3, 5, 7, 11
+
+
+@pytest.fixture
+def labels():
+    return tf.constant(np.random.default_rng(7).integers(0, VOCABULARY, (BATCH, LENGTH)), tf.int32)
+
+
+@pytest.fixture
+def arrays():
+    """States and table."""
+    rng = np.random.default_rng(13)
+    return [tf.constant(rng.normal(0, 2, shape)) for shape in ((BATCH, LENGTH, WIDTH), (VOCABULARY, WIDTH))]
+
+
+def from_logits(labels, states, table, label_smoothing):
+    return token_cross_entropy(labels, tf.einsum("btd,vd->btv", states, table), label_smoothing)
+
+
+def values_and_gradients(function, labels, arrays, label_smoothing):
+    """Losses, right tokens, and the gradients of a weighted sum of the losses."""
+    weights = tf.constant(np.random.default_rng(17).normal(size=(BATCH, LENGTH)))
+    with tf.GradientTape() as tape:
+        tape.watch(arrays)
+        losses, right = function(labels, *arrays, label_smoothing)
+        total = tf.reduce_sum(losses * tf.cast(weights, losses.dtype))
+    return [losses, right, *tape.gradient(total, arrays)]
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.37])
+@pytest.mark.parametrize(
+    "compile_with",
+    [lambda function: function, tf.function, lambda function: tf.function(function, jit_compile=True)],
+    ids=["eager", "graph", "XLA"],
+)
+def test_equals_the_loss_of_the_logits(labels, arrays, label_smoothing, compile_with):
+    assert 0 in labels.numpy()
+    expected = values_and_gradients(from_logits, labels, arrays, label_smoothing)
+    received = compile_with(values_and_gradients)(projected_cross_entropy, labels, arrays, label_smoothing)
+    for one, other in zip(received, expected, strict=True):
+        assert one.dtype == tf.float64
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-6), ("bfloat16", 2e-2), ("float16", 2e-3)])
+def test_other_types(labels, arrays, dtype, tolerance):
+    """Losses are summed in float32; the tolerance is relative to the largest value of each, of the same narrow arrays in float64."""
+    narrow = [tf.cast(array, dtype) for array in arrays]
+    expected = values_and_gradients(from_logits, labels, [tf.cast(array, tf.float64) for array in narrow], 0.1)
+    received = values_and_gradients(projected_cross_entropy, labels, narrow, 0.1)
+    assert [value.dtype.name for value in received] == ["float32", "float32", dtype, dtype]
+    for one, other in zip(received, expected, strict=True):
+        scale = float(tf.reduce_max(tf.abs(other)))
+        np.testing.assert_allclose(tf.cast(one, tf.float64), other, rtol=0, atol=tolerance * scale)
+
+
+def test_logits_far_apart_stay_finite():
+    """Where the softmax of the label is 0 the loss is not."""
+    states, table = tf.constant([[[1e4]]]), tf.constant([[1.0], [-1.0], [0.0]])
+    losses, right, to_states, to_table = (
+        value.numpy() for value in values_and_gradients_of_one(tf.constant([[1]]), [states, table])
+    )
+    assert losses.tolist() == [[2e4]] and right.tolist() == [[0.0]]
+    assert to_states.tolist() == [[[2.0]]] and to_table.tolist() == [[1e4], [-1e4], [0.0]]
+
+
+def values_and_gradients_of_one(labels, arrays):
+    with tf.GradientTape() as tape:
+        tape.watch(arrays)
+        losses, right = projected_cross_entropy(labels, *arrays)
+    return [losses, right, *tape.gradient(losses, arrays)]
+
+
+def test_no_rows():
+    losses, right = projected_cross_entropy(tf.zeros([0, LENGTH], tf.int32), tf.zeros([0, LENGTH, WIDTH]), tf.ones([VOCABULARY, WIDTH]))
+    assert losses.shape == right.shape == (0, LENGTH)
+
+
+def test_all_logits_are_computed_on_by_their_softmax_alone(labels, arrays):
+    """No subtraction, product or sum of tensors of all logits."""
+    graph = tf.function(values_and_gradients).get_concrete_function(projected_cross_entropy, labels, arrays, 0.1).graph
+    rows = BATCH * LENGTH
+    large = {
+        operation.type
+        for operation in graph.get_operations()
+        if any(output.shape.as_list() == [rows, VOCABULARY] for output in operation.outputs if output.shape.rank is not None)
+    }
+    assert large <= {"MatMul", "Softmax", "Identity", "IdentityN"}
+
+
+def test_smoothing_out_of_range(labels, arrays):
+    with pytest.raises(ValueError, match="Expected label_smoothing to be at least 0 and below 1. Received: 1.0."):
+        projected_cross_entropy(labels, *arrays, 1.0)

@@ -1,0 +1,79 @@
+"""The training loss straight from what the decoder gives, without a gradient of the logits.
+
+`[tokens, vocabulary]` is by far the largest tensor of a step, and every pass over it counts. Of the gradient of the logits, softmax
+minus target, the target's part is the same for all words but one: its products with states and table are sums of rows. So only the
+softmax is multiplied, as it is.
+"""
+
+import math
+
+import tensorflow as tf
+
+from trainer.training.losses import PADDING, check_label_smoothing
+
+
+def projected_cross_entropy(
+    labels: tf.Tensor, states: tf.Tensor, table: tf.Tensor, label_smoothing: float = 0.0
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """`token_cross_entropy` of the logits `states · tableᵀ`, in fewer passes over them.
+
+    Args:
+        labels: ids `[B, T]`, 0 is padding.
+        states: `[B, T, D]`.
+        table: `[V, D]`, the vector of each word; it is multiplied in the type of the states.
+        label_smoothing: ε, at least 0 and below 1.
+
+    Returns:
+        The losses `[B, T]` and 1.0 for each right token `[B, T]`, both 0 where the label is padding, and in the type of the
+        states, or float32 for types of 16 bits.
+
+    Raises:
+        ValueError: for a label smoothing out of range.
+
+    Example:
+
+    >>> states, table = tf.constant([[[1.0, 2.0], [0.0, 1.0]]]), tf.constant([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]])
+    >>> losses, right = projected_cross_entropy(tf.constant([[2, 0]]), states, table)
+    >>> [round(float(loss), 4) for loss in losses[0]], right.numpy().tolist()
+    ([0.1698, 0.0], [[1.0, 0.0]])
+    """
+    check_label_smoothing(label_smoothing)
+    flat = tf.reshape(states, [-1, table.shape[-1]])
+    losses, right = _cross_entropy(tf.reshape(labels, [-1]), flat, tf.cast(table, states.dtype), label_smoothing)
+    real = tf.reshape(tf.cast(labels != PADDING, losses.dtype), [-1])
+    return tf.reshape(losses * real, tf.shape(labels)), tf.reshape(right * real, tf.shape(labels))
+
+
+def _cross_entropy(labels, states, table, label_smoothing):
+    size = table.shape[0]
+    wide = tf.float32 if states.dtype in (tf.float16, tf.bfloat16) else states.dtype
+    low = label_smoothing / (size - 1)
+    # What the label has above every other word.
+    high = 1 - label_smoothing - low
+    entropy = -sum(count * p * math.log(p) for count, p in ((1, 1 - label_smoothing), (size - 1, low)) if p)
+    place = tf.stack([tf.range(tf.size(labels)), tf.cast(labels, tf.int32)], axis=1)
+
+    @tf.custom_gradient
+    def losses_and_right(states, table):
+        logits = tf.cast(tf.matmul(states, table, transpose_b=True), wide)
+        softmax = tf.nn.softmax(logits)
+        largest, chosen = tf.reduce_max(logits, axis=-1), tf.gather_nd(logits, place)
+        # The largest probability is at least 1/V: its logarithm is safe.
+        total = largest - tf.math.log(tf.reduce_max(softmax, axis=-1))
+        all_words = tf.reduce_sum(tf.cast(table, wide), axis=0)
+        losses = total - high * chosen - entropy
+        if low:
+            losses -= low * tf.linalg.matvec(tf.cast(states, wide), all_words)
+
+        def gradient(upstream, _):
+            # Products in the type of the states, sums in the wide one.
+            narrow, wide_table = tf.cast(softmax, states.dtype), tf.cast(table, wide)
+            weighted = upstream[:, None] * tf.cast(states, wide)
+            to_states = tf.cast(tf.matmul(narrow, table), wide) - high * tf.gather(wide_table, labels) - low * all_words
+            to_table = tf.cast(tf.matmul(narrow, tf.cast(weighted, states.dtype), transpose_a=True), wide)
+            to_table -= low * tf.reduce_sum(weighted, axis=0) + high * tf.math.unsorted_segment_sum(weighted, labels, size)
+            return tf.cast(upstream[:, None] * to_states, states.dtype), tf.cast(to_table, table.dtype)
+
+        return (losses, tf.cast(chosen >= largest, wide)), gradient
+
+    return losses_and_right(states, table)
