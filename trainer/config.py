@@ -7,6 +7,7 @@ import os
 from absl import flags
 
 from trainer import settings
+from trainer.config_checks import RELATIVE_SETTINGS, check_together
 from trainer.model_dir import ModelDirectory
 from trainer.recipes import CHECKPOINT_EVERY, DEFAULTS, RECIPES, SYNTHETIC
 from trainer.settings import setting
@@ -18,6 +19,8 @@ flags.disclaim_key_flags()
 _RECIPE_SETTINGS = tuple(name for name in RECIPES["tiny"] if name != "vocab_size")
 _RECIPE = " Default: as the preset's recipe says."
 _ARCHITECTURE = " Default: as the preset says."
+# As t2t_relpos.models.config has them, which is not imported here: it brings TensorFlow.
+POSITIONS = ("relative", "sinusoidal", "learned", "relative+sinusoidal", "none")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,9 +73,15 @@ class RunConfig:
     activation_dropout: float | None = setting(
         None, "Rate inside the feed-forward networks." + _ARCHITECTURE, at_least=0.0, below=1.0
     )
+    position: str | None = setting(
+        None, "How positions enter: in every self-attention, or added to embeddings." + _ARCHITECTURE, choices=POSITIONS
+    )
     max_relative_position: int | None = setting(
         None, "Distance from which on all relative positions are alike." + _ARCHITECTURE, at_least=0
     )
+    use_key_table: bool | None = setting(None, "Whether relative positions are added to keys." + _ARCHITECTURE)
+    use_value_table: bool | None = setting(None, "Whether relative positions are added to values." + _ARCHITECTURE)
+    share_heads: bool | None = setting(None, "One table of relative positions for all heads, or one for each." + _ARCHITECTURE)
     seed: int = setting(1, "Of initial weights, dropout and the order of the data.", at_least=0)
     deterministic: bool = setting(False, "Make every operation repeat bit for bit; slower.", fixed=False)
     strategy: str = setting(
@@ -117,79 +126,7 @@ class RunConfig:
 
     def __post_init__(self):
         settings.check(self)
-        if not self.model_dir:
-            raise ValueError("Expected a directory for the model. Received: none. Give one with --model_dir.")
-        if self.preset is not None and self.init_from is not None:
-            raise ValueError("Expected either preset or init_from. Received: both. Leave one of them out.")
-        if self.max_relative_position is not None and self.init_from is not None:
-            raise ValueError(
-                "Expected no max_relative_position with init_from, whose tables have their size. "
-                f"Received: {self.max_relative_position}. Leave it out."
-            )
-        if self.clip_norm == 0:
-            raise ValueError("Expected clip_norm to be above 0. Received: 0. Leave it out in order not to clip.")
-        self._check_data()
-        self._check_steps()
-        if self.strategy in ("mirrored", "multiworker"):
-            self._check_several_devices()
-
-    def _check_data(self):
-        self._check_pair("train")
-        self._check_pair("dev")
-        if self.data is None and not self.train_source:
-            raise ValueError(
-                "Expected training data. Received: none. Give --train_source and --train_target, or --data=synthetic."
-            )
-        if self.data == "files" and not self.train_source:
-            raise ValueError("Expected train_source and train_target with the data 'files'. Received: neither.")
-        if self.data_dir is not None and self.data in (None, "files", "synthetic"):
-            raise ValueError(
-                f"Expected data_dir only with a set of TensorFlow Datasets. Received: {self.data_dir!r} with "
-                f"{self.data or 'text files'}. Leave it out."
-            )
-        if self.data not in (None, "files"):
-            for name in ("train_source", "dev_source"):
-                if getattr(self, name):
-                    raise ValueError(
-                        f"Expected either {name} or data={self.data!r}. Received: both. Leave one of them out."
-                    )
-        elif self.direction is not None:
-            raise ValueError(
-                f"Expected no direction with text files, which have one. Received: direction={self.direction!r}. "
-                "Exchange source and target files instead."
-            )
-
-    def _check_pair(self, split):
-        source, target = getattr(self, f"{split}_source"), getattr(self, f"{split}_target")
-        if bool(source) != bool(target):
-            given, missing = ("source", "target") if source else ("target", "source")
-            raise ValueError(
-                f"Expected {split}_source and {split}_target together. Received: {split}_{given} alone. "
-                f"Give --{split}_{missing} too."
-            )
-
-    def _check_steps(self):
-        if self.steps_per_execution == 1:
-            return
-        for name in ("checkpoint_every", "evaluate_every", "train_steps"):
-            steps = getattr(self, name)
-            if steps is not None and steps % self.steps_per_execution:
-                raise ValueError(
-                    f"Expected {name} to be a multiple of steps_per_execution. "
-                    f"Received: {name}={steps}, steps_per_execution={self.steps_per_execution}."
-                )
-
-    def _check_several_devices(self):
-        if self.steps_per_execution > 1:
-            raise ValueError(
-                f"Expected steps_per_execution to be 1 with the strategy {self.strategy}: Keras can't run several steps of batches of "
-                f"unlike shapes on several devices at once. Received: {self.steps_per_execution}. Use 1, or --strategy=one."
-            )
-        if self.jit_compile:
-            raise ValueError(
-                f"Expected no jit_compile with the strategy {self.strategy}: XLA can't compile a step of several devices. Received: "
-                "jit_compile=True. Leave it out, or use --strategy=one."
-            )
+        check_together(self)
 
     @classmethod
     def from_dict(cls, settings: dict) -> "RunConfig":
@@ -263,7 +200,7 @@ class RunConfig:
 
     def architecture(self) -> dict:
         """What replaces settings of the preset's architecture."""
-        names = ("dropout", "attention_dropout", "activation_dropout", "max_relative_position")
+        names = ("dropout", "attention_dropout", "activation_dropout", "position", *RELATIVE_SETTINGS)
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def fixed(self) -> dict:

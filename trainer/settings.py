@@ -3,6 +3,7 @@
 import dataclasses
 import types
 import typing
+from collections.abc import Collection
 
 from absl import flags
 
@@ -25,10 +26,12 @@ def setting(default, help, at_least=None, below=None, choices=None, fixed=True):
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def define_flags(config: type, values: flags.FlagValues = flags.FLAGS):
-    """Defines one absl flag for every field of a dataclass of settings, with its type, default and help."""
+def define_flags(config: type, values: flags.FlagValues = flags.FLAGS, names: Collection[str] | None = None):
+    """Defines an absl flag for every field of a dataclass of settings, or for those of `names`, with its type, default and help."""
     definitions = {int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string, bool: flags.DEFINE_bool}
     for field in dataclasses.fields(config):
+        if names is not None and field.name not in names:
+            continue
         help_text, choices = field.metadata["help"], field.metadata["choices"]
         if choices:
             flags.DEFINE_enum(field.name, field.default, choices, help_text, flag_values=values)

@@ -17,7 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from absl import app, flags
 
-from trainer import atomic_files, weights
+from trainer import atomic_files, figures, weights
 from trainer.data.token_names import token_names
 from trainer.looking import plots
 from trainer.looking.attention_maps import attention_maps, tables
@@ -84,7 +84,7 @@ def _check(values):
         if values[name].value is not None and values[other].value is None:
             raise ValueError(f"Expected --{other} with --{name}. Received: --{name} alone. Give --{other} too.")
     if values.plots is not None:
-        plots.check_matplotlib()
+        figures.check_matplotlib()
 
 
 def _run(values):

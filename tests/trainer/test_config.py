@@ -5,7 +5,7 @@ import sys
 import pytest
 from absl import flags
 
-from trainer.config import RunConfig, define_flags
+from trainer.config import POSITIONS, RunConfig, define_flags
 from trainer.recipes import RECIPES
 
 MINIMAL = {"preset": "tiny", "model_dir": "runs/x", "data": "synthetic"}
@@ -108,8 +108,17 @@ def test_every_architecture_has_a_recipe():
 
 
 def test_architecture_holds_what_replaces_the_preset():
-    config = RunConfig(**MINIMAL, dropout=0.0, max_relative_position=3)
-    assert config.architecture() == {"dropout": 0.0, "max_relative_position": 3}
+    changes = {"dropout": 0.0, "position": "relative+sinusoidal", "max_relative_position": 3, "use_value_table": False}
+    assert RunConfig(**MINIMAL, **changes).architecture() == changes
+    assert RunConfig(**MINIMAL).architecture() == {}
+
+
+def test_positions_are_those_of_the_model():
+    from t2t_relpos.models import config
+
+    assert POSITIONS == config.POSITIONS
+    with pytest.raises(ValueError, match="Expected position to be one of relative, .*Received: 'relatve'"):
+        RunConfig(**MINIMAL, position="relatve")
 
 
 def test_preset_that_does_not_exist():

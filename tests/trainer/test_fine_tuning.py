@@ -91,6 +91,8 @@ def test_goes_on_from_an_average_with_a_new_schedule(parent):
     [
         ({"preset": "tiny"}, "Expected either preset or init_from. Received: both"),
         ({"max_relative_position": 3}, "Expected no max_relative_position with init_from"),
+        ({"position": "learned"}, "Expected no position with init_from.*Received: learned"),
+        ({"use_key_table": False}, "Expected no use_key_table with init_from.*Received: False"),
         ({"train_steps": None}, "Expected train_steps, which .*parent does not record.*Give --train_steps"),
         ({"init_from": "nowhere"}, "Expected a model directory.*nowhere, which does not exist"),
     ],

@@ -128,7 +128,7 @@ def test_files_of_unlike_lengths(tmp_path, small_run):
 
 def test_max_relative_position_of_a_model_without(tmp_path, small_run):
     message = small_run.fails(tmp_path, preset="transformer_tiny", max_relative_position=5)
-    assert "Expected max_relative_position only with a preset that has relative positions. Received: 5" in message
+    assert "Expected max_relative_position only with relative positions. Received: 5 with the position sinusoidal." in message
 
 
 @pytest.mark.slow

@@ -1,25 +1,14 @@
-"""PNGs of learning curves and of tables' norms. The one module that needs matplotlib."""
+"""PNGs of learning curves and of tables' norms. Needs matplotlib."""
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
 
-from trainer import atomic_files
+from trainer.figures import make_figure, save_figure
 from trainer.looking.learning_curves import LearningCurves
 from trainer.looking.table_profiles import distances, row_norms
 
 _TITLES = {"encoder": "encoder self-attention", "decoder": "decoder self-attention", "cross": "decoder to encoder"}
-
-
-def check_matplotlib():
-    """Checks that matplotlib is installed.
-
-    Raises:
-        ValueError: where it isn't, with the command that installs it.
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("Expected matplotlib, which draws what --plots asks for. Received: none. Run `pip install '.[plots]'`.")
 
 
 def write_plots(folder: Path, curves: LearningCurves, tables: dict) -> tuple[list[Path], list[str]]:
@@ -39,11 +28,11 @@ def write_plots(folder: Path, curves: LearningCurves, tables: dict) -> tuple[lis
     folder.mkdir(parents=True, exist_ok=True)
     files, missing = [], []
     if curves.train_loss or curves.dev_loss:
-        files.append(_save(_draw_curves(curves), folder / "learning_curves.png"))
+        files.append(save_figure(_draw_curves(curves), folder / "learning_curves.png"))
     else:
         missing.append("No learning curves: the model directory records no training.")
     if any(table is not None for layers in tables.values() for layer in layers for table in layer):
-        files.append(_save(_draw_norms(tables), folder / "table_norms.png"))
+        files.append(save_figure(_draw_norms(tables), folder / "table_norms.png"))
     else:
         missing.append("No norms of tables: the model has no relative position tables.")
     return files, missing
@@ -51,7 +40,7 @@ def write_plots(folder: Path, curves: LearningCurves, tables: dict) -> tuple[lis
 
 def _draw_curves(curves):
     """Losses over steps, and beside them BLEU where there is any."""
-    figure, axes = _figure(1, 2 if curves.dev_bleu else 1)
+    figure, axes = make_figure(1, 2 if curves.dev_bleu else 1)
     losses, bleu = axes[0, 0], axes[0, -1]
     training = f"training (label smoothing {curves.label_smoothing:g})" if curves.label_smoothing else "training"
     for points, label, style in ((curves.train_loss, training, "-"), (curves.dev_loss, "dev", "o-")):
@@ -70,7 +59,7 @@ def _draw_norms(tables):
     from matplotlib import colormaps
 
     parts = [part for part, layers in tables.items() if any(table is not None for table in layers[0])]
-    figure, axes = _figure(len(parts), 2)
+    figure, axes = make_figure(len(parts), 2)
     for row, part in zip(axes, parts):
         for column, (axis, name) in enumerate(zip(row, ("a^K", "a^V"))):
             axis.set(title=f"${name}$, {_TITLES[part]}", xlabel="distance, key less query (positions)", ylabel="norm of the row")
@@ -90,20 +79,3 @@ def _plot_norms(axis, table, label, colour):
     for head, line in enumerate(norms):
         alpha = 1.0 if len(norms) == 1 else 0.5
         axis.plot(distances(table), line, ".-", color=colour, linewidth=1, alpha=alpha, label=None if head else label)
-
-
-def _figure(rows, columns):
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.5 * columns, 3.6 * rows), dpi=150, layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for axis in axes.flat:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.25)
-    return figure, axes
-
-
-def _save(figure, path):
-    with atomic_files.whole_file(path) as aside:
-        figure.savefig(aside)
-    return path

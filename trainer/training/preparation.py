@@ -6,6 +6,7 @@ from absl import logging
 
 from t2t_relpos.models import TransformerConfig
 from trainer.config import RunConfig
+from trainer.config_checks import RELATIVE_SETTINGS
 from trainer.data.corpora import open_corpus
 from trainer.data.encoding import encode_pairs
 from trainer.data.tfds_sets import MissingSplitError
@@ -118,11 +119,12 @@ class Preparation:
             architecture = TransformerConfig.from_preset(self.config.preset, vocab_size=self.tokenizer.vocab_size, **settings)
         else:
             architecture = TransformerConfig.from_dict(self.parent.read_config()["architecture"] | settings)
-        if "max_relative_position" in settings and not architecture.relative:
-            raise ValueError(
-                f"Expected max_relative_position only with a preset that has relative positions. "
-                f"Received: {settings['max_relative_position']} with {self.config.preset or self.parent.path}. Leave it out."
-            )
+        for name in RELATIVE_SETTINGS:
+            if name in settings and not architecture.relative:
+                raise ValueError(
+                    f"Expected {name} only with relative positions. Received: {settings[name]} with the position "
+                    f"{architecture.position}. Leave it out."
+                )
         if self.directory.is_configured:
             self.directory.check_architecture(architecture.to_dict())
         else:

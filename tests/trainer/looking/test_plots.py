@@ -3,6 +3,7 @@ import importlib.util
 import numpy as np
 import pytest
 
+from trainer import figures
 from trainer.looking import plots
 from trainer.looking.attention_maps import tables
 from trainer.looking.learning_curves import LearningCurves
@@ -61,4 +62,4 @@ def test_files(make_transformer, tmp_path):
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"Expected matplotlib, .*Received: none. Run `pip install '.\[plots\]'`."):
-        plots.check_matplotlib()
+        figures.check_matplotlib()

@@ -1,0 +1,93 @@
+"""Which settings of a training run contradict each other."""
+
+# What means nothing without relative positions.
+RELATIVE_SETTINGS = ("max_relative_position", "use_key_table", "use_value_table", "share_heads")
+
+
+def check_together(config):
+    """Checks what settings of a run mean for each other.
+
+    Args:
+        config: a `trainer.config.RunConfig`.
+
+    Raises:
+        ValueError: for settings that contradict each other, or miss one another.
+    """
+    if not config.model_dir:
+        raise ValueError("Expected a directory for the model. Received: none. Give one with --model_dir.")
+    if config.preset is not None and config.init_from is not None:
+        raise ValueError("Expected either preset or init_from. Received: both. Leave one of them out.")
+    for name in ("position", *RELATIVE_SETTINGS):
+        if getattr(config, name) is not None and config.init_from is not None:
+            raise ValueError(
+                f"Expected no {name} with init_from, whose positions and tables are what they are. "
+                f"Received: {getattr(config, name)}. Leave it out."
+            )
+    if config.clip_norm == 0:
+        raise ValueError("Expected clip_norm to be above 0. Received: 0. Leave it out in order not to clip.")
+    _check_data(config)
+    _check_steps(config)
+    if config.strategy in ("mirrored", "multiworker"):
+        _check_several_devices(config)
+
+
+def _check_data(config):
+    _check_pair(config, "train")
+    _check_pair(config, "dev")
+    if config.data is None and not config.train_source:
+        raise ValueError(
+            "Expected training data. Received: none. Give --train_source and --train_target, or --data=synthetic."
+        )
+    if config.data == "files" and not config.train_source:
+        raise ValueError("Expected train_source and train_target with the data 'files'. Received: neither.")
+    if config.data_dir is not None and config.data in (None, "files", "synthetic"):
+        raise ValueError(
+            f"Expected data_dir only with a set of TensorFlow Datasets. Received: {config.data_dir!r} with "
+            f"{config.data or 'text files'}. Leave it out."
+        )
+    if config.data not in (None, "files"):
+        for name in ("train_source", "dev_source"):
+            if getattr(config, name):
+                raise ValueError(
+                    f"Expected either {name} or data={config.data!r}. Received: both. Leave one of them out."
+                )
+    elif config.direction is not None:
+        raise ValueError(
+            f"Expected no direction with text files, which have one. Received: direction={config.direction!r}. "
+            "Exchange source and target files instead."
+        )
+
+
+def _check_pair(config, split):
+    source, target = getattr(config, f"{split}_source"), getattr(config, f"{split}_target")
+    if bool(source) != bool(target):
+        given, missing = ("source", "target") if source else ("target", "source")
+        raise ValueError(
+            f"Expected {split}_source and {split}_target together. Received: {split}_{given} alone. "
+            f"Give --{split}_{missing} too."
+        )
+
+
+def _check_steps(config):
+    if config.steps_per_execution == 1:
+        return
+    for name in ("checkpoint_every", "evaluate_every", "train_steps"):
+        steps = getattr(config, name)
+        if steps is not None and steps % config.steps_per_execution:
+            raise ValueError(
+                f"Expected {name} to be a multiple of steps_per_execution. "
+                f"Received: {name}={steps}, steps_per_execution={config.steps_per_execution}."
+            )
+
+
+def _check_several_devices(config):
+    if config.steps_per_execution > 1:
+        raise ValueError(
+            f"Expected steps_per_execution to be 1 with the strategy {config.strategy}: Keras can't run several steps of batches of "
+            f"unlike shapes on several devices at once. Received: {config.steps_per_execution}. Use 1, or --strategy=one."
+        )
+    if config.jit_compile:
+        raise ValueError(
+            f"Expected no jit_compile with the strategy {config.strategy}: XLA can't compile a step of several devices. Received: "
+            "jit_compile=True. Leave it out, or use --strategy=one."
+        )
