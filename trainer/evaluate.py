@@ -44,7 +44,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define(flags.DEFINE_string, "direction", None, "Languages of --data. Default: en-de.")
     define(flags.DEFINE_string, "data_dir", None, "Where TensorFlow Datasets keeps its data. Default: ~/tensorflow_datasets.")
     define(flags.DEFINE_list, "split", None, "Splits of --data, with commas between them. Default: test.")
-    define(flags.DEFINE_list, "metrics", list(metrics.METRICS), "What is printed besides sacreBLEU, with commas between them.")
+    define(flags.DEFINE_list, "metrics", list(metrics.DEFAULT_METRICS), "What is printed besides sacreBLEU, with commas between them.")
     define(flags.DEFINE_string, "language", None, "Of the translations, for Moses's tokenizer. Default: as --direction says, or de.")
     define(flags.DEFINE_integer, "beam_size", None, "Hypotheses kept per sentence. Default: 4, or as exported.")
     define(flags.DEFINE_float, "alpha", None, "Exponent of the length penalty. Default: 0.6, or as exported.")

@@ -40,6 +40,11 @@ def sacrebleu_lowercased(hypotheses: Sequence[str], references: Sequence[str]) -
     return _of_sacrebleu("BLEU lower-cased", BLEU(lowercase=True), hypotheses, references)
 
 
+def sacrebleu_tokenized(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """sacreBLEU of text whose words are split already, as a model gives that was trained on such text: spaces alone count."""
+    return _of_sacrebleu("BLEU of tokens", BLEU(tokenize="none", force=True), hypotheses, references)
+
+
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """chrF2: F-score of n-grams of up to 6 characters, recall counting twice.
 
@@ -88,11 +93,14 @@ def compound_split_bleu(hypotheses: Sequence[str], references: Sequence[str], la
 # By the names that `trainer.evaluate --metrics` takes.
 METRICS: dict[str, Callable[..., Score]] = {
     "bleu_lc": sacrebleu_lowercased,
+    "bleu_tokenized": sacrebleu_tokenized,
     "chrf": chrf,
     "t2t_bleu": t2t_bleu,
     "t2t_bleu_uncased": t2t_bleu_uncased,
     "compound_bleu": compound_split_bleu,
 }
+# All that mean something for detokenised text.
+DEFAULT_METRICS = tuple(name for name in METRICS if name != "bleu_tokenized")
 
 
 def score(name: str, hypotheses: Sequence[str], references: Sequence[str], language: str = "de") -> Score:

@@ -67,6 +67,10 @@ def test_sacrebleus_own_metrics_have_its_signatures():
     assert (score.name, score.signature) == ("BLEU lower-cased", f"nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:{version}")
     assert score.value == pytest.approx(100 * 2.718281828459045 ** (1 - 7 / 6))
     assert metrics.sacrebleu(*sides).value == pytest.approx(BLEU().corpus_score(sides[0], [sides[1]]).score)
+    score = metrics.sacrebleu_tokenized(["a , b c-d ."], ["a , b c - d ."])
+    assert score.signature == f"nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:{version}"
+    # 4 of 5 words, 2 of 4 pairs, 1 of 3 triples, none of 2 of four (smoothed to a half), and one too short: 5 of 7.
+    assert score.value == pytest.approx(100 * (4 / 5 * 2 / 4 * 1 / 3 * 1 / 4) ** 0.25 * 2.718281828459045 ** (1 - 7 / 5))
     score = metrics.chrf(*sides)
     assert (score.name, score.signature) == ("chrF2", f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{version}")
     assert score.value == pytest.approx(sacrebleu.corpus_chrf(sides[0], [sides[1]]).score)
@@ -76,8 +80,8 @@ def test_names_and_signatures_of_the_others():
     sides = ["Das ist gut so."], ["Das ist gut so."]
     found = {name: metrics.score(name, *sides) for name in metrics.METRICS}
     assert [score.name for score in found.values()] == [
-        "BLEU lower-cased", "chrF2", "t2t-bleu", "t2t-bleu uncased", "BLEU compounds split",
+        "BLEU lower-cased", "BLEU of tokens", "chrF2", "t2t-bleu", "t2t-bleu uncased", "BLEU compounds split",
     ]  # fmt: skip
-    assert [score.value for score in found.values()] == pytest.approx([100.0] * 5)
+    assert [score.value for score in found.values()] == pytest.approx([100.0] * 6)
     assert found["t2t_bleu"].signature == "nrefs:1|case:mixed|tok:t2t|smooth:exp|tensor2tensor:1.15.7"
     assert found["t2t_bleu_uncased"].signature == "nrefs:1|case:lc|tok:t2t|smooth:exp|tensor2tensor:1.15.7"
