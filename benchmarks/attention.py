@@ -11,8 +11,6 @@ process of its own; writes attention.csv and, with the extra [plots], attention.
 
 import functools
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -21,6 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import memory
 import numpy as np
+import plots
 import tensorflow as tf
 from absl import app, flags
 from bootstrap import median_and_interval
@@ -181,17 +180,12 @@ def print_memory(side, *case):
     """Prints by how much the peak of two steps is above what the process held before."""
     make_step(side, *case[:-1], 8)()
     step = make_step(side, *case)
-    before = memory.start_peak()
-    step(), step()
-    print(f"{memory.peak() - before:.1f}")
+    print(f"{memory.rise(step):.1f}")
 
 
 def measure_memory(*case):
     """Peak memory of a side in a process of its own, in MB above the start."""
-    arguments = [f"--{flag}={FLAGS[flag].value}" for flag in ("dropout", "padding", "threads")]
-    command = [sys.executable, __file__, f"--memory_of={','.join(map(str, case))}", *arguments]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(run.stdout.strip().splitlines()[-1])
+    return memory.rise_elsewhere(__file__, case, {name: FLAGS[name].value for name in ("dropout", "padding", "threads")})
 
 
 def print_rows(rows):
@@ -208,16 +202,8 @@ def print_rows(rows):
     print_cells(line)
 
 
-def plot(rows, path):
-    """Draws ratios against length; says so where matplotlib is missing."""
-    try:
-        import matplotlib
-    except ImportError:
-        print("No plot: matplotlib is missing (pip install '.[plots]').", file=sys.stderr)
-        return
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+def plot(pyplot, rows, path):
+    """Draws ratios against length."""
     figure, axis = pyplot.subplots(figsize=(8, 5))
     key = functools.partial(map, {"forward": "forward", "both": "forward and backward"}.get)
     for case in sorted({(r["side"], r["part"], r["direction"], r["pass"], r["K"]) for r in rows if r["side"] in SIDES[2:]}):
@@ -254,7 +240,8 @@ def main(argv):
     directory = Path(FLAGS.output_dir)
     directory.mkdir(parents=True, exist_ok=True)
     write_csv(directory / "attention.csv", rows[0], rows)
-    plot(rows, directory / "attention.png")
+    if (pyplot := plots.pyplot()) is not None:
+        plot(pyplot, rows, directory / "attention.png")
 
 
 if __name__ == "__main__":

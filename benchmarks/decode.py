@@ -16,7 +16,6 @@ sentences are cut to --length ids: no output ends by itself, each has as many id
 """
 
 import os
-import sys
 import tempfile
 from pathlib import Path
 
@@ -28,7 +27,7 @@ import tensorflow as tf
 from absl import app, flags, logging
 from bootstrap import median_and_interval
 from flag_values import check_known, positive_integers
-from peers import Peer, in_turns
+from peers import Peer, in_turns, with_python
 from tables import print_cells, print_header, write_csv
 
 from trainer.serving.settings import TranslationSettings
@@ -120,11 +119,12 @@ class Models:
 
 def chosen_peers():
     """Names of the peers, ours first; says which are left out."""
-    names = ["ours", *(name for name in FLAGS.peers if name != "ours")]
-    if "opennmt" in names and (FLAGS.opennmt_python is None or not os.access(FLAGS.opennmt_python, os.X_OK)):
-        print(f"OpenNMT-tf is left out: no Python at --opennmt_python={FLAGS.opennmt_python}.", file=sys.stderr)
-        names.remove("opennmt")
-    return names
+    return with_python(["ours", *(name for name in FLAGS.peers if name != "ours")], pythons())
+
+
+def pythons():
+    """Of peers with an environment of their own."""
+    return {"opennmt": FLAGS.opennmt_python}
 
 
 def measure(peers, sentences, batch_size):
@@ -182,7 +182,7 @@ def main(argv):
         for threads in positive_integers("threads"):
             for beam_size in positive_integers("beams"):
                 settings = {name: models.settings(name, beam_size, threads) for name in names}
-                with Peer.all("decode_worker.py", settings, {"opennmt": FLAGS.opennmt_python}) as peers:
+                with Peer.all("decode_worker.py", settings, pythons()) as peers:
                     for text, sentences in texts.items():
                         for batch_size in positive_integers("batches"):
                             case = {"text": text, "threads": threads, "beam": beam_size, "batch": batch_size}

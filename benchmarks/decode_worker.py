@@ -12,6 +12,7 @@ import sys
 import time
 
 import memory
+from worker import answer_all, open_answers, single_session
 
 
 def ours(settings):
@@ -66,32 +67,21 @@ def opennmt(settings):
     return translate, loaded
 
 
-def single_session(settings):
-    """TensorFlow, with its threads set."""
-    import tensorflow as tf
-
-    tf.get_logger().setLevel("ERROR")
-    tf.config.threading.set_intra_op_parallelism_threads(settings["threads"])
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    return tf
-
-
 def main(settings):
-    # The answers alone go to the pipe; whatever a library prints goes to stderr.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    answers = open_answers()
     # Whatever the translator's module holds has to outlive it.
     translate, _owner = {"ours": ours, "ctranslate2": ctranslate2, "opennmt": opennmt}[settings["kind"]](settings)
-    print(json.dumps("ready"), file=answers, flush=True)
-    for line in sys.stdin:
+
+    def reply(batches):
         memory.start_peak()
         seconds, translations = [], []
-        for batch in json.loads(line):
+        for batch in batches:
             start = time.perf_counter()
             translations += translate(batch)
             seconds.append(time.perf_counter() - start)
-        answer = {"seconds": seconds, "translations": translations, "megabytes": memory.peak()}
-        print(json.dumps(answer), file=answers, flush=True)
+        return {"seconds": seconds, "translations": translations, "megabytes": memory.peak()}
+
+    answer_all(answers, reply)
 
 
 if __name__ == "__main__":

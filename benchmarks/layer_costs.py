@@ -10,7 +10,6 @@ memory is measured in a process of its own for every layer and length. Prints a 
 
 import os
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import memory
 import numpy as np
+import plots
 import tensorflow as tf
 from absl import app, flags
 from tables import print_cells, print_header, write_csv
@@ -96,17 +96,13 @@ def print_memory(name: str, length: int):
     """Prints by how much the peak of two steps is above what the process held before."""
     make_step(name, 8)()
     step = make_step(name, length)
-    before = memory.start_peak()
-    step(), step()
-    print(f"{memory.peak() - before:.1f}")
+    print(f"{memory.rise(step):.1f}")
 
 
 def measure_memory(name: str, length: int) -> float:
     """Peak memory of a layer in a process of its own, in MB above the start."""
-    arguments = [f"--{flag}={FLAGS[flag].value}" for flag in ("width", "heads", "max_relative_position", "window", "kernel", "threads")]
-    command = [sys.executable, __file__, f"--memory_of={name},{length}", *arguments]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(run.stdout.strip().splitlines()[-1])
+    flags_of_layers = ("width", "heads", "max_relative_position", "window", "kernel", "threads")
+    return memory.rise_elsewhere(__file__, (name, length), {flag: FLAGS[flag].value for flag in flags_of_layers})
 
 
 def print_table(rows: list[dict]):
@@ -124,16 +120,8 @@ def print_table(rows: list[dict]):
         print_cells([name, *complexity, *cells])
 
 
-def plot(rows: list[dict], path: Path):
-    """Draws time and memory against length; says so where matplotlib is missing."""
-    try:
-        import matplotlib
-    except ImportError:
-        print("No plot: matplotlib is missing (pip install '.[plots]').", file=sys.stderr)
-        return
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+def plot(pyplot, rows: list[dict], path: Path):
+    """Draws time and memory against length."""
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 4))
     for axis, key, label in zip(axes, ("milliseconds", "megabytes"), ("ms per training step", "MB above the start")):
         for name in COMPLEXITIES:
@@ -165,7 +153,8 @@ def main(argv):
     directory.mkdir(parents=True, exist_ok=True)
     write_csv(directory / "layer_costs.csv", rows[0], rows)
     print_table(rows)
-    plot(rows, directory / "layer_costs.png")
+    if (pyplot := plots.pyplot()) is not None:
+        plot(pyplot, rows, directory / "layer_costs.png")
 
 
 if __name__ == "__main__":

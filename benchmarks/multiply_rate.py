@@ -9,7 +9,7 @@ with tables of positions, embeddings looked up, everything that is no product, a
 import time
 
 import numpy as np
-from decode_worker import single_session
+from worker import single_session
 
 REPEATS = 5
 

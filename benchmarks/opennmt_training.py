@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from decode_worker import single_session
+from worker import single_session
 
 START_ID = 1
 

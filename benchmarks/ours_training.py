@@ -1,7 +1,7 @@
 """This project's training step, as `trainer.train` makes it and `fit` calls it, on batches in memory."""
 
 import keras
-from decode_worker import single_session
+from worker import single_session
 
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.recipes import RECIPES

@@ -59,6 +59,14 @@ class Peer:
         self.process.wait()
 
 
+def with_python(names, pythons: dict[str, str | None]) -> list[str]:
+    """Those names whose Python can be run; says which are left out. Names that `pythons` has not need none of their own."""
+    missing = [name for name, python in pythons.items() if name in names and (python is None or not os.access(python, os.X_OK))]
+    for name in missing:
+        print(f"{name} is left out: no Python at --{name}_python={pythons[name]}.", file=sys.stderr)
+    return [name for name in names if name not in missing]
+
+
 def in_turns(names, runs: int):
     """`(run, name)` for every run and name, in an order of names that changes from run to run."""
     names = list(names)

@@ -19,7 +19,6 @@ the preset. --opennmt_python is the Python of an environment with OpenNMT-tf 2.3
 """
 
 import os
-import sys
 import tempfile
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from absl import app, flags
 from bootstrap import median_and_interval
 from flag_values import check_known, positive_integers
 from multiply_rate import operations
-from peers import Peer, in_turns
+from peers import Peer, in_turns, with_python
 from tables import print_cells, print_header, write_csv
 from training_batches import count_tokens, make_batches, write_batches
 
@@ -85,12 +84,7 @@ def check_flags():
 
 def chosen_peers():
     """Names of the peers, ours first; says which are left out."""
-    names = ["ours", *(name for name in PEERS if name in FLAGS.peers and name != "ours")]
-    for name, python in pythons().items():
-        if name in names and (python is None or not os.access(python, os.X_OK)):
-            print(f"{name} is left out: no Python at --{name}_python={python}.", file=sys.stderr)
-            names.remove(name)
-    return names
+    return with_python(["ours", *(name for name in PEERS if name in FLAGS.peers and name != "ours")], pythons())
 
 
 def pythons():

@@ -10,32 +10,32 @@ environment of its own. A kind's module has `make(settings)`, which returns `pre
 import importlib
 import json
 import math
-import os
 import sys
 import time
 
 import memory
 import numpy as np
+from worker import answer_all, open_answers
 
 MODULES = {"ours": "ours_training", "opennmt": "opennmt_training", "t2t": "t2t_training", "products": "multiply_rate"}
 
 
 def main(settings):
-    # The answers alone go to the pipe; whatever a library prints goes to stderr.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    answers = open_answers()
     prepare = importlib.import_module(MODULES[settings["kind"]]).make(settings)
     arrays = np.load(settings["batches"])
-    print(json.dumps("ready"), file=answers, flush=True)
-    for line in sys.stdin:
-        train = prepare([(arrays[f"inputs_{i}"], arrays[f"targets_{i}"]) for i in range(*json.loads(line))])
+
+    def reply(numbers):
+        train = prepare([(arrays[f"inputs_{i}"], arrays[f"targets_{i}"]) for i in range(*numbers)])
         memory.start_peak()
         start = time.perf_counter()
         found = train()
         found |= {"seconds": time.perf_counter() - start, "megabytes": memory.peak()}
         if not all(map(math.isfinite, found.get("losses", ()))):
             raise FloatingPointError(f"Expected losses that are numbers. Received: {found['losses']}.")
-        print(json.dumps(found), file=answers, flush=True)
+        return found
+
+    answer_all(answers, reply)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def test_peers_are_measured_with_one_model(text, tmp_path):
     sizes = ["--vocab_size=151", "--length=5", "--sentences=3", "--batches=1,2", "--beams=2", "--runs=2"]
     done = run("--preset=tiny", f"--vocab_text={text}", f"--text={text}", f"--csv={tmp_path}/table.csv", *sizes)
     assert done.returncode == 0, done.stderr
-    assert "OpenNMT-tf is left out: no Python at --opennmt_python=None." in done.stderr
+    assert "opennmt is left out: no Python at --opennmt_python=None." in done.stderr
     with open(tmp_path / "table.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     peers = ["ours", "ours early", "ctranslate2", "ctranslate2 int8"]
