@@ -36,7 +36,7 @@ def factors(shape, rate, seed, dtype):
 
 def _bits(shape, seed):
     """Random int16 of a shape, four to a draw."""
-    size = tf.reduce_prod(shape)
-    draws = tf.random.stateless_uniform([(size + 3) // 4], seed, None, None, tf.int64)
+    size = tf.reduce_prod(shape, keepdims=True)
+    draws = tf.random.stateless_uniform((size + 3) // 4, seed, None, None, tf.int64)
     # Where four divide the size, which they mostly do, the slice is all there is, and nothing is copied.
-    return tf.reshape(tf.reshape(tf.bitcast(draws, tf.int16), [-1])[:size], shape)
+    return tf.reshape(tf.slice(tf.reshape(tf.bitcast(draws, tf.int16), [-1]), [0], size), shape)
