@@ -50,10 +50,10 @@ def test_killed_and_gone_on_with(tmp_path, small_run):
     for name, lines in (("en", small_run.source), ("de", small_run.target)):
         for split in ("train", "dev", "test"):
             (text / f"{split}.{name}").write_text("\n".join(lines) + "\n")
-    flags = ["--presets=tiny", "--vocab_size=40", "--batch_tokens=60", "--train_steps=40", "--checkpoint_every=2", "--short=9"]
+    flags = ["--presets=tiny", "--vocab_size=40", "--batch_tokens=60", "--train_steps=40", "--checkpoint_every=2", "--short=30"]
     command = [sys.executable, "-m", "trainer.experiments", "lengths", f"--data={text}", f"--output_dir={tmp_path / 'out'}", *flags]
     killed = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    checkpoints = tmp_path / "out/rows/tiny-max_length=9-seed=1/model/checkpoints"
+    checkpoints = tmp_path / "out/rows/tiny-max_length=30-seed=1/model/checkpoints"
     while not list(checkpoints.glob("step-*")):
         assert killed.poll() is None
         time.sleep(0.05)
@@ -69,5 +69,5 @@ def test_killed_and_gone_on_with(tmp_path, small_run):
     csv = (tmp_path / "out/lengths.csv").read_text().splitlines()
     assert len(csv) == 1 + 3 * (2 + 5)
     # A row's training was started twice at most: by the killed command, and by the second if the first's did not outlive it.
-    log = (tmp_path / "out/rows/tiny-max_length=9-seed=1/log.txt").read_text()
+    log = (tmp_path / "out/rows/tiny-max_length=30-seed=1/log.txt").read_text()
     assert 1 <= log.count("-m trainer.train ") <= 2 and log.count("Training from step 0 ") == 1

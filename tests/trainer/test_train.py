@@ -126,6 +126,17 @@ def test_files_of_unlike_lengths(tmp_path, small_run):
     assert "Received: 12 and 1 lines" in message
 
 
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"max_length": 2}, "Expected pairs of at most 2 tokens a side to train on. Received: none: 0 of 12 pairs are used"),
+        ({"batch_tokens": 3}, "Expected batch_tokens of at least 16, the bucket of the longest pair"),
+    ],
+)
+def test_no_batch_can_be_made(tmp_path, small_run, settings, message):
+    assert message in small_run.fails(tmp_path, **settings)
+
+
 def test_max_relative_position_of_a_model_without(tmp_path, small_run):
     message = small_run.fails(tmp_path, preset="transformer_tiny", max_relative_position=5)
     assert "Expected max_relative_position only with relative positions. Received: 5 with the position sinusoidal." in message

@@ -69,6 +69,8 @@ class TrainingRun:
                 ModelDirectory.create(config.model_dir)
             self._prepared = Preparation(config, self.directory)
         self.config = self._prepared.config
+        # Says now, and not as the first epoch begins, where no batch can be made.
+        self._batches(start=0)
         self.team.check_same(self._checksum(), "the same settings and data (checksums are compared)")
         self.checkpoints = Checkpoints(self.directory.checkpoints, self.config.keep_checkpoints)
         with self._strategy.scope():
