@@ -1,6 +1,7 @@
 """Label-smoothed cross-entropy of tensor2tensor, without a dense matrix of targets."""
 
 import math
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -34,35 +35,51 @@ def token_cross_entropy(labels: tf.Tensor, logits: tf.Tensor, label_smoothing: f
     >>> [round(float(loss), 4) for loss in losses[0]], right.numpy().tolist()
     ([0.1698, 0.0], [[1.0, 0.0]])
     """
-    check_label_smoothing(label_smoothing)
+    target = SmoothedTarget.of(label_smoothing, logits.shape[-1])
     if logits.dtype in (tf.float16, tf.bfloat16):
         logits = tf.cast(logits, tf.float32)
-    size = tf.shape(logits)[-1]
-    losses, right = _cross_entropy(tf.reshape(labels, [-1]), tf.reshape(logits, [-1, size]), label_smoothing)
-    real = tf.reshape(tf.cast(labels != PADDING, logits.dtype), [-1])
-    return tf.reshape(losses * real, tf.shape(labels)), tf.reshape(right * real, tf.shape(labels))
+    losses, right = _cross_entropy(tf.reshape(labels, [-1]), tf.reshape(logits, [-1, tf.shape(logits)[-1]]), target)
+    return without_padding(labels, losses), without_padding(labels, right)
 
 
-def check_label_smoothing(label_smoothing: float):
-    """Checks that ε is at least 0 and below 1.
+class SmoothedTarget(NamedTuple):
+    """What the target gives each word.
 
-    Raises:
-        ValueError: where it isn't.
+    Args:
+        low: the probability of every word but the label.
+        high: what the label has above that.
+        entropy: the target's own.
     """
-    if not 0 <= label_smoothing < 1:
-        raise ValueError(f"Expected label_smoothing to be at least 0 and below 1. Received: {label_smoothing}.")
+
+    low: float
+    high: float
+    entropy: float
+
+    @classmethod
+    def of(cls, label_smoothing: float, vocab_size: int) -> "SmoothedTarget":
+        """The target of a label smoothing ε among so many words.
+
+        Raises:
+            ValueError: where ε is below 0, or not below 1.
+        """
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"Expected label_smoothing to be at least 0 and below 1. Received: {label_smoothing}.")
+        confidence, low = 1 - label_smoothing, label_smoothing / (vocab_size - 1)
+        entropy = -confidence * math.log(confidence) - (label_smoothing * math.log(low) if low else 0.0)
+        return cls(low, confidence - low, entropy)
 
 
-def _cross_entropy(labels, logits, label_smoothing):
-    vocab_size = logits.shape[-1]
-    confidence = 1 - label_smoothing
-    low = label_smoothing / (vocab_size - 1)
-    entropy = -confidence * math.log(confidence) - (label_smoothing * math.log(low) if low else 0.0)
+def without_padding(labels: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Values of all tokens, one after the other, in the shape of their labels, and 0 where the label is padding."""
+    return tf.reshape(values, tf.shape(labels)) * tf.cast(labels != PADDING, values.dtype)
+
+
+def _cross_entropy(labels, logits, target):
     place = tf.stack([tf.range(tf.size(labels)), tf.cast(labels, tf.int32)], axis=1)
     largest = tf.stop_gradient(tf.reduce_max(logits, axis=-1))
     shifted = logits - largest[:, None]
     chosen = tf.gather_nd(shifted, place)
-    losses = tf.math.log(tf.reduce_sum(tf.exp(shifted), axis=-1)) - (confidence - low) * chosen - entropy
-    if low:
-        losses -= low * tf.reduce_sum(shifted, axis=-1)
+    losses = tf.math.log(tf.reduce_sum(tf.exp(shifted), axis=-1)) - target.high * chosen - target.entropy
+    if target.low:
+        losses -= target.low * tf.reduce_sum(shifted, axis=-1)
     return losses, tf.cast(chosen >= 0, logits.dtype)

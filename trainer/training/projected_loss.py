@@ -5,11 +5,9 @@ minus target, the target's part is the same for all words but one: its products 
 softmax is multiplied, as it is.
 """
 
-import math
-
 import tensorflow as tf
 
-from trainer.training.losses import PADDING, check_label_smoothing
+from trainer.training.losses import SmoothedTarget, without_padding
 
 
 def projected_cross_entropy(
@@ -37,20 +35,15 @@ def projected_cross_entropy(
     >>> [round(float(loss), 4) for loss in losses[0]], right.numpy().tolist()
     ([0.1698, 0.0], [[1.0, 0.0]])
     """
-    check_label_smoothing(label_smoothing)
+    target = SmoothedTarget.of(label_smoothing, table.shape[0])
     flat = tf.reshape(states, [-1, table.shape[-1]])
-    losses, right = _cross_entropy(tf.reshape(labels, [-1]), flat, tf.cast(table, states.dtype), label_smoothing)
-    real = tf.reshape(tf.cast(labels != PADDING, losses.dtype), [-1])
-    return tf.reshape(losses * real, tf.shape(labels)), tf.reshape(right * real, tf.shape(labels))
+    losses, right = _cross_entropy(tf.reshape(labels, [-1]), flat, tf.cast(table, states.dtype), target)
+    return without_padding(labels, losses), without_padding(labels, right)
 
 
-def _cross_entropy(labels, states, table, label_smoothing):
-    size = table.shape[0]
+def _cross_entropy(labels, states, table, target):
+    low, high, entropy = target
     wide = tf.float32 if states.dtype in (tf.float16, tf.bfloat16) else states.dtype
-    low = label_smoothing / (size - 1)
-    # What the label has above every other word.
-    high = 1 - label_smoothing - low
-    entropy = -sum(count * p * math.log(p) for count, p in ((1, 1 - label_smoothing), (size - 1, low)) if p)
     place = tf.stack([tf.range(tf.size(labels)), tf.cast(labels, tf.int32)], axis=1)
 
     @tf.custom_gradient
@@ -71,7 +64,7 @@ def _cross_entropy(labels, states, table, label_smoothing):
             weighted = upstream[:, None] * tf.cast(states, wide)
             to_states = tf.cast(tf.matmul(narrow, table), wide) - high * tf.gather(wide_table, labels) - low * all_words
             to_table = tf.cast(tf.matmul(narrow, tf.cast(weighted, states.dtype), transpose_a=True), wide)
-            to_table -= low * tf.reduce_sum(weighted, axis=0) + high * tf.math.unsorted_segment_sum(weighted, labels, size)
+            to_table -= low * tf.reduce_sum(weighted, axis=0) + high * tf.math.unsorted_segment_sum(weighted, labels, table.shape[0])
             return tf.cast(upstream[:, None] * to_states, states.dtype), tf.cast(to_table, table.dtype)
 
         return (losses, tf.cast(chosen >= largest, wide)), gradient
