@@ -134,13 +134,14 @@ def make_step(side, part, direction, passes, reach, length):
     @tf.function(jit_compile=False)
     def step():
         if passes == "forward":
-            return tf.reduce_sum(function(*tensors))
+            return [tf.reduce_sum(function(*tensors))]
         with tf.GradientTape() as tape:
             tape.watch(tensors)
             loss = tf.reduce_sum(function(*tensors) ** 2)
-        return [tf.convert_to_tensor(g) for g in tape.gradient(loss, tensors)][0]
+        # All of them: what is not asked for, TensorFlow does not compute.
+        return [tf.convert_to_tensor(g) for g in tape.gradient(loss, tensors)]
 
-    return lambda: step().numpy()
+    return lambda: step()[0].numpy()
 
 
 def sides_of(part, length):

@@ -85,7 +85,7 @@ def attend(
             None if key_mask is None else key_padding_mask(key_mask),
             causal_mask(*lengths, query_offset) if causal else None,
         )
-        return _attend_at_once(*arrays, hidden, query_offset, labels, dropout)
+        return _attend_at_once(*arrays, hidden, query_offset, labels, causal, dropout)
 
     in_blocks = None
     if not return_weights and labels is None and not _one_offset_per_row(query_offset):
@@ -115,17 +115,38 @@ def _blocks_of(query, key, value, key_table, value_table, dropout):
     return None if _tensorflow_xla.is_compiled() else _tensorflow.attend_in_blocks
 
 
-def _attend_at_once(query, key, value, key_table, value_table, mask, query_offset, labels, dropout):
+def _diagonals_of(query, key, key_table, value_table, query_offset, labels, causal):
+    """How this backend takes relative terms from the diagonals of all pairs, or None."""
+    table = value_table if key_table is None else key_table
+    if keras.backend.backend() != "tensorflow" or labels is not None or table is None or table.shape[-2] == 1:
+        return None
+    from t2t_relpos import _tensorflow_xla
+    from t2t_relpos.attention import _tensorflow_diagonals
+
+    if _one_offset_per_row(query_offset) or _tensorflow_xla.is_compiled():
+        return None
+    return _tensorflow_diagonals.Choice(query, key, (table.shape[-2] - 1) // 2, query_offset, causal)
+
+
+def _attend_at_once(query, key, value, key_table, value_table, mask, query_offset, labels, causal, dropout):
     """(outputs, weights) of all pairs of positions at once."""
-    scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
-    if key_table is not None:
-        scores = scores + relative_scores(query, key_table, ops.shape(key)[2], query_offset, labels)
-    weights = masked_softmax(scores, mask)
+    diagonals = _diagonals_of(query, key, key_table, value_table, query_offset, labels, causal)
+
+    def scores():
+        scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
+        if key_table is None:
+            return scores
+        return scores + relative_scores(query, key_table, ops.shape(key)[2], query_offset, labels)
+
+    def outputs():
+        outputs = ops.matmul(kept, value)
+        return outputs if value_table is None else outputs + relative_values(kept, value_table, query_offset, labels)
+
+    along = key_table is not None and diagonals
+    weights = masked_softmax(along.scores(query, key, key_table, scores) if along else scores(), mask)
     kept = weights if dropout is None else dropout(weights)
-    outputs = ops.matmul(kept, value)
-    if value_table is not None:
-        outputs = outputs + relative_values(kept, value_table, query_offset, labels)
-    return outputs, weights
+    along = value_table is not None and diagonals
+    return along.outputs(kept, value, value_table, outputs) if along else outputs(), weights
 
 
 def relative_scores(query, table, length_k, query_offset, labels=None):

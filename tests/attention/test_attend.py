@@ -30,11 +30,19 @@ def draw(rng, precision):
     return draw
 
 
-@pytest.fixture(params=["lookup", "skew"])
+@pytest.fixture(params=["lookup", "skew", "diagonals"])
 def path(request, monkeypatch):
-    """Both ways of computing, whatever the lengths."""
-    longest = {"lookup": 512, "skew": 0}[request.param]
+    """All ways of computing, whatever the lengths; diagonals where a matrix has them."""
+    longest = {"lookup": 512, "skew": 0, "diagonals": 0}[request.param]
     monkeypatch.setattr(MODULE, "LONGEST_LOOKUP", longest)
+    if request.param == "diagonals":
+        if keras.backend.backend() != "tensorflow":
+            pytest.skip("TensorFlow's own way to compute")
+        from t2t_relpos.attention import _tensorflow_diagonals
+
+        settings = {"SHORTEST": 0, "SHORTEST_CAUSAL": 0, "LONGEST_SHORT": 9, "SHORT_STRETCH": 2, "LONG_STRETCH": 5}
+        for name, value in settings.items():
+            monkeypatch.setattr(_tensorflow_diagonals, name, value)
 
 
 def reference(query, key, value, key_table, value_table, bias=None):

@@ -1,0 +1,161 @@
+"""Relative terms along diagonals on TensorFlow: equal to rows looked up for all pairs, outputs and gradients."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from t2t_relpos.attention import attend, causal_mask
+from t2t_relpos.attention.dropout import AttentionDropout
+from t2t_relpos.attention.reference import dot_product_attention_relative
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("TensorFlow's own way to compute", allow_module_level=True)
+
+import tensorflow as tf
+
+from t2t_relpos.attention import _tensorflow_diagonals as diagonals
+
+NEVER = {"SHORTEST": 10**6, "SHORTEST_CAUSAL": 10**6}
+
+
+@contextlib.contextmanager
+def constants(**values):
+    """Sets constants of the module."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in values.items():
+            patch.setattr(diagonals, name, value)
+        yield
+
+
+# Diagonals wherever a matrix has them, and short stretches, so that there are several.
+ALWAYS = {"SHORTEST": 0, "SHORTEST_CAUSAL": 0, "LONGEST_SHORT": 13, "SHORT_STRETCH": 3, "LONG_STRETCH": 5}
+
+
+@pytest.fixture
+def always():
+    with constants(**ALWAYS):
+        yield
+
+
+def draw(rng, length_q, length_k, k, heads=None, dtype="float64"):
+    lead = () if heads is None else (heads,)
+    shapes = [(2, 3, length_q, 5), (2, 3, length_k, 5), (2, 3, length_k, 7)]
+    shapes += [(*lead, 2 * k + 1, 5), (*lead, 2 * k + 1, 7)]
+    return [tf.constant(rng.normal(size=shape), dtype) for shape in shapes]
+
+
+def outputs_and_gradients(arrays, weigh, **kwargs):
+    given = [x for x in arrays if x is not None]
+    with tf.GradientTape() as tape:
+        tape.watch(given)
+        outputs, weights = attend(*arrays, **kwargs)
+        loss = tf.reduce_sum(outputs * weigh) + tf.reduce_sum(weights**2)
+    return [outputs, weights, *tape.gradient(loss, given)]
+
+
+def count(monkeypatch):
+    """Sizes of the `Diagonals` that are made from now on."""
+    made, original = [], diagonals.Diagonals
+    monkeypatch.setattr(diagonals, "Diagonals", lambda *args: made.append(args[:2]) or original(*args))
+    return made
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(data=st.data())
+def test_equals_rows_that_are_looked_up(data):
+    length_q, more, k = (data.draw(st.integers(*span)) for span in ((1, 29), (0, 11), (1, 7)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    arrays = draw(rng, length_q, length_q + more, k, heads=data.draw(st.sampled_from([None, 3])))
+    for table in (3, 4):
+        if data.draw(st.sampled_from([False, False, True])):
+            arrays[table] = None
+    kwargs = {"causal": data.draw(st.booleans())}
+    if data.draw(st.booleans()):
+        kwargs["key_mask"] = tf.constant(rng.random((2, length_q + more)) < 0.7)
+    if data.draw(st.booleans()):
+        kwargs["mask"] = tf.constant(rng.random((length_q, length_q + more)) < 0.7)
+    if data.draw(st.booleans()):
+        factors = tf.constant(rng.random((2, 3, length_q, length_q + more)) * 2)
+        kwargs["dropout"] = lambda weights: weights * factors
+    weigh = rng.normal(size=(2, 3, length_q, 7))
+    with constants(**ALWAYS):
+        ours = outputs_and_gradients(arrays, weigh, **kwargs)
+    with constants(**NEVER):
+        theirs = outputs_and_gradients(arrays, weigh, **kwargs)
+    for actual, expected in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", [(16, 16, 11), (23, 23, 3), (17, 29, 5), (11, 11, 1)])
+def test_equals_the_port_of_t2t(lengths, causal, always, monkeypatch, rng):
+    made = count(monkeypatch)
+    query, key, value, key_table, value_table = draw(rng, *lengths)
+    arrays = query, key, value[..., :5], key_table, value_table[:, :5]
+    outputs, weights = attend(*arrays, causal=causal)
+    bias = np.where(causal_mask(*lengths[:2]), 0.0, -1e9) if causal else None
+    expected = dot_product_attention_relative(*arrays[:3], bias, *arrays[3:], lengths[2], allow_memory=True)
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(tf.reduce_sum(weights, -1), 1, rtol=0, atol=1e-12)
+    assert made == [lengths[:2]] * 2
+
+
+def test_the_way_is_chosen_by_length_and_place(monkeypatch, rng):
+    made = count(monkeypatch)
+    for length, causal in ((95, False), (96, False), (63, True), (64, True)):
+        attend(*draw(rng, length, length, 2), causal=causal)
+    assert made == [(96, 96)] * 2 + [(64, 64)] * 2
+    attend(*draw(rng, 96, 128, 2), query_offset=0)
+    attend(*draw(rng, 128, 96, 2))
+    attend(*draw(rng, 96, 96, 81))
+    attend(*draw(rng, 96, 96, 0))
+    assert len(made) == 4
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_unknown_lengths_in_a_graph(causal, always, rng):
+    specs = [tf.TensorSpec((None, 3, None, depth), tf.float64) for depth in (5, 5, 7)]
+    specs += [tf.TensorSpec((7, depth), tf.float64) for depth in (5, 7)]
+    step = tf.function(lambda *xs: outputs_and_gradients(xs, 1.0, causal=causal), input_signature=specs, autograph=False)
+    for lengths in ((1, 1), (5, 5), (19, 19), (8, 23), (9, 7)):
+        arrays = draw(rng, *lengths, 3)
+        expected = outputs_and_gradients(arrays, 1.0, causal=causal)
+        for actual, eager in zip(step(*arrays), expected, strict=True):
+            assert isinstance(actual, tf.Tensor), "a sparse gradient"
+            np.testing.assert_allclose(actual, eager, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("length", [None, 13])
+def test_a_batch_of_nothing_has_gradients_of_zero(length, always, rng):
+    arrays = [x[:0] if len(x.shape) == 4 else x for x in draw(rng, 13, 13, 2)]
+    specs = [tf.TensorSpec((None, 3, length, x.shape[-1]) if len(x.shape) == 4 else x.shape, tf.float64) for x in arrays]
+    step = tf.function(lambda *xs: outputs_and_gradients(xs, 1.0), input_signature=specs, autograph=False)
+    for gradient, x in zip(step(*arrays)[2:], arrays, strict=True):
+        np.testing.assert_array_equal(gradient, np.zeros(x.shape))
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 1e-2), ("bfloat16", 6e-2)])
+def test_lower_precision_is_near_float64(dtype, tolerance, always, rng):
+    arrays = draw(rng, 31, 31, 3)
+    expected = outputs_and_gradients(arrays, 1.0)
+    lower = outputs_and_gradients([tf.cast(x, dtype) for x in arrays], 1.0)
+    for actual, exact in zip(lower, expected, strict=True):
+        assert actual.dtype == dtype
+        error = np.abs(tf.cast(actual, tf.float64) - exact).max()
+        assert error < tolerance * np.abs(exact).max()
+
+
+def test_the_gradient_repeats_the_dropout_of_the_outputs(always, rng):
+    arrays = draw(rng, 31, 31, 3)
+    dropout = AttentionDropout(0.4, keras.random.SeedGenerator(5))
+    outputs, weights, *gradients = outputs_and_gradients(arrays, 0.0, dropout=dropout)
+    kept = AttentionDropout(0.4, keras.random.SeedGenerator(5))(weights)
+    labels = np.clip(np.arange(31) - np.arange(31)[:, None], -3, 3) + 3
+    rows = arrays[4].numpy()[labels]
+    expected = np.einsum("bnij,bnjh->bnih", kept, arrays[2]) + np.einsum("bnij,ijh->bnih", kept, rows)
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(gradients[2], np.zeros(arrays[2].shape))
