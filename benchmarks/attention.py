@@ -82,7 +82,7 @@ def make_core(side, length, causal, reach):
         return dot_product_attention_relative(*qkv, bias, key_table, value_table, reach, FLAGS.dropout)
 
     def attend_here(*tensors):
-        return attend(*tensors, causal=causal, dropout=dropout, return_weights=False, **masks)[0]
+        return attend(*tensors, causal=causal, dropout=dropout, return_weights=False, recompute=False, **masks)[0]
 
     return attend_as_t2t if side == "t2t" else attend_here, qkv if side == "plain" else [*qkv, *tables]
 

@@ -83,13 +83,17 @@ def _trials(experiment, values):
     return [[Trial(row, int(seed), _settings(values, row.preset), sentences, parent) for seed in values.seeds] for row in made]
 
 
-def _write_report(experiment, trials, values):
-    """Writes the table, and the plot where that can be drawn; returns the table."""
+def _write_report(experiment, trials, values, scored):
+    """Writes the table, and the plot where that can be drawn; returns the table.
+
+    `scored` has the results of trials that were done before, by folder, and gets those of the others.
+    """
     from trainer.experimenting import plots, report
     from trainer.experimenting.scores import result
 
     longest = values.short if experiment == "lengths" else None
-    results = [[result(trial, longest) for trial in of_row] for of_row in trials]
+    results = [[scored.get(trial.folder) or result(trial, longest) for trial in of_row] for of_row in trials]
+    scored |= {one.trial.folder: one for of_row in results for one in of_row if one.scores}
     table = report.markdown(results)
     if longest is not None:
         table += "\n" + report.markdown_by_length(results, longest)
@@ -110,13 +114,14 @@ def _run(argv, values):
     trials = _trials(experiment, values)
     # All rows with one seed before the next seed.
     in_turn = [of_row[number] for number in range(len(values.seeds)) for of_row in trials]
+    scored = {}
     for number, trial in enumerate(in_turn, start=1):
         print(f"{experiment} {number}/{len(in_turn)}: {trial.row.label}, seed {trial.seed}: {trial.folder}", flush=True)
         try:
             trial.run()
         except TrialError as error:
             raise ValueError(str(error)) from error
-        table = _write_report(experiment, trials, values)
+        table = _write_report(experiment, trials, values, scored)
     print(table)
 
 

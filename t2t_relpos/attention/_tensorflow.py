@@ -1,4 +1,4 @@
-"""Relative attention on TensorFlow: block by block where sequences are long, in memory linear in length."""
+"""Relative attention on TensorFlow: block by block where sequences are long, and where they are longer in memory linear in length."""
 
 import tensorflow as tf
 
@@ -8,14 +8,18 @@ from t2t_relpos.attention._tensorflow_masks import BlockDropout, BlockMasks
 from t2t_relpos.attention.window import Window
 
 LARGEST_BLOCK = 256
+# Up to so many positions (of pairs: its square) weights are kept for the gradient, as ordinary attention does.
+LONGEST_KEPT = 2048
 
 
 @tf.autograph.experimental.do_not_convert
-def attend_in_blocks(query, key, value, key_table, value_table, *, dropout, longest_whole, whole, **settings):
-    """The outputs of `attend`, in memory linear in T and S.
+def attend_in_blocks(query, key, value, key_table, value_table, *, dropout, recompute, longest_whole, whole, **settings):
+    """The outputs of `attend`.
 
     Args: as those of `attend`: `query_offset`, an int or a scalar tensor, `causal`, `key_mask`, `mask`, and `dropout`, an
         `AttentionDropout` or None.
+        recompute: whether the gradient computes weights again, so that memory is linear in T and S; False: above `LONGEST_KEPT`.
+            A function whose weights are kept can't be saved with its gradient.
         longest_whole: up to so many positions (of pairs: its square) `whole` is called instead.
         whole: gives the outputs without blocks, from a function that drops weights, or None.
 
@@ -29,10 +33,11 @@ def attend_in_blocks(query, key, value, key_table, value_table, *, dropout, long
     def drop(weights):
         return _tensorflow_dropout.drop(weights, dropout.rate, seed)
 
-    def blocks():
+    def blocks(keep):
         tables = (x if x is None else tf.convert_to_tensor(x) for x in (key_table, value_table))
         run = _in_blocks.python_function if tf.executing_eagerly() else _in_blocks
-        return run(query, key, value, *tables, **_as_tensors(query, **settings), rate=dropout and dropout.rate, seed=seed)
+        tensors = _as_tensors(query, **settings)
+        return run(query, key, value, *tables, **tensors, rate=dropout and dropout.rate, seed=seed, keep=keep)
 
     def at_once():
         return whole(dropout and drop)
@@ -41,14 +46,21 @@ def attend_in_blocks(query, key, value, key_table, value_table, *, dropout, long
         return tf.zeros(tf.concat([tf.shape(query)[:-1], tf.shape(value)[-1:]], 0), query.dtype)
 
     batch, length_q, length_k = query.shape[0], query.shape[2], key.shape[2]
-    known = None not in (length_q, length_k)
-    if known and length_q * length_k <= longest_whole**2:
-        return at_once()
-    if known and batch:
-        return blocks()
-    # A replica may hold no rows at all, of which loops over heads make nothing that has a shape.
+    if None not in (length_q, length_k):
+        pairs = length_q * length_k
+        if pairs <= longest_whole**2:
+            return at_once()
+        keep = pairs <= LONGEST_KEPT**2 and recompute is False
+        # A replica may hold no rows at all, of which loops over heads make nothing that has a shape.
+        return blocks(keep) if batch else tf.cond(tf.shape(query)[0] > 0, lambda: blocks(keep), nothing)
     pairs = tf.shape(query)[2] * tf.shape(key)[2]
-    return tf.cond((pairs > longest_whole**2) & (tf.shape(query)[0] > 0), blocks, nothing if known else at_once)
+
+    def kept_or_not():
+        if recompute is not False:
+            return blocks(False)
+        return tf.cond(pairs <= LONGEST_KEPT**2, lambda: blocks(True), lambda: blocks(False))
+
+    return tf.cond((pairs > longest_whole**2) & (tf.shape(query)[0] > 0), kept_or_not, at_once)
 
 
 def _as_tensors(query, query_offset, causal, key_mask, mask):
@@ -71,7 +83,7 @@ def _as_tensors(query, query_offset, causal, key_mask, mask):
 # A function of its own, so that in a graph all layers share what is traced.
 @tf.function(autograph=False, experimental_attributes={"_noinline": True})
 def _in_blocks(
-    query, key, value, key_table, value_table, query_offset, causal, key_mask, mask, exact, largest_block, rate, seed
+    query, key, value, key_table, value_table, query_offset, causal, key_mask, mask, exact, largest_block, rate, seed, keep
 ):
     num_labels = (value_table if key_table is None else key_table).shape[-2]
     lengths = tf.shape(query)[2], tf.shape(key)[2]
@@ -83,7 +95,7 @@ def _in_blocks(
         for table, x in ((key_table, query), (value_table, value))
     ]
     rows = [tf.reshape(x, [-1, tf.shape(x)[2], x.shape[-1]]) for x in (query, key, value)]
-    outputs = Blocks(window, masks, drop, exact, query.dtype).attend(*rows, *tables)
+    outputs = Blocks(window, masks, drop, keep, exact, query.dtype).attend(*rows, *tables)
     shape = tf.concat([tf.shape(query)[:-1], tf.shape(value)[-1:]], 0)
     return tf.ensure_shape(tf.reshape(outputs, shape), (*query.shape[:-1], value.shape[-1]))
 

@@ -4,8 +4,8 @@ A head's queries are taken in blocks. Outside of a block's window all keys on a
 side have the same label, so that its row can be added to keys and values
 beforehand. Rows are taken relative to row 0 (a constant per query changes no
 softmax): then the left side is plain attention, and only the right needs keys and
-values of its own. The gradient computes a block's weights again instead of
-keeping them.
+values of its own. The gradient computes a block's weights again, unless they are
+kept.
 """
 
 from typing import NamedTuple
@@ -39,12 +39,13 @@ class Blocks:
         window: a `Window`.
         masks: a `BlockMasks`.
         drop: a `BlockDropout` or None.
+        keep: whether weights are kept for the gradient, instead of memory linear in length.
         exact: the type of scores, weights and sums: float32 at least.
         given: the type of queries, in which matrices are multiplied.
     """
 
-    def __init__(self, window, masks, drop, exact, given):
-        self.window, self.masks, self.drop = window, masks, drop
+    def __init__(self, window, masks, drop, keep, exact, given):
+        self.window, self.masks, self.drop, self.keep = window, masks, drop, keep
         self.exact, self.given = exact, given
 
     def attend(self, *args):
@@ -100,29 +101,38 @@ class Blocks:
         return self.masks.hide(inside, outside, head.number, block)
 
     def _forward(self, tensors):
-        """Outputs `[B·N, T, Hv]`, and what the gradient needs: log-sums of exponentials, sums of weights, weights by label."""
+        """Outputs `[B·N, T, Hv]`, and what the gradient needs.
+
+        That is what makes weights of scores or of exponentials, sums of weights, weights by label; and of all blocks of all
+        heads in turn the exponentials, if they are kept.
+        """
         count, num_blocks = tf.shape(tensors[0])[0], self.window.num_blocks
 
-        def one_head(number, *heads):
+        def one_head(number, *state):
             head = self._head(tensors, number)
-            results = _loop(
-                num_blocks,
-                lambda block, *blocks: _write(blocks, block, self._forward_block(head, block)),
-                *self._arrays(4, num_blocks),
-            )
-            outputs, log_total, kept, labels = (blocks.concat() for blocks in results)
-            outputs += self._product(labels, head.value_table) + kept * head.constant
-            return _write(heads, number, (outputs, log_total, kept, labels))
 
-        return [x.stack() for x in _loop(count, one_head, *self._arrays(4, count))]
+            def one_block(block, *state):
+                results, exponentials = self._forward_block(head, block)
+                kept = _write(state[4:], number * num_blocks + block, exponentials) if self.keep else []
+                return *_write(state[:4], block, results), *kept
+
+            results = _loop(num_blocks, one_block, *self._arrays(4, num_blocks), *state[4:])
+            outputs, normalizer, kept, labels = (blocks.concat() for blocks in results[:4])
+            outputs += self._product(labels, head.value_table) + kept * head.constant
+            return *_write(state[:4], number, (outputs, normalizer, kept, labels)), *results[4:]
+
+        of_blocks = self._arrays(2, count * num_blocks, infer_shape=False, clear_after_read=False) if self.keep else []
+        results = _loop(count, one_head, *self._arrays(4, count), *of_blocks)
+        return *(x.stack() for x in results[:4]), results[4:]
 
     def _forward_block(self, head, block):
-        """As `_forward`, of a block, the outputs without relative rows inside of the window."""
+        """As `_forward`, of a block: results, the outputs without relative rows inside of the window; exponentials."""
         inside, outside = self._scores(head, block)
         largest = tf.maximum(tf.maximum(_largest(inside), _largest(outside)), tf.cast(HIDDEN / 10, self.exact))
-        inside, outside = tf.exp(inside - largest), tf.exp(outside - largest)
+        exponentials = inside, outside = tf.exp(inside - largest), tf.exp(outside - largest)
         total = _sum(inside) + _sum(outside)
-        log_total = tf.where(total > 0, largest + tf.math.log(total), -HIDDEN)
+        scale = tf.math.divide_no_nan(tf.ones([], self.exact), total)
+        normalizer = scale if self.keep else tf.where(total > 0, largest + tf.math.log(total), -HIDDEN)
         kept = total
         if self.drop:
             factors = self.drop.factors(head.number, block)
@@ -130,8 +140,14 @@ class Blocks:
             kept = _sum(inside) + _sum(outside)
         values = self._around(head.value, head.values, block)
         outputs = self._product(inside, values[0]) + self._product(outside, values[1])
-        scale = tf.math.divide_no_nan(tf.ones([], self.exact), total)
-        return outputs * scale, log_total, kept * scale, self.window.collapse(inside, block) * scale
+        return (outputs * scale, normalizer, kept * scale, self.window.collapse(inside, block) * scale), exponentials
+
+    def _weights(self, head, block, normalizer, exponentials):
+        """The weights of a block inside, and outside of its window: computed again, or from what was kept."""
+        if not self.keep:
+            return [tf.exp(x - normalizer) for x in self._scores(head, block)]
+        number = head.number * self.window.num_blocks + block
+        return [tf.ensure_shape(x.read(number), [None, None]) * normalizer for x in exponentials]
 
     def _backward(self, tensors, outputs, saved, upstream):
         """Gradients of queries, keys, values, and by head of relative rows of keys, of values, and of the constant row."""
@@ -139,15 +155,16 @@ class Blocks:
 
         def one_head(number, *heads):
             head, given = self._head(tensors, number), upstream[number]
-            log_total, kept, labels = (x[number] for x in saved)
+            normalizer, kept, labels = (x[number] for x in saved[:3])
             weighted = _sum(tf.cast(given, self.exact) * outputs[number])
             of_constant = _sum(tf.cast(given, self.exact) * head.constant)
             given_by_label = self._product(given, head.value_table, transpose_b=True)
-            of_queries = given, given_by_label, log_total, kept, weighted, of_constant
+            of_queries = given, given_by_label, kept, weighted, of_constant
 
             def one_block(block, queries, by_labels, *sums):
                 rows = self.window.rows(block)
-                d_query, by_label, *parts = self._backward_block(head, block, *(x[rows] for x in of_queries))
+                weights = self._weights(head, block, normalizer[rows], saved[3])
+                d_query, by_label, *parts = self._backward_block(head, block, weights, *(x[rows] for x in of_queries))
                 return *_write((queries, by_labels), block, (d_query, by_label)), *(x + y for x, y in zip(sums, parts))
 
             zeros = [tf.zeros_like(x, self.exact) for x in (head.key, head.value, head.key_table[:1], head.value_table[:1])]
@@ -166,10 +183,10 @@ class Blocks:
 
         return [x.stack() for x in _loop(count, one_head, *self._arrays(6, count))]
 
-    def _backward_block(self, head, block, given, given_by_label, log_total, kept, weighted, of_constant):
+    def _backward_block(self, head, block, weights, given, given_by_label, kept, weighted, of_constant):
         """Gradients of a block's queries without relative rows, of its scores by label, of keys, values, last rows of the tables."""
         window, query = self.window, head.query[self.window.rows(block)]
-        weights = used = [tf.exp(x - log_total) for x in self._scores(head, block)]
+        used = weights
         values = self._around(head.value, head.values, block)
         changes = [self._product(given, x, transpose_b=True) for x in values]
         changes[0] += window.spread(given_by_label, block)
@@ -206,8 +223,8 @@ class Blocks:
         rows = tf.reduce_sum(tf.reshape(tf.concat([first, relative[:, 1:]], 1), shape), 0)
         return tf.pad(rows, [[0, 0], [0, table.shape[1] - self.window.num_labels], [0, 0]])
 
-    def _arrays(self, count, size):
-        return [tf.TensorArray(self.exact, size=size) for _ in range(count)]
+    def _arrays(self, count, size, **settings):
+        return [tf.TensorArray(self.exact, size=size, **settings) for _ in range(count)]
 
 
 def _write(arrays, index, values):

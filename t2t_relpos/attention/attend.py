@@ -13,7 +13,7 @@ from t2t_relpos.attention.skew import key_to_label, label_to_key
 # Longer sequences, where lengths are known, are computed without a [T, S, H] tensor.
 LONGEST_LOOKUP = 512
 # Longer sequences are taken block by block, where the backend has a way to.
-LONGEST_WHOLE = 256
+LONGEST_WHOLE = 512
 
 
 def attend(
@@ -31,6 +31,7 @@ def attend(
     labels=None,
     dropout=None,
     return_weights=True,
+    recompute=None,
 ):
     """Attention whose scores and outputs also depend on relative positions.
 
@@ -55,11 +56,18 @@ def attend(
         dropout: an `AttentionDropout`, or a function of the weights
             `[B, N, T, S]`, or None.
         return_weights: False allows ways of computing that never make all
-            weights; memory is then linear in length on TensorFlow.
+            weights.
+        recompute: whether the gradient computes the weights again, so that
+            memory is linear in length: True, at any length; None, above 512
+            positions; False, above 2,048 (pairs of positions: the square of
+            it), which is faster. On TensorFlow; other backends keep them.
 
     Returns:
         (outputs `[B, N, T, Hv]`, weights before dropout `[B, N, T, S]`, or None
         without `return_weights`).
+
+    Raises:
+        ValueError: for `recompute` where there is no way to.
 
     Reference: Shaw et al. 2018, equations 3 and 4;
     t2t `dot_product_attention_relative`.
@@ -90,12 +98,18 @@ def attend(
     in_blocks = None
     if not return_weights and labels is None and not _one_offset_per_row(query_offset):
         in_blocks = _blocks_of(*arrays, dropout)
+    if recompute and in_blocks is None:
+        raise ValueError(
+            "Expected `recompute` (`flash_attention` of a layer) to be None or False where attention can't be taken block by block: that "
+            "takes TensorFlow without XLA, relative positions by offset, and no weights returned. Received: True"
+        )
     if in_blocks is None:
         outputs, weights = whole(dropout)
     else:
         settings = {"query_offset": query_offset, "causal": causal}
-        settings |= {"key_mask": key_mask, "mask": combine_masks(mask), "dropout": dropout}
-        outputs = in_blocks(*arrays, **settings, longest_whole=LONGEST_WHOLE, whole=lambda dropout: whole(dropout)[0])
+        settings |= {"key_mask": key_mask, "mask": combine_masks(mask), "dropout": dropout, "recompute": recompute}
+        longest_whole = 0 if recompute else LONGEST_WHOLE
+        outputs = in_blocks(*arrays, **settings, longest_whole=longest_whole, whole=lambda dropout: whole(dropout)[0])
         weights = None
     if query_mask is not None:
         exists = ops.cast(query_mask, "bool")[:, None, :, None]

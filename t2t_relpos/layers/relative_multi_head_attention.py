@@ -39,8 +39,9 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         sliding_window: a query sees keys less than this far away; `None` for all.
             Self-attention without an `attention_mask`, given positions or
             returned scores then costs O(T·window) instead of O(T²).
-        flash_attention: `None` or False; True raises: no fused kernel knows
-            relative terms.
+        flash_attention: True: memory linear in length, weights being computed
+            again in the gradient, at any length; on TensorFlow without XLA.
+            `None` or False: above 2,048 positions. There is no fused kernel.
         kernel_initializer: of the projections; the other arguments of this form
             likewise.
         bias_initializer, kernel_regularizer, bias_regularizer,
@@ -113,7 +114,7 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         **kwargs,
     ):
         super().__init__(num_heads, key_dim, **kwargs)
-        _check_unsupported(attention_axes, flash_attention)
+        _check_unsupported(attention_axes)
         if sliding_window is not None:
             checks.positive_int("sliding_window", sliding_window)
         if use_key_table or use_value_table or max_relative_position is not None:
@@ -195,6 +196,7 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
                 else None,
                 dropout=dropout,
                 return_weights=return_attention_scores,
+                recompute=True if self.flash_attention else False if training else None,
             )
         outputs = self.project_output(outputs, query)
         return (outputs, weights) if return_attention_scores else outputs
@@ -260,15 +262,10 @@ def _positions(lengths, query_offset, query_positions, key_positions):
     return ops.cast(query_positions, "int32"), ops.cast(key_positions, "int32")
 
 
-def _check_unsupported(attention_axes, flash_attention):
+def _check_unsupported(attention_axes):
     if attention_axes not in (None, 1, (1,), [1], -2, (-2,), [-2]):
         raise ValueError(
             "Expected `attention_axes` to be None or 1, the sequence axis of "
             "[batch, length, width]: relative positions have one axis. "
             f"Received: attention_axes={attention_axes!r}"
-        )
-    if flash_attention:
-        raise ValueError(
-            "Expected `flash_attention` to be None or False: no fused kernel knows relative "
-            f"terms. Received: flash_attention={flash_attention!r}"
         )

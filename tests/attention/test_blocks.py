@@ -24,10 +24,11 @@ from t2t_relpos.attention.window import Window
 MODULE = sys.modules["t2t_relpos.attention.attend"]  # the package's attribute is the function
 
 
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """Blocks however short the sequences are, and small ones, so that there are several."""
+@pytest.fixture(params=["kept", "computed again"])
+def small_blocks(request, monkeypatch):
+    """Blocks however short the sequences are, and small ones, so that there are several; with weights for the gradient or without."""
     monkeypatch.setattr(MODULE, "LONGEST_WHOLE", 0)
+    monkeypatch.setattr(blocks, "LONGEST_KEPT", 2048 if request.param == "kept" else 0)
     monkeypatch.setattr(blocks, "LARGEST_BLOCK", 5)
 
 
@@ -50,7 +51,7 @@ def outputs_and_gradients(arrays, weigh=1.0, **kwargs):
 
 def assert_equal_at_once(arrays, rng, atol=1e-11, **kwargs):
     weigh = rng.normal(size=(*arrays[0].shape[:3], arrays[2].shape[-1]))
-    ours = outputs_and_gradients(arrays, weigh, return_weights=False, **kwargs)
+    ours = outputs_and_gradients(arrays, weigh, return_weights=False, recompute=False, **kwargs)
     theirs = outputs_and_gradients(arrays, weigh, **kwargs)
     for actual, expected in zip(ours, theirs, strict=True):
         assert (actual is None) == (expected is None)
@@ -88,10 +89,10 @@ def test_equals_the_port_of_t2t(lengths, causal, small_blocks, rng):
 @pytest.fixture(scope="module")
 def always_blocks():
     """As `small_blocks`, but once for all examples; these say how large a block is."""
-    before = blocks.LARGEST_BLOCK, MODULE.LONGEST_WHOLE
+    before = blocks.LARGEST_BLOCK, blocks.LONGEST_KEPT, MODULE.LONGEST_WHOLE
     MODULE.LONGEST_WHOLE = 0
     yield
-    blocks.LARGEST_BLOCK, MODULE.LONGEST_WHOLE = before
+    blocks.LARGEST_BLOCK, blocks.LONGEST_KEPT, MODULE.LONGEST_WHOLE = before
 
 
 @settings(deadline=None, max_examples=15, derandomize=True)
@@ -101,6 +102,7 @@ def test_equals_all_pairs_at_once(always_blocks, data):
     length_q, length_k = (data.draw(st.integers(1, 23), name) for name in ("T", "S"))
     k = data.draw(st.sampled_from([0, 1, 2, 3, 7, 31]), "K")
     blocks.LARGEST_BLOCK = data.draw(st.integers(3, 9), "block")
+    blocks.LONGEST_KEPT = data.draw(st.sampled_from([0, 2048]), "longest whose weights are kept")
     arrays = draw(rng, length_q, length_k, k, data.draw(st.sampled_from([None, 3]), "tables of every head"))
     off = data.draw(st.sampled_from([None, 3, 4]), "table that is off")
     arrays = [None if i == off else x for i, x in enumerate(arrays)]
@@ -124,11 +126,49 @@ def test_unknown_lengths_in_a_graph(small_blocks, monkeypatch, rng):
     monkeypatch.setattr(MODULE, "LONGEST_WHOLE", 9)
     spec = [tf.TensorSpec((None, 3, None, width), tf.float64) for width in (5, 5, 7)]
     spec += [tf.TensorSpec((7, width), tf.float64) for width in (5, 7)]
-    function = tf.function(lambda *xs: outputs_and_gradients(xs, causal=True, return_weights=False), input_signature=spec)
+    function = tf.function(lambda *xs: outputs_and_gradients(xs, causal=True, return_weights=False, recompute=False), input_signature=spec)
     for lengths in ((1, 1, 3), (7, 7, 3), (9, 10, 3), (31, 31, 3)):
         arrays = draw(rng, *lengths)
         for actual, expected in zip(function(*arrays), outputs_and_gradients(arrays, causal=True), strict=True):
             np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_weights_are_kept_up_to_a_length_and_never_on_request(known, monkeypatch, rng):
+    kept = []
+    monkeypatch.setattr(MODULE, "LONGEST_WHOLE", 9)
+    monkeypatch.setattr(blocks, "LONGEST_KEPT", 13)
+    original = blocks.Blocks._weights
+    monkeypatch.setattr(blocks.Blocks, "_weights", lambda self, *args: kept.append(self.keep) or original(self, *args))
+
+    def of(length, recompute):
+        """Whether weights were kept, of the traces of a graph, or of what was computed."""
+        arrays = draw(rng, length, length, 2)
+        kept.clear()
+        step = lambda *xs: outputs_and_gradients(xs, return_weights=False, recompute=recompute)  # noqa: E731
+        if not known:
+            specs = [tf.TensorSpec((2, 3, None, x.shape[-1]) if len(x.shape) == 4 else x.shape, x.dtype) for x in arrays]
+            step = tf.function(step, input_signature=specs, autograph=False)
+        for actual, expected in zip(step(*arrays), outputs_and_gradients(arrays), strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-11)
+        return set(kept)
+
+    if known:
+        assert [of(length, False) for length in (9, 13, 14)] == [set(), {True}, {False}]
+        assert [of(length, None) for length in (9, 13)] == [set(), {False}]
+        assert [of(length, True) for length in (9, 13)] == [{False}, {False}]
+    else:
+        # What is traced once is not traced again.
+        assert [of(length, False) for length in (13, 9, 14)] == [{True, False}, set(), set()]
+        assert of(13, None) == of(13, True) == set()
+
+
+def test_recomputation_that_is_not_possible_is_an_error(rng):
+    arrays = draw(rng, 5, 5, 2)
+    message = "Expected `recompute` .* to be None or False where attention can't be taken block by block.* Received: True"
+    for kwargs in ({}, {"return_weights": False, "labels": np.zeros((5, 5), "int32")}):
+        with pytest.raises(ValueError, match=message):
+            attend(*arrays, recompute=True, **kwargs)
 
 
 @pytest.mark.parametrize("length", [None, 13])
@@ -146,7 +186,7 @@ def test_a_batch_of_nothing_has_gradients_of_zero(length, small_blocks, rng):
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 1e-2), ("bfloat16", 6e-2)])
 def test_lower_precision_is_near_float64(dtype, tolerance, small_blocks, rng):
     low = [tf.cast(x, dtype) for x in draw(rng, 37, 37, 3)]
-    actual = outputs_and_gradients(low, return_weights=False)
+    actual = outputs_and_gradients(low, return_weights=False, recompute=False)
     expected = outputs_and_gradients([tf.cast(x, tf.float64) for x in low])
     for ours, exact in zip(actual, expected, strict=True):
         assert ours.dtype == dtype
@@ -172,7 +212,7 @@ def test_dropout_keeps_weights_at_its_rate_and_scales_them(small_blocks, rng):
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_gradient_repeats_the_dropout_of_the_outputs(causal, small_blocks, rng):
     arrays, directions = draw(rng, 13, 17, 2), draw(rng, 13, 17, 2)
-    kwargs = {"dropout": AttentionDropout(0.4, FixedSeed()), "causal": causal, "return_weights": False}
+    kwargs = {"dropout": AttentionDropout(0.4, FixedSeed()), "causal": causal, "return_weights": False, "recompute": False}
     weigh = rng.normal(size=(2, 3, 13, 7))
     _, *gradients = outputs_and_gradients(arrays, weigh, **kwargs)
     slope = sum(np.sum(g * d) for g, d in zip(gradients, directions))

@@ -185,7 +185,6 @@ def test_steps_with_a_cache_equal_the_whole(share_heads, sliding_window, rng):
         ({"value_dim": -7}, "Expected `value_dim` to be a positive integer. Received: value_dim=-7"),
         ({"dropout": 1.0}, "Expected `dropout` to be at least 0 and below 1. Received: dropout=1.0"),
         ({"attention_axes": (1, 2)}, r"Expected `attention_axes` to be None or 1.*\(1, 2\)"),
-        ({"flash_attention": True}, "Expected `flash_attention` to be None or False"),
         ({"sliding_window": 0}, "Expected `sliding_window` to be a positive integer"),
         ({"output_shape": (3, 5)}, r"Expected `output_shape` to be an int.*\(3, 5\)"),
     ],
@@ -193,6 +192,25 @@ def test_steps_with_a_cache_equal_the_whole(share_heads, sliding_window, rng):
 def test_argument_errors(settings, message):
     with pytest.raises(ValueError, match=message):
         make(**settings)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's own way to compute")
+def test_flash_attention_is_the_same_attention(rng):
+    x, y = arrays(rng, 7, 11)
+    layer = make(flash_attention=True)
+    outputs = layer(x, y)
+    other = make()
+    other(x, y)
+    other.set_weights(layer.get_weights())
+    np.testing.assert_allclose(outputs, other(x, y), atol=1e-6)
+    with pytest.raises(ValueError, match=r"Expected `recompute` \(`flash_attention` of a layer\) to be None or False"):
+        layer(x, y, return_attention_scores=True)
+
+
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="other backends have no such way")
+def test_flash_attention_is_an_error_where_there_is_none(rng):
+    with pytest.raises(ValueError, match=r"Expected `recompute` \(`flash_attention` of a layer\) to be None or False"):
+        make(flash_attention=True)(*arrays(rng, 7, 11))
 
 
 def test_shape_errors(rng):

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from t2t_relpos.attention._tensorflow_diagonals import SHORTEST
 from t2t_relpos.attention.attend import LONGEST_WHOLE
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.config import RunConfig
@@ -118,13 +119,13 @@ def memory(model: keras.Model, architecture: TransformerConfig, config: RunConfi
     seen = architecture.num_heads * length
     d, inner = architecture.hidden_dim, architecture.intermediate_dim
     layers = architecture.num_encoder_layers + architecture.num_decoder_layers
-    # Longer sequences attend to themselves block by block and keep no weights; others look up a row of the tables for each pair.
+    # Longer sequences attend to themselves block by block and keep no weights; short ones look up a row of the tables for each pair.
     in_blocks = architecture.relative and length > LONGEST_WHOLE
     own = 0 if in_blocks else 3 * seen
     encoder = architecture.num_encoder_layers * (12 * d + 2 * inner + own)
     decoder = architecture.num_decoder_layers * (20 * d + 2 * inner + own + 3 * seen)
     rows_of = (1 if architecture.share_heads else architecture.num_heads) * d // architecture.num_heads
-    looked_up = 2 * length**2 * rows_of * layers if architecture.relative and not in_blocks else 0
+    looked_up = 2 * length**2 * rows_of * layers if architecture.relative and length < SHORTEST else 0
     logits = tokens * architecture.vocab_size * (3 * _FLOAT + (0 if width == _FLOAT else width))
     formula = (
         f"activations: {width} bytes for each of {rows} x {length} tokens, times 12 D + 2 F{'' if in_blocks else ' + 3 N L'} in a "
