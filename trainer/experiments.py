@@ -8,7 +8,7 @@ table1: absolute and relative positions, and both; table2: clipping distances; t
 kind of them; lengths: relative and absolute ones, trained on short sentences alone, by length. Every row is trained by
 `trainer.train` with the same settings, once for each seed; then the dev set and the test sets are translated. The same command goes
 on where it was stopped or killed; rows that two tables share are trained once. Several of these programs may run side by side: one
-waits for a row that another is training.
+takes other rows first than those that another is training.
 
 --output_dir holds EXPERIMENT.md, .csv and, with matplotlib, .png, written anew after every row, and under rows/ a folder for each.
 """
@@ -107,7 +107,7 @@ def _write_report(experiment, trials, values, scored):
 
 
 def _run(argv, values):
-    from trainer.experimenting.trial import TrialError
+    from trainer.experimenting.trial import TrialError, run_all
 
     _check(argv, values)
     experiment = argv[1]
@@ -115,13 +115,12 @@ def _run(argv, values):
     # All rows with one seed before the next seed.
     in_turn = [of_row[number] for number in range(len(values.seeds)) for of_row in trials]
     scored = {}
-    for number, trial in enumerate(in_turn, start=1):
-        print(f"{experiment} {number}/{len(in_turn)}: {trial.row.label}, seed {trial.seed}: {trial.folder}", flush=True)
-        try:
-            trial.run()
-        except TrialError as error:
-            raise ValueError(str(error)) from error
-        table = _write_report(experiment, trials, values, scored)
+    try:
+        for number, trial in enumerate(run_all(in_turn), start=1):
+            table = _write_report(experiment, trials, values, scored)
+            print(f"{experiment} {number}/{len(in_turn)}: {trial.row.label}, seed {trial.seed} is done.", flush=True)
+    except TrialError as error:
+        raise ValueError(str(error)) from error
     print(table)
 
 

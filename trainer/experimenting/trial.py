@@ -4,6 +4,7 @@ A trial's folder holds its model directory, `model`, the translations of each sp
 again; a training that was stopped is gone on with by `trainer.train` itself.
 """
 
+import collections
 import contextlib
 import dataclasses
 import fcntl
@@ -11,7 +12,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainer import atomic_files
@@ -74,21 +75,33 @@ class Trial:
         settings = {"preset": self.row.preset, "model_dir": self.model_dir, **self.sentences.training_flags()}
         return _command("trainer.train", settings | self.settings | self.row.changes | {"seed": self.seed})
 
-    def run(self):
-        """Does what is left to do; waits where another process is at it.
+    def run(self, wait: bool = True) -> bool:
+        """Does what is left to do.
+
+        Args:
+            wait: whether to wait where another process is at it.
+
+        Returns:
+            Whether it is done: False where another process is at it, without `wait`.
 
         Raises:
             TrialError: where a process fails.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self._alone() as lock:
-            if self.is_done:
-                return
-            self._check_step()
-            self._run(self.training_command(), lock, self._note_seconds)
-            for split in self.sentences.splits[1:]:
-                if not self.translations(split).is_file():
-                    self._translate(split, lock)
+        with self._alone(wait) as lock:
+            if lock is None:
+                return False
+            if not self.is_done:
+                self._finish(lock)
+            return True
+
+    def _finish(self, lock):
+        self._check_step()
+        print(f"Training {self.row.label}, seed {self.seed}: {self.folder}", flush=True)
+        self._run(self.training_command(), lock, self._note_seconds)
+        for split in self.sentences.splits[1:]:
+            if not self.translations(split).is_file():
+                self._translate(split, lock)
 
     def _check_step(self):
         """The translations that are made are those of the last step."""
@@ -105,12 +118,15 @@ class Trial:
             self._run(_command("trainer.evaluate", settings | self.sentences.evaluation_flags(split)), lock)
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[int]:
-        """Holds the folder's lock, which its processes inherit: one that outlives this one keeps others away."""
+    def _alone(self, wait) -> Iterator[int | None]:
+        """Holds the folder's lock, which its processes inherit: one that outlives this one keeps others away. None: they have it."""
         with open(self.folder / "lock", "w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                if not wait:
+                    yield None
+                    return
                 print(f"Another process is at {self.folder}: waiting for it.", flush=True)
                 fcntl.flock(file, fcntl.LOCK_EX)
             atomic_files.remove_leftovers(self.folder)
@@ -139,6 +155,24 @@ class Trial:
 
     def _note_seconds(self, seconds):
         atomic_files.write_text(self._time_file, json.dumps({"seconds": seconds}))
+
+
+def run_all(trials: Sequence[Trial]) -> Iterator[Trial]:
+    """Runs trials and gives each as soon as it is done, those that other processes are at last.
+
+    Raises:
+        TrialError: where a process fails.
+    """
+    left = collections.deque(trials)
+    tried = 0
+    while left:
+        trial = left.popleft()
+        if trial.run(wait=tried > len(left)):
+            tried = 0
+            yield trial
+        else:
+            tried += 1
+            left.append(trial)
 
 
 @contextlib.contextmanager

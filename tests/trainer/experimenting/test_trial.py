@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests.trainer.experimenting.conftest import calls
-from trainer.experimenting.trial import TrialError
+from trainer.experimenting.trial import TrialError, run_all
 
 
 def test_commands(make_trial, folder):
@@ -83,7 +83,23 @@ def test_two_at_the_same_row(make_trial, capsys):
     first.join()
     second.join()
     assert len(calls(trial)) == 4
-    assert capsys.readouterr().out == f"Another process is at {trial.folder}: waiting for it.\n"
+    told = [f"Training a row, seed 3: {trial.folder}", f"Another process is at {trial.folder}: waiting for it."]
+    assert capsys.readouterr().out.splitlines() == told
+
+
+def test_rows_that_others_are_at_come_last(make_trial, capsys):
+    trials = [make_trial({"max_relative_position": k}) for k in (1, 2, 3)]
+    (trials[0].folder / "sleep").write_text("0.5")
+    other = threading.Thread(target=trials[0].run)
+    other.start()
+    while not calls(trials[0]):
+        time.sleep(0.01)
+    assert trials[0].run(wait=False) is False
+    assert list(run_all(trials)) == [trials[1], trials[2], trials[0]]
+    other.join()
+    assert [len(calls(trial)) for trial in trials] == [4, 4, 4]
+    told = [*(f"Training a row, seed 3: {trial.folder}" for trial in trials), f"Another process is at {trials[0].folder}: waiting for it."]
+    assert capsys.readouterr().out.splitlines() == told
 
 
 def test_a_process_that_outlives_its_parent_keeps_others_away(make_trial):
