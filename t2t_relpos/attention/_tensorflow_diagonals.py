@@ -11,7 +11,7 @@ from keras import ops
 LONGEST_SHORT = 256
 SHORT_STRETCH, LONG_STRETCH = 16, 64
 # From so many positions on (of pairs: from its square) this is faster than rows looked up for all pairs.
-SHORTEST, SHORTEST_CAUSAL = 96, 64
+SHORTEST = 96
 
 
 class Diagonals:
@@ -104,9 +104,8 @@ class Choice:
         causal = causal and reach > 1
         stretch = length_k if causal else _stretch(length_k)
         self._settings = reach, causal, stretch
-        shortest = SHORTEST_CAUSAL if causal else SHORTEST
         self._when = (
-            (length_q * length_k >= shortest**2)
+            (length_q * length_k >= SHORTEST**2)
             & (length_q >= reach + (0 if causal else stretch))
             & (length_k >= length_q)
             & (query_offset == length_k - length_q)
