@@ -24,7 +24,7 @@ from t2t_relpos.attention.window import Window
 MODULE = sys.modules["t2t_relpos.attention.attend"]  # the package's attribute is the function
 
 
-@pytest.fixture(params=["kept", "computed again"])
+@pytest.fixture(params=["kept", pytest.param("computed again", marks=pytest.mark.slow)])
 def small_blocks(request, monkeypatch):
     """Blocks however short the sequences are, and small ones, so that there are several; with weights for the gradient or without."""
     monkeypatch.setattr(MODULE, "LONGEST_WHOLE", 0)
@@ -95,7 +95,7 @@ def always_blocks():
     blocks.LARGEST_BLOCK, blocks.LONGEST_KEPT, MODULE.LONGEST_WHOLE = before
 
 
-@settings(deadline=None, max_examples=15, derandomize=True)
+@settings(deadline=None, max_examples=10, derandomize=True)
 @given(data=st.data())
 def test_equals_all_pairs_at_once(always_blocks, data):
     rng = np.random.default_rng(data.draw(st.integers(0, 99), "seed"))
@@ -133,6 +133,7 @@ def test_unknown_lengths_in_a_graph(small_blocks, monkeypatch, rng):
             np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [False, True])
 def test_weights_are_kept_up_to_a_length_and_never_on_request(known, monkeypatch, rng):
     kept = []

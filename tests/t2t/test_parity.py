@@ -2,7 +2,6 @@
 
 import pathlib
 
-import keras
 import numpy as np
 import pytest
 
@@ -10,9 +9,7 @@ RECORDED = pathlib.Path(__file__).parents[1] / "reference" / "models"
 NAMES = sorted(path.parent.name for path in RECORDED.glob("*/model.json"))
 FORWARD = ["logits, real positions", "logits, padding", "loss", "loss without smoothing"]
 
-# JAX compiles a search anew for every size.
-ON_JAX = keras.backend.backend() == "jax"
-QUICK = ("relative_short_k",) if ON_JAX else ("relative_post_norm", "relative_short_k")
+QUICK = ("relative_short_k",)
 
 on_all_models = pytest.mark.parametrize("name", NAMES)
 # The rest of the searches: only with the slow tests.
