@@ -46,11 +46,11 @@ class Diagonals:
 
     def rows(self, table):
         """A table `[.., 2K + 1, H]` -> (rows by label relative to the base `[.., L, H]`, the base `[.., 1, H]`)."""
-        table = table[..., : self.num_labels + 1, :] if self.causal else table
-        table = table if self.causal else table[..., ::-1, :]
-        base, others = table[..., :1, :], table[..., 1:, :]
-        others = others[..., ::-1, :] if self.causal else others
-        return others - base, base
+        if self.causal:
+            base, others = table[..., :1, :], table[..., 1 : self.num_labels + 1, :]
+        else:
+            base, others = table[..., -1:, :], table[..., :-1, :]
+        return others[..., ::-1, :] - base, base
 
     def spread(self, x, y, by_label, base=None):
         """`x·yᵀ` with entries by label added to every pair: `[.., T, H]`, `[.., S, H]` -> `[.., T, S]`.
