@@ -14,6 +14,8 @@ from t2t_relpos.attention.skew import key_to_label, label_to_key
 LONGEST_LOOKUP = 512
 # Longer sequences are taken block by block, where the backend has a way to.
 LONGEST_WHOLE = 512
+# Where half of all pairs is hidden, blocks pay sooner.
+LONGEST_WHOLE_CAUSAL = 448
 
 
 def attend(
@@ -59,8 +61,9 @@ def attend(
             weights.
         recompute: whether the gradient computes the weights again, so that
             memory is linear in length: True, at any length; None, above 512
-            positions; False, above 2,048 (pairs of positions: the square of
-            it), which is faster. On TensorFlow; other backends keep them.
+            positions (448 where `causal`); False, above 2,048 (pairs of
+            positions: the square of it), which is faster. On TensorFlow;
+            other backends keep them.
 
     Returns:
         (outputs `[B, N, T, Hv]`, weights before dropout `[B, N, T, S]`, or None
@@ -108,7 +111,7 @@ def attend(
     else:
         settings = {"query_offset": query_offset, "causal": causal}
         settings |= {"key_mask": key_mask, "mask": combine_masks(mask), "dropout": dropout, "recompute": recompute}
-        longest_whole = 0 if recompute else LONGEST_WHOLE
+        longest_whole = 0 if recompute else min(LONGEST_WHOLE, LONGEST_WHOLE_CAUSAL) if causal else LONGEST_WHOLE
         outputs = in_blocks(*arrays, **settings, longest_whole=longest_whole, whole=lambda dropout: whole(dropout)[0])
         weights = None
     if query_mask is not None:

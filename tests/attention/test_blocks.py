@@ -64,10 +64,12 @@ def test_the_way_is_chosen_by_length(monkeypatch, rng):
     called = []
     monkeypatch.setattr(blocks, "Window", lambda *args: called.append(int(args[0])) or Window(*args))
     monkeypatch.setattr(MODULE, "LONGEST_WHOLE", 16)
-    for length in (16, 17):
+    monkeypatch.setattr(MODULE, "LONGEST_WHOLE_CAUSAL", 13)
+    for length in (13, 14, 16, 17):
         attend(*draw(rng, length, length, 2), return_weights=False)
+        attend(*draw(rng, length, length, 2), return_weights=False, causal=True)
         attend(*draw(rng, length, length, 2))
-    assert called == [17]
+    assert called == [14, 16, 17, 17]
 
 
 @pytest.mark.parametrize("causal", [False, True])
