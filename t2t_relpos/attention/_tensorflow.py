@@ -8,8 +8,12 @@ from t2t_relpos.attention._tensorflow_masks import BlockDropout, BlockMasks
 from t2t_relpos.attention.window import Window
 
 LARGEST_BLOCK = 256
+# Smaller blocks leave out more of the keys after them.
+LARGEST_CAUSAL_BLOCK = 128
 # Up to so many positions (of pairs: its square) weights are kept for the gradient, as ordinary attention does.
 LONGEST_KEPT = 2048
+# Heads are taken together while they have no more keys than that in all, one by one otherwise: their blocks should fit into caches.
+KEYS_AT_ONCE = 4096
 
 
 @tf.autograph.experimental.do_not_convert
@@ -76,30 +80,40 @@ def _as_tensors(query, query_offset, causal, key_mask, mask):
         "key_mask": None if key_mask is None else tf.cast(key_mask, tf.bool),
         "mask": None if mask is None else tf.cast(mask, tf.bool),
         "exact": exact,
-        "largest_block": LARGEST_BLOCK,
+        "largest_block": min(LARGEST_BLOCK, LARGEST_CAUSAL_BLOCK) if causal else LARGEST_BLOCK,
+        "keys_at_once": KEYS_AT_ONCE,
     }
 
 
 # A function of its own, so that in a graph all layers share what is traced.
 @tf.function(autograph=False, experimental_attributes={"_noinline": True})
 def _in_blocks(
-    query, key, value, key_table, value_table, query_offset, causal, key_mask, mask, exact, largest_block, rate, seed, keep
+    query, key, value, key_table, value_table, query_offset, causal, key_mask, mask, exact, largest_block, keys_at_once, rate, seed, keep
 ):
     num_labels = (value_table if key_table is None else key_table).shape[-2]
     lengths = tf.shape(query)[2], tf.shape(key)[2]
+    heads = _heads_at_once(query.shape[1], keys_at_once // tf.maximum(lengths[1], 1))
     window = Window(*lengths, query_offset, num_labels, causal, largest_block, exact)
-    masks = BlockMasks(window, query.shape[1], key_mask, mask, exact)
+    masks = BlockMasks(window, query.shape[1] // heads, key_mask, mask, exact)
     drop = rate and BlockDropout(window, rate, seed, exact)
     tables = [
-        tf.zeros([1, num_labels, x.shape[-1]], exact) if table is None else _per_head(table, exact)
+        tf.zeros([1, 1, num_labels, x.shape[-1]], exact) if table is None else _in_groups(tf.cast(table, exact), heads)
         for table, x in ((key_table, query), (value_table, value))
     ]
-    rows = [tf.reshape(x, [-1, tf.shape(x)[2], x.shape[-1]]) for x in (query, key, value)]
+    rows = [_in_groups(x, heads) for x in (query, key, value)]
     outputs = Blocks(window, masks, drop, keep, exact, query.dtype).attend(*rows, *tables)
     shape = tf.concat([tf.shape(query)[:-1], tf.shape(value)[-1:]], 0)
     return tf.ensure_shape(tf.reshape(outputs, shape), (*query.shape[:-1], value.shape[-1]))
 
 
-def _per_head(table, dtype):
-    table = tf.cast(table, dtype)
-    return table[None] if len(table.shape) == 2 else table
+def _heads_at_once(num_heads, most):
+    """The largest divisor of the number of heads that is not above `most`; 1 at least. A scalar tensor."""
+    divisors = [heads for heads in range(1, num_heads + 1) if num_heads % heads == 0]
+    return tf.reduce_max([tf.where(heads <= most, heads, 1) for heads in divisors])
+
+
+def _in_groups(x, heads):
+    """`[B, N, X, H]`, or a table `[N, X, H]` -> `[groups, G, X, H]`; a table of all heads `[X, H]` -> `[1, 1, X, H]`."""
+    if len(x.shape) == 2:
+        return x[None, None]
+    return tf.reshape(x, tf.stack([-1, heads, tf.shape(x)[-2], x.shape[-1]]))

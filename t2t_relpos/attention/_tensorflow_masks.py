@@ -8,10 +8,18 @@ HIDDEN = -1e30
 
 
 class BlockMasks:
-    """What hides keys, in the parts that a block has: `[1 or C, keys]`."""
+    """What hides keys, in the parts that a block of a group of heads has: `[1 or G, 1 or C, keys]`.
 
-    def __init__(self, window, num_heads, key_mask, mask, dtype):
-        self.window, self.num_heads = window, num_heads
+    Args:
+        window: a `Window`.
+        groups: number of groups of heads that a row of the batch has.
+        key_mask: bool `[B, S]` or None.
+        mask: bool, broadcasts to `[B, N, T, S]`, or None.
+        dtype: of the scores.
+    """
+
+    def __init__(self, window, groups, key_mask, mask, dtype):
+        self.window, self.groups = window, groups
         self.bias = None if key_mask is None else tf.where(key_mask, tf.zeros([], dtype), HIDDEN)
         self.mask = None if mask is None else self._padded(mask)
 
@@ -27,22 +35,27 @@ class BlockMasks:
         missing = window.num_blocks * window.block - shape[2]
         return tf.pad(mask, [[0, 0], [0, 0], [0, missing], [0, 0]])
 
-    def hide(self, inside, outside, head, block):
-        """Scores of a block with those of hidden keys far below all others."""
+    def hide(self, inside, outside, group, block):
+        """Scores of a block `[G, C, keys]` with those of hidden keys far below all others."""
         window = self.window
         first, end = window.keys(block)
         if window.causal:
             inside = tf.where(window.hidden(block), tf.cast(HIDDEN, inside.dtype), inside)
         if self.bias is not None:
-            bias = self.bias[tf.minimum(head // self.num_heads, tf.shape(self.bias)[0] - 1)]
-            inside, outside = inside + bias[first:end], outside + self._outside(bias[:, None], block)[:, 0]
+            bias = self.bias[tf.minimum(group // self.groups, tf.shape(self.bias)[0] - 1)]
+            inside, outside = inside + bias[first:end], outside + self._outside(bias[None, :, None], block)[..., 0]
         if self.mask is not None:
-            batches, heads, length = tf.unstack(tf.shape(self.mask)[:3])
-            mask = self.mask[tf.minimum(head // self.num_heads, batches - 1), tf.minimum(head % self.num_heads, heads - 1)]
-            mask = mask if self.mask.shape[2] == 1 else mask[window.rows(block)]
-            inside = tf.where(mask[:, first:end], inside, HIDDEN)
-            outside = tf.where(tf.transpose(self._outside(tf.transpose(mask), block)), outside, HIDDEN)
+            mask = self._mask(tf.shape(inside)[0], group)
+            mask = mask if self.mask.shape[2] == 1 else mask[:, window.rows(block)]
+            inside = tf.where(mask[..., first:end], inside, HIDDEN)
+            outside = tf.where(_transposed(self._outside(_transposed(mask), block)), outside, HIDDEN)
         return inside, outside
+
+    def _mask(self, heads, group):
+        """The mask of a group of heads: `[1 or G, 1 or all blocks, S]`."""
+        batches, all_heads = tf.unstack(tf.shape(self.mask)[:2])
+        first = tf.minimum(group % self.groups * heads, all_heads - 1)
+        return self.mask[tf.minimum(group // self.groups, batches - 1), first : first + heads]
 
     def _outside(self, by_key, block):
         return self.window.outside(both_sides(self.window, by_key), block)
@@ -54,18 +67,22 @@ class BlockDropout:
     def __init__(self, window, rate, seed, dtype):
         self.window, self.rate, self.seed, self.dtype = window, rate, seed, dtype
 
-    def factors(self, head, block):
-        """0 or 1 / (1 - rate) for the keys inside, and outside of the window."""
+    def factors(self, heads, group, block):
+        """0 or 1 / (1 - rate) for the keys inside, and outside of the window: `[G, C, keys]` for so many heads."""
         window = self.window
-        seed = tf.random.experimental.stateless_fold_in(self.seed, head * window.num_blocks + block)
-        factors = _tensorflow_dropout.factors([window.block, window.length_k], self.rate, seed, self.dtype)
+        seed = tf.random.experimental.stateless_fold_in(self.seed, group * window.num_blocks + block)
+        factors = _tensorflow_dropout.factors([heads, window.block, window.length_k], self.rate, seed, self.dtype)
         first, end = window.keys(block)
         inside = end - first
-        return factors[:, :inside], factors[:, inside : end if window.causal else window.length_k]
+        return factors[..., :inside], factors[..., inside : end if window.causal else window.length_k]
 
 
 def both_sides(window, x, shift=None):
-    """What stands for keys right of a window, with `shift` added, and left of it: `[2S, X]`; `[S, X]` without a right."""
+    """What stands for keys right of a window, with `shift` added, and left of it: `[G, 2S, X]`; `[G, S, X]` without a right."""
     if window.causal:
         return x
-    return tf.concat([x if shift is None else x + tf.cast(shift, x.dtype), x], 0)
+    return tf.concat([x if shift is None else x + tf.cast(shift, x.dtype), x], 1)
+
+
+def _transposed(x):
+    return tf.transpose(x, [0, 2, 1])

@@ -15,7 +15,7 @@ LONGEST_LOOKUP = 512
 # Longer sequences are taken block by block, where the backend has a way to.
 LONGEST_WHOLE = 512
 # Where half of all pairs is hidden, blocks pay sooner.
-LONGEST_WHOLE_CAUSAL = 448
+LONGEST_WHOLE_CAUSAL = 256
 
 
 def attend(
@@ -61,7 +61,7 @@ def attend(
             weights.
         recompute: whether the gradient computes the weights again, so that
             memory is linear in length: True, at any length; None, above 512
-            positions (448 where `causal`); False, above 2,048 (pairs of
+            positions (256 where `causal`); False, above 2,048 (pairs of
             positions: the square of it), which is faster. On TensorFlow;
             other backends keep them.
 

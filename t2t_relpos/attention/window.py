@@ -54,45 +54,45 @@ class Window:
         return column, column + end - first
 
     def spread(self, by_label, block):
-        """Entries by label -> entries by key: `out[x, j] = by_label[x, label(x, j)]`.
+        """Entries by label -> entries by key: `out[.., x, j] = by_label[.., x, label(x, j)]`.
 
         Args:
-            by_label: `[C, R]`, the entry of label 0 being 0.
+            by_label: `[G, C, R]`, of G heads; the entry of label 0 being 0.
             block: number of the block.
 
         Returns:
-            `[C, keys in the window]`. What `causal` hides is arbitrary.
+            `[G, C, keys in the window]`. What `causal` hides is arbitrary.
 
         Written with rows of W + 1 entries and read with rows of W, every row has
         moved one place to the right of the row above.
         """
-        tail = self._own * by_label[:, -1:]
-        buffer = ops.reshape(ops.concatenate([by_label, tail], axis=1), (-1,))
-        columns = ops.reshape(buffer[: self.block * self.width], (self.block, self.width))
+        tail = self._own * by_label[..., -1:]
+        buffer = ops.reshape(ops.concatenate([by_label, tail], axis=-1), (ops.shape(by_label)[0], -1))
+        columns = ops.reshape(buffer[:, : self.block * self.width], (-1, self.block, self.width))
         first, end = self._columns(block)
-        return columns[:, first:end]
+        return columns[..., first:end]
 
     def collapse(self, by_key, block):
-        """Sums by label: `out[x, r]` = sum of `by_key[x, j]` with label r, the transpose of `spread`.
+        """Sums by label: `out[.., x, r]` = sum of `by_key[.., x, j]` with label r, the transpose of `spread`.
 
         Args:
-            by_key: `[C, keys in the window]`, 0 where hidden.
+            by_key: `[G, C, keys in the window]`, 0 where hidden.
             block: number of the block.
 
         Returns:
-            `[C, R]`. The entry of label 0 is not the sum: nothing asks for it.
+            `[G, C, R]`. The entry of label 0 is not the sum: nothing asks for it.
         """
         first, end = self._columns(block)
-        padded = ops.pad(by_key, [[0, 0], [first, self.width - end]])
-        shifted = ops.reshape(padded, (-1,))[: (self.block - 1) * (self.width + 1)]
-        shifted = ops.reshape(shifted, (self.block - 1, self.width + 1))
-        last = padded[self.block - 1 :, self.block - 1 :]
-        sums = ops.concatenate([shifted[:, : self.num_labels], last], axis=0)
+        padded = ops.pad(by_key, [[0, 0], [0, 0], [first, self.width - end]])
+        shifted = ops.reshape(padded, (ops.shape(padded)[0], -1))[:, : (self.block - 1) * (self.width + 1)]
+        shifted = ops.reshape(shifted, (ops.shape(padded)[0], self.block - 1, self.width + 1))
+        last = padded[:, self.block - 1 :, self.block - 1 :]
+        sums = ops.concatenate([shifted[..., : self.num_labels], last], axis=1)
         if self.causal:
             return sums
-        clipped = ops.sum(shifted[:, self.num_labels :] * self._own[:-1], axis=1, keepdims=True)
-        clipped = ops.pad(clipped, [[0, 1], [0, 0]])
-        return ops.concatenate([sums[:, :-1], sums[:, -1:] + clipped], axis=1)
+        clipped = ops.sum(shifted[..., self.num_labels :] * self._own[:-1], axis=-1, keepdims=True)
+        clipped = ops.pad(clipped, [[0, 0], [0, 1], [0, 0]])
+        return ops.concatenate([sums[..., :-1], sums[..., -1:] + clipped], axis=-1)
 
     def hidden(self, block):
         """bool `[C, keys in the window]`: the keys that lie after their query."""
@@ -104,20 +104,20 @@ class Window:
         """The keys outside of a block's window, those right of it first.
 
         Args:
-            sides: `[2S, X]`: what stands for keys on the right, then what stands for
-                keys on the left. `[S, X]`, on the left, where `causal`.
+            sides: `[G, 2S, X]`: what stands for keys on the right, then what stands
+                for keys on the left. `[G, S, X]`, on the left, where `causal`.
         """
         first, end = self.keys(block)
-        return sides[:first] if self.causal else sides[end : self.length_k + first]
+        return sides[:, :first] if self.causal else sides[:, end : self.length_k + first]
 
     def right(self, outside, block):
         """Of what belongs to the keys outside of a window, that of the keys right of it."""
-        return outside[:0] if self.causal else outside[: self.length_k - self.keys(block)[1]]
+        return outside[:, :0] if self.causal else outside[:, : self.length_k - self.keys(block)[1]]
 
     def in_order(self, outside, inside, block):
-        """What belongs to the keys outside and inside of a window, by key: `[S, X]`."""
+        """What belongs to the keys outside and inside of a window, by key: `[G, S, X]`."""
         first, end = self.keys(block)
         if self.causal:
-            return ops.pad(ops.concatenate([outside, inside], axis=0), [[0, self.length_k - end], [0, 0]])
+            return ops.pad(ops.concatenate([outside, inside], axis=1), [[0, 0], [0, self.length_k - end], [0, 0]])
         right = self.length_k - end
-        return ops.concatenate([outside[right:], inside, outside[:right]], axis=0)
+        return ops.concatenate([outside[:, right:], inside, outside[:, :right]], axis=1)

@@ -91,10 +91,10 @@ def test_equals_the_port_of_t2t(lengths, causal, small_blocks, rng):
 @pytest.fixture(scope="module")
 def always_blocks():
     """As `small_blocks`, but once for all examples; these say how large a block is."""
-    before = blocks.LARGEST_BLOCK, blocks.LONGEST_KEPT, MODULE.LONGEST_WHOLE
+    before = blocks.LARGEST_BLOCK, blocks.LONGEST_KEPT, blocks.KEYS_AT_ONCE, MODULE.LONGEST_WHOLE
     MODULE.LONGEST_WHOLE = 0
     yield
-    blocks.LARGEST_BLOCK, blocks.LONGEST_KEPT, MODULE.LONGEST_WHOLE = before
+    blocks.LARGEST_BLOCK, blocks.LONGEST_KEPT, blocks.KEYS_AT_ONCE, MODULE.LONGEST_WHOLE = before
 
 
 @settings(deadline=None, max_examples=10, derandomize=True)
@@ -105,6 +105,7 @@ def test_equals_all_pairs_at_once(always_blocks, data):
     k = data.draw(st.sampled_from([0, 1, 2, 3, 7, 31]), "K")
     blocks.LARGEST_BLOCK = data.draw(st.integers(3, 9), "block")
     blocks.LONGEST_KEPT = data.draw(st.sampled_from([0, 2048]), "longest whose weights are kept")
+    blocks.KEYS_AT_ONCE = data.draw(st.sampled_from([0, 2048]), "keys at once")
     arrays = draw(rng, length_q, length_k, k, data.draw(st.sampled_from([None, 3]), "tables of every head"))
     off = data.draw(st.sampled_from([None, 3, 4]), "table that is off")
     arrays = [None if i == off else x for i, x in enumerate(arrays)]
@@ -122,6 +123,27 @@ def test_equals_all_pairs_at_once(always_blocks, data):
     if shape:
         kwargs["mask"] = rng.random(shape) > 0.3
     assert_equal_at_once(arrays, rng, **kwargs)
+
+
+@pytest.mark.parametrize("together", [1, 2, 4])
+def test_heads_in_groups(together, monkeypatch, rng):
+    """Groups of one row of the batch, with tables and masks of each head."""
+    monkeypatch.setattr(MODULE, "LONGEST_WHOLE", 0)
+    monkeypatch.setattr(blocks, "LARGEST_BLOCK", 5)
+    monkeypatch.setattr(blocks, "KEYS_AT_ONCE", 13 * together + 12)
+    taken = []
+    original = blocks.Blocks.attend
+    monkeypatch.setattr(blocks.Blocks, "attend", lambda self, *rows: taken.append(rows[0].shape) or original(self, *rows))
+    shapes = (2, 4, 11, 5), (2, 4, 13, 5), (2, 4, 13, 7), (4, 7, 5), (4, 7, 7)
+    arrays = [tf.constant(rng.normal(size=shape)) for shape in shapes]
+    assert_equal_at_once(arrays, rng, mask=rng.random((2, 4, 11, 13)) > 0.3, key_mask=rng.random((2, 13)) > 0.2)
+    assert_equal_at_once(arrays, rng, mask=rng.random((1, 4, 1, 13)) > 0.3, causal=True)
+    assert set(taken) == {tf.TensorShape([8 // together, together, 11, 5])}
+
+
+@pytest.mark.parametrize("num_heads, most, expected", [(8, 3, 2), (8, 9, 8), (6, 5, 3), (7, 6, 1), (5, 0, 1)])
+def test_a_group_divides_the_heads(num_heads, most, expected):
+    assert int(blocks._heads_at_once(num_heads, tf.constant(most))) == expected
 
 
 def test_unknown_lengths_in_a_graph(small_blocks, monkeypatch, rng):
