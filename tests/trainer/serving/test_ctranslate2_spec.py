@@ -38,6 +38,7 @@ KINDS = {
 }
 POST_NORM = ["relative", "sinusoidal", "learned", "none", "target space", "epsilon"]
 CASES = [(kind, True) for kind in KINDS] + [(kind, False) for kind in POST_NORM]
+QUICK = [("relative", True), ("sinusoidal", False)]
 
 
 def random_model(rng, **settings):
@@ -96,7 +97,9 @@ def ours(search, model, sources, max_length, forbidden=(0,), **options):
     return rows, ops.convert_to_numpy(result.scores)
 
 
-@pytest.mark.parametrize("kind, normalize_first", CASES)
+@pytest.mark.parametrize(
+    "kind, normalize_first", [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) for case in CASES]
+)
 def test_every_kind_of_model(kind, normalize_first, rng, tmp_path):
     model = random_model(rng, normalize_first=normalize_first, **KINDS[kind])
     peer = translator(model, tmp_path / "model")
