@@ -9,7 +9,7 @@ run=${1:-runs/quickstart}
 echo "== Training on the synthetic English-German corpus (goes on where it stopped, if it was stopped)"
 "$python" -m trainer.train --preset=tiny --model_dir="$run" --data=synthetic \
   --vocab_size=1000 --train_steps=1000 --batch_tokens=1024 --warmup_steps=400 --learning_rate=2 \
-  --checkpoint_every=500
+  --dropout=0.1 --checkpoint_every=500
 
 echo "== BLEU on sentences like those trained on, and on longer ones"
 "$python" -m trainer.evaluate --model_dir="$run" --data=synthetic --split=test,test_longer

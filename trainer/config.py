@@ -34,7 +34,7 @@ class RunConfig:
 
     >>> config = RunConfig(preset="tiny", model_dir="runs/first", data="synthetic").resolve()
     >>> config.batch_tokens, config.warmup_steps
-    (4096, 2000)
+    (1024, 2000)
     """
 
     preset: str | None = setting(None, "Name of the architecture and of its training recipe.")

@@ -47,9 +47,9 @@ class TransformerConfig:
     Example:
 
     >>> from t2t_relpos.models import TransformerConfig
-    >>> config = TransformerConfig.from_preset("tiny", vocab_size=8000, dropout=0.3)
+    >>> config = TransformerConfig.from_preset("tiny", vocab_size=8000, dropout=0.1)
     >>> config.hidden_dim, config.max_relative_position, config.dropout
-    (128, 16, 0.3)
+    (128, 16, 0.1)
     >>> TransformerConfig.from_dict(config.to_dict()) == config
     True
     """

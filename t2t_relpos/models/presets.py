@@ -69,6 +69,7 @@ PRESETS = {
         "position": "relative",
         "max_relative_position": 16,
         "share_heads": True,
+        "dropout": 0.3,
         "attention_dropout": 0.0,
         "activation_dropout": 0.0,
     },

@@ -26,6 +26,7 @@ def test_tiny():
     tiny = TransformerConfig.from_preset("tiny", vocab_size=7)
     assert (tiny.num_encoder_layers, tiny.num_decoder_layers, tiny.hidden_dim) == (4, 4, 128)
     assert (tiny.intermediate_dim, tiny.num_heads, tiny.max_relative_position) == (256, 4, 16)
+    assert (tiny.dropout, tiny.attention_dropout, tiny.activation_dropout) == (0.3, 0.0, 0.0)
 
 
 def test_is_frozen():
