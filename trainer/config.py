@@ -15,8 +15,8 @@ from trainer.settings import setting
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()
 
-# What a recipe decides, but for the vocabulary: with init_from it is given.
-_RECIPE_SETTINGS = tuple(name for name in RECIPES["tiny"] if name != "vocab_size")
+# What every recipe decides, but for the vocabulary: with init_from it is given.
+_RECIPE_SETTINGS = tuple(name for name in RECIPES["transformer_base"] if name != "vocab_size")
 _RECIPE = " Default: as the preset's recipe says."
 _ARCHITECTURE = " Default: as the preset says."
 # As t2t_relpos.models.config has them, which is not imported here: it brings TensorFlow.
@@ -158,8 +158,10 @@ class RunConfig:
         """
         settings = {"data": "files"} if self.data is None else {}
         recipe = DEFAULTS | self._recipe()
-        if self.checkpoint_minutes is None and "checkpoint_minutes" not in recipe:
-            recipe["checkpoint_every"] = CHECKPOINT_EVERY
+        if self.checkpoint_minutes is not None:
+            recipe.pop("checkpoint_every", None)
+        elif "checkpoint_minutes" not in recipe:
+            recipe.setdefault("checkpoint_every", CHECKPOINT_EVERY)
         recipe["evaluate_every"] = self.checkpoint_every or recipe.get("checkpoint_every", CHECKPOINT_EVERY)
         settings |= {name: value for name, value in recipe.items() if getattr(self, name) is None}
         for name in ("train_source", "train_target", "dev_source", "dev_target"):

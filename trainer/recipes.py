@@ -24,6 +24,17 @@ _T2T_V1 = _SHAW | {"train_steps": 250_000, "batch_tokens": 4096}
 _T2T = _T2T_V1 | {"learning_rate": 2.0, "warmup_steps": 8000, "adam_beta2": 0.997}
 _T2T_BIG = _T2T | {"batch_tokens": 2048}
 
+# For some ten thousand sentences; chosen on Multi30k's dev set: docs/results.md, "The recipe for small data".
+_SMALL = {
+    "vocab_size": 8000,
+    "train_steps": 16_000,
+    "batch_tokens": 1024,
+    "warmup_steps": 2000,
+    "adam_beta2": 0.98,
+    "checkpoint_every": 500,
+    "keep_checkpoints": 10,  # to average
+}
+
 RECIPES = {
     "shaw_base": _SHAW | _SHAW_RUN,
     "shaw_big": _SHAW | _SHAW_RUN | {"train_steps": 300_000, "keep_checkpoints": 20},
@@ -34,8 +45,7 @@ RECIPES = {
     "transformer_relative": _T2T,
     "transformer_relative_tiny": _T2T,
     "transformer_relative_big": _T2T_BIG,
-    # For some ten thousand sentences; chosen on Multi30k's dev set: docs/results.md, "The recipe for small data".
-    "tiny": _T2T | {"vocab_size": 8000, "train_steps": 16_000, "batch_tokens": 1024, "warmup_steps": 2000, "adam_beta2": 0.98},
+    "tiny": _T2T | _SMALL,
 }
 
 DEFAULTS = {"keep_checkpoints": 5}

@@ -70,10 +70,11 @@ def test_recipe_fills_what_is_not_set():
 @pytest.mark.parametrize(
     ("preset", "given", "checkpoint_every", "evaluate_every"),
     [
-        ("tiny", {}, 1000, 1000),
+        ("tiny", {}, 500, 500),
         ("tiny", {"checkpoint_every": 70}, 70, 70),
         ("tiny", {"checkpoint_every": 70, "evaluate_every": 30}, 70, 30),
         ("tiny", {"checkpoint_minutes": 5.0}, None, 1000),
+        ("transformer_base", {}, 1000, 1000),
         ("shaw_base", {}, None, 1000),
         ("shaw_base", {"checkpoint_every": 70}, 70, 70),
     ],
