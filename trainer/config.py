@@ -7,7 +7,7 @@ import os
 from absl import flags
 
 from trainer import settings
-from trainer.config_checks import RELATIVE_SETTINGS, check_together
+from trainer.config_checks import ARCHITECTURE_SETTINGS, check_together
 from trainer.model_dir import ModelDirectory
 from trainer.recipes import CHECKPOINT_EVERY, DEFAULTS, RECIPES, SYNTHETIC
 from trainer.settings import setting
@@ -202,8 +202,7 @@ class RunConfig:
 
     def architecture(self) -> dict:
         """What replaces settings of the preset's architecture."""
-        names = ("dropout", "attention_dropout", "activation_dropout", "position", *RELATIVE_SETTINGS)
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return {name: getattr(self, name) for name in ARCHITECTURE_SETTINGS if getattr(self, name) is not None}
 
     def fixed(self) -> dict:
         """The settings that a run that goes on must not change."""

@@ -2,6 +2,8 @@
 
 # What means nothing without relative positions.
 RELATIVE_SETTINGS = ("max_relative_position", "use_key_table", "use_value_table", "share_heads")
+# What replaces settings of the preset's architecture.
+ARCHITECTURE_SETTINGS = ("dropout", "attention_dropout", "activation_dropout", "position", *RELATIVE_SETTINGS)
 
 
 def check_together(config):

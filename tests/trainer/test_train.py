@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from absl import flags
 
+from t2t_relpos.models import PRESETS
 from trainer import train
 from trainer.model_dir import ModelDirectory
 
@@ -86,9 +87,9 @@ def test_preset_that_does_not_exist(tmp_path, small_run):
 
 
 def test_model_directory_with_other_settings(trained, small_run):
-    message = small_run.fails(trained, batch_tokens=31, dropout=0.25)
+    message = small_run.fails(trained, batch_tokens=31, learning_rate=0.25)
     assert "Expected a model directory made with the settings of this run." in message
-    assert "batch_tokens is 30 there and 31 in this run; dropout is not set there and 0.25 in this run" in message
+    assert "batch_tokens is 30 there and 31 in this run; learning_rate is 2.0 there and 0.25 in this run" in message
 
 
 def test_model_directory_of_another_architecture(trained, small_run, tmp_path):
@@ -98,6 +99,16 @@ def test_model_directory_of_another_architecture(trained, small_run, tmp_path):
     assert "Expected a model directory made with the configuration of this run." in message
     assert "hidden_dim is 12 there and 128 in this run" in message
     assert 'position is "relative" there and "sinusoidal" in this run' in message
+
+
+def test_model_directory_whose_architecture_is_the_presets_is_gone_on_with(trained, small_run, monkeypatch, capfd):
+    """Also where it is spelled out, and where the preset has changed since."""
+    dropout = PRESETS["small"]["dropout"]
+    small_run(trained, dropout=dropout, position="relative")
+    monkeypatch.setitem(PRESETS["small"], "dropout", 0.25)
+    small_run(trained, dropout=dropout)
+    assert capfd.readouterr().out.count("Training from step 5 to 5.") == 2
+    assert f"dropout is {dropout} there and 0.25 in this run" in small_run.fails(trained)
 
 
 def test_model_directory_with_another_vocabulary(trained, small_run):

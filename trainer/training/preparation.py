@@ -6,7 +6,7 @@ from absl import logging
 
 from t2t_relpos.models import TransformerConfig
 from trainer.config import RunConfig
-from trainer.config_checks import RELATIVE_SETTINGS
+from trainer.config_checks import ARCHITECTURE_SETTINGS, RELATIVE_SETTINGS
 from trainer.data.corpora import open_corpus
 from trainer.data.encoding import encode_pairs
 from trainer.data.tfds_sets import MissingSplitError
@@ -67,7 +67,8 @@ class Preparation:
 
     def _check_recorded(self):
         recorded, asked = self.directory.read_run(), self.config.to_dict()
-        names = [name for name in self.config.fixed() if name in recorded]
+        # Those of the architecture are compared with the preset's defaults filled in: see _configure.
+        names = [name for name in self.config.fixed() if name in recorded and name not in ARCHITECTURE_SETTINGS]
         self.directory.check_same(*({name: settings[name] for name in names} for settings in (recorded, asked)), "settings")
         for name in ("train_source", "train_target"):
             if recorded.get(name, asked[name]) != asked[name]:

@@ -85,5 +85,5 @@ def test_dry_run_in_a_directory_with_a_run(small_run, tmp_path, capsys):
     train.dry_run(small_run.config(tmp_path / "model", vocab_size=None))
     assert "  vocab_size = 40\n" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "model").rglob("*")} == before
-    with pytest.raises(SystemExit, match="trainer.train: Expected a model directory made with the settings of this run"):
+    with pytest.raises(SystemExit, match="trainer.train: Expected a model directory made with the configuration of this run"):
         train.dry_run(small_run.config(tmp_path / "model", dropout=0.25))
