@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from t2t_relpos.attention._tensorflow import LONGEST_KEPT
 from t2t_relpos.attention._tensorflow_diagonals import SHORTEST
-from t2t_relpos.attention.attend import LONGEST_WHOLE
+from t2t_relpos.attention.attend import LONGEST_WHOLE, LONGEST_WHOLE_CAUSAL
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.config import RunConfig
 from trainer.data.encoding import EncodedPairs
@@ -122,25 +122,25 @@ def memory(model: keras.Model, architecture: TransformerConfig, config: RunConfi
     layers = architecture.num_encoder_layers + architecture.num_decoder_layers
     # Longer sequences attend to themselves block by block and keep weights once, or not at all; short ones look up a row of the
     # tables for each pair.
-    copies_kept = _copies_of_weights(architecture, length)
-    own = copies_kept * seen
-    encoder = architecture.num_encoder_layers * (12 * d + 2 * inner + own)
-    decoder = architecture.num_decoder_layers * (20 * d + 2 * inner + own + 3 * seen)
+    kept = _copies_of_weights(architecture, length, LONGEST_WHOLE)
+    kept_causal = _copies_of_weights(architecture, length, LONGEST_WHOLE_CAUSAL) + 3
+    encoder = architecture.num_encoder_layers * (12 * d + 2 * inner + kept * seen)
+    decoder = architecture.num_decoder_layers * (20 * d + 2 * inner + kept_causal * seen)
     rows_of = (1 if architecture.share_heads else architecture.num_heads) * d // architecture.num_heads
     looked_up = 2 * length**2 * rows_of * layers if architecture.relative and length < SHORTEST else 0
     logits = tokens * architecture.vocab_size * (3 * _FLOAT + (0 if width == _FLOAT else width))
     formula = (
-        f"activations: {width} bytes for each of {rows} x {length} tokens, times 12 D + 2 F + {copies_kept} N L in a "
-        f"layer of the encoder and 20 D + 2 F + {copies_kept + 3} N L of the decoder"
+        f"activations: {width} bytes for each of {rows} x {length} tokens, times 12 D + 2 F + {kept} N L in a "
+        f"layer of the encoder and 20 D + 2 F + {kept_causal} N L of the decoder"
         + (", and L x L looked-up rows of each relative table" if looked_up else "")
         + f": D = {d}, F = {inner}, N = {architecture.num_heads}, L = {length}"
     )
     return Memory(copies * _FLOAT * weights, logits, width * (tokens * (encoder + decoder) + looked_up), formula)
 
 
-def _copies_of_weights(architecture, length):
+def _copies_of_weights(architecture, length, longest_whole):
     """How many matrices of the size of its weights self-attention keeps for the gradient."""
-    if not architecture.relative or length <= LONGEST_WHOLE:
+    if not architecture.relative or length <= longest_whole:
         return 3
     return 1 if length <= LONGEST_KEPT else 0
 

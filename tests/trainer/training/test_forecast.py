@@ -63,12 +63,12 @@ def test_memory_of_state_is_exact(small_run, tmp_path):
     looked_up = 5 * 2 * 11 * 11 * (2 if architecture.share_heads else 6)
     assert found.layers == 4 * (55 * (2 * (72 + 14 + 99) + 3 * (120 + 14 + 198)) + looked_up)
     assert "D = 6, F = 7, N = 3, L = 11" in str(found) and "in all, about" in str(found)
-    # Without looked-up rows; block by block, weights being kept; and without them.
-    for length, kept in ((100, 3), (600, 1), (2100, 0)):
+    # Without looked-up rows; the decoder's block by block, weights being kept; both; and without them.
+    for length, kept, causal in ((100, 3, 3), (300, 3, 1), (600, 1, 1), (2100, 0, 0)):
         found = memory(model, architecture, small_run.config(tmp_path), rows=5, length=length)
         weights = length * 3
-        assert found.layers == 4 * 5 * length * (2 * (72 + 14 + kept * weights) + 3 * (120 + 14 + (kept + 3) * weights))
-        assert f"2 F + {kept} N L in a layer of the encoder and 20 D + 2 F + {kept + 3} N L of the decoder" in str(found)
+        assert found.layers == 4 * 5 * length * (2 * (72 + 14 + kept * weights) + 3 * (120 + 14 + (causal + 3) * weights))
+        assert f"2 F + {kept} N L in a layer of the encoder and 20 D + 2 F + {causal + 3} N L of the decoder" in str(found)
 
 
 def test_dry_run_leaves_nothing_behind(small_run, tmp_path):
