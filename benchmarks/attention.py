@@ -34,7 +34,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("lengths", "32,64,128,256,512,1024,2048,4096".split(","), "Lengths n.")
 flags.DEFINE_list("parts", ["core", "layer"], "What is measured: core, layer.")
 flags.DEFINE_list("directions", ["bidirectional", "causal"], "bidirectional, causal.")
-flags.DEFINE_list("passes", ["forward", "both"], "forward, both (forward and backward).")
+flags.DEFINE_list("passes", ["forward", "both"], "forward (as without training), both (forward and backward).")
 flags.DEFINE_list("reaches", ["16"], "K, max_relative_position.")
 flags.DEFINE_bool("padding", False, "Hide the last keys of every other sequence.")
 flags.DEFINE_float("dropout", 0.0, "Of attention weights.", lower_bound=0.0, upper_bound=0.9)
@@ -66,11 +66,13 @@ def keys_that_exist(batch, length):
     return tf.constant(np.arange(length) < lengths[:, None])
 
 
-def make_core(side, length, causal, reach):
+def make_core(side, length, causal, reach, training):
     """The attention as a function, and the tensors that it takes."""
     qkv, tables, _ = arrays(length, reach)
     masks = {"key_mask": keys_that_exist(qkv[0].shape[0], length)} if FLAGS.padding else {}
-    dropout = AttentionDropout(FLAGS.dropout, keras.random.SeedGenerator(1)) if FLAGS.dropout else None
+    dropout = AttentionDropout(FLAGS.dropout, keras.random.SeedGenerator(1)) if FLAGS.dropout and training else None
+    # As a layer says.
+    recompute = False if training else None
 
     def attend_as_t2t(*tensors):
         bias = None
@@ -79,10 +81,10 @@ def make_core(side, length, causal, reach):
             allowed = tf.logical_and(allowed, key_padding_mask(masks["key_mask"])) if masks else allowed
             bias = tf.where(allowed, 0.0, -1e9)
         *qkv, key_table, value_table = tensors
-        return dot_product_attention_relative(*qkv, bias, key_table, value_table, reach, FLAGS.dropout)
+        return dot_product_attention_relative(*qkv, bias, key_table, value_table, reach, FLAGS.dropout if training else 0.0)
 
     def attend_here(*tensors):
-        return attend(*tensors, causal=causal, dropout=dropout, return_weights=False, recompute=False, **masks)[0]
+        return attend(*tensors, causal=causal, dropout=dropout, return_weights=False, recompute=recompute, **masks)[0]
 
     return attend_as_t2t if side == "t2t" else attend_here, qkv if side == "plain" else [*qkv, *tables]
 
@@ -101,7 +103,7 @@ class T2TAttention(RelativeMultiHeadAttention):
         return dot_product_attention_relative(query, key, value, bias, *tables, self.max_relative_position, rate), None
 
 
-def make_layer(side, length, causal, reach):
+def make_layer(side, length, causal, reach, training):
     """An encoder layer as a function, and the tensors that its gradient is of: inputs and weights."""
     _, _, inputs = arrays(length, reach)
     settings = {"num_heads": HEADS, "key_dim": DEPTH, "dropout": FLAGS.dropout}
@@ -119,7 +121,7 @@ def make_layer(side, length, causal, reach):
 
     def call(x, *_):
         y = norms[0](x)
-        x = x + attention(y, y, attention_mask=mask, use_causal_mask=causal, training=True)
+        x = x + attention(y, y, attention_mask=mask, use_causal_mask=causal, training=training)
         return x + outer(inner(norms[1](x)))
 
     call(inputs[:, :8] if mask is None else inputs)
@@ -129,7 +131,7 @@ def make_layer(side, length, causal, reach):
 
 def make_step(side, part, direction, passes, reach, length):
     """One step: a function without arguments."""
-    function, tensors = (make_core if part == "core" else make_layer)(side, length, direction == "causal", reach)
+    function, tensors = (make_core if part == "core" else make_layer)(side, length, direction == "causal", reach, training=passes == "both")
 
     @tf.function(jit_compile=False)
     def step():
