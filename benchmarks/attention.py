@@ -70,7 +70,8 @@ def make_core(side, length, causal, reach, training):
     """The attention as a function, and the tensors that it takes."""
     qkv, tables, _ = arrays(length, reach)
     masks = {"key_mask": keys_that_exist(qkv[0].shape[0], length)} if FLAGS.padding else {}
-    dropout = AttentionDropout(FLAGS.dropout, keras.random.SeedGenerator(1)) if FLAGS.dropout and training else None
+    rate = FLAGS.dropout if training else 0.0
+    dropout = AttentionDropout(rate, keras.random.SeedGenerator(1)) if rate else None
     # As a layer says.
     recompute = False if training else None
 
@@ -81,7 +82,7 @@ def make_core(side, length, causal, reach, training):
             allowed = tf.logical_and(allowed, key_padding_mask(masks["key_mask"])) if masks else allowed
             bias = tf.where(allowed, 0.0, -1e9)
         *qkv, key_table, value_table = tensors
-        return dot_product_attention_relative(*qkv, bias, key_table, value_table, reach, FLAGS.dropout if training else 0.0)
+        return dot_product_attention_relative(*qkv, bias, key_table, value_table, reach, rate)
 
     def attend_here(*tensors):
         return attend(*tensors, causal=causal, dropout=dropout, return_weights=False, recompute=recompute, **masks)[0]

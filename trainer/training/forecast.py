@@ -122,16 +122,16 @@ def memory(model: keras.Model, architecture: TransformerConfig, config: RunConfi
     layers = architecture.num_encoder_layers + architecture.num_decoder_layers
     # Longer sequences attend to themselves block by block and keep weights once, or not at all; short ones look up a row of the
     # tables for each pair.
-    kept = _copies_of_weights(architecture, length, LONGEST_WHOLE)
-    kept_causal = _copies_of_weights(architecture, length, LONGEST_WHOLE_CAUSAL) + 3
-    encoder = architecture.num_encoder_layers * (12 * d + 2 * inner + kept * seen)
-    decoder = architecture.num_decoder_layers * (20 * d + 2 * inner + kept_causal * seen)
+    kept_by_encoder = _copies_of_weights(architecture, length, LONGEST_WHOLE)
+    kept_by_decoder = _copies_of_weights(architecture, length, LONGEST_WHOLE_CAUSAL) + 3
+    encoder = architecture.num_encoder_layers * (12 * d + 2 * inner + kept_by_encoder * seen)
+    decoder = architecture.num_decoder_layers * (20 * d + 2 * inner + kept_by_decoder * seen)
     rows_of = (1 if architecture.share_heads else architecture.num_heads) * d // architecture.num_heads
     looked_up = 2 * length**2 * rows_of * layers if architecture.relative and length < SHORTEST else 0
     logits = tokens * architecture.vocab_size * (3 * _FLOAT + (0 if width == _FLOAT else width))
     formula = (
-        f"activations: {width} bytes for each of {rows} x {length} tokens, times 12 D + 2 F + {kept} N L in a "
-        f"layer of the encoder and 20 D + 2 F + {kept_causal} N L of the decoder"
+        f"activations: {width} bytes for each of {rows} x {length} tokens, times 12 D + 2 F + {kept_by_encoder} N L in a "
+        f"layer of the encoder and 20 D + 2 F + {kept_by_decoder} N L of the decoder"
         + (", and L x L looked-up rows of each relative table" if looked_up else "")
         + f": D = {d}, F = {inner}, N = {architecture.num_heads}, L = {length}"
     )
