@@ -140,7 +140,7 @@ def make_step(side, part, direction, passes, reach, length):
             return [tf.reduce_sum(function(*tensors))]
         with tf.GradientTape() as tape:
             tape.watch(tensors)
-            loss = tf.reduce_sum(function(*tensors) ** 2)
+            loss = tf.reduce_sum(tf.square(function(*tensors)))
         # All of them: what is not asked for, TensorFlow does not compute.
         return [tf.convert_to_tensor(g) for g in tape.gradient(loss, tensors)]
 

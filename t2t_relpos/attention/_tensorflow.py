@@ -4,8 +4,9 @@ import tensorflow as tf
 
 from t2t_relpos.attention import _tensorflow_dropout
 from t2t_relpos.attention._tensorflow_blocks import Blocks
+from t2t_relpos.attention._tensorflow_diagonals import Diagonals
+from t2t_relpos.attention._tensorflow_layout import Layout, needs_margins
 from t2t_relpos.attention._tensorflow_masks import BlockDropout, BlockMasks
-from t2t_relpos.attention.window import Window
 
 LARGEST_BLOCK = 256
 # Smaller blocks leave out more of the keys after them.
@@ -14,6 +15,8 @@ LARGEST_CAUSAL_BLOCK = 128
 LONGEST_KEPT = 2048
 # Heads are taken together while they have no more keys than that in all, one by one otherwise: their blocks should fit into caches.
 KEYS_AT_ONCE = 4096
+# Of the diagonals: long stretches make fewer columns, and more diagonals at their edges.
+STRETCH = 32
 
 
 @tf.autograph.experimental.do_not_convert
@@ -38,9 +41,9 @@ def attend_in_blocks(query, key, value, key_table, value_table, *, dropout, reco
         return _tensorflow_dropout.drop(weights, dropout.rate, seed)
 
     def blocks(keep):
-        tables = (x if x is None else tf.convert_to_tensor(x) for x in (key_table, value_table))
+        tables = [x if x is None else _with_diagonals(tf.convert_to_tensor(x), settings["causal"]) for x in (key_table, value_table)]
         run = _in_blocks.python_function if tf.executing_eagerly() else _in_blocks
-        tensors = _as_tensors(query, **settings)
+        tensors = _as_tensors(query, key, next(x for x in tables if x is not None), **settings)
         return run(query, key, value, *tables, **tensors, rate=dropout and dropout.rate, seed=seed, keep=keep)
 
     def at_once():
@@ -67,9 +70,19 @@ def attend_in_blocks(query, key, value, key_table, value_table, *, dropout, reco
     return tf.cond((pairs > longest_whole**2) & (tf.shape(query)[0] > 0), kept_or_not, at_once)
 
 
-def _as_tensors(query, query_offset, causal, key_mask, mask):
+def _with_diagonals(table, causal):
+    """A table that reaches as far as `Diagonals` need: rows at its ends stand for all positions further away."""
+    while table.shape[-2] < (5 if causal else 3):
+        table = tf.concat([table[..., :1, :], table, table[..., -1:, :]], -2)
+    return table
+
+
+def _as_tensors(query, key, table, query_offset, causal, key_mask, mask):
     """Arguments that don't make `_in_blocks` trace anew."""
     exact = tf.float32 if query.dtype.size == 2 else query.dtype
+    largest_block = min(LARGEST_BLOCK, LARGEST_CAUSAL_BLOCK) if causal else LARGEST_BLOCK
+    reach = (table.shape[-2] - 1) // 2
+    margins = needs_margins(query.shape[2], key.shape[2], query_offset, reach, causal, largest_block, STRETCH)
     if mask is not None and len(mask.shape) == 4 and mask.shape[1] == mask.shape[2] == 1:
         # One for all queries hides keys.
         keys = tf.cast(mask[:, 0, 0], tf.bool)
@@ -80,28 +93,37 @@ def _as_tensors(query, query_offset, causal, key_mask, mask):
         "key_mask": None if key_mask is None else tf.cast(key_mask, tf.bool),
         "mask": None if mask is None else tf.cast(mask, tf.bool),
         "exact": exact,
-        "largest_block": min(LARGEST_BLOCK, LARGEST_CAUSAL_BLOCK) if causal else LARGEST_BLOCK,
+        "largest_block": largest_block,
         "keys_at_once": KEYS_AT_ONCE,
+        "stretch": STRETCH,
+        "margins": margins,
+        "blind": key_mask is not None or mask is not None or (causal and not (isinstance(query_offset, int) and query_offset >= 0)),
     }
 
 
 # A function of its own, so that in a graph all layers share what is traced.
 @tf.function(autograph=False, experimental_attributes={"_noinline": True})
-def _in_blocks(
-    query, key, value, key_table, value_table, query_offset, causal, key_mask, mask, exact, largest_block, keys_at_once, rate, seed, keep
-):
+def _in_blocks(query, key, value, key_table, value_table, query_offset, causal, key_mask, mask, rate, seed, keep, **settings):
+    exact, stretch = settings["exact"], settings["stretch"]
     num_labels = (value_table if key_table is None else key_table).shape[-2]
+    reach = (num_labels - 1) // 2
     lengths = tf.shape(query)[2], tf.shape(key)[2]
-    heads = _heads_at_once(query.shape[1], keys_at_once // tf.maximum(lengths[1], 1))
-    window = Window(*lengths, query_offset, num_labels, causal, largest_block, exact)
-    masks = BlockMasks(window, query.shape[1] // heads, key_mask, mask, exact)
-    drop = rate and BlockDropout(window, rate, seed, exact)
+    heads = _heads_at_once(query.shape[1], settings["keys_at_once"] // tf.maximum(lengths[1], 1))
+    layout = Layout(*lengths, query_offset, reach, causal, settings["largest_block"], stretch, settings["margins"])
+
+    def product(x, y, **transposed):
+        """In the type of the query; its result in float32 at least."""
+        return tf.cast(tf.matmul(tf.cast(x, query.dtype), tf.cast(y, query.dtype), **transposed), exact)
+
+    diagonals = Diagonals(layout.block, layout.end(0), layout.first(0), reach, causal, stretch, exact, product)
+    masks = BlockMasks(layout, query.shape[1] // heads, key_mask, mask, settings["margins"], settings["blind"], exact)
+    drop = rate and BlockDropout(layout, rate, seed, exact)
     tables = [
         tf.zeros([1, 1, num_labels, x.shape[-1]], exact) if table is None else _in_groups(tf.cast(table, exact), heads)
         for table, x in ((key_table, query), (value_table, value))
     ]
     rows = [_in_groups(x, heads) for x in (query, key, value)]
-    outputs = Blocks(window, masks, drop, keep, exact, query.dtype).attend(*rows, *tables)
+    outputs = Blocks(layout, diagonals, masks, drop, keep, exact).attend(*rows, *tables)
     shape = tf.concat([tf.shape(query)[:-1], tf.shape(value)[-1:]], 0)
     return tf.ensure_shape(tf.reshape(outputs, shape), (*query.shape[:-1], value.shape[-1]))
 

@@ -8,81 +8,65 @@ HIDDEN = -1e30
 
 
 class BlockMasks:
-    """What hides keys, in the parts that a block of a group of heads has: `[1 or G, 1 or C, keys]`.
+    """What hides keys from a block of a group of heads.
 
     Args:
-        window: a `Window`.
+        layout: a `Layout`.
         groups: number of groups of heads that a row of the batch has.
         key_mask: bool `[B, S]` or None.
         mask: bool, broadcasts to `[B, N, T, S]`, or None.
+        margins: whether there are keys that do not exist.
+        blind: whether a query may attend to nothing.
         dtype: of the scores.
     """
 
-    def __init__(self, window, groups, key_mask, mask, dtype):
-        self.window, self.groups = window, groups
-        self.bias = None if key_mask is None else tf.where(key_mask, tf.zeros([], dtype), HIDDEN)
+    def __init__(self, layout, groups, key_mask, mask, margins, blind, dtype):
+        self.layout, self.groups, self.blind = layout, groups, blind
+        if margins and key_mask is None:
+            key_mask = tf.ones([1, layout.length_k], tf.bool)
+        self.bias = None if key_mask is None else layout.pad_keys(tf.where(key_mask, tf.zeros([], dtype), HIDDEN), -1, HIDDEN)
         self.mask = None if mask is None else self._padded(mask)
 
     def _padded(self, mask):
-        """A mask that broadcasts to `[B, N, T, S]` -> `[1 or B, 1 or N, 1 or all blocks, S]`."""
-        window = self.window
+        """A mask that broadcasts to `[B, N, T, S]` -> `[1 or B, 1 or N, 1 or all blocks, keys with margins]`."""
+        layout = self.layout
         mask = tf.convert_to_tensor(mask)
         mask = tf.reshape(mask, tf.concat([[1] * (4 - len(mask.shape)), tf.shape(mask)], 0))
-        shape = tf.concat([tf.shape(mask)[:-1], [window.length_k]], 0)
-        mask = tf.broadcast_to(mask, shape)
-        if mask.shape[2] == 1:
-            return mask
-        missing = window.num_blocks * window.block - shape[2]
-        return tf.pad(mask, [[0, 0], [0, 0], [0, missing], [0, 0]])
+        mask = tf.broadcast_to(mask, tf.concat([tf.shape(mask)[:-1], [layout.length_k]], 0))
+        mask = layout.pad_keys(mask, -1, False)
+        return mask if mask.shape[2] == 1 else layout.pad_queries(mask, False)
 
-    def hide(self, inside, outside, group, block):
-        """Scores of a block `[G, C, keys]` with those of hidden keys far below all others."""
-        window = self.window
-        first, end = window.keys(block)
-        if window.causal:
-            inside = tf.where(window.hidden(block), tf.cast(HIDDEN, inside.dtype), inside)
+    def weights(self, scores, group, block):
+        """Softmax of the scores of a block `[G, C, keys]` without hidden keys; zeros for a query that may attend to nothing."""
+        layout, end = self.layout, tf.shape(scores)[2]
+        if layout.causal:
+            queries = layout.first(block) + tf.range(layout.block)
+            scores = tf.where(tf.range(end) > queries[:, None], tf.cast(HIDDEN, scores.dtype), scores)
         if self.bias is not None:
-            bias = self.bias[tf.minimum(group // self.groups, tf.shape(self.bias)[0] - 1)]
-            inside, outside = inside + bias[first:end], outside + self._outside(bias[None, :, None], block)[..., 0]
+            scores += self.bias[tf.minimum(group // self.groups, tf.shape(self.bias)[0] - 1), :end]
         if self.mask is not None:
-            mask = self._mask(tf.shape(inside)[0], group)
-            mask = mask if self.mask.shape[2] == 1 else mask[:, window.rows(block)]
-            inside = tf.where(mask[..., first:end], inside, HIDDEN)
-            outside = tf.where(_transposed(self._outside(_transposed(mask), block)), outside, HIDDEN)
-        return inside, outside
+            scores = tf.where(self._mask(tf.shape(scores)[0], group, block)[..., :end], scores, tf.cast(HIDDEN, scores.dtype))
+        weights = tf.nn.softmax(scores)
+        if not self.blind:
+            return weights
+        return weights * tf.cast(tf.reduce_max(scores, -1, keepdims=True) > HIDDEN / 10, weights.dtype)
 
-    def _mask(self, heads, group):
-        """The mask of a group of heads: `[1 or G, 1 or all blocks, S]`."""
+    def _mask(self, heads, group, block):
+        """The mask of a block of a group of heads: `[1 or G, 1 or C, keys with margins]`."""
         batches, all_heads = tf.unstack(tf.shape(self.mask)[:2])
         first = tf.minimum(group % self.groups * heads, all_heads - 1)
-        return self.mask[tf.minimum(group // self.groups, batches - 1), first : first + heads]
-
-    def _outside(self, by_key, block):
-        return self.window.outside(both_sides(self.window, by_key), block)
+        mask = self.mask[tf.minimum(group // self.groups, batches - 1), first : first + heads]
+        return mask if self.mask.shape[2] == 1 else mask[:, self.layout.rows(block)]
 
 
 class BlockDropout:
     """The dropout mask of a block: the same whenever it is asked for."""
 
-    def __init__(self, window, rate, seed, dtype):
-        self.window, self.rate, self.seed, self.dtype = window, rate, seed, dtype
+    def __init__(self, layout, rate, seed, dtype):
+        self.layout, self.rate, self.seed, self.dtype = layout, rate, seed, dtype
 
     def factors(self, heads, group, block):
-        """0 or 1 / (1 - rate) for the keys inside, and outside of the window: `[G, C, keys]` for so many heads."""
-        window = self.window
-        seed = tf.random.experimental.stateless_fold_in(self.seed, group * window.num_blocks + block)
-        factors = _tensorflow_dropout.factors([heads, window.block, window.length_k], self.rate, seed, self.dtype)
-        first, end = window.keys(block)
-        inside = end - first
-        return factors[..., :inside], factors[..., inside : end if window.causal else window.length_k]
-
-
-def both_sides(window, x, shift=None):
-    """What stands for keys right of a window, with `shift` added, and left of it: `[G, 2S, X]`; `[G, S, X]` without a right."""
-    if window.causal:
-        return x
-    return tf.concat([x if shift is None else x + tf.cast(shift, x.dtype), x], 1)
-
-
-def _transposed(x):
-    return tf.transpose(x, [0, 2, 1])
+        """0 or 1 / (1 - rate) for the keys that a block looks at: `[G, C, keys]` for so many heads."""
+        layout = self.layout
+        seed = tf.random.experimental.stateless_fold_in(self.seed, group * layout.num_blocks + block)
+        return _tensorflow_dropout.factors([heads, layout.block, layout.end(block)], self.rate, seed, self.dtype)

@@ -19,7 +19,7 @@ if keras.backend.backend() != "tensorflow":
 import tensorflow as tf
 
 from t2t_relpos.attention import _tensorflow as blocks
-from t2t_relpos.attention.window import Window
+from t2t_relpos.attention._tensorflow_layout import Layout
 
 MODULE = sys.modules["t2t_relpos.attention.attend"]  # the package's attribute is the function
 
@@ -62,7 +62,7 @@ def assert_equal_at_once(arrays, rng, atol=1e-11, **kwargs):
 
 def test_the_way_is_chosen_by_length(monkeypatch, rng):
     called = []
-    monkeypatch.setattr(blocks, "Window", lambda *args: called.append(int(args[0])) or Window(*args))
+    monkeypatch.setattr(blocks, "Layout", lambda *args: called.append(int(args[0])) or Layout(*args))
     monkeypatch.setattr(MODULE, "LONGEST_WHOLE", 16)
     monkeypatch.setattr(MODULE, "LONGEST_WHOLE_CAUSAL", 13)
     for length in (13, 14, 16, 17):
