@@ -13,7 +13,7 @@ from t2t_relpos.attention._tensorflow_diagonals import gradient_of_table, relati
 
 
 class _Group(NamedTuple):
-    """What the blocks of a group of heads share: rows `[G, X, H]`, and tables as rows by label and the row of all other keys."""
+    """What the blocks of a group of heads share: rows `[G, X, H]`, tables as rows by label and their base, scores `[G, L, T]` by label."""
 
     number: tf.Tensor
     query: tf.Tensor
@@ -22,6 +22,7 @@ class _Group(NamedTuple):
     key_rows: tf.Tensor
     value_rows: tf.Tensor
     value_base: tf.Tensor
+    by_label: tf.Tensor
 
 
 class Blocks:
@@ -41,6 +42,7 @@ class Blocks:
 
     def __init__(self, layout, diagonals, masks, drop, keep, exact):
         self.layout, self.diagonals, self.masks, self.drop, self.keep, self.exact = layout, diagonals, masks, drop, keep, exact
+        self._product = diagonals.product
         # Weights of a query don't always add up to 1.
         self.partial = bool(drop) or masks.blind
 
@@ -67,7 +69,7 @@ class Blocks:
         query, key, value = (x[number] for x in tensors[:3])
         tables = (table[number % tf.shape(table)[0]] for table in tensors[3:])
         (key_rows, _), (value_rows, value_base) = (relative_rows(table, self.layout.causal) for table in tables)
-        return _Group(number, query, key, value, key_rows, value_rows, value_base)
+        return _Group(number, query, key, value, key_rows, value_rows, value_base, self._product(key_rows, query, transpose_b=True))
 
     def _part(self, group, block):
         """The queries of a block, the keys and values that it looks at, and its diagonals."""
@@ -75,21 +77,10 @@ class Blocks:
         diagonals = self.diagonals.at(self.layout.first(block), end)
         return group.query[:, self.layout.rows(block)], group.key[:, :end], group.value[:, :end], diagonals
 
-    def _spread(self, diagonals, x, y, rows, base=None):
-        """`x·yᵀ + x·rowsᵀ` of the labels, and `base` `[G, C, 1]`."""
-        by_label = diagonals.product(rows, x, transpose_b=True)
-        if base is None or not self.layout.causal:
-            return diagonals.spread(x, y, by_label, base)
-        return diagonals.spread(x, y, by_label) + base
-
-    def _collect(self, diagonals, pairs, y, rows):
-        """The transpose of `_spread`: `pairs·y + pairs·rows` of the labels, and sums of pairs by label."""
-        outputs, by_label, _ = diagonals.collect(pairs, y, total=False)
-        return outputs + diagonals.product(by_label, rows, transpose_a=True), by_label
-
     def _weights(self, group, block):
         query, key, _, diagonals = self._part(group, block)
-        return self.masks.weights(self._spread(diagonals, query, key, group.key_rows), group.number, block)
+        scores = diagonals.spread(query, key, group.by_label[..., self.layout.rows(block)])
+        return self.masks.weights(scores, group.number, block)
 
     def _factors(self, weights, group, block):
         return self.drop.factors(tf.shape(weights)[0], group.number, block)
@@ -97,82 +88,91 @@ class Blocks:
     def _forward(self, tensors):
         """Outputs `[B·N / G, G, all blocks, Hv]`, and what the gradient needs.
 
-        That is the sums of every query's weights, those by label of all blocks of all groups in turn, and their weights, if
-        they are kept.
+        That is sums of weights, all of a query's and by label; and the weights of all blocks of all groups in turn, if they are kept.
         """
         count, num_blocks = tf.shape(tensors[0])[0], self.layout.num_blocks
 
-        def one_group(number, outputs, sums, *of_blocks):
+        def one_group(number, *state):
             group = self._group(tensors, number)
 
-            def one_block(block, outputs, sums, *of_blocks):
+            def one_block(block, *state):
                 weights = self._weights(group, block)
-                *results, by_label = self._forward_block(group, block, weights)
-                kept = (by_label, weights) if self.keep else (by_label,)
-                return *_write((outputs, sums), block, results), *_write(of_blocks, number * num_blocks + block, kept)
+                kept = _write(state[3:], number * num_blocks + block, [weights]) if self.keep else []
+                return *_write(state[:3], block, self._forward_block(group, block, weights)), *kept
 
-            *results, = _loop(num_blocks, one_block, *self._arrays(2, num_blocks), *of_blocks)
-            return *_write((outputs, sums), number, map(_joined, results[:2])), *results[2:]
+            outputs, sums, by_label, *kept = _loop(num_blocks, one_block, *self._arrays(3, num_blocks), *state[3:])
+            outputs, sums, by_label = _joined(outputs), _joined(sums), _joined_labels(by_label, self.diagonals.num_labels)
+            outputs += self._product(by_label, group.value_rows, transpose_a=True) + sums * tf.cast(group.value_base, self.exact)
+            return *_write(state[:3], number, (outputs, sums, by_label)), *kept
 
-        of_blocks = self._arrays(1 + self.keep, count * num_blocks, infer_shape=False, clear_after_read=False)
-        outputs, sums, *of_blocks = _loop(count, one_group, *self._arrays(2, count), *of_blocks)
-        return outputs.stack(), sums.stack(), of_blocks
+        of_blocks = self._arrays(1, count * num_blocks, infer_shape=False, clear_after_read=False) if self.keep else []
+        results = _loop(count, one_group, *self._arrays(3, count), *of_blocks)
+        return *(x.stack() for x in results[:3]), results[3:]
 
     def _forward_block(self, group, block, weights):
-        """Outputs, sums of weights, sums by label."""
+        """Outputs without relative rows, sums of weights, sums by label."""
         _, _, value, diagonals = self._part(group, block)
         used = weights * self._factors(weights, group, block) if self.drop else weights
-        outputs, by_label = self._collect(diagonals, used, value, group.value_rows)
-        sums = tf.reduce_sum(used, -1, keepdims=True) if self.partial else tf.ones_like(outputs[..., :1])
-        return outputs + sums * tf.cast(group.value_base, self.exact), sums, by_label
+        outputs, by_label, _ = diagonals.collect(used, value, total=False)
+        return outputs, tf.reduce_sum(used, -1, keepdims=True) if self.partial else tf.ones_like(outputs[..., :1]), by_label
 
     def _backward(self, tensors, outputs, saved, upstream):
         """Gradients of queries, keys and values, and of the tables of every head."""
         count, num_blocks = tf.shape(tensors[0])[0], self.layout.num_blocks
-        all_sums, of_blocks = saved
 
         def one_group(number, *groups):
             group, given = self._group(tensors, number), upstream[number]
+            sums, by_label = saved[0][number], saved[1][number]
             exact = tf.cast(given, self.exact)
             weighted = tf.reduce_sum(exact * outputs[number], -1, keepdims=True)
             of_base = tf.reduce_sum(exact * tf.cast(group.value_base, self.exact), -1, keepdims=True)
+            of_rows = self._product(group.value_rows, given, transpose_b=True)
 
-            def one_block(block, queries, *sums):
+            def one_block(block, queries, by_labels, *keys):
                 rows = self.layout.rows(block)
-                saved = [x.read(number * num_blocks + block) for x in of_blocks]
-                weights = saved[1] if self.keep else self._weights(group, block)
-                weights, by_label = (tf.ensure_shape(x, [None, None, None]) for x in (weights, saved[0]))
-                parts = self._backward_block(group, block, weights, by_label, *(x[:, rows] for x in (given, weighted, of_base)))
-                added = (tf.ensure_shape(x + y, x.shape) for x, y in zip(sums, parts[1:]))
-                return *_write((queries,), block, parts[:1]), *added
+                weights = saved[2][0].read(number * num_blocks + block) if self.keep else self._weights(group, block)
+                of_queries = given[:, rows], of_rows[..., rows], weighted[:, rows], of_base[:, rows]
+                *results, d_key, d_value = self._backward_block(group, block, tf.ensure_shape(weights, [None, None, None]), *of_queries)
+                keys = (tf.ensure_shape(x + y, x.shape) for x, y in zip(keys, (d_key, d_value)))
+                return *_write((queries, by_labels), block, results), *keys
 
-            labels = [tf.zeros([tf.shape(group.query)[0], *x.shape[1:]], self.exact) for x in (group.key_rows, group.value_rows)]
-            zeros = [tf.zeros_like(x, self.exact) for x in (group.key, group.value)] + labels
-            queries, *keys, key_rows, value_rows = _loop(num_blocks, one_block, *self._arrays(1, num_blocks), *zeros)
-            base = tf.reduce_sum(all_sums[number] * exact, -2, keepdims=True)
+            zeros = [tf.zeros_like(x, self.exact) for x in (group.key, group.value)]
+            queries, by_labels, *keys = _loop(num_blocks, one_block, *self._arrays(2, num_blocks), *zeros)
+            by_labels = _joined_labels(by_labels, self.diagonals.num_labels)
+            queries = _joined(queries) + self._product(by_labels, group.key_rows, transpose_a=True)
+            key_rows, value_rows = self._product(by_labels, group.query), self._product(by_label, given)
+            base = tf.reduce_sum(sums * exact, -2, keepdims=True)
             tables = [
                 gradient_of_table(rows, base, self.layout.causal)
                 for rows, base in ((key_rows, tf.zeros_like(key_rows[:, :1])), (value_rows, base))
             ]
-            return _write(groups, number, (_joined(queries), *keys, *tables))
+            return _write(groups, number, (queries, *keys, *tables))
 
         return [x.stack() for x in _loop(count, one_group, *self._arrays(5, count))]
 
-    def _backward_block(self, group, block, weights, by_label, given, weighted, of_base):
-        """Gradients of a block's queries, of keys, of values, and of the tables' rows by label."""
+    def _backward_block(self, group, block, weights, given, of_rows, weighted, of_base):
+        """Gradients of a block's queries without relative rows, of its scores by label, of keys, of values."""
         query, key, value, diagonals = self._part(group, block)
+        used = weights
         if self.drop:
             factors = self._factors(weights, group, block)
             used = weights * factors
-            changes = self._spread(diagonals, given, value, group.value_rows, of_base) * factors - weighted
+            changes = self._changes(diagonals, given, value, of_rows, of_base) * factors - weighted
         else:
-            used, changes = weights, self._spread(diagonals, given, value, group.value_rows, of_base - weighted)
+            changes = self._changes(diagonals, given, value, of_rows, of_base - weighted)
         changes *= weights
-        d_query, changes_by_label = self._collect(diagonals, changes, key, group.key_rows)
-        keys = (diagonals.product(x, y, transpose_a=True) for x, y in ((changes, query), (used, given)))
+        d_query, by_label, _ = diagonals.collect(changes, key, total=False)
+        keys = [self._product(x, y, transpose_a=True) for x, y in ((changes, query), (used, given))]
         if self.layout.causal:
-            keys = (tf.pad(x, [[0, 0], [0, self.layout.width - self.layout.end(block)], [0, 0]]) for x in keys)
-        return d_query, *keys, diagonals.product(changes_by_label, query), diagonals.product(by_label, given)
+            keys = [tf.pad(x, [[0, 0], [0, self.layout.width - self.layout.end(block)], [0, 0]]) for x in keys]
+        return d_query, by_label, *keys
+
+    def _changes(self, diagonals, given, value, of_rows, of_query):
+        """The gradient of weights, of whose queries `[G, C, 1]` is a part for all keys."""
+        if self.layout.causal:
+            return diagonals.spread(given, value, of_rows) + of_query
+        # In columns that there are anyway.
+        return diagonals.spread(given, value, of_rows, of_query)
 
     def _arrays(self, count, size, **settings):
         return [tf.TensorArray(self.exact, size=size, **settings) for _ in range(count)]
@@ -191,6 +191,12 @@ def _joined(blocks):
     """Blocks `[G, C, X]` one after the other: `[G, all queries, X]`."""
     blocks = tf.transpose(blocks.stack(), [1, 0, 2, 3])
     return tf.reshape(blocks, [tf.shape(blocks)[0], -1, tf.shape(blocks)[3]])
+
+
+def _joined_labels(blocks, num_labels):
+    """The same of `[G, L, C]`: `[G, L, all queries]`."""
+    blocks = tf.transpose(blocks.stack(), [1, 2, 0, 3])
+    return tf.reshape(blocks, [tf.shape(blocks)[0], num_labels, -1])
 
 
 def _loop(count, body, *state):

@@ -13,9 +13,9 @@ from t2t_relpos.attention.skew import key_to_label, label_to_key
 # Longer sequences, where lengths are known, are computed without a [T, S, H] tensor.
 LONGEST_LOOKUP = 512
 # Longer sequences are taken block by block, where the backend has a way to.
-LONGEST_WHOLE = 512
+LONGEST_WHOLE = 256
 # Where half of all pairs is hidden, blocks pay sooner.
-LONGEST_WHOLE_CAUSAL = 256
+LONGEST_WHOLE_CAUSAL = 128
 
 
 def attend(
@@ -60,8 +60,8 @@ def attend(
         return_weights: False allows ways of computing that never make all
             weights.
         recompute: whether the gradient computes the weights again, so that
-            memory is linear in length: True, at any length; None, above 512
-            positions (256 where `causal`); False, above 2,048 (pairs of
+            memory is linear in length: True, at any length; None, above 256
+            positions (128 where `causal`); False, above 2,048 (pairs of
             positions: the square of it), which is faster. On TensorFlow;
             other backends keep them.
 

@@ -19,7 +19,8 @@ if keras.backend.backend() != "tensorflow":
 import tensorflow as tf
 
 from t2t_relpos.attention import _tensorflow as blocks
-from t2t_relpos.attention._tensorflow_layout import Layout
+from t2t_relpos.attention._tensorflow_diagonals import extent
+from t2t_relpos.attention._tensorflow_layout import Layout, needs_margins
 
 MODULE = sys.modules["t2t_relpos.attention.attend"]  # the package's attribute is the function
 
@@ -91,19 +92,20 @@ def test_equals_the_port_of_t2t(lengths, causal, small_blocks, rng):
 @pytest.fixture(scope="module")
 def always_blocks():
     """As `small_blocks`, but once for all examples; these say how large a block is."""
-    before = blocks.LARGEST_BLOCK, blocks.LONGEST_KEPT, blocks.KEYS_AT_ONCE, MODULE.LONGEST_WHOLE
+    before = blocks.LARGEST_BLOCK, blocks.LONGEST_KEPT, blocks.KEYS_AT_ONCE, blocks.STRETCH, MODULE.LONGEST_WHOLE
     MODULE.LONGEST_WHOLE = 0
     yield
-    blocks.LARGEST_BLOCK, blocks.LONGEST_KEPT, blocks.KEYS_AT_ONCE, MODULE.LONGEST_WHOLE = before
+    blocks.LARGEST_BLOCK, blocks.LONGEST_KEPT, blocks.KEYS_AT_ONCE, blocks.STRETCH, MODULE.LONGEST_WHOLE = before
 
 
-@settings(deadline=None, max_examples=10, derandomize=True)
+@settings(deadline=None, max_examples=20, derandomize=True)
 @given(data=st.data())
 def test_equals_all_pairs_at_once(always_blocks, data):
     rng = np.random.default_rng(data.draw(st.integers(0, 99), "seed"))
     length_q, length_k = (data.draw(st.integers(1, 23), name) for name in ("T", "S"))
     k = data.draw(st.sampled_from([0, 1, 2, 3, 7, 31]), "K")
-    blocks.LARGEST_BLOCK = data.draw(st.integers(3, 9), "block")
+    blocks.LARGEST_BLOCK = data.draw(st.integers(3, 13), "block")
+    blocks.STRETCH = data.draw(st.sampled_from([2, 3, 32]), "stretch")
     blocks.LONGEST_KEPT = data.draw(st.sampled_from([0, 2048]), "longest whose weights are kept")
     blocks.KEYS_AT_ONCE = data.draw(st.sampled_from([0, 2048]), "keys at once")
     arrays = draw(rng, length_q, length_k, k, data.draw(st.sampled_from([None, 3]), "tables of every head"))
@@ -123,6 +125,51 @@ def test_equals_all_pairs_at_once(always_blocks, data):
     if shape:
         kwargs["mask"] = rng.random(shape) > 0.3
     assert_equal_at_once(arrays, rng, **kwargs)
+
+
+def entries(low, high, length_q, length_k):
+    """Of a band of a matrix: which exist, as TensorFlow packs them, `[diagonals, longest of them]`."""
+    ones = tf.ones([length_q, length_k])
+    return tf.linalg.diag_part(ones, k=(low, high), align="LEFT_RIGHT").shape
+
+
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(
+    lengths=st.tuples(st.integers(1, 23), st.integers(1, 23)),
+    offset=st.integers(-35, 35),
+    reach=st.integers(2, 9),
+    causal=st.booleans(),
+    block=st.integers(1, 13),
+    stretch=st.integers(2, 9),
+)
+def test_margins_give_every_block_all_of_its_diagonals(lengths, offset, reach, causal, block, stretch):
+    settings = *lengths, offset, reach, causal, block, stretch
+    layout = Layout(*settings, margins=needs_margins(*settings))
+    below, above = extent(reach, causal, stretch)
+    for number in range(int(layout.num_blocks)):
+        first, end = int(layout.first(number)), int(layout.end(number))
+        assert entries(first - below + 1, first + above - 1, int(layout.block), end) == (below + above - 1, layout.block)
+        # Keys that the last query of a block may see are not left out.
+        assert not causal or end == layout.width or end == first + layout.block
+
+
+@pytest.mark.parametrize("length, causal", [(257, False), (512, False), (1000, False), (4096, False), (129, True), (256, True), (1000, True)])
+def test_usual_lengths_need_no_margins(length, causal):
+    settings = 16, causal, 128 if causal else 256, 32
+    assert not needs_margins(length, length, 0, *settings)
+    assert needs_margins(length, length, -200, *settings)
+    assert needs_margins(None, length, 0, *settings)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("k", [0, 1, 3])
+def test_known_lengths_in_a_graph(k, causal, small_blocks, monkeypatch, rng):
+    """Without margins."""
+    monkeypatch.setattr(blocks, "STRETCH", 2)
+    arrays = draw(rng, 23, 23, k)
+    function = tf.function(lambda *xs: outputs_and_gradients(xs, causal=causal, return_weights=False, recompute=False), autograph=False)
+    for actual, expected in zip(function(*arrays), outputs_and_gradients(arrays, causal=causal), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("together", [1, 2, 4])
