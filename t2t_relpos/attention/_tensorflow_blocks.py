@@ -169,9 +169,9 @@ class Blocks:
 
     def _changes(self, diagonals, given, value, of_rows, of_query):
         """The gradient of weights, of whose queries `[G, C, 1]` is a part for all keys."""
-        if self.layout.causal:
+        if self.layout.causal or given.dtype != self.exact:
             return diagonals.spread(given, value, of_rows) + of_query
-        # In columns that there are anyway.
+        # In columns that there are anyway; not in those of 16 bits, which would round it the same way for all keys.
         return diagonals.spread(given, value, of_rows, of_query)
 
     def _arrays(self, count, size, **settings):
