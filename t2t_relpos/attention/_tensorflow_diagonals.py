@@ -1,4 +1,4 @@
-"""Relative terms on TensorFlow for sequences of middle length: read and written along diagonals of the matrix of all pairs.
+"""Relative terms on TensorFlow: read and written along diagonals of a matrix of pairs, be it of all pairs or of a block of queries.
 
 A relative position is a diagonal. Only the 2K nearest ones have rows of their own; what all keys further away have in
 common is added by the product of queries and keys itself, from columns that say in which stretch a key stands.
