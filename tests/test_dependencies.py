@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FRAMEWORKS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "torch"}
 STANDARD = {
-    *"abc argparse ast collections contextlib dataclasses difflib functools hashlib io itertools json".split(),
+    *"abc argparse ast collections contextlib copy dataclasses difflib functools hashlib io itertools json".split(),
     *"logging math numbers os pathlib re string struct tempfile time typing unicodedata warnings zlib".split(),
 }
 ENTRY_POINTS = ("train", "average", "evaluate", "export", "export_ctranslate2", "translate", "import_t2t", "visualize", "experiments")
