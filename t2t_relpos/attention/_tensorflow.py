@@ -103,20 +103,22 @@ def _as_tensors(query, key, table, query_offset, causal, key_mask, mask):
 
 # A function of its own, so that in a graph all layers share what is traced.
 @tf.function(autograph=False, experimental_attributes={"_noinline": True})
-def _in_blocks(query, key, value, key_table, value_table, query_offset, causal, key_mask, mask, rate, seed, keep, **settings):
-    exact, stretch = settings["exact"], settings["stretch"]
+def _in_blocks(
+    query, key, value, key_table, value_table, query_offset, causal, key_mask, mask, exact,
+    largest_block, keys_at_once, stretch, margins, blind, rate, seed, keep,
+):  # fmt: skip
     num_labels = (value_table if key_table is None else key_table).shape[-2]
     reach = (num_labels - 1) // 2
     lengths = tf.shape(query)[2], tf.shape(key)[2]
-    heads = _heads_at_once(query.shape[1], settings["keys_at_once"] // tf.maximum(lengths[1], 1))
-    layout = Layout(*lengths, query_offset, reach, causal, settings["largest_block"], stretch, settings["margins"])
+    heads = _heads_at_once(query.shape[1], keys_at_once // tf.maximum(lengths[1], 1))
+    layout = Layout(*lengths, query_offset, reach, causal, largest_block, stretch, margins)
 
     def product(x, y, **transposed):
         """In the type of the query; its result in float32 at least."""
         return tf.cast(tf.matmul(tf.cast(x, query.dtype), tf.cast(y, query.dtype), **transposed), exact)
 
     diagonals = Diagonals(layout.block, layout.end(0), layout.first(0), reach, causal, stretch, exact, product)
-    masks = BlockMasks(layout, query.shape[1] // heads, key_mask, mask, settings["margins"], settings["blind"], exact)
+    masks = BlockMasks(layout, query.shape[1] // heads, key_mask, mask, margins, blind, exact)
     drop = rate and BlockDropout(layout, rate, seed, exact)
     tables = [
         tf.zeros([1, 1, num_labels, x.shape[-1]], exact) if table is None else _in_groups(tf.cast(table, exact), heads)
