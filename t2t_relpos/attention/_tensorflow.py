@@ -117,15 +117,15 @@ def _in_blocks(
         """In the type of the query; its result in float32 at least."""
         return tf.cast(tf.matmul(tf.cast(x, query.dtype), tf.cast(y, query.dtype), **transposed), exact)
 
-    diagonals = Diagonals(layout.block, layout.end(0), layout.first(0), reach, causal, stretch, exact, product)
+    diagonals = Diagonals(layout.places()[:, None], reach, causal, stretch, exact)
     masks = BlockMasks(layout, query.shape[1] // heads, key_mask, mask, margins, blind, exact)
     drop = rate and BlockDropout(layout, rate, seed, exact)
+    rows = [_in_groups(x, heads) for x in (query, key, value)]
     tables = [
-        tf.zeros([1, 1, num_labels, x.shape[-1]], exact) if table is None else _in_groups(tf.cast(table, exact), heads)
+        _of_groups(tf.zeros([num_labels, x.shape[-1]], exact) if table is None else tf.cast(table, exact), heads, tf.shape(rows[0])[0])
         for table, x in ((key_table, query), (value_table, value))
     ]
-    rows = [_in_groups(x, heads) for x in (query, key, value)]
-    outputs = Blocks(layout, diagonals, masks, drop, keep, exact).attend(*rows, *tables)
+    outputs = Blocks(layout, diagonals, masks, drop, product, keep).attend(*rows, *tables)
     shape = tf.concat([tf.shape(query)[:-1], tf.shape(value)[-1:]], 0)
     return tf.ensure_shape(tf.reshape(outputs, shape), (*query.shape[:-1], value.shape[-1]))
 
@@ -137,7 +137,13 @@ def _heads_at_once(num_heads, most):
 
 
 def _in_groups(x, heads):
-    """`[B, N, X, H]`, or a table `[N, X, H]` -> `[groups, G, X, H]`; a table of all heads `[X, H]` -> `[1, 1, X, H]`."""
-    if len(x.shape) == 2:
-        return x[None, None]
+    """`[B, N, X, H]`, or a table `[N, X, H]` -> `[groups, G, X, H]`."""
     return tf.reshape(x, tf.stack([-1, heads, tf.shape(x)[-2], x.shape[-1]]))
+
+
+def _of_groups(table, heads, num_groups):
+    """A table of every group: `[num_groups, G, 2K + 1, H]`; `[num_groups, 1, 2K + 1, H]` of one for all heads."""
+    if len(table.shape) == 2:
+        return tf.broadcast_to(table, tf.stack([num_groups, 1, *table.shape]))
+    table = _in_groups(table, heads)
+    return tf.tile(table, tf.stack([num_groups // tf.shape(table)[0], 1, 1, 1]))

@@ -1,202 +1,187 @@
 """The loops of attention block by block, and its gradient.
 
 Heads are taken in groups, their queries in blocks: all scores of a block fit into a processor's caches, so that the many passes
-over them cost little. Relative terms are read and written along diagonals. The gradient computes a block's weights again, unless
-they are kept.
+over them cost little. What needs no scores is computed for all blocks at once. The gradient computes a block's weights again,
+unless they are kept.
 """
-
-from typing import NamedTuple
 
 import tensorflow as tf
 
-from t2t_relpos.attention._tensorflow_diagonals import gradient_of_table, relative_rows
-
-
-class _Group(NamedTuple):
-    """What the blocks of a group of heads share: rows `[G, X, H]`, tables as rows by label and their base, scores `[G, L, T]` by label."""
-
-    number: tf.Tensor
-    query: tf.Tensor
-    key: tf.Tensor
-    value: tf.Tensor
-    key_rows: tf.Tensor
-    value_rows: tf.Tensor
-    value_base: tf.Tensor
-    by_label: tf.Tensor
+from t2t_relpos.attention._tensorflow_diagonals import Band, gradient_of_table, relative_rows
 
 
 class Blocks:
     """Attention of all heads, forward and backward.
 
-    Of G heads at a time, which have one row of the batch: queries `[B·N / G, G, T, H]`, keys `[B·N / G, G, S, H]`;
-    tables `[1, 1, 2K + 1, H]` or `[N / G, G, 2K + 1, H]`.
+    Of G heads at a time, which have one row of the batch: queries `[groups, G, T, H]`, keys `[groups, G, S, H]`, tables
+    `[groups, 1 or G, 2K + 1, H]`. By block are queries `[groups, blocks, G, C, H]`, entries by label `[.., G, L, C]`, by
+    diagonal `[.., G, D, C]`.
 
     Args:
         layout: a `Layout`.
-        diagonals: the `Diagonals` of a block, wherever.
+        diagonals: the `Diagonals` of all queries, by block.
         masks: a `BlockMasks`.
         drop: a `BlockDropout` or None.
+        product: as `tf.matmul`, which gives `diagonals.dtype`: that of scores, weights and sums, float32 at least.
         keep: whether weights are kept for the gradient, instead of memory linear in length.
-        exact: the type of scores, weights and sums: float32 at least.
     """
 
-    def __init__(self, layout, diagonals, masks, drop, keep, exact):
-        self.layout, self.diagonals, self.masks, self.drop, self.keep, self.exact = layout, diagonals, masks, drop, keep, exact
-        self._product = diagonals.product
+    def __init__(self, layout, diagonals, masks, drop, product, keep):
+        self.layout, self.diagonals, self.masks, self.drop, self.keep = layout, diagonals, masks, drop, keep
+        self._product, self._exact = product, diagonals.dtype
         # Weights of a query don't always add up to 1.
-        self.partial = bool(drop) or masks.blind
+        self._partial = bool(drop) or masks.blind
 
     def attend(self, *args):
-        """Outputs `[B·N / G, G, T, Hv]` of queries, keys, values, and tables for keys and values."""
+        """Outputs `[groups, G, T, Hv]` of queries, keys, values, and tables for keys and values."""
 
         @tf.custom_gradient
         def run(query, key, value, key_table, value_table):
             layout = self.layout
-            tensors = layout.pad_queries(query), layout.pad_keys(key), layout.pad_keys(value), key_table, value_table
+            tensors = layout.in_blocks(query), layout.pad_keys(key), layout.pad_keys(value), key_table, value_table
             outputs, *saved = self._forward(tensors)
 
             def gradient(upstream):
-                queries, *keys, key_table, value_table = self._backward(tensors, outputs, saved, layout.pad_queries(upstream))
-                gradients = [queries[:, :, : layout.length_q], *(layout.without_margins(x) for x in keys)]
-                gradients += [_of_table(x, like) for x, like in zip((key_table, value_table), tensors[3:])]
-                return [tf.cast(x, like.dtype) for x, like in zip(gradients, tensors)]
+                weighted = tf.reduce_sum(tf.cast(upstream, self._exact) * outputs, -1, keepdims=True)
+                given = (layout.in_blocks(x) for x in (upstream, weighted))
+                queries, *keys, key_table, value_table = self._backward(tensors, saved, *given)
+                gradients = [layout.joined(queries), *(layout.without_margins(x) for x in keys), key_table, value_table]
+                return [tf.cast(x, like.dtype) for x, like in zip(gradients, args)]
 
-            return tf.cast(outputs[:, :, : layout.length_q], query.dtype), gradient
+            return tf.cast(outputs, query.dtype), gradient
 
         return run(*args)
 
-    def _group(self, tensors, number):
-        query, key, value = (x[number] for x in tensors[:3])
-        tables = (table[number % tf.shape(table)[0]] for table in tensors[3:])
-        (key_rows, _), (value_rows, value_base) = (relative_rows(table, self.layout.causal) for table in tables)
-        return _Group(number, query, key, value, key_rows, value_rows, value_base, self._product(key_rows, query, transpose_b=True))
+    def _band(self, block):
+        layout = self.layout
+        return Band(self.diagonals, layout.first(block), layout.block, layout.end(block))
 
-    def _part(self, group, block):
-        """The queries of a block, the keys and values that it looks at, and its diagonals."""
-        end = self.layout.end(block)
-        diagonals = self.diagonals.at(self.layout.first(block), end)
-        return group.query[:, self.layout.rows(block)], group.key[:, :end], group.value[:, :end], diagonals
+    def _told_apart(self, x, rows, base=None):
+        """(queries with columns, entries by diagonal), block after block: what all keys have to know of them."""
+        by_label = self._product(rows, x, transpose_b=True)
+        return _flat(self.diagonals.with_far(x, by_label, base)), _flat(self.diagonals.along(by_label))
 
-    def _weights(self, group, block):
-        query, key, _, diagonals = self._part(group, block)
-        scores = diagonals.spread(query, key, group.by_label[..., self.layout.rows(block)])
-        return self.masks.weights(scores, group.number, block)
+    def _spread(self, band, keys, queries, entries):
+        """`[G, C, S]` of a block's queries and keys and all relative terms."""
+        keys = keys if self.layout.causal else band.with_columns(keys)
+        return band.add(self._product(queries, keys, transpose_b=True), entries)
 
-    def _factors(self, weights, group, block):
-        return self.drop.factors(tf.shape(weights)[0], group.number, block)
+    def _collect(self, band, pairs):
+        """Sums of pairs by diagonal, and those far."""
+        return [band.read(pairs)] if self.layout.causal else [band.read(pairs), band.far(pairs)]
+
+    def _weights(self, band, key, told_apart, number, block):
+        scores = self._spread(band, key[:, : self.layout.end(block)], *(x[self._at(number, block)] for x in told_apart))
+        return self.masks.weights(scores, number, block)
+
+    def _factors(self, weights, number, block):
+        return self.drop.factors(tf.shape(weights)[0], number, block)
+
+    def _at(self, number, block):
+        return number * self.layout.num_blocks + block
 
     def _forward(self, tensors):
-        """Outputs `[B·N / G, G, all blocks, Hv]`, and what the gradient needs.
+        """Outputs `[groups, G, T, Hv]`, and what the gradient needs.
 
-        That is sums of weights, all of a query's and by label; and the weights of all blocks of all groups in turn, if they are kept.
+        That is sums of weights, all of a query's and by label, by block; and the weights of all blocks in turn, if they are kept.
         """
-        count, num_blocks = tf.shape(tensors[0])[0], self.layout.num_blocks
+        query, key, value, *tables = tensors
+        (key_rows, _), (value_rows, value_base) = (relative_rows(table[:, None], self.layout.causal) for table in tables)
+        told_apart = self._told_apart(query, key_rows)
+
+        def one_block(number, block, state):
+            band, end = self._band(block), self.layout.end(block)
+            weights = self._weights(band, key[number], told_apart, number, block)
+            used = weights * self._factors(weights, number, block) if self.drop else weights
+            results = [self._product(used, value[number][:, :end]), *self._collect(band, used)]
+            results += [tf.reduce_sum(used, -1, keepdims=True)] * self._partial + [weights] * self.keep
+            return _write(state, self._at(number, block), results)
 
         def one_group(number, *state):
-            group = self._group(tensors, number)
+            return _loop(self.layout.num_blocks, lambda block, *state: one_block(number, block, state), *state)
 
-            def one_block(block, *state):
-                weights = self._weights(group, block)
-                kept = _write(state[3:], number * num_blocks + block, [weights]) if self.keep else []
-                return *_write(state[:3], block, self._forward_block(group, block, weights)), *kept
+        arrays = self._arrays(3 - self.layout.causal + self._partial, query)
+        kept = self._arrays(1, query, infer_shape=False, clear_after_read=False) if self.keep else []
+        results = _loop(tf.shape(query)[0], one_group, *arrays, *kept)
+        outputs, *collected = self._stacked(results[: len(arrays)], query)
+        sums = collected.pop() if self._partial else tf.ones_like(outputs[..., :1])
+        by_label = self.diagonals.by_label(*collected)
+        outputs += self._product(by_label, value_rows, transpose_a=True) + sums * tf.cast(value_base, self._exact)
+        return self.layout.joined(outputs), sums, by_label, results[len(arrays) :]
 
-            outputs, sums, by_label, *kept = _loop(num_blocks, one_block, *self._arrays(3, num_blocks), *state[3:])
-            outputs, sums, by_label = _joined(outputs), _joined(sums), _joined_labels(by_label, self.diagonals.num_labels)
-            outputs += self._product(by_label, group.value_rows, transpose_a=True) + sums * tf.cast(group.value_base, self.exact)
-            return *_write(state[:3], number, (outputs, sums, by_label)), *kept
+    def _backward(self, tensors, saved, given, weighted):
+        """Gradients of queries by block, of keys, of values, and of the tables."""
+        query, key, value, *tables = tensors
+        sums, by_label, kept = saved
+        (key_rows, _), (value_rows, value_base) = (relative_rows(table[:, None], self.layout.causal) for table in tables)
+        exact = tf.cast(given, self._exact)
+        told_apart = None if self.keep else self._told_apart(query, key_rows)
+        # The same for all keys of a query: in columns that there are anyway; not in those of 16 bits, which would round it.
+        of_query = tf.reduce_sum(exact * tf.cast(value_base, self._exact), -1, keepdims=True)
+        of_query -= 0.0 if self.drop else weighted
+        in_columns = not self.layout.causal and given.dtype == self._exact
+        changes = self._told_apart(given, value_rows, of_query if in_columns else None)
+        query_blocks, given_blocks, of_query, weighted = (_flat(x) for x in (query, given, of_query, weighted))
 
-        of_blocks = self._arrays(1, count * num_blocks, infer_shape=False, clear_after_read=False) if self.keep else []
-        results = _loop(count, one_group, *self._arrays(3, count), *of_blocks)
-        return *(x.stack() for x in results[:3]), results[3:]
+        def one_block(number, block, arrays, keys):
+            at, end, band = self._at(number, block), self.layout.end(block), self._band(block)
+            weights = kept[0].read(at) if self.keep else self._weights(band, key[number], told_apart, number, block)
+            used = weights = tf.ensure_shape(weights, [None, None, None])
+            change = self._spread(band, value[number][:, :end], *(x[at] for x in changes))
+            if not in_columns:
+                change += of_query[at]
+            if self.drop:
+                factors = self._factors(weights, number, block)
+                used = weights * factors
+                change = change * factors - weighted[at]
+            change *= weights
+            results = [self._product(change, key[number][:, :end]), *self._collect(band, change)]
+            of_keys = (self._product(x, y, transpose_a=True) for x, y in ((change, query_blocks[at]), (used, given_blocks[at])))
+            keys = (tf.ensure_shape(x + self.layout.with_hidden(y, block), x.shape) for x, y in zip(keys, of_keys))
+            return *_write(arrays, at, results), *keys
 
-    def _forward_block(self, group, block, weights):
-        """Outputs without relative rows, sums of weights, sums by label."""
-        _, _, value, diagonals = self._part(group, block)
-        used = weights * self._factors(weights, group, block) if self.drop else weights
-        outputs, by_label, _ = diagonals.collect(used, value, total=False)
-        return outputs, tf.reduce_sum(used, -1, keepdims=True) if self.partial else tf.ones_like(outputs[..., :1]), by_label
+        def one_group(number, *state):
+            zeros = [tf.zeros_like(x[number], self._exact) for x in (key, value)]
+            arrays, of_keys = state[:-2], state[-2:]
+            *arrays, d_key, d_value = _loop(
+                self.layout.num_blocks, lambda block, *state: one_block(number, block, state[:-2], state[-2:]), *arrays, *zeros
+            )
+            return *arrays, *_write(of_keys, number, (d_key, d_value))
 
-    def _backward(self, tensors, outputs, saved, upstream):
-        """Gradients of queries, keys and values, and of the tables of every head."""
-        count, num_blocks = tf.shape(tensors[0])[0], self.layout.num_blocks
+        of_keys = [tf.TensorArray(self._exact, size=tf.shape(key)[0]) for _ in range(2)]
+        *results, d_key, d_value = _loop(tf.shape(query)[0], one_group, *self._arrays(3 - self.layout.causal, query), *of_keys)
+        d_query, *collected = self._stacked(results, query)
+        changed = self.diagonals.by_label(*collected)
+        d_query += self._product(changed, key_rows, transpose_a=True)
+        d_tables = [
+            self._of_table(tables[0], self._product(changed, query)),
+            self._of_table(tables[1], self._product(by_label, given), tf.reduce_sum(sums * exact, -2, keepdims=True)),
+        ]
+        return d_query, d_key.stack(), d_value.stack(), *d_tables
 
-        def one_group(number, *groups):
-            group, given = self._group(tensors, number), upstream[number]
-            sums, by_label = saved[0][number], saved[1][number]
-            exact = tf.cast(given, self.exact)
-            weighted = tf.reduce_sum(exact * outputs[number], -1, keepdims=True)
-            of_base = tf.reduce_sum(exact * tf.cast(group.value_base, self.exact), -1, keepdims=True)
-            of_rows = self._product(group.value_rows, given, transpose_b=True)
+    def _of_table(self, table, rows, base=None):
+        """The gradient of a table, of whose rows and base come these, by block."""
+        base = tf.zeros_like(rows[..., :1, :]) if base is None else base
+        by_head = gradient_of_table(tf.reduce_sum(rows, 1), tf.reduce_sum(base, 1), self.layout.causal)
+        return by_head if table.shape[1] != 1 else tf.reduce_sum(by_head, 1, keepdims=True)
 
-            def one_block(block, queries, by_labels, *keys):
-                rows = self.layout.rows(block)
-                weights = saved[2][0].read(number * num_blocks + block) if self.keep else self._weights(group, block)
-                of_queries = given[:, rows], of_rows[..., rows], weighted[:, rows], of_base[:, rows]
-                *results, d_key, d_value = self._backward_block(group, block, tf.ensure_shape(weights, [None, None, None]), *of_queries)
-                keys = (tf.ensure_shape(x + y, x.shape) for x, y in zip(keys, (d_key, d_value)))
-                return *_write((queries, by_labels), block, results), *keys
+    def _arrays(self, count, query, **settings):
+        size = tf.shape(query)[0] * self.layout.num_blocks
+        return [tf.TensorArray(self._exact, size=size, **settings) for _ in range(count)]
 
-            zeros = [tf.zeros_like(x, self.exact) for x in (group.key, group.value)]
-            queries, by_labels, *keys = _loop(num_blocks, one_block, *self._arrays(2, num_blocks), *zeros)
-            by_labels = _joined_labels(by_labels, self.diagonals.num_labels)
-            queries = _joined(queries) + self._product(by_labels, group.key_rows, transpose_a=True)
-            key_rows, value_rows = self._product(by_labels, group.query), self._product(by_label, given)
-            base = tf.reduce_sum(sums * exact, -2, keepdims=True)
-            tables = [
-                gradient_of_table(rows, base, self.layout.causal)
-                for rows, base in ((key_rows, tf.zeros_like(key_rows[:, :1])), (value_rows, base))
-            ]
-            return _write(groups, number, (queries, *keys, *tables))
-
-        return [x.stack() for x in _loop(count, one_group, *self._arrays(5, count))]
-
-    def _backward_block(self, group, block, weights, given, of_rows, weighted, of_base):
-        """Gradients of a block's queries without relative rows, of its scores by label, of keys, of values."""
-        query, key, value, diagonals = self._part(group, block)
-        used = weights
-        if self.drop:
-            factors = self._factors(weights, group, block)
-            used = weights * factors
-            changes = self._changes(diagonals, given, value, of_rows, of_base) * factors - weighted
-        else:
-            changes = self._changes(diagonals, given, value, of_rows, of_base - weighted)
-        changes *= weights
-        d_query, by_label, _ = diagonals.collect(changes, key, total=False)
-        keys = [self._product(x, y, transpose_a=True) for x, y in ((changes, query), (used, given))]
-        if self.layout.causal:
-            keys = [tf.pad(x, [[0, 0], [0, self.layout.width - self.layout.end(block)], [0, 0]]) for x in keys]
-        return d_query, by_label, *keys
-
-    def _changes(self, diagonals, given, value, of_rows, of_query):
-        """The gradient of weights, of whose queries `[G, C, 1]` is a part for all keys."""
-        if self.layout.causal or given.dtype != self.exact:
-            return diagonals.spread(given, value, of_rows) + of_query
-        # In columns that there are anyway; not in those of 16 bits, which would round it the same way for all keys.
-        return diagonals.spread(given, value, of_rows, of_query)
-
-    def _arrays(self, count, size, **settings):
-        return [tf.TensorArray(self.exact, size=size, **settings) for _ in range(count)]
+    def _stacked(self, arrays, query):
+        """What was written block after block: `[groups, blocks, G, ..]`."""
+        stacks = (tf.ensure_shape(array.stack(), [None] * 4) for array in arrays)
+        return [tf.reshape(x, tf.concat([tf.shape(query)[:2], tf.shape(x)[1:]], 0)) for x in stacks]
 
 
-def _of_table(by_head, table):
-    """Gradients of the table of every head `[B·N / G, G, 2K + 1, H]` -> those of a table."""
-    return tf.reduce_sum(tf.reshape(by_head, tf.concat([[-1], tf.shape(table)], 0)), 0)
+def _flat(x):
+    """`[groups, blocks, ..]` -> block after block."""
+    return tf.reshape(x, tf.concat([[-1], tf.shape(x)[2:]], 0))
 
 
 def _write(arrays, index, values):
-    return [array.write(index, value) for array, value in zip(arrays, values)]
-
-
-def _joined(blocks):
-    """Blocks `[G, C, X]` one after the other: `[G, all queries, X]`."""
-    blocks = tf.transpose(blocks.stack(), [1, 0, 2, 3])
-    return tf.reshape(blocks, [tf.shape(blocks)[0], -1, tf.shape(blocks)[3]])
-
-
-def _joined_labels(blocks, num_labels):
-    """The same of `[G, L, C]`: `[G, L, all queries]`."""
-    blocks = tf.transpose(blocks.stack(), [1, 2, 0, 3])
-    return tf.reshape(blocks, [tf.shape(blocks)[0], num_labels, -1])
+    return [array.write(index, value) for array, value in zip(arrays, values, strict=True)]
 
 
 def _loop(count, body, *state):

@@ -26,14 +26,30 @@ class Layout:
         self.block = (length_q + self.num_blocks - 1) // tf.maximum(self.num_blocks, 1)
         self.left = self.right = 0
         if margins:
-            extents = extent(reach, causal, stretch)
-            self.left, self.right = _margins(length_k, query_offset, self.num_blocks, self.block, extents, _largest)
+            settings = reach, causal, stretch
+            self.left, self.right = _margins(length_k, query_offset, self.num_blocks, self.block, *settings, _largest)
         self.width = self.left + length_k + self.right
         self._first = query_offset + self.left
 
     def rows(self, block):
         """The slice of a block's queries."""
         return slice(block * self.block, (block + 1) * self.block)
+
+    def places(self):
+        """Where queries stand among keys with margins: `[blocks, C]`."""
+        return self.first(tf.range(self.num_blocks))[:, None] + tf.range(self.block)
+
+    def in_blocks(self, x):
+        """`[groups, G, T, X]` -> `[groups, blocks, G, C, X]`."""
+        groups, heads = tf.unstack(tf.shape(x)[:2])
+        x = tf.reshape(self.pad_queries(x), tf.stack([groups, heads, self.num_blocks, self.block, x.shape[3]]))
+        return tf.transpose(x, [0, 2, 1, 3, 4])
+
+    def joined(self, x):
+        """`[groups, blocks, G, C, X]` -> `[groups, G, T, X]`."""
+        x = tf.transpose(x, [0, 2, 1, 3, 4])
+        groups, heads, _, _, depth = tf.unstack(tf.shape(x))
+        return tf.reshape(x, tf.stack([groups, heads, self.num_blocks * self.block, depth]))[:, :, : self.length_q]
 
     def first(self, block):
         """Where a block's first query stands among keys with margins."""
@@ -42,6 +58,10 @@ class Layout:
     def end(self, block):
         """How many keys, with margins, a block looks at."""
         return tf.minimum(self.width, self.first(block) + self.block) if self.causal else self.width
+
+    def with_hidden(self, x, block):
+        """`[.., keys that a block looks at, X]` -> `[.., with margins, X]`: zeros for those after it."""
+        return _pad(x, 0, self.width - self.end(block)) if self.causal else x
 
     def pad_queries(self, x, value=0):
         """`[.., T, X]` -> `[.., all blocks, X]`."""
@@ -61,15 +81,17 @@ def needs_margins(length_q, length_k, query_offset, reach, causal, largest_block
     if not all(isinstance(x, int) for x in (length_q, length_k, query_offset)):
         return True
     num_blocks = max(-(-length_q // largest_block), 1)
-    return _margins(length_k, query_offset, num_blocks, -(-length_q // num_blocks), extent(reach, causal, stretch), max) != (0, 0)
+    return _margins(length_k, query_offset, num_blocks, -(-length_q // num_blocks), reach, causal, stretch, max) != (0, 0)
 
 
-def _margins(length_k, query_offset, num_blocks, block, extent, largest):
+def _margins(length_k, query_offset, num_blocks, block, reach, causal, stretch, largest):
     """(left, right): so many keys that the lowest and the highest diagonal of every block exist and one holds all of its queries."""
-    below, above = extent
+    below, above = extent(reach, causal, stretch)
     last = query_offset + (num_blocks - 1) * block
     left = largest(0, below - block - query_offset, 1 - above - query_offset)
-    right = largest(0, last + above - length_k, last + block - below + 1 - length_k, block - length_k - left)
+    # No stretch that is not whole among the keys lies far to the left of a query.
+    lowest = last + block - 1 - (below if causal else above)
+    right = largest(0, last + above - length_k, lowest - length_k, last + block - below + 1 - length_k, block - length_k - left)
     return left, right
 
 

@@ -138,11 +138,11 @@ def _diagonals_of(query, key, key_table, value_table, query_offset, labels, caus
     if keras.backend.backend() != "tensorflow" or labels is not None or table is None or table.shape[-2] == 1:
         return None
     from t2t_relpos import _tensorflow_xla
-    from t2t_relpos.attention import _tensorflow_diagonals
+    from t2t_relpos.attention import _tensorflow_at_once
 
     if _one_offset_per_row(query_offset) or _tensorflow_xla.is_compiled():
         return None
-    return _tensorflow_diagonals.Choice(query, key, (table.shape[-2] - 1) // 2, query_offset, causal)
+    return _tensorflow_at_once.Choice(query, key, (table.shape[-2] - 1) // 2, query_offset, causal)
 
 
 def _attend_at_once(query, key, value, key_table, value_table, mask, query_offset, labels, causal, dropout):

@@ -38,11 +38,11 @@ def path(request, monkeypatch):
     if request.param == "diagonals":
         if keras.backend.backend() != "tensorflow":
             pytest.skip("TensorFlow's own way to compute")
-        from t2t_relpos.attention import _tensorflow_diagonals
+        from t2t_relpos.attention import _tensorflow_at_once
 
         settings = {"SHORTEST": 0, "LONGEST_SHORT": 9, "SHORT_STRETCH": 2, "LONG_STRETCH": 5}
         for name, value in settings.items():
-            monkeypatch.setattr(_tensorflow_diagonals, name, value)
+            monkeypatch.setattr(_tensorflow_at_once, name, value)
 
 
 def reference(query, key, value, key_table, value_table, bias=None):

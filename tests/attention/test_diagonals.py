@@ -17,7 +17,7 @@ if keras.backend.backend() != "tensorflow":
 
 import tensorflow as tf
 
-from t2t_relpos.attention import _tensorflow_diagonals as diagonals
+from t2t_relpos.attention import _tensorflow_at_once as at_once
 
 NEVER = {"SHORTEST": 10**6}
 
@@ -27,7 +27,7 @@ def constants(**values):
     """Sets constants of the module."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in values.items():
-            patch.setattr(diagonals, name, value)
+            patch.setattr(at_once, name, value)
         yield
 
 
@@ -58,9 +58,9 @@ def outputs_and_gradients(arrays, weigh, **kwargs):
 
 
 def count(monkeypatch):
-    """Sizes of the `Diagonals` that are made from now on."""
-    made, original = [], diagonals.Diagonals
-    monkeypatch.setattr(diagonals, "Diagonals", lambda *args: made.append(args[:2]) or original(*args))
+    """Sizes of the bands that are made from now on."""
+    made, original = [], at_once.Band
+    monkeypatch.setattr(at_once, "Band", lambda *args: made.append(args[2:]) or original(*args))
     return made
 
 

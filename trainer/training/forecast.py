@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_relpos.attention._tensorflow import LONGEST_KEPT
-from t2t_relpos.attention._tensorflow_diagonals import SHORTEST
+from t2t_relpos.attention._tensorflow_at_once import SHORTEST
 from t2t_relpos.attention.attend import LONGEST_WHOLE, LONGEST_WHOLE_CAUSAL
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.config import RunConfig
