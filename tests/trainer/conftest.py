@@ -1,7 +1,9 @@
 """One tiny model, trained for a moment, which the tests of serving share, and data of WMT's form."""
 
+import fcntl
 import importlib.util
 import itertools
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -26,11 +28,34 @@ MAX_INPUT_LENGTH = 47
 
 
 @pytest.fixture(scope="session")
-def trained_model_dir(tmp_path_factory):
+def made_once(tmp_path_factory):
+    """`made_once(name, make)`: a directory of that name which `make(path)` makes in the first process of this run that asks."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+
+    def path_of(name, make):
+        with open(shared / f"{name}.lock", "a+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock.seek(0)
+            if not lock.read():
+                make(shared / name)
+                lock.write("made")
+        return shared / name
+
+    return path_of
+
+
+@pytest.fixture(scope="session")
+def trained_model_dir(made_once):
     """A model directory whose model has seen enough to end its sentences: path."""
+    return made_once("tiny", _make_model_dir)
+
+
+def _make_model_dir(path):
     keras.utils.set_random_seed(20180402)
     pairs = generate("train", size=397)
-    directory = ModelDirectory.create(tmp_path_factory.mktemp("runs") / "tiny")
+    directory = ModelDirectory.create(path)
     tokenizer = SentencePieceTokenizer.train([text for pair in pairs for text in pair], vocab_size=211)
     tokenizer.save(directory.vocabulary_file())
     config = TransformerConfig(
@@ -47,7 +72,6 @@ def trained_model_dir(tmp_path_factory):
     model = Transformer(config)
     _train(model, tokenizer, pairs)
     directory.save_model(model)
-    return directory.path
 
 
 def _train(model, tokenizer, pairs, steps=60, batch_size=31):
@@ -85,12 +109,14 @@ def make_module(trained_model_dir):
 
 
 @pytest.fixture(scope="session")
-def exported_dir(trained_model_dir, tmp_path_factory):
+def exported_dir(trained_model_dir, made_once):
     """The tiny model as saved_models/tiny with version 1: path of saved_models/tiny."""
-    module = TranslationModule.from_model_dir(trained_model_dir, TranslationSettings(max_input_length=MAX_INPUT_LENGTH))
-    directory = tmp_path_factory.mktemp("saved_models") / "tiny"
-    export(module, directory)
-    return directory
+
+    def make(path):
+        module = TranslationModule.from_model_dir(trained_model_dir, TranslationSettings(max_input_length=MAX_INPUT_LENGTH))
+        export(module, path / "tiny")
+
+    return made_once("saved_models", make) / "tiny"
 
 
 @pytest.fixture(scope="session")

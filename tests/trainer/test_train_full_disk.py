@@ -70,6 +70,7 @@ def test_full_disk(disk, small_run, monkeypatch):
     assert Checkpoints(directory / "checkpoints").steps() == [2, 4]
 
 
+@pytest.mark.slow
 def test_full_disk_of_logs(disk, small_run, tmp_path, caplog):
     """Curves are worth less than the run."""
     disk.leave(64 << 20)
