@@ -5,9 +5,19 @@ over them cost little. What needs no scores is computed for all blocks at once. 
 unless they are kept.
 """
 
+from typing import NamedTuple
+
 import tensorflow as tf
 
 from t2t_relpos.attention._tensorflow_diagonals import Band, gradient_of_table, relative_rows
+
+
+class _Given(NamedTuple):
+    """What the gradient knows of every block's queries: as `_told_apart`, what all keys get, `[.., C, 1]`, and what dropout comes before."""
+
+    told_apart: tuple[tf.Tensor, tf.Tensor]
+    of_query: tf.Tensor | None
+    weighted: tf.Tensor
 
 
 class Blocks:
@@ -56,6 +66,10 @@ class Blocks:
         layout = self.layout
         return Band(self.diagonals, layout.first(block), layout.block, layout.end(block))
 
+    def _rows(self, tables):
+        """Of every table, rows by label and their base, for all blocks."""
+        return [relative_rows(table[:, None], self.layout.causal) for table in tables]
+
     def _told_apart(self, x, rows, base=None):
         """(queries with columns, entries by diagonal), block after block: what all keys have to know of them."""
         by_label = self._product(rows, x, transpose_b=True)
@@ -86,7 +100,7 @@ class Blocks:
         That is sums of weights, all of a query's and by label, by block; and the weights of all blocks in turn, if they are kept.
         """
         query, key, value, *tables = tensors
-        (key_rows, _), (value_rows, value_base) = (relative_rows(table[:, None], self.layout.causal) for table in tables)
+        (key_rows, _), (value_rows, value_base) = self._rows(tables)
         told_apart = self._told_apart(query, key_rows)
 
         def one_block(number, block, state):
@@ -113,39 +127,26 @@ class Blocks:
         """Gradients of queries by block, of keys, of values, and of the tables."""
         query, key, value, *tables = tensors
         sums, by_label, kept = saved
-        (key_rows, _), (value_rows, value_base) = (relative_rows(table[:, None], self.layout.causal) for table in tables)
-        exact = tf.cast(given, self._exact)
+        (key_rows, _), value_rows = self._rows(tables)
         told_apart = None if self.keep else self._told_apart(query, key_rows)
-        # The same for all keys of a query: in columns that there are anyway; not in those of 16 bits, which would round it.
-        of_query = tf.reduce_sum(exact * tf.cast(value_base, self._exact), -1, keepdims=True)
-        of_query -= 0.0 if self.drop else weighted
-        in_columns = not self.layout.causal and given.dtype == self._exact
-        changes = self._told_apart(given, value_rows, of_query if in_columns else None)
-        query_blocks, given_blocks, of_query, weighted = (_flat(x) for x in (query, given, of_query, weighted))
+        of_blocks = self._given(given, weighted, *value_rows)
+        queries, upstream = _flat(query), _flat(given)
 
         def one_block(number, block, arrays, keys):
             at, end, band = self._at(number, block), self.layout.end(block), self._band(block)
             weights = kept[0].read(at) if self.keep else self._weights(band, key[number], told_apart, number, block)
-            used = weights = tf.ensure_shape(weights, [None, None, None])
-            change = self._spread(band, value[number][:, :end], *(x[at] for x in changes))
-            if not in_columns:
-                change += of_query[at]
-            if self.drop:
-                factors = self._factors(weights, number, block)
-                used = weights * factors
-                change = change * factors - weighted[at]
-            change *= weights
-            results = [self._product(change, key[number][:, :end]), *self._collect(band, change)]
-            of_keys = (self._product(x, y, transpose_a=True) for x, y in ((change, query_blocks[at]), (used, given_blocks[at])))
+            weights = tf.ensure_shape(weights, [None, None, None])
+            used, changes = self._changes(band, weights, value[number][:, :end], of_blocks, number, block)
+            results = [self._product(changes, key[number][:, :end]), *self._collect(band, changes)]
+            of_keys = (self._product(x, y, transpose_a=True) for x, y in ((changes, queries[at]), (used, upstream[at])))
             keys = (tf.ensure_shape(x + self.layout.with_hidden(y, block), x.shape) for x, y in zip(keys, of_keys))
             return *_write(arrays, at, results), *keys
 
         def one_group(number, *state):
-            zeros = [tf.zeros_like(x[number], self._exact) for x in (key, value)]
             arrays, of_keys = state[:-2], state[-2:]
-            *arrays, d_key, d_value = _loop(
-                self.layout.num_blocks, lambda block, *state: one_block(number, block, state[:-2], state[-2:]), *arrays, *zeros
-            )
+            zeros = [tf.zeros_like(x[number], self._exact) for x in (key, value)]
+            body = lambda block, *state: one_block(number, block, state[:-2], state[-2:])
+            *arrays, d_key, d_value = _loop(self.layout.num_blocks, body, *arrays, *zeros)
             return *arrays, *_write(of_keys, number, (d_key, d_value))
 
         of_keys = [tf.TensorArray(self._exact, size=tf.shape(key)[0]) for _ in range(2)]
@@ -153,16 +154,37 @@ class Blocks:
         d_query, *collected = self._stacked(results, query)
         changed = self.diagonals.by_label(*collected)
         d_query += self._product(changed, key_rows, transpose_a=True)
-        d_tables = [
-            self._of_table(tables[0], self._product(changed, query)),
-            self._of_table(tables[1], self._product(by_label, given), tf.reduce_sum(sums * exact, -2, keepdims=True)),
-        ]
+        base = tf.reduce_sum(sums * tf.cast(given, self._exact), -2, keepdims=True)
+        d_tables = (
+            self._of_table(table, self._product(x, y), z)
+            for table, x, y, z in zip(tables, (changed, by_label), (query, given), (0.0, base), strict=True)
+        )
         return d_query, d_key.stack(), d_value.stack(), *d_tables
 
-    def _of_table(self, table, rows, base=None):
+    def _given(self, given, weighted, rows, base):
+        of_query = tf.reduce_sum(tf.cast(given, self._exact) * tf.cast(base, self._exact), -1, keepdims=True)
+        if not self.drop:
+            of_query -= weighted
+        # In columns that there are anyway; not in those of 16 bits, which would round it the same way for all keys.
+        in_columns = not self.layout.causal and given.dtype == self._exact
+        told_apart = self._told_apart(given, rows, of_query if in_columns else None)
+        return _Given(told_apart, None if in_columns else _flat(of_query), _flat(weighted))
+
+    def _changes(self, band, weights, values, given, number, block):
+        """A block's weights as they were used, and the gradient of its scores."""
+        at = self._at(number, block)
+        changes = self._spread(band, values, *(x[at] for x in given.told_apart))
+        if given.of_query is not None:
+            changes += given.of_query[at]
+        if not self.drop:
+            return weights, changes * weights
+        factors = self._factors(weights, number, block)
+        return weights * factors, (changes * factors - given.weighted[at]) * weights
+
+    def _of_table(self, table, rows, base):
         """The gradient of a table, of whose rows and base come these, by block."""
-        base = tf.zeros_like(rows[..., :1, :]) if base is None else base
-        by_head = gradient_of_table(tf.reduce_sum(rows, 1), tf.reduce_sum(base, 1), self.layout.causal)
+        rows, base = (tf.reduce_sum(x, 1) for x in (rows, base + tf.zeros_like(rows[..., :1, :])))
+        by_head = gradient_of_table(rows, base, self.layout.causal)
         return by_head if table.shape[1] != 1 else tf.reduce_sum(by_head, 1, keepdims=True)
 
     def _arrays(self, count, query, **settings):
