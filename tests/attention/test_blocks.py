@@ -149,6 +149,8 @@ def test_margins_give_every_block_all_of_its_diagonals(lengths, offset, reach, c
     for number in range(int(layout.num_blocks)):
         first, end = int(layout.first(number)), int(layout.end(number))
         assert entries(first - below + 1, first + above - 1, int(layout.block), end) == (below + above - 1, layout.block)
+        # What is far on the left of a query is a number of keys that there are.
+        assert causal or first + int(layout.block) - 1 - reach <= end
         # Keys that the last query of a block may see are not left out.
         assert not causal or end == layout.width or end == first + layout.block
 
