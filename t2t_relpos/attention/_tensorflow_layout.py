@@ -89,9 +89,9 @@ def _margins(length_k, query_offset, num_blocks, block, reach, causal, stretch, 
     below, above = extent(reach, causal, stretch)
     last = query_offset + (num_blocks - 1) * block
     left = largest(0, below - block - query_offset, 1 - above - query_offset)
-    # No stretch that is not whole among the keys lies far to the left of a query.
-    lowest = last + block - 1 - (below if causal else above)
-    right = largest(0, last + above - length_k, lowest - length_k, last + block - below + 1 - length_k, block - length_k - left)
+    # One diagonal holds all queries; where there are stretches, none that ends after the last key lies far to the left, which asks for more.
+    lowest = last + block + 1 - below if causal else last + block - 1 - reach
+    right = largest(0, last + above - length_k, lowest - length_k, block - length_k - left)
     return left, right
 
 
