@@ -29,6 +29,7 @@ from trainer.data.corpus import Corpus, PairCorpus
 from trainer.data.encoding import EncodedPairs, encode_pairs
 from trainer.data.text_files import read_text
 from trainer.data.tokenizers import SentencePieceTokenizer
+from trainer.training.fused_adam import FusedAdam
 from trainer.training.training_model import TrainingModel
 
 FLAGS = flags.FLAGS
@@ -64,7 +65,7 @@ def make_model(vocab_size: int) -> TrainingModel:
     """The model, compiled with Adam."""
     keras.utils.set_random_seed(FLAGS.seed)
     model = TrainingModel(Transformer(TransformerConfig.from_preset(FLAGS.preset, vocab_size=vocab_size)), label_smoothing=0.1)
-    model.compile(keras.optimizers.Adam(1e-4, 0.9, 0.98, 1e-9))
+    model.compile(FusedAdam(1e-4, 0.9, 0.98, 1e-9))
     model.make_train_function()
     return model
 

@@ -5,6 +5,7 @@ from worker import single_session
 
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.recipes import RECIPES
+from trainer.training.fused_adam import FusedAdam
 from trainer.training.precision import dtype_policy
 from trainer.training.schedules import NoamSchedule
 from trainer.training.training_model import TrainingModel
@@ -19,7 +20,7 @@ def make(settings):
     model = TrainingModel(transformer, settings["label_smoothing"])
     recipe = RECIPES[settings["preset"]]
     schedule = NoamSchedule(config.hidden_dim, recipe["warmup_steps"], recipe["learning_rate"])
-    model.compile(keras.optimizers.Adam(schedule, recipe["adam_beta1"], recipe["adam_beta2"], recipe["adam_epsilon"]))
+    model.compile(FusedAdam(schedule, recipe["adam_beta1"], recipe["adam_beta2"], recipe["adam_epsilon"]))
     model.make_train_function()
 
     def prepare(batches):

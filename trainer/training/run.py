@@ -17,6 +17,7 @@ from trainer.training.description import describe
 from trainer.training.dev_bleu import DevTranslator
 from trainer.training.dev_evaluation import EvaluateDev
 from trainer.training.evaluations import Evaluations
+from trainer.training.fused_adam import FusedAdam
 from trainer.training.nan_stop import StopAtNan
 from trainer.training.preparation import Preparation
 from trainer.training.precision import dtype_policy
@@ -100,7 +101,7 @@ class TrainingRun:
         transformer = Transformer(architecture, dtype=dtype_policy(config.precision))
         model = TrainingModel(transformer, config.label_smoothing, config.device_tokens, config.clip_norm)
         self._schedule = NoamSchedule(architecture.hidden_dim, config.warmup_steps, config.learning_rate)
-        adam = keras.optimizers.Adam(self._schedule, config.adam_beta1, config.adam_beta2, config.adam_epsilon)
+        adam = FusedAdam(self._schedule, config.adam_beta1, config.adam_beta2, config.adam_epsilon)
         model.compile(adam, steps_per_execution=config.steps_per_execution, jit_compile=config.jit_compile)
         return model
 

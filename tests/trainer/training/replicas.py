@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_relpos.models import Transformer, TransformerConfig
+from trainer.training.fused_adam import FusedAdam
 from trainer.training.shares import share_out
 from trainer.training.strategy import make_strategy
 from trainer.training.training_model import TrainingModel
@@ -73,7 +74,7 @@ def results(strategy):
     train("20 steps", batches(), rate=0.1, steps=20)
     model.set_weights(start)
     keep("evaluate", model.evaluate(share_out(dataset(batches()), strategy), steps=3, verbose=0, return_dict=True))
-    model = make_model(strategy, lambda: keras.optimizers.Adam(0.01))
+    model = make_model(strategy, lambda: FusedAdam(0.01))
     keep("Adam", {"loss": fit(strategy, model, batches(), 20)["loss"]})
     found.update(with_dropout_in_float16(strategy))
     return found
