@@ -10,6 +10,8 @@ LONGEST_SHORT = 256
 SHORT_STRETCH, LONG_STRETCH = 16, 64
 # From so many positions on (of pairs: from its square) this is faster than rows looked up for all pairs.
 SHORTEST = 96
+# No stretches to tell apart.
+SHORTEST_CAUSAL = 40
 
 
 class Choice:
@@ -22,10 +24,10 @@ class Choice:
         length_q, length_k = ops.shape(query)[2], ops.shape(key)[2]
         # A single diagonal is another thing for TensorFlow; what is computed of hidden keys does no harm.
         causal = causal and reach > 1
-        stretch = SHORT_STRETCH if causal else _stretch(length_k)
+        stretch, shortest = (SHORT_STRETCH, SHORTEST_CAUSAL) if causal else (_stretch(length_k), SHORTEST)
         self._settings = reach, causal, stretch
         self._when = (
-            (length_q * length_k >= SHORTEST**2)
+            (length_q * length_k >= shortest**2)
             & (length_q >= reach + (0 if causal else stretch))
             & (length_k >= length_q)
             & (query_offset == length_k - length_q)

@@ -4,6 +4,7 @@ The rows depend on the pair of positions alone, so all batch entries (and, with
 a shared table, all heads) of a position are multiplied with them at once.
 """
 
+import keras
 from keras import ops
 
 
@@ -37,10 +38,12 @@ def lookup_values(weights, table, labels):
 
 
 def _rows(table, labels):
-    """`[T, S, H]`, or `[N, T, S, H]`; along an inner axis, so that gradients are dense."""
-    if len(table.shape) == 2:
-        return ops.take(table[None], labels, axis=1)[0]
-    return ops.take(table, labels, axis=1)
+    """`[T, S, H]`, or `[N, T, S, H]`."""
+    if keras.backend.backend() == "tensorflow":
+        from t2t_relpos.attention import _tensorflow_lookup
+
+        return _tensorflow_lookup.rows(table, labels)
+    return ops.take(table, labels, axis=-2)
 
 
 def _multiply(x, rows):

@@ -41,4 +41,5 @@ def _normalize(x, gamma, beta, epsilon):
 
 
 def _sum_of_rows(x):
-    return tf.reduce_sum(tf.reshape(x, [-1, x.shape[-1]]), axis=0)
+    # Up to five times as fast as tf.reduce_sum.
+    return tf.raw_ops.BiasAddGrad(out_backprop=x)

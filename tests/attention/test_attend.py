@@ -40,7 +40,7 @@ def path(request, monkeypatch):
             pytest.skip("TensorFlow's own way to compute")
         from t2t_relpos.attention import _tensorflow_at_once
 
-        settings = {"SHORTEST": 0, "LONGEST_SHORT": 9, "SHORT_STRETCH": 2, "LONG_STRETCH": 5}
+        settings = {"SHORTEST": 0, "SHORTEST_CAUSAL": 0, "LONGEST_SHORT": 9, "SHORT_STRETCH": 2, "LONG_STRETCH": 5}
         for name, value in settings.items():
             monkeypatch.setattr(_tensorflow_at_once, name, value)
 

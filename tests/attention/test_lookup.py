@@ -1,0 +1,44 @@
+"""Relative terms from looked-up rows: what they are, and gradients of tables."""
+
+import keras
+import numpy as np
+import pytest
+
+from t2t_relpos.attention.lookup import lookup_scores, lookup_values
+
+LABELS = np.clip(np.arange(7) - np.arange(5)[:, None], -2, 2) + 2
+
+
+@pytest.mark.parametrize("heads", [(), (3,)])
+def test_scores_and_values_are_sums_over_rows(heads, rng, precision):
+    table = rng.normal(size=(*heads, 5, 11)).astype(precision.dtype)
+    rows = np.broadcast_to(table, (3, 5, 11))[:, LABELS]
+    query, weights = (rng.normal(size=(2, 3, 5, last)).astype(precision.dtype) for last in (11, 7))
+    scores, values = lookup_scores(query, table, LABELS), lookup_values(weights, table, LABELS)
+    np.testing.assert_allclose(scores, np.einsum("bnih,nijh->bnij", query, rows), rtol=0, atol=10 * precision.atol)
+    np.testing.assert_allclose(values, np.einsum("bnij,nijh->bnih", weights, rows), rtol=0, atol=10 * precision.atol)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's gradient is written out")
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("heads", [(), (3,)])
+def test_the_gradient_of_a_table_is_the_sum_of_its_rows_gradients(heads, known, rng):
+    import tensorflow as tf
+
+    from t2t_relpos.attention._tensorflow_lookup import rows
+
+    table = tf.constant(rng.normal(size=(*heads, 5, 11)))
+    weigh = rng.normal(size=(*heads, 5, 7, 11))
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec(LABELS.shape if known else [None, None], tf.int32)])
+    def gradient(labels):
+        with tf.GradientTape() as tape:
+            tape.watch(table)
+            loss = tf.reduce_sum(rows(table, labels) * weigh)
+        return tape.gradient(loss, table)
+
+    expected = np.zeros(table.shape)
+    np.add.at(expected, (..., LABELS, slice(None)), weigh)
+    actual = gradient(LABELS.astype("int32"))
+    assert isinstance(actual, tf.Tensor)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
