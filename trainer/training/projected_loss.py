@@ -68,7 +68,9 @@ def _cross_entropy(labels, states, table, target):
             weighted = upstream[:, None] * tf.cast(states, wide)
             to_states = tf.cast(tf.matmul(narrow, table), wide) - high * tf.gather(wide_table, labels) - low * all_words
             to_table = tf.cast(_left_transposed(narrow, tf.cast(weighted, states.dtype)), wide)
-            to_table -= low * tf.reduce_sum(weighted, axis=0) + high * tf.math.unsorted_segment_sum(weighted, labels, table.shape[0])
+            if low:
+                to_table -= low * tf.reduce_sum(weighted, axis=0)
+            to_table = tf.tensor_scatter_nd_sub(to_table, labels[:, None], high * weighted)
             return tf.cast(upstream[:, None] * to_states, states.dtype), tf.cast(to_table, table.dtype)
 
         return (losses, tf.cast(chosen >= largest, wide)), gradient
