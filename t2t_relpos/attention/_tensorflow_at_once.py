@@ -10,7 +10,7 @@ LONGEST_SHORT = 256
 SHORT_STRETCH, LONG_STRETCH = 16, 64
 # From so many positions on (of pairs: from its square) this is faster than rows looked up for all pairs.
 SHORTEST = 96
-# No stretches to tell apart.
+# Where causal there are no stretches, and it pays sooner.
 SHORTEST_CAUSAL = 40
 
 

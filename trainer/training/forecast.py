@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_relpos.attention._tensorflow import LONGEST_KEPT
-from t2t_relpos.attention._tensorflow_at_once import SHORTEST
+from t2t_relpos.attention._tensorflow_at_once import SHORTEST, SHORTEST_CAUSAL
 from t2t_relpos.attention.attend import LONGEST_WHOLE, LONGEST_WHOLE_CAUSAL
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.config import RunConfig
@@ -119,7 +119,6 @@ def memory(model: keras.Model, architecture: TransformerConfig, config: RunConfi
     tokens, width = rows * length, 4 if config.precision == "float32" else 2
     seen = architecture.num_heads * length
     d, inner = architecture.hidden_dim, architecture.intermediate_dim
-    layers = architecture.num_encoder_layers + architecture.num_decoder_layers
     # Longer sequences attend to themselves block by block and keep weights once, or not at all; short ones look up a row of the
     # tables for each pair.
     kept_by_encoder = _copies_of_weights(architecture, length, LONGEST_WHOLE)
@@ -127,7 +126,8 @@ def memory(model: keras.Model, architecture: TransformerConfig, config: RunConfi
     encoder = architecture.num_encoder_layers * (12 * d + 2 * inner + kept_by_encoder * seen)
     decoder = architecture.num_decoder_layers * (20 * d + 2 * inner + kept_by_decoder * seen)
     rows_of = (1 if architecture.share_heads else architecture.num_heads) * d // architecture.num_heads
-    looked_up = 2 * length**2 * rows_of * layers if architecture.relative and length < SHORTEST else 0
+    looking_up = (length < SHORTEST) * architecture.num_encoder_layers + (length < SHORTEST_CAUSAL) * architecture.num_decoder_layers
+    looked_up = 2 * length**2 * rows_of * looking_up if architecture.relative else 0
     logits = tokens * architecture.vocab_size * (3 * _FLOAT + (0 if width == _FLOAT else width))
     formula = (
         f"activations: {width} bytes for each of {rows} x {length} tokens, times 12 D + 2 F + {kept_by_encoder} N L in a "

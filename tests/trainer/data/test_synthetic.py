@@ -190,6 +190,7 @@ def test_splits_have_their_sizes_and_no_sentence_twice(splits):
     assert len(set(sources)) == len(sources) == 22_000
 
 
+@pytest.mark.slow
 def test_splits_stay_apart_under_other_seeds():
     train = {english for english, _ in synthetic.generate("train", size=3001, seed=1)}
     test = {english for english, _ in synthetic.generate("test", size=1009, seed=2)}
@@ -214,6 +215,7 @@ def test_longer_sentences_have_no_new_words(splits):
         assert not (words("test_longer", side) | words("test", side)) - known
 
 
+@pytest.mark.slow
 def test_english_decides_the_german():
     sampler = SentenceSampler(random.Random(11))
     translations = {}
@@ -230,6 +232,7 @@ def test_sentences_are_cased_and_punctuated(splits):
                 assert " ," not in text and ",," not in text and ",." not in text
 
 
+@pytest.mark.slow
 def test_same_sentences_in_another_process(splits):
     program = (
         "import hashlib, json; from trainer.data import synthetic;"
