@@ -2,12 +2,13 @@
 
 `[tokens, vocabulary]` is by far the largest tensor of a step, and every pass over it counts. Of the gradient of the logits, softmax
 minus target, the target's part is the same for all words but one: its products with states and table are sums of rows. So only the
-softmax is multiplied, as it is.
+softmax is multiplied, as it is. Padding has no logits: only tokens are multiplied, where their number need not be known.
 """
 
 import tensorflow as tf
 
-from trainer.training.losses import SmoothedTarget, without_padding
+from t2t_relpos import _tensorflow_xla
+from trainer.training.losses import PADDING, SmoothedTarget, without_padding
 
 # So few columns are faster on the left of a product.
 _FEW = 128
@@ -39,9 +40,24 @@ def projected_cross_entropy(
     ([0.1698, 0.0], [[1.0, 0.0]])
     """
     target = SmoothedTarget.of(label_smoothing, table.shape[0])
-    flat = tf.reshape(states, [-1, table.shape[-1]])
-    losses, right = _cross_entropy(tf.reshape(labels, [-1]), flat, tf.cast(table, states.dtype), target)
-    return without_padding(labels, losses), without_padding(labels, right)
+    ids, states = tf.reshape(labels, [-1]), tf.reshape(states, [-1, table.shape[-1]])
+    table = tf.cast(table, states.dtype)
+    if _tensorflow_xla.is_compiled():
+        return tuple(without_padding(labels, x) for x in _cross_entropy(ids, states, table, target))
+    places = tf.where(ids != PADDING)
+    of_tokens = _cross_entropy(tf.gather_nd(ids, places), _rows_at(places, states), table, target)
+    return tuple(tf.reshape(_put_back(places, x, ids), tf.shape(labels)) for x in of_tokens)
+
+
+@tf.custom_gradient
+def _rows_at(places, states):
+    """Rows of states, with a dense gradient."""
+    return tf.gather_nd(states, places), lambda upstream: (None, _put_back(places, upstream, states))
+
+
+def _put_back(places, values, like):
+    """Values in their places among zeros."""
+    return tf.scatter_nd(places, values, tf.shape(like, out_type=places.dtype))
 
 
 def _cross_entropy(labels, states, table, target):
