@@ -1,8 +1,9 @@
-"""Relative terms along diagonals of the matrix of all pairs, on TensorFlow."""
+"""Relative terms of all pairs at once, on TensorFlow: along diagonals of their matrix, or by one product of short causal sequences."""
 
 import tensorflow as tf
 from keras import ops
 
+from t2t_relpos.attention import _tensorflow_triangle
 from t2t_relpos.attention._tensorflow_diagonals import Band, Diagonals, gradient_of_table, relative_rows
 
 # Up to so many keys stretches are short: long ones make fewer columns, and more diagonals at their edges.
@@ -12,10 +13,13 @@ SHORT_STRETCH, LONG_STRETCH = 16, 64
 SHORTEST = 96
 # Where causal there are no stretches, and it pays sooner.
 SHORTEST_CAUSAL = 40
+# Up to so many positions a product with rows of all distances is faster, where causal and with one table for all heads.
+LONGEST_TRIANGLE = 39
 
 
 class Choice:
-    """Relative terms along diagonals, where they are faster and the last query stands at the last key; in another way elsewhere.
+    """Relative terms in the fastest way for these lengths: along diagonals, where the last query stands at the last key; by
+    `_tensorflow_triangle`, where queries are the keys' and later ones hidden; in another way elsewhere.
 
     Args: as those of `attend`; `reach` is K.
     """
@@ -23,6 +27,7 @@ class Choice:
     def __init__(self, query, key, reach, query_offset, causal):
         length_q, length_k = ops.shape(query)[2], ops.shape(key)[2]
         # A single diagonal is another thing for TensorFlow; what is computed of hidden keys does no harm.
+        self._is_triangle = causal and (length_q == length_k) & (length_q <= LONGEST_TRIANGLE) & (query_offset == 0)
         causal = causal and reach > 1
         stretch, shortest = (SHORT_STRETCH, SHORTEST_CAUSAL) if causal else (_stretch(length_k), SHORTEST)
         self._settings = reach, causal, stretch
@@ -45,7 +50,8 @@ class Choice:
         Returns:
             `[B, N, T, S]`.
         """
-        return self._choose(_scores, (query, key, table), otherwise, (*query.shape[:3], key.shape[2]))
+        shape = *query.shape[:3], key.shape[2]
+        return self._choose(_scores, _tensorflow_triangle.scores, (query, key, table), otherwise, shape)
 
     def outputs(self, weights, value, table, otherwise):
         """`w·v + w·a^V`.
@@ -59,17 +65,25 @@ class Choice:
         Returns:
             `[B, N, T, H]`.
         """
-        return self._choose(_outputs, (weights, value, table), otherwise, (*weights.shape[:3], value.shape[3]))
+        shape = *weights.shape[:3], value.shape[3]
+        return self._choose(_outputs, _tensorflow_triangle.outputs, (weights, value, table), otherwise, shape)
 
-    def _choose(self, function, tensors, otherwise, shape):
-        run = function.python_function if tf.executing_eagerly() else function
+    def _choose(self, along, triangle, tensors, otherwise, shape):
+        def way(function, *settings):
+            run = function.python_function if tf.executing_eagerly() else function
+            return lambda: run(*(tf.convert_to_tensor(x) for x in tensors), *settings)
 
-        def along():
-            return run(*(tf.convert_to_tensor(x) for x in tensors), *self._settings)
+        def longer():
+            return _cond(self._when, way(along, *self._settings), otherwise, shape)
 
-        if isinstance(self._when, bool):
-            return along() if self._when else otherwise()
-        return tf.ensure_shape(tf.cond(self._when, along, otherwise), shape)
+        is_triangle = self._is_triangle if len(tensors[2].shape) == 2 else False
+        return _cond(is_triangle, way(triangle), longer, shape)
+
+
+def _cond(when, yes, no, shape):
+    if isinstance(when, bool):
+        return yes() if when else no()
+    return tf.ensure_shape(tf.cond(when, yes, no), shape)
 
 
 def _stretch(length_k):

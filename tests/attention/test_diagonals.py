@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from t2t_relpos.attention import _tensorflow_at_once as at_once
 
-NEVER = {"SHORTEST": 10**6, "SHORTEST_CAUSAL": 10**6}
+NEVER = {"SHORTEST": 10**6, "SHORTEST_CAUSAL": 10**6, "LONGEST_TRIANGLE": 0}
 
 
 @contextlib.contextmanager
@@ -32,7 +32,7 @@ def constants(**values):
 
 
 # Diagonals wherever a matrix has them, and short stretches, so that there are several.
-ALWAYS = {"SHORTEST": 0, "SHORTEST_CAUSAL": 0, "LONGEST_SHORT": 13, "SHORT_STRETCH": 3, "LONG_STRETCH": 5}
+ALWAYS = {"SHORTEST": 0, "SHORTEST_CAUSAL": 0, "LONGEST_TRIANGLE": 0, "LONGEST_SHORT": 13, "SHORT_STRETCH": 3, "LONG_STRETCH": 5}
 
 
 @pytest.fixture

@@ -126,7 +126,9 @@ def memory(model: keras.Model, architecture: TransformerConfig, config: RunConfi
     encoder = architecture.num_encoder_layers * (12 * d + 2 * inner + kept_by_encoder * seen)
     decoder = architecture.num_decoder_layers * (20 * d + 2 * inner + kept_by_decoder * seen)
     rows_of = (1 if architecture.share_heads else architecture.num_heads) * d // architecture.num_heads
-    looking_up = (length < SHORTEST) * architecture.num_encoder_layers + (length < SHORTEST_CAUSAL) * architecture.num_decoder_layers
+    # A decoder whose heads share a table looks nothing up.
+    decoder_looks_up = length < SHORTEST_CAUSAL and not architecture.share_heads
+    looking_up = (length < SHORTEST) * architecture.num_encoder_layers + decoder_looks_up * architecture.num_decoder_layers
     looked_up = 2 * length**2 * rows_of * looking_up if architecture.relative else 0
     logits = tokens * architecture.vocab_size * (3 * _FLOAT + (0 if width == _FLOAT else width))
     formula = (
