@@ -1,0 +1,91 @@
+"""Answers ten thousand rows of rubbish with a SavedModel, checks them, and prints by how many bytes the process grew meanwhile.
+
+    python answer_rubbish.py SAVED_MODEL
+
+A process of its own, started by test_load.py: what others left to the allocator would count too.
+"""
+
+import ctypes
+import gc
+import math
+import random
+import sys
+from pathlib import Path
+
+import tensorflow as tf
+import tensorflow_text  # noqa: F401, registers operations of the model
+
+ROWS = 10_000
+
+
+def rows_of(answer):
+    """The rows of an answer of serving_default: (text, score, truncated)."""
+    return list(zip(*(answer[name].numpy().tolist() for name in ("translations", "scores", "truncated")), strict=True))
+
+
+def random_bytes(chooser):
+    return chooser.randbytes(chooser.randrange(1, 60))
+
+
+def blank(chooser):
+    return b"".join(chooser.choices([b"", b" ", b"\t", b"\n", "\u3000".encode()], k=3))
+
+
+def control_characters(chooser):
+    return bytes(chooser.choices([*range(32), 127], k=chooser.randrange(1, 20))) + chooser.choice([b"", b"dog", b"\xc2\x85"])
+
+
+def mixed_scripts(chooser):
+    alphabets = ["the dog ", "äöüß", "собака", "犬走る", "كلب", "כלב", "🎉👩‍👩‍👧", "e\u0301\u0308", "\u202e\u200b\ufeff", "\U0010ffff"]
+    return "".join(chooser.choice(chooser.choice(alphabets)) for _ in range(chooser.randrange(1, 40))).encode()
+
+
+def very_long(chooser):
+    word = chooser.choice([b"house ", b"x", b"\xff", "犬".encode(), b"\x00", b"the dog runs. "])
+    return word * (chooser.randrange(1_000, 20_000) // len(word))
+
+
+def damaged(chooser):
+    text = bytearray(b"On Sunday the woman arrives, and the dog runs.")
+    for _ in range(chooser.randrange(1, 6)):
+        text[chooser.randrange(len(text))] = chooser.randrange(256)
+    return bytes(text[: chooser.randrange(1, len(text))])
+
+
+KINDS = [random_bytes, blank, control_characters, mixed_scripts, damaged]
+
+
+def fuzzed(count):
+    """The same rows whenever it is called; one in fifty is very long."""
+    chooser = random.Random(1803)
+    return [(very_long if i % 50 == 0 else chooser.choice(KINDS))(chooser) for i in range(count)]
+
+
+def resident():
+    """Bytes of memory that this process holds now, without what is free again."""
+    gc.collect()
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
+    status = Path("/proc/self/status").read_text().split()
+    return int(status[status.index("VmRSS:") + 1]) * 1024
+
+
+def growth_of(serve):
+    """Answers all rows in batches; by how many bytes the process grew after the first third."""
+    chooser = random.Random(6)
+    rows, at, memory = fuzzed(ROWS), 0, None
+    while at < ROWS:
+        batch = rows[at : at + chooser.choice([1, 2, 7, 32, 61])]
+        answer = rows_of(serve(text=tf.constant(batch, tf.string)))
+        assert len(answer) == len(batch)
+        for row, (text, score, truncated) in zip(batch, answer):
+            text.decode("utf-8")
+            assert math.isfinite(score) and isinstance(truncated, bool), row
+        at += len(batch)
+        if memory is None and at >= ROWS // 3:
+            memory = resident()
+    return resident() - memory
+
+
+if __name__ == "__main__":
+    print(growth_of(tf.saved_model.load(sys.argv[1]).signatures["serving_default"]))
