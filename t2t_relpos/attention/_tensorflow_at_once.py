@@ -26,8 +26,8 @@ class Choice:
 
     def __init__(self, query, key, reach, query_offset, causal):
         length_q, length_k = ops.shape(query)[2], ops.shape(key)[2]
-        # A single diagonal is another thing for TensorFlow; what is computed of hidden keys does no harm.
         self._is_triangle = causal and (length_q == length_k) & (length_q <= LONGEST_TRIANGLE) & (query_offset == 0)
+        # A single diagonal is another thing for TensorFlow; what is computed of hidden keys does no harm.
         causal = causal and reach > 1
         stretch, shortest = (SHORT_STRETCH, SHORTEST_CAUSAL) if causal else (_stretch(length_k), SHORTEST)
         self._settings = reach, causal, stretch
