@@ -33,13 +33,6 @@ def small_blocks(request, monkeypatch):
     monkeypatch.setattr(blocks, "LARGEST_BLOCK", 5)
 
 
-def draw(rng, length_q, length_k, k, heads=None, dtype="float64"):
-    lead = () if heads is None else (heads,)
-    shapes = [(2, 3, length_q, 5), (2, 3, length_k, 5), (2, 3, length_k, 7)]
-    shapes += [(*lead, 2 * k + 1, 5), (*lead, 2 * k + 1, 7)]
-    return [tf.constant(rng.normal(size=shape), dtype) for shape in shapes]
-
-
 def outputs_and_gradients(arrays, weigh=1.0, **kwargs):
     arrays = list(arrays)
     with tf.GradientTape() as tape:
@@ -61,7 +54,7 @@ def assert_equal_at_once(arrays, rng, atol=1e-11, **kwargs):
             np.testing.assert_allclose(actual, expected, rtol=0, atol=atol)
 
 
-def test_the_way_is_chosen_by_length(monkeypatch, rng):
+def test_the_way_is_chosen_by_length(monkeypatch, rng, draw):
     called = []
     monkeypatch.setattr(blocks, "Layout", lambda *args: called.append(int(args[0])) or Layout(*args))
     monkeypatch.setattr(MODULE, "LONGEST_WHOLE", 16)
@@ -75,7 +68,7 @@ def test_the_way_is_chosen_by_length(monkeypatch, rng):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("lengths", [(1, 1, 2), (3, 3, 5), (7, 7, 0), (23, 23, 3), (5, 11, 3), (13, 5, 2), (1, 13, 3)])
-def test_equals_the_port_of_t2t(lengths, causal, small_blocks, rng):
+def test_equals_the_port_of_t2t(lengths, causal, small_blocks, rng, draw):
     length_q, length_k, k = lengths
     arrays = draw(rng, *lengths)
     assert_equal_at_once(arrays, rng, causal=causal)
@@ -100,7 +93,7 @@ def always_blocks():
 
 @settings(deadline=None, max_examples=20, derandomize=True)
 @given(data=st.data())
-def test_equals_all_pairs_at_once(always_blocks, data):
+def test_equals_all_pairs_at_once(always_blocks, data, draw):
     rng = np.random.default_rng(data.draw(st.integers(0, 99), "seed"))
     length_q, length_k = (data.draw(st.integers(1, 23), name) for name in ("T", "S"))
     k = data.draw(st.sampled_from([0, 1, 2, 3, 7, 31]), "K")
@@ -165,7 +158,7 @@ def test_usual_lengths_need_no_margins(length, causal):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("k", [0, 1, 3])
-def test_known_lengths_in_a_graph(k, causal, small_blocks, monkeypatch, rng):
+def test_known_lengths_in_a_graph(k, causal, small_blocks, monkeypatch, rng, draw):
     """Without margins."""
     monkeypatch.setattr(blocks, "STRETCH", 2)
     arrays = draw(rng, 23, 23, k)
@@ -195,7 +188,7 @@ def test_a_group_divides_the_heads(num_heads, most, expected):
     assert int(blocks._heads_at_once(num_heads, tf.constant(most))) == expected
 
 
-def test_unknown_lengths_in_a_graph(small_blocks, monkeypatch, rng):
+def test_unknown_lengths_in_a_graph(small_blocks, monkeypatch, rng, draw):
     monkeypatch.setattr(MODULE, "LONGEST_WHOLE", 9)
     spec = [tf.TensorSpec((None, 3, None, width), tf.float64) for width in (5, 5, 7)]
     spec += [tf.TensorSpec((7, width), tf.float64) for width in (5, 7)]
@@ -208,7 +201,7 @@ def test_unknown_lengths_in_a_graph(small_blocks, monkeypatch, rng):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("known", [False, True])
-def test_weights_are_kept_up_to_a_length_and_never_on_request(known, monkeypatch, rng):
+def test_weights_are_kept_up_to_a_length_and_never_on_request(known, monkeypatch, rng, draw):
     kept = []
     monkeypatch.setattr(MODULE, "LONGEST_WHOLE", 9)
     monkeypatch.setattr(blocks, "LONGEST_KEPT", 13)
@@ -237,7 +230,7 @@ def test_weights_are_kept_up_to_a_length_and_never_on_request(known, monkeypatch
         assert of(13, None) == of(13, True) == set()
 
 
-def test_recomputation_that_is_not_possible_is_an_error(rng):
+def test_recomputation_that_is_not_possible_is_an_error(rng, draw):
     arrays = draw(rng, 5, 5, 2)
     message = "Expected `recompute` .* to be None or False where attention can't be taken block by block.* Received: True"
     for kwargs in ({}, {"return_weights": False, "labels": np.zeros((5, 5), "int32")}):
@@ -246,7 +239,7 @@ def test_recomputation_that_is_not_possible_is_an_error(rng):
 
 
 @pytest.mark.parametrize("length", [None, 13])
-def test_a_batch_of_nothing_has_gradients_of_zero(length, small_blocks, rng):
+def test_a_batch_of_nothing_has_gradients_of_zero(length, small_blocks, rng, draw):
     *arrays, key_table, value_table = draw(rng, 13, 13, 2)
     spec = [tf.TensorSpec((None, 3, length, width), tf.float64) for width in (5, 5, 7)]
     function = tf.function(lambda *xs: outputs_and_gradients([*xs, key_table, value_table], return_weights=False), spec)
@@ -258,7 +251,7 @@ def test_a_batch_of_nothing_has_gradients_of_zero(length, small_blocks, rng):
 
 # Largest error over the largest entry, against float64 from the same rounded inputs.
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 1e-2), ("bfloat16", 6e-2)])
-def test_lower_precision_is_near_float64(dtype, tolerance, small_blocks, rng):
+def test_lower_precision_is_near_float64(dtype, tolerance, small_blocks, rng, draw):
     low = [tf.cast(x, dtype) for x in draw(rng, 37, 37, 3)]
     actual = outputs_and_gradients(low, return_weights=False, recompute=False)
     expected = outputs_and_gradients([tf.cast(x, tf.float64) for x in low])
@@ -272,7 +265,7 @@ class FixedSeed:
         return tf.constant([7, 11], tf.uint32)
 
 
-def test_dropout_keeps_weights_at_its_rate_and_scales_them(small_blocks, rng):
+def test_dropout_keeps_weights_at_its_rate_and_scales_them(small_blocks, rng, draw):
     query, key, _, key_table, _ = draw(rng, 61, 67, 3)
     value = tf.eye(67, batch_shape=(2, 3), dtype=tf.float64)  # outputs are the weights
     dropped, _ = attend(query, key, value, key_table, dropout=AttentionDropout(0.3, FixedSeed()), return_weights=False)
@@ -284,7 +277,7 @@ def test_dropout_keeps_weights_at_its_rate_and_scales_them(small_blocks, rng):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_gradient_repeats_the_dropout_of_the_outputs(causal, small_blocks, rng):
+def test_the_gradient_repeats_the_dropout_of_the_outputs(causal, small_blocks, rng, draw):
     arrays, directions = draw(rng, 13, 17, 2), draw(rng, 13, 17, 2)
     kwargs = {"dropout": AttentionDropout(0.4, FixedSeed()), "causal": causal, "return_weights": False, "recompute": False}
     weigh = rng.normal(size=(2, 3, 13, 7))
@@ -296,14 +289,14 @@ def test_the_gradient_repeats_the_dropout_of_the_outputs(causal, small_blocks, r
     np.testing.assert_allclose((ends[1] - ends[0]) / 2e-6, slope, rtol=1e-6)
 
 
-def test_seeds_of_calls_differ(small_blocks, rng):
+def test_seeds_of_calls_differ(small_blocks, rng, draw):
     arrays = draw(rng, 13, 13, 2)
     dropout = AttentionDropout(0.5, keras.random.SeedGenerator(3))
     one, other = (attend(*arrays, dropout=dropout, return_weights=False)[0] for _ in range(2))
     assert np.abs(one - other).max() > 0.1
 
 
-def test_seeds_are_drawn_where_others_can_see_it(monkeypatch, rng):
+def test_seeds_are_drawn_where_others_can_see_it(monkeypatch, rng, draw):
     """In a graph that chooses by length, for programs that carry the generators' states themselves."""
     monkeypatch.setattr(MODULE, "LONGEST_WHOLE", 9)
     generator = keras.random.SeedGenerator(3)

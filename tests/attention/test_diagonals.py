@@ -41,22 +41,6 @@ def always():
         yield
 
 
-def draw(rng, length_q, length_k, k, heads=None, dtype="float64"):
-    lead = () if heads is None else (heads,)
-    shapes = [(2, 3, length_q, 5), (2, 3, length_k, 5), (2, 3, length_k, 7)]
-    shapes += [(*lead, 2 * k + 1, 5), (*lead, 2 * k + 1, 7)]
-    return [tf.constant(rng.normal(size=shape), dtype) for shape in shapes]
-
-
-def outputs_and_gradients(arrays, weigh, **kwargs):
-    given = [x for x in arrays if x is not None]
-    with tf.GradientTape() as tape:
-        tape.watch(given)
-        outputs, weights = attend(*arrays, **kwargs)
-        loss = tf.reduce_sum(outputs * weigh) + tf.reduce_sum(weights**2)
-    return [outputs, weights, *tape.gradient(loss, given)]
-
-
 def count(monkeypatch):
     """Sizes of the bands that are made from now on."""
     made, original = [], at_once.Band
@@ -66,7 +50,7 @@ def count(monkeypatch):
 
 @settings(deadline=None, max_examples=40, derandomize=True)
 @given(data=st.data())
-def test_equals_rows_that_are_looked_up(data):
+def test_equals_rows_that_are_looked_up(data, draw, outputs_and_gradients):
     length_q, more, k = (data.draw(st.integers(*span)) for span in ((1, 29), (0, 11), (1, 7)))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     arrays = draw(rng, length_q, length_q + more, k, heads=data.draw(st.sampled_from([None, 3])))
@@ -92,7 +76,7 @@ def test_equals_rows_that_are_looked_up(data):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("lengths", [(16, 16, 11), (23, 23, 3), (17, 29, 5), (11, 11, 1)])
-def test_equals_the_port_of_t2t(lengths, causal, always, monkeypatch, rng):
+def test_equals_the_port_of_t2t(lengths, causal, always, monkeypatch, rng, draw):
     made = count(monkeypatch)
     query, key, value, key_table, value_table = draw(rng, *lengths)
     arrays = query, key, value[..., :5], key_table, value_table[:, :5]
@@ -104,7 +88,7 @@ def test_equals_the_port_of_t2t(lengths, causal, always, monkeypatch, rng):
     assert made == [lengths[:2]] * 2
 
 
-def test_the_way_is_chosen_by_length_and_place(monkeypatch, rng):
+def test_the_way_is_chosen_by_length_and_place(monkeypatch, rng, draw):
     made = count(monkeypatch)
     for causal, length in ((False, 95), (False, 96), (True, 39), (True, 40)):
         attend(*draw(rng, length, length, 2), causal=causal)
@@ -117,7 +101,7 @@ def test_the_way_is_chosen_by_length_and_place(monkeypatch, rng):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_unknown_lengths_in_a_graph(causal, always, rng):
+def test_unknown_lengths_in_a_graph(causal, always, rng, draw, outputs_and_gradients):
     specs = [tf.TensorSpec((None, 3, None, depth), tf.float64) for depth in (5, 5, 7)]
     specs += [tf.TensorSpec((7, depth), tf.float64) for depth in (5, 7)]
     step = tf.function(lambda *xs: outputs_and_gradients(xs, 1.0, causal=causal), input_signature=specs, autograph=False)
@@ -130,7 +114,7 @@ def test_unknown_lengths_in_a_graph(causal, always, rng):
 
 
 @pytest.mark.parametrize("length", [None, 13])
-def test_a_batch_of_nothing_has_gradients_of_zero(length, always, rng):
+def test_a_batch_of_nothing_has_gradients_of_zero(length, always, rng, draw, outputs_and_gradients):
     arrays = [x[:0] if len(x.shape) == 4 else x for x in draw(rng, 13, 13, 2)]
     specs = [tf.TensorSpec((None, 3, length, x.shape[-1]) if len(x.shape) == 4 else x.shape, tf.float64) for x in arrays]
     step = tf.function(lambda *xs: outputs_and_gradients(xs, 1.0), input_signature=specs, autograph=False)
@@ -139,7 +123,7 @@ def test_a_batch_of_nothing_has_gradients_of_zero(length, always, rng):
 
 
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 1e-2), ("bfloat16", 6e-2)])
-def test_lower_precision_is_near_float64(dtype, tolerance, always, rng):
+def test_lower_precision_is_near_float64(dtype, tolerance, always, rng, draw, outputs_and_gradients):
     arrays = draw(rng, 31, 31, 3)
     expected = outputs_and_gradients(arrays, 1.0)
     lower = outputs_and_gradients([tf.cast(x, dtype) for x in arrays], 1.0)
@@ -149,7 +133,7 @@ def test_lower_precision_is_near_float64(dtype, tolerance, always, rng):
         assert error < tolerance * np.abs(exact).max()
 
 
-def test_the_gradient_repeats_the_dropout_of_the_outputs(always, rng):
+def test_the_gradient_repeats_the_dropout_of_the_outputs(always, rng, draw, outputs_and_gradients):
     arrays = draw(rng, 31, 31, 3)
     dropout = AttentionDropout(0.4, keras.random.SeedGenerator(5))
     outputs, weights, *gradients = outputs_and_gradients(arrays, 0.0, dropout=dropout)

@@ -42,28 +42,12 @@ def called(monkeypatch):
     return lengths
 
 
-def draw(rng, length, k, heads=None, length_k=None, dtype="float64"):
-    lead = () if heads is None else (heads,)
-    shapes = [(2, 3, length, 5), (2, 3, length_k or length, 5), (2, 3, length_k or length, 7)]
-    shapes += [(*lead, 2 * k + 1, 5), (*lead, 2 * k + 1, 7)]
-    return [tf.constant(rng.normal(size=shape), dtype) for shape in shapes]
-
-
-def outputs_and_gradients(arrays, weigh, **kwargs):
-    given = [x for x in arrays if x is not None]
-    with tf.GradientTape() as tape:
-        tape.watch(given)
-        outputs, weights = attend(*arrays, causal=True, **kwargs)
-        loss = tf.reduce_sum(outputs * weigh) + tf.reduce_sum(weights**2)
-    return [outputs, weights, *tape.gradient(loss, given)]
-
-
 @settings(deadline=None, max_examples=40, derandomize=True)
 @given(data=st.data())
-def test_equals_rows_that_are_looked_up(data):
+def test_equals_rows_that_are_looked_up(data, draw, outputs_and_gradients):
     length, k = data.draw(st.integers(1, 23)), data.draw(st.integers(1, 29))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    arrays = draw(rng, length, k)
+    arrays = draw(rng, length, length, k)
     for table in (3, 4):
         if data.draw(st.sampled_from([False, False, True])):
             arrays[table] = None
@@ -77,16 +61,16 @@ def test_equals_rows_that_are_looked_up(data):
         kwargs["dropout"] = lambda weights: weights * factors
     weigh = rng.normal(size=(2, 3, length, 7))
     with longest(23):
-        ours = outputs_and_gradients(arrays, weigh, **kwargs)
+        ours = outputs_and_gradients(arrays, weigh, causal=True, **kwargs)
     with longest(0):
-        theirs = outputs_and_gradients(arrays, weigh, **kwargs)
+        theirs = outputs_and_gradients(arrays, weigh, causal=True, **kwargs)
     for actual, expected in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("length, k", [(1, 3), (2, 1), (11, 3), (13, 17)])
-def test_equals_the_port_of_t2t(length, k, called, rng):
-    query, key, value, key_table, value_table = draw(rng, length, k)
+def test_equals_the_port_of_t2t(length, k, called, rng, draw):
+    query, key, value, key_table, value_table = draw(rng, length, length, k)
     arrays = query, key, value[..., :5], key_table, value_table[:, :5]
     bias = np.where(causal_mask(length, length), 0.0, -1e9)
     outputs, _ = attend(*arrays, causal=True)
@@ -95,43 +79,43 @@ def test_equals_the_port_of_t2t(length, k, called, rng):
     assert called == [length]
 
 
-def test_the_way_is_chosen_by_length_and_table(called, rng):
-    attend(*draw(rng, at_once.LONGEST_TRIANGLE, 2), causal=True)
+def test_the_way_is_chosen_by_length_and_table(called, rng, draw):
+    attend(*draw(rng, at_once.LONGEST_TRIANGLE, at_once.LONGEST_TRIANGLE, 2), causal=True)
     assert called == [at_once.LONGEST_TRIANGLE]
-    attend(*draw(rng, at_once.LONGEST_TRIANGLE + 1, 2), causal=True)
-    attend(*draw(rng, 7, 2))
-    attend(*draw(rng, 7, 2, heads=3), causal=True)
-    attend(*draw(rng, 7, 2, length_k=11), causal=True)
-    attend(*draw(rng, 7, 2), causal=True, query_offset=3)
-    attend(*draw(rng, 7, 0), causal=True)
+    attend(*draw(rng, at_once.LONGEST_TRIANGLE + 1, at_once.LONGEST_TRIANGLE + 1, 2), causal=True)
+    attend(*draw(rng, 7, 7, 2))
+    attend(*draw(rng, 7, 7, 2, heads=3), causal=True)
+    attend(*draw(rng, 7, 11, 2), causal=True)
+    attend(*draw(rng, 7, 7, 2), causal=True, query_offset=3)
+    attend(*draw(rng, 7, 7, 0), causal=True)
     assert len(called) == 1
 
 
-def test_unknown_lengths_in_a_graph(rng):
+def test_unknown_lengths_in_a_graph(rng, draw, outputs_and_gradients):
     specs = [tf.TensorSpec((None, 3, None, depth), tf.float64) for depth in (5, 5, 7)]
     specs += [tf.TensorSpec((7, depth), tf.float64) for depth in (5, 7)]
     with longest(13):
-        step = tf.function(lambda *xs: outputs_and_gradients(xs, 1.0), input_signature=specs, autograph=False)
+        step = tf.function(lambda *xs: outputs_and_gradients(xs, 1.0, causal=True), input_signature=specs, autograph=False)
         for lengths in ((1, 1), (5, 5), (13, 13), (14, 14), (5, 7), (7, 5)):
-            arrays = draw(rng, lengths[0], 3, length_k=lengths[1])
-            expected = outputs_and_gradients(arrays, 1.0)
+            arrays = draw(rng, *lengths, 3)
+            expected = outputs_and_gradients(arrays, 1.0, causal=True)
             for actual, eager in zip(step(*arrays), expected, strict=True):
                 assert isinstance(actual, tf.Tensor), "a sparse gradient"
                 np.testing.assert_allclose(actual, eager, rtol=0, atol=1e-11)
 
 
-def test_a_batch_of_nothing_has_gradients_of_zero(called, rng):
-    arrays = [x[:0] if len(x.shape) == 4 else x for x in draw(rng, 13, 2)]
-    for gradient, x in zip(outputs_and_gradients(arrays, 1.0)[2:], arrays, strict=True):
+def test_a_batch_of_nothing_has_gradients_of_zero(called, rng, draw, outputs_and_gradients):
+    arrays = [x[:0] if len(x.shape) == 4 else x for x in draw(rng, 13, 13, 2)]
+    for gradient, x in zip(outputs_and_gradients(arrays, 1.0, causal=True)[2:], arrays, strict=True):
         np.testing.assert_array_equal(gradient, np.zeros(x.shape))
     assert called == [13]
 
 
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 1e-2), ("bfloat16", 6e-2)])
-def test_lower_precision_is_near_float64(dtype, tolerance, called, rng):
-    arrays = draw(rng, 31, 3)
-    expected = outputs_and_gradients(arrays, 1.0)
-    lower = outputs_and_gradients([tf.cast(x, dtype) for x in arrays], 1.0)
+def test_lower_precision_is_near_float64(dtype, tolerance, called, rng, draw, outputs_and_gradients):
+    arrays = draw(rng, 31, 31, 3)
+    expected = outputs_and_gradients(arrays, 1.0, causal=True)
+    lower = outputs_and_gradients([tf.cast(x, dtype) for x in arrays], 1.0, causal=True)
     for actual, exact in zip(lower, expected, strict=True):
         assert actual.dtype == dtype
         error = np.abs(tf.cast(actual, tf.float64) - exact).max()

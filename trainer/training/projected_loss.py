@@ -2,7 +2,8 @@
 
 `[tokens, vocabulary]` is by far the largest tensor of a step, and every pass over it counts. Of the gradient of the logits, softmax
 minus target, the target's part is the same for all words but one: its products with states and table are sums of rows. So only the
-softmax is multiplied, as it is. Padding has no logits: only tokens are multiplied, where their number need not be known.
+softmax is multiplied, as it is. Padding has no logits, but with XLA, which
+must know how many tokens there are.
 """
 
 import tensorflow as tf
