@@ -1,8 +1,11 @@
-"""Relative attention on TensorFlow: block by block where sequences are long, and where they are longer in memory linear in length."""
+"""Relative attention on TensorFlow: all pairs at once, or block by block where sequences are long, above in memory linear in length."""
+
+import functools
 
 import tensorflow as tf
+from keras import ops
 
-from t2t_relpos.attention import _tensorflow_dropout
+from t2t_relpos.attention import _tensorflow_at_once, _tensorflow_dropout
 from t2t_relpos.attention._tensorflow_blocks import Blocks
 from t2t_relpos.attention._tensorflow_diagonals import Diagonals
 from t2t_relpos.attention._tensorflow_layout import Layout, needs_margins
@@ -20,34 +23,45 @@ STRETCH = 32
 
 
 @tf.autograph.experimental.do_not_convert
-def attend_in_blocks(query, key, value, key_table, value_table, *, dropout, recompute, longest_whole, whole, **settings):
+def attend(query, key, value, key_table, value_table, *, dropout, recompute, longest_whole, whole, hidden, **settings):
     """The outputs of `attend`.
 
     Args: as those of `attend`: `query_offset`, an int or a scalar tensor, `causal`, `key_mask`, `mask`, and `dropout`, an
         `AttentionDropout` or None.
         recompute: whether the gradient computes weights again, so that memory is linear in T and S; False: above `LONGEST_KEPT`.
             A function whose weights are kept can't be saved with its gradient.
-        longest_whole: up to so many positions (of pairs: its square) `whole` is called instead.
+        longest_whole: up to so many positions (of pairs: its square) there are no blocks.
         whole: gives the outputs without blocks, from a function that drops weights, or None.
+        hidden: gives all that hides keys in one mask, or None.
 
     Returns:
         outputs `[B, N, T, Hv]`.
     """
     query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
+    tables = [x if x is None else tf.convert_to_tensor(x) for x in (key_table, value_table)]
     # Out here: a seed that is drawn in one branch of a graph leaves its generator in that branch.
-    seed = dropout and _tensorflow_dropout.as_seed(dropout.draw_seed())
+    rate, seed = (dropout.rate, _tensorflow_dropout.as_seed(dropout.draw_seed())) if dropout else (None, None)
+    offset, causal = settings["query_offset"], settings["causal"]
 
-    def drop(weights):
-        return _tensorflow_dropout.drop(weights, dropout.rate, seed)
+    def along_diagonals():
+        return _tensorflow_at_once.attend(query, key, value, *tables, mask=hidden(), causal=causal, rate=rate, seed=seed)
 
-    def blocks(keep):
-        tables = [x if x is None else _with_diagonals(tf.convert_to_tensor(x), settings["causal"]) for x in (key_table, value_table)]
-        run = _in_blocks.python_function if tf.executing_eagerly() else _in_blocks
-        tensors = _as_tensors(query, key, next(x for x in tables if x is not None), **settings)
-        return run(query, key, value, *tables, **tensors, rate=dropout and dropout.rate, seed=seed, keep=keep)
+    def otherwise():
+        drop = dropout and (lambda weights: _tensorflow_dropout.drop(weights, rate, seed))
+        blocks = functools.partial(_blocks, query, key, value, tables, rate=rate, seed=seed, **settings)
+        return _in_blocks_or_not(query, key, value, recompute, longest_whole, lambda: whole(drop), blocks)
 
-    def at_once():
-        return whole(dropout and drop)
+    reach = next(x for x in tables if x is not None).shape[-2] // 2
+    longest = max(longest_whole, _tensorflow_at_once.longest(causal)) if recompute is False else longest_whole
+    is_short = ops.shape(query)[2] * ops.shape(key)[2] <= longest**2
+    along = longest > 0 and _tensorflow_at_once.is_possible(query, key, reach, offset, causal) & is_short
+    if isinstance(along, bool):
+        return along_diagonals() if along else otherwise()
+    return tf.ensure_shape(tf.cond(along, along_diagonals, otherwise), (*query.shape[:-1], value.shape[-1]))
+
+
+def _in_blocks_or_not(query, key, value, recompute, longest_whole, whole, blocks):
+    """What `whole` gives, or `blocks` from whether weights are kept."""
 
     def nothing():
         return tf.zeros(tf.concat([tf.shape(query)[:-1], tf.shape(value)[-1:]], 0), query.dtype)
@@ -56,7 +70,7 @@ def attend_in_blocks(query, key, value, key_table, value_table, *, dropout, reco
     if None not in (length_q, length_k):
         pairs = length_q * length_k
         if pairs <= longest_whole**2:
-            return at_once()
+            return whole()
         keep = pairs <= LONGEST_KEPT**2 and recompute is False
         # A replica may hold no rows at all, of which loops over heads make nothing that has a shape.
         return blocks(keep) if batch else tf.cond(tf.shape(query)[0] > 0, lambda: blocks(keep), nothing)
@@ -67,7 +81,14 @@ def attend_in_blocks(query, key, value, key_table, value_table, *, dropout, reco
             return blocks(False)
         return tf.cond(pairs <= LONGEST_KEPT**2, lambda: blocks(True), lambda: blocks(False))
 
-    return tf.cond((pairs > longest_whole**2) & (tf.shape(query)[0] > 0), kept_or_not, at_once)
+    return tf.cond((pairs > longest_whole**2) & (tf.shape(query)[0] > 0), kept_or_not, whole)
+
+
+def _blocks(query, key, value, tables, keep, *, rate, seed, **settings):
+    tables = [x if x is None else _with_diagonals(x, settings["causal"]) for x in tables]
+    run = _in_blocks.python_function if tf.executing_eagerly() else _in_blocks
+    tensors = _as_tensors(query, key, next(x for x in tables if x is not None), **settings)
+    return run(query, key, value, *tables, **tensors, rate=rate, seed=seed, keep=keep)
 
 
 def _with_diagonals(table, causal):

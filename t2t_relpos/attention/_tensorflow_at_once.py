@@ -1,162 +1,184 @@
-"""Relative terms of all pairs at once, on TensorFlow: along diagonals of their matrix, or by one product of short causal sequences."""
+"""Attention of all pairs at once on TensorFlow, relative terms along diagonals of their matrix, with a gradient of its own.
+
+The gradient of a softmax takes from every entry what all keys of a query have in common: that is known from the outputs alone, and is
+a column of a product that is there anyway. What passes over all pairs is what costs, and little else does here.
+"""
 
 import tensorflow as tf
 from keras import ops
 
-from t2t_relpos.attention import _tensorflow_triangle
+from t2t_relpos.attention import _tensorflow_dropout
 from t2t_relpos.attention._tensorflow_diagonals import Band, Diagonals, gradient_of_table, relative_rows
+from t2t_relpos.attention.masks import masked_softmax
 
 # Up to so many keys stretches are short: long ones make fewer columns, and more diagonals at their edges.
 LONGEST_SHORT = 256
-SHORT_STRETCH, LONG_STRETCH = 16, 64
+SHORT_STRETCH, LONG_STRETCH = 16, 32
 # From so many positions on (of pairs: from its square) this is faster than rows looked up for all pairs.
 SHORTEST = 96
 # Where causal there are no stretches, and it pays sooner.
 SHORTEST_CAUSAL = 40
-# Up to so many positions a product with rows of all distances is faster, where causal and with one table for all heads.
-LONGEST_TRIANGLE = 39
+# Up to so many positions it needs no more memory than plain attention, and is faster than blocks, which leave out what is hidden.
+LONGEST = 1024
+LONGEST_CAUSAL = 256
 
 
-class Choice:
-    """Relative terms in the fastest way for these lengths: along diagonals, where the last query stands at the last key; by
-    `_tensorflow_triangle`, where queries are the keys' and later ones hidden; in another way elsewhere.
+def longest(causal):
+    """Up to how many positions (of pairs: its square) this is faster than blocks."""
+    return min(LONGEST, LONGEST_CAUSAL) if causal else LONGEST
+
+
+def is_possible(query, key, reach, query_offset, causal):
+    """Whether diagonals are the fastest way for these lengths, and there are some: where the last query stands at the last key.
 
     Args: as those of `attend`; `reach` is K.
+
+    Returns:
+        a bool, or a scalar tensor.
     """
-
-    def __init__(self, query, key, reach, query_offset, causal):
-        length_q, length_k = ops.shape(query)[2], ops.shape(key)[2]
-        self._is_triangle = causal and (length_q == length_k) & (length_q <= LONGEST_TRIANGLE) & (query_offset == 0)
-        # A single diagonal is another thing for TensorFlow; what is computed of hidden keys does no harm.
-        causal = causal and reach > 1
-        stretch, shortest = (SHORT_STRETCH, SHORTEST_CAUSAL) if causal else (_stretch(length_k), SHORTEST)
-        self._settings = reach, causal, stretch
-        self._when = (
-            (length_q * length_k >= shortest**2)
-            & (length_q >= reach + (0 if causal else stretch))
-            & (length_k >= length_q)
-            & (query_offset == length_k - length_q)
-        )
-
-    def scores(self, query, key, table, otherwise):
-        """`q·kᵀ + q·a^Kᵀ` but for a number for each query, of which softmax knows nothing.
-
-        Args:
-            query: `[B, N, T, H]`.
-            key: `[B, N, S, H]`.
-            table: `[2K + 1, H]` or `[N, 2K + 1, H]`.
-            otherwise: gives them in another way.
-
-        Returns:
-            `[B, N, T, S]`.
-        """
-        shape = *query.shape[:3], key.shape[2]
-        return self._choose(_scores, _tensorflow_triangle.scores, (query, key, table), otherwise, shape)
-
-    def outputs(self, weights, value, table, otherwise):
-        """`w·v + w·a^V`.
-
-        Args:
-            weights: `[B, N, T, S]`.
-            value: `[B, N, S, H]`.
-            table: `[2K + 1, H]` or `[N, 2K + 1, H]`.
-            otherwise: gives them in another way.
-
-        Returns:
-            `[B, N, T, H]`.
-        """
-        shape = *weights.shape[:3], value.shape[3]
-        return self._choose(_outputs, _tensorflow_triangle.outputs, (weights, value, table), otherwise, shape)
-
-    def _choose(self, along, triangle, tensors, otherwise, shape):
-        def way(function, *settings):
-            run = function.python_function if tf.executing_eagerly() else function
-            return lambda: run(*(tf.convert_to_tensor(x) for x in tensors), *settings)
-
-        def longer():
-            return _cond(self._when, way(along, *self._settings), otherwise, shape)
-
-        is_triangle = self._is_triangle if len(tensors[2].shape) == 2 else False
-        return _cond(is_triangle, way(triangle), longer, shape)
+    length_q, length_k = ops.shape(query)[2], ops.shape(key)[2]
+    causal, stretch = _settings(length_k, reach, causal)
+    shortest = SHORTEST_CAUSAL if causal else SHORTEST
+    return (
+        (reach > 0)
+        & (length_q * length_k >= shortest**2)
+        & (length_q >= reach + (0 if causal else stretch))
+        & (length_k >= length_q)
+        & (query_offset == length_k - length_q)
+    )
 
 
-def _cond(when, yes, no, shape):
-    if isinstance(when, bool):
-        return yes() if when else no()
-    return tf.ensure_shape(tf.cond(when, yes, no), shape)
+def attend(query, key, value, key_table, value_table, *, mask, causal, rate, seed):
+    """The outputs of `attend` where that `is_possible`.
+
+    Args:
+        query, key, value, key_table, value_table: as those of `attend`.
+        mask: bool, broadcasts to `[B, N, T, S]`, all that hides keys; or None.
+        causal: whether it hides those after a query.
+        rate: of dropout, or None.
+        seed: int32 `[2]`, of dropout.
+
+    Returns:
+        outputs `[B, N, T, Hv]`.
+    """
+    run = _attend.python_function if tf.executing_eagerly() else _attend
+    tensors = [x if x is None else tf.convert_to_tensor(x) for x in (query, key, value, key_table, value_table, mask)]
+    return run(*tensors, causal, rate, seed)
 
 
-def _stretch(length_k):
+def _settings(length_k, reach, causal):
+    """(whether later keys are nobody's concern, stretch)."""
+    # A single diagonal is another thing for TensorFlow; what is computed of hidden keys does no harm.
+    causal = causal and reach > 1
+    if causal:
+        return causal, SHORT_STRETCH
     if isinstance(length_k, int):
-        return SHORT_STRETCH if length_k <= LONGEST_SHORT else LONG_STRETCH
-    return tf.where(length_k <= LONGEST_SHORT, SHORT_STRETCH, LONG_STRETCH)
+        return causal, SHORT_STRETCH if length_k <= LONGEST_SHORT else LONG_STRETCH
+    return causal, tf.where(length_k <= LONGEST_SHORT, SHORT_STRETCH, LONG_STRETCH)
 
 
-# Functions of their own, so that in a graph all layers share what is traced.
+# A function of its own, so that in a graph all layers share what is traced.
 @tf.function(autograph=False, experimental_attributes={"_noinline": True})
-def _scores(query, key, table, reach, causal, stretch):
-    diagonals, band = _at_the_end(ops.shape(query)[2], ops.shape(key)[2], reach, causal, stretch, query.dtype)
-
-    @tf.custom_gradient
-    def run(query, key, table):
-        rows, _ = relative_rows(table, causal)
-
-        def gradient(upstream):
-            by_label = _collected(diagonals, band, upstream)
-            d_query = tf.matmul(upstream, key) + tf.matmul(by_label, rows, transpose_a=True)
-            d_key = tf.matmul(upstream, query, transpose_a=True)
-            return d_query, d_key, _of_table(by_label, query, table, None, causal)
-
-        return _spread(diagonals, band, query, key, tf.matmul(rows, query, transpose_b=True)), gradient
-
-    return run(query, key, table)
-
-
-@tf.function(autograph=False, experimental_attributes={"_noinline": True})
-def _outputs(weights, value, table, reach, causal, stretch):
-    diagonals, band = _at_the_end(*ops.shape(weights)[2:], reach, causal, stretch, weights.dtype)
-
-    @tf.custom_gradient
-    def run(weights, value, table):
-        rows, base = relative_rows(table, causal)
-        by_label, total = _collected(diagonals, band, weights), tf.reduce_sum(weights, -1, keepdims=True)
-
-        def gradient(upstream):
-            of_labels = tf.matmul(rows, upstream, transpose_b=True)
-            of_base = tf.matmul(upstream, base, transpose_b=True)
-            d_weights = _spread(diagonals, band, upstream, value, of_labels, of_base)
-            d_value = tf.matmul(weights, upstream, transpose_a=True)
-            return d_weights, d_value, _of_table(by_label, upstream, table, total, causal)
-
-        return tf.matmul(weights, value) + tf.matmul(by_label, rows, transpose_a=True) + total * base, gradient
-
-    return run(weights, value, table)
-
-
-def _at_the_end(length_q, length_k, *settings):
-    """(diagonals, band) where the last query stands at the last key."""
+def _attend(query, key, value, key_table, value_table, mask, causal, rate, seed):
+    length_q, length_k = ops.shape(query)[2], ops.shape(key)[2]
+    reach = next(x for x in (key_table, value_table) if x is not None).shape[-2] // 2
+    settings = reach, *_settings(length_k, reach, causal), query.dtype
     first = length_k - length_q
     diagonals = Diagonals(first + tf.range(length_q), *settings)
-    return diagonals, Band(diagonals, first, length_q, length_k)
+    band = Band(diagonals, first, length_q, length_k)
+
+    @tf.custom_gradient
+    def run(query, key, value, *tables):
+        tables = iter(tables)
+        of_key, of_value = (_Terms(diagonals, band, x if x is None else next(tables)) for x in (key_table, value_table))
+        weights = masked_softmax(of_key.spread(query, key), mask)
+        used = weights if rate is None else weights * _tensorflow_dropout.factors(tf.shape(weights), rate, seed, weights.dtype)
+        total = _total(used, mask, rate)
+        by_label = of_value.collect(used)
+        outputs = tf.matmul(used, value) + of_value.outputs(by_label, total)
+
+        def gradient(upstream):
+            changes = _changes(of_value, weights, used, value, outputs, upstream, rate)
+            changed = of_key.collect(changes)
+            d_query = tf.matmul(changes, key) + of_key.outputs(changed, None)
+            d_key, d_value = tf.matmul(changes, query, transpose_a=True), tf.matmul(used, upstream, transpose_a=True)
+            d_tables = of_key.gradient(changed, query, None), of_value.gradient(by_label, upstream, total)
+            return d_query, d_key, d_value, *(x for x in d_tables if x is not None)
+
+        return outputs, gradient
+
+    return run(query, key, value, *(x for x in (key_table, value_table) if x is not None))
 
 
-def _spread(diagonals, band, x, y, by_label, base=None):
-    """`x·yᵀ` with entries by label, and `base` `[.., T, 1]`, added to every pair."""
-    if base is not None or not diagonals.causal:
-        x, y = diagonals.with_far(x, by_label, base), band.with_columns(y)
-    return band.add(tf.matmul(x, y, transpose_b=True), diagonals.along(by_label))
+def _total(used, mask, rate):
+    """The sum of a query's weights, as it was used: broadcasts to `[B, N, T, 1]`."""
+    if rate is not None:
+        return tf.reduce_sum(used, -1, keepdims=True)
+    if mask is None:
+        return tf.ones([1, 1, 1, 1], used.dtype)
+    return tf.cast(tf.reduce_any(mask, -1, keepdims=True), used.dtype)
 
 
-def _collected(diagonals, band, pairs):
-    """Sums of pairs by label: the transpose of `_spread`."""
-    return diagonals.by_label(band.read(pairs), None if diagonals.causal else band.far(pairs))
+def _changes(of_value, weights, used, value, outputs, upstream, rate):
+    """The gradient of the scores."""
+    exact = tf.float32 if weights.dtype.size == 2 else weights.dtype
+    of_query = of_value.base_of(tf.cast(upstream, exact))
+    weighted = tf.reduce_sum(tf.cast(upstream, exact) * tf.cast(outputs, exact), -1, keepdims=True)
+    if exact == weights.dtype:
+        if rate is None:
+            return of_value.spread(upstream, value, of_query - weighted) * weights
+        return of_value.spread(upstream, value, of_query) * used - weighted * weights
+    # Not as a column of 16 bits, which would round it the same way for all keys.
+    given = tf.cast(of_value.spread(upstream, value), exact) + of_query
+    return tf.cast(given * tf.cast(used, exact) - weighted * tf.cast(weights, exact), weights.dtype)
 
 
-def _of_table(by_label, x, table, total, causal):
-    """The gradient of a table, of whose rows come `by_labelᵀ·rows`, and of whose base comes `total`."""
-    heads = [0] if len(table.shape) == 3 else [0, 1]
-    rows = tf.reduce_sum(tf.matmul(by_label, x), heads)
-    base = tf.zeros_like(rows[..., :1, :])
-    if total is not None:
-        base = tf.reduce_sum(tf.matmul(total, x, transpose_a=True), heads)
-    return gradient_of_table(rows, base, causal)
+class _Terms:
+    """What a table adds to a matrix of all pairs `[B, N, T, S]`.
+
+    Args:
+        diagonals: the `Diagonals` of all queries.
+        band: the `Band` of the matrix.
+        table: `[2K + 1, H]` or `[N, 2K + 1, H]`; nothing is added by None.
+    """
+
+    def __init__(self, diagonals, band, table):
+        self.diagonals, self.band, self.table = diagonals, band, table
+        if table is not None:
+            self.rows, self.base = relative_rows(table, diagonals.causal)
+
+    def spread(self, x, y, base=None):
+        """`x·yᵀ` and terms relative to the table's base, and `base` `[B, N, T, 1]` for all keys."""
+        if self.table is None:
+            pairs = tf.matmul(x, y, transpose_b=True)
+            return pairs if base is None else pairs + base
+        by_label = tf.matmul(self.rows, x, transpose_b=True)
+        if base is not None or not self.diagonals.causal:
+            x, y = self.diagonals.with_far(x, by_label, base), self.band.with_columns(y)
+        return self.band.add(tf.matmul(x, y, transpose_b=True), self.diagonals.along(by_label))
+
+    def base_of(self, x):
+        """What `spread` leaves out: `[B, N, T, 1]`."""
+        return tf.zeros_like(x[..., :1]) if self.table is None else tf.matmul(x, tf.cast(self.base, x.dtype), transpose_b=True)
+
+    def collect(self, pairs):
+        """Sums of pairs by label: the transpose of `spread`."""
+        if self.table is None:
+            return None
+        return self.diagonals.by_label(self.band.read(pairs), None if self.diagonals.causal else self.band.far(pairs))
+
+    def outputs(self, by_label, total):
+        """Rows of the table times what was collected, and its base times `total`, if there is any."""
+        if self.table is None:
+            return 0
+        outputs = tf.matmul(by_label, self.rows, transpose_a=True)
+        return outputs if total is None else outputs + total * self.base
+
+    def gradient(self, by_label, x, total):
+        """The table's gradient, `x` being what stands in for the other factor of `outputs`."""
+        if self.table is None:
+            return None
+        heads = [0] if len(self.table.shape) == 3 else [0, 1]
+        rows = tf.reduce_sum(tf.matmul(by_label, x), heads)
+        base = tf.zeros_like(rows[..., :1, :]) if total is None else tf.reduce_sum(tf.reduce_sum(total * x, -2, keepdims=True), heads)
+        return gradient_of_table(rows, base, self.diagonals.causal)

@@ -1,4 +1,4 @@
-"""Relative terms of short causal self-attention with one table for all heads, on TensorFlow.
+"""Relative terms of short causal self-attention with one table for all heads, on TensorFlow: by one product.
 
 All queries are multiplied at once with a row for every distance, from T to 0. Read as if its rows had one entry less, the result `[T, T + 1]`
 without its first T entries is the matrix of all pairs `[T, T]`: an entry moves one place to the left with every row. Above the
@@ -6,6 +6,39 @@ diagonal stands what belongs elsewhere, and is nobody's concern where later keys
 """
 
 import tensorflow as tf
+from keras import ops
+
+# Up to so many positions this is faster than rows looked up for all pairs.
+LONGEST = 39
+
+
+class Triangle:
+    """`scores` and `outputs`, where queries are the keys', later ones are hidden and there are few; in another way elsewhere.
+
+    Args: as those of `attend`.
+    """
+
+    def __init__(self, query, key, query_offset):
+        length_q, length_k = ops.shape(query)[2], ops.shape(key)[2]
+        self._is_one = (length_q == length_k) & (length_q <= LONGEST) & (query_offset == 0)
+
+    def scores(self, query, key, table, otherwise):
+        """`q·kᵀ + q·a^Kᵀ`, right for keys that are not after their query; `otherwise` gives them in another way."""
+        return self._choose(scores, (query, key, table), otherwise, (*query.shape[:3], key.shape[2]))
+
+    def outputs(self, weights, value, table, otherwise):
+        """`w·v + w·a^V`; `otherwise` gives it in another way."""
+        return self._choose(outputs, (weights, value, table), otherwise, (*weights.shape[:3], value.shape[3]))
+
+    def _choose(self, function, tensors, otherwise, shape):
+        def by_one_product():
+            run = function.python_function if tf.executing_eagerly() else function
+            return run(*(tf.convert_to_tensor(x) for x in tensors))
+
+        is_one = self._is_one if len(tensors[2].shape) == 2 and tensors[2].shape[0] > 1 else False
+        if isinstance(is_one, bool):
+            return by_one_product() if is_one else otherwise()
+        return tf.ensure_shape(tf.cond(is_one, by_one_product, otherwise), shape)
 
 
 # Functions of their own, so that in a graph all layers share what is traced.

@@ -12,7 +12,7 @@ from t2t_relpos.attention.skew import key_to_label, label_to_key
 
 # Longer sequences, where lengths are known, are computed without a [T, S, H] tensor.
 LONGEST_LOOKUP = 512
-# Longer sequences are taken block by block, where the backend has a way to.
+# Longer sequences are taken block by block, where the backend has a way to; in training those above what `_tensorflow_at_once` says.
 LONGEST_WHOLE = 256
 # Where half of all pairs is hidden, blocks pay sooner.
 LONGEST_WHOLE_CAUSAL = 128
@@ -90,29 +90,31 @@ def attend(
         query_offset = lengths[1] - lengths[0]
     arrays = query, key, value, key_table, value_table
 
-    def whole(dropout):
-        hidden = combine_masks(
+    def hidden():
+        return combine_masks(
             mask,
             None if key_mask is None else key_padding_mask(key_mask),
             causal_mask(*lengths, query_offset) if causal else None,
         )
-        return _attend_at_once(*arrays, hidden, query_offset, labels, causal, dropout)
 
-    in_blocks = None
+    def whole(dropout):
+        return _attend_at_once(*arrays, hidden(), query_offset, labels, causal, dropout)
+
+    faster = None
     if not return_weights and labels is None and not _one_offset_per_row(query_offset):
-        in_blocks = _blocks_of(*arrays, dropout)
-    if recompute and in_blocks is None:
+        faster = _faster(*arrays, dropout)
+    if recompute and faster is None:
         raise ValueError(
             "Expected `recompute` (`flash_attention` of a layer) to be None or False where attention can't be taken block by block: that "
             "takes TensorFlow without XLA, relative positions by offset, and no weights returned. Received: True"
         )
-    if in_blocks is None:
+    if faster is None:
         outputs, weights = whole(dropout)
     else:
-        settings = {"query_offset": query_offset, "causal": causal}
-        settings |= {"key_mask": key_mask, "mask": combine_masks(mask), "dropout": dropout, "recompute": recompute}
+        settings = {"query_offset": query_offset, "causal": causal, "key_mask": key_mask, "mask": combine_masks(mask)}
         longest_whole = 0 if recompute else min(LONGEST_WHOLE, LONGEST_WHOLE_CAUSAL) if causal else LONGEST_WHOLE
-        outputs = in_blocks(*arrays, **settings, longest_whole=longest_whole, whole=lambda dropout: whole(dropout)[0])
+        settings |= {"dropout": dropout, "recompute": recompute, "longest_whole": longest_whole, "hidden": hidden}
+        outputs = faster(*arrays, **settings, whole=lambda dropout: whole(dropout)[0])
         weights = None
     if query_mask is not None:
         exists = ops.cast(query_mask, "bool")[:, None, :, None]
@@ -120,8 +122,8 @@ def attend(
     return outputs, weights if return_weights else None
 
 
-def _blocks_of(query, key, value, key_table, value_table, dropout):
-    """How this backend attends block by block, or None."""
+def _faster(query, key, value, key_table, value_table, dropout):
+    """A way of this backend that gives outputs alone, or None."""
     if keras.backend.backend() != "tensorflow" or (key_table is None and value_table is None):
         return None
     if not (dropout is None or isinstance(dropout, AttentionDropout)):
@@ -129,25 +131,22 @@ def _blocks_of(query, key, value, key_table, value_table, dropout):
     from t2t_relpos import _tensorflow_xla
     from t2t_relpos.attention import _tensorflow
 
-    return None if _tensorflow_xla.is_compiled() else _tensorflow.attend_in_blocks
+    return None if _tensorflow_xla.is_compiled() else _tensorflow.attend
 
 
-def _diagonals_of(query, key, key_table, value_table, query_offset, labels, causal):
-    """How this backend takes relative terms from the diagonals of all pairs, or None."""
-    table = value_table if key_table is None else key_table
-    if keras.backend.backend() != "tensorflow" or labels is not None or table is None or table.shape[-2] == 1:
+def _triangle_of(query, key, query_offset, labels):
+    """How this backend takes relative terms of short causal sequences, or None."""
+    if keras.backend.backend() != "tensorflow" or labels is not None or _one_offset_per_row(query_offset):
         return None
     from t2t_relpos import _tensorflow_xla
-    from t2t_relpos.attention import _tensorflow_at_once
+    from t2t_relpos.attention._tensorflow_triangle import Triangle
 
-    if _one_offset_per_row(query_offset) or _tensorflow_xla.is_compiled():
-        return None
-    return _tensorflow_at_once.Choice(query, key, (table.shape[-2] - 1) // 2, query_offset, causal)
+    return None if _tensorflow_xla.is_compiled() else Triangle(query, key, query_offset)
 
 
 def _attend_at_once(query, key, value, key_table, value_table, mask, query_offset, labels, causal, dropout):
     """(outputs, weights) of all pairs of positions at once."""
-    diagonals = _diagonals_of(query, key, key_table, value_table, query_offset, labels, causal)
+    triangle = _triangle_of(query, key, query_offset, labels) if causal else None
 
     def scores():
         scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
@@ -159,11 +158,11 @@ def _attend_at_once(query, key, value, key_table, value_table, mask, query_offse
         outputs = ops.matmul(kept, value)
         return outputs if value_table is None else outputs + relative_values(kept, value_table, query_offset, labels)
 
-    along = key_table is not None and diagonals
-    weights = masked_softmax(along.scores(query, key, key_table, scores) if along else scores(), mask)
+    by_triangle = key_table is not None and triangle
+    weights = masked_softmax(by_triangle.scores(query, key, key_table, scores) if by_triangle else scores(), mask)
     kept = weights if dropout is None else dropout(weights)
-    along = value_table is not None and diagonals
-    return along.outputs(kept, value, value_table, outputs) if along else outputs(), weights
+    by_triangle = value_table is not None and triangle
+    return by_triangle.outputs(kept, value, value_table, outputs) if by_triangle else outputs(), weights
 
 
 def relative_scores(query, table, length_k, query_offset, labels=None):

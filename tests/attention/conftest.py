@@ -22,7 +22,9 @@ def draw():
 
 @pytest.fixture(scope="session")
 def outputs_and_gradients():
-    """`outputs_and_gradients(arrays, weigh, ...)`: outputs, weights, and the gradients of a sum of both by the arrays that are there."""
+    """`outputs_and_gradients(arrays, weigh, ...)`: outputs, weights if they are returned, and the gradients of a sum of both by the
+    arrays that are there.
+    """
 
     def computed(arrays, weigh, **kwargs):
         import tensorflow as tf
@@ -31,7 +33,9 @@ def outputs_and_gradients():
         with tf.GradientTape() as tape:
             tape.watch(given)
             outputs, weights = attend(*arrays, **kwargs)
-            loss = tf.reduce_sum(outputs * weigh) + tf.reduce_sum(weights**2)
-        return [outputs, weights, *tape.gradient(loss, given)]
+            loss = tf.reduce_sum(outputs * weigh)
+            if weights is not None:
+                loss += tf.reduce_sum(weights**2)
+        return [outputs, *(() if weights is None else (weights,)), *tape.gradient(loss, given)]
 
     return computed

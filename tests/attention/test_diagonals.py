@@ -1,6 +1,8 @@
-"""Relative terms along diagonals on TensorFlow: equal to rows looked up for all pairs, outputs and gradients."""
+"""Attention of all pairs at once on TensorFlow, relative terms along diagonals: equal to rows looked up for all pairs, outputs and gradients."""
 
 import contextlib
+import functools
+import sys
 
 import keras
 import numpy as np
@@ -19,7 +21,7 @@ import tensorflow as tf
 
 from t2t_relpos.attention import _tensorflow_at_once as at_once
 
-NEVER = {"SHORTEST": 10**6, "SHORTEST_CAUSAL": 10**6, "LONGEST_TRIANGLE": 0}
+NEVER = {"SHORTEST": 10**6, "SHORTEST_CAUSAL": 10**6}
 
 
 @contextlib.contextmanager
@@ -32,7 +34,7 @@ def constants(**values):
 
 
 # Diagonals wherever a matrix has them, and short stretches, so that there are several.
-ALWAYS = {"SHORTEST": 0, "SHORTEST_CAUSAL": 0, "LONGEST_TRIANGLE": 0, "LONGEST_SHORT": 13, "SHORT_STRETCH": 3, "LONG_STRETCH": 5}
+ALWAYS = {"SHORTEST": 0, "SHORTEST_CAUSAL": 0, "LONGEST_SHORT": 13, "SHORT_STRETCH": 3, "LONG_STRETCH": 5}
 
 
 @pytest.fixture
@@ -62,14 +64,17 @@ def test_equals_rows_that_are_looked_up(data, draw, outputs_and_gradients):
         kwargs["key_mask"] = tf.constant(rng.random((2, length_q + more)) < 0.7)
     if data.draw(st.booleans()):
         kwargs["mask"] = tf.constant(rng.random((length_q, length_q + more)) < 0.7)
-    if data.draw(st.booleans()):
-        factors = tf.constant(rng.random((2, 3, length_q, length_q + more)) * 2)
-        kwargs["dropout"] = lambda weights: weights * factors
+    rate = data.draw(st.sampled_from([None, 0.4]))
     weigh = rng.normal(size=(2, 3, length_q, 7))
+
+    def computed():
+        dropout = rate and AttentionDropout(rate, keras.random.SeedGenerator(5))
+        return outputs_and_gradients(arrays, weigh, dropout=dropout, return_weights=False, **kwargs)
+
     with constants(**ALWAYS):
-        ours = outputs_and_gradients(arrays, weigh, **kwargs)
+        ours = computed()
     with constants(**NEVER):
-        theirs = outputs_and_gradients(arrays, weigh, **kwargs)
+        theirs = computed()
     for actual, expected in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-11)
 
@@ -80,34 +85,50 @@ def test_equals_the_port_of_t2t(lengths, causal, always, monkeypatch, rng, draw)
     made = count(monkeypatch)
     query, key, value, key_table, value_table = draw(rng, *lengths)
     arrays = query, key, value[..., :5], key_table, value_table[:, :5]
-    outputs, weights = attend(*arrays, causal=causal)
+    outputs, _ = attend(*arrays, causal=causal, return_weights=False)
     bias = np.where(causal_mask(*lengths[:2]), 0.0, -1e9) if causal else None
     expected = dot_product_attention_relative(*arrays[:3], bias, *arrays[3:], lengths[2], allow_memory=True)
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(tf.reduce_sum(weights, -1), 1, rtol=0, atol=1e-12)
-    assert made == [lengths[:2]] * 2
+    assert made == [lengths[:2]]
 
 
 def test_the_way_is_chosen_by_length_and_place(monkeypatch, rng, draw):
     made = count(monkeypatch)
     for causal, length in ((False, 95), (False, 96), (True, 39), (True, 40)):
-        attend(*draw(rng, length, length, 2), causal=causal)
-    assert made == [(96, 96)] * 2 + [(40, 40)] * 2
-    attend(*draw(rng, 96, 128, 2), query_offset=0)
-    attend(*draw(rng, 128, 96, 2))
-    attend(*draw(rng, 96, 96, 81))
-    attend(*draw(rng, 96, 96, 0))
-    assert len(made) == 4
+        attend(*draw(rng, length, length, 2), causal=causal, return_weights=False)
+    assert made == [(96, 96), (40, 40)]
+    attend(*draw(rng, 96, 128, 2), query_offset=0, return_weights=False)
+    attend(*draw(rng, 128, 96, 2), return_weights=False)
+    attend(*draw(rng, 96, 96, 81), return_weights=False)
+    attend(*draw(rng, 96, 96, 0), return_weights=False)
+    attend(*draw(rng, 96, 96, 2))
+    assert len(made) == 2
+
+
+def test_training_takes_all_pairs_at_once_longer(always, monkeypatch, rng, draw):
+    made = count(monkeypatch)
+    monkeypatch.setattr(at_once, "LONGEST", 23)
+    monkeypatch.setattr(at_once, "LONGEST_CAUSAL", 17)
+    module = sys.modules["t2t_relpos.attention.attend"]
+    monkeypatch.setattr(module, "LONGEST_WHOLE", 13)
+    monkeypatch.setattr(module, "LONGEST_WHOLE_CAUSAL", 11)
+    for causal, recompute, longest in ((False, False, 23), (True, False, 17), (False, None, 13), (True, None, 11), (False, True, 0)):
+        for length in (longest, longest + 1) if longest else (9,):
+            arrays = draw(rng, length, length, 3)
+            made.clear()
+            attend(*arrays, causal=causal, recompute=recompute, return_weights=False)
+            assert made == [(length, length)] * (length == longest)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_unknown_lengths_in_a_graph(causal, always, rng, draw, outputs_and_gradients):
     specs = [tf.TensorSpec((None, 3, None, depth), tf.float64) for depth in (5, 5, 7)]
     specs += [tf.TensorSpec((7, depth), tf.float64) for depth in (5, 7)]
-    step = tf.function(lambda *xs: outputs_and_gradients(xs, 1.0, causal=causal), input_signature=specs, autograph=False)
+    computed = functools.partial(outputs_and_gradients, weigh=1.0, causal=causal, return_weights=False)
+    step = tf.function(lambda *xs: computed(xs), input_signature=specs, autograph=False)
     for lengths in ((1, 1), (5, 5), (19, 19), (8, 23), (9, 7)):
         arrays = draw(rng, *lengths, 3)
-        expected = outputs_and_gradients(arrays, 1.0, causal=causal)
+        expected = computed(arrays)
         for actual, eager in zip(step(*arrays), expected, strict=True):
             assert isinstance(actual, tf.Tensor), "a sparse gradient"
             np.testing.assert_allclose(actual, eager, rtol=0, atol=1e-11)
@@ -117,29 +138,17 @@ def test_unknown_lengths_in_a_graph(causal, always, rng, draw, outputs_and_gradi
 def test_a_batch_of_nothing_has_gradients_of_zero(length, always, rng, draw, outputs_and_gradients):
     arrays = [x[:0] if len(x.shape) == 4 else x for x in draw(rng, 13, 13, 2)]
     specs = [tf.TensorSpec((None, 3, length, x.shape[-1]) if len(x.shape) == 4 else x.shape, tf.float64) for x in arrays]
-    step = tf.function(lambda *xs: outputs_and_gradients(xs, 1.0), input_signature=specs, autograph=False)
-    for gradient, x in zip(step(*arrays)[2:], arrays, strict=True):
+    step = tf.function(lambda *xs: outputs_and_gradients(xs, 1.0, return_weights=False), input_signature=specs, autograph=False)
+    for gradient, x in zip(step(*arrays)[1:], arrays, strict=True):
         np.testing.assert_array_equal(gradient, np.zeros(x.shape))
 
 
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 1e-2), ("bfloat16", 6e-2)])
 def test_lower_precision_is_near_float64(dtype, tolerance, always, rng, draw, outputs_and_gradients):
     arrays = draw(rng, 31, 31, 3)
-    expected = outputs_and_gradients(arrays, 1.0)
-    lower = outputs_and_gradients([tf.cast(x, dtype) for x in arrays], 1.0)
+    expected = outputs_and_gradients(arrays, 1.0, return_weights=False)
+    lower = outputs_and_gradients([tf.cast(x, dtype) for x in arrays], 1.0, return_weights=False)
     for actual, exact in zip(lower, expected, strict=True):
         assert actual.dtype == dtype
         error = np.abs(tf.cast(actual, tf.float64) - exact).max()
         assert error < tolerance * np.abs(exact).max()
-
-
-def test_the_gradient_repeats_the_dropout_of_the_outputs(always, rng, draw, outputs_and_gradients):
-    arrays = draw(rng, 31, 31, 3)
-    dropout = AttentionDropout(0.4, keras.random.SeedGenerator(5))
-    outputs, weights, *gradients = outputs_and_gradients(arrays, 0.0, dropout=dropout)
-    kept = AttentionDropout(0.4, keras.random.SeedGenerator(5))(weights)
-    labels = np.clip(np.arange(31) - np.arange(31)[:, None], -3, 3) + 3
-    rows = arrays[4].numpy()[labels]
-    expected = np.einsum("bnij,bnjh->bnih", kept, arrays[2]) + np.einsum("bnij,ijh->bnih", kept, rows)
-    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-12)
-    np.testing.assert_array_equal(gradients[2], np.zeros(arrays[2].shape))

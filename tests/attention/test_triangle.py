@@ -16,7 +16,6 @@ if keras.backend.backend() != "tensorflow":
 
 import tensorflow as tf
 
-from t2t_relpos.attention import _tensorflow_at_once as at_once
 from t2t_relpos.attention import _tensorflow_triangle as triangle
 
 
@@ -24,8 +23,7 @@ from t2t_relpos.attention import _tensorflow_triangle as triangle
 def longest(length):
     """Up to this length relative terms are computed by one product; longer ones are looked up."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(at_once, "LONGEST_TRIANGLE", length)
-        patch.setattr(at_once, "SHORTEST_CAUSAL", 10**6)
+        patch.setattr(triangle, "LONGEST", length)
         yield
 
 
@@ -80,9 +78,9 @@ def test_equals_the_port_of_t2t(length, k, called, rng, draw):
 
 
 def test_the_way_is_chosen_by_length_and_table(called, rng, draw):
-    attend(*draw(rng, at_once.LONGEST_TRIANGLE, at_once.LONGEST_TRIANGLE, 2), causal=True)
-    assert called == [at_once.LONGEST_TRIANGLE]
-    attend(*draw(rng, at_once.LONGEST_TRIANGLE + 1, at_once.LONGEST_TRIANGLE + 1, 2), causal=True)
+    attend(*draw(rng, triangle.LONGEST, triangle.LONGEST, 2), causal=True)
+    assert called == [triangle.LONGEST]
+    attend(*draw(rng, triangle.LONGEST + 1, triangle.LONGEST + 1, 2), causal=True)
     attend(*draw(rng, 7, 7, 2))
     attend(*draw(rng, 7, 7, 2, heads=3), causal=True)
     attend(*draw(rng, 7, 11, 2), causal=True)

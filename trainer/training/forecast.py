@@ -13,8 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_relpos.attention._tensorflow import LONGEST_KEPT
-from t2t_relpos.attention._tensorflow_at_once import SHORTEST, SHORTEST_CAUSAL
-from t2t_relpos.attention.attend import LONGEST_WHOLE, LONGEST_WHOLE_CAUSAL
+from t2t_relpos.attention._tensorflow_at_once import SHORTEST, SHORTEST_CAUSAL, longest
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.config import RunConfig
 from trainer.data.encoding import EncodedPairs
@@ -119,10 +118,10 @@ def memory(model: keras.Model, architecture: TransformerConfig, config: RunConfi
     tokens, width = rows * length, 4 if config.precision == "float32" else 2
     seen = architecture.num_heads * length
     d, inner = architecture.hidden_dim, architecture.intermediate_dim
-    # Longer sequences attend to themselves block by block and keep weights once, or not at all; short ones look up a row of the
-    # tables for each pair.
-    kept_by_encoder = _copies_of_weights(architecture, length, LONGEST_WHOLE)
-    kept_by_decoder = _copies_of_weights(architecture, length, LONGEST_WHOLE_CAUSAL) + 3
+    # Longer sequences attend to themselves along diagonals and keep weights before and after dropout, or block by block and keep
+    # them once, or not at all; short ones look up a row of the tables for each pair.
+    kept_by_encoder = _copies_of_weights(architecture, length, SHORTEST, longest(causal=False))
+    kept_by_decoder = _copies_of_weights(architecture, length, SHORTEST_CAUSAL, longest(causal=True)) + 3
     encoder = architecture.num_encoder_layers * (12 * d + 2 * inner + kept_by_encoder * seen)
     decoder = architecture.num_decoder_layers * (20 * d + 2 * inner + kept_by_decoder * seen)
     rows_of = (1 if architecture.share_heads else architecture.num_heads) * d // architecture.num_heads
@@ -140,10 +139,12 @@ def memory(model: keras.Model, architecture: TransformerConfig, config: RunConfi
     return Memory(copies * _FLOAT * weights, logits, width * (tokens * (encoder + decoder) + looked_up), formula)
 
 
-def _copies_of_weights(architecture, length, longest_whole):
-    """How many matrices of the size of its weights self-attention keeps for the gradient."""
-    if not architecture.relative or length <= longest_whole:
+def _copies_of_weights(architecture, length, shortest, longest):
+    """How many matrices of the size of its weights self-attention keeps for the gradient; along diagonals between these lengths."""
+    if not architecture.relative or length < shortest:
         return 3
+    if length <= longest:
+        return 2
     return 1 if length <= LONGEST_KEPT else 0
 
 
