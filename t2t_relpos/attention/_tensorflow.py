@@ -44,7 +44,9 @@ def attend(query, key, value, key_table, value_table, *, dropout, recompute, lon
     offset, causal = settings["query_offset"], settings["causal"]
 
     def along_diagonals():
-        return _tensorflow_at_once.attend(query, key, value, *tables, mask=hidden(), causal=causal, rate=rate, seed=seed)
+        # Diagonals are where no query stands before all keys.
+        hides = {"mask": hidden(), "blind": settings["key_mask"] is not None or settings["mask"] is not None, "causal": causal}
+        return _tensorflow_at_once.attend(query, key, value, *tables, **hides, rate=rate, seed=seed)
 
     def otherwise():
         drop = dropout and (lambda weights: _tensorflow_dropout.drop(weights, rate, seed))

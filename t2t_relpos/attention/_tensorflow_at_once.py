@@ -9,7 +9,7 @@ from keras import ops
 
 from t2t_relpos.attention import _tensorflow_dropout
 from t2t_relpos.attention._tensorflow_diagonals import Band, Diagonals, gradient_of_table, relative_rows
-from t2t_relpos.attention.masks import masked_softmax
+from t2t_relpos.attention._tensorflow_masks import HIDDEN
 
 # Up to so many keys stretches are short: long ones make fewer columns, and more diagonals at their edges.
 LONGEST_SHORT = 256
@@ -48,12 +48,13 @@ def is_possible(query, key, reach, query_offset, causal):
     )
 
 
-def attend(query, key, value, key_table, value_table, *, mask, causal, rate, seed):
+def attend(query, key, value, key_table, value_table, *, mask, blind, causal, rate, seed):
     """The outputs of `attend` where that `is_possible`.
 
     Args:
         query, key, value, key_table, value_table: as those of `attend`.
         mask: bool, broadcasts to `[B, N, T, S]`, all that hides keys; or None.
+        blind: whether it may hide all keys from a query.
         causal: whether it hides those after a query.
         rate: of dropout, or None.
         seed: int32 `[2]`, of dropout.
@@ -63,7 +64,7 @@ def attend(query, key, value, key_table, value_table, *, mask, causal, rate, see
     """
     run = _attend.python_function if tf.executing_eagerly() else _attend
     tensors = [x if x is None else tf.convert_to_tensor(x) for x in (query, key, value, key_table, value_table, mask)]
-    return run(*tensors, causal, rate, seed)
+    return run(*tensors, blind, causal, rate, seed)
 
 
 def _settings(length_k, reach, causal):
@@ -79,7 +80,7 @@ def _settings(length_k, reach, causal):
 
 # A function of its own, so that in a graph all layers share what is traced.
 @tf.function(autograph=False, experimental_attributes={"_noinline": True})
-def _attend(query, key, value, key_table, value_table, mask, causal, rate, seed):
+def _attend(query, key, value, key_table, value_table, mask, blind, causal, rate, seed):
     length_q, length_k = ops.shape(query)[2], ops.shape(key)[2]
     reach = next(x for x in (key_table, value_table) if x is not None).shape[-2] // 2
     settings = reach, *_settings(length_k, reach, causal), query.dtype
@@ -87,17 +88,22 @@ def _attend(query, key, value, key_table, value_table, mask, causal, rate, seed)
     diagonals = Diagonals(first + tf.range(length_q), *settings)
     band = Band(diagonals, first, length_q, length_k)
 
+    # Weights of a query without keys are of no meaning: its outputs are zeros instead, and so is what comes back.
+    sees = tf.cast(tf.reduce_any(mask, -1, keepdims=True), query.dtype) if blind else None
+
     @tf.custom_gradient
     def run(query, key, value, *tables):
         tables = iter(tables)
         of_key, of_value = (_Terms(diagonals, band, x if x is None else next(tables)) for x in (key_table, value_table))
-        weights = masked_softmax(of_key.spread(query, key), mask)
+        weights = _softmax(of_key.spread(query, key), mask)
         used = weights if rate is None else weights * _tensorflow_dropout.factors(tf.shape(weights), rate, seed, weights.dtype)
-        total = _total(used, mask, rate)
+        total = tf.ones([], used.dtype) if rate is None else tf.reduce_sum(used, -1, keepdims=True)
         by_label = of_value.collect(used)
         outputs = tf.matmul(used, value) + of_value.outputs(by_label, total)
+        outputs = outputs * sees if blind else outputs
 
         def gradient(upstream):
+            upstream = upstream * sees if blind else upstream
             changes = _changes(of_value, weights, used, value, outputs, upstream, rate)
             changed = of_key.collect(changes)
             d_query = tf.matmul(changes, key) + of_key.outputs(changed, None)
@@ -110,18 +116,21 @@ def _attend(query, key, value, key_table, value_table, mask, causal, rate, seed)
     return run(query, key, value, *(x for x in (key_table, value_table) if x is not None))
 
 
-def _total(used, mask, rate):
-    """The sum of a query's weights, as it was used: broadcasts to `[B, N, T, 1]`."""
-    if rate is not None:
-        return tf.reduce_sum(used, -1, keepdims=True)
-    if mask is None:
-        return tf.ones([1, 1, 1, 1], used.dtype)
-    return tf.cast(tf.reduce_any(mask, -1, keepdims=True), used.dtype)
+def _softmax(scores, mask):
+    """Softmax in float32 at least, of the entries that may be attended to."""
+    exact = tf.cast(scores, _exact(scores))
+    if mask is not None:
+        exact = tf.where(mask, exact, tf.cast(HIDDEN, exact.dtype))
+    return tf.cast(tf.nn.softmax(exact), scores.dtype)
+
+
+def _exact(x):
+    return tf.float32 if x.dtype.size == 2 else x.dtype
 
 
 def _changes(of_value, weights, used, value, outputs, upstream, rate):
     """The gradient of the scores."""
-    exact = tf.float32 if weights.dtype.size == 2 else weights.dtype
+    exact = _exact(weights)
     of_query = of_value.base_of(tf.cast(upstream, exact))
     weighted = tf.reduce_sum(tf.cast(upstream, exact) * tf.cast(outputs, exact), -1, keepdims=True)
     if exact == weights.dtype:

@@ -63,7 +63,9 @@ def test_equals_rows_that_are_looked_up(data, draw, outputs_and_gradients):
     if data.draw(st.booleans()):
         kwargs["key_mask"] = tf.constant(rng.random((2, length_q + more)) < 0.7)
     if data.draw(st.booleans()):
-        kwargs["mask"] = tf.constant(rng.random((length_q, length_q + more)) < 0.7)
+        mask = rng.random((length_q, length_q + more)) < 0.7
+        mask[rng.integers(length_q)] = False  # a query that sees nothing
+        kwargs["mask"] = tf.constant(mask)
     rate = data.draw(st.sampled_from([None, 0.4]))
     weigh = rng.normal(size=(2, 3, length_q, 7))
 
