@@ -128,6 +128,7 @@ def test_loss_that_is_not_a_number(tmp_path, small_run, per_execution):
         assert set(saved["source_text"].tolist()) <= set(small_run.source)
 
 
+@pytest.mark.slow
 def test_going_on_within_an_execution(tmp_path, small_run):
     small_run(tmp_path, train_steps=3)
     message = small_run.fails(tmp_path, train_steps=6, steps_per_execution=2)

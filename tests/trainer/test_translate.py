@@ -185,6 +185,7 @@ def test_text_on_the_command_line():
         run("--saved_model=any", "Hello")
 
 
+@pytest.mark.slow
 def test_reader_that_stops_early(exported_dir, tmp_path):
     (tmp_path / "in").write_text("a\n" * 30_000)
     command = f"{sys.executable} -m trainer.translate --saved_model={exported_dir} --input={tmp_path / 'in'} --window=7 | head -n 2"
@@ -226,6 +227,7 @@ def test_what_the_graph_refuses(exported_dir, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
+@pytest.mark.slow
 def test_lists_scores_and_alignments(exported_dir, loaded, sentences, tmp_path):
     (tmp_path / "in").write_text("\n".join([*sentences, "", "x"]) + "\n")
     paths = {name: tmp_path / name for name in ("output", "alignments", "tokens")}

@@ -156,6 +156,7 @@ def test_every_signature_works_without_this_project(exported_dir, make_module, s
     assert_all_signatures_work_without_this_project(exported_dir / "1", make_module(), text, TEXT_OPS)
 
 
+@pytest.mark.slow
 def test_saved_model_cli_translates_strings(exported_dir, exported, sentences, tmp_path):
     text = [sentences[0], "", sentences[1]]
     command = [sys.executable, "-c", SAVED_MODEL_CLI, "run", "--dir", str(exported_dir / "1"), "--tag_set", "serve"]

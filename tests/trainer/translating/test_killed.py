@@ -67,6 +67,7 @@ def test_killed_while_files_get_their_names(tmp_path):
         assert written(tmp_path, name) == written(tmp_path, "whole")
 
 
+@pytest.mark.slow
 def test_killed_at_any_time(tmp_path):
     write_input(tmp_path / "input", 300)
     run(tmp_path, "whole")
