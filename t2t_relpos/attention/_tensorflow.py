@@ -41,22 +41,23 @@ def attend(query, key, value, key_table, value_table, *, dropout, recompute, lon
     tables = [x if x is None else tf.convert_to_tensor(x) for x in (key_table, value_table)]
     # Out here: a seed that is drawn in one branch of a graph leaves its generator in that branch.
     rate, seed = (dropout.rate, _tensorflow_dropout.as_seed(dropout.draw_seed())) if dropout else (None, None)
-    offset, causal = settings["query_offset"], settings["causal"]
+    causal = settings["causal"]
+    reach = next(x for x in tables if x is not None).shape[-2] // 2
 
     def along_diagonals():
         # Diagonals are where no query stands before all keys.
-        hides = {"mask": hidden(), "blind": settings["key_mask"] is not None or settings["mask"] is not None, "causal": causal}
-        return _tensorflow_at_once.attend(query, key, value, *tables, **hides, rate=rate, seed=seed)
+        blind = settings["key_mask"] is not None or settings["mask"] is not None
+        kwargs = {"reach": reach, "causal": causal, "rate": rate, "seed": seed}
+        return _tensorflow_at_once.attend(query, key, value, *tables, mask=hidden(), blind=blind, **kwargs)
 
     def otherwise():
         drop = dropout and (lambda weights: _tensorflow_dropout.drop(weights, rate, seed))
         blocks = functools.partial(_blocks, query, key, value, tables, rate=rate, seed=seed, **settings)
         return _in_blocks_or_not(query, key, value, recompute, longest_whole, lambda: whole(drop), blocks)
 
-    reach = next(x for x in tables if x is not None).shape[-2] // 2
     longest = max(longest_whole, _tensorflow_at_once.longest(causal)) if recompute is False else longest_whole
     is_short = ops.shape(query)[2] * ops.shape(key)[2] <= longest**2
-    along = longest > 0 and _tensorflow_at_once.is_possible(query, key, reach, offset, causal) & is_short
+    along = longest > 0 and _tensorflow_at_once.is_possible(query, key, reach, settings["query_offset"], causal) & is_short
     if isinstance(along, bool):
         return along_diagonals() if along else otherwise()
     return tf.ensure_shape(tf.cond(along, along_diagonals, otherwise), (*query.shape[:-1], value.shape[-1]))

@@ -25,7 +25,7 @@ LONGEST_CAUSAL = 256
 
 def longest(causal):
     """Up to how many positions (of pairs: its square) this is faster than blocks."""
-    return min(LONGEST, LONGEST_CAUSAL) if causal else LONGEST
+    return LONGEST_CAUSAL if causal else LONGEST
 
 
 def is_possible(query, key, reach, query_offset, causal):
@@ -48,11 +48,12 @@ def is_possible(query, key, reach, query_offset, causal):
     )
 
 
-def attend(query, key, value, key_table, value_table, *, mask, blind, causal, rate, seed):
+def attend(query, key, value, key_table, value_table, *, reach, mask, blind, causal, rate, seed):
     """The outputs of `attend` where that `is_possible`.
 
     Args:
         query, key, value, key_table, value_table: as those of `attend`.
+        reach: K.
         mask: bool, broadcasts to `[B, N, T, S]`, all that hides keys; or None.
         blind: whether it may hide all keys from a query.
         causal: whether it hides those after a query.
@@ -64,7 +65,7 @@ def attend(query, key, value, key_table, value_table, *, mask, blind, causal, ra
     """
     run = _attend.python_function if tf.executing_eagerly() else _attend
     tensors = [x if x is None else tf.convert_to_tensor(x) for x in (query, key, value, key_table, value_table, mask)]
-    return run(*tensors, blind, causal, rate, seed)
+    return run(*tensors, reach, blind, causal, rate, seed)
 
 
 def _settings(length_k, reach, causal):
@@ -80,14 +81,12 @@ def _settings(length_k, reach, causal):
 
 # A function of its own, so that in a graph all layers share what is traced.
 @tf.function(autograph=False, experimental_attributes={"_noinline": True})
-def _attend(query, key, value, key_table, value_table, mask, blind, causal, rate, seed):
+def _attend(query, key, value, key_table, value_table, mask, reach, blind, causal, rate, seed):
     length_q, length_k = ops.shape(query)[2], ops.shape(key)[2]
-    reach = next(x for x in (key_table, value_table) if x is not None).shape[-2] // 2
     settings = reach, *_settings(length_k, reach, causal), query.dtype
     first = length_k - length_q
     diagonals = Diagonals(first + tf.range(length_q), *settings)
     band = Band(diagonals, first, length_q, length_k)
-
     # Weights of a query without keys are of no meaning: its outputs are zeros instead, and so is what comes back.
     sees = tf.cast(tf.reduce_any(mask, -1, keepdims=True), query.dtype) if blind else None
 

@@ -154,3 +154,17 @@ def test_lower_precision_is_near_float64(dtype, tolerance, always, rng, draw, ou
         assert actual.dtype == dtype
         error = np.abs(tf.cast(actual, tf.float64) - exact).max()
         assert error < tolerance * np.abs(exact).max()
+
+
+def test_the_gradient_repeats_the_dropout_of_the_outputs(always, rng, draw, outputs_and_gradients):
+    arrays, weigh = draw(rng, 31, 31, 3), rng.normal(size=(2, 3, 31, 7))
+    dropout = AttentionDropout(0.4, keras.random.SeedGenerator(5))
+    outputs, *gradients = outputs_and_gradients(arrays, weigh, dropout=dropout, return_weights=False)
+    kept = AttentionDropout(0.4, keras.random.SeedGenerator(5))(attend(*arrays)[1])
+    labels = np.clip(np.arange(31) - np.arange(31)[:, None], -3, 3) + 3
+    rows = arrays[4].numpy()[labels]
+    expected = np.einsum("bnij,bnjh->bnih", kept, arrays[2]) + np.einsum("bnij,ijh->bnih", kept, rows)
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(gradients[2], np.einsum("bnij,bnih->bnjh", kept, weigh), rtol=0, atol=1e-12)
+    *_, gradient, _, _ = outputs_and_gradients(arrays, 0.0, dropout=dropout, return_weights=False)
+    np.testing.assert_array_equal(gradient, np.zeros(arrays[2].shape))
