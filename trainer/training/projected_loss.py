@@ -11,6 +11,8 @@ import tensorflow as tf
 from t2t_relpos import _tensorflow_xla
 from trainer.training.losses import PADDING, SmoothedTarget, without_padding
 
+# Smaller probabilities are near those that types of 32 bits can't tell from 0.
+_SMALLEST = 1e-30
 # So few columns are faster on the left of a product.
 _FEW = 128
 
@@ -71,8 +73,7 @@ def _cross_entropy(labels, states, table, target):
         logits = tf.cast(tf.matmul(states, table, transpose_b=True), wide)
         softmax = tf.nn.softmax(logits)
         largest, chosen = tf.reduce_max(logits, axis=-1), tf.gather_nd(logits, place)
-        # The largest probability is at least 1/V: its logarithm is safe.
-        total = largest - tf.math.log(tf.reduce_max(softmax, axis=-1))
+        total = _log_sum_exp(softmax, chosen, tf.gather_nd(softmax, place), largest)
         # A product: a sum over so many rows takes seven times as long.
         all_words = tf.linalg.matvec(tf.cast(table, wide), tf.ones([table.shape[0]], wide), transpose_a=True)
         losses = total - high * chosen - entropy
@@ -93,6 +94,16 @@ def _cross_entropy(labels, states, table, target):
         return (losses, tf.cast(chosen >= largest, wide)), gradient
 
     return losses_and_right(states, table)
+
+
+def _log_sum_exp(softmax, chosen, probability, largest):
+    """Of logits, from one of each row and its probability, where that has a logarithm for all rows; else from their largest."""
+    return tf.cond(
+        tf.reduce_all(probability > _SMALLEST),
+        lambda: chosen - tf.math.log(probability),
+        # At least 1/V: its logarithm is safe, at the price of a pass over all probabilities.
+        lambda: largest - tf.math.log(tf.reduce_max(softmax, axis=-1)),
+    )
 
 
 def _left_transposed(left, right):

@@ -73,6 +73,18 @@ def test_logits_far_apart_stay_finite():
     assert to_states.tolist() == [[[2.0]]] and to_table.tolist() == [[1e4], [-1e4], [0.0]]
 
 
+@pytest.mark.parametrize("gap", [20.0, 65.0, 75.0, 95.0, 120.0])
+def test_losses_are_right_however_small_probabilities_are(gap):
+    """From where they say all to where types of 32 bits have none of them; beside a label that has a large one."""
+    states, table = tf.constant([[[gap], [0.7]]]), tf.constant([[0.0], [1.0], [0.31], [-0.17]])
+    losses, right = projected_cross_entropy(tf.constant([[2, 1]]), states, table)
+    expected, _ = from_logits(tf.constant([[2, 1]]), *(tf.cast(x, tf.float64) for x in (states, table)), 0.0)
+    np.testing.assert_allclose(losses, expected, rtol=1e-6)
+    assert right.numpy().tolist() == [[0.0, 1.0]]
+    small, _ = projected_cross_entropy(tf.constant([[3]]), states[:, :1], table)
+    np.testing.assert_allclose(small, [[1.17 * gap]], rtol=1e-6)
+
+
 def values_and_gradients_of_one(labels, arrays):
     with tf.GradientTape() as tape:
         tape.watch(arrays)
