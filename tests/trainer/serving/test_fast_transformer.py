@@ -13,8 +13,8 @@ from trainer.serving.folded_weights import folded_weights
 VOCAB, BATCH, LENGTH, STEPS = 23, 5, 7, 6
 SMALL = {
     "vocab_size": VOCAB,
-    "num_encoder_layers": 2,
-    "num_decoder_layers": 3,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 2,
     "hidden_dim": 22,
     "intermediate_dim": 13,
     "num_heads": 2,
@@ -22,7 +22,7 @@ SMALL = {
     "max_length": 11,
 }
 CONFIGS = {
-    "relative": {},
+    "relative": {"num_encoder_layers": 2, "num_decoder_layers": 3},
     "post-norm": {"normalize_first": False},
     "a table for every head": {"share_heads": False},
     "keys alone": {"use_value_table": False},
