@@ -97,14 +97,15 @@ def _attend(query, key, value, key_table, value_table, mask, reach, blind, causa
         weights = _softmax(of_key.spread(query, key), mask)
         used = weights if rate is None else weights * _tensorflow_dropout.factors(tf.shape(weights), rate, seed, weights.dtype)
         total = tf.ones([], used.dtype) if rate is None else tf.reduce_sum(used, -1, keepdims=True)
-        by_label = of_value.collect(used)
+        near = of_value.near(used)
+        by_label = of_value.collect(used, near)
         outputs = tf.matmul(used, value) + of_value.outputs(by_label, total)
         outputs = outputs * sees if blind else outputs
 
         def gradient(upstream):
             upstream = upstream * sees if blind else upstream
-            changes = _changes(of_value, weights, used, value, outputs, upstream, rate)
-            changed = of_key.collect(changes)
+            changes, near_changes = _changes(of_value, weights, used, near, value, outputs, upstream, rate)
+            changed = of_key.collect(changes, near_changes)
             d_query = tf.matmul(changes, key) + of_key.outputs(changed, None)
             d_key, d_value = tf.matmul(changes, query, transpose_a=True), tf.matmul(used, upstream, transpose_a=True)
             d_tables = of_key.gradient(changed, query, None), of_value.gradient(by_label, upstream, total)
@@ -127,18 +128,24 @@ def _exact(x):
     return tf.float32 if x.dtype.size == 2 else x.dtype
 
 
-def _changes(of_value, weights, used, value, outputs, upstream, rate):
-    """The gradient of the scores."""
+def _changes(of_value, weights, used, near, value, outputs, upstream, rate):
+    """The gradient of the scores, and of those by diagonal, or None where there is no table for values."""
     exact = _exact(weights)
     of_query = of_value.base_of(tf.cast(upstream, exact))
     weighted = tf.reduce_sum(tf.cast(upstream, exact) * tf.cast(outputs, exact), -1, keepdims=True)
-    if exact == weights.dtype:
-        if rate is None:
-            return of_value.spread(upstream, value, of_query - weighted) * weights
-        return of_value.spread(upstream, value, of_query) * used - weighted * weights
-    # Not as a column of 16 bits, which would round it the same way for all keys.
-    given = tf.cast(of_value.spread(upstream, value), exact) + of_query
-    return tf.cast(given * tf.cast(used, exact) - weighted * tf.cast(weights, exact), weights.dtype)
+    if exact != weights.dtype:
+        # Not as a column of 16 bits, which would round it the same way for all keys.
+        pairs, added = of_value.multiplied(upstream, value)
+        changes = (tf.cast(pairs, exact) + of_query) * tf.cast(used, exact) - weighted * tf.cast(weights, exact)
+        changes = tf.cast(changes, weights.dtype)
+    elif rate is None:
+        pairs, added = of_value.multiplied(upstream, value, of_query - weighted)
+        changes = pairs * weights
+    else:
+        pairs, added = of_value.multiplied(upstream, value, of_query)
+        changes = pairs * used - weighted * weights
+    # What is near is added last, where it is read for its sums anyway.
+    return (changes, None) if added is None else of_value.band.add(changes, added * near)
 
 
 class _Terms:
@@ -155,25 +162,35 @@ class _Terms:
         if table is not None:
             self.rows, self.base = relative_rows(table, diagonals.causal)
 
-    def spread(self, x, y, base=None):
-        """`x·yᵀ` and terms relative to the table's base, and `base` `[B, N, T, 1]` for all keys."""
+    def multiplied(self, x, y, base=None):
+        """(`x·yᵀ`, and what is far, relative to the table's base, and `base` `[B, N, T, 1]` for all keys; what is near, by diagonal)."""
         if self.table is None:
             pairs = tf.matmul(x, y, transpose_b=True)
-            return pairs if base is None else pairs + base
+            return pairs if base is None else pairs + base, None
         by_label = tf.matmul(self.rows, x, transpose_b=True)
         if base is not None or not self.diagonals.causal:
             x, y = self.diagonals.with_far(x, by_label, base), self.band.with_columns(y)
-        return self.band.add(tf.matmul(x, y, transpose_b=True), self.diagonals.along(by_label))
+        return tf.matmul(x, y, transpose_b=True), self.diagonals.along(by_label)
+
+    def spread(self, x, y):
+        """`x·yᵀ` and all terms."""
+        pairs, near = self.multiplied(x, y)
+        return pairs if near is None else self.band.add(pairs, near)[0]
 
     def base_of(self, x):
         """What `spread` leaves out: `[B, N, T, 1]`."""
         return tf.zeros_like(x[..., :1]) if self.table is None else tf.matmul(x, tf.cast(self.base, x.dtype), transpose_b=True)
 
-    def collect(self, pairs):
-        """Sums of pairs by label: the transpose of `spread`."""
+    def near(self, pairs):
+        """Those that have a diagonal, by diagonal."""
+        return None if self.table is None else self.band.read(pairs)
+
+    def collect(self, pairs, near=None):
+        """Sums of pairs by label: the transpose of `spread`; `near` if that is known."""
         if self.table is None:
             return None
-        return self.diagonals.by_label(self.band.read(pairs), None if self.diagonals.causal else self.band.far(pairs))
+        near = self.near(pairs) if near is None else near
+        return self.diagonals.by_label(near, None if self.diagonals.causal else self.band.far(pairs))
 
     def outputs(self, by_label, total):
         """Rows of the table times what was collected, and its base times `total`, if there is any."""

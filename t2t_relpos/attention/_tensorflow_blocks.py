@@ -78,7 +78,7 @@ class Blocks:
     def _spread(self, band, keys, queries, entries):
         """`[G, C, S]` of a block's queries and keys and all relative terms."""
         keys = keys if self.layout.causal else band.with_columns(keys)
-        return band.add(self._product(queries, keys, transpose_b=True), entries)
+        return band.add(self._product(queries, keys, transpose_b=True), entries)[0]
 
     def _collect(self, band, pairs):
         """Sums of pairs by diagonal, and those far."""

@@ -89,12 +89,11 @@ class Band:
         return tf.concat([y, tf.broadcast_to(columns, tf.concat([tf.shape(y)[:-1], tf.shape(columns)[1:]], 0))], -1)
 
     def add(self, pairs, entries):
-        """Pairs with entries by diagonal added to them."""
+        """(pairs with entries by diagonal added to them, what they have by diagonal then)."""
         entries += self.read(pairs)
-        if not pairs.shape.is_fully_defined():
-            # Of a shape that is known in part, TensorFlow's inference takes the diagonals for a single one.
-            entries = tf.compat.v1.placeholder_with_default(entries, None)
-        return tf.linalg.set_diag(pairs, entries, k=self._range, align="LEFT_RIGHT")
+        # Of a shape that is known in part, TensorFlow's inference takes the diagonals for a single one.
+        written = entries if pairs.shape.is_fully_defined() else tf.compat.v1.placeholder_with_default(entries, None)
+        return tf.linalg.set_diag(pairs, written, k=self._range, align="LEFT_RIGHT"), entries
 
     def read(self, pairs):
         """Entries by diagonal, whatever the alignment's name: all of a query's stand in one column."""
