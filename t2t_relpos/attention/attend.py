@@ -1,8 +1,8 @@
 """The one entry to relative attention: every layer calls `attend`."""
 
-import keras
 from keras import ops
 
+from t2t_relpos._backend import is_tensorflow_without_xla
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.labelled import label_index, labelled_scores, labelled_values
 from t2t_relpos.attention.labels import relative_labels
@@ -124,24 +124,22 @@ def attend(
 
 def _faster(query, key, value, key_table, value_table, dropout):
     """A way of this backend that gives outputs alone, or None."""
-    if keras.backend.backend() != "tensorflow" or (key_table is None and value_table is None):
+    if not is_tensorflow_without_xla() or (key_table is None and value_table is None):
         return None
     if not (dropout is None or isinstance(dropout, AttentionDropout)):
         return None
-    from t2t_relpos import _tensorflow_xla
     from t2t_relpos.attention import _tensorflow
 
-    return None if _tensorflow_xla.is_compiled() else _tensorflow.attend
+    return _tensorflow.attend
 
 
 def _triangle_of(query, key, query_offset, labels):
     """How this backend takes relative terms of short causal sequences, or None."""
-    if keras.backend.backend() != "tensorflow" or labels is not None or _one_offset_per_row(query_offset):
+    if not is_tensorflow_without_xla() or labels is not None or _one_offset_per_row(query_offset):
         return None
-    from t2t_relpos import _tensorflow_xla
     from t2t_relpos.attention._tensorflow_triangle import Triangle
 
-    return None if _tensorflow_xla.is_compiled() else Triangle(query, key, query_offset)
+    return Triangle(query, key, query_offset)
 
 
 def _attend_at_once(query, key, value, key_table, value_table, mask, query_offset, labels, causal, dropout):

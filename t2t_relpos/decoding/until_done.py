@@ -1,16 +1,13 @@
 """The loop of a search over many sentences."""
 
-import keras
 from keras import ops
+
+from t2t_relpos._backend import is_tensorflow_without_xla
 
 
 def sizes_may_change():
     """Whether tensors may change their sizes from step to step: on TensorFlow, unless XLA compiles."""
-    if keras.backend.backend() != "tensorflow":
-        return False
-    from t2t_relpos import _tensorflow_xla
-
-    return not _tensorflow_xla.is_compiled()
+    return is_tensorflow_without_xla()
 
 
 def until_done(advance, beams, limit, fixed, rest, beam_size, max_length):

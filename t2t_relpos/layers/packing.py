@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from t2t_relpos._backend import is_tensorflow_without_xla
+
 
 class Packing:
     """Where the tokens of a batch of padded sequences stand, one after the other.
@@ -124,8 +126,4 @@ def take_rows(x, places, back):
 
 def can_pack():
     """Whether there is a fast way to, and the number of tokens may change from batch to batch."""
-    if keras.backend.backend() != "tensorflow":
-        return False
-    from t2t_relpos import _tensorflow_xla
-
-    return not _tensorflow_xla.is_compiled()
+    return is_tensorflow_without_xla()
