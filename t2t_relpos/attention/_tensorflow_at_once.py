@@ -173,7 +173,7 @@ class _Terms:
         return tf.matmul(x, y, transpose_b=True), self.diagonals.along(by_label)
 
     def spread(self, x, y):
-        """`x·yᵀ` and all terms."""
+        """`x·yᵀ` and all terms, relative to the table's base."""
         pairs, near = self.multiplied(x, y)
         return pairs if near is None else self.band.add(pairs, near)[0]
 

@@ -60,7 +60,7 @@ def generate(split, size=None, seed=0):
 
 
 # A process asks for the same ones again, and making them takes seconds.
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=4, typed=True)
 def _pairs(split, size, seed):
     sampler = SentenceSampler(random.Random(f"{seed} {split}"))
     draw = sampler.long_sentence if split == "test_longer" else sampler.sentence
