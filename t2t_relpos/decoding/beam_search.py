@@ -2,12 +2,13 @@
 
 from keras import ops
 
+from t2t_relpos._backend import is_tensorflow_without_xla
 from t2t_relpos.decoding.beams import Beams
 from t2t_relpos.decoding.constraints import checked_constraints
 from t2t_relpos.decoding.length_penalty import length_penalty
 from t2t_relpos.decoding.one_path import limits
 from t2t_relpos.decoding.rows import gather_rows, join_context, repeat_rows, split_context
-from t2t_relpos.decoding.until_done import sizes_may_change, until_done
+from t2t_relpos.decoding.until_done import until_done
 
 
 def beam_search(
@@ -109,7 +110,7 @@ def beam_search(
         t2t_exact=t2t_exact,
     )
     # All beams are one before the first step; where sizes may change, one row is enough for it.
-    is_alone = sizes_may_change() and "context" not in state and constraints.prefix is None
+    is_alone = is_tensorflow_without_xla() and "context" not in state and constraints.prefix is None
     first_beams = 1 if is_alone else beam_size
     context, rest = split_context(repeat_rows(state, first_beams))
     # What every step reads of a row, beside the state: for the model and for the constraints.

@@ -5,11 +5,6 @@ from keras import ops
 from t2t_relpos._backend import is_tensorflow_without_xla
 
 
-def sizes_may_change():
-    """Whether tensors may change their sizes from step to step: on TensorFlow, unless XLA compiles."""
-    return is_tensorflow_without_xla()
-
-
 def until_done(advance, beams, limit, fixed, rest, beam_size, max_length):
     """Advances all sentences until each is done.
 
@@ -27,7 +22,8 @@ def until_done(advance, beams, limit, fixed, rest, beam_size, max_length):
         the beams, or what `Beams.result` reads of them; each sentence's are those
         with which it was done, or later ones.
     """
-    if sizes_may_change():
+    # Tensors change their sizes from step to step.
+    if is_tensorflow_without_xla():
         from t2t_relpos.decoding import _tensorflow_loop
 
         return _tensorflow_loop.until_done(advance, beams, limit, fixed, rest, beam_size)

@@ -3,8 +3,6 @@
 import keras
 from keras import ops
 
-from t2t_relpos._backend import is_tensorflow_without_xla
-
 
 class Packing:
     """Where the tokens of a batch of padded sequences stand, one after the other.
@@ -122,8 +120,3 @@ def take_rows(x, places, back):
 
         return _tensorflow_packing.take_rows(x, places, back)
     return ops.where(places[:, None] < 0, 0, ops.take(x, ops.maximum(places, 0), axis=0))
-
-
-def can_pack():
-    """Whether there is a fast way to, and the number of tokens may change from batch to batch."""
-    return is_tensorflow_without_xla()

@@ -3,9 +3,10 @@
 import keras
 from keras import ops
 
+from t2t_relpos._backend import is_tensorflow_without_xla
 from t2t_relpos.layers.dropout import Dropout
 from t2t_relpos.layers.layer_normalization import LayerNormalization
-from t2t_relpos.layers.packing import Packing, can_pack
+from t2t_relpos.layers.packing import Packing
 from t2t_relpos.layers.position_encodings import LearnedPositionEmbedding, SinusoidalPositionEncoding
 from t2t_relpos.layers.token_embedding import TokenEmbedding
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
@@ -170,7 +171,8 @@ class Transformer(ScoresPairs, keras.Model):
         stands after the last target of a row means nothing: on TensorFlow, but
         with XLA, padding is not computed (see `Packing`).
         """
-        return self._decode(inputs, None, training, can_pack())[0]
+        # The number of tokens changes from batch to batch.
+        return self._decode(inputs, None, training, packed=is_tensorflow_without_xla())[0]
 
     def _decode(self, inputs, attention_layer, training, packed=False):
         encoded, mask, of_source = self._encode(inputs["inputs"], training, packed)

@@ -140,8 +140,9 @@ def test_embeddings_are_tied():
 
 
 def test_one_table_for_keys_and_one_for_values_in_every_self_attention():
-    tables = [v.path for v in make(share_heads=False).variables if v.name == "table"]
-    assert len(tables) == len(set(tables)) == 2 * (1 + 2)
+    model = make(share_heads=False, num_encoder_layers=2, num_decoder_layers=3)
+    tables = [v.path for v in model.variables if v.name == "table"]
+    assert len(tables) == len(set(tables)) == 2 * (2 + 3)
 
 
 def test_relative_cross_attention_knows_source_positions():

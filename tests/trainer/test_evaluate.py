@@ -1,3 +1,4 @@
+import functools
 import re
 
 import pytest
@@ -25,6 +26,14 @@ def run(*arguments):
 def refused(message, *arguments):
     with pytest.raises(SystemExit, match="trainer.evaluate: " + message):
         run(*arguments)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sentences_made_once():
+    """Making the embedded corpus takes seconds, and most commands here ask for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(synthetic, "generate", functools.cache(synthetic.generate))
+        yield
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from the same grammar. Sentences have up to four clauses; those of `test_longer`
 have three or four, and more words than any sentence of the other splits.
 """
 
-import functools
 import random
 import zlib
 
@@ -56,12 +55,6 @@ def generate(split, size=None, seed=0):
         raise ValueError(
             f"Expected size to be at least 1. Received: {size}. Leave it out for the split's own size, {SPLITS[split]}."
         )
-    return list(_pairs(split, size, seed))
-
-
-# A process asks for the same ones again, and making them takes seconds.
-@functools.lru_cache(maxsize=4, typed=True)
-def _pairs(split, size, seed):
     sampler = SentenceSampler(random.Random(f"{seed} {split}"))
     draw = sampler.long_sentence if split == "test_longer" else sampler.sentence
     pairs = {}
@@ -69,7 +62,7 @@ def _pairs(split, size, seed):
         english, german = draw()
         if _split_of(english) == split:
             pairs[english] = german
-    return tuple(pairs.items())
+    return list(pairs.items())
 
 
 def _split_of(english):
