@@ -14,12 +14,16 @@ from t2t_relpos.attention._tensorflow_masks import BlockDropout, BlockMasks
 LARGEST_BLOCK = 256
 # Smaller blocks leave out more of the keys after them.
 LARGEST_CAUSAL_BLOCK = 128
-# Up to so many positions (of pairs: its square) weights are kept for the gradient, as ordinary attention does.
-LONGEST_KEPT = 2048
 # Heads are taken together while they have no more keys than that in all, one by one otherwise: their blocks should fit into caches.
 KEYS_AT_ONCE = 4096
 # Of the diagonals: long stretches make fewer columns, and more diagonals at their edges.
 STRETCH = 32
+# Up to so many positions (of pairs: its square) weights are kept for the gradient, as ordinary attention does.
+LONGEST_KEPT = 4096
+# What is kept leaves the caches anyway.
+LARGEST_BLOCK_KEPT = 512
+KEYS_AT_ONCE_KEPT = 16384
+STRETCH_KEPT = 64
 
 
 @tf.autograph.experimental.do_not_convert
@@ -90,7 +94,7 @@ def _in_blocks_or_not(query, key, value, recompute, longest_whole, whole, blocks
 def _blocks(query, key, value, tables, keep, *, rate, seed, **settings):
     tables = [x if x is None else _with_diagonals(x, settings["causal"]) for x in tables]
     run = _in_blocks.python_function if tf.executing_eagerly() else _in_blocks
-    tensors = _as_tensors(query, key, next(x for x in tables if x is not None), **settings)
+    tensors = _as_tensors(query, key, next(x for x in tables if x is not None), keep, **settings)
     return run(query, key, value, *tables, **tensors, rate=rate, seed=seed, keep=keep)
 
 
@@ -101,12 +105,19 @@ def _with_diagonals(table, causal):
     return table
 
 
-def _as_tensors(query, key, table, query_offset, causal, key_mask, mask):
+def _sizes(causal, keep):
+    """(largest block, keys at once, stretch)."""
+    if causal:
+        return min(LARGEST_BLOCK, LARGEST_CAUSAL_BLOCK), KEYS_AT_ONCE, STRETCH
+    return (LARGEST_BLOCK_KEPT, KEYS_AT_ONCE_KEPT, STRETCH_KEPT) if keep else (LARGEST_BLOCK, KEYS_AT_ONCE, STRETCH)
+
+
+def _as_tensors(query, key, table, keep, query_offset, causal, key_mask, mask):
     """Arguments that don't make `_in_blocks` trace anew."""
     exact = tf.float32 if query.dtype.size == 2 else query.dtype
-    largest_block = min(LARGEST_BLOCK, LARGEST_CAUSAL_BLOCK) if causal else LARGEST_BLOCK
+    largest_block, keys_at_once, stretch = _sizes(causal, keep)
     reach = (table.shape[-2] - 1) // 2
-    margins = needs_margins(query.shape[2], key.shape[2], query_offset, reach, causal, largest_block, STRETCH)
+    margins = needs_margins(query.shape[2], key.shape[2], query_offset, reach, causal, largest_block, stretch)
     if mask is not None and len(mask.shape) == 4 and mask.shape[1] == mask.shape[2] == 1:
         # One for all queries hides keys.
         keys = tf.cast(mask[:, 0, 0], tf.bool)
@@ -118,8 +129,8 @@ def _as_tensors(query, key, table, query_offset, causal, key_mask, mask):
         "mask": None if mask is None else tf.cast(mask, tf.bool),
         "exact": exact,
         "largest_block": largest_block,
-        "keys_at_once": KEYS_AT_ONCE,
-        "stretch": STRETCH,
+        "keys_at_once": keys_at_once,
+        "stretch": stretch,
         "margins": margins,
         "blind": key_mask is not None or mask is not None or (causal and not (isinstance(query_offset, int) and query_offset >= 0)),
     }

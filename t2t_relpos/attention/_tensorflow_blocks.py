@@ -13,9 +13,13 @@ from t2t_relpos.attention._tensorflow_diagonals import Band, gradient_of_table, 
 
 
 class _Given(NamedTuple):
-    """What the gradient knows of every block's queries: as `_told_apart`, what all keys get, `[.., C, 1]`, and what dropout comes before."""
+    """What the gradient knows of every block's queries.
 
-    told_apart: tuple[tf.Tensor, tf.Tensor]
+    Their gradients with columns; what is near, by diagonal; what all keys get, `[.., C, 1]`; and what dropout comes before.
+    """
+
+    queries: tf.Tensor
+    near: tf.Tensor
     of_query: tf.Tensor | None
     weighted: tf.Tensor
 
@@ -75,17 +79,17 @@ class Blocks:
         by_label = self._product(rows, x, transpose_b=True)
         return _flat(self.diagonals.with_far(x, by_label, base)), _flat(self.diagonals.along(by_label))
 
-    def _spread(self, band, keys, queries, entries):
-        """`[G, C, S]` of a block's queries and keys and all relative terms."""
-        keys = keys if self.layout.causal else band.with_columns(keys)
-        return band.add(self._product(queries, keys, transpose_b=True), entries)[0]
+    def _pairs(self, band, queries, keys):
+        """`[G, C, S]` of a block's queries and keys, and what is far."""
+        return self._product(queries, keys if self.layout.causal else band.with_columns(keys), transpose_b=True)
 
-    def _collect(self, band, pairs):
-        """Sums of pairs by diagonal, and those far."""
-        return [band.read(pairs)] if self.layout.causal else [band.read(pairs), band.far(pairs)]
+    def _far(self, band, pairs):
+        """Sums of what is far, if anything is."""
+        return [] if self.layout.causal else [band.far(pairs)]
 
     def _weights(self, band, key, told_apart, number, block):
-        scores = self._spread(band, key[:, : self.layout.end(block)], *(x[self._at(number, block)] for x in told_apart))
+        queries, near = (x[self._at(number, block)] for x in told_apart)
+        scores, _ = band.add(self._pairs(band, queries, key[:, : self.layout.end(block)]), near)
         return self.masks.weights(scores, number, block)
 
     def _factors(self, weights, number, block):
@@ -97,7 +101,7 @@ class Blocks:
     def _forward(self, tensors):
         """Outputs `[groups, G, T, Hv]`, and what the gradient needs.
 
-        That is sums of weights, all of a query's and by label, by block; and the weights of all blocks in turn, if they are kept.
+        That is sums of weights, all of a query's and by label, and near ones, all by block; and the weights of all blocks in turn, if they are kept.
         """
         query, key, value, *tables = tensors
         (key_rows, _), (value_rows, value_base) = self._rows(tables)
@@ -107,7 +111,7 @@ class Blocks:
             band, end = self._band(block), self.layout.end(block)
             weights = self._weights(band, key[number], told_apart, number, block)
             used = weights * self._factors(weights, number, block) if self.drop else weights
-            results = [self._product(used, value[number][:, :end]), *self._collect(band, used)]
+            results = [self._product(used, value[number][:, :end]), band.read(used), *self._far(band, used)]
             results += [tf.reduce_sum(used, -1, keepdims=True)] * self._partial + [weights] * self.keep
             return _write(state, self._at(number, block), results)
 
@@ -121,15 +125,15 @@ class Blocks:
         sums = collected.pop() if self._partial else tf.ones_like(outputs[..., :1])
         by_label = self.diagonals.by_label(*collected)
         outputs += self._product(by_label, value_rows, transpose_a=True) + sums * tf.cast(value_base, self._exact)
-        return self.layout.joined(outputs), sums, by_label, results[len(arrays) :]
+        return self.layout.joined(outputs), sums, by_label, collected[0], results[len(arrays) :]
 
     def _backward(self, tensors, saved, given, weighted):
         """Gradients of queries by block, of keys, of values, and of the tables."""
         query, key, value, *tables = tensors
-        sums, by_label, kept = saved
+        sums, by_label, near, kept = saved
         (key_rows, _), value_rows = self._rows(tables)
         told_apart = None if self.keep else self._told_apart(query, key_rows)
-        of_blocks = self._given(given, weighted, *value_rows)
+        of_blocks = self._given(given, weighted, near, *value_rows)
         queries, upstream = _flat(query), _flat(given)
 
         def one_block(number, block, arrays, keys):
@@ -137,7 +141,9 @@ class Blocks:
             weights = kept[0].read(at) if self.keep else self._weights(band, key[number], told_apart, number, block)
             weights = tf.ensure_shape(weights, [None, None, None])
             used, changes = self._changes(band, weights, value[number][:, :end], of_blocks, number, block)
-            results = [self._product(changes, key[number][:, :end]), *self._collect(band, changes)]
+            # What is near is added last, where it is read for its sums anyway.
+            changes, near_changes = band.add(changes, of_blocks.near[at])
+            results = [self._product(changes, key[number][:, :end]), near_changes, *self._far(band, changes)]
             of_keys = (self._product(x, y, transpose_a=True) for x, y in ((changes, queries[at]), (used, upstream[at])))
             keys = (tf.ensure_shape(x + self.layout.with_hidden(y, block), x.shape) for x, y in zip(keys, of_keys))
             return *_write(arrays, at, results), *keys
@@ -161,19 +167,19 @@ class Blocks:
         )
         return d_query, d_key.stack(), d_value.stack(), *d_tables
 
-    def _given(self, given, weighted, rows, base):
+    def _given(self, given, weighted, near, rows, base):
         of_query = tf.reduce_sum(tf.cast(given, self._exact) * tf.cast(base, self._exact), -1, keepdims=True)
         if not self.drop:
             of_query -= weighted
         # In columns that there are anyway; not in those of 16 bits, which would round it the same way for all keys.
         in_columns = not self.layout.causal and given.dtype == self._exact
-        told_apart = self._told_apart(given, rows, of_query if in_columns else None)
-        return _Given(told_apart, None if in_columns else _flat(of_query), _flat(weighted))
+        queries, added = self._told_apart(given, rows, of_query if in_columns else None)
+        return _Given(queries, added * _flat(near), None if in_columns else _flat(of_query), _flat(weighted))
 
     def _changes(self, band, weights, values, given, number, block):
-        """A block's weights as they were used, and the gradient of its scores."""
+        """A block's weights as they were used, and the gradient of its scores, but for what is near."""
         at = self._at(number, block)
-        changes = self._spread(band, values, *(x[at] for x in given.told_apart))
+        changes = self._pairs(band, given.queries[at], values)
         if given.of_query is not None:
             changes += given.of_query[at]
         if not self.drop:

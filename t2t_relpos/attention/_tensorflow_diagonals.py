@@ -34,9 +34,10 @@ class Diagonals:
         further = places - reach
         self._edge = tf.cast(tf.range(1, stretch)[:, None] <= (further % stretch)[..., None, :], dtype)
         whole = further // stretch
-        # The first for what is far from all queries, the last for what is far from none.
-        self.num_columns = (tf.shape(places)[-1] + stretch - 2) // stretch + 2
-        self._whole = tf.cast(tf.range(self.num_columns) <= (whole - whole[..., :1])[..., None], dtype)
+        first = _first_column(further[..., :1], stretch)
+        # The last for what is far from none.
+        self.num_columns = tf.maximum(tf.reduce_max(whole[..., -1:] - first) + 1, 1)
+        self._whole = tf.cast(tf.range(self.num_columns) < (whole - first)[..., None], dtype)
 
     def along(self, by_label):
         """`[.., L, T]` -> by diagonal, without what is far."""
@@ -76,7 +77,7 @@ class Band:
             return
         stretch = self._stretch = diagonals.stretch
         further = first - diagonals.reach
-        number = tf.range(length_k) // stretch - (further // stretch - 1)
+        number = tf.range(length_k) // stretch - _first_column(further, stretch)
         number = tf.clip_by_value(number, 0, diagonals.num_columns - 1)
         self._columns = tf.one_hot(number, diagonals.num_columns, dtype=diagonals.dtype)
         self._num_whole = length_k // stretch
@@ -104,6 +105,11 @@ class Band:
         pairs = pairs[..., : self._num_whole * self._stretch]
         stretches = tf.reshape(pairs, tf.concat([tf.shape(pairs)[:-1], [self._num_whole, self._stretch]], 0))
         return tf.reduce_sum(tf.reduce_sum(stretches, -1) * self._whole, -1)[..., None, :]
+
+
+def _first_column(further, stretch):
+    """The stretch of the first column, which those before it share: they are far from all queries, of which the first has so many keys further away."""
+    return tf.maximum(further // stretch - 1, 0)
 
 
 def extent(reach, causal, stretch):

@@ -61,7 +61,7 @@ def attend(
             weights.
         recompute: whether the gradient computes the weights again, so that
             memory is linear in length: True, at any length; None, above 256
-            positions (128 where `causal`); False, above 2,048 (pairs of
+            positions (128 where `causal`); False, above 4,096 (pairs of
             positions: the square of it), which is faster. On TensorFlow;
             other backends keep them.
 

@@ -31,6 +31,7 @@ def small_blocks(request, monkeypatch):
     monkeypatch.setattr(MODULE, "LONGEST_WHOLE", 0)
     monkeypatch.setattr(blocks, "LONGEST_KEPT", 2048 if request.param == "kept" else 0)
     monkeypatch.setattr(blocks, "LARGEST_BLOCK", 5)
+    monkeypatch.setattr(blocks, "LARGEST_BLOCK_KEPT", 5)
 
 
 def outputs_and_gradients(arrays, weigh=1.0, **kwargs):
@@ -85,10 +86,12 @@ def test_equals_the_port_of_t2t(lengths, causal, small_blocks, rng, draw):
 @pytest.fixture(scope="module")
 def always_blocks():
     """As `small_blocks`, but once for all examples; these say how large a block is."""
-    before = blocks.LARGEST_BLOCK, blocks.LONGEST_KEPT, blocks.KEYS_AT_ONCE, blocks.STRETCH, MODULE.LONGEST_WHOLE
+    before = {name: getattr(blocks, name) for name in dir(blocks) if name.isupper()}, MODULE.LONGEST_WHOLE
     MODULE.LONGEST_WHOLE = 0
     yield
-    blocks.LARGEST_BLOCK, blocks.LONGEST_KEPT, blocks.KEYS_AT_ONCE, blocks.STRETCH, MODULE.LONGEST_WHOLE = before
+    for name, value in before[0].items():
+        setattr(blocks, name, value)
+    MODULE.LONGEST_WHOLE = before[1]
 
 
 @settings(deadline=None, max_examples=20, derandomize=True)
@@ -97,10 +100,10 @@ def test_equals_all_pairs_at_once(always_blocks, data, draw):
     rng = np.random.default_rng(data.draw(st.integers(0, 99), "seed"))
     length_q, length_k = (data.draw(st.integers(1, 23), name) for name in ("T", "S"))
     k = data.draw(st.sampled_from([0, 1, 2, 3, 7, 31]), "K")
-    blocks.LARGEST_BLOCK = data.draw(st.integers(3, 13), "block")
-    blocks.STRETCH = data.draw(st.sampled_from([2, 3, 32]), "stretch")
+    blocks.LARGEST_BLOCK = blocks.LARGEST_BLOCK_KEPT = data.draw(st.integers(3, 13), "block")
+    blocks.STRETCH = blocks.STRETCH_KEPT = data.draw(st.sampled_from([2, 3, 32]), "stretch")
     blocks.LONGEST_KEPT = data.draw(st.sampled_from([0, 2048]), "longest whose weights are kept")
-    blocks.KEYS_AT_ONCE = data.draw(st.sampled_from([0, 2048]), "keys at once")
+    blocks.KEYS_AT_ONCE = blocks.KEYS_AT_ONCE_KEPT = data.draw(st.sampled_from([0, 2048]), "keys at once")
     arrays = draw(rng, length_q, length_k, k, data.draw(st.sampled_from([None, 3]), "tables of every head"))
     off = data.draw(st.sampled_from([None, 3, 4]), "table that is off")
     arrays = [None if i == off else x for i, x in enumerate(arrays)]
@@ -150,10 +153,11 @@ def test_margins_give_every_block_all_of_its_diagonals(lengths, offset, reach, c
 
 @pytest.mark.parametrize("length, causal", [(257, False), (512, False), (1000, False), (4096, False), (129, True), (256, True), (1000, True)])
 def test_usual_lengths_need_no_margins(length, causal):
-    settings = 16, causal, 128 if causal else 256, 32
-    assert not needs_margins(length, length, 0, *settings)
-    assert needs_margins(length, length, -200, *settings)
-    assert needs_margins(None, length, 0, *settings)
+    for block, stretch in [(128, 32)] if causal else [(256, 32), (512, 64)]:
+        settings = 16, causal, block, stretch
+        assert not needs_margins(length, length, 0, *settings)
+        assert needs_margins(length, length, -200, *settings)
+        assert needs_margins(None, length, 0, *settings)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -161,6 +165,7 @@ def test_usual_lengths_need_no_margins(length, causal):
 def test_known_lengths_in_a_graph(k, causal, small_blocks, monkeypatch, rng, draw):
     """Without margins."""
     monkeypatch.setattr(blocks, "STRETCH", 2)
+    monkeypatch.setattr(blocks, "STRETCH_KEPT", 2)
     arrays = draw(rng, 23, 23, k)
     function = tf.function(lambda *xs: outputs_and_gradients(xs, causal=causal, return_weights=False, recompute=False), autograph=False)
     for actual, expected in zip(function(*arrays), outputs_and_gradients(arrays, causal=causal), strict=True):
@@ -171,8 +176,7 @@ def test_known_lengths_in_a_graph(k, causal, small_blocks, monkeypatch, rng, dra
 def test_heads_in_groups(together, monkeypatch, rng):
     """Groups of one row of the batch, with tables and masks of each head."""
     monkeypatch.setattr(MODULE, "LONGEST_WHOLE", 0)
-    monkeypatch.setattr(blocks, "LARGEST_BLOCK", 5)
-    monkeypatch.setattr(blocks, "KEYS_AT_ONCE", 13 * together + 12)
+    monkeypatch.setattr(blocks, "_sizes", lambda causal, keep: (5, 13 * together + 12, 32))
     taken = []
     original = blocks.Blocks.attend
     monkeypatch.setattr(blocks.Blocks, "attend", lambda self, *rows: taken.append(rows[0].shape) or original(self, *rows))
