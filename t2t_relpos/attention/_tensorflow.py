@@ -20,8 +20,9 @@ KEYS_AT_ONCE = 4096
 STRETCH = 32
 # Up to so many positions (of pairs: its square) weights are kept for the gradient, as ordinary attention does.
 LONGEST_KEPT = 4096
-# What is kept leaves the caches anyway.
+# All of it with weights kept, which leave the caches anyway.
 LARGEST_BLOCK_KEPT = 512
+LARGEST_CAUSAL_BLOCK_KEPT = 256
 KEYS_AT_ONCE_KEPT = 16384
 STRETCH_KEPT = 64
 
@@ -107,9 +108,9 @@ def _with_diagonals(table, causal):
 
 def _sizes(causal, keep):
     """(largest block, keys at once, stretch)."""
-    if causal:
-        return min(LARGEST_BLOCK, LARGEST_CAUSAL_BLOCK), KEYS_AT_ONCE, STRETCH
-    return (LARGEST_BLOCK_KEPT, KEYS_AT_ONCE_KEPT, STRETCH_KEPT) if keep else (LARGEST_BLOCK, KEYS_AT_ONCE, STRETCH)
+    if keep:
+        return LARGEST_CAUSAL_BLOCK_KEPT if causal else LARGEST_BLOCK_KEPT, KEYS_AT_ONCE_KEPT, STRETCH_KEPT
+    return LARGEST_CAUSAL_BLOCK if causal else LARGEST_BLOCK, KEYS_AT_ONCE, STRETCH
 
 
 def _as_tensors(query, key, table, keep, query_offset, causal, key_mask, mask):
