@@ -131,8 +131,9 @@ def _exact(x):
 def _changes(of_value, weights, used, near, value, outputs, upstream, rate):
     """The gradient of the scores, and of those by diagonal, or None where there is no table for values."""
     exact = _exact(weights)
-    of_query = of_value.base_of(tf.cast(upstream, exact))
-    weighted = tf.reduce_sum(tf.cast(upstream, exact) * tf.cast(outputs, exact), -1, keepdims=True)
+    upstream_exact = tf.cast(upstream, exact)
+    of_query = of_value.base_of(upstream_exact)
+    weighted = tf.reduce_sum(upstream_exact * tf.cast(outputs, exact), -1, keepdims=True)
     if exact != weights.dtype:
         # Not as a column of 16 bits, which would round it the same way for all keys.
         pairs, added = of_value.multiplied(upstream, value)
@@ -179,7 +180,8 @@ class _Terms:
 
     def base_of(self, x):
         """What `spread` leaves out: `[B, N, T, 1]`."""
-        return tf.zeros_like(x[..., :1]) if self.table is None else tf.matmul(x, tf.cast(self.base, x.dtype), transpose_b=True)
+        # No product with a column: of one head that is not safe, see `times_table`.
+        return tf.zeros_like(x[..., :1]) if self.table is None else tf.reduce_sum(x * tf.cast(self.base, x.dtype), -1, keepdims=True)
 
     def near(self, pairs):
         """Those that have a diagonal, by diagonal."""

@@ -8,6 +8,7 @@ from t2t_relpos.attention.labelled import label_index, labelled_scores, labelled
 from t2t_relpos.attention.labels import relative_labels
 from t2t_relpos.attention.lookup import lookup_scores, lookup_values
 from t2t_relpos.attention.masks import causal_mask, combine_masks, key_padding_mask, masked_softmax
+from t2t_relpos.attention.products import times_table
 from t2t_relpos.attention.skew import key_to_label, label_to_key
 
 # Longer sequences, where lengths are known, are computed without a [T, S, H] tensor.
@@ -175,11 +176,11 @@ def relative_scores(query, table, length_k, query_offset, labels=None):
     length_q = ops.shape(query)[2]
     if _one_offset_per_row(query_offset):
         labels = ops.expand_dims(_labels(length_q, length_k, table, query_offset), 1)
-        by_label = ops.matmul(query, ops.swapaxes(table, -1, -2))
+        by_label = times_table(query, table, transpose=True)
         labels = ops.repeat(labels, query.shape[1], axis=1)
         return ops.take_along_axis(by_label, labels, axis=-1)
     if _is_long(length_q, length_k):
-        by_label = ops.matmul(query, ops.swapaxes(table, -1, -2))
+        by_label = times_table(query, table, transpose=True)
         return label_to_key(by_label, length_k, query_offset)
     return lookup_scores(query, table, _labels(length_q, length_k, table, query_offset))
 
@@ -198,9 +199,9 @@ def relative_values(weights, table, query_offset, labels=None):
         labels = _labels(length_q, length_k, table, query_offset)
         member = ops.one_hot(labels, table.shape[-2], dtype=weights.dtype)
         by_label = ops.matmul(weights[..., None, :], member[:, None])[..., 0, :]
-        return ops.matmul(by_label, table)
+        return times_table(by_label, table)
     if _is_long(length_q, length_k):
-        return ops.matmul(key_to_label(weights, table.shape[-2], query_offset), table)
+        return times_table(key_to_label(weights, table.shape[-2], query_offset), table)
     return lookup_values(weights, table, _labels(length_q, length_k, table, query_offset))
 
 

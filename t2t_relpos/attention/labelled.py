@@ -7,6 +7,8 @@ then multiplied with the table. Both need the same flat index of a pair's label.
 
 from keras import ops
 
+from t2t_relpos.attention.products import times_table
+
 
 def label_index(labels, num_labels, num_heads):
     """Where the entry of a pair's label stands in a flattened `[B, N, T, R + 1]`.
@@ -40,7 +42,7 @@ def labelled_scores(query, table, index):
     Returns:
         `[B, N, T, S]`.
     """
-    by_label = ops.matmul(query, ops.swapaxes(table, -1, -2))
+    by_label = times_table(query, table, transpose=True)
     by_label = ops.concatenate([by_label, ops.zeros_like(by_label[..., :1])], axis=-1)
     # Along an inner axis: the gradient of that is dense.
     return ops.take(ops.reshape(by_label, (1, -1)), index, axis=1)[0]
@@ -65,4 +67,4 @@ def labelled_values(weights, table, index):
         num_segments=batch * heads * length_q * (num_labels + 1),
     )
     by_label = ops.reshape(sums, (batch, heads, length_q, num_labels + 1))[..., :num_labels]
-    return ops.matmul(by_label, table)
+    return times_table(by_label, table)

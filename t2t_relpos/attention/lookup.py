@@ -7,6 +7,8 @@ a shared table, all heads) of a position are multiplied with them at once.
 import keras
 from keras import ops
 
+from t2t_relpos.attention.products import times_rows
+
 
 def lookup_scores(query, table, labels):
     """`out[b, n, i, j] = query[b, n, i]·table[labels[i, j]]`.
@@ -20,7 +22,7 @@ def lookup_scores(query, table, labels):
         `[B, N, T, S]`.
     """
     rows = ops.swapaxes(_rows(table, labels), -1, -2)
-    return _multiply(query, rows)
+    return times_rows(query, rows)
 
 
 def lookup_values(weights, table, labels):
@@ -34,7 +36,7 @@ def lookup_values(weights, table, labels):
     Returns:
         `[B, N, T, H]`.
     """
-    return _multiply(weights, _rows(table, labels))
+    return times_rows(weights, _rows(table, labels))
 
 
 def _rows(table, labels):
@@ -44,16 +46,3 @@ def _rows(table, labels):
 
         return _tensorflow_lookup.rows(table, labels)
     return ops.take(table, labels, axis=-2)
-
-
-def _multiply(x, rows):
-    """`[B, N, T, X]` times `[T, X, Y]` or `[N, T, X, Y]` -> `[B, N, T, Y]`."""
-    if len(rows.shape) == 4:
-        product = ops.matmul(ops.transpose(x, (1, 2, 0, 3)), rows)
-        return ops.transpose(product, (2, 0, 1, 3))
-    batch, heads, length, width = ops.shape(x)
-    x = ops.reshape(ops.transpose(x, (2, 0, 1, 3)), (length, batch * heads, width))
-    # Not -1 for the last: a replica may hold no rows at all.
-    shape = (length, batch, heads, ops.shape(rows)[-1])
-    product = ops.reshape(ops.matmul(x, rows), shape)
-    return ops.transpose(product, (1, 2, 0, 3))

@@ -5,6 +5,7 @@ from keras import ops
 
 from t2t_relpos.attention.labelled import label_index, labelled_scores, labelled_values
 from t2t_relpos.attention.masks import attention_mask_of, masked_softmax
+from t2t_relpos.attention.products import times_rows
 from t2t_relpos.layers import checks
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
 
@@ -210,6 +211,8 @@ class RelationMultiHeadAttention(MultiHeadBase):
 
 
 def _by_query(x, edges):
-    """`[B, N, T, X]` times `[B, T, X, Y]` -> `[B, N, T, Y]`: every query has a matrix of its own."""
+    """`[B, N, T, X]` times `[B or 1, T, X, Y]` -> `[B, N, T, Y]`: every query has a matrix of its own."""
+    if edges.shape[0] == 1:
+        return times_rows(x, edges[0])
     product = ops.matmul(ops.swapaxes(x, 1, 2), edges)
     return ops.swapaxes(product, 1, 2)

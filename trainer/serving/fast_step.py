@@ -147,7 +147,12 @@ def _rows_of(attention, labels):
 
 
 def _times(x, table, shape, depth, transpose=False):
-    """`[B, N, k, depth]` times one table for all heads, as one product, or a table for each; `shape` is that of the product."""
+    """`[B, N, k, depth]` times one table for all heads, as one product, or a table for each; `shape` is that of the product.
+
+    Of one head as for all: see `t2t_relpos.attention.products`.
+    """
+    if table.shape.rank == 3 and table.shape[0] == 1:
+        table = table[0]
     if table.shape.rank == 3:
         return tf.matmul(x, table, transpose_b=transpose)
     return tf.reshape(tf.matmul(tf.reshape(x, [-1, depth]), table, transpose_b=transpose), shape)

@@ -25,6 +25,7 @@ CONFIGS = {
     "relative": {"num_encoder_layers": 2, "num_decoder_layers": 3},
     "post-norm": {"normalize_first": False},
     "a table for every head": {"share_heads": False},
+    "one head with a table of its own": {"share_heads": False, "num_heads": 1},
     "keys alone": {"use_value_table": False},
     "values alone": {"use_key_table": False},
     "one distance": {"max_relative_position": 0},
