@@ -37,6 +37,7 @@ flags.DEFINE_list("directions", ["bidirectional", "causal"], "bidirectional, cau
 flags.DEFINE_list("passes", ["forward", "both"], "forward (as without training), both (forward and backward).")
 flags.DEFINE_list("reaches", ["16"], "K, max_relative_position.")
 flags.DEFINE_bool("padding", False, "Hide the last keys of every other sequence.")
+flags.DEFINE_bool("flash_attention", False, "Ask the library for memory linear in length, whatever the length.")
 flags.DEFINE_float("dropout", 0.0, "Of attention weights.", lower_bound=0.0, upper_bound=0.9)
 flags.DEFINE_integer("runs", 30, "Alternating runs.", lower_bound=1)
 flags.DEFINE_integer("threads", 1, "Threads that one operation may use.", lower_bound=1)
@@ -73,7 +74,7 @@ def make_core(side, length, causal, reach, training):
     rate = FLAGS.dropout if training else 0.0
     dropout = AttentionDropout(rate, keras.random.SeedGenerator(1)) if rate else None
     # As a layer says.
-    recompute = False if training else None
+    recompute = True if FLAGS.flash_attention and side == "this library" else False if training else None
 
     def attend_as_t2t(*tensors):
         bias = None
@@ -113,7 +114,9 @@ def make_layer(side, length, causal, reach, training):
             max_relative_position=None, use_key_table=False, use_value_table=False, **settings
         ),
         "keras": lambda: keras.layers.MultiHeadAttention(**settings),
-        "this library": lambda: RelativeMultiHeadAttention(max_relative_position=reach, **settings),
+        "this library": lambda: RelativeMultiHeadAttention(
+            max_relative_position=reach, flash_attention=FLAGS.flash_attention or None, **settings
+        ),
         "t2t": lambda: T2TAttention(max_relative_position=reach, **settings),
     }[side]()
     norms = [keras.layers.LayerNormalization(epsilon=1e-6) for _ in range(2)]
@@ -189,7 +192,7 @@ def print_memory(side, *case):
 
 def measure_memory(*case):
     """Peak memory of a side in a process of its own, in MB above the start."""
-    return memory.rise_elsewhere(__file__, case, {name: FLAGS[name].value for name in ("dropout", "padding", "threads")})
+    return memory.rise_elsewhere(__file__, case, {name: FLAGS[name].value for name in ("dropout", "flash_attention", "padding", "threads")})
 
 
 def print_rows(rows):

@@ -41,7 +41,7 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
             returned scores then costs O(T·window) instead of O(T²).
         flash_attention: True: memory linear in length, weights being computed
             again in the gradient, at any length; on TensorFlow without XLA.
-            `None` or False: above 2,048 positions. There is no fused kernel.
+            `None` or False: above 4,096 positions. There is no fused kernel.
         kernel_initializer: of the projections; the other arguments of this form
             likewise.
         bias_initializer, kernel_regularizer, bias_regularizer,
