@@ -6,8 +6,8 @@ from keras import ops
 def times_table(x, table, transpose=False):
     """`[B, N, T, X]` times a table `[X, Y]`, or one for each head `[N, X, Y]` -> `[B, N, T, Y]`.
 
-    What all heads share is one large product. It has to be: where there is one head, TensorFlow 2.21 with oneDNN writes beyond its
-    memory for `tf.matmul` of `[B, 1, T, X]` and `[X, Y]`.
+    What all heads share is one large product. It has to be: where there is one head, TensorFlow 2.21 with oneDNN corrupts memory in
+    `tf.matmul` of `[B, 1, T, X]` and `[X, Y]` (https://github.com/tensorflow/tensorflow/issues/117700).
 
     Args:
         transpose: whether the table is `[Y, X]` or `[N, Y, X]`.
