@@ -20,7 +20,7 @@ KEYS_AT_ONCE = 4096
 STRETCH = 32
 # Up to so many positions (of pairs: its square) weights are kept for the gradient, as ordinary attention does.
 LONGEST_KEPT = 4096
-# All of it with weights kept, which leave the caches anyway.
+# The sizes above, where weights are kept: these leave the caches anyway, and fewer, larger products are faster.
 LARGEST_BLOCK_KEPT = 512
 LARGEST_CAUSAL_BLOCK_KEPT = 256
 KEYS_AT_ONCE_KEPT = 16384

@@ -101,7 +101,8 @@ class Blocks:
     def _forward(self, tensors):
         """Outputs `[groups, G, T, Hv]`, and what the gradient needs.
 
-        That is sums of weights, all of a query's and by label, and near ones, all by block; and the weights of all blocks in turn, if they are kept.
+        That is sums of weights, all of a query's and by label, and near ones, all by block; and the weights of all blocks in turn, if
+        they are kept.
         """
         query, key, value, *tables = tensors
         (key_rows, _), (value_rows, value_base) = self._rows(tables)

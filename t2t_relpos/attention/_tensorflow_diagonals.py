@@ -108,7 +108,12 @@ class Band:
 
 
 def _first_column(further, stretch):
-    """The stretch of the first column, which those before it share: they are far from all queries, of which the first has so many keys further away."""
+    """The stretch of the first column, which those before it share: they are far from all queries.
+
+    Args:
+        further: so many keys are further away from the first query than those that have a diagonal.
+        stretch: number of keys of a stretch.
+    """
     return tf.maximum(further // stretch - 1, 0)
 
 

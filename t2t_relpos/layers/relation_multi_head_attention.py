@@ -212,6 +212,7 @@ class RelationMultiHeadAttention(MultiHeadBase):
 
 def _by_query(x, edges):
     """`[B, N, T, X]` times `[B or 1, T, X, Y]` -> `[B, N, T, Y]`: every query has a matrix of its own."""
+    # With one query this would be a product that is not safe, see `times_table`.
     if edges.shape[0] == 1:
         return times_rows(x, edges[0])
     product = ops.matmul(ops.swapaxes(x, 1, 2), edges)
