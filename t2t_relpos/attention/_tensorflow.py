@@ -28,7 +28,7 @@ STRETCH_KEPT = 64
 
 
 @tf.autograph.experimental.do_not_convert
-def attend(query, key, value, key_table, value_table, *, dropout, recompute, longest_whole, whole, hidden, **settings):
+def attend(query, key, value, key_table, value_table, *, dropout, recompute, longest_whole, hidden, **settings):
     """The outputs of `attend`.
 
     Args: as those of `attend`: `query_offset`, an int or a scalar tensor, `causal`, `key_mask`, `mask`, and `dropout`, an
@@ -36,7 +36,6 @@ def attend(query, key, value, key_table, value_table, *, dropout, recompute, lon
         recompute: whether the gradient computes weights again, so that memory is linear in T and S; False: above `LONGEST_KEPT`.
             A function whose weights are kept can't be saved with its gradient.
         longest_whole: up to so many positions (of pairs: its square) there are no blocks.
-        whole: gives the outputs without blocks, from a function that drops weights, or None.
         hidden: gives all that hides keys in one mask, or None.
 
     Returns:
@@ -46,50 +45,42 @@ def attend(query, key, value, key_table, value_table, *, dropout, recompute, lon
     tables = [x if x is None else tf.convert_to_tensor(x) for x in (key_table, value_table)]
     # Out here: a seed that is drawn in one branch of a graph leaves its generator in that branch.
     rate, seed = (dropout.rate, _tensorflow_dropout.as_seed(dropout.draw_seed())) if dropout else (None, None)
-    causal = settings["causal"]
+    causal, query_offset = settings["causal"], settings["query_offset"]
     reach = next(x for x in tables if x is not None).shape[-2] // 2
 
-    def along_diagonals():
-        # Diagonals are where no query stands before all keys.
-        blind = settings["key_mask"] is not None or settings["mask"] is not None
-        kwargs = {"reach": reach, "causal": causal, "rate": rate, "seed": seed}
-        return _tensorflow_at_once.attend(query, key, value, *tables, mask=hidden(), blind=blind, **kwargs)
+    def at_once():
+        is_masked = settings["key_mask"] is not None or settings["mask"] is not None
+        kwargs = {"reach": reach, "query_offset": query_offset, "causal": causal, "rate": rate, "seed": seed}
+        return _tensorflow_at_once.attend(query, key, value, *tables, mask=hidden(), is_masked=is_masked, **kwargs)
 
-    def otherwise():
-        drop = dropout and (lambda weights: _tensorflow_dropout.drop(weights, rate, seed))
-        blocks = functools.partial(_blocks, query, key, value, tables, rate=rate, seed=seed, **settings)
-        return _in_blocks_or_not(query, key, value, recompute, longest_whole, lambda: whole(drop), blocks)
-
-    longest = max(longest_whole, _tensorflow_at_once.longest(causal)) if recompute is False else longest_whole
-    is_short = ops.shape(query)[2] * ops.shape(key)[2] <= longest**2
-    along = longest > 0 and _tensorflow_at_once.is_possible(query, key, reach, settings["query_offset"], causal) & is_short
-    if isinstance(along, bool):
-        return along_diagonals() if along else otherwise()
-    return tf.ensure_shape(tf.cond(along, along_diagonals, otherwise), (*query.shape[:-1], value.shape[-1]))
+    pairs = ops.shape(query)[2] * ops.shape(key)[2]
+    is_short = pairs <= longest_whole**2
+    if recompute is False and is_short is not True:
+        has_diagonals = _tensorflow_at_once.has_diagonals(query, key, reach, query_offset, causal)
+        is_short |= has_diagonals & (pairs <= _tensorflow_at_once.longest(causal) ** 2)
+    in_blocks = functools.partial(_blocks, query, key, value, tables, rate=rate, seed=seed, **settings)
+    outputs = _one_of(is_short, at_once, lambda: _kept_or_not(query, value, pairs, recompute, in_blocks))
+    return tf.ensure_shape(outputs, (*query.shape[:-1], value.shape[-1]))
 
 
-def _in_blocks_or_not(query, key, value, recompute, longest_whole, whole, blocks):
-    """What `whole` gives, or `blocks` from whether weights are kept."""
+def _kept_or_not(query, value, pairs, recompute, blocks):
+    """What `blocks` gives from whether weights are kept."""
+
+    def some():
+        return _one_of(pairs <= LONGEST_KEPT**2, lambda: blocks(True), lambda: blocks(False)) if recompute is False else blocks(False)
 
     def nothing():
         return tf.zeros(tf.concat([tf.shape(query)[:-1], tf.shape(value)[-1:]], 0), query.dtype)
 
-    batch, length_q, length_k = query.shape[0], query.shape[2], key.shape[2]
-    if None not in (length_q, length_k):
-        pairs = length_q * length_k
-        if pairs <= longest_whole**2:
-            return whole()
-        keep = pairs <= LONGEST_KEPT**2 and recompute is False
-        # A replica may hold no rows at all, of which loops over heads make nothing that has a shape.
-        return blocks(keep) if batch else tf.cond(tf.shape(query)[0] > 0, lambda: blocks(keep), nothing)
-    pairs = tf.shape(query)[2] * tf.shape(key)[2]
+    # A replica may hold no rows at all, of which loops over heads make nothing that has a shape.
+    return some() if query.shape[0] else tf.cond(tf.shape(query)[0] > 0, some, nothing)
 
-    def kept_or_not():
-        if recompute is not False:
-            return blocks(False)
-        return tf.cond(pairs <= LONGEST_KEPT**2, lambda: blocks(True), lambda: blocks(False))
 
-    return tf.cond((pairs > longest_whole**2) & (tf.shape(query)[0] > 0), kept_or_not, whole)
+def _one_of(condition, true, false):
+    """`tf.cond`, or what is asked for where that is known."""
+    if isinstance(condition, bool):
+        return true() if condition else false()
+    return tf.cond(condition, true, false)
 
 
 def _blocks(query, key, value, tables, keep, *, rate, seed, **settings):

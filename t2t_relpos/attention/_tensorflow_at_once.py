@@ -1,34 +1,43 @@
-"""Attention of all pairs at once on TensorFlow, relative terms along diagonals of their matrix, with a gradient of its own.
+"""Attention of all pairs at once on TensorFlow, with a gradient of its own.
 
-The gradient of a softmax takes from every entry what all keys of a query have in common: that is known from the outputs alone, and is
-a column of a product that is there anyway. What passes over all pairs is what costs, and little else does here.
+The gradient of a softmax takes from every entry what all keys of a query have in common: that is known from the outputs alone. Where
+sequences are long, what passes over all pairs is what costs, and little else does here; where they are short, it is the number of
+operations: a way to take relative terms is chosen once, and the gradient knows of few tensors.
 """
+
+import functools
 
 import tensorflow as tf
 from keras import ops
 
 from t2t_relpos.attention import _tensorflow_dropout
-from t2t_relpos.attention._tensorflow_diagonals import Band, Diagonals, gradient_of_table, relative_rows
+from t2t_relpos.attention._tensorflow_diagonals import Band, Diagonals
+from t2t_relpos.attention._tensorflow_lookup import RowTerms
 from t2t_relpos.attention._tensorflow_masks import HIDDEN
+from t2t_relpos.attention._tensorflow_terms import DiagonalTerms, NoTerms
+from t2t_relpos.attention._tensorflow_triangle import TriangleTerms, labels_of_distances
+from t2t_relpos.attention.labels import relative_labels
 
 # Up to so many keys stretches are short: long ones make fewer columns, and more diagonals at their edges.
 LONGEST_SHORT = 256
 SHORT_STRETCH, LONG_STRETCH = 16, 32
-# From so many positions on (of pairs: from its square) this is faster than rows looked up for all pairs.
+# From so many positions on (of pairs: from its square) diagonals are faster than rows looked up for all pairs.
 SHORTEST = 96
 # Where causal there are no stretches, and it pays sooner.
 SHORTEST_CAUSAL = 40
-# Up to so many positions it needs no more memory than plain attention, and is faster than blocks, which leave out what is hidden.
+# Up to so many positions they need no more memory than plain attention, and are faster than blocks, which leave out what is hidden.
 LONGEST = 1024
 LONGEST_CAUSAL = 256
+# Up to so many positions one product with rows of all distances is faster than rows looked up for all pairs.
+LONGEST_TRIANGLE = 39
 
 
 def longest(causal):
-    """Up to how many positions (of pairs: its square) this is faster than blocks."""
+    """Up to how many positions (of pairs: its square) diagonals are faster than blocks."""
     return LONGEST_CAUSAL if causal else LONGEST
 
 
-def is_possible(query, key, reach, query_offset, causal):
+def has_diagonals(query, key, reach, query_offset, causal):
     """Whether diagonals are the fastest way for these lengths, and there are some: where the last query stands at the last key.
 
     Args: as those of `attend`; `reach` is K.
@@ -48,24 +57,44 @@ def is_possible(query, key, reach, query_offset, causal):
     )
 
 
-def attend(query, key, value, key_table, value_table, *, reach, mask, blind, causal, rate, seed):
-    """The outputs of `attend` where that `is_possible`.
+def attend(query, key, value, key_table, value_table, *, reach, query_offset, mask, is_masked, causal, rate, seed):
+    """The outputs of `attend`.
 
     Args:
-        query, key, value, key_table, value_table: as those of `attend`.
+        query, key, value, key_table, value_table, query_offset: as those of `attend`.
         reach: K.
         mask: bool, broadcasts to `[B, N, T, S]`, all that hides keys; or None.
-        blind: whether it may hide all keys from a query.
-        causal: whether it hides those after a query.
+        is_masked: whether it hides others than keys after a query.
+        causal: whether it hides those.
         rate: of dropout, or None.
         seed: int32 `[2]`, of dropout.
 
     Returns:
         outputs `[B, N, T, Hv]`.
     """
+    way = _choose_way(query, key, (key_table, value_table), reach, query_offset, causal)
     run = _attend.python_function if tf.executing_eagerly() else _attend
     tensors = [x if x is None else tf.convert_to_tensor(x) for x in (query, key, value, key_table, value_table, mask)]
-    return run(*tensors, reach, blind, causal, rate, seed)
+    # Otherwise a query may stand before all keys; where there are diagonals none does.
+    is_behind = isinstance(query_offset, int) and query_offset >= 0
+    return run(*tensors, tf.cast(query_offset, tf.int32), way, reach, is_masked, causal, is_behind, rate, seed)
+
+
+def _choose_way(query, key, tables, reach, query_offset, causal):
+    """Which of `_ways`: an int, or a scalar tensor."""
+    way = has_diagonals(query, key, reach, query_offset, causal)
+    way = int(way) if isinstance(way, bool) else tf.cast(way, tf.int32)
+    if not _may_be_triangle(tables, reach, causal):
+        return way
+    length_q, length_k = ops.shape(query)[2], ops.shape(key)[2]
+    is_triangle = (length_q == length_k) & (length_q <= LONGEST_TRIANGLE) & (query_offset == 0)
+    if isinstance(is_triangle, bool):
+        return 2 if is_triangle else way
+    return tf.where(is_triangle, 2, way)
+
+
+def _may_be_triangle(tables, reach, causal):
+    return causal and reach > 0 and all(x is None or len(x.shape) == 2 for x in tables)
 
 
 def _settings(length_k, reach, causal):
@@ -81,39 +110,128 @@ def _settings(length_k, reach, causal):
 
 # A function of its own, so that in a graph all layers share what is traced.
 @tf.function(autograph=False, experimental_attributes={"_noinline": True})
-def _attend(query, key, value, key_table, value_table, mask, reach, blind, causal, rate, seed):
-    length_q, length_k = ops.shape(query)[2], ops.shape(key)[2]
-    settings = reach, *_settings(length_k, reach, causal), query.dtype
-    first = length_k - length_q
-    diagonals = Diagonals(first + tf.range(length_q), *settings)
-    band = Band(diagonals, first, length_q, length_k)
+def _attend(query, key, value, key_table, value_table, mask, query_offset, way, reach, is_masked, causal, is_behind, rate, seed):
     # Weights of a query without keys are of no meaning: its outputs are zeros instead, and so is what comes back.
-    sees = tf.cast(tf.reduce_any(mask, -1, keepdims=True), query.dtype) if blind else None
+    sees = _sees(mask, query) if is_masked else None
+    ways = _ways(query, key, mask, sees, (key_table, value_table), query_offset, reach, causal, is_behind)
+    is_given = [x is not None for x in (key_table, value_table)]
+
+    def by_the_way(function, tables, *args):
+        """What a function gives of the chosen way's terms of both tables, and of what sees a key."""
+
+        def of(make):
+            make_terms, sees = make()
+            rest = iter(tables)
+            return function(*(make_terms(next(rest)) if given else NoTerms() for given in is_given), sees, *args)
+
+        branches = [functools.partial(of, make) for make in ways]
+        return branches[way]() if isinstance(way, int) else tf.switch_case(way, branches)
 
     @tf.custom_gradient
     def run(query, key, value, *tables):
-        tables = iter(tables)
-        of_key, of_value = (_Terms(diagonals, band, x if x is None else next(tables)) for x in (key_table, value_table))
-        weights = _softmax(of_key.spread(query, key), mask)
-        used = weights if rate is None else weights * _tensorflow_dropout.factors(tf.shape(weights), rate, seed, weights.dtype)
-        total = tf.ones([], used.dtype) if rate is None else tf.reduce_sum(used, -1, keepdims=True)
-        near = of_value.near(used)
-        by_label = of_value.collect(used, near)
-        outputs = tf.matmul(used, value) + of_value.outputs(by_label, total)
-        outputs = outputs * sees if blind else outputs
+        outputs, saved = by_the_way(_forward, tables, query, key, value, mask, rate, seed)
+        outputs = tf.ensure_shape(outputs, (*query.shape[:-1], value.shape[-1]))
+        saved = {name: tf.ensure_shape(x, [None] * 4) for name, x in saved.items()}
 
         def gradient(upstream):
-            upstream = upstream * sees if blind else upstream
-            changes, near_changes = _changes(of_value, weights, used, near, value, outputs, upstream, rate)
-            changed = of_key.collect(changes, near_changes)
-            d_query = tf.matmul(changes, key) + of_key.outputs(changed, None)
-            d_key, d_value = tf.matmul(changes, query, transpose_a=True), tf.matmul(used, upstream, transpose_a=True)
-            d_tables = of_key.gradient(changed, query, None), of_value.gradient(by_label, upstream, total)
-            return d_query, d_key, d_value, *(x for x in d_tables if x is not None)
+            gradients = by_the_way(_backward, tables, query, key, value, outputs, saved, upstream, rate)
+            return [tf.ensure_shape(x, like.shape) for x, like in zip(gradients, (query, key, value, *tables), strict=True)]
 
         return outputs, gradient
 
     return run(query, key, value, *(x for x in (key_table, value_table) if x is not None))
+
+
+def _sees(mask, query):
+    """1 for a query that has keys, 0 for others, `[.., T, 1]`."""
+    return tf.cast(tf.reduce_any(mask, -1, keepdims=True), query.dtype)
+
+
+def _ways(query, key, mask, sees, tables, query_offset, reach, causal, is_behind):
+    """By looked-up rows, along diagonals, and by rows of distances, where they can: functions that give (what makes terms, `sees`)."""
+    length_q, length_k = ops.shape(query)[2], ops.shape(key)[2]
+
+    def by_rows():
+        make_terms = functools.partial(RowTerms, relative_labels(length_q, length_k, reach, query_offset))
+        return make_terms, _sees(mask, query) if sees is None and causal and not is_behind else sees
+
+    def along_diagonals():
+        settings = reach, *_settings(length_k, reach, causal), query.dtype
+        first = length_k - length_q
+        diagonals = Diagonals(first + tf.range(length_q), *settings)
+        return functools.partial(DiagonalTerms, diagonals, Band(diagonals, first, length_q, length_k)), sees
+
+    def by_distances():
+        return functools.partial(TriangleTerms, labels_of_distances(length_q, reach)), sees
+
+    ways = [by_rows, along_diagonals] if reach > 0 else [by_rows]
+    return [*ways, by_distances] if _may_be_triangle(tables, reach, causal) else ways
+
+
+def _forward(of_key, of_value, sees, query, key, value, mask, rate, seed):
+    """(outputs `[B, N, T, Hv]`, what the gradient needs)."""
+    front = of_key.in_front(query)
+    scores, _ = of_key.completed(*of_key.multiplied(query, front, key))
+    weights = _softmax(scores, mask)
+    if sees is not None and (of_key.needs_zeros or of_value.needs_zeros):
+        weights *= sees
+    used = weights
+    total = tf.ones([], used.dtype)
+    if rate is not None:
+        used = weights * _tensorflow_dropout.factors(tf.shape(weights), rate, seed, weights.dtype)
+        total = tf.reduce_sum(used, -1, keepdims=True)
+    near = of_value.near(used)
+    collected = of_value.collect(used, near)
+    outputs = _sum(tf.matmul(used, value), of_value.outputs(collected, total))
+    outputs = outputs if sees is None else outputs * sees
+    saved = {"front": front, "weights": weights, "near": near, "collected": collected}
+    saved |= {} if rate is None else {"used": used, "total": total}
+    return outputs, {name: x for name, x in saved.items() if x is not None}
+
+
+def _backward(of_key, of_value, sees, query, key, value, outputs, saved, upstream, rate):
+    """Gradients of query, key, value, and the tables."""
+    upstream = upstream if sees is None else upstream * sees
+    weights, near, collected = saved["weights"], saved.get("near"), saved.get("collected")
+    used, total = saved.get("used", weights), saved.get("total", tf.ones([], weights.dtype))
+    front = of_value.in_front(upstream)
+    changes, near_changes = _changes(of_key, of_value, weights, used, near, value, outputs, upstream, front, rate)
+    changed = of_key.collect(changes, near_changes)
+    d_query = _sum(tf.matmul(changes, key), of_key.outputs(changed, None))
+    d_key, d_value = tf.matmul(changes, query, transpose_a=True), tf.matmul(used, upstream, transpose_a=True)
+    d_tables = of_key.gradient(changed, saved["front"], None), of_value.gradient(collected, front, total)
+    return [d_query, d_key, d_value, *(x for x in d_tables if x is not None)]
+
+
+def _changes(of_key, of_value, weights, used, near, value, outputs, upstream, front, rate):
+    """The gradient of the scores, and what `completed` gives with it."""
+    exact = _exact(weights)
+    if of_key.is_short or of_value.is_short:
+        pairs, missing = of_value.multiplied(upstream, front, value)
+        changes = tf.cast(pairs, exact) * tf.cast(used, exact)
+        changes -= tf.reduce_sum(changes, -1, keepdims=True) * tf.cast(weights, exact)
+        return of_value.completed(tf.cast(changes, weights.dtype), missing)
+    upstream_exact = tf.cast(upstream, exact)
+    base = of_value.base_of(upstream_exact)
+    weighted = tf.reduce_sum(upstream_exact * tf.cast(outputs, exact), -1, keepdims=True)
+    if exact != weights.dtype:
+        # No base of 16 bits, which would be rounded the same way for all keys.
+        pairs, missing = of_value.multiplied(upstream, front, value)
+        changes = _sum(tf.cast(pairs, exact), base) * tf.cast(used, exact) - weighted * tf.cast(weights, exact)
+        changes = tf.cast(changes, weights.dtype)
+    elif rate is None:
+        pairs, missing = of_value.multiplied(upstream, front, value, _sum(-weighted, base))
+        changes = pairs * weights
+    else:
+        pairs, missing = of_value.multiplied(upstream, front, value, base)
+        changes = pairs * used - weighted * weights
+    # What is near is added last, where it is read for its sums anyway.
+    return of_value.completed(changes, None if missing is None else missing * near)
+
+
+def _sum(x, y):
+    """`x + y`, of which None stands for 0."""
+    return x if y is None else x + y
 
 
 def _softmax(scores, mask):
@@ -126,86 +244,3 @@ def _softmax(scores, mask):
 
 def _exact(x):
     return tf.float32 if x.dtype.size == 2 else x.dtype
-
-
-def _changes(of_value, weights, used, near, value, outputs, upstream, rate):
-    """The gradient of the scores, and of those by diagonal, or None where there is no table for values."""
-    exact = _exact(weights)
-    upstream_exact = tf.cast(upstream, exact)
-    of_query = of_value.base_of(upstream_exact)
-    weighted = tf.reduce_sum(upstream_exact * tf.cast(outputs, exact), -1, keepdims=True)
-    if exact != weights.dtype:
-        # Not as a column of 16 bits, which would round it the same way for all keys.
-        pairs, added = of_value.multiplied(upstream, value)
-        changes = (tf.cast(pairs, exact) + of_query) * tf.cast(used, exact) - weighted * tf.cast(weights, exact)
-        changes = tf.cast(changes, weights.dtype)
-    elif rate is None:
-        pairs, added = of_value.multiplied(upstream, value, of_query - weighted)
-        changes = pairs * weights
-    else:
-        pairs, added = of_value.multiplied(upstream, value, of_query)
-        changes = pairs * used - weighted * weights
-    # What is near is added last, where it is read for its sums anyway.
-    return (changes, None) if added is None else of_value.band.add(changes, added * near)
-
-
-class _Terms:
-    """What a table adds to a matrix of all pairs `[B, N, T, S]`.
-
-    Args:
-        diagonals: the `Diagonals` of all queries.
-        band: the `Band` of the matrix.
-        table: `[2K + 1, H]` or `[N, 2K + 1, H]`; nothing is added by None.
-    """
-
-    def __init__(self, diagonals, band, table):
-        self.diagonals, self.band, self.table = diagonals, band, table
-        if table is not None:
-            self.rows, self.base = relative_rows(table, diagonals.causal)
-
-    def multiplied(self, x, y, base=None):
-        """(`x·yᵀ`, and what is far, relative to the table's base, and `base` `[B, N, T, 1]` for all keys; what is near, by diagonal)."""
-        if self.table is None:
-            pairs = tf.matmul(x, y, transpose_b=True)
-            return pairs if base is None else pairs + base, None
-        by_label = tf.matmul(self.rows, x, transpose_b=True)
-        if base is not None or not self.diagonals.causal:
-            x, y = self.diagonals.with_far(x, by_label, base), self.band.with_columns(y)
-        return tf.matmul(x, y, transpose_b=True), self.diagonals.along(by_label)
-
-    def spread(self, x, y):
-        """`x·yᵀ` and all terms, relative to the table's base."""
-        pairs, near = self.multiplied(x, y)
-        return pairs if near is None else self.band.add(pairs, near)[0]
-
-    def base_of(self, x):
-        """What `spread` leaves out: `[B, N, T, 1]`."""
-        # No product with a column: of one head that is not safe, see `times_table`.
-        return tf.zeros_like(x[..., :1]) if self.table is None else tf.reduce_sum(x * tf.cast(self.base, x.dtype), -1, keepdims=True)
-
-    def near(self, pairs):
-        """Those that have a diagonal, by diagonal."""
-        return None if self.table is None else self.band.read(pairs)
-
-    def collect(self, pairs, near=None):
-        """Sums of pairs by label: the transpose of `spread`; `near` if that is known."""
-        if self.table is None:
-            return None
-        near = self.near(pairs) if near is None else near
-        return self.diagonals.by_label(near, None if self.diagonals.causal else self.band.far(pairs))
-
-    def outputs(self, by_label, total):
-        """Rows of the table times what was collected, and its base times `total`, if there is any."""
-        if self.table is None:
-            return 0
-        outputs = tf.matmul(by_label, self.rows, transpose_a=True)
-        return outputs if total is None else outputs + total * self.base
-
-    def gradient(self, by_label, x, total):
-        """The table's gradient, `x` being what stands in for the other factor of `outputs`."""
-        if self.table is None:
-            return None
-        heads = [0] if len(self.table.shape) == 3 else [0, 1]
-        rows = tf.reduce_sum(tf.matmul(by_label, x), heads)
-        base = tf.zeros_like(rows[..., :1, :]) if total is None else tf.reduce_sum(tf.reduce_sum(total * x, -2, keepdims=True), heads)
-        return gradient_of_table(rows, base, self.diagonals.causal)

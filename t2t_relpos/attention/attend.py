@@ -98,9 +98,6 @@ def attend(
             causal_mask(*lengths, query_offset) if causal else None,
         )
 
-    def whole(dropout):
-        return _attend_at_once(*arrays, hidden(), query_offset, labels, causal, dropout)
-
     faster = None
     if not return_weights and labels is None and not _one_offset_per_row(query_offset):
         faster = _faster(*arrays, dropout)
@@ -110,13 +107,12 @@ def attend(
             "takes TensorFlow without XLA, relative positions by offset, and no weights returned. Received: True"
         )
     if faster is None:
-        outputs, weights = whole(dropout)
+        outputs, weights = _attend_at_once(*arrays, hidden(), query_offset, labels, dropout)
     else:
         settings = {"query_offset": query_offset, "causal": causal, "key_mask": key_mask, "mask": combine_masks(mask)}
         longest_whole = 0 if recompute else min(LONGEST_WHOLE, LONGEST_WHOLE_CAUSAL) if causal else LONGEST_WHOLE
         settings |= {"dropout": dropout, "recompute": recompute, "longest_whole": longest_whole, "hidden": hidden}
-        outputs = faster(*arrays, **settings, whole=lambda dropout: whole(dropout)[0])
-        weights = None
+        outputs, weights = faster(*arrays, **settings), None
     if query_mask is not None:
         exists = ops.cast(query_mask, "bool")[:, None, :, None]
         outputs, weights = (x if x is None else ops.where(exists, x, 0) for x in (outputs, weights))
@@ -134,34 +130,17 @@ def _faster(query, key, value, key_table, value_table, dropout):
     return _tensorflow.attend
 
 
-def _triangle_of(query, key, query_offset, labels):
-    """How this backend takes relative terms of short causal sequences, or None."""
-    if not is_tensorflow_without_xla() or labels is not None or _one_offset_per_row(query_offset):
-        return None
-    from t2t_relpos.attention._tensorflow_triangle import Triangle
-
-    return Triangle(query, key, query_offset)
-
-
-def _attend_at_once(query, key, value, key_table, value_table, mask, query_offset, labels, causal, dropout):
+def _attend_at_once(query, key, value, key_table, value_table, mask, query_offset, labels, dropout):
     """(outputs, weights) of all pairs of positions at once."""
-    triangle = _triangle_of(query, key, query_offset, labels) if causal else None
-
-    def scores():
-        scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
-        if key_table is None:
-            return scores
-        return scores + relative_scores(query, key_table, ops.shape(key)[2], query_offset, labels)
-
-    def outputs():
-        outputs = ops.matmul(kept, value)
-        return outputs if value_table is None else outputs + relative_values(kept, value_table, query_offset, labels)
-
-    by_triangle = key_table is not None and triangle
-    weights = masked_softmax(by_triangle.scores(query, key, key_table, scores) if by_triangle else scores(), mask)
+    scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
+    if key_table is not None:
+        scores = scores + relative_scores(query, key_table, ops.shape(key)[2], query_offset, labels)
+    weights = masked_softmax(scores, mask)
     kept = weights if dropout is None else dropout(weights)
-    by_triangle = value_table is not None and triangle
-    return by_triangle.outputs(kept, value, value_table, outputs) if by_triangle else outputs(), weights
+    outputs = ops.matmul(kept, value)
+    if value_table is not None:
+        outputs = outputs + relative_values(kept, value_table, query_offset, labels)
+    return outputs, weights
 
 
 def relative_scores(query, table, length_k, query_offset, labels=None):

@@ -39,3 +39,22 @@ def outputs_and_gradients():
         return [outputs, *(() if weights is None else (weights,)), *tape.gradient(loss, given)]
 
     return computed
+
+
+@pytest.fixture(scope="session")
+def derived():
+    """`derived(arrays, weigh, ...)`: outputs and gradients of them as TensorFlow derives them: where weights are returned, no way has a
+    gradient that is written by hand.
+    """
+
+    def computed(arrays, weigh, **kwargs):
+        import tensorflow as tf
+
+        given = [x for x in arrays if x is not None]
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            outputs, _ = attend(*arrays, **kwargs)
+            loss = tf.reduce_sum(outputs * weigh)
+        return [outputs, *tape.gradient(loss, given)]
+
+    return computed
