@@ -46,7 +46,8 @@ def has_diagonals(query, key, reach, query_offset, causal):
         a bool, or a scalar tensor.
     """
     length_q, length_k = ops.shape(query)[2], ops.shape(key)[2]
-    causal, stretch = _settings(length_k, reach, causal)
+    stretch = _stretch(length_k)
+    causal = _needs_no_stretches(reach, causal)
     shortest = SHORTEST_CAUSAL if causal else SHORTEST
     return (
         (reach > 0)
@@ -77,7 +78,7 @@ def attend(query, key, value, key_table, value_table, *, reach, query_offset, ma
     tensors = [x if x is None else tf.convert_to_tensor(x) for x in (query, key, value, key_table, value_table, mask)]
     # Otherwise a query may stand before all keys; where there are diagonals none does.
     is_behind = isinstance(query_offset, int) and query_offset >= 0
-    return run(*tensors, tf.cast(query_offset, tf.int32), way, reach, is_masked, causal, is_behind, rate, seed)
+    return run(*tensors, tf.cast(query_offset, tf.int32), way, _stretch(ops.shape(key)[2]), reach, is_masked, causal, is_behind, rate, seed)
 
 
 def _choose_way(query, key, tables, reach, query_offset, causal):
@@ -97,23 +98,25 @@ def _may_be_triangle(tables, reach, causal):
     return causal and reach > 0 and all(x is None or len(x.shape) == 2 for x in tables)
 
 
-def _settings(length_k, reach, causal):
-    """(whether later keys are nobody's concern, stretch)."""
+def _needs_no_stretches(reach, causal):
+    """Whether later keys are nobody's concern."""
     # A single diagonal is another thing for TensorFlow; what is computed of hidden keys does no harm.
-    causal = causal and reach > 1
-    if causal:
-        return causal, SHORT_STRETCH
+    return causal and reach > 1
+
+
+def _stretch(length_k):
+    """Number of keys of a stretch, an int or a scalar tensor."""
     if isinstance(length_k, int):
-        return causal, SHORT_STRETCH if length_k <= LONGEST_SHORT else LONG_STRETCH
-    return causal, tf.where(length_k <= LONGEST_SHORT, SHORT_STRETCH, LONG_STRETCH)
+        return SHORT_STRETCH if length_k <= LONGEST_SHORT else LONG_STRETCH
+    return tf.where(length_k <= LONGEST_SHORT, SHORT_STRETCH, LONG_STRETCH)
 
 
 # A function of its own, so that in a graph all layers share what is traced.
 @tf.function(autograph=False, experimental_attributes={"_noinline": True})
-def _attend(query, key, value, key_table, value_table, mask, query_offset, way, reach, is_masked, causal, is_behind, rate, seed):
+def _attend(query, key, value, key_table, value_table, mask, query_offset, way, stretch, reach, is_masked, causal, is_behind, rate, seed):
     # Weights of a query without keys are of no meaning: its outputs are zeros instead, and so is what comes back.
     sees = _sees(mask, query) if is_masked else None
-    ways = _ways(query, key, mask, sees, (key_table, value_table), query_offset, reach, causal, is_behind)
+    ways = _ways(query, key, mask, sees, (key_table, value_table), query_offset, stretch, reach, causal, is_behind)
     is_given = [x is not None for x in (key_table, value_table)]
 
     def by_the_way(function, tables, *args):
@@ -147,7 +150,7 @@ def _sees(mask, query):
     return tf.cast(tf.reduce_any(mask, -1, keepdims=True), query.dtype)
 
 
-def _ways(query, key, mask, sees, tables, query_offset, reach, causal, is_behind):
+def _ways(query, key, mask, sees, tables, query_offset, stretch, reach, causal, is_behind):
     """By looked-up rows, along diagonals, and by rows of distances, where they can: functions that give (what makes terms, `sees`)."""
     length_q, length_k = ops.shape(query)[2], ops.shape(key)[2]
 
@@ -156,9 +159,8 @@ def _ways(query, key, mask, sees, tables, query_offset, reach, causal, is_behind
         return make_terms, _sees(mask, query) if sees is None and causal and not is_behind else sees
 
     def along_diagonals():
-        settings = reach, *_settings(length_k, reach, causal), query.dtype
         first = length_k - length_q
-        diagonals = Diagonals(first + tf.range(length_q), *settings)
+        diagonals = Diagonals(first + tf.range(length_q), reach, _needs_no_stretches(reach, causal), stretch, query.dtype)
         return functools.partial(DiagonalTerms, diagonals, Band(diagonals, first, length_q, length_k)), sees
 
     def by_distances():
