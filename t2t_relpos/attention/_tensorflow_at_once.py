@@ -216,17 +216,15 @@ def _changes(of_key, of_value, weights, used, near, value, outputs, upstream, fr
     upstream_exact = tf.cast(upstream, exact)
     base = of_value.base_of(upstream_exact)
     weighted = tf.reduce_sum(upstream_exact * tf.cast(outputs, exact), -1, keepdims=True)
-    if exact != weights.dtype:
-        # No base of 16 bits, which would be rounded the same way for all keys.
-        pairs, missing = of_value.multiplied(upstream, front, value)
-        changes = _sum(tf.cast(pairs, exact), base) * tf.cast(used, exact) - weighted * tf.cast(weights, exact)
-        changes = tf.cast(changes, weights.dtype)
-    elif rate is None:
-        pairs, missing = of_value.multiplied(upstream, front, value, _sum(-weighted, base))
-        changes = pairs * weights
-    else:
-        pairs, missing = of_value.multiplied(upstream, front, value, base)
-        changes = pairs * used - weighted * weights
+    if rate is None:
+        base = _sum(-weighted, base)
+    # No column of 16 bits, which would be rounded the same way for all keys.
+    in_columns = exact == weights.dtype
+    pairs, missing = of_value.multiplied(upstream, front, value, base if in_columns else None)
+    changes = (pairs if in_columns else _sum(tf.cast(pairs, exact), base)) * tf.cast(used, exact)
+    if rate is not None:
+        changes -= weighted * tf.cast(weights, exact)
+    changes = tf.cast(changes, weights.dtype)
     # What is near is added last, where it is read for its sums anyway.
     return of_value.completed(changes, None if missing is None else missing * near)
 
