@@ -50,7 +50,7 @@ def count(monkeypatch):
 
 @settings(deadline=None, max_examples=40, derandomize=True)
 @given(data=st.data())
-def test_equals_rows_that_are_looked_up(data, draw, outputs_and_gradients, derived):
+def test_equals_rows_that_are_looked_up(data, draw, assert_as_derived):
     length_q, more, k = (data.draw(st.integers(*span)) for span in ((1, 29), (0, 11), (1, 7)))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     arrays = draw(rng, length_q, length_q + more, k, heads=data.draw(st.sampled_from([None, 3])))
@@ -66,16 +66,7 @@ def test_equals_rows_that_are_looked_up(data, draw, outputs_and_gradients, deriv
         kwargs["mask"] = tf.constant(mask)
     rate = data.draw(st.sampled_from([None, 0.4]))
     weigh = rng.normal(size=(2, 3, length_q, 7))
-
-    def by(function, **settings):
-        dropout = rate and AttentionDropout(rate, keras.random.SeedGenerator(5))
-        return function(arrays, weigh, dropout=dropout, **kwargs, **settings)
-
-    with constants(**ALWAYS):
-        ours = by(outputs_and_gradients, return_weights=False)
-    theirs = by(derived)
-    for actual, expected in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-11)
+    assert_as_derived(arrays, weigh, rate, constants(**ALWAYS), **kwargs)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -143,14 +134,9 @@ def test_a_batch_of_nothing_has_gradients_of_zero(length, always, rng, draw, out
 
 
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 1e-2), ("bfloat16", 6e-2)])
-def test_lower_precision_is_near_float64(dtype, tolerance, always, rng, draw, outputs_and_gradients):
+def test_lower_precision_is_near_float64(dtype, tolerance, always, rng, draw, assert_near_float64):
     arrays = draw(rng, 31, 31, 3)
-    expected = outputs_and_gradients(arrays, 1.0, return_weights=False)
-    lower = outputs_and_gradients([tf.cast(x, dtype) for x in arrays], 1.0, return_weights=False)
-    for actual, exact in zip(lower, expected, strict=True):
-        assert actual.dtype == dtype
-        error = np.abs(tf.cast(actual, tf.float64) - exact).max()
-        assert error < tolerance * np.abs(exact).max()
+    assert_near_float64(arrays, dtype, tolerance)
 
 
 def test_the_gradient_repeats_the_dropout_of_the_outputs(always, rng, draw, outputs_and_gradients):

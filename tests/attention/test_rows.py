@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t2t_relpos.attention import attend, causal_mask
-from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.reference import dot_product_attention_relative
 
 if keras.backend.backend() != "tensorflow":
@@ -35,7 +34,7 @@ def called(monkeypatch):
 
 @settings(deadline=None, max_examples=60, derandomize=True)
 @given(data=st.data())
-def test_equals_what_tensorflow_derives(data, draw, outputs_and_gradients, derived):
+def test_equals_what_tensorflow_derives(data, draw, assert_as_derived):
     length_q, length_k, k = (data.draw(st.integers(*span)) for span in ((1, 23), (1, 23), (0, 7)))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     arrays = draw(rng, length_q, length_k, k, heads=data.draw(st.sampled_from([None, 3])))
@@ -52,13 +51,7 @@ def test_equals_what_tensorflow_derives(data, draw, outputs_and_gradients, deriv
         kwargs["mask"] = tf.constant(rng.random((2, 3, length_q, length_k)) < 0.7)
     rate = data.draw(st.sampled_from([None, 0.4]))
     weigh = rng.normal(size=(2, 3, length_q, 7))
-
-    def by(function, **settings):
-        dropout = rate and AttentionDropout(rate, keras.random.SeedGenerator(5))
-        return function(arrays, weigh, dropout=dropout, **kwargs, **settings)
-
-    for actual, expected in zip(by(outputs_and_gradients, return_weights=False), by(derived), strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-11)
+    assert_as_derived(arrays, weigh, rate, **kwargs)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -100,14 +93,9 @@ def test_a_batch_of_nothing_has_gradients_of_zero(length, heads, rng, draw, outp
 
 @pytest.mark.parametrize("heads", [None, 3])
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 1e-2), ("bfloat16", 6e-2)])
-def test_lower_precision_is_near_float64(dtype, tolerance, heads, rng, draw, outputs_and_gradients):
+def test_lower_precision_is_near_float64(dtype, tolerance, heads, rng, draw, assert_near_float64):
     arrays = draw(rng, 31, 31, 3, heads=heads)
-    expected = outputs_and_gradients(arrays, 1.0, return_weights=False)
-    lower = outputs_and_gradients([tf.cast(x, dtype) for x in arrays], 1.0, return_weights=False)
-    for actual, exact in zip(lower, expected, strict=True):
-        assert actual.dtype == dtype
-        error = np.abs(tf.cast(actual, tf.float64) - exact).max()
-        assert error < tolerance * np.abs(exact).max()
+    assert_near_float64(arrays, dtype, tolerance)
 
 
 @pytest.mark.parametrize("causal", [False, True])

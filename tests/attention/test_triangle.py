@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t2t_relpos.attention import attend, causal_mask
-from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.reference import dot_product_attention_relative
 
 if keras.backend.backend() != "tensorflow":
@@ -39,7 +38,7 @@ def called(monkeypatch):
 
 @settings(deadline=None, max_examples=40, derandomize=True)
 @given(data=st.data())
-def test_equals_rows_that_are_looked_up(data, draw, outputs_and_gradients, derived):
+def test_equals_rows_that_are_looked_up(data, draw, assert_as_derived):
     length, k = data.draw(st.integers(1, 23)), data.draw(st.integers(1, 29))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     arrays = draw(rng, length, length, k)
@@ -53,16 +52,7 @@ def test_equals_rows_that_are_looked_up(data, draw, outputs_and_gradients, deriv
         kwargs["mask"] = tf.constant(rng.random((length, length)) < 0.7)
     rate = data.draw(st.sampled_from([None, 0.4]))
     weigh = rng.normal(size=(2, 3, length, 7))
-
-    def by(function, **settings):
-        dropout = rate and AttentionDropout(rate, keras.random.SeedGenerator(5))
-        return function(arrays, weigh, causal=True, dropout=dropout, **kwargs, **settings)
-
-    with longest(23):
-        ours = by(outputs_and_gradients, return_weights=False)
-    theirs = by(derived)
-    for actual, expected in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-11)
+    assert_as_derived(arrays, weigh, rate, longest(23), causal=True, **kwargs)
 
 
 @pytest.mark.parametrize("length, k", [(1, 3), (2, 1), (11, 3), (13, 17)])
@@ -111,12 +101,7 @@ def test_a_batch_of_nothing_has_gradients_of_zero(called, rng, draw, outputs_and
 
 
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 1e-2), ("bfloat16", 6e-2)])
-def test_lower_precision_is_near_float64(dtype, tolerance, called, rng, draw, outputs_and_gradients):
+def test_lower_precision_is_near_float64(dtype, tolerance, called, rng, draw, assert_near_float64):
     arrays = draw(rng, 31, 31, 3)
-    expected = outputs_and_gradients(arrays, 1.0, causal=True, return_weights=False)
-    lower = outputs_and_gradients([tf.cast(x, dtype) for x in arrays], 1.0, causal=True, return_weights=False)
-    for actual, exact in zip(lower, expected, strict=True):
-        assert actual.dtype == dtype
-        error = np.abs(tf.cast(actual, tf.float64) - exact).max()
-        assert error < tolerance * np.abs(exact).max()
+    assert_near_float64(arrays, dtype, tolerance, causal=True)
     assert called == [31, 31, 31, 31]
