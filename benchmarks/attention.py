@@ -5,8 +5,9 @@
 
 All sides run in one process in turns, on one thread. `core` is the attention of given queries, keys and values; `layer` a whole
 encoder layer of about 2,048 tokens. Plain is the faster of keras.layers.MultiHeadAttention (in `layer`) and this library with both
-tables off. Prints medians of the ratio to plain with a bootstrapped 95% interval and peak memory, each of the latter measured in a
-process of its own; writes attention.csv and, with the extra [plots], attention.png.
+tables off. "Products" are the six matrix products of the core alone, forward and backward, which plain attention can't do without: the
+processor's limit for it. Prints medians of the ratio to plain with a bootstrapped 95% interval and peak memory, each of the latter measured
+in a process of its own; writes attention.csv and, with the extra [plots], attention.png.
 """
 
 import functools
@@ -47,7 +48,9 @@ flags.DEFINE_string("output_dir", "runs/attention", "Where the table and the plo
 flags.DEFINE_string("memory_of", None, "Internal: measure the memory of SIDE,PART,DIRECTION,PASS,K,LENGTH and print it.")
 
 HEADS, DEPTH, WIDTH, INNER, TOKENS = 8, 64, 512, 2048, 2048
-SIDES = ("plain", "keras", "this library", "t2t")
+SIDES = ("plain", "keras", "this library", "t2t", "products")
+# Sides that a part does not have.
+WITHOUT = {"core": ["keras"], "layer": ["products"]}
 
 
 def arrays(length, reach):
@@ -88,7 +91,13 @@ def make_core(side, length, causal, reach, training):
     def attend_here(*tensors):
         return attend(*tensors, causal=causal, dropout=dropout, return_weights=False, recompute=recompute, **masks)[0]
 
-    return attend_as_t2t if side == "t2t" else attend_here, qkv if side == "plain" else [*qkv, *tables]
+    function = {"t2t": attend_as_t2t, "products": products}.get(side, attend_here)
+    return function, qkv if side in ("plain", "products") else [*qkv, *tables]
+
+
+def products(query, key, value):
+    """What of plain attention are matrix products; their gradients are four more."""
+    return tf.matmul(tf.matmul(query, key, transpose_b=True), value)
 
 
 class T2TAttention(RelativeMultiHeadAttention):
@@ -154,7 +163,7 @@ def sides_of(part, length):
     return [
         side
         for side in SIDES
-        if not (side == "keras" and part == "core") and not (side == "t2t" and length > FLAGS.longest_t2t)
+        if side not in WITHOUT[part] and not (side == "t2t" and length > FLAGS.longest_t2t)
     ]
 
 
@@ -178,7 +187,7 @@ def measure(part, direction, passes, reach, length):
         names = "part", "direction", "pass", "K", "n"
         row = dict(zip(names, case)) | {"side": side, "milliseconds": 1000 * np.median(times[side])}
         row |= {"ratio": median, "low": low, "high": high, "plain": plain}
-        row["megabytes"] = measure_memory(side, *case) if FLAGS.memory and passes == "both" else ""
+        row["megabytes"] = measure_memory(side, *case) if FLAGS.memory and passes == "both" and side != "products" else ""
         rows.append(row)
     return rows
 
@@ -201,7 +210,7 @@ def print_rows(rows):
     plain = cells[rows[0]["plain"]]
     case = [str(rows[0][name]) for name in ("part", "direction", "pass", "K", "n")]
     line = [*case, f"{plain['milliseconds']:.1f}"]
-    for side in ("this library", "t2t"):
+    for side in SIDES[2:]:
         row = cells.get(side)
         line.append(f"{row['ratio']:.2f} ({row['low']:.2f} – {row['high']:.2f})" if row else "")
     megabytes = (cells[side]["megabytes"] if side in cells else "" for side in (rows[0]["plain"], "this library", "t2t"))
@@ -234,7 +243,7 @@ def main(argv):
         *names, reach, length = FLAGS.memory_of.split(",")
         print_memory(*names, int(reach), int(length))
         return
-    header = "part", "direction", "pass", "K", "n", "plain ms", "this library", "t2t", "MB plain", "MB this library", "MB t2t"
+    header = "part", "direction", "pass", "K", "n", "plain ms", *SIDES[2:], "MB plain", "MB this library", "MB t2t"
     print_header(header)
     rows = []
     for part in FLAGS.parts:

@@ -81,6 +81,7 @@ class Band:
         number = tf.clip_by_value(number, 0, diagonals.num_columns - 1)
         self._columns = tf.one_hot(number, diagonals.num_columns, dtype=diagonals.dtype)
         self._num_whole = length_k // stretch
+        self._has_rest = not (isinstance(length_k, int) and isinstance(stretch, int) and length_k % stretch == 0)
         whole = (further + tf.range(length_q)) // stretch
         self._whole = tf.cast(tf.range(self._num_whole) < whole[:, None], diagonals.dtype)
 
@@ -102,9 +103,17 @@ class Band:
 
     def far(self, pairs):
         """Sums of what is far of every query, `[.., 1, T]`."""
-        pairs = pairs[..., : self._num_whole * self._stretch]
-        stretches = tf.reshape(pairs, tf.concat([tf.shape(pairs)[:-1], [self._num_whole, self._stretch]], 0))
-        return tf.reduce_sum(tf.reduce_sum(stretches, -1) * self._whole, -1)[..., None, :]
+        return tf.reduce_sum(self._of_stretches(pairs) * self._whole, -1)[..., None, :]
+
+    def _of_stretches(self, pairs):
+        """Sums of whole stretches, `[.., T, number of stretches]`."""
+        shape = tf.shape(pairs)
+        if not self._has_rest:
+            return tf.reduce_sum(tf.reshape(pairs, tf.concat([shape[:-1], [self._num_whole, self._stretch]], 0)), -1)
+        # A product leaves out the rest of the last stretch, without which all others would have to be copied first.
+        is_of = tf.one_hot(tf.range(shape[-1]) // self._stretch, self._num_whole, dtype=pairs.dtype)
+        sums = tf.matmul(tf.reshape(pairs, [tf.reduce_prod(shape[:-1]), shape[-1]]), is_of)
+        return tf.reshape(sums, tf.concat([shape[:-1], [self._num_whole]], 0))
 
 
 def _first_column(further, stretch):

@@ -1,0 +1,29 @@
+"""The benchmark of attention, at its smallest: it runs, and its table and file have what they say."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "attention.py"
+
+
+@pytest.mark.slow
+def test_sides_of_core_and_layer_are_in_the_table_and_the_file(tmp_path):
+    flags = ["--lengths=8", "--directions=causal", "--passes=both", "--reaches=2", "--runs=2", "--nomemory", f"--output_dir={tmp_path}"]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    result = subprocess.run([sys.executable, str(SCRIPT), *flags], capture_output=True, text=True, env=environment)
+    assert result.returncode == 0, result.stderr
+    header, _, core, layer = ([cell.strip() for cell in line.strip("|").split("|")] for line in result.stdout.splitlines() if "|" in line)
+    assert header[5:9] == ["plain ms", "this library", "t2t", "products"]
+    assert core[:5] == ["core", "causal", "both", "2", "8"] and all(core[5:9])
+    assert layer[:5] == ["layer", "causal", "both", "2", "8"] and all(layer[5:8]) and not layer[8]
+    with (tmp_path / "attention.csv").open() as file:
+        sides = [(row["part"], row["side"], float(row["ratio"]) > 0) for row in csv.DictReader(file)]
+    assert sides == [
+        *(("core", side, True) for side in ("plain", "this library", "t2t", "products")),
+        *(("layer", side, True) for side in ("plain", "keras", "this library", "t2t")),
+    ]
