@@ -101,16 +101,25 @@ class Band:
         """Entries by diagonal, whatever the alignment's name: all of a query's stand in one column."""
         return tf.linalg.diag_part(pairs, k=self._range, align="LEFT_RIGHT")
 
-    def far(self, pairs):
-        """Sums of what is far of every query, `[.., 1, T]`."""
-        return tf.reduce_sum(self._of_stretches(pairs) * self._whole, -1)[..., None, :]
+    def far(self, pairs, by_product=False):
+        """Sums of what is far of every query, `[.., 1, T]`.
 
-    def _of_stretches(self, pairs):
+        Args:
+            pairs: `[.., T, S]`.
+            by_product: whether a product may sum them where there is a rest of keys after the last whole stretch: it takes less than
+                copying all others, where stretches are few.
+        """
+        sums = self._multiplied if by_product and self._has_rest else self._summed
+        return tf.reduce_sum(sums(pairs) * self._whole, -1)[..., None, :]
+
+    def _summed(self, pairs):
         """Sums of whole stretches, `[.., T, number of stretches]`."""
+        pairs = pairs[..., : self._num_whole * self._stretch]
+        return tf.reduce_sum(tf.reshape(pairs, tf.concat([tf.shape(pairs)[:-1], [self._num_whole, self._stretch]], 0)), -1)
+
+    def _multiplied(self, pairs):
+        """The same by a product."""
         shape = tf.shape(pairs)
-        if not self._has_rest:
-            return tf.reduce_sum(tf.reshape(pairs, tf.concat([shape[:-1], [self._num_whole, self._stretch]], 0)), -1)
-        # A product leaves out the rest of the last stretch, without which all others would have to be copied first.
         is_of = tf.one_hot(tf.range(shape[-1]) // self._stretch, self._num_whole, dtype=pairs.dtype)
         sums = tf.matmul(tf.reshape(pairs, [tf.reduce_prod(shape[:-1]), shape[-1]]), is_of)
         return tf.reshape(sums, tf.concat([shape[:-1], [self._num_whole]], 0))

@@ -89,7 +89,8 @@ class DiagonalTerms(NoTerms):
 
     def collect(self, pairs, near=None):
         near = self.near(pairs) if near is None else near
-        return self._diagonals.by_label(near, None if self._diagonals.causal else self._band.far(pairs))
+        far = None if self._diagonals.causal else self._band.far(pairs, by_product=True)
+        return self._diagonals.by_label(near, far)
 
     def outputs(self, collected, total):
         outputs = tf.matmul(collected, self._rows, transpose_a=True)
