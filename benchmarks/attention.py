@@ -228,6 +228,11 @@ def plot(pyplot, rows, path):
         axis.plot([r["n"] for r in points], [r["ratio"] for r in points], marker="o", label=label)
     axis.axhline(1, color="black", linewidth=1)
     axis.set(xscale="log", yscale="log", xlabel="length n", ylabel="time over that of plain attention")
+    for of_axis, ticks in ((axis.xaxis, sorted({r["n"] for r in rows})), (axis.yaxis, (0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8))):
+        of_axis.set_ticks([], minor=True)
+        of_axis.set_ticks(ticks, labels=map(str, ticks))
+    ratios = [1, *(r["ratio"] for r in rows)]
+    axis.set_ylim(0.9 * min(ratios), 1.1 * max(ratios))
     axis.legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
