@@ -48,7 +48,8 @@ flags.DEFINE_string("output_dir", "runs/attention", "Where the table and the plo
 flags.DEFINE_string("memory_of", None, "Internal: measure the memory of SIDE,PART,DIRECTION,PASS,K,LENGTH and print it.")
 
 HEADS, DEPTH, WIDTH, INNER, TOKENS = 8, 64, 512, 2048, 2048
-SIDES = ("plain", "keras", "this library", "t2t", "products")
+COMPARED = ("this library", "t2t", "products")
+SIDES = ("plain", "keras", *COMPARED)
 # Sides that a part does not have.
 WITHOUT = {"core": ["keras"], "layer": ["products"]}
 
@@ -210,7 +211,7 @@ def print_rows(rows):
     plain = cells[rows[0]["plain"]]
     case = [str(rows[0][name]) for name in ("part", "direction", "pass", "K", "n")]
     line = [*case, f"{plain['milliseconds']:.1f}"]
-    for side in SIDES[2:]:
+    for side in COMPARED:
         row = cells.get(side)
         line.append(f"{row['ratio']:.2f} ({row['low']:.2f} – {row['high']:.2f})" if row else "")
     megabytes = (cells[side]["megabytes"] if side in cells else "" for side in (rows[0]["plain"], "this library", "t2t"))
@@ -222,7 +223,7 @@ def plot(pyplot, rows, path):
     """Draws ratios against length."""
     figure, axis = pyplot.subplots(figsize=(8, 5))
     key = functools.partial(map, {"forward": "forward", "both": "forward and backward"}.get)
-    for case in sorted({(r["side"], r["part"], r["direction"], r["pass"], r["K"]) for r in rows if r["side"] in SIDES[2:]}):
+    for case in sorted({(r["side"], r["part"], r["direction"], r["pass"], r["K"]) for r in rows if r["side"] in COMPARED}):
         points = [r for r in rows if (r["side"], r["part"], r["direction"], r["pass"], r["K"]) == case]
         label = ", ".join([*case[:3], *key([case[3]]), f"K = {case[4]}"])
         axis.plot([r["n"] for r in points], [r["ratio"] for r in points], marker="o", label=label)
@@ -231,7 +232,7 @@ def plot(pyplot, rows, path):
     for of_axis, ticks in ((axis.xaxis, sorted({r["n"] for r in rows})), (axis.yaxis, (0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8))):
         of_axis.set_ticks([], minor=True)
         of_axis.set_ticks(ticks, labels=map(str, ticks))
-    ratios = [1, *(r["ratio"] for r in rows)]
+    ratios = [r["ratio"] for r in rows]
     axis.set_ylim(0.9 * min(ratios), 1.1 * max(ratios))
     axis.legend(fontsize=7)
     figure.tight_layout()
@@ -248,7 +249,7 @@ def main(argv):
         *names, reach, length = FLAGS.memory_of.split(",")
         print_memory(*names, int(reach), int(length))
         return
-    header = "part", "direction", "pass", "K", "n", "plain ms", *SIDES[2:], "MB plain", "MB this library", "MB t2t"
+    header = "part", "direction", "pass", "K", "n", "plain ms", *COMPARED, "MB plain", "MB this library", "MB t2t"
     print_header(header)
     rows = []
     for part in FLAGS.parts:

@@ -6,6 +6,8 @@ common is added by the product of queries and keys itself, from columns that say
 
 import tensorflow as tf
 
+from t2t_relpos.attention.products import times_table
+
 
 class Diagonals:
     """What queries `[.., T, H]` have in common with all keys: entries by label and by diagonal.
@@ -77,11 +79,11 @@ class Band:
             return
         stretch = self._stretch = diagonals.stretch
         further = first - diagonals.reach
-        number = tf.range(length_k) // stretch - _first_column(further, stretch)
-        number = tf.clip_by_value(number, 0, diagonals.num_columns - 1)
+        self._number = tf.range(length_k) // stretch
+        number = tf.clip_by_value(self._number - _first_column(further, stretch), 0, diagonals.num_columns - 1)
         self._columns = tf.one_hot(number, diagonals.num_columns, dtype=diagonals.dtype)
         self._num_whole = length_k // stretch
-        self._has_rest = not (isinstance(length_k, int) and isinstance(stretch, int) and length_k % stretch == 0)
+        self._may_have_rest = not (isinstance(length_k, int) and isinstance(stretch, int) and length_k % stretch == 0)
         whole = (further + tf.range(length_q)) // stretch
         self._whole = tf.cast(tf.range(self._num_whole) < whole[:, None], diagonals.dtype)
 
@@ -105,24 +107,17 @@ class Band:
         """Sums of what is far of every query, `[.., 1, T]`.
 
         Args:
-            pairs: `[.., T, S]`.
-            by_product: whether a product may sum them where there is a rest of keys after the last whole stretch: it takes less than
+            pairs: `[.., T, S]`; `[B, N, T, S]` for a product.
+            by_product: whether a product may sum them where there may be a rest of keys after the last whole stretch: it takes less than
                 copying all others, where stretches are few.
         """
-        sums = self._multiplied if by_product and self._has_rest else self._summed
-        return tf.reduce_sum(sums(pairs) * self._whole, -1)[..., None, :]
-
-    def _summed(self, pairs):
-        """Sums of whole stretches, `[.., T, number of stretches]`."""
-        pairs = pairs[..., : self._num_whole * self._stretch]
-        return tf.reduce_sum(tf.reshape(pairs, tf.concat([tf.shape(pairs)[:-1], [self._num_whole, self._stretch]], 0)), -1)
-
-    def _multiplied(self, pairs):
-        """The same by a product."""
-        shape = tf.shape(pairs)
-        is_of = tf.one_hot(tf.range(shape[-1]) // self._stretch, self._num_whole, dtype=pairs.dtype)
-        sums = tf.matmul(tf.reshape(pairs, [tf.reduce_prod(shape[:-1]), shape[-1]]), is_of)
-        return tf.reshape(sums, tf.concat([shape[:-1], [self._num_whole]], 0))
+        if by_product and self._may_have_rest:
+            sums = times_table(pairs, tf.one_hot(self._number, self._num_whole, dtype=pairs.dtype))
+        else:
+            pairs = pairs[..., : self._num_whole * self._stretch]
+            shape = tf.concat([tf.shape(pairs)[:-1], [self._num_whole, self._stretch]], 0)
+            sums = tf.reduce_sum(tf.reshape(pairs, shape), -1)
+        return tf.reduce_sum(sums * self._whole, -1)[..., None, :]
 
 
 def _first_column(further, stretch):

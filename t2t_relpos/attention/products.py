@@ -20,7 +20,7 @@ def times_table(x, table, transpose=False):
         return ops.matmul(x, table)
     batch, heads, length, width = ops.shape(x)
     product = ops.matmul(ops.reshape(x, (batch * heads * length, width)), table)
-    return ops.reshape(product, (batch, heads, length, table.shape[-1]))
+    return ops.reshape(product, (batch, heads, length, ops.shape(table)[-1]))
 
 
 def times_rows(x, rows):

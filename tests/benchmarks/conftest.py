@@ -1,6 +1,9 @@
 """What the tests of the benchmarks share."""
 
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,3 +23,14 @@ def load(monkeypatch):
         return module
 
     return load_module
+
+
+@pytest.fixture(scope="session")
+def run():
+    """`run(name, *arguments)`: runs a benchmark as a program, without a GPU, and gives what it printed and how it ended."""
+
+    def run_program(name, *arguments):
+        command = [sys.executable, str(FOLDER / f"{name}.py"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+
+    return run_program

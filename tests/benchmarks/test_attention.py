@@ -1,21 +1,14 @@
 """The benchmark of attention, at its smallest: it runs, and its table and file have what they say."""
 
 import csv
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "attention.py"
-
 
 @pytest.mark.slow
-def test_sides_of_core_and_layer_are_in_the_table_and_the_file(tmp_path):
+def test_sides_of_core_and_layer_are_in_the_table_and_the_file(run, tmp_path):
     flags = ["--lengths=8", "--directions=causal", "--passes=both", "--reaches=2", "--runs=2", "--nomemory", f"--output_dir={tmp_path}"]
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    result = subprocess.run([sys.executable, str(SCRIPT), *flags], capture_output=True, text=True, env=environment)
+    result = run("attention", *flags)
     assert result.returncode == 0, result.stderr
     header, _, core, layer = ([cell.strip() for cell in line.strip("|").split("|")] for line in result.stdout.splitlines() if "|" in line)
     assert header[5:9] == ["plain ms", "this library", "t2t", "products"]

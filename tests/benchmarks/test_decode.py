@@ -1,21 +1,10 @@
 """The benchmark of decoding, at its smallest: it runs, and what it writes fits together."""
 
 import csv
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from trainer.data.synthetic import generate
-
-SCRIPT = Path(__file__).parents[2] / "benchmarks/decode.py"
-
-
-def run(*arguments):
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +15,10 @@ def text(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_peers_are_measured_with_one_model(text, tmp_path):
+def test_peers_are_measured_with_one_model(run, text, tmp_path):
     pytest.importorskip("ctranslate2", reason="the package ctranslate2 is not installed: pip install '.[ctranslate2]'")
     sizes = ["--vocab_size=151", "--length=5", "--sentences=3", "--batches=1,2", "--beams=2", "--runs=2"]
-    done = run("--preset=tiny", f"--vocab_text={text}", f"--text={text}", f"--csv={tmp_path}/table.csv", *sizes)
+    done = run("decode", "--preset=tiny", f"--vocab_text={text}", f"--text={text}", f"--csv={tmp_path}/table.csv", *sizes)
     assert done.returncode == 0, done.stderr
     assert "opennmt is left out: no Python at --opennmt_python=None." in done.stderr
     with open(tmp_path / "table.csv", newline="") as file:
@@ -57,7 +46,7 @@ def test_peers_are_measured_with_one_model(text, tmp_path):
     ],
 )
 @pytest.mark.slow
-def test_flags(arguments, message):
-    done = run("--text=x", *arguments)
+def test_flags(run, arguments, message):
+    done = run("decode", "--text=x", *arguments)
     assert done.returncode == 1
     assert message in " ".join((done.stdout + done.stderr).split())

@@ -1,15 +1,9 @@
 """The profile of a training step: what is counted, and that the program runs."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-PROGRAM = Path(__file__).parents[2] / "benchmarks" / "step_profile.py"
 
 
 def space_of(*events):
@@ -38,9 +32,8 @@ def test_operations_are_counted_by_their_kind(load):
 
 
 @pytest.mark.slow
-def test_shares_make_up_the_step():
-    command = [sys.executable, str(PROGRAM), "--vocab_size=331", "--batch_tokens=67", "--steps=2", "--rows=3", "--position=sinusoidal"]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+def test_shares_make_up_the_step(run):
+    done = run("step_profile", "--vocab_size=331", "--batch_tokens=67", "--steps=2", "--rows=3", "--position=sinusoidal")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     step = float(re.fullmatch(r"tiny, sinusoidal, (\d+) ms a step of \d+ tokens", lines[0])[1])

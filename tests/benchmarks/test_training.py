@@ -2,10 +2,6 @@
 
 import csv
 import gzip
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,14 +9,6 @@ import pytest
 from t2t_relpos.models import PRESETS, Transformer, TransformerConfig
 from t2t_relpos.t2t import config_from_hparams, parse_hparams
 from trainer.data.synthetic import generate
-
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-
-
-def run(*arguments):
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    script = str(FOLDER / "training.py")
-    return subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +26,9 @@ def rows_in(path):
 
 
 @pytest.mark.slow
-def test_peers_are_measured_on_the_same_batches(texts, tmp_path):
+def test_peers_are_measured_on_the_same_batches(run, texts, tmp_path):
     sizes = ["--vocab_size=151", "--batch_tokens=67", "--steps=2", "--runs=3", "--threads=1,2", "--env=MALLOC_ARENA_MAX=1"]
-    done = run(*texts, *sizes, f"--csv={tmp_path}/table.csv")
+    done = run("training", *texts, *sizes, f"--csv={tmp_path}/table.csv")
     assert done.returncode == 0, done.stderr
     for name in ("opennmt", "t2t"):
         assert f"{name} is left out: no Python at --{name}_python=None." in done.stderr
@@ -59,8 +47,8 @@ def test_peers_are_measured_on_the_same_batches(texts, tmp_path):
 
 
 @pytest.mark.slow
-def test_ours_is_measured_always(tmp_path):
-    done = run("--peers=ours bfloat16", "--vocab_size=331", "--batch_tokens=67", "--steps=1", "--runs=1", f"--csv={tmp_path}/table.csv")
+def test_ours_is_measured_always(run, tmp_path):
+    done = run("training", "--peers=ours bfloat16", "--vocab_size=331", "--batch_tokens=67", "--steps=1", "--runs=1", f"--csv={tmp_path}/table.csv")
     assert done.returncode == 0, done.stderr
     assert [row["peer"] for row in rows_in(tmp_path / "table.csv")] == ["ours", "ours bfloat16", "products alone"]
 
@@ -80,8 +68,8 @@ def test_ours_is_measured_always(tmp_path):
     ],
 )
 @pytest.mark.slow
-def test_flags(arguments, message):
-    done = run(*arguments)
+def test_flags(run, arguments, message):
+    done = run("training", *arguments)
     assert done.returncode == 1
     assert message in " ".join((done.stdout + done.stderr).split())
 
