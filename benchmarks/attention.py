@@ -35,17 +35,29 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("lengths", "32,64,128,256,512,1024,2048,4096".split(","), "Lengths n.")
 flags.DEFINE_list("parts", ["core", "layer"], "What is measured: core, layer.")
 flags.DEFINE_list("directions", ["bidirectional", "causal"], "bidirectional, causal.")
-flags.DEFINE_list("passes", ["forward", "both"], "forward (as without training), both (forward and backward).")
+flags.DEFINE_list(
+    "passes", ["forward", "both"], "forward (as without training), both (forward and backward)."
+)
 flags.DEFINE_list("reaches", ["16"], "K, max_relative_position.")
 flags.DEFINE_bool("padding", False, "Hide the last keys of every other sequence.")
-flags.DEFINE_bool("flash_attention", False, "Ask the library for memory linear in length, whatever the length.")
+flags.DEFINE_bool(
+    "flash_attention", False, "Ask the library for memory linear in length, whatever the length."
+)
 flags.DEFINE_float("dropout", 0.0, "Of attention weights.", lower_bound=0.0, upper_bound=0.9)
 flags.DEFINE_integer("runs", 30, "Alternating runs.", lower_bound=1)
 flags.DEFINE_integer("threads", 1, "Threads that one operation may use.", lower_bound=1)
-flags.DEFINE_integer("longest_t2t", 1024, "tensor2tensor's algorithm is left out above, where its memory is too much.")
+flags.DEFINE_integer(
+    "longest_t2t",
+    1024,
+    "tensor2tensor's algorithm is left out above, where its memory is too much.",
+)
 flags.DEFINE_bool("memory", True, "Measure peak memory too.")
 flags.DEFINE_string("output_dir", "runs/attention", "Where the table and the plot are written.")
-flags.DEFINE_string("memory_of", None, "Internal: measure the memory of SIDE,PART,DIRECTION,PASS,K,LENGTH and print it.")
+flags.DEFINE_string(
+    "memory_of",
+    None,
+    "Internal: measure the memory of SIDE,PART,DIRECTION,PASS,K,LENGTH and print it.",
+)
 
 HEADS, DEPTH, WIDTH, INNER, TOKENS = 8, 64, 512, 2048, 2048
 COMPARED = ("this library", "t2t", "products")
@@ -78,19 +90,30 @@ def make_core(side, length, causal, reach, training):
     rate = FLAGS.dropout if training else 0.0
     dropout = AttentionDropout(rate, keras.random.SeedGenerator(1)) if rate else None
     # As a layer says.
-    recompute = True if FLAGS.flash_attention and side == "this library" else False if training else None
+    recompute = (
+        True if FLAGS.flash_attention and side == "this library" else False if training else None
+    )
 
     def attend_as_t2t(*tensors):
         bias = None
         if causal or masks:
             allowed = causal_mask(length, length) if causal else True
-            allowed = tf.logical_and(allowed, key_padding_mask(masks["key_mask"])) if masks else allowed
+            allowed = (
+                tf.logical_and(allowed, key_padding_mask(masks["key_mask"])) if masks else allowed
+            )
             bias = tf.where(allowed, 0.0, -1e9)
         *qkv, key_table, value_table = tensors
         return dot_product_attention_relative(*qkv, bias, key_table, value_table, reach, rate)
 
     def attend_here(*tensors):
-        return attend(*tensors, causal=causal, dropout=dropout, return_weights=False, recompute=recompute, **masks)[0]
+        return attend(
+            *tensors,
+            causal=causal,
+            dropout=dropout,
+            return_weights=False,
+            recompute=recompute,
+            **masks,
+        )[0]
 
     function = {"t2t": attend_as_t2t, "products": products}.get(side, attend_here)
     return function, qkv if side in ("plain", "products") else [*qkv, *tables]
@@ -112,7 +135,9 @@ class T2TAttention(RelativeMultiHeadAttention):
                 bias = tf.where(allowed, 0.0, -1e9) + (0.0 if bias is None else bias)
         tables = [tf.convert_to_tensor(t.table) for t in (self.key_embedding, self.value_embedding)]
         rate = dropout.rate if dropout else 0.0
-        return dot_product_attention_relative(query, key, value, bias, *tables, self.max_relative_position, rate), None
+        return dot_product_attention_relative(
+            query, key, value, bias, *tables, self.max_relative_position, rate
+        ), None
 
 
 def make_layer(side, length, causal, reach, training):
@@ -139,13 +164,17 @@ def make_layer(side, length, causal, reach, training):
         return x + outer(inner(norms[1](x)))
 
     call(inputs[:, :8] if mask is None else inputs)
-    weights = [w.value for layer in (attention, *norms, inner, outer) for w in layer.trainable_weights]
+    weights = [
+        w.value for layer in (attention, *norms, inner, outer) for w in layer.trainable_weights
+    ]
     return call, [inputs, *weights]
 
 
 def make_step(side, part, direction, passes, reach, length):
     """One step: a function without arguments."""
-    function, tensors = (make_core if part == "core" else make_layer)(side, length, direction == "causal", reach, training=passes == "both")
+    function, tensors = (make_core if part == "core" else make_layer)(
+        side, length, direction == "causal", reach, training=passes == "both"
+    )
 
     @tf.function(jit_compile=False)
     def step():
@@ -180,7 +209,10 @@ def measure(part, direction, passes, reach, length):
             start = time.perf_counter()
             step()
             times[side].append(time.perf_counter() - start)
-    plain = min((side for side in ("plain", "keras") if side in times), key=lambda side: np.median(times[side]))
+    plain = min(
+        (side for side in ("plain", "keras") if side in times),
+        key=lambda side: np.median(times[side]),
+    )
     rows = []
     for side in steps:
         ratios = np.divide(times[side], times[plain])
@@ -188,7 +220,11 @@ def measure(part, direction, passes, reach, length):
         names = "part", "direction", "pass", "K", "n"
         row = dict(zip(names, case)) | {"side": side, "milliseconds": 1000 * np.median(times[side])}
         row |= {"ratio": median, "low": low, "high": high, "plain": plain}
-        row["megabytes"] = measure_memory(side, *case) if FLAGS.memory and passes == "both" and side != "products" else ""
+        row["megabytes"] = (
+            measure_memory(side, *case)
+            if FLAGS.memory and passes == "both" and side != "products"
+            else ""
+        )
         rows.append(row)
     return rows
 
@@ -202,7 +238,11 @@ def print_memory(side, *case):
 
 def measure_memory(*case):
     """Peak memory of a side in a process of its own, in MB above the start."""
-    return memory.rise_elsewhere(__file__, case, {name: FLAGS[name].value for name in ("dropout", "flash_attention", "padding", "threads")})
+    return memory.rise_elsewhere(
+        __file__,
+        case,
+        {name: FLAGS[name].value for name in ("dropout", "flash_attention", "padding", "threads")},
+    )
 
 
 def print_rows(rows):
@@ -214,7 +254,10 @@ def print_rows(rows):
     for side in COMPARED:
         row = cells.get(side)
         line.append(f"{row['ratio']:.2f} ({row['low']:.2f} – {row['high']:.2f})" if row else "")
-    megabytes = (cells[side]["megabytes"] if side in cells else "" for side in (rows[0]["plain"], "this library", "t2t"))
+    megabytes = (
+        cells[side]["megabytes"] if side in cells else ""
+        for side in (rows[0]["plain"], "this library", "t2t")
+    )
     line += [f"{x:.0f}" if x != "" else "" for x in megabytes]
     print_cells(line)
 
@@ -223,13 +266,26 @@ def plot(pyplot, rows, path):
     """Draws ratios against length."""
     figure, axis = pyplot.subplots(figsize=(8, 5))
     key = functools.partial(map, {"forward": "forward", "both": "forward and backward"}.get)
-    for case in sorted({(r["side"], r["part"], r["direction"], r["pass"], r["K"]) for r in rows if r["side"] in COMPARED}):
-        points = [r for r in rows if (r["side"], r["part"], r["direction"], r["pass"], r["K"]) == case]
+    for case in sorted(
+        {
+            (r["side"], r["part"], r["direction"], r["pass"], r["K"])
+            for r in rows
+            if r["side"] in COMPARED
+        }
+    ):
+        points = [
+            r for r in rows if (r["side"], r["part"], r["direction"], r["pass"], r["K"]) == case
+        ]
         label = ", ".join([*case[:3], *key([case[3]]), f"K = {case[4]}"])
         axis.plot([r["n"] for r in points], [r["ratio"] for r in points], marker="o", label=label)
     axis.axhline(1, color="black", linewidth=1)
-    axis.set(xscale="log", yscale="log", xlabel="length n", ylabel="time over that of plain attention")
-    for of_axis, ticks in ((axis.xaxis, sorted({r["n"] for r in rows})), (axis.yaxis, (0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8))):
+    axis.set(
+        xscale="log", yscale="log", xlabel="length n", ylabel="time over that of plain attention"
+    )
+    for of_axis, ticks in (
+        (axis.xaxis, sorted({r["n"] for r in rows})),
+        (axis.yaxis, (0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8)),
+    ):
         of_axis.set_ticks([], minor=True)
         of_axis.set_ticks(ticks, labels=map(str, ticks))
     ratios = [r["ratio"] for r in rows]
@@ -249,7 +305,18 @@ def main(argv):
         *names, reach, length = FLAGS.memory_of.split(",")
         print_memory(*names, int(reach), int(length))
         return
-    header = "part", "direction", "pass", "K", "n", "plain ms", *COMPARED, "MB plain", "MB this library", "MB t2t"
+    header = (
+        "part",
+        "direction",
+        "pass",
+        "K",
+        "n",
+        "plain ms",
+        *COMPARED,
+        "MB plain",
+        "MB this library",
+        "MB t2t",
+    )
     print_header(header)
     rows = []
     for part in FLAGS.parts:

@@ -36,12 +36,20 @@ FLAGS = flags.FLAGS
 EARLY = "ours early"
 PEERS = ("ours", EARLY, "ctranslate2", "ctranslate2 int8", "opennmt")
 flags.DEFINE_string("model_dir", None, "Directory of a trained model.")
-flags.DEFINE_string("preset", None, "Instead of --model_dir: an architecture, whose weights are drawn.")
+flags.DEFINE_string(
+    "preset", None, "Instead of --model_dir: an architecture, whose weights are drawn."
+)
 flags.DEFINE_multi_string("vocab_text", [], "With --preset: texts to learn the vocabulary from.")
 flags.DEFINE_integer("vocab_size", 32000, "With --preset: its size.", lower_bound=4)
-flags.DEFINE_integer("length", 28, "With --preset: ids of every sentence and of its output.", lower_bound=2)
-flags.DEFINE_multi_string("text", None, "Sentences, one a line; may be .gz; given again, another text.", required=True)
-flags.DEFINE_integer("sentences", None, "Of each text. Default: all; with --preset 32.", lower_bound=1)
+flags.DEFINE_integer(
+    "length", 28, "With --preset: ids of every sentence and of its output.", lower_bound=2
+)
+flags.DEFINE_multi_string(
+    "text", None, "Sentences, one a line; may be .gz; given again, another text.", required=True
+)
+flags.DEFINE_integer(
+    "sentences", None, "Of each text. Default: all; with --preset 32.", lower_bound=1
+)
 flags.DEFINE_list("batches", ["1", "32", "64"], "Sentences of a batch.")
 flags.DEFINE_list("beams", ["1", "4"], "Beam sizes.")
 flags.DEFINE_list("threads", ["1"], "Threads that one operation may use.")
@@ -54,8 +62,29 @@ ALPHA = 0.6
 # Ids of a translation in OpenNMT-tf unless told otherwise; more than any that ends by itself has.
 MAX_LENGTH = 250
 COLUMNS = (
-    *("text", "threads", "beam", "batch", "peer", "sentences/s", "low", "high", "time over ours", "ratio low", "ratio high"),
-    *("time over early", "early low", "early high", "median ms", "99th ms", "megabytes", "words", "as ours"),
+    *(
+        "text",
+        "threads",
+        "beam",
+        "batch",
+        "peer",
+        "sentences/s",
+        "low",
+        "high",
+        "time over ours",
+        "ratio low",
+        "ratio high",
+    ),
+    *(
+        "time over early",
+        "early low",
+        "early high",
+        "median ms",
+        "99th ms",
+        "megabytes",
+        "words",
+        "as ours",
+    ),
 )
 
 
@@ -75,12 +104,17 @@ def model_and_texts(folder):
     """The model directory, and the sentences of every text, sorted by length."""
     texts = {Path(path).name: decode_models.read_lines(path) for path in FLAGS.text}
     if FLAGS.model_dir is not None:
-        return Path(FLAGS.model_dir), {name: sorted(lines[: FLAGS.sentences], key=len) for name, lines in texts.items()}
+        return Path(FLAGS.model_dir), {
+            name: sorted(lines[: FLAGS.sentences], key=len) for name, lines in texts.items()
+        }
     lines = [line for path in FLAGS.vocab_text for line in decode_models.read_lines(path)]
-    model_dir = decode_models.random_model(folder / "model", FLAGS.preset, lines, FLAGS.vocab_size, share_heads=True)
+    model_dir = decode_models.random_model(
+        folder / "model", FLAGS.preset, lines, FLAGS.vocab_size, share_heads=True
+    )
     count = FLAGS.sentences or 32
     return model_dir, {
-        name: decode_models.sentences_of_length(model_dir, lines, FLAGS.length, count) for name, lines in texts.items()
+        name: decode_models.sentences_of_length(model_dir, lines, FLAGS.length, count)
+        for name, lines in texts.items()
     }
 
 
@@ -94,21 +128,45 @@ class Models:
     def settings(self, name, beam_size, threads):
         """What a worker is told."""
         forced = FLAGS.preset is not None
-        common = {"threads": threads, "beam_size": beam_size, "max_length": FLAGS.length if forced else MAX_LENGTH}
+        common = {
+            "threads": threads,
+            "beam_size": beam_size,
+            "max_length": FLAGS.length if forced else MAX_LENGTH,
+        }
         if name in ("ours", EARLY):
-            settings = TranslationSettings(beam_size, ALPHA, extra_length=0 if forced else 50, early_stopping=name == EARLY)
-            path = self.once((name, beam_size), lambda path: decode_models.write_ours(self.model_dir, path, settings))
+            settings = TranslationSettings(
+                beam_size, ALPHA, extra_length=0 if forced else 50, early_stopping=name == EARLY
+            )
+            path = self.once(
+                (name, beam_size),
+                lambda path: decode_models.write_ours(self.model_dir, path, settings),
+            )
             return common | {"kind": "ours", "path": path}
         if name == "opennmt":
-            self.once("opennmt", lambda path: decode_models.write_for_opennmt(self.model_dir, path, ALPHA))
+            self.once(
+                "opennmt", lambda path: decode_models.write_for_opennmt(self.model_dir, path, ALPHA)
+            )
             folder = self.folder / "opennmt"
-            build = lambda _: decode_models.build_opennmt(FLAGS.opennmt_python, folder, beam_size, common["max_length"])
+            build = lambda _: decode_models.build_opennmt(
+                FLAGS.opennmt_python, folder, beam_size, common["max_length"]
+            )
             path = self.once(("opennmt", beam_size), build)
-            return common | {"kind": "opennmt", "path": path, "vocabulary": str(self.model_dir / "vocab.model")}
+            return common | {
+                "kind": "opennmt",
+                "path": path,
+                "vocabulary": str(self.model_dir / "vocab.model"),
+            }
         quantization = "int8" if name.endswith("int8") else "none"
-        path = self.once(name, lambda path: decode_models.write_for_ctranslate2(self.model_dir, path, quantization))
+        path = self.once(
+            name,
+            lambda path: decode_models.write_for_ctranslate2(self.model_dir, path, quantization),
+        )
         # 15 ids are a usual length here: see trainer/serving/ctranslate2_model.py.
-        return common | {"kind": "ctranslate2", "path": path, "length_penalty": ALPHA * 15 / (5 + 15)}
+        return common | {
+            "kind": "ctranslate2",
+            "path": path,
+            "length_penalty": ALPHA * 15 / (5 + 15),
+        }
 
     def once(self, key, write):
         if key not in self.made:
@@ -146,9 +204,16 @@ def rows_of(case, measured, count):
     for name, times in seconds.items():
         rate = median_and_interval(count / totals[name])
         over_ours = median_and_interval(totals[name] / totals["ours"])
-        over_early = median_and_interval(totals[name] / totals[EARLY]) if EARLY in totals else ("", "", "")
+        over_early = (
+            median_and_interval(totals[name] / totals[EARLY]) if EARLY in totals else ("", "", "")
+        )
         found = answers[name]["translations"]
-        same = np.mean([one == other for one, other in zip(found, answers["ours"]["translations"], strict=True)])
+        same = np.mean(
+            [
+                one == other
+                for one, other in zip(found, answers["ours"]["translations"], strict=True)
+            ]
+        )
         latencies = np.percentile(1000 * times, [50, 99]) if case["batch"] == 1 else ("", "")
         words = np.mean([len(text.split()) for text in found])
         values = [*rate, *over_ours, *over_early, *latencies, megabytes[name], words, same]
@@ -161,9 +226,19 @@ def print_row(row):
 
     cells = [str(row[name]) for name in COLUMNS[:5]]
     cells.append(f"{shown('sentences/s')} ({shown('low')} – {shown('high')})")
-    cells.append(f"{shown('time over ours', '{:.2f}')} ({shown('ratio low', '{:.2f}')} – {shown('ratio high', '{:.2f}')})")
-    cells.append(f"{shown('time over early', '{:.2f}')} ({shown('early low', '{:.2f}')} – {shown('early high', '{:.2f}')})")
-    cells += [shown("median ms"), shown("99th ms"), shown("megabytes", "{:.0f}"), shown("words"), f"{100 * row['as ours']:.0f} %"]
+    cells.append(
+        f"{shown('time over ours', '{:.2f}')} ({shown('ratio low', '{:.2f}')} – {shown('ratio high', '{:.2f}')})"
+    )
+    cells.append(
+        f"{shown('time over early', '{:.2f}')} ({shown('early low', '{:.2f}')} – {shown('early high', '{:.2f}')})"
+    )
+    cells += [
+        shown("median ms"),
+        shown("99th ms"),
+        shown("megabytes", "{:.0f}"),
+        shown("words"),
+        f"{100 * row['as ours']:.0f} %",
+    ]
     print_cells(cells)
 
 
@@ -185,8 +260,15 @@ def main(argv):
                 with Peer.all("decode_worker.py", settings, pythons()) as peers:
                     for text, sentences in texts.items():
                         for batch_size in positive_integers("batches"):
-                            case = {"text": text, "threads": threads, "beam": beam_size, "batch": batch_size}
-                            for row in rows_of(case, measure(peers, sentences, batch_size), len(sentences)):
+                            case = {
+                                "text": text,
+                                "threads": threads,
+                                "beam": beam_size,
+                                "batch": batch_size,
+                            }
+                            for row in rows_of(
+                                case, measure(peers, sentences, batch_size), len(sentences)
+                            ):
                                 rows.append(row)
                                 print_row(row)
     if FLAGS.csv:

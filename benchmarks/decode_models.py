@@ -24,7 +24,9 @@ def read_lines(path: str) -> list[str]:
         return [line.strip() for line in file if line.strip()]
 
 
-def random_model(directory: Path, preset: str, texts: list[str], vocab_size: int, **changes) -> Path:
+def random_model(
+    directory: Path, preset: str, texts: list[str], vocab_size: int, **changes
+) -> Path:
     """A model directory with drawn weights and a vocabulary learned from texts. Its sentences never end by themselves.
 
     Args:
@@ -58,7 +60,9 @@ def sentences_of_length(directory: Path, texts: list[str], length: int, count: i
     """
     import sentencepiece
 
-    pieces = sentencepiece.SentencePieceProcessor(model_file=str(ModelDirectory(directory).vocabulary_file()))
+    pieces = sentencepiece.SentencePieceProcessor(
+        model_file=str(ModelDirectory(directory).vocabulary_file())
+    )
     found = []
     for text in texts:
         ids = pieces.encode(text)[: length - 1]
@@ -93,7 +97,12 @@ def write_for_opennmt(model_dir: Path, folder: Path, alpha: float):
     model = directory.load_model()
     config = model.config
     tables = config.share_heads and config.use_key_table and config.use_value_table
-    if not (config.position == "relative" and tables and config.tie_embeddings and config.target_space_id is None):
+    if not (
+        config.position == "relative"
+        and tables
+        and config.tie_embeddings
+        and config.target_space_id is None
+    ):
         raise ValueError(
             "Expected relative positions, two tables a layer for all heads, and tied embeddings, as OpenNMT-tf has them. "
             f"Received: {config}. Leave it out of --peers."
@@ -102,7 +111,9 @@ def write_for_opennmt(model_dir: Path, folder: Path, alpha: float):
     (folder / "architecture.json").write_text(json.dumps(config.to_dict() | {"alpha": alpha}))
     names = token_names(directory, config.vocab_size).names
     # Their own for padding, start and end of sentence.
-    (folder / "vocabulary.txt").write_text("\n".join(["<blank>", "<s>", "</s>", *names[EOS_ID + 1 :]]) + "\n")
+    (folder / "vocabulary.txt").write_text(
+        "\n".join(["<blank>", "<s>", "</s>", *names[EOS_ID + 1 :]]) + "\n"
+    )
     np.savez(folder / "weights.npz", **_weights(model))
 
 
@@ -124,7 +135,11 @@ def _layer_weights(layer, prefix):
         attentions["cross"] = layer.cross_attention
         weights |= _norm(f"{prefix}/cross", layer.cross_attention_residual.norm)
     for name, attention in attentions.items():
-        denses = {"queries": attention.query_dense, "keys": attention.key_dense, "values": attention.value_dense}
+        denses = {
+            "queries": attention.query_dense,
+            "keys": attention.key_dense,
+            "values": attention.value_dense,
+        }
         for part, dense in (denses | {"output": attention.output_dense}).items():
             weights[f"{prefix}/{name}/{part}"] = dense.kernel
     weights[f"{prefix}/self/key_table"] = layer.self_attention.key_embedding.table

@@ -33,10 +33,28 @@ KINDS = {
     "attention's softmax": {"Softmax"},
     "normalizing and finding candidates": {"Exp", "Log", "Sum", "Max", "TopKV2", "Abs"},
     "moving: transpose, concatenate, gather": {
-        *("Transpose", "ConcatV2", "GatherV2", "ResourceGather", "Tile", "Unpack", "Slice", "StridedSlice", "TensorScatterUpdate")
+        *(
+            "Transpose",
+            "ConcatV2",
+            "GatherV2",
+            "ResourceGather",
+            "Tile",
+            "Unpack",
+            "Slice",
+            "StridedSlice",
+            "TensorScatterUpdate",
+        )
     },
     "loops": {"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "ControlTrigger"},
-    "sizes, constants, reading variables": {"Shape", "Reshape", "Pack", "Const", "ReadVariableOp", "Identity", "ExpandDims"},
+    "sizes, constants, reading variables": {
+        "Shape",
+        "Reshape",
+        "Pack",
+        "Const",
+        "ReadVariableOp",
+        "Identity",
+        "ExpandDims",
+    },
 }
 OTHER, BETWEEN = "sums, layer normalization, other", "between operations"
 # Of a step: the best groups, the best candidates, those that live on, those that are finished.
@@ -62,7 +80,9 @@ def run_all(session, fetch, feed, batches, options=None):
     for batch in batches:
         metadata = tf.compat.v1.RunMetadata()
         start = time.perf_counter()
-        session.run(fetch, {feed: batch}, options=options, run_metadata=metadata if options else None)
+        session.run(
+            fetch, {feed: batch}, options=options, run_metadata=metadata if options else None
+        )
         seconds += time.perf_counter() - start
         recorded += operations(metadata)
     return seconds, recorded
@@ -90,14 +110,22 @@ def main(argv):
         raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
     sentences = sorted(decode_models.read_lines(FLAGS.text)[: FLAGS.sentences], key=len)
     batches = [sentences[i : i + FLAGS.batch] for i in range(0, len(sentences), FLAGS.batch)]
-    config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+    config = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=1, inter_op_parallelism_threads=1
+    )
     with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
         model = tf.compat.v1.saved_model.load(session, ["serve"], FLAGS.saved_model)
-        milliseconds, counts, steps = measure(session, model.signature_def["serving_default"], batches)
+        milliseconds, counts, steps = measure(
+            session, model.signature_def["serving_default"], batches
+        )
     total = sum(milliseconds.values())
-    print(f"{steps} steps, {total / steps:.2f} ms each\n\n| kind | ms a step | share | operations a step |\n| --- | --- | --- | --- |")
+    print(
+        f"{steps} steps, {total / steps:.2f} ms each\n\n| kind | ms a step | share | operations a step |\n| --- | --- | --- | --- |"
+    )
     for kind, value in milliseconds.most_common():
-        print(f"| {kind} | {value / steps:.2f} | {100 * value / total:.0f} % | {counts[kind] / steps:.0f} |")
+        print(
+            f"| {kind} | {value / steps:.2f} | {100 * value / total:.0f} % | {counts[kind] / steps:.0f} |"
+        )
 
 
 if __name__ == "__main__":

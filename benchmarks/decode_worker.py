@@ -24,7 +24,10 @@ def ours(settings):
     serve = loaded.signatures["serving_default"]
 
     def translate(texts):
-        return [text.decode() for text in serve(text=tf.constant(texts))["translations"].numpy().tolist()]
+        return [
+            text.decode()
+            for text in serve(text=tf.constant(texts))["translations"].numpy().tolist()
+        ]
 
     return translate, loaded
 
@@ -34,8 +37,12 @@ def ctranslate2(settings):
     import ctranslate2
     import sentencepiece
 
-    pieces = sentencepiece.SentencePieceProcessor(model_file=os.path.join(settings["path"], "vocab.model"))
-    translator = ctranslate2.Translator(settings["path"], device="cpu", inter_threads=1, intra_threads=settings["threads"])
+    pieces = sentencepiece.SentencePieceProcessor(
+        model_file=os.path.join(settings["path"], "vocab.model")
+    )
+    translator = ctranslate2.Translator(
+        settings["path"], device="cpu", inter_threads=1, intra_threads=settings["threads"]
+    )
     options = {"beam_size": settings["beam_size"], "max_decoding_length": settings["max_length"]}
     options["length_penalty"] = settings["length_penalty"]
 
@@ -52,7 +59,9 @@ def opennmt(settings):
     import opennmt  # noqa: F401  (registers operations)
     import pyonmttok
 
-    tokenizer = pyonmttok.Tokenizer("none", sp_model_path=settings["vocabulary"], no_substitution=True)
+    tokenizer = pyonmttok.Tokenizer(
+        "none", sp_model_path=settings["vocabulary"], no_substitution=True
+    )
     loaded = tf.saved_model.load(settings["path"])
     serve = loaded.signatures["serving_default"]
 
@@ -62,7 +71,9 @@ def opennmt(settings):
         padded = tf.constant([row + [""] * (longest - len(row)) for row in tokens])
         answer = serve(tokens=padded, length=tf.constant([len(row) for row in tokens], tf.int32))
         found, lengths = answer["tokens"].numpy()[:, 0], answer["length"].numpy()[:, 0]
-        return [tokenizer.detokenize([t.decode() for t in row[:n]]) for row, n in zip(found, lengths)]
+        return [
+            tokenizer.detokenize([t.decode() for t in row[:n]]) for row, n in zip(found, lengths)
+        ]
 
     return translate, loaded
 
@@ -70,7 +81,9 @@ def opennmt(settings):
 def main(settings):
     answers = open_answers()
     # Whatever the translator's module holds has to outlive it.
-    translate, _owner = {"ours": ours, "ctranslate2": ctranslate2, "opennmt": opennmt}[settings["kind"]](settings)
+    translate, _owner = {"ours": ours, "ctranslate2": ctranslate2, "opennmt": opennmt}[
+        settings["kind"]
+    ](settings)
 
     def reply(batches):
         memory.start_peak()

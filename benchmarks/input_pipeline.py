@@ -33,9 +33,16 @@ from trainer.training.fused_adam import FusedAdam
 from trainer.training.training_model import TrainingModel
 
 FLAGS = flags.FLAGS
-flags.DEFINE_multi_string("train_source", [], "Text files of source sentences; given again, those of another corpus.")
+flags.DEFINE_multi_string(
+    "train_source", [], "Text files of source sentences; given again, those of another corpus."
+)
 flags.DEFINE_multi_string("train_target", [], "Text files of their translations, as often.")
-flags.DEFINE_integer("vocab_size", None, "Pieces of each vocabulary. Default: 8000, with the embedded corpus 1000.", lower_bound=4)
+flags.DEFINE_integer(
+    "vocab_size",
+    None,
+    "Pieces of each vocabulary. Default: 8000, with the embedded corpus 1000.",
+    lower_bound=4,
+)
 flags.DEFINE_string("preset", "tiny", "The architecture.")
 flags.DEFINE_integer("batch_tokens", 4096, "Tokens of the longer side in a batch.", lower_bound=1)
 flags.DEFINE_integer("max_length", 256, "Longest sentence in tokens.", lower_bound=2)
@@ -54,17 +61,26 @@ def corpora() -> dict[str, tuple[Corpus, int]]:
         raise app.UsageError("Expected --train_source and --train_target as often as each other.")
     if FLAGS.train_source:
         files = zip(FLAGS.train_source, FLAGS.train_target)
-        return {source: (read_text(source, target), FLAGS.vocab_size or 8000) for source, target in files}
+        return {
+            source: (read_text(source, target), FLAGS.vocab_size or 8000)
+            for source, target in files
+        }
     pairs = read_synthetic("train").pairs
     joined = tuple(tuple(map(" ".join, zip(*group))) for group in zip(pairs[::2], pairs[1::2]))
     size = FLAGS.vocab_size or 1000
-    return {"embedded corpus": (PairCorpus(pairs), size), "two sentences in one": (PairCorpus(joined), size)}
+    return {
+        "embedded corpus": (PairCorpus(pairs), size),
+        "two sentences in one": (PairCorpus(joined), size),
+    }
 
 
 def make_model(vocab_size: int) -> TrainingModel:
     """The model, compiled with Adam."""
     keras.utils.set_random_seed(FLAGS.seed)
-    model = TrainingModel(Transformer(TransformerConfig.from_preset(FLAGS.preset, vocab_size=vocab_size)), label_smoothing=0.1)
+    model = TrainingModel(
+        Transformer(TransformerConfig.from_preset(FLAGS.preset, vocab_size=vocab_size)),
+        label_smoothing=0.1,
+    )
     model.compile(FusedAdam(1e-4, 0.9, 0.98, 1e-9))
     model.make_train_function()
     return model
@@ -130,8 +146,13 @@ def measure(pairs: EncodedPairs, vocab_size: int) -> list[tuple[float, float]]:
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
-    print(f"{FLAGS.preset}, {FLAGS.batch_tokens} tokens a batch, {FLAGS.blocks} pairs of blocks of {FLAGS.steps} steps, bar {FLAGS.bar}")
-    print("| corpus | pairs | tokens a pair | ms a step, pipeline | ms a step, memory | ratio | 95% interval |\n|" + " --- |" * 7)
+    print(
+        f"{FLAGS.preset}, {FLAGS.batch_tokens} tokens a batch, {FLAGS.blocks} pairs of blocks of {FLAGS.steps} steps, bar {FLAGS.bar}"
+    )
+    print(
+        "| corpus | pairs | tokens a pair | ms a step, pipeline | ms a step, memory | ratio | 95% interval |\n|"
+        + " --- |" * 7
+    )
     passed = True
     for name, (corpus, size) in corpora().items():
         tokenizer = SentencePieceTokenizer.train(corpus.sentences(), size)

@@ -53,9 +53,13 @@ def make_step(name: str, length: int):
     settings = {"num_heads": FLAGS.heads, "key_dim": FLAGS.width // FLAGS.heads}
     layer = {
         "self-attention": lambda: keras.layers.MultiHeadAttention(**settings),
-        "relative": lambda: RelativeMultiHeadAttention(max_relative_position=FLAGS.max_relative_position, **settings),
+        "relative": lambda: RelativeMultiHeadAttention(
+            max_relative_position=FLAGS.max_relative_position, **settings
+        ),
         "restricted relative": lambda: RelativeMultiHeadAttention(
-            max_relative_position=FLAGS.max_relative_position, sliding_window=FLAGS.window, **settings
+            max_relative_position=FLAGS.max_relative_position,
+            sliding_window=FLAGS.window,
+            **settings,
         ),
         "recurrent": lambda: keras.layers.LSTM(FLAGS.width, return_sequences=True),
         "convolutional": lambda: keras.layers.Conv1D(FLAGS.width, FLAGS.kernel, padding="same"),
@@ -102,7 +106,9 @@ def print_memory(name: str, length: int):
 def measure_memory(name: str, length: int) -> float:
     """Peak memory of a layer in a process of its own, in MB above the start."""
     flags_of_layers = ("width", "heads", "max_relative_position", "window", "kernel", "threads")
-    return memory.rise_elsewhere(__file__, (name, length), {flag: FLAGS[flag].value for flag in flags_of_layers})
+    return memory.rise_elsewhere(
+        __file__, (name, length), {flag: FLAGS[flag].value for flag in flags_of_layers}
+    )
 
 
 def print_table(rows: list[dict]):
@@ -123,7 +129,9 @@ def print_table(rows: list[dict]):
 def plot(pyplot, rows: list[dict], path: Path):
     """Draws time and memory against length."""
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 4))
-    for axis, key, label in zip(axes, ("milliseconds", "megabytes"), ("ms per training step", "MB above the start")):
+    for axis, key, label in zip(
+        axes, ("milliseconds", "megabytes"), ("ms per training step", "MB above the start")
+    ):
         for name in COMPLEXITIES:
             points = [(row["length"], row[key]) for row in rows if row["layer"] == name]
             axis.plot(*zip(*points), marker="o", label=f"{name} {COMPLEXITIES[name][0]}")
@@ -146,9 +154,18 @@ def main(argv):
     for length in map(int, FLAGS.lengths):
         times = measure_times(length)
         for name, seconds in times.items():
-            row = {"layer": name, "length": length, "milliseconds": 1000 * seconds, "megabytes": measure_memory(name, length)}
+            row = {
+                "layer": name,
+                "length": length,
+                "milliseconds": 1000 * seconds,
+                "megabytes": measure_memory(name, length),
+            }
             rows.append(row)
-            print(f"n = {length}: {name} {row['milliseconds']:.1f} ms, {row['megabytes']:.0f} MB", file=sys.stderr, flush=True)
+            print(
+                f"n = {length}: {name} {row['milliseconds']:.1f} ms, {row['megabytes']:.0f} MB",
+                file=sys.stderr,
+                flush=True,
+            )
     directory = Path(FLAGS.output_dir)
     directory.mkdir(parents=True, exist_ok=True)
     write_csv(directory / "layer_costs.csv", rows[0], rows)

@@ -28,8 +28,13 @@ def rise(step) -> float:
 
 def rise_elsewhere(script: str, case, settings: dict) -> float:
     """What a benchmark prints of a case's memory in a process of its own, given the flags --memory_of and `settings`."""
-    arguments = [f"--memory_of={','.join(map(str, case))}", *(f"--{name}={value}" for name, value in settings.items())]
-    run = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, check=True)
+    arguments = [
+        f"--memory_of={','.join(map(str, case))}",
+        *(f"--{name}={value}" for name, value in settings.items()),
+    ]
+    run = subprocess.run(
+        [sys.executable, script, *arguments], capture_output=True, text=True, check=True
+    )
     return float(run.stdout.strip().splitlines()[-1])
 
 

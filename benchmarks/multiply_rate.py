@@ -23,7 +23,9 @@ def products(config: dict) -> dict[tuple[str, int, int], int]:
     width, inner = config["hidden_dim"], config["intermediate_dim"]
     encoder, decoder = config["num_encoder_layers"], config["num_decoder_layers"]
     feed_forward = [(width, inner), (inner, width)]
-    counts = {("source", *shape): encoder for shape in [(width, 3 * width), (width, width), *feed_forward]}
+    counts = {
+        ("source", *shape): encoder for shape in [(width, 3 * width), (width, width), *feed_forward]
+    }
     counts["source", width, 2 * width] = decoder
     counts |= {("target", *shape): decoder for shape in [(width, 3 * width), *feed_forward]}
     # Two outputs, and the queries of the attention to the source.
@@ -34,7 +36,10 @@ def products(config: dict) -> dict[tuple[str, int, int], int]:
 
 def operations(config: dict, tokens: dict[str, int]) -> int:
     """Multiplications and additions of a training step on so many tokens of `source` and `target`."""
-    return sum(3 * 2 * count * tokens[side] * inner * columns for (side, inner, columns), count in products(config).items())
+    return sum(
+        3 * 2 * count * tokens[side] * inner * columns
+        for (side, inner, columns), count in products(config).items()
+    )
 
 
 def make(settings):
@@ -54,7 +59,11 @@ def make(settings):
         def measure():
             total = 0.0
             for (side, inner, columns), count in products(settings["config"]).items():
-                x, weights, upstream = draw(tokens[side], inner), draw(inner, columns), draw(tokens[side], columns)
+                x, weights, upstream = (
+                    draw(tokens[side], inner),
+                    draw(inner, columns),
+                    draw(tokens[side], columns),
+                )
                 total += count * _seconds(lambda: tf.matmul(x, weights))
                 total += count * _seconds(lambda: tf.matmul(upstream, weights, transpose_b=True))
                 total += count * _seconds(lambda: tf.matmul(x, upstream, transpose_a=True))

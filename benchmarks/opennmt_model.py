@@ -77,7 +77,11 @@ def transformer(settings):
 
 def initialize(model, vocabulary, params, settings):
     """Gives the model its vocabulary, its params, and variables."""
-    data = {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary, "source_sequence_controls": {"end": True}}
+    data = {
+        "source_vocabulary": vocabulary,
+        "target_vocabulary": vocabulary,
+        "source_sequence_controls": {"end": True},
+    }
     model.initialize(data, params=params)
     for module in model.submodules:
         if isinstance(module, tf.keras.layers.LayerNormalization):
@@ -89,7 +93,11 @@ def build(folder, beam_size, max_length):
     """The model with the settings of its search, as `write_for_opennmt` describes it."""
     settings = json.loads((folder / "architecture.json").read_text())
     model = transformer(settings)
-    search = {"beam_width": beam_size, "length_penalty": settings["alpha"], "maximum_decoding_length": max_length}
+    search = {
+        "beam_width": beam_size,
+        "length_penalty": settings["alpha"],
+        "maximum_decoding_length": max_length,
+    }
     initialize(model, str(folder / "vocabulary.txt"), search, settings)
     return model
 

@@ -55,4 +55,8 @@ def their_batch(inputs, targets):
     shifted = np.concatenate([np.full((len(target), 1), START_ID), target[:, :-1]], axis=1)
     # The end of a shorter sentence is put in nowhere.
     shifted[np.arange(shifted.shape[1]) >= lengths[1][:, None]] = 0
-    return {"ids": source, "length": lengths[0]}, {"ids": shifted, "ids_out": target, "length": lengths[1]}
+    return {"ids": source, "length": lengths[0]}, {
+        "ids": shifted,
+        "ids_out": target,
+        "length": lengths[1],
+    }

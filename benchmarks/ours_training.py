@@ -20,7 +20,9 @@ def make(settings):
     model = TrainingModel(transformer, settings["label_smoothing"])
     recipe = RECIPES[settings["preset"]]
     schedule = NoamSchedule(config.hidden_dim, recipe["warmup_steps"], recipe["learning_rate"])
-    model.compile(FusedAdam(schedule, recipe["adam_beta1"], recipe["adam_beta2"], recipe["adam_epsilon"]))
+    model.compile(
+        FusedAdam(schedule, recipe["adam_beta1"], recipe["adam_beta2"], recipe["adam_epsilon"])
+    )
     model.make_train_function()
 
     def prepare(batches):
@@ -33,7 +35,10 @@ def make(settings):
 def _in_memory(tf, batches):
     def load(number):
         sides = tf.numpy_function(lambda i: batches[i], [number], (tf.int32, tf.int32))
-        return {name: tf.ensure_shape(side, [None, None]) for name, side in zip(("inputs", "targets"), sides)}
+        return {
+            name: tf.ensure_shape(side, [None, None])
+            for name, side in zip(("inputs", "targets"), sides)
+        }
 
     dataset = tf.data.Dataset.range(len(batches)).map(load).cache()
     for _ in dataset:

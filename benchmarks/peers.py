@@ -18,7 +18,11 @@ class Peer:
     """
 
     def __init__(self, script: str, settings: dict, python: str = sys.executable):
-        environment = {"OMP_NUM_THREADS": str(settings["threads"]), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        environment = {
+            "OMP_NUM_THREADS": str(settings["threads"]),
+            "CUDA_VISIBLE_DEVICES": "",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
         self.process = subprocess.Popen(
             [python, str(Path(__file__).with_name(script)), json.dumps(settings)],
             stdin=subprocess.PIPE,
@@ -50,7 +54,9 @@ class Peer:
     def answer(self):
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"The process of {self.kind} ended with {self.process.wait()}; what it printed stands above.")
+            raise RuntimeError(
+                f"The process of {self.kind} ended with {self.process.wait()}; what it printed stands above."
+            )
         return json.loads(line)
 
     def end(self):
@@ -61,7 +67,11 @@ class Peer:
 
 def with_python(names, pythons: dict[str, str | None]) -> list[str]:
     """Those names whose Python can be run; says which are left out. Names that `pythons` has not need none of their own."""
-    missing = [name for name, python in pythons.items() if name in names and (python is None or not os.access(python, os.X_OK))]
+    missing = [
+        name
+        for name, python in pythons.items()
+        if name in names and (python is None or not os.access(python, os.X_OK))
+    ]
     for name in missing:
         print(f"{name} is left out: no Python at --{name}_python={pythons[name]}.", file=sys.stderr)
     return [name for name in names if name not in missing]

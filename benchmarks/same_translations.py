@@ -38,14 +38,23 @@ from trainer.serving import ctranslate2_model
 
 FLAGS = flags.FLAGS
 SEARCHES = ("greedy", "beam", "normalized", "rescored")
-flags.DEFINE_string("model_dir", None, "Directory of a trained model with a SentencePiece vocabulary.", required=True)
-flags.DEFINE_string("source", None, "Text to translate, one sentence a line; may be .gz.", required=True)
+flags.DEFINE_string(
+    "model_dir",
+    None,
+    "Directory of a trained model with a SentencePiece vocabulary.",
+    required=True,
+)
+flags.DEFINE_string(
+    "source", None, "Text to translate, one sentence a line; may be .gz.", required=True
+)
 flags.DEFINE_string("target", None, "Its translation.", required=True)
 flags.DEFINE_multi_enum("search", SEARCHES, SEARCHES, "Searches.")
 flags.DEFINE_integer("beam_size", 4, "Of all but greedy.", lower_bound=1)
 flags.DEFINE_float("alpha", 0.6, "Exponent of our length penalty.", lower_bound=0.0)
 flags.DEFINE_integer("patience", 4, "Of the search that is rescored.", lower_bound=1)
-flags.DEFINE_enum("ends", "2k", ["k", "2k"], "Among how many candidates of a step our search looks for ends.")
+flags.DEFINE_enum(
+    "ends", "2k", ["k", "2k"], "Among how many candidates of a step our search looks for ends."
+)
 flags.DEFINE_integer("max_length", 100, "Most ids of a translation.", lower_bound=1)
 flags.DEFINE_integer("batch_size", 32, "Sentences.", lower_bound=1)
 
@@ -70,15 +79,21 @@ class EndsAmongBest:
         return state | {"log_prob": tf.zeros([rows]), "next": tf.zeros([rows, vocab_size])}
 
     def step(self, ids, state):
-        model_state = {name: value for name, value in state.items() if name not in ("log_prob", "next")}
+        model_state = {
+            name: value for name, value in state.items() if name not in ("log_prob", "next")
+        }
         log_prob = state["log_prob"] + tf.gather(state["next"], ids, batch_dims=1)
         # At first all beams but one are copies.
         is_copy = (ids == PAD_ID) & (tf.range(tf.size(ids)) % self.beam_size > 0)
         log_prob = tf.where(is_copy, -1e7, log_prob)
         logits, model_state = self.inner(ids, model_state)
         following = tf.nn.log_softmax(logits)
-        totals = tf.where(tf.range(following.shape[1]) == PAD_ID, -1e9, following + log_prob[:, None])
-        best = tf.math.top_k(tf.reshape(totals, [-1, self.beam_size * following.shape[1]]), self.beam_size).values[:, -1]
+        totals = tf.where(
+            tf.range(following.shape[1]) == PAD_ID, -1e9, following + log_prob[:, None]
+        )
+        best = tf.math.top_k(
+            tf.reshape(totals, [-1, self.beam_size * following.shape[1]]), self.beam_size
+        ).values[:, -1]
         may_end = totals[:, EOS_ID] >= tf.repeat(best, self.beam_size)
         moved = tf.reduce_logsumexp(tf.gather(following, [PAD_ID, EOS_ID], axis=1), axis=1)
         pad = tf.where(may_end, following[:, PAD_ID], moved)
@@ -136,15 +151,28 @@ class Peer:
 
     def __call__(self, sources, search, length):
         """Lists of source ids -> a list of ids for each; `length` is the mean length of translations."""
-        options = {"max_decoding_length": FLAGS.max_length, "min_decoding_length": 0, "return_end_token": True, "return_scores": True}
+        options = {
+            "max_decoding_length": FLAGS.max_length,
+            "min_decoding_length": 0,
+            "return_end_token": True,
+            "return_scores": True,
+        }
         options |= {"beam_size": 1 if search == "greedy" else FLAGS.beam_size, "length_penalty": 0}
         if search in ("normalized", "rescored"):
             options["length_penalty"] = FLAGS.alpha * length / (5 + length)
         if search == "rescored":
-            options |= {"patience": FLAGS.patience, "num_hypotheses": FLAGS.patience * FLAGS.beam_size}
+            options |= {
+                "patience": FLAGS.patience,
+                "num_hypotheses": FLAGS.patience * FLAGS.beam_size,
+            }
         tokens = [[self.pieces.id_to_piece(i) for i in ids[:-1]] for ids in sources]
-        results = self.translator.translate_batch(tokens, max_batch_size=FLAGS.batch_size, **options)
-        return [self.pieces.piece_to_id(self.best(result, search, options["length_penalty"])) for result in results]
+        results = self.translator.translate_batch(
+            tokens, max_batch_size=FLAGS.batch_size, **options
+        )
+        return [
+            self.pieces.piece_to_id(self.best(result, search, options["length_penalty"]))
+            for result in results
+        ]
 
     def best(self, result, search, length_penalty):
         if search != "rescored":
@@ -158,7 +186,9 @@ def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
     tf.get_logger().setLevel("ERROR")
-    pieces = sentencepiece.SentencePieceProcessor(model_file=str(ModelDirectory.open(FLAGS.model_dir).vocabulary_file()))
+    pieces = sentencepiece.SentencePieceProcessor(
+        model_file=str(ModelDirectory.open(FLAGS.model_dir).vocabulary_file())
+    )
     texts, references = zip(*read_text(FLAGS.source, FLAGS.target))
     sources = pieces.encode(list(texts), add_eos=True)
     ours = Ours(FLAGS.model_dir)
@@ -179,7 +209,11 @@ def print_row(search, sources, references, ours, peers, pieces):
     length = np.mean([len(ids) for ids in found])
     strings = pieces.decode(found)
     cells = [search, f"{metrics.sacrebleu(strings, references).value:.2f}"]
-    cells.append(f"{FLAGS.alpha * length / (5 + length):.3f}" if search in ("normalized", "rescored") else "0")
+    cells.append(
+        f"{FLAGS.alpha * length / (5 + length):.3f}"
+        if search in ("normalized", "rescored")
+        else "0"
+    )
     for peer in peers.values():
         others = pieces.decode(peer(sources, search, length))
         share = np.mean([one == other for one, other in zip(strings, others)])

@@ -29,18 +29,33 @@ from trainer.config import POSITIONS
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("preset", "tiny", sorted(PRESETS), "The architecture.")
 flags.DEFINE_enum("position", None, POSITIONS, "How positions enter. Default: as the preset says.")
-flags.DEFINE_integer("vocab_size", 8000, "Pieces of the vocabulary, which is learned from the training text.", lower_bound=4)
-flags.DEFINE_string("train_source", "", "Source sentences, one a line; may be .gz. Default: the embedded corpus.")
+flags.DEFINE_integer(
+    "vocab_size",
+    8000,
+    "Pieces of the vocabulary, which is learned from the training text.",
+    lower_bound=4,
+)
+flags.DEFINE_string(
+    "train_source", "", "Source sentences, one a line; may be .gz. Default: the embedded corpus."
+)
 flags.DEFINE_string("train_target", "", "Their translations.")
-flags.DEFINE_integer("batch_tokens", 4096, "Tokens of the longer side in a batch, padding included.", lower_bound=1)
-flags.DEFINE_integer("steps", 4, "Steps that are profiled; as many before them are not.", lower_bound=1)
-flags.DEFINE_integer("rows", 20, "Kinds of operations that are shown, those that take longest.", lower_bound=1)
+flags.DEFINE_integer(
+    "batch_tokens", 4096, "Tokens of the longer side in a batch, padding included.", lower_bound=1
+)
+flags.DEFINE_integer(
+    "steps", 4, "Steps that are profiled; as many before them are not.", lower_bound=1
+)
+flags.DEFINE_integer(
+    "rows", 20, "Kinds of operations that are shown, those that take longest.", lower_bound=1
+)
 
 
 def profile(function):
     """(seconds that a function takes, the recorded profile)."""
     with tempfile.TemporaryDirectory() as folder:
-        options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3, python_tracer_level=0)
+        options = tf.profiler.experimental.ProfilerOptions(
+            host_tracer_level=3, python_tracer_level=0
+        )
         with tf.profiler.experimental.Profile(folder, options):
             start = time.perf_counter()
             function()
@@ -54,7 +69,10 @@ def by_operation(space):
     seconds, number = collections.Counter(), collections.Counter()
     for plane in space.planes:
         # An operation is called "its name:its kind", with details behind a "#"; other events have no kind of operation there.
-        kinds = {key: event.name.partition("#")[0].rpartition(":")[2] for key, event in plane.event_metadata.items()}
+        kinds = {
+            key: event.name.partition("#")[0].rpartition(":")[2]
+            for key, event in plane.event_metadata.items()
+        }
         kinds = {key: kind for key, kind in kinds.items() if op_def_registry.get(kind) is not None}
         for event in (event for line in plane.lines for event in line.events):
             if event.metadata_id in kinds:
@@ -74,7 +92,11 @@ def print_table(whole, seconds, number):
     for kind in longest:
         show(f"`{kind}`", f"{number[kind] / FLAGS.steps:.0f}", seconds[kind])
     others = [kind for kind in seconds if kind not in longest]
-    show(f"{len(others)} other kinds", f"{sum(number[kind] for kind in others) / FLAGS.steps:.0f}", sum(seconds[kind] for kind in others))
+    show(
+        f"{len(others)} other kinds",
+        f"{sum(number[kind] for kind in others) / FLAGS.steps:.0f}",
+        sum(seconds[kind] for kind in others),
+    )
     show("no operation", "", whole - seconds.total())
 
 
@@ -83,17 +105,32 @@ def main(argv):
         raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
     changes = {} if FLAGS.position is None else {"position": FLAGS.position}
     config = TransformerConfig.from_preset(FLAGS.preset, vocab_size=FLAGS.vocab_size, **changes)
-    settings = {"config": config.to_dict(), "preset": FLAGS.preset, "label_smoothing": 0.1, "precision": "float32", "threads": 1}
+    settings = {
+        "config": config.to_dict(),
+        "preset": FLAGS.preset,
+        "label_smoothing": 0.1,
+        "precision": "float32",
+        "threads": 1,
+    }
     # Before TensorFlow makes batches: it sets the number of threads.
     prepare = ours_training.make(settings)
     try:
-        batches = make_batches(FLAGS.train_source, FLAGS.train_target, FLAGS.vocab_size, FLAGS.batch_tokens, 256, FLAGS.steps)
+        batches = make_batches(
+            FLAGS.train_source,
+            FLAGS.train_target,
+            FLAGS.vocab_size,
+            FLAGS.batch_tokens,
+            256,
+            FLAGS.steps,
+        )
     except ValueError as error:
         raise app.UsageError(str(error)) from error
     prepare(batches)()
     whole, space = profile(prepare(batches))
     tokens = sum(count_tokens(batches).values())
-    print(f"{FLAGS.preset}, {config.position}, {1e3 * whole / FLAGS.steps:.0f} ms a step of {tokens / FLAGS.steps:.0f} tokens\n")
+    print(
+        f"{FLAGS.preset}, {config.position}, {1e3 * whole / FLAGS.steps:.0f} ms a step of {tokens / FLAGS.steps:.0f} tokens\n"
+    )
     print_table(whole, *by_operation(space))
 
 

@@ -31,14 +31,21 @@ def make(settings):
     tf.set_random_seed(1)
     pair = t2t.placeholder(), t2t.placeholder()
     _, losses = t2t.build(case, t2t.ModeKeys.TRAIN)(dict(zip(("inputs", "targets"), pair)))
-    update = tf.train.AdamOptimizer(1e-4, beta1=0.9, beta2=0.98, epsilon=1e-9).minimize(losses["training"])
-    threads = {"intra_op_parallelism_threads": settings["threads"], "inter_op_parallelism_threads": 1}
+    update = tf.train.AdamOptimizer(1e-4, beta1=0.9, beta2=0.98, epsilon=1e-9).minimize(
+        losses["training"]
+    )
+    threads = {
+        "intra_op_parallelism_threads": settings["threads"],
+        "inter_op_parallelism_threads": 1,
+    }
     session = tf.Session(config=tf.ConfigProto(**threads))
     session.run(tf.global_variables_initializer())
 
     def prepare(batches):
         feeds = [t2t.feed(pair, batch) for batch in batches]
-        return lambda: {"losses": [float(session.run([losses["training"], update], feed)[0]) for feed in feeds]}
+        return lambda: {
+            "losses": [float(session.run([losses["training"], update], feed)[0]) for feed in feeds]
+        }
 
     return prepare
 

@@ -38,28 +38,47 @@ from t2t_relpos.models import PRESETS, TransformerConfig
 FLAGS = flags.FLAGS
 PRODUCTS = "products alone"
 # The rate is the processor's: without these glibc gives large results back, and gets them anew page by page.
-KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(10**11), "MALLOC_ARENA_MAX": "1"}
+KEEP_MEMORY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(10**11),
+    "MALLOC_ARENA_MAX": "1",
+}
 PEERS = {
     "ours": {"kind": "ours", "precision": "float32"},
     "ours bfloat16": {"kind": "ours", "precision": "bfloat16"},
-    "ours absolute": {"kind": "ours", "precision": "float32", "changes": {"position": "sinusoidal"}},
+    "ours absolute": {
+        "kind": "ours",
+        "precision": "float32",
+        "changes": {"position": "sinusoidal"},
+    },
     "opennmt": {"kind": "opennmt"},
     "t2t": {"kind": "t2t"},
 }
 # Those that OpenNMT-tf and tensor2tensor have too.
 RELATIVE = sorted(name for name, settings in PRESETS.items() if settings["position"] == "relative")
 flags.DEFINE_enum("preset", "tiny", RELATIVE, "The architecture.")
-flags.DEFINE_integer("vocab_size", 8000, "Pieces of the vocabulary, which is learned from the training text.", lower_bound=4)
-flags.DEFINE_string("train_source", "", "Source sentences, one a line; may be .gz. Default: the embedded corpus.")
+flags.DEFINE_integer(
+    "vocab_size",
+    8000,
+    "Pieces of the vocabulary, which is learned from the training text.",
+    lower_bound=4,
+)
+flags.DEFINE_string(
+    "train_source", "", "Source sentences, one a line; may be .gz. Default: the embedded corpus."
+)
 flags.DEFINE_string("train_target", "", "Their translations.")
-flags.DEFINE_integer("batch_tokens", 4096, "Tokens of the longer side in a batch, padding included.", lower_bound=1)
+flags.DEFINE_integer(
+    "batch_tokens", 4096, "Tokens of the longer side in a batch, padding included.", lower_bound=1
+)
 flags.DEFINE_integer("max_length", 256, "Longest sentence in ids.", lower_bound=2)
 flags.DEFINE_integer("steps", 5, "Steps of a block.", lower_bound=1)
 flags.DEFINE_integer("runs", 15, "Blocks of every peer, in turns.", lower_bound=1)
 flags.DEFINE_list("threads", ["1"], "Threads that one operation may use.")
 flags.DEFINE_list("peers", list(PEERS), "Who is measured; ours always is.")
 flags.DEFINE_float("label_smoothing", 0.1, "Of the loss.", lower_bound=0.0, upper_bound=0.99)
-flags.DEFINE_multi_string("env", [], "NAME=VALUE: a variable of all peers' environment; may be given again.")
+flags.DEFINE_multi_string(
+    "env", [], "NAME=VALUE: a variable of all peers' environment; may be given again."
+)
 flags.DEFINE_string("opennmt_python", None, "Python of an environment with OpenNMT-tf.")
 flags.DEFINE_string("t2t_python", None, "Python of an environment with tensor2tensor.")
 flags.DEFINE_string("csv", None, "Where to write the table.")
@@ -74,7 +93,9 @@ def check_flags():
     """Refuses what contradicts itself."""
     if bool(FLAGS.train_source) != bool(FLAGS.train_target):
         missing = "train_target" if FLAGS.train_source else "train_source"
-        raise app.UsageError(f"Expected both --train_source and --train_target, or neither. Received: no --{missing}.")
+        raise app.UsageError(
+            f"Expected both --train_source and --train_target, or neither. Received: no --{missing}."
+        )
     for pair in FLAGS.env:
         if not pair.partition("=")[0] or "=" not in pair:
             raise app.UsageError(f"Expected --env=NAME=VALUE. Received: --env={pair}.")
@@ -84,7 +105,9 @@ def check_flags():
 
 def chosen_peers():
     """Names of the peers, ours first; says which are left out."""
-    return with_python(["ours", *(name for name in PEERS if name in FLAGS.peers and name != "ours")], pythons())
+    return with_python(
+        ["ours", *(name for name in PEERS if name in FLAGS.peers and name != "ours")], pythons()
+    )
 
 
 def pythons():
@@ -95,13 +118,22 @@ def pythons():
 def settings_of(names, config, batches_file, threads):
     """What each worker is told, by name; the last one multiplies."""
     variables = dict(pair.split("=", 1) for pair in FLAGS.env)
-    common = {"batches": batches_file, "threads": threads, "preset": FLAGS.preset, "label_smoothing": FLAGS.label_smoothing}
+    common = {
+        "batches": batches_file,
+        "threads": threads,
+        "preset": FLAGS.preset,
+        "label_smoothing": FLAGS.label_smoothing,
+    }
     common["variables"] = variables
     settings = {}
     for name in names:
         peer = dict(PEERS[name])
         settings[name] = common | {"config": config.to_dict() | peer.pop("changes", {})} | peer
-    settings[PRODUCTS] = common | {"config": config.to_dict(), "kind": "products", "variables": variables | KEEP_MEMORY}
+    settings[PRODUCTS] = common | {
+        "config": config.to_dict(),
+        "kind": "products",
+        "variables": variables | KEEP_MEMORY,
+    }
     return settings
 
 
@@ -122,11 +154,18 @@ def rows_of(threads, answers, tokens, work):
         tokens: of every run, both sides.
         work: operations of every run's products.
     """
-    seconds = {name: np.array([answer["seconds"] for answer in of_runs]) for name, of_runs in answers.items()}
+    seconds = {
+        name: np.array([answer["seconds"] for answer in of_runs])
+        for name, of_runs in answers.items()
+    }
     seconds[PRODUCTS] = work / [answer["operations_per_second"] for answer in answers[PRODUCTS]]
     for name, times in seconds.items():
         row = {"threads": threads, "peer": name, "GFLOP/s": np.median(work / times) / 1e9}
-        values = {"tokens/s": tokens / times, "time over ours": times / seconds["ours"], "share": seconds[PRODUCTS] / times}
+        values = {
+            "tokens/s": tokens / times,
+            "time over ours": times / seconds["ours"],
+            "share": seconds[PRODUCTS] / times,
+        }
         for (column, of_runs), prefix in zip(values.items(), ("", "ratio ", "share ")):
             row[column], row[f"{prefix}low"], row[f"{prefix}high"] = median_and_interval(of_runs)
         yield row | {"megabytes": max(answer["megabytes"] for answer in answers[name])}
@@ -134,7 +173,11 @@ def rows_of(threads, answers, tokens, work):
 
 def print_row(row):
     """Prints a line of the table."""
-    cells = [str(row["threads"]), row["peer"], f"{row['tokens/s']:.0f} ({row['low']:.0f} – {row['high']:.0f})"]
+    cells = [
+        str(row["threads"]),
+        row["peer"],
+        f"{row['tokens/s']:.0f} ({row['low']:.0f} – {row['high']:.0f})",
+    ]
     cells.append(f"{row['time over ours']:.2f} ({row['ratio low']:.2f} – {row['ratio high']:.2f})")
     cells.append(f"{row['share']:.2f} ({row['share low']:.2f} – {row['share high']:.2f})")
     print_cells([*cells, f"{row['GFLOP/s']:.0f}", f"{row['megabytes']:.0f}"])
@@ -149,7 +192,9 @@ def run_all(config, batches, batches_file):
     slots = sum(side.size for block in blocks for batch in block for side in batch)
     mean = tokens.mean() / FLAGS.steps
     filled = 100 * tokens.sum() / slots
-    print(f"{FLAGS.preset}, {FLAGS.runs} runs of {FLAGS.steps} steps, {mean:.0f} tokens a step in {filled:.0f}% of the slots\n")
+    print(
+        f"{FLAGS.preset}, {FLAGS.runs} runs of {FLAGS.steps} steps, {mean:.0f} tokens a step in {filled:.0f}% of the slots\n"
+    )
     header = *COLUMNS[:3], "time over ours", "share", "GFLOP/s", "megabytes"
     print_header(header)
     names, rows = chosen_peers(), []
@@ -170,7 +215,12 @@ def main(argv):
     count = (FLAGS.runs + 1) * FLAGS.steps
     try:
         batches = make_batches(
-            FLAGS.train_source, FLAGS.train_target, FLAGS.vocab_size, FLAGS.batch_tokens, FLAGS.max_length, count
+            FLAGS.train_source,
+            FLAGS.train_target,
+            FLAGS.vocab_size,
+            FLAGS.batch_tokens,
+            FLAGS.max_length,
+            count,
         )
     except ValueError as error:
         raise app.UsageError(str(error)) from error

@@ -11,7 +11,9 @@ from trainer.data.text_files import read_text
 from trainer.data.tokenizers import SentencePieceTokenizer
 
 
-def make_batches(source: str, target: str, vocab_size: int, batch_tokens: int, max_length: int, count: int):
+def make_batches(
+    source: str, target: str, vocab_size: int, batch_tokens: int, max_length: int, count: int
+):
     """The first batches of a training run, padded ids `([B, S], [B, T])`, of text files; of the embedded corpus where both are "".
 
     Args:
@@ -41,4 +43,7 @@ def write_batches(path: Path, batches) -> str:
 
 def count_tokens(batches) -> dict[str, int]:
     """Ids of both sides, without padding."""
-    return {side: sum(np.count_nonzero(batch[i]) for batch in batches) for i, side in enumerate(("source", "target"))}
+    return {
+        side: sum(np.count_nonzero(batch[i]) for batch in batches)
+        for i, side in enumerate(("source", "target"))
+    }

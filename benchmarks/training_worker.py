@@ -17,7 +17,12 @@ import memory
 import numpy as np
 from worker import answer_all, open_answers
 
-MODULES = {"ours": "ours_training", "opennmt": "opennmt_training", "t2t": "t2t_training", "products": "multiply_rate"}
+MODULES = {
+    "ours": "ours_training",
+    "opennmt": "opennmt_training",
+    "t2t": "t2t_training",
+    "products": "multiply_rate",
+}
 
 
 def main(settings):
@@ -32,7 +37,9 @@ def main(settings):
         found = train()
         found |= {"seconds": time.perf_counter() - start, "megabytes": memory.peak()}
         if not all(map(math.isfinite, found.get("losses", ()))):
-            raise FloatingPointError(f"Expected losses that are numbers. Received: {found['losses']}.")
+            raise FloatingPointError(
+                f"Expected losses that are numbers. Received: {found['losses']}."
+            )
         return found
 
     answer_all(answers, reply)

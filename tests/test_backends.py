@@ -18,7 +18,9 @@ from t2t_relpos.models import Transformer, TransformerConfig
 HERE = pathlib.Path(__file__).parent
 PROGRAMS = HERE / "backends"
 BACKENDS = ("tensorflow", "jax", "torch")
-elsewhere = pytest.mark.parametrize("backend", [b for b in BACKENDS if b != keras.backend.backend()])
+elsewhere = pytest.mark.parametrize(
+    "backend", [b for b in BACKENDS if b != keras.backend.backend()]
+)
 on_jax = pytest.mark.skipif(keras.backend.backend() != "jax", reason="a transformation of JAX")
 
 HEADS = {"num_heads": 2, "key_dim": 5}
@@ -36,16 +38,27 @@ KINDS = {
 # Name -> (makes the layer, kinds of its inputs).
 LAYERS = {
     "relative": (lambda: layers.RelativeMultiHeadAttention(**RELATIVE), "x y"),
-    "relative, per head": (lambda: layers.RelativeMultiHeadAttention(**RELATIVE, share_heads=False), "x y"),
-    "relative, window": (lambda: layers.RelativeMultiHeadAttention(**RELATIVE, sliding_window=4), "long long"),
+    "relative, per head": (
+        lambda: layers.RelativeMultiHeadAttention(**RELATIVE, share_heads=False),
+        "x y",
+    ),
+    "relative, window": (
+        lambda: layers.RelativeMultiHeadAttention(**RELATIVE, sliding_window=4),
+        "long long",
+    ),
     "v2": (lambda: layers.RelativeMultiHeadAttentionV2(**RELATIVE, use_value_table=True), "x y"),
     "v2, masked": (lambda: layers.RelativeMultiHeadAttentionV2(**RELATIVE, masked=True), "x y"),
     "2d": (lambda: layers.RelativeMultiHeadAttention2D(**RELATIVE), "image image"),
     "local": (
-        lambda: layers.LocalRelativeMultiHeadAttention(**HEADS, block_length=3, use_value_table=True),
+        lambda: layers.LocalRelativeMultiHeadAttention(
+            **HEADS, block_length=3, use_value_table=True
+        ),
         "x x",
     ),
-    "relations": (lambda: layers.RelationMultiHeadAttention(**HEADS, num_relations=7), "x y labels"),
+    "relations": (
+        lambda: layers.RelationMultiHeadAttention(**HEADS, num_relations=7),
+        "x y labels",
+    ),
     "position embedding": (lambda: layers.RelativePositionEmbedding(3, depth=5), "x y"),
     "sinusoids": (layers.SinusoidalPositionEncoding, "x"),
     "learned positions": (lambda: layers.LearnedPositionEmbedding(31), "x"),
@@ -74,7 +87,10 @@ def draw(kinds, rng):
 
 
 def symbols_of(arrays):
-    return {kind: keras.Input(KINDS[kind][1], dtype=str(a.dtype), name=kind) for kind, a in arrays.items()}
+    return {
+        kind: keras.Input(KINDS[kind][1], dtype=str(a.dtype), name=kind)
+        for kind, a in arrays.items()
+    }
 
 
 def call(name, function, arrays):
@@ -105,7 +121,11 @@ def draw_batch(rng):
 
 
 def test_no_layer_is_left_out():
-    classes = {value for value in vars(layers).values() if isinstance(value, type) and issubclass(value, keras.Layer)}
+    classes = {
+        value
+        for value in vars(layers).values()
+        if isinstance(value, type) and issubclass(value, keras.Layer)
+    }
     assert {type(make()) for make, _ in LAYERS.values()} == classes
 
 
@@ -155,7 +175,9 @@ def assert_equal_elsewhere(program, tmp_path):
 
 
 @elsewhere
-@pytest.mark.parametrize("settings", [{}, {"position": "sinusoidal", "normalize_first": False}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"position": "sinusoidal", "normalize_first": False}], ids=str
+)
 def test_a_transformer_computes_and_decodes_the_same_elsewhere(
     settings, backend, rng, assert_equal_elsewhere
 ):
@@ -183,16 +205,23 @@ def assert_jit_and_grad(layer, call, inputs, rng):
     import jax
 
     eager = call(layer, inputs)
-    weights, others = ([v.value for v in vs] for vs in (layer.trainable_variables, layer.non_trainable_variables))
+    weights, others = (
+        [v.value for v in vs] for vs in (layer.trainable_variables, layer.non_trainable_variables)
+    )
     cotangent = rng.normal(size=eager.shape).astype("float32")
 
     @jax.jit
     def outputs(weights, inputs):
-        return call(lambda *args, **kwargs: layer.stateless_call(weights, others, *args, **kwargs)[0], inputs)
+        return call(
+            lambda *args, **kwargs: layer.stateless_call(weights, others, *args, **kwargs)[0],
+            inputs,
+        )
 
     @jax.jit
     def loss_and_gradients(weights, inputs):
-        return jax.value_and_grad(lambda weights: (outputs(weights, inputs) * cotangent).sum())(weights)
+        return jax.value_and_grad(lambda weights: (outputs(weights, inputs) * cotangent).sum())(
+            weights
+        )
 
     np.testing.assert_allclose(outputs(weights, inputs), eager, rtol=1e-5, atol=1e-5)
     _, gradients = loss_and_gradients(weights, inputs)
@@ -217,7 +246,9 @@ def test_jit_and_grad_of_layers(name, rng):
 
 @on_jax
 def test_jit_and_grad_of_a_transformer(rng):
-    assert_jit_and_grad(make_transformer(), lambda function, inputs: function(inputs), draw_batch(rng), rng)
+    assert_jit_and_grad(
+        make_transformer(), lambda function, inputs: function(inputs), draw_batch(rng), rng
+    )
 
 
 @on_jax
@@ -252,7 +283,9 @@ def test_beam_search_of_static_size_is_compiled_once(rng):
     for weights_of in (model, other):
         source = draw_batch(rng)["inputs"]
         found = search([v.value for v in weights_of.variables], source)
-        expected = beam_search(weights_of.step, weights_of.encode(source, 7), 3, 7, beam_size=3, num_results=2)
+        expected = beam_search(
+            weights_of.step, weights_of.encode(source, 7), 3, 7, beam_size=3, num_results=2
+        )
         np.testing.assert_array_equal(found.ids, expected.ids)
         np.testing.assert_array_equal(found.lengths, expected.lengths)
         np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)

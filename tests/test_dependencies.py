@@ -11,7 +11,17 @@ STANDARD = {
     *"abc argparse ast collections contextlib copy dataclasses difflib functools hashlib io itertools json".split(),
     *"logging math numbers os pathlib re string struct tempfile time typing unicodedata warnings zlib".split(),
 }
-ENTRY_POINTS = ("train", "average", "evaluate", "export", "export_ctranslate2", "translate", "import_t2t", "visualize", "experiments")
+ENTRY_POINTS = (
+    "train",
+    "average",
+    "evaluate",
+    "export",
+    "export_ctranslate2",
+    "translate",
+    "import_t2t",
+    "visualize",
+    "experiments",
+)
 # Folder of the library -> folders of the library that it may import.
 MAY_IMPORT = {
     "attention": {"attention"},

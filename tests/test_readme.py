@@ -13,7 +13,8 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 # Shell text that tells people what to type.
 COMMANDS = README + "".join(
-    (ROOT / name).read_text() for name in ("docs/training.md", "examples/quickstart.sh", "saved_models/README.md")
+    (ROOT / name).read_text()
+    for name in ("docs/training.md", "examples/quickstart.sh", "saved_models/README.md")
 )
 
 
@@ -28,7 +29,11 @@ def test_python_of_the_readme_runs_and_trains():
 
 def test_the_layer_takes_the_place_that_the_readme_gives_it():
     replaced, replacement = re.findall(r"^[-+](attention = .*)$", README, re.MULTILINE)
-    scope = {"keras": keras, "t2t_relpos": importlib.import_module("t2t_relpos"), "x": np.ones((2, 3, 7), "float32")}
+    scope = {
+        "keras": keras,
+        "t2t_relpos": importlib.import_module("t2t_relpos"),
+        "x": np.ones((2, 3, 7), "float32"),
+    }
     shapes = []
     for line in (replaced, replacement):
         exec(f"{line}\ny = attention(x, x, use_causal_mask=True)", scope)
@@ -36,7 +41,19 @@ def test_the_layer_takes_the_place_that_the_readme_gives_it():
     assert shapes == [(2, 3, 7), (2, 3, 7)]
 
 
-@pytest.mark.parametrize("program", ["train", "average", "evaluate", "export", "export_ctranslate2", "translate", "import_t2t", "visualize"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "train",
+        "average",
+        "evaluate",
+        "export",
+        "export_ctranslate2",
+        "translate",
+        "import_t2t",
+        "visualize",
+    ],
+)
 def test_commands_have_their_flags(program):
     values = flags.FlagValues()
     importlib.import_module(f"trainer.{program}").define_flags(values)

@@ -26,5 +26,9 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    settings = {_M_MMAP_THRESHOLD: _LARGEST_MMAP_THRESHOLD, _M_TRIM_THRESHOLD: _NEVER, _M_TOP_PAD: _TOP_PAD}
+    settings = {
+        _M_MMAP_THRESHOLD: _LARGEST_MMAP_THRESHOLD,
+        _M_TRIM_THRESHOLD: _NEVER,
+        _M_TOP_PAD: _TOP_PAD,
+    }
     return all(mallopt(name, value) == 1 for name, value in settings.items())

@@ -27,9 +27,25 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
         kind(*args, flag_values=values, **kwargs)
 
     define(flags.DEFINE_string, "model_dir", None, "Directory of the run.")
-    define(flags.DEFINE_integer, "last", None, "How many of its last checkpoints are averaged.", lower_bound=1)
-    define(flags.DEFINE_list, "steps", None, "Instead of --last: the steps of the checkpoints, with commas between them.")
-    define(flags.DEFINE_string, "output_dir", None, "Model directory to write, which must not exist yet.")
+    define(
+        flags.DEFINE_integer,
+        "last",
+        None,
+        "How many of its last checkpoints are averaged.",
+        lower_bound=1,
+    )
+    define(
+        flags.DEFINE_list,
+        "steps",
+        None,
+        "Instead of --last: the steps of the checkpoints, with commas between them.",
+    )
+    define(
+        flags.DEFINE_string,
+        "output_dir",
+        None,
+        "Model directory to write, which must not exist yet.",
+    )
 
 
 def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: str | os.PathLike):
@@ -47,10 +63,15 @@ def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: 
     """
     output_dir = Path(output_dir)
     if output_dir.exists():
-        raise ValueError(f"Expected an --output_dir that does not exist. Received: {output_dir}, which does. Choose another.")
+        raise ValueError(
+            f"Expected an --output_dir that does not exist. Received: {output_dir}, which does. Choose another."
+        )
     tokenizer = directory.read_config()["tokenizer"]
     transformer = weights.average(directory, paths)
-    averaged = {"model_dir": str(directory.path), "checkpoints": [str(path.relative_to(directory.path)) for path in paths]}
+    averaged = {
+        "model_dir": str(directory.path),
+        "checkpoints": [str(path.relative_to(directory.path)) for path in paths],
+    }
     try:
         with atomic_files.whole_directory(output_dir) as aside:
             made = ModelDirectory(aside)
@@ -81,7 +102,9 @@ def _run(values):
         raise ValueError(f"Expected different steps. Received: --steps={','.join(values.steps)}.")
     write_average(directory, paths, values.output_dir)
     names = ", ".join(path.name for path in paths)
-    print(f"{values.output_dir} holds the mean of {len(paths)} checkpoints of {values.model_dir}: {names}.")
+    print(
+        f"{values.output_dir} holds the mean of {len(paths)} checkpoints of {values.model_dir}: {names}."
+    )
 
 
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):

@@ -38,35 +38,67 @@ class RunConfig:
     """
 
     preset: str | None = setting(None, "Name of the architecture and of its training recipe.")
-    model_dir: str | None = setting(None, "Directory of the model: made, or gone on with if it exists.", fixed=False)
+    model_dir: str | None = setting(
+        None, "Directory of the model: made, or gone on with if it exists.", fixed=False
+    )
     init_from: str | None = setting(
-        None, "Instead of --preset: a model directory whose architecture, vocabulary and weights to start from.", fixed=False
+        None,
+        "Instead of --preset: a model directory whose architecture, vocabulary and weights to start from.",
+        fixed=False,
     )
     data: str | None = setting(
         None,
         "'synthetic' for the embedded corpus, 'files' for --train_source and --train_target, or a TensorFlow Datasets name.",
     )
-    direction: str | None = setting(None, "Languages of a corpus that is not given as files. Default: en-de.")
-    data_dir: str | None = setting(
-        None, "Where TensorFlow Datasets keeps its data. Default: ~/tensorflow_datasets, or $TFDS_DATA_DIR.", fixed=False
+    direction: str | None = setting(
+        None, "Languages of a corpus that is not given as files. Default: en-de."
     )
-    train_source: str | None = setting(None, "Text file of source sentences, one a line; or several with commas.", fixed=False)
+    data_dir: str | None = setting(
+        None,
+        "Where TensorFlow Datasets keeps its data. Default: ~/tensorflow_datasets, or $TFDS_DATA_DIR.",
+        fixed=False,
+    )
+    train_source: str | None = setting(
+        None, "Text file of source sentences, one a line; or several with commas.", fixed=False
+    )
     train_target: str | None = setting(None, "Text file of their translations.", fixed=False)
-    dev_source: str | None = setting(None, "Source sentences to measure the loss on during training.", fixed=False)
+    dev_source: str | None = setting(
+        None, "Source sentences to measure the loss on during training.", fixed=False
+    )
     dev_target: str | None = setting(None, "Their translations.", fixed=False)
-    vocab_size: int | None = setting(None, "Size of the joint SentencePiece vocabulary." + _RECIPE, at_least=4)
+    vocab_size: int | None = setting(
+        None, "Size of the joint SentencePiece vocabulary." + _RECIPE, at_least=4
+    )
     train_steps: int | None = setting(None, "Updates in all." + _RECIPE, at_least=1, fixed=False)
     batch_tokens: int | None = setting(
-        None, "Tokens of the longer side in a batch, padding included, over all devices." + _RECIPE, at_least=1
+        None,
+        "Tokens of the longer side in a batch, padding included, over all devices." + _RECIPE,
+        at_least=1,
     )
-    max_length: int = setting(256, "Longest sentence in tokens; pairs with a longer one are left out.", at_least=2)
-    learning_rate: float | None = setting(None, "Factor of the Noam schedule." + _RECIPE, at_least=0.0)
-    warmup_steps: int | None = setting(None, "Updates until the learning rate is largest." + _RECIPE, at_least=1)
-    label_smoothing: float | None = setting(None, "Probability given to wrong words." + _RECIPE, at_least=0.0, below=1.0)
-    adam_beta1: float | None = setting(None, "Decay of Adam's mean of gradients." + _RECIPE, at_least=0.0, below=1.0)
-    adam_beta2: float | None = setting(None, "Decay of Adam's mean of their squares." + _RECIPE, at_least=0.0, below=1.0)
-    adam_epsilon: float | None = setting(None, "Added to Adam's denominator." + _RECIPE, at_least=0.0)
-    dropout: float | None = setting(None, "Rate on embeddings and sub-layers." + _ARCHITECTURE, at_least=0.0, below=1.0)
+    max_length: int = setting(
+        256, "Longest sentence in tokens; pairs with a longer one are left out.", at_least=2
+    )
+    learning_rate: float | None = setting(
+        None, "Factor of the Noam schedule." + _RECIPE, at_least=0.0
+    )
+    warmup_steps: int | None = setting(
+        None, "Updates until the learning rate is largest." + _RECIPE, at_least=1
+    )
+    label_smoothing: float | None = setting(
+        None, "Probability given to wrong words." + _RECIPE, at_least=0.0, below=1.0
+    )
+    adam_beta1: float | None = setting(
+        None, "Decay of Adam's mean of gradients." + _RECIPE, at_least=0.0, below=1.0
+    )
+    adam_beta2: float | None = setting(
+        None, "Decay of Adam's mean of their squares." + _RECIPE, at_least=0.0, below=1.0
+    )
+    adam_epsilon: float | None = setting(
+        None, "Added to Adam's denominator." + _RECIPE, at_least=0.0
+    )
+    dropout: float | None = setting(
+        None, "Rate on embeddings and sub-layers." + _ARCHITECTURE, at_least=0.0, below=1.0
+    )
     attention_dropout: float | None = setting(
         None, "Rate on attention weights." + _ARCHITECTURE, at_least=0.0, below=1.0
     )
@@ -74,16 +106,26 @@ class RunConfig:
         None, "Rate inside the feed-forward networks." + _ARCHITECTURE, at_least=0.0, below=1.0
     )
     position: str | None = setting(
-        None, "How positions enter: in every self-attention, or added to embeddings." + _ARCHITECTURE, choices=POSITIONS
+        None,
+        "How positions enter: in every self-attention, or added to embeddings." + _ARCHITECTURE,
+        choices=POSITIONS,
     )
     max_relative_position: int | None = setting(
         None, "Distance from which on all relative positions are alike." + _ARCHITECTURE, at_least=0
     )
-    use_key_table: bool | None = setting(None, "Whether relative positions are added to keys." + _ARCHITECTURE)
-    use_value_table: bool | None = setting(None, "Whether relative positions are added to values." + _ARCHITECTURE)
-    share_heads: bool | None = setting(None, "One table of relative positions for all heads, or one for each." + _ARCHITECTURE)
+    use_key_table: bool | None = setting(
+        None, "Whether relative positions are added to keys." + _ARCHITECTURE
+    )
+    use_value_table: bool | None = setting(
+        None, "Whether relative positions are added to values." + _ARCHITECTURE
+    )
+    share_heads: bool | None = setting(
+        None, "One table of relative positions for all heads, or one for each." + _ARCHITECTURE
+    )
     seed: int = setting(1, "Of initial weights, dropout and the order of the data.", at_least=0)
-    deterministic: bool = setting(False, "Make every operation repeat bit for bit; slower.", fixed=False)
+    deterministic: bool = setting(
+        False, "Make every operation repeat bit for bit; slower.", fixed=False
+    )
     strategy: str = setting(
         "auto",
         "'one' device, 'mirrored' over all GPUs of this machine, 'multiworker' over those of the machines that TF_CONFIG names; 'auto': "
@@ -92,7 +134,10 @@ class RunConfig:
         fixed=False,
     )
     logical_devices: int = setting(
-        0, "Divide the CPU into so many devices, instead of using GPUs, and train on all of them.", at_least=0, fixed=False
+        0,
+        "Divide the CPU into so many devices, instead of using GPUs, and train on all of them.",
+        at_least=0,
+        fixed=False,
     )
     device_tokens: int | None = setting(
         None,
@@ -106,23 +151,53 @@ class RunConfig:
         "In what the layers compute: weights are float32 always; float16 has dynamic loss scaling.",
         choices=("float32", "bfloat16", "float16"),
     )
-    jit_compile: bool = setting(False, "Compile the training step with XLA; batches are padded to few shapes.")
-    clip_norm: float | None = setting(None, "Scale gradients down where their global norm is larger.", at_least=0.0)
-    steps_per_execution: int = setting(1, "Updates in one call of the compiled function.", at_least=1, fixed=False)
-    checkpoint_every: int | None = setting(None, "Updates between checkpoints." + _RECIPE, at_least=1, fixed=False)
+    jit_compile: bool = setting(
+        False, "Compile the training step with XLA; batches are padded to few shapes."
+    )
+    clip_norm: float | None = setting(
+        None, "Scale gradients down where their global norm is larger.", at_least=0.0
+    )
+    steps_per_execution: int = setting(
+        1, "Updates in one call of the compiled function.", at_least=1, fixed=False
+    )
+    checkpoint_every: int | None = setting(
+        None, "Updates between checkpoints." + _RECIPE, at_least=1, fixed=False
+    )
     checkpoint_minutes: float | None = setting(
-        None, "Also a checkpoint whenever so many minutes have passed since the last." + _RECIPE, at_least=0.0, fixed=False
+        None,
+        "Also a checkpoint whenever so many minutes have passed since the last." + _RECIPE,
+        at_least=0.0,
+        fixed=False,
     )
-    keep_checkpoints: int | None = setting(None, "How many of the last checkpoints are kept." + _RECIPE, at_least=1, fixed=False)
+    keep_checkpoints: int | None = setting(
+        None, "How many of the last checkpoints are kept." + _RECIPE, at_least=1, fixed=False
+    )
     evaluate_every: int | None = setting(
-        None, "Updates between evaluations on the dev set. Default: --checkpoint_every, or 1000 without one.", at_least=1, fixed=False
+        None,
+        "Updates between evaluations on the dev set. Default: --checkpoint_every, or 1000 without one.",
+        at_least=1,
+        fixed=False,
     )
-    dev_bleu: bool = setting(False, "Translate the dev set too at every evaluation, with a beam of 1, and report its BLEU.", fixed=False)
-    keep_best: int = setting(0, "How many checkpoints with the best dev BLEU are kept besides the last.", at_least=0, fixed=False)
+    dev_bleu: bool = setting(
+        False,
+        "Translate the dev set too at every evaluation, with a beam of 1, and report its BLEU.",
+        fixed=False,
+    )
+    keep_best: int = setting(
+        0,
+        "How many checkpoints with the best dev BLEU are kept besides the last.",
+        at_least=0,
+        fixed=False,
+    )
     early_stopping: int | None = setting(
-        None, "Evaluations in a row without a better dev BLEU after which training ends.", at_least=1, fixed=False
+        None,
+        "Evaluations in a row without a better dev BLEU after which training ends.",
+        at_least=1,
+        fixed=False,
     )
-    log_every: int = setting(100, "Updates between lines in the log and points in TensorBoard.", at_least=1, fixed=False)
+    log_every: int = setting(
+        100, "Updates between lines in the log and points in TensorBoard.", at_least=1, fixed=False
+    )
 
     def __post_init__(self):
         settings.check(self)
@@ -139,7 +214,11 @@ class RunConfig:
         for name in settings:
             if name not in names:
                 near = difflib.get_close_matches(name, names)
-                hint = f"Did you mean {' or '.join(near)}?" if near else f"The settings are {', '.join(names)}."
+                hint = (
+                    f"Did you mean {' or '.join(near)}?"
+                    if near
+                    else f"The settings are {', '.join(names)}."
+                )
                 raise ValueError(f"Expected the name of a setting. Received: {name!r}. {hint}")
         return cls(**settings)
 
@@ -162,11 +241,15 @@ class RunConfig:
             recipe.pop("checkpoint_every", None)
         elif "checkpoint_minutes" not in recipe:
             recipe.setdefault("checkpoint_every", CHECKPOINT_EVERY)
-        recipe["evaluate_every"] = self.checkpoint_every or recipe.get("checkpoint_every", CHECKPOINT_EVERY)
+        recipe["evaluate_every"] = self.checkpoint_every or recipe.get(
+            "checkpoint_every", CHECKPOINT_EVERY
+        )
         settings |= {name: value for name, value in recipe.items() if getattr(self, name) is None}
         for name in ("train_source", "train_target", "dev_source", "dev_target"):
             if getattr(self, name):
-                settings[name] = ",".join(os.path.abspath(path.strip()) for path in getattr(self, name).split(","))
+                settings[name] = ",".join(
+                    os.path.abspath(path.strip()) for path in getattr(self, name).split(",")
+                )
         return dataclasses.replace(self, **settings)
 
     def _recipe(self):
@@ -182,8 +265,12 @@ class RunConfig:
 
     def _inherited_recipe(self):
         recorded = ModelDirectory.open(self.init_from).read_run()
-        recipe = {name: recorded[name] for name in _RECIPE_SETTINGS if recorded.get(name) is not None}
-        missing = [name for name in _RECIPE_SETTINGS if name not in recipe and getattr(self, name) is None]
+        recipe = {
+            name: recorded[name] for name in _RECIPE_SETTINGS if recorded.get(name) is not None
+        }
+        missing = [
+            name for name in _RECIPE_SETTINGS if name not in recipe and getattr(self, name) is None
+        ]
         if missing:
             raise ValueError(
                 f"Expected {' and '.join(missing)}, which {self.init_from} does not record. Received: none. "
@@ -202,11 +289,19 @@ class RunConfig:
 
     def architecture(self) -> dict:
         """What replaces settings of the preset's architecture."""
-        return {name: getattr(self, name) for name in ARCHITECTURE_SETTINGS if getattr(self, name) is not None}
+        return {
+            name: getattr(self, name)
+            for name in ARCHITECTURE_SETTINGS
+            if getattr(self, name) is not None
+        }
 
     def fixed(self) -> dict:
         """The settings that a run that goes on must not change."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.metadata["fixed"]}
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.metadata["fixed"]
+        }
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):

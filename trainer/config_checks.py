@@ -3,7 +3,13 @@
 # What means nothing without relative positions.
 RELATIVE_SETTINGS = ("max_relative_position", "use_key_table", "use_value_table", "share_heads")
 # What replaces settings of the preset's architecture.
-ARCHITECTURE_SETTINGS = ("dropout", "attention_dropout", "activation_dropout", "position", *RELATIVE_SETTINGS)
+ARCHITECTURE_SETTINGS = (
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "position",
+    *RELATIVE_SETTINGS,
+)
 
 
 def check_together(config):
@@ -16,9 +22,13 @@ def check_together(config):
         ValueError: for settings that contradict each other, or miss one another.
     """
     if not config.model_dir:
-        raise ValueError("Expected a directory for the model. Received: none. Give one with --model_dir.")
+        raise ValueError(
+            "Expected a directory for the model. Received: none. Give one with --model_dir."
+        )
     if config.preset is not None and config.init_from is not None:
-        raise ValueError("Expected either preset or init_from. Received: both. Leave one of them out.")
+        raise ValueError(
+            "Expected either preset or init_from. Received: both. Leave one of them out."
+        )
     for name in ("position", *RELATIVE_SETTINGS):
         if getattr(config, name) is not None and config.init_from is not None:
             raise ValueError(
@@ -26,7 +36,9 @@ def check_together(config):
                 f"Received: {getattr(config, name)}. Leave it out."
             )
     if config.clip_norm == 0:
-        raise ValueError("Expected clip_norm to be above 0. Received: 0. Leave it out in order not to clip.")
+        raise ValueError(
+            "Expected clip_norm to be above 0. Received: 0. Leave it out in order not to clip."
+        )
     _check_data(config)
     _check_steps(config)
     if config.strategy in ("mirrored", "multiworker"):
@@ -41,7 +53,9 @@ def _check_data(config):
             "Expected training data. Received: none. Give --train_source and --train_target, or --data=synthetic."
         )
     if config.data == "files" and not config.train_source:
-        raise ValueError("Expected train_source and train_target with the data 'files'. Received: neither.")
+        raise ValueError(
+            "Expected train_source and train_target with the data 'files'. Received: neither."
+        )
     if config.data_dir is not None and config.data in (None, "files", "synthetic"):
         raise ValueError(
             f"Expected data_dir only with a set of TensorFlow Datasets. Received: {config.data_dir!r} with "

@@ -35,19 +35,64 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
         kind(*args, flag_values=values, **kwargs)
 
     define(flags.DEFINE_string, "model_dir", None, "Directory of a trained model.")
-    define(flags.DEFINE_string, "checkpoint", None, "Of --model_dir: a step, 'latest', or 'best' on dev. Default: its model.keras.")
-    define(flags.DEFINE_string, "saved_model", None, "Instead: saved_models/NAME or saved_models/NAME/VERSION.")
+    define(
+        flags.DEFINE_string,
+        "checkpoint",
+        None,
+        "Of --model_dir: a step, 'latest', or 'best' on dev. Default: its model.keras.",
+    )
+    define(
+        flags.DEFINE_string,
+        "saved_model",
+        None,
+        "Instead: saved_models/NAME or saved_models/NAME/VERSION.",
+    )
     define(flags.DEFINE_string, "source", None, "Text file, one sentence a line; .gz is read too.")
     define(flags.DEFINE_string, "target", None, "Their reference translations.")
     define(flags.DEFINE_string, "label", None, "What the printed line begins with. Default: test.")
-    define(flags.DEFINE_string, "data", None, "Instead of files: 'synthetic' for the embedded corpus, or a TensorFlow Datasets name.")
+    define(
+        flags.DEFINE_string,
+        "data",
+        None,
+        "Instead of files: 'synthetic' for the embedded corpus, or a TensorFlow Datasets name.",
+    )
     define(flags.DEFINE_string, "direction", None, "Languages of --data. Default: en-de.")
-    define(flags.DEFINE_string, "data_dir", None, "Where TensorFlow Datasets keeps its data. Default: ~/tensorflow_datasets.")
-    define(flags.DEFINE_list, "split", None, "Splits of --data, with commas between them. Default: test.")
-    define(flags.DEFINE_list, "metrics", list(metrics.DEFAULT_METRICS), "What is printed besides sacreBLEU, with commas between them.")
-    define(flags.DEFINE_string, "language", None, "Of the translations, for Moses's tokenizer. Default: as --direction says, or de.")
-    define(flags.DEFINE_integer, "beam_size", None, "Hypotheses kept per sentence. Default: 4, or as exported.")
-    define(flags.DEFINE_float, "alpha", None, "Exponent of the length penalty. Default: 0.6, or as exported.")
+    define(
+        flags.DEFINE_string,
+        "data_dir",
+        None,
+        "Where TensorFlow Datasets keeps its data. Default: ~/tensorflow_datasets.",
+    )
+    define(
+        flags.DEFINE_list,
+        "split",
+        None,
+        "Splits of --data, with commas between them. Default: test.",
+    )
+    define(
+        flags.DEFINE_list,
+        "metrics",
+        list(metrics.DEFAULT_METRICS),
+        "What is printed besides sacreBLEU, with commas between them.",
+    )
+    define(
+        flags.DEFINE_string,
+        "language",
+        None,
+        "Of the translations, for Moses's tokenizer. Default: as --direction says, or de.",
+    )
+    define(
+        flags.DEFINE_integer,
+        "beam_size",
+        None,
+        "Hypotheses kept per sentence. Default: 4, or as exported.",
+    )
+    define(
+        flags.DEFINE_float,
+        "alpha",
+        None,
+        "Exponent of the length penalty. Default: 0.6, or as exported.",
+    )
     define(flags.DEFINE_integer, "batch_size", 64, "Sentences translated at a time.", lower_bound=1)
     define(flags.DEFINE_string, "output", None, "File for the translations of a single test set.")
 
@@ -71,7 +116,9 @@ class Evaluation:
     truncated: int
 
 
-def evaluate(translate: Callable[[list[bytes]], list[Translation]], corpus: corpora.Corpus, batch_size: int) -> Evaluation:
+def evaluate(
+    translate: Callable[[list[bytes]], list[Translation]], corpus: corpora.Corpus, batch_size: int
+) -> Evaluation:
     """Translates the sources of a corpus, in batches of like length, and compares with its targets.
 
     Args:
@@ -91,19 +138,36 @@ def evaluate(translate: Callable[[list[bytes]], list[Translation]], corpus: corp
 def _read_corpora(values):
     """The test sets by their labels."""
     if values.data is not None:
-        _refuse(values, ("source", "target", "label"), "Expected either --{name} or --data. Received: both. Leave one of them out.")
+        _refuse(
+            values,
+            ("source", "target", "label"),
+            "Expected either --{name} or --data. Received: both. Leave one of them out.",
+        )
         if values.data == "synthetic":
-            _refuse(values, ("data_dir",), "Expected no --{name} with --data=synthetic. Received: {value!r}. Leave it out.")
+            _refuse(
+                values,
+                ("data_dir",),
+                "Expected no --{name} with --data=synthetic. Received: {value!r}. Leave it out.",
+            )
         options = {"direction": values.direction, "data_dir": values.data_dir}
-        return {split: corpora.open_corpus(values.data, split, **options) for split in values.split or ["test"]}
+        return {
+            split: corpora.open_corpus(values.data, split, **options)
+            for split in values.split or ["test"]
+        }
     if values.source is None and values.target is None:
         raise ValueError(
             "Expected a test set. Received: none. Give --source and --target, or --data=synthetic, or --data with the name of a "
             "translation set of TensorFlow Datasets."
         )
     if values.split is not None:
-        raise ValueError("Expected no --split with files. Received: both. Name the test set with --label.")
-    _refuse(values, ("direction", "data_dir"), "Expected no --{name} with files. Received: {value!r}. Leave it out.")
+        raise ValueError(
+            "Expected no --split with files. Received: both. Name the test set with --label."
+        )
+    _refuse(
+        values,
+        ("direction", "data_dir"),
+        "Expected no --{name} with files. Received: {value!r}. Leave it out.",
+    )
     return {values.label or "test": corpora.read_text(values.source, values.target)}
 
 
@@ -124,23 +188,37 @@ def _load(values):
                 f"Expected no --beam_size with --saved_model, whose beam size is fixed. Received: {values.beam_size}. "
                 "Export the model with another --beam_size, or evaluate its --model_dir."
             )
-        _refuse(values, ("checkpoint",), "Expected no --{name} with --saved_model. Received: {value!r}. Give its --model_dir.")
+        _refuse(
+            values,
+            ("checkpoint",),
+            "Expected no --{name} with --saved_model. Received: {value!r}. Give its --model_dir.",
+        )
         return saved_models.load(values.saved_model, values.alpha)
-    chosen = {name: values[name].value for name in ("beam_size", "alpha") if values[name].value is not None}
+    chosen = {
+        name: values[name].value
+        for name in ("beam_size", "alpha")
+        if values[name].value is not None
+    }
     settings = TranslationSettings(**chosen)
     if values.checkpoint is None:
         module = TranslationModule.from_model_dir(values.model_dir, settings)
     else:
         directory = ModelDirectory.open(values.model_dir)
-        transformer = weights.load_transformer(directory, weights.find_checkpoint(directory, values.checkpoint))
-        module = TranslationModule(FastTransformer(transformer), directory.load_tokenizer(), settings)
+        transformer = weights.load_transformer(
+            directory, weights.find_checkpoint(directory, values.checkpoint)
+        )
+        module = TranslationModule(
+            FastTransformer(transformer), directory.load_tokenizer(), settings
+        )
     return Translator(module.serve, module)
 
 
 def _check_metrics(values):
     unknown = [name for name in values.metrics if name not in metrics.METRICS]
     if unknown:
-        raise ValueError(f"Expected metrics among {', '.join(metrics.METRICS)}. Received: {unknown[0]!r}. Correct --metrics.")
+        raise ValueError(
+            f"Expected metrics among {', '.join(metrics.METRICS)}. Received: {unknown[0]!r}. Correct --metrics."
+        )
     language = values.language
     if language is None:
         language = values.direction.rpartition("-")[2] if values.direction else "de"
@@ -151,11 +229,15 @@ def _open_output(path, count):
     if path is None:
         return None
     if count > 1:
-        raise ValueError(f"Expected a single test set with --output. Received: {count}. Evaluate them one by one.")
+        raise ValueError(
+            f"Expected a single test set with --output. Received: {count}. Evaluate them one by one."
+        )
     try:
         return open(path, "w", encoding="utf-8", newline="\n")
     except OSError as error:
-        raise ValueError(f"Expected a file that can be written. Received: {path} ({error.strerror}).") from error
+        raise ValueError(
+            f"Expected a file that can be written. Received: {path} ({error.strerror})."
+        ) from error
 
 
 def _run(values):
@@ -167,7 +249,10 @@ def _run(values):
     for label, corpus in test_sets.items():
         results[label] = result = evaluate(translate, corpus, values.batch_size)
         if result.truncated:
-            print(f"warning: {result.truncated} sentences of {label} were cut: they are longer than the model takes.", file=sys.stderr)
+            print(
+                f"warning: {result.truncated} sentences of {label} were cut: they are longer than the model takes.",
+                file=sys.stderr,
+            )
         if output is not None:
             with output:
                 output.writelines(f"{hypothesis}\n" for hypothesis in result.hypotheses)

@@ -30,8 +30,24 @@ from trainer.recipes import RECIPES
 EXPERIMENTS = ("table1", "table2", "table3", "positions", "lengths")
 # What all rows share, as flags of `trainer.train`.
 SHARED = (
-    *("vocab_size", "train_steps", "batch_tokens", "device_tokens", "learning_rate", "warmup_steps", "label_smoothing"),
-    *("dropout", "attention_dropout", "activation_dropout", "clip_norm", "precision", "checkpoint_every", "keep_checkpoints"),
+    *(
+        "vocab_size",
+        "train_steps",
+        "batch_tokens",
+        "device_tokens",
+        "learning_rate",
+        "warmup_steps",
+        "label_smoothing",
+    ),
+    *(
+        "dropout",
+        "attention_dropout",
+        "activation_dropout",
+        "clip_norm",
+        "precision",
+        "checkpoint_every",
+        "keep_checkpoints",
+    ),
 )
 
 
@@ -41,16 +57,42 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     def define(kind, *args, **kwargs):
         kind(*args, flag_values=values, **kwargs)
 
-    define(flags.DEFINE_string, "data", None, "A folder of text files SPLIT.LANGUAGE[.gz], 'synthetic', or a TensorFlow Datasets name.")
-    define(flags.DEFINE_string, "data_dir", None, "Where TensorFlow Datasets keeps its data. Default: ~/tensorflow_datasets.")
+    define(
+        flags.DEFINE_string,
+        "data",
+        None,
+        "A folder of text files SPLIT.LANGUAGE[.gz], 'synthetic', or a TensorFlow Datasets name.",
+    )
+    define(
+        flags.DEFINE_string,
+        "data_dir",
+        None,
+        "Where TensorFlow Datasets keeps its data. Default: ~/tensorflow_datasets.",
+    )
     define(flags.DEFINE_string, "direction", "en-de", "Source and target language.")
     define(flags.DEFINE_string, "train", "train", "With a folder: name of the training split.")
     define(flags.DEFINE_string, "dev", "dev", "With a folder: name of the dev split.")
     define(flags.DEFINE_list, "test", ["test"], "Names of the test sets, with commas between them.")
-    define(flags.DEFINE_list, "presets", ["shaw_base"], "Architectures and recipes, one after the other.")
+    define(
+        flags.DEFINE_list,
+        "presets",
+        ["shaw_base"],
+        "Architectures and recipes, one after the other.",
+    )
     define(flags.DEFINE_list, "seeds", ["1"], "A model is trained with each.")
-    define(flags.DEFINE_integer, "short", 16, "With lengths: tokens of the longest sentence to train on.", lower_bound=4)
-    define(flags.DEFINE_string, "output_dir", "runs/experiments", "Where tables, plots and models are written.")
+    define(
+        flags.DEFINE_integer,
+        "short",
+        16,
+        "With lengths: tokens of the longest sentence to train on.",
+        lower_bound=4,
+    )
+    define(
+        flags.DEFINE_string,
+        "output_dir",
+        "runs/experiments",
+        "Where tables, plots and models are written.",
+    )
     settings.define_flags(RunConfig, values, SHARED)
 
 
@@ -62,14 +104,22 @@ def _settings(values, preset):
 
 def _check(argv, values):
     if len(argv) != 2 or argv[1] not in EXPERIMENTS:
-        raise ValueError(f"Expected one of {', '.join(EXPERIMENTS)}. Received: {' '.join(argv[1:]) or 'none'}.")
+        raise ValueError(
+            f"Expected one of {', '.join(EXPERIMENTS)}. Received: {' '.join(argv[1:]) or 'none'}."
+        )
     if values.data is None:
-        raise ValueError("Expected --data. Received: none. Give a folder of text files, 'synthetic', or a TensorFlow Datasets name.")
+        raise ValueError(
+            "Expected --data. Received: none. Give a folder of text files, 'synthetic', or a TensorFlow Datasets name."
+        )
     unknown = [preset for preset in values.presets if preset not in RECIPES]
     if unknown or not values.presets:
-        raise ValueError(f"Expected presets out of {', '.join(RECIPES)}. Received: {', '.join(unknown) or 'none'}. Correct --presets.")
+        raise ValueError(
+            f"Expected presets out of {', '.join(RECIPES)}. Received: {', '.join(unknown) or 'none'}. Correct --presets."
+        )
     if not values.seeds or not all(seed.isdecimal() for seed in values.seeds):
-        raise ValueError(f"Expected seeds, whole numbers from 0. Received: {','.join(values.seeds) or 'none'}. Correct --seeds.")
+        raise ValueError(
+            f"Expected seeds, whole numbers from 0. Received: {','.join(values.seeds) or 'none'}. Correct --seeds."
+        )
 
 
 def _trials(experiment, values):
@@ -77,10 +127,18 @@ def _trials(experiment, values):
     from trainer.experimenting.sentences import Sentences
     from trainer.experimenting.trial import Trial
 
-    sentences = Sentences(values.data, values.data_dir, values.direction, values.train, values.dev, tuple(values.test))
+    sentences = Sentences(
+        values.data, values.data_dir, values.direction, values.train, values.dev, tuple(values.test)
+    )
     parent = Path(values.output_dir) / "rows"
     made = rows(experiment, values.presets, values.short)
-    return [[Trial(row, int(seed), _settings(values, row.preset), sentences, parent) for seed in values.seeds] for row in made]
+    return [
+        [
+            Trial(row, int(seed), _settings(values, row.preset), sentences, parent)
+            for seed in values.seeds
+        ]
+        for row in made
+    ]
 
 
 def _write_report(experiment, trials, values, scored):
@@ -92,7 +150,10 @@ def _write_report(experiment, trials, values, scored):
     from trainer.experimenting.scores import result
 
     longest = values.short if experiment == "lengths" else None
-    results = [[scored.get(trial.folder) or result(trial, longest) for trial in of_row] for of_row in trials]
+    results = [
+        [scored.get(trial.folder) or result(trial, longest) for trial in of_row]
+        for of_row in trials
+    ]
     scored |= {one.trial.folder: one for of_row in results for one in of_row if one.scores}
     table = report.markdown(results)
     if longest is not None:
@@ -102,7 +163,9 @@ def _write_report(experiment, trials, values, scored):
     atomic_files.write_text(f"{stem}.csv", report.csv_text(results, longest))
     if figures.has_matplotlib():
         image = Path(f"{stem}.png")
-        plots.plot_rows(image, results) if longest is None else plots.plot_lengths(image, results, longest)
+        plots.plot_rows(image, results) if longest is None else plots.plot_lengths(
+            image, results, longest
+        )
     return table
 
 
@@ -118,7 +181,10 @@ def _run(argv, values):
     try:
         for number, trial in enumerate(run_all(in_turn), start=1):
             table = _write_report(experiment, trials, values, scored)
-            print(f"{experiment} {number}/{len(in_turn)}: {trial.row.label}, seed {trial.seed} is done.", flush=True)
+            print(
+                f"{experiment} {number}/{len(in_turn)}: {trial.row.label}, seed {trial.seed} is done.",
+                flush=True,
+            )
     except TrialError as error:
         raise ValueError(str(error)) from error
     print(table)

@@ -27,16 +27,36 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
 
     settings = TranslationSettings()
     define(flags.DEFINE_string, "model_dir", None, "Directory of a trained model.", required=True)
-    define(flags.DEFINE_string, "name", None, "Name of the exported model; the last part of --model_dir where omitted.")
+    define(
+        flags.DEFINE_string,
+        "name",
+        None,
+        "Name of the exported model; the last part of --model_dir where omitted.",
+    )
     define(flags.DEFINE_string, "export_dir", "saved_models", "Folder of exported models.")
     define(flags.DEFINE_integer, "version", None, "Version to write; the next one where omitted.")
     define(flags.DEFINE_integer, "beam_size", settings.beam_size, "Hypotheses kept per sentence.")
     define(flags.DEFINE_float, "alpha", settings.alpha, "Exponent of the length penalty.")
-    define(flags.DEFINE_integer, "max_input_length", settings.max_input_length, "Ids of a sentence; a longer one is cut.")
-    define(flags.DEFINE_integer, "extra_length", settings.extra_length, "Ids a translation may have beyond its source's.")
+    define(
+        flags.DEFINE_integer,
+        "max_input_length",
+        settings.max_input_length,
+        "Ids of a sentence; a longer one is cut.",
+    )
+    define(
+        flags.DEFINE_integer,
+        "extra_length",
+        settings.extra_length,
+        "Ids a translation may have beyond its source's.",
+    )
     early = "Whether a search stops with beam_size finished translations: faster, sometimes less likely."
     define(flags.DEFINE_boolean, "early_stopping", settings.early_stopping, early)
-    define(flags.DEFINE_integer, "max_beam_size", settings.max_beam_size, "Largest beam that a request may ask for.")
+    define(
+        flags.DEFINE_integer,
+        "max_beam_size",
+        settings.max_beam_size,
+        "Largest beam that a request may ask for.",
+    )
 
 
 def export(module: TranslationModule, directory: Path, version: int | None = None) -> Path:
@@ -62,7 +82,9 @@ def export(module: TranslationModule, directory: Path, version: int | None = Non
 def _destination(values):
     name = values.name if values.name is not None else Path(values.model_dir).resolve().name
     if name in ("", "..") or Path(name).name != name:
-        raise ValueError(f"Expected --name to be the name of one folder. Received: {name!r}. Say where it lies with --export_dir.")
+        raise ValueError(
+            f"Expected --name to be the name of one folder. Received: {name!r}. Say where it lies with --export_dir."
+        )
     return Path(values.export_dir) / name
 
 

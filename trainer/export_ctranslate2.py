@@ -25,7 +25,9 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define(flags.DEFINE_string, "model_dir", None, "Directory of a trained model.", required=True)
     define(flags.DEFINE_string, "output_dir", None, "Directory to make.", required=True)
     define(flags.DEFINE_string, "quantization", "none", f"Of the weights: {kinds}.")
-    define(flags.DEFINE_bool, "force", False, "Replace a CTranslate2 model that is in --output_dir.")
+    define(
+        flags.DEFINE_bool, "force", False, "Replace a CTranslate2 model that is in --output_dir."
+    )
 
 
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
@@ -33,7 +35,9 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
     if len(argv) > 1:
         raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
     try:
-        ctranslate2_model.write(values.model_dir, values.output_dir, values.quantization, values.force)
+        ctranslate2_model.write(
+            values.model_dir, values.output_dir, values.quantization, values.force
+        )
     except ValueError as error:
         sys.exit(f"trainer.export_ctranslate2: {error}")
     print(f"Wrote {values.output_dir}")

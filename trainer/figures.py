@@ -18,7 +18,9 @@ def check_matplotlib():
         ValueError: where it isn't, with the command that installs it.
     """
     if not has_matplotlib():
-        raise ValueError("Expected matplotlib, which draws what --plots asks for. Received: none. Run `pip install '.[plots]'`.")
+        raise ValueError(
+            "Expected matplotlib, which draws what --plots asks for. Received: none. Run `pip install '.[plots]'`."
+        )
 
 
 def make_figure(rows: int, columns: int):

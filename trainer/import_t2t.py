@@ -20,12 +20,34 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     def define(kind, *args, **kwargs):
         kind(*args, flag_values=values, **kwargs)
 
-    define(flags.DEFINE_string, "checkpoint", None, "Prefix of a TF1 checkpoint: the path without .index.", required=True)
-    define(flags.DEFINE_string, "hparams_set", None, "tensor2tensor's set that the model was trained with.", required=True)
+    define(
+        flags.DEFINE_string,
+        "checkpoint",
+        None,
+        "Prefix of a TF1 checkpoint: the path without .index.",
+        required=True,
+    )
+    define(
+        flags.DEFINE_string,
+        "hparams_set",
+        None,
+        "tensor2tensor's set that the model was trained with.",
+        required=True,
+    )
     define(flags.DEFINE_string, "hparams", "", "What was changed in the set: key=value,key=value.")
-    define(flags.DEFINE_integer, "target_space_id", 0, "Id of the problem's target space; 0 for plain text problems.")
+    define(
+        flags.DEFINE_integer,
+        "target_space_id",
+        0,
+        "Id of the problem's target space; 0 for plain text problems.",
+    )
     define(flags.DEFINE_string, "vocab", None, "tensor2tensor's subword vocabulary of the problem.")
-    define(flags.DEFINE_integer, "vocab_size", None, "Instead of --vocab: its size, for a model that takes and gives ids.")
+    define(
+        flags.DEFINE_integer,
+        "vocab_size",
+        None,
+        "Instead of --vocab: its size, for a model that takes and gives ids.",
+    )
     define(flags.DEFINE_string, "model_dir", None, "Directory to make.", required=True)
 
 

@@ -42,7 +42,9 @@ def sacrebleu_lowercased(hypotheses: Sequence[str], references: Sequence[str]) -
 
 def sacrebleu_tokenized(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """sacreBLEU of text whose words are split already, as a model gives that was trained on such text: spaces alone count."""
-    return _of_sacrebleu("BLEU of tokens", BLEU(tokenize="none", force=True), hypotheses, references)
+    return _of_sacrebleu(
+        "BLEU of tokens", BLEU(tokenize="none", force=True), hypotheses, references
+    )
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
@@ -67,7 +69,9 @@ def t2t_bleu_uncased(hypotheses: Sequence[str], references: Sequence[str]) -> Sc
     return _t2t_bleu("t2t-bleu uncased", *lower, "lc")
 
 
-def compound_split_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str = "de") -> Score:
+def compound_split_bleu(
+    hypotheses: Sequence[str], references: Sequence[str], language: str = "de"
+) -> Score:
     """BLEU with compounds split at hyphens and Moses's words, as papers of 2016 to 2018 report it.
 
     Both sides are tokenised as by Moses's tokenizer.perl of that time (sacremoses), `-` between letters becomes
@@ -84,7 +88,10 @@ def compound_split_bleu(hypotheses: Sequence[str], references: Sequence[str], la
     import sacremoses
 
     tokenizer = sacremoses.MosesTokenizer(lang=language)
-    split = [[split_compounds(tokenizer.tokenize(line, return_str=True)) for line in lines] for lines in (hypotheses, references)]
+    split = [
+        [split_compounds(tokenizer.tokenize(line, return_str=True)) for line in lines]
+        for lines in (hypotheses, references)
+    ]
     score = _count(*split, smooth_method="none")
     signature = f"nrefs:1|case:mixed|tok:moses-{language}|compounds:split|smooth:none|sacremoses:{sacremoses.__version__}"
     return Score("BLEU compounds split", score.score, signature)
@@ -103,7 +110,9 @@ METRICS: dict[str, Callable[..., Score]] = {
 DEFAULT_METRICS = tuple(name for name in METRICS if name != "bleu_tokenized")
 
 
-def score(name: str, hypotheses: Sequence[str], references: Sequence[str], language: str = "de") -> Score:
+def score(
+    name: str, hypotheses: Sequence[str], references: Sequence[str], language: str = "de"
+) -> Score:
     """One of METRICS; `language` is the references'."""
     settings = {"language": language} if name == "compound_bleu" else {}
     return METRICS[name](hypotheses, references, **settings)
@@ -144,11 +153,15 @@ def _of_sacrebleu(name, metric, hypotheses, references):
 
 def _count(hypotheses, references, **settings):
     """sacreBLEU's counts of text that is tokenised already."""
-    return BLEU(tokenize="none", force=True, **settings).corpus_score(list(hypotheses), [list(references)])
+    return BLEU(tokenize="none", force=True, **settings).corpus_score(
+        list(hypotheses), [list(references)]
+    )
 
 
 def _t2t_bleu(name, hypotheses, references, case):
-    lines = ([" ".join(t2t_bleu_tokenize(line)) for line in side] for side in (hypotheses, references))
+    lines = (
+        [" ".join(t2t_bleu_tokenize(line)) for line in side] for side in (hypotheses, references)
+    )
     counted = _count(*lines)
     value = 100 * _t2t_formula(counted.counts, counted.totals, counted.sys_len, counted.ref_len)
     return Score(name, value, f"nrefs:1|case:{case}|tok:t2t|smooth:exp|tensor2tensor:1.15.7")

@@ -1,15 +1,15 @@
 """A model directory: everything about one trained model, written by training, read by every other command.
 
-    config.json            architecture, tokenizer, format version
-    model.keras            the Transformer alone
-    vocab.model            the SentencePiece vocabulary (`vocab.subwords` for tensor2tensor's)
-    run.json               the resolved settings of the training run
-    checkpoints/step-000123/
-    best/step-000123/      checkpoints with the best BLEU on dev, where asked for
-    evaluations.json       what every evaluation on dev gave
-    logs/                  for TensorBoard
-    ids/                   the corpora as ids, kept for going on; may be deleted
-    nan/step-000123.npz    a batch whose loss was not a number, where that stopped the run
+config.json            architecture, tokenizer, format version
+model.keras            the Transformer alone
+vocab.model            the SentencePiece vocabulary (`vocab.subwords` for tensor2tensor's)
+run.json               the resolved settings of the training run
+checkpoints/step-000123/
+best/step-000123/      checkpoints with the best BLEU on dev, where asked for
+evaluations.json       what every evaluation on dev gave
+logs/                  for TensorBoard
+ids/                   the corpora as ids, kept for going on; may be deleted
+nan/step-000123.npz    a batch whose loss was not a number, where that stopped the run
 """
 
 import hashlib
@@ -82,7 +82,7 @@ class ModelDirectory:
 
     @property
     def tokenizer_kind(self) -> str:
-        """"sentencepiece", "subwords", or "none" for a model that takes and gives ids."""
+        """ "sentencepiece", "subwords", or "none" for a model that takes and gives ids."""
         return self.read_config()["tokenizer"]["kind"]
 
     def vocabulary_file(self, kind: str = "sentencepiece") -> Path:
@@ -116,7 +116,13 @@ class ModelDirectory:
             ValueError: where this is not a model directory, or one of a newer format.
         """
         if not self.is_configured:
-            state = "does not exist" if not self.path.exists() else "holds none" if self.path.is_dir() else "is a file"
+            state = (
+                "does not exist"
+                if not self.path.exists()
+                else "holds none"
+                if self.path.is_dir()
+                else "is a file"
+            )
             raise ValueError(
                 f"Expected a model directory, which holds a config.json. Received: {self.path}, which {state}. "
                 "Make one with `python -m trainer.train --model_dir=...`, or give the path of one that exists."
@@ -270,5 +276,7 @@ def _read_json(path):
             "Restore the file, or train in another --model_dir."
         ) from error
     if not isinstance(content, dict):
-        raise ValueError(f"Expected a JSON object. Received: {path}, which holds a {type(content).__name__}. Restore the file.")
+        raise ValueError(
+            f"Expected a JSON object. Received: {path}, which holds a {type(content).__name__}. Restore the file."
+        )
     return content

@@ -22,13 +22,26 @@ def setting(default, help, at_least=None, below=None, choices=None, fixed=True):
         choices: all values that it may have.
         fixed: whether a run that goes on must not change it.
     """
-    metadata = {"help": help, "at_least": at_least, "below": below, "choices": choices, "fixed": fixed}
+    metadata = {
+        "help": help,
+        "at_least": at_least,
+        "below": below,
+        "choices": choices,
+        "fixed": fixed,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def define_flags(config: type, values: flags.FlagValues = flags.FLAGS, names: Collection[str] | None = None):
+def define_flags(
+    config: type, values: flags.FlagValues = flags.FLAGS, names: Collection[str] | None = None
+):
     """Defines an absl flag for every field of a dataclass of settings, or for those of `names`, with its type, default and help."""
-    definitions = {int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string, bool: flags.DEFINE_bool}
+    definitions = {
+        int: flags.DEFINE_integer,
+        float: flags.DEFINE_float,
+        str: flags.DEFINE_string,
+        bool: flags.DEFINE_bool,
+    }
     for field in dataclasses.fields(config):
         if names is not None and field.name not in names:
             continue
@@ -63,7 +76,9 @@ def _check_type(field, value):
     if value is None and isinstance(field.type, types.UnionType):
         return
     if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"Expected {field.name} to be of type {kind.__name__}. Received: {value!r}.")
+        raise ValueError(
+            f"Expected {field.name} to be of type {kind.__name__}. Received: {value!r}."
+        )
 
 
 def _check_range(field, value):
@@ -71,7 +86,9 @@ def _check_range(field, value):
     if value is None:
         return
     if choices and value not in choices:
-        raise ValueError(f"Expected {field.name} to be one of {', '.join(choices)}. Received: {value!r}.")
+        raise ValueError(
+            f"Expected {field.name} to be one of {', '.join(choices)}. Received: {value!r}."
+        )
     if least is not None and not value >= least:
         raise ValueError(f"Expected {field.name} to be at least {least}. Received: {value}.")
     if below is not None and not value < below:

@@ -33,7 +33,11 @@ def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
         ValueError: if there is no checkpoint, or a damaged one.
     """
     if not tf.io.gfile.exists(f"{prefix}.index"):
-        hint = " Leave the ending out." if prefix.endswith((".index", ".meta")) or ".data-" in prefix else ""
+        hint = (
+            " Leave the ending out."
+            if prefix.endswith((".index", ".meta")) or ".data-" in prefix
+            else ""
+        )
         raise ValueError(
             f"Expected the prefix of a TF1 checkpoint, beside which PREFIX.index and PREFIX.data-... lie. "
             f"Received: {prefix!r}, without {os.path.basename(prefix)}.index.{hint}"
@@ -61,10 +65,13 @@ def write_checkpoint(model: Transformer, prefix: str):
     arrays = {**t2t_weights(model), "global_step": np.array(0, "int64")}
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variables = [
-            tf.compat.v1.get_variable(name, initializer=array, use_resource=False) for name, array in arrays.items()
+            tf.compat.v1.get_variable(name, initializer=array, use_resource=False)
+            for name, array in arrays.items()
         ]
         session.run(tf.compat.v1.variables_initializer(variables))
-        tf.compat.v1.train.Saver(variables).save(session, prefix, write_meta_graph=False, write_state=False)
+        tf.compat.v1.train.Saver(variables).save(
+            session, prefix, write_meta_graph=False, write_state=False
+        )
 
 
 def import_checkpoint(

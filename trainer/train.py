@@ -80,7 +80,10 @@ def dry_run(config: RunConfig):
 
 def _stop(run, received):
     saved = run.checkpoints.steps()
-    print(f"\ntrainer.train: stopped. The same command goes on from step {saved[-1] if saved else 0}.", file=sys.stderr)
+    print(
+        f"\ntrainer.train: stopped. The same command goes on from step {saved[-1] if saved else 0}.",
+        file=sys.stderr,
+    )
     # As shells report a program that a signal ended.
     sys.exit(128 + received)
 

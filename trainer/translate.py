@@ -30,10 +30,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from absl import app, flags
 
 from trainer.allocator import keep_freed_memory
+from trainer.inference import exported_model, output_lines, prompt, streams
+from trainer.inference.progress import Progress
+from trainer.inference.unfinished_files import DigestedLines, unfinished_files
 from trainer.serving import translator
-from trainer.translating import exported_model, output_lines, prompt, streams
-from trainer.translating.progress import Progress
-from trainer.translating.unfinished_files import DigestedLines, unfinished_files
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -44,18 +44,52 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
 
     model = "saved_models/NAME (its latest version) or saved_models/NAME/VERSION."
     define(flags.DEFINE_string, "saved_model", None, model, required=True)
-    define(flags.DEFINE_string, "input", "-", "File with one sentence a line; - is the standard input.")
-    define(flags.DEFINE_string, "output", "-", "File for one translation a line; - is the standard output.")
-    define(flags.DEFINE_integer, "beam_size", None, "Hypotheses kept per sentence. Default: as exported.", lower_bound=1)
-    define(flags.DEFINE_float, "alpha", None, "Exponent of the length penalty. Default: as exported.", lower_bound=0.0)
+    define(
+        flags.DEFINE_string, "input", "-", "File with one sentence a line; - is the standard input."
+    )
+    define(
+        flags.DEFINE_string,
+        "output",
+        "-",
+        "File for one translation a line; - is the standard output.",
+    )
+    define(
+        flags.DEFINE_integer,
+        "beam_size",
+        None,
+        "Hypotheses kept per sentence. Default: as exported.",
+        lower_bound=1,
+    )
+    define(
+        flags.DEFINE_float,
+        "alpha",
+        None,
+        "Exponent of the length penalty. Default: as exported.",
+        lower_bound=0.0,
+    )
     longest = "Subwords that a translation may have, with the end of the sentence. Default, and most: as exported."
     define(flags.DEFINE_integer, "max_length", None, longest, lower_bound=1)
     best = "Translations per sentence, at most the beam size, listed as Moses does. Default: the best one alone."
     define(flags.DEFINE_integer, "nbest", None, best, lower_bound=1)
-    define(flags.DEFINE_boolean, "scores", False, "Whether a tab and its score stand behind each translation.")
-    define(flags.DEFINE_string, "alignments", None, "File for links between subwords, in Pharaoh's format.")
+    define(
+        flags.DEFINE_boolean,
+        "scores",
+        False,
+        "Whether a tab and its score stand behind each translation.",
+    )
+    define(
+        flags.DEFINE_string,
+        "alignments",
+        None,
+        "File for links between subwords, in Pharaoh's format.",
+    )
     define(flags.DEFINE_string, "tokens", None, "File for the subwords that --alignments counts.")
-    define(flags.DEFINE_boolean, "resume", True, "Whether to go on with an --output that a run of the same command left unfinished.")
+    define(
+        flags.DEFINE_boolean,
+        "resume",
+        True,
+        "Whether to go on with an --output that a run of the same command left unfinished.",
+    )
     define(flags.DEFINE_integer, "batch_size", 32, "Sentences translated at a time.", lower_bound=1)
     window = "Lines read before the first is answered, sorted by length for speed. On a terminal each is answered at once."
     define(flags.DEFINE_integer, "window", 1024, window, lower_bound=1)
@@ -82,17 +116,27 @@ def translate(
         start: number of lines that come before.
         after_window: called with the number of the last line of each full window, once it is written.
     """
-    for number, answer in enumerate(translator.translate_lines(call, lines, batch_size, window), start=start + 1):
+    for number, answer in enumerate(
+        translator.translate_lines(call, lines, batch_size, window), start=start + 1
+    ):
         write(number, answer)
         if answer[0].truncated:
-            warn(f"warning: line {number} is longer than the model takes: only its beginning was translated.")
+            warn(
+                f"warning: line {number} is longer than the model takes: only its beginning was translated."
+            )
         if (number - start) % window == 0:
             after_window(number)
 
 
 def _forms(values):
     """Name of a flag for a file -> what is written there for a sentence."""
-    best = output_lines.n_best if values.nbest else output_lines.best_and_score if values.scores else output_lines.best
+    best = (
+        output_lines.n_best
+        if values.nbest
+        else output_lines.best_and_score
+        if values.scores
+        else output_lines.best
+    )
     forms = {"output": best, "alignments": output_lines.links, "tokens": output_lines.tokens}
     return {name: form for name, form in forms.items() if values[name].value is not None}
 
@@ -100,7 +144,9 @@ def _forms(values):
 def _check(values):
     """Refuses what can be seen before the model is loaded."""
     if values.nbest and values.scores:
-        raise ValueError("Expected no --scores with --nbest, whose lines have them. Received: both. Leave --scores out.")
+        raise ValueError(
+            "Expected no --scores with --nbest, whose lines have them. Received: both. Leave --scores out."
+        )
     if values.nbest and values.beam_size and values.nbest > values.beam_size:
         raise ValueError(
             f"Expected --nbest to be at most --beam_size, {values.beam_size}. Received: {values.nbest}. Give a larger --beam_size."
@@ -108,7 +154,9 @@ def _check(values):
     if values.alpha is not None and not math.isfinite(values.alpha):
         raise ValueError(f"Expected --alpha to be a finite number. Received: {values.alpha}.")
     if streams.STANDARD in (values.alignments, values.tokens):
-        raise ValueError("Expected --alignments and --tokens to be files. Received: -, the standard output, which has the translations.")
+        raise ValueError(
+            "Expected --alignments and --tokens to be files. Received: -, the standard output, which has the translations."
+        )
     named = {name: values[name].value for name in ("input", "output", "alignments", "tokens")}
     streams.refuse_same_files({name: path for name, path in named.items() if path is not None})
 
@@ -118,9 +166,17 @@ def _outputs(values, paths, lines, fingerprint):
     """Files to write to, the number of lines that they answer already, and what is to be done after a window."""
     if isinstance(lines, DigestedLines) and all(map(streams.can_be_renamed, paths.values())):
         names = ("beam_size", "alpha", "max_length", "nbest", "scores", "batch_size", "window")
-        settings = {"saved_model": fingerprint} | {name: values[name].value for name in names} | streams.relative(paths)
+        settings = (
+            {"saved_model": fingerprint}
+            | {name: values[name].value for name in names}
+            | streams.relative(paths)
+        )
         with unfinished_files(list(paths.values()), settings, lines, values.resume) as unfinished:
-            yield unfinished.files, unfinished.lines_done, lambda number: unfinished.note(number, lines.digest())
+            yield (
+                unfinished.files,
+                unfinished.lines_done,
+                lambda number: unfinished.note(number, lines.digest()),
+            )
     else:
         with streams.writing(list(paths.values())) as files:
             yield files, 0, lambda number: [file.flush() for file in files]
@@ -132,12 +188,18 @@ def _translate_all(values, source, model):
     lines = prompt.typed_lines() if typed else DigestedLines(source)
     forms = _forms(values)
     paths = {name: values[name].value for name in forms}
-    shows_bar = sys.stderr.isatty() and not typed and not (values.output == streams.STANDARD and sys.stdout.isatty())
+    shows_bar = (
+        sys.stderr.isatty()
+        and not typed
+        and not (values.output == streams.STANDARD and sys.stdout.isatty())
+    )
     total = streams.count_lines(source) if shows_bar else None
     with _outputs(values, paths, lines, model.fingerprint) as (files, done, after_window):
         progress = Progress(sys.stderr, total, done, shows_bar)
         if done:
-            progress.say(f"Goes on behind line {done:,}: the lines before it are in {values.output}.partial.")
+            progress.say(
+                f"Goes on behind line {done:,}: the lines before it are in {values.output}.partial."
+            )
 
         def write(number, translations):
             for file, form in zip(files, forms.values()):
@@ -146,7 +208,9 @@ def _translate_all(values, source, model):
         with contextlib.closing(progress):
             call = progress.counting(model)
             window = 1 if typed else values.window
-            translate(call, lines, write, progress.say, values.batch_size, window, done, after_window)
+            translate(
+                call, lines, write, progress.say, values.batch_size, window, done, after_window
+            )
     if not typed:
         progress.tell_rate()
 
@@ -157,13 +221,17 @@ def _run(values):
         names = ("beam_size", "alpha", "max_length", "nbest")
         options = {name: values[name].value for name in names}
         aligned = values.alignments is not None or values.tokens is not None
-        _translate_all(values, source, exported_model.load(values.saved_model, **options, aligned=aligned))
+        _translate_all(
+            values, source, exported_model.load(values.saved_model, **options, aligned=aligned)
+        )
 
 
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
     """Runs the program with parsed flags; `argv` holds what was not a flag."""
     if len(argv) > 1:
-        raise app.UsageError(f"Expected the text in --input or on the standard input. Received: {argv[1]!r}.")
+        raise app.UsageError(
+            f"Expected the text in --input or on the standard input. Received: {argv[1]!r}."
+        )
     try:
         _run(values)
     except ValueError as error:
@@ -174,7 +242,9 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
         # Whoever read our output has stopped; the interpreter must not fail on flushing what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        sys.exit(f"trainer.translate: Expected a file that can be written. Received: {error.filename or values.output} ({error.strerror}).")
+        sys.exit(
+            f"trainer.translate: Expected a file that can be written. Received: {error.filename or values.output} ({error.strerror})."
+        )
 
 
 if __name__ == "__main__":

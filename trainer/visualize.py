@@ -19,13 +19,13 @@ from absl import app, flags
 
 from trainer import atomic_files, figures, weights
 from trainer.data.token_names import token_names
-from trainer.looking import plots
-from trainer.looking.attention_maps import attention_maps, tables
-from trainer.looking.learning_curves import learning_curves
-from trainer.looking.page import page
-from trainer.looking.page_data import page_data
-from trainer.looking.sentence_pair import sentence_pair
 from trainer.model_dir import ModelDirectory
+from trainer.visualization import plots
+from trainer.visualization.attention_maps import attention_maps, tables
+from trainer.visualization.learning_curves import learning_curves
+from trainer.visualization.page import page
+from trainer.visualization.page_data import page_data
+from trainer.visualization.sentence_pair import sentence_pair
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -35,14 +35,30 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
         kind(*args, flag_values=values, **kwargs)
 
     define(flags.DEFINE_string, "model_dir", None, "Directory of a trained model.")
-    define(flags.DEFINE_string, "checkpoint", None, "Of --model_dir: a step, 'latest', or 'best' on dev. Default: its model.keras.")
+    define(
+        flags.DEFINE_string,
+        "checkpoint",
+        None,
+        "Of --model_dir: a step, 'latest', or 'best' on dev. Default: its model.keras.",
+    )
     define(flags.DEFINE_string, "source", None, "The sentence.")
     define(flags.DEFINE_string, "target", None, "Its translation. Default: the model's own.")
     define(flags.DEFINE_string, "output", None, "File for the page, HTML.")
-    define(flags.DEFINE_string, "plots", None, "Folder for PNGs of learning curves and of the tables' norms.")
+    define(
+        flags.DEFINE_string,
+        "plots",
+        None,
+        "Folder for PNGs of learning curves and of the tables' norms.",
+    )
 
 
-def write_page(directory: ModelDirectory, transformer, source: str, target: str | None, output: str | os.PathLike):
+def write_page(
+    directory: ModelDirectory,
+    transformer,
+    source: str,
+    target: str | None,
+    output: str | os.PathLike,
+):
     """Writes the page of a sentence pair, whole or not at all.
 
     Args:
@@ -62,15 +78,21 @@ def write_page(directory: ModelDirectory, transformer, source: str, target: str 
     try:
         atomic_files.write_text(output, text)
     except OSError as error:
-        raise ValueError(f"Expected a file that can be written. Received: {output} ({error.strerror}). Choose another --output.") from error
+        raise ValueError(
+            f"Expected a file that can be written. Received: {output} ({error.strerror}). Choose another --output."
+        ) from error
     print(f"Wrote {output} ({len(text.encode()) / 1e6:.1f} MB): {pair.source} -> {pair.target}")
 
 
 def _write_plots(directory, transformer, folder):
     try:
-        files, missing = plots.write_plots(Path(folder), learning_curves(directory), tables(transformer))
+        files, missing = plots.write_plots(
+            Path(folder), learning_curves(directory), tables(transformer)
+        )
     except OSError as error:
-        raise ValueError(f"Expected a folder that can be written. Received: {folder} ({error.strerror}). Choose another --plots.") from error
+        raise ValueError(
+            f"Expected a folder that can be written. Received: {folder} ({error.strerror}). Choose another --plots."
+        ) from error
     for line in (*(f"Wrote {file}" for file in files), *missing):
         print(line)
 
@@ -79,10 +101,14 @@ def _check(values):
     if not values.model_dir:
         raise ValueError("Expected --model_dir. Received: none.")
     if values.output is None and values.plots is None:
-        raise ValueError("Expected --source and --output for a page, or --plots for plots. Received: neither. Give one of them.")
+        raise ValueError(
+            "Expected --source and --output for a page, or --plots for plots. Received: neither. Give one of them."
+        )
     for name, other in (("source", "output"), ("output", "source"), ("target", "source")):
         if values[name].value is not None and values[other].value is None:
-            raise ValueError(f"Expected --{other} with --{name}. Received: --{name} alone. Give --{other} too.")
+            raise ValueError(
+                f"Expected --{other} with --{name}. Received: --{name} alone. Give --{other} too."
+            )
     if values.plots is not None:
         figures.check_matplotlib()
 
@@ -93,7 +119,9 @@ def _run(values):
     if values.checkpoint is None:
         transformer = directory.load_model()
     else:
-        transformer = weights.load_transformer(directory, weights.find_checkpoint(directory, values.checkpoint))
+        transformer = weights.load_transformer(
+            directory, weights.find_checkpoint(directory, values.checkpoint)
+        )
     if values.output is not None:
         write_page(directory, transformer, values.source, values.target, values.output)
     if values.plots is not None:

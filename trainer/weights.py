@@ -33,10 +33,14 @@ def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:
     steps = checkpoints.steps()
     if which == "latest":
         if not steps:
-            raise ValueError(f"Expected a checkpoint in {directory.checkpoints}. Received: none. Train the model first.")
+            raise ValueError(
+                f"Expected a checkpoint in {directory.checkpoints}. Received: none. Train the model first."
+            )
         return checkpoints.path(steps[-1])
     if not str(which).isdecimal():
-        raise ValueError(f"Expected the step of a checkpoint, 'latest' or 'best'. Received: {which!r}.")
+        raise ValueError(
+            f"Expected the step of a checkpoint, 'latest' or 'best'. Received: {which!r}."
+        )
     for kept in (checkpoints, best):
         if int(which) in kept.steps():
             return kept.path(int(which))
@@ -90,7 +94,11 @@ def average(directory: ModelDirectory, paths: Sequence[Path]) -> Transformer:
     Reference: tensor2tensor `utils.avg_checkpoints`.
     """
     transformer = load_transformer(directory, paths[0])
-    weights = [variable for variable in transformer.variables if np.issubdtype(np.dtype(variable.dtype), np.floating)]
+    weights = [
+        variable
+        for variable in transformer.variables
+        if np.issubdtype(np.dtype(variable.dtype), np.floating)
+    ]
     sums = [np.zeros(weight.shape) for weight in weights]
     for path in paths:
         restore_transformer(transformer, path)

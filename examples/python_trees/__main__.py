@@ -22,20 +22,32 @@ from absl import app, flags
 from examples.python_trees import data, models
 
 flags.DEFINE_list("models", list(models.KINDS), "Which models to train.")
-flags.DEFINE_list("seeds", ["1", "2", "3"], "A run of every model for each: its weights, dropout and order of batches.")
+flags.DEFINE_list(
+    "seeds",
+    ["1", "2", "3"],
+    "A run of every model for each: its weights, dropout and order of batches.",
+)
 flags.DEFINE_integer("epochs", 4, "Times that a run sees the training examples.", lower_bound=1)
 flags.DEFINE_integer("batch_size", 32, "Functions in a batch.", lower_bound=1)
-flags.DEFINE_float("learning_rate", 2e-3, "Its peak, after a twentieth of the steps; then it falls as a cosine, to 0.")
+flags.DEFINE_float(
+    "learning_rate",
+    2e-3,
+    "Its peak, after a twentieth of the steps; then it falls as a cosine, to 0.",
+)
 flags.DEFINE_integer("width", 64, "Width of the models.", lower_bound=1)
 flags.DEFINE_integer("num_layers", 2, "Layers of attention.", lower_bound=1)
 flags.DEFINE_integer("num_heads", 4, "Heads of attention.", lower_bound=1)
 flags.DEFINE_float("dropout", 0.1, "On what each layer adds.", lower_bound=0, upper_bound=0.9)
 flags.DEFINE_integer("max_nodes", 64, "Larger functions are left out.", lower_bound=2)
 flags.DEFINE_integer("max_holes", 4, "Holes drawn per function at most.", lower_bound=1)
-flags.DEFINE_string("source", None, "Folder of Python files. Default: the standard library of this Python.")
+flags.DEFINE_string(
+    "source", None, "Folder of Python files. Default: the standard library of this Python."
+)
 flags.DEFINE_string("output", "runs/python_trees.csv", "CSV file that rows are appended to.")
 FLAGS = flags.FLAGS
-_SETTINGS = "epochs batch_size learning_rate width num_layers num_heads dropout max_nodes max_holes".split()
+_SETTINGS = (
+    "epochs batch_size learning_rate width num_layers num_heads dropout max_nodes max_holes".split()
+)
 
 
 def train(kind: str, seed: int, splits, vocabulary) -> dict:
@@ -43,7 +55,9 @@ def train(kind: str, seed: int, splits, vocabulary) -> dict:
     keras.utils.set_random_seed(seed)
     edges = kind == "relations"
     batches = {
-        split: data.Batches(examples, vocabulary, FLAGS.batch_size, edges, seed if split == "train" else None)
+        split: data.Batches(
+            examples, vocabulary, FLAGS.batch_size, edges, seed if split == "train" else None
+        )
         for split, examples in splits.items()
     }
     model = models.make_model(
@@ -83,8 +97,6 @@ def train(kind: str, seed: int, splits, vocabulary) -> dict:
     }
 
 
-
-
 def append_row(path: pathlib.Path, row: dict):
     """Appends to a CSV file; a new one gets a head line."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,10 +127,14 @@ def table(rows: list[dict], guesses: dict[str, float]) -> str:
 def main(_):
     unknown = set(FLAGS.models) - set(models.KINDS)
     if unknown:
-        raise app.UsageError(f"Expected --models among {','.join(models.KINDS)}. Received: {','.join(sorted(unknown))}.")
+        raise app.UsageError(
+            f"Expected --models among {','.join(models.KINDS)}. Received: {','.join(sorted(unknown))}."
+        )
     splits = data.read_examples(FLAGS.source, FLAGS.max_nodes, FLAGS.max_holes)
     vocabulary = data.make_vocabulary(splits["train"])
-    print("Examples: " + ", ".join(f"{len(examples)} {split}" for split, examples in splits.items()))
+    print(
+        "Examples: " + ", ".join(f"{len(examples)} {split}" for split, examples in splits.items())
+    )
     rows = []
     for seed in map(int, FLAGS.seeds):
         for kind in FLAGS.models:

@@ -41,7 +41,9 @@ def split_of(module: str) -> str:
     return {0: "dev", 1: "test"}.get(digit, "train")
 
 
-def read_examples(folder=None, max_nodes=64, max_holes=4, seed=0) -> dict[str, list[graphs.Example]]:
+def read_examples(
+    folder=None, max_nodes=64, max_holes=4, seed=0
+) -> dict[str, list[graphs.Example]]:
     """Examples of every split from the Python files under a folder.
 
     A function that reads like one seen before, but for its variables' names,
@@ -124,7 +126,9 @@ class Batches(keras.utils.PyDataset):
         padding; and answers, int32 `[B]`.
     """
 
-    def __init__(self, examples, vocabulary: Vocabulary, batch_size: int, edges=True, seed: int | None = None):
+    def __init__(
+        self, examples, vocabulary: Vocabulary, batch_size: int, edges=True, seed: int | None = None
+    ):
         super().__init__()
         self.edges = edges
         self.examples, self.vocabulary, self.batch_size = examples, vocabulary, batch_size
@@ -135,9 +139,13 @@ class Batches(keras.utils.PyDataset):
         sizes = np.array([len(example.kinds) for example in self.examples])
         shuffle = self.rng is not None
         # Sizes up to 7 apart share batches, so that these are not the same every epoch.
-        order = np.argsort(sizes + (self.rng.integers(0, 8, len(sizes)) if shuffle else 0), kind="stable")
+        order = np.argsort(
+            sizes + (self.rng.integers(0, 8, len(sizes)) if shuffle else 0), kind="stable"
+        )
         batches = [order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size)]
-        self.batches = [batches[i] for i in self.rng.permutation(len(batches))] if shuffle else batches
+        self.batches = (
+            [batches[i] for i in self.rng.permutation(len(batches))] if shuffle else batches
+        )
 
     def __len__(self):
         return len(self.batches)
@@ -153,7 +161,9 @@ class Batches(keras.utils.PyDataset):
 def make_batch(examples: list[graphs.Example], vocabulary: Vocabulary, edges=True):
     """See `Batches`."""
     longest = max(len(example.kinds) for example in examples)
-    batch = {field: np.zeros((len(examples), longest), np.int32) for field in ("kinds", "roles", "names")}
+    batch = {
+        field: np.zeros((len(examples), longest), np.int32) for field in ("kinds", "roles", "names")
+    }
     edge_fields = ("tree_labels", "name_labels") if edges else ()
     for field in edge_fields:
         batch[field] = np.full((len(examples), longest, longest), graphs.NO_EDGE, np.int8)
@@ -173,7 +183,9 @@ def make_batch(examples: list[graphs.Example], vocabulary: Vocabulary, edges=Tru
 
 def renumber(names, answers, rng):
     """Draws new numbers for variables: changes `names` `[B, T]` in place, returns new answers `[B]`."""
-    numbers = rng.permuted(np.tile(np.arange(graphs.MAX_VARIABLES, dtype=np.int32), (len(names), 1)), axis=1)
+    numbers = rng.permuted(
+        np.tile(np.arange(graphs.MAX_VARIABLES, dtype=np.int32), (len(names), 1)), axis=1
+    )
     rows, nodes = np.nonzero((names >= FIRST_VARIABLE) & (names < FIRST_WORD))
     names[rows, nodes] = FIRST_VARIABLE + numbers[rows, names[rows, nodes] - FIRST_VARIABLE]
     return numbers[np.arange(len(answers)), answers]

@@ -18,10 +18,24 @@ HOLE = "<hole>"
 MAX_STEPS = 3
 # One label for every pair of nodes on a line to the root, two (before, after) for pairs side by side.
 NUM_TREE_LABELS = 2 * MAX_STEPS + 1 + 2 * MAX_STEPS**2
-NAME_LABELS = ("last use", "next use", "earlier use", "later use", "variable before", "variable after")
+NAME_LABELS = (
+    "last use",
+    "next use",
+    "earlier use",
+    "later use",
+    "variable before",
+    "variable after",
+)
 NO_EDGE = -1
 
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.Global, ast.Nonlocal)
+_SCOPES = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.Lambda,
+    ast.ClassDef,
+    ast.Global,
+    ast.Nonlocal,
+)
 # No nodes of their own: they become part of their parent's kind.
 _FOLDED = (ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop)
 _NAME_FIELDS = {
@@ -91,7 +105,11 @@ def tree_of(function: ast.AST) -> Tree:
     def visit(node, role, parent):
         kind = "/".join(
             [type(node).__name__]
-            + [type(child).__name__ for child in ast.iter_child_nodes(node) if isinstance(child, _FOLDED)]
+            + [
+                type(child).__name__
+                for child in ast.iter_child_nodes(node)
+                if isinstance(child, _FOLDED)
+            ]
         )
         if isinstance(node, ast.Constant):
             kind += "/" + type(node.value).__name__
@@ -107,7 +125,8 @@ def tree_of(function: ast.AST) -> Tree:
         if _binds(node) and _name(node) not in ("self", "cls", "_"):
             numbers.setdefault(_name(node), len(numbers))
     variables = [
-        numbers.get(name, -1) if isinstance(node, _VARIABLES) else -1 for name, node in zip(names, nodes)
+        numbers.get(name, -1) if isinstance(node, _VARIABLES) else -1
+        for name, node in zip(names, nodes)
     ]
     uses = [
         i

@@ -42,7 +42,9 @@ class Choice(keras.layers.Layer):
         return ops.logsumexp(ops.where(mentions, scores[:, None, :], -1e9), axis=-1)
 
 
-def make_model(kind: str, vocabulary: data.Vocabulary, width=64, num_layers=2, num_heads=4, dropout=0.1):
+def make_model(
+    kind: str, vocabulary: data.Vocabulary, width=64, num_layers=2, num_heads=4, dropout=0.1
+):
     """A model of nodes' ids, and of labels of edges if `kind` is "relations".
 
     Args:
@@ -62,13 +64,20 @@ def make_model(kind: str, vocabulary: data.Vocabulary, width=64, num_layers=2, n
     """
     if kind not in KINDS:
         raise ValueError(f"Expected kind to be one of {KINDS}. Received: {kind!r}.")
-    ids = {field: keras.Input((None,), dtype="int32", name=field) for field in ("kinds", "roles", "names")}
+    ids = {
+        field: keras.Input((None,), dtype="int32", name=field)
+        for field in ("kinds", "roles", "names")
+    }
     labels = {
         field: keras.Input((None, None), dtype="int8", name=field)
         for field in ("tree_labels", "name_labels")
         if kind == "relations"
     }
-    sizes = (2 + len(vocabulary.kinds), 2 + len(vocabulary.roles), data.FIRST_WORD + len(vocabulary.names))
+    sizes = (
+        2 + len(vocabulary.kinds),
+        2 + len(vocabulary.roles),
+        data.FIRST_WORD + len(vocabulary.names),
+    )
     x = keras.layers.Add()(
         [keras.layers.Embedding(size, width)(nodes) for size, nodes in zip(sizes, ids.values())]
     )
@@ -89,4 +98,6 @@ def _attention(kind, num_heads, key_dim):
         return RelationMultiHeadAttention(num_heads, key_dim, NUM_LABELS)
     if kind == "positions":
         return RelativeMultiHeadAttention(num_heads, key_dim, MAX_RELATIVE_POSITION)
-    return RelativeMultiHeadAttention(num_heads, key_dim, use_key_table=False, use_value_table=False)
+    return RelativeMultiHeadAttention(
+        num_heads, key_dim, use_key_table=False, use_value_table=False
+    )

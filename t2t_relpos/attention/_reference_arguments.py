@@ -35,13 +35,9 @@ def check_table(name, table, max_relative_position, depth=None):
 
 
 def check_attention_shapes(q, k, v, cache, allow_memory):
-    received = (
-        f"Received: q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}."
-    )
+    received = f"Received: q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}."
     if not all(len(x.shape) == 4 for x in (q, k, v)):
-        raise ValueError(
-            "Expected q, k and v of shape [batch, heads, length, depth]. " + received
-        )
+        raise ValueError("Expected q, k and v of shape [batch, heads, length, depth]. " + received)
     if not _compatible(k.shape, v.shape):
         raise ValueError("Expected k and v of one shape. " + received)
     if cache and not _compatible(q.shape[2:3], (1,)):
@@ -52,8 +48,7 @@ def check_attention_shapes(q, k, v, cache, allow_memory):
     if not _compatible(q.shape, expected):
         raise ValueError(
             "Expected q, k and v of one shape: this is self-attention. Pass "
-            "allow_memory=True if keys that precede the queries make k and v longer. "
-            + received
+            "allow_memory=True if keys that precede the queries make k and v longer. " + received
         )
 
 

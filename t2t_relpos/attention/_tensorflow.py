@@ -28,7 +28,19 @@ STRETCH_KEPT = 64
 
 
 @tf.autograph.experimental.do_not_convert
-def attend(query, key, value, key_table, value_table, *, dropout, recompute, longest_whole, hidden, **settings):
+def attend(
+    query,
+    key,
+    value,
+    key_table,
+    value_table,
+    *,
+    dropout,
+    recompute,
+    longest_whole,
+    hidden,
+    **settings,
+):
     """The outputs of `attend`.
 
     Args: as those of `attend`: `query_offset`, an int or a scalar tensor, `causal`, `key_mask`, `mask`, and `dropout`, an
@@ -44,22 +56,38 @@ def attend(query, key, value, key_table, value_table, *, dropout, recompute, lon
     query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
     tables = [x if x is None else tf.convert_to_tensor(x) for x in (key_table, value_table)]
     # Out here: a seed that is drawn in one branch of a graph leaves its generator in that branch.
-    rate, seed = (dropout.rate, _tensorflow_dropout.as_seed(dropout.draw_seed())) if dropout else (None, None)
+    rate, seed = (
+        (dropout.rate, _tensorflow_dropout.as_seed(dropout.draw_seed()))
+        if dropout
+        else (None, None)
+    )
     causal, query_offset = settings["causal"], settings["query_offset"]
     reach = next(x for x in tables if x is not None).shape[-2] // 2
 
     def at_once():
         is_masked = settings["key_mask"] is not None or settings["mask"] is not None
-        kwargs = {"reach": reach, "query_offset": query_offset, "causal": causal, "rate": rate, "seed": seed}
-        return _tensorflow_at_once.attend(query, key, value, *tables, mask=hidden(), is_masked=is_masked, **kwargs)
+        kwargs = {
+            "reach": reach,
+            "query_offset": query_offset,
+            "causal": causal,
+            "rate": rate,
+            "seed": seed,
+        }
+        return _tensorflow_at_once.attend(
+            query, key, value, *tables, mask=hidden(), is_masked=is_masked, **kwargs
+        )
 
     pairs = ops.shape(query)[2] * ops.shape(key)[2]
     is_short = pairs <= longest_whole**2
     if recompute is False and is_short is not True:
         has_diagonals = _tensorflow_at_once.has_diagonals(query, key, reach, query_offset, causal)
         is_short |= has_diagonals & (pairs <= _tensorflow_at_once.longest(causal) ** 2)
-    in_blocks = functools.partial(_blocks, query, key, value, tables, rate=rate, seed=seed, **settings)
-    outputs = _one_of(is_short, at_once, lambda: _kept_or_not(query, value, pairs, recompute, in_blocks))
+    in_blocks = functools.partial(
+        _blocks, query, key, value, tables, rate=rate, seed=seed, **settings
+    )
+    outputs = _one_of(
+        is_short, at_once, lambda: _kept_or_not(query, value, pairs, recompute, in_blocks)
+    )
     return tf.ensure_shape(outputs, (*query.shape[:-1], value.shape[-1]))
 
 
@@ -67,7 +95,11 @@ def _kept_or_not(query, value, pairs, recompute, blocks):
     """What `blocks` gives from whether weights are kept."""
 
     def some():
-        return _one_of(pairs <= LONGEST_KEPT**2, lambda: blocks(True), lambda: blocks(False)) if recompute is False else blocks(False)
+        return (
+            _one_of(pairs <= LONGEST_KEPT**2, lambda: blocks(True), lambda: blocks(False))
+            if recompute is False
+            else blocks(False)
+        )
 
     def nothing():
         return tf.zeros(tf.concat([tf.shape(query)[:-1], tf.shape(value)[-1:]], 0), query.dtype)
@@ -100,7 +132,11 @@ def _with_diagonals(table, causal):
 def _sizes(causal, keep):
     """(largest block, keys at once, stretch)."""
     if keep:
-        return LARGEST_CAUSAL_BLOCK_KEPT if causal else LARGEST_BLOCK_KEPT, KEYS_AT_ONCE_KEPT, STRETCH_KEPT
+        return (
+            LARGEST_CAUSAL_BLOCK_KEPT if causal else LARGEST_BLOCK_KEPT,
+            KEYS_AT_ONCE_KEPT,
+            STRETCH_KEPT,
+        )
     return LARGEST_CAUSAL_BLOCK if causal else LARGEST_BLOCK, KEYS_AT_ONCE, STRETCH
 
 
@@ -109,7 +145,9 @@ def _as_tensors(query, key, table, keep, query_offset, causal, key_mask, mask):
     exact = tf.float32 if query.dtype.size == 2 else query.dtype
     largest_block, keys_at_once, stretch = _sizes(causal, keep)
     reach = (table.shape[-2] - 1) // 2
-    margins = needs_margins(query.shape[2], key.shape[2], query_offset, reach, causal, largest_block, stretch)
+    margins = needs_margins(
+        query.shape[2], key.shape[2], query_offset, reach, causal, largest_block, stretch
+    )
     if mask is not None and len(mask.shape) == 4 and mask.shape[1] == mask.shape[2] == 1:
         # One for all queries hides keys.
         keys = tf.cast(mask[:, 0, 0], tf.bool)
@@ -124,7 +162,9 @@ def _as_tensors(query, key, table, keep, query_offset, causal, key_mask, mask):
         "keys_at_once": keys_at_once,
         "stretch": stretch,
         "margins": margins,
-        "blind": key_mask is not None or mask is not None or (causal and not (isinstance(query_offset, int) and query_offset >= 0)),
+        "blind": key_mask is not None
+        or mask is not None
+        or (causal and not (isinstance(query_offset, int) and query_offset >= 0)),
     }
 
 
@@ -142,14 +182,20 @@ def _in_blocks(
 
     def product(x, y, **transposed):
         """In the type of the query; its result in float32 at least."""
-        return tf.cast(tf.matmul(tf.cast(x, query.dtype), tf.cast(y, query.dtype), **transposed), exact)
+        return tf.cast(
+            tf.matmul(tf.cast(x, query.dtype), tf.cast(y, query.dtype), **transposed), exact
+        )
 
     diagonals = Diagonals(layout.places()[:, None], reach, causal, stretch, exact)
     masks = BlockMasks(layout, query.shape[1] // heads, key_mask, mask, margins, blind, exact)
     drop = rate and BlockDropout(layout, rate, seed, exact)
     rows = [_in_groups(x, heads) for x in (query, key, value)]
     tables = [
-        _of_groups(tf.zeros([num_labels, x.shape[-1]], exact) if table is None else tf.cast(table, exact), heads, tf.shape(rows[0])[0])
+        _of_groups(
+            tf.zeros([num_labels, x.shape[-1]], exact) if table is None else tf.cast(table, exact),
+            heads,
+            tf.shape(rows[0])[0],
+        )
         for table, x in ((key_table, query), (value_table, value))
     ]
     outputs = Blocks(layout, diagonals, masks, drop, product, keep).attend(*rows, *tables)

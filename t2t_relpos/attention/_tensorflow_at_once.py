@@ -58,7 +58,21 @@ def has_diagonals(query, key, reach, query_offset, causal):
     )
 
 
-def attend(query, key, value, key_table, value_table, *, reach, query_offset, mask, is_masked, causal, rate, seed):
+def attend(
+    query,
+    key,
+    value,
+    key_table,
+    value_table,
+    *,
+    reach,
+    query_offset,
+    mask,
+    is_masked,
+    causal,
+    rate,
+    seed,
+):
     """The outputs of `attend`.
 
     Args:
@@ -75,10 +89,24 @@ def attend(query, key, value, key_table, value_table, *, reach, query_offset, ma
     """
     way = _choose_way(query, key, (key_table, value_table), reach, query_offset, causal)
     run = _attend.python_function if tf.executing_eagerly() else _attend
-    tensors = [x if x is None else tf.convert_to_tensor(x) for x in (query, key, value, key_table, value_table, mask)]
+    tensors = [
+        x if x is None else tf.convert_to_tensor(x)
+        for x in (query, key, value, key_table, value_table, mask)
+    ]
     # Otherwise a query may stand before all keys; where there are diagonals none does.
     is_behind = isinstance(query_offset, int) and query_offset >= 0
-    return run(*tensors, tf.cast(query_offset, tf.int32), way, _stretch(ops.shape(key)[2]), reach, is_masked, causal, is_behind, rate, seed)
+    return run(
+        *tensors,
+        tf.cast(query_offset, tf.int32),
+        way,
+        _stretch(ops.shape(key)[2]),
+        reach,
+        is_masked,
+        causal,
+        is_behind,
+        rate,
+        seed,
+    )
 
 
 def _choose_way(query, key, tables, reach, query_offset, causal):
@@ -113,10 +141,37 @@ def _stretch(length_k):
 
 # A function of its own, so that in a graph all layers share what is traced.
 @tf.function(autograph=False, experimental_attributes={"_noinline": True})
-def _attend(query, key, value, key_table, value_table, mask, query_offset, way, stretch, reach, is_masked, causal, is_behind, rate, seed):
+def _attend(
+    query,
+    key,
+    value,
+    key_table,
+    value_table,
+    mask,
+    query_offset,
+    way,
+    stretch,
+    reach,
+    is_masked,
+    causal,
+    is_behind,
+    rate,
+    seed,
+):
     # Weights of a query without keys are of no meaning: its outputs are zeros instead, and so is what comes back.
     sees = _sees(mask, query) if is_masked else None
-    ways = _ways(query, key, mask, sees, (key_table, value_table), query_offset, stretch, reach, causal, is_behind)
+    ways = _ways(
+        query,
+        key,
+        mask,
+        sees,
+        (key_table, value_table),
+        query_offset,
+        stretch,
+        reach,
+        causal,
+        is_behind,
+    )
     is_given = [x is not None for x in (key_table, value_table)]
 
     def by_the_way(function, tables, *args):
@@ -125,7 +180,9 @@ def _attend(query, key, value, key_table, value_table, mask, query_offset, way, 
         def of(make):
             make_terms, sees = make()
             rest = iter(tables)
-            return function(*(make_terms(next(rest)) if given else NoTerms() for given in is_given), sees, *args)
+            return function(
+                *(make_terms(next(rest)) if given else NoTerms() for given in is_given), sees, *args
+            )
 
         branches = [functools.partial(of, make) for make in ways]
         return branches[way]() if isinstance(way, int) else tf.switch_case(way, branches)
@@ -137,8 +194,13 @@ def _attend(query, key, value, key_table, value_table, mask, query_offset, way, 
         saved = {name: tf.ensure_shape(x, [None] * 4) for name, x in saved.items()}
 
         def gradient(upstream):
-            gradients = by_the_way(_backward, tables, query, key, value, outputs, saved, upstream, rate)
-            return [tf.ensure_shape(x, like.shape) for x, like in zip(gradients, (query, key, value, *tables), strict=True)]
+            gradients = by_the_way(
+                _backward, tables, query, key, value, outputs, saved, upstream, rate
+            )
+            return [
+                tf.ensure_shape(x, like.shape)
+                for x, like in zip(gradients, (query, key, value, *tables), strict=True)
+            ]
 
         return outputs, gradient
 
@@ -155,13 +217,23 @@ def _ways(query, key, mask, sees, tables, query_offset, stretch, reach, causal, 
     length_q, length_k = ops.shape(query)[2], ops.shape(key)[2]
 
     def by_rows():
-        make_terms = functools.partial(RowTerms, relative_labels(length_q, length_k, reach, query_offset))
+        make_terms = functools.partial(
+            RowTerms, relative_labels(length_q, length_k, reach, query_offset)
+        )
         return make_terms, _sees(mask, query) if sees is None and causal and not is_behind else sees
 
     def along_diagonals():
         first = length_k - length_q
-        diagonals = Diagonals(first + tf.range(length_q), reach, _needs_no_stretches(reach, causal), stretch, query.dtype)
-        return functools.partial(DiagonalTerms, diagonals, Band(diagonals, first, length_q, length_k)), sees
+        diagonals = Diagonals(
+            first + tf.range(length_q),
+            reach,
+            _needs_no_stretches(reach, causal),
+            stretch,
+            query.dtype,
+        )
+        return functools.partial(
+            DiagonalTerms, diagonals, Band(diagonals, first, length_q, length_k)
+        ), sees
 
     def by_distances():
         return functools.partial(TriangleTerms, labels_of_distances(length_q, reach)), sees
@@ -197,11 +269,19 @@ def _backward(of_key, of_value, sees, query, key, value, outputs, saved, upstrea
     weights, near, collected = saved["weights"], saved.get("near"), saved.get("collected")
     used, total = saved.get("used", weights), saved.get("total", tf.ones([], weights.dtype))
     front = of_value.in_front(upstream)
-    changes, near_changes = _changes(of_key, of_value, weights, used, near, value, outputs, upstream, front, rate)
+    changes, near_changes = _changes(
+        of_key, of_value, weights, used, near, value, outputs, upstream, front, rate
+    )
     changed = of_key.collect(changes, near_changes)
     d_query = _sum(tf.matmul(changes, key), of_key.outputs(changed, None))
-    d_key, d_value = tf.matmul(changes, query, transpose_a=True), tf.matmul(used, upstream, transpose_a=True)
-    d_tables = of_key.gradient(changed, saved["front"], None), of_value.gradient(collected, front, total)
+    d_key, d_value = (
+        tf.matmul(changes, query, transpose_a=True),
+        tf.matmul(used, upstream, transpose_a=True),
+    )
+    d_tables = (
+        of_key.gradient(changed, saved["front"], None),
+        of_value.gradient(collected, front, total),
+    )
     return [d_query, d_key, d_value, *(x for x in d_tables if x is not None)]
 
 

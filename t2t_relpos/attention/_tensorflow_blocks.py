@@ -41,7 +41,13 @@ class Blocks:
     """
 
     def __init__(self, layout, diagonals, masks, drop, product, keep):
-        self.layout, self.diagonals, self.masks, self.drop, self.keep = layout, diagonals, masks, drop, keep
+        self.layout, self.diagonals, self.masks, self.drop, self.keep = (
+            layout,
+            diagonals,
+            masks,
+            drop,
+            keep,
+        )
         self._product, self._exact = product, diagonals.dtype
         # Weights of a query don't always add up to 1.
         self._partial = bool(drop) or masks.blind
@@ -52,14 +58,27 @@ class Blocks:
         @tf.custom_gradient
         def run(query, key, value, key_table, value_table):
             layout = self.layout
-            tensors = layout.in_blocks(query), layout.pad_keys(key), layout.pad_keys(value), key_table, value_table
+            tensors = (
+                layout.in_blocks(query),
+                layout.pad_keys(key),
+                layout.pad_keys(value),
+                key_table,
+                value_table,
+            )
             outputs, *saved = self._forward(tensors)
 
             def gradient(upstream):
-                weighted = tf.reduce_sum(tf.cast(upstream, self._exact) * outputs, -1, keepdims=True)
+                weighted = tf.reduce_sum(
+                    tf.cast(upstream, self._exact) * outputs, -1, keepdims=True
+                )
                 given = (layout.in_blocks(x) for x in (upstream, weighted))
                 queries, *keys, key_table, value_table = self._backward(tensors, saved, *given)
-                gradients = [layout.joined(queries), *(layout.without_margins(x) for x in keys), key_table, value_table]
+                gradients = [
+                    layout.joined(queries),
+                    *(layout.without_margins(x) for x in keys),
+                    key_table,
+                    value_table,
+                ]
                 return [tf.cast(x, like.dtype) for x, like in zip(gradients, args)]
 
             return tf.cast(outputs, query.dtype), gradient
@@ -77,11 +96,15 @@ class Blocks:
     def _told_apart(self, x, rows, base=None):
         """(queries with columns, entries by diagonal), block after block: what all keys have to know of them."""
         by_label = self._product(rows, x, transpose_b=True)
-        return _flat(self.diagonals.with_far(x, by_label, base)), _flat(self.diagonals.along(by_label))
+        return _flat(self.diagonals.with_far(x, by_label, base)), _flat(
+            self.diagonals.along(by_label)
+        )
 
     def _pairs(self, band, queries, keys):
         """`[G, C, S]` of a block's queries and keys, and what is far."""
-        return self._product(queries, keys if self.layout.causal else band.with_columns(keys), transpose_b=True)
+        return self._product(
+            queries, keys if self.layout.causal else band.with_columns(keys), transpose_b=True
+        )
 
     def _far(self, band, pairs):
         """Sums of what is far, if anything is."""
@@ -112,20 +135,34 @@ class Blocks:
             band, end = self._band(block), self.layout.end(block)
             weights = self._weights(band, key[number], told_apart, number, block)
             used = weights * self._factors(weights, number, block) if self.drop else weights
-            results = [self._product(used, value[number][:, :end]), band.read(used), *self._far(band, used)]
-            results += [tf.reduce_sum(used, -1, keepdims=True)] * self._partial + [weights] * self.keep
+            results = [
+                self._product(used, value[number][:, :end]),
+                band.read(used),
+                *self._far(band, used),
+            ]
+            results += [tf.reduce_sum(used, -1, keepdims=True)] * self._partial + [
+                weights
+            ] * self.keep
             return _write(state, self._at(number, block), results)
 
         def one_group(number, *state):
-            return _loop(self.layout.num_blocks, lambda block, *state: one_block(number, block, state), *state)
+            return _loop(
+                self.layout.num_blocks,
+                lambda block, *state: one_block(number, block, state),
+                *state,
+            )
 
         arrays = self._arrays(3 - self.layout.causal + self._partial, query)
-        kept = self._arrays(1, query, infer_shape=False, clear_after_read=False) if self.keep else []
+        kept = (
+            self._arrays(1, query, infer_shape=False, clear_after_read=False) if self.keep else []
+        )
         results = _loop(tf.shape(query)[0], one_group, *arrays, *kept)
         outputs, *collected = self._stacked(results[: len(arrays)], query)
         sums = collected.pop() if self._partial else tf.ones_like(outputs[..., :1])
         by_label = self.diagonals.by_label(*collected)
-        outputs += self._product(by_label, value_rows, transpose_a=True) + sums * tf.cast(value_base, self._exact)
+        outputs += self._product(by_label, value_rows, transpose_a=True) + sums * tf.cast(
+            value_base, self._exact
+        )
         return self.layout.joined(outputs), sums, by_label, collected[0], results[len(arrays) :]
 
     def _backward(self, tensors, saved, given, weighted):
@@ -139,14 +176,30 @@ class Blocks:
 
         def one_block(number, block, arrays, keys):
             at, end, band = self._at(number, block), self.layout.end(block), self._band(block)
-            weights = kept[0].read(at) if self.keep else self._weights(band, key[number], told_apart, number, block)
+            weights = (
+                kept[0].read(at)
+                if self.keep
+                else self._weights(band, key[number], told_apart, number, block)
+            )
             weights = tf.ensure_shape(weights, [None, None, None])
-            used, changes = self._changes(band, weights, value[number][:, :end], of_blocks, number, block)
+            used, changes = self._changes(
+                band, weights, value[number][:, :end], of_blocks, number, block
+            )
             # What is near is added last, where it is read for its sums anyway.
             changes, near_changes = band.add(changes, of_blocks.near[at])
-            results = [self._product(changes, key[number][:, :end]), near_changes, *self._far(band, changes)]
-            of_keys = (self._product(x, y, transpose_a=True) for x, y in ((changes, queries[at]), (used, upstream[at])))
-            keys = (tf.ensure_shape(x + self.layout.with_hidden(y, block), x.shape) for x, y in zip(keys, of_keys))
+            results = [
+                self._product(changes, key[number][:, :end]),
+                near_changes,
+                *self._far(band, changes),
+            ]
+            of_keys = (
+                self._product(x, y, transpose_a=True)
+                for x, y in ((changes, queries[at]), (used, upstream[at]))
+            )
+            keys = (
+                tf.ensure_shape(x + self.layout.with_hidden(y, block), x.shape)
+                for x, y in zip(keys, of_keys)
+            )
             return *_write(arrays, at, results), *keys
 
         def one_group(number, *state):
@@ -157,25 +210,33 @@ class Blocks:
             return *arrays, *_write(of_keys, number, (d_key, d_value))
 
         of_keys = [tf.TensorArray(self._exact, size=tf.shape(key)[0]) for _ in range(2)]
-        *results, d_key, d_value = _loop(tf.shape(query)[0], one_group, *self._arrays(3 - self.layout.causal, query), *of_keys)
+        *results, d_key, d_value = _loop(
+            tf.shape(query)[0], one_group, *self._arrays(3 - self.layout.causal, query), *of_keys
+        )
         d_query, *collected = self._stacked(results, query)
         changed = self.diagonals.by_label(*collected)
         d_query += self._product(changed, key_rows, transpose_a=True)
         base = tf.reduce_sum(sums * tf.cast(given, self._exact), -2, keepdims=True)
         d_tables = (
             self._of_table(table, self._product(x, y), z)
-            for table, x, y, z in zip(tables, (changed, by_label), (query, given), (0.0, base), strict=True)
+            for table, x, y, z in zip(
+                tables, (changed, by_label), (query, given), (0.0, base), strict=True
+            )
         )
         return d_query, d_key.stack(), d_value.stack(), *d_tables
 
     def _given(self, given, weighted, near, rows, base):
-        of_query = tf.reduce_sum(tf.cast(given, self._exact) * tf.cast(base, self._exact), -1, keepdims=True)
+        of_query = tf.reduce_sum(
+            tf.cast(given, self._exact) * tf.cast(base, self._exact), -1, keepdims=True
+        )
         if not self.drop:
             of_query -= weighted
         # In columns that there are anyway; not in those of 16 bits, which would round it the same way for all keys.
         in_columns = not self.layout.causal and given.dtype == self._exact
         queries, added = self._told_apart(given, rows, of_query if in_columns else None)
-        return _Given(queries, added * _flat(near), None if in_columns else _flat(of_query), _flat(weighted))
+        return _Given(
+            queries, added * _flat(near), None if in_columns else _flat(of_query), _flat(weighted)
+        )
 
     def _changes(self, band, weights, values, given, number, block):
         """A block's weights as they were used, and the gradient of its scores, but for what is near."""
@@ -216,6 +277,9 @@ def _write(arrays, index, values):
 def _loop(count, body, *state):
     """`state = body(i, *state)` for i = 0 … count - 1."""
     result = tf.while_loop(
-        lambda i, *_: i < count, lambda i, *state: (i + 1, *body(i, *state)), (0, *state), parallel_iterations=1
+        lambda i, *_: i < count,
+        lambda i, *state: (i + 1, *body(i, *state)),
+        (0, *state),
+        parallel_iterations=1,
     )
     return result[1:]

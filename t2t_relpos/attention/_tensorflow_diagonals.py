@@ -34,7 +34,9 @@ class Diagonals:
             return
         # So many keys are further away than those that have a diagonal.
         further = places - reach
-        self._edge = tf.cast(tf.range(1, stretch)[:, None] <= (further % stretch)[..., None, :], dtype)
+        self._edge = tf.cast(
+            tf.range(1, stretch)[:, None] <= (further % stretch)[..., None, :], dtype
+        )
         whole = further // stretch
         first = _first_column(further[..., :1], stretch)
         # The last for what is far from none.
@@ -43,7 +45,11 @@ class Diagonals:
 
     def along(self, by_label):
         """`[.., L, T]` -> by diagonal, without what is far."""
-        return by_label if self.causal else tf.concat([by_label, by_label[..., -1:, :] * self._edge], -2)
+        return (
+            by_label
+            if self.causal
+            else tf.concat([by_label, by_label[..., -1:, :] * self._edge], -2)
+        )
 
     def with_far(self, x, by_label, base=None):
         """`[.., T, H]` with columns of what is far, and of `base` `[.., T, 1]`, which is added to all keys of a query."""
@@ -57,7 +63,9 @@ class Diagonals:
         if self.causal:
             return entries
         near, last, edge = tf.split(entries, [self.num_labels - 1, 1, self.stretch - 1], -2)
-        return tf.concat([near, last + far + tf.reduce_sum(edge * self._edge, -2, keepdims=True)], -2)
+        return tf.concat(
+            [near, last + far + tf.reduce_sum(edge * self._edge, -2, keepdims=True)], -2
+        )
 
 
 class Band:
@@ -80,23 +88,34 @@ class Band:
         stretch = self._stretch = diagonals.stretch
         further = first - diagonals.reach
         self._number = tf.range(length_k) // stretch
-        number = tf.clip_by_value(self._number - _first_column(further, stretch), 0, diagonals.num_columns - 1)
+        number = tf.clip_by_value(
+            self._number - _first_column(further, stretch), 0, diagonals.num_columns - 1
+        )
         self._columns = tf.one_hot(number, diagonals.num_columns, dtype=diagonals.dtype)
         self._num_whole = length_k // stretch
-        self._may_have_rest = not (isinstance(length_k, int) and isinstance(stretch, int) and length_k % stretch == 0)
+        self._may_have_rest = not (
+            isinstance(length_k, int) and isinstance(stretch, int) and length_k % stretch == 0
+        )
         whole = (further + tf.range(length_q)) // stretch
         self._whole = tf.cast(tf.range(self._num_whole) < whole[:, None], diagonals.dtype)
 
     def with_columns(self, y):
         """`[.., S, H]` with columns for those of `Diagonals.with_far`."""
         columns = tf.cast(self._columns, y.dtype)
-        return tf.concat([y, tf.broadcast_to(columns, tf.concat([tf.shape(y)[:-1], tf.shape(columns)[1:]], 0))], -1)
+        return tf.concat(
+            [y, tf.broadcast_to(columns, tf.concat([tf.shape(y)[:-1], tf.shape(columns)[1:]], 0))],
+            -1,
+        )
 
     def add(self, pairs, entries):
         """(pairs with entries by diagonal added to them, what they have by diagonal then)."""
         entries += self.read(pairs)
         # Of a shape that is known in part, TensorFlow's inference takes the diagonals for a single one.
-        written = entries if pairs.shape.is_fully_defined() else tf.compat.v1.placeholder_with_default(entries, None)
+        written = (
+            entries
+            if pairs.shape.is_fully_defined()
+            else tf.compat.v1.placeholder_with_default(entries, None)
+        )
         return tf.linalg.set_diag(pairs, written, k=self._range, align="LEFT_RIGHT"), entries
 
     def read(self, pairs):
@@ -147,5 +166,7 @@ def relative_rows(table, causal):
 def gradient_of_table(rows, base, causal):
     """The transpose of `relative_rows`."""
     base -= tf.reduce_sum(rows, -2, keepdims=True)
-    parts = [base, rows[..., ::-1, :], tf.zeros_like(rows)] if causal else [rows[..., ::-1, :], base]
+    parts = (
+        [base, rows[..., ::-1, :], tf.zeros_like(rows)] if causal else [rows[..., ::-1, :], base]
+    )
     return tf.concat(parts, -2)

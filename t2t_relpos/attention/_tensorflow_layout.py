@@ -19,7 +19,9 @@ class Layout:
         margins: whether there can be any; False, where `needs_margins` said so.
     """
 
-    def __init__(self, length_q, length_k, query_offset, reach, causal, largest_block, stretch, margins):
+    def __init__(
+        self, length_q, length_k, query_offset, reach, causal, largest_block, stretch, margins
+    ):
         self.length_q, self.length_k, self.causal = length_q, length_k, causal
         self.num_blocks = (length_q + largest_block - 1) // largest_block
         # As even as possible: what is missing from the last block is computed for nothing.
@@ -27,7 +29,9 @@ class Layout:
         self.left = self.right = 0
         if margins:
             settings = reach, causal, stretch
-            self.left, self.right = _margins(length_k, query_offset, self.num_blocks, self.block, *settings, _largest)
+            self.left, self.right = _margins(
+                length_k, query_offset, self.num_blocks, self.block, *settings, _largest
+            )
         self.width = self.left + length_k + self.right
         self._first = query_offset + self.left
 
@@ -42,14 +46,18 @@ class Layout:
     def in_blocks(self, x):
         """`[groups, G, T, X]` -> `[groups, blocks, G, C, X]`."""
         groups, heads = tf.unstack(tf.shape(x)[:2])
-        x = tf.reshape(self.pad_queries(x), tf.stack([groups, heads, self.num_blocks, self.block, x.shape[3]]))
+        x = tf.reshape(
+            self.pad_queries(x), tf.stack([groups, heads, self.num_blocks, self.block, x.shape[3]])
+        )
         return tf.transpose(x, [0, 2, 1, 3, 4])
 
     def joined(self, x):
         """`[groups, blocks, G, C, X]` -> `[groups, G, T, X]`."""
         x = tf.transpose(x, [0, 2, 1, 3, 4])
         groups, heads, _, _, depth = tf.unstack(tf.shape(x))
-        return tf.reshape(x, tf.stack([groups, heads, self.num_blocks * self.block, depth]))[:, :, : self.length_q]
+        return tf.reshape(x, tf.stack([groups, heads, self.num_blocks * self.block, depth]))[
+            :, :, : self.length_q
+        ]
 
     def first(self, block):
         """Where a block's first query stands among keys with margins."""
@@ -81,7 +89,9 @@ def needs_margins(length_q, length_k, query_offset, reach, causal, largest_block
     if not all(isinstance(x, int) for x in (length_q, length_k, query_offset)):
         return True
     num_blocks = max(-(-length_q // largest_block), 1)
-    return _margins(length_k, query_offset, num_blocks, -(-length_q // num_blocks), reach, causal, stretch, max) != (0, 0)
+    return _margins(
+        length_k, query_offset, num_blocks, -(-length_q // num_blocks), reach, causal, stretch, max
+    ) != (0, 0)
 
 
 def _margins(length_k, query_offset, num_blocks, block, reach, causal, stretch, largest):

@@ -15,7 +15,9 @@ def rows(table, labels):
 
     @tf.custom_gradient
     def run(table):
-        return tf.gather(table, labels, axis=-2), lambda upstream: _added_up(upstream, labels, table.shape[-2])
+        return tf.gather(table, labels, axis=-2), lambda upstream: _added_up(
+            upstream, labels, table.shape[-2]
+        )
 
     return run(tf.convert_to_tensor(table))
 
@@ -50,7 +52,9 @@ class RowTerms(NoTerms):
 
     def multiplied(self, x, front, y, base=None):
         pairs, _ = super().multiplied(x, front, y, base)
-        return pairs + self._behind(tf.matmul(self._joined(front), self._rows, transpose_b=True), front), None
+        return pairs + self._behind(
+            tf.matmul(self._joined(front), self._rows, transpose_b=True), front
+        ), None
 
     def near(self, pairs):
         return self.in_front(pairs)
@@ -76,4 +80,7 @@ class RowTerms(NoTerms):
         """A product of `_joined(front)` -> `[B, N, T, X]`."""
         if not self._is_shared:
             return tf.transpose(joined, (2, 0, 1, 3))
-        return tf.transpose(tf.reshape(joined, tf.concat([tf.shape(front)[:3], tf.shape(joined)[2:]], 0)), (1, 2, 0, 3))
+        return tf.transpose(
+            tf.reshape(joined, tf.concat([tf.shape(front)[:3], tf.shape(joined)[2:]], 0)),
+            (1, 2, 0, 3),
+        )

@@ -46,7 +46,11 @@ class BlockMasks:
         self.layout, self.groups, self.blind = layout, groups, blind
         if margins and key_mask is None:
             key_mask = tf.ones([1, layout.length_k], tf.bool)
-        self.bias = None if key_mask is None else layout.pad_keys(tf.where(key_mask, tf.zeros([], dtype), HIDDEN), -1, HIDDEN)
+        self.bias = (
+            None
+            if key_mask is None
+            else layout.pad_keys(tf.where(key_mask, tf.zeros([], dtype), HIDDEN), -1, HIDDEN)
+        )
         self.mask = None if mask is None else self._padded(mask)
 
     def _padded(self, mask):
@@ -63,15 +67,23 @@ class BlockMasks:
         layout, end = self.layout, tf.shape(scores)[2]
         if layout.causal:
             queries = layout.first(block) + tf.range(layout.block)
-            scores = tf.where(tf.range(end) > queries[:, None], tf.cast(HIDDEN, scores.dtype), scores)
+            scores = tf.where(
+                tf.range(end) > queries[:, None], tf.cast(HIDDEN, scores.dtype), scores
+            )
         if self.bias is not None:
             scores += self.bias[tf.minimum(group // self.groups, tf.shape(self.bias)[0] - 1), :end]
         if self.mask is not None:
-            scores = tf.where(self._mask(tf.shape(scores)[0], group, block)[..., :end], scores, tf.cast(HIDDEN, scores.dtype))
+            scores = tf.where(
+                self._mask(tf.shape(scores)[0], group, block)[..., :end],
+                scores,
+                tf.cast(HIDDEN, scores.dtype),
+            )
         weights = tf.nn.softmax(scores)
         if not self.blind:
             return weights
-        return weights * tf.cast(tf.reduce_max(scores, -1, keepdims=True) > HIDDEN / 10, weights.dtype)
+        return weights * tf.cast(
+            tf.reduce_max(scores, -1, keepdims=True) > HIDDEN / 10, weights.dtype
+        )
 
     def _mask(self, heads, group, block):
         """The mask of a block of a group of heads: `[1 or G, 1 or C, keys with margins]`."""
@@ -90,5 +102,9 @@ class BlockDropout:
     def factors(self, heads, group, block):
         """0 or 1 / (1 - rate) for the keys that a block looks at: `[G, C, keys]` for so many heads."""
         layout = self.layout
-        seed = tf.random.experimental.stateless_fold_in(self.seed, group * layout.num_blocks + block)
-        return _tensorflow_dropout.factors([heads, layout.block, layout.end(block)], self.rate, seed, self.dtype)
+        seed = tf.random.experimental.stateless_fold_in(
+            self.seed, group * layout.num_blocks + block
+        )
+        return _tensorflow_dropout.factors(
+            [heads, layout.block, layout.end(block)], self.rate, seed, self.dtype
+        )

@@ -99,5 +99,9 @@ class DiagonalTerms(NoTerms):
     def gradient(self, collected, front, total):
         heads = [0] if len(self._table.shape) == 3 else [0, 1]
         rows = tf.reduce_sum(tf.matmul(collected, front), heads)
-        base = tf.zeros_like(rows[..., :1, :]) if total is None else tf.reduce_sum(tf.reduce_sum(total * front, -2, keepdims=True), heads)
+        base = (
+            tf.zeros_like(rows[..., :1, :])
+            if total is None
+            else tf.reduce_sum(tf.reduce_sum(total * front, -2, keepdims=True), heads)
+        )
         return gradient_of_table(rows, base, self._diagonals.causal)

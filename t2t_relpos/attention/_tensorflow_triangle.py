@@ -32,7 +32,10 @@ class TriangleTerms(NoTerms):
     def multiplied(self, x, front, y, base=None):
         pairs, _ = super().multiplied(x, front, y, base)
         batch, heads, length, _ = tf.unstack(tf.shape(x))
-        by_distance = tf.reshape(tf.matmul(_flat(x), self._rows, transpose_b=True), [batch * heads, length * (length + 1)])
+        by_distance = tf.reshape(
+            tf.matmul(_flat(x), self._rows, transpose_b=True),
+            [batch * heads, length * (length + 1)],
+        )
         return pairs + tf.reshape(by_distance[:, length:], tf.shape(pairs)), None
 
     def near(self, pairs):
@@ -48,7 +51,11 @@ class TriangleTerms(NoTerms):
         return tf.reshape(tf.matmul(_flat(collected), self._rows), shape)
 
     def gradient(self, collected, front, total):
-        return tf.matmul(self._is_of, tf.matmul(_flat(collected), _flat(front), transpose_a=True), transpose_a=True)
+        return tf.matmul(
+            self._is_of,
+            tf.matmul(_flat(collected), _flat(front), transpose_a=True),
+            transpose_a=True,
+        )
 
 
 def _flat(x):

@@ -77,7 +77,6 @@ def attend(
     t2t `dot_product_attention_relative`.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.attention import attend
     >>> q = k = v = np.ones((1, 2, 3, 4), "float32")
@@ -109,9 +108,25 @@ def attend(
     if faster is None:
         outputs, weights = _attend_at_once(*arrays, hidden(), query_offset, labels, dropout)
     else:
-        settings = {"query_offset": query_offset, "causal": causal, "key_mask": key_mask, "mask": combine_masks(mask)}
-        longest_whole = 0 if recompute else min(LONGEST_WHOLE, LONGEST_WHOLE_CAUSAL) if causal else LONGEST_WHOLE
-        settings |= {"dropout": dropout, "recompute": recompute, "longest_whole": longest_whole, "hidden": hidden}
+        settings = {
+            "query_offset": query_offset,
+            "causal": causal,
+            "key_mask": key_mask,
+            "mask": combine_masks(mask),
+        }
+        longest_whole = (
+            0
+            if recompute
+            else min(LONGEST_WHOLE, LONGEST_WHOLE_CAUSAL)
+            if causal
+            else LONGEST_WHOLE
+        )
+        settings |= {
+            "dropout": dropout,
+            "recompute": recompute,
+            "longest_whole": longest_whole,
+            "hidden": hidden,
+        }
         outputs, weights = faster(*arrays, **settings), None
     if query_mask is not None:
         exists = ops.cast(query_mask, "bool")[:, None, :, None]
@@ -172,7 +187,9 @@ def relative_values(weights, table, query_offset, labels=None):
     if labels is not None:
         if len(labels.shape) == 2:
             return lookup_values(weights, table, labels)
-        return labelled_values(weights, table, label_index(labels, table.shape[-2], weights.shape[1]))
+        return labelled_values(
+            weights, table, label_index(labels, table.shape[-2], weights.shape[1])
+        )
     length_q, length_k = ops.shape(weights)[2:]
     if _one_offset_per_row(query_offset):
         labels = _labels(length_q, length_k, table, query_offset)

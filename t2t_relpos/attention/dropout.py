@@ -15,7 +15,6 @@ def drop(x, rate, seed_generator):
         a tensor like `x`.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.attention.dropout import drop
     >>> dropped = drop(np.ones((7, 11), "float32"), 0.5, keras.random.SeedGenerator(0))
@@ -26,7 +25,9 @@ def drop(x, rate, seed_generator):
         return keras.random.dropout(x, rate, seed=seed_generator)
     from t2t_relpos.attention import _tensorflow_dropout
 
-    return _tensorflow_dropout.drop(keras.ops.convert_to_tensor(x), rate, _tensorflow_dropout.as_seed(seed_generator.next()))
+    return _tensorflow_dropout.drop(
+        keras.ops.convert_to_tensor(x), rate, _tensorflow_dropout.as_seed(seed_generator.next())
+    )
 
 
 class AttentionDropout:

@@ -30,7 +30,6 @@ def attend_2d(query, key, value, height_table, width_table, *, mask=None, dropou
     Reference: t2t `dot_product_unmasked_self_attention_relative_2d`.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.attention.grid import attend_2d
     >>> x = np.ones((1, 2, 3, 5, 4), "float32")

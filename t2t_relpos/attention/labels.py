@@ -19,7 +19,6 @@ def key_positions(length_q, length_k, query_offset=None):
         int32 `[T]`, or `[B, T]` for a `query_offset` of shape `[B]`.
 
     Example:
-
     >>> from t2t_relpos.attention import key_positions
     >>> [int(p) for p in key_positions(2, 5)]
     [3, 4]
@@ -51,7 +50,6 @@ def relative_labels(length_q, length_k, max_relative_position, query_offset=None
     t2t `_generate_relative_positions_matrix`.
 
     Example:
-
     >>> from t2t_relpos.attention import relative_labels
     >>> ops.convert_to_numpy(relative_labels(3, 3, 1)).tolist()
     [[1, 2, 2], [0, 1, 2], [0, 0, 1]]
@@ -75,7 +73,6 @@ def position_labels(query_positions, key_positions, max_relative_position):
         int32 `[T, S]`, or `[B, T, S]` if either has a batch axis.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.attention import position_labels
     >>> ops.convert_to_numpy(position_labels(np.array([5]), np.array([3, 5, 9]), 2)).tolist()

@@ -44,7 +44,6 @@ def attend_locally(
     (restricted)".
 
     Example:
-
     >>> import numpy as np
     >>> from keras import ops
     >>> from t2t_relpos.attention import attend, attend_locally, window_mask
@@ -62,7 +61,7 @@ def attend_locally(
     exists = ops.arange(count * size) < length
 
     def pairs_of(mask):
-        """bool `[B, T]` or None -> `[B, blocks * C]`, padding being False."""
+        """Bool `[B, T]` or None -> `[B, blocks * C]`, padding being False."""
         if mask is None:
             return ops.broadcast_to(exists, (batch, count * size))
         return ops.pad(ops.cast(mask, "bool"), [[0, 0], [0, padding]])
@@ -72,7 +71,9 @@ def attend_locally(
         ops.swapaxes(keys_exist, -1, -2),
         window_mask(size, len(neighbours) * size, window, size),
         causal_mask(size, len(neighbours) * size, size) if causal else None,
-        None if query_mask is None else _blocks(pairs_of(query_mask)[:, None, :, None], count, size),
+        None
+        if query_mask is None
+        else _blocks(pairs_of(query_mask)[:, None, :, None], count, size),
     )
     pad = [[0, 0], [0, 0], [0, padding], [0, 0]]
     outputs, _ = attend(

@@ -45,7 +45,6 @@ def relative_positions_matrix(length_q, length_k, max_relative_position, cache=F
         `common_attention._generate_relative_positions_matrix`.
 
     Example:
-
     >>> from t2t_relpos.attention import reference
     >>> matrix = reference.relative_positions_matrix(3, 3, 1)
     >>> keras.ops.convert_to_numpy(matrix).tolist()
@@ -63,9 +62,7 @@ def relative_positions_matrix(length_q, length_k, max_relative_position, cache=F
     return clipped + max_relative_position
 
 
-def relative_position_embeddings(
-    table, length_q, length_k, max_relative_position, cache=False
-):
+def relative_position_embeddings(table, length_q, length_k, max_relative_position, cache=False):
     """Embedding of the relative position of every pair of a query and a key.
 
     Args:
@@ -87,7 +84,6 @@ def relative_position_embeddings(
         `common_attention._generate_relative_positions_embeddings`.
 
     Example:
-
     >>> from t2t_relpos.attention import reference
     >>> table = keras.ops.convert_to_tensor([[1.0], [2.0], [3.0]])
     >>> embeddings = reference.relative_position_embeddings(table, 2, 2, 1)
@@ -121,7 +117,6 @@ def relative_attention_inner(x, y, z, transpose):
         tensor2tensor `common_attention._relative_attention_inner`.
 
     Example:
-
     >>> from t2t_relpos.attention import reference
     >>> weights = keras.ops.convert_to_tensor([[[[0.25, 0.75]]]])
     >>> values = keras.ops.convert_to_tensor([[[[4.0], [8.0]]]])
@@ -133,9 +128,7 @@ def relative_attention_inner(x, y, z, transpose):
     batch, heads, length, depth = ops.shape(x)
     if transpose:
         y, z = ops.swapaxes(y, -1, -2), ops.swapaxes(z, -1, -2)
-    by_position = ops.reshape(
-        ops.transpose(x, (2, 0, 1, 3)), (length, batch * heads, depth)
-    )
+    by_position = ops.reshape(ops.transpose(x, (2, 0, 1, 3)), (length, batch * heads, depth))
     relative = ops.matmul(by_position, z)
     relative = ops.reshape(relative, (length, batch, heads, ops.shape(z)[-1]))
     return ops.matmul(x, y) + ops.transpose(relative, (1, 2, 0, 3))
@@ -188,7 +181,6 @@ def dot_product_attention_relative(
         `common_attention.dot_product_attention_relative`.
 
     Example:
-
     >>> from t2t_relpos.attention import reference
     >>> q = k = v = keras.ops.ones((1, 1, 2, 1))
     >>> keys = keras.ops.zeros((3, 1))
@@ -230,9 +222,7 @@ def _attention_and_weights(
     length_k = ops.shape(k)[2]
     length_q = ops.shape(q)[2] if allow_memory else length_k
     relation_keys, relation_values = (
-        relative_position_embeddings(
-            table, length_q, length_k, max_relative_position, cache
-        )
+        relative_position_embeddings(table, length_q, length_k, max_relative_position, cache)
         for table in tables
     )
     logits = relative_attention_inner(q, k, relation_keys, True)

@@ -88,9 +88,7 @@ def key_to_label(weights, num_labels, query_offset):
     def zeros(*shape):
         return ops.zeros(shape, dtype=weights.dtype)
 
-    padded = ops.concatenate(
-        [weights, zeros(batch, heads, length_q, length_q - 1)], axis=-1
-    )
+    padded = ops.concatenate([weights, zeros(batch, heads, length_q, length_q - 1)], axis=-1)
     flat = ops.reshape(padded, (batch, heads, length_q * width))
     flat = ops.concatenate(
         [zeros(batch, heads, length_q - 1), flat, zeros(batch, heads, 1)], axis=-1

@@ -42,7 +42,6 @@ def attend_two_blocks(
     Reference: t2t `masked_relative_local_attention_1d`.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.attention.two_blocks import attend_two_blocks
     >>> x = np.ones((1, 2, 7, 4), "float32")
@@ -110,7 +109,7 @@ def _join_blocks(x, batch, num_blocks, block_length):
 
 
 def _mask(batch, length, num_blocks, block_length, key_mask):
-    """bool `[B * blocks, 1, b, 2b]`: keys that exist and do not lie after the query."""
+    """Bool `[B * blocks, 1, b, 2b]`: keys that exist and do not lie after the query."""
     if key_mask is None:
         key_mask = ops.ones((batch, length), dtype="bool")
     # As a tensor of one head and one number per key, cut as keys are; what is filled up is 0.

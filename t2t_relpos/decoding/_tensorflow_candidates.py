@@ -59,14 +59,17 @@ def _filled_up(scores, size, never):
 
 def _log_normalizer(scores, maxima):
     """Log of the sum of exponentials of each row. Without a shift where none is needed: to subtract a number from each row costs
-    more than the exponentials."""
+    more than the exponentials.
+    """
     largest = tf.reduce_max(maxima, axis=-1, keepdims=True)
 
     def as_they_are():
         return tf.math.log(tf.reduce_sum(tf.exp(scores), axis=-1, keepdims=True))
 
     def shifted():
-        return largest + tf.math.log(tf.reduce_sum(tf.exp(scores - largest), axis=-1, keepdims=True))
+        return largest + tf.math.log(
+            tf.reduce_sum(tf.exp(scores - largest), axis=-1, keepdims=True)
+        )
 
     return tf.cond(tf.reduce_max(tf.abs(largest)) < SAFE, as_they_are, shifted)
 
@@ -77,5 +80,7 @@ def _without(never_id, entries, maxima):
         return maxima
     number, place = divmod(never_id, entries.shape[-1])
     group = entries[:, number]
-    others = tf.reduce_max(tf.concat([group[:, :place], group[:, place + 1 :]], axis=1), axis=-1, keepdims=True)
+    others = tf.reduce_max(
+        tf.concat([group[:, :place], group[:, place + 1 :]], axis=1), axis=-1, keepdims=True
+    )
     return tf.concat([maxima[:, :number], others, maxima[:, number + 1 :]], axis=1)

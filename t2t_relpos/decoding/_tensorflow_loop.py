@@ -37,12 +37,15 @@ def until_done(advance, beams, limit, fixed, rest, beam_size):
         done = tf.where(beams["done"])[:, 0]
         places = tf.gather(order, done)[:, None]
         results = {
-            name: tf.tensor_scatter_nd_update(results[name], places, tf.gather(beams[name], done)) for name in results
+            name: tf.tensor_scatter_nd_update(results[name], places, tf.gather(beams[name], done))
+            for name in results
         }
         living = tf.cast(tf.where(~beams["done"])[:, 0], tf.int32)
         rows = tf.reshape(living[:, None] * beam_size + tf.range(beam_size), [-1])
         order, beams, limit = _gather((order, beams, limit), living)
-        sentences = {name: _gather(part, living) for name, part in rest.items() if name == "sentences"}
+        sentences = {
+            name: _gather(part, living) for name, part in rest.items() if name == "sentences"
+        }
         rest = gather_rows(rest, rows) | sentences
         return i, order, beams, limit, _gather(fixed, rows), rest, results
 
@@ -62,6 +65,8 @@ def _shapes(nested):
 
     def shape_of(x):
         rank = len(x.shape)
-        return tf.TensorShape([None] * min(rank, 2 if is_beams else 1) + list(x.shape[2 if is_beams else 1 :]))
+        return tf.TensorShape(
+            [None] * min(rank, 2 if is_beams else 1) + list(x.shape[2 if is_beams else 1 :])
+        )
 
     return tf.nest.map_structure(shape_of, nested)

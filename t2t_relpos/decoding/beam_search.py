@@ -5,7 +5,6 @@ from keras import ops
 from t2t_relpos._backend import is_tensorflow_without_xla
 from t2t_relpos.decoding.beams import Beams
 from t2t_relpos.decoding.constraints import checked_constraints
-from t2t_relpos.decoding.length_penalty import length_penalty
 from t2t_relpos.decoding.one_path import limits
 from t2t_relpos.decoding.rows import gather_rows, join_context, repeat_rows, split_context
 from t2t_relpos.decoding.until_done import until_done
@@ -85,7 +84,6 @@ def beam_search(
     Reference: t2t `beam_search.beam_search`.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.decoding import beam_search
     >>> table = np.log([[0.1, 0.2, 0.7], [0.1, 0.8, 0.1], [0.1, 0.8, 0.1]]).astype("float32")
@@ -152,7 +150,9 @@ def _check_sizes(beam_size, num_results):
     if ops.is_tensor(beam_size) or ops.is_tensor(num_results):
         return
     if not isinstance(beam_size, int) or beam_size < 1:
-        raise ValueError(f"Expected `beam_size` to be an int of at least 1. Received: {beam_size!r}")
+        raise ValueError(
+            f"Expected `beam_size` to be an int of at least 1. Received: {beam_size!r}"
+        )
     if not isinstance(num_results, int) or not 1 <= num_results <= beam_size:
         raise ValueError(
             f"Expected `num_results` to be from 1 to beam_size={beam_size}. "

@@ -93,7 +93,6 @@ def constrain(log_probs, ids, i, constraints, eos_id=1, pad_id=0):
     """All constraints that are on, and no padding.
 
     Example:
-
     >>> from t2t_relpos.decoding.constraints import Constraints, constrain
     >>> log_probs = ops.log([[0.1, 0.4, 0.3, 0.2]])
     >>> ids = ops.convert_to_tensor([[3, 2, 0]])
@@ -149,9 +148,7 @@ def force_prefix(log_probs, model_log_probs, i, prefix, pad_id):
     # One column of padding behind: what follows a prefix, of whatever length, is free.
     prefix = ops.pad(prefix, [[0, 0], [0, 1]], constant_values=pad_id)
     forced = ops.take(prefix, ops.minimum(i, ops.shape(prefix)[1] - 1), axis=1)[:, None]
-    only = ops.where(
-        _is_id(log_probs, forced), model_log_probs, _value(FORBIDDEN, model_log_probs)
-    )
+    only = ops.where(_is_id(log_probs, forced), model_log_probs, _value(FORBIDDEN, model_log_probs))
     return ops.where(forced != pad_id, only, log_probs)
 
 

@@ -44,7 +44,6 @@ def greedy_search(
         ValueError: a constraint that is out of range.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.decoding import greedy_search
     >>> step = lambda ids, state: (ops.log([[0.1, 0.2, 0.7]]), state)
@@ -52,9 +51,7 @@ def greedy_search(
     >>> ops.convert_to_numpy(result.ids).tolist()
     [[[2, 2, 2]]]
     """
-    constraints = checked_constraints(
-        min_length, prefix, no_repeat_ngram_size, repetition_penalty
-    )
+    constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
 
     def most_likely(log_probs, i):
         return ops.cast(ops.argmax(log_probs, axis=-1), "int32")

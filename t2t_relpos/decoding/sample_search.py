@@ -70,7 +70,6 @@ def sample_search(
         ValueError: a setting that is out of range, or both `seed` and `uniform`.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.decoding import sample_search
     >>> table = np.log([[0.1, 0.1, 0.8], [0.1, 0.8, 0.1], [0.1, 0.8, 0.1]]).astype("float32")
@@ -80,9 +79,7 @@ def sample_search(
     [[[2, 1, 0, 0, 0]]]
     """
     _check(temperature, top_k, top_p, num_results)
-    constraints = checked_constraints(
-        min_length, prefix, no_repeat_ngram_size, repetition_penalty
-    )
+    constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
     if constraints.prefix is not None:
         prefix = ops.repeat(constraints.prefix, num_results, axis=0)
         constraints = constraints._replace(prefix=prefix)

@@ -39,7 +39,6 @@ def score_tokens(logits, ids, pad_id=0, alpha=0.0):
         `TokenScores`.
 
     Example:
-
     >>> from t2t_relpos.decoding import score_tokens
     >>> logits = ops.log([[[0.25, 0.25, 0.5], [0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]])
     >>> scores = score_tokens(logits, [[2, 1, 0]])

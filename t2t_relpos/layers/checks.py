@@ -25,7 +25,9 @@ def max_relative_position(value):
 def rate(name, value):
     """Returns `value`, or raises if it is not a probability below 1."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
-        raise ValueError(f"Expected `{name}` to be at least 0 and below 1. Received: {name}={value!r}")
+        raise ValueError(
+            f"Expected `{name}` to be at least 0 and below 1. Received: {name}={value!r}"
+        )
     return value
 
 
@@ -51,7 +53,11 @@ def relation_labels(labels, num_labels, query_shape, key_shape):
     integers("relations", labels)
     expected = (query_shape[0], query_shape[1], key_shape[1])
     shape = tuple(labels.shape)
-    if len(shape) not in (2, 3) or not _fits(shape[-2:], expected[1:]) or not _fits_batch(shape, expected):
+    if (
+        len(shape) not in (2, 3)
+        or not _fits(shape[-2:], expected[1:])
+        or not _fits_batch(shape, expected)
+    ):
         raise ValueError(
             "Expected `relations` of shape [B, T, S] or [T, S], a label for every pair of a query "
             f"and a key: {expected} or {expected[1:]}. Received: shape {shape}."
@@ -77,7 +83,9 @@ def edge_vectors(name, edges, depth, query_shape, key_shape):
 
 def _fits(shape, expected):
     """Whether lengths are alike, as far as they are known."""
-    return all(got == want or None in (got, want) for got, want in zip(shape, expected, strict=True))
+    return all(
+        got == want or None in (got, want) for got, want in zip(shape, expected, strict=True)
+    )
 
 
 def _fits_batch(shape, expected):

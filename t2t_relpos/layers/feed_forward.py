@@ -24,7 +24,6 @@ class FeedForward(keras.layers.Layer):
         `[B, T, D]`.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.layers import FeedForward
     >>> tuple(FeedForward(intermediate_dim=5)(np.ones((1, 2, 3))).shape)

@@ -21,7 +21,6 @@ class LayerNormalization(keras.layers.LayerNormalization):
         `[..., D]`.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.layers.layer_normalization import LayerNormalization
     >>> outputs = LayerNormalization()(np.array([[1.0, 3.0]]))
@@ -39,5 +38,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
             return super().call(inputs)
         from t2t_relpos.layers import _tensorflow_layer_normalization
 
-        inputs, gamma, beta = (keras.ops.convert_to_tensor(x) for x in (inputs, self.gamma, self.beta))
+        inputs, gamma, beta = (
+            keras.ops.convert_to_tensor(x) for x in (inputs, self.gamma, self.beta)
+        )
         return _tensorflow_layer_normalization.normalize(inputs, gamma, beta, self.epsilon)

@@ -51,7 +51,6 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
         ValueError: an argument that is out of range, or different lengths.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.layers import LocalRelativeMultiHeadAttention
     >>> attention = LocalRelativeMultiHeadAttention(2, 4, block_length=3)

@@ -36,7 +36,9 @@ class MultiHeadBase(keras.layers.Layer):
         self.supports_masking = True
         self.num_heads = checks.positive_int("num_heads", num_heads)
         self.key_dim = checks.positive_int("key_dim", key_dim)
-        self.value_dim = key_dim if value_dim is None else checks.positive_int("value_dim", value_dim)
+        self.value_dim = (
+            key_dim if value_dim is None else checks.positive_int("value_dim", value_dim)
+        )
         self.dropout = checks.rate("dropout", dropout)
         self.use_bias = use_bias
         self.output_dim = _output_dim(output_shape)

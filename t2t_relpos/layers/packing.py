@@ -27,7 +27,6 @@ class Packing:
             batch's, as far as these are known.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.layers import Packing, TransformerEncoder
     >>> packing = Packing(np.array([[True, True, False], [True, False, False]]))
@@ -43,7 +42,9 @@ class Packing:
     def __init__(self, mask):
         mask = ops.convert_to_tensor(mask)
         if len(mask.shape) != 2:
-            raise ValueError(f"Expected a mask of shape [batch, length]. Received: shape {tuple(mask.shape)}")
+            raise ValueError(
+                f"Expected a mask of shape [batch, length]. Received: shape {tuple(mask.shape)}"
+            )
         mask = ops.cast(mask, "bool")
         self._shape = ops.shape(mask)
         after = ops.flip(ops.cumsum(ops.flip(ops.cast(mask, "int32"), 1), axis=1), 1)
@@ -81,7 +82,9 @@ class Packing:
 
     def merge_heads(self, x):
         """`[B, N, T, H]` -> `[1, P, N·H]`."""
-        _check_sizes(x, "heads, of the mask's sequences", (self._shape[0], None, self._shape[1], None))
+        _check_sizes(
+            x, "heads, of the mask's sequences", (self._shape[0], None, self._shape[1], None)
+        )
         num_heads, width = x.shape[1], x.shape[-1]
         heads, tokens = self._rows_of_heads(num_heads)
         rows = take_rows(ops.reshape(x, (-1, width)), tokens, heads)
@@ -106,7 +109,11 @@ def _check_sizes(x, what, sizes):
     """Raises where a size is known, and another than this."""
     shape = tuple(x.shape)
     if len(shape) == len(sizes):
-        known = [pair for pair in zip(shape, sizes, strict=True) if all(isinstance(size, int) for size in pair)]
+        known = [
+            pair
+            for pair in zip(shape, sizes, strict=True)
+            if all(isinstance(size, int) for size in pair)
+        ]
         if all(size == expected for size, expected in known):
             return
     expected = ", ".join(str(size) if isinstance(size, int) else "*" for size in sizes)

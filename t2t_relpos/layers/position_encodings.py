@@ -48,7 +48,6 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
         `[B, T, D]`, the inputs plus the signal.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.layers import SinusoidalPositionEncoding
     >>> x = SinusoidalPositionEncoding()(np.zeros((1, 2, 4)))
@@ -88,7 +87,6 @@ class LearnedPositionEmbedding(keras.layers.Layer):
         ValueError: a length above `max_length`.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.layers import LearnedPositionEmbedding
     >>> layer = LearnedPositionEmbedding(max_length=5)

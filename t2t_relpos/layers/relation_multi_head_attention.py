@@ -61,7 +61,6 @@ class RelationMultiHeadAttention(MultiHeadBase):
             without tables for them; edge vectors of a wrong shape.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.layers import RelationMultiHeadAttention
     >>> attention = RelationMultiHeadAttention(num_heads=2, key_dim=4, num_relations=3)
@@ -152,7 +151,9 @@ class RelationMultiHeadAttention(MultiHeadBase):
         for table, index in zip(self.key_tables, indices):
             scores = scores + labelled_scores(queries, ops.convert_to_tensor(table), index)
         if key_edges is not None:
-            scores = scores + _by_query(queries, ops.swapaxes(ops.cast(key_edges, queries.dtype), -1, -2))
+            scores = scores + _by_query(
+                queries, ops.swapaxes(ops.cast(key_edges, queries.dtype), -1, -2)
+            )
         weights = masked_softmax(scores, mask)
         kept = self.dropout_layer(weights, training=training)
         outputs = ops.matmul(kept, self.project_value(value))
@@ -181,9 +182,7 @@ class RelationMultiHeadAttention(MultiHeadBase):
         for labels, num_labels in zip(channels, self.num_relations):
             labels = ops.convert_to_tensor(labels)
             checks.relation_labels(labels, num_labels, query.shape, key.shape)
-            indices.append(
-                label_index(ops.broadcast_to(labels, shape), num_labels, self.num_heads)
-            )
+            indices.append(label_index(ops.broadcast_to(labels, shape), num_labels, self.num_heads))
         return indices
 
     def _check_edges(self, key_edges, value_edges, query_shape, key_shape):

@@ -89,7 +89,6 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         ValueError: an argument that is out of range or can't be honoured.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.layers import RelativeMultiHeadAttention
     >>> attention = RelativeMultiHeadAttention(num_heads=2, key_dim=4, max_relative_position=16)
@@ -180,13 +179,21 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         extras = (attention_mask, positions, query_offset)
         key_mask = both_masks(key_mask, value_mask)
         # In causal self-attention padding lies after all tokens, and is hidden with what is later.
-        is_later = use_causal_mask and query_packing is value_packing and positions is None and query_offset is None
+        is_later = (
+            use_causal_mask
+            and query_packing is value_packing
+            and positions is None
+            and query_offset is None
+        )
         if value_packing is not None and not is_later:
             key_mask = both_masks(key_mask, value_packing.mask)
         masks = {"query_mask": query_mask, "key_mask": key_mask}
         dropout = self._attention_dropout(training)
         if not return_attention_scores and self._is_local(*projected[:2], query is key, extras):
-            outputs, weights = self._attend_locally(projected, masks, use_causal_mask, dropout), None
+            outputs, weights = (
+                self._attend_locally(projected, masks, use_causal_mask, dropout),
+                None,
+            )
         else:
             # By rule, hence not as a mask of all pairs, where positions are not given.
             by_rule = use_causal_mask and positions is None

@@ -52,7 +52,6 @@ class RelativeMultiHeadAttention2D(MultiHeadBase):
             sizes.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.layers import RelativeMultiHeadAttention2D
     >>> attention = RelativeMultiHeadAttention2D(2, 4, max_relative_position=3)

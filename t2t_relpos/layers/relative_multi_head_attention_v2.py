@@ -38,7 +38,6 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
         ValueError: an argument that is out of range or can't be honoured.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.layers import RelativeMultiHeadAttentionV2
     >>> attention = RelativeMultiHeadAttentionV2(2, 4, max_relative_position=16, masked=True)
@@ -78,7 +77,9 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
 
     def _table(self, name, wanted, depth):
         rows = self.max_relative_position
-        return add_table(self, name, rows if self.masked else 2 * rows - 1, depth) if wanted else None
+        return (
+            add_table(self, name, rows if self.masked else 2 * rows - 1, depth) if wanted else None
+        )
 
     def call(
         self,

@@ -39,7 +39,6 @@ class RelativePositionEmbedding(keras.layers.Layer):
         ValueError: an argument out of its range.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.layers import RelativePositionEmbedding
     >>> embedding = RelativePositionEmbedding(max_relative_position=2, depth=3)

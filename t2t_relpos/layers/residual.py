@@ -30,7 +30,6 @@ class Residual(keras.layers.Layer):
         `[B, T, D]`.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.layers import Residual
     >>> residual = Residual(normalize_first=True)

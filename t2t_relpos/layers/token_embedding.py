@@ -29,7 +29,6 @@ class TokenEmbedding(keras.layers.Layer):
         ValueError: ids of a float dtype, or, in eager calls, out of range.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.layers import TokenEmbedding
     >>> embedding = TokenEmbedding(vocab_size=7, hidden_dim=4)

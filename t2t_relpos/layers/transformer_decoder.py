@@ -31,7 +31,6 @@ class TransformerDecoder(TransformerEncoder):
         the attention to the encoder, before dropout.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.layers import TransformerDecoder
     >>> layer = TransformerDecoder(intermediate_dim=16, num_heads=2, max_relative_position=4)

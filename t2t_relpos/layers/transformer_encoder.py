@@ -49,7 +49,6 @@ class TransformerEncoder(keras.layers.Layer):
         ValueError: N does not divide D.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.layers import TransformerEncoder
     >>> layer = TransformerEncoder(intermediate_dim=16, num_heads=2, max_relative_position=4)

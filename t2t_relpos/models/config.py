@@ -45,7 +45,6 @@ class TransformerConfig:
         ValueError: a setting that is out of range, or unknown.
 
     Example:
-
     >>> from t2t_relpos.models import TransformerConfig
     >>> config = TransformerConfig.from_preset("tiny", vocab_size=8000, dropout=0.1)
     >>> config.hidden_dim, config.max_relative_position, config.dropout

@@ -31,7 +31,6 @@ class ScoresPairs:
                 `return_alignments`.
 
         Example:
-
         >>> import numpy as np
         >>> from t2t_relpos.models import Transformer, TransformerConfig
         >>> model = Transformer(TransformerConfig.from_preset("tiny", vocab_size=11))
@@ -49,7 +48,9 @@ class ScoresPairs:
                 f"Received: layer={layer!r}"
             )
         inputs = {"inputs": source, "targets": targets}
-        logits, attention = self.logits_and_attention(inputs, attention_layer=number, training=False)
+        logits, attention = self.logits_and_attention(
+            inputs, attention_layer=number, training=False
+        )
         scores = score_tokens(logits, targets, alpha=alpha)
         if not return_alignments:
             return scores

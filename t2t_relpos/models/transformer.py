@@ -7,7 +7,10 @@ from t2t_relpos._backend import is_tensorflow_without_xla
 from t2t_relpos.layers.dropout import Dropout
 from t2t_relpos.layers.layer_normalization import LayerNormalization
 from t2t_relpos.layers.packing import Packing
-from t2t_relpos.layers.position_encodings import LearnedPositionEmbedding, SinusoidalPositionEncoding
+from t2t_relpos.layers.position_encodings import (
+    LearnedPositionEmbedding,
+    SinusoidalPositionEncoding,
+)
 from t2t_relpos.layers.token_embedding import TokenEmbedding
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
 from t2t_relpos.layers.transformer_encoder import TransformerEncoder
@@ -40,7 +43,6 @@ class Transformer(ScoresPairs, keras.Model):
         ValueError: ids of a float dtype or, in eager calls, out of range.
 
     Example:
-
     >>> import numpy as np
     >>> from t2t_relpos.models import Transformer, TransformerConfig
     >>> small = {"num_encoder_layers": 1, "num_decoder_layers": 1}
@@ -74,7 +76,9 @@ class Transformer(ScoresPairs, keras.Model):
         def embedding(name):
             return TokenEmbedding(config.vocab_size, config.hidden_dim, dtype=policy, name=name)
 
-        self.source_embedding = embedding("embedding" if config.tie_embeddings else "source_embedding")
+        self.source_embedding = embedding(
+            "embedding" if config.tie_embeddings else "source_embedding"
+        )
         if config.tie_embeddings:
             self.target_embedding = self.output_embedding = self.source_embedding
         else:
@@ -84,10 +88,12 @@ class Transformer(ScoresPairs, keras.Model):
         self.target_position = self._position_layer("target_position")
         self.embedding_dropout = Dropout(config.dropout, dtype=policy)
         self.encoder_layers = [
-            self._block(TransformerEncoder, f"encoder_{i}") for i in range(config.num_encoder_layers)
+            self._block(TransformerEncoder, f"encoder_{i}")
+            for i in range(config.num_encoder_layers)
         ]
         self.decoder_layers = [
-            self._block(TransformerDecoder, f"decoder_{i}") for i in range(config.num_decoder_layers)
+            self._block(TransformerDecoder, f"decoder_{i}")
+            for i in range(config.num_decoder_layers)
         ]
         self.encoder_norm = self._final_norm("encoder_norm")
         self.decoder_norm = self._final_norm("decoder_norm")
@@ -95,7 +101,9 @@ class Transformer(ScoresPairs, keras.Model):
 
     def _position_layer(self, name):
         if self.config.position == "learned":
-            return LearnedPositionEmbedding(self.config.max_length, dtype=self.dtype_policy, name=name)
+            return LearnedPositionEmbedding(
+                self.config.max_length, dtype=self.dtype_policy, name=name
+            )
         if self.config.position.endswith("sinusoidal"):
             return SinusoidalPositionEncoding(dtype=self.dtype_policy, name=name)
         return None

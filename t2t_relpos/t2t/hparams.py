@@ -32,7 +32,6 @@ def parse_hparams(hparams_set, overrides=""):
             key's.
 
     Example:
-
     >>> hparams = parse_hparams("transformer_relative_tiny", "hidden_size=64,pos=timing")
     >>> hparams["hidden_size"], hparams["pos"], hparams["max_relative_position"]
     (64, 'timing', 20)
@@ -64,7 +63,9 @@ def _split(overrides):
                 f"Expected hparams as key=value,key=value. Received: {part!r} in {overrides!r}."
             )
         if key in pairs:
-            raise ValueError(f"Expected every hparam once. Received: {key!r} twice in {overrides!r}.")
+            raise ValueError(
+                f"Expected every hparam once. Received: {key!r} twice in {overrides!r}."
+            )
         pairs[key] = value
     return pairs.items()
 
@@ -118,7 +119,6 @@ def config_from_hparams(hparams, vocab_size, target_space_id=0):
             and the values that do exist are in the text.
 
     Example:
-
     >>> config = config_from_hparams(parse_hparams("transformer_relative_tiny"), vocab_size=8000)
     >>> config.position, config.max_relative_position, config.hidden_dim
     ('relative', 20, 128)
@@ -139,7 +139,9 @@ def config_from_hparams(hparams, vocab_size, target_space_id=0):
         raise _unsupported("shared_embedding without shared softmax weights", True, [False])
     relative = hparams["self_attention_type"] == "dot_product_relative"
     if relative and hparams["max_relative_position"] <= 0:
-        raise _unsupported("max_relative_position", hparams["max_relative_position"], ["at least 1"])
+        raise _unsupported(
+            "max_relative_position", hparams["max_relative_position"], ["at least 1"]
+        )
     layers = hparams["num_hidden_layers"]
     return TransformerConfig(
         vocab_size=vocab_size,

@@ -36,7 +36,9 @@ def _layer_names(prefix, layer, config):
     sublayers = {"self_attention": "self_attention", "encdec_attention": "cross_attention"}
     for theirs, ours in sublayers.items():
         if hasattr(layer, ours):
-            names.update(_attention_names(f"{prefix}/{theirs}/multihead_attention", getattr(layer, ours)))
+            names.update(
+                _attention_names(f"{prefix}/{theirs}/multihead_attention", getattr(layer, ours))
+            )
             residual = getattr(layer, f"{ours}_residual")
             names.update(_norm_names(f"{prefix}/{theirs}/{norm}", residual.norm))
     for conv, dense in (("conv1", layer.feed_forward.inner), ("conv2", layer.feed_forward.outer)):

@@ -42,7 +42,6 @@ class SubwordVocabulary:
         tensor2tensor 1.15.7, `data_generators/text_encoder.py` and `data_generators/tokenizer.py`.
 
     Example:
-
     >>> subtokens = ["<pad>_", "<EOS>_", "the_", "cat_", "s_", ", "]
     >>> subtokens += sorted(ESCAPE_CHARACTERS.union(*subtokens))
     >>> vocabulary = SubwordVocabulary(tuple(subtokens))
@@ -58,7 +57,9 @@ class SubwordVocabulary:
 
     def __post_init__(self):
         start = self.subtokens[:2]
-        if len(start) < 2 or any(subtoken not in names for subtoken, names in zip(start, _RESERVED)):
+        if len(start) < 2 or any(
+            subtoken not in names for subtoken, names in zip(start, _RESERVED)
+        ):
             raise ValueError(
                 "Expected a vocabulary of tensor2tensor, whose first two subtokens are '<pad>_' and '<EOS>_'. Received: "
                 f"{_listed(start) or 'none'}. Give the file named vocab.… that the model was trained with."
@@ -136,7 +137,11 @@ class SubwordVocabulary:
         if character == "_":
             return "\\u"
         # A line of the file is a subtoken, so that none can hold a line's end.
-        return character if character in self.alphabet and character != "\n" else f"\\{ord(character)};"
+        return (
+            character
+            if character in self.alphabet and character != "\n"
+            else f"\\{ord(character)};"
+        )
 
     @functools.cached_property
     def _longest(self):

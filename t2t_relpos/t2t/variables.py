@@ -10,7 +10,9 @@ _COUNTERS = re.compile(
 # tensor2tensor, imported before tf.disable_v2_behavior(), makes its kernels with Keras layers. Those
 # name a variable by the scopes that are open, one of them a replica's, and count a scope that is
 # opened twice: transformer/parallel_0_4/transformer/transformer/body/decoder/layer_0_1/ffn/conv1/kernel.
-_DOUBLED_SCOPE = re.compile(r"(?:while/)?transformer/parallel_\d+(?:_\d+)?/transformer/(?=transformer/)")
+_DOUBLED_SCOPE = re.compile(
+    r"(?:while/)?transformer/parallel_\d+(?:_\d+)?/transformer/(?=transformer/)"
+)
 _COUNTED_LAYER = re.compile(r"/layer_(\d+)_\d+/")
 
 
@@ -31,7 +33,6 @@ def weights_of(arrays):
         ValueError: several variables are the same weight.
 
     Example:
-
     >>> from t2t_relpos.t2t.variables import weights_of
     >>> weights_of({"global_step": 7, "body/v/kernel": 2, "body/v/kernel/Adam": 3})
     {'body/v/kernel': 2}

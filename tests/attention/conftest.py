@@ -86,7 +86,9 @@ def assert_near_float64(outputs_and_gradients):
         import tensorflow as tf
 
         expected = outputs_and_gradients(arrays, 1.0, return_weights=False, **kwargs)
-        lower = outputs_and_gradients([tf.cast(x, dtype) for x in arrays], 1.0, return_weights=False, **kwargs)
+        lower = outputs_and_gradients(
+            [tf.cast(x, dtype) for x in arrays], 1.0, return_weights=False, **kwargs
+        )
         for actual, exact in zip(lower, expected, strict=True):
             assert actual.dtype == dtype
             error = np.abs(tf.cast(actual, tf.float64) - exact).max()

@@ -40,7 +40,13 @@ def path(request, monkeypatch):
             pytest.skip("TensorFlow's own way to compute")
         from t2t_relpos.attention import _tensorflow_at_once
 
-        settings = {"SHORTEST": 0, "SHORTEST_CAUSAL": 0, "LONGEST_SHORT": 9, "SHORT_STRETCH": 2, "LONG_STRETCH": 5}
+        settings = {
+            "SHORTEST": 0,
+            "SHORTEST_CAUSAL": 0,
+            "LONGEST_SHORT": 9,
+            "SHORT_STRETCH": 2,
+            "LONG_STRETCH": 5,
+        }
         for name, value in settings.items():
             monkeypatch.setattr(_tensorflow_at_once, name, value)
         return {"return_weights": False}
@@ -112,7 +118,9 @@ def test_gradients_in_a_graph_of_unknown_lengths_are_the_same_and_dense(
         np.testing.assert_allclose(actual, theirs, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("bfloat16", 0.1), ("float16", 0.01)])
+@pytest.mark.parametrize(
+    "dtype, tolerance", [("float32", 1e-5), ("bfloat16", 0.1), ("float16", 0.01)]
+)
 def test_lower_precision_is_near_float64(dtype, tolerance, draw):
     arrays = draw(7, 7, 3)
     outputs = attend(*[ops.cast(x, dtype) for x in arrays])[0]
@@ -175,7 +183,9 @@ def test_dropout_acts_on_both_terms(draw, precision):
 
 
 @pytest.mark.parametrize("lengths", [(61, 61, 2), (5, 61, 16)])
-def test_long_sequences_make_no_tensor_of_all_pairs_and_depths(lengths, monkeypatch, draw, precision):
+def test_long_sequences_make_no_tensor_of_all_pairs_and_depths(
+    lengths, monkeypatch, draw, precision
+):
     arrays = draw(*lengths)
     expected = attend(*arrays)[0]
     monkeypatch.setattr(MODULE, "LONGEST_LOOKUP", 16)

@@ -25,15 +25,28 @@ def test_far_are_whole_stretches(length_k, known, by_product):
     reach, stretch, length_q = 3, 5, min(length_k, 19)
     pairs = np.random.default_rng(0).normal(size=(2, 3, length_q, length_k)).astype("float32")
     function = tf.function(
-        lambda x: sums_of_far(x, *((length_q, length_k) if known else tf.unstack(tf.shape(x)[2:])), reach, stretch, by_product=by_product),
+        lambda x: sums_of_far(
+            x,
+            *((length_q, length_k) if known else tf.unstack(tf.shape(x)[2:])),
+            reach,
+            stretch,
+            by_product=by_product,
+        ),
         input_signature=[tf.TensorSpec(pairs.shape if known else [None] * 4)],
     )
     first = length_k - length_q
     whole = [max(first + i - reach, 0) // stretch * stretch for i in range(length_q)]
-    expected = np.stack([pairs[:, :, i, :number].sum(-1) for i, number in enumerate(whole)], -1)[:, :, None]
+    expected = np.stack([pairs[:, :, i, :number].sum(-1) for i, number in enumerate(whole)], -1)[
+        :, :, None
+    ]
     np.testing.assert_allclose(function(pairs), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("by_product", [True, False])
 def test_of_no_sentences_there_is_nothing_far(by_product):
-    assert sums_of_far(tf.zeros([0, 3, 7, 23]), 7, 23, 3, 5, by_product=by_product).shape == (0, 3, 1, 7)
+    assert sums_of_far(tf.zeros([0, 3, 7, 23]), 7, 23, 3, 5, by_product=by_product).shape == (
+        0,
+        3,
+        1,
+        7,
+    )

@@ -32,7 +32,14 @@ def constants(**values):
 
 
 # Diagonals wherever a matrix has them, and short stretches, so that there are several.
-ALWAYS = {"SHORTEST": 0, "SHORTEST_CAUSAL": 0, "LONGEST_SHORT": 13, "SHORT_STRETCH": 3, "LONG_STRETCH": 5, "LONGEST_TRIANGLE": 0}
+ALWAYS = {
+    "SHORTEST": 0,
+    "SHORTEST_CAUSAL": 0,
+    "LONGEST_SHORT": 13,
+    "SHORT_STRETCH": 3,
+    "LONG_STRETCH": 5,
+    "LONGEST_TRIANGLE": 0,
+}
 
 
 @pytest.fixture
@@ -77,7 +84,9 @@ def test_equals_the_port_of_t2t(lengths, causal, always, monkeypatch, rng, draw)
     arrays = query, key, value[..., :5], key_table, value_table[:, :5]
     outputs, _ = attend(*arrays, causal=causal, return_weights=False)
     bias = np.where(causal_mask(*lengths[:2]), 0.0, -1e9) if causal else None
-    expected = dot_product_attention_relative(*arrays[:3], bias, *arrays[3:], lengths[2], allow_memory=True)
+    expected = dot_product_attention_relative(
+        *arrays[:3], bias, *arrays[3:], lengths[2], allow_memory=True
+    )
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-12)
     assert made == [lengths[:2]]
 
@@ -102,7 +111,13 @@ def test_training_takes_all_pairs_at_once_longer(always, monkeypatch, rng, draw)
     module = sys.modules["t2t_relpos.attention.attend"]
     monkeypatch.setattr(module, "LONGEST_WHOLE", 13)
     monkeypatch.setattr(module, "LONGEST_WHOLE_CAUSAL", 11)
-    for causal, recompute, longest in ((False, False, 23), (True, False, 17), (False, None, 13), (True, None, 11), (False, True, 0)):
+    for causal, recompute, longest in (
+        (False, False, 23),
+        (True, False, 17),
+        (False, None, 13),
+        (True, None, 11),
+        (False, True, 0),
+    ):
         for length in (longest, longest + 1) if longest else (9,):
             arrays = draw(rng, length, length, 3)
             made.clear()
@@ -114,7 +129,9 @@ def test_training_takes_all_pairs_at_once_longer(always, monkeypatch, rng, draw)
 def test_unknown_lengths_in_a_graph(causal, always, rng, draw, outputs_and_gradients):
     specs = [tf.TensorSpec((None, 3, None, depth), tf.float64) for depth in (5, 5, 7)]
     specs += [tf.TensorSpec((7, depth), tf.float64) for depth in (5, 7)]
-    computed = functools.partial(outputs_and_gradients, weigh=1.0, causal=causal, return_weights=False)
+    computed = functools.partial(
+        outputs_and_gradients, weigh=1.0, causal=causal, return_weights=False
+    )
     step = tf.function(lambda *xs: computed(xs), input_signature=specs, autograph=False)
     for lengths in ((1, 1), (5, 5), (19, 19), (8, 23), (9, 7)):
         arrays = draw(rng, *lengths, 3)
@@ -127,13 +144,22 @@ def test_unknown_lengths_in_a_graph(causal, always, rng, draw, outputs_and_gradi
 @pytest.mark.parametrize("length", [None, 13])
 def test_a_batch_of_nothing_has_gradients_of_zero(length, always, rng, draw, outputs_and_gradients):
     arrays = [x[:0] if len(x.shape) == 4 else x for x in draw(rng, 13, 13, 2)]
-    specs = [tf.TensorSpec((None, 3, length, x.shape[-1]) if len(x.shape) == 4 else x.shape, tf.float64) for x in arrays]
-    step = tf.function(lambda *xs: outputs_and_gradients(xs, 1.0, return_weights=False), input_signature=specs, autograph=False)
+    specs = [
+        tf.TensorSpec((None, 3, length, x.shape[-1]) if len(x.shape) == 4 else x.shape, tf.float64)
+        for x in arrays
+    ]
+    step = tf.function(
+        lambda *xs: outputs_and_gradients(xs, 1.0, return_weights=False),
+        input_signature=specs,
+        autograph=False,
+    )
     for gradient, x in zip(step(*arrays)[1:], arrays, strict=True):
         np.testing.assert_array_equal(gradient, np.zeros(x.shape))
 
 
-@pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 1e-2), ("bfloat16", 6e-2)])
+@pytest.mark.parametrize(
+    "dtype, tolerance", [("float32", 2e-6), ("float16", 1e-2), ("bfloat16", 6e-2)]
+)
 def test_lower_precision_is_near_float64(dtype, tolerance, always, rng, draw, assert_near_float64):
     arrays = draw(rng, 31, 31, 3)
     assert_near_float64(arrays, dtype, tolerance)
@@ -142,12 +168,18 @@ def test_lower_precision_is_near_float64(dtype, tolerance, always, rng, draw, as
 def test_the_gradient_repeats_the_dropout_of_the_outputs(always, rng, draw, outputs_and_gradients):
     arrays, weigh = draw(rng, 31, 31, 3), rng.normal(size=(2, 3, 31, 7))
     dropout = AttentionDropout(0.4, keras.random.SeedGenerator(5))
-    outputs, *gradients = outputs_and_gradients(arrays, weigh, dropout=dropout, return_weights=False)
+    outputs, *gradients = outputs_and_gradients(
+        arrays, weigh, dropout=dropout, return_weights=False
+    )
     kept = AttentionDropout(0.4, keras.random.SeedGenerator(5))(attend(*arrays)[1])
     labels = np.clip(np.arange(31) - np.arange(31)[:, None], -3, 3) + 3
     rows = arrays[4].numpy()[labels]
-    expected = np.einsum("bnij,bnjh->bnih", kept, arrays[2]) + np.einsum("bnij,ijh->bnih", kept, rows)
+    expected = np.einsum("bnij,bnjh->bnih", kept, arrays[2]) + np.einsum(
+        "bnij,ijh->bnih", kept, rows
+    )
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(gradients[2], np.einsum("bnij,bnih->bnjh", kept, weigh), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        gradients[2], np.einsum("bnij,bnih->bnjh", kept, weigh), rtol=0, atol=1e-12
+    )
     *_, gradient, _, _ = outputs_and_gradients(arrays, 0.0, dropout=dropout, return_weights=False)
     np.testing.assert_array_equal(gradient, np.zeros(arrays[2].shape))

@@ -18,7 +18,10 @@ SEED = tf.constant([7, 11])
 def test_factors_are_0_or_scale_up(dtype):
     found = factors([13, 17], 0.25, SEED, dtype)
     assert found.dtype == dtype
-    assert np.unique(found.numpy().astype("float64")).tolist() == [0, float(tf.constant(4 / 3, dtype))]
+    assert np.unique(found.numpy().astype("float64")).tolist() == [
+        0,
+        float(tf.constant(4 / 3, dtype)),
+    ]
 
 
 def test_factors_repeat_for_a_seed():

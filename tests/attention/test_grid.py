@@ -42,9 +42,7 @@ def test_mask_hides_cells(tensors):
     outputs, weights = attend_2d(*tensors, mask=hidden)
     np.testing.assert_array_equal(np.array(weights)[1, ..., 14:], 0)
     small = [x[1:, :, :2] for x in tensors[:3]]
-    np.testing.assert_allclose(
-        np.array(outputs)[1:, :, :2], naive(*small, *tensors[3:]), atol=1e-5
-    )
+    np.testing.assert_allclose(np.array(outputs)[1:, :, :2], naive(*small, *tensors[3:]), atol=1e-5)
 
 
 def test_dropout_is_given_the_weights(tensors):
@@ -58,7 +56,5 @@ def test_sizes_known_at_run_time(tensors):
     import tensorflow as tf
 
     spec = [tf.TensorSpec([None, 3, None, None, depth]) for depth in (4, 4, 11)]
-    graph = tf.function(
-        lambda *x: attend_2d(*x, *tensors[3:])[0], input_signature=spec
-    )
+    graph = tf.function(lambda *x: attend_2d(*x, *tensors[3:])[0], input_signature=spec)
     np.testing.assert_allclose(graph(*tensors[:3]), naive(*tensors), atol=1e-5)

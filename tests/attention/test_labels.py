@@ -28,9 +28,7 @@ def test_an_offset_for_every_row():
 
 def test_positions_that_are_given():
     queries, keys = np.array([7, 3]), np.array([0, 3, 4, 9])
-    np.testing.assert_array_equal(
-        position_labels(queries, keys, 2), [[0, 0, 0, 4], [0, 2, 3, 4]]
-    )
+    np.testing.assert_array_equal(position_labels(queries, keys, 2), [[0, 0, 0, 4], [0, 2, 3, 4]])
     both = position_labels(np.stack([queries, queries + 1]), keys, 2)
     np.testing.assert_array_equal(both[0], position_labels(queries, keys, 2))
     np.testing.assert_array_equal(both[1], position_labels(queries + 1, keys, 2))

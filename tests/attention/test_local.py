@@ -33,7 +33,9 @@ def test_equals_dense_attention_under_the_window_mask(length, window, k, causal,
 def test_masks_of_queries_and_keys(causal, draw, rng, precision):
     arrays = draw(61, 3, heads=3)
     masks = rng.random((2, 2, 61)) > 0.4
-    outputs = attend_locally(*arrays, window=5, causal=causal, query_mask=masks[0], key_mask=masks[1])
+    outputs = attend_locally(
+        *arrays, window=5, causal=causal, query_mask=masks[0], key_mask=masks[1]
+    )
     mask = attention_mask_of(
         61, 61, query_mask=masks[0], key_masks=[masks[1]], causal=causal, window=5
     )
@@ -52,7 +54,9 @@ def test_dropout_sees_blocks_alone(draw, precision):
 
     twice = attend_locally(*arrays, window=5, dropout=dropout)
     assert seen == [(2 * 7, 3, 16, 48)]  # 7 blocks of 16 positions, each with its neighbours
-    np.testing.assert_allclose(twice, 2 * attend_locally(*arrays, window=5), rtol=0, atol=precision.atol)
+    np.testing.assert_allclose(
+        twice, 2 * attend_locally(*arrays, window=5), rtol=0, atol=precision.atol
+    )
 
 
 def test_gradients(draw, rng, precision, output_and_gradients):

@@ -15,11 +15,17 @@ def test_scores_and_values_are_sums_over_rows(heads, rng, precision):
     rows = np.broadcast_to(table, (3, 5, 11))[:, LABELS]
     query, weights = (rng.normal(size=(2, 3, 5, last)).astype(precision.dtype) for last in (11, 7))
     scores, values = lookup_scores(query, table, LABELS), lookup_values(weights, table, LABELS)
-    np.testing.assert_allclose(scores, np.einsum("bnih,nijh->bnij", query, rows), rtol=0, atol=10 * precision.atol)
-    np.testing.assert_allclose(values, np.einsum("bnij,nijh->bnih", weights, rows), rtol=0, atol=10 * precision.atol)
+    np.testing.assert_allclose(
+        scores, np.einsum("bnih,nijh->bnij", query, rows), rtol=0, atol=10 * precision.atol
+    )
+    np.testing.assert_allclose(
+        values, np.einsum("bnij,nijh->bnih", weights, rows), rtol=0, atol=10 * precision.atol
+    )
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's gradient is written out")
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="TensorFlow's gradient is written out"
+)
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("heads", [(), (3,)])
 def test_the_gradient_of_a_table_is_the_sum_of_its_rows_gradients(heads, known, rng):
@@ -30,7 +36,10 @@ def test_the_gradient_of_a_table_is_the_sum_of_its_rows_gradients(heads, known, 
     table = tf.constant(rng.normal(size=(*heads, 5, 11)))
     weigh = rng.normal(size=(*heads, 5, 7, 11))
 
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec(LABELS.shape if known else [None, None], tf.int32)])
+    @tf.function(
+        autograph=False,
+        input_signature=[tf.TensorSpec(LABELS.shape if known else [None, None], tf.int32)],
+    )
     def gradient(labels):
         with tf.GradientTape() as tape:
             tape.watch(table)

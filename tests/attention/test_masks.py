@@ -52,7 +52,9 @@ def test_masked_softmax_has_the_gradient_of_what_it_keeps(rng, precision, output
     _, gradient = output_and_gradients(lambda x: masked_softmax(x, mask), scores, cotangent)
     slopes = (sides[0] - sides[1]) / (2 * step)
     expected = np.einsum("mbts,bts->bm", slopes, cotangent).reshape(scores.shape)
-    np.testing.assert_allclose(gradient, expected, atol=1e-8 if precision.dtype == "float64" else 1e-3)
+    np.testing.assert_allclose(
+        gradient, expected, atol=1e-8 if precision.dtype == "float64" else 1e-3
+    )
     np.testing.assert_array_equal(gradient[:, ~mask], 0)
 
 
@@ -66,4 +68,6 @@ def test_masked_softmax_keeps_a_low_precision_dtype(dtype, rng):
 
 
 def test_softmax_of_a_single_key_is_one():
-    np.testing.assert_array_equal(masked_softmax(np.array([[3.0], [-7.0]], "float32")), [[1.0], [1.0]])
+    np.testing.assert_array_equal(
+        masked_softmax(np.array([[3.0], [-7.0]], "float32")), [[1.0], [1.0]]
+    )

@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 
-from t2t_relpos.attention import attend
 from t2t_relpos.attention.products import times_rows, times_table
 from t2t_relpos.layers import RelationMultiHeadAttention
 
@@ -14,18 +13,28 @@ from t2t_relpos.layers import RelationMultiHeadAttention
 def test_times_table(heads, tables, transpose, rng):
     x = rng.normal(size=(5, heads, 7, 11)).astype("float32")
     table = rng.normal(size=(11, 13) if tables is None else (tables, 11, 13)).astype("float32")
-    actual = times_table(keras.ops.convert_to_tensor(x), np.swapaxes(table, -1, -2) if transpose else table, transpose)
+    actual = times_table(
+        keras.ops.convert_to_tensor(x),
+        np.swapaxes(table, -1, -2) if transpose else table,
+        transpose,
+    )
     np.testing.assert_allclose(actual, x @ table, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("heads", [1, 3])
 def test_times_rows(heads, rng):
-    x, rows = (rng.normal(size=shape).astype("float32") for shape in ((5, heads, 7, 11), (7, 11, 13)))
+    x, rows = (
+        rng.normal(size=shape).astype("float32") for shape in ((5, heads, 7, 11), (7, 11, 13))
+    )
     expected = np.einsum("bntx,txy->bnty", x, rows)
-    np.testing.assert_allclose(times_rows(keras.ops.convert_to_tensor(x), rows), expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        times_rows(keras.ops.convert_to_tensor(x), rows), expected, rtol=0, atol=1e-5
+    )
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's own ways to compute")
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="TensorFlow's own ways to compute"
+)
 @pytest.mark.parametrize("tables", [None, 1])
 @pytest.mark.parametrize(
     "length, kwargs",
@@ -39,9 +48,20 @@ def test_times_rows(heads, rng):
         (23, {"query_offset": np.arange(5, dtype="int32")}),
         (23, {"labels": np.arange(5 * 23 * 23, dtype="int32").reshape(5, 23, 23) % 7}),
     ],
-    ids=["looked up", "causal", "diagonals", "causal diagonals", "blocks", "skewed", "one offset a row", "labels"],
+    ids=[
+        "looked up",
+        "causal",
+        "diagonals",
+        "causal diagonals",
+        "blocks",
+        "skewed",
+        "one offset a row",
+        "labels",
+    ],
 )
-def test_one_head_of_many_rows_is_as_of_each_row(length, kwargs, tables, rng, outputs_and_gradients):
+def test_one_head_of_many_rows_is_as_of_each_row(
+    length, kwargs, tables, rng, outputs_and_gradients
+):
     """In float32, which is oneDNN's."""
     import tensorflow as tf
 
@@ -52,10 +72,20 @@ def test_one_head_of_many_rows_is_as_of_each_row(length, kwargs, tables, rng, ou
     together = outputs_and_gradients(arrays, weigh, **kwargs)
     alone = []
     for row in range(5):
-        own = {name: x[row : row + 1] if name in ("query_offset", "labels") else x for name, x in kwargs.items()}
-        alone.append(outputs_and_gradients([x[row : row + 1] for x in arrays[:3]] + arrays[3:], weigh[row : row + 1], **own))
+        own = {
+            name: x[row : row + 1] if name in ("query_offset", "labels") else x
+            for name, x in kwargs.items()
+        }
+        alone.append(
+            outputs_and_gradients(
+                [x[row : row + 1] for x in arrays[:3]] + arrays[3:], weigh[row : row + 1], **own
+            )
+        )
     batched = len(together) - 2
-    expected = [np.concatenate(x) if i < batched else np.sum(x, 0) for i, x in enumerate(zip(*alone, strict=True))]
+    expected = [
+        np.concatenate(x) if i < batched else np.sum(x, 0)
+        for i, x in enumerate(zip(*alone, strict=True))
+    ]
     for actual, x in zip(together, expected, strict=True):
         np.testing.assert_allclose(actual, x, rtol=0, atol=2e-5 * np.abs(x).max())
 

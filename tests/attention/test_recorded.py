@@ -39,9 +39,7 @@ def test_no_function_is_left_out(compare):
     assert [family.ours for family in compare.FAMILIES] == list(FUNCTIONS)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in FUNCTIONS if name.startswith("attend")]
-)
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name.startswith("attend")])
 def test_the_path_for_long_sequences_equals_tensor2tensors(compare, name, monkeypatch):
     attend = sys.modules["t2t_relpos.attention.attend"]
     monkeypatch.setattr(attend, "LONGEST_LOOKUP", 0)

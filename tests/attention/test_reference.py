@@ -15,7 +15,8 @@ TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
 GRADIENT_TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 
 on_tensorflow = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="shapes known at run time, in a TensorFlow graph"
+    keras.backend.backend() != "tensorflow",
+    reason="shapes known at run time, in a TensorFlow graph",
 )
 
 
@@ -77,10 +78,7 @@ def random_inputs(length, rows=5, batch=2, heads=3, depth=7):
         "key_embeddings": (rows, depth),
         "value_embeddings": (rows, depth),
     }
-    return {
-        name: rng.normal(size=shape).astype("float32")
-        for name, shape in shapes.items()
-    }
+    return {name: rng.normal(size=shape).astype("float32") for name, shape in shapes.items()}
 
 
 def test_matrices_equal_tensor2tensors():
@@ -194,9 +192,7 @@ def test_attention_of_shapes_known_at_run_time(path):
         ]
     )
     def compute(bias, inputs):
-        return reference.dot_product_attention_relative(
-            bias=bias, **inputs, **arguments
-        )
+        return reference.dot_product_attention_relative(bias=bias, **inputs, **arguments)
 
     assert compute.get_concrete_function().structured_outputs.shape[0] is None
     assert_close(compute(bias, inputs), record["output"])
@@ -206,16 +202,12 @@ def test_bias_takes_the_dtype_of_the_logits():
     inputs = random_inputs(length=3)
     bias = np.zeros((1, 1, 3, 3))
     bias[..., 2] = -1e9
-    output = reference.dot_product_attention_relative(
-        **inputs, bias=bias, max_relative_position=2
-    )
+    output = reference.dot_product_attention_relative(**inputs, bias=bias, max_relative_position=2)
     assert keras.backend.standardize_dtype(output.dtype) == "float32"
     expected = reference.dot_product_attention_relative(
         **inputs, bias=bias.astype("float32"), max_relative_position=2
     )
-    np.testing.assert_array_equal(
-        ops.convert_to_numpy(output), ops.convert_to_numpy(expected)
-    )
+    np.testing.assert_array_equal(ops.convert_to_numpy(output), ops.convert_to_numpy(expected))
 
 
 def test_dropout_drops_single_weights_and_repeats_with_a_seed():

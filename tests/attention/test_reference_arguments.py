@@ -15,10 +15,7 @@ def random_inputs(length_q=3, length_k=3, rows=5, batch=2, heads=3, depth=7):
         "key_embeddings": (rows, depth),
         "value_embeddings": (rows, depth),
     }
-    return {
-        name: rng.normal(size=shape).astype("float32")
-        for name, shape in shapes.items()
-    }
+    return {name: rng.normal(size=shape).astype("float32") for name, shape in shapes.items()}
 
 
 @pytest.mark.parametrize("value", [None, 0, -1, 2.0, True])
@@ -84,9 +81,7 @@ def test_table_of_another_number_of_rows():
             r"of 7 numbers, as the keys have\. Received: shape \(5, 11\) with "
             r"max_relative_position=2\.",
         ):
-            reference.dot_product_attention_relative(
-                **inputs, bias=None, max_relative_position=2
-            )
+            reference.dot_product_attention_relative(**inputs, bias=None, max_relative_position=2)
 
 
 def test_lengths_that_differ_without_memory():
@@ -119,9 +114,7 @@ def test_keys_and_values_of_different_shapes():
         match=r"Expected k and v of one shape\. Received: .*k \(2, 3, 3, 7\), "
         r"v \(2, 3, 2, 7\)\.",
     ):
-        reference.dot_product_attention_relative(
-            **inputs, bias=None, max_relative_position=2
-        )
+        reference.dot_product_attention_relative(**inputs, bias=None, max_relative_position=2)
 
 
 def test_rank_other_than_four():
@@ -132,6 +125,4 @@ def test_rank_other_than_four():
         match=r"Expected q, k and v of shape \[batch, heads, length, depth\]\. "
         r"Received: q \(3, 3, 7\)",
     ):
-        reference.dot_product_attention_relative(
-            **inputs, bias=None, max_relative_position=2
-        )
+        reference.dot_product_attention_relative(**inputs, bias=None, max_relative_position=2)

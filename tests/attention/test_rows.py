@@ -28,7 +28,11 @@ def rows_only(monkeypatch):
 def called(monkeypatch):
     """Shapes of the labels of which terms are made from now on."""
     shapes, original = [], at_once.RowTerms
-    monkeypatch.setattr(at_once, "RowTerms", lambda labels, table: shapes.append(tuple(labels.shape)) or original(labels, table))
+    monkeypatch.setattr(
+        at_once,
+        "RowTerms",
+        lambda labels, table: shapes.append(tuple(labels.shape)) or original(labels, table),
+    )
     return shapes
 
 
@@ -61,7 +65,9 @@ def test_equals_the_port_of_t2t(lengths, causal, called, rng, draw):
     arrays = query, key, value[..., :5], key_table, value_table[:, :5]
     outputs, _ = attend(*arrays, causal=causal, return_weights=False)
     bias = np.where(causal_mask(*lengths[:2]), 0.0, -1e9) if causal else None
-    expected = dot_product_attention_relative(*arrays[:3], bias, *arrays[3:], lengths[2], allow_memory=True)
+    expected = dot_product_attention_relative(
+        *arrays[:3], bias, *arrays[3:], lengths[2], allow_memory=True
+    )
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-12)
     assert called == [lengths[:2]] * 2
 
@@ -71,12 +77,18 @@ def test_equals_the_port_of_t2t(lengths, causal, called, rng, draw):
 def test_unknown_lengths_in_a_graph(causal, heads, rng, draw, outputs_and_gradients, derived):
     """Of all ways in turns, and of queries that stand before all keys."""
     specs = [tf.TensorSpec((None, 3, None, depth), tf.float64) for depth in (5, 5, 7)]
-    specs += [tf.TensorSpec((*((heads,) if heads else ()), 7, depth), tf.float64) for depth in (5, 7)]
-    computed = functools.partial(outputs_and_gradients, weigh=1.0, causal=causal, return_weights=False)
+    specs += [
+        tf.TensorSpec((*((heads,) if heads else ()), 7, depth), tf.float64) for depth in (5, 7)
+    ]
+    computed = functools.partial(
+        outputs_and_gradients, weigh=1.0, causal=causal, return_weights=False
+    )
     step = tf.function(lambda *xs: computed(xs), input_signature=specs, autograph=False)
     for lengths in ((1, 1), (5, 5), (13, 13), (5, 7), (7, 5), (41, 41), (97, 97)):
         arrays = draw(rng, *lengths, 3, heads=heads)
-        for actual, expected in zip(step(*arrays), derived(arrays, 1.0, causal=causal), strict=True):
+        for actual, expected in zip(
+            step(*arrays), derived(arrays, 1.0, causal=causal), strict=True
+        ):
             assert isinstance(actual, tf.Tensor), "a sparse gradient"
             np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-11)
 
@@ -85,14 +97,23 @@ def test_unknown_lengths_in_a_graph(causal, heads, rng, draw, outputs_and_gradie
 @pytest.mark.parametrize("length", [None, 13])
 def test_a_batch_of_nothing_has_gradients_of_zero(length, heads, rng, draw, outputs_and_gradients):
     arrays = [x[:0] if i < 3 else x for i, x in enumerate(draw(rng, 13, 13, 2, heads=heads))]
-    specs = [tf.TensorSpec((None, 3, length, x.shape[-1]) if i < 3 else x.shape, tf.float64) for i, x in enumerate(arrays)]
-    step = tf.function(lambda *xs: outputs_and_gradients(xs, 1.0, return_weights=False), input_signature=specs, autograph=False)
+    specs = [
+        tf.TensorSpec((None, 3, length, x.shape[-1]) if i < 3 else x.shape, tf.float64)
+        for i, x in enumerate(arrays)
+    ]
+    step = tf.function(
+        lambda *xs: outputs_and_gradients(xs, 1.0, return_weights=False),
+        input_signature=specs,
+        autograph=False,
+    )
     for gradient, x in zip(step(*arrays)[1:], arrays, strict=True):
         np.testing.assert_array_equal(gradient, np.zeros(x.shape))
 
 
 @pytest.mark.parametrize("heads", [None, 3])
-@pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 1e-2), ("bfloat16", 6e-2)])
+@pytest.mark.parametrize(
+    "dtype, tolerance", [("float32", 2e-6), ("float16", 1e-2), ("bfloat16", 6e-2)]
+)
 def test_lower_precision_is_near_float64(dtype, tolerance, heads, rng, draw, assert_near_float64):
     arrays = draw(rng, 31, 31, 3, heads=heads)
     assert_near_float64(arrays, dtype, tolerance)

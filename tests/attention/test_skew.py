@@ -38,4 +38,6 @@ def test_key_to_label_sums_by_label(case, rng, precision):
     labels = ops.convert_to_numpy(relative_labels(length_q, length_k, k, offset))
     one_hot = np.eye(2 * k + 1)[labels]
     expected = np.einsum("bnts,tsr->bntr", weights, one_hot)
-    np.testing.assert_allclose(key_to_label(weights, 2 * k + 1, offset), expected, atol=precision.atol)
+    np.testing.assert_allclose(
+        key_to_label(weights, 2 * k + 1, offset), expected, atol=precision.atol
+    )

@@ -32,7 +32,11 @@ def longest(length):
 def called(monkeypatch):
     """Lengths of those whose relative terms are computed in this way from now on."""
     lengths, original = [], at_once.labels_of_distances
-    monkeypatch.setattr(at_once, "labels_of_distances", lambda length, reach: lengths.append(length) or original(length, reach))
+    monkeypatch.setattr(
+        at_once,
+        "labels_of_distances",
+        lambda length, reach: lengths.append(length) or original(length, reach),
+    )
     return lengths
 
 
@@ -84,7 +88,11 @@ def test_unknown_lengths_in_a_graph(rng, draw, outputs_and_gradients):
     specs = [tf.TensorSpec((None, 3, None, depth), tf.float64) for depth in (5, 5, 7)]
     specs += [tf.TensorSpec((7, depth), tf.float64) for depth in (5, 7)]
     with longest(13):
-        step = tf.function(lambda *xs: outputs_and_gradients(xs, 1.0, causal=True, return_weights=False), input_signature=specs, autograph=False)
+        step = tf.function(
+            lambda *xs: outputs_and_gradients(xs, 1.0, causal=True, return_weights=False),
+            input_signature=specs,
+            autograph=False,
+        )
         for lengths in ((1, 1), (5, 5), (13, 13), (14, 14), (5, 7), (7, 5)):
             arrays = draw(rng, *lengths, 3)
             expected = outputs_and_gradients(arrays, 1.0, causal=True, return_weights=False)
@@ -95,12 +103,18 @@ def test_unknown_lengths_in_a_graph(rng, draw, outputs_and_gradients):
 
 def test_a_batch_of_nothing_has_gradients_of_zero(called, rng, draw, outputs_and_gradients):
     arrays = [x[:0] if len(x.shape) == 4 else x for x in draw(rng, 13, 13, 2)]
-    for gradient, x in zip(outputs_and_gradients(arrays, 1.0, causal=True, return_weights=False)[1:], arrays, strict=True):
+    for gradient, x in zip(
+        outputs_and_gradients(arrays, 1.0, causal=True, return_weights=False)[1:],
+        arrays,
+        strict=True,
+    ):
         np.testing.assert_array_equal(gradient, np.zeros(x.shape))
     assert called == [13, 13]
 
 
-@pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float16", 1e-2), ("bfloat16", 6e-2)])
+@pytest.mark.parametrize(
+    "dtype, tolerance", [("float32", 2e-6), ("float16", 1e-2), ("bfloat16", 6e-2)]
+)
 def test_lower_precision_is_near_float64(dtype, tolerance, called, rng, draw, assert_near_float64):
     arrays = draw(rng, 31, 31, 3)
     assert_near_float64(arrays, dtype, tolerance, causal=True)

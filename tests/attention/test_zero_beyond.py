@@ -33,6 +33,8 @@ def test_left_sided_has_its_rows_by_distance_and_zeros_beyond(heads, rng):
 def test_attend_takes_them(rng):
     x = rng.normal(size=(2, 3, 7, 5)).astype("float32")
     table = rng.normal(size=(3, 5)).astype("float32")
-    outputs, _ = attend(x, x, x, left_sided_table(table), two_sided_table(np.zeros((5, 5), "float32")))
+    outputs, _ = attend(
+        x, x, x, left_sided_table(table), two_sided_table(np.zeros((5, 5), "float32"))
+    )
     plain, _ = attend(x, x, x, left_sided_table(table))
     np.testing.assert_allclose(outputs, plain, atol=1e-6)

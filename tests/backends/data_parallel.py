@@ -1,6 +1,6 @@
 """Trains a small Transformer under keras.distribution.DataParallel on all host devices of JAX; run by a test.
 
-    XLA_FLAGS=--xla_force_host_platform_device_count=2 python data_parallel.py WEIGHTS.npz
+XLA_FLAGS=--xla_force_host_platform_device_count=2 python data_parallel.py WEIGHTS.npz
 """
 
 import sys
@@ -11,7 +11,13 @@ import numpy as np
 from t2t_relpos.models import Transformer, TransformerConfig
 
 CONFIG = TransformerConfig(
-    vocab_size=13, num_encoder_layers=1, num_decoder_layers=1, hidden_dim=6, intermediate_dim=7, num_heads=3, dropout=0.0
+    vocab_size=13,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    hidden_dim=6,
+    intermediate_dim=7,
+    num_heads=3,
+    dropout=0.0,
 )
 
 

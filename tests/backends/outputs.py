@@ -1,6 +1,6 @@
 """What a saved model gives for saved inputs, on the backend of KERAS_BACKEND; run by a test.
 
-    python outputs.py MODEL.keras INPUTS.npz OUTPUTS.npz
+python outputs.py MODEL.keras INPUTS.npz OUTPUTS.npz
 """
 
 import sys

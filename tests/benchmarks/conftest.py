@@ -31,6 +31,8 @@ def run():
 
     def run_program(name, *arguments):
         command = [sys.executable, str(FOLDER / f"{name}.py"), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+        return subprocess.run(
+            command, capture_output=True, text=True, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+        )
 
     return run_program

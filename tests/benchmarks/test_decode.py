@@ -16,15 +16,34 @@ def text(tmp_path_factory):
 
 @pytest.mark.slow
 def test_peers_are_measured_with_one_model(run, text, tmp_path):
-    pytest.importorskip("ctranslate2", reason="the package ctranslate2 is not installed: pip install '.[ctranslate2]'")
-    sizes = ["--vocab_size=151", "--length=5", "--sentences=3", "--batches=1,2", "--beams=2", "--runs=2"]
-    done = run("decode", "--preset=tiny", f"--vocab_text={text}", f"--text={text}", f"--csv={tmp_path}/table.csv", *sizes)
+    pytest.importorskip(
+        "ctranslate2",
+        reason="the package ctranslate2 is not installed: pip install '.[ctranslate2]'",
+    )
+    sizes = [
+        "--vocab_size=151",
+        "--length=5",
+        "--sentences=3",
+        "--batches=1,2",
+        "--beams=2",
+        "--runs=2",
+    ]
+    done = run(
+        "decode",
+        "--preset=tiny",
+        f"--vocab_text={text}",
+        f"--text={text}",
+        f"--csv={tmp_path}/table.csv",
+        *sizes,
+    )
     assert done.returncode == 0, done.stderr
     assert "opennmt is left out: no Python at --opennmt_python=None." in done.stderr
     with open(tmp_path / "table.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     peers = ["ours", "ours early", "ctranslate2", "ctranslate2 int8"]
-    assert [(row["batch"], row["peer"]) for row in rows] == [(batch, peer) for batch in "12" for peer in peers]
+    assert [(row["batch"], row["peer"]) for row in rows] == [
+        (batch, peer) for batch in "12" for peer in peers
+    ]
     for row in rows:
         assert float(row["low"]) <= float(row["sentences/s"]) <= float(row["high"])
         assert (row["time over ours"] == "1.0") == (row["peer"] == "ours")
@@ -38,11 +57,23 @@ def test_peers_are_measured_with_one_model(run, text, tmp_path):
     "arguments, message",
     [
         ([], "Expected either --model_dir or --preset. Received: neither."),
-        (["--model_dir=x", "--preset=tiny"], "Expected either --model_dir or --preset. Received: both."),
+        (
+            ["--model_dir=x", "--preset=tiny"],
+            "Expected either --model_dir or --preset. Received: both.",
+        ),
         (["--preset=tiny"], "Expected --vocab_text with --preset. Received: none."),
-        (["--model_dir=x", "--beams=0"], "Expected --beams to be positive integers with commas between them. Received: 0."),
-        (["--model_dir=x", "--batches=a"], "Expected --batches to be positive integers with commas between them. Received: a."),
-        (["--model_dir=x", "--peers=marian"], "Expected --peers out of ours, ours early, ctranslate2, ctranslate2 int8, opennmt. Received: marian."),
+        (
+            ["--model_dir=x", "--beams=0"],
+            "Expected --beams to be positive integers with commas between them. Received: 0.",
+        ),
+        (
+            ["--model_dir=x", "--batches=a"],
+            "Expected --batches to be positive integers with commas between them. Received: a.",
+        ),
+        (
+            ["--model_dir=x", "--peers=marian"],
+            "Expected --peers out of ours, ours early, ctranslate2, ctranslate2 int8, opennmt. Received: marian.",
+        ),
     ],
 )
 @pytest.mark.slow

@@ -33,7 +33,14 @@ def test_operations_are_counted_by_their_kind(load):
 
 @pytest.mark.slow
 def test_shares_make_up_the_step(run):
-    done = run("step_profile", "--vocab_size=331", "--batch_tokens=67", "--steps=2", "--rows=3", "--position=sinusoidal")
+    done = run(
+        "step_profile",
+        "--vocab_size=331",
+        "--batch_tokens=67",
+        "--steps=2",
+        "--rows=3",
+        "--position=sinusoidal",
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     step = float(re.fullmatch(r"tiny, sinusoidal, (\d+) ms a step of \d+ tokens", lines[0])[1])

@@ -27,14 +27,23 @@ def rows_in(path):
 
 @pytest.mark.slow
 def test_peers_are_measured_on_the_same_batches(run, texts, tmp_path):
-    sizes = ["--vocab_size=151", "--batch_tokens=67", "--steps=2", "--runs=3", "--threads=1,2", "--env=MALLOC_ARENA_MAX=1"]
+    sizes = [
+        "--vocab_size=151",
+        "--batch_tokens=67",
+        "--steps=2",
+        "--runs=3",
+        "--threads=1,2",
+        "--env=MALLOC_ARENA_MAX=1",
+    ]
     done = run("training", *texts, *sizes, f"--csv={tmp_path}/table.csv")
     assert done.returncode == 0, done.stderr
     for name in ("opennmt", "t2t"):
         assert f"{name} is left out: no Python at --{name}_python=None." in done.stderr
     rows = rows_in(tmp_path / "table.csv")
     peers = ["ours", "ours bfloat16", "ours absolute", "products alone"]
-    assert [(row["threads"], row["peer"]) for row in rows] == [(threads, peer) for threads in "12" for peer in peers]
+    assert [(row["threads"], row["peer"]) for row in rows] == [
+        (threads, peer) for threads in "12" for peer in peers
+    ]
     for row in rows:
         numbers = {name: float(value) for name, value in row.items() if name != "peer"}
         assert 0 < numbers["low"] <= numbers["tokens/s"] <= numbers["high"]
@@ -48,21 +57,45 @@ def test_peers_are_measured_on_the_same_batches(run, texts, tmp_path):
 
 @pytest.mark.slow
 def test_ours_is_measured_always(run, tmp_path):
-    done = run("training", "--peers=ours bfloat16", "--vocab_size=331", "--batch_tokens=67", "--steps=1", "--runs=1", f"--csv={tmp_path}/table.csv")
+    done = run(
+        "training",
+        "--peers=ours bfloat16",
+        "--vocab_size=331",
+        "--batch_tokens=67",
+        "--steps=1",
+        "--runs=1",
+        f"--csv={tmp_path}/table.csv",
+    )
     assert done.returncode == 0, done.stderr
-    assert [row["peer"] for row in rows_in(tmp_path / "table.csv")] == ["ours", "ours bfloat16", "products alone"]
+    assert [row["peer"] for row in rows_in(tmp_path / "table.csv")] == [
+        "ours",
+        "ours bfloat16",
+        "products alone",
+    ]
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
         (["--preset=transformer_base"], "flag --preset=transformer_base: value should be one of"),
-        (["--train_source=x"], "Expected both --train_source and --train_target, or neither. Received: no --train_target."),
-        (["--train_target=x"], "Expected both --train_source and --train_target, or neither. Received: no --train_source."),
+        (
+            ["--train_source=x"],
+            "Expected both --train_source and --train_target, or neither. Received: no --train_target.",
+        ),
+        (
+            ["--train_target=x"],
+            "Expected both --train_source and --train_target, or neither. Received: no --train_source.",
+        ),
         (["--env=x"], "Expected --env=NAME=VALUE. Received: --env=x."),
         (["--env==x"], "Expected --env=NAME=VALUE. Received: --env==x."),
-        (["--threads=0"], "Expected --threads to be positive integers with commas between them. Received: 0."),
-        (["--peers=fairseq"], "Expected --peers out of ours, ours bfloat16, ours absolute, opennmt, t2t. Received: fairseq."),
+        (
+            ["--threads=0"],
+            "Expected --threads to be positive integers with commas between them. Received: 0.",
+        ),
+        (
+            ["--peers=fairseq"],
+            "Expected --peers out of ours, ours bfloat16, ours absolute, opennmt, t2t. Received: fairseq.",
+        ),
         (["x"], "Expected flags only. Received: 'x'."),
         (["--train_source=/none/x", "--train_target=/none/x"], "/none/x"),
     ],
@@ -76,33 +109,51 @@ def test_flags(run, arguments, message):
 
 def test_products_are_those_of_the_models_weights(load):
     config = TransformerConfig(
-        vocab_size=31, num_encoder_layers=2, num_decoder_layers=3, hidden_dim=12, intermediate_dim=17, num_heads=3
+        vocab_size=31,
+        num_encoder_layers=2,
+        num_decoder_layers=3,
+        hidden_dim=12,
+        intermediate_dim=17,
+        num_heads=3,
     )
     rate = load("multiply_rate")
-    elements = sum(count * inner * columns for (_, inner, columns), count in rate.products(config.to_dict()).items())
+    elements = sum(
+        count * inner * columns
+        for (_, inner, columns), count in rate.products(config.to_dict()).items()
+    )
     model = Transformer(config)
     ids = np.ones((1, 1), "int32")
     model({"inputs": ids, "targets": ids})
     # Every matrix is multiplied once; tables of positions, which are matrices too, are not counted.
-    matrices = [weight for weight in model.weights if len(weight.shape) > 1 and "table" not in weight.path]
+    matrices = [
+        weight for weight in model.weights if len(weight.shape) > 1 and "table" not in weight.path
+    ]
     assert elements == sum(int(np.prod(weight.shape)) for weight in matrices)
     source = rate.operations(config.to_dict(), {"source": 1, "target": 0})
     # Two encoder layers, and keys and values for three decoder layers; forward and twice backward, multiplied and added.
     assert source == 6 * (2 * (4 * 12 * 12 + 2 * 12 * 17) + 3 * 2 * 12 * 12)
-    assert rate.operations(config.to_dict(), {"source": 5, "target": 7}) == 5 * source + 7 * (6 * elements - source)
+    assert rate.operations(config.to_dict(), {"source": 5, "target": 7}) == 5 * source + 7 * (
+        6 * elements - source
+    )
 
 
 def test_batches_are_counted_without_padding(load, tmp_path):
     batches = load("training_batches")
     made = batches.make_batches("", "", 331, 67, 41, 3)
     assert len(made) == 3
-    assert all(max(side.size for side in batch) <= 67 and len(batch[0]) == len(batch[1]) for batch in made)
+    assert all(
+        max(side.size for side in batch) <= 67 and len(batch[0]) == len(batch[1]) for batch in made
+    )
     arrays = np.load(batches.write_batches(tmp_path / "batches.npz", made))
     np.testing.assert_array_equal(arrays["targets_2"], made[2][1])
-    assert batches.count_tokens([(np.array([[5, 1, 0], [4, 4, 1]]), np.array([[3, 1], [1, 0]]))]) == {"source": 5, "target": 3}
+    assert batches.count_tokens(
+        [(np.array([[5, 1, 0], [4, 4, 1]]), np.array([[3, 1], [1, 0]]))]
+    ) == {"source": 5, "target": 3}
 
 
-@pytest.mark.parametrize("preset", [name for name, settings in PRESETS.items() if settings["position"] == "relative"])
+@pytest.mark.parametrize(
+    "preset", [name for name, settings in PRESETS.items() if settings["position"] == "relative"]
+)
 def test_hparams_describe_the_architecture(load, preset):
     config = TransformerConfig.from_preset(preset, vocab_size=31)
     hparams = load("t2t_training").hparams_of(config.to_dict())
@@ -111,7 +162,12 @@ def test_hparams_describe_the_architecture(load, preset):
 
 
 def test_opennmt_gets_the_same_sentences_in_its_ids(load):
-    features, labels = load("opennmt_training").their_batch(np.array([[5, 1, 0], [4, 4, 1]]), np.array([[3, 1], [1, 0]]))
-    assert {name: value.tolist() for name, value in features.items()} == {"ids": [[6, 2, 0], [5, 5, 2]], "length": [2, 3]}
+    features, labels = load("opennmt_training").their_batch(
+        np.array([[5, 1, 0], [4, 4, 1]]), np.array([[3, 1], [1, 0]])
+    )
+    assert {name: value.tolist() for name, value in features.items()} == {
+        "ids": [[6, 2, 0], [5, 5, 2]],
+        "length": [2, 3],
+    }
     expected = {"ids": [[1, 4], [1, 0]], "ids_out": [[4, 2], [2, 0]], "length": [2, 1]}
     assert {name: value.tolist() for name, value in labels.items()} == expected

@@ -103,9 +103,13 @@ def test_works_in_a_graph_with_dynamic_sizes(language):
         )
 
     result = graph.get_concrete_function(
-        tf.TensorSpec([None], tf.int32), tf.TensorSpec([], tf.int32), tf.TensorSpec([None], tf.int32)
+        tf.TensorSpec([None], tf.int32),
+        tf.TensorSpec([], tf.int32),
+        tf.TensorSpec([None], tf.int32),
     )(tf.range(3), tf.constant(4), tf.constant(LIMITS))
-    for ours, theirs in zip(result, search(language, beam_size=3, length_limit=LIMITS), strict=True):
+    for ours, theirs in zip(
+        result, search(language, beam_size=3, length_limit=LIMITS), strict=True
+    ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
@@ -126,7 +130,9 @@ def test_early_stopping_ends_with_the_first_outputs_that_finish():
     def step(ids, state):
         first, last = (np.log([[1e-9, *row]]).astype("float32") for row in ([0.4, 0.6], [0.1, 0.9]))
         rows = ops.shape(ids)[0]
-        return ops.where(state["i"][:, None] < 1, ops.repeat(first, rows, 0), last), {"i": state["i"] + 1}
+        return ops.where(state["i"][:, None] < 1, ops.repeat(first, rows, 0), last), {
+            "i": state["i"] + 1
+        }
 
     def found(early_stopping):
         state = {"i": np.zeros(1, "int32")}
@@ -147,7 +153,11 @@ def test_length_penalty():
 def test_errors(language):
     with pytest.raises(ValueError, match="Expected `early_stopping` to be False with `t2t_exact`"):
         search(language, early_stopping=True, t2t_exact=True)
-    with pytest.raises(ValueError, match="Expected `beam_size` to be an int of at least 1. Received: 0"):
+    with pytest.raises(
+        ValueError, match="Expected `beam_size` to be an int of at least 1. Received: 0"
+    ):
         search(language, beam_size=0)
-    with pytest.raises(ValueError, match="Expected `num_results` to be from 1 to beam_size=2. Received: 3"):
+    with pytest.raises(
+        ValueError, match="Expected `num_results` to be from 1 to beam_size=2. Received: 3"
+    ):
         search(language, beam_size=2, num_results=3)

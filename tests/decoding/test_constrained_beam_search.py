@@ -16,7 +16,9 @@ ENDING_PREFIX = [[3, 1], [1, 0], [2, 0]]
 ABSENT = -5e6
 
 
-def assert_finds_all(language, make_rules, limits=LIMITS, alpha=0.6, num_results=5, prefix=None, early=False, **rules):
+def assert_finds_all(
+    language, make_rules, limits=LIMITS, alpha=0.6, num_results=5, prefix=None, early=False, **rules
+):
     found = beam_search(
         language.step,
         language.start(),
@@ -33,7 +35,9 @@ def assert_finds_all(language, make_rules, limits=LIMITS, alpha=0.6, num_results
     ids, scores, lengths = (ops.convert_to_numpy(x) for x in found)
     for sentence, limit in enumerate(limits):
         forced = [] if prefix is None else [token for token in prefix[sentence] if token]
-        expected = language.all_outputs(sentence, alpha, limit, make_rules(prefix=tuple(forced), **rules))
+        expected = language.all_outputs(
+            sentence, alpha, limit, make_rules(prefix=tuple(forced), **rules)
+        )
         expected = expected[:num_results]
         for i, (score, output) in enumerate(expected):
             assert ids[sentence, i].tolist() == output + [0] * (4 - len(output))

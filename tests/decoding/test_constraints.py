@@ -6,7 +6,13 @@ import pytest
 from keras import ops
 
 from t2t_relpos.decoding import beam_search, constraints, greedy_search, sample_search
-from t2t_relpos.decoding.constraints import FORBIDDEN, NEVER, Constraints, checked_constraints, constrain
+from t2t_relpos.decoding.constraints import (
+    FORBIDDEN,
+    NEVER,
+    Constraints,
+    checked_constraints,
+    constrain,
+)
 
 VOCAB = 7
 IDS = np.array([[3, 4, 3, 4, 0], [5, 5, 5, 6, 0]], "int32")
@@ -21,7 +27,9 @@ def log_probs(rng):
 def changed(log_probs, result):
     """{(row, id): what it became}."""
     result = ops.convert_to_numpy(result)
-    return {(int(row), int(i)): float(result[row, i]) for row, i in np.argwhere(result != log_probs)}
+    return {
+        (int(row), int(i)): float(result[row, i]) for row, i in np.argwhere(result != log_probs)
+    }
 
 
 def test_padding(log_probs):
@@ -31,7 +39,9 @@ def test_padding(log_probs):
 
 @pytest.mark.parametrize("min_length", [4, 5, np.int32(4), np.int32(5)], ids=repr)
 def test_early_end(log_probs, min_length):
-    result = constraints.forbid_early_end(log_probs, AT, ops.convert_to_tensor(min_length), eos_id=1)
+    result = constraints.forbid_early_end(
+        log_probs, AT, ops.convert_to_tensor(min_length), eos_id=1
+    )
     early = {(0, 1): NEVER, (1, 1): NEVER}
     assert changed(log_probs, result) == (early if min_length > AT else {})
 
@@ -89,18 +99,38 @@ def test_a_prefix_is_free_of_the_other_constraints(log_probs):
 def test_any():
     assert not Constraints().any
     assert not checked_constraints(0, None, 0, 1).any
-    for rules in ({"min_length": 1}, {"prefix": IDS}, {"no_repeat_ngram_size": 1}, {"repetition_penalty": 0.9}):
+    for rules in (
+        {"min_length": 1},
+        {"prefix": IDS},
+        {"no_repeat_ngram_size": 1},
+        {"repetition_penalty": 0.9},
+    ):
         assert Constraints(**rules).any
     assert Constraints(min_length=ops.convert_to_tensor(0)).any
 
 
 ERRORS = [
-    ({"min_length": -1}, r"Expected `min_length` to be an int of at least 0 or a scalar tensor\. Received: -1"),
+    (
+        {"min_length": -1},
+        r"Expected `min_length` to be an int of at least 0 or a scalar tensor\. Received: -1",
+    ),
     ({"min_length": 1.5}, r"Expected `min_length` to be an int of at least 0 .*Received: 1\.5"),
-    ({"no_repeat_ngram_size": -2}, r"Expected `no_repeat_ngram_size` .*\(0: any may repeat\)\. Received: -2"),
-    ({"no_repeat_ngram_size": None}, "Expected `no_repeat_ngram_size` to be an int .*Received: None"),
-    ({"repetition_penalty": 0.0}, r"Expected `repetition_penalty` above 0 \(1: none.*Received: 0\.0"),
-    ({"prefix": [2, 3]}, r"Expected `prefix` of shape \[batch, length\], padded at the end\. Received: shape \(2,\)"),
+    (
+        {"no_repeat_ngram_size": -2},
+        r"Expected `no_repeat_ngram_size` .*\(0: any may repeat\)\. Received: -2",
+    ),
+    (
+        {"no_repeat_ngram_size": None},
+        "Expected `no_repeat_ngram_size` to be an int .*Received: None",
+    ),
+    (
+        {"repetition_penalty": 0.0},
+        r"Expected `repetition_penalty` above 0 \(1: none.*Received: 0\.0",
+    ),
+    (
+        {"prefix": [2, 3]},
+        r"Expected `prefix` of shape \[batch, length\], padded at the end\. Received: shape \(2,\)",
+    ),
 ]
 
 
@@ -114,10 +144,19 @@ def test_errors(language, search, settings, message):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"length_limit": np.array([2, 2, 2])}, r"Expected no `length_limit` with `t2t_exact`.*Received: both"),
-        ({"early_stopping": True}, r"Expected `early_stopping` to be False with `t2t_exact`.*Received: both"),
+        (
+            {"length_limit": np.array([2, 2, 2])},
+            r"Expected no `length_limit` with `t2t_exact`.*Received: both",
+        ),
+        (
+            {"early_stopping": True},
+            r"Expected `early_stopping` to be False with `t2t_exact`.*Received: both",
+        ),
         *(
-            (rules, r"Expected none of `min_length`, `prefix`, `no_repeat_ngram_size` and `repetition_penalty` with")
+            (
+                rules,
+                r"Expected none of `min_length`, `prefix`, `no_repeat_ngram_size` and `repetition_penalty` with",
+            )
             for rules in (
                 {"min_length": 1},
                 {"prefix": np.array([[2]] * 3)},
@@ -149,27 +188,45 @@ def test_constraints_that_are_off_add_nothing_to_a_graph(language):
 
     def constrained(**rules):
         specs = tf.TensorSpec([None, VOCAB]), tf.TensorSpec([None, 5], tf.int32)
-        return number_of_ops(lambda log_probs, ids: constrain(log_probs, ids, AT, Constraints(**rules)), *specs)
+        return number_of_ops(
+            lambda log_probs, ids: constrain(log_probs, ids, AT, Constraints(**rules)), *specs
+        )
 
     def search(**rules):
         def find(sentences):
-            state = {"context": {"sentence": sentences}, "step": 0 * sentences, "previous": 0 * sentences}
+            state = {
+                "context": {"sentence": sentences},
+                "step": 0 * sentences,
+                "previous": 0 * sentences,
+            }
             return beam_search(language.step, state, tf.size(sentences), 4, **rules)
 
         return number_of_ops(find, tf.TensorSpec([None], tf.int32))
 
     specs = (tf.TensorSpec([None, VOCAB]),)
-    padding_alone = number_of_ops(lambda log_probs: constraints.forbid_padding(log_probs, 0), *specs)
+    padding_alone = number_of_ops(
+        lambda log_probs: constraints.forbid_padding(log_probs, 0), *specs
+    )
     assert constrained() == padding_alone + 1  # `ids`, which nothing reads
-    for rules in ({"min_length": 9}, {"no_repeat_ngram_size": 1}, {"repetition_penalty": 2.0}, {"prefix": IDS}):
+    for rules in (
+        {"min_length": 9},
+        {"no_repeat_ngram_size": 1},
+        {"repetition_penalty": 2.0},
+        {"prefix": IDS},
+    ):
         assert constrained(**rules) > constrained() + 3
-    assert search(min_length=0, prefix=None, no_repeat_ngram_size=0, repetition_penalty=1.0) == search()
+    assert (
+        search(min_length=0, prefix=None, no_repeat_ngram_size=0, repetition_penalty=1.0)
+        == search()
+    )
 
 
 def test_a_dead_end_leaves_nothing_behind_the_end(language):
     """Three words, none twice, and no end before four: the end comes too early, and nothing after it."""
     rules = {"min_length": 4, "no_repeat_ngram_size": 1}
     result = beam_search(language.step, language.start(), 3, 4, beam_size=64, **rules)
-    for ids, length in zip(ops.convert_to_numpy(result.ids)[:, 0], ops.convert_to_numpy(result.lengths)[:, 0]):
+    for ids, length in zip(
+        ops.convert_to_numpy(result.ids)[:, 0], ops.convert_to_numpy(result.lengths)[:, 0]
+    ):
         assert ids.tolist().index(1) + 1 == length
         assert not ids[length:].any()

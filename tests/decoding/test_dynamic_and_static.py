@@ -54,9 +54,7 @@ def test_dynamic_sizes_and_xla_give_the_same(language):
     )
     numbers = [tf.constant(x) for x in (4, 5, 3)]
     assert_same(graph(tf.range(3), *numbers, tf.constant(PREFIX), tf.constant(LIMITS)), expected)
-    xla = tf.function(
-        lambda ids, *args: beam(language, ids, 4, 5, 3, *args), jit_compile=True
-    )
+    xla = tf.function(lambda ids, *args: beam(language, ids, 4, 5, 3, *args), jit_compile=True)
     assert_same(xla(tf.range(3), tf.constant(PREFIX), tf.constant(LIMITS)), expected)
 
 

@@ -39,7 +39,11 @@ def all_probabilities(language, sentence, limit, rules, filters):
         choices = rules.choices(language.next(sentence, ids), ids)
         tokens = list(choices)
         shares = filtered(np.array([choices[token] for token in tokens]), **filters)
-        waiting += [(probability * share, (*ids, t)) for t, share in zip(tokens, shares, strict=True) if share > 0]
+        waiting += [
+            (probability * share, (*ids, t))
+            for t, share in zip(tokens, shares, strict=True)
+            if share > 0
+        ]
     return found
 
 
@@ -57,7 +61,9 @@ def all_probabilities(language, sentence, limit, rules, filters):
 )
 def test_outputs_are_as_frequent_as_they_are_probable(make_language, make_rules, rules, filters):
     language = make_language(1)
-    ids, _, lengths = sample(language, num_results=DRAWS, seed=5, length_limit=LIMITS, **rules, **filters)
+    ids, _, lengths = sample(
+        language, num_results=DRAWS, seed=5, length_limit=LIMITS, **rules, **filters
+    )
     filters = {"temperature": 1.0, "top_k": None, "top_p": 1.0} | filters
     for sentence, limit in enumerate(LIMITS):
         expected = all_probabilities(language, sentence, limit, make_rules(**rules), filters)
@@ -73,17 +79,24 @@ def test_outputs_are_as_frequent_as_they_are_probable(make_language, make_rules,
     assert ((ids > 0).sum(-1) == lengths).all()
 
 
-def test_scores_are_log_probabilities_under_the_constraints_before_the_temperature(language, make_rules):
+def test_scores_are_log_probabilities_under_the_constraints_before_the_temperature(
+    language, make_rules
+):
     settings = {"min_length": 2, "repetition_penalty": 1.5}
     ids, scores, _ = sample(language, num_results=7, seed=3, temperature=2.0, top_k=3, **settings)
     rules = make_rules(**settings)
     for sentence, i in itertools.product(range(3), range(7)):
         output = [token for token in ids[sentence, i].tolist() if token]
-        steps = (rules.choices(language.next(sentence, output[:t]), output[:t])[token] for t, token in enumerate(output))
+        steps = (
+            rules.choices(language.next(sentence, output[:t]), output[:t])[token]
+            for t, token in enumerate(output)
+        )
         np.testing.assert_allclose(scores[sentence, i], sum(steps), atol=1e-5)
 
 
-@pytest.mark.parametrize("settings", [{"temperature": 1e-3}, {"top_k": 1}, {"top_p": 1e-6}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"temperature": 1e-3}, {"top_k": 1}, {"top_p": 1e-6}], ids=str
+)
 def test_where_one_id_is_left_sampling_is_greedy(language, settings):
     rules = {"length_limit": LIMITS, "no_repeat_ngram_size": 2}
     greedy = greedy_search(language.step, language.start(), 3, 4, **rules)
@@ -144,14 +157,23 @@ def test_given_numbers_of_a_sentence_draw_the_same_in_any_batch(language, rng):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"temperature": 0.0}, r"Expected `temperature` above 0 .*use greedy_search for that\)\. Received: 0\.0"),
+        (
+            {"temperature": 0.0},
+            r"Expected `temperature` above 0 .*use greedy_search for that\)\. Received: 0\.0",
+        ),
         ({"top_k": 0}, "Expected `top_k` to be an int of at least 1. Received: 0"),
         ({"top_k": 2.5}, r"Expected `top_k` to be an int of at least 1\. Received: 2\.5"),
         ({"top_p": 0.0}, r"Expected `top_p` above 0 and at most 1\. Received: 0\.0"),
         ({"top_p": 1.1}, r"Expected `top_p` above 0 and at most 1\. Received: 1\.1"),
         ({"num_results": 0}, "Expected `num_results` to be an int of at least 1. Received: 0"),
-        ({"num_results": None}, "Expected `num_results` to be an int of at least 1. Received: None"),
-        ({"seed": 1, "uniform": np.zeros((3, 1, 4))}, "Expected `seed` or `uniform`.* Received: both"),
+        (
+            {"num_results": None},
+            "Expected `num_results` to be an int of at least 1. Received: None",
+        ),
+        (
+            {"seed": 1, "uniform": np.zeros((3, 1, 4))},
+            "Expected `seed` or `uniform`.* Received: both",
+        ),
     ],
     ids=str,
 )

@@ -47,7 +47,9 @@ def test_other_padding():
     logits = np.log([[[0.5, 0.2, 0.3], [0.1, 0.3, 0.6]]]).astype("float32")
     scored = score_tokens(logits, [[0, 2]], pad_id=2, alpha=1.0)
     np.testing.assert_allclose(scored.token_scores, [[np.log(0.5), 0.0]], rtol=1e-6)
-    np.testing.assert_allclose(scored.scores, [np.log(0.5)], rtol=1e-6)  # the penalty of one id is 1
+    np.testing.assert_allclose(
+        scored.scores, [np.log(0.5)], rtol=1e-6
+    )  # the penalty of one id is 1
     np.testing.assert_array_equal(scored.lengths, [1])
 
 

@@ -16,7 +16,21 @@ def scale(values, factor):
     return total * factor
 '''
 # Nodes of SOURCE in order:
-FUNCTION, ARGUMENTS, VALUES, FACTOR, ASSIGN, TOTAL, CALL, SUM, USE_VALUES, RETURN, PRODUCT, USE_TOTAL, USE_FACTOR = range(13)
+(
+    FUNCTION,
+    ARGUMENTS,
+    VALUES,
+    FACTOR,
+    ASSIGN,
+    TOTAL,
+    CALL,
+    SUM,
+    USE_VALUES,
+    RETURN,
+    PRODUCT,
+    USE_TOTAL,
+    USE_FACTOR,
+) = range(13)
 
 
 @pytest.fixture
@@ -105,7 +119,9 @@ def test_numbers_are_drawn_anew_and_the_hole_has_none(tree):
     assert example.answer == example.variables[TOTAL]
     assert example.variables[VALUES] == example.variables[USE_VALUES]
     assert not {"total", "values", "factor"} & set(example.names)
-    assert {example_at(tree, USE_TOTAL, seed).answer for seed in range(100)} == set(range(graphs.MAX_VARIABLES))
+    assert {example_at(tree, USE_TOTAL, seed).answer for seed in range(100)} == set(
+        range(graphs.MAX_VARIABLES)
+    )
 
 
 def test_nothing_but_the_answer_tells_what_stood_at_the_hole(tree):
@@ -148,15 +164,23 @@ def folder(tmp_path):
 
 def test_splits_share_no_module_and_no_function(folder):
     splits = data.read_examples(folder)
-    assert {split: len(examples) for split, examples in splits.items()} == {"train": 3, "dev": 3, "test": 3}
+    assert {split: len(examples) for split, examples in splits.items()} == {
+        "train": 3,
+        "dev": 3,
+        "test": 3,
+    }
     operators = {split: examples[0].kinds[PRODUCT] for split, examples in splits.items()}
     assert operators == {"train": "BinOp/Mult", "dev": "BinOp/Add", "test": "BinOp/Sub"}
     again = data.read_examples(folder)
-    assert [example.variables for example in again["train"]] == [e.variables for e in splits["train"]]
+    assert [example.variables for example in again["train"]] == [
+        e.variables for e in splits["train"]
+    ]
 
 
 def test_error_of_a_folder_with_too_few_modules(tmp_path):
-    with pytest.raises(ValueError, match="Expected Python files for all of .*Received: .* 0 examples|'test': 0"):
+    with pytest.raises(
+        ValueError, match="Expected Python files for all of .*Received: .* 0 examples|'test': 0"
+    ):
         data.read_examples(tmp_path)
 
 
@@ -204,7 +228,12 @@ def test_a_model_learns_a_few_examples_and_knows_what_it_may(kind, tree):
     model = models.make_model(kind, vocabulary, width=20, num_layers=1, num_heads=2, dropout=0.0)
     inputs, answers = data.make_batch(examples[:3], vocabulary, kind == "relations")
     logits = model.predict(inputs, verbose=0)
-    present = np.array([[number in example.variables for number in range(graphs.MAX_VARIABLES)] for example in examples[:3]])
+    present = np.array(
+        [
+            [number in example.variables for number in range(graphs.MAX_VARIABLES)]
+            for example in examples[:3]
+        ]
+    )
     np.testing.assert_array_equal(logits > -1e8, present)
     # Nodes in another order are the same to content, and to relations if these move along.
     order = np.random.default_rng(0).permutation(13)
@@ -214,7 +243,9 @@ def test_a_model_learns_a_few_examples_and_knows_what_it_may(kind, tree):
     }
     same = np.allclose(model.predict(moved, verbose=0), logits, atol=1e-4)
     assert same == (kind != "positions")
-    model.compile(keras.optimizers.Adam(5e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.compile(
+        keras.optimizers.Adam(5e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
     losses = model.fit(batches, epochs=12, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
 

@@ -79,9 +79,7 @@ def test_decoder_sees_no_future(rng):
     x, encoded, other = arrays(rng, 7, 5, 7)
     layer = make(TransformerDecoder)
     changed = np.concatenate([x[:, :4], other[:, 4:]], axis=1)
-    np.testing.assert_allclose(
-        layer(x, encoded)[:, :4], layer(changed, encoded)[:, :4], atol=1e-6
-    )
+    np.testing.assert_allclose(layer(x, encoded)[:, :4], layer(changed, encoded)[:, :4], atol=1e-6)
 
 
 @pytest.mark.parametrize("normalize_first", [True, False])

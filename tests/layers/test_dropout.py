@@ -30,7 +30,9 @@ def test_numbers_beside_each_other_and_draws_are_independent():
     for distance in range(1, 9):
         assert abs(np.mean(first[distance:] * first[:-distance])) < limit
     assert abs(np.mean(first * second)) < limit
-    np.testing.assert_array_equal(first, dropped(Dropout(0.5, seed=5), np.ones((97, 88), "float32")).ravel() - 1)
+    np.testing.assert_array_equal(
+        first, dropped(Dropout(0.5, seed=5), np.ones((97, 88), "float32")).ravel() - 1
+    )
 
 
 @pytest.mark.parametrize("shape", [(5, 8), (7, 11), (0, 3)])
@@ -52,5 +54,7 @@ def test_nothing_is_dropped_outside_of_training_or_at_rate_0(rng):
 def test_sixteen_bits_and_config():
     outputs = Dropout(0.5, seed=2, dtype="mixed_bfloat16")(np.ones((3, 5)), training=True)
     assert keras.backend.standardize_dtype(outputs.dtype) == "bfloat16"
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(Dropout(0.25, seed=7)))
+    again = keras.saving.deserialize_keras_object(
+        keras.saving.serialize_keras_object(Dropout(0.25, seed=7))
+    )
     assert type(again) is Dropout and again.rate == 0.25 and again.seed == 7

@@ -10,7 +10,10 @@ from t2t_relpos.layers.layer_normalization import LayerNormalization
 
 def layers(rng, width, epsilon, dtype="float32"):
     """Ours and Keras's with the same weights."""
-    pair = [kind(epsilon=epsilon, dtype=dtype) for kind in (LayerNormalization, keras.layers.LayerNormalization)]
+    pair = [
+        kind(epsilon=epsilon, dtype=dtype)
+        for kind in (LayerNormalization, keras.layers.LayerNormalization)
+    ]
     weights = [rng.normal(size=width) for _ in range(2)]
     for layer in pair:
         layer.build((None, None, width))
@@ -20,7 +23,9 @@ def layers(rng, width, epsilon, dtype="float32"):
 
 @pytest.mark.parametrize("shape", [(7, 11), (3, 5, 7), (2, 3, 5, 1)])
 @pytest.mark.parametrize("epsilon", [1e-6, 0.1])
-def test_outputs_and_gradients_are_keras(rng, precision, output_and_gradients, import_reference, shape, epsilon):
+def test_outputs_and_gradients_are_keras(
+    rng, precision, output_and_gradients, import_reference, shape, epsilon
+):
     with_values = import_reference("gradients").with_values
     dtype, atol = precision
     pair = layers(rng, shape[-1], epsilon, dtype)
@@ -34,7 +39,9 @@ def test_outputs_and_gradients_are_keras(rng, precision, output_and_gradients, i
         return output_and_gradients(function, [x, *weights], cotangent)
 
     ours, keras_own = map(call, pair)
-    for found, expected in zip(keras.tree.flatten(ours), keras.tree.flatten(keras_own), strict=True):
+    for found, expected in zip(
+        keras.tree.flatten(ours), keras.tree.flatten(keras_own), strict=True
+    ):
         np.testing.assert_allclose(found, expected, atol=1e3 * atol)
 
 
@@ -43,7 +50,9 @@ def test_sixteen_bits_are_normalized_in_thirty_two(rng, dtype):
     ours, keras_own = layers(rng, 7, 1e-6, f"mixed_{dtype}")
     x = ops.cast(1 + 300 * rng.normal(size=(5, 7)), dtype)
     assert keras.backend.standardize_dtype(ours(x).dtype) == dtype
-    np.testing.assert_array_equal(*(ops.convert_to_numpy(ops.cast(layer(x), "float32")) for layer in (ours, keras_own)))
+    np.testing.assert_array_equal(
+        *(ops.convert_to_numpy(ops.cast(layer(x), "float32")) for layer in (ours, keras_own))
+    )
 
 
 def test_comes_back_from_its_config():

@@ -5,12 +5,19 @@ import numpy as np
 import pytest
 from keras import ops
 
-from t2t_relpos.layers import Packing, RelativeMultiHeadAttention, TransformerDecoder, TransformerEncoder
+from t2t_relpos.layers import (
+    Packing,
+    RelativeMultiHeadAttention,
+    TransformerDecoder,
+    TransformerEncoder,
+)
 
 # Of the targets one row has no token at all, and another padding among its tokens.
 SOURCE = np.arange(11) < np.array([[11], [2], [7]])
 TARGETS = np.array([[1, 1, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1]], bool)
-TARGET_TOKENS = np.array([[1, 1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1]], bool)
+TARGET_TOKENS = np.array(
+    [[1, 1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1]], bool
+)
 
 
 def draw(rng, mask, width=6):
@@ -81,18 +88,24 @@ def test_self_attention(settings, causal, rng):
     expected = layer(x, x, use_causal_mask=causal, value_mask=SOURCE)
     packing = Packing(SOURCE)
     packed = packing.pack(x)
-    found = layer(packed, packed, use_causal_mask=causal, query_packing=packing, value_packing=packing)
+    found = layer(
+        packed, packed, use_causal_mask=causal, query_packing=packing, value_packing=packing
+    )
     np.testing.assert_allclose(found[0], on_tokens(expected, SOURCE), atol=1e-6)
 
 
-@pytest.mark.parametrize("extras", [{"query_offset": 3}, {"query_positions": np.arange(11)[::-1].copy()}], ids=str)
+@pytest.mark.parametrize(
+    "extras", [{"query_offset": 3}, {"query_positions": np.arange(11)[::-1].copy()}], ids=str
+)
 def test_padding_is_hidden_from_queries_that_see_beyond_it(extras, rng):
     x = draw(rng, SOURCE)
     layer = RelativeMultiHeadAttention(2, 3, max_relative_position=2)
     expected = layer(x, x, use_causal_mask=True, value_mask=SOURCE, **extras)
     packing = Packing(SOURCE)
     packed = packing.pack(x)
-    found = layer(packed, packed, use_causal_mask=True, query_packing=packing, value_packing=packing, **extras)
+    found = layer(
+        packed, packed, use_causal_mask=True, query_packing=packing, value_packing=packing, **extras
+    )
     np.testing.assert_allclose(found[0], on_tokens(expected, SOURCE), atol=1e-6)
 
 
@@ -103,19 +116,30 @@ def test_attention_to_another_sequence(rng):
     expected, weights = layer(query, value, value_mask=SOURCE, **options)
     of_query, of_value = Packing(TARGETS), Packing(SOURCE)
     found, scores = layer(
-        of_query.pack(query), of_value.pack(value), query_packing=of_query, value_packing=of_value, **options
+        of_query.pack(query),
+        of_value.pack(value),
+        query_packing=of_query,
+        value_packing=of_value,
+        **options,
     )
     np.testing.assert_allclose(found[0], on_tokens(expected, TARGET_TOKENS), atol=1e-6)
     by_query = lambda x: np.moveaxis(ops.convert_to_numpy(x), 1, 2)[TARGET_TOKENS]
     np.testing.assert_allclose(by_query(scores), by_query(weights), atol=1e-6)
-    alone = layer(of_query.pack(query), value, value_mask=SOURCE, query_packing=of_query, query_offset=0)
+    alone = layer(
+        of_query.pack(query), value, value_mask=SOURCE, query_packing=of_query, query_offset=0
+    )
     np.testing.assert_allclose(alone, found, atol=1e-6)
 
 
 @pytest.mark.parametrize("normalize_first", [True, False])
 def test_layers_of_a_transformer(normalize_first, rng, output_and_gradients, import_reference):
     with_values = import_reference("gradients").with_values
-    settings = {"intermediate_dim": 11, "num_heads": 2, "max_relative_position": 3, "normalize_first": normalize_first}
+    settings = {
+        "intermediate_dim": 11,
+        "num_heads": 2,
+        "max_relative_position": 3,
+        "normalize_first": normalize_first,
+    }
     encoder, decoder = TransformerEncoder(**settings), TransformerDecoder(**settings)
     source, targets = draw(rng, SOURCE), draw(rng, TARGETS)
     decoder(targets, encoder(source))
@@ -125,11 +149,15 @@ def test_layers_of_a_transformer(normalize_first, rng, output_and_gradients, imp
 
     def padded(arrays):
         encoded = encoder(arrays[0], padding_mask=SOURCE)
-        return ops.where(TARGET_TOKENS[..., None], decoder(arrays[1], encoded, encoded_mask=SOURCE), 0.0)
+        return ops.where(
+            TARGET_TOKENS[..., None], decoder(arrays[1], encoded, encoded_mask=SOURCE), 0.0
+        )
 
     def packed(arrays):
         encoded = encoder(of_source.pack(arrays[0]), packing=of_source)
-        outputs = decoder(of_targets.pack(arrays[1]), encoded, packing=of_targets, encoded_packing=of_source)
+        outputs = decoder(
+            of_targets.pack(arrays[1]), encoded, packing=of_targets, encoded_packing=of_source
+        )
         return of_targets.unpack(outputs)
 
     def run(function):
@@ -137,14 +165,19 @@ def test_layers_of_a_transformer(normalize_first, rng, output_and_gradients, imp
         inner = lambda tensors: with_values(variables, tensors[2:], lambda: function(tensors[:2]))
         return output_and_gradients(inner, [source, targets, *values], cotangent)
 
-    for found, expected in zip(keras.tree.flatten(run(packed)), keras.tree.flatten(run(padded)), strict=True):
+    for found, expected in zip(
+        keras.tree.flatten(run(packed)), keras.tree.flatten(run(padded)), strict=True
+    ):
         np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda packing, x: Packing(x), r"Expected a mask of shape \[batch, length\]. Received: shape \(3, 7, 6\)"),
+        (
+            lambda packing, x: Packing(x),
+            r"Expected a mask of shape \[batch, length\]. Received: shape \(3, 7, 6\)",
+        ),
         (
             lambda packing, x: packing.pack(x[:2]),
             r"Expected sequences, as the mask's, of shape \[3, 7, \*\]. Received: shape \(2, 7, 6\)",
@@ -154,7 +187,9 @@ def test_layers_of_a_transformer(normalize_first, rng, output_and_gradients, imp
             r"Expected tokens, as `pack` gives them, of shape \[1, 12, \*\]. Received: shape \(3, 7, 6\)",
         ),
         (
-            lambda packing, x: RelativeMultiHeadAttention(2, 3, max_relative_position=2)(x, x, query_packing=packing),
+            lambda packing, x: RelativeMultiHeadAttention(2, 3, max_relative_position=2)(
+                x, x, query_packing=packing
+            ),
             r"Expected tokens, as `pack` gives them, of shape \[1, 12, \*\]. Received: shape \(3, 7, 6\)",
         ),
         (

@@ -22,10 +22,14 @@ def t2t_timing_signal(length, width):
 def test_sinusoids_are_those_of_t2t(width, rng):
     x = rng.normal(size=(3, 11, width)).astype("float32")
     outputs = ops.convert_to_numpy(SinusoidalPositionEncoding()(x))
-    np.testing.assert_allclose(outputs - x, np.broadcast_to(t2t_timing_signal(11, width), x.shape), atol=2e-6)
+    np.testing.assert_allclose(
+        outputs - x, np.broadcast_to(t2t_timing_signal(11, width), x.shape), atol=2e-6
+    )
 
 
-@pytest.mark.parametrize("make", [SinusoidalPositionEncoding, lambda **kw: LearnedPositionEmbedding(13, **kw)])
+@pytest.mark.parametrize(
+    "make", [SinusoidalPositionEncoding, lambda **kw: LearnedPositionEmbedding(13, **kw)]
+)
 def test_layer_contract(make, check_layer, rng):
     check_layer(make, [rng.normal(size=(3, 7, 5)).astype("float32")], output_shape=(3, 7, 5))
 

@@ -1,6 +1,5 @@
 """Memory of RelationMultiHeadAttention: counted, on every backend, in what forward and backward pass make."""
 
-import numpy as np
 import pytest
 from keras import ops
 
@@ -22,7 +21,9 @@ def largest_of_layer(largest_tensor, import_reference, rng):
         layer = RelationMultiHeadAttention(HEADS, DEPTH, num_relations, **settings)
         x, y = (rng.normal(size=(BATCH, n, 5)).astype("float32") for n in (LENGTH_Q, LENGTH_K))
         channels = num_relations if isinstance(num_relations, tuple) else (num_relations,)
-        labels = [rng.integers(-1, n, (BATCH, LENGTH_Q, LENGTH_K)).astype("int32") for n in channels]
+        labels = [
+            rng.integers(-1, n, (BATCH, LENGTH_Q, LENGTH_K)).astype("int32") for n in channels
+        ]
         layer(x, y, relations=labels)
         variables = layer.trainable_variables
         with_values = import_reference("gradients").with_values
@@ -40,7 +41,9 @@ def test_sizes_tell_the_ways_apart():
     assert LENGTH_Q * LENGTH_K * min(DEPTH, LABELS) > max(SCORES, PRODUCTS_BY_LABEL)
 
 
-@pytest.mark.parametrize("settings", [{}, {"share_heads": False}, {"use_value_table": False}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"share_heads": False}, {"use_value_table": False}], ids=str
+)
 def test_no_tensor_is_larger_than_the_scores(settings, largest_of_layer):
     assert largest_of_layer(**settings) == SCORES
 
@@ -63,4 +66,6 @@ def test_larger_tensors_would_be_noticed(one_hot, largest_tensor, rng):
         rows = ops.one_hot(others[0], LABELS) if one_hot else ops.take(inputs[0], others[0], axis=0)
         return ops.matmul(rows, inputs[0]) if one_hot else rows
 
-    assert largest_tensor(look_up, [table], [labels]) == LENGTH_Q * LENGTH_K * max(DEPTH, LABELS * one_hot)
+    assert largest_tensor(look_up, [table], [labels]) == LENGTH_Q * LENGTH_K * max(
+        DEPTH, LABELS * one_hot
+    )

@@ -22,7 +22,9 @@ def labels_of(rng, length_q, length_k, num_relations=11):
 
 
 def make(**settings):
-    return RelationMultiHeadAttention(**{"num_heads": 2, "key_dim": 5, "num_relations": 11, **settings})
+    return RelationMultiHeadAttention(
+        **{"num_heads": 2, "key_dim": 5, "num_relations": 11, **settings}
+    )
 
 
 def by_hand(layer, x, y, edges_k, edges_v):
@@ -38,7 +40,9 @@ def by_hand(layer, x, y, edges_k, edges_v):
     scores = np.einsum("btnh,bsnh->bnts", q, k) + np.einsum("btnh,bntsh->bnts", q, edges_k)
     weights = np.exp(scores / 5**0.5)
     weights /= weights.sum(-1, keepdims=True)
-    outputs = np.einsum("bnts,bsnh->btnh", weights, v) + np.einsum("bnts,bntsh->btnh", weights, edges_v)
+    outputs = np.einsum("bnts,bsnh->btnh", weights, v) + np.einsum(
+        "bnts,bntsh->btnh", weights, edges_v
+    )
     return ops.convert_to_numpy(layer.output_dense(outputs.reshape(3, x.shape[1], 10)))
 
 
@@ -52,7 +56,12 @@ def looked_up(table, labels, num_relations=11):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"share_heads": False, "value_dim": 7}, {"use_key_table": False}, {"dropout": 0.1, "seed": 3}],
+    [
+        {},
+        {"share_heads": False, "value_dim": 7},
+        {"use_key_table": False},
+        {"dropout": 0.1, "seed": 3},
+    ],
 )
 def test_layer_contract(settings, check_layer, rng):
     check_layer(
@@ -103,7 +112,9 @@ def test_labels_of_positions_are_relative_attention(share_heads, lengths, rng):
     labels = relative_labels(*lengths, 5)
     relative(x, y), relation(x, y, relations=labels)
     kernels = [v for v in relation.variables if "table" not in v.path]
-    for ours, theirs in zip(kernels, [v for v in relative.variables if v.name != "table"], strict=True):
+    for ours, theirs in zip(
+        kernels, [v for v in relative.variables if v.name != "table"], strict=True
+    ):
         ours.assign(theirs)
     relation.key_tables[0].assign(relative.key_embedding.table)
     relation.value_tables[0].assign(relative.value_embedding.table)
@@ -217,11 +228,20 @@ def test_a_model_that_holds_it_is_exported(model, rng, tmp_path):
     [
         (None, "Expected `relations` with 1 label channels.*Received: 0"),
         (np.zeros((7, 7)), "Expected relations of an integer dtype. Received: dtype float"),
-        (np.zeros((3, 1, 7, 7), "int32"), r"Expected `relations` of shape \[B, T, S\] or \[T, S\].*shape \(3, 1, 7, 7\)"),
-        (np.zeros((7,), "int32"), r"Expected `relations` of shape \[B, T, S\] or \[T, S\].*shape \(7,\)"),
+        (
+            np.zeros((3, 1, 7, 7), "int32"),
+            r"Expected `relations` of shape \[B, T, S\] or \[T, S\].*shape \(3, 1, 7, 7\)",
+        ),
+        (
+            np.zeros((7,), "int32"),
+            r"Expected `relations` of shape \[B, T, S\] or \[T, S\].*shape \(7,\)",
+        ),
         (np.zeros((2, 7, 7), "int32"), r"\(3, 7, 7\) or \(7, 7\). Received: shape \(2, 7, 7\)"),
         (np.zeros((7, 5), "int32"), r"Received: shape \(7, 5\)"),
-        (np.full((7, 7), 11), r"Expected labels in \[0, 11\), or -1 for no edge. Received: labels from 11 to 11"),
+        (
+            np.full((7, 7), 11),
+            r"Expected labels in \[0, 11\), or -1 for no edge. Received: labels from 11 to 11",
+        ),
         (np.full((7, 7), -2), "Received: labels from -2 to -2"),
         ([np.zeros((7, 7), "int32")] * 2, "Received: 2"),
     ],
@@ -235,13 +255,19 @@ def test_errors_of_relations(relations, message, rng):
 @pytest.mark.parametrize("dtype", ["float32", "bool"])
 def test_an_error_comes_when_a_model_is_made(dtype):
     nodes = keras.Input((None, 6))
-    with pytest.raises(ValueError, match=f"Expected relations of an integer dtype. Received: dtype {dtype}"):
+    with pytest.raises(
+        ValueError, match=f"Expected relations of an integer dtype. Received: dtype {dtype}"
+    ):
         make()(nodes, nodes, relations=keras.Input((None, None), dtype=dtype))
-    with pytest.raises(ValueError, match=r"Expected `relations` of shape .*Received: shape \(\w+, \w+, \w+, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"Expected `relations` of shape .*Received: shape \(\w+, \w+, \w+, 2\)"
+    ):
         make()(nodes, nodes, relations=keras.Input((None, None, 2), dtype="int32"))
 
 
-@pytest.mark.parametrize("shape", [(3, 7, 7), (3, 7, 7, 11), (2, 7, 7, 5), (3, 7, 1, 5), (3, 1, 7, 5)])
+@pytest.mark.parametrize(
+    "shape", [(3, 7, 7), (3, 7, 7, 11), (2, 7, 7, 5), (3, 7, 1, 5), (3, 1, 7, 5)]
+)
 @pytest.mark.parametrize("name", ["key_edges", "value_edges"])
 def test_errors_of_edges(name, shape, rng):
     (x,) = arrays(rng, 7)
@@ -253,15 +279,23 @@ def test_errors_of_edges(name, shape, rng):
 def test_errors_of_tables(rng):
     (x,) = arrays(rng, 7)
     labels = np.zeros((7, 7), "int32")
-    with pytest.raises(ValueError, match="Expected no `relations`: the layer has no tables .* Pass num_relations"):
+    with pytest.raises(
+        ValueError, match="Expected no `relations`: the layer has no tables .* Pass num_relations"
+    ):
         make(num_relations=None)(x, x, relations=labels)
-    with pytest.raises(ValueError, match="Expected `relations` .*`key_edges` or `value_edges`. Received: none"):
+    with pytest.raises(
+        ValueError, match="Expected `relations` .*`key_edges` or `value_edges`. Received: none"
+    ):
         make(num_relations=None)(x, x)
-    with pytest.raises(ValueError, match="Expected use_key_table or use_value_table .* Received: both False"):
+    with pytest.raises(
+        ValueError, match="Expected use_key_table or use_value_table .* Received: both False"
+    ):
         make(use_key_table=False, use_value_table=False)
 
 
 @pytest.mark.parametrize("num_relations", [0, -1, 2.5, True, (11, 0), "eleven"])
 def test_errors_of_the_number_of_labels(num_relations):
-    with pytest.raises(ValueError, match="Expected `num_relations` to be a positive integer. Received: "):
+    with pytest.raises(
+        ValueError, match="Expected `num_relations` to be a positive integer. Received: "
+    ):
         make(num_relations=num_relations)

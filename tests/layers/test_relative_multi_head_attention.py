@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 from keras import ops
 
-from t2t_relpos.attention import causal_mask
 from t2t_relpos.attention.reference import dot_product_attention_relative
 from t2t_relpos.layers import RelativeMultiHeadAttention
 
@@ -96,12 +95,12 @@ def test_symbolic_scores_have_their_shape(rng):
 
 def test_causal_and_window_hide_keys(rng):
     (x,) = arrays(rng, 11)
-    _, scores = make(sliding_window=3)(
-        x, x, use_causal_mask=True, return_attention_scores=True
-    )
+    _, scores = make(sliding_window=3)(x, x, use_causal_mask=True, return_attention_scores=True)
     distance = np.arange(11)[:, None] - np.arange(11)
     seen = ops.convert_to_numpy(scores) > 0
-    np.testing.assert_array_equal(seen, np.broadcast_to((distance >= 0) & (distance < 3), seen.shape))
+    np.testing.assert_array_equal(
+        seen, np.broadcast_to((distance >= 0) & (distance < 3), seen.shape)
+    )
 
 
 def test_fewer_queries_are_the_last_positions(rng):
@@ -182,8 +181,14 @@ def test_steps_with_a_cache_equal_the_whole(share_heads, sliding_window, rng):
         ({"max_relative_position": -1}, "at least 0. Received: max_relative_position=-1"),
         ({"max_relative_position": None}, "Received: max_relative_position=None"),
         ({"num_heads": 0}, "Expected `num_heads` to be a positive integer. Received: num_heads=0"),
-        ({"value_dim": -7}, "Expected `value_dim` to be a positive integer. Received: value_dim=-7"),
-        ({"dropout": 1.0}, "Expected `dropout` to be at least 0 and below 1. Received: dropout=1.0"),
+        (
+            {"value_dim": -7},
+            "Expected `value_dim` to be a positive integer. Received: value_dim=-7",
+        ),
+        (
+            {"dropout": 1.0},
+            "Expected `dropout` to be at least 0 and below 1. Received: dropout=1.0",
+        ),
         ({"attention_axes": (1, 2)}, r"Expected `attention_axes` to be None or 1.*\(1, 2\)"),
         ({"sliding_window": 0}, "Expected `sliding_window` to be a positive integer"),
         ({"output_shape": (3, 5)}, r"Expected `output_shape` to be an int.*\(3, 5\)"),
@@ -194,7 +199,9 @@ def test_argument_errors(settings, message):
         make(**settings)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's own way to compute")
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="TensorFlow's own way to compute"
+)
 def test_flash_attention_is_the_same_attention(rng):
     x, y = arrays(rng, 7, 11)
     layer = make(flash_attention=True)
@@ -203,13 +210,21 @@ def test_flash_attention_is_the_same_attention(rng):
     other(x, y)
     other.set_weights(layer.get_weights())
     np.testing.assert_allclose(outputs, other(x, y), atol=1e-6)
-    with pytest.raises(ValueError, match=r"Expected `recompute` \(`flash_attention` of a layer\) to be None or False"):
+    with pytest.raises(
+        ValueError,
+        match=r"Expected `recompute` \(`flash_attention` of a layer\) to be None or False",
+    ):
         layer(x, y, return_attention_scores=True)
 
 
-@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="other backends have no such way")
+@pytest.mark.skipif(
+    keras.backend.backend() == "tensorflow", reason="other backends have no such way"
+)
 def test_flash_attention_is_an_error_where_there_is_none(rng):
-    with pytest.raises(ValueError, match=r"Expected `recompute` \(`flash_attention` of a layer\) to be None or False"):
+    with pytest.raises(
+        ValueError,
+        match=r"Expected `recompute` \(`flash_attention` of a layer\) to be None or False",
+    ):
         make(flash_attention=True)(*arrays(rng, 7, 11))
 
 

@@ -71,7 +71,11 @@ def test_masks_hide_cells(rng):
     whole = ops.convert_to_numpy(layer(x[:, :2], x[:, :2]))
     real = np.ones((2, 3, 5), bool)
     real[:, 2] = False
-    for masks in ({"value_mask": real}, {"key_mask": real}, {"attention_mask": real.reshape(2, 1, 15)}):
+    for masks in (
+        {"value_mask": real},
+        {"key_mask": real},
+        {"attention_mask": real.reshape(2, 1, 15)},
+    ):
         outputs = ops.convert_to_numpy(layer(x, x, **masks))
         np.testing.assert_allclose(outputs[:, :2], whole, atol=1e-6)
     outputs = ops.convert_to_numpy(layer(x, x, query_mask=real))
@@ -98,9 +102,13 @@ def test_a_model_of_unknown_sizes_is_saved(rng, tmp_path):
 
 def test_errors(rng):
     x = image(rng)
-    with pytest.raises(ValueError, match="`max_relative_position` to be a positive integer. Received: .*=0"):
+    with pytest.raises(
+        ValueError, match="`max_relative_position` to be a positive integer. Received: .*=0"
+    ):
         make(max_relative_position=0)
-    message = r"Expected `query` of shape \[batch, height, width, depth\]. Received: shape \(2, 3, 5\)"
+    message = (
+        r"Expected `query` of shape \[batch, height, width, depth\]. Received: shape \(2, 3, 5\)"
+    )
     with pytest.raises(ValueError, match=message):
         make()(x[..., 0], x)
     message = r"of one height and width.*Received: shapes \(2, 3, 5, 6\), \(2, 3, 7, 6\)"

@@ -137,9 +137,7 @@ def test_a_model_that_holds_it_is_saved(rng, tmp_path):
     (data,) = arrays(rng, 7)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(
-        loaded.predict(data, verbose=0), model.predict(data, verbose=0)
-    )
+    np.testing.assert_array_equal(loaded.predict(data, verbose=0), model.predict(data, verbose=0))
 
 
 @pytest.mark.parametrize("value", [0, -3, None, 2.0])

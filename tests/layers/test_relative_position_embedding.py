@@ -34,7 +34,10 @@ def test_offset(rng):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ((-1, 5), "Expected `max_relative_position`.* at least 0. Received: max_relative_position=-1"),
+        (
+            (-1, 5),
+            "Expected `max_relative_position`.* at least 0. Received: max_relative_position=-1",
+        ),
         ((2.0, 5), "Received: max_relative_position=2.0"),
         ((2, 0), "Expected `depth` to be a positive integer. Received: depth=0"),
     ],

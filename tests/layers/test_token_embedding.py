@@ -34,5 +34,7 @@ def test_ids_out_of_range(ids):
 
 
 def test_float_ids():
-    with pytest.raises(ValueError, match="Expected token ids of an integer dtype. Received: dtype float"):
+    with pytest.raises(
+        ValueError, match="Expected token ids of an integer dtype. Received: dtype float"
+    ):
         TokenEmbedding(7, 5)(np.array([[1.0]]))

@@ -15,11 +15,25 @@ def test_every_preset_is_valid_and_survives_json(preset):
 
 def test_presets_of_the_paper():
     base = TransformerConfig.from_preset("shaw_base", vocab_size=7)
-    assert (base.max_relative_position, base.share_heads, base.intermediate_dim) == (16, False, 1024)
-    assert (base.num_encoder_layers, base.hidden_dim, base.num_heads, base.dropout) == (6, 512, 8, 0.1)
+    assert (base.max_relative_position, base.share_heads, base.intermediate_dim) == (
+        16,
+        False,
+        1024,
+    )
+    assert (base.num_encoder_layers, base.hidden_dim, base.num_heads, base.dropout) == (
+        6,
+        512,
+        8,
+        0.1,
+    )
     big = TransformerConfig.from_preset("shaw_big", vocab_size=7)
     assert (big.max_relative_position, big.share_heads, big.intermediate_dim) == (8, True, 4096)
-    assert (big.num_encoder_layers, big.hidden_dim, big.num_heads, big.dropout) == (6, 1024, 16, 0.3)
+    assert (big.num_encoder_layers, big.hidden_dim, big.num_heads, big.dropout) == (
+        6,
+        1024,
+        16,
+        0.3,
+    )
 
 
 def test_tiny():
@@ -37,12 +51,21 @@ def test_is_frozen():
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"vocab_size": 0}, "Expected `vocab_size` to be a positive integer. Received: vocab_size=0"),
+        (
+            {"vocab_size": 0},
+            "Expected `vocab_size` to be a positive integer. Received: vocab_size=0",
+        ),
         ({"hidden_dim": 30, "num_heads": 8}, "Expected `num_heads` to divide `hidden_dim`"),
         ({"max_relative_position": -1}, "Received: max_relative_position=-1"),
         ({"position": "absolute"}, "Expected `position` to be one of relative, .*'absolute'"),
-        ({"position": "learned", "relative_cross_attention": True}, "Expected a relative `position`"),
-        ({"dropout": 1.5}, "Expected `dropout` to be at least 0 and below 1. Received: dropout=1.5"),
+        (
+            {"position": "learned", "relative_cross_attention": True},
+            "Expected a relative `position`",
+        ),
+        (
+            {"dropout": 1.5},
+            "Expected `dropout` to be at least 0 and below 1. Received: dropout=1.5",
+        ),
         ({"share_heads": "yes"}, "Expected `share_heads` to be True or False"),
         ({"target_space_id": 32}, r"Expected `target_space_id` to be None or in \[0, 32\)"),
     ],
@@ -53,7 +76,10 @@ def test_errors(settings, message):
 
 
 def test_unknown_preset_and_settings():
-    with pytest.raises(ValueError, match="Expected a preset out of .*shaw_base.*'shaw_bas'. Did you mean 'shaw_base'"):
+    with pytest.raises(
+        ValueError,
+        match="Expected a preset out of .*shaw_base.*'shaw_bas'. Did you mean 'shaw_base'",
+    ):
         TransformerConfig.from_preset("shaw_bas", vocab_size=7)
     with pytest.raises(ValueError, match="Received: 'droput'. Did you mean 'dropout'"):
         TransformerConfig.from_preset("tiny", vocab_size=7, droput=0.1)

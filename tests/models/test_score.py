@@ -66,7 +66,9 @@ def test_scores_are_those_of_steps(model):
         steps.append(logits)
         previous = TARGETS[:, t]
     expected = score_tokens(ops.stack(steps, axis=1), TARGETS)
-    np.testing.assert_allclose(model.score(SOURCE, TARGETS).token_scores, expected.token_scores, atol=2e-5)
+    np.testing.assert_allclose(
+        model.score(SOURCE, TARGETS).token_scores, expected.token_scores, atol=2e-5
+    )
 
 
 def test_scores_are_those_of_a_search(model):
@@ -77,7 +79,9 @@ def test_scores_are_those_of_a_search(model):
         real = ops.convert_to_numpy(found.scores)[:, n] > -1e6
         assert n > 0 or real.all()
         np.testing.assert_allclose(
-            ops.convert_to_numpy(scores.scores)[real], ops.convert_to_numpy(found.scores)[real, n], atol=2e-5
+            ops.convert_to_numpy(scores.scores)[real],
+            ops.convert_to_numpy(found.scores)[real, n],
+            atol=2e-5,
         )
 
 
@@ -105,7 +109,9 @@ def attention_by_hand(model, layer):
         table = ops.convert_to_numpy(attention.key_embedding.table)
         labels = np.clip(np.arange(5) - np.arange(7)[:, None], -3, 3) + 3
         rows = table[..., labels, :] if table.ndim == 3 else table[None, labels]
-        logits = logits + np.einsum("bnth,ntsh->bnts", query, np.broadcast_to(rows, (2, 7, 5, query.shape[-1])))
+        logits = logits + np.einsum(
+            "bnth,ntsh->bnts", query, np.broadcast_to(rows, (2, 7, 5, query.shape[-1]))
+        )
     powers = np.exp(logits) * (SOURCE != 0)[:, None, None]
     return powers / powers.sum(-1, keepdims=True)
 
@@ -115,7 +121,9 @@ def test_alignments_are_the_mean_over_the_heads_of_a_layer(model, layer, number)
     scores, alignments = model.score(SOURCE, TARGETS, return_alignments=True, layer=layer)
     assert alignments.shape == (3, 7, 5)
     np.testing.assert_allclose(alignments, attention_by_hand(model, number).mean(1), atol=1e-5)
-    np.testing.assert_array_equal(ops.convert_to_numpy(alignments)[SOURCE[:, None].repeat(7, 1) == 0], 0.0)
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(alignments)[SOURCE[:, None].repeat(7, 1) == 0], 0.0
+    )
     plain = model.score(SOURCE, TARGETS)
     np.testing.assert_allclose(scores.token_scores, plain.token_scores, atol=1e-5)
 
@@ -139,11 +147,15 @@ def test_low_precision_gives_float32():
 
 @pytest.mark.parametrize("layer", [3, -4, 1.0])
 def test_a_layer_that_is_not_there(layer):
-    message = rf"Expected `layer` to be an int from -3 to 2: the decoder has 3 layers. Received: {layer}"
+    message = (
+        rf"Expected `layer` to be an int from -3 to 2: the decoder has 3 layers. Received: {layer}"
+    )
     with pytest.raises(ValueError, match=message):
         make().score(SOURCE, TARGETS, return_alignments=True, layer=layer)
 
 
 def test_a_layer_without_alignments():
-    with pytest.raises(ValueError, match="Expected `layer` only with `return_alignments=True`.*Received: layer=0"):
+    with pytest.raises(
+        ValueError, match="Expected `layer` only with `return_alignments=True`.*Received: layer=0"
+    ):
         make().score(SOURCE, TARGETS, layer=0)

@@ -40,7 +40,9 @@ def make(position):
 def all_outputs(limit):
     """Every finished output of at most `limit` ids, padded: `[outputs, LENGTH]`."""
     words = (itertools.product(range(2, VOCAB), repeat=length) for length in range(limit))
-    return np.array([[*ids, 1] + [0] * (LENGTH - 1 - len(ids)) for ids in itertools.chain(*words)], "int32")
+    return np.array(
+        [[*ids, 1] + [0] * (LENGTH - 1 - len(ids)) for ids in itertools.chain(*words)], "int32"
+    )
 
 
 def plain_scores(model, source, outputs, alpha):

@@ -84,8 +84,12 @@ def test_states_are_what_logits_are_made_of(settings):
     np.testing.assert_allclose(logits[tokens], logits_of(model, targets=targets)[tokens], atol=1e-5)
 
 
-@pytest.mark.parametrize("settings", [{}, {"share_heads": False, "position": "relative+sinusoidal"}], ids=str)
-def test_states_have_the_gradients_of_logits(settings, rng, precision, output_and_gradients, import_reference):
+@pytest.mark.parametrize(
+    "settings", [{}, {"share_heads": False, "position": "relative+sinusoidal"}], ids=str
+)
+def test_states_have_the_gradients_of_logits(
+    settings, rng, precision, output_and_gradients, import_reference
+):
     keras.config.set_dtype_policy(precision.dtype)
     with_values = import_reference("gradients").with_values
     model = make(**settings)
@@ -102,7 +106,9 @@ def test_states_have_the_gradients_of_logits(settings, rng, precision, output_an
         np.testing.assert_allclose(one, other, atol=100 * precision.atol)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow computes without padding")
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="only TensorFlow computes without padding"
+)
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_padding_has_no_states_but_with_xla(jit_compile):
     import tensorflow as tf
@@ -152,8 +158,12 @@ def test_relative_cross_attention_knows_source_positions():
     for relative, changes in ((False, False), (True, True)):
         model = make(relative_cross_attention=relative)
         for layer in model.encoder_layers:
-            layer.self_attention.key_embedding.table.assign(0 * layer.self_attention.key_embedding.table)
-            layer.self_attention.value_embedding.table.assign(0 * layer.self_attention.value_embedding.table)
+            layer.self_attention.key_embedding.table.assign(
+                0 * layer.self_attention.key_embedding.table
+            )
+            layer.self_attention.value_embedding.table.assign(
+                0 * layer.self_attention.value_embedding.table
+            )
         change = logits_of(model, SOURCE[:1], TARGETS[:1]) - logits_of(model, swapped, TARGETS[:1])
         assert (np.abs(change).max() > 1e-5) == changes
 

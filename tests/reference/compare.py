@@ -13,14 +13,13 @@ import sys
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import keras
-import numpy as np
-import tensorflow as tf
-
 import compare_attention
 import compare_layers
 import compare_models
 import compare_subwords
+import keras
+import numpy as np
+import tensorflow as tf
 
 TEMPLATE = pathlib.Path(__file__).parent / "parity_template.md"
 DECODING = (
@@ -93,14 +92,21 @@ def main():
     attention = list(measure_attention())
     subwords = list(compare_subwords.rows())
     template = string.Template(TEMPLATE.read_text())
-    versions = (f"Keras {keras.__version__}", f"TensorFlow {tf.__version__}", f"NumPy {np.__version__}")
+    versions = (
+        f"Keras {keras.__version__}",
+        f"TensorFlow {tf.__version__}",
+        f"NumPy {np.__version__}",
+    )
     head = ["tensor2tensor", "here", "dtype", "cases", "output (limit)", "gradients (limit)"]
     page = template.substitute(
         versions=", ".join(versions),
         forward=model_table(models, FORWARD),
         decoding=model_table(models, DECODING),
         attention=table(head, attention_rows(attention)),
-        subwords=table(["vocabulary", "size", "strings encoded otherwise", "ids decoded otherwise"], subword_rows(subwords)),
+        subwords=table(
+            ["vocabulary", "size", "strings encoded otherwise", "ids decoded otherwise"],
+            subword_rows(subwords),
+        ),
     )
     print(page.rstrip())
     above = [m for m in models if not m.holds]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import keras
 import numpy as np
-
 from gradients import output_and_gradients
 from measurement import Measurement, relative_error
+
 from t2t_relpos.attention import reference
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.grid import attend_2d
@@ -169,8 +169,6 @@ FAMILIES = (
         "variants/v2_unmasked",
         _v2(two_sided_table),
     ),
-    Family(
-        "dot_product_unmasked_self_attention_relative_2d", "attend_2d", "variants/2d", _2d
-    ),
+    Family("dot_product_unmasked_self_attention_relative_2d", "attend_2d", "variants/2d", _2d),
     Family("masked_relative_local_attention_1d", "attend_two_blocks", "variants/local", _local),
 )

@@ -4,9 +4,9 @@ The functions have no projections: those of the layers are set to the identity.
 """
 
 import numpy as np
+from compare_attention import Family, mask_of
 from keras import ops
 
-from compare_attention import Family, mask_of
 from t2t_relpos.layers.local_relative_multi_head_attention import LocalRelativeMultiHeadAttention
 from t2t_relpos.layers.relative_multi_head_attention_2d import RelativeMultiHeadAttention2D
 from t2t_relpos.layers.relative_multi_head_attention_v2 import RelativeMultiHeadAttentionV2
@@ -53,7 +53,9 @@ def through_layer(make, tables):
             dense.kernel.assign(np.eye(*dense.kernel.shape))
         # The layer scales queries, the function leaves that to its caller.
         layer.query_dense.kernel.assign(key_dim**0.5 * np.eye(*layer.query_dense.kernel.shape))
-        given = {id(getattr(layer, tables[name])): tensors[name] for name in tables if name in tensors}
+        given = {
+            id(getattr(layer, tables[name])): tensors[name] for name in tables if name in tensors
+        }
         weights = [given.get(id(v), v.value) for v in layer.trainable_variables]
         others = [v.value for v in layer.non_trainable_variables]
         mask = mask_of(record)

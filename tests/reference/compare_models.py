@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 import tensorflow as tf
-
 from gradients import output_and_gradients, with_values
 from measurement import Measurement, relative_error
 from recorded_model import NAMES, recorded_model
+
 from t2t_relpos.t2t import t2t_weights
 from t2t_relpos.t2t.names import embedding_names, t2t_names
 from trainer.training.losses import token_cross_entropy
@@ -93,10 +93,7 @@ def compare_gradients(case):
         )
     if expected.keys() != gradients.keys():
         raise ValueError(f"Expected gradients of {set(expected)}. Received: {set(gradients)}.")
-    errors = [
-        relative_error(gradient, expected[name])
-        for name, gradient in gradients.items()
-    ]
+    errors = [relative_error(gradient, expected[name]) for name, gradient in gradients.items()]
     yield measured(case, "gradients", max(errors), len(errors))
 
 
@@ -127,7 +124,9 @@ def compare_beams(case):
             sentences += ids.shape[0] * ids.shape[1]
             exists = expected_scores > NO_BEAM / 2
             if (exists != (scores > NO_BEAM / 2)).any():
-                raise ValueError(f"{case.name} {key}: other beams are missing than in tensor2tensor.")
+                raise ValueError(
+                    f"{case.name} {key}: other beams are missing than in tensor2tensor."
+                )
             errors.append(np.abs(scores - expected_scores)[exists].max())
     yield measured(case, "beam ids", unlike, sentences)
     yield measured(case, "beam scores", max(errors), sentences)

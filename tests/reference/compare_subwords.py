@@ -25,7 +25,9 @@ def rows():
         decoded = [(row, text) for row, text in recorded["decoded"] if not {0, 1} & set(row)]
         # In a graph, where ids out of range are nothing, as for tensor2tensor.
         detokenize = tf.function(tokenizer.detokenize)
-        strings = detokenize(tf.ragged.constant([row for row, _ in decoded], dtype=tf.int32)).numpy()
+        strings = detokenize(
+            tf.ragged.constant([row for row, _ in decoded], dtype=tf.int32)
+        ).numpy()
         wrong = sum(ours != _in_utf8(text) for ours, (_, text) in zip(strings, decoded))
         yield path.stem, tokenizer.vocab_size, encoded, len(texts), wrong, len(decoded)
 

@@ -66,8 +66,14 @@ MATRIX_CASES = (
     *((1, n, k, True) for n in (1, 2, 11) for k in (2, 5, 13)),
 )
 
-INNER_CASES = ((7, 7, True), (7, 7, False), (1, 11, True), (1, 11, False),
-               (4, 11, True), (4, 11, False))
+INNER_CASES = (
+    (7, 7, True),
+    (7, 7, False),
+    (1, 11, True),
+    (1, 11, False),
+    (4, 11, True),
+    (4, 11, False),
+)
 
 
 def bias_of(case, dtype):
@@ -75,12 +81,15 @@ def bias_of(case, dtype):
     padding = np.zeros((BATCH, 1, 1, case.length_k), dtype)
     padding[1, ..., -3:] = MASKED
     steps = np.arange(case.length_k)
-    later = steps[None, :] > steps[-case.length_q:, None]
+    later = steps[None, :] > steps[-case.length_q :, None]
     causal = np.where(later, MASKED, 0.0).astype(dtype)[None, None]
     if case.bias == "all_padded":
         padding[1] = MASKED
     return {
-        "none": None, "padding": padding, "all_padded": padding, "causal": causal,
+        "none": None,
+        "padding": padding,
+        "all_padded": padding,
+        "causal": causal,
         "causal_and_padding": np.minimum(causal, padding),
     }[case.bias]
 
@@ -93,15 +102,15 @@ def run_with_gradients(inputs, dtype, rng, compute):
         cotangent = rng.normal(size=output.shape.as_list()).astype(dtype)
         differentiable = [name for name in inputs if name != "bias"]
         gradients = tf.gradients(
-            tf.reduce_sum(output * cotangent),
-            [tensors[name] for name in differentiable])
+            tf.reduce_sum(output * cotangent), [tensors[name] for name in differentiable]
+        )
         # A table's gradient comes as IndexedSlices.
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         values = session.run([output, *others, *gradients])
     record = {**inputs, "cotangent": cotangent, "output": values[0]}
-    for name, gradient in zip(differentiable, values[1 + len(others):]):
+    for name, gradient in zip(differentiable, values[1 + len(others) :]):
         record[f"gradient_{name}"] = gradient
-    return record, values[1:1 + len(others)]
+    return record, values[1 : 1 + len(others)]
 
 
 def tables_as_variables(tables, dtype):
@@ -137,19 +146,33 @@ def record_attention(case, dtype):
     def compute(tensors):
         saved = {}
         with tables_as_variables(
-            {"relative_positions_keys": tensors["key_embeddings"],
-             "relative_positions_values": tensors["value_embeddings"]}, dtype):
+            {
+                "relative_positions_keys": tensors["key_embeddings"],
+                "relative_positions_values": tensors["value_embeddings"],
+            },
+            dtype,
+        ):
             output = common_attention.dot_product_attention_relative(
-                tensors["q"], tensors["k"], tensors["v"], tensors.get("bias"),
-                case.max_relative_position, save_weights_to=saved,
-                make_image_summary=False, cache=case.cache,
-                allow_memory=case.allow_memory)
-        weights, = (value for key, value in saved.items() if "logits" not in key)
+                tensors["q"],
+                tensors["k"],
+                tensors["v"],
+                tensors.get("bias"),
+                case.max_relative_position,
+                save_weights_to=saved,
+                make_image_summary=False,
+                cache=case.cache,
+                allow_memory=case.allow_memory,
+            )
+        (weights,) = (value for key, value in saved.items() if "logits" not in key)
         return output, weights
 
     record, (weights,) = run_with_gradients(inputs, dtype, rng, compute)
-    record.update(weights=weights, max_relative_position=case.max_relative_position,
-                  cache=case.cache, allow_memory=case.allow_memory)
+    record.update(
+        weights=weights,
+        max_relative_position=case.max_relative_position,
+        cache=case.cache,
+        allow_memory=case.allow_memory,
+    )
     return record
 
 
@@ -165,9 +188,15 @@ def record_inner(length_q, length_k, transpose, dtype):
         "z": normal(length_q, length_k, DEPTH),
     }
     record, _ = run_with_gradients(
-        inputs, dtype, rng,
-        lambda tensors: [common_attention._relative_attention_inner(
-            tensors["x"], tensors["y"], tensors["z"], transpose)])
+        inputs,
+        dtype,
+        rng,
+        lambda tensors: [
+            common_attention._relative_attention_inner(
+                tensors["x"], tensors["y"], tensors["z"], transpose
+            )
+        ],
+    )
     return {**record, "transpose": transpose}
 
 
@@ -178,8 +207,11 @@ def record_embeddings(length_q, length_k, max_relative_position, cache, dtype):
     def compute(tensors):
         name = "relative_positions_keys"
         with tables_as_variables({name: tensors["table"]}, dtype):
-            return [common_attention._generate_relative_positions_embeddings(
-                length_q, length_k, DEPTH, max_relative_position, name, cache)]
+            return [
+                common_attention._generate_relative_positions_embeddings(
+                    length_q, length_k, DEPTH, max_relative_position, name, cache
+                )
+            ]
 
     record, _ = run_with_gradients({"table": table}, dtype, rng, compute)
     return {**record, "arguments": (length_q, length_k, max_relative_position, cache)}
@@ -190,8 +222,10 @@ def record_matrices():
     with tf.Graph().as_default(), tf.Session() as session:
         return {
             "_".join(str(int(value)) for value in arguments): session.run(
-                common_attention._generate_relative_positions_matrix(*arguments))
-            for arguments in MATRIX_CASES}
+                common_attention._generate_relative_positions_matrix(*arguments)
+            )
+            for arguments in MATRIX_CASES
+        }
 
 
 def save(name, record):
@@ -209,13 +243,13 @@ def main():
             save(f"attention_{case.name}_{dtype}", record_attention(case, dtype))
         for length_q, length_k, transpose in INNER_CASES:
             kind = "keys" if transpose else "values"
-            save(f"inner_{kind}_{length_q}_{length_k}_{dtype}",
-                 record_inner(length_q, length_k, transpose, dtype))
-        for arguments in ((7, 7, 2, False), (3, 3, 5, False), (4, 11, 3, False),
-                          (1, 11, 3, True)):
+            save(
+                f"inner_{kind}_{length_q}_{length_k}_{dtype}",
+                record_inner(length_q, length_k, transpose, dtype),
+            )
+        for arguments in ((7, 7, 2, False), (3, 3, 5, False), (4, 11, 3, False), (1, 11, 3, True)):
             length_q, length_k = arguments[:2]
-            save(f"embeddings_{length_q}_{length_k}_{dtype}",
-                 record_embeddings(*arguments, dtype))
+            save(f"embeddings_{length_q}_{length_k}_{dtype}", record_embeddings(*arguments, dtype))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tensor2tensor.utils import bleu_hook  # noqa: E402
+
 from trainer.data import synthetic  # noqa: E402
 
 # Where tokenizers differ: numbers, quotes, abbreviations, hyphens, symbols, scripts.
@@ -82,13 +83,18 @@ def t2t(hypotheses, references):
         paths = [os.path.join(folder, name) for name in ("references", "hypotheses")]
         for path, lines in zip(paths, (references, hypotheses)):
             pathlib.Path(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        return {name: 100 * float(bleu_hook.bleu_wrapper(*paths, case_sensitive=name == "cased")) for name in ("cased", "uncased")}
+        return {
+            name: 100 * float(bleu_hook.bleu_wrapper(*paths, case_sensitive=name == "cased"))
+            for name in ("cased", "uncased")
+        }
 
 
 def moses(script, lines, *arguments):
     """What a Perl script of Moses writes."""
     text = "".join(f"{line}\n" for line in lines)
-    return subprocess.run(["perl", script, *arguments], input=text, capture_output=True, text=True, check=False).stdout
+    return subprocess.run(
+        ["perl", script, *arguments], input=text, capture_output=True, text=True, check=False
+    ).stdout
 
 
 def split(lines):
@@ -98,26 +104,37 @@ def split(lines):
 def compound_bleu(root, hypotheses, references):
     """The tokenised lines of both sides, and what multi-bleu prints: get_ende_bleu.sh, with a reference tokenised as well."""
     tokenizer = str(root / "scripts/tokenizer/tokenizer.perl")
-    tokenised = [moses(tokenizer, lines, "-l", "de", "-q").split("\n")[:-1] for lines in (hypotheses, references)]
+    tokenised = [
+        moses(tokenizer, lines, "-l", "de", "-q").split("\n")[:-1]
+        for lines in (hypotheses, references)
+    ]
     with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in split(tokenised[1]))
         file.flush()
-        printed = moses(str(root / "scripts/generic/multi-bleu.perl"), split(tokenised[0]), file.name)
+        printed = moses(
+            str(root / "scripts/generic/multi-bleu.perl"), split(tokenised[0]), file.name
+        )
     found = re.match(r"BLEU = ([\d.]+), .*\(BP=([\d.]+), .*hyp_len=(\d+), ref_len=(\d+)\)", printed)
     return {
         "tokenised": tokenised,
-        "multi_bleu": found and {"bleu": float(found[1]), "hyp_len": int(found[3]), "ref_len": int(found[4])},
+        "multi_bleu": found
+        and {"bleu": float(found[1]), "hyp_len": int(found[3]), "ref_len": int(found[4])},
     }
 
 
 def main(root):
     record = []
     for name, hypotheses, references in corpora():
-        entry = {"name": name, "hypotheses": hypotheses, "references": references} | t2t(hypotheses, references)
+        entry = {"name": name, "hypotheses": hypotheses, "references": references} | t2t(
+            hypotheses, references
+        )
         record.append(entry | compound_bleu(pathlib.Path(root), hypotheses, references))
     tokens = [[line, bleu_hook.bleu_tokenize(line)] for line in LINES + UNSPACED]
     path = pathlib.Path(__file__).parent / "bleu.json"
-    parts = [f'"{name}": [\n' + ",\n".join(map(json.dumps, rows)) + "\n]" for name, rows in (("corpora", record), ("tokens", tokens))]
+    parts = [
+        f'"{name}": [\n' + ",\n".join(map(json.dumps, rows)) + "\n]"
+        for name, rows in (("corpora", record), ("tokens", tokens))
+    ]
     path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="ascii")
     print(f"{len(record)} corpora, {len(tokens)} lines")
 

@@ -14,8 +14,8 @@ import types
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
-import tensorflow.compat.v1 as tf
 import tensor2tensor
+import tensorflow.compat.v1 as tf
 
 models = types.ModuleType("tensor2tensor.models")
 models.__path__ = [os.path.join(tensor2tensor.__path__[0], "models")]

@@ -17,9 +17,8 @@ import shutil
 import sys
 import tempfile
 
-import numpy as np
-
 import model_cases
+import numpy as np
 import t2t_transformer
 
 FOLDER = pathlib.Path(__file__).parent / "models"
@@ -32,15 +31,13 @@ EOS_ID = 1
 
 def toy_batch(case, rng, lengths):
     """Pairs: every source token translated, some left out or doubled."""
-    table = np.random.default_rng(case.seed).permutation(
-        np.arange(2, case.vocab_size))
+    table = np.random.default_rng(case.seed).permutation(np.arange(2, case.vocab_size))
     pairs = []
     for length in lengths:
         source = rng.integers(2, case.vocab_size, size=length)
         copies = rng.choice([0, 1, 2], p=[0.1, 0.8, 0.1], size=length)
         pairs.append((source, np.repeat(table[source - 2], copies)))
-    return tuple(pad([side + [EOS_ID] for side in map(list, sides)])
-                 for sides in zip(*pairs))
+    return tuple(pad([side + [EOS_ID] for side in map(list, sides)]) for sides in zip(*pairs))
 
 
 def pad(rows):
@@ -57,10 +54,8 @@ def training_batches(case):
 def make_checkpoint(case, folder):
     """Trains, and leaves one checkpoint in `folder`; its name."""
     with tempfile.TemporaryDirectory() as scratch:
-        save_at = {case.steps - 20, case.steps - 10, case.steps} if case.averaged else {
-            case.steps}
-        prefixes = t2t_transformer.train(
-            case, training_batches(case), scratch, save_at)
+        save_at = {case.steps - 20, case.steps - 10, case.steps} if case.averaged else {case.steps}
+        prefixes = t2t_transformer.train(case, training_batches(case), scratch, save_at)
         prefix = prefixes[0]
         if case.averaged:
             prefix = t2t_transformer.average(prefixes, scratch)
@@ -85,8 +80,10 @@ def decode_all(case, prefix, inputs):
         decoder.close()
         for (key, ids, scores), (_, nudged_ids, nudged_scores) in zip(results, nudged):
             if ids.shape != nudged_ids.shape or (ids != nudged_ids).any():
-                raise ValueError(f"{case.name} {key} hangs by a rounding error: "
-                                 "choose another seed for this case.")
+                raise ValueError(
+                    f"{case.name} {key} hangs by a rounding error: "
+                    "choose another seed for this case."
+                )
             record[f"{key}_ids"] = ids
             if scores is not None:
                 record[f"{key}_scores"] = scores
@@ -99,7 +96,7 @@ def decode(decoder, name, inputs):
         yield f"{name}_{extra}", *decoder(inputs, extra)
     # Each sentence by itself, without padding: a length limit of its own.
     for row, source in enumerate(inputs):
-        alone = source[None, :np.count_nonzero(source)]
+        alone = source[None, : np.count_nonzero(source)]
         yield f"{name}_alone_{row}", *decoder(alone, EXTRA_STEPS_ALONE)
 
 
@@ -129,16 +126,19 @@ def record(case):
     prefix = str(folder / checkpoint)
     rng = np.random.default_rng(1000 + case.seed)
     inputs, targets = toy_batch(case, rng, (11, 3, 5, 8, 2))
-    forward, gradients = t2t_transformer.forward_and_gradients(
-        case, prefix, inputs, targets)
+    forward, gradients = t2t_transformer.forward_and_gradients(case, prefix, inputs, targets)
     np.savez_compressed(folder / "forward.npz", inputs=inputs, targets=targets, **forward)
     np.savez_compressed(folder / "gradients.npz", **gradients)
     decoded = decode_all(case, prefix, inputs)
     np.savez_compressed(folder / "decoded.npz", inputs=inputs, **decoded)
     (folder / "model.json").write_text(
-        json.dumps(describe(case, checkpoint), indent=1, sort_keys=True) + "\n")
-    print(f"{case.name}: loss {forward['loss']:.3f}, best of the batch:\n{inputs}\n"
-          f"{decoded['best_17_ids']}\n{decoded['beam_17_scores']}", flush=True)
+        json.dumps(describe(case, checkpoint), indent=1, sort_keys=True) + "\n"
+    )
+    print(
+        f"{case.name}: loss {forward['loss']:.3f}, best of the batch:\n{inputs}\n"
+        f"{decoded['best_17_ids']}\n{decoded['beam_17_scores']}",
+        flush=True,
+    )
 
 
 def main():

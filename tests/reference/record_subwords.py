@@ -21,8 +21,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tensor2tensor.data_generators import text_encoder  # noqa: E402
-from tensor2tensor.data_generators import tokenizer  # noqa: E402
+from tensor2tensor.data_generators import (
+    text_encoder,  # noqa: E402
+    tokenizer,  # noqa: E402
+)
+
 from trainer.data import synthetic  # noqa: E402
 
 FOLDER = pathlib.Path(__file__).parent / "subwords"
@@ -88,7 +91,9 @@ def random_texts(rng, count):
     words = " ".join(sentences()[:30]).split() + ["\\", "_", "\\u", "\\10;", " ", "  ", ""]
     for _ in range(count):
         parts = [
-            rng.choice(words) if rng.random() < 0.6 else "".join(rng.choices(characters, k=rng.randint(1, 4)))
+            rng.choice(words)
+            if rng.random() < 0.6
+            else "".join(rng.choices(characters, k=rng.randint(1, 4)))
             for _ in range(rng.randint(1, 8))
         ]
         yield rng.choice(["", " ", "_"]).join(parts)

@@ -14,11 +14,11 @@ import dataclasses
 import pathlib
 import zlib
 
-# First: it sets the environment.
-from record_attention import BATCH, DEPTH, HEADS, MASKED, run_with_gradients
-
 import numpy as np
 import tensorflow.compat.v1 as tf
+
+# First: it sets the environment.
+from record_attention import BATCH, DEPTH, HEADS, MASKED, run_with_gradients
 from tensor2tensor.layers import common_attention
 
 FOLDER = pathlib.Path(__file__).parent / "variants"
@@ -123,8 +123,10 @@ def record(name, case, dtype, value_depth, table_shapes, bias, attention):
 def record_v2(case, dtype, masked):
     name = "v2_masked" if masked else "v2_unmasked"
     attention = (
-        common_attention.dot_product_self_attention_relative_v2 if masked
-        else common_attention.dot_product_unmasked_self_attention_relative_v2)
+        common_attention.dot_product_self_attention_relative_v2
+        if masked
+        else common_attention.dot_product_unmasked_self_attention_relative_v2
+    )
     bias = padding_bias(case, dtype) if case.padding else None
     if masked:
         later = np.triu(np.full((case.size, case.size), MASKED, dtype), 1)[None, None]
@@ -136,11 +138,23 @@ def record_v2(case, dtype, masked):
     if case.values:
         tables["value_relative_embeddings"] = (rows, value_depth)
     return name, record(
-        name, case, dtype, value_depth, tables, bias,
+        name,
+        case,
+        dtype,
+        value_depth,
+        tables,
+        bias,
         lambda q, k, v, bias: attention(
-            q, k, v, bias, case.limit, make_image_summary=False,
+            q,
+            k,
+            v,
+            bias,
+            case.limit,
+            make_image_summary=False,
             heads_share_relative_embedding=case.share,
-            add_relative_to_values=case.values))
+            add_relative_to_values=case.values,
+        ),
+    )
 
 
 def record_2d(case, dtype):
@@ -148,10 +162,22 @@ def record_2d(case, dtype):
     tables = {f"{side}_key_relative_embeddings": (rows, DEPTH) for side in ("height", "width")}
     bias = padding_bias(case, dtype) if case.padding else None
     return "2d", record(
-        "2d", case, dtype, VALUE_DEPTH, tables, bias,
+        "2d",
+        case,
+        dtype,
+        VALUE_DEPTH,
+        tables,
+        bias,
         lambda q, k, v, bias: common_attention.dot_product_unmasked_self_attention_relative_2d(
-            q, k, v, bias, case.limit, make_image_summary=False,
-            heads_share_relative_embedding=case.share)[0])
+            q,
+            k,
+            v,
+            bias,
+            case.limit,
+            make_image_summary=False,
+            heads_share_relative_embedding=case.share,
+        )[0],
+    )
 
 
 def record_local(case, dtype):
@@ -160,10 +186,22 @@ def record_local(case, dtype):
     if case.values:
         tables["value_relative_embeddings"] = (rows, VALUE_DEPTH)
     return "local", record(
-        "local", case, dtype, VALUE_DEPTH, tables, None,
+        "local",
+        case,
+        dtype,
+        VALUE_DEPTH,
+        tables,
+        None,
         lambda q, k, v, bias: common_attention.masked_relative_local_attention_1d(
-            q, k, v, block_length=case.limit, heads_share_relative_embedding=case.share,
-            add_relative_to_values=case.values, name="local"))
+            q,
+            k,
+            v,
+            block_length=case.limit,
+            heads_share_relative_embedding=case.share,
+            add_relative_to_values=case.values,
+            name="local",
+        ),
+    )
 
 
 def main():

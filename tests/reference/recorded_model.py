@@ -65,7 +65,9 @@ class RecordedModel:
         if keras.backend.backend() == "tensorflow":
             ids, scores, _ = self._search_graph(kind)(inputs, np.int32(max_length), limits)
         else:
-            ids, scores, _ = self._search_of_sizes(kind, len(inputs), int(max_length))(inputs, limits)
+            ids, scores, _ = self._search_of_sizes(kind, len(inputs), int(max_length))(
+                inputs, limits
+            )
         return keras.ops.convert_to_numpy(ids), keras.ops.convert_to_numpy(scores)
 
     @functools.cache
@@ -110,7 +112,9 @@ def _beam(case, state, batch_size, max_length, **arguments):
 SEARCHES = {
     "greedy": lambda case, *sizes: greedy_search(case.model.step, *sizes[:3]),
     "best": lambda *sizes: _beam(*sizes[:4], t2t_exact=True),
-    "beam": lambda *sizes: _beam(*sizes[:4], num_results=sizes[0].settings["beam_size"], t2t_exact=True),
+    "beam": lambda *sizes: _beam(
+        *sizes[:4], num_results=sizes[0].settings["beam_size"], t2t_exact=True
+    ),
     "default": lambda *sizes: _beam(*sizes[:4], length_limit=sizes[4]),
 }
 

@@ -28,8 +28,7 @@ from tensor2tensor.models import transformer
 from tensor2tensor.utils import avg_checkpoints, registry
 
 ModeKeys = tf.estimator.ModeKeys
-SESSION = tf.ConfigProto(
-    intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+SESSION = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
 
 
 def hparams_of(case):
@@ -42,8 +41,7 @@ def hparams_of(case):
 
 def build(case, mode):
     hparams = hparams_of(case)
-    problem = problem_hparams.test_problem_hparams(
-        case.vocab_size, case.vocab_size, hparams)
+    problem = problem_hparams.test_problem_hparams(case.vocab_size, case.vocab_size, hparams)
     problem.target_space_id = case.target_space_id
     problem.stop_at_eos = int(True)  # as every text-to-text problem of t2t
     return transformer.Transformer(hparams, mode, problem)
@@ -79,17 +77,22 @@ def train(case, batches, folder, save_at):
         for number, batch in enumerate(batches, start=1):
             session.run(update, feed(pair, batch))
             if number in save_at:
-                prefixes.append(saver.save(
-                    session, os.path.join(folder, "model.ckpt"), global_step=step,
-                    write_meta_graph=False, write_state=False))
+                prefixes.append(
+                    saver.save(
+                        session,
+                        os.path.join(folder, "model.ckpt"),
+                        global_step=step,
+                        write_meta_graph=False,
+                        write_state=False,
+                    )
+                )
     return prefixes
 
 
 def average(prefixes, folder):
     """t2t's program avg_checkpoints; the prefix of what it wrote."""
     output = os.path.join(folder, "averaged.ckpt")
-    avg_checkpoints.FLAGS(
-        ["", "--checkpoints=" + ",".join(prefixes), "--output_path=" + output])
+    avg_checkpoints.FLAGS(["", "--checkpoints=" + ",".join(prefixes), "--output_path=" + output])
     with tf.Graph().as_default():
         avg_checkpoints.main([])
     os.remove(output + "-0.meta")
@@ -110,10 +113,13 @@ def forward_and_gradients(case, prefix, inputs, targets):
             logits, losses = build(case, mode)(dict(zip(("inputs", "targets"), pair)))
             restore(session, prefix)
             variables = tf.trainable_variables()
-            gradients = [tf.convert_to_tensor(gradient) for gradient in
-                         tf.gradients(losses["training"], variables)]
+            gradients = [
+                tf.convert_to_tensor(gradient)
+                for gradient in tf.gradients(losses["training"], variables)
+            ]
             results[mode] = session.run(
-                [logits, losses["training"], gradients], feed(pair, (inputs, targets)))
+                [logits, losses["training"], gradients], feed(pair, (inputs, targets))
+            )
             names = [variable.op.name for variable in variables]
     logits, loss, gradients = results[ModeKeys.TRAIN]
     eval_logits, eval_loss, _ = results[ModeKeys.EVAL]
@@ -130,18 +136,25 @@ class Decoder:
         with self._graph.as_default():
             self._inputs, self._extra = placeholder(), tf.placeholder(tf.int32, [])
             self._results = build(case, ModeKeys.PREDICT).infer(
-                {"inputs": self._inputs}, decode_length=self._extra, **options)
+                {"inputs": self._inputs}, decode_length=self._extra, **options
+            )
             self._session = tf.Session(config=SESSION)
             restore(self._session, prefix)
-            self._nudge = [v.assign(v * (1 + 1e-6 * tf.random_normal(v.shape, seed=7)))
-                           for v in model_variables()]
+            self._nudge = [
+                v.assign(v * (1 + 1e-6 * tf.random_normal(v.shape, seed=7)))
+                for v in model_variables()
+            ]
 
     def __call__(self, inputs, extra):
         """(ids [B, L] or [B, beam, L], scores or None)"""
-        fetched = {key: self._results[key] for key in ("outputs", "scores")
-                   if self._results[key] is not None}
+        fetched = {
+            key: self._results[key]
+            for key in ("outputs", "scores")
+            if self._results[key] is not None
+        }
         results = self._session.run(
-            fetched, {self._inputs: inputs[..., None, None], self._extra: extra})
+            fetched, {self._inputs: inputs[..., None, None], self._extra: extra}
+        )
         ids = results["outputs"]
         # t2t's slow greedy search returns [B, L, 1, 1].
         ids = ids[:, :, 0, 0] if ids.ndim == 4 else ids

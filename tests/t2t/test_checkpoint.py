@@ -45,7 +45,9 @@ def model():
 @pytest.fixture
 def arrays(model, rng):
     """A checkpoint of the model, with other values than the model has."""
-    return {name: rng.normal(size=a.shape).astype("float32") for name, a in t2t_weights(model).items()}
+    return {
+        name: rng.normal(size=a.shape).astype("float32") for name, a in t2t_weights(model).items()
+    }
 
 
 def recorded_model(record):

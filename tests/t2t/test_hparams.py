@@ -44,7 +44,11 @@ def test_sets_equal_tensor2tensors(hparams_set):
         ("shared_embedding=True", "shared_embedding", True),
         ("shared_embedding=0", "shared_embedding", False),
         ("moe_hidden_sizes=1,2,hidden_size=64", "moe_hidden_sizes", "1,2"),
-        ("learning_rate_schedule=constant*rsqrt_decay", "learning_rate_schedule", "constant*rsqrt_decay"),
+        (
+            "learning_rate_schedule=constant*rsqrt_decay",
+            "learning_rate_schedule",
+            "constant*rsqrt_decay",
+        ),
     ],
 )
 def test_overrides_have_the_type_of_their_key(text, key, value):
@@ -65,7 +69,10 @@ def test_overrides_have_the_type_of_their_key(text, key, value):
         ("hidden_size", "Expected hparams as key=value,key=value. Received: 'hidden_size'"),
         ("=64", "Expected hparams as key=value,key=value. Received: '=64'"),
         ("pos=emb,pos=timing", "Expected every hparam once. Received: 'pos' twice"),
-        ("hidden_size=64.0", "Expected hidden_size to be of the type int. Received: hidden_size=64.0"),
+        (
+            "hidden_size=64.0",
+            "Expected hidden_size to be of the type int. Received: hidden_size=64.0",
+        ),
         ("hidden_size=", "Expected hidden_size to be of the type int. Received: hidden_size=."),
         ("label_smoothing=much", "Expected label_smoothing to be of the type float"),
         ("learning_rate_minimum=low", "Expected learning_rate_minimum to be of the type float"),
@@ -147,13 +154,22 @@ def test_hparams_of_other_attention_types_have_no_effect(hparams_set, key):
         ("attention_key_channels=64", "Expected attention_key_channels to be 0.*Received: 64"),
         ("ffn_layer=conv_relu_conv", "Expected ffn_layer to be 'dense_relu_dense'"),
         ("self_attention_type=dot_product_relative_v2", "dot_product_relative_v2"),
-        ("pos=emb", r"Expected self_attention_type and pos to be.*\('dot_product_relative', 'emb'\)"),
-        ("layer_preprocess_sequence=none", "Expected layer_preprocess_sequence and layer_postprocess_sequence"),
+        (
+            "pos=emb",
+            r"Expected self_attention_type and pos to be.*\('dot_product_relative', 'emb'\)",
+        ),
+        (
+            "layer_preprocess_sequence=none",
+            "Expected layer_preprocess_sequence and layer_postprocess_sequence",
+        ),
         (
             "shared_embedding=True,shared_embedding_and_softmax_weights=False",
             "Expected shared_embedding without shared softmax weights to be False",
         ),
-        ("max_relative_position=0", "Expected max_relative_position to be 'at least 1'.*Received: 0"),
+        (
+            "max_relative_position=0",
+            "Expected max_relative_position to be 'at least 1'.*Received: 0",
+        ),
         ("num_heads=3", "Expected `num_heads` to divide `hidden_dim`"),
     ],
 )

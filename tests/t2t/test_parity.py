@@ -86,7 +86,8 @@ def test_beam_search_as_tensor2tensor(compare, case):
 def test_greedy_search_until_the_end_of_sentence(compare, case):
     relative = case.model.config.relative
     assert_holds(
-        compare.compare_greedy(case), ["greedy ids"] if relative else ["greedy ids", "greedy scores"]
+        compare.compare_greedy(case),
+        ["greedy ids"] if relative else ["greedy ids", "greedy scores"],
     )
 
 

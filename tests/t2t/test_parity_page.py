@@ -34,7 +34,9 @@ def test_page_has_a_row_for_everything(compare):
 def test_page_has_a_row_for_every_vocabulary(compare):
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     for path in compare.compare_subwords.VOCABULARIES:
-        assert sum(row.startswith(f"| `{path.stem}` |") and "| 0 of " in row for row in rows) == 1, AGAIN
+        assert (
+            sum(row.startswith(f"| `{path.stem}` |") and "| 0 of " in row for row in rows) == 1
+        ), AGAIN
 
 
 def test_tables(compare):

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from t2t_relpos.t2t.subwords import ESCAPE_CHARACTERS, SubwordVocabulary, alphanumeric_characters, is_alphanumeric
+from t2t_relpos.t2t.subwords import (
+    ESCAPE_CHARACTERS,
+    SubwordVocabulary,
+    alphanumeric_characters,
+    is_alphanumeric,
+)
 
 RECORDED = sorted((Path(__file__).parents[1] / "reference" / "subwords").glob("*.vocab"))
 
@@ -14,7 +19,9 @@ RECORDED = sorted((Path(__file__).parents[1] / "reference" / "subwords").glob("*
 @pytest.fixture(params=RECORDED, ids=lambda path: path.stem)
 def recorded(request):
     """A vocabulary that tensor2tensor built, and what it made of strings and ids."""
-    return SubwordVocabulary.from_bytes(request.param.read_bytes()), json.loads(request.param.with_suffix(".json").read_text())
+    return SubwordVocabulary.from_bytes(request.param.read_bytes()), json.loads(
+        request.param.with_suffix(".json").read_text()
+    )
 
 
 def lines(*subtokens):
@@ -36,7 +43,9 @@ def test_subtokens_are_those_that_tensor2tensor_reads(recorded):
 
 def test_encodes_as_tensor2tensor(recorded):
     vocabulary, expected = recorded
-    assert [[text, vocabulary.encode(text)] for text, _ in expected["encoded"]] == expected["encoded"]
+    assert [[text, vocabulary.encode(text)] for text, _ in expected["encoded"]] == expected[
+        "encoded"
+    ]
 
 
 def test_decodes_as_tensor2tensor(recorded):
@@ -86,13 +95,17 @@ def test_letters_and_numbers_are_those_of_unicodedata():
 )
 def test_what_is_no_vocabulary_is_an_error(content, received):
     with pytest.raises(
-        ValueError, match=f"whose first two subtokens are '<pad>_' and '<EOS>_'. Received: {received}. Give the file named vocab"
+        ValueError,
+        match=f"whose first two subtokens are '<pad>_' and '<EOS>_'. Received: {received}. Give the file named vocab",
     ):
         SubwordVocabulary.from_bytes(content)
 
 
 def test_bytes_that_are_not_utf8_are_an_error():
-    with pytest.raises(ValueError, match="a text file in UTF-8. Received: 5 bytes that are not UTF-8. Give the file named vocab"):
+    with pytest.raises(
+        ValueError,
+        match="a text file in UTF-8. Received: 5 bytes that are not UTF-8. Give the file named vocab",
+    ):
         SubwordVocabulary.from_bytes(b"'\xff\xfe'\n")
 
 
@@ -105,7 +118,10 @@ def test_vocabulary_without_escape_characters_is_an_error():
 
 
 def test_vocabulary_cut_short_is_an_error():
-    with pytest.raises(ValueError, match=r"Received: 3 subtokens without '0', '1', '2', '3', '4' and 18 more. The file is"):
+    with pytest.raises(
+        ValueError,
+        match=r"Received: 3 subtokens without '0', '1', '2', '3', '4' and 18 more. The file is",
+    ):
         SubwordVocabulary.from_bytes(lines(*SMALL[:3]))
 
 

@@ -56,7 +56,9 @@ def _make_model_dir(path):
     keras.utils.set_random_seed(20180402)
     pairs = generate("train", size=397)
     directory = ModelDirectory.create(path)
-    tokenizer = SentencePieceTokenizer.train([text for pair in pairs for text in pair], vocab_size=211)
+    tokenizer = SentencePieceTokenizer.train(
+        [text for pair in pairs for text in pair], vocab_size=211
+    )
     tokenizer.save(directory.vocabulary_file())
     config = TransformerConfig(
         vocab_size=211,
@@ -76,7 +78,9 @@ def _make_model_dir(path):
 
 def _train(model, tokenizer, pairs, steps=60, batch_size=31):
     source, target = (tokenizer.tokenize(list(texts)).to_tensor().numpy() for texts in zip(*pairs))
-    rows = np.array([random.Random(step).sample(range(len(pairs)), batch_size) for step in range(steps)]).ravel()
+    rows = np.array(
+        [random.Random(step).sample(range(len(pairs)), batch_size) for step in range(steps)]
+    ).ravel()
     model.compile(
         keras.optimizers.Adam(0.005),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -113,7 +117,9 @@ def exported_dir(trained_model_dir, made_once):
     """The tiny model as saved_models/tiny with version 1: path of saved_models/tiny."""
 
     def make(path):
-        module = TranslationModule.from_model_dir(trained_model_dir, TranslationSettings(max_input_length=MAX_INPUT_LENGTH))
+        module = TranslationModule.from_model_dir(
+            trained_model_dir, TranslationSettings(max_input_length=MAX_INPUT_LENGTH)
+        )
         export(module, path / "tiny")
 
     return made_once("saved_models", make) / "tiny"
@@ -136,6 +142,7 @@ def loaded(exported_dir):
     """The exported model as TensorFlow loads it."""
     return tf.saved_model.load(str(exported_dir / "1"))
 
+
 class FakeWmt(NamedTuple):
     """Where TensorFlow Datasets finds WMT 2014, and what `pairs(part)` its parts hold: see data/fake_wmt.py."""
 
@@ -146,7 +153,9 @@ class FakeWmt(NamedTuple):
 @pytest.fixture(scope="session")
 def wmt14(tmp_path_factory):
     """wmt14_translate in de-en and fr-en, prepared by TensorFlow Datasets from invented archives."""
-    specification = importlib.util.spec_from_file_location("fake_wmt", Path(__file__).parent / "data" / "fake_wmt.py")
+    specification = importlib.util.spec_from_file_location(
+        "fake_wmt", Path(__file__).parent / "data" / "fake_wmt.py"
+    )
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     folder = tmp_path_factory.mktemp("wmt14")
@@ -162,7 +171,10 @@ class SmallRun:
         text: the settings with which it finds the sentences.
     """
 
-    source = [f"the {pair[0]} sees a {pair[1]}" for pair in itertools.product(("dog", "cat", "bird"), ("man", "woman", "child", "tree"))]
+    source = [
+        f"the {pair[0]} sees a {pair[1]}"
+        for pair in itertools.product(("dog", "cat", "bird"), ("man", "woman", "child", "tree"))
+    ]
     target = [line.replace("the", "der").replace("sees a", "sieht einen") for line in source]
 
     def __init__(self, directory):
@@ -173,8 +185,16 @@ class SmallRun:
 
     def config(self, directory, **settings):
         """The `RunConfig`."""
-        sizes = {"vocab_size": 40, "batch_tokens": 30, "checkpoint_every": 2, "log_every": 2, "train_steps": 5}
-        return RunConfig(**{"preset": "small", "model_dir": str(directory)} | sizes | self.text | settings)
+        sizes = {
+            "vocab_size": 40,
+            "batch_tokens": 30,
+            "checkpoint_every": 2,
+            "log_every": 2,
+            "train_steps": 5,
+        }
+        return RunConfig(
+            **{"preset": "small", "model_dir": str(directory)} | sizes | self.text | settings
+        )
 
     def __call__(self, directory, **settings):
         train.train(self.config(directory, **settings))
@@ -191,7 +211,9 @@ class SmallRun:
 @pytest.fixture(scope="module")
 def small_run(tmp_path_factory):
     """A `SmallRun`."""
-    specification = importlib.util.spec_from_file_location("train_small", Path(__file__).parent / "train_small.py")
+    specification = importlib.util.spec_from_file_location(
+        "train_small", Path(__file__).parent / "train_small.py"
+    )
     program = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(program)
     yield SmallRun(tmp_path_factory.mktemp("text"))

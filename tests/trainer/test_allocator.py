@@ -26,8 +26,14 @@ print(kept, faults() - before)
 
 def count_faults(*arguments, **environment):
     command = [sys.executable, "-c", COUNT_FAULTS, *arguments]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
-    printed = subprocess.run(command, env=clean | environment, capture_output=True, text=True, check=True).stdout
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))
+    }
+    printed = subprocess.run(
+        command, env=clean | environment, capture_output=True, text=True, check=True
+    ).stdout
     kept, faults = printed.split()
     return kept == "True", int(faults)
 

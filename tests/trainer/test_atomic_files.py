@@ -18,7 +18,10 @@ def test_file_appears_when_the_block_ends(tmp_path):
 
 def test_failed_file_leaves_the_one_before(tmp_path):
     (tmp_path / "a").write_text("old")
-    with pytest.raises(RuntimeError, match="stop"), atomic_files.whole_file(tmp_path / "a") as aside:
+    with (
+        pytest.raises(RuntimeError, match="stop"),
+        atomic_files.whole_file(tmp_path / "a") as aside,
+    ):
         aside.write_text("new")
         raise RuntimeError("stop")
     assert (tmp_path / "a").read_text() == "old"
@@ -43,7 +46,10 @@ def test_directory_appears_when_the_block_ends_and_replaces_the_one_before(tmp_p
 
 def test_failed_directory_leaves_the_one_before(tmp_path):
     (tmp_path / "d").mkdir()
-    with pytest.raises(RuntimeError, match="stop"), atomic_files.whole_directory(tmp_path / "d") as aside:
+    with (
+        pytest.raises(RuntimeError, match="stop"),
+        atomic_files.whole_directory(tmp_path / "d") as aside,
+    ):
         (aside / "file").write_text("new")
         raise RuntimeError("stop")
     assert names(tmp_path) == ["d"] and names(tmp_path / "d") == []

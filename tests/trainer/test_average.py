@@ -39,11 +39,18 @@ def averaged(model_dir):
 
 
 def test_directory_is_a_models(averaged, model_dir):
-    assert sorted(entry.name for entry in averaged.iterdir()) == ["config.json", "model.keras", "run.json", "vocab.model"]
+    assert sorted(entry.name for entry in averaged.iterdir()) == [
+        "config.json",
+        "model.keras",
+        "run.json",
+        "vocab.model",
+    ]
     original = ModelDirectory.open(model_dir)
     paths = weights.last_checkpoints(original, 2)
     for variable, expected in zip(
-        ModelDirectory.open(averaged).load_model().weights, weights.average(original, paths).weights, strict=True
+        ModelDirectory.open(averaged).load_model().weights,
+        weights.average(original, paths).weights,
+        strict=True,
     ):
         np.testing.assert_array_equal(variable.numpy(), expected.numpy())
     recorded = json.loads((averaged / "run.json").read_text())
@@ -58,17 +65,26 @@ def test_steps_of_choice(model_dir, tmp_path, capsys):
     assert capsys.readouterr().out == (
         f"{tmp_path / 'average'} holds the mean of 2 checkpoints of {model_dir}: step-000002, step-000005.\n"
     )
-    assert ModelDirectory(tmp_path / "average").read_run()["averaged"]["checkpoints"][0] == "checkpoints/step-000002"
+    assert (
+        ModelDirectory(tmp_path / "average").read_run()["averaged"]["checkpoints"][0]
+        == "checkpoints/step-000002"
+    )
 
 
 @pytest.mark.slow
 def test_others_take_it(averaged, small_run, tmp_path, capsys):
     values = flags.FlagValues()
     evaluate.define_flags(values)
-    arguments = [f"--model_dir={averaged}", f"--source={small_run.text['train_source']}", f"--target={small_run.text['train_target']}"]
+    arguments = [
+        f"--model_dir={averaged}",
+        f"--source={small_run.text['train_source']}",
+        f"--target={small_run.text['train_target']}",
+    ]
     evaluate.main(values(["evaluate", *arguments]), values)
     assert capsys.readouterr().out.startswith("test BLEU = ")
-    small_run(tmp_path / "tuned", preset=None, init_from=str(averaged), vocab_size=None, train_steps=1)
+    small_run(
+        tmp_path / "tuned", preset=None, init_from=str(averaged), vocab_size=None, train_steps=1
+    )
     assert ModelDirectory.open(tmp_path / "tuned").read_run()["init_from"] == str(averaged)
 
 
@@ -78,14 +94,36 @@ def test_what_can_not_be_averaged(model_dir, averaged, tmp_path):
     refused("Expected --model_dir. Received: none.", "--last=2", output)
     refused("Expected --output_dir. Received: none.", model, "--last=2")
     refused("Expected either --last or --steps. Received: neither.", model, output)
-    refused("Expected either --last or --steps. Received: both.", model, output, "--last=2", "--steps=2")
-    refused("Expected at least 4 checkpoints in .*Received: 3, those of step 2, 4, 5.", model, output, "--last=4")
-    refused("Expected a checkpoint of step 3 in .*Received: those of step 2, 4, 5.", model, output, "--steps=2,3")
+    refused(
+        "Expected either --last or --steps. Received: both.", model, output, "--last=2", "--steps=2"
+    )
+    refused(
+        "Expected at least 4 checkpoints in .*Received: 3, those of step 2, 4, 5.",
+        model,
+        output,
+        "--last=4",
+    )
+    refused(
+        "Expected a checkpoint of step 3 in .*Received: those of step 2, 4, 5.",
+        model,
+        output,
+        "--steps=2,3",
+    )
     refused("Expected the step of a checkpoint, .*Received: 'x'.", model, output, "--steps=2,x")
     refused("Expected different steps. Received: --steps=2,2.", model, output, "--steps=2,2")
-    refused("Expected a model directory, .*/absent, which does not exist.", f"--model_dir={tmp_path / 'absent'}", output, "--last=1")
+    refused(
+        "Expected a model directory, .*/absent, which does not exist.",
+        f"--model_dir={tmp_path / 'absent'}",
+        output,
+        "--last=1",
+    )
     assert list(tmp_path.iterdir()) == []
-    refused("Expected an --output_dir that does not exist. Received: .*average, which does.", model, "--last=2", f"--output_dir={averaged}")
+    refused(
+        "Expected an --output_dir that does not exist. Received: .*average, which does.",
+        model,
+        "--last=2",
+        f"--output_dir={averaged}",
+    )
     (tmp_path / "file").touch()
     message = r"Expected an --output_dir that can be written. Received: .*/file/out \(.*\). Choose another."
     refused(message, model, "--last=2", f"--output_dir={tmp_path / 'file' / 'out'}")

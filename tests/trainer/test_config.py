@@ -23,7 +23,12 @@ def test_flags_set_every_type():
         "--preset=tiny", "--model_dir=a b", "--train_source=s", "--train_target=t", "--batch_tokens=77", "--dropout=0.25",
         "--strategy=mirrored", "--logical_devices=3", "--deterministic",
     )  # fmt: skip
-    assert (config.preset, config.model_dir, config.train_source, config.train_target) == ("tiny", "a b", "s", "t")
+    assert (config.preset, config.model_dir, config.train_source, config.train_target) == (
+        "tiny",
+        "a b",
+        "s",
+        "t",
+    )
     assert (config.batch_tokens, config.dropout, config.logical_devices) == (77, 0.25, 3)
     assert config.strategy == "mirrored" and config.deterministic is True
 
@@ -38,7 +43,10 @@ def test_flags_have_the_fields_defaults_and_help():
 
 
 def test_misspelled_flag_is_refused_by_absl():
-    with pytest.raises(flags.UnrecognizedFlagError, match="Unknown command line flag 'warmup_step'. Did you mean: warmup_steps"):
+    with pytest.raises(
+        flags.UnrecognizedFlagError,
+        match="Unknown command line flag 'warmup_step'. Did you mean: warmup_steps",
+    ):
         parsed("--warmup_step=3")
 
 
@@ -53,16 +61,25 @@ def test_dict_and_json_come_back():
 
 
 def test_unknown_name_in_a_dict():
-    with pytest.raises(ValueError, match="Expected the name of a setting. Received: 'learning_rat'. Did you mean learning_rate"):
+    with pytest.raises(
+        ValueError,
+        match="Expected the name of a setting. Received: 'learning_rat'. Did you mean learning_rate",
+    ):
         RunConfig.from_dict(MINIMAL | {"learning_rat": 1.0})
-    with pytest.raises(ValueError, match="Received: 'xyzzy'. The settings are preset, model_dir, init_from, data"):
+    with pytest.raises(
+        ValueError, match="Received: 'xyzzy'. The settings are preset, model_dir, init_from, data"
+    ):
         RunConfig.from_dict(MINIMAL | {"xyzzy": 1})
 
 
 def test_recipe_fills_what_is_not_set():
     config = RunConfig(**(MINIMAL | {"preset": "shaw_base"}), warmup_steps=7).resolve()
     assert (config.adam_beta1, config.adam_beta2, config.adam_epsilon) == (0.9, 0.98, 1e-9)
-    assert (config.batch_tokens, config.train_steps, config.label_smoothing) == (25_000, 100_000, 0.1)
+    assert (config.batch_tokens, config.train_steps, config.label_smoothing) == (
+        25_000,
+        100_000,
+        0.1,
+    )
     assert config.warmup_steps == 7
     assert config.architecture() == {}
 
@@ -79,22 +96,38 @@ def test_recipe_fills_what_is_not_set():
         ("shaw_base", {"checkpoint_every": 70}, 70, 70),
     ],
 )
-def test_evaluations_come_with_checkpoints_that_are_counted_in_steps(preset, given, checkpoint_every, evaluate_every):
+def test_evaluations_come_with_checkpoints_that_are_counted_in_steps(
+    preset, given, checkpoint_every, evaluate_every
+):
     config = RunConfig(preset=preset, model_dir="x", data="synthetic", **given).resolve()
     assert (config.checkpoint_every, config.evaluate_every) == (checkpoint_every, evaluate_every)
 
 
 @pytest.mark.parametrize(
     ("given", "translates"),
-    [({}, False), ({"keep_best": 0}, False), ({"dev_bleu": True}, True), ({"keep_best": 1}, True), ({"early_stopping": 3}, True)],
+    [
+        ({}, False),
+        ({"keep_best": 0}, False),
+        ({"dev_bleu": True}, True),
+        ({"keep_best": 1}, True),
+        ({"early_stopping": 3}, True),
+    ],
 )
 def test_whatever_needs_bleu_has_the_dev_set_translated(given, translates):
-    assert RunConfig(preset="tiny", model_dir="x", data="synthetic", **given).translates_dev is translates
+    assert (
+        RunConfig(preset="tiny", model_dir="x", data="synthetic", **given).translates_dev
+        is translates
+    )
 
 
 def test_vocabulary_of_the_synthetic_corpus_is_small():
     assert RunConfig(**MINIMAL).resolve().vocab_size == 1000
-    assert RunConfig(preset="tiny", model_dir="m", train_source="a", train_target="b").resolve().vocab_size == 8000
+    assert (
+        RunConfig(preset="tiny", model_dir="m", train_source="a", train_target="b")
+        .resolve()
+        .vocab_size
+        == 8000
+    )
     assert RunConfig(**MINIMAL, vocab_size=700).resolve().vocab_size == 700
 
 
@@ -109,7 +142,12 @@ def test_every_architecture_has_a_recipe():
 
 
 def test_architecture_holds_what_replaces_the_preset():
-    changes = {"dropout": 0.0, "position": "relative+sinusoidal", "max_relative_position": 3, "use_value_table": False}
+    changes = {
+        "dropout": 0.0,
+        "position": "relative+sinusoidal",
+        "max_relative_position": 3,
+        "use_value_table": False,
+    }
     assert RunConfig(**MINIMAL, **changes).architecture() == changes
     assert RunConfig(**MINIMAL).architecture() == {}
 
@@ -118,12 +156,17 @@ def test_positions_are_those_of_the_model():
     from t2t_relpos.models import config
 
     assert POSITIONS == config.POSITIONS
-    with pytest.raises(ValueError, match="Expected position to be one of relative, .*Received: 'relatve'"):
+    with pytest.raises(
+        ValueError, match="Expected position to be one of relative, .*Received: 'relatve'"
+    ):
         RunConfig(**MINIMAL, position="relatve")
 
 
 def test_preset_that_does_not_exist():
-    with pytest.raises(ValueError, match="Expected preset to be one of shaw_base, .*, tiny. Received: tinny. Did you mean tiny"):
+    with pytest.raises(
+        ValueError,
+        match="Expected preset to be one of shaw_base, .*, tiny. Received: tinny. Did you mean tiny",
+    ):
         RunConfig(**(MINIMAL | {"preset": "tinny"})).resolve()
     with pytest.raises(ValueError, match="Received: none. Give one with --preset"):
         RunConfig(**(MINIMAL | {"preset": None})).resolve()
@@ -138,26 +181,56 @@ def test_files_become_absolute(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model_dir": None}, "Expected a directory for the model. Received: none. Give one with --model_dir"),
-        ({"data": None}, "Expected training data. Received: none. Give --train_source and --train_target, or --data="),
-        ({"data": "files"}, "Expected train_source and train_target with the data 'files'. Received: neither"),
-        ({"train_source": "x"}, "Expected train_source and train_target together. Received: train_source alone.*--train_target"),
-        ({"dev_target": "x"}, "Expected dev_source and dev_target together. Received: dev_target alone. Give --dev_source"),
-        ({"train_source": "x", "train_target": "y"}, "Expected either train_source or data='synthetic'. Received: both"),
-        ({"dev_source": "x", "dev_target": "y"}, "Expected either dev_source or data='synthetic'. Received: both"),
+        (
+            {"model_dir": None},
+            "Expected a directory for the model. Received: none. Give one with --model_dir",
+        ),
+        (
+            {"data": None},
+            "Expected training data. Received: none. Give --train_source and --train_target, or --data=",
+        ),
+        (
+            {"data": "files"},
+            "Expected train_source and train_target with the data 'files'. Received: neither",
+        ),
+        (
+            {"train_source": "x"},
+            "Expected train_source and train_target together. Received: train_source alone.*--train_target",
+        ),
+        (
+            {"dev_target": "x"},
+            "Expected dev_source and dev_target together. Received: dev_target alone. Give --dev_source",
+        ),
+        (
+            {"train_source": "x", "train_target": "y"},
+            "Expected either train_source or data='synthetic'. Received: both",
+        ),
+        (
+            {"dev_source": "x", "dev_target": "y"},
+            "Expected either dev_source or data='synthetic'. Received: both",
+        ),
         (
             {"data": None, "train_source": "x", "train_target": "y", "direction": "en-de"},
             "Expected no direction with text files",
         ),
-        ({"data_dir": "d"}, "Expected data_dir only with a set of TensorFlow Datasets. Received: 'd' with synthetic. Leave it out."),
+        (
+            {"data_dir": "d"},
+            "Expected data_dir only with a set of TensorFlow Datasets. Received: 'd' with synthetic. Leave it out.",
+        ),
         (
             {"data": None, "train_source": "x", "train_target": "y", "data_dir": "d"},
             "Expected data_dir only with a set of TensorFlow Datasets. Received: 'd' with text files.",
         ),
         ({"train_steps": 0}, "Expected train_steps to be at least 1. Received: 0"),
         ({"dropout": 1.0}, "Expected dropout to be below 1.0. Received: 1.0"),
-        ({"label_smoothing": float("nan")}, "Expected label_smoothing to be at least 0.0. Received: nan"),
-        ({"strategy": "both"}, "Expected strategy to be one of auto, one, mirrored, multiworker. Received: 'both'"),
+        (
+            {"label_smoothing": float("nan")},
+            "Expected label_smoothing to be at least 0.0. Received: nan",
+        ),
+        (
+            {"strategy": "both"},
+            "Expected strategy to be one of auto, one, mirrored, multiworker. Received: 'both'",
+        ),
         ({"seed": "1"}, "Expected seed to be of type int. Received: '1'"),
         ({"seed": True}, "Expected seed to be of type int. Received: True"),
         ({"seed": None}, "Expected seed to be of type int. Received: None"),
@@ -166,11 +239,26 @@ def test_files_become_absolute(tmp_path, monkeypatch):
             {"steps_per_execution": 4, "checkpoint_every": 10},
             "Expected checkpoint_every to be a multiple of steps_per_execution. Received: checkpoint_every=10",
         ),
-        ({"steps_per_execution": 4, "evaluate_every": 7}, "Expected evaluate_every to be a multiple of steps_per_execution"),
-        ({"steps_per_execution": 4, "train_steps": 6}, "Expected train_steps to be a multiple of steps_per_execution"),
-        ({"steps_per_execution": 4, "strategy": "mirrored"}, "Expected steps_per_execution to be 1 with the strategy mirrored"),
-        ({"jit_compile": True, "strategy": "multiworker"}, "Expected no jit_compile with the strategy multiworker: XLA can't compile"),
-        ({"clip_norm": 0.0}, "Expected clip_norm to be above 0. Received: 0. Leave it out in order not to clip"),
+        (
+            {"steps_per_execution": 4, "evaluate_every": 7},
+            "Expected evaluate_every to be a multiple of steps_per_execution",
+        ),
+        (
+            {"steps_per_execution": 4, "train_steps": 6},
+            "Expected train_steps to be a multiple of steps_per_execution",
+        ),
+        (
+            {"steps_per_execution": 4, "strategy": "mirrored"},
+            "Expected steps_per_execution to be 1 with the strategy mirrored",
+        ),
+        (
+            {"jit_compile": True, "strategy": "multiworker"},
+            "Expected no jit_compile with the strategy multiworker: XLA can't compile",
+        ),
+        (
+            {"clip_norm": 0.0},
+            "Expected clip_norm to be above 0. Received: 0. Leave it out in order not to clip",
+        ),
     ],
 )
 def test_settings_that_can_not_be(settings, message):

@@ -56,7 +56,9 @@ def test_bleu_is_sacrebleus_in_the_order_of_the_corpus():
 
     def translate(sentences):
         batches.append(sentences)
-        return [Translation(answers[s.decode()].encode(), 0.0, s.startswith(b"she")) for s in sentences]
+        return [
+            Translation(answers[s.decode()].encode(), 0.0, s.startswith(b"she")) for s in sentences
+        ]
 
     result = evaluate.evaluate(translate, PairCorpus(tuple(zip(answers, references))), batch_size=2)
     assert result.hypotheses == list(answers.values())
@@ -73,7 +75,10 @@ def test_exact_translations_have_the_bleu_100_and_lower_case_has_not():
     corpus = PairCorpus(pairs)
 
     def answer(change):
-        known = {source.encode(): Translation(change(target).encode(), 0.0, False) for source, target in pairs}
+        known = {
+            source.encode(): Translation(change(target).encode(), 0.0, False)
+            for source, target in pairs
+        }
         return lambda sentences: [known[sentence] for sentence in sentences]
 
     assert evaluate.evaluate(answer(str), corpus, batch_size=5).bleu == pytest.approx(100.0)
@@ -81,7 +86,9 @@ def test_exact_translations_have_the_bleu_100_and_lower_case_has_not():
 
 
 @pytest.mark.slow
-def test_model_directory_and_export_print_the_same(trained_model_dir, exported_dir, test_files, tmp_path, capsys):
+def test_model_directory_and_export_print_the_same(
+    trained_model_dir, exported_dir, test_files, tmp_path, capsys
+):
     arguments = [f"--source={test_files[0]}", f"--target={test_files[1]}", "--batch_size=5"]
     run(f"--model_dir={trained_model_dir}", *arguments, f"--output={tmp_path / 'one'}")
     printed = capsys.readouterr()
@@ -94,13 +101,23 @@ def test_model_directory_and_export_print_the_same(trained_model_dir, exported_d
     assert 0.0 < score < 100.0
     assert lines[:2] == [f"test BLEU = {score:.2f}", SIGNATURE]
     others = [metrics.score(name, hypotheses, references) for name in metrics.DEFAULT_METRICS]
-    assert lines[2:] == [f"test {other.name} = {other.value:.2f}  {other.signature}" for other in others]
-    assert capsys.readouterr().out.splitlines() == [line.replace("test", "mine", 1) for line in lines]
+    assert lines[2:] == [
+        f"test {other.name} = {other.value:.2f}  {other.signature}" for other in others
+    ]
+    assert capsys.readouterr().out.splitlines() == [
+        line.replace("test", "mine", 1) for line in lines
+    ]
 
 
 def test_splits_of_the_embedded_corpus(exported_dir, monkeypatch, capsys):
     monkeypatch.setattr(synthetic, "SPLITS", {"test": 7, "test_longer": 5})
-    run(f"--saved_model={exported_dir}", "--data=synthetic", "--split=test,test_longer", "--alpha=1.0", "--metrics=chrf")
+    run(
+        f"--saved_model={exported_dir}",
+        "--data=synthetic",
+        "--split=test,test_longer",
+        "--alpha=1.0",
+        "--metrics=chrf",
+    )
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
     assert re.fullmatch(r"test BLEU = \d+\.\d\d", lines[0])
@@ -109,7 +126,10 @@ def test_splits_of_the_embedded_corpus(exported_dir, monkeypatch, capsys):
     for line, label in zip(lines[3:], ("test", "test_longer"), strict=True):
         assert re.fullmatch(rf"{label} chrF2 = \d+\.\d\d  nrefs:1\|case:mixed\|.*", line)
     # The exported model takes 47 ids, and these sentences are longer.
-    assert re.search(r"warning: \d sentences of test_longer were cut: they are longer than the model takes.", printed.err)
+    assert re.search(
+        r"warning: \d sentences of test_longer were cut: they are longer than the model takes.",
+        printed.err,
+    )
 
 
 def test_newstest2014_is_the_test_set_of_wmt14(exported_dir, wmt14, tmp_path, monkeypatch, capsys):
@@ -120,21 +140,34 @@ def test_newstest2014_is_the_test_set_of_wmt14(exported_dir, wmt14, tmp_path, mo
         return [Translation(text, 0.0, False) for text in texts]
 
     monkeypatch.setattr(evaluate.saved_models, "load", lambda *_: translate)
-    data = ["--saved_model=any", "--data=wmt14_translate/de-en", f"--data_dir={wmt14.data_dir}", "--metrics="]
+    data = [
+        "--saved_model=any",
+        "--data=wmt14_translate/de-en",
+        f"--data_dir={wmt14.data_dir}",
+        "--metrics=",
+    ]
     run(*data, "--direction=en-de", f"--output={tmp_path / 'out'}")
-    assert sorted(text.decode() for text in translated) == sorted(source for source, _ in wmt14.pairs("newstest2014"))
+    assert sorted(text.decode() for text in translated) == sorted(
+        source for source, _ in wmt14.pairs("newstest2014")
+    )
     hypotheses = (tmp_path / "out").read_text().splitlines()
     references = dict(wmt14.pairs("newstest2014"))
     score = sacrebleu.corpus_bleu(hypotheses, [[references[source] for source in hypotheses]]).score
     assert capsys.readouterr().out.splitlines() == [f"test BLEU = {score:.2f}", SIGNATURE]
     translated.clear()
     run(*data, "--direction=de-en", "--split=dev")
-    assert sorted(text.decode() for text in translated) == sorted(target for _, target in wmt14.pairs("newstest2013"))
+    assert sorted(text.decode() for text in translated) == sorted(
+        target for _, target in wmt14.pairs("newstest2013")
+    )
     assert capsys.readouterr().out.startswith("dev BLEU = ")
 
 
 def test_language_of_the_translations(monkeypatch, capsys):
-    monkeypatch.setattr(evaluate.saved_models, "load", lambda *_: lambda texts: [Translation(text, 0.0, False) for text in texts])
+    monkeypatch.setattr(
+        evaluate.saved_models,
+        "load",
+        lambda *_: lambda texts: [Translation(text, 0.0, False) for text in texts],
+    )
     corpus = PairCorpus((("l'air", "l'air"),))
     monkeypatch.setattr(evaluate.corpora, "open_corpus", lambda *_, **__: corpus)
     monkeypatch.setattr(evaluate.corpora, "read_text", lambda *_: corpus)
@@ -154,16 +187,37 @@ def test_language_of_the_translations(monkeypatch, capsys):
 def test_checkpoint_of_choice(trained_model_dir, test_files, tmp_path, monkeypatch, capsys):
     model = ModelDirectory.open(trained_model_dir).load_model()
     chosen = []
-    monkeypatch.setattr(evaluate.weights, "find_checkpoint", lambda directory, which: chosen.append((directory.path, which)) or which)
-    monkeypatch.setattr(evaluate.weights, "load_transformer", lambda directory, path: chosen.append((directory.path, path)) or model)
-    arguments = [f"--model_dir={trained_model_dir}", f"--source={test_files[0]}", f"--target={test_files[1]}", "--beam_size=1"]
+    monkeypatch.setattr(
+        evaluate.weights,
+        "find_checkpoint",
+        lambda directory, which: chosen.append((directory.path, which)) or which,
+    )
+    monkeypatch.setattr(
+        evaluate.weights,
+        "load_transformer",
+        lambda directory, path: chosen.append((directory.path, path)) or model,
+    )
+    arguments = [
+        f"--model_dir={trained_model_dir}",
+        f"--source={test_files[0]}",
+        f"--target={test_files[1]}",
+        "--beam_size=1",
+    ]
     run(*arguments, "--checkpoint=best", "--metrics=", f"--output={tmp_path / 'out'}")
     assert chosen == 2 * [(trained_model_dir, "best")]
-    module = TranslationModule(FastTransformer(model), ModelDirectory.open(trained_model_dir).load_tokenizer(), TranslationSettings(beam_size=1))
+    module = TranslationModule(
+        FastTransformer(model),
+        ModelDirectory.open(trained_model_dir).load_tokenizer(),
+        TranslationSettings(beam_size=1),
+    )
     translations = module.serve(test_files[0].read_text().splitlines())["translations"].numpy()
     assert (tmp_path / "out").read_text().splitlines() == [text.decode() for text in translations]
     monkeypatch.undo()
-    refused("Expected a checkpoint of step 2 in .*Received: those of no step.", *arguments, "--checkpoint=2")
+    refused(
+        "Expected a checkpoint of step 2 in .*Received: those of no step.",
+        *arguments,
+        "--checkpoint=2",
+    )
 
 
 def test_beam_of_choice(test_files, monkeypatch):
@@ -187,18 +241,51 @@ def test_beam_of_choice(test_files, monkeypatch):
     ("arguments", "message"),
     [
         (["--data=synthetic"], "Expected either --model_dir or --saved_model. Received: neither."),
-        (["--data=synthetic", "--model_dir=a", "--saved_model=b"], "Expected either --model_dir or --saved_model. Received: both."),
-        (["--model_dir=a"], "Expected a test set. Received: none. Give --source and --target, or --data="),
-        (["--data=synthetic", "--source=x"], "Expected either --source or --data. Received: both. Leave one of them out."),
-        (["--data=synthetic", "--label=x"], "Expected either --label or --data. Received: both. Leave one of them out."),
+        (
+            ["--data=synthetic", "--model_dir=a", "--saved_model=b"],
+            "Expected either --model_dir or --saved_model. Received: both.",
+        ),
+        (
+            ["--model_dir=a"],
+            "Expected a test set. Received: none. Give --source and --target, or --data=",
+        ),
+        (
+            ["--data=synthetic", "--source=x"],
+            "Expected either --source or --data. Received: both. Leave one of them out.",
+        ),
+        (
+            ["--data=synthetic", "--label=x"],
+            "Expected either --label or --data. Received: both. Leave one of them out.",
+        ),
         (["--source=x"], "Expected source and target files. Received: only source files, x."),
-        (["--source=x", "--target=y", "--split=dev"], "Expected no --split with files. Received: both. Name the test set"),
-        (["--data=synthetic", "--data_dir=x"], "Expected no --data_dir with --data=synthetic. Received: 'x'. Leave it out."),
-        (["--source=x", "--target=y", "--data_dir=d"], "Expected no --data_dir with files. Received: 'd'. Leave it out."),
-        (["--source=x", "--target=y", "--direction=en-de"], "Expected no --direction with files. Received: 'en-de'. Leave it out."),
-        (["--data=synthetic", "--direction=de-en"], "Expected the direction en-de, the only one of the synthetic corpus."),
-        (["--data=wmt15_translat/de-en"], "Expected the name of a translation set of .*Received: 'wmt15_translat/de-en'"),
-        (["--data=synthetic", "--metrics=chrf,bleurt"], "Expected metrics among bleu_lc, .*Received: 'bleurt'. Correct --metrics."),
+        (
+            ["--source=x", "--target=y", "--split=dev"],
+            "Expected no --split with files. Received: both. Name the test set",
+        ),
+        (
+            ["--data=synthetic", "--data_dir=x"],
+            "Expected no --data_dir with --data=synthetic. Received: 'x'. Leave it out.",
+        ),
+        (
+            ["--source=x", "--target=y", "--data_dir=d"],
+            "Expected no --data_dir with files. Received: 'd'. Leave it out.",
+        ),
+        (
+            ["--source=x", "--target=y", "--direction=en-de"],
+            "Expected no --direction with files. Received: 'en-de'. Leave it out.",
+        ),
+        (
+            ["--data=synthetic", "--direction=de-en"],
+            "Expected the direction en-de, the only one of the synthetic corpus.",
+        ),
+        (
+            ["--data=wmt15_translat/de-en"],
+            "Expected the name of a translation set of .*Received: 'wmt15_translat/de-en'",
+        ),
+        (
+            ["--data=synthetic", "--metrics=chrf,bleurt"],
+            "Expected metrics among bleu_lc, .*Received: 'bleurt'. Correct --metrics.",
+        ),
         (
             ["--data=synthetic", "--saved_model=b", "--checkpoint=best"],
             "Expected no --checkpoint with --saved_model. Received: 'best'. Give its --model_dir.",
@@ -208,9 +295,18 @@ def test_beam_of_choice(test_files, monkeypatch):
             ["--data=synthetic", "--saved_model=b", "--beam_size=2"],
             "Expected no --beam_size with --saved_model, whose beam size is fixed. Received: 2. Export",
         ),
-        (["--data=synthetic", "--saved_model=absent"], "Expected the directory of a SavedModel, .*Received: absent, which does not"),
-        (["--data=synthetic", "--model_dir=absent"], "Expected a model directory, .*Received: absent, which does not exist."),
-        (["--data=synthetic", "--model_dir=a", "--beam_size=0"], "Expected beam_size to be an integer of at least 1. Received: 0."),
+        (
+            ["--data=synthetic", "--saved_model=absent"],
+            "Expected the directory of a SavedModel, .*Received: absent, which does not",
+        ),
+        (
+            ["--data=synthetic", "--model_dir=absent"],
+            "Expected a model directory, .*Received: absent, which does not exist.",
+        ),
+        (
+            ["--data=synthetic", "--model_dir=a", "--beam_size=0"],
+            "Expected beam_size to be an integer of at least 1. Received: 0.",
+        ),
     ],
 )
 def test_arguments_that_contradict(arguments, message):

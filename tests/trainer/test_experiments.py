@@ -24,10 +24,22 @@ def run(*arguments):
         ((), "Expected one of table1, table2, table3, positions, lengths. Received: none."),
         (("table4", "--data=synthetic"), "Expected one of .*. Received: table4."),
         (("table1",), "Expected --data. Received: none. Give a folder of text files"),
-        (("table1", "--data=synthetic", "--presets=tinny"), "Expected presets out of .*. Received: tinny. Correct --presets."),
-        (("table1", "--data=synthetic", "--presets=transformer_base"), "Expected presets with relative positions"),
-        (("table1", "--data=synthetic", "--seeds=1,-2"), "Expected seeds, whole numbers from 0. Received: 1,-2. Correct --seeds."),
-        (("table1", "--data=synthetic", "--direction=de"), "Expected a direction such as en-de. Received: 'de'"),
+        (
+            ("table1", "--data=synthetic", "--presets=tinny"),
+            "Expected presets out of .*. Received: tinny. Correct --presets.",
+        ),
+        (
+            ("table1", "--data=synthetic", "--presets=transformer_base"),
+            "Expected presets with relative positions",
+        ),
+        (
+            ("table1", "--data=synthetic", "--seeds=1,-2"),
+            "Expected seeds, whole numbers from 0. Received: 1,-2. Correct --seeds.",
+        ),
+        (
+            ("table1", "--data=synthetic", "--direction=de"),
+            "Expected a direction such as en-de. Received: 'de'",
+        ),
     ],
 )
 def test_errors(arguments, message, tmp_path):
@@ -38,8 +50,17 @@ def test_errors(arguments, message, tmp_path):
 
 def test_a_process_that_fails(tmp_path):
     """Its last words are those of the program."""
-    with pytest.raises(SystemExit, match=r"Expected trainer.train to succeed. Received: exit status 1, and in .*log.txt:(.|\n)*no/such"):
-        run("table3", "--data=no/such", "--presets=tiny", "--train_steps=1", f"--output_dir={tmp_path}")
+    with pytest.raises(
+        SystemExit,
+        match=r"Expected trainer.train to succeed. Received: exit status 1, and in .*log.txt:(.|\n)*no/such",
+    ):
+        run(
+            "table3",
+            "--data=no/such",
+            "--presets=tiny",
+            "--train_steps=1",
+            f"--output_dir={tmp_path}",
+        )
 
 
 @pytest.mark.slow
@@ -50,8 +71,23 @@ def test_killed_and_gone_on_with(tmp_path, small_run):
     for name, lines in (("en", small_run.source), ("de", small_run.target)):
         for split in ("train", "dev", "test"):
             (text / f"{split}.{name}").write_text("\n".join(lines) + "\n")
-    flags = ["--presets=tiny", "--vocab_size=40", "--batch_tokens=60", "--train_steps=40", "--checkpoint_every=2", "--short=30"]
-    command = [sys.executable, "-m", "trainer.experiments", "lengths", f"--data={text}", f"--output_dir={tmp_path / 'out'}", *flags]
+    flags = [
+        "--presets=tiny",
+        "--vocab_size=40",
+        "--batch_tokens=60",
+        "--train_steps=40",
+        "--checkpoint_every=2",
+        "--short=30",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "trainer.experiments",
+        "lengths",
+        f"--data={text}",
+        f"--output_dir={tmp_path / 'out'}",
+        *flags,
+    ]
     killed = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     checkpoints = tmp_path / "out/rows/tiny-max_length=30-seed=1/model/checkpoints"
     while not list(checkpoints.glob("step-*")):
@@ -64,7 +100,11 @@ def test_killed_and_gone_on_with(tmp_path, small_run):
     assert finished.stdout.endswith(table + "\n")
     lines = table.splitlines()
     assert lines[0] == "|  | dev, seed 1 | test, seed 1 | steps | minutes |"
-    assert [line.split(" | ")[0] for line in lines[2:5]] == ["| relative", "| sinusoidal", "| learned"]
+    assert [line.split(" | ")[0] for line in lines[2:5]] == [
+        "| relative",
+        "| sinusoidal",
+        "| learned",
+    ]
     assert all(line.split(" | ")[3] == "40" and "–" not in line for line in lines[2:5])
     csv = (tmp_path / "out/lengths.csv").read_text().splitlines()
     assert len(csv) == 1 + 3 * (2 + 5)

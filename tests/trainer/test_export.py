@@ -26,14 +26,18 @@ def test_exported_model_answers_as_the_model_in_this_process(make_module, loaded
     module = make_module()
     text = tf.constant(sentences)
     for settings in ({}, {"beam_size": 3, "alpha": 0.0, "max_length": 17, "num_results": 2}):
-        settings = module.defaults() | {name: tf.constant(value) for name, value in settings.items()}
+        settings = module.defaults() | {
+            name: tf.constant(value) for name, value in settings.items()
+        }
         answer, expected = loaded.translate(text, **settings), module.translate(text, **settings)
         assert answer["translations"].numpy().tolist() == expected["translations"].numpy().tolist()
         assert answer["truncated"].numpy().tolist() == expected["truncated"].numpy().tolist()
         np.testing.assert_allclose(answer["scores"], expected["scores"], atol=1e-5)
 
 
-def test_command_writes_a_version_with_its_settings(trained_model_dir, make_module, sentences, tmp_path, capsys):
+def test_command_writes_a_version_with_its_settings(
+    trained_model_dir, make_module, sentences, tmp_path, capsys
+):
     arguments = [f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", "--name=mine"]
     run(*arguments, "--beam_size=2", "--alpha=0.25", "--max_input_length=11", "--extra_length=3")
     assert capsys.readouterr().out.splitlines() == [
@@ -43,12 +47,18 @@ def test_command_writes_a_version_with_its_settings(trained_model_dir, make_modu
     module = make_module(max_input_length=11, beam_size=2, alpha=0.25, extra_length=3)
     expected = [answer.text for answer in Translator(module.serve, module)(sentences)]
     assert [answer.text for answer in saved_models.load(tmp_path / "mine")(sentences)] == expected
-    refused("Expected a version that does not exist yet. Received: .*/mine/1, which does.", *arguments, "--version=1")
+    refused(
+        "Expected a version that does not exist yet. Received: .*/mine/1, which does.",
+        *arguments,
+        "--version=1",
+    )
 
 
 def test_name_is_that_of_the_model_directory(trained_model_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(export.TranslationModule, "from_model_dir", lambda path, settings: None)
-    monkeypatch.setattr(export, "export", lambda module, directory, version: written.append(directory))
+    monkeypatch.setattr(
+        export, "export", lambda module, directory, version: written.append(directory)
+    )
     written = []
     monkeypatch.chdir(trained_model_dir)
     for model_dir in (trained_model_dir, f"{trained_model_dir}/", "."):
@@ -59,7 +69,9 @@ def test_name_is_that_of_the_model_directory(trained_model_dir, tmp_path, monkey
 @pytest.mark.parametrize("name", ["", "..", ".", "a/b", "/a"])
 def test_name_that_is_no_folder_name(trained_model_dir, tmp_path, name):
     message = f"trainer.export: Expected --name to be the name of one folder. Received: {re.escape(repr(name))}. Say where"
-    refused(message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", f"--name={name}")
+    refused(
+        message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", f"--name={name}"
+    )
 
 
 def test_directory_that_holds_no_model(tmp_path):
@@ -77,7 +89,9 @@ def test_export_folder_that_can_not_be_written(trained_model_dir, tmp_path):
 
 def test_settings_out_of_range(trained_model_dir, tmp_path):
     message = "trainer.export: Expected beam_size to be an integer of at least 1. Received: 0."
-    refused(message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", "--beam_size=0")
+    refused(
+        message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", "--beam_size=0"
+    )
 
 
 def test_argument_that_is_no_flag():

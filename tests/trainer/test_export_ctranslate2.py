@@ -21,7 +21,9 @@ from trainer.model_dir import ModelDirectory
 from trainer.serving import ctranslate2_model
 from trainer.t2t_checkpoints import import_checkpoint, write_checkpoint
 
-ctranslate2 = pytest.importorskip("ctranslate2", reason="the package ctranslate2 is not installed: pip install '.[ctranslate2]'")
+ctranslate2 = pytest.importorskip(
+    "ctranslate2", reason="the package ctranslate2 is not installed: pip install '.[ctranslate2]'"
+)
 
 
 def run(*arguments):
@@ -57,12 +59,21 @@ def sentences():
 def test_trained_model_translates_the_same(written, make_module, sentences):
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(written / "vocab.model"))
     # Without length penalty both searches mean the same, if not in every detail: see tests of the weights.
-    options = {"beam_size": 4, "length_penalty": 0, "min_decoding_length": 0, "max_decoding_length": 60}
+    options = {
+        "beam_size": 4,
+        "length_penalty": 0,
+        "min_decoding_length": 0,
+        "max_decoding_length": 60,
+    }
     results = load(written).translate_batch(pieces.encode(sentences, out_type=str), **options)
     found = [pieces.decode(result.hypotheses[0]).encode() for result in results]
     module = make_module(beam_size=4, alpha=0.0)
     expected = module.serve(tf.constant(sentences))["translations"].numpy().tolist()
-    ended = [one == other for one, other in zip(found, expected) if other.endswith(b".") and len(other) < 60]
+    ended = [
+        one == other
+        for one, other in zip(found, expected)
+        if other.endswith(b".") and len(other) < 60
+    ]
     assert len(ended) > 40 and np.mean(ended) > 0.9
 
 
@@ -76,8 +87,15 @@ def test_quantized_model_translates(trained_model_dir, tmp_path, sentences):
 
 
 def test_what_is_written(written, trained_model_dir):
-    assert {path.name for path in written.iterdir()} == {"config.json", "model.bin", "shared_vocabulary.json", "vocab.model"}
-    assert (written / "vocab.model").read_bytes() == (trained_model_dir / "vocab.model").read_bytes()
+    assert {path.name for path in written.iterdir()} == {
+        "config.json",
+        "model.bin",
+        "shared_vocabulary.json",
+        "vocab.model",
+    }
+    assert (written / "vocab.model").read_bytes() == (
+        trained_model_dir / "vocab.model"
+    ).read_bytes()
     names = json.loads((written / "shared_vocabulary.json").read_text())
     assert names[:3] == ["<pad>", "</s>", "<unk>"]
     assert json.loads((written / "config.json").read_text())["decoder_start_token"] == "<pad>"
@@ -86,10 +104,22 @@ def test_what_is_written(written, trained_model_dir):
 @pytest.fixture
 def imported(tmp_path):
     """A model that tensor2tensor could have trained, with a subword vocabulary and a target space: directory."""
-    subtokens = ["<pad>_", "<EOS>_", "the_", "dog_", "", "dog_", *sorted({*"\\_u;0123456789", *"abcdefghijklmnopqrstuvwxyz<>EOSP"})]
+    subtokens = [
+        "<pad>_",
+        "<EOS>_",
+        "the_",
+        "dog_",
+        "",
+        "dog_",
+        *sorted({*"\\_u;0123456789", *"abcdefghijklmnopqrstuvwxyz<>EOSP"}),
+    ]
     (tmp_path / "vocab").write_text("".join(f"'{subtoken}'\n" for subtoken in subtokens))
-    hparams = "hidden_size=24,filter_size=40,num_heads=4,num_hidden_layers=2,max_relative_position=3"
-    config = config_from_hparams(parse_hparams("transformer_relative_tiny", hparams), len(subtokens), 5)
+    hparams = (
+        "hidden_size=24,filter_size=40,num_heads=4,num_hidden_layers=2,max_relative_position=3"
+    )
+    config = config_from_hparams(
+        parse_hparams("transformer_relative_tiny", hparams), len(subtokens), 5
+    )
     write_checkpoint(Transformer(config), str(tmp_path / "model.ckpt-7"))
     import_checkpoint(
         str(tmp_path / "model.ckpt-7"),
@@ -108,9 +138,13 @@ def test_imported_model_scores_the_same(imported, tmp_path):
     names = json.loads((tmp_path / "ct2/shared_vocabulary.json").read_text())
     assert names[:6] == ["<pad>_", "<EOS>_", "the_", "<id 3>", "<id 4>", "dog_"]
     source, target = vocabulary.encode("the dog, a dog"), vocabulary.encode("dog the 7")
-    (result,) = load(tmp_path / "ct2").score_batch([[names[i] for i in source]], [[names[i] for i in target]])
+    (result,) = load(tmp_path / "ct2").score_batch(
+        [[names[i] for i in source]], [[names[i] for i in target]]
+    )
     model = ModelDirectory.open(imported).load_model()
-    logits = model({"inputs": np.array([source + [1]]), "targets": np.array([target + [1]])})[0].numpy()
+    logits = model({"inputs": np.array([source + [1]]), "targets": np.array([target + [1]])})[
+        0
+    ].numpy()
     logits[:, 0] = -1e9
     expected = tf.nn.log_softmax(logits).numpy()[range(len(target) + 1), target + [1]]
     np.testing.assert_allclose(result.log_probs, expected, atol=1e-5)
@@ -131,7 +165,10 @@ def test_model_without_vocabulary_takes_ids(imported, tmp_path):
 
 def test_existing_directory(trained_model_dir, written, tmp_path):
     arguments = [f"--model_dir={trained_model_dir}", f"--output_dir={written}"]
-    refused(f"Expected an --output_dir that does not exist yet. Received: {written}, which does. Replace it with --force.", *arguments)
+    refused(
+        f"Expected an --output_dir that does not exist yet. Received: {written}, which does. Replace it with --force.",
+        *arguments,
+    )
     before = (written / "model.bin").stat().st_ino
     run(*arguments, "--force")
     assert (written / "model.bin").stat().st_ino != before
@@ -156,7 +193,11 @@ def test_nothing_is_left_of_a_write_that_fails(trained_model_dir, tmp_path, monk
 
 def test_refused_before_anything_is_read(tmp_path, monkeypatch):
     output = f"--output_dir={tmp_path}/ct2"
-    refused("Expected a model directory, which holds a config.json. Received: .*nowhere", f"--model_dir={tmp_path}/nowhere", output)
+    refused(
+        "Expected a model directory, which holds a config.json. Received: .*nowhere",
+        f"--model_dir={tmp_path}/nowhere",
+        output,
+    )
     refused(
         "Expected --quantization to be one of none, int8, .*. Received: 'int4'.",
         "--model_dir=x", output, "--quantization=int4",
@@ -164,17 +205,36 @@ def test_refused_before_anything_is_read(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "trainer.serving.ctranslate2_spec", raising=False)
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
-    refused(re.escape("Expected the package ctranslate2. Received: an environment without it. Install it: pip install"), "--model_dir=x", output)
+    refused(
+        re.escape(
+            "Expected the package ctranslate2. Received: an environment without it. Install it: pip install"
+        ),
+        "--model_dir=x",
+        output,
+    )
 
 
-CONFIG = TransformerConfig(vocab_size=11, num_encoder_layers=1, num_decoder_layers=1, hidden_dim=4, intermediate_dim=3, num_heads=2)
+CONFIG = TransformerConfig(
+    vocab_size=11,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    hidden_dim=4,
+    intermediate_dim=3,
+    num_heads=2,
+)
 
 
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"share_heads": False}, "since CTranslate2 has one table for all heads of a layer. Received: share_heads=False with 2 heads."),
-        ({"relative_cross_attention": True}, "since CTranslate2 has none there. Received: relative_cross_attention=True."),
+        (
+            {"share_heads": False},
+            "since CTranslate2 has one table for all heads of a layer. Received: share_heads=False with 2 heads.",
+        ),
+        (
+            {"relative_cross_attention": True},
+            "since CTranslate2 has none there. Received: relative_cross_attention=True.",
+        ),
         (
             {"position": "relative+sinusoidal", "normalize_first": False},
             "since CTranslate2 adds no sinusoids where the first layer has relative positions. Received: "
@@ -188,7 +248,11 @@ def test_what_ctranslate2_has_no_form_for(settings, message, tmp_path):
     directory.path.mkdir()
     directory.save_model(Transformer(config))
     directory.write_config(config.to_dict(), tokenizer="none")
-    refused(f"Expected .*{re.escape(message)}", f"--model_dir={directory.path}", f"--output_dir={tmp_path}/ct2")
+    refused(
+        f"Expected .*{re.escape(message)}",
+        f"--model_dir={directory.path}",
+        f"--output_dir={tmp_path}/ct2",
+    )
     assert not Path(tmp_path / "ct2").exists()
 
 

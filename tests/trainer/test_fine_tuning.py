@@ -25,10 +25,18 @@ def parent(tmp_path):
     tokenizer = SentencePieceTokenizer.train(LINES, vocab_size=24)
     tokenizer.save(directory.vocabulary_file())
     config = TransformerConfig.from_preset(
-        "tiny", vocab_size=24, num_encoder_layers=1, num_decoder_layers=1, hidden_dim=12, intermediate_dim=17, num_heads=3
+        "tiny",
+        vocab_size=24,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        hidden_dim=12,
+        intermediate_dim=17,
+        num_heads=3,
     )
     directory.save_model(Transformer(config))
-    directory.write_run({"label_smoothing": 0.25, "warmup_steps": 7, "batch_tokens": 50, "learning_rate": 1.0})
+    directory.write_run(
+        {"label_smoothing": 0.25, "warmup_steps": 7, "batch_tokens": 50, "learning_rate": 1.0}
+    )
     directory.write_config(config.to_dict())
     return directory
 
@@ -54,9 +62,15 @@ def test_starts_from_the_weights_and_inherits_what_is_not_given(parent):
     for ours, theirs in zip(weights(child), weights(parent), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert child.load_tokenizer().fingerprint == parent.load_tokenizer().fingerprint
-    assert child.read_config()["architecture"] == parent.read_config()["architecture"] | {"dropout": 0.5}
+    assert child.read_config()["architecture"] == parent.read_config()["architecture"] | {
+        "dropout": 0.5
+    }
     recorded = json.loads(child.run_file.read_text())
-    assert (recorded["label_smoothing"], recorded["warmup_steps"], recorded["batch_tokens"]) == (0.25, 11, 50)
+    assert (recorded["label_smoothing"], recorded["warmup_steps"], recorded["batch_tokens"]) == (
+        0.25,
+        11,
+        50,
+    )
 
 
 @pytest.mark.slow
@@ -75,8 +89,14 @@ def test_goes_on_from_an_average_with_a_new_schedule(parent):
     train.train(RunConfig(**settings(parent, train_steps=3, checkpoint_every=1)))
     child = ModelDirectory.open(parent.path.parent / "child")
     average = ModelDirectory(parent.path.parent / "average")
-    write_average(child, [Checkpoints(child.checkpoints).path(step) for step in (2, 3)], average.path)
-    asked = {"learning_rate": 0.5, "warmup_steps": 11, "model_dir": str(parent.path.parent / "grandchild")}
+    write_average(
+        child, [Checkpoints(child.checkpoints).path(step) for step in (2, 3)], average.path
+    )
+    asked = {
+        "learning_rate": 0.5,
+        "warmup_steps": 11,
+        "model_dir": str(parent.path.parent / "grandchild"),
+    }
     run = TrainingRun(RunConfig(**settings(parent, init_from=str(average.path), **asked)))
     # All of the schedule, from its beginning.
     rates = keras.saving.deserialize_keras_object(run.model.optimizer.get_config()["learning_rate"])
@@ -93,7 +113,10 @@ def test_goes_on_from_an_average_with_a_new_schedule(parent):
         ({"max_relative_position": 3}, "Expected no max_relative_position with init_from"),
         ({"position": "learned"}, "Expected no position with init_from.*Received: learned"),
         ({"use_key_table": False}, "Expected no use_key_table with init_from.*Received: False"),
-        ({"train_steps": None}, "Expected train_steps, which .*parent does not record.*Give --train_steps"),
+        (
+            {"train_steps": None},
+            "Expected train_steps, which .*parent does not record.*Give --train_steps",
+        ),
         ({"init_from": "nowhere"}, "Expected a model directory.*nowhere, which does not exist"),
     ],
 )
@@ -103,5 +126,7 @@ def test_errors_of_the_settings(parent, others, message):
 
 
 def test_another_vocabulary_is_refused(parent):
-    with pytest.raises(SystemExit, match="Expected no other vocab_size than that of .*24. Received: 99"):
+    with pytest.raises(
+        SystemExit, match="Expected no other vocab_size than that of .*24. Received: 99"
+    ):
         train.train(RunConfig(**settings(parent, vocab_size=99)))

@@ -39,11 +39,17 @@ def write_vocabulary(path, size=37):
 
 def test_logits_are_those_recorded(tmp_path):
     config = import_case(tmp_path / "model")
-    assert (config.activation_dropout, config.max_relative_position, config.target_space_id) == (0.25, 3, 0)
+    assert (config.activation_dropout, config.max_relative_position, config.target_space_id) == (
+        0.25,
+        3,
+        0,
+    )
     forward = np.load(RECORDED / "relative_short_k/forward.npz")
     model = ModelDirectory.open(tmp_path / "model").load_model()
     logits = model({"inputs": forward["inputs"], "targets": forward["targets"]})
-    np.testing.assert_allclose(logits, forward["logits"], atol=1e-5 * np.abs(forward["logits"]).max())
+    np.testing.assert_allclose(
+        logits, forward["logits"], atol=1e-5 * np.abs(forward["logits"]).max()
+    )
 
 
 @pytest.mark.parametrize("case", ["relative_adam_slots", "relative_averaged"])
@@ -52,13 +58,18 @@ def test_slots_and_averages_are_read(case, tmp_path):
     forward = np.load(RECORDED / case / "forward.npz")
     model = ModelDirectory.open(tmp_path / "model").load_model()
     logits = model({"inputs": forward["inputs"], "targets": forward["targets"]})
-    np.testing.assert_allclose(logits, forward["logits"], atol=1e-5 * np.abs(forward["logits"]).max())
+    np.testing.assert_allclose(
+        logits, forward["logits"], atol=1e-5 * np.abs(forward["logits"]).max()
+    )
 
 
 def test_written_back_it_is_the_same_checkpoint(tmp_path):
     import_case(tmp_path / "model")
     write_checkpoint(ModelDirectory.open(tmp_path / "model").load_model(), str(tmp_path / "back"))
-    back, original = read_checkpoint(str(tmp_path / "back")), read_checkpoint(prefix("relative_short_k"))
+    back, original = (
+        read_checkpoint(str(tmp_path / "back")),
+        read_checkpoint(prefix("relative_short_k")),
+    )
     assert back.keys() == original.keys()
     for name in original.keys() - {"global_step"}:
         np.testing.assert_array_equal(back[name], original[name])
@@ -102,7 +113,10 @@ def test_its_other_signatures_know_tensor2tensors_vocabulary(imported, tmp_path)
     text = tf.constant(["the dog", "dog \\ _", ""])
     ids = module.tokenizer.tokenize(text)
     np.testing.assert_array_equal(signatures["ids"](text=text)["ids"], ids.to_tensor())
-    assert signatures["detokenize"](ids=ids.to_tensor())["text"].numpy().tolist() == text.numpy().tolist()
+    assert (
+        signatures["detokenize"](ids=ids.to_tensor())["text"].numpy().tolist()
+        == text.numpy().tolist()
+    )
     tokens = signatures["tokenize"](text=text)
     assert tokens["lengths"].numpy().tolist() == ids.row_lengths().numpy().tolist()
     assert b"".join(tokens["tokens"][0, : tokens["lengths"][0] - 1].numpy().tolist()) == b"the_dog_"
@@ -115,14 +129,25 @@ def test_its_other_signatures_know_tensor2tensors_vocabulary(imported, tmp_path)
 def test_it_is_fine_tuned_with_the_dropouts_it_was_trained_with(imported, tmp_path):
     (tmp_path / "text").write_text("the dog\nthe the dog\n")
     text = {"train_source": str(tmp_path / "text"), "train_target": str(tmp_path / "text")}
-    train.train(RunConfig(init_from=str(imported), model_dir=str(tmp_path / "tuned"), train_steps=2, batch_tokens=50, **text))
+    train.train(
+        RunConfig(
+            init_from=str(imported),
+            model_dir=str(tmp_path / "tuned"),
+            train_steps=2,
+            batch_tokens=50,
+            **text,
+        )
+    )
     tuned = ModelDirectory.open(tmp_path / "tuned")
     assert tuned.tokenizer_kind == "subwords"
     assert tuned.read_config()["architecture"]["activation_dropout"] == 0.25
     assert tuned.read_run()["warmup_steps"] == 8000
     before = ModelDirectory.open(imported).load_model().get_weights()
     after = tuned.load_model().get_weights()
-    assert any((ops.convert_to_numpy(a) != ops.convert_to_numpy(b)).any() for a, b in zip(after, before, strict=True))
+    assert any(
+        (ops.convert_to_numpy(a) != ops.convert_to_numpy(b)).any()
+        for a, b in zip(after, before, strict=True)
+    )
 
 
 def test_command_line(tmp_path, capsys):
@@ -138,7 +163,9 @@ def test_command_line(tmp_path, capsys):
     values(["import_t2t", *(f"--{name}={value}" for name, value in arguments.items())])
     import_t2t.main(["import_t2t"], values)
     assert f"The model is in {tmp_path / 'model'}." in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="trainer.import_t2t: Expected a --model_dir that holds no model yet"):
+    with pytest.raises(
+        SystemExit, match="trainer.import_t2t: Expected a --model_dir that holds no model yet"
+    ):
         import_t2t.main(["import_t2t"], values)
 
 
@@ -162,7 +189,9 @@ def test_what_does_not_fit_is_named_and_nothing_is_written(others, message, tmp_
 
 
 def test_no_checkpoint(tmp_path):
-    with pytest.raises(ValueError, match="Expected the prefix of a TF1 checkpoint.*Leave the ending out"):
+    with pytest.raises(
+        ValueError, match="Expected the prefix of a TF1 checkpoint.*Leave the ending out"
+    ):
         read_checkpoint(prefix("relative_short_k") + ".index")
     (tmp_path / "text.index").write_text("no checkpoint")
     with pytest.raises(ValueError, match="Expected a whole TF1 checkpoint.*text'"):

@@ -10,7 +10,9 @@ from sacrebleu.metrics import BLEU
 from trainer import metrics
 
 RECORDED = json.loads((pathlib.Path(__file__).parents[1] / "reference" / "bleu.json").read_text())
-CORPORA = pytest.mark.parametrize("corpus", RECORDED["corpora"], ids=lambda corpus: corpus["name"].replace(" ", "_"))
+CORPORA = pytest.mark.parametrize(
+    "corpus", RECORDED["corpora"], ids=lambda corpus: corpus["name"].replace(" ", "_")
+)
 
 
 @CORPORA
@@ -45,15 +47,23 @@ def test_moses_tokens_are_those_of_the_perl_program():
 
     tokenizer = sacremoses.MosesTokenizer(lang="de")
     for corpus in RECORDED["corpora"]:
-        for lines, tokenised in zip((corpus["hypotheses"], corpus["references"]), corpus["tokenised"]):
-            assert [tokenizer.tokenize(line, return_str=True) for line in lines] == [line.strip() for line in tokenised]
+        for lines, tokenised in zip(
+            (corpus["hypotheses"], corpus["references"]), corpus["tokenised"]
+        ):
+            assert [tokenizer.tokenize(line, return_str=True) for line in lines] == [
+                line.strip() for line in tokenised
+            ]
 
 
 def test_language_of_the_compound_split_bleu():
     sides = ["l'air d'hier"], ["l'air d'hier soir"]
-    french, german = (metrics.score("compound_bleu", *sides, language=language) for language in ("fr", "de"))
+    french, german = (
+        metrics.score("compound_bleu", *sides, language=language) for language in ("fr", "de")
+    )
     # French splits the articles off: four words of five; German has "l 'air d 'hier".
-    assert french.signature.startswith("nrefs:1|case:mixed|tok:moses-fr|compounds:split|smooth:none|sacremoses:")
+    assert french.signature.startswith(
+        "nrefs:1|case:mixed|tok:moses-fr|compounds:split|smooth:none|sacremoses:"
+    )
     assert german.signature.startswith("nrefs:1|case:mixed|tok:moses-de|")
     assert metrics.split_compounds("Nord-Süd-Strecke -a b- a-b") == (
         "Nord ##AT##-##AT## Süd ##AT##-##AT## Strecke -a b- a ##AT##-##AT## b"
@@ -64,15 +74,25 @@ def test_sacrebleus_own_metrics_have_its_signatures():
     sides = ["Der Hund schläft dort heute", "Ja"], ["der Hund schläft dort heute nicht", "ja"]
     version = sacrebleu.__version__
     score = metrics.sacrebleu_lowercased(*sides)
-    assert (score.name, score.signature) == ("BLEU lower-cased", f"nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:{version}")
+    assert (score.name, score.signature) == (
+        "BLEU lower-cased",
+        f"nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:{version}",
+    )
     assert score.value == pytest.approx(100 * 2.718281828459045 ** (1 - 7 / 6))
-    assert metrics.sacrebleu(*sides).value == pytest.approx(BLEU().corpus_score(sides[0], [sides[1]]).score)
+    assert metrics.sacrebleu(*sides).value == pytest.approx(
+        BLEU().corpus_score(sides[0], [sides[1]]).score
+    )
     score = metrics.sacrebleu_tokenized(["a , b c-d ."], ["a , b c - d ."])
     assert score.signature == f"nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:{version}"
     # 4 of 5 words, 2 of 4 pairs, 1 of 3 triples, none of 2 of four (smoothed to a half), and one too short: 5 of 7.
-    assert score.value == pytest.approx(100 * (4 / 5 * 2 / 4 * 1 / 3 * 1 / 4) ** 0.25 * 2.718281828459045 ** (1 - 7 / 5))
+    assert score.value == pytest.approx(
+        100 * (4 / 5 * 2 / 4 * 1 / 3 * 1 / 4) ** 0.25 * 2.718281828459045 ** (1 - 7 / 5)
+    )
     score = metrics.chrf(*sides)
-    assert (score.name, score.signature) == ("chrF2", f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{version}")
+    assert (score.name, score.signature) == (
+        "chrF2",
+        f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{version}",
+    )
     assert score.value == pytest.approx(sacrebleu.corpus_chrf(sides[0], [sides[1]]).score)
 
 
@@ -83,5 +103,10 @@ def test_names_and_signatures_of_the_others():
         "BLEU lower-cased", "BLEU of tokens", "chrF2", "t2t-bleu", "t2t-bleu uncased", "BLEU compounds split",
     ]  # fmt: skip
     assert [score.value for score in found.values()] == pytest.approx([100.0] * 6)
-    assert found["t2t_bleu"].signature == "nrefs:1|case:mixed|tok:t2t|smooth:exp|tensor2tensor:1.15.7"
-    assert found["t2t_bleu_uncased"].signature == "nrefs:1|case:lc|tok:t2t|smooth:exp|tensor2tensor:1.15.7"
+    assert (
+        found["t2t_bleu"].signature == "nrefs:1|case:mixed|tok:t2t|smooth:exp|tensor2tensor:1.15.7"
+    )
+    assert (
+        found["t2t_bleu_uncased"].signature
+        == "nrefs:1|case:lc|tok:t2t|smooth:exp|tensor2tensor:1.15.7"
+    )

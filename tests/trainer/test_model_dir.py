@@ -28,14 +28,26 @@ def test_config_comes_back(directory):
 
 
 def test_names_of_the_contract(directory):
-    names = (directory.config_file, directory.model_file, directory.run_file, directory.vocabulary_file())
-    assert [path.name for path in names] == ["config.json", "model.keras", "run.json", "vocab.model"]
+    names = (
+        directory.config_file,
+        directory.model_file,
+        directory.run_file,
+        directory.vocabulary_file(),
+    )
+    assert [path.name for path in names] == [
+        "config.json",
+        "model.keras",
+        "run.json",
+        "vocab.model",
+    ]
     assert directory.vocabulary_file("subwords").name == "vocab.subwords"
     assert (directory.checkpoints.name, directory.logs.name) == ("checkpoints", "logs")
 
 
 def test_directory_that_does_not_exist(tmp_path):
-    with pytest.raises(ValueError, match="Expected a model directory.*none, which does not exist. Make one with"):
+    with pytest.raises(
+        ValueError, match="Expected a model directory.*none, which does not exist. Make one with"
+    ):
         ModelDirectory.open(tmp_path / "none")
 
 
@@ -53,7 +65,10 @@ def test_file_instead_of_directory(tmp_path):
 def test_newer_format(directory):
     config = json.loads(directory.config_file.read_text())
     directory.config_file.write_text(json.dumps(config | {"format_version": 2}))
-    with pytest.raises(ValueError, match="Expected a model directory of format version 1 to 1. Received: .*, of version 2"):
+    with pytest.raises(
+        ValueError,
+        match="Expected a model directory of format version 1 to 1. Received: .*, of version 2",
+    ):
         ModelDirectory.open(directory.path)
 
 
@@ -63,7 +78,9 @@ def test_config_without_architecture(directory):
         directory.read_config()
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "which is not one"), ("[]", "which holds a list")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "which is not one"), ("[]", "which holds a list")]
+)
 def test_config_that_is_no_json_object(directory, text, message):
     directory.config_file.write_text(text)
     with pytest.raises(ValueError, match=message):
@@ -87,7 +104,9 @@ def test_other_architecture_names_every_difference(directory):
 
 def test_changed_vocabulary(directory):
     directory.vocabulary_file().write_bytes(b"another vocabulary")
-    with pytest.raises(ValueError, match="Expected the vocabulary that the model was made with.*has changed since"):
+    with pytest.raises(
+        ValueError, match="Expected the vocabulary that the model was made with.*has changed since"
+    ):
         directory.load_tokenizer()
 
 
@@ -101,14 +120,19 @@ def test_tokenizer_of_another_kind(directory):
     config = json.loads(directory.config_file.read_text())
     config["tokenizer"]["kind"] = "letters"
     directory.config_file.write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="Expected a tokenizer of the kind sentencepiece or subwords. Received: 'letters'"):
+    with pytest.raises(
+        ValueError,
+        match="Expected a tokenizer of the kind sentencepiece or subwords. Received: 'letters'",
+    ):
         directory.load_tokenizer()
 
 
 def test_model_without_a_vocabulary(directory):
     directory.write_config(ARCHITECTURE, "none")
     assert directory.tokenizer_kind == "none"
-    with pytest.raises(ValueError, match="Expected a model with a vocabulary. Received: .*imported without one"):
+    with pytest.raises(
+        ValueError, match="Expected a model with a vocabulary. Received: .*imported without one"
+    ):
         directory.load_tokenizer()
 
 
@@ -136,13 +160,17 @@ def test_failed_save_leaves_the_model_before(directory):
 
 
 def test_no_model_yet(directory):
-    with pytest.raises(ValueError, match="Expected a trained model at .*model.keras.*first checkpoint"):
+    with pytest.raises(
+        ValueError, match="Expected a trained model at .*model.keras.*first checkpoint"
+    ):
         directory.load_model()
 
 
 def test_unreadable_model(directory):
     directory.model_file.write_bytes(b"no zip file")
-    with pytest.raises(ValueError, match="Expected a readable Keras model. Received: .*model.keras"):
+    with pytest.raises(
+        ValueError, match="Expected a readable Keras model. Received: .*model.keras"
+    ):
         directory.load_model()
 
 
@@ -154,14 +182,18 @@ def test_run_settings_come_back(directory):
 
 def test_path_under_a_file_can_not_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="Expected a model directory that can be written. Received: .*file/model"):
+    with pytest.raises(
+        ValueError, match="Expected a model directory that can be written. Received: .*file/model"
+    ):
         ModelDirectory.create(tmp_path / "file" / "model")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_directory_without_permission(tmp_path):
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    with pytest.raises(ValueError, match="Expected a model directory that can be written.*Permission denied"):
+    with pytest.raises(
+        ValueError, match="Expected a model directory that can be written.*Permission denied"
+    ):
         ModelDirectory.create(tmp_path)
 
 

@@ -16,7 +16,13 @@ from trainer.data.encoding import encode_pairs
 from trainer.data.lengths import report_lengths
 from trainer.model_dir import ModelDirectory
 
-SMALLER = {"hidden_dim": 24, "intermediate_dim": 29, "num_heads": 3, "num_encoder_layers": 2, "num_decoder_layers": 2}
+SMALLER = {
+    "hidden_dim": 24,
+    "intermediate_dim": 29,
+    "num_heads": 3,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 2,
+}
 
 
 def run(program, define, *arguments):
@@ -29,7 +35,12 @@ def run(program, define, *arguments):
 def trained(wmt14, tmp_path_factory):
     """Three steps of shaw_base's recipe: the model directory."""
     path = tmp_path_factory.mktemp("runs") / "base"
-    data = ["--data=wmt14_translate/de-en", "--direction=en-de", f"--data_dir={wmt14.data_dir}", "--vocab_size=251"]
+    data = [
+        "--data=wmt14_translate/de-en",
+        "--direction=en-de",
+        f"--data_dir={wmt14.data_dir}",
+        "--vocab_size=251",
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(PRESETS, "shaw_base", PRESETS["shaw_base"] | SMALLER)
         few = ["--train_steps=3", "--checkpoint_every=1", "--log_every=1"]
@@ -40,18 +51,41 @@ def trained(wmt14, tmp_path_factory):
 @pytest.mark.slow
 def test_settings_are_the_papers(trained):
     recorded = json.loads((trained / "run.json").read_text())
-    assert (recorded["batch_tokens"], recorded["device_tokens"], recorded["warmup_steps"]) == (25_000, 4096, 4000)
-    assert (recorded["adam_beta1"], recorded["adam_beta2"], recorded["adam_epsilon"]) == (0.9, 0.98, 1e-9)
-    assert (recorded["label_smoothing"], recorded["learning_rate"], recorded["checkpoint_minutes"]) == (0.1, 1.0, 10.0)
+    assert (recorded["batch_tokens"], recorded["device_tokens"], recorded["warmup_steps"]) == (
+        25_000,
+        4096,
+        4000,
+    )
+    assert (recorded["adam_beta1"], recorded["adam_beta2"], recorded["adam_epsilon"]) == (
+        0.9,
+        0.98,
+        1e-9,
+    )
+    assert (
+        recorded["label_smoothing"],
+        recorded["learning_rate"],
+        recorded["checkpoint_minutes"],
+    ) == (0.1, 1.0, 10.0)
     architecture = ModelDirectory.open(trained).read_config()["architecture"]
-    assert (architecture["max_relative_position"], architecture["share_heads"], architecture["dropout"]) == (16, False, 0.1)
+    assert (
+        architecture["max_relative_position"],
+        architecture["share_heads"],
+        architecture["dropout"],
+    ) == (16, False, 0.1)
 
 
 @pytest.mark.slow
 def test_training_and_dev_set_are_wmts(trained, wmt14):
-    assert [path.name for path in sorted((trained / "checkpoints").iterdir())] == ["step-000001", "step-000002", "step-000003"]
+    assert [path.name for path in sorted((trained / "checkpoints").iterdir())] == [
+        "step-000001",
+        "step-000002",
+        "step-000003",
+    ]
     corpora = {
-        split: encode_pairs(open_corpus("wmt14_translate/de-en", split, data_dir=wmt14.data_dir), ModelDirectory(trained).load_tokenizer())
+        split: encode_pairs(
+            open_corpus("wmt14_translate/de-en", split, data_dir=wmt14.data_dir),
+            ModelDirectory(trained).load_tokenizer(),
+        )
         for split in ("train", "dev")
     }
     for split, pairs in corpora.items():
@@ -68,10 +102,23 @@ def test_training_and_dev_set_are_wmts(trained, wmt14):
 @pytest.mark.slow
 def test_average_and_evaluation(trained, wmt14, tmp_path, capsys):
     output = tmp_path / "average"
-    run(average, average.define_flags, f"--model_dir={trained}", "--last=2", f"--output_dir={output}")
+    run(
+        average,
+        average.define_flags,
+        f"--model_dir={trained}",
+        "--last=2",
+        f"--output_dir={output}",
+    )
     assert capsys.readouterr().out.endswith("step-000002, step-000003.\n")
     data = ["--data=wmt14_translate/de-en", "--direction=en-de", f"--data_dir={wmt14.data_dir}"]
-    run(evaluate, evaluate.define_flags, f"--model_dir={output}", *data, "--beam_size=1", f"--output={tmp_path / 'out'}")
+    run(
+        evaluate,
+        evaluate.define_flags,
+        f"--model_dir={output}",
+        *data,
+        "--beam_size=1",
+        f"--output={tmp_path / 'out'}",
+    )
     printed = capsys.readouterr().out
     assert re.match(r"test BLEU = \d+\.\d\d\n", printed)
     assert "test BLEU compounds split = " in printed and "|tok:moses-de|" in printed
@@ -80,18 +127,42 @@ def test_average_and_evaluation(trained, wmt14, tmp_path, capsys):
 
 def test_recipes_beside_the_paper():
     """Shaw et al. 2018, section 4.1."""
-    for preset, steps, dropout, last in (("shaw_base", 100_000, 0.1, None), ("shaw_big", 300_000, 0.3, 20)):
+    for preset, steps, dropout, last in (
+        ("shaw_base", 100_000, 0.1, None),
+        ("shaw_big", 300_000, 0.3, 20),
+    ):
         config = RunConfig(preset=preset, model_dir="any", data="wmt14_translate/de-en").resolve()
-        assert (config.vocab_size, config.batch_tokens, config.train_steps) == (32_768, 25_000, steps)
-        assert (config.warmup_steps, config.learning_rate, config.label_smoothing) == (4000, 1.0, 0.1)
+        assert (config.vocab_size, config.batch_tokens, config.train_steps) == (
+            32_768,
+            25_000,
+            steps,
+        )
+        assert (config.warmup_steps, config.learning_rate, config.label_smoothing) == (
+            4000,
+            1.0,
+            0.1,
+        )
         assert (config.adam_beta1, config.adam_beta2, config.adam_epsilon) == (0.9, 0.98, 1e-9)
         assert (config.checkpoint_minutes, config.checkpoint_every) == (10.0, None)
         assert PRESETS[preset]["dropout"] == dropout
         assert last is None or config.keep_checkpoints >= last
     base, big = PRESETS["shaw_base"], PRESETS["shaw_big"]
-    names = ("hidden_dim", "intermediate_dim", "num_heads", "num_encoder_layers", "num_decoder_layers", "max_relative_position")
+    names = (
+        "hidden_dim",
+        "intermediate_dim",
+        "num_heads",
+        "num_encoder_layers",
+        "num_decoder_layers",
+        "max_relative_position",
+    )
     assert [base[name] for name in names] == [512, 1024, 8, 6, 6, 16]
     assert [big[name] for name in names] == [1024, 4096, 16, 6, 6, 8]
     assert (base["share_heads"], big["share_heads"]) == (False, True)
-    french = RunConfig(preset="shaw_big", model_dir="any", data="wmt14_translate/fr-en", direction="en-fr", dropout=0.1).resolve()
+    french = RunConfig(
+        preset="shaw_big",
+        model_dir="any",
+        data="wmt14_translate/fr-en",
+        direction="en-fr",
+        dropout=0.1,
+    ).resolve()
     assert french.architecture() == {"dropout": 0.1}

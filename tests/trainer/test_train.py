@@ -28,10 +28,18 @@ def test_model_directory_is_complete(trained):
     assert sorted(entry.name for entry in trained.iterdir()) == [
         "checkpoints", "config.json", "evaluations.json", "ids", "logs", "model.keras", "run.json", "vocab.model",
     ]  # fmt: skip
-    assert [entry.name for entry in sorted((trained / "checkpoints").iterdir())] == ["step-000002", "step-000004", "step-000005"]
+    assert [entry.name for entry in sorted((trained / "checkpoints").iterdir())] == [
+        "step-000002",
+        "step-000004",
+        "step-000005",
+    ]
     assert {entry.name for entry in (trained / "logs").iterdir()} == {"train", "dev"}
     recorded = json.loads((trained / "run.json").read_text())
-    assert (recorded["preset"], recorded["adam_beta2"], recorded["warmup_steps"]) == ("small", 0.98, 5)
+    assert (recorded["preset"], recorded["adam_beta2"], recorded["warmup_steps"]) == (
+        "small",
+        0.98,
+        5,
+    )
 
 
 def test_model_and_tokenizer_come_back(trained):
@@ -68,7 +76,10 @@ def test_it_says_what_it_does(tmp_path, small_run, capfd):
         f"The model is in {tmp_path / 'model'}: model.keras is that of step 2, the last.",
     ):
         assert line in out
-    parameters = sum(variable.value.numpy().size for variable in ModelDirectory(tmp_path / "model").load_model().trainable_variables)
+    parameters = sum(
+        variable.value.numpy().size
+        for variable in ModelDirectory(tmp_path / "model").load_model().trainable_variables
+    )
     assert f"Parameters: {parameters:,}\n" in out
     assert "dev loss" not in out
 
@@ -89,7 +100,10 @@ def test_preset_that_does_not_exist(tmp_path, small_run):
 def test_model_directory_with_other_settings(trained, small_run):
     message = small_run.fails(trained, batch_tokens=31, learning_rate=0.25)
     assert "Expected a model directory made with the settings of this run." in message
-    assert "batch_tokens is 30 there and 31 in this run; learning_rate is 2.0 there and 0.25 in this run" in message
+    assert (
+        "batch_tokens is 30 there and 31 in this run; learning_rate is 2.0 there and 0.25 in this run"
+        in message
+    )
 
 
 def test_model_directory_of_another_architecture(trained, small_run, tmp_path):
@@ -101,7 +115,9 @@ def test_model_directory_of_another_architecture(trained, small_run, tmp_path):
     assert 'position is "relative" there and "sinusoidal" in this run' in message
 
 
-def test_model_directory_whose_architecture_is_the_presets_is_gone_on_with(trained, small_run, monkeypatch, capfd):
+def test_model_directory_whose_architecture_is_the_presets_is_gone_on_with(
+    trained, small_run, monkeypatch, capfd
+):
     """Also where it is spelled out, and where the preset has changed since."""
     dropout = PRESETS["small"]["dropout"]
     small_run(trained, dropout=dropout, position="relative")
@@ -140,8 +156,14 @@ def test_files_of_unlike_lengths(tmp_path, small_run):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"max_length": 2}, "Expected pairs of at most 2 tokens a side to train on. Received: none: 0 of 12 pairs are used"),
-        ({"batch_tokens": 3}, "Expected batch_tokens of at least 16, the bucket of the longest pair"),
+        (
+            {"max_length": 2},
+            "Expected pairs of at most 2 tokens a side to train on. Received: none: 0 of 12 pairs are used",
+        ),
+        (
+            {"batch_tokens": 3},
+            "Expected batch_tokens of at least 16, the bucket of the longest pair",
+        ),
     ],
 )
 def test_no_batch_can_be_made(tmp_path, small_run, settings, message):
@@ -150,7 +172,10 @@ def test_no_batch_can_be_made(tmp_path, small_run, settings, message):
 
 def test_max_relative_position_of_a_model_without(tmp_path, small_run):
     message = small_run.fails(tmp_path, preset="transformer_tiny", max_relative_position=5)
-    assert "Expected max_relative_position only with relative positions. Received: 5 with the position sinusoidal." in message
+    assert (
+        "Expected max_relative_position only with relative positions. Received: 5 with the position sinusoidal."
+        in message
+    )
 
 
 @pytest.mark.slow
@@ -160,7 +185,10 @@ def test_full_disk(tmp_path, small_run, monkeypatch):
 
     monkeypatch.setattr(ModelDirectory, "save_model", full)
     message = small_run.fails(tmp_path)
-    assert "model.keras. Received: No space left on device. Make room" in message and "from the beginning" in message
+    assert (
+        "model.keras. Received: No space left on device. Make room" in message
+        and "from the beginning" in message
+    )
 
 
 def test_other_text_on_going_on_is_warned_of(trained, small_run, tmp_path, caplog):
@@ -194,7 +222,16 @@ def test_contradicting_flags():
 
 def test_dry_run_trains_nothing(tmp_path, small_run, capsys):
     text = [f"--{name}={value}" for name, value in small_run.text.items()]
-    train.main(["train"], parsed("--preset=small", f"--model_dir={tmp_path / 'model'}", "--vocab_size=40", "--dry_run", *text))
+    train.main(
+        ["train"],
+        parsed(
+            "--preset=small",
+            f"--model_dir={tmp_path / 'model'}",
+            "--vocab_size=40",
+            "--dry_run",
+            *text,
+        ),
+    )
     assert "Memory of a device:" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
 
@@ -212,21 +249,30 @@ def command(directory, *arguments):
 
 
 def test_misspelled_flag_is_named_by_the_program(tmp_path):
-    done = subprocess.run(command(tmp_path, "--warmup_stepz=3"), env=ENVIRONMENT, capture_output=True, text=True)
+    done = subprocess.run(
+        command(tmp_path, "--warmup_stepz=3"), env=ENVIRONMENT, capture_output=True, text=True
+    )
     assert done.returncode == 1
     assert "Unknown command line flag 'warmup_stepz'. Did you mean: warmup_steps" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_error_is_one_message_and_exit_code_1(tmp_path):
-    done = subprocess.run(command(tmp_path, "--preset=smal"), env=ENVIRONMENT, capture_output=True, text=True)
+    done = subprocess.run(
+        command(tmp_path, "--preset=smal"), env=ENVIRONMENT, capture_output=True, text=True
+    )
     assert done.returncode == 1
     assert "\ntrainer.train: Expected preset to be one of" in "\n" + done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_help_lists_the_settings():
-    done = subprocess.run([sys.executable, "-m", "trainer.train", "--help"], env=ENVIRONMENT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer.train", "--help"],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+    )
     assert "--warmup_steps: Updates until the learning rate is largest." in done.stdout
     assert "--[no]dry_run: Only say what would be trained" in done.stdout
     assert "python -m trainer.train --preset=tiny" in done.stdout
@@ -236,10 +282,21 @@ def test_help_lists_the_settings():
 def test_two_devices_go_on_from_their_checkpoint(tmp_path):
     devices = ("--strategy=mirrored", "--logical_devices=2", "--keep_best=1")
     for steps in (3, 5):
-        subprocess.run(command(tmp_path / "two", f"--train_steps={steps}", *devices), env=ENVIRONMENT, check=True)
+        subprocess.run(
+            command(tmp_path / "two", f"--train_steps={steps}", *devices),
+            env=ENVIRONMENT,
+            check=True,
+        )
     recorded = json.loads((tmp_path / "two" / "run.json").read_text())
     assert (recorded["strategy"], recorded["train_steps"]) == ("mirrored", 5)
-    assert np.load(tmp_path / "two" / "checkpoints" / "step-000005" / "optimizer.npz")["variable_00000"] == 5
-    assert [entry["step"] for entry in json.loads((tmp_path / "two" / "evaluations.json").read_text())] == [3, 5]
+    assert (
+        np.load(tmp_path / "two" / "checkpoints" / "step-000005" / "optimizer.npz")[
+            "variable_00000"
+        ]
+        == 5
+    )
+    assert [
+        entry["step"] for entry in json.loads((tmp_path / "two" / "evaluations.json").read_text())
+    ] == [3, 5]
     assert len(list((tmp_path / "two" / "best").glob("step-*/model.npz"))) == 1
     assert ModelDirectory.open(tmp_path / "two").load_model().count_params() > 0

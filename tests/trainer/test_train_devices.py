@@ -9,7 +9,10 @@ from trainer.model_dir import ModelDirectory
 
 
 def final_arrays(directory, step):
-    return {name: dict(np.load(directory / "checkpoints" / f"step-{step:06d}" / f"{name}.npz")) for name in ("model", "optimizer")}
+    return {
+        name: dict(np.load(directory / "checkpoints" / f"step-{step:06d}" / f"{name}.npz"))
+        for name in ("model", "optimizer")
+    }
 
 
 @pytest.mark.slow
@@ -27,7 +30,9 @@ def test_float16_in_pieces_goes_on_where_it_was(small_run, tmp_path):
     model = ModelDirectory.open(tmp_path / "parts").load_model()
     assert model.compute_dtype == "float32"
     np.testing.assert_array_equal(model.get_weights()[0], parts["model"]["variable_00000"])
-    assert 'precision is "float16" there and "float32" in this run' in small_run.fails(tmp_path / "parts", clip_norm=1.0)
+    assert 'precision is "float16" there and "float32" in this run' in small_run.fails(
+        tmp_path / "parts", clip_norm=1.0
+    )
 
 
 @pytest.mark.slow

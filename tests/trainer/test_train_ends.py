@@ -49,7 +49,9 @@ def test_checkpoints_and_evaluations_have_their_own_steps(straight):
 
 
 @pytest.mark.slow
-def test_signal_writes_a_checkpoint_and_the_run_goes_on(straight, tmp_path, small_run, monkeypatch, capfd):
+def test_signal_writes_a_checkpoint_and_the_run_goes_on(
+    straight, tmp_path, small_run, monkeypatch, capfd
+):
     """In a step after which an evaluation is due, which the run makes when it goes on."""
     settings = dict(checkpoint_every=3, evaluate_every=4, train_steps=9, **small_run.dev)
     with monkeypatch.context() as patched, pytest.raises(SystemExit) as stopped:
@@ -64,7 +66,10 @@ def test_signal_writes_a_checkpoint_and_the_run_goes_on(straight, tmp_path, smal
     assert [entry["step"] for entry in evaluations(tmp_path)] == [4, 8, 9]
     for ours, theirs in zip(evaluations(tmp_path), evaluations(straight)):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
-    for ours, theirs in zip(*(read_weights(Checkpoints(run / "checkpoints").path(9)) for run in (tmp_path, straight)), strict=True):
+    for ours, theirs in zip(
+        *(read_weights(Checkpoints(run / "checkpoints").path(9)) for run in (tmp_path, straight)),
+        strict=True,
+    ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
@@ -73,7 +78,9 @@ def test_signal_in_an_evaluation(tmp_path, small_run, monkeypatch):
     def interrupted(self, *arguments):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    settings = dict(train_steps=4, checkpoint_every=3, evaluate_every=2, dev_bleu=True, **small_run.dev)
+    settings = dict(
+        train_steps=4, checkpoint_every=3, evaluate_every=2, dev_bleu=True, **small_run.dev
+    )
     with monkeypatch.context() as patched, pytest.raises(SystemExit) as stopped:
         patched.setattr(DevTranslator, "__call__", interrupted)
         small_run(tmp_path, **settings)
@@ -81,19 +88,33 @@ def test_signal_in_an_evaluation(tmp_path, small_run, monkeypatch):
     assert steps(tmp_path) == [2] and not (tmp_path / "evaluations.json").exists()
     monkeypatch.setattr(DevTranslator, "__call__", lambda *arguments: DevBleu(12.5, []))
     small_run(tmp_path, **settings)
-    assert [(entry["step"], entry["bleu"]) for entry in evaluations(tmp_path)] == [(2, 12.5), (4, 12.5)]
+    assert [(entry["step"], entry["bleu"]) for entry in evaluations(tmp_path)] == [
+        (2, 12.5),
+        (4, 12.5),
+    ]
     assert steps(tmp_path) == [2, 3, 4]
 
 
 @pytest.mark.slow
 def test_no_better_bleu_ends_the_run(tmp_path, small_run, capfd):
     settings = dict(
-        train_steps=100, checkpoint_every=3, evaluate_every=2, learning_rate=1e-9, early_stopping=2, keep_best=2, **small_run.dev
+        train_steps=100,
+        checkpoint_every=3,
+        evaluate_every=2,
+        learning_rate=1e-9,
+        early_stopping=2,
+        keep_best=2,
+        **small_run.dev,
     )
     small_run(tmp_path, **settings)
     out = capfd.readouterr().out
-    assert "step 2/100: dev loss" in out and ", dev BLEU = 0.00\n" in out and "  translation: " in out
-    assert "Training ends early: the last 2 evaluations gave no better dev BLEU.\nBest on dev: step 2, dev BLEU = 0.00.\n" in out
+    assert (
+        "step 2/100: dev loss" in out and ", dev BLEU = 0.00\n" in out and "  translation: " in out
+    )
+    assert (
+        "Training ends early: the last 2 evaluations gave no better dev BLEU.\nBest on dev: step 2, dev BLEU = 0.00.\n"
+        in out
+    )
     assert f"  {tmp_path}/best/step-000002: dev BLEU = 0.00\n" in out
     assert f"The model is in {tmp_path}: model.keras is that of step 6, the last." in out
     assert steps(tmp_path) == [3, 6] and BestCheckpoints(tmp_path / "best").steps() == [2, 4]
@@ -104,7 +125,10 @@ def test_no_better_bleu_ends_the_run(tmp_path, small_run, capfd):
 
 def test_bleu_needs_a_dev_set(tmp_path, small_run):
     message = small_run.fails(tmp_path, early_stopping=2)
-    assert "Expected a dev set with dev_bleu, keep_best or early_stopping. Received: none. Give --dev_source" in message
+    assert (
+        "Expected a dev set with dev_bleu, keep_best or early_stopping. Received: none. Give --dev_source"
+        in message
+    )
 
 
 @pytest.mark.parametrize("per_execution", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -118,7 +142,10 @@ def test_loss_that_is_not_a_number(tmp_path, small_run, per_execution):
     # The last step that was good is the last checkpoint.
     good = (failed - 1) // 2 * 2
     assert good > 0 and steps(tmp_path)[-1] == good
-    assert all(np.isfinite(array).all() for array in read_weights(Checkpoints(tmp_path / "checkpoints").path(good)))
+    assert all(
+        np.isfinite(array).all()
+        for array in read_weights(Checkpoints(tmp_path / "checkpoints").path(good))
+    )
     run = TrainingRun(small_run.config(tmp_path, **settings))
     pairs = run._prepared.train_pairs
     expected, _, _ = next(iter(training_batches(pairs, 30, 256, 1, start_step=failed - 1)))
@@ -132,5 +159,8 @@ def test_loss_that_is_not_a_number(tmp_path, small_run, per_execution):
 def test_going_on_within_an_execution(tmp_path, small_run):
     small_run(tmp_path, train_steps=3)
     message = small_run.fails(tmp_path, train_steps=6, steps_per_execution=2)
-    assert "Received: the checkpoint of step 3 and steps_per_execution=2. Go on with the one that the run had before" in message
+    assert (
+        "Received: the checkpoint of step 3 and steps_per_execution=2. Go on with the one that the run had before"
+        in message
+    )
     assert ModelDirectory.open(tmp_path).load_model().count_params() > 0

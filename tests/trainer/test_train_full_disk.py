@@ -20,7 +20,11 @@ class SmallDisk:
         path.mkdir()
         if not shutil.which("mount"):
             pytest.skip("No file system can be mounted here: there is no program for it.")
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(path)], capture_output=True, text=True)
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(path)],
+            capture_output=True,
+            text=True,
+        )
         if mounted.returncode:
             pytest.skip(f"No file system can be mounted here: {mounted.stderr.strip()}")
         # tmpfs takes a size of 0, that of an empty one with nothing left, for no limit.
@@ -52,17 +56,26 @@ def test_full_disk(disk, small_run, monkeypatch):
     directory = disk.path / "model"
     small_run(directory, train_steps=2)
     before, names = read_weights(directory / "checkpoints" / "step-000002"), entries(directory)
-    for pages, file in ((20, "model.keras"), (12, "checkpoints/step-000004"), (0, "a model directory that can be written")):
+    for pages, file in (
+        (20, "model.keras"),
+        (12, "checkpoints/step-000004"),
+        (0, "a model directory that can be written"),
+    ):
         with monkeypatch.context() as patched:
             if file.startswith("checkpoints"):
                 patched.setattr(ModelDirectory, "save_model", lambda *arguments: None)
             disk.leave(pages * PAGE)
             message = small_run.fails(directory, train_steps=4)
-        assert f"Expected {'' if pages == 0 else f'to write {directory}/'}{file}. Received: " in message
+        assert (
+            f"Expected {'' if pages == 0 else f'to write {directory}/'}{file}. Received: "
+            in message
+        )
         assert "No space left on device" in message
         assert pages == 0 or f"it goes on from {directory}/checkpoints/step-000002." in message
         # The previous one is whole, and nothing is left of what was being written.
-        for ours, theirs in zip(read_weights(directory / "checkpoints" / "step-000002"), before, strict=True):
+        for ours, theirs in zip(
+            read_weights(directory / "checkpoints" / "step-000002"), before, strict=True
+        ):
             np.testing.assert_array_equal(ours, theirs)
         assert entries(directory) == names
     disk.leave(64 << 20)
@@ -80,5 +93,8 @@ def test_full_disk_of_logs(disk, small_run, tmp_path, caplog):
     small_run(tmp_path, train_steps=2)
     warnings = [record.message for record in caplog.records if "No curves" in record.message]
     assert len(warnings) == 1
-    assert f"No curves are written any more to {tmp_path / 'logs'}: " in warnings[0] and "No space left on device" in warnings[0]
+    assert (
+        f"No curves are written any more to {tmp_path / 'logs'}: " in warnings[0]
+        and "No space left on device" in warnings[0]
+    )
     assert Checkpoints(tmp_path / "checkpoints").steps() == [2]

@@ -46,7 +46,11 @@ def kill_while_writing(process, directory, name, times):
     seen = set()
     while process.poll() is None:
         with contextlib.suppress(FileNotFoundError):
-            seen |= {entry.name for entry in os.scandir(directory) if entry.name.startswith(f".writing-{name}")}
+            seen |= {
+                entry.name
+                for entry in os.scandir(directory)
+                if entry.name.startswith(f".writing-{name}")
+            }
         if len(seen) >= times:
             process.kill()
             process.wait()
@@ -78,7 +82,9 @@ def saved(directory):
     found = {"evaluations": json.loads((directory / "evaluations.json").read_text())}
     for file in sorted(directory.glob("*/step-*/*.npz")):
         with np.load(file) as arrays:
-            found |= {f"{file.relative_to(directory)} {name}": arrays[name] for name in arrays.files}
+            found |= {
+                f"{file.relative_to(directory)} {name}": arrays[name] for name in arrays.files
+            }
     return found
 
 
@@ -92,8 +98,14 @@ def test_killed_run_ends_as_one_that_never_was(tmp_path):
     assert f" to {STEPS}.\n" in out and "Training from step 0 " not in out
     run(tmp_path / "straight")
     ours, theirs = saved(tmp_path / "killed"), saved(tmp_path / "straight")
-    assert ours.keys() == theirs.keys() and f"checkpoints/step-{STEPS:06d}/model.npz variable_00000" in ours
+    assert (
+        ours.keys() == theirs.keys()
+        and f"checkpoints/step-{STEPS:06d}/model.npz variable_00000" in ours
+    )
     for name in ours:
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
-    assert Checkpoints(tmp_path / "killed" / "best").steps() == Checkpoints(tmp_path / "straight" / "best").steps()
+    assert (
+        Checkpoints(tmp_path / "killed" / "best").steps()
+        == Checkpoints(tmp_path / "straight" / "best").steps()
+    )
     assert not list((tmp_path / "killed").rglob(".writing-*"))

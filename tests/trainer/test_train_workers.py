@@ -32,10 +32,20 @@ class Workers:
         self.processes = []
         for index, file in enumerate(self.files):
             task = {"cluster": cluster, "task": {"type": "worker", "index": index}}
-            command = [sys.executable, str(PROGRAM), "--preset=small", "--strategy=multiworker", *flags]
+            command = [
+                sys.executable,
+                str(PROGRAM),
+                "--preset=small",
+                "--strategy=multiworker",
+                *flags,
+            ]
             with file.open("w") as output:
                 environment = ENVIRONMENT | {"TF_CONFIG": json.dumps(task)}
-                self.processes.append(subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT))
+                self.processes.append(
+                    subprocess.Popen(
+                        command, env=environment, stdout=output, stderr=subprocess.STDOUT
+                    )
+                )
 
     def wait(self, index, timeout=300):
         return self.processes[index].wait(timeout)
@@ -43,7 +53,11 @@ class Workers:
     def output(self, index):
         """What it printed, without what TensorFlow says by itself."""
         lines = self.files[index].read_text().splitlines()
-        return [line for line in lines if not re.match(r"WARNING: All log|[IWE]\d{4}|Additional GRPC|:UNKNOWN", line)]
+        return [
+            line
+            for line in lines
+            if not re.match(r"WARNING: All log|[IWE]\d{4}|Additional GRPC|:UNKNOWN", line)
+        ]
 
     def end(self):
         for process in self.processes:
@@ -59,10 +73,17 @@ def start(tmp_path):
     for side, texts in zip(("source", "target"), zip(*pairs)):
         (tmp_path / side).write_text("\n".join(texts) + "\n")
         (tmp_path / f"dev_{side}").write_text("\n".join(texts[:7]) + "\n")
-    files = [f"--{name}={tmp_path / name.removeprefix('train_')}" for name in ("train_source", "train_target", "dev_source", "dev_target")]
+    files = [
+        f"--{name}={tmp_path / name.removeprefix('train_')}"
+        for name in ("train_source", "train_target", "dev_source", "dev_target")
+    ]
 
     def start(*flags):
-        started.append(Workers(tmp_path, f"--model_dir={tmp_path / 'model'}", "--vocab_size=211", *files, *flags))
+        started.append(
+            Workers(
+                tmp_path, f"--model_dir={tmp_path / 'model'}", "--vocab_size=211", *files, *flags
+            )
+        )
         return started[-1]
 
     yield start
@@ -90,18 +111,25 @@ def test_a_worker_dies_and_the_run_goes_on_when_all_start_again(start, tmp_path,
     assert workers.wait(1 - lost, timeout=120) == 1
     saved = max(int(path.name[5:]) for path in directory.checkpoints.glob("step-*"))
     message = workers.output(1 - lost)[-1]
-    assert message.startswith("trainer.train: Expected all 2 workers until the run ends. Received: one that is gone")
-    assert message.endswith(f"Start the same command on all workers again: it goes on from step {saved}.")
+    assert message.startswith(
+        "trainer.train: Expected all 2 workers until the run ends. Received: one that is gone"
+    )
+    assert message.endswith(
+        f"Start the same command on all workers again: it goes on from step {saved}."
+    )
     assert not any("Traceback" in line for line in workers.output(1 - lost))
 
     workers = start(f"--train_steps={saved + 5}", *settings)
     assert [workers.wait(index) for index in range(WORKERS)] == [0, 0]
     assert f"Training from step {saved} to {saved + 5}." in workers.output(0)
     (line,) = workers.output(1)
-    assert re.fullmatch("Worker 1 of 2 waits for the others: localhost:.*", line), "the chief alone prints"
+    assert re.fullmatch("Worker 1 of 2 waits for the others: localhost:.*", line), (
+        "the chief alone prints"
+    )
     assert (directory.checkpoints / f"step-{saved + 5:06d}").is_dir()
     evaluations = json.loads(directory.evaluations_file.read_text())
-    assert [entry["step"] for entry in evaluations] == [*range(4, saved + 5, 4), saved + 5][: len(evaluations)]
+    assert [entry["step"] for entry in evaluations] == [*range(4, saved + 5, 4), saved + 5][
+        : len(evaluations)
+    ]
     assert all(entry["bleu"] is not None for entry in evaluations)
     assert ModelDirectory.open(directory.path).load_model().count_params() > 0
-

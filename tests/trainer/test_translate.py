@@ -1,4 +1,3 @@
-import io
 import os
 import re
 import signal
@@ -65,9 +64,22 @@ def translate_lines(lines, batch_size=2, window=3, **options):
 
 
 def test_lines_in_lines_out_in_a_process_of_its_own(exported_dir, exported, sentences, tmp_path):
-    lines = [*(sentence.encode() for sentence in sentences), b"", b"bad \xff bytes", b"house " * 10_000, b"the end"]
+    lines = [
+        *(sentence.encode() for sentence in sentences),
+        b"",
+        b"bad \xff bytes",
+        b"house " * 10_000,
+        b"the end",
+    ]
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "modules"), f"--saved_model={exported_dir}", "--batch_size=3"],
+        [
+            sys.executable,
+            "-c",
+            PROGRAM,
+            str(tmp_path / "modules"),
+            f"--saved_model={exported_dir}",
+            "--batch_size=3",
+        ],
         input=b"\n".join(lines),
         capture_output=True,
         cwd=tmp_path,
@@ -77,7 +89,9 @@ def test_lines_in_lines_out_in_a_process_of_its_own(exported_dir, exported, sent
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.split(b"\n") == [answer.text for answer in exported(lines)] + [b""]
     warnings = [line for line in done.stderr.decode().splitlines() if line.startswith("warning: ")]
-    assert warnings == ["warning: line 14 is longer than the model takes: only its beginning was translated."]
+    assert warnings == [
+        "warning: line 14 is longer than the model takes: only its beginning was translated."
+    ]
     used = set((tmp_path / "modules").read_text().split())
     assert used <= {
         "trainer",
@@ -87,9 +101,12 @@ def test_lines_in_lines_out_in_a_process_of_its_own(exported_dir, exported, sent
         "trainer.serving.saved_models",
         "trainer.serving.translator",
         "trainer.translate",
-        "trainer.translating",
-        *(f"trainer.translating.{name}" for name in ("exported_model", "output_lines", "progress", "prompt", "streams")),
-        "trainer.translating.unfinished_files",
+        "trainer.inference",
+        *(
+            f"trainer.inference.{name}"
+            for name in ("exported_model", "output_lines", "progress", "prompt", "streams")
+        ),
+        "trainer.inference.unfinished_files",
     }
     assert re.fullmatch(
         r"15 sentences in \d+\.\d s: [\d.]+ sentences per second, without the time to load the model",
@@ -99,14 +116,24 @@ def test_lines_in_lines_out_in_a_process_of_its_own(exported_dir, exported, sent
 
 def test_file_to_file(exported_dir, exported, sentences, tmp_path):
     (tmp_path / "in").write_bytes("\r\n".join([*sentences, "", "x"]).encode())
-    run(f"--saved_model={exported_dir / '1'}", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}", "--window=5")
-    assert (tmp_path / "out").read_bytes().split(b"\n") == [a.text for a in exported([*sentences, "", "x"])] + [b""]
+    run(
+        f"--saved_model={exported_dir / '1'}",
+        f"--input={tmp_path / 'in'}",
+        f"--output={tmp_path / 'out'}",
+        "--window=5",
+    )
+    assert (tmp_path / "out").read_bytes().split(b"\n") == [
+        a.text for a in exported([*sentences, "", "x"])
+    ] + [b""]
 
 
 def test_warnings_name_the_lines_that_were_cut():
     written, warnings, _ = translate_lines([b"one", b"a long one", b"", b"another long one"])
     assert written == [(1, b"ONE"), (2, b"A LONG ONE"), (3, b""), (4, b"ANOTHER LONG ONE")]
-    assert [re.search(r"line (\d+) is longer than", warning)[1] for warning in warnings] == ["2", "4"]
+    assert [re.search(r"line (\d+) is longer than", warning)[1] for warning in warnings] == [
+        "2",
+        "4",
+    ]
 
 
 def test_lines_count_from_where_an_earlier_run_stopped():
@@ -162,26 +189,38 @@ def test_saved_model_that_is_missing(tmp_path):
 
 
 def test_input_that_can_not_be_read(tmp_path):
-    message = r"Expected a file that can be read. Received: .*/absent \(No such file or directory\)\."
+    message = (
+        r"Expected a file that can be read. Received: .*/absent \(No such file or directory\)\."
+    )
     refused(message, "--saved_model=any", f"--input={tmp_path / 'absent'}")
 
 
 def test_output_that_can_not_be_written(exported_dir, tmp_path):
     (tmp_path / "in").write_text("a\n")
     message = r"Expected a file that can be written. Received: .*/absent/out\S* \(No such file or directory\)\."
-    refused(message, f"--saved_model={exported_dir}", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'absent/out'}")
+    refused(
+        message,
+        f"--saved_model={exported_dir}",
+        f"--input={tmp_path / 'in'}",
+        f"--output={tmp_path / 'absent/out'}",
+    )
 
 
 def test_output_that_is_the_input(tmp_path):
     (tmp_path / "in").write_text("a\n")
     (tmp_path / "link").symlink_to(tmp_path / "in")
     message = "Expected --output to be another file than --input, which it would overwrite. Received: .*/link."
-    refused(message, "--saved_model=any", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'link'}")
+    refused(
+        message, "--saved_model=any", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'link'}"
+    )
     assert (tmp_path / "in").read_text() == "a\n"
 
 
 def test_text_on_the_command_line():
-    with pytest.raises(app.UsageError, match="Expected the text in --input or on the standard input. Received: 'Hello'."):
+    with pytest.raises(
+        app.UsageError,
+        match="Expected the text in --input or on the standard input. Received: 'Hello'.",
+    ):
         run("--saved_model=any", "Hello")
 
 
@@ -203,18 +242,32 @@ def test_reader_that_stops_early(exported_dir, tmp_path):
 @pytest.mark.parametrize(
     ("message", "arguments"),
     [
-        ("Expected no --scores with --nbest, whose lines have them. Received: both. Leave --scores out.", ["--nbest=2", "--scores"]),
-        ("Expected --nbest to be at most --beam_size, 2. Received: 3. Give a larger --beam_size.", ["--nbest=3", "--beam_size=2"]),
+        (
+            "Expected no --scores with --nbest, whose lines have them. Received: both. Leave --scores out.",
+            ["--nbest=2", "--scores"],
+        ),
+        (
+            "Expected --nbest to be at most --beam_size, 2. Received: 3. Give a larger --beam_size.",
+            ["--nbest=3", "--beam_size=2"],
+        ),
         ("Expected --alpha to be a finite number. Received: inf.", ["--alpha=inf"]),
-        ("Expected --alignments and --tokens to be files. Received: -, the standard output", ["--alignments=-"]),
-        ("Expected --tokens to be another file than --alignments, .* Received: ./a.", ["--alignments=a", "--tokens=./a"]),
+        (
+            "Expected --alignments and --tokens to be files. Received: -, the standard output",
+            ["--alignments=-"],
+        ),
+        (
+            "Expected --tokens to be another file than --alignments, .* Received: ./a.",
+            ["--alignments=a", "--tokens=./a"],
+        ),
     ],
 )
 def test_options_that_can_not_be_honoured(message, arguments):
     refused(f"trainer.translate: {message}", "--saved_model=any", *arguments)
 
 
-@pytest.mark.parametrize("name", ["beam_size", "nbest", "max_length", "batch_size", "window", "alpha"])
+@pytest.mark.parametrize(
+    "name", ["beam_size", "nbest", "max_length", "batch_size", "window", "alpha"]
+)
 def test_numbers_below_the_least(name):
     with pytest.raises(flags.IllegalFlagValueError, match=f"--{name}=-1: -1"):
         run("--saved_model=any", f"--{name}=-1")
@@ -222,8 +275,16 @@ def test_numbers_below_the_least(name):
 
 def test_what_the_graph_refuses(exported_dir, tmp_path):
     (tmp_path / "in").write_text("a\n")
-    arguments = [f"--saved_model={exported_dir}", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}"]
-    refused(r"^trainer.translate: Expected beam_size from 1 to 32, .* Received: 1000\.$", *arguments, "--beam_size=1000")
+    arguments = [
+        f"--saved_model={exported_dir}",
+        f"--input={tmp_path / 'in'}",
+        f"--output={tmp_path / 'out'}",
+    ]
+    refused(
+        r"^trainer.translate: Expected beam_size from 1 to 32, .* Received: 1000\.$",
+        *arguments,
+        "--beam_size=1000",
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
@@ -231,7 +292,11 @@ def test_what_the_graph_refuses(exported_dir, tmp_path):
 def test_lists_scores_and_alignments(exported_dir, loaded, sentences, tmp_path):
     (tmp_path / "in").write_text("\n".join([*sentences, "", "x"]) + "\n")
     paths = {name: tmp_path / name for name in ("output", "alignments", "tokens")}
-    files = [f"--saved_model={exported_dir}", f"--input={tmp_path / 'in'}", *(f"--{name}={path}" for name, path in paths.items())]
+    files = [
+        f"--saved_model={exported_dir}",
+        f"--input={tmp_path / 'in'}",
+        *(f"--{name}={path}" for name, path in paths.items()),
+    ]
     run(*files, "--nbest=2", "--beam_size=3", "--alpha=1", "--max_length=20")
     options = {"beam_size": 3, "alpha": 1.0, "max_length": 20, "num_results": 2}
     answer = loaded.translate(text=tf.constant([*sentences, "", "x"]), **options)
@@ -242,9 +307,13 @@ def test_lists_scores_and_alignments(exported_dir, loaded, sentences, tmp_path):
         if score > -1e6
     ]
     rows = [line.split(" ||| ") for line in paths["output"].read_text().splitlines()]
-    assert [(number, text) for number, text, *_ in rows] == [(number, text) for number, text, _ in expected]
+    assert [(number, text) for number, text, *_ in rows] == [
+        (number, text) for number, text, _ in expected
+    ]
     assert [row[2] for row in rows] == [f"Score= {row[3]}" for row in rows]
-    np.testing.assert_allclose([float(row[3]) for row in rows], [score for *_, score in expected], atol=2e-4)
+    np.testing.assert_allclose(
+        [float(row[3]) for row in rows], [score for *_, score in expected], atol=2e-4
+    )
 
     links, tokens = (paths[name].read_text().splitlines() for name in ("alignments", "tokens"))
     assert len(links) == len(tokens) == len(rows)
@@ -257,11 +326,18 @@ def test_lists_scores_and_alignments(exported_dir, loaded, sentences, tmp_path):
 
 def test_scores_in_a_column(exported_dir, exported, sentences, tmp_path):
     (tmp_path / "in").write_text("\n".join([*sentences, ""]) + "\n")
-    run(f"--saved_model={exported_dir}", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}", "--scores")
+    run(
+        f"--saved_model={exported_dir}",
+        f"--input={tmp_path / 'in'}",
+        f"--output={tmp_path / 'out'}",
+        "--scores",
+    )
     rows = [line.split("\t") for line in (tmp_path / "out").read_text().split("\n")[:-1]]
     expected = exported([*sentences, ""])
     assert [text for text, _ in rows] == [each.text.decode() for each in expected]
-    np.testing.assert_allclose([float(score) for _, score in rows], [each.score for each in expected], atol=2e-4)
+    np.testing.assert_allclose(
+        [float(score) for _, score in rows], [each.score for each in expected], atol=2e-4
+    )
 
 
 @pytest.mark.slow
@@ -269,7 +345,14 @@ def test_killed_and_gone_on_with(exported_dir, sentences, tmp_path):
     (tmp_path / "in").write_text("\n".join(sentences * 60) + "\n")
 
     def start(name):
-        command = [sys.executable, "-m", "trainer.translate", f"--saved_model={exported_dir}", "--window=20", "--scores"]
+        command = [
+            sys.executable,
+            "-m",
+            "trainer.translate",
+            f"--saved_model={exported_dir}",
+            "--window=20",
+            "--scores",
+        ]
         command += [f"--input={tmp_path / 'in'}", f"--output={tmp_path / name}"]
         return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
@@ -280,7 +363,11 @@ def test_killed_and_gone_on_with(exported_dir, sentences, tmp_path):
         with start("killed") as process:
             log = tmp_path / "killed.partial.log"
             before = log.stat().st_size if log.exists() else 0
-            while kills < 2 and process.poll() is None and not (log.exists() and log.stat().st_size > before + 200):
+            while (
+                kills < 2
+                and process.poll() is None
+                and not (log.exists() and log.stat().st_size > before + 200)
+            ):
                 time.sleep(0.01)
             if kills < 2:
                 process.kill()

@@ -31,15 +31,25 @@ def is_weight(array):
 def test_checkpoints_by_name(directory):
     folder = directory.checkpoints
     assert weights.find_checkpoint(directory, "latest") == folder / "step-000005"
-    assert weights.find_checkpoint(directory, "4") == weights.find_checkpoint(directory, 4) == folder / "step-000004"
+    assert (
+        weights.find_checkpoint(directory, "4")
+        == weights.find_checkpoint(directory, 4)
+        == folder / "step-000004"
+    )
     assert weights.find_checkpoint(directory, "best") == directory.best / "step-000005"
-    assert weights.last_checkpoints(directory, 2) == [folder / "step-000004", folder / "step-000005"]
+    assert weights.last_checkpoints(directory, 2) == [
+        folder / "step-000004",
+        folder / "step-000005",
+    ]
 
 
 def test_step_that_only_the_best_have(copy):
     shutil.move(copy.best / "step-000005", copy.best / "step-000003")
     assert weights.find_checkpoint(copy, 3) == copy.best / "step-000003"
-    with pytest.raises(ValueError, match="Expected a checkpoint of step 7 in .*copy. Received: those of step 2, 3, 4, 5. Choose one"):
+    with pytest.raises(
+        ValueError,
+        match="Expected a checkpoint of step 7 in .*copy. Received: those of step 2, 3, 4, 5. Choose one",
+    ):
         weights.find_checkpoint(copy, 7)
 
 
@@ -60,7 +70,11 @@ def test_average_is_the_mean_in_float64_and_states_are_the_last(directory):
     kinds = [is_weight(array) for array in averaged]
     assert True in kinds and False in kinds
     for array, *others in zip(averaged, *read, strict=True):
-        expected = np.mean(np.float64(others), axis=0).astype("float32") if is_weight(array) else others[-1]
+        expected = (
+            np.mean(np.float64(others), axis=0).astype("float32")
+            if is_weight(array)
+            else others[-1]
+        )
         np.testing.assert_array_equal(array, expected)
     differing = [not np.array_equal(*others[1:]) for others in zip(*read)]
     assert sum(differing) > len(differing) / 2, "checkpoints that are all alike prove nothing"
@@ -68,27 +82,45 @@ def test_average_is_the_mean_in_float64_and_states_are_the_last(directory):
 
 def test_average_of_one_is_that_checkpoint(directory):
     path = weights.find_checkpoint(directory, 4)
-    for variable, value in zip(weights.average(directory, [path]).variables, read_weights(path), strict=True):
+    for variable, value in zip(
+        weights.average(directory, [path]).variables, read_weights(path), strict=True
+    ):
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
 def test_checkpoints_that_are_not_there(directory, trained_model_dir):
-    with pytest.raises(ValueError, match="Expected the step of a checkpoint, 'latest' or 'best'. Received: 'newest'."):
+    with pytest.raises(
+        ValueError,
+        match="Expected the step of a checkpoint, 'latest' or 'best'. Received: 'newest'.",
+    ):
         weights.find_checkpoint(directory, "newest")
-    with pytest.raises(ValueError, match="Expected at least 20 checkpoints in .*Received: 3, those of step 2, 4, 5. Ask for fewer"):
+    with pytest.raises(
+        ValueError,
+        match="Expected at least 20 checkpoints in .*Received: 3, those of step 2, 4, 5. Ask for fewer",
+    ):
         weights.last_checkpoints(directory, 20)
     empty = ModelDirectory.open(trained_model_dir)
-    with pytest.raises(ValueError, match="Expected a checkpoint in .*/checkpoints. Received: none. Train the model first."):
+    with pytest.raises(
+        ValueError,
+        match="Expected a checkpoint in .*/checkpoints. Received: none. Train the model first.",
+    ):
         weights.find_checkpoint(empty, "latest")
-    with pytest.raises(ValueError, match="Expected a checkpoint chosen by dev BLEU in .*/best. Received: none. Train with --keep_best"):
+    with pytest.raises(
+        ValueError,
+        match="Expected a checkpoint chosen by dev BLEU in .*/best. Received: none. Train with --keep_best",
+    ):
         weights.find_checkpoint(empty, "best")
     with pytest.raises(ValueError, match="Received: those of no step. Choose"):
         weights.find_checkpoint(empty, 3)
-    with pytest.raises(ValueError, match="Expected at least 1 checkpoints in .*Received: 0, those of no step."):
+    with pytest.raises(
+        ValueError, match="Expected at least 1 checkpoints in .*Received: 0, those of no step."
+    ):
         weights.last_checkpoints(empty, 1)
 
 
 def test_damaged_checkpoint(copy):
     (copy.checkpoints / "step-000004" / "model.npz").write_bytes(b"PK")
-    with pytest.raises(ValueError, match="Expected a whole checkpoint. Received: .*step-000004 .*Give another one"):
+    with pytest.raises(
+        ValueError, match="Expected a whole checkpoint. Received: .*step-000004 .*Give another one"
+    ):
         weights.average(copy, weights.last_checkpoints(copy, 2))

@@ -15,7 +15,11 @@ PRESETS["small"] = PRESETS["tiny"] | {
     "num_heads": 3,
     "dropout": 0.3,
 }
-recipes.RECIPES["small"] = recipes.RECIPES["tiny"] | {"warmup_steps": 5, "batch_tokens": 250, "train_steps": 8}
+recipes.RECIPES["small"] = recipes.RECIPES["tiny"] | {
+    "warmup_steps": 5,
+    "batch_tokens": 250,
+    "train_steps": 8,
+}
 
 if __name__ == "__main__":
     train.define_flags()

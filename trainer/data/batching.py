@@ -54,7 +54,9 @@ def training_batches(
         if not pad_to_boundary:
             return pairs.sources.padded(rows), pairs.targets.padded(rows)
         missing = ((0, batch_tokens // boundary - len(rows)), (0, 0))
-        return tuple(np.pad(side.padded(rows, boundary), missing) for side in (pairs.sources, pairs.targets))
+        return tuple(
+            np.pad(side.padded(rows, boundary), missing) for side in (pairs.sources, pairs.targets)
+        )
 
     return _dataset(tf.data.Dataset.counter(start_step), make)
 
@@ -89,7 +91,10 @@ def _dataset(numbers, make):
 
     def load(number):
         inputs, targets = tf.numpy_function(make, [number], (tf.int32, tf.int32))
-        inputs, targets = tf.ensure_shape(inputs, [None, None]), tf.ensure_shape(targets, [None, None])
+        inputs, targets = (
+            tf.ensure_shape(inputs, [None, None]),
+            tf.ensure_shape(targets, [None, None]),
+        )
         return {"inputs": inputs, "targets": targets}, targets, tf.cast(targets != 0, tf.float32)
 
     return numbers.map(load).prefetch(PREFETCHED)

@@ -70,7 +70,9 @@ class EncodedPairs:
         return np.maximum(self.sources.lengths, self.targets.lengths)
 
 
-def encode_pairs(corpus: Corpus, tokenizer, target_tokenizer=None, cache_dir: str | os.PathLike | None = None) -> EncodedPairs:
+def encode_pairs(
+    corpus: Corpus, tokenizer, target_tokenizer=None, cache_dir: str | os.PathLike | None = None
+) -> EncodedPairs:
     """Tokenizes a corpus.
 
     Args:
@@ -105,14 +107,19 @@ def _write(corpus, tokenizers, directory):
             for writer, ids in zip(writers, sides):
                 writer.add(ids.flat_values.numpy(), ids.row_lengths().numpy())
     if not writers[0].sequences:
-        raise ValueError("Expected a corpus with sentence pairs. Received: one without any. Give files with text.")
+        raise ValueError(
+            "Expected a corpus with sentence pairs. Received: one without any. Give files with text."
+        )
 
 
 def _tokenize(chunks, tokenizers):
     """The ids of both sides of every chunk, in order; tokenized on all cores, few chunks ahead of the reader."""
 
     def tokenize(chunk):
-        return [tokenizer.tokenize(tf.constant(strings)) for tokenizer, strings in zip(tokenizers, zip(*chunk))]
+        return [
+            tokenizer.tokenize(tf.constant(strings))
+            for tokenizer, strings in zip(tokenizers, zip(*chunk))
+        ]
 
     workers = os.cpu_count() or 1
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
@@ -155,7 +162,9 @@ class _SequenceWriter:
     def _write_header(self):
         # NumPy pads headers, so that one with any number of rows takes as many bytes.
         shape = (self.sequences + 1,)
-        np.lib.format.write_array_header_1_0(self._offsets, {"shape": shape, "fortran_order": False, "descr": "<i8"})
+        np.lib.format.write_array_header_1_0(
+            self._offsets, {"shape": shape, "fortran_order": False, "descr": "<i8"}
+        )
 
 
 def _chunks(pairs: Iterator) -> Iterator[list]:

@@ -51,7 +51,10 @@ class LongestMatch:
         lengths, ids = self._longest_everywhere(tf.cast(characters.values, tf.int64), left)
         begins = _reached(place == tf.gather(characters.row_starts(), word), place + lengths, left)
         return tf.RaggedTensor.from_value_rowids(
-            tf.boolean_mask(ids, begins), tf.boolean_mask(word, begins), characters.nrows(), validate=False
+            tf.boolean_mask(ids, begins),
+            tf.boolean_mask(word, begins),
+            characters.nrows(),
+            validate=False,
         )
 
     def _longest_everywhere(self, characters, left):
@@ -61,21 +64,41 @@ class LongestMatch:
             edge = _edge(node, tf.gather(characters, place + depth))
             found = tf.minimum(tf.searchsorted(self._edges, edge), len(self._edges) - 1)
             alive = tf.gather(self._edges, found) == edge
-            place, node = tf.boolean_mask(place, alive), tf.gather(self._children, tf.boolean_mask(found, alive))
+            place, node = (
+                tf.boolean_mask(place, alive),
+                tf.gather(self._children, tf.boolean_mask(found, alive)),
+            )
             depth += 1
             node_ids = tf.gather(self._node_ids, node)
             ends = node_ids >= 0
             matched = tf.boolean_mask(place, ends)[:, None]
-            lengths = tf.tensor_scatter_nd_update(lengths, matched, tf.fill(tf.shape(matched)[:1], depth))
+            lengths = tf.tensor_scatter_nd_update(
+                lengths, matched, tf.fill(tf.shape(matched)[:1], depth)
+            )
             ids = tf.tensor_scatter_nd_update(ids, matched, tf.boolean_mask(node_ids, ends))
             goes_on = tf.gather(left, place) > depth
-            return depth, tf.boolean_mask(place, goes_on), tf.boolean_mask(node, goes_on), lengths, ids
+            return (
+                depth,
+                tf.boolean_mask(place, goes_on),
+                tf.boolean_mask(node, goes_on),
+                lengths,
+                ids,
+            )
 
         size = tf.size(characters)
         place = tf.range(tf.cast(size, tf.int64))
-        state = tf.constant(0, tf.int64), place, tf.zeros_like(place), tf.ones_like(place), tf.fill([size], -1)
+        state = (
+            tf.constant(0, tf.int64),
+            place,
+            tf.zeros_like(place),
+            tf.ones_like(place),
+            tf.fill([size], -1),
+        )
         *_, lengths, ids = tf.while_loop(
-            lambda depth, place, *_: tf.size(place) > 0, step, state, shape_invariants=_growing(state)
+            lambda depth, place, *_: tf.size(place) > 0,
+            step,
+            state,
+            shape_invariants=_growing(state),
         )
         return lengths, ids
 
@@ -88,14 +111,22 @@ def _reached(begins, following, left):
 
     def double(known, begins, following):
         targets = tf.boolean_mask(following, begins)[:, None]
-        begins = tf.tensor_scatter_nd_update(begins, targets, tf.ones(tf.shape(targets)[:1], tf.bool))
+        begins = tf.tensor_scatter_nd_update(
+            begins, targets, tf.ones(tf.shape(targets)[:1], tf.bool)
+        )
         return known * 2, begins, tf.gather(following, following)
 
     # One place after the last: where the last word's subtokens lead to. Word ends lead to the next word's beginning.
     end = tf.size(following, tf.int64)[None]
-    state = tf.constant(1, tf.int64), tf.concat([begins, [False]], 0), tf.concat([following, end], 0)
+    state = (
+        tf.constant(1, tf.int64),
+        tf.concat([begins, [False]], 0),
+        tf.concat([following, end], 0),
+    )
     longest = tf.reduce_max(left)
-    _, begins, _ = tf.while_loop(lambda known, *_: known < longest, double, state, shape_invariants=_growing(state))
+    _, begins, _ = tf.while_loop(
+        lambda known, *_: known < longest, double, state, shape_invariants=_growing(state)
+    )
     return begins[:-1]
 
 

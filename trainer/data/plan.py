@@ -12,7 +12,9 @@ from trainer.data.lengths import bucket_boundaries, is_blank, is_too_long, repor
 
 CHUNK_PAIRS = 1 << 20
 _BLOCKS = 256  # of a chunk
-_POOL = 16  # batches of a bucket among which pairs are sorted, so that the shorter sides are alike too
+_POOL = (
+    16  # batches of a bucket among which pairs are sorted, so that the shorter sides are alike too
+)
 
 
 class Chunks:
@@ -65,8 +67,20 @@ class TrainingPlan:
         ValueError: if no pair is left, or a bucket's length is more than `batch_tokens`.
     """
 
-    def __init__(self, pairs: EncodedPairs, batch_tokens: int, max_length: int, seed: int, chunk_pairs: int = CHUNK_PAIRS):
-        self.pairs, self.batch_tokens, self.max_length, self.seed = pairs, batch_tokens, max_length, seed
+    def __init__(
+        self,
+        pairs: EncodedPairs,
+        batch_tokens: int,
+        max_length: int,
+        seed: int,
+        chunk_pairs: int = CHUNK_PAIRS,
+    ):
+        self.pairs, self.batch_tokens, self.max_length, self.seed = (
+            pairs,
+            batch_tokens,
+            max_length,
+            seed,
+        )
         self.boundaries = bucket_boundaries(max_length)
         self.chunks = Chunks(len(pairs), chunk_pairs)
         self.batches_per_chunk = np.array(self._count_batches())
@@ -113,7 +127,9 @@ class TrainingPlan:
     def _used(self, chunk):
         """The numbers of a chunk's pairs that are used, and the lengths of both sides."""
         rows = self.chunks.rows(chunk)
-        sources, targets = (side.lengths_of(rows) for side in (self.pairs.sources, self.pairs.targets))
+        sources, targets = (
+            side.lengths_of(rows) for side in (self.pairs.sources, self.pairs.targets)
+        )
         used = ~is_too_long(sources, targets, self.max_length) & ~is_blank(sources, targets)
         return rows[used], sources[used], targets[used]
 
@@ -125,7 +141,9 @@ class TrainingPlan:
         chunks, longest = [], 0
         for chunk in range(len(self.chunks)):
             _, sources, targets = self._used(chunk)
-            chunks.append(np.bincount(self._buckets(sources, targets), minlength=len(self.boundaries)))
+            chunks.append(
+                np.bincount(self._buckets(sources, targets), minlength=len(self.boundaries))
+            )
             longest = max(longest, sources.max(initial=0), targets.max(initial=0))
         self._check(longest)
         return [self._count_batches_of(buckets) for buckets in chunks]
@@ -133,7 +151,9 @@ class TrainingPlan:
     def _count_batches_of(self, buckets):
         batches, rest = 0, 0
         for bucket in np.flatnonzero(buckets):
-            full, rest = divmod(rest + int(buckets[bucket]), self.batch_tokens // int(self.boundaries[bucket]))
+            full, rest = divmod(
+                rest + int(buckets[bucket]), self.batch_tokens // int(self.boundaries[bucket])
+            )
             batches += full
         return batches + (rest > 0)
 

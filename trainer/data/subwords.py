@@ -60,7 +60,9 @@ class SubwordTokenizer:
         self._alphabet = _CodePoints(map(ord, self._vocabulary.alphabet))
         self._alphanumeric = _CodePoints(map(ord, alphanumeric_characters()))
         # Ids that the vocabulary does not have are nothing.
-        self._subtokens = np.array([subtoken.encode() for subtoken in (*self._vocabulary.subtokens, "")], object)
+        self._subtokens = np.array(
+            [subtoken.encode() for subtoken in (*self._vocabulary.subtokens, "")], object
+        )
         self._border = next(chr(i) for i in _PRIVATE_USE if chr(i) not in self._vocabulary.alphabet)
 
     @property
@@ -138,7 +140,9 @@ class SubwordTokenizer:
         """
         path = Path(path)
         if not path.is_file():
-            raise ValueError(f"Expected a vocabulary of tensor2tensor at {path}. Received: no such file. Check the path.")
+            raise ValueError(
+                f"Expected a vocabulary of tensor2tensor at {path}. Received: no such file. Check the path."
+            )
         try:
             return cls(path.read_bytes())
         except ValueError as error:
@@ -146,7 +150,11 @@ class SubwordTokenizer:
 
     def _tokens(self, characters):
         """Code points, ragged `[B, (characters)]`, to the tokens that t2t looks up: escaped, ragged `[B, (tokens)]`."""
-        characters, rows, row_count = characters.values, characters.value_rowids(), characters.nrows()
+        characters, rows, row_count = (
+            characters.values,
+            characters.value_rowids(),
+            characters.nrows(),
+        )
         begins = _changes(rows) | _changes(self._alphanumeric.contain(characters))
         first = tf.where(begins)[:, 0]
         token_rows = tf.gather(rows, first)
@@ -159,7 +167,9 @@ class SubwordTokenizer:
         escaped = tf.gather(self._escaped(distinct), place)
         tokens = tf.strings.unsorted_segment_join(escaped, _numbered(begins), tf.size(first))
         tokens, token_rows = tf.boolean_mask(tokens, is_kept), tf.boolean_mask(token_rows, is_kept)
-        return tf.RaggedTensor.from_value_rowids(tf.strings.join([tokens, "_"]), token_rows, row_count, validate=False)
+        return tf.RaggedTensor.from_value_rowids(
+            tf.strings.join([tokens, "_"]), token_rows, row_count, validate=False
+        )
 
     def _escaped(self, characters):
         """Code points `[n]` to strings of characters that the vocabulary has."""
@@ -171,7 +181,9 @@ class SubwordTokenizer:
 
     def _joined(self, texts):
         """Subtokens run together, `[B]`, to the strings that they stand for."""
-        bordered = tf.strings.regex_replace(texts, f"({ESCAPED}|_)", rf"{self._border}\1{self._border}")
+        bordered = tf.strings.regex_replace(
+            texts, f"({ESCAPED}|_)", rf"{self._border}\1{self._border}"
+        )
         pieces = tf.strings.split(bordered, self._border)
         pieces, rows, row_count = pieces.values, pieces.value_rowids(), pieces.nrows()
         is_end = pieces == "_"
@@ -181,8 +193,13 @@ class SubwordTokenizer:
         tokens = tf.strings.unsorted_segment_join(unescaped, _numbered(begins), tf.size(token_rows))
 
         is_token = tokens != ""
-        tokens, token_rows = tf.boolean_mask(tokens, is_token), tf.boolean_mask(token_rows, is_token)
-        first = tf.strings.unicode_decode(tf.strings.substr(tokens, 0, 1, unit="UTF8_CHAR"), "UTF-8").values
+        tokens, token_rows = (
+            tf.boolean_mask(tokens, is_token),
+            tf.boolean_mask(token_rows, is_token),
+        )
+        first = tf.strings.unicode_decode(
+            tf.strings.substr(tokens, 0, 1, unit="UTF8_CHAR"), "UTF-8"
+        ).values
         is_word = self._alphanumeric.contain(first)
         follows_word = tf.roll(is_word, 1, 0) & ~_changes(token_rows)
         spaced = tf.where(is_word & follows_word, tf.strings.join([" ", tokens]), tokens)
@@ -227,9 +244,13 @@ def _strings(characters):
 def _unescaped(pieces):
     """The character that each piece stands for if it is an escape, or else the piece."""
     is_number = tf.strings.regex_full_match(pieces, r"\\[0-9]+;")
-    digits = tf.strings.regex_replace(tf.where(is_number, pieces, "\\0;"), r"^\\0*([0-9]+);$", r"\1")
+    digits = tf.strings.regex_replace(
+        tf.where(is_number, pieces, "\\0;"), r"^\\0*([0-9]+);$", r"\1"
+    )
     # Seven digits reach beyond Unicode.
-    number = tf.strings.to_number(tf.where(tf.strings.length(digits) <= 7, digits, "9999999"), tf.int32)
+    number = tf.strings.to_number(
+        tf.where(tf.strings.length(digits) <= 7, digits, "9999999"), tf.int32
+    )
     character = _strings(tf.where(number <= LARGEST_CODE_POINT, number, ord(UNDEFINED)))
     pieces = tf.where(is_number, character, pieces)
     pieces = tf.where(pieces == "\\u", "_", pieces)

@@ -24,12 +24,20 @@ class TextCorpus(Corpus):
             yield from zip(_lines(source), _lines(target), strict=True)
 
     def dataset(self):
-        return tf.data.Dataset.zip(_line_dataset(self.source_files), _line_dataset(self.target_files))
+        return tf.data.Dataset.zip(
+            _line_dataset(self.source_files), _line_dataset(self.target_files)
+        )
 
     @property
     def fingerprint(self):
-        stats = [(os.path.abspath(file), os.stat(file)) for file in self.source_files + self.target_files]
-        return digest("text", len(self.source_files), *((path, stat.st_size, stat.st_mtime_ns) for path, stat in stats))
+        stats = [
+            (os.path.abspath(file), os.stat(file)) for file in self.source_files + self.target_files
+        ]
+        return digest(
+            "text",
+            len(self.source_files),
+            *((path, stat.st_size, stat.st_mtime_ns) for path, stat in stats),
+        )
 
 
 def read_text(source: str, target: str) -> TextCorpus:
@@ -48,7 +56,9 @@ def read_text(source: str, target: str) -> TextCorpus:
     if not source or not target:
         given, missing = ("source", "target") if source else ("target", "source")
         received = f"only {given} files, {source or target}" if source or target else "neither"
-        raise ValueError(f"Expected source and target files. Received: {received}. Give the {missing} files too.")
+        raise ValueError(
+            f"Expected source and target files. Received: {received}. Give the {missing} files too."
+        )
     sources, targets = _split_paths(source), _split_paths(target)
     if len(sources) != len(targets):
         raise ValueError(
@@ -88,7 +98,9 @@ def _line_dataset(files):
     dataset = None
     for file in files:
         compression = "GZIP" if file.suffix == ".gz" else ""
-        lines = tf.data.TextLineDataset(str(file), compression_type=compression, buffer_size=_READ_BYTES)
+        lines = tf.data.TextLineDataset(
+            str(file), compression_type=compression, buffer_size=_READ_BYTES
+        )
         dataset = lines if dataset is None else dataset.concatenate(lines)
     return dataset
 
@@ -118,5 +130,7 @@ def _check_file(file):
             "Rename it if it is plain text, or make it again."
         ) from error
     if number == 0:
-        raise ValueError(f"Expected {file} to hold one sentence a line. Received: an empty file. Give a file with text.")
+        raise ValueError(
+            f"Expected {file} to hold one sentence a line. Received: an empty file. Give a file with text."
+        )
     return number

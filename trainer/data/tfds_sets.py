@@ -25,11 +25,18 @@ class TfdsCorpus(Corpus):
     def __iter__(self):
         for sides in self.dataset().batch(_PAIRS_AT_ONCE).prefetch(1).as_numpy_iterator():
             for source, target in zip(*sides):
-                yield source.decode("utf-8", errors="replace"), target.decode("utf-8", errors="replace")
+                yield (
+                    source.decode("utf-8", errors="replace"),
+                    target.decode("utf-8", errors="replace"),
+                )
 
     def dataset(self):
-        examples = _builder(self.name, self.data_dir).as_dataset(split=self.split, shuffle_files=False)
-        return examples.map(lambda example: (example[self.source_language], example[self.target_language]))
+        examples = _builder(self.name, self.data_dir).as_dataset(
+            split=self.split, shuffle_files=False
+        )
+        return examples.map(
+            lambda example: (example[self.source_language], example[self.target_language])
+        )
 
     @property
     def fingerprint(self):
@@ -62,7 +69,9 @@ def read_tfds(name: str, split: str, direction: str, data_dir: str | None = None
     split = _SPLITS.get(split, split)
     splits = list(builder.info.splits)
     if split not in splits:
-        raise MissingSplitError(f"Expected a split of {name}: {', '.join(splits)}. Received: {split!r}. Choose one of these.")
+        raise MissingSplitError(
+            f"Expected a split of {name}: {', '.join(splits)}. Received: {split!r}. Choose one of these."
+        )
     return TfdsCorpus(name, split, *pair, data_dir)
 
 

@@ -70,7 +70,9 @@ class SentencePieceTokenizer:
             ValueError: for an unknown model_type, no sentence, or a vocabulary larger or smaller than the sentences allow.
         """
         if model_type not in MODEL_TYPES:
-            raise ValueError(f"Expected model_type to be one of {', '.join(MODEL_TYPES)}. Received: {model_type!r}.")
+            raise ValueError(
+                f"Expected model_type to be one of {', '.join(MODEL_TYPES)}. Received: {model_type!r}."
+            )
         sentences = iter(sentences)
         first = next((sentence for sentence in sentences if sentence.strip()), None)
         if first is None:
@@ -176,7 +178,9 @@ class SentencePieceTokenizer:
         """
         path = Path(path)
         if not path.is_file():
-            raise ValueError(f"Expected a SentencePiece model at {path}. Received: no such file. Check the path.")
+            raise ValueError(
+                f"Expected a SentencePiece model at {path}. Received: no such file. Check the path."
+            )
         try:
             return cls(path.read_bytes())
         except ValueError as error:
@@ -185,7 +189,9 @@ class SentencePieceTokenizer:
     def _op(self):
         # Made anew for every call: tensorflow_text's resource belongs to the kernel that made it, and tf.random.set_seed
         # throws away all kernels that ran outside of graphs.
-        return tensorflow_text.SentencepieceTokenizer(model=self._model, out_type=tf.int32, add_eos=True)
+        return tensorflow_text.SentencepieceTokenizer(
+            model=self._model, out_type=tf.int32, add_eos=True
+        )
 
     def _are_known(self, ids):
         return (ids >= 0) & (ids < self.vocab_size)
@@ -237,4 +243,6 @@ def _clear_error(error, vocab_size):
             f"Expected a vocab_size of at least {least[1]}, one for every character of these sentences. Received: {vocab_size}. "
             "Raise vocab_size, or lower character_coverage."
         )
-    return ValueError(f"Expected sentences and settings that SentencePiece can learn from. Received from it: {error}.")
+    return ValueError(
+        f"Expected sentences and settings that SentencePiece can learn from. Received from it: {error}."
+    )

@@ -23,10 +23,14 @@ def plot_rows(path: Path, results: list[list[Result]]):
         for place, of_row in enumerate(results):
             values = [result.bleu(split) for result in of_row if result.scores]
             axis.plot([place] * len(values), values, "o", color="tab:blue", alpha=0.6)
-            axis.plot([place], [mean(values) if values else math.nan], "_", color="black", markersize=16)
+            axis.plot(
+                [place], [mean(values) if values else math.nan], "_", color="black", markersize=16
+            )
     for column in paper:
         values = [row.paper[column] for row in rows]
-        axes[0, -1].plot([value if isinstance(value, float) else math.nan for value in values], "o", label=column)
+        axes[0, -1].plot(
+            [value if isinstance(value, float) else math.nan for value in values], "o", label=column
+        )
         axes[0, -1].set(title="The paper", ylabel="tokenised BLEU")
         axes[0, -1].legend(frameon=False)
     for axis in axes[0]:
@@ -49,10 +53,16 @@ def plot_lengths(path: Path, results: list[list[Result]], longest: int):
         of_seeds = [[bleu for _, bleu in result.buckets] for result in of_row if result.buckets]
         if of_seeds:
             means = [mean(of_bucket) for of_bucket in zip(*of_seeds)]
-            axis.plot([math.nan if value is None else value for value in means], "o-", label=of_row[0].trial.row.label)
+            axis.plot(
+                [math.nan if value is None else value for value in means],
+                "o-",
+                label=of_row[0].trial.row.label,
+            )
             axis.legend(frameon=False)
     axis.axvline(1.5, color="gray", linestyle=":")
-    axis.text(1.5, 0.02, " longer than trained on", color="gray", transform=axis.get_xaxis_transform())
+    axis.text(
+        1.5, 0.02, " longer than trained on", color="gray", transform=axis.get_xaxis_transform()
+    )
     axis.set_xticks(range(len(labels)), labels)
     axis.set(xlabel="tokens of the source", ylabel="sacreBLEU", title="Trained on short sentences")
     save_figure(figure, path)

@@ -11,7 +11,18 @@ from collections.abc import Sequence
 
 from trainer.experimenting.scores import Result, bucket_labels
 
-CSV_COLUMNS = ("row", "seed", "split", "tokens", "sentences", "bleu", "signature", "steps", "seconds", "command")
+CSV_COLUMNS = (
+    "row",
+    "seed",
+    "split",
+    "tokens",
+    "sentences",
+    "bleu",
+    "signature",
+    "steps",
+    "seconds",
+    "command",
+)
 
 
 def markdown(results: list[list[Result]]) -> str:
@@ -21,15 +32,27 @@ def markdown(results: list[list[Result]]) -> str:
     seeds = [f"seed {result.trial.seed}" for result in results[0]]
     header = ["", *(f"paper: {column}" for column in paper)]
     for split in splits:
-        header += [f"{split}, {column}" for column in (*seeds, *(["mean"] if len(seeds) > 1 else []))]
+        header += [
+            f"{split}, {column}" for column in (*seeds, *(["mean"] if len(seeds) > 1 else []))
+        ]
     lines = [[*header, "steps", "minutes"]]
     for of_row in results:
         trial = of_row[0].trial
         cells = [trial.row.label, *(_number(trial.row.paper[column]) for column in paper)]
         for split in splits:
             cells += _with_mean([result.bleu(split) for result in of_row])
-        lines.append([*cells, str(trial.settings["train_steps"]), ", ".join(_minutes(result) for result in of_row)])
-    note = "The paper's numbers are of WMT 2014: BLEU of tokenised text, as tensor2tensor counted it then. " if paper else ""
+        lines.append(
+            [
+                *cells,
+                str(trial.settings["train_steps"]),
+                ", ".join(_minutes(result) for result in of_row),
+            ]
+        )
+    note = (
+        "The paper's numbers are of WMT 2014: BLEU of tokenised text, as tensor2tensor counted it then. "
+        if paper
+        else ""
+    )
     return f"{_markdown_table(lines)}\n{note}{_signature(results)}\n"
 
 
@@ -39,7 +62,13 @@ def markdown_by_length(results: list[list[Result]], longest: int) -> str:
     lines, counts = [["", "seed", *(f"{label} tokens" for label in labels)]], None
     for result in itertools.chain(*results):
         buckets = result.buckets or [(0, None)] * len(labels)
-        lines.append([result.trial.row.label, str(result.trial.seed), *(_number(bleu) for _, bleu in buckets)])
+        lines.append(
+            [
+                result.trial.row.label,
+                str(result.trial.seed),
+                *(_number(bleu) for _, bleu in buckets),
+            ]
+        )
         counts = [str(count) for count, _ in result.buckets] or counts
     lines += [["sentences", "", *counts]] if counts else []
     return f"{_markdown_table(lines)}\nTrained on sentences of at most {longest} tokens a side. All test sets together.\n"
@@ -52,12 +81,27 @@ def csv_text(results: list[list[Result]], longest: int | None = None) -> str:
     writer.writeheader()
     for result in itertools.chain(*results):
         trial = result.trial
-        common = {"row": trial.row.label, "seed": trial.seed, "steps": trial.settings["train_steps"], "seconds": round(trial.seconds)}
+        common = {
+            "row": trial.row.label,
+            "seed": trial.seed,
+            "steps": trial.settings["train_steps"],
+            "seconds": round(trial.seconds),
+        }
         common["command"] = " ".join(["python", *trial.training_command()[1:]])
         for split, score in result.scores.items():
-            writer.writerow(common | {"split": split, "bleu": score.value, "signature": score.signature})
+            writer.writerow(
+                common | {"split": split, "bleu": score.value, "signature": score.signature}
+            )
         for label, (count, bleu) in zip(bucket_labels(longest or 0), result.buckets):
-            writer.writerow(common | {"split": "+".join(trial.sentences.tests), "tokens": label, "sentences": count, "bleu": bleu})
+            writer.writerow(
+                common
+                | {
+                    "split": "+".join(trial.sentences.tests),
+                    "tokens": label,
+                    "sentences": count,
+                    "bleu": bleu,
+                }
+            )
     return text.getvalue()
 
 

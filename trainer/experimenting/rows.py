@@ -38,7 +38,12 @@ class Row:
         >>> Row("k = 2", "tiny", {"max_relative_position": 2}).name
         'tiny-max_relative_position=2'
         """
-        return "-".join([self.preset, *(f"{name}={value}".lower() for name, value in sorted(self.changes.items()))])
+        return "-".join(
+            [
+                self.preset,
+                *(f"{name}={value}".lower() for name, value in sorted(self.changes.items())),
+            ]
+        )
 
 
 def rows(experiment: str, presets: list[str], longest: int) -> list[Row]:
@@ -76,18 +81,30 @@ def rows(experiment: str, presets: list[str], longest: int) -> list[Row]:
 def _table1(preset):
     """Absolute positions, relative ones, both: newstest2014."""
     columns = "newstest2014 en-de", "newstest2014 en-fr"
-    absolute, relative = ((27.9, 41.2), (29.2, 41.5)) if preset == _BIG else ((26.5, 38.2), (26.8, 38.7))
+    absolute, relative = (
+        ((27.9, 41.2), (29.2, 41.5)) if preset == _BIG else ((26.5, 38.2), (26.8, 38.7))
+    )
     return [
-        Row(f"{preset}, absolute", preset, {"position": "sinusoidal"}, dict(zip(columns, absolute))),
+        Row(
+            f"{preset}, absolute", preset, {"position": "sinusoidal"}, dict(zip(columns, absolute))
+        ),
         Row(f"{preset}, relative", preset, {}, dict(zip(columns, relative))),
-        Row(f"{preset}, both", preset, {"position": "relative+sinusoidal"}, dict.fromkeys(columns, NO_GAIN)),
+        Row(
+            f"{preset}, both",
+            preset,
+            {"position": "relative+sinusoidal"},
+            dict.fromkeys(columns, NO_GAIN),
+        ),
     ]
 
 
 def _table2(preset):
     """The clipping distance: newstest2013, en-de, the base model."""
     paper = {0: 12.5, 1: 25.5, 2: 25.8, 4: 25.9, 16: 25.8, 64: 25.9, 256: 25.8}
-    return [Row(f"k = {k}", preset, _distance(preset, k), {"newstest2013 en-de": bleu}) for k, bleu in paper.items()]
+    return [
+        Row(f"k = {k}", preset, _distance(preset, k), {"newstest2013 en-de": bleu})
+        for k, bleu in paper.items()
+    ]
 
 
 def _table3(preset):
@@ -98,7 +115,10 @@ def _table3(preset):
         "a^K alone": ({"use_value_table": False}, 25.8),
         "neither": ({"position": "none"}, 12.5),
     }
-    return [Row(label, preset, changes, {"newstest2013 en-de": bleu}) for label, (changes, bleu) in paper.items()]
+    return [
+        Row(label, preset, changes, {"newstest2013 en-de": bleu})
+        for label, (changes, bleu) in paper.items()
+    ]
 
 
 def _positions(preset):

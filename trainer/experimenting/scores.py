@@ -38,7 +38,9 @@ def result(trial: Trial, longest: int | None = None) -> Result:
         return Result(trial, {}, [])
     sentences = trial.sentences
     scores = {
-        split: metrics.sacrebleu(_translations(trial, split), list(sentences.corpus(split).targets()))
+        split: metrics.sacrebleu(
+            _translations(trial, split), list(sentences.corpus(split).targets())
+        )
         for split in sentences.splits[1:]
     }
     return Result(trial, scores, [] if longest is None else _by_length(trial, longest))
@@ -87,14 +89,19 @@ def _by_length(trial, longest):
         numbers += bucket_numbers(lengths, longest)
         hypotheses += _translations(trial, split)
         references += corpus.targets()
-    return [_of_bucket(bucket, numbers, hypotheses, references) for bucket in range(len(bucket_edges(longest)) + 1)]
+    return [
+        _of_bucket(bucket, numbers, hypotheses, references)
+        for bucket in range(len(bucket_edges(longest)) + 1)
+    ]
 
 
 def _of_bucket(bucket, numbers, *sides):
     chosen = [place for place, number in enumerate(numbers) if number == bucket]
     if not chosen:
         return 0, None
-    return len(chosen), metrics.sacrebleu(*([lines[place] for place in chosen] for lines in sides)).value
+    return len(chosen), metrics.sacrebleu(
+        *([lines[place] for place in chosen] for lines in sides)
+    ).value
 
 
 def _translations(trial, split):

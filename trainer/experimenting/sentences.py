@@ -34,7 +34,9 @@ class Sentences:
     def __post_init__(self):
         languages = self.direction.split("-")
         if len(languages) != 2 or not all(languages):
-            raise ValueError(f"Expected a direction such as en-de. Received: {self.direction!r}. Correct --direction.")
+            raise ValueError(
+                f"Expected a direction such as en-de. Received: {self.direction!r}. Correct --direction."
+            )
         if self.in_files:
             if self.data_dir is not None:
                 raise ValueError(
@@ -75,7 +77,9 @@ class Sentences:
     def corpus(self, split: str) -> Corpus:
         """The pairs of a split."""
         if not self.in_files:
-            return corpora.open_corpus(self.data, split, direction=self.direction, data_dir=self.data_dir)
+            return corpora.open_corpus(
+                self.data, split, direction=self.direction, data_dir=self.data_dir
+            )
         return corpora.read_text(*self._files(split))
 
     def _named(self):

@@ -59,7 +59,9 @@ class Trial:
     @property
     def seconds(self) -> float:
         """How long it has trained, over all processes that did."""
-        return json.loads(self._time_file.read_text())["seconds"] if self._time_file.is_file() else 0.0
+        return (
+            json.loads(self._time_file.read_text())["seconds"] if self._time_file.is_file() else 0.0
+        )
 
     def translations(self, split: str) -> Path:
         """The file of a split's translations, which is there once they are made."""
@@ -72,8 +74,14 @@ class Trial:
 
     def training_command(self) -> list[str]:
         """The command that trains it, or goes on with it."""
-        settings = {"preset": self.row.preset, "model_dir": self.model_dir, **self.sentences.training_flags()}
-        return _command("trainer.train", settings | self.settings | self.row.changes | {"seed": self.seed})
+        settings = {
+            "preset": self.row.preset,
+            "model_dir": self.model_dir,
+            **self.sentences.training_flags(),
+        }
+        return _command(
+            "trainer.train", settings | self.settings | self.row.changes | {"seed": self.seed}
+        )
 
     def run(self, wait: bool = True) -> bool:
         """Does what is left to do.
@@ -115,7 +123,10 @@ class Trial:
     def _translate(self, split, lock):
         with atomic_files.whole_file(self.translations(split)) as aside:
             settings = {"model_dir": self.model_dir, "metrics": "", "output": aside}
-            self._run(_command("trainer.evaluate", settings | self.sentences.evaluation_flags(split)), lock)
+            self._run(
+                _command("trainer.evaluate", settings | self.sentences.evaluation_flags(split)),
+                lock,
+            )
 
     @contextlib.contextmanager
     def _alone(self, wait) -> Iterator[int | None]:
@@ -139,7 +150,9 @@ class Trial:
         with open(log, "a") as output:
             output.write(" ".join(command) + "\n")
             output.flush()
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, pass_fds=(lock,))
+            process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, pass_fds=(lock,)
+            )
             with _stopping(process):
                 while process.poll() is None:
                     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -147,7 +160,9 @@ class Trial:
                     note(before + time.monotonic() - started)
         if process.returncode:
             last = "\n  ".join(log.read_text(errors="replace").splitlines()[-5:])
-            raise TrialError(f"Expected {command[2]} to succeed. Received: exit status {process.returncode}, and in {log}:\n  {last}")
+            raise TrialError(
+                f"Expected {command[2]} to succeed. Received: exit status {process.returncode}, and in {log}:\n  {last}"
+            )
 
     @property
     def _time_file(self):
@@ -191,7 +206,12 @@ def _stopping(process):
 
 
 def _command(module, settings):
-    return [sys.executable, "-m", module, *(f"--{name}={_text(value)}" for name, value in settings.items())]
+    return [
+        sys.executable,
+        "-m",
+        module,
+        *(f"--{name}={_text(value)}" for name, value in settings.items()),
+    ]
 
 
 def _text(value):

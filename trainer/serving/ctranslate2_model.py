@@ -27,10 +27,25 @@ from trainer import atomic_files
 from trainer.data.token_names import token_names
 from trainer.model_dir import ModelDirectory
 
-QUANTIZATIONS = ("none", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
+QUANTIZATIONS = (
+    "none",
+    "int8",
+    "int8_float32",
+    "int8_float16",
+    "int8_bfloat16",
+    "int16",
+    "float16",
+    "bfloat16",
+    "float32",
+)
 
 
-def write(model_dir: str | os.PathLike, output_dir: str | os.PathLike, quantization: str = "none", force: bool = False):
+def write(
+    model_dir: str | os.PathLike,
+    output_dir: str | os.PathLike,
+    quantization: str = "none",
+    force: bool = False,
+):
     """Writes the model of a model directory as a CTranslate2 model directory, with its vocabulary, whole or not at all.
 
     Args:
@@ -44,7 +59,9 @@ def write(model_dir: str | os.PathLike, output_dir: str | os.PathLike, quantizat
             output_dir that can't be written; and where the package ctranslate2 is missing.
     """
     if quantization not in QUANTIZATIONS:
-        raise ValueError(f"Expected --quantization to be one of {', '.join(QUANTIZATIONS)}. Received: {quantization!r}.")
+        raise ValueError(
+            f"Expected --quantization to be one of {', '.join(QUANTIZATIONS)}. Received: {quantization!r}."
+        )
     build = _builder()
     output = Path(output_dir)
     check_destination(output, force)
@@ -70,7 +87,9 @@ def check_destination(output: Path, force: bool):
     if not output.exists():
         return
     if not force:
-        raise ValueError(f"Expected an --output_dir that does not exist yet. Received: {output}, which does. Replace it with --force.")
+        raise ValueError(
+            f"Expected an --output_dir that does not exist yet. Received: {output}, which does. Replace it with --force."
+        )
     if not (output / "model.bin").is_file():
         raise ValueError(
             f"Expected --force to replace a CTranslate2 model, which holds a model.bin. Received: {output}, which holds none. "

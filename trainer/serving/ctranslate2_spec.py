@@ -68,7 +68,9 @@ def _stack(kind, config, layers):
         _set_inert(stack.layer[0], config.hidden_dim)
         stack.layer[1:] = [type(stack.layer[0])(relative_position=True) for _ in layers]
     for spec, layer in zip(stack.layer[inert:], layers, strict=True):
-        _set_attention(spec.self_attention, layer.self_attention, layer.self_attention_residual, with_tables)
+        _set_attention(
+            spec.self_attention, layer.self_attention, layer.self_attention_residual, with_tables
+        )
         if hasattr(layer, "cross_attention"):
             _set_attention(spec.attention, layer.cross_attention, layer.cross_attention_residual)
         _set_linear(spec.ffn.linear_0, layer.feed_forward.inner)
@@ -78,7 +80,10 @@ def _stack(kind, config, layers):
 
 
 def _set_attention(spec, attention, residual, with_tables=False):
-    kernels = [_array(dense.kernel).T for dense in (attention.query_dense, attention.key_dense, attention.value_dense)]
+    kernels = [
+        _array(dense.kernel).T
+        for dense in (attention.query_dense, attention.key_dense, attention.value_dense)
+    ]
     if len(spec.linear) == 2:
         spec.linear[0].weight = np.concatenate(kernels)
     else:
@@ -127,7 +132,9 @@ def _set_embeddings(encoder, decoder, model):
     encoder.embeddings[0].weight = source
     decoder.embeddings.weight = target
     decoder.projection.weight = output
-    decoder.projection.bias = np.where(np.arange(config.vocab_size) == PAD_ID, np.float32(NEVER), np.float32(0))
+    decoder.projection.bias = np.where(
+        np.arange(config.vocab_size) == PAD_ID, np.float32(NEVER), np.float32(0)
+    )
 
 
 def _encodings(position, config):

@@ -39,7 +39,11 @@ class FastStep:
         labels = tf.repeat(tf.maximum(distances + self.last_label, 0), beam_size)
         # The rows for the slots of all steps: the last ones are those of the newest. That the first step has one slot alone
         # changes none of the rows behind it. All layers' in one tensor.
-        tables = [table for layer in weights["decoder"] for table in _rows_of(layer["self"], labels).values()]
+        tables = [
+            table
+            for layer in weights["decoder"]
+            for table in _rows_of(layer["self"], labels).values()
+        ]
         self.tables = tf.stack(tables) if tables else None
 
     def start(self, memory, real):
@@ -84,18 +88,35 @@ class FastStep:
             own = slice(2 * number, 2 * number + 2)
 
             def to_targets(y, layer=layer, own=own, tables=tables[number]):
-                query, key, value = layers.split(dense(y, layer["self"]["input"], layer["self"]["input_bias"]), batch, beams, 3)
-                key, value = (tf.concat([old, new], axis=2) for old, new in zip(sentences["caches"][own], (key, value)))
+                query, key, value = layers.split(
+                    dense(y, layer["self"]["input"], layer["self"]["input_bias"]), batch, beams, 3
+                )
+                key, value = (
+                    tf.concat([old, new], axis=2)
+                    for old, new in zip(sentences["caches"][own], (key, value))
+                )
                 caches.extend([key, value])
-                return self._attend(query, key, value, hidden, tables, layer["self"]["output"], (batch, beams, slots))
+                return self._attend(
+                    query,
+                    key,
+                    value,
+                    hidden,
+                    tables,
+                    layer["self"]["output"],
+                    (batch, beams, slots),
+                )
 
             def to_source(y, layer=layer, own=own):
-                query = layers.split(dense(y, layer["cross"]["input"], layer["cross"]["input_bias"]), batch, beams, 1)[0]
+                query = layers.split(
+                    dense(y, layer["cross"]["input"], layer["cross"]["input_bias"]), batch, beams, 1
+                )[0]
                 key, value = sentences["memory"][own]
                 length = tf.shape(sentences["hidden"])[3]
                 tables = self._by_source(layer["cross"], length, time)
                 sizes = batch, beams, length
-                return self._attend(query, key, value, sentences["hidden"], tables, layer["cross"]["output"], sizes)
+                return self._attend(
+                    query, key, value, sentences["hidden"], tables, layer["cross"]["output"], sizes
+                )
 
             x = layers.residual(x, layer, "self", to_targets)
             x = layers.residual(x, layer, "cross", to_source)
@@ -114,7 +135,9 @@ class FastStep:
         heads, depth = self.layers.num_heads, self.layers.depth
         scores = tf.matmul(query, key, transpose_b=True)
         if "key_table" in tables:
-            scores += _times(query, tables["key_table"], [batch, heads, beams, length], depth, transpose=True)
+            scores += _times(
+                query, tables["key_table"], [batch, heads, beams, length], depth, transpose=True
+            )
         attended = tf.nn.softmax(scores + hidden)
         outputs = tf.matmul(attended, value)
         if "value_table" in tables:
@@ -134,7 +157,10 @@ class FastStep:
         """The tables' rows for source positions, as a query at position `time` sees them."""
         if not _tables_of(attention):
             return {}
-        labels = tf.clip_by_value(tf.range(length) - time, -self.last_label, self.last_label) + self.last_label
+        labels = (
+            tf.clip_by_value(tf.range(length) - time, -self.last_label, self.last_label)
+            + self.last_label
+        )
         return _rows_of(attention, labels)
 
 

@@ -62,8 +62,15 @@ class FastTransformer(tf.Module):
             x = self._self_attention(x, layer, length, causal=True)
             aligned = []
 
-            def to_source(y, attention=layer["cross"], memory=memory[2 * number : 2 * number + 2], aligned=aligned):
-                query = layers.split(dense(y, attention["input"], attention["input_bias"]), -1, length, 1)[0]
+            def to_source(
+                y,
+                attention=layer["cross"],
+                memory=memory[2 * number : 2 * number + 2],
+                aligned=aligned,
+            ):
+                query = layers.split(
+                    dense(y, attention["input"], attention["input_bias"]), -1, length, 1
+                )[0]
                 tables = attention.get("key_table"), attention.get("value_table")
                 outputs, attended = attend(query, *memory, *tables, key_mask=real, query_offset=0)
                 aligned.append(attended)
@@ -72,7 +79,9 @@ class FastTransformer(tf.Module):
             x = layers.residual(x, layer, "cross", to_source)
             x = layers.feed_forward(x, layer)
         logits = dense(self._final(x), weights["logits"], weights["logits_bias"])
-        return tf.reshape(logits, [-1, length, self.config.vocab_size]), tf.reduce_mean(aligned[0], axis=1)
+        return tf.reshape(logits, [-1, length, self.config.vocab_size]), tf.reduce_mean(
+            aligned[0], axis=1
+        )
 
     def _memory(self, source):
         """Keys and values of the source for all decoder layers: key 0, value 0, key 1, …, each `[B, N, S, H]`."""
@@ -91,7 +100,9 @@ class FastTransformer(tf.Module):
         weights, layers = layer["self"], self.layers
 
         def attention(y):
-            projected = layers.split(dense(y, weights["input"], weights["input_bias"]), -1, length, 3)
+            projected = layers.split(
+                dense(y, weights["input"], weights["input_bias"]), -1, length, 3
+            )
             tables = weights.get("key_table"), weights.get("value_table")
             outputs, _ = attend(*projected, *tables, **masks, return_weights=False)
             return tf.matmul(layers.merge(outputs), weights["output"])
@@ -116,4 +127,8 @@ class FastTransformer(tf.Module):
         if not self.config.position.endswith("sinusoidal"):
             return None
         table = sinusoids(tf.range(length), self.layers.width)
-        return table - tf.reduce_mean(table, axis=-1, keepdims=True) if self.layers.normalize_first else table
+        return (
+            table - tf.reduce_mean(table, axis=-1, keepdims=True)
+            if self.layers.normalize_first
+            else table
+        )

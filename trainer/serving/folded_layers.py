@@ -19,7 +19,9 @@ class FoldedLayers:
 
     def normalize(self, x):
         """Rows of mean 0 to variance 1 (and epsilon, inside the root)."""
-        return x * tf.math.rsqrt(tf.reduce_mean(tf.square(x), axis=-1, keepdims=True) + self.epsilon)
+        return x * tf.math.rsqrt(
+            tf.reduce_mean(tf.square(x), axis=-1, keepdims=True) + self.epsilon
+        )
 
     def residual(self, x, layer, name, sublayer):
         """The sum of `x` and what a sub-layer makes of it; `name` says where the layer keeps its gain and offset."""
@@ -42,7 +44,11 @@ class FoldedLayers:
     def split(self, x, batch, length, parts):
         """`[B * T, parts * D]` -> a list of `[B, N, T, H]`."""
         if parts == 1:
-            return [tf.transpose(tf.reshape(x, [batch, length, self.num_heads, self.depth]), [0, 2, 1, 3])]
+            return [
+                tf.transpose(
+                    tf.reshape(x, [batch, length, self.num_heads, self.depth]), [0, 2, 1, 3]
+                )
+            ]
         x = tf.reshape(x, [batch, length, parts, self.num_heads, self.depth])
         return tf.unstack(tf.transpose(x, [2, 0, 3, 1, 4]))
 

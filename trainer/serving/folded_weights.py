@@ -30,8 +30,14 @@ def folded_weights(transformer) -> dict:
     """
     fold = _Fold(transformer.config.normalize_first)
     none = (1.0, 0.0)
-    memory = [_exact(part) for layer in transformer.decoder_layers for part in _key_and_value(layer.cross_attention)]
-    memory, memory_bias = fold.reading(np.concatenate(memory, axis=1), 0.0, _affine(transformer.encoder_norm, none))
+    memory = [
+        _exact(part)
+        for layer in transformer.decoder_layers
+        for part in _key_and_value(layer.cross_attention)
+    ]
+    memory, memory_bias = fold.reading(
+        np.concatenate(memory, axis=1), 0.0, _affine(transformer.encoder_norm, none)
+    )
     logits = _exact(transformer.output_embedding.embeddings).T
     logits, logits_bias = fold.reading(logits, 0.0, _affine(transformer.decoder_norm, none))
     weights = {
@@ -67,14 +73,19 @@ class _Fold:
     def embeddings(self, transformer):
         config, weights = transformer.config, {}
         for name in ("source", "target"):
-            table = _exact(getattr(transformer, f"{name}_embedding").embeddings) * config.hidden_dim**0.5
+            table = (
+                _exact(getattr(transformer, f"{name}_embedding").embeddings)
+                * config.hidden_dim**0.5
+            )
             table[0] = 0.0
             weights[name] = self.centred(table)
             if config.position == "learned":
                 positions = getattr(transformer, f"{name}_position")
                 weights[f"{name}_positions"] = self.centred(_exact(positions.embeddings))
         if config.target_space_id is not None:
-            weights["space"] = self.centred(_exact(transformer.target_space_embedding)[config.target_space_id])
+            weights["space"] = self.centred(
+                _exact(transformer.target_space_embedding)[config.target_space_id]
+            )
         return weights
 
     def layer(self, layer):
@@ -82,7 +93,9 @@ class _Fold:
         weights = {"self": self._attention(layer.self_attention, norms["self"], with_memory=True)}
         if hasattr(layer, "cross_attention"):
             norms["cross"] = _affine(layer.cross_attention_residual.norm)
-            weights["cross"] = self._attention(layer.cross_attention, norms["cross"], with_memory=False)
+            weights["cross"] = self._attention(
+                layer.cross_attention, norms["cross"], with_memory=False
+            )
         norms["feed_forward"] = _affine(layer.feed_forward_residual.norm)
         weights["feed_forward"] = self._feed_forward(layer.feed_forward, norms["feed_forward"])
         if not self.normalize_first:
@@ -94,7 +107,11 @@ class _Fold:
         if with_memory:
             parts += [_exact(part) for part in _key_and_value(attention)]
         kernel, bias = self.reading(np.concatenate(parts, axis=1), 0.0, affine)
-        weights = {"input": kernel, "input_bias": bias, "output": self.centred(_exact(attention.output_dense.kernel))}
+        weights = {
+            "input": kernel,
+            "input_bias": bias,
+            "output": self.centred(_exact(attention.output_dense.kernel)),
+        }
         for name in ("key", "value"):
             embedding = getattr(attention, f"{name}_embedding")
             if embedding is not None:

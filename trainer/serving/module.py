@@ -46,7 +46,9 @@ class TranslationModule(tf.Module):
         self.transformer = transformer
 
     @classmethod
-    def from_model_dir(cls, path, settings: TranslationSettings | None = None) -> "TranslationModule":
+    def from_model_dir(
+        cls, path, settings: TranslationSettings | None = None
+    ) -> "TranslationModule":
         """The translator of a model directory.
 
         Args:
@@ -71,7 +73,9 @@ class TranslationModule(tf.Module):
             `truncated` bool `[B]` (only the beginning of the sentence was translated).
         """
         settings = self.settings
-        answer = self._answer(text, settings.beam_size, settings.alpha, settings.longest_translation, 1)
+        answer = self._answer(
+            text, settings.beam_size, settings.alpha, settings.longest_translation, 1
+        )
         return answer | {name: answer[name][:, 0] for name in ("translations", "scores")}
 
     @tf.function(
@@ -103,11 +107,21 @@ class TranslationModule(tf.Module):
         Raises:
             tf.errors.InvalidArgumentError: when the graph runs, for arguments out of range.
         """
-        arguments = {"beam_size": beam_size, "alpha": alpha, "max_length": max_length, "num_results": num_results}
-        checked = checked_search(arguments, self.settings.max_beam_size, self.settings.longest_translation)
+        arguments = {
+            "beam_size": beam_size,
+            "alpha": alpha,
+            "max_length": max_length,
+            "num_results": num_results,
+        }
+        checked = checked_search(
+            arguments, self.settings.max_beam_size, self.settings.longest_translation
+        )
         return self._answer(text, **checked)
 
-    @tf.function(input_signature=[_TEXT, tf.TensorSpec([None], tf.string, name="translation")], autograph=False)
+    @tf.function(
+        input_signature=[_TEXT, tf.TensorSpec([None], tf.string, name="translation")],
+        autograph=False,
+    )
     def score(self, text, translation):
         """How likely the model finds given translations, and what it looks at for each of their tokens.
 
@@ -168,7 +182,9 @@ class TranslationModule(tf.Module):
         ids = self.tokenizer.tokenize(text)
         return {"tokens": self.tokenizer.pieces(ids.to_tensor(PAD_ID)), "lengths": _lengths(ids)}
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, name="ids")], autograph=False)
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, None], tf.int32, name="ids")], autograph=False
+    )
     def detokenize(self, ids):
         """int32 `[B, T]` -> `text` string `[B]`. A row counts up to its first EOS; ids that there are none of are left out."""
         return {"text": self.tokenizer.detokenize(ids)}

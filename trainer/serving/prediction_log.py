@@ -36,14 +36,18 @@ def prediction_log(model_name: str, signature_name: str, inputs: dict[str, tf.Te
     request.model_spec.signature_name = signature_name
     for key, value in sorted(inputs.items()):
         # Where theirs is a map, its entries are messages like these; and a message is its bytes.
-        request.inputs.add(key=key, value=tf.make_tensor_proto(value).SerializeToString(deterministic=True))
+        request.inputs.add(
+            key=key, value=tf.make_tensor_proto(value).SerializeToString(deterministic=True)
+        )
     return log.SerializeToString(deterministic=True)
 
 
 @functools.cache
 def _classes():
     """The messages by name, in a pool of their own, where they can't meet those of TensorFlow Serving's package."""
-    file = descriptor_pb2.FileDescriptorProto(name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3"
+    )
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
         for field_name, number, kind in fields:
@@ -55,4 +59,7 @@ def _classes():
                 field.type = kind
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _MESSAGES}
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+        for name in _MESSAGES
+    }

@@ -69,13 +69,23 @@ def checked_pairs(text: tf.Tensor, translation: tf.Tensor) -> tuple[tf.Tensor, t
         tf.errors.InvalidArgumentError: when the graph runs, where they are not.
     """
     texts, translations = tf.size(text), tf.size(translation)
-    message = "Expected a translation for each text. Received: ", translations, ", for a number of texts of ", texts
+    message = (
+        "Expected a translation for each text. Received: ",
+        translations,
+        ", for a number of texts of ",
+        texts,
+    )
     with tf.control_dependencies(_in_order([_check(texts == translations, *message)])):
         return tf.identity(text), tf.identity(translation)
 
 
 def _check(holds, *message):
-    parts = [part if isinstance(part, str) else tf.strings.as_string(part, shortest=part.dtype.is_floating) for part in message]
+    parts = [
+        part
+        if isinstance(part, str)
+        else tf.strings.as_string(part, shortest=part.dtype.is_floating)
+        for part in message
+    ]
     return holds, tf.strings.join([*parts, "."])
 
 

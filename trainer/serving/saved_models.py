@@ -18,7 +18,11 @@ def versions(directory: Path) -> list[int]:
     """The versions under saved_models/NAME, ascending; none where the directory does not exist."""
     if not directory.is_dir():
         return []
-    return sorted(int(entry.name) for entry in directory.iterdir() if entry.is_dir() and _is_version(entry.name))
+    return sorted(
+        int(entry.name)
+        for entry in directory.iterdir()
+        if entry.is_dir() and _is_version(entry.name)
+    )
 
 
 def find(path: str | os.PathLike) -> Path:

@@ -33,15 +33,26 @@ class TranslationSettings:
     max_beam_size: int = 32
 
     def __post_init__(self):
-        least_values = {"beam_size": 1, "max_input_length": 2, "extra_length": 0, "max_beam_size": 1}
+        least_values = {
+            "beam_size": 1,
+            "max_input_length": 2,
+            "extra_length": 0,
+            "max_beam_size": 1,
+        }
         for name, least in least_values.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"Expected {name} to be an integer of at least {least}. Received: {value!r}.")
+                raise ValueError(
+                    f"Expected {name} to be an integer of at least {least}. Received: {value!r}."
+                )
         if not isinstance(self.early_stopping, bool):
-            raise ValueError(f"Expected early_stopping to be True or False. Received: {self.early_stopping!r}.")
+            raise ValueError(
+                f"Expected early_stopping to be True or False. Received: {self.early_stopping!r}."
+            )
         if not 0.0 <= self.alpha < float("inf"):
-            raise ValueError(f"Expected alpha to be a finite number of at least 0. Received: {self.alpha!r}.")
+            raise ValueError(
+                f"Expected alpha to be a finite number of at least 0. Received: {self.alpha!r}."
+            )
         if self.beam_size > self.max_beam_size:
             raise ValueError(
                 f"Expected beam_size to be at most max_beam_size, {self.max_beam_size}. Received: {self.beam_size}. "

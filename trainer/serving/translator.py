@@ -42,7 +42,9 @@ class Translator:
     def __call__(self, sentences: Sequence[str | bytes]) -> list[Translation]:
         """Translates one batch, in order."""
         answer = self.call(text=tf.constant(list(sentences), tf.string))
-        columns = (answer[name].numpy().tolist() for name in ("translations", "scores", "truncated"))
+        columns = (
+            answer[name].numpy().tolist() for name in ("translations", "scores", "truncated")
+        )
         return [Translation(*row) for row in zip(*columns)]
 
 

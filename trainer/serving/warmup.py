@@ -37,7 +37,10 @@ def requests(tokenizer, longest: int) -> Iterator[tuple[str, dict]]:
     """Batches of several sizes of sentences of several lengths, the one with the most work last: (signature, its arguments)."""
     for length in LENGTHS:
         for batch_size in BATCH_SIZES:
-            yield "serving_default", {"text": sentences(tokenizer, batch_size, min(length, longest))}
+            yield (
+                "serving_default",
+                {"text": sentences(tokenizer, batch_size, min(length, longest))},
+            )
     text = sentences(tokenizer, 1, min(LENGTHS[0], longest))
     yield "score", {"text": text, "translation": text}
     yield "tokenize", {"text": text}

@@ -1,8 +1,8 @@
 """Everything that a run needs to go on as if it had never stopped, in `checkpoints/step-000123/`.
 
-    state.json      format version, step, the shapes of all arrays, and for one of the best its BLEU
-    model.npz       the Transformer's variables: weights and the states of its random generators
-    optimizer.npz   the optimizer's, the number of updates among them
+state.json      format version, step, the shapes of all arrays, and for one of the best its BLEU
+model.npz       the Transformer's variables: weights and the states of its random generators
+optimizer.npz   the optimizer's, the number of updates among them
 """
 
 import json
@@ -62,13 +62,18 @@ class Checkpoints:
         Raises:
             CheckpointError: where it can't be written; the checkpoints that were there stay.
         """
-        groups = {name: [variable.value.numpy() for variable in group] for name, group in _groups(model).items()}
+        groups = {
+            name: [variable.value.numpy() for variable in group]
+            for name, group in _groups(model).items()
+        }
         state = {"format_version": FORMAT_VERSION, "step": step} | facts
         state |= {name: [_signature(array) for array in arrays] for name, arrays in groups.items()}
         try:
             with atomic_files.whole_directory(self.path(step)) as aside:
                 for name, arrays in groups.items():
-                    np.savez(aside / f"{name}.npz", **{_key(i): array for i, array in enumerate(arrays)})
+                    np.savez(
+                        aside / f"{name}.npz", **{_key(i): array for i, array in enumerate(arrays)}
+                    )
                 (aside / "state.json").write_text(json.dumps(state), encoding="utf-8")
                 _read(aside)
             for old in self._too_many():
@@ -114,7 +119,13 @@ class Checkpoints:
                 logging.warning("Leaving out the damaged checkpoint %s: %s", self.path(step), error)
                 continue
             for name, variables in _groups(model).items():
-                _assign(variables, groups[name], f"this run's {name}", self.path(step), "Train in another --model_dir.")
+                _assign(
+                    variables,
+                    groups[name],
+                    f"this run's {name}",
+                    self.path(step),
+                    "Train in another --model_dir.",
+                )
             return step
         if steps:
             raise ValueError(
@@ -151,11 +162,20 @@ def restore_transformer(transformer, path: str | os.PathLike):
     Raises:
         ValueError: where the checkpoint is missing, damaged, or of another architecture.
     """
-    _assign(transformer.variables, read_weights(path), "this model", path, "Give one of the same --model_dir.")
+    _assign(
+        transformer.variables,
+        read_weights(path),
+        "this model",
+        path,
+        "Give one of the same --model_dir.",
+    )
 
 
 def _assign(variables, arrays, owner, path, remedy):
-    expected, received = [_signature(variable) for variable in variables], [_signature(array) for array in arrays]
+    expected, received = (
+        [_signature(variable) for variable in variables],
+        [_signature(array) for array in arrays],
+    )
     if expected != received:
         raise ValueError(
             f"Expected the {len(expected)} arrays of {owner}. Received: {path}, which holds {len(received)}"
@@ -173,7 +193,9 @@ def read_state(directory: Path) -> dict:
     """What a checkpoint's state.json holds; raises one of `DAMAGED` where it can't be read."""
     state = json.loads((directory / "state.json").read_text(encoding="utf-8"))
     if state["format_version"] > FORMAT_VERSION:
-        raise ValueError(f"it has the format version {state['format_version']}, newer than this program's")
+        raise ValueError(
+            f"it has the format version {state['format_version']}, newer than this program's"
+        )
     return state
 
 
@@ -182,7 +204,10 @@ def _read(directory, names=("model", "optimizer")):
     state = read_state(directory)
     groups = {}
     for name in names:
-        with open(directory / f"{name}.npz", "rb") as file, np.load(file, allow_pickle=False) as arrays:
+        with (
+            open(directory / f"{name}.npz", "rb") as file,
+            np.load(file, allow_pickle=False) as arrays,
+        ):
             groups[name] = [arrays[_key(i)] for i in range(len(state[name]))]
         if [_signature(array) for array in groups[name]] != state[name]:
             raise ValueError(f"{name}.npz does not hold what state.json says")

@@ -44,7 +44,11 @@ class Cluster:
             raise _error(f"{text} ({type(error).__name__}: {error})") from error
         if others:
             raise _error(f"a cluster with {' and '.join(others)} too: {text}")
-        if not isinstance(workers, list) or not workers or not all(isinstance(worker, str) and ":" in worker for worker in workers):
+        if (
+            not isinstance(workers, list)
+            or not workers
+            or not all(isinstance(worker, str) and ":" in worker for worker in workers)
+        ):
             raise _error(f"the workers {workers!r}, which is no list of addresses with ports")
         if len(workers) == 1:
             raise _error(f"a single worker, {workers[0]}; alone, use another strategy")

@@ -78,7 +78,9 @@ class DevTranslator:
 
         sources = [source.encode() for source, _ in self._pairs]
         try:
-            answers = list(translate_lines(translate, sources, _SENTENCES_AT_ONCE, window=len(sources)))
+            answers = list(
+                translate_lines(translate, sources, _SENTENCES_AT_ONCE, window=len(sources))
+            )
         except _GivenUp:
             return None
         return [one_line(answer.text).decode(errors="replace") for answer in answers]

@@ -58,7 +58,9 @@ class EvaluateDev(keras.callbacks.Callback):
     @property
     def has_converged(self) -> bool:
         """Whether the last evaluations were without a better BLEU."""
-        return self._patience is not None and self._evaluations.without_improvement() >= self._patience
+        return (
+            self._patience is not None and self._evaluations.without_improvement() >= self._patience
+        )
 
     def on_epoch_end(self, epoch, logs=None):
         self.evaluate_if_due()
@@ -75,7 +77,11 @@ class EvaluateDev(keras.callbacks.Callback):
             CheckpointError: where the results or one of the best can't be written.
         """
         step = self._steps.step
-        is_due = step and (step % self._every == 0 or step >= self._steps.last) and step not in self._evaluations
+        is_due = (
+            step
+            and (step % self._every == 0 or step >= self._steps.last)
+            and step not in self._evaluations
+        )
         if self._batches is None or not is_due or self._steps.interrupted:
             return
         losses = self.model.evaluate(
@@ -88,7 +94,9 @@ class EvaluateDev(keras.callbacks.Callback):
         dev = self._translate and self._translate(lambda: self._steps.interrupted)
         if self._steps.interrupted:
             return
-        evaluation = Evaluation(step, losses["loss"], losses["accuracy"], self._from_chief(dev and dev.bleu))
+        evaluation = Evaluation(
+            step, losses["loss"], losses["accuracy"], self._from_chief(dev and dev.bleu)
+        )
         self._note(evaluation)
         self._report.evaluated(evaluation, dev.samples if dev else [])
 

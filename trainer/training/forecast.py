@@ -65,7 +65,9 @@ def buckets(pairs: EncodedPairs, config: RunConfig) -> list[Bucket]:
         bucket.tokens += int(sum(side.sum() for side in sides))
         # XLA gets few shapes.
         full = 2 * length * (config.batch_tokens // length)
-        bucket.positions += full if config.jit_compile else len(rows) * int(sum(side.max() for side in sides))
+        bucket.positions += (
+            full if config.jit_compile else len(rows) * int(sum(side.max() for side in sides))
+        )
     return [found[length] for length in sorted(found)]
 
 
@@ -110,7 +112,9 @@ class Memory:
         return "\n".join(["Memory of a device:", *lines, f"  ({self.formula})"])
 
 
-def memory(model: keras.Model, architecture: TransformerConfig, config: RunConfig, rows: int, length: int) -> Memory:
+def memory(
+    model: keras.Model, architecture: TransformerConfig, config: RunConfig, rows: int, length: int
+) -> Memory:
     """What a device needs that computes so many rows at once, both sides being `length` long."""
     weights = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     # Pieces: the sum of the gradients, and those of the piece.
@@ -121,13 +125,19 @@ def memory(model: keras.Model, architecture: TransformerConfig, config: RunConfi
     # Longer sequences attend to themselves along diagonals and keep weights before and after dropout, or block by block and keep
     # them once, or not at all; short ones look up a row of the tables for each pair.
     kept_by_encoder = _copies_of_weights(architecture, length, SHORTEST, longest(causal=False))
-    kept_by_decoder = _copies_of_weights(architecture, length, SHORTEST_CAUSAL, longest(causal=True)) + 3
+    kept_by_decoder = (
+        _copies_of_weights(architecture, length, SHORTEST_CAUSAL, longest(causal=True)) + 3
+    )
     encoder = architecture.num_encoder_layers * (12 * d + 2 * inner + kept_by_encoder * seen)
     decoder = architecture.num_decoder_layers * (20 * d + 2 * inner + kept_by_decoder * seen)
-    rows_of = (1 if architecture.share_heads else architecture.num_heads) * d // architecture.num_heads
+    rows_of = (
+        (1 if architecture.share_heads else architecture.num_heads) * d // architecture.num_heads
+    )
     # A decoder whose heads share a table looks nothing up.
     decoder_looks_up = length < SHORTEST_CAUSAL and not architecture.share_heads
-    looking_up = (length < SHORTEST) * architecture.num_encoder_layers + decoder_looks_up * architecture.num_decoder_layers
+    looking_up = (
+        length < SHORTEST
+    ) * architecture.num_encoder_layers + decoder_looks_up * architecture.num_decoder_layers
     looked_up = 2 * length**2 * rows_of * looking_up if architecture.relative else 0
     logits = tokens * architecture.vocab_size * (3 * _FLOAT + (0 if width == _FLOAT else width))
     formula = (
@@ -136,7 +146,12 @@ def memory(model: keras.Model, architecture: TransformerConfig, config: RunConfi
         + (", and L x L looked-up rows of each relative table" if looked_up else "")
         + f": D = {d}, F = {inner}, N = {architecture.num_heads}, L = {length}"
     )
-    return Memory(copies * _FLOAT * weights, logits, width * (tokens * (encoder + decoder) + looked_up), formula)
+    return Memory(
+        copies * _FLOAT * weights,
+        logits,
+        width * (tokens * (encoder + decoder) + looked_up),
+        formula,
+    )
 
 
 def _copies_of_weights(architecture, length, shortest, longest):
@@ -153,10 +168,17 @@ def largest(buckets: list[Bucket], config: RunConfig, devices: int) -> tuple[int
 
     def at_once(bucket):
         rows = math.ceil(bucket.rows / devices)
-        return min(rows, max(1, config.device_tokens // bucket.length)) if config.device_tokens else rows
+        return (
+            min(rows, max(1, config.device_tokens // bucket.length))
+            if config.device_tokens
+            else rows
+        )
 
     # Of like sizes the longer, whose attention has more to keep.
-    rows, length = max(((at_once(bucket), bucket.length) for bucket in buckets), key=lambda shape: (shape[0] * shape[1], shape[1]))
+    rows, length = max(
+        ((at_once(bucket), bucket.length) for bucket in buckets),
+        key=lambda shape: (shape[0] * shape[1], shape[1]),
+    )
     return rows, length
 
 
@@ -176,7 +198,9 @@ def forecast(config: RunConfig) -> str:
         shares_out = choose_strategy(resolved.strategy, gpus, resolved.logical_devices) != "one"
         devices = max(resolved.logical_devices or gpus, 1) if shares_out else 1
         needed = memory(model, prepared.architecture, resolved, *largest(found, resolved, devices))
-        return "\n".join([describe(resolved, pairs, model), f"Devices: {devices}", table(found), str(needed)])
+        return "\n".join(
+            [describe(resolved, pairs, model), f"Devices: {devices}", table(found), str(needed)]
+        )
 
 
 @contextlib.contextmanager

@@ -28,9 +28,14 @@ class FusedAdam(keras.optimizers.Adam):
             super().update_step(gradient, variable, learning_rate)
             return
         # Of the replica whose variable this is.
-        momentum, velocity = (of_all[self._get_variable_index(variable)].value for of_all in (self._momentums, self._velocities))
+        momentum, velocity = (
+            of_all[self._get_variable_index(variable)].value
+            for of_all in (self._momentums, self._velocities)
+        )
         dtype, steps = variable.dtype, tf.cast(self.iterations.value + 1, variable.dtype)
-        beta_1, beta_2, epsilon = (tf.constant(x, dtype) for x in (self.beta_1, self.beta_2, self.epsilon))
+        beta_1, beta_2, epsilon = (
+            tf.constant(x, dtype) for x in (self.beta_1, self.beta_2, self.epsilon)
+        )
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=momentum.handle,

@@ -8,7 +8,9 @@ import tensorflow as tf
 PADDING = 0
 
 
-def token_cross_entropy(labels: tf.Tensor, logits: tf.Tensor, label_smoothing: float = 0.0) -> tuple[tf.Tensor, tf.Tensor]:
+def token_cross_entropy(
+    labels: tf.Tensor, logits: tf.Tensor, label_smoothing: float = 0.0
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Cross-entropy of every token, and whether it is the most probable one.
 
     The target gives the label the probability 1 - ε and each other word ε / (V - 1). The target's own entropy is subtracted, so
@@ -38,7 +40,9 @@ def token_cross_entropy(labels: tf.Tensor, logits: tf.Tensor, label_smoothing: f
     target = SmoothedTarget.of(label_smoothing, logits.shape[-1])
     if logits.dtype in (tf.float16, tf.bfloat16):
         logits = tf.cast(logits, tf.float32)
-    losses, right = _cross_entropy(tf.reshape(labels, [-1]), tf.reshape(logits, [-1, tf.shape(logits)[-1]]), target)
+    losses, right = _cross_entropy(
+        tf.reshape(labels, [-1]), tf.reshape(logits, [-1, tf.shape(logits)[-1]]), target
+    )
     return without_padding(labels, losses), without_padding(labels, right)
 
 
@@ -63,9 +67,13 @@ class SmoothedTarget(NamedTuple):
             ValueError: where ε is below 0, or not below 1.
         """
         if not 0 <= label_smoothing < 1:
-            raise ValueError(f"Expected label_smoothing to be at least 0 and below 1. Received: {label_smoothing}.")
+            raise ValueError(
+                f"Expected label_smoothing to be at least 0 and below 1. Received: {label_smoothing}."
+            )
         confidence, low = 1 - label_smoothing, label_smoothing / (vocab_size - 1)
-        entropy = -confidence * math.log(confidence) - (label_smoothing * math.log(low) if low else 0.0)
+        entropy = -confidence * math.log(confidence) - (
+            label_smoothing * math.log(low) if low else 0.0
+        )
         return cls(low, confidence - low, entropy)
 
 
@@ -79,7 +87,9 @@ def _cross_entropy(labels, logits, target):
     largest = tf.stop_gradient(tf.reduce_max(logits, axis=-1))
     shifted = logits - largest[:, None]
     chosen = tf.gather_nd(shifted, place)
-    losses = tf.math.log(tf.reduce_sum(tf.exp(shifted), axis=-1)) - target.high * chosen - target.entropy
+    losses = (
+        tf.math.log(tf.reduce_sum(tf.exp(shifted), axis=-1)) - target.high * chosen - target.entropy
+    )
     if target.low:
         losses -= target.low * tf.reduce_sum(shifted, axis=-1)
     return losses, tf.cast(chosen >= 0, logits.dtype)

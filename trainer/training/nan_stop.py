@@ -29,7 +29,14 @@ class StopAtNan(keras.callbacks.Callback):
         schedule: gives the learning rate of the updates from 0 on.
     """
 
-    def __init__(self, steps: Steps, directory: Path, batch: Callable[[int], dict], tokenizer, schedule: Callable):
+    def __init__(
+        self,
+        steps: Steps,
+        directory: Path,
+        batch: Callable[[int], dict],
+        tokenizer,
+        schedule: Callable,
+    ):
         super().__init__()
         self._steps = steps
         self._directory = directory
@@ -57,13 +64,20 @@ class StopAtNan(keras.callbacks.Callback):
             paths = [self._save(step) for step in range(first, last + 1)]
         except OSError as error:
             return f"Its batch could not be saved in {self._directory} ({error.strerror or error})."
-        which = f"Its batch is {paths[0]}" if first == last else f"Their batches are {paths[0]} to {paths[-1]}"
+        which = (
+            f"Its batch is {paths[0]}"
+            if first == last
+            else f"Their batches are {paths[0]} to {paths[-1]}"
+        )
         look = f"import numpy; batch = numpy.load('{paths[-1]}'); print(batch['source_text'], batch['inputs'])"
         return f'{which}, with the arrays inputs, targets, source_text and target_text. Look at it with: python -c "{look}".'
 
     def _save(self, step):
         batch = {side: np.asarray(ids) for side, ids in self._batch(step - 1).items()}
-        texts = {name: self._text(batch[side]) for name, side in (("source_text", "inputs"), ("target_text", "targets"))}
+        texts = {
+            name: self._text(batch[side])
+            for name, side in (("source_text", "inputs"), ("target_text", "targets"))
+        }
         path = self._directory / f"step-{step:06d}.npz"
         self._directory.mkdir(parents=True, exist_ok=True)
         with atomic_files.whole_file(path) as aside:

@@ -59,7 +59,10 @@ def add_up(compute: Callable, pieces: dict, like, states: list[tf.Tensor]):
     zeros = tf.nest.map_structure(lambda one: tf.zeros(one.shape, one.dtype), like)
     # Not several pieces at once: that they don't fit together is why there are pieces.
     _, totals, after = tf.while_loop(
-        lambda number, *_: number < count, body, (tf.constant(0), zeros, states), parallel_iterations=1
+        lambda number, *_: number < count,
+        body,
+        (tf.constant(0), zeros, states),
+        parallel_iterations=1,
     )
     return *totals, after
 

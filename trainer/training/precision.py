@@ -14,5 +14,7 @@ def dtype_policy(precision: str) -> str:
     ('float32', 'mixed_bfloat16')
     """
     if precision not in PRECISIONS:
-        raise ValueError(f"Expected precision to be one of {', '.join(PRECISIONS)}. Received: {precision!r}.")
+        raise ValueError(
+            f"Expected precision to be one of {', '.join(PRECISIONS)}. Received: {precision!r}."
+        )
     return precision if precision == "float32" else f"mixed_{precision}"

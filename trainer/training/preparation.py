@@ -68,11 +68,23 @@ class Preparation:
     def _check_recorded(self):
         recorded, asked = self.directory.read_run(), self.config.to_dict()
         # Those of the architecture are compared with the preset's defaults filled in: see _configure.
-        names = [name for name in self.config.fixed() if name in recorded and name not in ARCHITECTURE_SETTINGS]
-        self.directory.check_same(*({name: settings[name] for name in names} for settings in (recorded, asked)), "settings")
+        names = [
+            name
+            for name in self.config.fixed()
+            if name in recorded and name not in ARCHITECTURE_SETTINGS
+        ]
+        self.directory.check_same(
+            *({name: settings[name] for name in names} for settings in (recorded, asked)),
+            "settings",
+        )
         for name in ("train_source", "train_target"):
             if recorded.get(name, asked[name]) != asked[name]:
-                logging.warning("Going on with other data than before: %s was %s, is %s", name, recorded[name], asked[name])
+                logging.warning(
+                    "Going on with other data than before: %s was %s, is %s",
+                    name,
+                    recorded[name],
+                    asked[name],
+                )
 
     def _corpus(self, split):
         config = self.config
@@ -83,7 +95,12 @@ class Preparation:
 
     def _named_corpus(self, split):
         try:
-            return open_corpus(self.config.data, split, direction=self.config.direction, data_dir=self.config.data_dir)
+            return open_corpus(
+                self.config.data,
+                split,
+                direction=self.config.direction,
+                data_dir=self.config.data_dir,
+            )
         except MissingSplitError as error:
             if split != "dev":
                 raise
@@ -117,9 +134,13 @@ class Preparation:
     def _configure(self):
         settings = self.config.architecture()
         if self.parent is None:
-            architecture = TransformerConfig.from_preset(self.config.preset, vocab_size=self.tokenizer.vocab_size, **settings)
+            architecture = TransformerConfig.from_preset(
+                self.config.preset, vocab_size=self.tokenizer.vocab_size, **settings
+            )
         else:
-            architecture = TransformerConfig.from_dict(self.parent.read_config()["architecture"] | settings)
+            architecture = TransformerConfig.from_dict(
+                self.parent.read_config()["architecture"] | settings
+            )
         for name in RELATIVE_SETTINGS:
             if name in settings and not architecture.relative:
                 raise ValueError(
@@ -134,4 +155,6 @@ class Preparation:
         return architecture
 
     def _encode(self, split, corpus):
-        return corpus and encode_pairs(corpus, self.tokenizer, cache_dir=self.directory.path / "ids" / split)
+        return corpus and encode_pairs(
+            corpus, self.tokenizer, cache_dir=self.directory.path / "ids" / split
+        )

@@ -55,7 +55,10 @@ def projected_cross_entropy(
 @tf.custom_gradient
 def _rows_at(places, states):
     """Rows of states, with a dense gradient."""
-    return tf.gather_nd(states, places), lambda upstream: (None, _put_back(places, upstream, states))
+    return tf.gather_nd(states, places), lambda upstream: (
+        None,
+        _put_back(places, upstream, states),
+    )
 
 
 def _put_back(places, values, like):
@@ -75,7 +78,9 @@ def _cross_entropy(labels, states, table, target):
         largest, chosen = tf.reduce_max(logits, axis=-1), tf.gather_nd(logits, place)
         total = _log_sum_exp(softmax, chosen, tf.gather_nd(softmax, place), largest)
         # A product: a sum over so many rows takes seven times as long.
-        all_words = tf.linalg.matvec(tf.cast(table, wide), tf.ones([table.shape[0]], wide), transpose_a=True)
+        all_words = tf.linalg.matvec(
+            tf.cast(table, wide), tf.ones([table.shape[0]], wide), transpose_a=True
+        )
         losses = total - high * chosen - entropy
         if low:
             losses -= low * tf.linalg.matvec(tf.cast(states, wide), all_words)
@@ -84,12 +89,18 @@ def _cross_entropy(labels, states, table, target):
             # Products in the type of the states, sums in the wide one.
             narrow, wide_table = tf.cast(softmax, states.dtype), tf.cast(table, wide)
             weighted = upstream[:, None] * tf.cast(states, wide)
-            to_states = tf.cast(tf.matmul(narrow, table), wide) - high * tf.gather(wide_table, labels) - low * all_words
+            to_states = (
+                tf.cast(tf.matmul(narrow, table), wide)
+                - high * tf.gather(wide_table, labels)
+                - low * all_words
+            )
             to_table = tf.cast(_left_transposed(narrow, tf.cast(weighted, states.dtype)), wide)
             if low:
                 to_table -= low * tf.reduce_sum(weighted, axis=0)
             to_table = tf.tensor_scatter_nd_sub(to_table, labels[:, None], high * weighted)
-            return tf.cast(upstream[:, None] * to_states, states.dtype), tf.cast(to_table, table.dtype)
+            return tf.cast(upstream[:, None] * to_states, states.dtype), tf.cast(
+                to_table, table.dtype
+            )
 
         return (losses, tf.cast(chosen >= largest, wide)), gradient
 

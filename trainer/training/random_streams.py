@@ -20,7 +20,11 @@ class RandomStreams:
     """
 
     def __init__(self, model: keras.Model):
-        self._states = [variable for variable in model.non_trainable_variables if variable.name == "seed_generator_state"]
+        self._states = [
+            variable
+            for variable in model.non_trainable_variables
+            if variable.name == "seed_generator_state"
+        ]
 
     def draw(self, number: tf.Tensor | int, function: Callable):
         """Calls a function in which the model draws from a stream, without moving the generators.
@@ -33,7 +37,9 @@ class RandomStreams:
             What the function returns, and the states of the generators after it, for `move_to`.
         """
         move = tf.stack([tf.cast(number, tf.int64) * _STRIDE, 0])
-        scope = keras.StatelessScope(state_mapping=[(state, state.value + move) for state in self._states])
+        scope = keras.StatelessScope(
+            state_mapping=[(state, state.value + move) for state in self._states]
+        )
         with scope:
             result = function()
         return result, [scope.get_current_value(state) - move for state in self._states]

@@ -132,7 +132,9 @@ class Terminal(Report):
 
     def evaluated(self, evaluation: Evaluation, samples: list[Sample]):
         for sample in samples:
-            _print(f"  source:      {sample.source}\n  reference:   {sample.reference}\n  translation: {sample.translation}\n")
+            _print(
+                f"  source:      {sample.source}\n  reference:   {sample.reference}\n  translation: {sample.translation}\n"
+            )
         bleu = "" if evaluation.bleu is None else f", dev BLEU = {evaluation.bleu:.2f}"
         _print(
             f"step {evaluation.step}/{self._last_step}: dev loss {evaluation.loss:.4f}, accuracy {evaluation.accuracy:.4f}{bleu}"
@@ -165,7 +167,9 @@ class TensorBoard(Report):
 
     def evaluated(self, evaluation: Evaluation, samples: list[Sample]):
         values = {name: getattr(evaluation, name) for name in ("loss", "accuracy", "bleu")}
-        self._write("dev", evaluation.step, values, {"translations": _table(samples)} if samples else {})
+        self._write(
+            "dev", evaluation.step, values, {"translations": _table(samples)} if samples else {}
+        )
         self._flush()
 
     def _write(self, part, step, values, texts={}):
@@ -193,7 +197,11 @@ class TensorBoard(Report):
             write()
         except tf.errors.OpError as error:
             self._has_failed = True
-            logging.warning("No curves are written any more to %s: %s", self._directory, error.message.splitlines()[0])
+            logging.warning(
+                "No curves are written any more to %s: %s",
+                self._directory,
+                error.message.splitlines()[0],
+            )
 
 
 def _table(samples):
@@ -209,4 +217,10 @@ def _print(line):
 def _duration(seconds):
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
+    return (
+        f"{hours} h {minutes:02d} min"
+        if hours
+        else f"{minutes} min {seconds:02d} s"
+        if minutes
+        else f"{seconds} s"
+    )

@@ -19,8 +19,8 @@ from trainer.training.dev_evaluation import EvaluateDev
 from trainer.training.evaluations import Evaluations
 from trainer.training.fused_adam import FusedAdam
 from trainer.training.nan_stop import StopAtNan
-from trainer.training.preparation import Preparation
 from trainer.training.precision import dtype_policy
+from trainer.training.preparation import Preparation
 from trainer.training.reports import Reports, TensorBoard, Terminal
 from trainer.training.schedules import NoamSchedule
 from trainer.training.shares import share_out
@@ -53,7 +53,9 @@ class TrainingRun:
 
     def __init__(self, config: RunConfig):
         gpus = len(tf.config.list_physical_devices("GPU"))
-        config = dataclasses.replace(config, strategy=choose_strategy(config.strategy, gpus, config.logical_devices))
+        config = dataclasses.replace(
+            config, strategy=choose_strategy(config.strategy, gpus, config.logical_devices)
+        )
         self._strategy = make_strategy(config.strategy, config.logical_devices)
         self.team = Team(self._strategy)
         self.signal = None
@@ -72,7 +74,9 @@ class TrainingRun:
         self.config = self._prepared.config
         # Says now, and not as the first epoch begins, where no batch can be made.
         self._batches(start=0)
-        self.team.check_same(self._checksum(), "the same settings and data (checksums are compared)")
+        self.team.check_same(
+            self._checksum(), "the same settings and data (checksums are compared)"
+        )
         self.checkpoints = Checkpoints(self.directory.checkpoints, self.config.keep_checkpoints)
         with self._strategy.scope():
             self.model = self._make_model()
@@ -80,8 +84,12 @@ class TrainingRun:
         self._check_step()
         if self._prepared.parent is not None and self.step == 0:
             self.model.transformer.set_weights(self._prepared.parent.load_model().get_weights())
-        self.evaluations = Evaluations(self.directory.evaluations_file, self.step, writes=self.team.is_chief)
-        self.team.check_same(self.step, "the same checkpoint in --model_dir, on a file system that all share,")
+        self.evaluations = Evaluations(
+            self.directory.evaluations_file, self.step, writes=self.team.is_chief
+        )
+        self.team.check_same(
+            self.step, "the same checkpoint in --model_dir, on a file system that all share,"
+        )
         if self.team.is_chief:
             self.directory.write_run(self.config.to_dict())
 
@@ -89,7 +97,9 @@ class TrainingRun:
         """Of what has to be alike on all workers."""
         names = ("train_steps", "evaluate_every", "dev_bleu", "early_stopping")
         settings = self.config.fixed() | {name: getattr(self.config, name) for name in names}
-        sizes = [pairs and len(pairs) for pairs in (self._prepared.train_pairs, self._prepared.dev_pairs)]
+        sizes = [
+            pairs and len(pairs) for pairs in (self._prepared.train_pairs, self._prepared.dev_pairs)
+        ]
         return zlib.crc32(json.dumps([settings, sizes], sort_keys=True).encode())
 
     def _how_to_go_on(self):
@@ -99,10 +109,16 @@ class TrainingRun:
     def _make_model(self):
         config, architecture = self.config, self._prepared.architecture
         transformer = Transformer(architecture, dtype=dtype_policy(config.precision))
-        model = TrainingModel(transformer, config.label_smoothing, config.device_tokens, config.clip_norm)
-        self._schedule = NoamSchedule(architecture.hidden_dim, config.warmup_steps, config.learning_rate)
+        model = TrainingModel(
+            transformer, config.label_smoothing, config.device_tokens, config.clip_norm
+        )
+        self._schedule = NoamSchedule(
+            architecture.hidden_dim, config.warmup_steps, config.learning_rate
+        )
         adam = FusedAdam(self._schedule, config.adam_beta1, config.adam_beta2, config.adam_epsilon)
-        model.compile(adam, steps_per_execution=config.steps_per_execution, jit_compile=config.jit_compile)
+        model.compile(
+            adam, steps_per_execution=config.steps_per_execution, jit_compile=config.jit_compile
+        )
         return model
 
     def _check_step(self):
@@ -133,14 +149,31 @@ class TrainingRun:
 
     def _fit(self, steps):
         config = self.config
-        report = Reports(Terminal(config.train_steps), TensorBoard(self.directory.logs)) if self.team.is_chief else Reports()
-        stop_at_nan = StopAtNan(steps, self.directory.nan, self._batch, self._prepared.tokenizer, self._schedule)
+        report = (
+            Reports(Terminal(config.train_steps), TensorBoard(self.directory.logs))
+            if self.team.is_chief
+            else Reports()
+        )
+        stop_at_nan = StopAtNan(
+            steps, self.directory.nan, self._batch, self._prepared.tokenizer, self._schedule
+        )
         log = StepLog(steps, config.log_every, config.evaluate_every, report)
-        write = WriteCheckpoints(steps, self.directory, self.checkpoints, report, config.checkpoint_every, config.checkpoint_minutes)
+        write = WriteCheckpoints(
+            steps,
+            self.directory,
+            self.checkpoints,
+            report,
+            config.checkpoint_every,
+            config.checkpoint_minutes,
+        )
         evaluate = self._dev_evaluation(steps, report)
         for callback in (write, evaluate):
             callback.set_model(self.model)
-        self._fit_epochs(steps, [steps, stop_at_nan, log, *([write] if self.team.is_chief else []), evaluate], evaluate)
+        self._fit_epochs(
+            steps,
+            [steps, stop_at_nan, log, *([write] if self.team.is_chief else []), evaluate],
+            evaluate,
+        )
         if self.team.is_chief:
             write.write()
 
@@ -149,7 +182,9 @@ class TrainingRun:
         evaluate.evaluate_if_due()
         if steps.interrupted or evaluate.has_converged:
             return
-        for epoch_steps, epochs in epochs_between(steps.step, steps.last, self.config.evaluate_every):
+        for epoch_steps, epochs in epochs_between(
+            steps.step, steps.last, self.config.evaluate_every
+        ):
             self.model.fit(
                 share_out(self._batches(steps.step), self._strategy),
                 epochs=epochs,
@@ -164,7 +199,12 @@ class TrainingRun:
     def _batches(self, start):
         config = self.config
         return training_batches(
-            self._prepared.train_pairs, config.batch_tokens, config.max_length, config.seed, start, pad_to_boundary=config.jit_compile
+            self._prepared.train_pairs,
+            config.batch_tokens,
+            config.max_length,
+            config.seed,
+            start,
+            pad_to_boundary=config.jit_compile,
         )
 
     def _batch(self, number):
@@ -173,12 +213,16 @@ class TrainingRun:
     def _dev_evaluation(self, steps, report):
         config, prepared = self.config, self._prepared
         if prepared.dev_pairs is None:
-            return EvaluateDev(steps, config.evaluate_every, None, self.evaluations, self.checkpoints, report)
+            return EvaluateDev(
+                steps, config.evaluate_every, None, self.evaluations, self.checkpoints, report
+            )
         tokens = min(config.batch_tokens, config.device_tokens or config.batch_tokens)
         translate = None
         if config.translates_dev and self.team.is_chief:
             longest = int(prepared.dev_pairs.sources.lengths.max())
-            translate = DevTranslator(self.model.transformer, prepared.tokenizer, prepared.dev_corpus, longest)
+            translate = DevTranslator(
+                self.model.transformer, prepared.tokenizer, prepared.dev_corpus, longest
+            )
         return EvaluateDev(
             steps,
             config.evaluate_every,
@@ -187,7 +231,9 @@ class TrainingRun:
             self.checkpoints,
             report,
             translate,
-            BestCheckpoints(self.directory.best, config.keep_best) if config.keep_best and self.team.is_chief else None,
+            BestCheckpoints(self.directory.best, config.keep_best)
+            if config.keep_best and self.team.is_chief
+            else None,
             config.early_stopping,
             self.team.from_chief,
         )
@@ -203,5 +249,13 @@ class TrainingRun:
             lines.append(f"Best on dev: step {best.step}, dev BLEU = {best.bleu:.2f}.")
         if self.config.keep_best:
             kept = BestCheckpoints(self.directory.best, self.config.keep_best).scores()
-            lines += [f"  {self.directory.best}/step-{step:06d}: dev BLEU = {bleu:.2f}" for step, bleu in kept.items()]
-        return "\n".join([*lines, f"The model is in {self.directory.path}: model.keras is that of step {self.step}, the last."])
+            lines += [
+                f"  {self.directory.best}/step-{step:06d}: dev BLEU = {bleu:.2f}"
+                for step, bleu in kept.items()
+            ]
+        return "\n".join(
+            [
+                *lines,
+                f"The model is in {self.directory.path}: model.keras is that of step {self.step}, the last.",
+            ]
+        )

@@ -29,7 +29,11 @@ class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, model_width: int, warmup_steps: int, multiplier: float = 2.0):
-        for name, value in (("model_width", model_width), ("warmup_steps", warmup_steps), ("multiplier", multiplier)):
+        for name, value in (
+            ("model_width", model_width),
+            ("warmup_steps", warmup_steps),
+            ("multiplier", multiplier),
+        ):
             if not value > 0:
                 raise ValueError(f"Expected {name} to be positive. Received: {value}.")
         self.model_width = model_width
@@ -43,4 +47,8 @@ class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return self.multiplier * self.model_width**-0.5 * warmup * decay
 
     def get_config(self):
-        return {"model_width": self.model_width, "warmup_steps": self.warmup_steps, "multiplier": self.multiplier}
+        return {
+            "model_width": self.model_width,
+            "warmup_steps": self.warmup_steps,
+            "multiplier": self.multiplier,
+        }

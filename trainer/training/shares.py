@@ -28,7 +28,9 @@ def share_out(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy):
 
         def shares(*batch):
             def take(replica):
-                return tf.nest.map_structure(lambda tensor: tensor[replica::replicas], batch if len(batch) > 1 else batch[0])
+                return tf.nest.map_structure(
+                    lambda tensor: tensor[replica::replicas], batch if len(batch) > 1 else batch[0]
+                )
 
             return tf.data.Dataset.range(first, first + local).map(take)
 

@@ -18,7 +18,9 @@ class _Window:
         self._steps = steps
         self._start = self._clock()
         self._step = steps.step
-        self._before = self._sums(logs or {"loss": 0.0, "accuracy": 0.0, "tokens": 0.0, "target_tokens": 0.0})
+        self._before = self._sums(
+            logs or {"loss": 0.0, "accuracy": 0.0, "tokens": 0.0, "target_tokens": 0.0}
+        )
 
     @staticmethod
     def _sums(logs):
@@ -33,10 +35,20 @@ class _Window:
         return max(self._clock() - self._start, 1e-9)
 
     def record(self, learning_rate, logs):
-        loss, right, targets, tokens = (now - then for now, then in zip(self._sums(logs), self._before))
+        loss, right, targets, tokens = (
+            now - then for now, then in zip(self._sums(logs), self._before)
+        )
         step, targets, seconds = self._steps.step, max(targets, 1), self.seconds
         left = (self._steps.last - step) * seconds / max(step - self._step, 1)
-        return StepRecord(step, loss / targets, right / targets, learning_rate, tokens / seconds, left, logs.get("gradient_norm"))
+        return StepRecord(
+            step,
+            loss / targets,
+            right / targets,
+            learning_rate,
+            tokens / seconds,
+            left,
+            logs.get("gradient_norm"),
+        )
 
 
 class StepLog(keras.callbacks.Callback):
@@ -77,7 +89,9 @@ class StepLog(keras.callbacks.Callback):
         self._compiled = True
 
     def _is_first_overdue(self):
-        return self._compiled and not self._recorded and self._window.seconds >= _FIRST_RECORD_SECONDS
+        return (
+            self._compiled and not self._recorded and self._window.seconds >= _FIRST_RECORD_SECONDS
+        )
 
     def on_epoch_end(self, epoch, logs=None):
         self._report.end(self._steps.step, logs)

@@ -24,7 +24,9 @@ def choose_strategy(name: str, gpus: int, logical_devices: int = 0) -> str:
     ('one', 'mirrored', 'one')
     """
     if name not in STRATEGIES:
-        raise ValueError(f"Expected strategy to be one of {', '.join(STRATEGIES)}. Received: {name!r}.")
+        raise ValueError(
+            f"Expected strategy to be one of {', '.join(STRATEGIES)}. Received: {name!r}."
+        )
     if name != "auto":
         return name
     return "mirrored" if gpus > 1 or logical_devices else "one"
@@ -66,7 +68,10 @@ def make_strategy(name: str = "auto", logical_devices: int = 0) -> tf.distribute
 
 def _join_cluster():
     cluster = Cluster.from_environment()
-    print(f"Worker {cluster.index} of {len(cluster.workers)} waits for the others: {', '.join(cluster.workers)}.", flush=True)
+    print(
+        f"Worker {cluster.index} of {len(cluster.workers)} waits for the others: {', '.join(cluster.workers)}.",
+        flush=True,
+    )
     # It notes every sum over the workers that it plans.
     tf.get_logger().setLevel("WARNING")
     return tf.distribute.MultiWorkerMirroredStrategy()
@@ -77,7 +82,9 @@ def _divide_cpu(count):
         raise ValueError(f"Expected logical_devices to be at least 2. Received: {count}.")
     cpu = tf.config.list_physical_devices("CPU")[0]
     try:
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * count
+        )
     except RuntimeError as error:
         raise ValueError(
             f"Expected TensorFlow to be unused before its CPU is divided into {count} devices. Received: a process in which it "

@@ -36,7 +36,9 @@ class Team:
         resolver = strategy.cluster_resolver
         self.size = len(resolver.cluster_spec().job_tasks("worker")) if resolver else 1
         self.index = resolver.task_id if resolver and self.size > 1 else 0
-        self._from_first = tf.function(lambda value: strategy.run(_from_first_replica, args=(value,)))
+        self._from_first = tf.function(
+            lambda value: strategy.run(_from_first_replica, args=(value,))
+        )
 
     @property
     def is_chief(self) -> bool:
@@ -72,7 +74,9 @@ class Team:
         """
         expected = int(self.from_chief(float(value)))
         if value != expected:
-            raise ValueError(f"Expected {what} on all workers. Received: {value} on worker {self.index}, {expected} on worker 0.")
+            raise ValueError(
+                f"Expected {what} on all workers. Received: {value} on worker {self.index}, {expected} on worker 0."
+            )
 
     @contextlib.contextmanager
     def noticing_the_lost(self, remedy):
@@ -95,7 +99,9 @@ class Team:
 def _from_first_replica(value):
     context = tf.distribute.get_replica_context()
     is_first = tf.equal(context.replica_id_in_sync_group, 0)
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.where(is_first, value, tf.zeros_like(value)))
+    return context.all_reduce(
+        tf.distribute.ReduceOp.SUM, tf.where(is_first, value, tf.zeros_like(value))
+    )
 
 
 def _reason(error):

@@ -21,7 +21,11 @@ class TokenStatistics(keras.metrics.Metric):
     def __init__(self, name="token_statistics", **kwargs):
         super().__init__(name=name, dtype="float64", **kwargs)
         self.totals = self.add_variable(
-            shape=(4,), initializer="zeros", dtype="float64", aggregation="only_first_replica", name="totals"
+            shape=(4,),
+            initializer="zeros",
+            dtype="float64",
+            aggregation="only_first_replica",
+            name="totals",
         )
 
     def update_state(self, totals):
@@ -115,17 +119,22 @@ class TrainingModel(keras.Model):
         def differentiate(piece, number):
             with tf.GradientTape() as tape:
                 sums, states = self._random.draw(
-                    number * replicas + replica, lambda: self._sums(piece, self.label_smoothing, training=True)
+                    number * replicas + replica,
+                    lambda: self._sums(piece, self.label_smoothing, training=True),
                 )
                 scaled = sums[0] * factor
-            gradients = tape.gradient(scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            gradients = tape.gradient(
+                scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+            )
             return sums, [_dense(gradient) for gradient in gradients], states
 
         if self.device_tokens is None:
             sums, gradients, states = differentiate(batch, 0)
         else:
             pieces = cut(batch, self.device_tokens)
-            sums, gradients, states = add_up(differentiate, pieces, (tf.zeros([2]), variables), self._random.states())
+            sums, gradients, states = add_up(
+                differentiate, pieces, (tf.zeros([2]), variables), self._random.states()
+            )
         self._random.move_to(states)
         return sums, gradients
 
@@ -188,5 +197,7 @@ def _count_tokens(batch):
 def _dense(gradient):
     # A table used both for looking up and as the softmax's matrix has a gradient of both kinds.
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
+        return tf.math.unsorted_segment_sum(
+            gradient.values, gradient.indices, gradient.dense_shape[0]
+        )
     return gradient

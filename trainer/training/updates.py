@@ -25,7 +25,9 @@ def take_sums(optimizer: keras.optimizers.Optimizer):
         ValueError: where the optimizer is not as Keras 3 makes them.
     """
     if not hasattr(optimizer, "_all_reduce_sum_gradients"):
-        raise ValueError(f"Expected an optimizer of Keras 3 on TensorFlow. Received: {optimizer!r}.")
+        raise ValueError(
+            f"Expected an optimizer of Keras 3 on TensorFlow. Received: {optimizer!r}."
+        )
     optimizer._all_reduce_sum_gradients = lambda gradients_and_variables: gradients_and_variables
 
 
@@ -50,21 +52,36 @@ class LossScale:
     updates uncounted.
     """
 
-    def __init__(self, optimizer: keras.optimizers.Optimizer, initial: float = 2.0**15, growth_steps: int = 2000):
+    def __init__(
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        initial: float = 2.0**15,
+        growth_steps: int = 2000,
+    ):
         self._optimizer = optimizer
         self._growth_steps = growth_steps
         # Aggregation "none": every replica computes the same values.
         self.scale = optimizer.add_variable(
-            (), initializer=keras.initializers.Constant(initial), dtype="float32", aggregation="none", name="loss_scale"
+            (),
+            initializer=keras.initializers.Constant(initial),
+            dtype="float32",
+            aggregation="none",
+            name="loss_scale",
         )
         self._since_change = optimizer.add_variable(
-            (), initializer="zeros", dtype="int32", aggregation="none", name="steps_since_loss_scale_changed"
+            (),
+            initializer="zeros",
+            dtype="int32",
+            aggregation="none",
+            name="steps_since_loss_scale_changed",
         )
 
     def apply(self, gradients: list[tf.Tensor], variables: list, finite: tf.Tensor):
         """Makes an update of unscaled gradients summed over replicas, or leaves it out, and adapts the scale."""
         # Replicas update variables together, which they can't do in a branch of their own.
-        tf.distribute.get_replica_context().merge_call(self._apply_or_count, args=(gradients, finite), kwargs={"variables": variables})
+        tf.distribute.get_replica_context().merge_call(
+            self._apply_or_count, args=(gradients, finite), kwargs={"variables": variables}
+        )
         grows = finite & (self._since_change.value + 1 >= self._growth_steps)
         factor = tf.where(finite, tf.where(grows, 2.0, 1.0), 0.5)
         self._since_change.assign(tf.where(finite & ~grows, self._since_change.value + 1, 0))
@@ -72,7 +89,9 @@ class LossScale:
 
     def _apply_or_count(self, strategy, gradients, finite, variables):
         def update():
-            strategy.extended.call_for_each_replica(self._optimizer.apply, args=(gradients, variables))
+            strategy.extended.call_for_each_replica(
+                self._optimizer.apply, args=(gradients, variables)
+            )
 
         def count():
             self._optimizer.iterations.assign_add(1)

@@ -54,6 +54,8 @@ def _write(folder, part, language):
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         if path.endswith(".sgm"):
-            lines = [f'<seg id="{number}">{line}</seg>' for number, line in enumerate(lines, start=1)]
+            lines = [
+                f'<seg id="{number}">{line}</seg>' for number, line in enumerate(lines, start=1)
+            ]
         with gzip.open(file, "wt") if file.suffix == ".gz" else open(file, "w") as text:
             text.write("\n".join(lines))

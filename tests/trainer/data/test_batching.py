@@ -13,7 +13,9 @@ from trainer.data.text_files import read_text
 from trainer.data.tokenizers import SentencePieceTokenizer
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
-REAL_TEXT = {name: Path(os.environ.get(name.upper(), SHARED / name)) for name in ("multi30k", "wmt_sample")}
+REAL_TEXT = {
+    name: Path(os.environ.get(name.upper(), SHARED / name)) for name in ("multi30k", "wmt_sample")
+}
 SETTINGS = {"batch_tokens": 127, "max_length": 31, "seed": 5}
 
 
@@ -28,7 +30,9 @@ def pairs(rng):
     """307 pairs of 2 to 41 ids a side; pair i is made of the id i + 10."""
     lengths = rng.integers(2, 37, size=307)
     names = np.arange(307) + 10
-    return EncodedPairs(id_sequences(lengths, names), id_sequences(lengths + rng.integers(0, 6, size=307), names))
+    return EncodedPairs(
+        id_sequences(lengths, names), id_sequences(lengths + rng.integers(0, 6, size=307), names)
+    )
 
 
 def take(dataset, count):
@@ -59,13 +63,21 @@ def test_batches_hold_the_pairs_with_weights_for_tokens(pairs):
         assert sorted(inputs) == ["inputs", "targets"]
         np.testing.assert_array_equal(inputs["targets"], targets)
         np.testing.assert_array_equal(weights, np.float32(targets != 0))
-        assert (inputs["inputs"].dtype, targets.dtype, weights.dtype) == (np.int32, np.int32, np.float32)
+        assert (inputs["inputs"].dtype, targets.dtype, weights.dtype) == (
+            np.int32,
+            np.int32,
+            np.float32,
+        )
         for source, target in zip(inputs["inputs"], targets):
             row = source[0] - 10
             assert target[0] == source[0]
             for ids, side in ((source, pairs.sources), (target, pairs.targets)):
                 length = side.lengths[row]
-                assert (ids[: length - 1] == source[0]).all() and ids[length - 1] == 1 and not ids[length:].any()
+                assert (
+                    (ids[: length - 1] == source[0]).all()
+                    and ids[length - 1] == 1
+                    and not ids[length:].any()
+                )
         for side in (inputs["inputs"], targets):
             assert side[:, -1].any(), "wider than the longest sentence"
 
@@ -78,7 +90,9 @@ def test_every_pair_once_an_epoch_in_another_order(pairs):
         assert sorted(sum(epoch, [])) == used
     assert len(first) == len(second)
     assert first != second
-    assert sorted(map(sorted, first)) != sorted(map(sorted, second)), "the same batches in another order"
+    assert sorted(map(sorted, first)) != sorted(map(sorted, second)), (
+        "the same batches in another order"
+    )
 
 
 def test_order_is_a_function_of_the_seed(pairs):
@@ -89,7 +103,9 @@ def test_order_is_a_function_of_the_seed(pairs):
 @pytest.mark.parametrize("start_step", [0, 1, 13, 71, 211])
 def test_a_run_goes_on_at_any_step(pairs, start_step):
     expected = take(training_batches(pairs, **SETTINGS), start_step + 3)[start_step:]
-    for batch, other in zip(expected, take(training_batches(pairs, **SETTINGS, start_step=start_step), 3), strict=True):
+    for batch, other in zip(
+        expected, take(training_batches(pairs, **SETTINGS, start_step=start_step), 3), strict=True
+    ):
         np.testing.assert_array_equal(batch[0]["inputs"], other[0]["inputs"])
         np.testing.assert_array_equal(batch[1], other[1])
 
@@ -125,7 +141,9 @@ def test_padded_to_boundaries_there_are_as_many_shapes_as_buckets(pairs):
         shapes.add((rows, length))
         assert names((inputs,)) == names(batch)
         assert weights.sum() == batch[2].sum()
-    assert len(shapes) == len(np.unique(np.searchsorted(bucket_boundaries(31), pairs.lengths[pairs.lengths <= 31])))
+    assert len(shapes) == len(
+        np.unique(np.searchsorted(bucket_boundaries(31), pairs.lengths[pairs.lengths <= 31]))
+    )
 
 
 def test_evaluation_takes_all_pairs_once_in_order(pairs):
@@ -140,18 +158,26 @@ def test_evaluation_takes_all_pairs_once_in_order(pairs):
 
 
 def test_evaluation_with_a_pair_longer_than_a_batch():
-    pairs = EncodedPairs(id_sequences([3, 2, 5, 2], range(10, 14)), id_sequences([3, 7, 29, 2], range(10, 14)))
+    pairs = EncodedPairs(
+        id_sequences([3, 2, 5, 2], range(10, 14)), id_sequences([3, 7, 29, 2], range(10, 14))
+    )
     batches = list(evaluation_batches(pairs, batch_tokens=17).as_numpy_iterator())
     assert list(map(names, batches)) == [[10, 11], [12], [13]]
 
 
 def test_no_pair_that_is_short_enough_is_an_error(pairs):
-    with pytest.raises(ValueError, match="Expected pairs of at most 1 tokens a side .* 0 of 307 pairs are used: 307 .* Raise max_length"):
+    with pytest.raises(
+        ValueError,
+        match="Expected pairs of at most 1 tokens a side .* 0 of 307 pairs are used: 307 .* Raise max_length",
+    ):
         training_batches(pairs, batch_tokens=127, max_length=1, seed=0)
 
 
 def test_batch_smaller_than_a_sentence_is_an_error(pairs):
-    with pytest.raises(ValueError, match="Expected batch_tokens of at least 31, .* which has 31 tokens. Received: 29. Raise batch_tokens"):
+    with pytest.raises(
+        ValueError,
+        match="Expected batch_tokens of at least 31, .* which has 31 tokens. Received: 29. Raise batch_tokens",
+    ):
         training_batches(pairs, batch_tokens=29, max_length=31, seed=0)
 
 
@@ -171,7 +197,9 @@ def test_real_text_is_batched_with_little_padding(name):
     used = report_lengths(pairs, 256).used
     assert used > 0.99 * len(pairs)
     tokens = slots = rows = 0
-    for inputs, targets, weights in training_batches(pairs, batch_tokens=4096, max_length=256, seed=0).as_numpy_iterator():
+    for inputs, targets, weights in training_batches(
+        pairs, batch_tokens=4096, max_length=256, seed=0
+    ).as_numpy_iterator():
         tokens += np.count_nonzero(inputs["inputs"]) + np.count_nonzero(targets)
         slots += inputs["inputs"].size + targets.size
         rows += len(targets)

@@ -15,21 +15,39 @@ def test_synthetic(split):
 def test_files(tmp_path):
     (tmp_path / "a.en").write_text("one\n")
     (tmp_path / "a.de").write_text("eins\n")
-    corpus = open_corpus("files", "train", source=str(tmp_path / "a.en"), target=str(tmp_path / "a.de"))
+    corpus = open_corpus(
+        "files", "train", source=str(tmp_path / "a.en"), target=str(tmp_path / "a.de")
+    )
     assert list(corpus) == [("one", "eins")]
 
 
 def test_any_other_name_is_a_set_of_tensorflow_datasets(monkeypatch):
     monkeypatch.setattr(corpora, "read_tfds", lambda *arguments: arguments)
-    assert open_corpus("wmt14_translate/de-en", "train") == ("wmt14_translate/de-en", "train", "en-de", None)
+    assert open_corpus("wmt14_translate/de-en", "train") == (
+        "wmt14_translate/de-en",
+        "train",
+        "en-de",
+        None,
+    )
     arguments = "wmt14_translate/de-en", "dev", "de-en", "folder"
-    assert open_corpus("wmt14_translate/de-en", "dev", direction="de-en", data_dir="folder") == arguments
+    assert (
+        open_corpus("wmt14_translate/de-en", "dev", direction="de-en", data_dir="folder")
+        == arguments
+    )
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="Expected source and target files. Received: only source files, a.en."):
+    with pytest.raises(
+        ValueError, match="Expected source and target files. Received: only source files, a.en."
+    ):
         open_corpus("files", "train", source="a.en")
-    with pytest.raises(ValueError, match="Expected split to be one of train, dev, test, test_longer. Received: 'valid'."):
+    with pytest.raises(
+        ValueError,
+        match="Expected split to be one of train, dev, test, test_longer. Received: 'valid'.",
+    ):
         open_corpus("synthetic", "valid")
-    with pytest.raises(ValueError, match="Expected the direction en-de, the only one of the synthetic corpus. Received: 'de-en'."):
+    with pytest.raises(
+        ValueError,
+        match="Expected the direction en-de, the only one of the synthetic corpus. Received: 'de-en'.",
+    ):
         open_corpus("synthetic", "dev", direction="de-en")

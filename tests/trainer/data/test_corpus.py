@@ -11,7 +11,9 @@ PAIRS = tuple(synthetic.generate("dev", size=13))
 def test_pairs_as_strings_and_as_a_dataset():
     corpus = PairCorpus(PAIRS)
     assert list(corpus) == list(corpus) == list(PAIRS)
-    assert [tuple(map(bytes.decode, pair)) for pair in corpus.dataset().as_numpy_iterator()] == list(PAIRS)
+    assert [
+        tuple(map(bytes.decode, pair)) for pair in corpus.dataset().as_numpy_iterator()
+    ] == list(PAIRS)
     assert list(corpus.sources()) == [source for source, _ in PAIRS]
     assert list(corpus.targets()) == [target for _, target in PAIRS]
     assert list(corpus.sentences())[:4] == [*PAIRS[0], *PAIRS[1]]

@@ -40,7 +40,9 @@ class CountedCorpus(Corpus):
 
 
 def sequences(side):
-    return [side.ids[start:stop].tolist() for start, stop in zip(side.offsets[:-1], side.offsets[1:])]
+    return [
+        side.ids[start:stop].tolist() for start, stop in zip(side.offsets[:-1], side.offsets[1:])
+    ]
 
 
 def tokenized(tokenizer, texts):
@@ -55,7 +57,10 @@ def test_ids_are_the_tokenizers(tokenizer, monkeypatch, at_once):
     assert len(pairs) == 211
     assert sequences(pairs.sources) == tokenized(tokenizer, sources)
     assert sequences(pairs.targets) == tokenized(tokenizer, targets)
-    expected = [max(len(a), len(b)) for a, b in zip(tokenized(tokenizer, sources), tokenized(tokenizer, targets))]
+    expected = [
+        max(len(a), len(b))
+        for a, b in zip(tokenized(tokenizer, sources), tokenized(tokenizer, targets))
+    ]
     assert pairs.lengths.tolist() == expected
 
 
@@ -92,7 +97,10 @@ def test_ids_that_were_half_written_are_not_used(tokenizer, tmp_path):
 
 def test_ids_are_mapped_from_files(tokenizer):
     pairs = encode_pairs(PairCorpus(PAIRS), tokenizer)
-    assert all(isinstance(side.ids, np.memmap) and isinstance(side.offsets, np.memmap) for side in (pairs.sources, pairs.targets))
+    assert all(
+        isinstance(side.ids, np.memmap) and isinstance(side.offsets, np.memmap)
+        for side in (pairs.sources, pairs.targets)
+    )
 
 
 def test_offsets_are_an_array_that_numpy_reads(tokenizer, tmp_path, monkeypatch):
@@ -145,5 +153,8 @@ def test_padded():
 
 
 def test_corpus_without_pairs_is_an_error(tokenizer):
-    with pytest.raises(ValueError, match="Expected a corpus with sentence pairs. Received: one without any. Give files with text."):
+    with pytest.raises(
+        ValueError,
+        match="Expected a corpus with sentence pairs. Received: one without any. Give files with text.",
+    ):
         encode_pairs(PairCorpus(()), tokenizer)

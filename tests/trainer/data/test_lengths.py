@@ -15,7 +15,33 @@ def test_boundaries_are_those_of_tensor2tensor():
     assert bucket_boundaries(7).tolist() == [7]
     assert bucket_boundaries(8).tolist() == [8]
     assert bucket_boundaries(64).tolist() == [
-        8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22, 24, 26, 28, 30, 33, 36, 39, 42, 46, 50, 55, 60, 64
+        8,
+        9,
+        10,
+        11,
+        12,
+        13,
+        14,
+        15,
+        16,
+        17,
+        18,
+        19,
+        20,
+        22,
+        24,
+        26,
+        28,
+        30,
+        33,
+        36,
+        39,
+        42,
+        46,
+        50,
+        55,
+        60,
+        64,
     ]
 
 

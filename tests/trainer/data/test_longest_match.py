@@ -26,12 +26,23 @@ def test_takes_the_longest_and_not_the_best():
 
 def test_longer_subtokens_begin_anew_where_they_break_off():
     match = LongestMatch({"a": 0, "b": 1, "aaaab": 2, "aab": 3})
-    assert match(tf.constant(["aaaaaab", "aaaa", "aab"])).to_list() == [[0, 0, 2], [0, 0, 0, 0], [3]]
+    assert match(tf.constant(["aaaaaab", "aaaa", "aab"])).to_list() == [
+        [0, 0, 2],
+        [0, 0, 0, 0],
+        [3],
+    ]
 
 
 def test_a_subtoken_does_not_reach_into_the_next_word():
     match = LongestMatch({"a": 0, "b": 1, "ab": 2})
-    assert match(tf.constant(["a", "b", "ab", "a", "", "b"])).to_list() == [[0], [1], [2], [0], [], [1]]
+    assert match(tf.constant(["a", "b", "ab", "a", "", "b"])).to_list() == [
+        [0],
+        [1],
+        [2],
+        [0],
+        [],
+        [1],
+    ]
 
 
 def test_what_no_subtoken_begins_with_is_minus_one():
@@ -51,13 +62,24 @@ def test_no_characters(words):
 def test_is_the_search_of_every_prefix(seed):
     random_choice = random.Random(seed)
     characters = random_choice.sample("ab_\\1é字😀\u0301 \t\x00\n\U0010ffff", k=2 + seed)
-    subtokens = {"".join(random_choice.choices(characters, k=random_choice.randint(1, 11))) for _ in range(41)}
+    subtokens = {
+        "".join(random_choice.choices(characters, k=random_choice.randint(1, 11)))
+        for _ in range(41)
+    }
     ids = {subtoken: 101 + 3 * i for i, subtoken in enumerate(sorted(subtokens))}
-    words = ["".join(random_choice.choices(characters, k=random_choice.randint(0, 67))) for _ in range(53)]
+    words = [
+        "".join(random_choice.choices(characters, k=random_choice.randint(0, 67)))
+        for _ in range(53)
+    ]
     expected = [plain_match(ids, word) for word in words]
     match = LongestMatch(ids)
     assert match(tf.constant(words)).to_list() == expected
-    assert tf.function(match, input_signature=[tf.TensorSpec([None], tf.string)])(tf.constant(words)).to_list() == expected
+    assert (
+        tf.function(match, input_signature=[tf.TensorSpec([None], tf.string)])(
+            tf.constant(words)
+        ).to_list()
+        == expected
+    )
 
 
 def test_one_word_of_a_hundred_thousand_characters():

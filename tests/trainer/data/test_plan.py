@@ -41,7 +41,10 @@ def rows_of(batches):
     return [rows.tolist() for rows, _ in batches]
 
 
-@pytest.mark.parametrize(("pairs", "size"), [(1, 1), (7, 7), (8, 7), (307, 67), (1009, 1), (5003, 769), (5003, 1021), (1031, 512)])
+@pytest.mark.parametrize(
+    ("pairs", "size"),
+    [(1, 1), (7, 7), (8, 7), (307, 67), (1009, 1), (5003, 769), (5003, 1021), (1031, 512)],
+)
 def test_chunks_share_a_corpus_out(pairs, size):
     chunks = Chunks(pairs, size)
     rows = [chunks.rows(chunk) for chunk in range(len(chunks))]
@@ -64,7 +67,9 @@ def test_batches_of_one_chunk_are_those_of_earlier_versions():
     assert len(pairs) < CHUNK_PAIRS
     digest = hashlib.sha256()
     for start in (0, 1000):
-        for inputs, targets, _ in training_batches(pairs, **SETTINGS, start_step=start).take(150).as_numpy_iterator():
+        for inputs, targets, _ in (
+            training_batches(pairs, **SETTINGS, start_step=start).take(150).as_numpy_iterator()
+        ):
             digest.update(inputs["inputs"].tobytes())
             digest.update(targets.tobytes())
     # A run that was begun with an earlier version goes on with the batches that it would have had.
@@ -111,7 +116,12 @@ def test_order_differs_by_seed_and_chunk(pairs):
     assert first != rows_of(epoch_of(TrainingPlan(pairs, **settings | {"seed": 6}), 0))
     alike = make_pairs(np.full(134, 7), np.full(134, 7))
     plan = TrainingPlan(alike, **settings)
-    places = [np.searchsorted(plan.chunks.rows(chunk), np.concatenate([rows for rows, _ in plan._plan(0, chunk)])) for chunk in (0, 1)]
+    places = [
+        np.searchsorted(
+            plan.chunks.rows(chunk), np.concatenate([rows for rows, _ in plan._plan(0, chunk)])
+        )
+        for chunk in (0, 1)
+    ]
     assert places[0].tolist() != places[1].tolist()
 
 
@@ -137,7 +147,10 @@ def mapped_pairs(directory, count):
     """Pairs whose offsets lie in a file, as those of `encode_pairs`."""
     sizes = np.random.default_rng(3).integers(2, 33, size=count)
     np.save(directory / f"{count}.npy", np.cumsum([0, *sizes]))
-    side = IdSequences(np.broadcast_to(np.int32(7), sizes.sum()), np.load(directory / f"{count}.npy", mmap_mode="r"))
+    side = IdSequences(
+        np.broadcast_to(np.int32(7), sizes.sum()),
+        np.load(directory / f"{count}.npy", mmap_mode="r"),
+    )
     return EncodedPairs(side, side)
 
 

@@ -16,7 +16,10 @@ from t2t_relpos.t2t.subwords import SubwordVocabulary, alphanumeric_characters
 from trainer.data import synthetic
 from trainer.data.subwords import SubwordTokenizer
 
-RECORDED = {path.stem: path for path in (Path(__file__).parents[2] / "reference" / "subwords").glob("*.vocab")}
+RECORDED = {
+    path.stem: path
+    for path in (Path(__file__).parents[2] / "reference" / "subwords").glob("*.vocab")
+}
 SENTENCES = [text for pair in synthetic.generate("test", size=53) for text in pair]
 DATA = Path(os.environ.get("SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 
@@ -43,15 +46,21 @@ def test_encodes_as_tensor2tensor(recorded):
     texts = [text for text, _ in expected["encoded"]]
     ids = tokenizer.tokenize(tf.constant(texts))
     assert ids.dtype == tf.int32 and ids.ragged_rank == 1
-    assert list(zip(texts, ids.to_list())) == [(text, row + [1]) for text, row in expected["encoded"]]
+    assert list(zip(texts, ids.to_list())) == [
+        (text, row + [1]) for text, row in expected["encoded"]
+    ]
 
 
 def test_decodes_as_tensor2tensor(recorded):
     tokenizer, expected = recorded
-    pairs = [(ids, in_utf8(text)) for ids, text in expected["decoded"] if 0 not in ids and 1 not in ids]
+    pairs = [
+        (ids, in_utf8(text)) for ids, text in expected["decoded"] if 0 not in ids and 1 not in ids
+    ]
     assert len(pairs) > 570
     # Within a graph, where ids out of range are nothing, as for tensor2tensor.
-    texts = tf.function(tokenizer.detokenize)(tf.ragged.constant([ids for ids, _ in pairs], dtype=tf.int32))
+    texts = tf.function(tokenizer.detokenize)(
+        tf.ragged.constant([ids for ids, _ in pairs], dtype=tf.int32)
+    )
     assert [(ids, text) for (ids, _), text in zip(pairs, texts.numpy())] == pairs
 
 
@@ -92,7 +101,10 @@ def test_detokenize_cuts_at_the_first_eos_and_leaves_padding_out(tokenizer):
     ragged = tf.ragged.constant([first + second, second[:-1], [1] + first], dtype=tf.int32)
     assert tokenizer.detokenize(ragged).numpy().tolist() == expected
     assert tokenizer.detokenize(ragged.to_tensor(0)).numpy().tolist() == expected
-    assert tokenizer.detokenize(tf.constant([[0, *first[:-1], 0, 0]], tf.int64)).numpy().tolist() == expected[:1]
+    assert (
+        tokenizer.detokenize(tf.constant([[0, *first[:-1], 0, 0]], tf.int64)).numpy().tolist()
+        == expected[:1]
+    )
 
 
 def test_bytes_that_are_not_utf8_are_replaced(tokenizer):
@@ -117,8 +129,12 @@ def test_exports_with_tensorflow_alone(tmp_path):
     module = tf.Module()
     module.tokenizer = tokenizer
     signature = [tf.TensorSpec([None], tf.string)]
-    module.split = tf.function(lambda text: tokenizer.tokenize(text).to_tensor(0), input_signature=signature)
-    module.both = tf.function(lambda text: tokenizer.detokenize(tokenizer.tokenize(text)), input_signature=signature)
+    module.split = tf.function(
+        lambda text: tokenizer.tokenize(text).to_tensor(0), input_signature=signature
+    )
+    module.both = tf.function(
+        lambda text: tokenizer.detokenize(tokenizer.tokenize(text)), input_signature=signature
+    )
     tf.saved_model.save(module, str(tmp_path / "module"))
     text = "The snake_case\\man, \U0001f600 and \x00 Ω"
     program = (
@@ -131,7 +147,12 @@ def test_exports_with_tensorflow_alone(tmp_path):
     )
     environment = os.environ | {"PYTHONPATH": ""}
     printed = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env=environment,
     ).stdout
     assert printed.strip() == str(tokenizer.tokenize(tf.constant([text])).to_list())
 
@@ -148,25 +169,42 @@ def test_save_and_from_file(tokenizer, tmp_path):
 
 
 def test_missing_and_foreign_files_are_errors(tmp_path):
-    with pytest.raises(ValueError, match="Expected a vocabulary of tensor2tensor at .*none.subwords. Received: no such file."):
+    with pytest.raises(
+        ValueError,
+        match="Expected a vocabulary of tensor2tensor at .*none.subwords. Received: no such file.",
+    ):
         SubwordTokenizer.from_file(tmp_path / "none.subwords")
     (tmp_path / "other.vocab").write_text("the\nof\n")
-    with pytest.raises(ValueError, match="other.vocab: Expected a vocabulary of tensor2tensor, .* Received: 'the', 'of'. Give"):
+    with pytest.raises(
+        ValueError,
+        match="other.vocab: Expected a vocabulary of tensor2tensor, .* Received: 'the', 'of'. Give",
+    ):
         SubwordTokenizer.from_file(tmp_path / "other.vocab")
     (tmp_path / "short.vocab").write_bytes(RECORDED["sentences"].read_bytes()[:1001])
-    with pytest.raises(ValueError, match="short.vocab: Expected every character of the vocabulary, .* The file is cut short"):
+    with pytest.raises(
+        ValueError,
+        match="short.vocab: Expected every character of the vocabulary, .* The file is cut short",
+    ):
         SubwordTokenizer.from_file(tmp_path / "short.vocab")
 
 
 @pytest.mark.parametrize("wrong", [305, -1])
 def test_ids_out_of_range_are_an_error(tokenizer, wrong):
-    with pytest.raises(ValueError, match=f"Expected ids from 0 to 304, the vocabulary's. Received: {wrong}. Use the tokenizer"):
+    with pytest.raises(
+        ValueError,
+        match=f"Expected ids from 0 to 304, the vocabulary's. Received: {wrong}. Use the tokenizer",
+    ):
         tokenizer.detokenize(tf.constant([[5, wrong, 1]]))
 
 
 def frequent_pieces(lines, size):
     """A vocabulary file of the commonest words of real text, in quotes, their beginnings, and half of the characters."""
-    words = Counter(word + "_" for line in lines for word in re.findall(r"\w+|[^\w\s]+", line) if "_" not in word)
+    words = Counter(
+        word + "_"
+        for line in lines
+        for word in re.findall(r"\w+|[^\w\s]+", line)
+        if "_" not in word
+    )
     pieces = Counter()
     for word, count in words.items():
         for end in range(2, len(word) + 1):
@@ -182,7 +220,9 @@ def test_every_line_of_real_text_is_as_from_the_plain_one(folder):
     files = sorted((DATA / folder).glob("*.gz"))
     if not files:
         pytest.skip(f"{DATA / folder} holds no text; SHARED_DATA says where else to look")
-    lines = [line for file in files for line in gzip.decompress(file.read_bytes()).decode().split("\n")]
+    lines = [
+        line for file in files for line in gzip.decompress(file.read_bytes()).decode().split("\n")
+    ]
     contents = frequent_pieces(lines, 4001), RECORDED["small"].read_bytes()
     for content in contents:
         plain, tokenizer = SubwordVocabulary.from_bytes(content), SubwordTokenizer(content)

@@ -24,34 +24,53 @@ from trainer.data.synthetic.clauses import (
 from trainer.data.synthetic.phrases import FixedPhrase, NounPhrase, PronounPhrase
 from trainer.data.synthetic.sentences import SentenceSampler
 
-NOUNS = {noun.english: noun for noun in lexicon.PEOPLE + lexicon.RELATIVES + lexicon.THINGS + lexicon.CLOSABLE}
-ADJECTIVES = {adjective.english: adjective for adjective in lexicon.PERSON_ADJECTIVES + lexicon.THING_ADJECTIVES}
-PLACES = {phrase.english: phrase for phrase in lexicon.PLACES + lexicon.ON_FOOT_GOALS + lexicon.GOALS + lexicon.STATES}
+NOUNS = {
+    noun.english: noun
+    for noun in lexicon.PEOPLE + lexicon.RELATIVES + lexicon.THINGS + lexicon.CLOSABLE
+}
+ADJECTIVES = {
+    adjective.english: adjective
+    for adjective in lexicon.PERSON_ADJECTIVES + lexicon.THING_ADJECTIVES
+}
+PLACES = {
+    phrase.english: phrase
+    for phrase in lexicon.PLACES + lexicon.ON_FOOT_GOALS + lexicon.GOALS + lexicon.STATES
+}
 TIMES = {phrase.english: phrase for times in lexicon.TIMES.values() for phrase in times}
 FREQUENCIES = {phrase.english: phrase for phrase in lexicon.FREQUENCIES}
 SHE, HE, I, THEY, WE = (
-    PronounPhrase(pronoun) for pronoun in (lexicon.SHE, lexicon.HE, lexicon.I, lexicon.THEY, lexicon.WE)
+    PronounPhrase(pronoun)
+    for pronoun in (lexicon.SHE, lexicon.HE, lexicon.I, lexicon.THEY, lexicon.WE)
 )
 
 
 def noun_phrase(words, plural=False, relative=None):
     determiner, *adjective, noun = words.split()
-    return NounPhrase(determiner, NOUNS[noun], ADJECTIVES[adjective[0]] if adjective else None, plural, relative)
+    return NounPhrase(
+        determiner, NOUNS[noun], ADJECTIVES[adjective[0]] if adjective else None, plural, relative
+    )
 
 
 THE_MAN = noun_phrase("the man")
 THE_BOY = noun_phrase("the boy")
 RELATIVE_WOMAN = noun_phrase(
     "the woman",
-    relative=RelativeClause(Clause(FixedPhrase(), lexicon.CALL, "past", accusative=HE), "nominative", True),
+    relative=RelativeClause(
+        Clause(FixedPhrase(), lexicon.CALL, "past", accusative=HE), "nominative", True
+    ),
 )
 RELATIVE_KEY = noun_phrase(
-    "the key", relative=RelativeClause(Clause(SHE, lexicon.FIND, "past", accusative=FixedPhrase()), "accusative", False)
+    "the key",
+    relative=RelativeClause(
+        Clause(SHE, lexicon.FIND, "past", accusative=FixedPhrase()), "accusative", False
+    ),
 )
 RELATIVE_CHILDREN = noun_phrase(
     "the child",
     plural=True,
-    relative=RelativeClause(Clause(HE, lexicon.HELP, "present", dative=FixedPhrase()), "dative", True),
+    relative=RelativeClause(
+        Clause(HE, lexicon.HELP, "present", dative=FixedPhrase()), "dative", True
+    ),
 )
 
 MAIN_CLAUSES = {
@@ -77,10 +96,19 @@ MAIN_CLAUSES = {
     ("We had to pick him up at the station.", "Wir mussten ihn am Bahnhof abholen."): Clause(
         WE, lexicon.PICK_UP, "past have to", accusative=HE, place=PLACES["at the station"]
     ),
-    ("Every neighbor followed the friendly girl.", "Jeder Nachbar ist dem freundlichen Mädchen gefolgt."): Clause(
-        noun_phrase("every neighbor"), lexicon.FOLLOW, "past", dative=noun_phrase("the friendly girl")
+    (
+        "Every neighbor followed the friendly girl.",
+        "Jeder Nachbar ist dem freundlichen Mädchen gefolgt.",
+    ): Clause(
+        noun_phrase("every neighbor"),
+        lexicon.FOLLOW,
+        "past",
+        dative=noun_phrase("the friendly girl"),
     ),
-    ("Tomorrow two tall men will go home with her.", "Morgen werden zwei große Männer mit ihr nach Hause gehen."): Clause(
+    (
+        "Tomorrow two tall men will go home with her.",
+        "Morgen werden zwei große Männer mit ihr nach Hause gehen.",
+    ): Clause(
         noun_phrase("two tall man", plural=True),
         lexicon.GO,
         "future",
@@ -89,7 +117,10 @@ MAIN_CLAUSES = {
         time=TIMES["tomorrow"],
         time_first=True,
     ),
-    ("Her brother often brings a dog along for us.", "Ihr Bruder bringt oft einen Hund für uns mit."): Clause(
+    (
+        "Her brother often brings a dog along for us.",
+        "Ihr Bruder bringt oft einen Hund für uns mit.",
+    ): Clause(
         noun_phrase("her brother"),
         lexicon.BRING,
         "present",
@@ -103,10 +134,17 @@ MAIN_CLAUSES = {
     (
         "The woman who called him shows them a new picture.",
         "Die Frau, die ihn angerufen hat, zeigt ihnen ein neues Bild.",
-    ): Clause(RELATIVE_WOMAN, lexicon.SHOW, "present", dative=THEY, accusative=noun_phrase("a new picture")),
-    ("He looked for the key that she found.", "Er hat den Schlüssel gesucht, den sie gefunden hat."): Clause(
-        HE, lexicon.LOOK_FOR, "past", accusative=RELATIVE_KEY
+    ): Clause(
+        RELATIVE_WOMAN,
+        lexicon.SHOW,
+        "present",
+        dative=THEY,
+        accusative=noun_phrase("a new picture"),
     ),
+    (
+        "He looked for the key that she found.",
+        "Er hat den Schlüssel gesucht, den sie gefunden hat.",
+    ): Clause(HE, lexicon.LOOK_FOR, "past", accusative=RELATIVE_KEY),
     ("I thank the children whom he helps.", "Ich danke den Kindern, denen er hilft."): Clause(
         I, lexicon.THANK, "present", dative=RELATIVE_CHILDREN
     ),
@@ -120,7 +158,10 @@ def test_main_clauses_are_correct(pair):
 
 
 SUBORDINATE_CLAUSES = {
-    ("because she calls him", "weil sie ihn anruft"): ("weil", Clause(SHE, lexicon.CALL, "present", accusative=HE)),
+    ("because she calls him", "weil sie ihn anruft"): (
+        "weil",
+        Clause(SHE, lexicon.CALL, "present", accusative=HE),
+    ),
     ("because the man had to sell his old car", "weil der Mann sein altes Auto verkaufen musste"): (
         "weil",
         Clause(THE_MAN, lexicon.SELL, "past have to", accusative=noun_phrase("his old car")),
@@ -131,9 +172,17 @@ SUBORDINATE_CLAUSES = {
     ),
     ("because these men will invite our aunt", "weil diese Männer unsere Tante einladen werden"): (
         "weil",
-        Clause(noun_phrase("these man", plural=True), lexicon.INVITE, "future", accusative=noun_phrase("our aunt")),
+        Clause(
+            noun_phrase("these man", plural=True),
+            lexicon.INVITE,
+            "future",
+            accusative=noun_phrase("our aunt"),
+        ),
     ),
-    ("because it rained", "weil es geregnet hat"): ("weil", Clause(FixedPhrase("it", "es"), lexicon.RAIN, "past")),
+    ("because it rained", "weil es geregnet hat"): (
+        "weil",
+        Clause(FixedPhrase("it", "es"), lexicon.RAIN, "past"),
+    ),
 }
 
 
@@ -158,19 +207,38 @@ def test_infinitives_take_zu_between_prefix_and_verb():
     call = Clause(SHE, lexicon.CALL, "present", accusative=HE)
     buy = Clause(SHE, lexicon.BUY, "present", accusative=noun_phrase("a small lamp"))
     assert (english_infinitive(call), german_infinitive(call)) == ("call him", "ihn anzurufen")
-    assert (english_infinitive(buy), german_infinitive(buy)) == ("buy a small lamp", "eine kleine Lampe zu kaufen")
+    assert (english_infinitive(buy), german_infinitive(buy)) == (
+        "buy a small lamp",
+        "eine kleine Lampe zu kaufen",
+    )
 
 
 @pytest.mark.parametrize(
     "words, plural, german",
     [
         ("the old dog", False, ("der alte Hund", "den alten Hund", "dem alten Hund")),
-        ("a friendly woman", False, ("eine freundliche Frau", "eine freundliche Frau", "einer freundlichen Frau")),
+        (
+            "a friendly woman",
+            False,
+            ("eine freundliche Frau", "eine freundliche Frau", "einer freundlichen Frau"),
+        ),
         ("our new car", False, ("unser neues Auto", "unser neues Auto", "unserem neuen Auto")),
-        ("this tall boy", False, ("dieser große Junge", "diesen großen Jungen", "diesem großen Jungen")),
-        ("two friendly doctor", True, ("zwei freundliche Ärzte", "zwei freundliche Ärzte", "zwei freundlichen Ärzten")),
+        (
+            "this tall boy",
+            False,
+            ("dieser große Junge", "diesen großen Jungen", "diesem großen Jungen"),
+        ),
+        (
+            "two friendly doctor",
+            True,
+            ("zwei freundliche Ärzte", "zwei freundliche Ärzte", "zwei freundlichen Ärzten"),
+        ),
         ("some old car", True, ("einige alte Autos", "einige alte Autos", "einigen alten Autos")),
-        ("these beautiful picture", True, ("diese schönen Bilder", "diese schönen Bilder", "diesen schönen Bildern")),
+        (
+            "these beautiful picture",
+            True,
+            ("diese schönen Bilder", "diese schönen Bilder", "diesen schönen Bildern"),
+        ),
         ("every neighbor", False, ("jeder Nachbar", "jeden Nachbarn", "jedem Nachbarn")),
     ],
 )
@@ -198,7 +266,9 @@ def test_splits_stay_apart_under_other_seeds():
 
 
 def test_longer_sentences_are_longer_than_all_others(splits):
-    words = {split: [len(english.split()) for english, _ in pairs] for split, pairs in splits.items()}
+    words = {
+        split: [len(english.split()) for english, _ in pairs] for split, pairs in splits.items()
+    }
     assert min(words["test_longer"]) > max(words["train"])
     assert (min(words["train"]), max(words["train"])) == (4, 16)
     assert max(words["test_longer"]) <= 30
@@ -238,7 +308,9 @@ def test_same_sentences_in_another_process(splits):
         "import hashlib, json; from trainer.data import synthetic;"
         "print(hashlib.sha256(json.dumps(synthetic.generate('test')).encode()).hexdigest())"
     )
-    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
     assert printed.strip() == hashlib.sha256(json.dumps(splits["test"]).encode()).hexdigest()
     assert splits["test"] != synthetic.generate("test", seed=1)
 
@@ -249,7 +321,9 @@ def test_needs_only_the_standard_library():
         "loaded = {name.partition('.')[0] for name in set(sys.modules) - before};"
         "print(sorted(loaded - set(sys.stdlib_module_names)))"
     )
-    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
     assert printed.strip() == "['trainer']"
 
 
@@ -258,10 +332,15 @@ def test_docstring_says_that_it_is_synthetic():
 
 
 def test_unknown_split_is_an_error():
-    with pytest.raises(ValueError, match="Expected split to be one of train, dev, test, test_longer. Received: 'valid'"):
+    with pytest.raises(
+        ValueError,
+        match="Expected split to be one of train, dev, test, test_longer. Received: 'valid'",
+    ):
         synthetic.generate("valid")
 
 
 def test_size_below_one_is_an_error():
-    with pytest.raises(ValueError, match="Expected size to be at least 1. Received: 0. Leave it out"):
+    with pytest.raises(
+        ValueError, match="Expected size to be at least 1. Received: 0. Leave it out"
+    ):
         synthetic.generate("dev", size=0)

@@ -10,7 +10,9 @@ from trainer.data.text_files import read_text
 
 ENGLISH = ["A dog runs.", "", "She sleeps\u2028well.", "It's 5 o'clock."]
 GERMAN = ["Ein Hund läuft.", "Leer?", "Sie schläft gut.", "Es ist fünf Uhr."]
-MULTI30K = Path(os.environ.get("MULTI30K", Path(__file__).parents[4] / "shared" / "data" / "multi30k"))
+MULTI30K = Path(
+    os.environ.get("MULTI30K", Path(__file__).parents[4] / "shared" / "data" / "multi30k")
+)
 
 
 @pytest.fixture
@@ -25,7 +27,10 @@ def write(tmp_path):
 
 def strings(corpus):
     """What `dataset` gives, as `iter` gives it."""
-    return [(source.decode(), target.decode()) for source, target in corpus.dataset().as_numpy_iterator()]
+    return [
+        (source.decode(), target.decode())
+        for source, target in corpus.dataset().as_numpy_iterator()
+    ]
 
 
 def test_text_files_give_their_lines_in_order(write):
@@ -62,7 +67,10 @@ def test_text_is_a_stream(write):
 
 
 def test_missing_file(write, tmp_path):
-    with pytest.raises(ValueError, match="Expected a text file at .*none.en. Received: no such file. Check the path."):
+    with pytest.raises(
+        ValueError,
+        match="Expected a text file at .*none.en. Received: no such file. Check the path.",
+    ):
         read_text(str(tmp_path / "none.en"), write("a.de", "eins\n"))
     with pytest.raises(ValueError, match="Received: a directory. Check the path."):
         read_text(write("a.en", "one\n"), str(tmp_path))
@@ -70,30 +78,42 @@ def test_missing_file(write, tmp_path):
 
 @pytest.mark.parametrize("name", ["a.de", "a.de.gz"])
 def test_empty_file(write, name):
-    with pytest.raises(ValueError, match=f"Expected .*{name} to hold one sentence a line. Received: an empty file."):
+    with pytest.raises(
+        ValueError, match=f"Expected .*{name} to hold one sentence a line. Received: an empty file."
+    ):
         read_text(write("a.en", "one\n"), write(name, ""))
 
 
 def test_different_line_counts(write):
     source = write("a.en", "one\n") + "," + write("b.en", "one\ntwo\nthree\n")
     target = write("a.de", "eins\n") + "," + write("b.de", "eins\nzwei\ndrei\nvier\nfünf")
-    with pytest.raises(ValueError, match="in .*b.en as translations in .*b.de. Received: 3 and 5 lines. Line n of"):
+    with pytest.raises(
+        ValueError, match="in .*b.en as translations in .*b.de. Received: 3 and 5 lines. Line n of"
+    ):
         read_text(source, target)
 
 
 def test_different_numbers_of_files(write):
     first, second = write("a.en", "one\n"), write("b.en", "two\n")
-    with pytest.raises(ValueError, match="Expected as many source files as target files. Received: 2 .* and 1 .* Give them in pairs"):
+    with pytest.raises(
+        ValueError,
+        match="Expected as many source files as target files. Received: 2 .* and 1 .* Give them in pairs",
+    ):
         read_text(f"{first},{second}", write("a.de", "eins\n"))
 
 
 def test_invalid_utf8_names_file_and_line(write):
-    with pytest.raises(ValueError, match=r"Expected UTF-8 in .*a.de. Received: bytes .*\\xfc.*, in line 2. Convert .*iconv -f"):
+    with pytest.raises(
+        ValueError,
+        match=r"Expected UTF-8 in .*a.de. Received: bytes .*\\xfc.*, in line 2. Convert .*iconv -f",
+    ):
         read_text(write("a.en", "one\nfive\n"), write("a.de", "eins\nfünf\n".encode("latin-1")))
 
 
 def test_byte_order_mark(write):
-    with pytest.raises(ValueError, match="Expected .*a.en without a byte order mark. .* Remove it: sed -i"):
+    with pytest.raises(
+        ValueError, match="Expected .*a.en without a byte order mark. .* Remove it: sed -i"
+    ):
         read_text(write("a.en", "\ufeffone\n"), write("a.de", "eins\n"))
 
 
@@ -102,17 +122,28 @@ def test_gz_that_is_none_or_is_cut(write, tmp_path):
     (tmp_path / "plain.gz").write_text("one\n")
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"one\n")[:-9])
     for name in ("plain.gz", "cut.gz"):
-        with pytest.raises(ValueError, match=f"Expected .*{name} to be compressed with gzip, as its name says. Received: a file"):
+        with pytest.raises(
+            ValueError,
+            match=f"Expected .*{name} to be compressed with gzip, as its name says. Received: a file",
+        ):
             read_text(str(tmp_path / name), target)
 
 
-@pytest.mark.parametrize("source, target", [("a.en", ""), ("", "a.de"), (None, "a.de"), (None, None)])
+@pytest.mark.parametrize(
+    "source, target", [("a.en", ""), ("", "a.de"), (None, "a.de"), (None, None)]
+)
 def test_only_one_side(source, target):
-    with pytest.raises(ValueError, match="Expected source and target files. Received: (only (source|target) files, a|neither)"):
+    with pytest.raises(
+        ValueError,
+        match="Expected source and target files. Received: (only (source|target) files, a|neither)",
+    ):
         read_text(source, target)
 
 
-@pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"no Multi30k at {MULTI30K}; set the variable MULTI30K to its directory")
+@pytest.mark.skipif(
+    not MULTI30K.is_dir(),
+    reason=f"no Multi30k at {MULTI30K}; set the variable MULTI30K to its directory",
+)
 def test_real_text():
     corpus = read_text(str(MULTI30K / "val.en.gz"), str(MULTI30K / "val.de.gz"))
     pairs = list(corpus)

@@ -45,14 +45,21 @@ def test_tfds_translation_set_in_both_directions(tfds_dir):
     corpus = read_tfds("tiny_translate", "dev", "en-de", data_dir=tfds_dir)
     reverse = read_tfds("tiny_translate", "dev", "de-en", data_dir=tfds_dir)
     assert sorted(corpus) == sorted(zip(ENGLISH[1:], GERMAN[1:]))
-    assert [tuple(map(bytes.decode, pair)) for pair in corpus.dataset().as_numpy_iterator()] == list(corpus) == list(corpus)
+    assert (
+        [tuple(map(bytes.decode, pair)) for pair in corpus.dataset().as_numpy_iterator()]
+        == list(corpus)
+        == list(corpus)
+    )
     assert list(reverse) == [(target, source) for source, target in corpus]
     assert len(list(read_tfds("tiny_translate", "train", "en-de", data_dir=tfds_dir))) == 3
     assert corpus.fingerprint != reverse.fingerprint
 
 
 def test_wmt14_splits_are_newstest2013_and_newstest2014(wmt14):
-    dev, test, train = (open_corpus("wmt14_translate/de-en", split, data_dir=wmt14.data_dir) for split in ("dev", "test", "train"))
+    dev, test, train = (
+        open_corpus("wmt14_translate/de-en", split, data_dir=wmt14.data_dir)
+        for split in ("dev", "test", "train")
+    )
     assert sorted(dev) == sorted(wmt14.pairs("newstest2013"))
     assert sorted(test) == sorted(wmt14.pairs("newstest2014"))
     # Three corpora make the training data up, each of them the same here.
@@ -61,7 +68,9 @@ def test_wmt14_splits_are_newstest2013_and_newstest2014(wmt14):
 
 
 def test_wmt14_english_french_comes_of_five_corpora(wmt14):
-    train = open_corpus("wmt14_translate/fr-en", "train", direction="en-fr", data_dir=wmt14.data_dir)
+    train = open_corpus(
+        "wmt14_translate/fr-en", "train", direction="en-fr", data_dir=wmt14.data_dir
+    )
     assert sorted(train) == sorted(5 * wmt14.pairs("train"))
 
 
@@ -72,25 +81,51 @@ def test_examples_that_tensorflow_datasets_makes_up(wmt14):
 
 
 def test_tfds_errors(tfds_dir):
-    with pytest.raises(ValueError, match="Expected the name of a translation set .* Received: 'wmt14_tranlsate/de-en'."):
+    with pytest.raises(
+        ValueError,
+        match="Expected the name of a translation set .* Received: 'wmt14_tranlsate/de-en'.",
+    ):
         read_tfds("wmt14_tranlsate/de-en", "train", "en-de", data_dir=tfds_dir)
-    with pytest.raises(ValueError, match="Expected the name of a translation set .* Received: 'wmt14_translate/de-eo'."):
+    with pytest.raises(
+        ValueError,
+        match="Expected the name of a translation set .* Received: 'wmt14_translate/de-eo'.",
+    ):
         read_tfds("wmt14_translate/de-eo", "train", "en-de", data_dir=tfds_dir)
-    with pytest.raises(ValueError, match="Expected a direction between .* wmt14_translate/de-en: de, en. Received: 'en-fr'."):
+    with pytest.raises(
+        ValueError,
+        match="Expected a direction between .* wmt14_translate/de-en: de, en. Received: 'en-fr'.",
+    ):
         read_tfds("wmt14_translate/de-en", "train", "en-fr", data_dir=tfds_dir)
     with pytest.raises(ValueError, match="Expected a direction between .* Received: 'en'."):
         read_tfds("tiny_translate", "train", "en", data_dir=tfds_dir)
-    with pytest.raises(ValueError, match="Expected a direction between .* of mnist: it has none. Received: 'en-de'."):
+    with pytest.raises(
+        ValueError,
+        match="Expected a direction between .* of mnist: it has none. Received: 'en-de'.",
+    ):
         read_tfds("mnist", "train", "en-de", data_dir=tfds_dir)
-    with pytest.raises(ValueError, match="Expected a split of tiny_translate: train, validation. Received: 'trian'."):
+    with pytest.raises(
+        ValueError,
+        match="Expected a split of tiny_translate: train, validation. Received: 'trian'.",
+    ):
         read_tfds("tiny_translate", "trian", "en-de", data_dir=tfds_dir)
 
 
 def test_training_without_a_split_for_development(tfds_dir, tmp_path, caplog):
-    with pytest.raises(MissingSplitError, match="Expected a split of train_only_translate: train. Received: 'validation'. Choose"):
+    with pytest.raises(
+        MissingSplitError,
+        match="Expected a split of train_only_translate: train. Received: 'validation'. Choose",
+    ):
         read_tfds("train_only_translate", "dev", "en-de", data_dir=tfds_dir)
-    settings = {"preset": "tiny", "data": "train_only_translate", "data_dir": tfds_dir, "vocab_size": 40}
+    settings = {
+        "preset": "tiny",
+        "data": "train_only_translate",
+        "data_dir": tfds_dir,
+        "vocab_size": 40,
+    }
     directory = ModelDirectory.create(tmp_path / "run")
     prepared = Preparation(RunConfig(model_dir=str(directory.path), **settings), directory)
     assert (len(prepared.train_pairs), prepared.dev_pairs) == (4, None)
-    assert "Training without a dev set. Expected a split of train_only_translate: train." in caplog.text
+    assert (
+        "Training without a dev set. Expected a split of train_only_translate: train."
+        in caplog.text
+    )

@@ -21,7 +21,11 @@ def tokenizer():
 
 def train_elsewhere(path, **settings):
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES), model_prefix=str(path), vocab_size=307, minloglevel=2, **settings
+        sentence_iterator=iter(SENTENCES),
+        model_prefix=str(path),
+        vocab_size=307,
+        minloglevel=2,
+        **settings,
     )
     return path.with_suffix(".model")
 
@@ -40,7 +44,9 @@ def test_ids_are_those_of_the_sentencepiece_package(tokenizer, tmp_path):
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "vocab.model"))
     assert tokenizer.vocab_size == processor.get_piece_size() == 307
     texts = SENTENCES[:13] + ["", "  two  spaces ", "ſtrange ﬁgures ½"]
-    assert tokenizer.tokenize(tf.constant(texts)).to_list() == [processor.encode(text) + [1] for text in texts]
+    assert tokenizer.tokenize(tf.constant(texts)).to_list() == [
+        processor.encode(text) + [1] for text in texts
+    ]
 
 
 def test_works_in_a_graph_and_with_an_empty_batch(tokenizer):
@@ -62,7 +68,10 @@ def test_outlives_a_change_of_the_seed(tokenizer):
     tf.random.set_seed(7)
     assert tf.reduce_all(split(text) == before)
     assert tf.reduce_all(tokenizer.tokenize(text).to_tensor(0) == before)
-    assert list(tf.data.Dataset.from_tensors(text).map(split))[0].numpy().tolist() == before.numpy().tolist()
+    assert (
+        list(tf.data.Dataset.from_tensors(text).map(split))[0].numpy().tolist()
+        == before.numpy().tolist()
+    )
 
 
 def test_detokenize_cuts_at_the_first_eos_and_leaves_padding_out(tokenizer):
@@ -71,7 +80,9 @@ def test_detokenize_cuts_at_the_first_eos_and_leaves_padding_out(tokenizer):
     ragged = tf.ragged.constant([first + second, second[:-1], [1] + first], dtype=tf.int32)
     assert tokenizer.detokenize(ragged).numpy().tolist() == expected
     assert tokenizer.detokenize(ragged.to_tensor(0)).numpy().tolist() == expected
-    assert tokenizer.detokenize(tf.constant([[0, *first[:-1], 0, 0]])).numpy().tolist() == expected[:1]
+    assert (
+        tokenizer.detokenize(tf.constant([[0, *first[:-1], 0, 0]])).numpy().tolist() == expected[:1]
+    )
 
 
 def test_bytes_that_are_not_utf8_are_replaced(tokenizer):
@@ -86,7 +97,8 @@ def test_exports_with_tensorflow_text_alone(tokenizer, tmp_path):
     module = tf.Module()
     module.tokenizer = tokenizer
     module.split = tf.function(
-        lambda text: tokenizer.tokenize(text).to_tensor(0), input_signature=[tf.TensorSpec([None], tf.string)]
+        lambda text: tokenizer.tokenize(text).to_tensor(0),
+        input_signature=[tf.TensorSpec([None], tf.string)],
     )
     tf.saved_model.save(module, str(tmp_path / "module"))
     program = (
@@ -99,7 +111,12 @@ def test_exports_with_tensorflow_text_alone(tokenizer, tmp_path):
         "print(ids.numpy().tolist())"
     )
     printed = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": ""}
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": ""},
     ).stdout
     assert printed.strip() == str(tokenizer.tokenize(tf.constant(SENTENCES[:1])).to_list())
 
@@ -112,14 +129,20 @@ def test_training_is_quiet_and_repeats(model_type, vocab_size, capfd):
     assert first.fingerprint == second.fingerprint
     assert first.vocab_size == vocab_size
     text = tf.constant(SENTENCES[:3])
-    assert first.detokenize(first.tokenize(text)).numpy().tolist() == [text.encode() for text in SENTENCES[:3]]
+    assert first.detokenize(first.tokenize(text)).numpy().tolist() == [
+        text.encode() for text in SENTENCES[:3]
+    ]
 
 
 def test_large_corpora_are_sampled_and_training_repeats():
     lines = [text for pair in synthetic.generate("train", size=607) for text in pair]
     everything = SentencePieceTokenizer.train(lines, vocab_size=151)
-    sample = SentencePieceTokenizer.train((line for line in lines), vocab_size=151, max_sentences=211)
-    again = SentencePieceTokenizer.train((line for line in lines), vocab_size=151, max_sentences=211)
+    sample = SentencePieceTokenizer.train(
+        (line for line in lines), vocab_size=151, max_sentences=211
+    )
+    again = SentencePieceTokenizer.train(
+        (line for line in lines), vocab_size=151, max_sentences=211
+    )
     assert sample.fingerprint == again.fingerprint
     assert sample.fingerprint != everything.fingerprint
     first = SentencePieceTokenizer.train(lines[:211], vocab_size=151)
@@ -145,7 +168,10 @@ def test_save_and_from_file(tokenizer, tmp_path):
 
 def test_vocabulary_larger_than_the_text_gives_is_an_error():
     for model_type in ("bpe", "unigram"):
-        with pytest.raises(ValueError, match=r"Expected a vocab_size of at most \d+, .* Received: 50021. Lower vocab_size"):
+        with pytest.raises(
+            ValueError,
+            match=r"Expected a vocab_size of at most \d+, .* Received: 50021. Lower vocab_size",
+        ):
             SentencePieceTokenizer.train(SENTENCES, vocab_size=50021, model_type=model_type)
 
 
@@ -157,33 +183,51 @@ def test_the_largest_vocabulary_named_by_the_error_is_possible():
 
 
 def test_vocabulary_smaller_than_the_characters_is_an_error():
-    with pytest.raises(ValueError, match=r"Expected a vocab_size of at least \d+, one for every character.* Received: 11."):
+    with pytest.raises(
+        ValueError,
+        match=r"Expected a vocab_size of at least \d+, one for every character.* Received: 11.",
+    ):
         SentencePieceTokenizer.train(SENTENCES, vocab_size=11)
 
 
 def test_unknown_model_type_is_an_error():
-    with pytest.raises(ValueError, match="Expected model_type to be one of bpe, unigram. Received: 'word'."):
+    with pytest.raises(
+        ValueError, match="Expected model_type to be one of bpe, unigram. Received: 'word'."
+    ):
         SentencePieceTokenizer.train(SENTENCES, vocab_size=307, model_type="word")
 
 
 @pytest.mark.parametrize("sentences", [[], ["", "  "]])
 def test_no_sentence_is_an_error(sentences):
-    with pytest.raises(ValueError, match="Expected sentences to learn a vocabulary from. Received: none that is not blank."):
+    with pytest.raises(
+        ValueError,
+        match="Expected sentences to learn a vocabulary from. Received: none that is not blank.",
+    ):
         SentencePieceTokenizer.train(sentences, vocab_size=307)
 
 
 def test_missing_and_foreign_files_are_errors(tmp_path):
-    with pytest.raises(ValueError, match="Expected a SentencePiece model at .*none.model. Received: no such file."):
+    with pytest.raises(
+        ValueError, match="Expected a SentencePiece model at .*none.model. Received: no such file."
+    ):
         SentencePieceTokenizer.from_file(tmp_path / "none.model")
     (tmp_path / "text.model").write_text("no model")
-    with pytest.raises(ValueError, match="text.model: Expected a serialised SentencePiece model. Received: 8 bytes"):
+    with pytest.raises(
+        ValueError, match="text.model: Expected a serialised SentencePiece model. Received: 8 bytes"
+    ):
         SentencePieceTokenizer.from_file(tmp_path / "text.model")
     foreign = train_elsewhere(tmp_path / "foreign")
-    with pytest.raises(ValueError, match="Expected a SentencePiece model with pad 0, .* Received: pad -1, eos 2, unk 0, bos 1."):
+    with pytest.raises(
+        ValueError,
+        match="Expected a SentencePiece model with pad 0, .* Received: pad -1, eos 2, unk 0, bos 1.",
+    ):
         SentencePieceTokenizer.from_file(foreign)
 
 
 @pytest.mark.parametrize("wrong", [307, -1])
 def test_ids_out_of_range_are_an_error(tokenizer, wrong):
-    with pytest.raises(ValueError, match=f"Expected ids from 0 to 306, the vocabulary's. Received: {wrong}. Use the tokenizer"):
+    with pytest.raises(
+        ValueError,
+        match=f"Expected ids from 0 to 306, the vocabulary's. Received: {wrong}. Use the tokenizer",
+    ):
         tokenizer.detokenize(tf.constant([[5, wrong, 1]]))

@@ -34,7 +34,9 @@ def folder(tmp_path):
     path.mkdir()
     for split, count in (("train", 5), ("val", 2), ("test_a", 3), ("test_b", 2)):
         for language in ("en", "de"):
-            (path / f"{split}.{language}").write_text("".join(f"{split} {language} {n} a b c d\n" for n in range(count)))
+            (path / f"{split}.{language}").write_text(
+                "".join(f"{split} {language} {n} a b c d\n" for n in range(count))
+            )
     return path
 
 
@@ -50,7 +52,12 @@ def make_trial(tmp_path, sentences, monkeypatch):
     program.write_text(PROGRAM)
 
     def command(module, settings):
-        return [sys.executable, str(program), module, *(f"--{name}={trials._text(value)}" for name, value in settings.items())]
+        return [
+            sys.executable,
+            str(program),
+            module,
+            *(f"--{name}={trials._text(value)}" for name, value in settings.items()),
+        ]
 
     def make(changes={}, seed=3, label="a row", **settings):
         row = Row(label, "tiny", changes, {"newstest": 25.5})

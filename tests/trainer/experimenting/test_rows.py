@@ -9,7 +9,9 @@ from trainer.experiments import EXPERIMENTS
 
 
 def test_table1():
-    labels = [(row.label, *row.paper.values()) for row in rows("table1", ["shaw_base", "shaw_big"], 0)]
+    labels = [
+        (row.label, *row.paper.values()) for row in rows("table1", ["shaw_base", "shaw_big"], 0)
+    ]
     assert labels == [
         ("shaw_base, absolute", 26.5, 38.2),
         ("shaw_base, relative", 26.8, 38.7),
@@ -21,7 +23,10 @@ def test_table1():
 
 
 def test_table2():
-    made = {row.label: (row.changes.get("max_relative_position"), *row.paper.values()) for row in rows("table2", ["shaw_base"], 0)}
+    made = {
+        row.label: (row.changes.get("max_relative_position"), *row.paper.values())
+        for row in rows("table2", ["shaw_base"], 0)
+    }
     assert made == {
         "k = 0": (0, 12.5),
         "k = 1": (1, 25.5),
@@ -35,7 +40,9 @@ def test_table2():
 
 
 def test_table3():
-    made = {row.label: (row.changes, *row.paper.values()) for row in rows("table3", ["shaw_base"], 0)}
+    made = {
+        row.label: (row.changes, *row.paper.values()) for row in rows("table3", ["shaw_base"], 0)
+    }
     assert made == {
         "a^V and a^K": ({}, 25.8),
         "a^V alone": ({"use_key_table": False}, 25.3),
@@ -46,7 +53,12 @@ def test_table3():
 
 def test_kinds_of_positions():
     assert [row.name for row in rows("positions", ["tiny"], 0)] == [
-        *("tiny", "tiny-position=relative+sinusoidal", "tiny-position=sinusoidal", "tiny-position=learned")
+        *(
+            "tiny",
+            "tiny-position=relative+sinusoidal",
+            "tiny-position=sinusoidal",
+            "tiny-position=learned",
+        )
     ]
     assert [(row.label, row.changes) for row in rows("lengths", ["tiny"], 11)] == [
         ("relative", {"max_length": 11}),
@@ -56,7 +68,10 @@ def test_kinds_of_positions():
 
 
 def test_what_two_tables_share_has_one_name():
-    names = {experiment: {row.name for row in rows(experiment, ["tiny"], 11)} for experiment in EXPERIMENTS}
+    names = {
+        experiment: {row.name for row in rows(experiment, ["tiny"], 11)}
+        for experiment in EXPERIMENTS
+    }
     assert names["table1"] & names["table2"] & names["table3"] == {"tiny"}
     assert names["table1"] < names["positions"]
     assert not names["lengths"] & names["positions"]
@@ -72,5 +87,8 @@ def test_every_row_can_be_trained(experiment):
 
 def test_preset_without_relative_positions():
     assert PRESETS["transformer_base"]["position"] == "sinusoidal"
-    with pytest.raises(ValueError, match="Expected presets with relative positions.*Received: transformer_base, with sinusoidal ones"):
+    with pytest.raises(
+        ValueError,
+        match="Expected presets with relative positions.*Received: transformer_base, with sinusoidal ones",
+    ):
         rows("table2", ["tiny", "transformer_base"], 0)

@@ -21,8 +21,21 @@ def test_commands(make_trial, folder):
     train, dev, test_a, test_b = (call.split(" ") for call in calls(trial))
     model = f"--model_dir={trial.model_dir}"
     ends = {"source": "en", "target": "de"}
-    files = [f"--{side}_{end}={folder}/{split}.{ends[end]}" for side, split in (("train", "train"), ("dev", "val")) for end in ends]
-    assert train == ["trainer.train", "--preset=tiny", model, *files, "--train_steps=7", "--dropout=0.25", "--use_value_table=false", "--seed=3"]
+    files = [
+        f"--{side}_{end}={folder}/{split}.{ends[end]}"
+        for side, split in (("train", "train"), ("dev", "val"))
+        for end in ends
+    ]
+    assert train == [
+        "trainer.train",
+        "--preset=tiny",
+        model,
+        *files,
+        "--train_steps=7",
+        "--dropout=0.25",
+        "--use_value_table=false",
+        "--seed=3",
+    ]
     for call, split in ((dev, "val"), (test_a, "test_a"), (test_b, "test_b")):
         assert call[:3] == ["trainer.evaluate", model, "--metrics="]
         assert call[4:] == [f"--source={folder}/{split}.en", f"--target={folder}/{split}.de"]
@@ -40,7 +53,10 @@ def test_nothing_is_done_twice(make_trial):
     assert len(calls(trial)) == 4
     trial.translations("test_a").unlink()
     trial.run()
-    assert [call.split(" ")[0] for call in calls(trial)[4:]] == ["trainer.train", "trainer.evaluate"]
+    assert [call.split(" ")[0] for call in calls(trial)[4:]] == [
+        "trainer.train",
+        "trainer.evaluate",
+    ]
 
 
 def test_failure(make_trial):
@@ -49,7 +65,9 @@ def test_failure(make_trial):
     with pytest.raises(TrialError) as failure:
         trial.run()
     message = f"Expected trainer.evaluate to succeed. Received: exit status 1, and in {trial.folder}/log.txt:\n"
-    assert str(failure.value).startswith(message) and str(failure.value).endswith("first line\n  no luck")
+    assert str(failure.value).startswith(message) and str(failure.value).endswith(
+        "first line\n  no luck"
+    )
     assert not trial.translations("val").exists() and not list(trial.folder.glob(".writing*"))
     (trial.folder / "no trainer.evaluate").unlink()
     trial.run()
@@ -59,7 +77,10 @@ def test_failure(make_trial):
 def test_fewer_steps_than_were_trained(make_trial):
     trial = make_trial()
     (trial.model_dir / "checkpoints" / "step-000009").mkdir(parents=True)
-    with pytest.raises(TrialError, match="Expected train_steps of at least 9, which .*/model has reached. Received: 7. Give more, or"):
+    with pytest.raises(
+        TrialError,
+        match="Expected train_steps of at least 9, which .*/model has reached. Received: 7. Give more, or",
+    ):
         trial.run()
 
 
@@ -83,7 +104,10 @@ def test_two_at_the_same_row(make_trial, capsys):
     first.join()
     second.join()
     assert len(calls(trial)) == 4
-    told = [f"Training a row, seed 3: {trial.folder}", f"Another process is at {trial.folder}: waiting for it."]
+    told = [
+        f"Training a row, seed 3: {trial.folder}",
+        f"Another process is at {trial.folder}: waiting for it.",
+    ]
     assert capsys.readouterr().out.splitlines() == told
 
 
@@ -98,7 +122,10 @@ def test_rows_that_others_are_at_come_last(make_trial, capsys):
     assert list(run_all(trials)) == [trials[1], trials[2], trials[0]]
     other.join()
     assert [len(calls(trial)) for trial in trials] == [4, 4, 4]
-    told = [*(f"Training a row, seed 3: {trial.folder}" for trial in trials), f"Another process is at {trials[0].folder}: waiting for it."]
+    told = [
+        *(f"Training a row, seed 3: {trial.folder}" for trial in trials),
+        f"Another process is at {trials[0].folder}: waiting for it.",
+    ]
     assert capsys.readouterr().out.splitlines() == told
 
 
@@ -113,7 +140,9 @@ with open({str(lock)!r}, "w") as file:
     child = subprocess.Popen(["sleep", "60"], pass_fds=(file.fileno(),), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 print(child.pid)
 """
-    child = int(subprocess.run([sys.executable, "-c", parent], check=True, capture_output=True).stdout)
+    child = int(
+        subprocess.run([sys.executable, "-c", parent], check=True, capture_output=True).stdout
+    )
     try:
         with open(lock, "w") as file, pytest.raises(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -20,7 +20,12 @@ ROWS = 10_000
 
 def rows_of(answer):
     """The rows of an answer of serving_default: (text, score, truncated)."""
-    return list(zip(*(answer[name].numpy().tolist() for name in ("translations", "scores", "truncated")), strict=True))
+    return list(
+        zip(
+            *(answer[name].numpy().tolist() for name in ("translations", "scores", "truncated")),
+            strict=True,
+        )
+    )
 
 
 def random_bytes(chooser):
@@ -32,12 +37,27 @@ def blank(chooser):
 
 
 def control_characters(chooser):
-    return bytes(chooser.choices([*range(32), 127], k=chooser.randrange(1, 20))) + chooser.choice([b"", b"dog", b"\xc2\x85"])
+    return bytes(chooser.choices([*range(32), 127], k=chooser.randrange(1, 20))) + chooser.choice(
+        [b"", b"dog", b"\xc2\x85"]
+    )
 
 
 def mixed_scripts(chooser):
-    alphabets = ["the dog ", "äöüß", "собака", "犬走る", "كلب", "כלב", "🎉👩‍👩‍👧", "e\u0301\u0308", "\u202e\u200b\ufeff", "\U0010ffff"]
-    return "".join(chooser.choice(chooser.choice(alphabets)) for _ in range(chooser.randrange(1, 40))).encode()
+    alphabets = [
+        "the dog ",
+        "äöüß",
+        "собака",
+        "犬走る",
+        "كلب",
+        "כלב",
+        "🎉👩‍👩‍👧",
+        "e\u0301\u0308",
+        "\u202e\u200b\ufeff",
+        "\U0010ffff",
+    ]
+    return "".join(
+        chooser.choice(chooser.choice(alphabets)) for _ in range(chooser.randrange(1, 40))
+    ).encode()
 
 
 def very_long(chooser):

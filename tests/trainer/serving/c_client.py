@@ -48,7 +48,16 @@ class Model:
         tags = (ctypes.c_char_p * 1)(b"serve")
         options = POINTER(self.tf.TF_NewSessionOptions())
         self.session = POINTER(
-            self.checked("TF_LoadSessionFromSavedModel", options, None, path.encode(), tags, 1, self.graph, None)
+            self.checked(
+                "TF_LoadSessionFromSavedModel",
+                options,
+                None,
+                path.encode(),
+                tags,
+                1,
+                self.graph,
+                None,
+            )
         )
 
     def checked(self, function, *arguments):
@@ -89,11 +98,18 @@ class Model:
 
     def content(self, tensor):
         shape = [self.tf.TF_Dim(tensor, i) for i in range(self.tf.TF_NumDims(tensor))]
-        count, kind, data = math.prod(shape), self.tf.TF_TensorType(tensor), self.tf.TF_TensorData(tensor)
+        count, kind, data = (
+            math.prod(shape),
+            self.tf.TF_TensorType(tensor),
+            self.tf.TF_TensorData(tensor),
+        )
         if kind != STRING:
             return shape, list((NUMBERS[kind] * count).from_address(data)) if count else []
         places = [POINTER(data + STRING_BYTES * i) for i in range(count)]
-        texts = [ctypes.string_at(self.tf.TF_StringGetDataPointer(p), self.tf.TF_StringGetSize(p)) for p in places]
+        texts = [
+            ctypes.string_at(self.tf.TF_StringGetDataPointer(p), self.tf.TF_StringGetSize(p))
+            for p in places
+        ]
         return shape, [text.decode("utf-8", "surrogateescape") for text in texts]
 
 

@@ -7,7 +7,9 @@ from keras import ops
 from t2t_relpos.decoding import beam_search, greedy_search
 from t2t_relpos.models import Transformer, TransformerConfig
 
-ctranslate2 = pytest.importorskip("ctranslate2", reason="the package ctranslate2 is not installed: pip install '.[ctranslate2]'")
+ctranslate2 = pytest.importorskip(
+    "ctranslate2", reason="the package ctranslate2 is not installed: pip install '.[ctranslate2]'"
+)
 
 from trainer.data.token_names import TokenNames  # noqa: E402
 from trainer.model_dir import ModelDirectory  # noqa: E402
@@ -33,7 +35,11 @@ KINDS = {
     "relative and sinusoidal": {"position": "relative+sinusoidal"},
     "separate tables": {"tie_embeddings": False},
     "target space": {"target_space_id": 7},
-    "target space and sinusoids": {"target_space_id": 7, "position": "sinusoidal", "tie_embeddings": False},
+    "target space and sinusoids": {
+        "target_space_id": 7,
+        "position": "sinusoidal",
+        "tie_embeddings": False,
+    },
     "epsilon": {"layer_norm_epsilon": 0.1},
 }
 POST_NORM = ["relative", "sinusoidal", "learned", "none", "target space", "epsilon"]
@@ -77,7 +83,10 @@ def translate(peer, sources, **options):
     tokens = [[str(i) for i in ids[:-1]] for ids in sources]
     options = {"return_end_token": True, "return_scores": True, "min_decoding_length": 0} | options
     results = peer.translate_batch(tokens, **options)
-    ids = [[[int(token) for token in hypothesis] for hypothesis in result.hypotheses] for result in results]
+    ids = [
+        [[int(token) for token in hypothesis] for hypothesis in result.hypotheses]
+        for result in results
+    ]
     return ids, np.array([result.scores for result in results])
 
 
@@ -85,7 +94,9 @@ def ours(search, model, sources, max_length, forbidden=(0,), **options):
     """Our search, with ids of no probability at all: lists of ids, and scores."""
     length = max(map(len, sources))
     padded = np.array([ids + [0] * (length - len(ids)) for ids in sources], "int32")
-    never = np.where(np.isin(np.arange(model.config.vocab_size), forbidden), -1e9, 0).astype("float32")
+    never = np.where(np.isin(np.arange(model.config.vocab_size), forbidden), -1e9, 0).astype(
+        "float32"
+    )
 
     def step(ids, state):
         logits, state = model.step(ids, state)
@@ -98,7 +109,8 @@ def ours(search, model, sources, max_length, forbidden=(0,), **options):
 
 
 @pytest.mark.parametrize(
-    "kind, normalize_first", [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) for case in CASES]
+    "kind, normalize_first",
+    [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) for case in CASES],
 )
 def test_every_kind_of_model(kind, normalize_first, rng, tmp_path):
     model = random_model(rng, normalize_first=normalize_first, **KINDS[kind])
@@ -107,16 +119,30 @@ def test_every_kind_of_model(kind, normalize_first, rng, tmp_path):
     sources = SOURCES if kind != "learned, fewer than are decoded" else SOURCES[1:]
     length = LENGTH if kind != "learned, fewer than are decoded" else 17
 
-    ids, scores = translate(peer, sources, beam_size=1, length_penalty=0, max_decoding_length=length)
+    ids, scores = translate(
+        peer, sources, beam_size=1, length_penalty=0, max_decoding_length=length
+    )
     expected, expected_scores = ours(greedy_search, model, sources, length)
     assert ids == expected
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=2e-5)
 
     # All of one length: what is finished and what penalties mean has no part in it.
-    options = {"min_decoding_length": length, "max_decoding_length": length, "beam_size": 4, "num_hypotheses": 4}
+    options = {
+        "min_decoding_length": length,
+        "max_decoding_length": length,
+        "beam_size": 4,
+        "num_hypotheses": 4,
+    }
     ids, scores = translate(peer, sources, length_penalty=0.7, **options)
     expected, log_probs = ours(
-        beam_search, model, sources, length, forbidden=(0, EOS_ID), beam_size=4, num_results=4, alpha=0.0
+        beam_search,
+        model,
+        sources,
+        length,
+        forbidden=(0, EOS_ID),
+        beam_size=4,
+        num_results=4,
+        alpha=0.0,
     )
     assert ids == expected
     np.testing.assert_allclose(scores, log_probs / length**0.7, rtol=1e-4, atol=2e-5)
@@ -131,7 +157,9 @@ def test_models_that_tensor2tensor_recorded(import_reference, tmp_path):
         sources = [row[row != 0].tolist() for row in inputs]
         sources = [row if row[-1] == EOS_ID else row + [EOS_ID] for row in sources if len(row)]
         peer = translator(model, tmp_path / name)
-        ids, scores = translate(peer, sources, beam_size=1, length_penalty=0, max_decoding_length=LENGTH)
+        ids, scores = translate(
+            peer, sources, beam_size=1, length_penalty=0, max_decoding_length=LENGTH
+        )
         expected, expected_scores = ours(greedy_search, model, sources, LENGTH)
         assert ids == expected, name
         np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=2e-5, err_msg=name)
@@ -148,7 +176,9 @@ def test_trained_model(trained_model_dir, sentences, beam_size, tmp_path):
     if beam_size == 1:
         expected, expected_scores = ours(greedy_search, model, sources, 60)
     else:
-        expected, expected_scores = ours(beam_search, model, sources, 60, beam_size=beam_size, alpha=0.0)
+        expected, expected_scores = ours(
+            beam_search, model, sources, 60, beam_size=beam_size, alpha=0.0
+        )
     # Outputs that are cut count as finished there, and here only where none is.
     ended = np.array([hypotheses[0][-1] == EOS_ID for hypotheses in ids])
     same = np.array([one == other for one, other in zip(ids, expected)])
@@ -168,7 +198,13 @@ def test_padding_is_never_chosen_nor_probable(rng, tmp_path):
     table = ops.convert_to_numpy(model.output_embedding.embeddings).copy()
     table[0] = 100 * table[EOS_ID]
     model.output_embedding.embeddings.assign(table)
-    ids, scores = translate(translator(model, tmp_path / "model"), SOURCES, beam_size=4, num_hypotheses=4, max_decoding_length=7)
+    ids, scores = translate(
+        translator(model, tmp_path / "model"),
+        SOURCES,
+        beam_size=4,
+        num_hypotheses=4,
+        max_decoding_length=7,
+    )
     assert not any(0 in hypothesis for hypotheses in ids for hypothesis in hypotheses)
     assert (scores > -1e4).all()
 
@@ -180,5 +216,7 @@ def test_quantized(rng, tmp_path):
     assert peer.compute_type.startswith("int8")
     target = [[str(i) for i in (5, 9, 14, 3)]] * len(SOURCES)
     tokens = [[str(i) for i in ids[:-1]] for ids in SOURCES]
-    scores = [[result.log_probs for result in each.score_batch(tokens, target)] for each in (exact, peer)]
+    scores = [
+        [result.log_probs for result in each.score_batch(tokens, target)] for each in (exact, peer)
+    ]
     assert 0 < np.abs(np.subtract(*scores)).max() < 0.1 * np.abs(scores[0]).max()

@@ -31,7 +31,10 @@ CONFIGS = {
     "one distance": {"max_relative_position": 0},
     "longer than any output": {"max_relative_position": 17},
     "relative to the source": {"relative_cross_attention": True},
-    "relative to the source, a table for every head": {"relative_cross_attention": True, "share_heads": False},
+    "relative to the source, a table for every head": {
+        "relative_cross_attention": True,
+        "share_heads": False,
+    },
     "sinusoidal": {"position": "sinusoidal"},
     "sinusoidal, post-norm": {"position": "sinusoidal", "normalize_first": False},
     "both": {"position": "relative+sinusoidal"},
@@ -81,7 +84,11 @@ def test_steps_give_the_same_logits_whatever_beams_survive(model, beam_size):
         rows = survivors(beam_size, number)
         plain = keras.tree.map_structure(lambda x: tf.gather(x, rows), plain)
         fast = {**fast, "ancestors": tf.gather(fast["ancestors"], rows)}
-        ids = np.random.default_rng(10 + number).integers(1, VOCAB, size=BATCH * beam_size).astype("int32")
+        ids = (
+            np.random.default_rng(10 + number)
+            .integers(1, VOCAB, size=BATCH * beam_size)
+            .astype("int32")
+        )
 
 
 def test_scores_given_outputs_as_the_model_does(model):
@@ -89,7 +96,9 @@ def test_scores_given_outputs_as_the_model_does(model):
     targets = np.random.default_rng(3).integers(2, VOCAB, size=(BATCH, STEPS)).astype("int32")
     targets[2, 3:] = 0
     logits, alignments = FastTransformer(model).score(tf.constant(source), tf.constant(targets))
-    np.testing.assert_allclose(logits, model({"inputs": source, "targets": targets}), atol=2e-5, rtol=2e-5)
+    np.testing.assert_allclose(
+        logits, model({"inputs": source, "targets": targets}), atol=2e-5, rtol=2e-5
+    )
     assert alignments.shape == (BATCH, STEPS, LENGTH)
     np.testing.assert_allclose(tf.reduce_sum(alignments, -1), 1.0, rtol=1e-5)
     np.testing.assert_array_equal(alignments.numpy()[1, :, 4:], 0.0)
@@ -101,7 +110,9 @@ def test_alignments_are_the_mean_over_the_heads_of_the_last_layer():
     encoded, mask = model.encode_source(source)
     layer = model.decoder_layers[0]
     x = tf.pad(model.target_embedding(targets), [[0, 0], [1, 0], [0, 0]])[:, :-1]
-    y = layer.self_attention_residual(x, sublayer=lambda y: layer.self_attention(y, y, use_causal_mask=True))
+    y = layer.self_attention_residual(
+        x, sublayer=lambda y: layer.self_attention(y, y, use_causal_mask=True)
+    )
     y = layer.cross_attention_residual.norm(y)
     settings = {"attention_mask": mask[:, None, :], "return_attention_scores": True}
     _, attended = layer.cross_attention(y, encoded, **settings)
@@ -119,7 +130,11 @@ def test_folded_products_read_and_write_what_the_layers_do():
     norm = layer.self_attention_residual.norm
     read = normal * np.asarray(norm.gamma, "float64") + np.asarray(norm.beta, "float64")
     query = read @ np.asarray(layer.self_attention.query_dense.kernel, "float64") * 11**-0.5
-    np.testing.assert_allclose((normal @ folded["input"] + folded["input_bias"])[:, :22], query, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        (normal @ folded["input"] + folded["input_bias"])[:, :22], query, rtol=1e-5, atol=1e-5
+    )
     written = np.asarray(layer.self_attention.output_dense.kernel, "float64")
-    np.testing.assert_allclose(folded["output"], written - written.mean(1, keepdims=True), atol=1e-7)
+    np.testing.assert_allclose(
+        folded["output"], written - written.mean(1, keepdims=True), atol=1e-7
+    )
     assert abs(folded["output"].sum(axis=1)).max() < 1e-5

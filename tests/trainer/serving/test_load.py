@@ -23,15 +23,28 @@ MOST_GROWTH = 8 * 2**20
 
 def rows_of(answer):
     """The rows of an answer of serving_default: (text, score, truncated)."""
-    return list(zip(*(answer[name].numpy().tolist() for name in ("translations", "scores", "truncated")), strict=True))
+    return list(
+        zip(
+            *(answer[name].numpy().tolist() for name in ("translations", "scores", "truncated")),
+            strict=True,
+        )
+    )
 
 
 def test_a_thousand_requests_of_sixteen_threads_are_answered_as_if_alone(loaded):
     serve = loaded.signatures["serving_default"]
-    texts = [*(source for source, _ in generate("test", size=37)), "", "house " * 100, "犬が走る 🎉"]
+    texts = [
+        *(source for source, _ in generate("test", size=37)),
+        "",
+        "house " * 100,
+        "犬が走る 🎉",
+    ]
     (alone,) = zip(*(rows_of(serve(text=tf.constant([text]))) for text in texts))
     chooser = random.Random(20180402)
-    requests = [chooser.choices(range(len(texts)), k=chooser.choice([1, 1, 1, 2, 3, 5])) for _ in range(REQUESTS)]
+    requests = [
+        chooser.choices(range(len(texts)), k=chooser.choice([1, 1, 1, 2, 3, 5]))
+        for _ in range(REQUESTS)
+    ]
 
     def ask(request):
         return rows_of(serve(text=tf.constant([texts[i] for i in request])))
@@ -41,15 +54,27 @@ def test_a_thousand_requests_of_sixteen_threads_are_answered_as_if_alone(loaded)
     assert len(answers) == REQUESTS
     for request, answer in zip(requests, answers):
         expected = [alone[i] for i in request]
-        assert [(text, cut) for text, _, cut in answer] == [(text, cut) for text, _, cut in expected]
-        np.testing.assert_allclose([score for _, score, _ in answer], [score for _, score, _ in expected], atol=1e-4)
+        assert [(text, cut) for text, _, cut in answer] == [
+            (text, cut) for text, _, cut in expected
+        ]
+        np.testing.assert_allclose(
+            [score for _, score, _ in answer], [score for _, score, _ in expected], atol=1e-4
+        )
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory from /proc, which Linux has")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="reads memory from /proc, which Linux has"
+)
 def test_ten_thousand_rows_of_rubbish_are_answered_in_flat_memory(exported_dir):
-    command = [sys.executable, str(Path(__file__).with_name("answer_rubbish.py")), str(exported_dir / "1")]
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("answer_rubbish.py")),
+        str(exported_dir / "1"),
+    ]
     # oneDNN keeps what it made for a shape, up to a limit that these rows do not reach.
-    done = subprocess.run(command, env=os.environ | {"TF_ENABLE_ONEDNN_OPTS": "0"}, capture_output=True, text=True)
+    done = subprocess.run(
+        command, env=os.environ | {"TF_ENABLE_ONEDNN_OPTS": "0"}, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     growth = int(done.stdout)
     assert growth < MOST_GROWTH, f"grew by {growth / 2**20:.1f} MiB"

@@ -114,7 +114,10 @@ def test_batch_of_blank_sentences(exported):
 def test_long_input_is_cut_to_its_beginning(make_module, trained_model_dir):
     words = "house house house house"
     tokenizer = ModelDirectory.open(trained_model_dir).load_tokenizer()
-    module = make_module(max_input_length=int(tokenizer.tokenize(tf.constant([words])).row_lengths()[0]), extra_length=3)
+    module = make_module(
+        max_input_length=int(tokenizer.tokenize(tf.constant([words])).row_lengths()[0]),
+        extra_length=3,
+    )
     whole, cut = Translator(module.serve, module)([words, words + " the man"])
     assert (whole.truncated, cut.truncated) == (False, True)
     assert (cut.text, cut.score) == (whole.text, pytest.approx(whole.score, abs=1e-5))
@@ -137,7 +140,9 @@ class Babbler:
 def test_each_translation_is_limited_by_its_own_source():
     text = [word for pair in generate("train", size=59) for word in pair]
     tokenizer = SentencePieceTokenizer.train(text, vocab_size=101)
-    module = TranslationModule(Babbler(101), tokenizer, TranslationSettings(beam_size=3, extra_length=7))
+    module = TranslationModule(
+        Babbler(101), tokenizer, TranslationSettings(beam_size=3, extra_length=7)
+    )
     sentences = ["the man", "the man sees the dog in the house", "a"]
     piece = tokenizer.detokenize(tf.constant([[5, 0], [5, 5]])).numpy()
     step = len(piece[1]) - len(piece[0])
@@ -166,17 +171,34 @@ def test_defaults_are_what_serve_uses(loaded, sentences):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"beam_size": 0}, "Expected beam_size from 1 to 32, the largest that this model was exported for. Received: 0."),
-        ({"beam_size": 33}, "Expected beam_size from 1 to 32, the largest that this model was exported for. Received: 33."),
-        ({"num_results": 5}, "Expected num_results from 1 to beam_size. Received: 5, with a beam_size of 4."),
-        ({"max_length": 98}, "Expected max_length from 1 to 97, the most ids that this model gives a translation. Received: 98."),
-        ({"alpha": float("nan")}, "Expected alpha to be a finite number of at least 0. Received: nan."),
+        (
+            {"beam_size": 0},
+            "Expected beam_size from 1 to 32, the largest that this model was exported for. Received: 0.",
+        ),
+        (
+            {"beam_size": 33},
+            "Expected beam_size from 1 to 32, the largest that this model was exported for. Received: 33.",
+        ),
+        (
+            {"num_results": 5},
+            "Expected num_results from 1 to beam_size. Received: 5, with a beam_size of 4.",
+        ),
+        (
+            {"max_length": 98},
+            "Expected max_length from 1 to 97, the most ids that this model gives a translation. Received: 98.",
+        ),
+        (
+            {"alpha": float("nan")},
+            "Expected alpha to be a finite number of at least 0. Received: nan.",
+        ),
     ],
 )
 def test_graph_refuses_settings_that_no_search_can_honour(loaded, changed, message):
     changed = {name: tf.constant(value) for name, value in changed.items()}
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(f"[{message}]")):
-        loaded.signatures["translate"](text=tf.constant(["The dog runs."]), **(loaded.defaults() | changed))
+        loaded.signatures["translate"](
+            text=tf.constant(["The dog runs."]), **(loaded.defaults() | changed)
+        )
 
 
 @pytest.mark.parametrize(
@@ -184,12 +206,27 @@ def test_graph_refuses_settings_that_no_search_can_honour(loaded, changed, messa
     [
         ({"beam_size": 0}, "Expected beam_size to be an integer of at least 1. Received: 0."),
         ({"beam_size": True}, "Expected beam_size to be an integer of at least 1. Received: True."),
-        ({"max_input_length": 1}, "Expected max_input_length to be an integer of at least 2. Received: 1."),
-        ({"extra_length": -1}, "Expected extra_length to be an integer of at least 0. Received: -1."),
-        ({"max_beam_size": 0}, "Expected max_beam_size to be an integer of at least 1. Received: 0."),
-        ({"beam_size": 33}, "Expected beam_size to be at most max_beam_size, 32. Received: 33. Give --max_beam_size=33, or"),
+        (
+            {"max_input_length": 1},
+            "Expected max_input_length to be an integer of at least 2. Received: 1.",
+        ),
+        (
+            {"extra_length": -1},
+            "Expected extra_length to be an integer of at least 0. Received: -1.",
+        ),
+        (
+            {"max_beam_size": 0},
+            "Expected max_beam_size to be an integer of at least 1. Received: 0.",
+        ),
+        (
+            {"beam_size": 33},
+            "Expected beam_size to be at most max_beam_size, 32. Received: 33. Give --max_beam_size=33, or",
+        ),
         ({"alpha": -0.1}, "Expected alpha to be a finite number of at least 0. Received: -0.1."),
-        ({"alpha": float("nan")}, "Expected alpha to be a finite number of at least 0. Received: nan."),
+        (
+            {"alpha": float("nan")},
+            "Expected alpha to be a finite number of at least 0. Received: nan.",
+        ),
     ],
 )
 def test_settings_out_of_range(settings, message):
@@ -199,7 +236,10 @@ def test_settings_out_of_range(settings, message):
 
 def test_tokenizer_of_another_vocabulary(trained_model_dir):
     tokenizer = ModelDirectory.open(trained_model_dir).load_tokenizer()
-    with pytest.raises(ValueError, match="Expected a tokenizer of the 223 ids that the model has. Received: one of 211. Use"):
+    with pytest.raises(
+        ValueError,
+        match="Expected a tokenizer of the 223 ids that the model has. Received: one of 211. Use",
+    ):
         TranslationModule(Babbler(223), tokenizer)
 
 
@@ -207,5 +247,8 @@ def test_input_longer_than_learned_positions(trained_model_dir):
     tokenizer = ModelDirectory.open(trained_model_dir).load_tokenizer()
     babbler = Babbler(211)
     babbler.config = TransformerConfig(vocab_size=211, position="learned", max_length=29)
-    with pytest.raises(ValueError, match="max_input_length to be at most 29, .* Received: 31. Give --max_input_length=29"):
+    with pytest.raises(
+        ValueError,
+        match="max_input_length to be at most 29, .* Received: 31. Give --max_input_length=29",
+    ):
         TranslationModule(babbler, tokenizer, TranslationSettings(max_input_length=31))

@@ -18,7 +18,15 @@ def pairs(text, translation):
 
 
 @pytest.mark.parametrize(
-    "changed", [{}, {"beam_size": 7}, {"beam_size": 1, "num_results": 1}, {"max_length": 29}, {"max_length": 1}, {"alpha": 0.0}]
+    "changed",
+    [
+        {},
+        {"beam_size": 7},
+        {"beam_size": 1, "num_results": 1},
+        {"max_length": 29},
+        {"max_length": 1},
+        {"alpha": 0.0},
+    ],
 )
 def test_arguments_that_a_search_can_honour(changed):
     arguments = {name: tf.constant(value) for name, value in (USUAL | changed).items()}
@@ -59,6 +67,8 @@ def test_arguments_that_no_search_can_honour(changed, message):
 def test_as_many_translations_as_texts():
     both = tf.constant(["a", "b"]), tf.constant(["c", "d"])
     assert [side.numpy().tolist() for side in pairs(*both)] == [[b"a", b"b"], [b"c", b"d"]]
-    message = r"\[Expected a translation for each text\. Received: 1, for a number of texts of 2\.\]"
+    message = (
+        r"\[Expected a translation for each text\. Received: 1, for a number of texts of 2\.\]"
+    )
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         pairs(both[0], tf.constant(["c"]))

@@ -13,7 +13,12 @@ from tensorflow.core.protobuf import saved_model_pb2
 from trainer.serving import saved_models
 
 ROOT = Path(__file__).parents[3]
-TEXT_OPS = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp", "SentencepieceIdToStringOp"}
+TEXT_OPS = {
+    "SentencepieceOp",
+    "SentencepieceTokenizeOp",
+    "SentencepieceDetokenizeOp",
+    "SentencepieceIdToStringOp",
+}
 
 # Runs without this project: says which operations TensorFlow lacks before TensorFlow Text is there, then translates.
 CLIENT = """
@@ -57,7 +62,10 @@ def meta_graph(path):
 
 
 def operations(graph):
-    nodes = [*graph.graph_def.node, *(node for f in graph.graph_def.library.function for node in f.node_def)]
+    nodes = [
+        *graph.graph_def.node,
+        *(node for f in graph.graph_def.library.function for node in f.node_def),
+    ]
     functions = {f.signature.name for f in graph.graph_def.library.function}
     return {node.op for node in nodes} - functions
 
@@ -66,17 +74,31 @@ def test_signatures_as_saved_model_cli_shows_them(exported_dir):
     signatures = meta_graph(exported_dir / "1").signature_def
 
     def described(tensors):
-        return {name: (tf.as_dtype(t.dtype).name, [d.size for d in t.tensor_shape.dim]) for name, t in tensors.items()}
+        return {
+            name: (tf.as_dtype(t.dtype).name, [d.size for d in t.tensor_shape.dim])
+            for name, t in tensors.items()
+        }
 
     text = {"text": ("string", [-1])}
     lengths = {"lengths": ("int32", [-1])}
     expected = {
-        "serving_default": (text, {"translations": ("string", [-1]), "scores": ("float32", [-1]), "truncated": ("bool", [-1])}),
+        "serving_default": (
+            text,
+            {
+                "translations": ("string", [-1]),
+                "scores": ("float32", [-1]),
+                "truncated": ("bool", [-1]),
+            },
+        ),
         "translate": (
             text
             | {name: ("int32", []) for name in ("beam_size", "max_length", "num_results")}
             | {"alpha": ("float32", [])},
-            {"translations": ("string", [-1, -1]), "scores": ("float32", [-1, -1]), "truncated": ("bool", [-1])},
+            {
+                "translations": ("string", [-1, -1]),
+                "scores": ("float32", [-1, -1]),
+                "truncated": ("bool", [-1]),
+            },
         ),
         "score": (
             text | {"translation": ("string", [-1])},
@@ -103,15 +125,25 @@ def test_signatures_as_saved_model_cli_shows_them(exported_dir):
 
 def test_no_keras_object_is_saved(exported_dir):
     nodes = meta_graph(exported_dir / "1").object_graph_def.nodes
-    identifiers = {node.user_object.identifier for node in nodes if node.WhichOneof("kind") == "user_object"}
-    assert identifiers <= {"_generic_user_object", "trackable_dict_wrapper", "trackable_list_wrapper", "signature_map"}
+    identifiers = {
+        node.user_object.identifier for node in nodes if node.WhichOneof("kind") == "user_object"
+    }
+    assert identifiers <= {
+        "_generic_user_object",
+        "trackable_dict_wrapper",
+        "trackable_list_wrapper",
+        "signature_map",
+    }
 
 
 def calls(text):
     """A call of every signature: its name and arguments."""
     return [
         ("serving_default", {"text": text}),
-        ("translate", {"text": text, "beam_size": 5, "alpha": 0.25, "max_length": 23, "num_results": 3}),
+        (
+            "translate",
+            {"text": text, "beam_size": 5, "alpha": 0.25, "max_length": 23, "num_results": 3},
+        ),
         ("score", {"text": text, "translation": text[::-1]}),
         ("tokenize", {"text": text}),
         ("ids", {"text": text}),
@@ -127,7 +159,13 @@ def assert_all_signatures_work_without_this_project(path, module, text, others):
     task = {"path": str(path), "calls": asked, "ops": sorted(operations(graph))}
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, "-I", "-c", CLIENT]
-    settings = {"capture_output": True, "text": True, "cwd": path, "env": environment, "timeout": 300}
+    settings = {
+        "capture_output": True,
+        "text": True,
+        "cwd": path,
+        "env": environment,
+        "timeout": 300,
+    }
     done = subprocess.run(command, input=json.dumps(task), **settings)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -135,13 +173,20 @@ def assert_all_signatures_work_without_this_project(path, module, text, others):
     assert told["loaded"] == []
     for (name, arguments), answer in zip(asked, told["answers"], strict=True):
         specs = {spec.name: spec for spec in module.signatures[name].input_signature}
-        expected = module.signatures[name](**{key: tf.constant(value, specs[key].dtype) for key, value in arguments.items()})
+        expected = module.signatures[name](
+            **{key: tf.constant(value, specs[key].dtype) for key, value in arguments.items()}
+        )
         assert set(answer) == set(expected), name
         for key, value in expected.items():
             if value.dtype.is_floating:
-                np.testing.assert_allclose(answer[key], value, atol=1e-4, rtol=1e-4, err_msg=f"{name} {key}")
+                np.testing.assert_allclose(
+                    answer[key], value, atol=1e-4, rtol=1e-4, err_msg=f"{name} {key}"
+                )
             elif value.dtype == tf.string:
-                assert np.char.encode(np.array(answer[key]), "utf-8").tolist() == value.numpy().tolist(), (name, key)
+                assert (
+                    np.char.encode(np.array(answer[key]), "utf-8").tolist()
+                    == value.numpy().tolist()
+                ), (name, key)
             else:
                 assert answer[key] == value.numpy().tolist(), (name, key)
 
@@ -153,17 +198,37 @@ def test_every_signature_works_without_this_project(exported_dir, make_module, s
     # The kernels would be compiled by XLA, which TensorFlow Serving links on demand alone.
     assert not [f for f in graph.graph_def.library.function if f.attr["_XlaMustCompile"].b]
     text = [*sentences[:5], "", "house " * 100]
-    assert_all_signatures_work_without_this_project(exported_dir / "1", make_module(), text, TEXT_OPS)
+    assert_all_signatures_work_without_this_project(
+        exported_dir / "1", make_module(), text, TEXT_OPS
+    )
 
 
 @pytest.mark.slow
 def test_saved_model_cli_translates_strings(exported_dir, exported, sentences, tmp_path):
     text = [sentences[0], "", sentences[1]]
-    command = [sys.executable, "-c", SAVED_MODEL_CLI, "run", "--dir", str(exported_dir / "1"), "--tag_set", "serve"]
-    command += ["--signature_def", "serving_default", "--input_exprs", f"text={text!r}", "--outdir", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-c",
+        SAVED_MODEL_CLI,
+        "run",
+        "--dir",
+        str(exported_dir / "1"),
+        "--tag_set",
+        "serve",
+    ]
+    command += [
+        "--signature_def",
+        "serving_default",
+        "--input_exprs",
+        f"text={text!r}",
+        "--outdir",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    answers = {name: np.load(tmp_path / f"{name}.npy", allow_pickle=True) for name in saved_models.OUTPUTS}
+    answers = {
+        name: np.load(tmp_path / f"{name}.npy", allow_pickle=True) for name in saved_models.OUTPUTS
+    }
     expected = exported(text)
     assert answers["translations"].tolist() == [answer.text for answer in expected]
     assert answers["truncated"].tolist() == [False] * 3
@@ -186,7 +251,13 @@ def test_latest_version_is_the_highest_number(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "state"), [("absent", "does not exist"), ("empty", "holds none"), ("hollow", "holds none"), ("file", "is a file")]
+    ("name", "state"),
+    [
+        ("absent", "does not exist"),
+        ("empty", "holds none"),
+        ("hollow", "holds none"),
+        ("file", "is a file"),
+    ],
 )
 def test_path_without_a_saved_model(tmp_path, name, state):
     (tmp_path / "empty").mkdir()
@@ -200,7 +271,10 @@ def test_path_without_a_saved_model(tmp_path, name, state):
 def test_damaged_saved_model(tmp_path):
     make_versions(tmp_path, "1")
     (tmp_path / "1/saved_model.pb").write_bytes(b"no protocol buffer")
-    with pytest.raises(ValueError, match=r"Expected a SavedModel that TensorFlow can read. Received: .*/1 \(.*\). Write it again"):
+    with pytest.raises(
+        ValueError,
+        match=r"Expected a SavedModel that TensorFlow can read. Received: .*/1 \(.*\). Write it again",
+    ):
         saved_models.load(tmp_path)
 
 
@@ -212,7 +286,10 @@ def test_saved_model_that_does_not_translate(tmp_path):
 
     module = Doubler()
     tf.saved_model.save(module, str(tmp_path / "1"), signatures=module.double)
-    with pytest.raises(ValueError, match="returns scores, translations, truncated. Received: .*/1, which returns twice. Write"):
+    with pytest.raises(
+        ValueError,
+        match="returns scores, translations, truncated. Received: .*/1, which returns twice. Write",
+    ):
         saved_models.load(tmp_path)
     tf.saved_model.save(tf.Module(), str(tmp_path / "2"))
     with pytest.raises(ValueError, match="Received: .*/2, which returns nothing. Write"):
@@ -223,7 +300,9 @@ def test_alpha_of_choice(exported_dir, loaded, sentences):
     answers = saved_models.load(exported_dir, alpha=2.0)(sentences)
     expected = loaded.translate(tf.constant(sentences), **(loaded.defaults() | {"alpha": 2.0}))
     assert [answer.text for answer in answers] == expected["translations"][:, 0].numpy().tolist()
-    np.testing.assert_allclose([answer.score for answer in answers], expected["scores"][:, 0], atol=1e-4)
+    np.testing.assert_allclose(
+        [answer.score for answer in answers], expected["scores"][:, 0], atol=1e-4
+    )
 
 
 def test_version_appears_when_it_is_complete(tmp_path):
@@ -244,7 +323,10 @@ def test_versions_are_counted_and_can_be_chosen(tmp_path):
 
 
 def test_failed_export_leaves_nothing(tmp_path):
-    with pytest.raises(RuntimeError, match="halfway"), saved_models.new_version(tmp_path) as (aside, _):
+    with (
+        pytest.raises(RuntimeError, match="halfway"),
+        saved_models.new_version(tmp_path) as (aside, _),
+    ):
         (aside / "saved_model.pb").touch()
         raise RuntimeError("halfway")
     assert list(tmp_path.iterdir()) == []
@@ -264,7 +346,9 @@ def test_existing_version_is_never_overwritten(tmp_path):
 
 @pytest.mark.parametrize("version", [0, -1])
 def test_version_that_is_no_positive_integer(tmp_path, version):
-    with pytest.raises(ValueError, match=f"Expected the version to be a positive integer. Received: {version}."):
+    with pytest.raises(
+        ValueError, match=f"Expected the version to be a positive integer. Received: {version}."
+    ):
         with saved_models.new_version(tmp_path, version):
             pass
 

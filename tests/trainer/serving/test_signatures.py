@@ -16,20 +16,32 @@ def tokenizer(trained_model_dir):
 
 
 def ask(loaded, signature, **arguments):
-    answer = loaded.signatures[signature](**{name: tf.constant(value) for name, value in arguments.items()})
+    answer = loaded.signatures[signature](
+        **{name: tf.constant(value) for name, value in arguments.items()}
+    )
     return {name: value.numpy() for name, value in answer.items()}
 
 
 def translate(loaded, texts, **changed):
     defaults = {name: value.numpy() for name, value in loaded.defaults().items()}
-    return ask(loaded, "translate", text=texts, **defaults | {name: np.array(value, defaults[name].dtype) for name, value in changed.items()})
+    return ask(
+        loaded,
+        "translate",
+        text=texts,
+        **defaults
+        | {name: np.array(value, defaults[name].dtype) for name, value in changed.items()},
+    )
 
 
 def test_score_is_the_models_own(loaded, sentences, tokenizer, trained_model_dir):
     targets = ["Der Hund rennt.", "", *sentences[2:]]
     answer = ask(loaded, "score", text=sentences, translation=targets)
     source, ids = (tokenizer.tokenize(texts).to_tensor().numpy() for texts in (sentences, targets))
-    expected = ModelDirectory.open(trained_model_dir).load_model().score(source, ids, return_alignments=True)
+    expected = (
+        ModelDirectory.open(trained_model_dir)
+        .load_model()
+        .score(source, ids, return_alignments=True)
+    )
     scores, alignments = expected
     np.testing.assert_allclose(answer["token_scores"], scores.token_scores, atol=1e-4)
     np.testing.assert_allclose(answer["scores"], scores.scores, atol=1e-3)
@@ -53,7 +65,12 @@ def test_score_says_what_translate_says(loaded, sentences, alpha):
 
 
 def test_score_cuts_what_is_too_long(loaded):
-    answer = ask(loaded, "score", text=["the man", "house " * 300, "the man"], translation=["ja", "ja", "haus " * 900])
+    answer = ask(
+        loaded,
+        "score",
+        text=["the man", "house " * 300, "the man"],
+        translation=["ja", "ja", "haus " * 900],
+    )
     assert answer["truncated"].tolist() == [False, True, True]
     assert answer["source_lengths"].max() == 47 and answer["lengths"].max() == 47 + 50
     assert np.isfinite(answer["scores"]).all()
@@ -68,8 +85,13 @@ def test_tokenize_ids_and_detokenize_are_the_tokenizers(loaded, sentences, token
     tokens = ask(loaded, "tokenize", text=texts)
     for row, (names, length) in enumerate(zip(tokens["tokens"].tolist(), tokens["lengths"])):
         assert names[length - 1 :] == [b"</s>"] + [b""] * (len(names) - length)
-        assert b"".join(names[: length - 1]).decode().replace("\u2581", " ").strip() == texts[row] or row == len(texts) - 1
-    assert [text.decode() for text in ask(loaded, "detokenize", ids=answer["ids"])["text"]][: len(sentences) + 1] == texts[:-1]
+        assert (
+            b"".join(names[: length - 1]).decode().replace("\u2581", " ").strip() == texts[row]
+            or row == len(texts) - 1
+        )
+    assert [text.decode() for text in ask(loaded, "detokenize", ids=answer["ids"])["text"]][
+        : len(sentences) + 1
+    ] == texts[:-1]
 
 
 def test_n_best_translations_are_unlike_and_in_order(loaded, sentences):
@@ -98,8 +120,13 @@ def test_warm_up_requests_name_the_model_and_can_be_answered(exported_dir, loade
     for record in tf.data.TFRecordDataset(str(exported_dir / "1" / warmup.FILE)):
         request = log.FromString(record.numpy()).predict_log.request
         assert request.model_spec.name == exported_dir.name
-        inputs = {each.key: tf.make_ndarray(type(tf.make_tensor_proto(0)).FromString(each.value)) for each in request.inputs}
-        answer = loaded.signatures[request.model_spec.signature_name](**{k: tf.constant(v) for k, v in inputs.items()})
+        inputs = {
+            each.key: tf.make_ndarray(type(tf.make_tensor_proto(0)).FromString(each.value))
+            for each in request.inputs
+        }
+        answer = loaded.signatures[request.model_spec.signature_name](
+            **{k: tf.constant(v) for k, v in inputs.items()}
+        )
         sizes = {len(value) for value in inputs.values()}
         assert {len(value) for value in answer.values()} == sizes
         seen.append((request.model_spec.signature_name, sizes.pop()))

@@ -11,7 +11,10 @@ class Recorder:
 
     def __call__(self, sentences):
         self.batches.append(list(sentences))
-        return [Translation(sentence.upper(), -float(len(sentence)), len(sentence) > 4) for sentence in sentences]
+        return [
+            Translation(sentence.upper(), -float(len(sentence)), len(sentence) > 4)
+            for sentence in sentences
+        ]
 
 
 LINES = [b"ccc", b"a", b"", b"dddd", b"bb", b"eeeee", b"a"]
@@ -22,7 +25,15 @@ LINES = [b"ccc", b"a", b"", b"dddd", b"bb", b"eeeee", b"a"]
 def test_answers_keep_the_order_of_the_lines(batch_size, window):
     answers = list(translate_lines(Recorder(), LINES, batch_size, window))
     assert [answer.text for answer in answers] == [line.upper() for line in LINES]
-    assert [answer.truncated for answer in answers] == [False, False, False, False, False, True, False]
+    assert [answer.truncated for answer in answers] == [
+        False,
+        False,
+        False,
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_batches_are_sorted_by_length_inside_a_window():

@@ -1,7 +1,7 @@
 """Trains the same model on the same batches on several devices, and writes what came out; run by tests.
 
-    replicas.py OUT_1 1 OUT_2 2 …   on 1, 2, … of the devices that the CPU is divided into
-    replicas.py OUT                 as one of the workers of TF_CONFIG
+replicas.py OUT_1 1 OUT_2 2 …   on 1, 2, … of the devices that the CPU is divided into
+replicas.py OUT                 as one of the workers of TF_CONFIG
 """
 
 import sys
@@ -16,7 +16,13 @@ from trainer.training.shares import share_out
 from trainer.training.strategy import make_strategy
 from trainer.training.training_model import TrainingModel
 
-SIZES = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
+SIZES = {
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+    "hidden_dim": 6,
+    "intermediate_dim": 7,
+    "num_heads": 3,
+}
 
 
 def batches():
@@ -41,7 +47,9 @@ def dataset(batches):
 def make_model(strategy, optimizer, dropout=0.0, dtype="float32", **settings):
     keras.utils.set_random_seed(7)
     with strategy.scope():
-        transformer = Transformer(TransformerConfig(vocab_size=13, dropout=dropout, **SIZES), dtype=dtype)
+        transformer = Transformer(
+            TransformerConfig(vocab_size=13, dropout=dropout, **SIZES), dtype=dtype
+        )
         model = TrainingModel(transformer, 0.1, **settings)
         model.compile(optimizer())
     return model
@@ -73,7 +81,12 @@ def results(strategy):
         train(f"batch {i}", [batch])
     train("20 steps", batches(), rate=0.1, steps=20)
     model.set_weights(start)
-    keep("evaluate", model.evaluate(share_out(dataset(batches()), strategy), steps=3, verbose=0, return_dict=True))
+    keep(
+        "evaluate",
+        model.evaluate(
+            share_out(dataset(batches()), strategy), steps=3, verbose=0, return_dict=True
+        ),
+    )
     model = make_model(strategy, lambda: FusedAdam(0.01))
     keep("Adam", {"loss": fit(strategy, model, batches(), 20)["loss"]})
     found.update(with_dropout_in_float16(strategy))
@@ -82,18 +95,31 @@ def results(strategy):
 
 def with_dropout_in_float16(strategy):
     """The loss of one row for each replica, and all replicas' random states after it; then an update that is not finite."""
-    model = make_model(strategy, lambda: keras.optimizers.SGD(0.1), dropout=0.5, dtype="mixed_float16")
-    rows = {side: np.repeat(ids[:1], strategy.num_replicas_in_sync, axis=0) for side, ids in batches()[0].items()}
-    found, weights = {"dropout loss": np.array(fit(strategy, model, [rows], 1)["loss"])}, [model.get_weights()]
+    model = make_model(
+        strategy, lambda: keras.optimizers.SGD(0.1), dropout=0.5, dtype="mixed_float16"
+    )
+    rows = {
+        side: np.repeat(ids[:1], strategy.num_replicas_in_sync, axis=0)
+        for side, ids in batches()[0].items()
+    }
+    found, weights = (
+        {"dropout loss": np.array(fit(strategy, model, [rows], 1)["loss"])},
+        [model.get_weights()],
+    )
     states = model.transformer.non_trainable_variables
     found["dropout states"] = np.array(
-        [[local.numpy() for local in strategy.experimental_local_results(state.value)] for state in states]
+        [
+            [local.numpy() for local in strategy.experimental_local_results(state.value)]
+            for state in states
+        ]
     )
     for scale in (2.0**120, 2.0**10):
         model.loss_scale.scale.assign(scale)
         found[f"scale {scale}"] = np.array(fit(strategy, model, [rows], 2)["loss_scale"])
         weights.append(model.get_weights())
-    found["moved"] = np.array([any(np.any(a != b) for a, b in zip(*pair)) for pair in zip(weights, weights[1:])])
+    found["moved"] = np.array(
+        [any(np.any(a != b) for a, b in zip(*pair)) for pair in zip(weights, weights[1:])]
+    )
     found["updates"] = model.optimizer.iterations.numpy()
     return found
 

@@ -12,7 +12,13 @@ from trainer.training.training_model import TrainingModel
 
 @pytest.fixture(scope="module")
 def model():
-    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
+    sizes = {
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+        "hidden_dim": 6,
+        "intermediate_dim": 7,
+        "num_heads": 3,
+    }
     made = TrainingModel(Transformer(TransformerConfig(vocab_size=13, **sizes)))
     made.compile(keras.optimizers.SGD(0.1))
     return made
@@ -77,6 +83,9 @@ def test_full_disk(tmp_path, model, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "savez", full)
-    with pytest.raises(CheckpointError, match="write .*step-000006. Received: No space left on device.*from its last checkpoint."):
+    with pytest.raises(
+        CheckpointError,
+        match="write .*step-000006. Received: No space left on device.*from its last checkpoint.",
+    ):
         best.offer(model, 6, 20.0)
     assert best.steps() == [3]

@@ -8,25 +8,45 @@ import pytest
 import tensorflow as tf
 
 from t2t_relpos.models import Transformer, TransformerConfig
-from trainer.training.checkpoints import CheckpointError, Checkpoints, read_weights, restore_transformer
+from trainer.training.checkpoints import (
+    CheckpointError,
+    Checkpoints,
+    read_weights,
+    restore_transformer,
+)
 from trainer.training.training_model import TrainingModel
 
 BATCH = {"inputs": np.array([[5, 7, 1]], "int32"), "targets": np.array([[3, 1]], "int32")}
 
 
 def made_model(hidden_dim=6, optimizer=None):
-    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "intermediate_dim": 7, "num_heads": 3}
-    model = TrainingModel(Transformer(TransformerConfig(vocab_size=13, hidden_dim=hidden_dim, dropout=0.5, **sizes)))
+    sizes = {
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+        "intermediate_dim": 7,
+        "num_heads": 3,
+    }
+    model = TrainingModel(
+        Transformer(TransformerConfig(vocab_size=13, hidden_dim=hidden_dim, dropout=0.5, **sizes))
+    )
     model.compile(optimizer or keras.optimizers.Adam(0.1), run_eagerly=True)
     return model
 
 
 def train(model, steps):
-    model.fit(tf.data.Dataset.from_tensors(BATCH).repeat(), steps_per_epoch=steps, verbose=0, shuffle=False)
+    model.fit(
+        tf.data.Dataset.from_tensors(BATCH).repeat(),
+        steps_per_epoch=steps,
+        verbose=0,
+        shuffle=False,
+    )
 
 
 def values(model):
-    return [variable.value.numpy() for variable in [*model.transformer.variables, *model.optimizer.variables]]
+    return [
+        variable.value.numpy()
+        for variable in [*model.transformer.variables, *model.optimizer.variables]
+    ]
 
 
 def assert_equal(one, other):
@@ -65,7 +85,11 @@ def test_everything_comes_back(tmp_path, model, other):
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     path = save(checkpoints, model)
     assert path == tmp_path / "checkpoints" / "step-000002"
-    assert sorted(entry.name for entry in path.iterdir()) == ["model.npz", "optimizer.npz", "state.json"]
+    assert sorted(entry.name for entry in path.iterdir()) == [
+        "model.npz",
+        "optimizer.npz",
+        "state.json",
+    ]
     scramble(other)
     assert Checkpoints(tmp_path / "checkpoints").restore_latest(other) == 2
     assert_equal(values(other), values(model))
@@ -136,7 +160,9 @@ def flip_a_bit(path):
         ("state.json", lambda path: path.write_text("{")),
     ],
 )
-def test_damaged_checkpoint_is_left_out_with_a_warning(tmp_path, model, other, file, damage, caplog):
+def test_damaged_checkpoint_is_left_out_with_a_warning(
+    tmp_path, model, other, file, damage, caplog
+):
     checkpoints = Checkpoints(tmp_path)
     save(checkpoints, model)
     advance(other)
@@ -152,7 +178,9 @@ def test_damaged_checkpoint_is_left_out_with_a_warning(tmp_path, model, other, f
 def test_none_is_whole(tmp_path, model, other):
     checkpoints = Checkpoints(tmp_path)
     (save(checkpoints, model) / "model.npz").unlink()
-    with pytest.raises(ValueError, match="Expected at least one whole checkpoint in .*. Received: 1 damaged ones"):
+    with pytest.raises(
+        ValueError, match="Expected at least one whole checkpoint in .*. Received: 1 damaged ones"
+    ):
         checkpoints.restore_latest(other)
 
 
@@ -166,7 +194,9 @@ def test_newer_format_is_not_read(tmp_path, model, other, caplog):
 
 def test_checkpoint_of_another_architecture(tmp_path, model):
     save(Checkpoints(tmp_path), model)
-    with pytest.raises(ValueError, match="arrays of this run's model. Received: .*step-000002, .* of shape .13, 6."):
+    with pytest.raises(
+        ValueError, match="arrays of this run's model. Received: .*step-000002, .* of shape .13, 6."
+    ):
         Checkpoints(tmp_path).restore_latest(made_model(hidden_dim=9))
 
 
@@ -186,7 +216,10 @@ def test_full_disk_leaves_the_checkpoint_before(tmp_path, model, other, monkeypa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "savez", full)
-    with pytest.raises(CheckpointError, match="Received: No space left on device. Make room for it .* goes on from .*step-000002"):
+    with pytest.raises(
+        CheckpointError,
+        match="Received: No space left on device. Make room for it .* goes on from .*step-000002",
+    ):
         save(checkpoints, other)
     monkeypatch.undo()
     assert [entry.name for entry in tmp_path.iterdir()] == ["step-000002"]
@@ -221,7 +254,9 @@ def test_step_is_of_batches_not_of_updates(tmp_path, model, other):
 
 def test_weights_alone(tmp_path, model, other):
     path = save(Checkpoints(tmp_path), model)
-    assert_equal(read_weights(path), [variable.value.numpy() for variable in model.transformer.variables])
+    assert_equal(
+        read_weights(path), [variable.value.numpy() for variable in model.transformer.variables]
+    )
     scramble(other)
     optimizer = [variable.value.numpy() for variable in other.optimizer.variables]
     restore_transformer(other.transformer, path)
@@ -230,17 +265,25 @@ def test_weights_alone(tmp_path, model, other):
 
 def test_weights_of_a_missing_or_a_damaged_checkpoint(tmp_path, model):
     checkpoints = Checkpoints(tmp_path)
-    with pytest.raises(ValueError, match="Expected a whole checkpoint. Received: .*step-000004 .*such as an earlier step"):
+    with pytest.raises(
+        ValueError,
+        match="Expected a whole checkpoint. Received: .*step-000004 .*such as an earlier step",
+    ):
         read_weights(checkpoints.path(4))
     path = save(checkpoints, model)
     flip_a_bit(path / "model.npz")
-    with pytest.raises(ValueError, match="Expected a whole checkpoint. Received: .*step-000002 .*CRC"):
+    with pytest.raises(
+        ValueError, match="Expected a whole checkpoint. Received: .*step-000002 .*CRC"
+    ):
         read_weights(path)
 
 
 def test_weights_of_another_architecture(tmp_path, model):
     path = save(Checkpoints(tmp_path), model)
-    with pytest.raises(ValueError, match="arrays of this model. Received: .*of shape .13, 6.*one of the same --model_dir"):
+    with pytest.raises(
+        ValueError,
+        match="arrays of this model. Received: .*of shape .13, 6.*one of the same --model_dir",
+    ):
         restore_transformer(made_model(hidden_dim=9).transformer, path)
 
 

@@ -23,10 +23,16 @@ def test_workers_and_which_this_is():
         ({"TF_CONFIG": "{}"}, r"Received: \{\} \(KeyError: 'cluster'\)"),
         ({"TF_CONFIG": "[]"}, "TypeError"),
         (config({"worker": WORKERS, "ps": ["fourth:1"]}), "Received: a cluster with ps too"),
-        (config({"worker": "first:12345"}), "Received: the workers 'first:12345', which is no list of addresses with ports"),
+        (
+            config({"worker": "first:12345"}),
+            "Received: the workers 'first:12345', which is no list of addresses with ports",
+        ),
         (config({"worker": ["first", "second"]}), "which is no list of addresses with ports"),
         (config({"worker": []}), r"the workers \[\]"),
-        (config({"worker": WORKERS[:1]}), "Received: a single worker, first:12345; alone, use another strategy"),
+        (
+            config({"worker": WORKERS[:1]}),
+            "Received: a single worker, first:12345; alone, use another strategy",
+        ),
         (config({"worker": WORKERS[:1] * 2}), "with one address twice"),
         (config(task={"type": "worker", "index": 3}), "which is none of the 3 workers"),
         (config(task={"type": "chief", "index": 0}), "which is none of the 3 workers"),
@@ -36,4 +42,7 @@ def test_workers_and_which_this_is():
 def test_errors(environment, message):
     with pytest.raises(ValueError, match=message) as caught:
         Cluster.from_environment(environment)
-    assert "Expected the workers of --strategy=multiworker in the environment variable TF_CONFIG" in str(caught.value)
+    assert (
+        "Expected the workers of --strategy=multiworker in the environment variable TF_CONFIG"
+        in str(caught.value)
+    )

@@ -23,7 +23,9 @@ def parts(trained_model_dir):
 def expected(trained_model_dir, corpus):
     """BLEU and translations of the model as it was saved."""
     module = TranslationModule.from_model_dir(trained_model_dir, TranslationSettings(beam_size=1))
-    answers = [answer.text.decode() for answer in Translator(module.serve, module)(list(corpus.sources()))]
+    answers = [
+        answer.text.decode() for answer in Translator(module.serve, module)(list(corpus.sources()))
+    ]
     return BLEU().corpus_score(answers, [list(corpus.targets())]).score, answers
 
 
@@ -48,7 +50,10 @@ def test_it_follows_the_training(parts, corpus):
 
 def test_fewer_sentences_than_samples(parts):
     corpus = PairCorpus((("A dog.", "Ein Hund."), ("", "")))
-    assert [sample.source for sample in DevTranslator(*parts, corpus, longest=9)().samples] == ["A dog.", ""]
+    assert [sample.source for sample in DevTranslator(*parts, corpus, longest=9)().samples] == [
+        "A dog.",
+        "",
+    ]
 
 
 def test_interrupted(parts, corpus):

@@ -49,12 +49,20 @@ class Best:
 class Run:
     """Evaluations of a run that is at `step`."""
 
-    def __init__(self, directory, step=0, last=10, every=2, batches=DEV, during=lambda: None, **settings):
+    def __init__(
+        self, directory, step=0, last=10, every=2, batches=DEV, during=lambda: None, **settings
+    ):
         self.signals, self.report = StopSignals(), Told()
         self.steps = Steps(step, last, self.signals)
         self.evaluations = Evaluations(directory / "evaluations.json", step)
         self.evaluate = EvaluateDev(
-            self.steps, every, batches, self.evaluations, Checkpoints(directory / "checkpoints"), self.report, **settings
+            self.steps,
+            every,
+            batches,
+            self.evaluations,
+            Checkpoints(directory / "checkpoints"),
+            self.report,
+            **settings,
         )
         self.model = Model(during)
         self.evaluate.set_model(self.model)
@@ -96,7 +104,10 @@ def test_bleu_is_reported_and_the_best_are_offered(tmp_path):
     best = Best()
     run = Run(tmp_path, translate=bleus(10.0, 20.0), best=best)
     run.at(2, 4)
-    assert run.report.calls == [(Evaluation(2, 2.5, 0.5, 10.0), SAMPLES), (Evaluation(4, 2.5, 0.5, 20.0), SAMPLES)]
+    assert run.report.calls == [
+        (Evaluation(2, 2.5, 0.5, 10.0), SAMPLES),
+        (Evaluation(4, 2.5, 0.5, 20.0), SAMPLES),
+    ]
     assert best.offers == [(2, 10.0), (4, 20.0)]
 
 
@@ -125,7 +136,12 @@ def test_signal_breaks_it_off(tmp_path, when):
         interrupt()
         return None
 
-    run = Run(tmp_path, translate=translate, best=Best(), during=interrupt if when == "loss" else lambda: None)
+    run = Run(
+        tmp_path,
+        translate=translate,
+        best=Best(),
+        during=interrupt if when == "loss" else lambda: None,
+    )
     if when == "before":
         interrupt()
     if when == "loss":
@@ -142,7 +158,10 @@ def test_full_disk(tmp_path, monkeypatch):
 
     run = Run(tmp_path)
     monkeypatch.setattr(run.evaluations, "add", full)
-    with pytest.raises(CheckpointError, match="Expected to write .*evaluations.json. Received: No space left on device"):
+    with pytest.raises(
+        CheckpointError,
+        match="Expected to write .*evaluations.json. Received: No space left on device",
+    ):
         run.at(2)
 
 

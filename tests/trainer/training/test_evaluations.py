@@ -45,7 +45,10 @@ def test_without_bleu_there_is_no_best(tmp_path):
 @pytest.mark.parametrize("content", ["[", '[{"step": 3}]', "3"])
 def test_file_that_is_none(tmp_path, content):
     (tmp_path / "file").write_text(content)
-    with pytest.raises(ValueError, match="Expected a list of evaluations. Received: .*Restore the file, or remove it"):
+    with pytest.raises(
+        ValueError,
+        match="Expected a list of evaluations. Received: .*Restore the file, or remove it",
+    ):
         Evaluations(tmp_path / "file", until=3)
 
 

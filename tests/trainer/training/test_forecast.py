@@ -20,7 +20,10 @@ def pairs():
 def test_buckets_of_an_epoch(small_run, tmp_path, pairs):
     """Up to 8: four pairs, three a batch; the one left over joins that of 13."""
     found = buckets(pairs, small_run.config(tmp_path, batch_tokens=26).resolve())
-    assert [(bucket.length, bucket.rows, bucket.batches) for bucket in found] == [(8, 3, 1), (13, 2, 1)]
+    assert [(bucket.length, bucket.rows, bucket.batches) for bucket in found] == [
+        (8, 3, 1),
+        (13, 2, 1),
+    ]
     assert sum(bucket.tokens for bucket in found) == 5 + 7 + 8 + 12 + 3 + 6 + 4 + 2 + 13 + 8
     assert found[1].positions == 2 * (12 + 13)
 
@@ -31,7 +34,9 @@ def test_xla_pads_to_the_boundary(small_run, tmp_path, pairs):
 
 
 def test_table():
-    assert table([Bucket(8, 3, 1, positions=40, tokens=30), Bucket(13, 2, 10, positions=60, tokens=60)]).splitlines() == [
+    assert table(
+        [Bucket(8, 3, 1, positions=40, tokens=30), Bucket(13, 2, 10, positions=60, tokens=60)]
+    ).splitlines() == [
         "  length    rows   batches   padding",
         "       8       3         1     25.0%",
         "      13       2        10      0.0%",
@@ -41,7 +46,12 @@ def test_table():
 
 @pytest.mark.parametrize(
     ("settings", "devices", "expected"),
-    [({}, 1, (7, 13)), ({}, 2, (4, 13)), ({"device_tokens": 30}, 1, (2, 13)), ({"device_tokens": 9}, 1, (1, 13))],
+    [
+        ({}, 1, (7, 13)),
+        ({}, 2, (4, 13)),
+        ({"device_tokens": 30}, 1, (2, 13)),
+        ({"device_tokens": 9}, 1, (1, 13)),
+    ],
 )
 def test_largest_piece(small_run, tmp_path, settings, devices, expected):
     found = [Bucket(8, 11), Bucket(13, 7)]
@@ -49,14 +59,22 @@ def test_largest_piece(small_run, tmp_path, settings, devices, expected):
 
 
 def test_memory_of_state_is_exact(small_run, tmp_path):
-    sizes = {"num_encoder_layers": 2, "num_decoder_layers": 3, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
+    sizes = {
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 3,
+        "hidden_dim": 6,
+        "intermediate_dim": 7,
+        "num_heads": 3,
+    }
     architecture = TransformerConfig(vocab_size=13, **sizes)
     model = Transformer(architecture)
     model({side: np.ones((1, 1), "int32") for side in ("inputs", "targets")})
     adam = keras.optimizers.Adam(0.1)
     adam.build(model.trainable_variables)
     weights = sum(4 * int(np.prod(variable.shape)) for variable in model.trainable_variables)
-    slots = sum(4 * int(np.prod(variable.shape)) for variable in adam.variables if len(variable.shape))
+    slots = sum(
+        4 * int(np.prod(variable.shape)) for variable in adam.variables if len(variable.shape)
+    )
     found = memory(model, architecture, small_run.config(tmp_path), rows=5, length=11)
     assert found.state == 2 * weights + slots
     assert found.logits == 3 * 4 * 55 * 13
@@ -68,13 +86,24 @@ def test_memory_of_state_is_exact(small_run, tmp_path):
     for length, kept, causal in ((100, 2, 2), (600, 2, 1), (1100, 1, 1), (4100, 0, 0)):
         found = memory(model, architecture, small_run.config(tmp_path), rows=5, length=length)
         weights = length * 3
-        assert found.layers == 4 * 5 * length * (2 * (72 + 14 + kept * weights) + 3 * (120 + 14 + (causal + 3) * weights))
-        assert f"2 F + {kept} N L in a layer of the encoder and 20 D + 2 F + {causal + 3} N L of the decoder" in str(found)
+        assert found.layers == 4 * 5 * length * (
+            2 * (72 + 14 + kept * weights) + 3 * (120 + 14 + (causal + 3) * weights)
+        )
+        assert (
+            f"2 F + {kept} N L in a layer of the encoder and 20 D + 2 F + {causal + 3} N L of the decoder"
+            in str(found)
+        )
 
 
 def test_dry_run_leaves_nothing_behind(small_run, tmp_path):
     said = forecast(small_run.config(tmp_path / "model", **small_run.dev))
-    for part in (f"  model_dir = {tmp_path / 'model'}\n", "  vocab_size = 40\n", "Parameters: 3,778\n", "Devices: 1\n", "An epoch: "):
+    for part in (
+        f"  model_dir = {tmp_path / 'model'}\n",
+        "  vocab_size = 40\n",
+        "Parameters: 3,778\n",
+        "Devices: 1\n",
+        "An epoch: ",
+    ):
         assert part in said
     assert list(tmp_path.iterdir()) == []
 
@@ -86,5 +115,8 @@ def test_dry_run_in_a_directory_with_a_run(small_run, tmp_path, capsys):
     train.dry_run(small_run.config(tmp_path / "model", vocab_size=None))
     assert "  vocab_size = 40\n" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "model").rglob("*")} == before
-    with pytest.raises(SystemExit, match="trainer.train: Expected a model directory made with the configuration of this run"):
+    with pytest.raises(
+        SystemExit,
+        match="trainer.train: Expected a model directory made with the configuration of this run",
+    ):
         train.dry_run(small_run.config(tmp_path / "model", dropout=0.25))

@@ -10,7 +10,9 @@ BATCH, LENGTH, VOCABULARY = 3, 5, 11
 def dense_losses(labels, logits, label_smoothing):
     """The definition: a dense matrix of targets."""
     low = label_smoothing / (VOCABULARY - 1)
-    targets = tf.one_hot(labels, VOCABULARY, on_value=1 - label_smoothing, off_value=low, dtype=logits.dtype)
+    targets = tf.one_hot(
+        labels, VOCABULARY, on_value=1 - label_smoothing, off_value=low, dtype=logits.dtype
+    )
     losses = tf.nn.softmax_cross_entropy_with_logits(labels=targets, logits=logits)
     entropy = -tf.reduce_sum(tf.math.xlogy(targets, targets), axis=-1)
     return (losses - entropy) * tf.cast(labels != 0, logits.dtype)
@@ -23,7 +25,9 @@ def labels():
 
 @pytest.fixture
 def logits():
-    return tf.constant(np.random.default_rng(13).normal(0, 3, (BATCH, LENGTH, VOCABULARY)), tf.float64)
+    return tf.constant(
+        np.random.default_rng(13).normal(0, 3, (BATCH, LENGTH, VOCABULARY)), tf.float64
+    )
 
 
 def value_and_gradient(function, labels, logits, label_smoothing):
@@ -37,11 +41,15 @@ def value_and_gradient(function, labels, logits, label_smoothing):
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.37])
-@pytest.mark.parametrize("compile_with", [tf.function, lambda function: function], ids=["graph", "eager"])
+@pytest.mark.parametrize(
+    "compile_with", [tf.function, lambda function: function], ids=["graph", "eager"]
+)
 def test_equals_dense_targets(labels, logits, label_smoothing, compile_with):
     assert 0 in labels.numpy()
     expected = value_and_gradient(dense_losses, labels, logits, label_smoothing)
-    received = compile_with(value_and_gradient)(token_cross_entropy, labels, logits, label_smoothing)
+    received = compile_with(value_and_gradient)(
+        token_cross_entropy, labels, logits, label_smoothing
+    )
     np.testing.assert_allclose(received[0], expected[0], rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(received[1], expected[1], rtol=1e-12, atol=1e-13)
 
@@ -81,20 +89,30 @@ def test_types_of_16_bits_are_summed_in_float32(labels, logits, dtype):
     narrow = tf.cast(logits, dtype)
     losses, _ = token_cross_entropy(labels, narrow, 0.1)
     assert losses.dtype == tf.float32
-    np.testing.assert_allclose(losses, dense_losses(labels, tf.cast(narrow, tf.float64), 0.1), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        losses, dense_losses(labels, tf.cast(narrow, tf.float64), 0.1), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_no_rows():
-    losses, right = token_cross_entropy(tf.zeros([0, LENGTH], tf.int32), tf.zeros([0, LENGTH, VOCABULARY]), 0.1)
+    losses, right = token_cross_entropy(
+        tf.zeros([0, LENGTH], tf.int32), tf.zeros([0, LENGTH, VOCABULARY]), 0.1
+    )
     assert losses.shape == right.shape == (0, LENGTH)
 
 
 def test_graph_holds_no_one_hot(labels, logits):
-    graph = tf.function(value_and_gradient).get_concrete_function(token_cross_entropy, labels, logits, 0.1).graph
+    graph = (
+        tf.function(value_and_gradient)
+        .get_concrete_function(token_cross_entropy, labels, logits, 0.1)
+        .graph
+    )
     assert "OneHot" not in {operation.type for operation in graph.get_operations()}
 
 
 @pytest.mark.parametrize("label_smoothing", [-0.1, 1.0])
 def test_smoothing_out_of_range(labels, logits, label_smoothing):
-    with pytest.raises(ValueError, match=f"Expected label_smoothing to be .* below 1. Received: {label_smoothing}"):
+    with pytest.raises(
+        ValueError, match=f"Expected label_smoothing to be .* below 1. Received: {label_smoothing}"
+    ):
         token_cross_entropy(labels, logits, label_smoothing)

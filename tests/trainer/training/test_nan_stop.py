@@ -22,7 +22,9 @@ def stop(tmp_path, tokenizer):
         return {"inputs": ids, "targets": ids[:, ::-1] + 0 * number}
 
     steps = Steps(100, 200)
-    made = StopAtNan(steps, tmp_path / "nan", batch, tokenizer, schedule=lambda update: update / 1000)
+    made = StopAtNan(
+        steps, tmp_path / "nan", batch, tokenizer, schedule=lambda update: update / 1000
+    )
     made.steps = steps
     steps.step, steps.before = 117, 116
     return made
@@ -37,9 +39,11 @@ def test_finite_numbers_pass(stop, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("logs", [{"loss": float("nan")}, {"loss": float("inf")}, {"gradient_norm": float("inf")}])
+@pytest.mark.parametrize(
+    "logs", [{"loss": float("nan")}, {"loss": float("inf")}, {"gradient_norm": float("inf")}]
+)
 def test_message_and_batch(stop, tmp_path, tokenizer, logs):
-    (name, value), = logs.items()
+    ((name, value),) = logs.items()
     path = tmp_path / "nan" / "step-000117.npz"
     message = (
         f"Expected a finite {name.replace('_', ' ')}. Received: {value} at step 117, with the learning rate 0.116. "
@@ -71,7 +75,10 @@ def test_float16_leaves_out_gradients_that_are_not_finite(stop):
 
 def test_all_batches_of_an_execution_are_saved(stop, tmp_path):
     stop.steps.before = 114
-    with pytest.raises(NotFiniteError, match="at one of the steps 115 to 117, .* Their batches are .*-000115.npz to .*-000117.npz"):
+    with pytest.raises(
+        NotFiniteError,
+        match="at one of the steps 115 to 117, .* Their batches are .*-000115.npz to .*-000117.npz",
+    ):
         stop.on_train_batch_end(0, {"loss": float("nan")})
     assert len(list((tmp_path / "nan").iterdir())) == 3
 

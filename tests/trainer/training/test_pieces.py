@@ -7,7 +7,10 @@ from trainer.training import pieces
 
 def batch(rows, source_length=5, target_length=3):
     sizes = {"inputs": source_length, "targets": target_length}
-    return {side: tf.reshape(tf.range(1, rows * length + 1), [rows, length]) for side, length in sizes.items()}
+    return {
+        side: tf.reshape(tf.range(1, rows * length + 1), [rows, length])
+        for side, length in sizes.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -43,7 +46,9 @@ def test_values_are_added_up_and_states_are_the_last(in_graph):
         return total, [total * tf.cast(number, tf.float32)], [tf.constant(11)]
 
     def run(whole):
-        return pieces.add_up(compute, pieces.cut(whole, 10), (tf.zeros([]), [tf.zeros([])]), [tf.constant(0)])
+        return pieces.add_up(
+            compute, pieces.cut(whole, 10), (tf.zeros([]), [tf.zeros([])]), [tf.constant(0)]
+        )
 
     total, (weighted,), (state,) = (tf.function(run) if in_graph else run)(batch(5))
     # Rows 1–10, 11–20 and 21–25 with one row of padding.

@@ -9,7 +9,13 @@ from trainer.training.precision import dtype_policy
 from trainer.training.training_model import TrainingModel
 
 CONFIG = TransformerConfig(
-    vocab_size=13, num_encoder_layers=1, num_decoder_layers=1, hidden_dim=6, intermediate_dim=7, num_heads=3, dropout=0.0
+    vocab_size=13,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    hidden_dim=6,
+    intermediate_dim=7,
+    num_heads=3,
+    dropout=0.0,
 )
 BATCH = {
     "inputs": np.array([[5, 7, 3, 1, 0], [8, 1, 0, 0, 0], [4, 4, 6, 2, 1]], "int32"),
@@ -19,7 +25,9 @@ BATCH = {
 
 def make_model(precision, **settings):
     keras.utils.set_random_seed(7)
-    model = TrainingModel(Transformer(CONFIG, dtype=dtype_policy(precision)), 0.1, device_tokens=10, clip_norm=5.0)
+    model = TrainingModel(
+        Transformer(CONFIG, dtype=dtype_policy(precision)), 0.1, device_tokens=10, clip_norm=5.0
+    )
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), **settings)
     return model
 
@@ -30,7 +38,10 @@ def train(model, steps):
 
 
 def test_unknown_precision():
-    with pytest.raises(ValueError, match="Expected precision to be one of float32, bfloat16, float16. Received: 'half'"):
+    with pytest.raises(
+        ValueError,
+        match="Expected precision to be one of float32, bfloat16, float16. Received: 'half'",
+    ):
         dtype_policy("half")
 
 
@@ -69,8 +80,13 @@ def test_update_that_is_not_finite_is_left_out_and_halves_the_scale():
     model.loss_scale.scale.assign(2.0**120)
     before = model.get_weights()
     history = train(model, 2)
-    assert history["loss_scale"] == [2.0**120, 2.0**119] and float(model.loss_scale.scale.value) == 2.0**118
-    assert np.all(np.isfinite(history["loss"])) and not np.any(np.isfinite(history["gradient_norm"]))
+    assert (
+        history["loss_scale"] == [2.0**120, 2.0**119]
+        and float(model.loss_scale.scale.value) == 2.0**118
+    )
+    assert np.all(np.isfinite(history["loss"])) and not np.any(
+        np.isfinite(history["gradient_norm"])
+    )
     for one, other in zip(before, model.get_weights()):
         np.testing.assert_array_equal(one, other)
     assert int(model.optimizer.iterations) == 2, "the batches are counted"

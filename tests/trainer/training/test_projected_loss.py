@@ -19,7 +19,10 @@ def labels():
 def arrays():
     """States and table."""
     rng = np.random.default_rng(13)
-    return [tf.constant(rng.normal(0, 2, shape)) for shape in ((BATCH, LENGTH, WIDTH), (VOCABULARY, WIDTH))]
+    return [
+        tf.constant(rng.normal(0, 2, shape))
+        for shape in ((BATCH, LENGTH, WIDTH), (VOCABULARY, WIDTH))
+    ]
 
 
 def from_logits(labels, states, table, label_smoothing):
@@ -39,23 +42,33 @@ def values_and_gradients(function, labels, arrays, label_smoothing):
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.37])
 @pytest.mark.parametrize(
     "compile_with",
-    [lambda function: function, tf.function, lambda function: tf.function(function, jit_compile=True)],
+    [
+        lambda function: function,
+        tf.function,
+        lambda function: tf.function(function, jit_compile=True),
+    ],
     ids=["eager", "graph", "XLA"],
 )
 def test_equals_the_loss_of_the_logits(labels, arrays, label_smoothing, compile_with):
     assert 0 in labels.numpy()
     expected = values_and_gradients(from_logits, labels, arrays, label_smoothing)
-    received = compile_with(values_and_gradients)(projected_cross_entropy, labels, arrays, label_smoothing)
+    received = compile_with(values_and_gradients)(
+        projected_cross_entropy, labels, arrays, label_smoothing
+    )
     for one, other in zip(received, expected, strict=True):
         assert one.dtype == tf.float64
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-6), ("bfloat16", 2e-2), ("float16", 2e-3)])
+@pytest.mark.parametrize(
+    "dtype, tolerance", [("float32", 1e-6), ("bfloat16", 2e-2), ("float16", 2e-3)]
+)
 def test_other_types(labels, arrays, dtype, tolerance):
     """Losses are summed in float32; the tolerance is relative to the largest value of each, of the same narrow arrays in float64."""
     narrow = [tf.cast(array, dtype) for array in arrays]
-    expected = values_and_gradients(from_logits, labels, [tf.cast(array, tf.float64) for array in narrow], 0.1)
+    expected = values_and_gradients(
+        from_logits, labels, [tf.cast(array, tf.float64) for array in narrow], 0.1
+    )
     received = values_and_gradients(projected_cross_entropy, labels, narrow, 0.1)
     assert [value.dtype.name for value in received] == ["float32", "float32", dtype, dtype]
     for one, other in zip(received, expected, strict=True):
@@ -78,7 +91,9 @@ def test_losses_are_right_however_small_probabilities_are(gap):
     """From where they say all to where types of 32 bits have none of them; beside a label that has a large one."""
     states, table = tf.constant([[[gap], [0.7]]]), tf.constant([[0.0], [1.0], [0.31], [-0.17]])
     losses, right = projected_cross_entropy(tf.constant([[2, 1]]), states, table)
-    expected, _ = from_logits(tf.constant([[2, 1]]), *(tf.cast(x, tf.float64) for x in (states, table)), 0.0)
+    expected, _ = from_logits(
+        tf.constant([[2, 1]]), *(tf.cast(x, tf.float64) for x in (states, table)), 0.0
+    )
     np.testing.assert_allclose(losses, expected, rtol=1e-6)
     assert right.numpy().tolist() == [[0.0, 1.0]]
     small, _ = projected_cross_entropy(tf.constant([[3]]), states[:, :1], table)
@@ -93,36 +108,53 @@ def values_and_gradients_of_one(labels, arrays):
 
 
 def test_no_rows():
-    losses, right = projected_cross_entropy(tf.zeros([0, LENGTH], tf.int32), tf.zeros([0, LENGTH, WIDTH]), tf.ones([VOCABULARY, WIDTH]))
+    losses, right = projected_cross_entropy(
+        tf.zeros([0, LENGTH], tf.int32), tf.zeros([0, LENGTH, WIDTH]), tf.ones([VOCABULARY, WIDTH])
+    )
     assert losses.shape == right.shape == (0, LENGTH)
 
 
 def test_all_logits_are_computed_on_by_their_softmax_alone(labels, arrays):
     """No subtraction, product or sum of tensors of all logits."""
-    graph = tf.function(values_and_gradients).get_concrete_function(projected_cross_entropy, labels, arrays, 0.1).graph
+    graph = (
+        tf.function(values_and_gradients)
+        .get_concrete_function(projected_cross_entropy, labels, arrays, 0.1)
+        .graph
+    )
     large = {
         operation.type
         for operation in graph.get_operations()
-        if any(output.shape[1] == VOCABULARY for output in operation.outputs if output.shape.rank == 2)
+        if any(
+            output.shape[1] == VOCABULARY for output in operation.outputs if output.shape.rank == 2
+        )
     }
     assert {"MatMul", "Softmax"} <= large <= {"MatMul", "Softmax", "Identity", "IdentityN"}
 
 
-@pytest.mark.parametrize("compile_with", [lambda function: function, tf.function], ids=["eager", "graph"])
+@pytest.mark.parametrize(
+    "compile_with", [lambda function: function, tf.function], ids=["eager", "graph"]
+)
 def test_padding_is_not_multiplied(labels, arrays, compile_with):
     """States of padding may be what they like, and get no gradient; a batch may be all padding."""
     states, table = arrays
     padding = (labels == 0)[..., None]
     expected = values_and_gradients(from_logits, labels, arrays, 0.1)
     received = compile_with(values_and_gradients)(
-        projected_cross_entropy, labels, [tf.where(padding, tf.cast(float("nan"), states.dtype), states), table], 0.1
+        projected_cross_entropy,
+        labels,
+        [tf.where(padding, tf.cast(float("nan"), states.dtype), states), table],
+        0.1,
     )
     for one, other in zip(received, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
-    for nothing in compile_with(values_and_gradients)(projected_cross_entropy, tf.zeros_like(labels), arrays, 0.1):
+    for nothing in compile_with(values_and_gradients)(
+        projected_cross_entropy, tf.zeros_like(labels), arrays, 0.1
+    ):
         np.testing.assert_array_equal(nothing, np.zeros(nothing.shape))
 
 
 def test_smoothing_out_of_range(labels, arrays):
-    with pytest.raises(ValueError, match="Expected label_smoothing to be at least 0 and below 1. Received: 1.0."):
+    with pytest.raises(
+        ValueError, match="Expected label_smoothing to be at least 0 and below 1. Received: 1.0."
+    ):
         projected_cross_entropy(labels, *arrays, 1.0)

@@ -15,7 +15,11 @@ PARTS = ["batch 0", "batch 1", "batch 2", "20 steps", "evaluate", "Adam"]
 
 
 def environment(**variables):
-    return os.environ | {"PYTHONPATH": str(PROGRAM.parents[3]), "TF_CPP_MIN_LOG_LEVEL": "3"} | variables
+    return (
+        os.environ
+        | {"PYTHONPATH": str(PROGRAM.parents[3]), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        | variables
+    )
 
 
 def on_devices(directory, *counts):
@@ -64,7 +68,9 @@ def test_replicas_have_dropout_of_their_own_and_the_same_states(one_two_and_four
         assert found["dropout loss"] != pytest.approx(one["dropout loss"], rel=1e-3)
         assert found["dropout states"].shape[1] == count
         for replica in range(count):
-            np.testing.assert_array_equal(found["dropout states"][:, replica], one["dropout states"][:, 0])
+            np.testing.assert_array_equal(
+                found["dropout states"][:, replica], one["dropout states"][:, 0]
+            )
 
 
 def check_updates_left_out(found):

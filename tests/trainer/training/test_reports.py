@@ -52,7 +52,12 @@ def test_progress_bar_on_a_terminal(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert out.startswith("Steps 1 to 4 of 7000\n") and "\ncheckpoint x\n" in out
     assert "4/4" in out and "━" in out and "step 4/7000" not in out
-    for part in ("loss: 5.0000", "accuracy: 0.5000", "source+target tokens/s: 7.8000", "hours left in all: 1.5000"):
+    for part in (
+        "loss: 5.0000",
+        "accuracy: 0.5000",
+        "source+target tokens/s: 7.8000",
+        "hours left in all: 1.5000",
+    ):
         assert part in out
 
 
@@ -62,7 +67,9 @@ def scalars(directory):
         for event in summary_iterator(str(file)):
             for value in event.summary.value:
                 content = tf.make_ndarray(value.tensor)
-                found[value.tag, event.step] = float(content) if content.dtype.kind == "f" else content.item().decode()
+                found[value.tag, event.step] = (
+                    float(content) if content.dtype.kind == "f" else content.item().decode()
+                )
     return found
 
 
@@ -83,7 +90,12 @@ def test_tensorboard_files(tmp_path):
         ("gradient_norm", 2): 0.75,
     }
     table = "source | reference | translation\n--- | --- | ---\na dog | ein Hund | ein \\| Hut"
-    assert scalars(tmp_path / "dev") == {("loss", 4): 2.5, ("accuracy", 4): 0.625, ("bleu", 4): 12.5, ("translations", 4): table}
+    assert scalars(tmp_path / "dev") == {
+        ("loss", 4): 2.5,
+        ("accuracy", 4): 0.625,
+        ("bleu", 4): 12.5,
+        ("translations", 4): table,
+    }
 
 
 def test_tensorboard_without_evaluation_has_no_dev_files(tmp_path):

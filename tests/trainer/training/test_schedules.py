@@ -14,7 +14,9 @@ def test_equals_the_formula(step):
 def test_multiplier_1_is_the_paper():
     schedule = NoamSchedule(512, 4000, multiplier=1.0)
     for step in (1, 1000, 4000, 30000):
-        assert float(schedule(step)) == pytest.approx(512**-0.5 * min(step**-0.5, step * 4000**-1.5), rel=1e-6)
+        assert float(schedule(step)) == pytest.approx(
+            512**-0.5 * min(step**-0.5, step * 4000**-1.5), rel=1e-6
+        )
 
 
 def test_first_update_has_rate_zero():
@@ -23,13 +25,19 @@ def test_first_update_has_rate_zero():
     optimizer.apply([np.ones(2, "float32")], [variable])
     np.testing.assert_array_equal(variable.value, [1.0, 5.0])
     optimizer.apply([np.ones(2, "float32")], [variable])
-    np.testing.assert_allclose(variable.value, np.array([1.0, 5.0]) - 2 * 0.5 * 2**-0.5 * 4**-0.5, rtol=1e-6)
+    np.testing.assert_allclose(
+        variable.value, np.array([1.0, 5.0]) - 2 * 0.5 * 2**-0.5 * 4**-0.5, rtol=1e-6
+    )
 
 
 def test_comes_back_with_its_optimizer():
     optimizer = keras.optimizers.Adam(NoamSchedule(7, 13, multiplier=1.5))
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
-    assert again._learning_rate.get_config() == {"model_width": 7, "warmup_steps": 13, "multiplier": 1.5}
+    assert again._learning_rate.get_config() == {
+        "model_width": 7,
+        "warmup_steps": 13,
+        "multiplier": 1.5,
+    }
 
 
 @pytest.mark.parametrize("name", ["model_width", "warmup_steps", "multiplier"])

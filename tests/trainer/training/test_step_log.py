@@ -49,7 +49,12 @@ def run(log, losses, clock, per_execution=1, **others):
         callback.on_epoch_begin(0)
     for i in range(per_execution, len(losses) + 1, per_execution):
         clock.now += per_execution
-        logs = {"loss": np.mean(losses[:i]), "accuracy": 0.5, "tokens": 13.0 * i, "target_tokens": 8.0 * i} | others
+        logs = {
+            "loss": np.mean(losses[:i]),
+            "accuracy": 0.5,
+            "tokens": 13.0 * i,
+            "target_tokens": 8.0 * i,
+        } | others
         for callback in callbacks:
             callback.on_train_batch_end(i - 1, logs)
     log.on_epoch_end(0, logs)
@@ -92,7 +97,10 @@ def test_steps_go_on_counting_over_epochs_and_runs(recorder, clock):
     run(log, [1.0] * 4, clock)
     clock.now += 1000  # an evaluation
     run(log, [1.0] * 3, clock)
-    assert [call for call in recorder.calls if call[0] == "begin"] == [("begin", 8, 12), ("begin", 12, 15)]
+    assert [call for call in recorder.calls if call[0] == "begin"] == [
+        ("begin", 8, 12),
+        ("begin", 12, 15),
+    ]
     assert [call[:2] for call in recorder.calls if call[0] == "end"] == [("end", 12), ("end", 15)]
     assert [record.step for record in recorder.records()] == [10, 15]
     assert recorder.records()[1].tokens_per_second == pytest.approx(13.0)

@@ -20,7 +20,9 @@ def test_one_device():
         ("multiworker", 2, 0, "multiworker"),
     ],
 )
-def test_several_devices_of_a_machine_are_used_unless_one_is_asked_for(name, gpus, logical_devices, chosen):
+def test_several_devices_of_a_machine_are_used_unless_one_is_asked_for(
+    name, gpus, logical_devices, chosen
+):
     assert choose_strategy(name, gpus, logical_devices) == chosen
 
 
@@ -29,24 +31,35 @@ def test_auto_without_gpus_is_one_device():
 
 
 def test_unknown_strategy():
-    with pytest.raises(ValueError, match="Expected strategy to be one of auto, one, mirrored, multiworker. Received: 'two'"):
+    with pytest.raises(
+        ValueError,
+        match="Expected strategy to be one of auto, one, mirrored, multiworker. Received: 'two'",
+    ):
         make_strategy("two")
 
 
 def test_multiworker_without_cluster(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    with pytest.raises(ValueError, match="Expected the workers of --strategy=multiworker in .* TF_CONFIG. Received: none"):
+    with pytest.raises(
+        ValueError,
+        match="Expected the workers of --strategy=multiworker in .* TF_CONFIG. Received: none",
+    ):
         make_strategy("multiworker")
 
 
 def test_logical_devices_need_the_mirrored_strategy():
-    with pytest.raises(ValueError, match="Expected logical_devices only with the strategy mirrored. Received: 2"):
+    with pytest.raises(
+        ValueError, match="Expected logical_devices only with the strategy mirrored. Received: 2"
+    ):
         make_strategy("one", logical_devices=2)
 
 
 def test_mirrored_without_gpu(monkeypatch):
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [])
-    with pytest.raises(ValueError, match="Expected at least one GPU .*. Use --strategy=one, or .* --logical_devices=2"):
+    with pytest.raises(
+        ValueError,
+        match="Expected at least one GPU .*. Use --strategy=one, or .* --logical_devices=2",
+    ):
         make_strategy("mirrored")
 
 
@@ -57,5 +70,8 @@ def test_a_single_logical_device():
 
 def test_cpu_is_divided_before_use_only():
     tf.zeros([])
-    with pytest.raises(ValueError, match="Expected TensorFlow to be unused before its CPU is divided into 2 devices"):
+    with pytest.raises(
+        ValueError,
+        match="Expected TensorFlow to be unused before its CPU is divided into 2 devices",
+    ):
         make_strategy("mirrored", logical_devices=2)

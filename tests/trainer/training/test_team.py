@@ -29,7 +29,10 @@ def test_a_process_alone_is_the_chief(alone):
 
 def test_number_that_is_not_the_chiefs():
     Second().check_same(7, "the same step")
-    with pytest.raises(ValueError, match="Expected the same step on all workers. Received: 8 on worker 1, 7 on worker 0"):
+    with pytest.raises(
+        ValueError,
+        match="Expected the same step on all workers. Received: 8 on worker 1, 7 on worker 0",
+    ):
         Second().check_same(8, "the same step")
 
 

@@ -15,19 +15,31 @@ BATCH = {
 
 
 def small_transformer(**settings):
-    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
+    sizes = {
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+        "hidden_dim": 6,
+        "intermediate_dim": 7,
+        "num_heads": 3,
+    }
     return Transformer(TransformerConfig(vocab_size=VOCABULARY, **sizes, **settings))
 
 
 def small_model(dropout=0.0, label_smoothing=0.1, device_tokens=None, clip_norm=None, **settings):
     keras.utils.set_random_seed(7)
-    model = TrainingModel(small_transformer(dropout=dropout), label_smoothing, device_tokens, clip_norm)
+    model = TrainingModel(
+        small_transformer(dropout=dropout), label_smoothing, device_tokens, clip_norm
+    )
     model.compile(keras.optimizers.SGD(1.0), **{"run_eagerly": True} | settings)
     return model
 
 
 def as_dataset(*batches):
-    return tf.data.Dataset.from_tensors(batches[0]) if len(batches) == 1 else tf.data.Dataset.from_tensor_slices(batches)
+    return (
+        tf.data.Dataset.from_tensors(batches[0])
+        if len(batches) == 1
+        else tf.data.Dataset.from_tensor_slices(batches)
+    )
 
 
 def expected_loss(model, label_smoothing):
@@ -50,7 +62,9 @@ def test_step_follows_the_gradient_of_the_mean_over_tokens(run_eagerly):
     assert history["accuracy"] == [pytest.approx(accuracy)]
     assert (history["target_tokens"], history["tokens"]) == ([6], [17])
     for start, variable, gradient in zip(before, model.transformer.trainable_variables, gradients):
-        np.testing.assert_allclose(start - variable.numpy(), gradient, rtol=1e-5, atol=1e-7, err_msg=variable.path)
+        np.testing.assert_allclose(
+            start - variable.numpy(), gradient, rtol=1e-5, atol=1e-7, err_msg=variable.path
+        )
 
 
 def test_evaluation_has_neither_smoothing_nor_dropout():
@@ -67,14 +81,20 @@ def test_evaluation_has_neither_smoothing_nor_dropout():
 
 
 def test_training_has_dropout():
-    first, second = (small_model(dropout=rate).fit(as_dataset(BATCH), verbose=0, shuffle=False) for rate in (0.0, 0.5))
+    first, second = (
+        small_model(dropout=rate).fit(as_dataset(BATCH), verbose=0, shuffle=False)
+        for rate in (0.0, 0.5)
+    )
     assert first.history["loss"] != second.history["loss"]
 
 
 def test_elements_may_be_tuples():
     labels = BATCH["targets"]
     triple = tf.data.Dataset.from_tensors((BATCH, labels, (labels != 0).astype("float32")))
-    histories = [small_model().fit(data, verbose=0, shuffle=False).history for data in (as_dataset(BATCH), triple)]
+    histories = [
+        small_model().fit(data, verbose=0, shuffle=False).history
+        for data in (as_dataset(BATCH), triple)
+    ]
     assert histories[0] == histories[1]
 
 
@@ -84,7 +104,9 @@ def test_several_steps_in_one_execution_are_the_same_steps():
     for steps_per_execution in (1, 2):
         model = small_model(run_eagerly=False, steps_per_execution=steps_per_execution)
         data = as_dataset(BATCH).repeat()
-        histories.append(model.fit(data, steps_per_epoch=4, epochs=2, verbose=0, shuffle=False).history)
+        histories.append(
+            model.fit(data, steps_per_epoch=4, epochs=2, verbose=0, shuffle=False).history
+        )
         weights.append(model.get_weights())
         assert int(model.optimizer.iterations) == 8
     for name, values in histories[0].items():
@@ -123,14 +145,20 @@ def gradients_of_a_step(batch, **settings):
     model = small_model(**settings)
     before = [variable.numpy() for variable in model.transformer.trainable_variables]
     history = model.fit(as_dataset(batch), verbose=0, shuffle=False).history
-    return [start - variable.numpy() for start, variable in zip(before, model.transformer.trainable_variables)], history
+    return [
+        start - variable.numpy()
+        for start, variable in zip(before, model.transformer.trainable_variables)
+    ], history
 
 
 @pytest.fixture(scope="module")
 def wide_batch():
     """Seven rows; one has no target."""
     generator = np.random.default_rng(5)
-    batch = {"inputs": generator.integers(2, VOCABULARY, (7, 5)), "targets": generator.integers(2, VOCABULARY, (7, 3))}
+    batch = {
+        "inputs": generator.integers(2, VOCABULARY, (7, 5)),
+        "targets": generator.integers(2, VOCABULARY, (7, 3)),
+    }
     batch["targets"][1, 1:] = batch["targets"][4] = 0
     return {side: ids.astype("int32") for side, ids in batch.items()}
 
@@ -140,9 +168,13 @@ def whole(wide_batch):
     return gradients_of_a_step(wide_batch)
 
 
-@pytest.mark.parametrize("run_eagerly, device_tokens", [(False, 11), (True, 1), (True, 15), (True, 100)])
+@pytest.mark.parametrize(
+    "run_eagerly, device_tokens", [(False, 11), (True, 1), (True, 15), (True, 100)]
+)
 def test_pieces_have_the_gradients_of_the_whole(wide_batch, whole, run_eagerly, device_tokens):
-    found, history = gradients_of_a_step(wide_batch, run_eagerly=run_eagerly, device_tokens=device_tokens)
+    found, history = gradients_of_a_step(
+        wide_batch, run_eagerly=run_eagerly, device_tokens=device_tokens
+    )
     for name, values in whole[1].items():
         np.testing.assert_allclose(history[name], values, rtol=1e-6, err_msg=name)
     for one, other in zip(found, whole[0]):
@@ -163,7 +195,10 @@ def test_pieces_of_few_rows(wide_batch, rows):
 def test_every_piece_has_dropout_of_its_own():
     row = {side: ids[:1] for side, ids in BATCH.items()}
     twice = {side: np.repeat(ids, 2, axis=0) for side, ids in row.items()}
-    one, two = (gradients_of_a_step(batch, dropout=0.5, device_tokens=5)[1]["loss"][0] for batch in (row, twice))
+    one, two = (
+        gradients_of_a_step(batch, dropout=0.5, device_tokens=5)[1]["loss"][0]
+        for batch in (row, twice)
+    )
     # With one mask for both pieces the mean of both rows would be that of one.
     assert two != pytest.approx(one, rel=1e-3)
 
@@ -181,7 +216,9 @@ def test_random_states_do_not_depend_on_the_pieces():
 
 def test_gradient_norm_is_that_of_the_last_step():
     gradients, history = gradients_of_a_step(BATCH)
-    assert history["gradient_norm"] == [pytest.approx(np.sqrt(sum(np.sum(g**2) for g in gradients)), rel=1e-5)]
+    assert history["gradient_norm"] == [
+        pytest.approx(np.sqrt(sum(np.sum(g**2) for g in gradients)), rel=1e-5)
+    ]
 
 
 @pytest.mark.parametrize("share", [0.5, 2.0])

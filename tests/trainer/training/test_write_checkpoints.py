@@ -55,7 +55,9 @@ class Run:
         self.signals = StopSignals()
         self.steps = Steps(first, last, self.signals)
         self.checkpoints, self.notes = RecordedCheckpoints(directory / "checkpoints"), Notes()
-        self.write = WriteCheckpoints(self.steps, ModelDirectory(directory), self.checkpoints, self.notes, **settings)
+        self.write = WriteCheckpoints(
+            self.steps, ModelDirectory(directory), self.checkpoints, self.notes, **settings
+        )
         model = Model(transformer or Transformer())
         for callback in (self.steps, self.write):
             callback.set_model(model)
@@ -71,9 +73,17 @@ class Run:
 
 @pytest.mark.parametrize(
     ("first", "batches", "per_execution", "every", "expected"),
-    [(0, 7, 1, 3, [3, 6]), (2, 7, 1, 3, [3, 6, 9]), (0, 12, 4, 6, [8, 12]), (0, 7, 1, None, []), (96, 4, 1, 50, [100])],
+    [
+        (0, 7, 1, 3, [3, 6]),
+        (2, 7, 1, 3, [3, 6, 9]),
+        (0, 12, 4, 6, [8, 12]),
+        (0, 7, 1, None, []),
+        (96, 4, 1, 50, [100]),
+    ],
 )
-def test_every_so_many_steps_and_after_the_last(tmp_path, first, batches, per_execution, every, expected):
+def test_every_so_many_steps_and_after_the_last(
+    tmp_path, first, batches, per_execution, every, expected
+):
     assert Run(tmp_path, first, every=every)(batches, per_execution) == expected
 
 
@@ -128,5 +138,8 @@ def test_same_step_is_written_once(tmp_path):
 
 def test_full_disk(tmp_path):
     run = Run(tmp_path, every=1, transformer=Unwritable())
-    with pytest.raises(CheckpointError, match="Expected to write .*model.keras. Received: No space left on device. Make room"):
+    with pytest.raises(
+        CheckpointError,
+        match="Expected to write .*model.keras. Received: No space left on device. Make room",
+    ):
         run(1)

@@ -7,7 +7,12 @@ Choices keep the English unambiguous and the scope of `not` plain; `you` and
 from dataclasses import replace
 
 from trainer.data.synthetic import lexicon
-from trainer.data.synthetic.clauses import Clause, RelativeClause, english_statement, german_subordinate
+from trainer.data.synthetic.clauses import (
+    Clause,
+    RelativeClause,
+    english_statement,
+    german_subordinate,
+)
 from trainer.data.synthetic.phrases import FixedPhrase, NounPhrase, PronounPhrase
 
 RESULTATIVE = (lexicon.GET_UP, lexicon.FALL_ASLEEP, lexicon.ARRIVE, lexicon.COME_BACK)
@@ -25,7 +30,15 @@ WITH_PERSON = (
     lexicon.FOLLOW,
     lexicon.LISTEN,
 )
-IN_PLACES = (lexicon.SEE, lexicon.MEET, lexicon.PICK_UP, lexicon.HELP, lexicon.FIND, lexicon.LOOK_FOR, lexicon.SELL)
+IN_PLACES = (
+    lexicon.SEE,
+    lexicon.MEET,
+    lexicon.PICK_UP,
+    lexicon.HELP,
+    lexicon.FIND,
+    lexicon.LOOK_FOR,
+    lexicon.SELL,
+)
 WITH_THING = (lexicon.BUY, lexicon.SELL, lexicon.FIND, lexicon.LOOK_FOR, lexicon.BRING)
 FOR_PERSON = (lexicon.BUY, lexicon.LOOK_FOR, lexicon.BRING)
 GIVING = (lexicon.GIVE, lexicon.SHOW)
@@ -40,7 +53,13 @@ UNCLEAR_WITH_NOT = ("every day", "soon")
 NEGATABLE_TENSES = ("present", "past", "future", "can", "want to", "past want to")
 REASONS = {"present": ("present", "past"), "past": ("past",), "future": ("present", "past")}
 OCCASIONS = {"present": ("present",), "past": ("past",), "future": ("present",)}
-CONJUNCTIONS = {"because": "weil", "although": "obwohl", "if": "wenn", "when": "wenn", "before": "bevor"}
+CONJUNCTIONS = {
+    "because": "weil",
+    "although": "obwohl",
+    "if": "wenn",
+    "when": "wenn",
+    "before": "bevor",
+}
 
 
 class ClauseSampler:
@@ -112,7 +131,9 @@ class ClauseSampler:
     def gap_clause(self, group, verb, other_than=None, *, plain=False):
         """A clause without its object, which a question word or relative pronoun names."""
         predicate = {"verb": verb, verb.case: FixedPhrase()}
-        return self.clause(group, self.person_subject(other_than), predicate, plain=plain, can_negate=False)
+        return self.clause(
+            group, self.person_subject(other_than), predicate, plain=plain, can_negate=False
+        )
 
     def relative(self, head, of_person):
         """A relative clause on the noun phrase `head`."""
@@ -149,25 +170,37 @@ class ClauseSampler:
     def _object_pronoun(self, subject):
         speakers = (lexicon.I, lexicon.WE)
         by_speaker = getattr(subject, "pronoun", None) in speakers
-        return PronounPhrase(self.pick([p for p in lexicon.PRONOUNS if not (by_speaker and p in speakers)]))
+        return PronounPhrase(
+            self.pick([p for p in lexicon.PRONOUNS if not (by_speaker and p in speakers)])
+        )
 
     def _person(self, singular_determiners=("the", "the", "the", "a", "this")):
         if self.chance(0.15):
             name = self.pick(lexicon.NAMES)
             return FixedPhrase(name, name)
         if self.chance(0.3):
-            determiner, nouns, adjectives = self.pick(("my", "his", "her", "our")), lexicon.RELATIVES, ()
+            determiner, nouns, adjectives = (
+                self.pick(("my", "his", "her", "our")),
+                lexicon.RELATIVES,
+                (),
+            )
             plural = self.chance(0.2)
         else:
             plural = self.chance(0.3)
-            determiner = self.pick(("the", "the", "these", "two", "some") if plural else singular_determiners)
+            determiner = self.pick(
+                ("the", "the", "these", "two", "some") if plural else singular_determiners
+            )
             nouns, adjectives = lexicon.PEOPLE, lexicon.PERSON_ADJECTIVES
         adjective = self.pick(adjectives) if adjectives and self.chance(0.3) else None
         return NounPhrase(determiner, self.pick(nouns), adjective, plural)
 
     def thing(self, nouns=lexicon.THINGS):
         plural = self.chance(0.25)
-        determiners = ("the", "these", "two", "some", "my") if plural else ("the", "the", "a", "a", "this", "his", "her")
+        determiners = (
+            ("the", "these", "two", "some", "my")
+            if plural
+            else ("the", "the", "a", "a", "this", "his", "her")
+        )
         adjective = self.pick(lexicon.THING_ADJECTIVES) if self.chance(0.4) else None
         return NounPhrase(self.pick(determiners), self.pick(nouns), adjective, plural)
 
@@ -177,8 +210,16 @@ class ClauseSampler:
 
     def predicate(self, subject, group):
         """Verb, objects and places that suit a person as the subject."""
-        kinds = (self._resultative, self._activity, self.movement, self.agentive_predicate, self._state)
-        return self.rng.choices(kinds, weights=(10, 16, 12, 55, 7 if group != "future" else 0))[0](subject)
+        kinds = (
+            self._resultative,
+            self._activity,
+            self.movement,
+            self.agentive_predicate,
+            self._state,
+        )
+        return self.rng.choices(kinds, weights=(10, 16, 12, 55, 7 if group != "future" else 0))[0](
+            subject
+        )
 
     def agentive_predicate(self, subject):
         """Something done to a person or a thing."""
@@ -190,14 +231,20 @@ class ClauseSampler:
 
     def _activity(self, subject):
         if self.chance(0.3):
-            return {"verb": self.pick(ACTIVITIES), "companion": ("with", self.person_object(subject))}
+            return {
+                "verb": self.pick(ACTIVITIES),
+                "companion": ("with", self.person_object(subject)),
+            }
         verb = self.pick(RESTING + ACTIVITIES + (lexicon.STAY,))
         place = self.pick(lexicon.PLACES) if verb is lexicon.STAY or self.chance(0.4) else None
         return {"verb": verb, "place": place}
 
     def movement(self, subject):
         verb = self.pick((lexicon.GO, lexicon.DRIVE))
-        predicate = {"verb": verb, "goal": self.pick(lexicon.ON_FOOT_GOALS if verb is lexicon.GO else lexicon.GOALS)}
+        predicate = {
+            "verb": verb,
+            "goal": self.pick(lexicon.ON_FOOT_GOALS if verb is lexicon.GO else lexicon.GOALS),
+        }
         if self.chance(0.25):
             predicate["companion"] = "with", self.person_object(subject)
         return predicate
@@ -220,7 +267,11 @@ class ClauseSampler:
         return predicate
 
     def _giving(self, subject):
-        return {"verb": self.pick(GIVING), "dative": self.person_object(subject), "accusative": self.thing(lexicon.GIFTS)}
+        return {
+            "verb": self.pick(GIVING),
+            "dative": self.person_object(subject),
+            "accusative": self.thing(lexicon.GIFTS),
+        }
 
     def _opening(self, subject):
         return {"verb": self.pick(OPENING), "accusative": self.thing(lexicon.CLOSABLE)}

@@ -12,7 +12,10 @@ from trainer.data.synthetic.phrases import RELATIVE_PRONOUNS
 
 _AGREEMENTS = ("first", "third", "plural")
 _ENGLISH_AUXILIARIES = {"future": "will", "can": "can", "should": "should"}
-_ENGLISH_PREFIX_VERBS = {"have to": ("have to", "has to", "had to"), "want to": ("want to", "wants to", "wanted to")}
+_ENGLISH_PREFIX_VERBS = {
+    "have to": ("have to", "has to", "had to"),
+    "want to": ("want to", "wants to", "wanted to"),
+}
 _ENGLISH_BE = {"present": ("am", "is", "are"), "past": ("was", "was", "were")}
 _GERMAN_FINITE = {
     "haben": ("habe", "hat", "haben"),
@@ -72,14 +75,26 @@ def english_statement(clause):
     if clause.negated:
         auxiliary += "not" if auxiliary == "can" else " not"
     front = clause.time.english if clause.time and clause.time_first else ""
-    return _join(front, _english_phrase(clause.subject), auxiliary, _english_frequency(clause), verb, _english_rest(clause))
+    return _join(
+        front,
+        _english_phrase(clause.subject),
+        auxiliary,
+        _english_frequency(clause),
+        verb,
+        _english_rest(clause),
+    )
 
 
 def english_question(clause, question_word=""):
     """`does the man buy a book`, or with a question word before it."""
     auxiliary, verb = _english_verb(clause, needs_auxiliary=True)
     return _join(
-        question_word, auxiliary, _english_phrase(clause.subject), _english_frequency(clause), verb, _english_rest(clause)
+        question_word,
+        auxiliary,
+        _english_phrase(clause.subject),
+        _english_frequency(clause),
+        verb,
+        _english_rest(clause),
     )
 
 

@@ -141,18 +141,48 @@ WORK = Verb("work", "works", "worked", "arbeiten", "arbeite", "arbeitet", "gearb
 DANCE = Verb("dance", "dances", "danced", "tanzen", "tanze", "tanzt", "getanzt")
 COOK = Verb("cook", "cooks", "cooked", "kochen", "koche", "kocht", "gekocht")
 GET_UP = Verb(
-    "get up", "gets up", "got up", "stehen", "stehe", "steht", "gestanden", prefix="auf", auxiliary="sein"
+    "get up",
+    "gets up",
+    "got up",
+    "stehen",
+    "stehe",
+    "steht",
+    "gestanden",
+    prefix="auf",
+    auxiliary="sein",
 )
 FALL_ASLEEP = Verb(
-    "fall asleep", "falls asleep", "fell asleep", "schlafen", "schlafe", "schläft", "geschlafen",
-    prefix="ein", auxiliary="sein",
+    "fall asleep",
+    "falls asleep",
+    "fell asleep",
+    "schlafen",
+    "schlafe",
+    "schläft",
+    "geschlafen",
+    prefix="ein",
+    auxiliary="sein",
 )
 ARRIVE = Verb(
-    "arrive", "arrives", "arrived", "kommen", "komme", "kommt", "gekommen", prefix="an", auxiliary="sein"
+    "arrive",
+    "arrives",
+    "arrived",
+    "kommen",
+    "komme",
+    "kommt",
+    "gekommen",
+    prefix="an",
+    auxiliary="sein",
 )
 COME_BACK = Verb(
-    "come back", "comes back", "came back", "kommen", "komme", "kommt", "gekommen",
-    prefix="zurück", auxiliary="sein",
+    "come back",
+    "comes back",
+    "came back",
+    "kommen",
+    "komme",
+    "kommt",
+    "gekommen",
+    prefix="zurück",
+    auxiliary="sein",
 )
 STAY = Verb("stay", "stays", "stayed", "bleiben", "bleibe", "bleibt", "geblieben", auxiliary="sein")
 GO = Verb("go", "goes", "went", "gehen", "gehe", "geht", "gegangen", auxiliary="sein")
@@ -163,14 +193,32 @@ SEE = Verb("see", "sees", "saw", "sehen", "sehe", "sieht", "gesehen")
 MEET = Verb("meet", "meets", "met", "treffen", "treffe", "trifft", "getroffen")
 CALL = Verb("call", "calls", "called", "rufen", "rufe", "ruft", "gerufen", prefix="an")
 INVITE = Verb("invite", "invites", "invited", "laden", "lade", "lädt", "geladen", prefix="ein")
-PICK_UP = Verb("pick", "picks", "picked", "holen", "hole", "holt", "geholt", particle="up", prefix="ab")
+PICK_UP = Verb(
+    "pick", "picks", "picked", "holen", "hole", "holt", "geholt", particle="up", prefix="ab"
+)
 HELP = Verb("help", "helps", "helped", "helfen", "helfe", "hilft", "geholfen", case="dative")
 THANK = Verb("thank", "thanks", "thanked", "danken", "danke", "dankt", "gedankt", case="dative")
 FOLLOW = Verb(
-    "follow", "follows", "followed", "folgen", "folge", "folgt", "gefolgt", auxiliary="sein", case="dative"
+    "follow",
+    "follows",
+    "followed",
+    "folgen",
+    "folge",
+    "folgt",
+    "gefolgt",
+    auxiliary="sein",
+    case="dative",
 )
 LISTEN = Verb(
-    "listen to", "listens to", "listened to", "hören", "höre", "hört", "gehört", prefix="zu", case="dative"
+    "listen to",
+    "listens to",
+    "listened to",
+    "hören",
+    "höre",
+    "hört",
+    "gehört",
+    prefix="zu",
+    case="dative",
 )
 
 BUY = Verb("buy", "buys", "bought", "kaufen", "kaufe", "kauft", "gekauft")
@@ -178,7 +226,15 @@ SELL = Verb("sell", "sells", "sold", "verkaufen", "verkaufe", "verkauft", "verka
 FIND = Verb("find", "finds", "found", "finden", "finde", "findet", "gefunden")
 LOOK_FOR = Verb("look for", "looks for", "looked for", "suchen", "suche", "sucht", "gesucht")
 BRING = Verb(
-    "bring", "brings", "brought", "bringen", "bringe", "bringt", "gebracht", particle="along", prefix="mit"
+    "bring",
+    "brings",
+    "brought",
+    "bringen",
+    "bringe",
+    "bringt",
+    "gebracht",
+    particle="along",
+    prefix="mit",
 )
 OPEN = Verb("open", "opens", "opened", "machen", "mache", "macht", "gemacht", prefix="auf")
 CLOSE = Verb("close", "closes", "closed", "machen", "mache", "macht", "gemacht", prefix="zu")

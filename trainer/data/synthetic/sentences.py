@@ -8,7 +8,13 @@ the clause itself begins with, a German adverb, or "" after a subordinate clause
 from dataclasses import replace
 
 from trainer.data.synthetic import lexicon
-from trainer.data.synthetic.choices import ACTIVITIES, RESTING, WITH_PERSON, WITH_THING, ClauseSampler
+from trainer.data.synthetic.choices import (
+    ACTIVITIES,
+    RESTING,
+    WITH_PERSON,
+    WITH_THING,
+    ClauseSampler,
+)
 from trainer.data.synthetic.clauses import (
     Clause,
     english_infinitive,
@@ -35,9 +41,17 @@ class SentenceSampler:
 
     def sentence(self):
         """One to four clauses."""
-        kinds = (self.statement, self.subordinate_first, self.two_clauses, self.coordination, self.question)
+        kinds = (
+            self.statement,
+            self.subordinate_first,
+            self.two_clauses,
+            self.coordination,
+            self.question,
+        )
         # Without any, a model learns that sentences end after the second clause. Only one in five is short enough for training.
-        kind = self.draw.rng.choices((*kinds, self.several_clauses), weights=(22, 12, 38, 18, 10, 140))[0]
+        kind = self.draw.rng.choices(
+            (*kinds, self.several_clauses), weights=(22, 12, 38, 18, 10, 140)
+        )[0]
         return _finish(kind(self.draw.group()), "?" if kind == self.question else ".")
 
     def long_sentence(self):
@@ -48,11 +62,19 @@ class SentenceSampler:
         return _main(self.draw.clause(group, can_front=front is None), front)
 
     def two_clauses(self, group, front=None):
-        kinds = (self.subordinate_last, self.content, self.subject_relative, self.object_relative, self.infinitive)
+        kinds = (
+            self.subordinate_last,
+            self.content,
+            self.subject_relative,
+            self.object_relative,
+            self.infinitive,
+        )
         return self.draw.rng.choices(kinds, weights=(12, 8, 6, 6, 6))[0](group, front)
 
     def several_clauses(self, group):
-        return self.draw.pick((self.chain, self.chain, self.chain_of_statements, self.embedding))(group)
+        return self.draw.pick((self.chain, self.chain, self.chain_of_statements, self.embedding))(
+            group
+        )
 
     def coordination(self, group):
         return self._coordinate(group, self.statement, self.statement)
@@ -67,9 +89,13 @@ class SentenceSampler:
             verb = draw.pick(WITH_PERSON + WITH_THING)
             clause = draw.gap_clause(group, verb)
             german = "was" if verb in WITH_THING else "wem" if verb.case == "dative" else "wen"
-            return english_question(clause, "what" if verb in WITH_THING else "whom"), german_main(clause, german)
+            return english_question(clause, "what" if verb in WITH_THING else "whom"), german_main(
+                clause, german
+            )
         predicate = {"verb": draw.pick(RESTING + ACTIVITIES)} if word == "where" else None
-        clause = draw.clause(group, predicate=predicate, can_negate=False, can_have_adverb=word != "when")
+        clause = draw.clause(
+            group, predicate=predicate, can_negate=False, can_have_adverb=word != "when"
+        )
         return english_question(clause, word), german_main(clause, QUESTION_WORDS[word])
 
     def subordinate_last(self, group, front=None):
@@ -89,7 +115,9 @@ class SentenceSampler:
         english, german = draw.pick(INDIRECT_QUESTIONS) if is_question else ("that", "dass")
         main = Clause(draw.person_subject(), verb, group, negated=negated)
         clause = draw.clause(
-            draw.pick(CONTENT_GROUPS[group]), can_negate=not is_question, can_have_adverb=english != "when"
+            draw.pick(CONTENT_GROUPS[group]),
+            can_negate=not is_question,
+            can_have_adverb=english != "when",
         )
         subordinate = f"{english} {english_statement(clause)}", german_subordinate(clause, german)
         return _with_subordinate(_main(main, front), subordinate)
@@ -112,7 +140,9 @@ class SentenceSampler:
         head = draw.head(of_person)
         subject = draw.person_subject(other_than=head)
         head = replace(head, relative=draw.relative(head, of_person))
-        verb = draw.pick([verb for verb in (WITH_PERSON if of_person else WITH_THING) if not verb.particle])
+        verb = draw.pick(
+            [verb for verb in (WITH_PERSON if of_person else WITH_THING) if not verb.particle]
+        )
         clause = draw.clause(group, subject, {"verb": verb, verb.case: head}, plain=True)
         if front is None and draw.chance(0.4):
             clause = replace(clause, time=draw.pick(lexicon.TIMES[group]), time_first=True)
@@ -131,7 +161,10 @@ class SentenceSampler:
             predicate = {"verb": draw.pick((lexicon.TRY, lexicon.FORGET))}
             main = draw.clause(group, subject, predicate, plain=True)
         purpose = Clause(subject, tense="present", **draw.agentive_predicate(subject))
-        subordinate = f"{english} {english_infinitive(purpose)}", german + german_infinitive(purpose)
+        subordinate = (
+            f"{english} {english_infinitive(purpose)}",
+            german + german_infinitive(purpose),
+        )
         return _with_subordinate(_main(main, front), subordinate)
 
     def chain(self, group):
@@ -152,7 +185,9 @@ class SentenceSampler:
     def embedding(self, group):
         """`A says that B because C`, `when A, B says that C`."""
         if self.draw.chance(0.5):
-            return _with_subordinate(self.content(group), self.draw.subordinate("past", ("because", "although")))
+            return _with_subordinate(
+                self.content(group), self.draw.subordinate("past", ("because", "although"))
+            )
         return _joined(", ", self.draw.subordinate("present"), self.content("present", front=""))
 
     def _coordinate(self, group, first, second):

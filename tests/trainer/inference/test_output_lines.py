@@ -1,0 +1,41 @@
+import pytest
+
+from trainer.inference import output_lines
+from trainer.serving.translator import Alignment, Translation
+
+HOSTILE = Translation(b"ein\tHund\nund\r\nmehr", -2.0, False)
+ALIGNED = Translation(b"", 0.0, False, Alignment([], [], []))
+
+
+def test_every_sentence_stays_on_its_line():
+    assert output_lines.best(7, [HOSTILE]) == b"ein\tHund und mehr\n"
+    assert output_lines.best_and_score(7, [HOSTILE]) == b"ein Hund und mehr\t-2.0000\n"
+    assert (
+        output_lines.n_best(7, [HOSTILE, HOSTILE])
+        == b"6 ||| ein\tHund und mehr ||| Score= -2.0000 ||| -2.0000\n" * 2
+    )
+
+
+def test_empty_sentences():
+    assert output_lines.best(1, [ALIGNED]) == b"\n"
+    assert output_lines.best_and_score(1, [ALIGNED]) == b"\t0.0000\n"
+    assert output_lines.links(1, [ALIGNED]) == b"\n"
+    assert output_lines.tokens(1, [ALIGNED]) == b" ||| \n"
+
+
+@pytest.mark.parametrize(
+    ("token", "word"),
+    [
+        (b"a b", "a▁b"),
+        (b" ", "▁"),
+        (b"", "▁"),
+        (b"\n", "▁"),
+        (b"a\r", "a"),
+        (b"|||", "|▁|▁|"),
+        ("▁ein".encode(), "▁ein"),
+    ],
+)
+def test_every_token_is_one_word(token, word):
+    aligned = Alignment([b"x", token], [token], [1])
+    line = output_lines.tokens(1, [Translation(b"", 0.0, False, aligned)]).decode()
+    assert line == f"x {word} ||| {word}\n"

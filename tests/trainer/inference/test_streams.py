@@ -1,0 +1,41 @@
+import io
+import os
+
+import pytest
+
+from trainer.inference import streams
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [(b"", 0), (b"\n", 1), (b"a", 1), (b"a\nb", 2), (b"a\n\nb\n", 3)]
+)
+def test_lines_are_counted_from_here(text, count):
+    file = io.BytesIO(b"before\n" + text)
+    file.readline()
+    assert streams.count_lines(file) == count
+    assert file.tell() == 7
+
+
+def test_lines_of_a_pipe_are_not_counted():
+    read, write = os.pipe()
+    os.close(write)
+    with open(read, "rb") as file:
+        assert streams.count_lines(file) is None
+
+
+def test_files_that_take_their_names_at_the_end(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").touch()
+    expected = {
+        "-": False,
+        "/dev/null": False,
+        tmp_path: False,
+        tmp_path / "pipe": False,
+        tmp_path / "file": True,
+        tmp_path / "new": True,
+    }
+    assert {path: streams.can_be_renamed(path) for path in expected} == expected
+
+
+def test_devices_may_be_named_twice():
+    streams.refuse_same_files({"output": "/dev/null", "tokens": "/dev/null"})

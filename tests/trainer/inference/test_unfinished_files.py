@@ -1,0 +1,167 @@
+import json
+
+import pytest
+
+from trainer.inference import unfinished_files as module
+from trainer.inference.unfinished_files import DigestedLines, unfinished_files
+
+SETTINGS = {"beam_size": 4, "alpha": None}
+TEXT = [b"one\n", b"two\r\n", b"three\n", b"four\n", b"five"]
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def _note_at_once(monkeypatch):
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_NOTES", 0.0)
+
+
+def write(paths, text, stop_before=None, settings=SETTINGS, window=2, **options):
+    """Writes each line and twice each line, noting after windows; returns where it began."""
+    lines = DigestedLines(text)
+    with unfinished_files(paths, settings, lines, **options) as output:
+        for number, line in enumerate(lines, start=output.lines_done + 1):
+            if number == stop_before:
+                raise Interrupted
+            for times, file in enumerate(output.files, start=1):
+                file.write(line * times + b"\n")
+            if number % window == 0:
+                output.note(number, lines.digest())
+    return output.lines_done
+
+
+def interrupt(*arguments, **options):
+    with pytest.raises(Interrupted):
+        write(*arguments, **options)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_goes_on_behind_the_last_window(tmp_path):
+    paths = [tmp_path / "a", tmp_path / "b"]
+    paths[0].write_text("of an earlier run\n")
+    interrupt(paths, TEXT, stop_before=4)
+    assert names(tmp_path) == ["a", "a.partial", "a.partial.log", "b.partial"]
+    assert paths[0].read_text() == "of an earlier run\n"
+    assert write(paths, TEXT) == 2
+    assert names(tmp_path) == ["a", "b"]
+    assert paths[0].read_bytes() == b"one\ntwo\nthree\nfour\nfive\n"
+    assert paths[1].read_bytes() == b"oneone\ntwotwo\nthreethree\nfourfour\nfivefive\n"
+    assert write(paths, TEXT[:1]) == 0
+    assert paths[0].read_bytes() == b"one\n"
+
+
+def test_input_that_has_grown(tmp_path):
+    interrupt([tmp_path / "a"], TEXT[:4], stop_before=3)
+    assert write([tmp_path / "a"], TEXT) == 2
+    assert (tmp_path / "a").read_bytes().count(b"\n") == 5
+
+
+def test_what_was_not_written_whole_is_written_again(tmp_path):
+    interrupt([tmp_path / "a"], TEXT, stop_before=3)
+    with open(tmp_path / "a.partial", "ab") as file:
+        file.write(b"thr")
+    with open(tmp_path / "a.partial.log", "ab") as file:
+        file.write(b'{"lines": 4, "dig')
+    interrupt([tmp_path / "a"], TEXT, stop_before=5)
+    assert [
+        json.loads(line).get("lines")
+        for line in (tmp_path / "a.partial.log").read_text().splitlines()
+    ] == [None, 2, 4]
+    assert write([tmp_path / "a"], TEXT) == 4
+    assert (tmp_path / "a").read_bytes() == b"one\ntwo\nthree\nfour\nfive\n"
+
+
+@pytest.mark.parametrize("change", ["shorter", "missing", "empty log", "another number of files"])
+def test_nothing_to_go_on_with(change, tmp_path):
+    paths = [tmp_path / "a", tmp_path / "b"]
+    interrupt(paths, TEXT, stop_before=4)
+    if change == "shorter":
+        (tmp_path / "b.partial").write_bytes(b"oneone\n")
+    elif change == "missing":
+        (tmp_path / "a.partial").unlink()
+    elif change == "empty log":
+        (tmp_path / "a.partial.log").write_bytes(b"")
+    else:
+        paths = paths[:1]
+    assert write(paths, TEXT) == 0
+    assert paths[0].read_bytes() == b"one\ntwo\nthree\nfour\nfive\n"
+
+
+def test_failure_before_the_first_window_leaves_nothing(tmp_path):
+    (tmp_path / "a").write_text("of an earlier run\n")
+    interrupt([tmp_path / "a"], TEXT, stop_before=2)
+    assert names(tmp_path) == ["a"] and (tmp_path / "a").read_text() == "of an earlier run\n"
+
+
+def test_failure_of_a_later_run_keeps_what_there_was(tmp_path):
+    interrupt([tmp_path / "a"], TEXT, stop_before=3)
+    interrupt([tmp_path / "a"], TEXT, stop_before=3)
+    assert write([tmp_path / "a"], TEXT) == 2
+
+
+def test_other_settings_are_refused(tmp_path):
+    interrupt([tmp_path / "a"], TEXT, stop_before=3)
+    message = (
+        r"Expected the options that .*/a\.partial was begun with, beam_size=4\. Received: beam_size=2\. "
+        "Give these again to go on, or --noresume to begin anew."
+    )
+    with pytest.raises(ValueError, match=message):
+        write([tmp_path / "a"], TEXT, settings=SETTINGS | {"beam_size": 2})
+    assert write([tmp_path / "a"], TEXT) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "received"),
+    [
+        ([b"one\n", b"2\n", *TEXT[2:]], "another one"),
+        (TEXT[:1], "one of 1 lines"),
+        ([], "one of 0 lines"),
+    ],
+)
+def test_another_input_is_refused(text, received, tmp_path):
+    interrupt([tmp_path / "a"], TEXT, stop_before=4)
+    message = rf"Expected the input whose first 2 lines .*/a\.partial answers\. Received: {received}\. Give that input to go on, or"
+    with pytest.raises(ValueError, match=message):
+        write([tmp_path / "a"], text)
+    assert write([tmp_path / "a"], text, resume=False) == 0
+    assert (tmp_path / "a").read_bytes().count(b"\n") == len(text)
+
+
+def test_two_writers_of_one_file(tmp_path):
+    message = (
+        "Expected an --output that no other process writes. Received: .*/a. Choose another one."
+    )
+    with unfinished_files([tmp_path / "a"], SETTINGS, DigestedLines([])) as output:
+        with pytest.raises(ValueError, match=message):
+            write([tmp_path / "a"], TEXT)
+        output.files[0].write(b"mine\n")
+    assert (tmp_path / "a").read_bytes() == b"mine\n"
+
+
+def test_link_stays_a_link(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder/a")
+    write([tmp_path / "link"], TEXT[:1])
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "folder/a").read_bytes() == b"one\n"
+
+
+def test_notes_are_at_least_a_second_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_NOTES", 1.0)
+    now = iter([7.0, 7.0, 7.5, 8.25, 8.25, 9.0])
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(now))
+    with (
+        pytest.raises(Interrupted),
+        unfinished_files([tmp_path / "a"], SETTINGS, DigestedLines([])) as output,
+    ):
+        for number in (2, 4, 6, 8):
+            output.note(number, "")
+        raise Interrupted
+    assert [
+        json.loads(line).get("lines")
+        for line in (tmp_path / "a.partial.log").read_text().splitlines()
+    ] == [None, 2, 6]
