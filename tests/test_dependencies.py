@@ -20,7 +20,6 @@ ENTRY_POINTS = (
     "translate",
     "import_t2t",
     "visualize",
-    "experiments",
 )
 # Folder of the library -> folders of the library that it may import.
 MAY_IMPORT = {

@@ -17,10 +17,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from absl import app, flags
 
-from trainer import atomic_files, figures, weights
+from trainer import atomic_files, weights
 from trainer.data.token_names import token_names
 from trainer.model_dir import ModelDirectory
-from trainer.visualization import plots
+from trainer.visualization import matplotlib_figures, png_plots
 from trainer.visualization.attention_maps import attention_maps, tables
 from trainer.visualization.learning_curves import learning_curves
 from trainer.visualization.page import page
@@ -86,7 +86,7 @@ def write_page(
 
 def _write_plots(directory, transformer, folder):
     try:
-        files, missing = plots.write_plots(
+        files, missing = png_plots.write_plots(
             Path(folder), learning_curves(directory), tables(transformer)
         )
     except OSError as error:
@@ -110,7 +110,7 @@ def _check(values):
                 f"Expected --{other} with --{name}. Received: --{name} alone. Give --{other} too."
             )
     if values.plots is not None:
-        figures.check_matplotlib()
+        matplotlib_figures.check_matplotlib()
 
 
 def _run(values):

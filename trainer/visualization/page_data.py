@@ -7,7 +7,7 @@ from trainer.visualization import attention_maps
 from trainer.visualization.attention_maps import AttentionMap
 from trainer.visualization.logit_parts import logit_parts
 from trainer.visualization.sentence_pair import SentencePair
-from trainer.visualization.table_profiles import distances, mean_logits, row_norms
+from trainer.visualization.table_statistics import distances, mean_logits, row_norms
 
 # More would make the page larger and no clearer.
 _DIGITS = 4

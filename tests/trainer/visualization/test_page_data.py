@@ -8,7 +8,7 @@ from trainer.visualization.attention_maps import attention_maps
 from trainer.visualization.logit_parts import logit_parts
 from trainer.visualization.page_data import no_position, page_data
 from trainer.visualization.sentence_pair import SentencePair
-from trainer.visualization.table_profiles import mean_logits, row_norms
+from trainer.visualization.table_statistics import mean_logits, row_norms
 
 NAMES = [f"n{i}" for i in range(23)]
 PAIR = SentencePair("a b", "c", [5, 7, 9, 1], [3, 1, 1], True)

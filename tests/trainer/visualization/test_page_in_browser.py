@@ -16,7 +16,7 @@ from trainer.visualization.logit_parts import logit_parts
 from trainer.visualization.page import page
 from trainer.visualization.page_data import page_data
 from trainer.visualization.sentence_pair import SentencePair
-from trainer.visualization.table_profiles import mean_logits, row_norms
+from trainer.visualization.table_statistics import mean_logits, row_norms
 
 BROWSER = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

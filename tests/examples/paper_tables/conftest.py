@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from trainer.experimenting import trial as trials
-from trainer.experimenting.rows import Row
-from trainer.experimenting.sentences import Sentences
-from trainer.experimenting.trial import Trial
+from examples.paper_tables import trial as trials
+from examples.paper_tables.datasets import Sentences
+from examples.paper_tables.trial import Trial
+from examples.paper_tables.variants import Row
 
 PROGRAM = """
 import pathlib, sys, time

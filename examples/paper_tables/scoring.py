@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Sequence
 
+from examples.paper_tables.trial import Trial
 from trainer import metrics
-from trainer.experimenting.trial import Trial
 from trainer.model_dir import ModelDirectory
 
 

@@ -1,4 +1,4 @@
-"""`trainer.experiments`: tables of rows that are trained, and what is refused."""
+"""`examples.paper_tables`: tables of rows that are trained, and what is refused."""
 
 import signal
 import subprocess
@@ -8,7 +8,7 @@ import time
 import pytest
 from absl import flags
 
-from trainer import experiments
+from examples.paper_tables import __main__ as experiments
 
 
 def run(*arguments):
@@ -43,7 +43,7 @@ def run(*arguments):
     ],
 )
 def test_errors(arguments, message, tmp_path):
-    with pytest.raises(SystemExit, match="trainer.experiments: " + message):
+    with pytest.raises(SystemExit, match="paper_tables: " + message):
         run(*arguments, f"--output_dir={tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()
 
@@ -82,7 +82,7 @@ def test_killed_and_gone_on_with(tmp_path, small_run):
     command = [
         sys.executable,
         "-m",
-        "trainer.experiments",
+        "examples.paper_tables",
         "lengths",
         f"--data={text}",
         f"--output_dir={tmp_path / 'out'}",

@@ -1,8 +1,8 @@
 """Trains the models of the paper's tables and puts their BLEU beside the paper's.
 
-    python -m trainer.experiments table1 --data=wmt14_translate/de-en --presets=shaw_base,shaw_big
-    python -m trainer.experiments table2 --data=FOLDER --dev=val --test=test_2016 --presets=tiny --train_steps=1000 --seeds=1,2
-    python -m trainer.experiments lengths --data=synthetic --presets=tiny
+    python -m examples.paper_tables table1 --data=wmt14_translate/de-en --presets=shaw_base,shaw_big
+    python -m examples.paper_tables table2 --data=FOLDER --dev=val --test=test_2016 --presets=tiny --train_steps=1000 --seeds=1,2
+    python -m examples.paper_tables lengths --data=synthetic --presets=tiny
 
 table1: absolute and relative positions, and both; table2: clipping distances; table3: with and without a^V and a^K; positions: every
 kind of them; lengths: relative and absolute ones, trained on short sentences alone, by length. Every row is trained by
@@ -23,9 +23,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from absl import app, flags
 
-from trainer import atomic_files, figures, settings
+from trainer import atomic_files, settings
 from trainer.config import RunConfig
 from trainer.recipes import RECIPES
+from trainer.visualization import matplotlib_figures
 
 EXPERIMENTS = ("table1", "table2", "table3", "positions", "lengths")
 # What all rows share, as flags of `trainer.train`.
@@ -123,9 +124,9 @@ def _check(argv, values):
 
 
 def _trials(experiment, values):
-    from trainer.experimenting.rows import rows
-    from trainer.experimenting.sentences import Sentences
-    from trainer.experimenting.trial import Trial
+    from examples.paper_tables.datasets import Sentences
+    from examples.paper_tables.trial import Trial
+    from examples.paper_tables.variants import rows
 
     sentences = Sentences(
         values.data, values.data_dir, values.direction, values.train, values.dev, tuple(values.test)
@@ -146,8 +147,8 @@ def _write_report(experiment, trials, values, scored):
 
     `scored` has the results of trials that were done before, by folder, and gets those of the others.
     """
-    from trainer.experimenting import plots, report
-    from trainer.experimenting.scores import result
+    from examples.paper_tables import plots, report
+    from examples.paper_tables.scoring import result
 
     longest = values.short if experiment == "lengths" else None
     results = [
@@ -161,7 +162,7 @@ def _write_report(experiment, trials, values, scored):
     stem = Path(values.output_dir) / experiment
     atomic_files.write_text(f"{stem}.md", table)
     atomic_files.write_text(f"{stem}.csv", report.csv_text(results, longest))
-    if figures.has_matplotlib():
+    if matplotlib_figures.has_matplotlib():
         image = Path(f"{stem}.png")
         plots.plot_rows(image, results) if longest is None else plots.plot_lengths(
             image, results, longest
@@ -170,7 +171,7 @@ def _write_report(experiment, trials, values, scored):
 
 
 def _run(argv, values):
-    from trainer.experimenting.trial import TrialError, run_all
+    from examples.paper_tables.trial import TrialError, run_all
 
     _check(argv, values)
     experiment = argv[1]
@@ -201,9 +202,9 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
     try:
         _run(argv, values)
     except (ValueError, OSError) as error:
-        sys.exit(f"trainer.experiments: {error}")
+        sys.exit(f"paper_tables: {error}")
     except KeyboardInterrupt:
-        sys.exit("trainer.experiments: stopped. The same command goes on.")
+        sys.exit("paper_tables: stopped. The same command goes on.")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from tests.trainer.experimenting.conftest import calls
-from trainer.experimenting.trial import TrialError, run_all
+from examples.paper_tables.trial import TrialError, run_all
+from tests.examples.paper_tables.conftest import calls
 
 
 def test_commands(make_trial, folder):

@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from trainer.experimenting import report
-from trainer.experimenting.scores import Result, bucket_labels, result
+from examples.paper_tables import report
+from examples.paper_tables.scoring import Result, bucket_labels, result
 from trainer.metrics import Score, sacrebleu
 
 SIGNATURE = "nrefs:1|case:mixed"
@@ -135,7 +135,7 @@ def test_buckets_of_a_short_limit():
     reason="needs matplotlib: pip install '.[plots]'",
 )
 def test_plots(results, make_result, tmp_path, monkeypatch):
-    from trainer.experimenting import plots
+    from examples.paper_tables import plots
 
     figures = {}
     monkeypatch.setattr(

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.figures import make_figure, save_figure
 from trainer.visualization.learning_curves import LearningCurves
-from trainer.visualization.table_profiles import distances, row_norms
+from trainer.visualization.matplotlib_figures import make_figure, save_figure
+from trainer.visualization.table_statistics import distances, row_norms
 
 _TITLES = {
     "encoder": "encoder self-attention",

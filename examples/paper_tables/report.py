@@ -9,7 +9,7 @@ import itertools
 import statistics
 from collections.abc import Sequence
 
-from trainer.experimenting.scores import Result, bucket_labels
+from examples.paper_tables.scoring import Result, bucket_labels
 
 CSV_COLUMNS = (
     "row",

@@ -3,11 +3,10 @@ import importlib.util
 import numpy as np
 import pytest
 
-from trainer import figures
-from trainer.visualization import plots
+from trainer.visualization import matplotlib_figures, png_plots
 from trainer.visualization.attention_maps import tables
 from trainer.visualization.learning_curves import LearningCurves
-from trainer.visualization.table_profiles import row_norms
+from trainer.visualization.table_statistics import row_norms
 
 needs_matplotlib = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None,
@@ -26,13 +25,13 @@ def lines(axis):
 
 @needs_matplotlib
 def test_curves():
-    losses, bleu = plots._draw_curves(CURVES).axes
+    losses, bleu = png_plots._draw_curves(CURVES).axes
     assert lines(losses) == {
         "training (label smoothing 0.125)": [(100, 5.5), (200, 4.25)],
         "dev": [(150, 4.5)],
     }
     assert list(lines(bleu).values()) == [[(150, 12.5)]] and bleu.get_ylabel() == "sacreBLEU"
-    (losses,) = plots._draw_curves(CURVES._replace(dev_bleu=[], label_smoothing=0.0)).axes
+    (losses,) = png_plots._draw_curves(CURVES._replace(dev_bleu=[], label_smoothing=0.0)).axes
     assert lines(losses).keys() == {"training", "dev"} and losses.get_xlabel() == "step"
 
 
@@ -43,7 +42,7 @@ def test_curves():
 )
 def test_norms(make_transformer, kind, parts):
     learned = tables(make_transformer(kind))
-    axes = plots._draw_norms(learned).axes
+    axes = png_plots._draw_norms(learned).axes
     assert len(axes) == 2 * parts
     for axis, (part, column) in zip(
         axes, [(part, column) for part in list(learned)[:parts] for column in (0, 1)]
@@ -56,14 +55,14 @@ def test_norms(make_transformer, kind, parts):
 
 @needs_matplotlib
 def test_table_that_the_model_lacks(make_transformer):
-    key_axis, value_axis = plots._draw_norms(tables(make_transformer("a^V alone"))).axes[:2]
+    key_axis, value_axis = png_plots._draw_norms(tables(make_transformer("a^V alone"))).axes[:2]
     assert [text.get_text() for text in key_axis.texts] == ["the model has no such table"]
     assert len(value_axis.lines) == 2
 
 
 @needs_matplotlib
 def test_files(make_transformer, tmp_path):
-    files, missing = plots.write_plots(
+    files, missing = png_plots.write_plots(
         tmp_path / "a" / "b", CURVES, tables(make_transformer("shared tables"))
     )
     assert [file.name for file in files] == [
@@ -71,7 +70,7 @@ def test_files(make_transformer, tmp_path):
         "table_norms.png",
     ] and missing == []
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
-    files, missing = plots.write_plots(tmp_path / "c", NONE, tables(make_transformer("sinusoidal")))
+    files, missing = png_plots.write_plots(tmp_path / "c", NONE, tables(make_transformer("sinusoidal")))
     assert files == [] and missing == [
         "No learning curves: the model directory records no training.",
         "No norms of tables: the model has no relative position tables.",
@@ -83,4 +82,4 @@ def test_without_matplotlib(monkeypatch):
     with pytest.raises(
         ValueError, match=r"Expected matplotlib, .*Received: none. Run `pip install '.\[plots\]'`."
     ):
-        figures.check_matplotlib()
+        matplotlib_figures.check_matplotlib()

@@ -3,9 +3,9 @@
 import math
 from pathlib import Path
 
-from trainer.experimenting.report import mean
-from trainer.experimenting.scores import Result, bucket_labels
-from trainer.figures import make_figure, save_figure
+from examples.paper_tables.report import mean
+from examples.paper_tables.scoring import Result, bucket_labels
+from trainer.visualization.matplotlib_figures import make_figure, save_figure
 
 
 def plot_rows(path: Path, results: list[list[Result]]):

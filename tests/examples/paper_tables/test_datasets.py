@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from trainer.experimenting.sentences import Sentences
+from examples.paper_tables.datasets import Sentences
 
 
 def test_folder(folder, sentences):

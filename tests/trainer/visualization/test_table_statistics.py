@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from trainer.visualization.attention_maps import AttentionMap
-from trainer.visualization.table_profiles import distances, mean_logits, row_norms
+from trainer.visualization.table_statistics import distances, mean_logits, row_norms
 
 
 @pytest.mark.parametrize("shape", [(7, 5), (2, 7, 5), (1, 5), (2, 1, 5)])

@@ -15,9 +15,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from examples.paper_tables.datasets import Sentences
+from examples.paper_tables.variants import Row
 from trainer import atomic_files
-from trainer.experimenting.rows import Row
-from trainer.experimenting.sentences import Sentences
 from trainer.training.checkpoints import Checkpoints
 
 # How much of the training time may be missing from the table after a kill.

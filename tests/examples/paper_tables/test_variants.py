@@ -2,10 +2,10 @@
 
 import pytest
 
+from examples.paper_tables.__main__ import EXPERIMENTS
+from examples.paper_tables.variants import NO_GAIN, rows
 from t2t_relpos.models import PRESETS, TransformerConfig
 from trainer.config import RunConfig
-from trainer.experimenting.rows import NO_GAIN, rows
-from trainer.experiments import EXPERIMENTS
 
 
 def test_table1():
