@@ -1,4 +1,1 @@
-"""Trains the models of the paper's tables and compares their BLEU with the published one.
-
-python -m examples.paper_tables table1 --data=synthetic --presets=tiny
-"""
+"""Trains the models of the paper's tables. Usage: python -m examples.paper_tables --help."""

@@ -1,4 +1,4 @@
-"""Where an experiment's sentences come from, as flags of `trainer.train` and `trainer.evaluate` and as pairs of text."""
+"""The dataset of an experiment, as sentence pairs and as flags of the trainer's commands."""
 
 import dataclasses
 from pathlib import Path
@@ -8,20 +8,20 @@ from trainer.data.corpus import Corpus
 
 
 @dataclasses.dataclass(frozen=True)
-class Sentences:
-    """Training, dev and test sets.
+class Dataset:
+    """Training, dev and test sets of one language pair.
 
     Args:
-        data: a folder of text files `SPLIT.LANGUAGE` or `SPLIT.LANGUAGE.gz`; or "synthetic", or the name of a set of TensorFlow
-            Datasets.
-        data_dir: where TensorFlow Datasets keeps its data; None for its own place.
+        data: a folder of text files `SPLIT.LANGUAGE` or `SPLIT.LANGUAGE.gz`, "synthetic", or the
+            name of a TensorFlow Datasets dataset.
+        data_dir: directory of TensorFlow Datasets; None for its default.
         direction: source and target language, such as "en-de".
-        train: name of the training split of a folder.
-        dev: name of the split that is for choices.
-        tests: names of the splits that are translated once.
+        train: name of the training split in a folder.
+        dev: name of the dev split in a folder.
+        tests: names of the test splits.
 
     Raises:
-        ValueError: for a direction that is none, or a folder without such files.
+        ValueError: if `direction` is malformed, files are missing, or options contradict `data`.
     """
 
     data: str
@@ -34,57 +34,54 @@ class Sentences:
     def __post_init__(self):
         languages = self.direction.split("-")
         if len(languages) != 2 or not all(languages):
+            raise ValueError(f"--direction must look like en-de, got {self.direction!r}.")
+        if self._is_folder and self.data_dir is not None:
             raise ValueError(
-                f"Expected a direction such as en-de. Received: {self.direction!r}. Correct --direction."
+                f"--data_dir applies to TensorFlow Datasets only, got {self.data_dir} with the "
+                f"folder {self.data}."
             )
-        if self.in_files:
-            if self.data_dir is not None:
-                raise ValueError(
-                    f"Expected --data_dir only with a set of TensorFlow Datasets. Received: {self.data_dir} with the folder {self.data}. "
-                    "Leave it out."
-                )
-            for split in self.splits:
+        if not self._is_folder and (self.train, self.dev) != ("train", "dev"):
+            raise ValueError(
+                f"--train and --dev apply to folders of text files only, got {self.train} and "
+                f"{self.dev} with --data={self.data}."
+            )
+        if self._is_folder:
+            for split in (self.train, *self.eval_splits):
                 self._files(split)
-        elif (self.train, self.dev) != ("train", "dev"):
-            raise ValueError(
-                f"Expected --train and --dev only with a folder of text files. Received: {self.train} and {self.dev} with "
-                f"--data={self.data}. Leave them out."
-            )
 
     @property
-    def in_files(self) -> bool:
-        """Whether the sentences are in text files."""
-        return self.data != "synthetic" and Path(self.data).is_dir()
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """All of them, training first."""
-        return (self.train, self.dev, *self.tests)
+    def eval_splits(self) -> tuple[str, ...]:
+        """The dev split and the test splits."""
+        return (self.dev, *self.tests)
 
     def training_flags(self) -> dict[str, str]:
-        """What tells `trainer.train` where they are."""
-        if not self.in_files:
-            return self._named()
+        """Returns the flags that select the training and dev sets in `trainer.train`."""
+        if not self._is_folder:
+            return self._dataset_flags()
         names = "train_source", "train_target", "dev_source", "dev_target"
         return dict(zip(names, (*self._files(self.train), *self._files(self.dev))))
 
     def evaluation_flags(self, split: str) -> dict[str, str]:
-        """What tells `trainer.evaluate` where a split is."""
-        if not self.in_files:
-            return self._named() | {"split": split}
+        """Returns the flags that select a split in `trainer.evaluate`."""
+        if not self._is_folder:
+            return self._dataset_flags() | {"split": split}
         return dict(zip(("source", "target"), self._files(split)))
 
-    def corpus(self, split: str) -> Corpus:
-        """The pairs of a split."""
-        if not self.in_files:
-            return corpora.open_corpus(
-                self.data, split, direction=self.direction, data_dir=self.data_dir
-            )
-        return corpora.read_text(*self._files(split))
+    def open_corpus(self, split: str) -> Corpus:
+        """Returns the sentence pairs of a split."""
+        if self._is_folder:
+            return corpora.read_text(*self._files(split))
+        return corpora.open_corpus(
+            self.data, split, direction=self.direction, data_dir=self.data_dir
+        )
 
-    def _named(self):
-        given = {"data": self.data, "direction": self.direction, "data_dir": self.data_dir}
-        return {name: value for name, value in given.items() if value is not None}
+    @property
+    def _is_folder(self):
+        return self.data != "synthetic" and Path(self.data).is_dir()
+
+    def _dataset_flags(self):
+        values = {"data": self.data, "direction": self.direction, "data_dir": self.data_dir}
+        return {name: value for name, value in values.items() if value is not None}
 
     def _files(self, split):
         return tuple(str(self._file(split, language)) for language in self.direction.split("-"))
@@ -95,5 +92,6 @@ class Sentences:
             if file.is_file():
                 return file.absolute()
         raise ValueError(
-            f"Expected {plain} or {plain.name}.gz. Received: a folder with neither. Name its splits with --train, --dev and --test."
+            f"Neither {plain} nor {plain.name}.gz exists. "
+            "Select the splits with --train, --dev and --test."
         )

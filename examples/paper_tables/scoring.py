@@ -1,4 +1,4 @@
-"""What a trial's translations are worth: sacreBLEU of whole splits, and of test sentences of like length."""
+"""sacreBLEU of a trial's translations: by split, and by source length."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,9 +13,10 @@ class Result:
     """A trial and its scores.
 
     Args:
-        trial: which one.
-        scores: sacreBLEU, cased, of each split that is translated; empty while the trial is not done.
-        buckets: of all test sets together, number of sentences and BLEU by length of the source, where they are asked for.
+        trial: the trial.
+        scores: cased sacreBLEU by split; empty until the trial is done.
+        buckets: number of sentences and BLEU by source length, over all test sets together; empty
+            unless requested. BLEU is None for an empty bucket.
     """
 
     trial: Trial
@@ -23,87 +24,75 @@ class Result:
     buckets: list[tuple[int, float | None]]
 
     def bleu(self, split: str) -> float | None:
-        """BLEU of a split; None while there is none."""
+        """Returns the BLEU of a split, or None if the trial is not done."""
         return self.scores[split].value if self.scores else None
 
 
-def result(trial: Trial, longest: int | None = None) -> Result:
-    """Scores a trial.
+def score_trial(trial: Trial, max_train_length: int | None = None) -> Result:
+    """Scores the translations of a trial, which may be unfinished.
 
     Args:
-        trial: which may not be done yet.
-        longest: tokens of the longest sentence that was trained on, for scores by length.
+        trial: the trial.
+        max_train_length: length of the longest training sentence in tokens; None for no scores
+            by length.
     """
     if not trial.is_done:
         return Result(trial, {}, [])
-    sentences = trial.sentences
     scores = {
         split: metrics.sacrebleu(
-            _translations(trial, split), list(sentences.corpus(split).targets())
+            _read_translations(trial, split), list(trial.dataset.open_corpus(split).targets())
         )
-        for split in sentences.splits[1:]
+        for split in trial.dataset.eval_splits
     }
-    return Result(trial, scores, [] if longest is None else _by_length(trial, longest))
+    buckets = [] if max_train_length is None else _score_by_length(trial, max_train_length)
+    return Result(trial, scores, buckets)
 
 
-def bucket_edges(longest: int) -> list[int]:
-    """The longest source of each bucket but the last, which has no limit: half of the longest that was trained on, that, and beyond.
-
-    Example:
-
-    >>> bucket_edges(16)
-    [8, 16, 20, 24]
-    """
-    return [longest // 2, longest, longest + longest // 4, longest + longest // 2]
-
-
-def bucket_labels(longest: int) -> list[str]:
-    """What the buckets are called, by their numbers of tokens.
+def bucket_labels(max_train_length: int) -> list[str]:
+    """Returns the range of source lengths of each bucket, in tokens.
 
     Example:
 
+    >>> from examples.paper_tables.scoring import bucket_labels
     >>> bucket_labels(16)
     ['1–8', '9–16', '17–20', '21–24', '25–']
     """
-    edges = bucket_edges(longest)
+    edges = _bucket_edges(max_train_length)
     return [f"{low + 1}–{high}" for low, high in zip([0, *edges], [*edges, ""])]
 
 
-def bucket_numbers(lengths: Sequence[int], longest: int) -> list[int]:
-    """The bucket of each sentence.
+def bucket_index(length: int, max_train_length: int) -> int:
+    """Returns the bucket of a source length.
 
     Example:
 
-    >>> bucket_numbers([1, 8, 9, 16, 17, 90], 16)
+    >>> from examples.paper_tables.scoring import bucket_index
+    >>> [bucket_index(length, 16) for length in (1, 8, 9, 16, 17, 90)]
     [0, 0, 1, 1, 2, 4]
     """
-    return [sum(length > edge for edge in bucket_edges(longest)) for length in lengths]
+    return sum(length > edge for edge in _bucket_edges(max_train_length))
 
 
-def _by_length(trial, longest):
-    numbers, hypotheses, references = [], [], []
+def _bucket_edges(max_train_length):
+    """Upper bounds of all buckets but the last: two within the training lengths, two beyond."""
+    longest = max_train_length
+    return [longest // 2, longest, longest + longest // 4, longest + longest // 2]
+
+
+def _score_by_length(trial: Trial, max_train_length: int):
     tokenizer = ModelDirectory.open(trial.model_dir).load_tokenizer()
-    for split in trial.sentences.tests:
-        corpus = trial.sentences.corpus(split)
-        lengths = tokenizer.tokenize(list(corpus.sources())).row_lengths().numpy()
-        numbers += bucket_numbers(lengths, longest)
-        hypotheses += _translations(trial, split)
-        references += corpus.targets()
+    buckets: list[list[tuple[str, str]]] = [[] for _ in bucket_labels(max_train_length)]
+    for split in trial.dataset.tests:
+        corpus = trial.dataset.open_corpus(split)
+        lengths: Sequence[int] = tokenizer.tokenize(list(corpus.sources())).row_lengths().numpy()
+        lines = zip(_read_translations(trial, split), corpus.targets())
+        for length, pair in zip(lengths, lines, strict=True):
+            buckets[bucket_index(length, max_train_length)].append(pair)
     return [
-        _of_bucket(bucket, numbers, hypotheses, references)
-        for bucket in range(len(bucket_edges(longest)) + 1)
+        (len(pairs), metrics.sacrebleu(*zip(*pairs)).value if pairs else None) for pairs in buckets
     ]
 
 
-def _of_bucket(bucket, numbers, *sides):
-    chosen = [place for place, number in enumerate(numbers) if number == bucket]
-    if not chosen:
-        return 0, None
-    return len(chosen), metrics.sacrebleu(
-        *([lines[place] for place in chosen] for lines in sides)
-    ).value
-
-
-def _translations(trial, split):
-    # One translation a line; characters that str.splitlines ends a line at may be part of it.
+def _read_translations(trial, split):
+    # Not splitlines(): a translation may contain other Unicode line separators.
     return trial.translations(split).read_text(encoding="utf-8").split("\n")[:-1]

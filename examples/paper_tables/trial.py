@@ -1,7 +1,7 @@
-"""One row of a table with one seed: trained, and the dev and test sets translated, by processes that may be killed at any time.
+"""One variant trained with one seed, then evaluated on the dev and test sets.
 
-A trial's folder holds its model directory, `model`, the translations of each split, and how long it has trained. What is there is not done
-again; a training that was stopped is gone on with by `trainer.train` itself.
+`trainer.train` and `trainer.evaluate` do the work in child processes. Finished steps are not
+repeated, so a trial that was killed resumes when it is run again.
 """
 
 import collections
@@ -15,41 +15,41 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from examples.paper_tables.datasets import Sentences
-from examples.paper_tables.variants import Row
+from examples.paper_tables.datasets import Dataset
+from examples.paper_tables.variants import Variant
 from trainer import atomic_files
 from trainer.training.checkpoints import Checkpoints
 
-# How much of the training time may be missing from the table after a kill.
-_NOTED_EVERY = 10.0
+# A killed process loses at most this many seconds of its recorded training time.
+_RECORD_TIME_EVERY = 10.0
 
 
 class TrialError(Exception):
-    """A trial can't go on; where a process failed, the message has its last lines."""
+    """A trial can't continue. If a child process failed, the message ends with its last lines."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One row with one seed.
+    """A variant, a seed, and the folder that holds the model, its translations and a log.
 
     Args:
-        row: what is trained.
-        seed: of its weights, its dropout and the order of its data.
-        settings: of `trainer.train`, the same for all rows; `train_steps` among them.
-        sentences: what it is trained and tested on.
+        variant: the model configuration.
+        seed: seed of the weights, the dropout and the order of the data.
+        settings: flags of `trainer.train` shared by all trials; must contain `train_steps`.
+        dataset: training, dev and test sets.
         parent: folder of all trials.
     """
 
-    row: Row
+    variant: Variant
     seed: int
     settings: dict[str, str | int | float | bool]
-    sentences: Sentences
+    dataset: Dataset
     parent: Path
 
     @property
     def folder(self) -> Path:
-        """Where it is."""
-        return self.parent / f"{self.row.name}-seed={self.seed}"
+        """The folder of this trial."""
+        return self.parent / f"{self.variant.name}-seed={self.seed}"
 
     @property
     def model_dir(self) -> Path:
@@ -58,79 +58,72 @@ class Trial:
 
     @property
     def seconds(self) -> float:
-        """How long it has trained, over all processes that did."""
-        return (
-            json.loads(self._time_file.read_text())["seconds"] if self._time_file.is_file() else 0.0
-        )
-
-    def translations(self, split: str) -> Path:
-        """The file of a split's translations, which is there once they are made."""
-        return self.folder / f"{split}.step-{self.settings['train_steps']}.txt"
+        """Total training time in seconds, over all processes that trained this model."""
+        if not self._time_file.is_file():
+            return 0.0
+        return json.loads(self._time_file.read_text())["seconds"]
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing left to do."""
-        return all(self.translations(split).is_file() for split in self.sentences.splits[1:])
+        """Whether all translations exist."""
+        return all(self.translations(split).is_file() for split in self.dataset.eval_splits)
+
+    def translations(self, split: str) -> Path:
+        """Returns the path of a split's translations, one per line."""
+        return self.folder / f"{split}.step-{self.settings['train_steps']}.txt"
 
     def training_command(self) -> list[str]:
-        """The command that trains it, or goes on with it."""
-        settings = {
-            "preset": self.row.preset,
-            "model_dir": self.model_dir,
-            **self.sentences.training_flags(),
-        }
-        return _command(
-            "trainer.train", settings | self.settings | self.row.changes | {"seed": self.seed}
-        )
+        """Returns the command that trains the model or resumes its training."""
+        flags = {"preset": self.variant.preset, "model_dir": self.model_dir}
+        flags |= self.dataset.training_flags() | self.settings | self.variant.overrides
+        return _make_command("trainer.train", flags | {"seed": self.seed})
 
-    def run(self, wait: bool = True) -> bool:
-        """Does what is left to do.
+    def run(self, *, wait: bool = True) -> bool:
+        """Trains and evaluates the model, as far as that is not done yet.
 
         Args:
-            wait: whether to wait where another process is at it.
+            wait: whether to wait if another process is running this trial.
 
         Returns:
-            Whether it is done: False where another process is at it, without `wait`.
+            Whether the trial is done. False if another process is running it and `wait` is False.
 
         Raises:
-            TrialError: where a process fails.
+            TrialError: if a child process fails.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self._alone(wait) as lock:
+        with self._locked(wait=wait) as lock:
             if lock is None:
                 return False
             if not self.is_done:
-                self._finish(lock)
+                self._train(lock)
+                for split in self.dataset.eval_splits:
+                    self._translate(split, lock)
             return True
 
-    def _finish(self, lock):
-        self._check_step()
-        print(f"Training {self.row.label}, seed {self.seed}: {self.folder}", flush=True)
-        self._run(self.training_command(), lock, self._note_seconds)
-        for split in self.sentences.splits[1:]:
-            if not self.translations(split).is_file():
-                self._translate(split, lock)
-
-    def _check_step(self):
-        """The translations that are made are those of the last step."""
+    def _train(self, lock):
         steps = Checkpoints(self.model_dir / "checkpoints").steps()
         if steps and steps[-1] > self.settings["train_steps"]:
             raise TrialError(
-                f"Expected train_steps of at least {steps[-1]}, which {self.model_dir} has reached. Received: "
-                f"{self.settings['train_steps']}. Give more, or another --output_dir."
+                f"--train_steps must be at least {steps[-1]}, the last step in {self.model_dir}, "
+                f"got {self.settings['train_steps']}. Increase it or choose another --output_dir."
             )
+        print(f"Training {self.variant.label}, seed {self.seed}: {self.folder}", flush=True)
+        self._run(self.training_command(), lock, record_time=True)
 
     def _translate(self, split, lock):
-        with atomic_files.whole_file(self.translations(split)) as aside:
-            settings = {"model_dir": self.model_dir, "metrics": "", "output": aside}
-            self._run(
-                _command("trainer.evaluate", settings | self.sentences.evaluation_flags(split)),
-                lock,
-            )
+        if self.translations(split).is_file():
+            return
+        with atomic_files.whole_file(self.translations(split)) as temporary:
+            flags = {"model_dir": self.model_dir, "metrics": "", "output": temporary}
+            flags |= self.dataset.evaluation_flags(split)
+            self._run(_make_command("trainer.evaluate", flags), lock, record_time=False)
 
     @contextlib.contextmanager
-    def _alone(self, wait) -> Iterator[int | None]:
-        """Holds the folder's lock, which its processes inherit: one that outlives this one keeps others away. None: they have it."""
+    def _locked(self, *, wait) -> Iterator[int | None]:
+        """Locks the folder; yields the lock's file descriptor, or None if another process has it.
+
+        Child processes inherit the descriptor, so the lock outlives a parent that is killed.
+        """
         with open(self.folder / "lock", "w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -138,65 +131,69 @@ class Trial:
                 if not wait:
                     yield None
                     return
-                print(f"Another process is at {self.folder}: waiting for it.", flush=True)
+                print(f"Waiting for another process that uses {self.folder}.", flush=True)
                 fcntl.flock(file, fcntl.LOCK_EX)
             atomic_files.remove_leftovers(self.folder)
             yield file.fileno()
 
-    def _run(self, command, lock, note=lambda seconds: None):
-        """Runs a process to its end, which is asked to stop where this one is."""
+    def _run(self, command, lock, *, record_time):
+        """Runs a child process and waits for it."""
         log = self.folder / "log.txt"
-        before, started = self.seconds, time.monotonic()
         with open(log, "a") as output:
             output.write(" ".join(command) + "\n")
             output.flush()
             process = subprocess.Popen(
                 command, stdout=output, stderr=subprocess.STDOUT, pass_fds=(lock,)
             )
-            with _stopping(process):
-                while process.poll() is None:
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(_NOTED_EVERY)
-                    note(before + time.monotonic() - started)
+            with _terminated_on_error(process):
+                self._wait(process, record_time=record_time)
         if process.returncode:
-            last = "\n  ".join(log.read_text(errors="replace").splitlines()[-5:])
+            last_lines = "\n  ".join(log.read_text(errors="replace").splitlines()[-5:])
             raise TrialError(
-                f"Expected {command[2]} to succeed. Received: exit status {process.returncode}, and in {log}:\n  {last}"
+                f"{command[2]} failed with exit status {process.returncode}. "
+                f"Last lines of {log}:\n  {last_lines}"
             )
+
+    def _wait(self, process, *, record_time):
+        before, started = self.seconds, time.monotonic()
+        while process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_RECORD_TIME_EVERY)
+            if record_time:
+                seconds = before + time.monotonic() - started
+                atomic_files.write_text(self._time_file, json.dumps({"seconds": seconds}))
 
     @property
     def _time_file(self):
         return self.folder / "time.json"
 
-    def _note_seconds(self, seconds):
-        atomic_files.write_text(self._time_file, json.dumps({"seconds": seconds}))
 
+def run_trials(trials: Sequence[Trial]) -> Iterator[Trial]:
+    """Runs trials and yields each one as soon as it is done.
 
-def run_all(trials: Sequence[Trial]) -> Iterator[Trial]:
-    """Runs trials and gives each as soon as it is done, those that other processes are at last.
+    Trials that other processes are running come last.
 
     Raises:
-        TrialError: where a process fails.
+        TrialError: if a child process fails.
     """
-    left = collections.deque(trials)
-    tried = 0
-    while left:
-        trial = left.popleft()
-        if trial.run(wait=tried > len(left)):
-            tried = 0
+    waiting, num_skipped = collections.deque(trials), 0
+    while waiting:
+        trial = waiting.popleft()
+        if trial.run(wait=num_skipped > len(waiting)):
+            num_skipped = 0
             yield trial
         else:
-            tried += 1
-            left.append(trial)
+            num_skipped += 1
+            waiting.append(trial)
 
 
 @contextlib.contextmanager
-def _stopping(process):
-    """Lets a process end by itself, with a last checkpoint, where this one is told to."""
+def _terminated_on_error(process):
+    """Stops the process if the block fails, and waits until it has saved its last checkpoint."""
     try:
         yield
     except KeyboardInterrupt:
-        # The terminal has sent it the same.
+        # The terminal has sent SIGINT to the process as well.
         process.wait()
         raise
     except BaseException:
@@ -205,14 +202,9 @@ def _stopping(process):
         raise
 
 
-def _command(module, settings):
-    return [
-        sys.executable,
-        "-m",
-        module,
-        *(f"--{name}={_text(value)}" for name, value in settings.items()),
-    ]
+def _make_command(module, flags):
+    return [sys.executable, "-m", module, *(_format_flag(*flag) for flag in flags.items())]
 
 
-def _text(value):
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _format_flag(name, value):
+    return f"--{name}={str(value).lower() if isinstance(value, bool) else value}"

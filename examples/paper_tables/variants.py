@@ -1,138 +1,143 @@
-"""The rows of each experiment, and what the paper reports for them. Data alone.
+"""The model variants of each experiment and the BLEU that the paper reports for them.
 
-Shaw, Uszkoreit and Vaswani 2018, Tables 1 to 3: WMT 2014, BLEU of tokenised text as tensor2tensor counted it then. `positions` and
-`lengths` are not in the paper.
+The paper is Shaw, Uszkoreit and Vaswani 2018. Its Tables 1 to 3 report tokenized BLEU on WMT 2014.
+The experiments `positions` and `lengths` are not in the paper.
 """
 
 import dataclasses
 
 from t2t_relpos.models import PRESETS
 
-# In which the paper has its two sizes of models; every other preset stands beside the smaller one.
-_BIG = "shaw_big"
 NO_GAIN = "no further gain"
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """A model to train.
+class Variant:
+    """A model configuration to train.
 
     Args:
-        label: what the table calls it.
-        preset: its architecture and recipe.
-        changes: settings of `RunConfig` that differ from the preset's.
-        paper: what the paper has, by the name of its column: a BLEU, or words.
+        label: its name in the result table.
+        preset: architecture and training recipe.
+        overrides: settings of `RunConfig` that differ from the preset.
+        paper: the paper's result by column name: a BLEU score or a remark.
     """
 
     label: str
     preset: str
-    changes: dict[str, str | int | bool]
+    overrides: dict[str, str | int | bool]
     paper: dict[str, float | str] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """Tells the models apart, and is the same for the same model in two tables.
+        """Folder name. Equal configurations in two tables have equal names.
 
         Example:
 
-        >>> Row("k = 2", "tiny", {"max_relative_position": 2}).name
+        >>> from examples.paper_tables.variants import Variant
+        >>> Variant("k = 2", "tiny", {"max_relative_position": 2}).name
         'tiny-max_relative_position=2'
         """
-        return "-".join(
-            [
-                self.preset,
-                *(f"{name}={value}".lower() for name, value in sorted(self.changes.items())),
-            ]
-        )
+        overrides = [f"{name}={value}".lower() for name, value in sorted(self.overrides.items())]
+        return "-".join([self.preset, *overrides])
 
 
-def rows(experiment: str, presets: list[str], longest: int) -> list[Row]:
-    """The rows of an experiment.
+def make_variants(experiment: str, presets: list[str], max_train_length: int) -> list[Variant]:
+    """Returns the variants of an experiment, preset by preset.
 
     Args:
-        experiment: table1, table2, table3, positions or lengths.
-        presets: architectures; `table1` takes several, one after the other.
-        longest: with `lengths`, tokens of the longest sentence to train on.
+        experiment: "table1", "table2", "table3", "positions" or "lengths".
+        presets: names of presets with relative positions.
+        max_train_length: length of the longest training sentence in tokens; for "lengths" only.
 
     Raises:
-        ValueError: for a preset without relative positions.
+        ValueError: if a preset has no relative positions.
 
     Example:
 
-    >>> [row.label for row in rows("table3", ["tiny"], 0)]
-    ['a^V and a^K', 'a^V alone', 'a^K alone', 'neither']
+    >>> from examples.paper_tables.variants import make_variants
+    >>> [variant.label for variant in make_variants("table3", ["tiny"], 0)]
+    ['a^V and a^K', 'a^V only', 'a^K only', 'neither']
     """
     for preset in presets:
         if PRESETS[preset]["position"] != "relative":
             raise ValueError(
-                f"Expected presets with relative positions, which the rows then change. Received: {preset}, with "
-                f"{PRESETS[preset]['position']} ones. Correct --presets."
+                f"--presets must have relative positions, got {preset} with "
+                f"position={PRESETS[preset]['position']}."
             )
-    makers = {
-        "table1": _table1,
-        "table2": _table2,
-        "table3": _table3,
-        "positions": _positions,
-        "lengths": lambda preset: _lengths(preset, longest),
-    }
-    return [row for preset in presets for row in makers[experiment](preset)]
+    return [
+        variant
+        for preset in presets
+        for variant in _EXPERIMENTS[experiment](preset, max_train_length)
+    ]
 
 
-def _table1(preset):
-    """Absolute positions, relative ones, both: newstest2014."""
-    columns = "newstest2014 en-de", "newstest2014 en-fr"
-    absolute, relative = (
-        ((27.9, 41.2), (29.2, 41.5)) if preset == _BIG else ((26.5, 38.2), (26.8, 38.7))
+def _table1(preset, _):
+    """Absolute, relative and combined positions; newstest2014."""
+    absolute, relative = (26.5, 38.2), (26.8, 38.7)
+    if preset == "shaw_big":
+        absolute, relative = (27.9, 41.2), (29.2, 41.5)
+    rows = (
+        ("absolute", {"position": "sinusoidal"}, absolute),
+        ("relative", {}, relative),
+        ("both", {"position": "relative+sinusoidal"}, (NO_GAIN, NO_GAIN)),
     )
+    columns = "newstest2014 en-de", "newstest2014 en-fr"
     return [
-        Row(
-            f"{preset}, absolute", preset, {"position": "sinusoidal"}, dict(zip(columns, absolute))
-        ),
-        Row(f"{preset}, relative", preset, {}, dict(zip(columns, relative))),
-        Row(
-            f"{preset}, both",
-            preset,
-            {"position": "relative+sinusoidal"},
-            dict.fromkeys(columns, NO_GAIN),
-        ),
+        Variant(f"{preset}, {label}", preset, overrides, dict(zip(columns, paper)))
+        for label, overrides, paper in rows
     ]
 
 
-def _table2(preset):
-    """The clipping distance: newstest2013, en-de, the base model."""
-    paper = {0: 12.5, 1: 25.5, 2: 25.8, 4: 25.9, 16: 25.8, 64: 25.9, 256: 25.8}
+def _table2(preset, _):
+    """Clipping distances; newstest2013 en-de, base model."""
+    bleu = {0: 12.5, 1: 25.5, 2: 25.8, 4: 25.9, 16: 25.8, 64: 25.9, 256: 25.8}
+    # Without an override the variant shares its folder with the other tables.
+    preset_k = PRESETS[preset]["max_relative_position"]
     return [
-        Row(f"k = {k}", preset, _distance(preset, k), {"newstest2013 en-de": bleu})
-        for k, bleu in paper.items()
+        _newstest2013(
+            f"k = {k}", preset, {} if k == preset_k else {"max_relative_position": k}, score
+        )
+        for k, score in bleu.items()
     ]
 
 
-def _table3(preset):
-    """Which tables are used: newstest2013, en-de, the base model."""
-    paper = {
-        "a^V and a^K": ({}, 25.8),
-        "a^V alone": ({"use_key_table": False}, 25.3),
-        "a^K alone": ({"use_value_table": False}, 25.8),
-        "neither": ({"position": "none"}, 12.5),
-    }
+def _table3(preset, _):
+    """Which of the two tables are used; newstest2013 en-de, base model."""
     return [
-        Row(label, preset, changes, {"newstest2013 en-de": bleu})
-        for label, (changes, bleu) in paper.items()
+        _newstest2013("a^V and a^K", preset, {}, 25.8),
+        _newstest2013("a^V only", preset, {"use_key_table": False}, 25.3),
+        _newstest2013("a^K only", preset, {"use_value_table": False}, 25.8),
+        _newstest2013("neither", preset, {"position": "none"}, 12.5),
     ]
 
 
-def _positions(preset):
-    """Every kind of positions."""
-    kinds = ("relative", "relative+sinusoidal", "sinusoidal", "learned")
-    return [Row(kind, preset, {} if kind == "relative" else {"position": kind}) for kind in kinds]
+def _newstest2013(label, preset, overrides, bleu):
+    return Variant(label, preset, overrides, {"newstest2013 en-de": bleu})
 
 
-def _lengths(preset, longest):
-    """Relative positions against both absolute ones, trained on short sentences."""
-    rows = [row for row in _positions(preset) if row.label != "relative+sinusoidal"]
-    return [dataclasses.replace(row, changes=row.changes | {"max_length": longest}) for row in rows]
+def _positions(preset, _):
+    """Every position encoding."""
+    absolute = ("relative+sinusoidal", "sinusoidal", "learned")
+    return [
+        Variant("relative", preset, {}),
+        *(Variant(position, preset, {"position": position}) for position in absolute),
+    ]
 
 
-def _distance(preset, k):
-    """The preset's own distance is no change: the row is then that of the other tables."""
-    return {} if PRESETS[preset]["max_relative_position"] == k else {"max_relative_position": k}
+def _lengths(preset, max_train_length):
+    """Relative and absolute positions, trained on short sentences."""
+    return [
+        dataclasses.replace(variant, overrides=variant.overrides | {"max_length": max_train_length})
+        for variant in _positions(preset, max_train_length)
+        if variant.label != "relative+sinusoidal"
+    ]
+
+
+_EXPERIMENTS = {
+    "table1": _table1,
+    "table2": _table2,
+    "table3": _table3,
+    "positions": _positions,
+    "lengths": _lengths,
+}
+EXPERIMENTS = tuple(_EXPERIMENTS)

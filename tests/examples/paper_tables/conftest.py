@@ -1,16 +1,13 @@
-"""Small sets of sentences, and trials whose processes are a program that only notes what it was told."""
-
-import sys
-from pathlib import Path
+"""A small dataset, and trials whose child processes are a stub that records its arguments."""
 
 import pytest
 
-from examples.paper_tables import trial as trials
-from examples.paper_tables.datasets import Sentences
+from examples.paper_tables import trial as trial_module
+from examples.paper_tables.datasets import Dataset
 from examples.paper_tables.trial import Trial
-from examples.paper_tables.variants import Row
+from examples.paper_tables.variants import Variant
 
-PROGRAM = """
+STUB = """
 import pathlib, sys, time
 module, *flags = sys.argv[1:]
 values = dict(flag[2:].split("=", 1) for flag in flags)
@@ -18,9 +15,10 @@ model = pathlib.Path(values["model_dir"])
 model.mkdir(exist_ok=True)
 with open(model.parent / "calls", "a") as calls:
     calls.write(" ".join([module, *flags]) + "\\n")
-time.sleep(float((model.parent / "sleep").read_text()) if (model.parent / "sleep").exists() else 0)
-if (model.parent / f"no {module}").exists():
-    sys.exit("first line\\nno luck")
+if (model.parent / "sleep").exists():
+    time.sleep(float((model.parent / "sleep").read_text()))
+if (model.parent / f"fail {module}").exists():
+    sys.exit("first line\\nlast line")
 if module == "trainer.evaluate":
     text = pathlib.Path(values["source"]).read_text()
     pathlib.Path(values["output"]).write_text(text.upper())
@@ -29,47 +27,49 @@ if module == "trainer.evaluate":
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with train, val and two test sets, en and de."""
+    """A folder with a training, a dev and two test sets, en and de."""
     path = tmp_path / "text"
     path.mkdir()
     for split, count in (("train", 5), ("val", 2), ("test_a", 3), ("test_b", 2)):
         for language in ("en", "de"):
-            (path / f"{split}.{language}").write_text(
-                "".join(f"{split} {language} {n} a b c d\n" for n in range(count))
-            )
+            lines = [f"{split} {language} {n} a b c d\n" for n in range(count)]
+            (path / f"{split}.{language}").write_text("".join(lines))
     return path
 
 
 @pytest.fixture
-def sentences(folder):
-    return Sentences(str(folder), dev="val", tests=("test_a", "test_b"))
+def dataset(folder):
+    return Dataset(str(folder), dev="val", tests=("test_a", "test_b"))
 
 
 @pytest.fixture
-def make_trial(tmp_path, sentences, monkeypatch):
-    """`make_trial(changes, seed)`: a trial in a folder that is there, whose processes are PROGRAM."""
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
+def make_trial(tmp_path, dataset, monkeypatch):
+    """`make_trial(overrides, seed)` returns a trial with an existing folder; it runs the stub."""
+    stub = tmp_path / "stub.py"
+    stub.write_text(STUB)
+    make_command = trial_module._make_command
 
-    def command(module, settings):
-        return [
-            sys.executable,
-            str(program),
-            module,
-            *(f"--{name}={trials._text(value)}" for name, value in settings.items()),
-        ]
+    def make_stub_command(module, flags):
+        python, _, *arguments = make_command(module, flags)
+        return [python, str(stub), *arguments]
 
-    def make(changes={}, seed=3, label="a row", **settings):
-        row = Row(label, "tiny", changes, {"newstest": 25.5})
-        made = Trial(row, seed, {"train_steps": 7} | settings, sentences, tmp_path / "rows")
-        made.folder.mkdir(parents=True, exist_ok=True)
-        return made
+    def make(overrides=None, seed=3, label="a variant", **settings):
+        variant = Variant(label, "tiny", overrides or {}, {"newstest": 25.5})
+        settings = {"train_steps": 7} | settings
+        trial = Trial(variant, seed, settings, dataset, tmp_path / "trials")
+        trial.folder.mkdir(parents=True, exist_ok=True)
+        return trial
 
-    monkeypatch.setattr(trials, "_command", command)
+    monkeypatch.setattr(trial_module, "_make_command", make_stub_command)
     return make
 
 
-def calls(trial) -> list[str]:
-    """Which programs were called, with their flags."""
-    file = Path(trial.folder / "calls")
-    return file.read_text().splitlines() if file.exists() else []
+@pytest.fixture
+def calls():
+    """`calls(trial)` returns the commands that the trial ran: module and flags."""
+
+    def read(trial):
+        file = trial.folder / "calls"
+        return file.read_text().splitlines() if file.exists() else []
+
+    return read

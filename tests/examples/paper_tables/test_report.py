@@ -1,28 +1,28 @@
-"""Tables of invented scores, as they are written."""
+"""Result tables, CSV and plots of given scores."""
 
 import csv
-import importlib.util
 import io
 
 import pytest
 
-from examples.paper_tables import report
-from examples.paper_tables.scoring import Result, bucket_labels, result
+from examples.paper_tables import plots, report
+from examples.paper_tables.scoring import Result, bucket_labels, score_trial
 from trainer.metrics import Score, sacrebleu
 
 SIGNATURE = "nrefs:1|case:mixed"
+NOTE = "The paper reports tokenized BLEU on WMT 2014. "
 
 
 @pytest.fixture
 def make_result(make_trial):
-    """`make_result(label, seed, *bleu)`: of val, test_a and test_b."""
+    """`make_result(label, seed, *bleu)` returns a result with the BLEU of val, test_a, test_b."""
 
     def make(label, seed, *bleu, buckets=()):
         trial = make_trial({"use_key_table": label == "with"}, seed=seed, label=label)
-        trial._note_seconds(90.0)
+        (trial.folder / "time.json").write_text('{"seconds": 90.0}')
         scores = {
             split: Score("BLEU", value, SIGNATURE)
-            for split, value in zip(trial.sentences.splits[1:], bleu)
+            for split, value in zip(trial.dataset.eval_splits, bleu)
         }
         return Result(trial, scores, list(buckets))
 
@@ -37,69 +37,59 @@ def results(make_result):
     ]
 
 
-def test_markdown(results):
-    header, line, first, second, _, note = report.markdown(results).splitlines()
-    assert header == (
-        "|  | paper: newstest | val, seed 1 | val, seed 2 | val, mean | test_a, seed 1 | test_a, seed 2 | test_a, mean "
-        "| test_b, seed 1 | test_b, seed 2 | test_b, mean | steps | minutes |"
-    )
-    assert line == "|" + " --- |" * 13
-    assert (
-        first
-        == "| with | 25.5 | 30.0 | 31.0 | 30.5 | 31.0 | 32.5 | 31.8 | 32.0 | 33.0 | 32.5 | 7 | 1.5, 1.5 |"
-    )
-    assert second == "| without | 25.5 | 5.0 | – | – | 6.0 | – | – | 7.0 | – | – | 7 | 1.5, – |"
-    assert (
-        note
-        == f"The paper's numbers are of WMT 2014: BLEU of tokenised text, as tensor2tensor counted it then. Ours: `{SIGNATURE}`."
-    )
+def test_table(results):
+    columns = "{0}, seed 1 | {0}, seed 2 | {0}, mean"
+    splits = " | ".join(columns.format(split) for split in ("val", "test_a", "test_b"))
+    assert report.format_table(results).splitlines() == [
+        f"|  | paper: newstest | {splits} | steps | minutes |",
+        "|" + " --- |" * 13,
+        "| with | 25.5 | 30.0 | 31.0 | 30.5 | 31.0 | 32.5 | 31.8 | 32.0 | 33.0 | 32.5 "
+        "| 7 | 1.5, 1.5 |",
+        "| without | 25.5 | 5.0 | – | – | 6.0 | – | – | 7.0 | – | – | 7 | 1.5, – |",
+        "",
+        f"{NOTE}Ours: `{SIGNATURE}`.",
+    ]
 
 
-def test_markdown_of_nothing(make_result):
-    assert report.markdown([[make_result("with", 1)]]).splitlines() == [
+def test_table_without_scores(make_result):
+    assert report.format_table([[make_result("with", 1)]]).splitlines() == [
         "|  | paper: newstest | val, seed 1 | test_a, seed 1 | test_b, seed 1 | steps | minutes |",
         "|" + " --- |" * 7,
         "| with | 25.5 | – | – | – | 7 | – |",
         "",
-        "The paper's numbers are of WMT 2014: BLEU of tokenised text, as tensor2tensor counted it then. Nothing is trained yet.",
+        f"{NOTE}No model is trained yet.",
     ]
 
 
-def test_by_length(make_result):
+def test_table_by_length(make_result):
     buckets = [(2, 40.0), (3, 30.0), (0, None), (1, 20.0), (4, 10.0)]
-    table = report.markdown_by_length(
-        [[make_result("with", 1, 1.0, 2.0, 3.0, buckets=buckets), make_result("with", 2)]], 8
-    )
-    assert table.splitlines() == [
+    results = [[make_result("with", 1, 1.0, 2.0, 3.0, buckets=buckets), make_result("with", 2)]]
+    assert report.format_table_by_length(results, 8).splitlines() == [
         "|  | seed | 1–4 tokens | 5–8 tokens | 9–10 tokens | 11–12 tokens | 13– tokens |",
         "|" + " --- |" * 7,
         "| with | 1 | 40.0 | 30.0 | – | 20.0 | 10.0 |",
         "| with | 2 | – | – | – | – | – |",
         "| sentences |  | 2 | 3 | 0 | 1 | 4 |",
         "",
-        "Trained on sentences of at most 8 tokens a side. All test sets together.",
+        "Trained on sentences of at most 8 tokens. All test sets together.",
     ]
 
 
 def test_csv(results, make_result):
-    rows = list(csv.DictReader(io.StringIO(report.csv_text(results))))
-    assert [(row["row"], row["seed"], row["split"], row["bleu"]) for row in rows[3:]] == [
-        *(
-            ("with", "2", "val", "31.0"),
-            ("with", "2", "test_a", "32.5"),
-            ("with", "2", "test_b", "33.0"),
-        ),
-        *(
-            ("without", "1", "val", "5.0"),
-            ("without", "1", "test_a", "6.04"),
-            ("without", "1", "test_b", "7.0"),
-        ),
+    rows = list(csv.DictReader(io.StringIO(report.format_csv(results))))
+    assert [(row["variant"], row["seed"], row["split"], row["bleu"]) for row in rows[3:]] == [
+        ("with", "2", "val", "31.0"),
+        ("with", "2", "test_a", "32.5"),
+        ("with", "2", "test_b", "33.0"),
+        ("without", "1", "val", "5.0"),
+        ("without", "1", "test_a", "6.04"),
+        ("without", "1", "test_b", "7.0"),
     ]
     assert (rows[0]["signature"], rows[0]["steps"], rows[0]["seconds"]) == (SIGNATURE, "7", "90")
     assert "--use_key_table=true --seed=1" in rows[0]["command"]
-    one = [[make_result("with", 1, 1.0, 2.0, 3.0, buckets=[(2, 40.0), (0, None)])]]
-    by_length = list(csv.DictReader(io.StringIO(report.csv_text(one, 8))))[3:]
-    assert [(row["split"], row["tokens"], row["sentences"], row["bleu"]) for row in by_length] == [
+    result = make_result("with", 1, 1.0, 2.0, 3.0, buckets=[(2, 40.0), (0, None)])
+    buckets = list(csv.DictReader(io.StringIO(report.format_csv([[result]], 8))))[3:]
+    assert [(row["split"], row["tokens"], row["sentences"], row["bleu"]) for row in buckets] == [
         ("test_a+test_b", "1–4", "2", "40.0"),
         ("test_a+test_b", "5–8", "0", ""),
     ]
@@ -107,58 +97,54 @@ def test_csv(results, make_result):
 
 def test_scores_of_translations(make_trial, folder):
     trial = make_trial()
-    assert result(trial).scores == {} and result(trial).bleu("val") is None
+    assert score_trial(trial).scores == {} and score_trial(trial).bleu("val") is None
     trial.run()
-    scored = result(trial)
-    lines = (
-        [f"TEST_A EN {n} A B C D" for n in range(3)],
-        [f"test_a de {n} a b c d" for n in range(3)],
-    )
-    assert scored.bleu("test_a") == sacrebleu(*lines).value > 0
+    hypotheses = [f"TEST_A EN {n} A B C D" for n in range(3)]
+    references = [f"test_a de {n} a b c d" for n in range(3)]
+    expected = sacrebleu(hypotheses, references).value
+    assert score_trial(trial).bleu("test_a") == expected > 0
     trial.translations("val").write_text((folder / "val.de").read_text())
-    assert result(trial).bleu("val") == pytest.approx(100.0)
+    assert score_trial(trial).bleu("val") == pytest.approx(100.0)
 
 
-def test_a_translation_may_hold_what_ends_lines_elsewhere(make_trial, folder):
+def test_translation_with_unicode_line_separators(make_trial):
     trial = make_trial()
     trial.run()
     trial.translations("test_b").write_text("a\u2028b\n\x1cb\n", encoding="utf-8")
-    assert 0 <= result(trial).bleu("test_b") < 100
+    assert 0 <= score_trial(trial).bleu("test_b") < 100
 
 
-def test_buckets_of_a_short_limit():
+def test_buckets_of_short_sentences():
     assert bucket_labels(4) == ["1–2", "3–4", "5–5", "6–6", "7–"]
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("matplotlib") is None,
-    reason="needs matplotlib: pip install '.[plots]'",
-)
 def test_plots(results, make_result, tmp_path, monkeypatch):
-    from examples.paper_tables import plots
-
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install '.[plots]'")
     figures = {}
     monkeypatch.setattr(
         plots, "save_figure", lambda figure, path: figures.update({path.name: figure})
     )
-    plots.plot_rows(tmp_path / "rows.png", results)
-    first, second, paper = figures["rows.png"].axes
-    points = [line.get_data()[1] for line in second.lines if line.get_marker() == "o"]
-    assert [list(values) for values in points] == [
-        [32.0, 33.0],
-        [7.0],
-    ] and second.get_title() == "Ours: test_b"
-    assert list(paper.lines[0].get_data()[1]) == [25.5, 25.5]
+    plots.plot_variants(tmp_path / "variants.png", results)
+    first, second, paper = figures["variants.png"].axes
+    points = [line.get_ydata() for line in second.lines if line.get_marker() == "o"]
+    assert [list(values) for values in points] == [[32.0, 33.0], [7.0]]
+    assert second.get_title() == "Ours: test_b"
+    assert list(paper.lines[0].get_ydata()) == [25.5, 25.5]
     assert [label.get_text() for label in paper.get_xticklabels()] == ["with", "without"]
     buckets = [(2, 40.0), (3, 30.0), (1, 24.0), (1, 20.0), (4, 10.0)]
-    plots.plot_lengths(
-        tmp_path / "lengths.png",
-        [[make_result("with", 1, 1.0, 2.0, 3.0, buckets=buckets)], [make_result("none", 1)]],
-        8,
-    )
+    lengths = [
+        [make_result("with", 1, 1.0, 2.0, 3.0, buckets=buckets)],
+        [make_result("without", 1)],
+    ]
+    plots.plot_lengths(tmp_path / "lengths.png", lengths, 8)
     (axis,) = figures["lengths.png"].axes
-    assert {
-        line.get_label(): list(line.get_data()[1])
-        for line in axis.lines
-        if len(line.get_data()[1]) == 5
-    } == {"with": [40.0, 30.0, 24.0, 20.0, 10.0]}
+    lines = {line.get_label(): list(line.get_ydata()) for line in axis.lines}
+    assert lines["with"] == [40.0, 30.0, 24.0, 20.0, 10.0] and "without" not in lines
+
+
+def test_axis_of_zero_bleu_starts_at_zero(make_result, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install '.[plots]'")
+    figures = []
+    monkeypatch.setattr(plots, "save_figure", lambda figure, path: figures.append(figure))
+    plots.plot_variants(tmp_path / "variants.png", [[make_result("with", 1, 0.0, 0.0, 0.0)]])
+    assert figures[0].axes[0].get_ylim()[0] == 0.0

@@ -1,18 +1,15 @@
-"""The rows of the experiments against the paper, whose numbers are written down here once more."""
+"""The variants of each experiment and the scores copied from the paper."""
 
 import pytest
 
-from examples.paper_tables.__main__ import EXPERIMENTS
-from examples.paper_tables.variants import NO_GAIN, rows
+from examples.paper_tables.variants import EXPERIMENTS, NO_GAIN, make_variants
 from t2t_relpos.models import PRESETS, TransformerConfig
 from trainer.config import RunConfig
 
 
 def test_table1():
-    labels = [
-        (row.label, *row.paper.values()) for row in rows("table1", ["shaw_base", "shaw_big"], 0)
-    ]
-    assert labels == [
+    variants = make_variants("table1", ["shaw_base", "shaw_big"], 0)
+    assert [(variant.label, *variant.paper.values()) for variant in variants] == [
         ("shaw_base, absolute", 26.5, 38.2),
         ("shaw_base, relative", 26.8, 38.7),
         ("shaw_base, both", NO_GAIN, NO_GAIN),
@@ -23,16 +20,16 @@ def test_table1():
 
 
 def test_table2():
-    made = {
-        row.label: (row.changes.get("max_relative_position"), *row.paper.values())
-        for row in rows("table2", ["shaw_base"], 0)
+    variants = {
+        variant.label: (variant.overrides.get("max_relative_position"), *variant.paper.values())
+        for variant in make_variants("table2", ["shaw_base"], 0)
     }
-    assert made == {
+    assert variants == {
         "k = 0": (0, 12.5),
         "k = 1": (1, 25.5),
         "k = 2": (2, 25.8),
         "k = 4": (4, 25.9),
-        # The preset's own.
+        # The preset's value.
         "k = 16": (None, 25.8),
         "k = 64": (64, 25.9),
         "k = 256": (256, 25.8),
@@ -40,36 +37,36 @@ def test_table2():
 
 
 def test_table3():
-    made = {
-        row.label: (row.changes, *row.paper.values()) for row in rows("table3", ["shaw_base"], 0)
+    variants = {
+        variant.label: (variant.overrides, *variant.paper.values())
+        for variant in make_variants("table3", ["shaw_base"], 0)
     }
-    assert made == {
+    assert variants == {
         "a^V and a^K": ({}, 25.8),
-        "a^V alone": ({"use_key_table": False}, 25.3),
-        "a^K alone": ({"use_value_table": False}, 25.8),
+        "a^V only": ({"use_key_table": False}, 25.3),
+        "a^K only": ({"use_value_table": False}, 25.8),
         "neither": ({"position": "none"}, 12.5),
     }
 
 
-def test_kinds_of_positions():
-    assert [row.name for row in rows("positions", ["tiny"], 0)] == [
-        *(
-            "tiny",
-            "tiny-position=relative+sinusoidal",
-            "tiny-position=sinusoidal",
-            "tiny-position=learned",
-        )
+def test_positions_and_lengths():
+    assert [variant.name for variant in make_variants("positions", ["tiny"], 0)] == [
+        "tiny",
+        "tiny-position=relative+sinusoidal",
+        "tiny-position=sinusoidal",
+        "tiny-position=learned",
     ]
-    assert [(row.label, row.changes) for row in rows("lengths", ["tiny"], 11)] == [
+    lengths = make_variants("lengths", ["tiny"], 11)
+    assert [(variant.label, variant.overrides) for variant in lengths] == [
         ("relative", {"max_length": 11}),
         ("sinusoidal", {"position": "sinusoidal", "max_length": 11}),
         ("learned", {"position": "learned", "max_length": 11}),
     ]
 
 
-def test_what_two_tables_share_has_one_name():
+def test_equal_configurations_have_equal_names():
     names = {
-        experiment: {row.name for row in rows(experiment, ["tiny"], 11)}
+        experiment: {variant.name for variant in make_variants(experiment, ["tiny"], 11)}
         for experiment in EXPERIMENTS
     }
     assert names["table1"] & names["table2"] & names["table3"] == {"tiny"}
@@ -79,16 +76,14 @@ def test_what_two_tables_share_has_one_name():
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_every_row_can_be_trained(experiment):
-    for row in rows(experiment, ["shaw_base", "shaw_big", "tiny"], 11):
-        run = RunConfig(preset=row.preset, model_dir="m", data="synthetic", **row.changes)
-        TransformerConfig.from_preset(row.preset, vocab_size=11, **run.architecture())
+def test_trainer_accepts_every_variant(experiment):
+    for variant in make_variants(experiment, ["shaw_base", "shaw_big", "tiny"], 11):
+        run = RunConfig(preset=variant.preset, model_dir="m", data="synthetic", **variant.overrides)
+        TransformerConfig.from_preset(variant.preset, vocab_size=11, **run.architecture())
 
 
 def test_preset_without_relative_positions():
     assert PRESETS["transformer_base"]["position"] == "sinusoidal"
-    with pytest.raises(
-        ValueError,
-        match="Expected presets with relative positions.*Received: transformer_base, with sinusoidal ones",
-    ):
-        rows("table2", ["tiny", "transformer_base"], 0)
+    message = "must have relative positions, got transformer_base with position=sinusoidal"
+    with pytest.raises(ValueError, match=message):
+        make_variants("table2", ["tiny", "transformer_base"], 0)
