@@ -17,13 +17,13 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
-import memory
 import numpy as np
-import plots
 import tensorflow as tf
 from absl import app, flags
-from tables import print_cells, print_header, write_csv
 
+from benchmarks.common import memory
+from benchmarks.common.pyplot import import_pyplot
+from benchmarks.common.tables import print_cells, print_header, write_csv
 from t2t_relpos import RelativeMultiHeadAttention
 
 FLAGS = flags.FLAGS
@@ -100,14 +100,16 @@ def print_memory(name: str, length: int):
     """Prints by how much the peak of two steps is above what the process held before."""
     make_step(name, 8)()
     step = make_step(name, length)
-    print(f"{memory.rise(step):.1f}")
+    print(f"{memory.peak_increase(step):.1f}")
 
 
 def measure_memory(name: str, length: int) -> float:
     """Peak memory of a layer in a process of its own, in MB above the start."""
     flags_of_layers = ("width", "heads", "max_relative_position", "window", "kernel", "threads")
-    return memory.rise_elsewhere(
-        __file__, (name, length), {flag: FLAGS[flag].value for flag in flags_of_layers}
+    return memory.measure_in_new_process(
+        "benchmarks.layer_costs",
+        (name, length),
+        {flag: FLAGS[flag].value for flag in flags_of_layers},
     )
 
 
@@ -170,7 +172,7 @@ def main(argv):
     directory.mkdir(parents=True, exist_ok=True)
     write_csv(directory / "layer_costs.csv", rows[0], rows)
     print_table(rows)
-    if (pyplot := plots.pyplot()) is not None:
+    if (pyplot := import_pyplot()) is not None:
         plot(pyplot, rows, directory / "layer_costs.png")
 
 

@@ -1,6 +1,5 @@
-"""What the tests of the benchmarks share."""
+"""Fixtures of the benchmarks' tests."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -8,31 +7,16 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def load(monkeypatch):
-    """Imports a module of the benchmarks, which find each other beside themselves."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-
-    def load_module(name):
-        spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    return load_module
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
 def run():
-    """`run(name, *arguments)`: runs a benchmark as a program, without a GPU, and gives what it printed and how it ended."""
+    """`run(name, *flags)` runs the benchmark `benchmarks.NAME` and returns its CompletedProcess."""
 
-    def run_program(name, *arguments):
-        command = [sys.executable, str(FOLDER / f"{name}.py"), *arguments]
-        return subprocess.run(
-            command, capture_output=True, text=True, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-        )
+    def run_benchmark(name, *flags):
+        command = [sys.executable, "-m", f"benchmarks.{name}", *flags]
+        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
 
-    return run_program
+    return run_benchmark

@@ -1,0 +1,232 @@
+"""Builds the steps that the attention benchmark measures: attention cores and encoder layers."""
+
+import dataclasses
+import inspect
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.common import memory
+from t2t_relpos import RelativeMultiHeadAttention
+from t2t_relpos.attention import (
+    attend,
+    causal_mask,
+    dot_product_attention_relative,
+    key_padding_mask,
+)
+from t2t_relpos.attention.dropout import AttentionDropout
+
+NUM_HEADS, KEY_DIM, WIDTH, INTERMEDIATE_DIM = 8, 64, 512, 2048
+TOKENS_PER_BATCH = 2048
+IMPLEMENTATIONS = {
+    "core": ("plain", "relative", "tensor2tensor", "matmul"),
+    "layer": ("plain", "keras", "relative", "tensor2tensor"),
+}
+# Older checkouts, to which `--baseline` compares, call the argument `recompute`.
+REMATERIALIZE = "rematerialize"
+if REMATERIALIZE not in inspect.signature(attend).parameters:
+    REMATERIALIZE = "recompute"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One line of the printed table.
+
+    Args:
+        part: "core", attention of given queries, keys and values, or "layer", an encoder layer.
+        direction: "bidirectional" or "causal".
+        passes: "forward", without dropout, or "both", forward and backward.
+        max_relative_position: K.
+        length: n.
+    """
+
+    part: str
+    direction: str
+    passes: str
+    max_relative_position: int
+    length: int
+
+    @property
+    def causal(self):
+        return self.direction == "causal"
+
+    @property
+    def training(self):
+        return self.passes == "both"
+
+    @property
+    def batch_size(self):
+        return max(1, TOKENS_PER_BATCH // self.length)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Settings that are the same for all cases.
+
+    Args:
+        padding: whether every other sequence ends with padding, a quarter of its length.
+        flash_attention: whether this library's attention has memory linear in length.
+        dropout: rate of the dropout of attention weights.
+    """
+
+    padding: bool = False
+    flash_attention: bool = False
+    dropout: float = 0.0
+
+
+def make_step(implementation: str, case: Case, options: Options):
+    """Returns a function without arguments that runs one step and waits for its result."""
+    make = make_core if case.part == "core" else make_layer
+    function, tensors = make(implementation, case, options)
+
+    @tf.function(jit_compile=False)
+    def step():
+        if not case.training:
+            return [tf.reduce_sum(function(*tensors))]
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            loss = tf.reduce_sum(tf.square(function(*tensors)))
+        # Return all gradients: TensorFlow prunes the computation of unused ones.
+        return [tf.convert_to_tensor(g) for g in tape.gradient(loss, tensors)]
+
+    return lambda: step()[0].numpy()
+
+
+def measure_peak_memory(implementation: str, case: Case, options: Options) -> float:
+    """Returns the peak memory of two steps in MB, minus the memory resident before them.
+
+    Call it once per process: memory that a process has freed may be reused without being counted.
+    """
+    # The first step of a process allocates memory that does not depend on the case.
+    make_step(implementation, dataclasses.replace(case, length=8), options)()
+    return memory.peak_increase(make_step(implementation, case, options))
+
+
+def make_core(implementation: str, case: Case, options: Options):
+    """Returns attention as a function, and its arguments: q, k, v `[B, N, n, H]` and the tables."""
+    rng, shape = np.random.default_rng(0), (case.batch_size, NUM_HEADS, case.length, KEY_DIM)
+    qkv = [_draw(rng, shape) * KEY_DIM**-0.25 for _ in range(3)]
+    tables = [_draw(rng, (2 * case.max_relative_position + 1, KEY_DIM)) * 0.1 for _ in range(2)]
+    key_mask = _key_mask(case) if options.padding else None
+    rate = options.dropout if case.training else 0.0
+    if implementation == "matmul":
+        return _matmul, qkv
+    if implementation == "tensor2tensor":
+        bias = _bias(case, key_mask)
+
+        def attend_like_tensor2tensor(query, key, value, *tables):
+            return dot_product_attention_relative(
+                query, key, value, bias, *tables, case.max_relative_position, rate
+            )
+
+        return attend_like_tensor2tensor, [*qkv, *tables]
+    # Same value as RelativeMultiHeadAttention passes.
+    rematerialize = False if case.training else None
+    if options.flash_attention and implementation == "relative":
+        rematerialize = True
+    settings = {"causal": case.causal, "key_mask": key_mask, "return_weights": False}
+    settings |= {REMATERIALIZE: rematerialize}
+    if rate:
+        settings["dropout"] = AttentionDropout(rate, keras.random.SeedGenerator(1))
+    function = lambda *tensors: attend(*tensors, **settings)[0]
+    return function, qkv if implementation == "plain" else [*qkv, *tables]
+
+
+def make_layer(implementation: str, case: Case, options: Options):
+    """Returns an encoder layer as a function, and its input and weights."""
+    inputs = _draw(np.random.default_rng(0), (case.batch_size, case.length, WIDTH))
+    attention = _make_attention_layer(implementation, case, options)
+    norms = [keras.layers.LayerNormalization(epsilon=1e-6) for _ in range(2)]
+    inner = keras.layers.Dense(INTERMEDIATE_DIM, activation="relu")
+    outer = keras.layers.Dense(WIDTH)
+    mask = _key_mask(case)[:, None, :] if options.padding else None
+
+    def call(x, *_):
+        y = norms[0](x)
+        masks = {"attention_mask": mask, "use_causal_mask": case.causal}
+        x = x + attention(y, y, **masks, training=case.training)
+        return x + outer(inner(norms[1](x)))
+
+    call(inputs[:, :8] if mask is None else inputs)
+    layers = (attention, *norms, inner, outer)
+    return call, [inputs, *(w.value for layer in layers for w in layer.trainable_weights)]
+
+
+def _make_attention_layer(implementation, case, options):
+    settings = {"num_heads": NUM_HEADS, "key_dim": KEY_DIM, "dropout": options.dropout}
+    k = case.max_relative_position
+    if implementation == "keras":
+        return keras.layers.MultiHeadAttention(**settings)
+    if implementation == "tensor2tensor":
+        return Tensor2TensorAttention(k, options.dropout)
+    if implementation == "relative":
+        flash_attention = options.flash_attention or None
+        return RelativeMultiHeadAttention(
+            max_relative_position=k, flash_attention=flash_attention, **settings
+        )
+    return RelativeMultiHeadAttention(
+        max_relative_position=None, use_key_table=False, use_value_table=False, **settings
+    )
+
+
+class Tensor2TensorAttention(keras.layers.Layer):
+    """Multi-head attention with tensor2tensor's algorithm between the projections."""
+
+    def __init__(self, max_relative_position, dropout):
+        super().__init__()
+        self.max_relative_position, self.dropout = max_relative_position, dropout
+        heads = (NUM_HEADS, None, KEY_DIM)
+        self.projections = [
+            keras.layers.EinsumDense("btd,dnh->bnth", heads, bias_axes="nh") for _ in range(3)
+        ]
+        self.output_dense = keras.layers.EinsumDense("bnth,nhd->btd", (None, WIDTH), bias_axes="d")
+
+    def build(self, query_shape, value_shape):
+        table_shape = (2 * self.max_relative_position + 1, KEY_DIM)
+        self.tables = [self.add_weight(shape=table_shape) for _ in range(2)]
+        for projection in self.projections:
+            projection.build(query_shape)
+        self.output_dense.build((None, NUM_HEADS, None, KEY_DIM))
+
+    def call(self, query, value, attention_mask=None, use_causal_mask=False, training=False):
+        q, k, v = (dense(x) for dense, x in zip(self.projections, (query, value, value)))
+        allowed = attention_mask
+        if use_causal_mask:
+            causal = causal_mask(query.shape[1], value.shape[1])
+            allowed = causal if allowed is None else tf.logical_and(causal, allowed)
+        bias = None
+        if allowed is not None:
+            bias = tf.where(allowed if len(allowed.shape) == 2 else allowed[:, None], 0.0, -1e9)
+        tables = [tf.convert_to_tensor(table) for table in self.tables]
+        rate = self.dropout if training else 0.0
+        return self.output_dense(
+            dot_product_attention_relative(
+                q * KEY_DIM**-0.5, k, v, bias, *tables, self.max_relative_position, rate
+            )
+        )
+
+
+def _matmul(query, key, value):
+    """Computes the matrix products of plain attention; their gradients are four more."""
+    return tf.matmul(tf.matmul(query, key, transpose_b=True), value)
+
+
+def _draw(rng, shape):
+    return tf.constant(rng.normal(size=shape), tf.float32)
+
+
+def _key_mask(case):
+    """Returns bool `[B, n]`: every other sequence has a quarter of padding."""
+    even = np.arange(case.batch_size) % 2 == 0
+    lengths = np.where(even, case.length, max(1, 3 * case.length // 4))
+    return tf.constant(np.arange(case.length) < lengths[:, None])
+
+
+def _bias(case, key_mask):
+    """Returns the additive mask of the reference, or None."""
+    allowed = causal_mask(case.length, case.length) if case.causal else None
+    if key_mask is not None:
+        padding = key_padding_mask(key_mask)
+        allowed = padding if allowed is None else tf.logical_and(allowed, padding)
+    return None if allowed is None else tf.where(allowed, 0.0, -1e9)

@@ -1,0 +1,117 @@
+"""Worker processes that take turns, one for each implementation that is compared."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+class Worker:
+    """A process that answers each line of JSON with one line of JSON.
+
+    Args:
+        module: the program, which calls `worker_protocol.answer_all`.
+        settings: passed to the program as JSON. "kind" and "threads" are required; "variables"
+            are added to its environment.
+        python: the interpreter. Default: the running one.
+    """
+
+    def __init__(self, module: str, settings: dict, python: str = sys.executable):
+        self.kind = settings["kind"]
+        self.process = subprocess.Popen(
+            [python, "-m", module, json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=child_environment()
+            | {
+                "OMP_NUM_THREADS": str(settings["threads"]),
+                "CUDA_VISIBLE_DEVICES": "",
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+            }
+            | settings.get("variables", {}),
+        )
+
+    def ask(self, message):
+        """Sends a message and returns its answer. Both consist of JSON types."""
+        self.process.stdin.write(json.dumps(message) + "\n")
+        self.process.stdin.flush()
+        return self.read_answer()
+
+    def read_answer(self):
+        """Returns the next answer.
+
+        Raises:
+            RuntimeError: if the process ended.
+        """
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(
+                f"The worker {self.kind!r} exited with status {self.process.wait()}. "
+                "See its output above."
+            )
+        return json.loads(line)
+
+    def close(self):
+        """Closes the pipes, which ends the process, and waits for it."""
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def start_workers(module: str, settings: dict[str, dict], pythons: dict[str, str | None]):
+    """Context manager: starts workers, waits until all are ready, and closes them at the end.
+
+    Args:
+        module: the program of all workers.
+        settings: settings by name.
+        pythons: interpreters by kind. Default for other kinds: the running one.
+
+    Yields:
+        Workers by name.
+    """
+    with contextlib.ExitStack() as stack:
+        workers = {}
+        for name, each in settings.items():
+            workers[name] = Worker(module, each, pythons.get(each["kind"], sys.executable))
+            stack.callback(workers[name].close)
+        for worker in workers.values():
+            worker.read_answer()
+        yield workers
+
+
+def child_environment() -> dict[str, str]:
+    """Returns the environment of child processes, in which `benchmarks` can be imported."""
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+
+
+def available(names, pythons: dict[str, str | None]) -> list[str]:
+    """Returns the names whose interpreter exists, and prints the others.
+
+    Args:
+        names: names of workers.
+        pythons: interpreters by name, values of the flags `--NAME_python`. Other names need none.
+    """
+    missing = [
+        name
+        for name, python in pythons.items()
+        if name in names and (python is None or not os.access(python, os.X_OK))
+    ]
+    for name in missing:
+        print(f"Skipping {name}: no Python at --{name}_python={pythons[name]}.", file=sys.stderr)
+    return [name for name in names if name not in missing]
+
+
+def in_turns(names, runs: int):
+    """Yields `(run, name)` for every run and name. The order of names rotates between runs."""
+    names = list(names)
+    for run in range(runs):
+        first = run % len(names)
+        for name in names[first:] + names[:first]:
+            yield run, name
