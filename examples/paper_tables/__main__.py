@@ -37,7 +37,7 @@ from examples.paper_tables.variants import EXPERIMENTS, make_variants
 from trainer import atomic_files, settings
 from trainer.config import RunConfig
 from trainer.recipes import RECIPES
-from trainer.visualization import matplotlib_figures
+from trainer.visualization import png_plots
 
 # Flags of `trainer.train` that apply to all variants.
 TRAINING_FLAGS = (
@@ -123,7 +123,7 @@ def _write_report(experiment, trials, values, scored):
     stem = Path(values.output_dir) / experiment
     atomic_files.write_text(f"{stem}.md", table)
     atomic_files.write_text(f"{stem}.csv", report.format_csv(results, max_length))
-    if matplotlib_figures.has_matplotlib():
+    if png_plots.has_matplotlib():
         image = Path(f"{stem}.png")
         if max_length is None:
             plots.plot_variants(image, results)

@@ -1,4 +1,4 @@
-"""What a model directory recorded of its training, over steps."""
+"""Reads the learning curves that a training run has recorded."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,14 +13,7 @@ Points = list[tuple[int, float]]
 
 
 class LearningCurves(NamedTuple):
-    """Pairs of a step and a value; empty where nothing was recorded.
-
-    Attributes:
-        train_loss: per target token, from TensorBoard's files.
-        dev_loss: per target token, from evaluations.json.
-        dev_bleu: from evaluations.json.
-        label_smoothing: of the training loss; the dev loss has none.
-    """
+    """Pairs of step and value; empty where nothing was recorded. Losses are per target token."""
 
     train_loss: Points
     dev_loss: Points
@@ -28,29 +21,28 @@ class LearningCurves(NamedTuple):
     label_smoothing: float
 
 
-def learning_curves(directory: ModelDirectory) -> LearningCurves:
-    """Reads the curves of a run.
+def read_learning_curves(directory: ModelDirectory) -> LearningCurves:
+    """Reads the learning curves of a run.
 
     Raises:
-        ValueError: where evaluations.json can't be read.
+        ValueError: if evaluations.json can't be read.
     """
     entries = Evaluations(directory.evaluations_file, until=float("inf"), writes=False).entries
-    dev_bleu = [(entry.step, entry.bleu) for entry in entries if entry.bleu is not None]
-    dev_loss = [(entry.step, entry.loss) for entry in entries]
     return LearningCurves(
-        _scalars(directory.logs / "train", "loss"),
-        dev_loss,
-        dev_bleu,
-        directory.read_run().get("label_smoothing") or 0.0,
+        train_loss=drop_overwritten(_read_scalars(directory.logs / "train", "loss")),
+        dev_loss=[(entry.step, entry.loss) for entry in entries],
+        dev_bleu=[(entry.step, entry.bleu) for entry in entries if entry.bleu is not None],
+        label_smoothing=directory.read_run().get("label_smoothing") or 0.0,
     )
 
 
-def without_forgotten(points: Iterable[tuple[int, float]]) -> Points:
-    """Points in the order in which they were recorded, less those that a run forgot by going on from an earlier step.
+def drop_overwritten(points: Iterable[tuple[int, float]]) -> Points:
+    """Drops the points that a run recorded again after it resumed from an earlier step.
 
     Example:
 
-    >>> without_forgotten([(100, 5.0), (200, 4.0), (300, 3.0), (200, 4.5)])
+    >>> from trainer.visualization.learning_curves import drop_overwritten
+    >>> drop_overwritten([(100, 5.0), (200, 4.0), (300, 3.0), (200, 4.5)])
     [(100, 5.0), (200, 4.5)]
     """
     kept = []
@@ -61,19 +53,13 @@ def without_forgotten(points: Iterable[tuple[int, float]]) -> Points:
     return kept
 
 
-def _scalars(logs: Path, tag: str) -> Points:
-    if not logs.is_dir():
-        return []
-    # Takes seconds to import.
-    from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
-
-    # 0: all of them.
-    read = EventAccumulator(
-        str(logs), size_guidance={TENSORS: 0}, purge_orphaned_data=False
-    ).Reload()
-    if tag not in read.Tags()[TENSORS]:
-        return []
-    events = sorted(read.Tensors(tag), key=lambda event: event.wall_time)
-    return without_forgotten(
-        (event.step, float(tf.make_ndarray(event.tensor_proto))) for event in events
-    )
+def _read_scalars(logs: Path, tag: str) -> Points:
+    """Returns a scalar of all TensorBoard files in a directory, in the order of recording."""
+    scalars = []
+    for file in logs.glob("*tfevents*"):
+        for event in tf.compat.v1.train.summary_iterator(str(file)):
+            for value in event.summary.value:
+                if value.tag == tag:
+                    scalar = float(tf.make_ndarray(value.tensor))
+                    scalars.append((event.wall_time, event.step, scalar))
+    return [(step, scalar) for _, step, scalar in sorted(scalars)]

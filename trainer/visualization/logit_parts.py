@@ -1,4 +1,4 @@
-"""How much of attention logits comes from content and how much from relative position, in a few numbers per head."""
+"""Summary statistics of the content and position parts of attention logits."""
 
 from typing import NamedTuple
 
@@ -8,17 +8,17 @@ from trainer.visualization.attention_maps import AttentionMap
 
 
 class LogitParts(NamedTuple):
-    """What the two parts of a head's logits do, over all visible pairs of a query and a key.
+    """Contributions of content and position to the logits of one head.
 
-    Softmax does not see what is added to all logits of a query. So of each part its mean over the query's visible keys is
-    subtracted first.
+    Softmax is invariant to a constant added to all logits of a query. The mean over the query's
+    visible keys is therefore subtracted from both parts first.
 
     Attributes:
-        content: root of the mean square of what is left of q·k.
-        position: the same of q·a^K.
-        share: of the sum of both squares, the part that is position's, 0 to 1; nan where both are 0.
-        moved: how much attention would go to other keys without position: half of the sum over keys of
-            |softmax(content + position) - softmax(content)|, 0 to 1, mean over queries.
+        content: root mean square of q·k over all visible pairs.
+        position: root mean square of q·a^K.
+        share: fraction of the position part in the sum of both mean squares; nan if both are 0.
+        moved: total variation distance, averaged over queries, between the attention weights and
+            the weights without the position part; from 0 to 1.
     """
 
     content: float
@@ -27,40 +27,47 @@ class LogitParts(NamedTuple):
     moved: float
 
 
-def logit_parts(layer: AttentionMap) -> list[LogitParts]:
-    """The `LogitParts` of every head of a layer that has a^K.
+def measure_logit_parts(layer: AttentionMap) -> list[LogitParts]:
+    """Returns the `LogitParts` of every head of a layer with a key table.
 
     Example:
 
-    >>> logits = np.array([[[0.0, 2.0], [0.0, 4.0]]]), np.array([[[1.0, 0.0], [0.0, 0.0]]])
-    >>> weights, query = softmax(sum(logits), np.ones((2, 2), bool)), np.ones((1, 2, 3))
-    >>> layer = AttentionMap(query, weights, *logits, np.ones((2, 2), bool), np.ones((5, 3)), None)
-    >>> [parts] = logit_parts(layer)
-    >>> round(parts.content, 3), round(parts.position, 3), round(parts.share, 3), round(parts.moved, 3)
-    (1.581, 0.354, 0.048, 0.075)
+    >>> import numpy as np
+    >>> from trainer.visualization.attention_maps import AttentionMap
+    >>> from trainer.visualization.logit_parts import measure_logit_parts, softmax
+    >>> content = np.array([[[0.0, 2.0], [0.0, 4.0]]])
+    >>> position = np.array([[[1.0, 0.0], [0.0, 0.0]]])
+    >>> visible = np.ones((2, 2), bool)
+    >>> weights = softmax(content + position, visible)
+    >>> layer = AttentionMap(weights, content, position, visible)
+    >>> [round(value, 3) for value in measure_logit_parts(layer)[0]]
+    [1.581, 0.354, 0.048, 0.075]
     """
     visible = layer.visible
-    without_position = softmax(layer.content, visible)
-    content, position = (centred(part, visible) for part in (layer.content, layer.position))
-    parts = []
-    for head in range(len(content)):
-        squares = [np.mean(part[head][visible] ** 2) for part in (content, position)]
-        total = sum(squares)
-        moved = np.abs(layer.weights[head] - without_position[head]).sum(-1).mean() / 2
-        share = squares[1] / total if total else np.nan
-        parts.append(LogitParts(*(float(x) for x in (*np.sqrt(squares), share, moved))))
-    return parts
+    parts = (subtract_row_means(part, visible) for part in (layer.content, layer.position))
+    content, position = (np.mean(part[:, visible] ** 2, axis=-1) for part in parts)
+    total = content + position
+    share = np.divide(position, total, out=np.full_like(total, np.nan), where=total > 0)
+    changes = np.abs(layer.weights - softmax(layer.content, visible))
+    moved = changes.sum(-1).mean(-1) / 2
+    values = np.stack([np.sqrt(content), np.sqrt(position), share, moved], axis=-1)
+    return [LogitParts(*head) for head in values.tolist()]
 
 
-def centred(logits: np.ndarray, visible: np.ndarray) -> np.ndarray:
-    """Logits `[N, T, S]` less the mean over the keys that each query sees (bool `[T, S]`); 0 where it doesn't."""
-    kept = np.where(visible, logits.astype("float64"), 0.0)
-    mean = kept.sum(-1, keepdims=True) / visible.sum(-1, keepdims=True)
-    return np.where(visible, kept - mean, 0.0)
+def subtract_row_means(logits: np.ndarray, visible: np.ndarray) -> np.ndarray:
+    """Subtracts from each query's logits their mean over the visible keys; masked keys get 0.
+
+    Args:
+        logits: `[N, T, S]`.
+        visible: bool `[T, S]`.
+    """
+    masked = np.where(visible, logits.astype("float64"), 0.0)
+    means = masked.sum(-1, keepdims=True) / visible.sum(-1, keepdims=True)
+    return np.where(visible, masked - means, 0.0)
 
 
 def softmax(logits: np.ndarray, visible: np.ndarray) -> np.ndarray:
-    """Weights `[N, T, S]` of logits over the keys that each query sees, bool `[T, S]`."""
+    """Returns the softmax of logits `[N, T, S]` over the visible keys, bool `[T, S]`."""
     logits = np.where(visible, logits.astype("float64"), -np.inf)
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)

@@ -1,63 +1,55 @@
-"""PNGs of learning curves and of tables' norms. Needs matplotlib."""
+"""PNG plots of learning curves and table norms. matplotlib is an optional dependency."""
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
 
+from trainer import atomic_files
+from trainer.visualization.attention_maps import KINDS
 from trainer.visualization.learning_curves import LearningCurves
-from trainer.visualization.matplotlib_figures import make_figure, save_figure
-from trainer.visualization.table_statistics import distances, row_norms
-
-_TITLES = {
-    "encoder": "encoder self-attention",
-    "decoder": "decoder self-attention",
-    "cross": "decoder to encoder",
-}
+from trainer.visualization.relative_tables import row_norms, table_distances
 
 
-def write_plots(folder: Path, curves: LearningCurves, tables: dict) -> tuple[list[Path], list[str]]:
+def write_plots(folder: Path, curves: LearningCurves, tables: dict) -> list[str]:
     """Writes learning_curves.png and table_norms.png.
 
     Args:
-        folder: made where missing.
-        curves: of the run.
-        tables: of the model, as `attention_maps.tables` gives them.
+        folder: output folder; created if missing.
+        curves: learning curves of the run.
+        tables: tables of the model, from `read_tables`.
 
     Returns:
-        The files, and for each that there is nothing to draw in, why.
+        For each plot a status line: the file, or why it was skipped.
 
     Raises:
-        OSError: where the folder can't be written.
+        OSError: if the folder can't be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    files, missing = [], []
+    lines = []
     if curves.train_loss or curves.dev_loss:
-        files.append(save_figure(_draw_curves(curves), folder / "learning_curves.png"))
+        lines.append(f"Wrote {save_figure(plot_curves(curves), folder / 'learning_curves.png')}")
     else:
-        missing.append("No learning curves: the model directory records no training.")
-    if any(table is not None for layers in tables.values() for layer in layers for table in layer):
-        files.append(save_figure(_draw_norms(tables), folder / "table_norms.png"))
+        lines.append("Skipped learning_curves.png: the model directory has no training log.")
+    if any(table is not None for layers in tables.values() for table in layers[0]):
+        lines.append(f"Wrote {save_figure(plot_table_norms(tables), folder / 'table_norms.png')}")
     else:
-        missing.append("No norms of tables: the model has no relative position tables.")
-    return files, missing
+        lines.append("Skipped table_norms.png: the model has no relative-position tables.")
+    return lines
 
 
-def _draw_curves(curves):
-    """Losses over steps, and beside them BLEU where there is any."""
+def plot_curves(curves: LearningCurves):
+    """Returns a figure of the losses over steps and, if recorded, of dev BLEU."""
     figure, axes = make_figure(1, 2 if curves.dev_bleu else 1)
     losses, bleu = axes[0, 0], axes[0, -1]
-    training = (
-        f"training (label smoothing {curves.label_smoothing:g})"
-        if curves.label_smoothing
-        else "training"
-    )
-    for points, label, style in (
-        (curves.train_loss, training, "-"),
-        (curves.dev_loss, "dev", "o-"),
-    ):
-        if points:
-            losses.plot(*zip(*points), style, markersize=4, label=label)
-    losses.set(title="Loss", xlabel="step", ylabel="per target token (nats)")
+    label = "training"
+    if curves.label_smoothing:
+        label += f" (label smoothing {curves.label_smoothing:g})"
+    if curves.train_loss:
+        losses.plot(*zip(*curves.train_loss), "-", label=label)
+    if curves.dev_loss:
+        losses.plot(*zip(*curves.dev_loss), "o-", markersize=4, label="dev")
+    losses.set(title="Loss", xlabel="step", ylabel="loss per target token (nats)")
     losses.legend(frameon=False)
     if curves.dev_bleu:
         bleu.plot(*zip(*curves.dev_bleu), "o-", markersize=4, color="tab:green")
@@ -65,46 +57,60 @@ def _draw_curves(curves):
     return figure
 
 
-def _draw_norms(tables):
-    """A row for every kind of attention with tables, a column for a^K and a^V, a line for every layer (and head with its own)."""
-    from matplotlib import colormaps
+def plot_table_norms(tables: dict):
+    """Returns a figure with one line per layer, or per layer and head if heads have own tables.
 
-    parts = [
-        part for part, layers in tables.items() if any(table is not None for table in layers[0])
-    ]
-    figure, axes = make_figure(len(parts), 2)
-    for row, part in zip(axes, parts):
-        for column, (axis, name) in enumerate(zip(row, ("a^K", "a^V"))):
+    Rows of subplots are the kinds of attention with tables; columns are a^K and a^V.
+    """
+    kinds = [kind for kind in KINDS if any(table is not None for table in tables[kind.id][0])]
+    figure, axes = make_figure(len(kinds), 2)
+    for row, kind in zip(axes, kinds):
+        for axis, name, layers in zip(row, ("a^K", "a^V"), zip(*tables[kind.id])):
             axis.set(
-                title=f"${name}$, {_TITLES[part]}",
-                xlabel="distance, key less query (positions)",
-                ylabel="norm of the row",
+                title=f"{kind.title}: ${name}$",
+                xlabel="distance (key − query position)",
+                ylabel="norm of the table row",
             )
-            layers = [layer[column] for layer in tables[part]]
             if layers[0] is None:
-                axis.text(
-                    0.5, 0.5, "the model has no such table", ha="center", transform=axis.transAxes
-                )
-                continue
-            for number, (table, place) in enumerate(
-                zip(layers, np.linspace(0.0, 0.85, len(layers)))
-            ):
-                _plot_norms(axis, table, f"layer {number + 1}", colormaps["viridis"](place))
-            axis.set_ylim(bottom=0)
-            axis.legend(frameon=False, fontsize="small")
+                axis.text(0.5, 0.5, "no such table", ha="center", transform=axis.transAxes)
+            else:
+                _plot_layers(axis, layers)
     return figure
 
 
-def _plot_norms(axis, table, label, colour):
-    norms = row_norms(table)
-    for head, line in enumerate(norms):
-        alpha = 1.0 if len(norms) == 1 else 0.5
-        axis.plot(
-            distances(table),
-            line,
-            ".-",
-            color=colour,
-            linewidth=1,
-            alpha=alpha,
-            label=None if head else label,
-        )
+def _plot_layers(axis, layers):
+    from matplotlib import colormaps
+
+    colors = colormaps["viridis"](np.linspace(0.0, 0.85, len(layers)))
+    for number, (table, color) in enumerate(zip(layers, colors), start=1):
+        norms = row_norms(table)
+        style = {"color": color, "linewidth": 1, "alpha": 1.0 if len(norms) == 1 else 0.5}
+        for head, line in enumerate(norms):
+            label = None if head else f"layer {number}"
+            axis.plot(table_distances(table), line, ".-", label=label, **style)
+    axis.set_ylim(bottom=0)
+    axis.legend(frameon=False, fontsize="small")
+
+
+def has_matplotlib() -> bool:
+    """Returns whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def make_figure(rows: int, columns: int):
+    """Returns a figure and its axes, an array `[rows, columns]`."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.5 * columns, 3.6 * rows), dpi=150, layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25)
+    return figure, axes
+
+
+def save_figure(figure, path: Path) -> Path:
+    """Writes a figure to a PNG file and returns its path."""
+    with atomic_files.whole_file(path) as temporary:
+        figure.savefig(temporary)
+    return path

@@ -1,4 +1,4 @@
-"""A sentence and its translation as the ids that a model sees, and their names."""
+"""A sentence and its translation as token ids."""
 
 from typing import NamedTuple
 
@@ -8,19 +8,19 @@ import tensorflow as tf
 from t2t_relpos.decoding import beam_search
 from trainer.serving.module import EOS_ID, TranslationSettings
 
-# More would be too small to be seen, on a page too large to be opened.
-LONGEST = 128
+# For longer sentences the page becomes too large: 128 tokens take 90 MB for a base model.
+MAX_LENGTH = 128
 
 
 class SentencePair(NamedTuple):
-    """Two sentences.
+    """A source sentence and its translation.
 
     Attributes:
-        source: text of the source.
-        target: text of its translation.
-        source_ids: EOS included.
-        target_ids: EOS included, but for a translation by the model that did not end within its limit.
-        is_given: whether the translation was given; the model's own otherwise.
+        source: source text.
+        target: text of the translation.
+        source_ids: token ids with EOS.
+        target_ids: token ids with EOS, unless the model's translation was cut at the length limit.
+        is_given: whether the translation was given; otherwise the model generated it.
     """
 
     source: str
@@ -30,66 +30,60 @@ class SentencePair(NamedTuple):
     is_given: bool
 
 
-def sentence_pair(transformer, tokenizer, source: str, target: str | None = None) -> SentencePair:
-    """Makes ids of a sentence and its translation.
+def make_sentence_pair(
+    transformer, tokenizer, source: str, target: str | None = None
+) -> SentencePair:
+    """Tokenizes a sentence and its translation, which the model generates if it is not given.
 
     Args:
         transformer: a `t2t_relpos.models.Transformer`.
-        tokenizer: its own, as `ModelDirectory.load_tokenizer` gives it.
-        source: a sentence.
-        target: its translation; None for that which the model finds with the default `TranslationSettings`.
+        tokenizer: the model's tokenizer.
+        source: source sentence.
+        target: its translation, or None to generate it with the default `TranslationSettings`.
 
     Raises:
-        ValueError: for a sentence without words, or one that is too long for the model or for a page.
+        ValueError: if a sentence is empty or longer than the limit of the model or the page.
     """
-    limit = LONGEST
+    limit = MAX_LENGTH
     if transformer.config.position == "learned":
         limit = min(limit, transformer.config.max_length)
-    source_ids = _ids(tokenizer, source, "source", limit)
+    source_ids = _tokenize(tokenizer, source, "source", limit)
     if target is not None:
-        return SentencePair(
-            source, target, source_ids, _ids(tokenizer, target, "target", limit), True
-        )
-    target_ids = translation_ids(transformer, source_ids, limit)
-    text = (
-        tokenizer.detokenize(tf.constant([target_ids], tf.int32))
-        .numpy()[0]
-        .decode(errors="replace")
-    )
-    return SentencePair(source, text, source_ids, target_ids, False)
+        target_ids = _tokenize(tokenizer, target, "target", limit)
+        return SentencePair(source, target, source_ids, target_ids, is_given=True)
+    target_ids = translate_ids(transformer, source_ids, limit)
+    text = tokenizer.detokenize(tf.constant([target_ids], tf.int32)).numpy()[0]
+    return SentencePair(source, text.decode(errors="replace"), source_ids, target_ids, False)
 
 
-def translation_ids(transformer, source_ids: list[int], limit: int) -> list[int]:
-    """Ids of the best translation of a sentence, EOS included where it ends within `limit` ids and the default settings'."""
+def translate_ids(transformer, source_ids: list[int], limit: int) -> list[int]:
+    """Returns the best hypothesis of at most `limit` ids, with EOS if it ends within the limit."""
     settings = TranslationSettings()
     max_length = min(len(source_ids) + settings.extra_length, limit)
 
     @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
     def search(source):
-        state = transformer.encode(source, max_length)
-        sizes = {
-            "batch_size": tf.shape(source)[0],
-            "max_length": max_length,
-            "beam_size": settings.beam_size,
-        }
-        return beam_search(transformer.step, state, **sizes, alpha=settings.alpha, eos_id=EOS_ID)
+        return beam_search(
+            transformer.step,
+            transformer.encode(source, max_length),
+            batch_size=tf.shape(source)[0],
+            max_length=max_length,
+            beam_size=settings.beam_size,
+            alpha=settings.alpha,
+            eos_id=EOS_ID,
+        )
 
     result = search(tf.constant([source_ids], tf.int32))
     return np.asarray(result.ids)[0, 0, : int(result.lengths[0, 0])].tolist()
 
 
-def _ids(tokenizer, text, name, limit):
+def _tokenize(tokenizer, text, name, limit):
     try:
         ids = tokenizer.tokenize(tf.constant([text.encode()]))[0].numpy().tolist()
     except UnicodeEncodeError as error:
-        raise ValueError(f"Expected --{name} in UTF-8. Received: {text!r}.") from error
+        raise ValueError(f"--{name} must be valid UTF-8, got {text!r}.") from error
     if len(ids) < 2:
-        hint = ", or leave it out for the model's own translation" if name == "target" else ""
-        raise ValueError(
-            f"Expected a sentence with --{name}. Received: {text!r}, which has no words. Give one{hint}."
-        )
+        raise ValueError(f"--{name} must be a sentence, got {text!r}.")
     if len(ids) > limit:
-        raise ValueError(
-            f"Expected a sentence of at most {limit} ids with --{name}. Received: one of {len(ids)}. Look at a part of it."
-        )
+        raise ValueError(f"--{name} must have at most {limit} token ids, got {len(ids)}.")
     return ids

@@ -1,4 +1,4 @@
-"""Small Transformers of every kind of positions and tables."""
+"""Small Transformers with all position encodings and tables."""
 
 import keras
 import pytest
@@ -15,20 +15,20 @@ SMALL = {
     "max_relative_position": 3,
     "max_length": 19,
 }
-KINDS = {
+VARIANTS = {
     "shared tables": {},
     "tables per head": {"share_heads": False},
     "relative cross-attention": {"relative_cross_attention": True, "share_heads": False},
     "K = 0": {"max_relative_position": 0},
-    "K beyond the lengths": {"max_relative_position": 17},
-    "a^K alone": {"use_value_table": False},
-    "a^V alone": {"use_key_table": False},
+    "K above length": {"max_relative_position": 17},
+    "a^K only": {"use_value_table": False},
+    "a^V only": {"use_key_table": False},
     "no tables": {"use_key_table": False, "use_value_table": False},
     "sinusoidal": {"position": "sinusoidal"},
     "learned": {"position": "learned"},
     "relative and sinusoidal": {"position": "relative+sinusoidal"},
     "no positions": {"position": "none"},
-    "post-norm, three embeddings, a target space": {
+    "post-norm, untied, target space": {
         "normalize_first": False,
         "tie_embeddings": False,
         "target_space_id": 7,
@@ -38,14 +38,20 @@ KINDS = {
 
 @pytest.fixture(scope="session")
 def make_transformer():
-    """`make_transformer(kind)`: a Transformer of KINDS, whose weights are large enough to make attentions unlike."""
+    """`make_transformer(variant)` returns a Transformer with clearly non-uniform attention."""
 
-    def make(kind):
+    def make(variant):
         keras.utils.set_random_seed(20180403)
-        transformer = Transformer(TransformerConfig(**SMALL | KINDS[kind]))
+        transformer = Transformer(TransformerConfig(**SMALL | VARIANTS[variant]))
         for variable in transformer.trainable_variables:
             if len(variable.shape) > 1:
                 variable.assign(1.5 * variable)
         return transformer
 
     return make
+
+
+@pytest.fixture(params=VARIANTS)
+def transformer(request, make_transformer):
+    """A Transformer of every variant."""
+    return make_transformer(request.param)

@@ -5,7 +5,7 @@ import pytest
 from trainer.model_dir import ModelDirectory
 from trainer.training.evaluations import Evaluation, Evaluations
 from trainer.training.reports import StepRecord, TensorBoard
-from trainer.visualization.learning_curves import LearningCurves, learning_curves
+from trainer.visualization.learning_curves import LearningCurves, read_learning_curves
 
 
 def record(directory, losses):
@@ -15,26 +15,26 @@ def record(directory, losses):
     report.end(max(losses), {})
 
 
-def test_what_a_run_recorded(tmp_path):
+def test_recorded_curves(tmp_path):
     directory = ModelDirectory(tmp_path)
     record(directory, {100: 5.5, 200: 4.25, 300: 3.5})
     evaluations = Evaluations(directory.evaluations_file, until=0)
     evaluations.add(Evaluation(150, 4.5, 0.25))
     evaluations.add(Evaluation(300, 3.25, 0.5, 12.5))
     directory.write_run({"label_smoothing": 0.125})
-    assert learning_curves(directory) == LearningCurves(
+    assert read_learning_curves(directory) == LearningCurves(
         [(100, 5.5), (200, 4.25), (300, 3.5)], [(150, 4.5), (300, 3.25)], [(300, 12.5)], 0.125
     )
-    # The run went on from step 100.
+    # The run resumed from step 100.
     record(directory, {200: 4.0})
-    assert learning_curves(directory).train_loss == [(100, 5.5), (200, 4.0)]
+    assert read_learning_curves(directory).train_loss == [(100, 5.5), (200, 4.0)]
 
 
 @pytest.mark.slow
 def test_real_run(small_run, tmp_path):
     small_run(tmp_path / "run", dev_bleu=True, evaluate_every=2, **small_run.dev)
     directory = ModelDirectory.open(tmp_path / "run")
-    curves = learning_curves(directory)
+    curves = read_learning_curves(directory)
     entries = json.loads(directory.evaluations_file.read_text())
     assert (
         curves.dev_loss == [(entry["step"], entry["loss"]) for entry in entries]
@@ -45,13 +45,13 @@ def test_real_run(small_run, tmp_path):
     assert all(loss > 0 for _, loss in curves.train_loss)
 
 
-def test_nothing_recorded(tmp_path):
-    assert learning_curves(ModelDirectory(tmp_path)) == LearningCurves([], [], [], 0.0)
+def test_no_records(tmp_path):
+    assert read_learning_curves(ModelDirectory(tmp_path)) == LearningCurves([], [], [], 0.0)
 
 
-def test_damaged_evaluations(tmp_path):
+def test_corrupt_evaluations(tmp_path):
     (tmp_path / "evaluations.json").write_text("{")
     with pytest.raises(
         ValueError, match="Expected a list of evaluations. Received: .*evaluations.json"
     ):
-        learning_curves(ModelDirectory(tmp_path))
+        read_learning_curves(ModelDirectory(tmp_path))

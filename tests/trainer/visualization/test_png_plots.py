@@ -3,83 +3,66 @@ import importlib.util
 import numpy as np
 import pytest
 
-from trainer.visualization import matplotlib_figures, png_plots
-from trainer.visualization.attention_maps import tables
+from trainer.visualization import png_plots
 from trainer.visualization.learning_curves import LearningCurves
-from trainer.visualization.table_statistics import row_norms
+from trainer.visualization.relative_tables import read_tables, row_norms
 
-needs_matplotlib = pytest.mark.skipif(
+pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None,
     reason="needs matplotlib: pip install '.[plots]'",
 )
 CURVES = LearningCurves([(100, 5.5), (200, 4.25)], [(150, 4.5)], [(150, 12.5)], 0.125)
-NONE = LearningCurves([], [], [], 0.0)
+NO_CURVES = LearningCurves([], [], [], 0.0)
 
 
-def lines(axis):
-    return {
-        line.get_label(): list(zip(*(values.tolist() for values in line.get_data())))
-        for line in axis.lines
-    }
+def points(axis):
+    return {line.get_label(): list(map(tuple, line.get_xydata().tolist())) for line in axis.lines}
 
 
-@needs_matplotlib
 def test_curves():
-    losses, bleu = png_plots._draw_curves(CURVES).axes
-    assert lines(losses) == {
+    losses, bleu = png_plots.plot_curves(CURVES).axes
+    assert points(losses) == {
         "training (label smoothing 0.125)": [(100, 5.5), (200, 4.25)],
         "dev": [(150, 4.5)],
     }
-    assert list(lines(bleu).values()) == [[(150, 12.5)]] and bleu.get_ylabel() == "sacreBLEU"
-    (losses,) = png_plots._draw_curves(CURVES._replace(dev_bleu=[], label_smoothing=0.0)).axes
-    assert lines(losses).keys() == {"training", "dev"} and losses.get_xlabel() == "step"
+    assert list(points(bleu).values()) == [[(150, 12.5)]] and bleu.get_ylabel() == "sacreBLEU"
+    (losses,) = png_plots.plot_curves(CURVES._replace(dev_bleu=[], label_smoothing=0.0)).axes
+    assert points(losses).keys() == {"training", "dev"} and losses.get_xlabel() == "step"
 
 
-@needs_matplotlib
 @pytest.mark.parametrize(
-    "kind, parts",
+    "variant, num_kinds",
     [("shared tables", 2), ("tables per head", 2), ("relative cross-attention", 3), ("K = 0", 2)],
 )
-def test_norms(make_transformer, kind, parts):
-    learned = tables(make_transformer(kind))
-    axes = png_plots._draw_norms(learned).axes
-    assert len(axes) == 2 * parts
-    for axis, (part, column) in zip(
-        axes, [(part, column) for part in list(learned)[:parts] for column in (0, 1)]
-    ):
-        expected = np.concatenate([row_norms(layer[column]) for layer in learned[part]])
-        np.testing.assert_allclose([line.get_ydata() for line in axis.lines], expected)
-        labels = [line.get_label() for line in axis.lines if line.get_label().startswith("layer")]
-        assert labels == [f"layer {n + 1}" for n in range(len(learned[part]))]
+def test_table_norms(make_transformer, variant, num_kinds):
+    tables = read_tables(make_transformer(variant))
+    axes = iter(png_plots.plot_table_norms(tables).axes)
+    for layers in list(tables.values())[:num_kinds]:
+        for tables_of_axis in zip(*layers):
+            axis = next(axes)
+            expected = np.concatenate([row_norms(table) for table in tables_of_axis])
+            np.testing.assert_allclose([line.get_ydata() for line in axis.lines], expected)
+            labels = [text.get_text() for text in axis.get_legend().get_texts()]
+            assert labels == [f"layer {n + 1}" for n in range(len(layers))]
+    assert next(axes, None) is None
 
 
-@needs_matplotlib
-def test_table_that_the_model_lacks(make_transformer):
-    key_axis, value_axis = png_plots._draw_norms(tables(make_transformer("a^V alone"))).axes[:2]
-    assert [text.get_text() for text in key_axis.texts] == ["the model has no such table"]
+def test_missing_table(make_transformer):
+    tables = read_tables(make_transformer("a^V only"))
+    key_axis, value_axis = png_plots.plot_table_norms(tables).axes[:2]
+    assert [text.get_text() for text in key_axis.texts] == ["no such table"]
     assert len(value_axis.lines) == 2
 
 
-@needs_matplotlib
 def test_files(make_transformer, tmp_path):
-    files, missing = png_plots.write_plots(
-        tmp_path / "a" / "b", CURVES, tables(make_transformer("shared tables"))
-    )
-    assert [file.name for file in files] == [
-        "learning_curves.png",
-        "table_norms.png",
-    ] and missing == []
+    folder = tmp_path / "a" / "b"
+    lines = png_plots.write_plots(folder, CURVES, read_tables(make_transformer("shared tables")))
+    files = [folder / "learning_curves.png", folder / "table_norms.png"]
+    assert lines == [f"Wrote {file}" for file in files]
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
-    files, missing = png_plots.write_plots(tmp_path / "c", NONE, tables(make_transformer("sinusoidal")))
-    assert files == [] and missing == [
-        "No learning curves: the model directory records no training.",
-        "No norms of tables: the model has no relative position tables.",
+    tables = read_tables(make_transformer("sinusoidal"))
+    assert png_plots.write_plots(tmp_path / "c", NO_CURVES, tables) == [
+        "Skipped learning_curves.png: the model directory has no training log.",
+        "Skipped table_norms.png: the model has no relative-position tables.",
     ]
-
-
-def test_without_matplotlib(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        ValueError, match=r"Expected matplotlib, .*Received: none. Run `pip install '.\[plots\]'`."
-    ):
-        matplotlib_figures.check_matplotlib()
+    assert list((tmp_path / "c").iterdir()) == []

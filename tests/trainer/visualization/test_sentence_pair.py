@@ -1,8 +1,12 @@
+"""Token ids of given and generated translations, and errors."""
+
+import re
+
 import pytest
 import tensorflow as tf
 
 from trainer.model_dir import ModelDirectory
-from trainer.visualization.sentence_pair import LONGEST, sentence_pair, translation_ids
+from trainer.visualization.sentence_pair import MAX_LENGTH, make_sentence_pair, translate_ids
 
 
 @pytest.fixture(scope="module")
@@ -16,13 +20,12 @@ def tokenizer(trained_model_dir):
 
 
 @pytest.mark.slow
-def test_own_translation_is_what_is_served(model, tokenizer, make_module, sentences):
+def test_generated_translation_equals_served_translation(model, tokenizer, make_module, sentences):
     module = make_module()
     for sentence in sentences[:3]:
-        pair = sentence_pair(model, tokenizer, sentence)
-        assert (
-            pair.target == module.serve(tf.constant([sentence]))["translations"].numpy()[0].decode()
-        )
+        pair = make_sentence_pair(model, tokenizer, sentence)
+        served = module.serve(tf.constant([sentence]))["translations"].numpy()[0].decode()
+        assert pair.target == served
         assert pair.source == sentence and not pair.is_given
         assert pair.source_ids == tokenizer.tokenize([sentence])[0].numpy().tolist()
         assert pair.target_ids[-1] == 1 and 0 not in pair.target_ids
@@ -30,60 +33,50 @@ def test_own_translation_is_what_is_served(model, tokenizer, make_module, senten
 
 
 def test_given_translation(model, tokenizer):
-    pair = sentence_pair(model, tokenizer, "The dog sleeps .", "Der Hund schläft .")
+    pair = make_sentence_pair(model, tokenizer, "The dog sleeps .", "Der Hund schläft .")
     assert pair.is_given and pair.target == "Der Hund schläft ."
     assert pair.target_ids == tokenizer.tokenize(["Der Hund schläft ."])[0].numpy().tolist()
 
 
-class Endless:
-    """Says 3 for ever."""
+class EndlessModel:
+    """A model that predicts id 3 at every step."""
 
     def encode(self, source, max_length):
         return {"none": tf.zeros([tf.shape(source)[0], 1])}
 
     def step(self, ids, state):
-        # So many words that no beam has room for EOS.
+        # Enough alternatives to keep EOS out of the beam.
         return tf.tile([[0.0, -99.0, 0.0, 9.0, *[0.0] * 20]], [tf.size(ids), 1]), state
 
 
-def test_translation_that_does_not_end_is_cut():
-    assert translation_ids(Endless(), [5, 7, 1], limit=19) == [3] * 19
-    assert translation_ids(Endless(), [5, 7, 1], limit=99) == [3] * 53
+def test_endless_translation_is_cut():
+    assert translate_ids(EndlessModel(), [5, 7, 1], limit=19) == [3] * 19
+    assert translate_ids(EndlessModel(), [5, 7, 1], limit=99) == [3] * 53
 
 
 @pytest.mark.parametrize("text", ["", "  ", "\t\n"])
-def test_no_words(model, tokenizer, text):
-    with pytest.raises(
-        ValueError,
-        match="Expected a sentence with --source. Received: .*, which has no words. Give one.",
-    ):
-        sentence_pair(model, tokenizer, text)
-    with pytest.raises(
-        ValueError,
-        match="with --target. Received: .*, which has no words. Give one, or leave it out for the model's",
-    ):
-        sentence_pair(model, tokenizer, "The dog", text)
+def test_empty_sentence(model, tokenizer, text):
+    message = re.escape(f"must be a sentence, got {text!r}.")
+    with pytest.raises(ValueError, match=f"--source {message}"):
+        make_sentence_pair(model, tokenizer, text)
+    with pytest.raises(ValueError, match=f"--target {message}"):
+        make_sentence_pair(model, tokenizer, "The dog", text)
 
 
-def test_too_long(model, tokenizer):
-    text = "the dog " * LONGEST
-    with pytest.raises(
-        ValueError,
-        match=f"Expected a sentence of at most {LONGEST} ids with --source. Received: one of .*a part of it.",
-    ):
-        sentence_pair(model, tokenizer, text)
-    with pytest.raises(
-        ValueError, match=f"Expected a sentence of at most {LONGEST} ids with --target."
-    ):
-        sentence_pair(model, tokenizer, "The dog", text)
+def test_sentence_above_page_limit(model, tokenizer):
+    text = "the dog " * MAX_LENGTH
+    message = f"must have at most {MAX_LENGTH} token ids, got "
+    with pytest.raises(ValueError, match=f"--source {message}"):
+        make_sentence_pair(model, tokenizer, text)
+    with pytest.raises(ValueError, match=f"--target {message}"):
+        make_sentence_pair(model, tokenizer, "The dog", text)
 
 
-def test_no_more_than_learned_positions(make_transformer, tokenizer):
-    transformer = make_transformer("learned")
-    with pytest.raises(ValueError, match="Expected a sentence of at most 19 ids with --source."):
-        sentence_pair(transformer, tokenizer, "the dog " * 20)
+def test_sentence_above_model_limit(make_transformer, tokenizer):
+    with pytest.raises(ValueError, match="--source must have at most 19 token ids, got "):
+        make_sentence_pair(make_transformer("learned"), tokenizer, "the dog " * 20)
 
 
-def test_text_that_is_no_utf8(model, tokenizer):
-    with pytest.raises(ValueError, match=r"Expected --source in UTF-8. Received: 'dog\\udcff'."):
-        sentence_pair(model, tokenizer, b"dog\xff".decode(errors="surrogateescape"))
+def test_invalid_utf8(model, tokenizer):
+    with pytest.raises(ValueError, match=r"--source must be valid UTF-8, got 'dog\\udcff'."):
+        make_sentence_pair(model, tokenizer, b"dog\xff".decode(errors="surrogateescape"))

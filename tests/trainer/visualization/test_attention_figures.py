@@ -1,0 +1,130 @@
+"""The arrays, labels and sliders of the Plotly figures."""
+
+import numpy as np
+import pytest
+
+from trainer.visualization import attention_figures as figures
+from trainer.visualization.attention_figures import TokenAxes
+from trainer.visualization.attention_maps import record_attention_maps
+from trainer.visualization.logit_parts import measure_logit_parts, subtract_row_means
+from trainer.visualization.relative_tables import read_tables, row_norms
+
+SOURCE, TARGET = [5, 7, 9, 1], [3, 1, 1]
+AXES = TokenAxes("predicts", ["<b>", "a&b", "c" * 20], "has read", ["x", "y", "z"])
+
+
+@pytest.fixture
+def decoder(make_transformer):
+    """Attention maps of a decoder with three layers and two heads."""
+    return record_attention_maps(make_transformer("tables per head"), SOURCE, TARGET)["decoder"]
+
+
+def titles(figure):
+    """The title above each trace."""
+    found = []
+    for trace in figure.data:
+        x_axis = figure.layout["xaxis" + trace.xaxis[1:]]
+        y_axis = figure.layout["yaxis" + trace.yaxis[1:]]
+        distances = {
+            abs(title.x - sum(x_axis.domain) / 2) + abs(title.y - y_axis.domain[1]): title.text
+            for title in figure.layout.annotations
+        }
+        assert min(distances) < 1e-6
+        found.append(distances[min(distances)])
+    return found
+
+
+def visible(values, layer):
+    return np.where(layer.visible, values, np.nan)
+
+
+def test_weights(decoder):
+    figure = figures.draw_weights(decoder, AXES)
+    assert titles(figure) == ["Head 1", "Head 2"]
+    (slider,) = figure.layout.sliders
+    assert [step.label for step in slider.steps] == ["layer 1", "layer 2", "layer 3"]
+    for traces in (figure.data, figure.frames[0].data):
+        for head, trace in enumerate(traces):
+            np.testing.assert_allclose(trace.z, visible(decoder[0].weights[head], decoder[0]))
+    for frame, step, layer in zip(figure.frames, slider.steps, decoder, strict=True):
+        assert step.args[0] == (frame.name,)
+        for head, trace in enumerate(frame.data):
+            np.testing.assert_allclose(trace.z, visible(layer.weights[head], layer))
+
+
+def test_logits(decoder):
+    figure = figures.draw_logits(decoder, AXES)
+    names = ["Logit: content + position", "Content: q·k", "Position: q·a<sup>K</sup>"]
+    assert titles(figure) == names + [f"{name}, minus mean" for name in names]
+    (slider,) = figure.layout.sliders
+    assert [step.label for step in slider.steps][:3] == [
+        "layer 1, head 1",
+        "layer 1, head 2",
+        "layer 2, head 1",
+    ]
+    for index, frame in enumerate(figure.frames):
+        layer, head = decoder[index // 2], index % 2
+        parts = [layer.content + layer.position, layer.content, layer.position]
+        parts += [subtract_row_means(part, layer.visible) for part in parts]
+        for trace, part in zip(frame.data, parts, strict=True):
+            values = visible(part[head], layer)
+            np.testing.assert_allclose(trace.z, values, rtol=1e-5, atol=1e-6)
+    assert len(figure.frames) == 6
+
+
+def test_logits_without_position(make_transformer):
+    maps = record_attention_maps(make_transformer("sinusoidal"), SOURCE, TARGET)
+    figure = figures.draw_logits(maps["decoder"][:1], AXES)
+    assert titles(figure) == ["Logit: q·k", "Logit: q·k, minus mean"]
+    assert len(figure.frames) == 2
+
+
+def test_single_layer_has_no_slider(decoder):
+    figure = figures.draw_weights(decoder[:1], AXES)
+    assert figure.layout.sliders == ()
+    expected = visible(decoder[0].weights[1], decoder[0])
+    np.testing.assert_allclose(figure.data[1].z, expected)
+
+
+def test_token_labels_are_escaped_and_shortened(decoder):
+    for figure in (figures.draw_weights(decoder, AXES), figures.draw_logits(decoder, AXES)):
+        assert list(figure.layout.xaxis2.ticktext) == ["x", "y", "z"]
+        labels = ["&lt;b&gt;", "a&amp;b", "c" * 15 + "…"]
+        assert list(figure.layout.yaxis2.ticktext) == labels
+        assert list(figure.layout.yaxis2.tickvals) == [0, 1, 2]
+
+
+def test_logit_parts(decoder):
+    figure = figures.draw_logit_parts(decoder, ["share", "moved"])
+    assert titles(figure) == ["Share", "Moved"]
+    for name, trace in zip(("share", "moved"), figure.data, strict=True):
+        expected = [[getattr(h, name) for h in measure_logit_parts(layer)] for layer in decoder]
+        np.testing.assert_allclose(trace.z, expected)
+        assert list(trace.y) == ["layer 1", "layer 2", "layer 3"]
+
+
+@pytest.mark.parametrize(
+    "variant, num_lines",
+    [("shared tables", 6), ("tables per head", 12), ("a^V only", 3), ("K = 0", 6)],
+)
+def test_table_norms(make_transformer, variant, num_lines):
+    tables = read_tables(make_transformer(variant))["decoder"]
+    figure = figures.draw_table_norms(tables, causal=True)
+    assert len(figure.data) == num_lines
+    assert [line.name for line in figure.data if line.showlegend] == [
+        "layer 1",
+        "layer 2",
+        "layer 3",
+    ]
+    expected = [
+        norms
+        for layer in tables
+        for table in layer
+        if table is not None
+        for norms in row_norms(table)
+    ]
+    for line, norms in zip(figure.data, expected, strict=True):
+        np.testing.assert_allclose(line.y, norms)
+        assert list(line.x) == list(range(-(len(norms) // 2), len(norms) // 2 + 1))
+    (first, *_) = figure.layout.shapes
+    assert first.x0 == 0.5 and figure.layout.xaxis2.title.text.startswith("distance")

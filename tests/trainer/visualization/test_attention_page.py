@@ -1,0 +1,99 @@
+"""The HTML page: sections, escaping, and no external resources."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from t2t_relpos.models import TransformerConfig
+from trainer.visualization.attention_maps import record_attention_maps
+from trainer.visualization.attention_page import explain_missing_position, render_page
+from trainer.visualization.relative_tables import read_tables
+from trainer.visualization.sentence_pair import SentencePair
+
+MARKUP = "</script><script>alert(1)</script><!-- & \u2028 '\"> <img src=x onerror=alert(2)>"
+NAMES = [f"{MARKUP}{i}" for i in range(23)]
+PAIR = SentencePair(MARKUP, MARKUP, [5, 7, 9, 1], [3, 1, 1], True)
+
+
+class PageParser(HTMLParser):
+    """Collects the tags, the visible text and the scripts of a page."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.text, self.scripts = [], "", []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        if self.cdata_elem == "script":
+            self.scripts.append(data)
+        elif self.cdata_elem is None:
+            self.text += data
+
+
+@pytest.fixture(scope="module")
+def render(make_transformer):
+    """`render(variant)` returns the parsed page of a model."""
+
+    def render_variant(variant):
+        transformer = make_transformer(variant)
+        maps = record_attention_maps(transformer, PAIR.source_ids, PAIR.target_ids)
+        tables = read_tables(transformer)
+        return PageParser(render_page(transformer.config, PAIR, NAMES, maps, tables))
+
+    return render_variant
+
+
+@pytest.fixture(scope="module")
+def page(render):
+    return render("relative cross-attention")
+
+
+@pytest.mark.parametrize(
+    "variant, num_figures",
+    [("relative cross-attention", 15), ("shared tables", 12), ("a^V only", 8), ("learned", 6)],
+)
+def test_figures(render, variant, num_figures):
+    page = render(variant)
+    figures = [script for script in page.scripts if "Plotly.newPlot" in script]
+    # The library itself mentions Plotly.newPlot.
+    assert len([script for script in figures if len(script) < 1e6]) == num_figures
+    for title in ("Encoder self-attention", "Decoder self-attention", "Cross-attention"):
+        assert title in page.text
+    assert "num_heads=2" in page.text and "(given translation)" in page.text
+
+
+def test_text_is_escaped(page):
+    assert page.text.count(MARKUP) == 3, "title, source and target"
+    assert {tag for tag, _ in page.tags} == {
+        *("html", "head", "meta", "title", "style", "script", "body", "div"),
+        *("h1", "h2", "h3", "p", "b", "sup", "details", "summary"),
+    }
+    figures = [script for script in page.scripts[1:] if "Plotly.newPlot" in script]
+    assert figures and not any(re.search("</?script|<img", script) for script in figures)
+    # Plotly interprets HTML in labels, so tokens are escaped for it as well.
+    assert all("&lt;" in script for script in figures if "ticktext" in script)
+
+
+def test_nothing_external_is_loaded(page):
+    assert not any({"src", "href"} & attributes.keys() for _, attributes in page.tags)
+    (policy,) = (a["content"] for tag, a in page.tags if tag == "meta" and "http-equiv" in a)
+    assert policy.startswith("default-src 'none'; ") and "http" not in policy
+    own_scripts = [script for script in page.scripts if len(script) < 1e6]
+    assert not any("http" in script for script in own_scripts)
+
+
+def test_missing_position_is_explained():
+    def explain(kind="encoder", **settings):
+        return explain_missing_position(TransformerConfig(vocab_size=5, **settings), kind)
+
+    assert explain() is None and explain("decoder") is None
+    assert explain("cross").startswith("relative_cross_attention is off")
+    assert explain("cross", relative_cross_attention=True) is None
+    assert explain(position="sinusoidal").startswith("The model has position=sinusoidal")
+    assert explain("cross", position="sinusoidal") == explain(position="sinusoidal")
+    assert explain(use_key_table=False).startswith("use_key_table is off")
+    assert explain(position="relative+sinusoidal") is None

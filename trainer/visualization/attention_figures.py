@@ -1,0 +1,154 @@
+"""Plotly figures of attention weights, logits and relative-position tables."""
+
+import html
+from typing import NamedTuple
+
+import numpy as np
+import plotly.express as px
+from plotly import graph_objects as go
+from plotly.colors import sample_colorscale
+from plotly.subplots import make_subplots
+
+from trainer.visualization.attention_maps import AttentionMap
+from trainer.visualization.logit_parts import measure_logit_parts, subtract_row_means
+from trainer.visualization.relative_tables import row_norms, table_distances
+
+_MAX_LABEL_LENGTH = 16
+
+
+class TokenAxes(NamedTuple):
+    """Titles and token labels of the query axis and the key axis."""
+
+    query_title: str
+    queries: list[str]
+    key_title: str
+    keys: list[str]
+
+
+def draw_weights(layers: list[AttentionMap], axes: TokenAxes) -> go.Figure:
+    """Returns heat maps of the attention weights of all heads, with a slider over layers."""
+    weights = np.stack([_hide_masked(layer.weights, layer.visible) for layer in layers])
+    heads = [f"Head {head + 1}" for head in range(weights.shape[1])]
+    steps = [f"layer {number + 1}" for number in range(len(layers))]
+    colors = {"color_continuous_scale": "Blues", "zmin": 0, "zmax": 1}
+    return _draw_maps("weight", weights, axes, steps, heads, columns=min(4, len(heads)), **colors)
+
+
+def draw_logits(layers: list[AttentionMap], axes: TokenAxes) -> go.Figure:
+    """Returns heat maps of the logits and their parts, with a slider over layers and heads.
+
+    The second row of heat maps shows the logits minus each query's mean.
+    """
+    names = ["Logit: q·k"]
+    if layers[0].position is not None:
+        names = ["Logit: content + position", "Content: q·k", "Position: q·a<sup>K</sup>"]
+    titles = names + [f"{name}, minus mean" for name in names]
+    steps, maps = [], []
+    for number, layer in enumerate(layers, start=1):
+        parts = [layer.content]
+        if layer.position is not None:
+            parts = [layer.content + layer.position, layer.content, layer.position]
+        parts += [subtract_row_means(part, layer.visible) for part in parts]
+        maps += list(_hide_masked(np.stack(parts, axis=1), layer.visible))
+        steps += [f"layer {number}, head {head + 1}" for head in range(len(layer.weights))]
+    colors = {"color_continuous_scale": "RdBu_r", "color_continuous_midpoint": 0}
+    return _draw_maps(
+        "logit", np.stack(maps), axes, steps, titles, columns=max(2, len(names)), **colors
+    )
+
+
+def draw_logit_parts(layers: list[AttentionMap], names: list[str]) -> go.Figure:
+    """Returns heat maps of attributes of `LogitParts` over layers and heads."""
+    parts = [measure_logit_parts(layer) for layer in layers]
+    values = [[[getattr(head, name) for head in heads] for heads in parts] for name in names]
+    figure = px.imshow(
+        np.array(values),
+        facet_col=0,
+        facet_col_spacing=0.1,
+        x=[f"head {head + 1}" for head in range(len(parts[0]))],
+        y=[f"layer {number + 1}" for number in range(len(layers))],
+        text_auto=".2f",
+        zmin=0,
+        aspect="auto",
+        color_continuous_scale="Oranges",
+    )
+    _set_titles(figure, [name.capitalize() for name in names])
+    return figure.update_layout(height=28 * len(layers) + 120, coloraxis_showscale=False)
+
+
+def draw_table_norms(tables, *, causal: bool) -> go.Figure:
+    """Returns the row norms of a^K and a^V over distance, with one line per layer and table.
+
+    Args:
+        tables: (a^K, a^V) of all layers, from `read_tables`.
+        causal: whether keys after the query are masked; their distances are shaded.
+    """
+    titles = ["Norms of a<sup>K</sup>", "Norms of a<sup>V</sup>"]
+    figure = make_subplots(1, 2, subplot_titles=titles, shared_yaxes="all")
+    colors = sample_colorscale("Viridis", np.linspace(0, 0.85, len(tables)).tolist())
+    for number, (layer, color) in enumerate(zip(tables, colors), start=1):
+        for column, table in enumerate(layer, start=1):
+            for head, norms in enumerate([] if table is None else row_norms(table)):
+                style = {"name": f"layer {number}", "legendgroup": number, "line_color": color}
+                is_first = head == 0 and (column == 1 or layer[0] is None)
+                line = go.Scatter(x=table_distances(table), y=norms, showlegend=is_first, **style)
+                figure.add_trace(line, row=1, col=column)
+    if causal:
+        figure.add_vrect(x0=0.5, x1=max(figure.data[0].x) + 0.5, fillcolor="gray", opacity=0.15)
+    figure.update_traces(mode="lines+markers").update_yaxes(rangemode="tozero")
+    return figure.update_xaxes(title="distance (key − query position)").update_layout(height=400)
+
+
+def _draw_maps(quantity, maps, axes, steps, titles, *, columns, **colors):
+    """Returns heat maps of `maps [steps, titles, T, S]` with a slider over the first axis."""
+    rows = -(-len(titles) // columns)
+    height = 110 + len(axes.queries) * min(24, max(8, 500 // len(axes.queries)))
+    figure = px.imshow(
+        maps.astype("float32"),
+        animation_frame=0,
+        facet_col=1,
+        facet_col_wrap=columns,
+        facet_row_spacing=110 / (rows * height),
+        facet_col_spacing=0.25 / columns,
+        labels={"x": axes.key_title, "y": axes.query_title, "color": quantity},
+        aspect="auto",
+        height=rows * height + 140,
+        **colors,
+    )
+    _set_titles(figure, titles)
+    # There is no slider if there is only one step.
+    for slider in figure.layout.sliders:
+        slider.update(currentvalue_prefix="", pad_t=130, x=0, len=1)
+        for step, label in zip(slider.steps, steps, strict=True):
+            step.label = label
+    queries, keys = _escape_tokens(axes.queries), _escape_tokens(axes.keys)
+    figure.update_xaxes(tickvals=list(range(len(keys))), ticktext=keys, tickangle=-60)
+    figure.update_yaxes(tickvals=list(range(len(queries))), ticktext=queries)
+    font_size = min(12, max(7, 500 // max(len(queries), len(keys))))
+    style = {"showticklabels": True, "showgrid": False, "tickfont_size": font_size}
+    figure.update_xaxes(**style).update_yaxes(**style)
+    # Plotly Express adds buttons that play the steps, and a layout to every step.
+    figure.layout.updatemenus = ()
+    for frame in figure.frames:
+        frame.layout = None
+    return figure.update_layout(plot_bgcolor="lightgray", margin={"t": 30, "b": 220})
+
+
+def _set_titles(figure, titles):
+    # Plotly Express lists the facets of a wrapped figure from the bottom row to the top row.
+    for annotation in figure.layout.annotations:
+        annotation.text = titles[int(annotation.text.split("=")[1])]
+
+
+def _hide_masked(values, visible):
+    """Replaces masked pairs by nan, which Plotly leaves empty."""
+    return np.where(visible, values, np.nan)
+
+
+def _escape_tokens(tokens):
+    """Shortens and escapes tokens: Plotly interprets a subset of HTML in labels."""
+    short = [
+        token if len(token) <= _MAX_LABEL_LENGTH else token[: _MAX_LABEL_LENGTH - 1] + "…"
+        for token in tokens
+    ]
+    return [html.escape(token, quote=False) for token in short]
