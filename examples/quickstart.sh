@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Trains on the embedded synthetic corpus, evaluates, exports, and translates through the SavedModel.
+# Trains on the synthetic corpus, evaluates, exports, and translates with the SavedModel.
 # Usage: PYTHON=.venv/bin/python examples/quickstart.sh [RUN_DIR]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python}
 run=${1:-runs/quickstart}
 
-echo "== Training on the synthetic English-German corpus (goes on where it stopped, if it was stopped)"
+echo "== Train on the synthetic English-German corpus. Rerun this script to resume after an interruption."
 "$python" -m trainer.train --preset=tiny --model_dir="$run" --data=synthetic \
   --vocab_size=1000 --train_steps=1000 --batch_tokens=1024 --warmup_steps=400 --learning_rate=2 \
   --dropout=0.1 --checkpoint_every=500
 
-echo "== BLEU on sentences like those trained on, and on longer ones"
+echo "== Evaluate on sentences as long as in training, and on longer ones"
 "$python" -m trainer.evaluate --model_dir="$run" --data=synthetic --split=test,test_longer
 
 echo "== Export"
 "$python" -m trainer.export --model_dir="$run" --name=quickstart
 
-echo "== Five sentences of the test set, translated by a process of its own that knows the SavedModel alone"
+echo "== Translate five test sentences with the SavedModel"
 sentences=$(cat <<'SENTENCES'
 Our brother should come back.
 The girls were hungry because he arrived last week.
@@ -31,7 +31,7 @@ paste -d '\n' <(echo "$sentences") \
 
 cat <<NEXT
 
-To train on your own text, one sentence a line, line i of one file translating line i of the other:
+To train on your own text: one sentence per line, parallel source and target files.
 
   $python -m trainer.train --preset=tiny --model_dir=runs/mine \\
     --train_source=train.en --train_target=train.de --dev_source=dev.en --dev_target=dev.de

@@ -1,4 +1,1 @@
-"""Which variable belongs here? A task on syntax trees that shows what labels of edges are for.
-
-python -m examples.python_trees
-"""
+"""Fills holes in Python functions. Usage: python -m examples.python_trees --help."""

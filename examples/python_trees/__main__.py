@@ -1,9 +1,9 @@
-"""Trains models that know edges, positions or neither, and tells how often they fill the hole rightly.
+"""Trains models to fill holes in Python functions, with edge labels, positions or neither.
 
     python -m examples.python_trees
     python -m examples.python_trees --models=relations --seeds=1 --epochs=2 --width=32
 
-Appends a row for every model and seed to --output.
+Prints a table of test accuracies and appends one line per model and seed to --output.
 """
 
 import csv
@@ -12,7 +12,7 @@ import pathlib
 import platform
 import sys
 
-# TensorFlow's start-up notes would stand between the lines that are for the reader.
+# Must be set before TensorFlow is imported; hides its start-up log.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
@@ -21,29 +21,23 @@ from absl import app, flags
 
 from examples.python_trees import data, models
 
-flags.DEFINE_list("models", list(models.KINDS), "Which models to train.")
-flags.DEFINE_list(
-    "seeds",
-    ["1", "2", "3"],
-    "A run of every model for each: its weights, dropout and order of batches.",
-)
-flags.DEFINE_integer("epochs", 4, "Times that a run sees the training examples.", lower_bound=1)
-flags.DEFINE_integer("batch_size", 32, "Functions in a batch.", lower_bound=1)
+flags.DEFINE_list("models", list(models.KINDS), "Comma-separated models to train.")
+flags.DEFINE_list("seeds", ["1", "2", "3"], "Comma-separated seeds; one run of every model each.")
+flags.DEFINE_integer("epochs", 4, "Number of training epochs.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 32, "Number of functions in a batch.", lower_bound=1)
 flags.DEFINE_float(
-    "learning_rate",
-    2e-3,
-    "Its peak, after a twentieth of the steps; then it falls as a cosine, to 0.",
+    "learning_rate", 2e-3, "Peak learning rate, after a warm-up of 5 % of the steps; cosine decay."
 )
 flags.DEFINE_integer("width", 64, "Width of the models.", lower_bound=1)
-flags.DEFINE_integer("num_layers", 2, "Layers of attention.", lower_bound=1)
-flags.DEFINE_integer("num_heads", 4, "Heads of attention.", lower_bound=1)
-flags.DEFINE_float("dropout", 0.1, "On what each layer adds.", lower_bound=0, upper_bound=0.9)
-flags.DEFINE_integer("max_nodes", 64, "Larger functions are left out.", lower_bound=2)
-flags.DEFINE_integer("max_holes", 4, "Holes drawn per function at most.", lower_bound=1)
+flags.DEFINE_integer("num_layers", 2, "Number of attention layers.", lower_bound=1)
+flags.DEFINE_integer("num_heads", 4, "Number of attention heads.", lower_bound=1)
+flags.DEFINE_float("dropout", 0.1, "Dropout rate of the sublayers.", lower_bound=0, upper_bound=0.9)
+flags.DEFINE_integer("max_nodes", 64, "Maximum number of nodes of a function.", lower_bound=2)
+flags.DEFINE_integer("max_holes", 4, "Maximum number of examples per function.", lower_bound=1)
 flags.DEFINE_string(
-    "source", None, "Folder of Python files. Default: the standard library of this Python."
+    "source", None, "Folder of Python files. Default: the standard library of the running Python."
 )
-flags.DEFINE_string("output", "runs/python_trees.csv", "CSV file that rows are appended to.")
+flags.DEFINE_string("output", "runs/python_trees.csv", "CSV file to append results to.")
 FLAGS = flags.FLAGS
 _SETTINGS = (
     "epochs batch_size learning_rate width num_layers num_heads dropout max_nodes max_holes".split()
@@ -51,7 +45,7 @@ _SETTINGS = (
 
 
 def train(kind: str, seed: int, splits, vocabulary) -> dict:
-    """Trains a model with `fit`; returns what is told about it."""
+    """Trains a model and returns its accuracies and settings."""
     keras.utils.set_random_seed(seed)
     edges = kind == "relations"
     batches = {
@@ -73,16 +67,15 @@ def train(kind: str, seed: int, splits, vocabulary) -> dict:
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
+    # With this patience it never stops early; it only restores the best weights.
+    best_weights = keras.callbacks.EarlyStopping(
+        "val_accuracy", mode="max", patience=FLAGS.epochs, restore_best_weights=True
+    )
     model.fit(
         batches["train"],
         validation_data=batches["dev"],
         epochs=FLAGS.epochs,
-        # Never stops early, but ends with the weights of the epoch that was best on dev.
-        callbacks=[
-            keras.callbacks.EarlyStopping(
-                "val_accuracy", mode="max", patience=FLAGS.epochs, restore_best_weights=True
-            )
-        ],
+        callbacks=[best_weights],
         verbose=2,
     )
     return {
@@ -97,28 +90,28 @@ def train(kind: str, seed: int, splits, vocabulary) -> dict:
     }
 
 
-def append_row(path: pathlib.Path, row: dict):
-    """Appends to a CSV file; a new one gets a head line."""
+def append_result(path: pathlib.Path, result: dict):
+    """Appends a line to a CSV file; a new file gets a header."""
     path.parent.mkdir(parents=True, exist_ok=True)
     is_new = not path.exists()
     with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, row)
+        writer = csv.DictWriter(file, result)
         if is_new:
             writer.writeheader()
-        writer.writerow(row)
+        writer.writerow(result)
 
 
-def table(rows: list[dict], guesses: dict[str, float]) -> str:
-    """Test accuracies in percent as a Markdown table, a line for every guess and model."""
-    seeds = sorted({row["seed"] for row in rows})
+def format_table(results: list[dict], baselines: dict[str, float]) -> str:
+    """Returns a Markdown table of test accuracies in percent, a line per baseline and model."""
+    seeds = sorted({result["seed"] for result in results})
     lines = ["| | " + " | ".join(f"seed {seed}" for seed in seeds) + " | mean ± std |"]
     lines.append("| --- |" + " ---: |" * (len(seeds) + 1))
-    for name, accuracy in guesses.items():
+    for name, accuracy in baselines.items():
         lines.append(f"| {name} |" + " |" * len(seeds) + f" {100 * accuracy:.1f} |")
-    for kind in dict.fromkeys(row["model"] for row in rows):
-        of_seed = {row["seed"]: 100 * row["test_accuracy"] for row in rows if row["model"] == kind}
-        cells = [f"{of_seed[seed]:.1f}" if seed in of_seed else "" for seed in seeds]
-        values = list(of_seed.values())
+    for kind in dict.fromkeys(result["model"] for result in results):
+        by_seed = {r["seed"]: 100 * r["test_accuracy"] for r in results if r["model"] == kind}
+        cells = [f"{by_seed[seed]:.1f}" if seed in by_seed else "" for seed in seeds]
+        values = list(by_seed.values())
         spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
         lines.append(f"| {kind} | " + " | ".join(cells) + f" | {np.mean(values):.1f}{spread} |")
     return "\n".join(lines)
@@ -128,26 +121,24 @@ def main(_):
     unknown = set(FLAGS.models) - set(models.KINDS)
     if unknown:
         raise app.UsageError(
-            f"Expected --models among {','.join(models.KINDS)}. Received: {','.join(sorted(unknown))}."
+            f"--models must be among {','.join(models.KINDS)}, got {','.join(sorted(unknown))}."
         )
     splits = data.read_examples(FLAGS.source, FLAGS.max_nodes, FLAGS.max_holes)
     vocabulary = data.make_vocabulary(splits["train"])
-    print(
-        "Examples: " + ", ".join(f"{len(examples)} {split}" for split, examples in splits.items())
-    )
-    rows = []
+    sizes = ", ".join(f"{len(examples)} {split}" for split, examples in splits.items())
+    print(f"Examples: {sizes}")
+    results = []
     for seed in map(int, FLAGS.seeds):
         for kind in FLAGS.models:
-            row = train(kind, seed, splits, vocabulary)
-            rows.append(row)
-            append_row(pathlib.Path(FLAGS.output), row)
-            print(
-                f"{kind}, seed {seed}: dev accuracy = {100 * row['dev_accuracy']:.2f}, "
-                f"test accuracy = {100 * row['test_accuracy']:.2f}",
-                flush=True,
-            )
+            results.append(train(kind, seed, splits, vocabulary))
+            append_result(pathlib.Path(FLAGS.output), results[-1])
+            accuracies = [
+                f"{split} accuracy = {100 * results[-1][f'{split}_accuracy']:.2f}"
+                for split in ("dev", "test")
+            ]
+            print(f"{kind}, seed {seed}: {', '.join(accuracies)}", flush=True)
     print("\nTest accuracy in percent")
-    print(table(rows, data.guesses(splits["test"])))
+    print(format_table(results, data.baseline_accuracies(splits["test"])))
 
 
 if __name__ == "__main__":

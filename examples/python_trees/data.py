@@ -1,4 +1,4 @@
-"""The standard library's own source as training, dev and test examples, split by module file."""
+"""Training, dev and test examples from the source code of the Python standard library."""
 
 import collections
 import dataclasses
@@ -14,27 +14,28 @@ import numpy as np
 from examples.python_trees import graphs
 
 SPLITS = ("train", "dev", "test")
-# Ids of names: padding, unknown, the hole, no name, then variables, then what training modules use often.
+# Ids of names: 0 is padding. Variables follow, then the frequent names of the training set.
 UNKNOWN, HOLE_ID, NAMELESS, FIRST_VARIABLE = 1, 2, 3, 4
 FIRST_WORD = FIRST_VARIABLE + graphs.MAX_VARIABLES
-_LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages"}
+_EXCLUDED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """Ids of what a node can be. Those of kinds and roles start at 2, of names at `FIRST_WORD`."""
+    """Ids of node kinds and roles, from 2, and of names, from `FIRST_WORD`."""
 
     kinds: dict[str, int]
     roles: dict[str, int]
     names: dict[str, int]
 
 
-def split_of(module: str) -> str:
-    """Which split a module file belongs to, by a hash of its path: a tenth each for dev and test.
+def assign_split(module: str) -> str:
+    """Returns the split of a module by a hash of its path: 80 % train, 10 % dev, 10 % test.
 
     Example:
 
-    >>> split_of("json/decoder.py")
+    >>> from examples.python_trees.data import assign_split
+    >>> assign_split("json/decoder.py")
     'train'
     """
     digit = int(hashlib.sha256(module.encode()).hexdigest(), 16) % 10
@@ -44,86 +45,98 @@ def split_of(module: str) -> str:
 def read_examples(
     folder=None, max_nodes=64, max_holes=4, seed=0
 ) -> dict[str, list[graphs.Example]]:
-    """Examples of every split from the Python files under a folder.
+    """Returns the examples of each split from the Python files in a folder.
 
-    A function that reads like one seen before, but for its variables' names,
-    is left out, so that no test example is a copy of a training one.
+    Functions that differ from an earlier one only in the names of the function and of its variables
+    are skipped, so the splits share no function.
 
     Args:
-        folder: default the standard library of the running Python, without its tests.
-        max_nodes: functions with more nodes are left out.
-        max_holes: of a function with more uses of variables, so many are drawn.
-        seed: of the draws.
+        folder: default: the standard library of the running Python, without its tests.
+        max_nodes: maximum number of nodes; larger functions are skipped.
+        max_holes: maximum number of examples per function, chosen at random.
+        seed: seed of the random choices.
+
+    Raises:
+        ValueError: if a split is empty.
     """
     folder = pathlib.Path(folder or sysconfig.get_path("stdlib"))
-    splits, seen = {split: [] for split in SPLITS}, set()
+    splits, known = {split: [] for split in SPLITS}, set()
     for path in sorted(folder.rglob("*.py")):
-        module = path.relative_to(folder).as_posix()
-        if _LEFT_OUT & set(path.relative_to(folder).parts):
+        if _EXCLUDED_FOLDERS & set(path.relative_to(folder).parts):
             continue
+        module = path.relative_to(folder).as_posix()
         rng = random.Random(f"{seed} {module}")
-        for function in _functions(path):
-            tree = graphs.tree_of(function)
-            # The first name is the function's own.
-            looks = (tree.kinds, tree.roles, tree.variables, _outside(tree)[1:])
-            if len(tree.kinds) > max_nodes or looks in seen:
+        for tree in map(graphs.make_tree, _parse_functions(path)):
+            fingerprint = _fingerprint(tree)
+            if len(tree.kinds) > max_nodes or fingerprint in known:
                 continue
-            seen.add(looks)
+            known.add(fingerprint)
             examples = [graphs.make_example(tree, hole, rng) for hole in tree.uses]
             examples = [example for example in examples if example]
-            splits[split_of(module)] += rng.sample(examples, min(max_holes, len(examples)))
+            splits[assign_split(module)] += rng.sample(examples, min(max_holes, len(examples)))
     if not all(splits.values()):
         sizes = {split: len(examples) for split, examples in splits.items()}
         raise ValueError(
-            f"Expected Python files for all of {SPLITS} under {folder}. Received: {sizes} examples. "
-            "Give a folder with more modules."
+            f"All splits must have examples, got {sizes} from {folder}. "
+            "Choose a folder with more Python files."
         )
     return splits
 
 
-def _functions(path):
+def _parse_functions(path):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of old escapes in strings
+        # Old files contain invalid escape sequences.
+        warnings.simplefilter("ignore")
         try:
-            return list(graphs.functions(path.read_bytes()))
-        except (SyntaxError, ValueError):  # some files are templates, or in another encoding
+            return list(graphs.find_functions(path.read_bytes()))
+        except (SyntaxError, ValueError):
+            # Some files are templates or have another encoding.
             return []
 
 
-def _outside(tree):
-    return tuple("" if v >= 0 else name for v, name in zip(tree.variables, tree.names))
+def _fingerprint(tree):
+    names = ["" if v >= 0 else name for v, name in zip(tree.variables, tree.names)]
+    # The first name is that of the function.
+    return tree.kinds, tree.roles, tree.variables, tuple(names[1:])
 
 
 def make_vocabulary(examples: list[graphs.Example], min_count=5, size=2000) -> Vocabulary:
-    """Ids of the kinds, roles and names that stand in at least `min_count` examples."""
+    """Returns ids of the kinds, roles and names that occur in at least `min_count` examples."""
+    return Vocabulary(
+        *(
+            _number_frequent(
+                [getattr(example, field) for example in examples], min_count, size, first
+            )
+            for field, first in (("kinds", 2), ("roles", 2), ("names", FIRST_WORD))
+        )
+    )
 
-    def frequent(field, first):
-        counts = collections.Counter()
-        for example in examples:
-            counts.update(set(getattr(example, field)) - {"", graphs.HOLE})
-        words = sorted((-count, word) for word, count in counts.items() if count >= min_count)
-        return {word: first + i for i, (_, word) in enumerate(words[:size])}
 
-    return Vocabulary(frequent("kinds", 2), frequent("roles", 2), frequent("names", FIRST_WORD))
+def _number_frequent(sequences, min_count, size, first):
+    counts = collections.Counter()
+    for words in sequences:
+        counts.update(set(words) - {"", graphs.HOLE})
+    words = sorted((-count, word) for word, count in counts.items() if count >= min_count)
+    return {word: first + i for i, (_, word) in enumerate(words[:size])}
 
 
 class Batches(keras.utils.PyDataset):
-    """Batches of functions of like size, each padded to its largest.
+    """Batches of functions of similar size, padded to the largest function of the batch.
 
-    With a seed, every epoch has another order and other numbers for variables,
-    so that no number comes to mean anything.
+    With a seed, the order and the numbers of the variables change in every epoch, so that a model
+    can't learn anything about a particular number.
 
     Args:
-        examples: all of a split.
-        vocabulary: gives the ids.
+        examples: examples of a split.
+        vocabulary: ids of kinds, roles and names.
         batch_size: B.
-        edges: whether labels of edges come along.
-        seed: of order and numbers; None keeps both.
+        edges: whether to include edge labels.
+        seed: seed of order and numbers; None for a fixed order.
 
     Returns:
-        by index a dict of int32 `"kinds"`, `"roles"`, `"names"` `[B, T]`, 0 for
-        padding, with `edges` int8 `"tree_labels"`, `"name_labels"` `[B, T, T]`, -1 for
-        padding; and answers, int32 `[B]`.
+        By index a pair of inputs and answers. The inputs are a dict of int32 "kinds", "roles",
+        "names" `[B, T]`, padded with 0, and with `edges` int8 "tree_labels", "name_labels"
+        `[B, T, T]`, padded with -1. The answers are int32 `[B]`.
     """
 
     def __init__(
@@ -137,15 +150,15 @@ class Batches(keras.utils.PyDataset):
 
     def on_epoch_end(self):
         sizes = np.array([len(example.kinds) for example in self.examples])
-        shuffle = self.rng is not None
-        # Sizes up to 7 apart share batches, so that these are not the same every epoch.
-        order = np.argsort(
-            sizes + (self.rng.integers(0, 8, len(sizes)) if shuffle else 0), kind="stable"
-        )
-        batches = [order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size)]
-        self.batches = (
-            [batches[i] for i in self.rng.permutation(len(batches))] if shuffle else batches
-        )
+        if self.rng is not None:
+            # Functions of slightly different sizes share batches, which differ between epochs.
+            sizes += self.rng.integers(0, 8, len(sizes))
+        order = np.argsort(sizes, kind="stable")
+        self.batches = [
+            order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size)
+        ]
+        if self.rng is not None:
+            self.batches = [self.batches[i] for i in self.rng.permutation(len(self.batches))]
 
     def __len__(self):
         return len(self.batches)
@@ -154,12 +167,12 @@ class Batches(keras.utils.PyDataset):
         examples = [self.examples[i] for i in self.batches[index]]
         inputs, answers = make_batch(examples, self.vocabulary, self.edges)
         if self.rng is not None:
-            answers = renumber(inputs["names"], answers, self.rng)
+            answers = permute_variables(inputs["names"], answers, self.rng)
         return inputs, answers
 
 
 def make_batch(examples: list[graphs.Example], vocabulary: Vocabulary, edges=True):
-    """See `Batches`."""
+    """Returns the inputs and answers of examples, as described in `Batches`."""
     longest = max(len(example.kinds) for example in examples)
     batch = {
         field: np.zeros((len(examples), longest), np.int32) for field in ("kinds", "roles", "names")
@@ -168,31 +181,36 @@ def make_batch(examples: list[graphs.Example], vocabulary: Vocabulary, edges=Tru
     for field in edge_fields:
         batch[field] = np.full((len(examples), longest, longest), graphs.NO_EDGE, np.int8)
     names = {graphs.HOLE: HOLE_ID, "": NAMELESS, **vocabulary.names}
-    for row, example in enumerate(examples):
+    for i, example in enumerate(examples):
         size = len(example.kinds)
-        batch["kinds"][row, :size] = [vocabulary.kinds.get(kind, UNKNOWN) for kind in example.kinds]
-        batch["roles"][row, :size] = [vocabulary.roles.get(role, UNKNOWN) for role in example.roles]
-        batch["names"][row, :size] = [
+        batch["kinds"][i, :size] = [vocabulary.kinds.get(kind, UNKNOWN) for kind in example.kinds]
+        batch["roles"][i, :size] = [vocabulary.roles.get(role, UNKNOWN) for role in example.roles]
+        batch["names"][i, :size] = [
             FIRST_VARIABLE + variable if variable >= 0 else names.get(name, UNKNOWN)
             for name, variable in zip(example.names, example.variables)
         ]
         for field in edge_fields:
-            batch[field][row, :size, :size] = getattr(example, field)
+            batch[field][i, :size, :size] = getattr(example, field)
     return batch, np.array([example.answer for example in examples], np.int32)
 
 
-def renumber(names, answers, rng):
-    """Draws new numbers for variables: changes `names` `[B, T]` in place, returns new answers `[B]`."""
+def permute_variables(names, answers, rng):
+    """Renumbers variables at random, in `names` `[B, T]` in place, and returns the new answers."""
     numbers = rng.permuted(
         np.tile(np.arange(graphs.MAX_VARIABLES, dtype=np.int32), (len(names), 1)), axis=1
     )
-    rows, nodes = np.nonzero((names >= FIRST_VARIABLE) & (names < FIRST_WORD))
-    names[rows, nodes] = FIRST_VARIABLE + numbers[rows, names[rows, nodes] - FIRST_VARIABLE]
+    examples, nodes = np.nonzero((names >= FIRST_VARIABLE) & (names < FIRST_WORD))
+    old = names[examples, nodes] - FIRST_VARIABLE
+    names[examples, nodes] = FIRST_VARIABLE + numbers[examples, old]
     return numbers[np.arange(len(answers)), answers]
 
 
-def guesses(examples: list[graphs.Example]) -> dict[str, float]:
-    """Accuracies of what needs no learning: chance, the nearest mention before the hole, the most frequent."""
+def baseline_accuracies(examples: list[graphs.Example]) -> dict[str, float]:
+    """Returns the accuracies of predictions without learning.
+
+    "chance" draws a variable at random, "nearest before" takes the last mention before the hole,
+    and "most frequent" takes the variable with the most mentions.
+    """
     chance, nearest, frequent = [], [], []
     for example in examples:
         mentions = [v for v in example.variables if v >= 0]

@@ -1,8 +1,9 @@
-"""Functions of Python as graphs: nodes of the syntax tree, a hole, and labels of the edges between them.
+"""Python functions as graphs: the nodes of the syntax tree and labeled edges between them.
 
-A use of a local variable is taken out of a function; what is asked for is the
-variable that stood there. Local variables have arbitrary numbers instead of
-names, so only how they are used tells them apart.
+The task: one use of a local variable is replaced by a hole, and a model predicts the variable.
+Local variables have random numbers instead of names, so a model can only use their context.
+
+Reference: Allamanis et al. 2018, "Learning to represent programs with graphs".
 """
 
 import ast
@@ -14,9 +15,9 @@ import numpy as np
 MAX_VARIABLES = 12
 HOLE = "<hole>"
 
-# Steps up from a node to the smallest subtree that holds both, and down to the other: at most so many.
+# A tree edge goes at most this many steps up and this many steps down.
 MAX_STEPS = 3
-# One label for every pair of nodes on a line to the root, two (before, after) for pairs side by side.
+# One label per ancestor and descendant distance, and two (before, after) per other pair.
 NUM_TREE_LABELS = 2 * MAX_STEPS + 1 + 2 * MAX_STEPS**2
 NAME_LABELS = (
     "last use",
@@ -36,7 +37,7 @@ _SCOPES = (
     ast.Global,
     ast.Nonlocal,
 )
-# No nodes of their own: they become part of their parent's kind.
+# These nodes become part of their parent's kind.
 _FOLDED = (ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop)
 _NAME_FIELDS = {
     ast.Name: "id", ast.arg: "arg", ast.ExceptHandler: "name",
@@ -47,15 +48,15 @@ _VARIABLES = (ast.Name, ast.arg, ast.ExceptHandler)
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
-    """The nodes of a function in the order of the source, n of them.
+    """The n nodes of a function in source order.
 
     Args:
-        kinds: the class of each node, with its operator or context: "BinOp/Add".
-        roles: the field of the parent that holds it: "left".
-        names: the identifier of each node or "".
-        parents: index of the parent, -1 for the function.
-        variables: number of the local variable that it names, -1 if none.
-        uses: the nodes at which a variable is read.
+        kinds: class of each node with its operator or context, such as "BinOp/Add".
+        roles: field of the parent that contains the node, such as "left".
+        names: identifier of each node, or "".
+        parents: index of the parent; -1 for the function.
+        variables: number of the local variable that the node names; -1 for other nodes.
+        uses: indices of the nodes that read a variable.
     """
 
     kinds: tuple[str, ...]
@@ -73,11 +74,11 @@ class Example:
     Args:
         kinds, roles: as in `Tree`.
         names: as in `Tree`; `HOLE` at the hole and "" for local variables.
-        variables: numbers of variables, drawn anew, -1 for other nodes and the hole.
-        tree_labels: int8 `[n, n]`, see `tree_labels`.
-        name_labels: int8 `[n, n]`, see `name_labels`.
-        hole: index of the node taken out.
-        answer: number of the variable that stood there.
+        variables: random numbers of the variables; -1 for other nodes and the hole.
+        tree_labels: int8 `[n, n]`, from `label_tree_edges`.
+        name_labels: int8 `[n, n]`, from `label_name_edges`.
+        hole: index of the hole.
+        answer: number of the variable to predict.
     """
 
     kinds: tuple[str, ...]
@@ -90,50 +91,45 @@ class Example:
     answer: int
 
 
-def functions(source: str | bytes):
-    """The functions of a module that hold no further scope, as nodes of `ast`."""
+def find_functions(source: str | bytes):
+    """Yields the functions of a module that contain no nested scope, as nodes of `ast`."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             if not any(isinstance(inner, _SCOPES) for inner in ast.walk(node) if inner is not node):
                 yield node
 
 
-def tree_of(function: ast.AST) -> Tree:
-    """The tree of a function, without its docstring and decorators."""
-    rows = []
-
-    def visit(node, role, parent):
-        kind = "/".join(
-            [type(node).__name__]
-            + [
-                type(child).__name__
-                for child in ast.iter_child_nodes(node)
-                if isinstance(child, _FOLDED)
-            ]
-        )
-        if isinstance(node, ast.Constant):
-            kind += "/" + type(node.value).__name__
-        index = len(rows)
-        rows.append((kind, role, _name(node), parent, node))
-        for field, child in _children(node):
-            visit(child, field, index)
-
-    visit(function, "", -1)
-    kinds, roles, names, parents, nodes = zip(*rows)
+def make_tree(function: ast.AST) -> Tree:
+    """Returns the tree of a function, without its docstring and decorators."""
+    kinds, roles, parents, nodes = zip(*_visit(function, "", -1, []))
     numbers = {}
     for node in nodes:
         if _binds(node) and _name(node) not in ("self", "cls", "_"):
             numbers.setdefault(_name(node), len(numbers))
-    variables = [
+    names = tuple(map(_name, nodes))
+    variables = tuple(
         numbers.get(name, -1) if isinstance(node, _VARIABLES) else -1
         for name, node in zip(names, nodes)
-    ]
-    uses = [
+    )
+    uses = tuple(
         i
         for i, node in enumerate(nodes)
         if variables[i] >= 0 and isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    ]
-    return Tree(kinds, roles, names, parents, tuple(variables), tuple(uses))
+    )
+    return Tree(kinds, roles, names, parents, variables, uses)
+
+
+def _visit(node, role, parent, rows):
+    """Appends (kind, role, parent, node) of a subtree to `rows` in source order."""
+    folded = [child for child in ast.iter_child_nodes(node) if isinstance(child, _FOLDED)]
+    kind = "/".join(type(part).__name__ for part in (node, *folded))
+    if isinstance(node, ast.Constant):
+        kind += "/" + type(node.value).__name__
+    index = len(rows)
+    rows.append((kind, role, parent, node))
+    for field, child in _children(node):
+        _visit(child, field, index, rows)
+    return rows
 
 
 def _children(node):
@@ -162,46 +158,56 @@ def _binds(node):
     )
 
 
-def tree_labels(parents) -> np.ndarray:
-    """Where node `j` stands seen from node `i`, int8 `[n, n]`.
+def label_tree_edges(parents) -> np.ndarray:
+    """Returns the labels of the paths between nodes in the tree, int8 `[n, n]`.
 
-    From `i` one goes `up` steps to the smallest subtree that holds both, then
-    `down` steps to `j`: (0, 0) is the node itself, (1, 0) its parent, (0, 1) a
-    child, (1, 1) a sibling, (2, 1) a parent's sibling. Every such pair has a
-    label, siblings and their like one before and one after `i`; more than
-    `MAX_STEPS` up or down is no edge.
+    The path from node `i` to node `j` goes `up` to their lowest common ancestor and then `down`.
+    (0, 0) is the node itself, (1, 0) its parent, (0, 1) a child, (1, 1) a sibling, and (2, 1) a
+    sibling of the parent. If both numbers are positive, nodes before and after `i` have different
+    labels. Paths of more than `MAX_STEPS` steps up or down have no edge.
+
+    Args:
+        parents: index of each node's parent; -1 for the root.
 
     Example:
 
-    >>> tree_labels((-1, 0, 0, 2))[1].tolist() == [
-    ...     tree_label(1, 0), tree_label(0, 0), tree_label(1, 1, after=True), tree_label(1, 2, after=True)]
+    >>> from examples.python_trees.graphs import label_path, label_tree_edges
+    >>> paths = (1, 0), (0, 0), (1, 1, True), (1, 2, True)
+    >>> label_tree_edges((-1, 0, 0, 2))[1].tolist() == [label_path(*path) for path in paths]
     True
     """
     size = len(parents)
-    above = np.eye(size, dtype=np.int32)  # above[i, j]: j is i or an ancestor of i
+    # ancestors[i, j]: whether j is i or an ancestor of i.
+    ancestors = np.eye(size, dtype=np.int32)
     for node, parent in enumerate(parents):
         if parent >= 0:
-            above[node] += above[parent]
-    depth = above.sum(1)
-    shared = above @ above.T
+            ancestors[node] += ancestors[parent]
+    depth = ancestors.sum(1)
+    shared = ancestors @ ancestors.T
     up, down = depth[:, None] - shared, depth[None, :] - shared
     after = np.arange(size)[None, :] > np.arange(size)[:, None]
-    labels = tree_label(up, down, after)
+    labels = label_path(up, down, after)
     return np.where(np.maximum(up, down) > MAX_STEPS, NO_EDGE, labels).astype(np.int8)
 
 
-def tree_label(up, down, after=False):
-    """The label of `up` and `down` steps, both at most `MAX_STEPS`; arrays or ints."""
-    side_by_side = 2 * MAX_STEPS + 1 + 2 * (MAX_STEPS * (up - 1) + down - 1) + after
-    return np.where((up > 0) & (down > 0), side_by_side, np.where(up > 0, MAX_STEPS + up, down))
+def label_path(up, down, after=False):
+    """Returns the label of a path of at most `MAX_STEPS` steps each way; takes arrays or ints."""
+    sideways = 2 * MAX_STEPS + 1 + 2 * (MAX_STEPS * (up - 1) + down - 1) + after
+    return np.where((up > 0) & (down > 0), sideways, np.where(up > 0, MAX_STEPS + up, down))
 
 
-def name_labels(variables, hole) -> np.ndarray:
-    """How the mentions of variables follow each other, int8 `[n, n]`: indices of `NAME_LABELS`.
+def label_name_edges(variables, hole) -> np.ndarray:
+    """Returns the labels of edges between mentions of variables, int8 `[n, n]`.
 
-    A mention `i` has edges to the last, next, earlier and later mentions of
-    the same variable, and to the mentions just before and after it of any
-    other. The hole is a mention of no variable.
+    A mention has edges to the last, next, earlier and later mentions of the same variable, and to
+    the mentions of any variable directly before and after it. The hole mentions no variable.
+
+    Args:
+        variables: number of each node's variable; -1 for other nodes.
+        hole: index of the hole.
+
+    Returns:
+        Indices into `NAME_LABELS`, or `NO_EDGE`.
     """
     labels = np.full((len(variables), len(variables)), NO_EDGE, np.int8)
     mentions = [i for i, variable in enumerate(variables) if variable >= 0 or i == hole]
@@ -212,25 +218,31 @@ def name_labels(variables, hole) -> np.ndarray:
         same = [i for i in mentions if variables[i] == variable]
         for a, first in enumerate(same):
             for b, second in enumerate(same[a + 1 :]):
-                near = b == 0
-                labels[second, first] = NAME_LABELS.index("last use" if near else "earlier use")
-                labels[first, second] = NAME_LABELS.index("next use" if near else "later use")
+                is_adjacent = b == 0
+                backward = "last use" if is_adjacent else "earlier use"
+                forward = "next use" if is_adjacent else "later use"
+                labels[second, first] = NAME_LABELS.index(backward)
+                labels[first, second] = NAME_LABELS.index(forward)
     return labels
 
 
 def make_example(tree: Tree, hole: int, rng: random.Random) -> Example | None:
-    """The tree with a hole at one of its `uses`; None if nothing is left to choose.
+    """Replaces one of the tree's `uses` by a hole.
 
-    Numbers of variables are drawn from `MAX_VARIABLES`. All that is made here
-    is made of the tree with the variable at the hole already gone.
+    All features are computed after the variable is removed. Variables get random numbers below
+    `MAX_VARIABLES`.
+
+    Returns:
+        The example, or None if the answer is not mentioned elsewhere, no other variable remains,
+        or there are more than `MAX_VARIABLES` variables.
     """
     variables = list(tree.variables)
     answer, variables[hole] = variables[hole], -1
     present = sorted(set(variables) - {-1})
     if answer not in present or not 2 <= len(present) <= MAX_VARIABLES:
         return None
-    drawn = dict(zip(present, rng.sample(range(MAX_VARIABLES), len(present))))
-    variables = tuple(drawn.get(variable, -1) for variable in variables)
+    numbers = dict(zip(present, rng.sample(range(MAX_VARIABLES), len(present))))
+    variables = tuple(numbers.get(variable, -1) for variable in variables)
     names = ["" if old >= 0 else name for old, name in zip(tree.variables, tree.names)]
     names[hole] = HOLE
     return Example(
@@ -238,8 +250,8 @@ def make_example(tree: Tree, hole: int, rng: random.Random) -> Example | None:
         tree.roles,
         tuple(names),
         variables,
-        tree_labels(tree.parents),
-        name_labels(variables, hole),
+        label_tree_edges(tree.parents),
+        label_name_edges(variables, hole),
         hole,
-        drawn[answer],
+        numbers[answer],
     )

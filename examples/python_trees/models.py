@@ -1,4 +1,4 @@
-"""Three models that differ in their attention alone."""
+"""Three models that differ only in their attention layers."""
 
 import keras
 from keras import ops
@@ -7,23 +7,23 @@ from examples.python_trees import data, graphs
 from t2t_relpos.layers import FeedForward, RelationMultiHeadAttention, RelativeMultiHeadAttention
 
 NUM_LABELS = (graphs.NUM_TREE_LABELS, len(graphs.NAME_LABELS))
-# As many rows of tables as there are labels of edges.
+# The tables have as many rows as there are edge labels.
 MAX_RELATIVE_POSITION = (sum(NUM_LABELS) - 1) // 2
 KINDS = ("content", "positions", "relations")
 
 
-class Choice(keras.layers.Layer):
-    """Which variable belongs into the hole, from what was found out about nodes.
+class VariablePointer(keras.layers.Layer):
+    """A pointer layer that predicts the variable at the hole from the node representations.
 
-    Every mention of a variable is compared with the hole; a variable's logit
-    is the log of the sum over its mentions of the exponentials.
+    Every mention of a variable is scored against the hole. The logit of a variable is the
+    log-sum-exp of the scores of its mentions.
 
     Call arguments:
         nodes: `[B, T, D]`.
         names: int `[B, T]`.
 
     Returns:
-        `[B, MAX_VARIABLES]` logits; -1e9 for numbers that the function does not use.
+        Logits `[B, MAX_VARIABLES]`; about -1e9 for numbers that the function does not use.
     """
 
     def build(self, nodes_shape, names_shape):
@@ -45,25 +45,27 @@ class Choice(keras.layers.Layer):
 def make_model(
     kind: str, vocabulary: data.Vocabulary, width=64, num_layers=2, num_heads=4, dropout=0.1
 ):
-    """A model of nodes' ids, and of labels of edges if `kind` is "relations".
+    """Returns a model that predicts the variable at the hole.
 
     Args:
-        kind: "content": attention that knows neither order nor edges.
-            "positions": relative positions in the order of the source.
-            "relations": labels of edges, and no positions.
-        vocabulary: whose ids are embedded.
+        kind: "content" (attention without positions and edges), "positions" (relative positions in
+            source order) or "relations" (edge labels, no positions).
+        vocabulary: ids of kinds, roles and names.
         width: D.
-        num_layers: of attention and feed-forward network each.
+        num_layers: number of attention and feed-forward layers.
         num_heads: N.
         dropout: rate.
 
     Returns:
-        a keras.Model of a dict `{"kinds", "roles", "names"}` of `[B, T]`, with
-        `{"tree_labels", "name_labels"}` of `[B, T, T]`, that gives
-        `[B, MAX_VARIABLES]` logits.
+        A `keras.Model`. Its inputs are a dict of "kinds", "roles", "names" `[B, T]` and, for
+        "relations", "tree_labels", "name_labels" `[B, T, T]`. Its outputs are logits
+        `[B, MAX_VARIABLES]`.
+
+    Raises:
+        ValueError: if `kind` is unknown.
     """
     if kind not in KINDS:
-        raise ValueError(f"Expected kind to be one of {KINDS}. Received: {kind!r}.")
+        raise ValueError(f"kind must be one of {KINDS}, got {kind!r}.")
     ids = {
         field: keras.Input((None,), dtype="int32", name=field)
         for field in ("kinds", "roles", "names")
@@ -85,15 +87,15 @@ def make_model(
     edges = {"relations": tuple(labels.values())} if labels else {}
     for _ in range(num_layers):
         y = keras.layers.LayerNormalization()(x)
-        y = _attention(kind, num_heads, width // num_heads)(y, y, attention_mask=mask, **edges)
+        y = _make_attention(kind, num_heads, width // num_heads)(y, y, attention_mask=mask, **edges)
         x = x + keras.layers.Dropout(dropout)(y)
         y = FeedForward(4 * width)(keras.layers.LayerNormalization()(x))
         x = x + keras.layers.Dropout(dropout)(y)
     x = keras.layers.LayerNormalization()(x)
-    return keras.Model({**ids, **labels}, Choice()(x, ids["names"]))
+    return keras.Model({**ids, **labels}, VariablePointer()(x, ids["names"]))
 
 
-def _attention(kind, num_heads, key_dim):
+def _make_attention(kind, num_heads, key_dim):
     if kind == "relations":
         return RelationMultiHeadAttention(num_heads, key_dim, NUM_LABELS)
     if kind == "positions":

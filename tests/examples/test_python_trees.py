@@ -1,4 +1,4 @@
-"""The example about syntax trees: graphs checked by hand, no leak of the answer, a step of training."""
+"""`examples.python_trees`: hand-written graphs, features that hide the answer, and training."""
 
 import ast
 import random
@@ -15,7 +15,7 @@ def scale(values, factor):
     total = sum(values)
     return total * factor
 '''
-# Nodes of SOURCE in order:
+# The nodes of SOURCE in order.
 (
     FUNCTION,
     ARGUMENTS,
@@ -35,32 +35,34 @@ def scale(values, factor):
 
 @pytest.fixture
 def tree():
-    (function,) = graphs.functions(SOURCE)
-    return graphs.tree_of(function)
+    (function,) = graphs.find_functions(SOURCE)
+    return graphs.make_tree(function)
 
 
 def example_at(tree, hole, seed=0):
     return graphs.make_example(tree, hole, random.Random(seed))
 
 
-def test_tree_by_hand(tree):
+def test_tree(tree):
     assert tree.kinds == (
-        "FunctionDef", "arguments", "arg", "arg", "Assign", "Name/Store", "Call", "Name/Load", "Name/Load",
-        "Return", "BinOp/Mult", "Name/Load", "Name/Load",
+        "FunctionDef", "arguments", "arg", "arg", "Assign", "Name/Store", "Call", "Name/Load",
+        "Name/Load", "Return", "BinOp/Mult", "Name/Load", "Name/Load",
     )  # fmt: skip
     assert tree.roles == (
-        "", "args", "args", "args", "body", "targets", "value", "func", "args", "body", "value", "left", "right"
+        "", "args", "args", "args", "body", "targets", "value", "func", "args", "body", "value",
+        "left", "right",
     )  # fmt: skip
     assert tree.parents == (
-        -1, FUNCTION, ARGUMENTS, ARGUMENTS, FUNCTION, ASSIGN, ASSIGN, CALL, CALL, FUNCTION, RETURN, PRODUCT, PRODUCT
+        -1, FUNCTION, ARGUMENTS, ARGUMENTS, FUNCTION, ASSIGN, ASSIGN, CALL, CALL, FUNCTION, RETURN,
+        PRODUCT, PRODUCT,
     )  # fmt: skip
     assert tree.names[SUM] == "sum" and tree.names[TOTAL] == "total"
     assert tree.variables == (-1, -1, 0, 1, -1, 2, -1, -1, 0, -1, -1, 2, 1)
     assert tree.uses == (USE_VALUES, USE_TOTAL, USE_FACTOR)
 
 
-def test_tree_labels_by_hand(tree):
-    labels = graphs.tree_labels(tree.parents)
+def test_tree_edges(tree):
+    labels = graphs.label_tree_edges(tree.parents)
     expected = {
         (TOTAL, TOTAL): (0, 0),
         (TOTAL, ASSIGN): (1, 0),
@@ -74,24 +76,26 @@ def test_tree_labels_by_hand(tree):
         (USE_TOTAL, TOTAL): (3, 2, False),
     }
     for pair, steps in expected.items():
-        assert labels[pair] == graphs.tree_label(*steps), pair
-    # Deeper than MAX_STEPS: from the product's operand up 3 and down 3, its number the last one before.
-    assert labels[USE_TOTAL, USE_VALUES] == graphs.tree_label(3, 3, False)
-    chain = graphs.tree_labels((-1, 0, 1, 2, 3))
-    assert chain[4, 0] == chain[0, 4] == graphs.NO_EDGE and chain[3, 0] == graphs.tree_label(3, 0)
+        assert labels[pair] == graphs.label_path(*steps), pair
+    # The longest path that still has an edge.
+    assert labels[USE_TOTAL, USE_VALUES] == graphs.label_path(3, 3, False)
+    chain = graphs.label_tree_edges((-1, 0, 1, 2, 3))
+    assert chain[4, 0] == chain[0, 4] == graphs.NO_EDGE and chain[3, 0] == graphs.label_path(3, 0)
 
 
-def test_every_label_has_a_number_of_its_own():
-    line = [(0, 0)] + [(n, 0) for n in (1, 2, 3)] + [(0, n) for n in (1, 2, 3)]
-    sides = [(up, down, after) for up in (1, 2, 3) for down in (1, 2, 3) for after in (False, True)]
-    numbers = [int(graphs.tree_label(*steps)) for steps in line + sides]
+def test_path_labels_are_distinct():
+    vertical = [(0, 0)] + [(n, 0) for n in (1, 2, 3)] + [(0, n) for n in (1, 2, 3)]
+    sideways = [
+        (up, down, after) for up in (1, 2, 3) for down in (1, 2, 3) for after in (False, True)
+    ]
+    numbers = [int(graphs.label_path(*steps)) for steps in vertical + sideways]
     assert sorted(numbers) == list(range(graphs.NUM_TREE_LABELS))
 
 
-def test_name_labels_by_hand():
+def test_name_edges():
     #            x  .  y  x  ?  x
     variables = (5, -1, 7, 5, -1, 5)
-    labels = graphs.name_labels(variables, hole=4)
+    labels = graphs.label_name_edges(variables, hole=4)
     expected = np.full((6, 6), graphs.NO_EDGE)
     for pair, name in {
         (0, 2): "variable after",
@@ -113,7 +117,7 @@ def test_name_labels_by_hand():
     np.testing.assert_array_equal(labels, expected)
 
 
-def test_numbers_are_drawn_anew_and_the_hole_has_none(tree):
+def test_variables_have_random_numbers(tree):
     example = example_at(tree, USE_TOTAL)
     assert example.names[USE_TOTAL] == graphs.HOLE and example.variables[USE_TOTAL] == -1
     assert example.answer == example.variables[TOTAL]
@@ -124,36 +128,36 @@ def test_numbers_are_drawn_anew_and_the_hole_has_none(tree):
     )
 
 
-def test_nothing_but_the_answer_tells_what_stood_at_the_hole(tree):
-    """The same function with another variable there gives the same example."""
-    (function,) = graphs.functions(SOURCE.replace("total * factor", "values * factor"))
-    other = graphs.tree_of(function)
-    ours, theirs = example_at(tree, USE_TOTAL), example_at(other, USE_TOTAL)
-    assert ours.answer != theirs.answer and theirs.answer == theirs.variables[VALUES]
+def test_features_do_not_reveal_the_answer(tree):
+    """Functions that differ only in the variable at the hole give the same features."""
+    (function,) = graphs.find_functions(SOURCE.replace("total * factor", "values * factor"))
+    other = graphs.make_tree(function)
+    first, second = example_at(tree, USE_TOTAL), example_at(other, USE_TOTAL)
+    assert first.answer != second.answer and second.answer == second.variables[VALUES]
     for field in ("kinds", "roles", "names", "variables", "hole"):
-        assert getattr(ours, field) == getattr(theirs, field), field
-    np.testing.assert_array_equal(ours.tree_labels, theirs.tree_labels)
-    np.testing.assert_array_equal(ours.name_labels, theirs.name_labels)
+        assert getattr(first, field) == getattr(second, field), field
+    np.testing.assert_array_equal(first.tree_labels, second.tree_labels)
+    np.testing.assert_array_equal(first.name_labels, second.name_labels)
 
 
-def test_no_example_without_a_choice():
-    (function,) = graphs.functions("def f(x):\n    return x + x")
-    tree = graphs.tree_of(function)
+def test_no_example_of_single_variable():
+    (function,) = graphs.find_functions("def f(x):\n    return x + x")
+    tree = graphs.make_tree(function)
     assert example_at(tree, tree.uses[0]) is None
 
 
-def test_functions_that_hold_scopes_are_left_out():
+def test_functions_with_nested_scopes_are_skipped():
     source = "def f():\n    def g():\n        pass\n\ndef h():\n    return lambda: 1"
-    assert [function.name for function in graphs.functions(source)] == ["g"]
-    assert isinstance(next(graphs.functions(SOURCE)), ast.FunctionDef)
+    assert [function.name for function in graphs.find_functions(source)] == ["g"]
+    assert isinstance(next(graphs.find_functions(SOURCE)), ast.FunctionDef)
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """A module for every split, of which the training one has a copy in another's names."""
+    """A folder with a module for every split, and a copy of one with a renamed variable."""
     by_split = {}
     for i in range(100):
-        by_split.setdefault(data.split_of(f"m{i}.py"), []).append(tmp_path / f"m{i}.py")
+        by_split.setdefault(data.assign_split(f"m{i}.py"), []).append(tmp_path / f"m{i}.py")
     paths = [by_split["train"][0], by_split["dev"][0], by_split["test"][0]]
     for path, operator in zip(paths, "*+-"):
         path.write_text(SOURCE.replace("*", operator))
@@ -162,7 +166,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_splits_share_no_module_and_no_function(folder):
+def test_splits_share_no_function(folder):
     splits = data.read_examples(folder)
     assert {split: len(examples) for split, examples in splits.items()} == {
         "train": 3,
@@ -177,20 +181,18 @@ def test_splits_share_no_module_and_no_function(folder):
     ]
 
 
-def test_error_of_a_folder_with_too_few_modules(tmp_path):
-    with pytest.raises(
-        ValueError, match="Expected Python files for all of .*Received: .* 0 examples|'test': 0"
-    ):
+def test_folder_with_too_few_modules(tmp_path):
+    with pytest.raises(ValueError, match="All splits must have examples, got .*'test': 0"):
         data.read_examples(tmp_path)
 
 
-def test_batches_hold_every_example_once(tree):
+def test_batches_contain_every_example_once(tree):
     examples = [example_at(tree, hole) for hole in tree.uses * 3]
     vocabulary = data.make_vocabulary(examples, min_count=1)
     batches = data.Batches(examples, vocabulary, batch_size=2, seed=1)
-    taken = [batches[i] for i in range(len(batches))]
-    assert sorted(len(answers) for _, answers in taken) == [1, 2, 2, 2, 2]
-    sizes = [(inputs["names"] > 0).sum() for inputs, _ in taken]
+    contents = [batches[i] for i in range(len(batches))]
+    assert sorted(len(answers) for _, answers in contents) == [1, 2, 2, 2, 2]
+    sizes = [(inputs["names"] > 0).sum() for inputs, _ in contents]
     assert sum(sizes) == 9 * 13
     inputs, answers = data.make_batch(examples[:2], vocabulary)
     assert inputs["names"][0, USE_VALUES] == data.HOLE_ID == inputs["names"][1, USE_TOTAL]
@@ -199,11 +201,11 @@ def test_batches_hold_every_example_once(tree):
     assert inputs["kinds"].min() >= 2 and inputs["tree_labels"].shape == (2, 13, 13)
 
 
-def test_new_numbers_keep_who_is_who(tree, rng):
+def test_permuting_variables_keeps_identity(tree, rng):
     examples = [example_at(tree, hole) for hole in tree.uses]
     inputs, answers = data.make_batch(examples, data.make_vocabulary(examples, min_count=1))
     names = inputs["names"].copy()
-    new_answers = data.renumber(names, answers, rng)
+    new_answers = data.permute_variables(names, answers, rng)
     is_variable = (names >= data.FIRST_VARIABLE) & (names < data.FIRST_WORD)
     np.testing.assert_array_equal(names[~is_variable], inputs["names"][~is_variable])
     assert is_variable.sum(1).tolist() == [5, 5, 5] and (names != inputs["names"]).any()
@@ -211,17 +213,17 @@ def test_new_numbers_keep_who_is_who(tree, rng):
     assert names[1, VALUES] == names[1, USE_VALUES] != names[1, TOTAL]
 
 
-def test_guesses(tree):
+def test_baselines(tree):
     examples = [example_at(tree, hole) for hole in tree.uses]
-    # Before the uses of values, total and factor: total, values and total.
-    assert data.guesses(examples)["nearest before"] == 0
-    assert data.guesses(examples)["chance"] == pytest.approx(1 / 3)
-    assert data.guesses(examples)["most frequent"] == 0
+    # The last mentions before the uses of values, total and factor are total, values and total.
+    assert data.baseline_accuracies(examples)["nearest before"] == 0
+    assert data.baseline_accuracies(examples)["chance"] == pytest.approx(1 / 3)
+    assert data.baseline_accuracies(examples)["most frequent"] == 0
 
 
 @pytest.mark.parametrize("kind", models.KINDS)
 @pytest.mark.slow
-def test_a_model_learns_a_few_examples_and_knows_what_it_may(kind, tree):
+def test_training_and_permutation_invariance(kind, tree):
     examples = [example_at(tree, hole, seed) for seed in range(8) for hole in tree.uses]
     vocabulary = data.make_vocabulary(examples, min_count=1)
     batches = data.Batches(examples, vocabulary, 12, kind == "relations")
@@ -235,7 +237,7 @@ def test_a_model_learns_a_few_examples_and_knows_what_it_may(kind, tree):
         ]
     )
     np.testing.assert_array_equal(logits > -1e8, present)
-    # Nodes in another order are the same to content, and to relations if these move along.
+    # Only the model with positions depends on the order of the nodes.
     order = np.random.default_rng(0).permutation(13)
     moved = {
         field: array[:, order] if array.ndim == 2 else array[:, order][:, :, order]
@@ -250,7 +252,7 @@ def test_a_model_learns_a_few_examples_and_knows_what_it_may(kind, tree):
     assert losses[-1] < losses[0]
 
 
-def test_error_of_an_unknown_kind(tree):
+def test_unknown_kind(tree):
     vocabulary = data.make_vocabulary([example_at(tree, USE_TOTAL)])
-    with pytest.raises(ValueError, match=r"Expected kind to be one of .*Received: 'edges'"):
+    with pytest.raises(ValueError, match="kind must be one of .*, got 'edges'."):
         models.make_model("edges", vocabulary)
