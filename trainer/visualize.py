@@ -24,7 +24,6 @@ from trainer.model_dir import ModelDirectory
 from trainer.visualization import png_plots
 from trainer.visualization.attention_maps import record_attention_maps
 from trainer.visualization.attention_page import render_page
-from trainer.visualization.learning_curves import read_learning_curves
 from trainer.visualization.relative_tables import read_tables
 from trainer.visualization.sentence_pair import make_sentence_pair
 
@@ -69,8 +68,7 @@ def _write_page(directory, transformer, values):
 
 
 def _write_plots(directory, transformer, values):
-    curves = read_learning_curves(directory)
-    lines = png_plots.write_plots(Path(values.plots), curves, read_tables(transformer))
+    lines = png_plots.write_plots(Path(values.plots), directory, read_tables(transformer))
     print("\n".join(lines))
 
 

@@ -39,22 +39,31 @@ def draw_logits(layers: list[AttentionMap], axes: TokenAxes) -> go.Figure:
 
     The second row of heat maps shows the logits minus each query's mean.
     """
-    names = ["Logit: q·k"]
-    if layers[0].position is not None:
-        names = ["Logit: content + position", "Content: q·k", "Position: q·a<sup>K</sup>"]
-    titles = names + [f"{name}, minus mean" for name in names]
-    steps, maps = [], []
-    for number, layer in enumerate(layers, start=1):
-        parts = [layer.content]
-        if layer.position is not None:
-            parts = [layer.content + layer.position, layer.content, layer.position]
-        parts += [subtract_row_means(part, layer.visible) for part in parts]
-        maps += list(_hide_masked(np.stack(parts, axis=1), layer.visible))
-        steps += [f"layer {number}, head {head + 1}" for head in range(len(layer.weights))]
+    maps = [_logit_maps(layer) for layer in layers]
+    titles = list(maps[0])
+    # Stacked: [layers, N, titles, T, S]. The slider has one step per layer and head.
+    stacked = np.stack([np.stack(list(parts.values()), axis=1) for parts in maps])
+    steps = [f"layer {layer + 1}, head {head + 1}" for layer, head in np.ndindex(stacked.shape[:2])]
+    values = _hide_masked(stacked.reshape(-1, *stacked.shape[2:]), layers[0].visible)
     colors = {"color_continuous_scale": "RdBu_r", "color_continuous_midpoint": 0}
-    return _draw_maps(
-        "logit", np.stack(maps), axes, steps, titles, columns=max(2, len(names)), **colors
-    )
+    columns = max(2, len(titles) // 2)
+    return _draw_maps("logit", values, axes, steps, titles, columns=columns, **colors)
+
+
+def _logit_maps(layer):
+    """Returns logits `[N, T, S]` by title: the parts, then the parts minus each query's mean."""
+    maps = {"Logit: q·k": layer.content}
+    if layer.position is not None:
+        maps = {
+            "Logit: content + position": layer.content + layer.position,
+            "Content: q·k": layer.content,
+            "Position: q·a<sup>K</sup>": layer.position,
+        }
+    centered = {
+        f"{title}, minus mean": subtract_row_means(logits, layer.visible)
+        for title, logits in maps.items()
+    }
+    return maps | centered
 
 
 def draw_logit_parts(layers: list[AttentionMap], names: list[str]) -> go.Figure:

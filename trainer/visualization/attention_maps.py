@@ -10,13 +10,9 @@ from keras import ops
 
 
 class AttentionKind(NamedTuple):
-    """One of the three kinds of attention in a Transformer.
+    """One of the three kinds of attention: the attention layers of one stack of blocks.
 
-    Attributes:
-        id: "encoder", "decoder" or "cross".
-        title: name for headings.
-        stack: attribute of the Transformer that lists its blocks.
-        attention: attribute of a block that is its attention layer.
+    `stack` and `attention` are attributes of the Transformer and of its blocks.
     """
 
     id: str

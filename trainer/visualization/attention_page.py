@@ -28,6 +28,7 @@ _LOGITS = """The logit of a query and a key is the sum of a content part, q·k, 
 q·a<sup>K</sup>. a<sup>K</sup> is the table row of their distance, clipped to −K … K. q includes the
 factor 1/√depth. Softmax is invariant to a constant added to all logits of a query, so the second
 row shows the logits minus each query's mean."""
+_NO_POSITION = "This attention has no table a<sup>K</sup>, so its logits have no position part."
 _PARTS = """<b>Content</b>, <b>position</b>: root mean square of each part of the logits, after
 subtraction of each query's mean. <b>Share</b>: mean square of the position part, divided by the sum
 of both mean squares. <b>Moved</b>: total variation distance between the attention weights with and
@@ -50,9 +51,7 @@ def render_page(
         tables: relative-position tables, from `read_tables`.
     """
     axes = _token_axes(pair, names)
-    sections = [
-        _render_kind(kind, maps[kind.id], tables[kind.id], axes[kind.id], config) for kind in KINDS
-    ]
+    sections = [_render_kind(kind, maps[kind.id], tables[kind.id], axes[kind.id]) for kind in KINDS]
     settings = [f"{name}={value}" for name, value in config.to_dict().items() if value is not None]
     source, target = html.escape(pair.source), html.escape(pair.target)
     origin = "given translation" if pair.is_given else "translation by the model"
@@ -75,17 +74,6 @@ def render_page(
 """
 
 
-def explain_missing_position(config: TransformerConfig, kind: str) -> str | None:
-    """Returns why a kind of attention has no position part, or None if it has one."""
-    if not config.relative:
-        return f"The model has position={config.position}, so its logits have no position part."
-    if kind == "cross" and not config.relative_cross_attention:
-        return "relative_cross_attention is off, so these logits have no position part."
-    if not config.use_key_table:
-        return "use_key_table is off, so the logits have no position part."
-    return None
-
-
 def _token_axes(pair, names):
     source, target = ([names[i] for i in ids] for ids in (pair.source_ids, pair.target_ids))
     return {
@@ -95,13 +83,16 @@ def _token_axes(pair, names):
     }
 
 
-def _render_kind(kind, layers, tables, axes, config):
-    reason = explain_missing_position(config, kind.id)
+def _render_kind(kind, layers, tables, axes):
+    has_position = layers[0].position is not None
     causal = kind.id == "decoder"
     caption = _ATTENTION if kind.id == "encoder" else f"{_ATTENTION} {_DECODER}"
     parts = [f"<h2>{kind.title}</h2><p>{caption}</p>", attention_figures.draw_weights(layers, axes)]
-    parts += [f"<p>{reason or _LOGITS}</p>", attention_figures.draw_logits(layers, axes)]
-    if reason is None:
+    parts += [
+        f"<p>{_LOGITS if has_position else _NO_POSITION}</p>",
+        attention_figures.draw_logits(layers, axes),
+    ]
+    if has_position:
         parts.append(f"<h3>Content and position</h3><p>{_PARTS}</p>")
         for names in (["share", "moved"], ["content", "position"]):
             parts.append(attention_figures.draw_logit_parts(layers, names))

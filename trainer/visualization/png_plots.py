@@ -6,17 +6,19 @@ from pathlib import Path
 import numpy as np
 
 from trainer import atomic_files
+from trainer.model_dir import ModelDirectory
+from trainer.training.evaluations import Evaluation, Evaluations
 from trainer.visualization.attention_maps import KINDS
-from trainer.visualization.learning_curves import LearningCurves
 from trainer.visualization.relative_tables import row_norms, table_distances
+from trainer.visualization.train_loss import read_train_loss
 
 
-def write_plots(folder: Path, curves: LearningCurves, tables: dict) -> list[str]:
+def write_plots(folder: Path, directory: ModelDirectory, tables: dict) -> list[str]:
     """Writes learning_curves.png and table_norms.png.
 
     Args:
         folder: output folder; created if missing.
-        curves: learning curves of the run.
+        directory: model directory with the records of the training run.
         tables: tables of the model, from `read_tables`.
 
     Returns:
@@ -24,11 +26,16 @@ def write_plots(folder: Path, curves: LearningCurves, tables: dict) -> list[str]
 
     Raises:
         OSError: if the folder can't be written.
+        ValueError: if evaluations.json can't be read.
     """
+    train_loss = read_train_loss(directory.logs / "train")
+    evaluations = Evaluations(directory.evaluations_file, until=float("inf"), writes=False).entries
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
-    if curves.train_loss or curves.dev_loss:
-        lines.append(f"Wrote {save_figure(plot_curves(curves), folder / 'learning_curves.png')}")
+    if train_loss or evaluations:
+        label_smoothing = directory.read_run().get("label_smoothing") or 0.0
+        figure = plot_curves(train_loss, evaluations, label_smoothing)
+        lines.append(f"Wrote {save_figure(figure, folder / 'learning_curves.png')}")
     else:
         lines.append("Skipped learning_curves.png: the model directory has no training log.")
     if any(table is not None for layers in tables.values() for table in layers[0]):
@@ -38,21 +45,24 @@ def write_plots(folder: Path, curves: LearningCurves, tables: dict) -> list[str]
     return lines
 
 
-def plot_curves(curves: LearningCurves):
+def plot_curves(
+    train_loss: list[tuple[int, float]], evaluations: list[Evaluation], label_smoothing: float
+):
     """Returns a figure of the losses over steps and, if recorded, of dev BLEU."""
-    figure, axes = make_figure(1, 2 if curves.dev_bleu else 1)
+    dev_loss = [(entry.step, entry.loss) for entry in evaluations]
+    dev_bleu = [(entry.step, entry.bleu) for entry in evaluations if entry.bleu is not None]
+    figure, axes = make_figure(1, 2 if dev_bleu else 1)
     losses, bleu = axes[0, 0], axes[0, -1]
-    label = "training"
-    if curves.label_smoothing:
-        label += f" (label smoothing {curves.label_smoothing:g})"
-    if curves.train_loss:
-        losses.plot(*zip(*curves.train_loss), "-", label=label)
-    if curves.dev_loss:
-        losses.plot(*zip(*curves.dev_loss), "o-", markersize=4, label="dev")
+    # The dev loss is computed without label smoothing.
+    smoothing = f" (label smoothing {label_smoothing:g})" if label_smoothing else ""
+    if train_loss:
+        losses.plot(*zip(*train_loss), "-", label=f"training{smoothing}")
+    if dev_loss:
+        losses.plot(*zip(*dev_loss), "o-", markersize=4, label="dev")
     losses.set(title="Loss", xlabel="step", ylabel="loss per target token (nats)")
     losses.legend(frameon=False)
-    if curves.dev_bleu:
-        bleu.plot(*zip(*curves.dev_bleu), "o-", markersize=4, color="tab:green")
+    if dev_bleu:
+        bleu.plot(*zip(*dev_bleu), "o-", markersize=4, color="tab:green")
         bleu.set(title="Dev BLEU", xlabel="step", ylabel="sacreBLEU", ylim=(0, None))
     return figure
 

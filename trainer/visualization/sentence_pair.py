@@ -13,14 +13,10 @@ MAX_LENGTH = 128
 
 
 class SentencePair(NamedTuple):
-    """A source sentence and its translation.
+    """A source sentence and its translation, as text and as token ids with EOS.
 
-    Attributes:
-        source: source text.
-        target: text of the translation.
-        source_ids: token ids with EOS.
-        target_ids: token ids with EOS, unless the model's translation was cut at the length limit.
-        is_given: whether the translation was given; otherwise the model generated it.
+    The ids of a generated translation have no EOS if it was cut at the length limit. `is_given` is
+    whether the translation was given; otherwise the model generated it.
     """
 
     source: str

@@ -5,9 +5,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from t2t_relpos.models import TransformerConfig
 from trainer.visualization.attention_maps import record_attention_maps
-from trainer.visualization.attention_page import explain_missing_position, render_page
+from trainer.visualization.attention_page import render_page
 from trainer.visualization.relative_tables import read_tables
 from trainer.visualization.sentence_pair import SentencePair
 
@@ -53,16 +52,22 @@ def page(render):
 
 
 @pytest.mark.parametrize(
-    "variant, num_figures",
-    [("relative cross-attention", 15), ("shared tables", 12), ("a^V only", 8), ("learned", 6)],
+    "variant, num_figures, num_unpositioned",
+    [
+        ("relative cross-attention", 15, 0),
+        ("shared tables", 12, 1),
+        ("a^V only", 8, 3),
+        ("learned", 6, 3),
+    ],
 )
-def test_figures(render, variant, num_figures):
+def test_figures(render, variant, num_figures, num_unpositioned):
     page = render(variant)
     figures = [script for script in page.scripts if "Plotly.newPlot" in script]
     # The library itself mentions Plotly.newPlot.
     assert len([script for script in figures if len(script) < 1e6]) == num_figures
     for title in ("Encoder self-attention", "Decoder self-attention", "Cross-attention"):
         assert title in page.text
+    assert page.text.count("no position part") == num_unpositioned
     assert "num_heads=2" in page.text and "(given translation)" in page.text
 
 
@@ -84,16 +89,3 @@ def test_nothing_external_is_loaded(page):
     assert policy.startswith("default-src 'none'; ") and "http" not in policy
     own_scripts = [script for script in page.scripts if len(script) < 1e6]
     assert not any("http" in script for script in own_scripts)
-
-
-def test_missing_position_is_explained():
-    def explain(kind="encoder", **settings):
-        return explain_missing_position(TransformerConfig(vocab_size=5, **settings), kind)
-
-    assert explain() is None and explain("decoder") is None
-    assert explain("cross").startswith("relative_cross_attention is off")
-    assert explain("cross", relative_cross_attention=True) is None
-    assert explain(position="sinusoidal").startswith("The model has position=sinusoidal")
-    assert explain("cross", position="sinusoidal") == explain(position="sinusoidal")
-    assert explain(use_key_table=False).startswith("use_key_table is off")
-    assert explain(position="relative+sinusoidal") is None

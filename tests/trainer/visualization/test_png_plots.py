@@ -3,16 +3,16 @@ import importlib.util
 import numpy as np
 import pytest
 
+from trainer.model_dir import ModelDirectory
+from trainer.training.evaluations import Evaluation, Evaluations
 from trainer.visualization import png_plots
-from trainer.visualization.learning_curves import LearningCurves
 from trainer.visualization.relative_tables import read_tables, row_norms
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None,
     reason="needs matplotlib: pip install '.[plots]'",
 )
-CURVES = LearningCurves([(100, 5.5), (200, 4.25)], [(150, 4.5)], [(150, 12.5)], 0.125)
-NO_CURVES = LearningCurves([], [], [], 0.0)
+EVALUATIONS = [Evaluation(150, 4.5, 0.25), Evaluation(300, 3.25, 0.5, 12.5)]
 
 
 def points(axis):
@@ -20,13 +20,14 @@ def points(axis):
 
 
 def test_curves():
-    losses, bleu = png_plots.plot_curves(CURVES).axes
+    train_loss = [(100, 5.5), (200, 4.25)]
+    losses, bleu = png_plots.plot_curves(train_loss, EVALUATIONS, 0.125).axes
     assert points(losses) == {
-        "training (label smoothing 0.125)": [(100, 5.5), (200, 4.25)],
-        "dev": [(150, 4.5)],
+        "training (label smoothing 0.125)": train_loss,
+        "dev": [(150, 4.5), (300, 3.25)],
     }
-    assert list(points(bleu).values()) == [[(150, 12.5)]] and bleu.get_ylabel() == "sacreBLEU"
-    (losses,) = png_plots.plot_curves(CURVES._replace(dev_bleu=[], label_smoothing=0.0)).axes
+    assert list(points(bleu).values()) == [[(300, 12.5)]] and bleu.get_ylabel() == "sacreBLEU"
+    (losses,) = png_plots.plot_curves(train_loss, EVALUATIONS[:1], 0.0).axes
     assert points(losses).keys() == {"training", "dev"} and losses.get_xlabel() == "step"
 
 
@@ -55,14 +56,18 @@ def test_missing_table(make_transformer):
 
 
 def test_files(make_transformer, tmp_path):
-    folder = tmp_path / "a" / "b"
-    lines = png_plots.write_plots(folder, CURVES, read_tables(make_transformer("shared tables")))
+    directory, folder = ModelDirectory(tmp_path), tmp_path / "a" / "b"
+    Evaluations(directory.evaluations_file, until=0).add(EVALUATIONS[0])
+    lines = png_plots.write_plots(folder, directory, read_tables(make_transformer("K = 0")))
     files = [folder / "learning_curves.png", folder / "table_norms.png"]
     assert lines == [f"Wrote {file}" for file in files]
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
+
+
+def test_skipped_plots(make_transformer, tmp_path):
     tables = read_tables(make_transformer("sinusoidal"))
-    assert png_plots.write_plots(tmp_path / "c", NO_CURVES, tables) == [
+    assert png_plots.write_plots(tmp_path / "plots", ModelDirectory(tmp_path), tables) == [
         "Skipped learning_curves.png: the model directory has no training log.",
         "Skipped table_norms.png: the model has no relative-position tables.",
     ]
-    assert list((tmp_path / "c").iterdir()) == []
+    assert list((tmp_path / "plots").iterdir()) == []
