@@ -13,7 +13,7 @@ from trainer.visualization.attention_maps import AttentionMap
 from trainer.visualization.logit_parts import measure_logit_parts, subtract_row_means
 from trainer.visualization.relative_tables import row_norms, table_distances
 
-_MAX_LABEL_LENGTH = 16
+_MAX_LABEL_LENGTH = 12
 
 
 class TokenAxes(NamedTuple):
@@ -92,7 +92,10 @@ def draw_table_norms(tables, *, causal: bool) -> go.Figure:
         tables: (a^K, a^V) of all layers, from `read_tables`.
         causal: whether keys after the query are masked; their distances are shaded.
     """
-    titles = ["Norms of a<sup>K</sup>", "Norms of a<sup>V</sup>"]
+    titles = [
+        f"Norms of {name}" if table is not None else f"The model has no {name}"
+        for name, table in zip(("a<sup>K</sup>", "a<sup>V</sup>"), tables[0])
+    ]
     figure = make_subplots(1, 2, subplot_titles=titles, shared_yaxes="all")
     colors = sample_colorscale("Viridis", np.linspace(0, 0.85, len(tables)).tolist())
     for number, (layer, color) in enumerate(zip(tables, colors), start=1):
@@ -134,7 +137,8 @@ def _draw_maps(quantity, maps, axes, steps, titles, *, columns, **colors):
     figure.update_xaxes(tickvals=list(range(len(keys))), ticktext=keys, tickangle=-60)
     figure.update_yaxes(tickvals=list(range(len(queries))), ticktext=queries)
     font_size = min(12, max(7, 500 // max(len(queries), len(keys))))
-    style = {"showticklabels": True, "showgrid": False, "tickfont_size": font_size}
+    style = {"tickfont_size": font_size, "showticklabels": True}
+    style |= {"showgrid": False, "zeroline": False}
     figure.update_xaxes(**style).update_yaxes(**style)
     # Plotly Express adds buttons that play the steps, and a layout to every step.
     figure.layout.updatemenus = ()

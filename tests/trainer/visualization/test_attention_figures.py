@@ -89,7 +89,7 @@ def test_single_layer_has_no_slider(decoder):
 def test_token_labels_are_escaped_and_shortened(decoder):
     for figure in (figures.draw_weights(decoder, AXES), figures.draw_logits(decoder, AXES)):
         assert list(figure.layout.xaxis2.ticktext) == ["x", "y", "z"]
-        labels = ["&lt;b&gt;", "a&amp;b", "c" * 15 + "…"]
+        labels = ["&lt;b&gt;", "a&amp;b", "c" * 11 + "…"]
         assert list(figure.layout.yaxis2.ticktext) == labels
         assert list(figure.layout.yaxis2.tickvals) == [0, 1, 2]
 
@@ -126,5 +126,8 @@ def test_table_norms(make_transformer, variant, num_lines):
     for line, norms in zip(figure.data, expected, strict=True):
         np.testing.assert_allclose(line.y, norms)
         assert list(line.x) == list(range(-(len(norms) // 2), len(norms) // 2 + 1))
+    key_title, value_title = (title.text for title in figure.layout.annotations)
+    assert key_title.startswith("The model has no" if variant == "a^V only" else "Norms of")
+    assert value_title == "Norms of a<sup>V</sup>"
     (first, *_) = figure.layout.shapes
     assert first.x0 == 0.5 and figure.layout.xaxis2.title.text.startswith("distance")
