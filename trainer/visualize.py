@@ -9,6 +9,7 @@ over distance. --plots writes PNG plots of the learning curves and the table nor
 matplotlib.
 """
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -62,14 +63,25 @@ def _write_page(directory, transformer, values):
     pair = make_sentence_pair(transformer, tokenizer, values.source, values.target)
     maps = record_attention_maps(transformer, pair.source_ids, pair.target_ids)
     page = render_page(config, pair, names, maps, read_tables(transformer))
-    atomic_files.write_text(values.output, page)
+    with _explain_write_errors("output", values.output):
+        atomic_files.write_text(values.output, page)
     size = len(page.encode()) / 1e6
     print(f"Wrote {values.output} ({size:.1f} MB): {pair.source} -> {pair.target}")
 
 
 def _write_plots(directory, transformer, values):
-    lines = png_plots.write_plots(Path(values.plots), directory, read_tables(transformer))
+    tables = read_tables(transformer)
+    with _explain_write_errors("plots", values.plots):
+        lines = png_plots.write_plots(Path(values.plots), directory, tables)
     print("\n".join(lines))
+
+
+@contextlib.contextmanager
+def _explain_write_errors(flag, path):
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"--{flag} must be writable, got {path} ({error.strerror}).") from error
 
 
 def _run(values):
@@ -80,14 +92,10 @@ def _run(values):
     else:
         checkpoint = weights.find_checkpoint(directory, values.checkpoint)
         transformer = weights.load_transformer(directory, checkpoint)
-    for name, write in (("output", _write_page), ("plots", _write_plots)):
-        if values[name].value is None:
-            continue
-        try:
-            write(directory, transformer, values)
-        except OSError as error:
-            reason = f"{values[name].value} ({error.strerror})"
-            raise ValueError(f"--{name} must be writable, got {reason}.") from error
+    if values.output is not None:
+        _write_page(directory, transformer, values)
+    if values.plots is not None:
+        _write_plots(directory, transformer, values)
 
 
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
