@@ -1,11 +1,12 @@
-"""What a layer costs against length: measured, beside the complexities of Vaswani et al. 2017, Table 1.
+"""Measures time and memory of layers by sequence length.
 
-    python benchmarks/layer_costs.py --output_dir=runs/layer_costs
+    python -m benchmarks.layer_costs --output_dir=runs/layer_costs
 
-One training step (forward and backward) of one layer on one sequence: self-attention, the same with relative positions, the same
-restricted to a window, a recurrent layer and a convolution. Times are medians of rounds in which the layers take turns; peak
-memory is measured in a process of its own for every layer and length. Prints a table, writes layer_costs.csv and (with the extra
-[plots]) layer_costs.png.
+Runs a training step (forward and backward) of one layer on one sequence. The layers are those of
+Vaswani et al. 2017, Table 1: self-attention, self-attention restricted to a window, a recurrent
+layer and a convolution; here also with relative positions. Times are medians of runs in which the
+layers take turns. Peak memory is measured in a new process for every layer and length. Prints a
+table; writes layer_costs.csv and, if matplotlib is installed, layer_costs.png.
 """
 
 import os
@@ -22,23 +23,24 @@ import tensorflow as tf
 from absl import app, flags
 
 from benchmarks.common import memory
+from benchmarks.common.flag_checks import check_no_arguments, positive_integers
 from benchmarks.common.pyplot import import_pyplot
 from benchmarks.common.tables import print_cells, print_header, write_csv
 from t2t_relpos import RelativeMultiHeadAttention
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("lengths", ["512", "1024", "2048", "4096"], "Lengths n.")
+flags.DEFINE_list("lengths", ["512", "1024", "2048", "4096"], "Sequence lengths n.")
 flags.DEFINE_integer("width", 256, "Width d of the layers.", lower_bound=8)
 flags.DEFINE_integer("heads", 4, "Attention heads.", lower_bound=1)
-flags.DEFINE_integer("max_relative_position", 16, "K.", lower_bound=0)
-flags.DEFINE_integer("window", 64, "r, the window of the restricted layer.", lower_bound=1)
-flags.DEFINE_integer("kernel", 3, "k, the width of the convolution.", lower_bound=1)
-flags.DEFINE_integer("rounds", 7, "Measured rounds.", lower_bound=1)
-flags.DEFINE_integer("threads", 1, "Threads that one operation may use.", lower_bound=1)
-flags.DEFINE_string("output_dir", "runs/layer_costs", "Where the table and the plot are written.")
-flags.DEFINE_string("memory_of", None, "Internal: measure the memory of LAYER,LENGTH and print it.")
+flags.DEFINE_integer("max_relative_position", 16, "Clipping distance K.", lower_bound=0)
+flags.DEFINE_integer("window", 64, "Window r of the restricted layer.", lower_bound=1)
+flags.DEFINE_integer("kernel", 3, "Width k of the convolution.", lower_bound=1)
+flags.DEFINE_integer("runs", 7, "Turns of each layer.", lower_bound=1)
+flags.DEFINE_integer("threads", 1, "Threads per op.", lower_bound=1)
+flags.DEFINE_string("output_dir", "runs/layer_costs", "Folder for the table and the plot.")
+flags.DEFINE_string("memory_of", None, "Print only the peak memory in MB of LAYER,LENGTH.")
 
-# Name -> complexity per layer, sequential operations, longest path (Vaswani et al. 2017, Table 1).
+# Layer -> complexity per layer, sequential operations, maximum path length (Vaswani et al. 2017).
 COMPLEXITIES = {
     "self-attention": ("O(n²·d)", "O(1)", "O(1)"),
     "relative": ("O(n²·d)", "O(1)", "O(1)"),
@@ -48,29 +50,31 @@ COMPLEXITIES = {
 }
 
 
+def make_layer(name: str):
+    """Returns a function from inputs to outputs, and one that returns the weights."""
+    heads = {"num_heads": FLAGS.heads, "key_dim": FLAGS.width // FLAGS.heads}
+    relative = heads | {"max_relative_position": FLAGS.max_relative_position}
+    if name == "recurrent":
+        layer = keras.layers.LSTM(FLAGS.width, return_sequences=True)
+    elif name == "convolutional":
+        layer = keras.layers.Conv1D(FLAGS.width, FLAGS.kernel, padding="same")
+    elif name == "self-attention":
+        layer = keras.layers.MultiHeadAttention(**heads)
+    elif name == "relative":
+        layer = RelativeMultiHeadAttention(**relative)
+    else:
+        layer = RelativeMultiHeadAttention(sliding_window=FLAGS.window, **relative)
+    is_attention = name not in ("recurrent", "convolutional")
+    call = (lambda x: layer(x, x)) if is_attention else layer
+    return call, lambda: [weight.value for weight in layer.trainable_weights]
+
+
 def make_step(name: str, length: int):
-    """One training step of a layer on a sequence: a function without arguments."""
-    settings = {"num_heads": FLAGS.heads, "key_dim": FLAGS.width // FLAGS.heads}
-    layer = {
-        "self-attention": lambda: keras.layers.MultiHeadAttention(**settings),
-        "relative": lambda: RelativeMultiHeadAttention(
-            max_relative_position=FLAGS.max_relative_position, **settings
-        ),
-        "restricted relative": lambda: RelativeMultiHeadAttention(
-            max_relative_position=FLAGS.max_relative_position,
-            sliding_window=FLAGS.window,
-            **settings,
-        ),
-        "recurrent": lambda: keras.layers.LSTM(FLAGS.width, return_sequences=True),
-        "convolutional": lambda: keras.layers.Conv1D(FLAGS.width, FLAGS.kernel, padding="same"),
-    }[name]()
+    """Returns a function without arguments that runs a training step and waits for its result."""
+    call, weights_of = make_layer(name)
     x = tf.constant(np.random.default_rng(0).normal(size=(1, length, FLAGS.width)), tf.float32)
-
-    def call(inputs):
-        return layer(inputs, inputs) if "attention" in name or "relative" in name else layer(inputs)
-
     call(x[:, :8])
-    weights = [weight.value for weight in layer.trainable_weights]
+    weights = weights_of()
 
     @tf.function(jit_compile=False)
     def step(inputs):
@@ -79,16 +83,16 @@ def make_step(name: str, length: int):
             loss = tf.reduce_sum(call(inputs) ** 2)
         return tape.gradient(loss, [inputs, *weights])
 
-    return lambda: [gradient.numpy() for gradient in step(x) if gradient is not None][0]
+    return lambda: step(x)[0].numpy()
 
 
 def measure_times(length: int) -> dict[str, float]:
-    """Median seconds of a step of every layer, the layers taking turns."""
+    """Returns the median seconds of a step of every layer."""
     steps = {name: make_step(name, length) for name in COMPLEXITIES}
     times = {name: [] for name in steps}
     for step in steps.values():
         step()
-    for _ in range(FLAGS.rounds):
+    for _ in range(FLAGS.runs):
         for name, step in steps.items():
             start = time.perf_counter()
             step()
@@ -97,46 +101,54 @@ def measure_times(length: int) -> dict[str, float]:
 
 
 def print_memory(name: str, length: int):
-    """Prints by how much the peak of two steps is above what the process held before."""
+    """Prints the peak memory of two steps, minus the memory resident before them, in MB."""
+    # The first step of a process allocates memory that does not depend on the length.
     make_step(name, 8)()
-    step = make_step(name, length)
-    print(f"{memory.peak_increase(step):.1f}")
+    print(f"{memory.peak_increase(make_step(name, length)):.1f}")
 
 
 def measure_memory(name: str, length: int) -> float:
-    """Peak memory of a layer in a process of its own, in MB above the start."""
-    flags_of_layers = ("width", "heads", "max_relative_position", "window", "kernel", "threads")
+    """Returns the peak memory of a layer in a new process, in MB."""
+    settings = ("width", "heads", "max_relative_position", "window", "kernel", "threads")
     return memory.measure_in_new_process(
-        "benchmarks.layer_costs",
-        (name, length),
-        {flag: FLAGS[flag].value for flag in flags_of_layers},
+        "benchmarks.layer_costs", (name, length), {flag: FLAGS[flag].value for flag in settings}
     )
 
 
+def measure(length: int) -> list[dict]:
+    """Returns a row for every layer, and prints it to stderr as progress."""
+    rows = []
+    for name, seconds in measure_times(length).items():
+        row = {"layer": name, "length": length, "milliseconds": 1000 * seconds}
+        row["megabytes"] = measure_memory(name, length)
+        text = f"n = {length}: {name} {row['milliseconds']:.1f} ms, {row['megabytes']:.0f} MB"
+        print(text, file=sys.stderr, flush=True)
+        rows.append(row)
+    return rows
+
+
 def print_table(rows: list[dict]):
-    """Prints the measurements as a Markdown table."""
     lengths = sorted({row["length"] for row in rows})
-    header = ["layer", "per layer", "sequential", "path", *(f"n = {length}" for length in lengths)]
-    print_header(header)
+    print_header(
+        ["layer", "per layer", "sequential", "path", *(f"n = {length}" for length in lengths)]
+    )
     for name, complexity in COMPLEXITIES.items():
         cells = [
             f"{row['milliseconds']:.1f} ms, {row['megabytes']:.0f} MB"
-            for length in lengths
-            for row in rows
-            if (row["layer"], row["length"]) == (name, length)
+            for row in sorted(rows, key=lambda row: row["length"])
+            if row["layer"] == name
         ]
         print_cells([name, *complexity, *cells])
 
 
 def plot(pyplot, rows: list[dict], path: Path):
-    """Draws time and memory against length."""
+    """Draws time and memory by length."""
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 4))
-    for axis, key, label in zip(
-        axes, ("milliseconds", "megabytes"), ("ms per training step", "MB above the start")
-    ):
-        for name in COMPLEXITIES:
+    labels = {"milliseconds": "ms per training step", "megabytes": "peak memory in MB"}
+    for axis, (key, label) in zip(axes, labels.items()):
+        for name, (complexity, *_) in COMPLEXITIES.items():
             points = [(row["length"], row[key]) for row in rows if row["layer"] == name]
-            axis.plot(*zip(*points), marker="o", label=f"{name} {COMPLEXITIES[name][0]}")
+            axis.plot(*zip(*points), marker="o", label=f"{name} {complexity}")
         axis.set(xscale="log", yscale="log", xlabel="length n", ylabel=label)
     axes[0].legend(fontsize=8)
     figure.tight_layout()
@@ -144,36 +156,20 @@ def plot(pyplot, rows: list[dict], path: Path):
 
 
 def main(argv):
-    del argv
-    tf.get_logger().setLevel("ERROR")  # every layer and length is a graph of its own, on purpose
+    check_no_arguments(argv)
+    # Every layer and length builds a new graph; silence TensorFlow's warning about it.
+    tf.get_logger().setLevel("ERROR")
     tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     if FLAGS.memory_of:
         name, length = FLAGS.memory_of.rsplit(",", 1)
         print_memory(name, int(length))
         return
-    rows = []
-    for length in map(int, FLAGS.lengths):
-        times = measure_times(length)
-        for name, seconds in times.items():
-            row = {
-                "layer": name,
-                "length": length,
-                "milliseconds": 1000 * seconds,
-                "megabytes": measure_memory(name, length),
-            }
-            rows.append(row)
-            print(
-                f"n = {length}: {name} {row['milliseconds']:.1f} ms, {row['megabytes']:.0f} MB",
-                file=sys.stderr,
-                flush=True,
-            )
-    directory = Path(FLAGS.output_dir)
-    directory.mkdir(parents=True, exist_ok=True)
-    write_csv(directory / "layer_costs.csv", rows[0], rows)
+    rows = [row for length in positive_integers("lengths") for row in measure(length)]
+    write_csv(Path(FLAGS.output_dir) / "layer_costs.csv", rows[0], rows)
     print_table(rows)
     if (pyplot := import_pyplot()) is not None:
-        plot(pyplot, rows, directory / "layer_costs.png")
+        plot(pyplot, rows, Path(FLAGS.output_dir) / "layer_costs.png")
 
 
 if __name__ == "__main__":

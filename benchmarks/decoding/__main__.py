@@ -1,20 +1,36 @@
-"""How fast translations are made: this project's SavedModel beside CTranslate2 and OpenNMT-tf, with the same weights.
+"""Compares the decoding speed of this project, CTranslate2 and OpenNMT-tf with the same weights.
 
-    python benchmarks/decode.py --model_dir=runs/mine --text=test.en --opennmt_python=ONMT/bin/python
-    python benchmarks/decode.py --preset=shaw_base --vocab_text=train.en --vocab_text=train.de --text=test.en
+    python -m benchmarks.decoding --model_dir=runs/mine --text=test.en \
+        --opennmt_python=ONMT/bin/python
+    python -m benchmarks.decoding --preset=shaw_base --vocab_text=train.en --vocab_text=train.de \
+        --text=test.en
 
-Every peer is a process of its own (decode_worker.py) that takes strings and gives strings; all live at the same time and translate
-in turns, in an order that changes from run to run, the same batches of sentences sorted by length. Prints sentences per second
-(median over runs, 95% interval), the ratio of each peer's time to ours in the same run, and to that of "ours early", at batch 1 the
-latency of a sentence, and the most memory held meanwhile. All peers have the alpha 0.6, CTranslate2 the length_penalty that comes
-nearest. "ours" searches until no better translation is possible, as tensor2tensor; "ours early" (--early_stopping of trainer.export)
-until as many as the beam is wide are finished, as CTranslate2.
+Systems:
+    exact              this project's SavedModel. The search ends when no better translation is
+                       possible, as in tensor2tensor
+    early              the same with --early_stopping of trainer.export: the search ends with the
+                       first beam_size finished translations, as in CTranslate2
+    ctranslate2        CTranslate2 in float32
+    ctranslate2 int8   CTranslate2 with quantized weights
+    opennmt            OpenNMT-tf 2.32 in the environment of --opennmt_python
 
-With --preset weights are drawn, one table of relative positions for all heads of a layer (CTranslate2 has no others), and the
-sentences are cut to --length ids: no output ends by itself, each has as many ids as its source.
---opennmt_python is the Python of an environment with OpenNMT-tf 2.32; without it that peer is left out.
+Each system has a worker process that maps strings to strings. The workers take turns and translate
+the same batches of sentences, sorted by length. alpha is 0.6; CTranslate2 has the most similar
+length_penalty.
+
+With --preset, weights are random and all heads of a layer share one table, because CTranslate2
+supports no others. Sentences are cut to --length ids, and no translation ends before as many ids.
+
+Columns, medians over runs with bootstrapped 95 % intervals:
+    sentences/s                  translated sentences per second
+    time / exact, time / early   time divided by that of another system in the same run
+    median ms, 99th ms           percentiles of the latency, for batches of one sentence
+    MB                           peak memory
+    words                        mean words of a translation
+    same                         translations equal to those of `exact`
 """
 
+import itertools
 import os
 import tempfile
 from pathlib import Path
@@ -25,250 +41,206 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags, logging
 
-from benchmarks.common.bootstrap import median_and_interval
-from benchmarks.common.flag_checks import check_values, positive_integers
+from benchmarks.common.bootstrap import format_interval, median_and_interval
+from benchmarks.common.flag_checks import check_no_arguments, check_values, positive_integers
 from benchmarks.common.tables import print_cells, print_header, write_csv
 from benchmarks.common.worker_processes import available, in_turns, start_workers
-from benchmarks.decoding import models
+from benchmarks.decoding import models as models_module
 from trainer.serving.settings import TranslationSettings
 
 FLAGS = flags.FLAGS
-EARLY = "ours early"
-PEERS = ("ours", EARLY, "ctranslate2", "ctranslate2 int8", "opennmt")
+SYSTEMS = ("exact", "early", "ctranslate2", "ctranslate2 int8", "opennmt")
 flags.DEFINE_string("model_dir", None, "Directory of a trained model.")
-flags.DEFINE_string(
-    "preset", None, "Instead of --model_dir: an architecture, whose weights are drawn."
-)
-flags.DEFINE_multi_string("vocab_text", [], "With --preset: texts to learn the vocabulary from.")
-flags.DEFINE_integer("vocab_size", 32000, "With --preset: its size.", lower_bound=4)
+flags.DEFINE_string("preset", None, "Architecture with random weights, instead of --model_dir.")
+flags.DEFINE_multi_string("vocab_text", [], "With --preset: text to train the vocabulary on.")
+flags.DEFINE_integer("vocab_size", 32000, "With --preset: vocabulary size.", lower_bound=4)
 flags.DEFINE_integer(
-    "length", 28, "With --preset: ids of every sentence and of its output.", lower_bound=2
+    "length", 28, "With --preset: ids of each sentence and translation.", lower_bound=2
 )
 flags.DEFINE_multi_string(
-    "text", None, "Sentences, one a line; may be .gz; given again, another text.", required=True
+    "text", None, "Sentences, one per line; may be .gz. Repeat for more texts.", required=True
 )
 flags.DEFINE_integer(
-    "sentences", None, "Of each text. Default: all; with --preset 32.", lower_bound=1
+    "sentences", None, "Sentences of each text. Default: all, or 32 with --preset.", lower_bound=1
 )
-flags.DEFINE_list("batches", ["1", "32", "64"], "Sentences of a batch.")
+flags.DEFINE_list("batches", ["1", "32", "64"], "Sentences per batch.")
 flags.DEFINE_list("beams", ["1", "4"], "Beam sizes.")
-flags.DEFINE_list("threads", ["1"], "Threads that one operation may use.")
-flags.DEFINE_list("peers", list(PEERS), "Who is measured; ours always is.")
-flags.DEFINE_integer("runs", 10, "Runs of every peer, in turns.", lower_bound=1)
+flags.DEFINE_list("threads", ["1"], "Threads per op.")
+flags.DEFINE_list("systems", list(SYSTEMS), "Systems to measure. `exact` is always included.")
+flags.DEFINE_integer("runs", 10, "Turns of each system.", lower_bound=1)
 flags.DEFINE_string("opennmt_python", None, "Python of an environment with OpenNMT-tf.")
-flags.DEFINE_string("csv", None, "Where to write the table.")
+flags.DEFINE_string("csv", None, "CSV file for the table.")
 
 ALPHA = 0.6
-# Ids of a translation in OpenNMT-tf unless told otherwise; more than any that ends by itself has.
+# OpenNMT-tf's default maximum length. A trained model ends its translations earlier.
 MAX_LENGTH = 250
-COLUMNS = (
-    *(
-        "text",
-        "threads",
-        "beam",
-        "batch",
-        "peer",
-        "sentences/s",
-        "low",
-        "high",
-        "time over ours",
-        "ratio low",
-        "ratio high",
-    ),
-    *(
-        "time over early",
-        "early low",
-        "early high",
-        "median ms",
-        "99th ms",
-        "megabytes",
-        "words",
-        "as ours",
-    ),
-)
+CASE = ("text", "threads", "beam", "batch", "system")
+INTERVALS = ("sentences/s", "time / exact", "time / early")
+NUMBERS = {"median ms": ".1f", "99th ms": ".1f", "MB": ".0f", "words": ".1f", "same": ".0%"}
+COLUMNS = CASE + tuple(f"{name}{end}" for name in INTERVALS for end in ("", " low", " high"))
+COLUMNS += tuple(NUMBERS)
 
 
 def check_flags():
-    """Refuses what contradicts itself."""
+    """Raises `app.UsageError` for flags that contradict each other."""
     if (FLAGS.model_dir is None) == (FLAGS.preset is None):
         received = "neither" if FLAGS.preset is None else "both"
-        raise app.UsageError(f"Expected either --model_dir or --preset. Received: {received}.")
+        raise app.UsageError(f"Pass either --model_dir or --preset. Received: {received}.")
     if FLAGS.preset is not None and not FLAGS.vocab_text:
-        raise app.UsageError("Expected --vocab_text with --preset. Received: none.")
-    check_values("peers", PEERS)
+        raise app.UsageError("--preset requires --vocab_text.")
+    check_values("systems", SYSTEMS)
     for name in ("batches", "beams", "threads"):
         positive_integers(name)
 
 
-def model_and_texts(folder):
-    """The model directory, and the sentences of every text, sorted by length."""
-    texts = {Path(path).name: models.read_lines(path) for path in FLAGS.text}
+def model_and_texts(folder: Path) -> tuple[Path, dict[str, list[str]]]:
+    """Returns the model directory, and the sentences of every text, sorted by length."""
+    texts = {Path(path).name: models_module.read_lines(path) for path in FLAGS.text}
     if FLAGS.model_dir is not None:
         return Path(FLAGS.model_dir), {
             name: sorted(lines[: FLAGS.sentences], key=len) for name, lines in texts.items()
         }
-    lines = [line for path in FLAGS.vocab_text for line in models.read_lines(path)]
-    model_dir = models.random_model(
+    lines = [line for path in FLAGS.vocab_text for line in models_module.read_lines(path)]
+    model_dir = models_module.create_random_model(
         folder / "model", FLAGS.preset, lines, FLAGS.vocab_size, share_heads=True
     )
-    count = FLAGS.sentences or 32
     return model_dir, {
-        name: models.sentences_of_length(model_dir, lines, FLAGS.length, count)
+        name: models_module.cut_sentences(model_dir, lines, FLAGS.length, FLAGS.sentences or 32)
         for name, lines in texts.items()
     }
 
 
-class Models:
-    """The peers' models in a folder, each made once."""
+class ExportedModels:
+    """One model, exported for every system at its first use.
 
-    def __init__(self, model_dir, folder):
-        self.model_dir, self.folder = model_dir, folder
-        self.made = {}
+    Args:
+        model_dir: the model directory.
+        folder: where exported models are written.
+    """
 
-    def settings(self, name, beam_size, threads):
-        """What a worker is told."""
-        forced = FLAGS.preset is not None
-        common = {
-            "threads": threads,
-            "beam_size": beam_size,
-            "max_length": FLAGS.length if forced else MAX_LENGTH,
-        }
-        if name in ("ours", EARLY):
-            settings = TranslationSettings(
-                beam_size, ALPHA, extra_length=0 if forced else 50, early_stopping=name == EARLY
-            )
-            path = self.once(
-                (name, beam_size),
-                lambda path: models.write_ours(self.model_dir, path, settings),
-            )
-            return common | {"kind": "ours", "path": path}
-        if name == "opennmt":
-            self.once("opennmt", lambda path: models.write_for_opennmt(self.model_dir, path, ALPHA))
-            folder = self.folder / "opennmt"
-            build = lambda _: models.build_opennmt(
-                FLAGS.opennmt_python, folder, beam_size, common["max_length"]
-            )
-            path = self.once(("opennmt", beam_size), build)
-            return common | {
-                "kind": "opennmt",
-                "path": path,
-                "vocabulary": str(self.model_dir / "vocab.model"),
-            }
-        quantization = "int8" if name.endswith("int8") else "none"
-        path = self.once(
-            name,
-            lambda path: models.write_for_ctranslate2(self.model_dir, path, quantization),
+    def __init__(self, model_dir: Path, folder: Path):
+        self.model_dir, self.folder, self.paths = model_dir, folder, {}
+
+    def worker_settings(self, system: str, beam_size: int, threads: int) -> dict:
+        """Returns the settings of a system's worker."""
+        max_length = MAX_LENGTH if FLAGS.preset is None else FLAGS.length
+        common = {"threads": threads, "beam_size": beam_size, "max_length": max_length}
+        if system == "opennmt":
+            vocabulary = str(self.model_dir / "vocab.model")
+            path = self._export_for_opennmt(beam_size, max_length)
+            return common | {"kind": "opennmt", "path": path, "vocabulary": vocabulary}
+        if system.startswith("ctranslate2"):
+            quantization = "int8" if system.endswith("int8") else "none"
+            write = models_module.write_for_ctranslate2
+            path = self._export(system, write, quantization)
+            # Penalties are the most similar near a length of 15; see `trainer.serving`.
+            penalty = ALPHA * 15 / (5 + 15)
+            return common | {"kind": "ctranslate2", "path": path, "length_penalty": penalty}
+        settings = TranslationSettings(
+            beam_size,
+            ALPHA,
+            extra_length=50 if FLAGS.preset is None else 0,
+            early_stopping=system == "early",
         )
-        # 15 ids are a usual length here: see trainer/serving/ctranslate2_model.py.
-        return common | {
-            "kind": "ctranslate2",
-            "path": path,
-            "length_penalty": ALPHA * 15 / (5 + 15),
-        }
+        path = self._export(f"{system}_{beam_size}", models_module.write_saved_model, settings)
+        return common | {"kind": "saved_model", "path": path}
 
-    def once(self, key, write):
-        if key not in self.made:
-            name = key if isinstance(key, str) else "_".join(map(str, key))
-            self.made[key] = write(self.folder / name.replace(" ", "_"))
-        return self.made[key]
+    def _export(self, name, write, *args):
+        if name not in self.paths:
+            folder = self.folder / name.replace(" ", "_")
+            self.paths[name] = write(self.model_dir, folder, *args)
+        return self.paths[name]
 
-
-def chosen_peers():
-    """Names of the peers, ours first; says which are left out."""
-    return available(["ours", *(name for name in FLAGS.peers if name != "ours")], pythons())
-
-
-def pythons():
-    """Of peers with an environment of their own."""
-    return {"opennmt": FLAGS.opennmt_python}
+    def _export_for_opennmt(self, beam_size, max_length):
+        weights = self._export("opennmt", models_module.write_for_opennmt, ALPHA)
+        key = "opennmt", beam_size
+        if key not in self.paths:
+            self.paths[key] = models_module.build_opennmt(
+                FLAGS.opennmt_python, weights, beam_size, max_length
+            )
+        return self.paths[key]
 
 
-def measure(peers, sentences, batch_size):
-    """For every peer the seconds of each batch, `[runs, batches]`, the last answer, and most megabytes."""
+def measure(workers, sentences, batch_size):
+    """Translates the sentences in every run.
+
+    Returns:
+        `(seconds, translations, megabytes)`, each by system: an array `[runs, batches]`, a list of
+        strings, and the peak memory.
+    """
     batches = [sentences[i : i + batch_size] for i in range(0, len(sentences), batch_size)]
-    answers = {name: peer.ask(batches) for name, peer in peers.items()}
-    seconds, megabytes = {name: [] for name in peers}, dict.fromkeys(peers, 0.0)
-    for _, name in in_turns(peers, FLAGS.runs):
-        answers[name] = peers[name].ask(batches)
-        seconds[name].append(answers[name]["seconds"])
-        megabytes[name] = max(megabytes[name], answers[name]["megabytes"])
-    return {name: np.array(value) for name, value in seconds.items()}, answers, megabytes
+    for worker in workers.values():
+        worker.ask(batches)
+    answers = {name: [] for name in workers}
+    for _, name in in_turns(workers, FLAGS.runs):
+        answers[name].append(workers[name].ask(batches))
+    seconds = {name: np.array([a["seconds"] for a in each]) for name, each in answers.items()}
+    translations = {name: each[-1]["translations"] for name, each in answers.items()}
+    megabytes = {name: max(a["megabytes"] for a in each) for name, each in answers.items()}
+    return seconds, translations, megabytes
 
 
-def rows_of(case, measured, count):
-    """A row of the table for every peer."""
-    seconds, answers, megabytes = measured
+def make_rows(case: dict, measured):
+    """Yields a row of the table for every system.
+
+    Args:
+        case: first columns of the table.
+        measured: see `measure`.
+    """
+    seconds, translations, megabytes = measured
     totals = {name: times.sum(axis=1) for name, times in seconds.items()}
-    for name, times in seconds.items():
-        rate = median_and_interval(count / totals[name])
-        over_ours = median_and_interval(totals[name] / totals["ours"])
-        over_early = (
-            median_and_interval(totals[name] / totals[EARLY]) if EARLY in totals else ("", "", "")
+    for name, found in translations.items():
+        row = case | {"system": name, "MB": megabytes[name]}
+        values = {"sentences/s": len(found) / totals[name]}
+        for other in ("exact", "early"):
+            values[f"time / {other}"] = totals[name] / totals[other] if other in totals else None
+        for column, of_runs in values.items():
+            numbers = ("", "", "") if of_runs is None else median_and_interval(of_runs)
+            row |= dict(zip((column, f"{column} low", f"{column} high"), numbers))
+        row["median ms"], row["99th ms"] = (
+            np.percentile(1000 * seconds[name], [50, 99]) if case["batch"] == 1 else ("", "")
         )
-        found = answers[name]["translations"]
-        same = np.mean(
-            [
-                one == other
-                for one, other in zip(found, answers["ours"]["translations"], strict=True)
-            ]
-        )
-        latencies = np.percentile(1000 * times, [50, 99]) if case["batch"] == 1 else ("", "")
-        words = np.mean([len(text.split()) for text in found])
-        values = [*rate, *over_ours, *over_early, *latencies, megabytes[name], words, same]
-        yield case | {"peer": name} | dict(zip(COLUMNS[5:], values, strict=True))
+        row["words"] = np.mean([len(text.split()) for text in found])
+        pairs = zip(found, translations["exact"], strict=True)
+        yield row | {"same": np.mean([one == other for one, other in pairs])}
 
 
 def print_row(row):
-    def shown(name, form="{:.1f}"):
-        return "" if row[name] == "" else form.format(row[name])
-
-    cells = [str(row[name]) for name in COLUMNS[:5]]
-    cells.append(f"{shown('sentences/s')} ({shown('low')} – {shown('high')})")
-    cells.append(
-        f"{shown('time over ours', '{:.2f}')} ({shown('ratio low', '{:.2f}')} – {shown('ratio high', '{:.2f}')})"
-    )
-    cells.append(
-        f"{shown('time over early', '{:.2f}')} ({shown('early low', '{:.2f}')} – {shown('early high', '{:.2f}')})"
-    )
-    cells += [
-        shown("median ms"),
-        shown("99th ms"),
-        shown("megabytes", "{:.0f}"),
-        shown("words"),
-        f"{100 * row['as ours']:.0f} %",
-    ]
+    cells = [str(row[name]) for name in CASE]
+    for name, digits in zip(INTERVALS, (1, 2, 2)):
+        values = [row[f"{name}{end}"] for end in ("", " low", " high")]
+        cells.append("" if values[0] == "" else format_interval(*values, digits=digits))
+    cells += ["" if row[name] == "" else format(row[name], form) for name, form in NUMBERS.items()]
     print_cells(cells)
 
 
+def run_all(models: ExportedModels, texts: dict[str, list[str]]) -> list[dict]:
+    """Prints and returns all rows."""
+    pythons, rows = {"opennmt": FLAGS.opennmt_python}, []
+    chosen = [name for name in SYSTEMS if name == "exact" or name in FLAGS.systems]
+    systems = available(chosen, pythons)
+    print_header((*CASE, *INTERVALS, *NUMBERS))
+    for threads, beam in itertools.product(
+        positive_integers("threads"), positive_integers("beams")
+    ):
+        settings = {name: models.worker_settings(name, beam, threads) for name in systems}
+        with start_workers("benchmarks.decoding.worker", settings, pythons) as workers:
+            for text, batch in itertools.product(texts, positive_integers("batches")):
+                case = {"text": text, "threads": threads, "beam": beam, "batch": batch}
+                for row in make_rows(case, measure(workers, texts[text], batch)):
+                    rows.append(row)
+                    print_row(row)
+    return rows
+
+
 def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
+    check_no_arguments(argv)
     check_flags()
     logging.set_verbosity(logging.WARNING)
     tf.get_logger().setLevel("WARNING")
-    header = *COLUMNS[:6], "time over ours", "time over early", *COLUMNS[14:]
-    names, rows = chosen_peers(), []
     with tempfile.TemporaryDirectory() as folder:
         model_dir, texts = model_and_texts(Path(folder))
-        models = Models(model_dir, Path(folder))
-        print_header(header)
-        for threads in positive_integers("threads"):
-            for beam_size in positive_integers("beams"):
-                settings = {name: models.settings(name, beam_size, threads) for name in names}
-                with start_workers("benchmarks.decoding.worker", settings, pythons()) as peers:
-                    for text, sentences in texts.items():
-                        for batch_size in positive_integers("batches"):
-                            case = {
-                                "text": text,
-                                "threads": threads,
-                                "beam": beam_size,
-                                "batch": batch_size,
-                            }
-                            for row in rows_of(
-                                case, measure(peers, sentences, batch_size), len(sentences)
-                            ):
-                                rows.append(row)
-                                print_row(row)
+        rows = run_all(ExportedModels(model_dir, Path(folder)), texts)
     if FLAGS.csv:
         write_csv(FLAGS.csv, COLUMNS, rows)
 

@@ -1,19 +1,20 @@
-"""Whether CTranslate2 translates a text as this project does: share of sentences alike, and BLEU, for every search.
+"""Compares the translations of CTranslate2 with those of this project, for each kind of search.
 
-    python benchmarks/same_translations.py --model_dir=runs/mine --source=test.en --target=test.de
+    python -m benchmarks.decoding.ctranslate2_agreement --model_dir=runs/mine --source=test.en \
+        --target=test.de
 
-Exports the model for CTranslate2 in float32 and int8 to a folder that is removed again, and compares with the model's own search in
-this process. Both have the same limit for all sentences, and an end of sentence may come first. Searches:
+Exports the model to CTranslate2 in float32 and int8. Prints the share of equal translations and the
+BLEU of both. All sentences have the same maximum length, and a translation may be empty. Searches:
 
     greedy       greedy_search; beam_size=1
-    beam         beam_search with alpha=0; beam_size=4, length_penalty=0: nothing is normalized
-    normalized   beam_search with --alpha; length_penalty=alpha * L / (5 + L), L being the mean length of our translations, the nearest
-                 that CTranslate2 has
-    rescored     beam_search with --alpha; of CTranslate2's finished hypotheses, --patience times beam_size of them, the best by our
-                 formula
+    beam         beam_search with alpha=0; length_penalty=0
+    normalized   beam_search with --alpha; length_penalty=alpha * L / (5 + L), the most similar one,
+                 where L is the mean length of this project's translations
+    rescored     beam_search with --alpha; the best of CTranslate2's --patience * beam_size finished
+                 hypotheses by this project's score
 
-Of the 2k candidates of a step ours, as tensor2tensor's, finishes all that end, and CTranslate2 those among the best k. With --ends=k
-ours finishes no others either.
+In each step this project considers the best 2k candidates for finished hypotheses, as tensor2tensor
+does, and CTranslate2 the best k. --finish_among=k makes this project consider only k.
 """
 
 import os
@@ -28,6 +29,7 @@ import sentencepiece
 import tensorflow as tf
 from absl import app, flags
 
+from benchmarks.common.flag_checks import check_no_arguments
 from benchmarks.common.tables import print_cells, print_header
 from t2t_relpos.decoding import beam_search, greedy_search
 from trainer import metrics
@@ -45,180 +47,197 @@ flags.DEFINE_string(
     required=True,
 )
 flags.DEFINE_string(
-    "source", None, "Text to translate, one sentence a line; may be .gz.", required=True
+    "source", None, "Text to translate, one sentence per line; may be .gz.", required=True
 )
-flags.DEFINE_string("target", None, "Its translation.", required=True)
-flags.DEFINE_multi_enum("search", SEARCHES, SEARCHES, "Searches.")
-flags.DEFINE_integer("beam_size", 4, "Of all but greedy.", lower_bound=1)
-flags.DEFINE_float("alpha", 0.6, "Exponent of our length penalty.", lower_bound=0.0)
-flags.DEFINE_integer("patience", 4, "Of the search that is rescored.", lower_bound=1)
+flags.DEFINE_string("target", None, "Reference translation.", required=True)
+flags.DEFINE_multi_enum("search", SEARCHES, SEARCHES, "Searches to compare.")
+flags.DEFINE_integer("beam_size", 4, "Beam size, except for greedy.", lower_bound=1)
+flags.DEFINE_float("alpha", 0.6, "Exponent of the length penalty.", lower_bound=0.0)
+flags.DEFINE_integer(
+    "patience", 4, "Finished hypotheses per beam in CTranslate2, for rescored.", lower_bound=1
+)
 flags.DEFINE_enum(
-    "ends", "2k", ["k", "2k"], "Among how many candidates of a step our search looks for ends."
+    "finish_among", "2k", ["k", "2k"], "Candidates of a step that may finish a hypothesis."
 )
-flags.DEFINE_integer("max_length", 100, "Most ids of a translation.", lower_bound=1)
-flags.DEFINE_integer("batch_size", 32, "Sentences.", lower_bound=1)
+flags.DEFINE_integer("max_length", 100, "Maximum ids of a translation.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 32, "Sentences per batch.", lower_bound=1)
+
+HEADER = ("search", "BLEU", "length_penalty")
+HEADER += ("float32: same", "float32: BLEU", "int8: same", "int8: BLEU")
 
 
-def penalty(length, alpha):
-    """What our log-probabilities are divided by."""
-    return ((5 + length) / 6) ** alpha
+class FinishAmongBestK:
+    """A step function in which only the best k candidates of all beams may finish a hypothesis.
 
+    The probability of EOS in other candidates is moved to padding, which is never chosen, so that
+    the probabilities of all other candidates stay the same.
 
-class EndsAmongBest:
-    """A step function that lets an output end only where that is among the best k candidates of all beams.
-
-    The probability of other ends goes to padding, which is never chosen, so that no other candidate's changes.
+    Args:
+        step: the model's step function.
+        beam_size: k.
     """
 
     def __init__(self, step, beam_size):
         self.inner, self.beam_size = step, beam_size
 
     def start(self, state, vocab_size):
-        """The state that the steps take, `[B, ...]`: the model's, each beam's log-probability, and those of its next ids."""
+        """Returns the first state: the model's, and the scores of hypotheses and candidates."""
         rows = tf.shape(state["position"])[0]
-        return state | {"log_prob": tf.zeros([rows]), "next": tf.zeros([rows, vocab_size])}
+        return {
+            "model": state,
+            "log_prob": tf.zeros([rows]),
+            "candidates": tf.zeros([rows, vocab_size]),
+        }
 
     def step(self, ids, state):
-        model_state = {
-            name: value for name, value in state.items() if name not in ("log_prob", "next")
-        }
-        log_prob = state["log_prob"] + tf.gather(state["next"], ids, batch_dims=1)
-        # At first all beams but one are copies.
+        """Returns the log-probabilities `[rows, V]` after `ids` `[rows]`, and the next state."""
+        log_prob = state["log_prob"] + tf.gather(state["candidates"], ids, batch_dims=1)
+        # In the first step, all hypotheses but one are copies.
         is_copy = (ids == PAD_ID) & (tf.range(tf.size(ids)) % self.beam_size > 0)
         log_prob = tf.where(is_copy, -1e7, log_prob)
-        logits, model_state = self.inner(ids, model_state)
-        following = tf.nn.log_softmax(logits)
-        totals = tf.where(
-            tf.range(following.shape[1]) == PAD_ID, -1e9, following + log_prob[:, None]
-        )
+        logits, model_state = self.inner(ids, state["model"])
+        candidates = tf.nn.log_softmax(logits)
+        vocab_size = candidates.shape[1]
+        is_padding = tf.range(vocab_size) == PAD_ID
+        totals = tf.where(is_padding, -1e9, candidates + log_prob[:, None])
         best = tf.math.top_k(
-            tf.reshape(totals, [-1, self.beam_size * following.shape[1]]), self.beam_size
+            tf.reshape(totals, [-1, self.beam_size * vocab_size]), self.beam_size
         ).values[:, -1]
-        may_end = totals[:, EOS_ID] >= tf.repeat(best, self.beam_size)
-        moved = tf.reduce_logsumexp(tf.gather(following, [PAD_ID, EOS_ID], axis=1), axis=1)
-        pad = tf.where(may_end, following[:, PAD_ID], moved)
-        end = tf.where(may_end, following[:, EOS_ID], -1e9)
-        scores = tf.concat([pad[:, None], end[:, None], following[:, EOS_ID + 1 :]], axis=1)
-        return scores, model_state | {"log_prob": log_prob, "next": scores}
+        may_finish = totals[:, EOS_ID] >= tf.repeat(best, self.beam_size)
+        moved = tf.reduce_logsumexp(tf.gather(candidates, [PAD_ID, EOS_ID], axis=1), axis=1)
+        pad = tf.where(may_finish, candidates[:, PAD_ID], moved)
+        eos = tf.where(may_finish, candidates[:, EOS_ID], -1e9)
+        candidates = tf.concat([pad[:, None], eos[:, None], candidates[:, EOS_ID + 1 :]], axis=1)
+        return candidates, {"model": model_state, "log_prob": log_prob, "candidates": candidates}
 
 
-class Ours:
-    """The model of a directory, with this project's searches."""
+class ThisProject:
+    """Translates with the model of a directory and caches the results.
+
+    Args:
+        directory: the model directory.
+    """
 
     def __init__(self, directory):
         self.model = ModelDirectory.open(directory).load_model()
-        self.found = {}
+        self.results = {}
 
-    def __call__(self, sources, search):
-        """Lists of source ids, EOS included -> a list of ids, EOS included, for each."""
+    def translate(self, sources: list[list[int]], search: str) -> list[list[int]]:
+        """Returns the ids of each translation, including EOS."""
         alpha = FLAGS.alpha if search in ("normalized", "rescored") else 0.0
-        if (search == "greedy", alpha) not in self.found:
-            self.found[search == "greedy", alpha] = self.search(sources, search == "greedy", alpha)
-        return self.found[search == "greedy", alpha]
+        key = search == "greedy", alpha
+        if key not in self.results:
+            self.results[key] = self._translate(sources, search == "greedy", alpha)
+        return self.results[key]
 
-    def search(self, sources, greedy, alpha):
+    def _translate(self, sources, greedy, alpha):
         signature = [tf.TensorSpec([None, None], tf.int32)]
-        function = tf.function(lambda ids: self.find(ids, greedy, alpha), input_signature=signature)
+        search = tf.function(
+            lambda ids: self._search(ids, greedy, alpha), input_signature=signature
+        )
         order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
-        found = [None] * len(sources)
+        translations = [None] * len(sources)
         for start in range(0, len(order), FLAGS.batch_size):
-            rows = order[start : start + FLAGS.batch_size]
-            ids = tf.ragged.constant([sources[i] for i in rows], dtype=tf.int32).to_tensor()
-            result, lengths = (part.numpy() for part in function(ids))
-            for i, row, length in zip(rows, result, lengths):
-                found[i] = row[:length].tolist()
-        return found
+            batch = order[start : start + FLAGS.batch_size]
+            ids = tf.ragged.constant([sources[i] for i in batch], dtype=tf.int32).to_tensor()
+            outputs, lengths = (tensor.numpy() for tensor in search(ids))
+            for i, output, length in zip(batch, outputs, lengths):
+                translations[i] = output[:length].tolist()
+        return translations
 
-    def find(self, ids, greedy, alpha):
+    def _search(self, ids, greedy, alpha):
         step, state = self.model.step, self.model.encode(ids, FLAGS.max_length)
-        if FLAGS.ends == "k" and not greedy:
-            ends = EndsAmongBest(step, FLAGS.beam_size)
-            step, state = ends.step, ends.start(state, self.model.config.vocab_size)
         sizes = tf.shape(ids)[0], FLAGS.max_length
         if greedy:
             result = greedy_search(step, state, *sizes)
         else:
+            if FLAGS.finish_among == "k":
+                limited = FinishAmongBestK(step, FLAGS.beam_size)
+                step, state = limited.step, limited.start(state, self.model.config.vocab_size)
             result = beam_search(step, state, *sizes, beam_size=FLAGS.beam_size, alpha=alpha)
         return result.ids[:, 0], result.lengths[:, 0]
 
 
-class Peer:
-    """The model in CTranslate2."""
+class CTranslate2:
+    """Translates with an exported model.
 
-    def __init__(self, directory, pieces):
+    Args:
+        directory: CTranslate2's model.
+        processor: the SentencePieceProcessor.
+    """
+
+    def __init__(self, directory, processor):
         self.translator = ctranslate2.Translator(str(directory), device="cpu")
-        self.pieces = pieces
+        self.processor = processor
 
-    def __call__(self, sources, search, length):
-        """Lists of source ids -> a list of ids for each; `length` is the mean length of translations."""
+    def translate(self, sources: list[list[int]], search: str, penalty: float) -> list[list[int]]:
+        """Returns the ids of each translation, including EOS; `penalty` is the length_penalty."""
         options = {
             "max_decoding_length": FLAGS.max_length,
             "min_decoding_length": 0,
             "return_end_token": True,
             "return_scores": True,
+            "beam_size": 1 if search == "greedy" else FLAGS.beam_size,
+            "length_penalty": penalty,
         }
-        options |= {"beam_size": 1 if search == "greedy" else FLAGS.beam_size, "length_penalty": 0}
-        if search in ("normalized", "rescored"):
-            options["length_penalty"] = FLAGS.alpha * length / (5 + length)
         if search == "rescored":
-            options |= {
-                "patience": FLAGS.patience,
-                "num_hypotheses": FLAGS.patience * FLAGS.beam_size,
-            }
-        tokens = [[self.pieces.id_to_piece(i) for i in ids[:-1]] for ids in sources]
+            options["patience"] = FLAGS.patience
+            options["num_hypotheses"] = FLAGS.patience * FLAGS.beam_size
+        tokens = [[self.processor.id_to_piece(i) for i in ids[:-1]] for ids in sources]
         results = self.translator.translate_batch(
             tokens, max_batch_size=FLAGS.batch_size, **options
         )
-        return [
-            self.pieces.piece_to_id(self.best(result, search, options["length_penalty"]))
-            for result in results
-        ]
+        choose = rescore if search == "rescored" else lambda result, _: result.hypotheses[0]
+        return [self.processor.piece_to_id(choose(result, penalty)) for result in results]
 
-    def best(self, result, search, length_penalty):
-        if search != "rescored":
-            return result.hypotheses[0]
-        lengths = np.array([len(hypothesis) for hypothesis in result.hypotheses])
-        log_probs = np.array(result.scores) * lengths**length_penalty
-        return result.hypotheses[np.argmax(log_probs / penalty(lengths, FLAGS.alpha))]
+
+def rescore(result, length_penalty):
+    """Returns the hypothesis with the best score by tensor2tensor's length penalty."""
+    lengths = np.array([len(hypothesis) for hypothesis in result.hypotheses])
+    log_probs = np.array(result.scores) * lengths**length_penalty
+    return result.hypotheses[np.argmax(log_probs / ((5 + lengths) / 6) ** FLAGS.alpha)]
+
+
+def print_row(search, corpus, this_project, others, processor):
+    """Prints a row of the table.
+
+    Args:
+        search: a name in SEARCHES.
+        corpus: source ids and reference translations.
+        this_project: a `ThisProject`.
+        others: list of `CTranslate2`.
+        processor: the SentencePieceProcessor.
+    """
+    sources, references = corpus
+    ids = this_project.translate(sources, search)
+    translations = processor.decode(ids)
+    mean_length = np.mean([len(each) for each in ids])
+    normalized = search in ("normalized", "rescored")
+    penalty = FLAGS.alpha * mean_length / (5 + mean_length) if normalized else 0
+    cells = [search, f"{metrics.sacrebleu(translations, references).value:.2f}", f"{penalty:.3f}"]
+    for other in others:
+        found = processor.decode(other.translate(sources, search, penalty))
+        same = np.mean([a == b for a, b in zip(translations, found, strict=True)])
+        cells += [f"{same:.1%}", f"{metrics.sacrebleu(found, references).value:.2f}"]
+    print_cells(cells)
 
 
 def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
+    check_no_arguments(argv)
     tf.get_logger().setLevel("ERROR")
-    pieces = sentencepiece.SentencePieceProcessor(
+    processor = sentencepiece.SentencePieceProcessor(
         model_file=str(ModelDirectory.open(FLAGS.model_dir).vocabulary_file())
     )
     texts, references = zip(*read_text(FLAGS.source, FLAGS.target))
-    sources = pieces.encode(list(texts), add_eos=True)
-    ours = Ours(FLAGS.model_dir)
-    peers = {}
+    corpus = processor.encode(list(texts), add_eos=True), list(references)
+    this_project, others = ThisProject(FLAGS.model_dir), []
     with tempfile.TemporaryDirectory() as folder:
-        for kind, quantization in (("float32", "none"), ("int8", "int8")):
-            ctranslate2_model.write(FLAGS.model_dir, Path(folder) / kind, quantization)
-            peers[kind] = Peer(Path(folder) / kind, pieces)
-    columns = "search", "BLEU", "length_penalty", "float32: same", "BLEU", "int8: same", "BLEU"
-    print_header(columns)
+        for quantization in ("none", "int8"):
+            ctranslate2_model.write(FLAGS.model_dir, Path(folder) / quantization, quantization)
+            others.append(CTranslate2(Path(folder) / quantization, processor))
+    print_header(HEADER)
     for search in FLAGS.search:
-        print_row(search, sources, list(references), ours, peers, pieces)
-
-
-def print_row(search, sources, references, ours, peers, pieces):
-    """A line of the table."""
-    found = ours(sources, search)
-    length = np.mean([len(ids) for ids in found])
-    strings = pieces.decode(found)
-    cells = [search, f"{metrics.sacrebleu(strings, references).value:.2f}"]
-    cells.append(
-        f"{FLAGS.alpha * length / (5 + length):.3f}"
-        if search in ("normalized", "rescored")
-        else "0"
-    )
-    for peer in peers.values():
-        others = pieces.decode(peer(sources, search, length))
-        share = np.mean([one == other for one, other in zip(strings, others)])
-        cells += [f"{100 * share:.1f} %", f"{metrics.sacrebleu(others, references).value:.2f}"]
-    print_cells(cells)
+        print_row(search, corpus, this_project, others, processor)
 
 
 if __name__ == "__main__":

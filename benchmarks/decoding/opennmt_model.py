@@ -1,10 +1,9 @@
-"""This project's weights in a model of OpenNMT-tf 2.32, as a SavedModel. Runs in OpenNMT-tf's own environment.
+"""Builds OpenNMT-tf 2.32's Transformer with this project's weights. Runs in its environment.
 
-    PYTHON_OF_OPENNMT benchmarks/opennmt_model.py FOLDER BEAM_SIZE MAX_LENGTH SAVED_MODEL
+    OPENNMT_PYTHON -m benchmarks.decoding.opennmt_model FOLDER BEAM_SIZE MAX_LENGTH SAVED_MODEL
 
-FOLDER holds what `models.write_for_opennmt` wrote. Their vocabulary begins with three special tokens and ends with one for the
-unknown; ours begins with padding and end of sentence. What it has beyond ours is never chosen. Their layer normalization has an
-epsilon of at least 1.001e-5 here, below which Keras 2 takes a slower way.
+FOLDER is the output of `models.write_for_opennmt`. OpenNMT-tf's vocabulary has two tokens that this
+project's has not, start and unknown; their logits are so low that they are never chosen.
 """
 
 import json
@@ -15,68 +14,38 @@ import numpy as np
 import opennmt
 import tensorflow as tf
 
-# <blank>, <s> and </s> before the pieces; the unknown after them.
-SPECIAL = 3
+SPECIAL_TOKENS = ("<blank>", "<s>", "</s>")
+# EOS of this project's vocabulary, which starts with padding and EOS.
 EOS_ID = 1
-NEVER = -1e9
-LEAST_EPSILON = 1.001e-5
+NEVER_CHOSEN = -1e9
+# Below this epsilon Keras 2 uses a slower layer normalization.
+MIN_EPSILON = 1.001e-5
 
 
-def rows(table):
-    """Our embeddings `[V, D]` in their order, `[V + 2, D]`: zeros for padding, start and unknown."""
-    zeros = np.zeros((1, table.shape[1]), "float32")
-    return np.concatenate([zeros, zeros, table[EOS_ID:], zeros])
-
-
-def set_attention(theirs, weights, prefix):
-    for name in ("queries", "keys", "values", "output"):
-        getattr(theirs.layer, f"linear_{name}").kernel.assign(weights[f"{prefix}/{name}"])
-    if theirs.layer.maximum_relative_position is not None:
-        theirs.layer.relative_position_keys.assign(weights[f"{prefix}/key_table"])
-        theirs.layer.relative_position_values.assign(weights[f"{prefix}/value_table"])
-    set_norm(theirs.input_layer_norm or theirs.output_layer_norm, weights, prefix)
-
-
-def set_norm(norm, weights, prefix):
-    norm.gamma.assign(weights[f"{prefix}/gamma"])
-    norm.beta.assign(weights[f"{prefix}/beta"])
-
-
-def set_layer(layer, weights, prefix):
-    set_attention(layer.self_attention, weights, f"{prefix}/self")
-    if hasattr(layer, "attention"):
-        set_attention(layer.attention[0], weights, f"{prefix}/cross")
-    for name in ("inner", "outer"):
-        dense = getattr(layer.ffn.layer, name)
-        dense.kernel.assign(weights[f"{prefix}/{name}/kernel"])
-        dense.bias.assign(weights[f"{prefix}/{name}/bias"])
-    set_norm(layer.ffn.input_layer_norm or layer.ffn.output_layer_norm, weights, f"{prefix}/ffn")
-
-
-def transformer(settings):
-    """Their Transformer of our architecture, not initialized yet.
+def make_transformer(config: dict):
+    """Returns OpenNMT-tf's Transformer of an architecture, not initialized.
 
     Args:
-        settings: of a `TransformerConfig`, as a dict.
+        config: fields of a `TransformerConfig`.
     """
     return opennmt.models.Transformer(
-        num_layers=(settings["num_encoder_layers"], settings["num_decoder_layers"]),
-        num_units=settings["hidden_dim"],
-        num_heads=settings["num_heads"],
-        ffn_inner_dim=settings["intermediate_dim"],
-        dropout=settings["dropout"],
-        attention_dropout=settings["attention_dropout"],
-        ffn_dropout=settings["activation_dropout"],
+        num_layers=(config["num_encoder_layers"], config["num_decoder_layers"]),
+        num_units=config["hidden_dim"],
+        num_heads=config["num_heads"],
+        ffn_inner_dim=config["intermediate_dim"],
+        dropout=config["dropout"],
+        attention_dropout=config["attention_dropout"],
+        ffn_dropout=config["activation_dropout"],
         mha_bias=False,
         position_encoder_class=None,
-        maximum_relative_position=settings["max_relative_position"],
+        maximum_relative_position=config["max_relative_position"],
         share_embeddings=opennmt.models.EmbeddingsSharingLevel.ALL,
-        pre_norm=settings["normalize_first"],
+        pre_norm=config["normalize_first"],
     )
 
 
-def initialize(model, vocabulary, params, settings):
-    """Gives the model its vocabulary, its params, and variables."""
+def initialize(model, vocabulary: str, params: dict, config: dict):
+    """Sets the model's vocabulary file and params, and creates its variables."""
     data = {
         "source_vocabulary": vocabulary,
         "target_vocabulary": vocabulary,
@@ -85,40 +54,64 @@ def initialize(model, vocabulary, params, settings):
     model.initialize(data, params=params)
     for module in model.submodules:
         if isinstance(module, tf.keras.layers.LayerNormalization):
-            module.epsilon = max(settings["layer_norm_epsilon"], LEAST_EPSILON)
+            module.epsilon = max(config["layer_norm_epsilon"], MIN_EPSILON)
     model.create_variables()
 
 
-def build(folder, beam_size, max_length):
-    """The model with the settings of its search, as `write_for_opennmt` describes it."""
-    settings = json.loads((folder / "architecture.json").read_text())
-    model = transformer(settings)
-    search = {
-        "beam_width": beam_size,
-        "length_penalty": settings["alpha"],
-        "maximum_decoding_length": max_length,
-    }
-    initialize(model, str(folder / "vocabulary.txt"), search, settings)
-    return model
-
-
 def set_weights(model, weights):
-    table = rows(weights["embeddings"])
+    """Assigns the arrays of `models.write_for_opennmt`."""
+    zeros = np.zeros((1, weights["embeddings"].shape[1]), "float32")
+    table = np.concatenate([zeros, zeros, weights["embeddings"][EOS_ID:], zeros])
     model.features_inputter.embedding.assign(table)
     bias = np.zeros(len(table), "float32")
-    bias[[0, 1, -1]] = NEVER
+    bias[[0, 1, -1]] = NEVER_CHOSEN
     model.decoder.output_layer.bias.assign(bias)
     for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         for i, layer in enumerate(stack.layers):
-            set_layer(layer, weights, f"{name}/{i}")
+            _set_layer(layer, weights, f"{name}/{i}")
         if stack.layer_norm is not None:
-            set_norm(stack.layer_norm, weights, name)
+            _set_norm(stack.layer_norm, weights, name)
+
+
+def _set_layer(layer, weights, prefix):
+    _set_attention(layer.self_attention, weights, f"{prefix}/self")
+    if hasattr(layer, "attention"):
+        _set_attention(layer.attention[0], weights, f"{prefix}/cross")
+    for name in ("inner", "outer"):
+        dense = getattr(layer.ffn.layer, name)
+        dense.kernel.assign(weights[f"{prefix}/{name}/kernel"])
+        dense.bias.assign(weights[f"{prefix}/{name}/bias"])
+    _set_norm(layer.ffn.input_layer_norm or layer.ffn.output_layer_norm, weights, f"{prefix}/ffn")
+
+
+def _set_attention(wrapper, weights, prefix):
+    attention = wrapper.layer
+    for name in ("queries", "keys", "values", "output"):
+        getattr(attention, f"linear_{name}").kernel.assign(weights[f"{prefix}/{name}"])
+    if attention.maximum_relative_position is not None:
+        attention.relative_position_keys.assign(weights[f"{prefix}/key_table"])
+        attention.relative_position_values.assign(weights[f"{prefix}/value_table"])
+    _set_norm(wrapper.input_layer_norm or wrapper.output_layer_norm, weights, prefix)
+
+
+def _set_norm(norm, weights, prefix):
+    norm.gamma.assign(weights[f"{prefix}/gamma"])
+    norm.beta.assign(weights[f"{prefix}/beta"])
 
 
 def main(folder, beam_size, max_length, saved_model):
     tf.get_logger().setLevel("ERROR")
     folder = Path(folder)
-    model = build(folder, int(beam_size), int(max_length))
+    config = json.loads((folder / "architecture.json").read_text())
+    vocabulary = folder / "vocabulary.txt"
+    vocabulary.write_text("\n".join(SPECIAL_TOKENS) + "\n" + (folder / "tokens.txt").read_text())
+    model = make_transformer(config)
+    params = {
+        "beam_width": int(beam_size),
+        "length_penalty": config["alpha"],
+        "maximum_decoding_length": int(max_length),
+    }
+    initialize(model, str(vocabulary), params, config)
     set_weights(model, np.load(folder / "weights.npz"))
     model.export(saved_model)
 

@@ -1,9 +1,9 @@
-"""A translator in a process of its own, for benchmarks/decode.py, which starts it: not run by hand.
+"""Translates with one system of the decoding benchmark in its own process.
 
-    python decode_worker.py '{"kind": "ours", "path": ..., "beam_size": 4, "threads": 1, ...}'
-
-Reads lines of JSON. A list of batches of strings is translated; the answer holds the seconds that each batch took and the
-translations, and the most memory held meanwhile. Imports what its kind needs alone, since each has an environment of its own.
+Started by `benchmarks.decoding` with settings as JSON. A message is a list of batches of strings;
+the answer has the "seconds" of each batch, the "translations", and the peak memory in "megabytes".
+The packages of a system are imported only in its worker, because OpenNMT-tf has its own
+environment.
 """
 
 import json
@@ -15,29 +15,27 @@ from benchmarks.common import memory
 from benchmarks.common.worker_protocol import answer_all, redirect_stdout, tensorflow_with_threads
 
 
-def ours(settings):
-    """Our SavedModel: strings in, strings out."""
+def load_saved_model(settings):
+    """Returns a function from strings to strings, and the object that it needs."""
     tf = tensorflow_with_threads(settings["threads"])
-    import tensorflow_text  # noqa: F401  (registers operations)
+    import tensorflow_text  # noqa: F401  (registers ops)
 
     loaded = tf.saved_model.load(settings["path"])
     serve = loaded.signatures["serving_default"]
 
     def translate(texts):
-        return [
-            text.decode()
-            for text in serve(text=tf.constant(texts))["translations"].numpy().tolist()
-        ]
+        translations = serve(text=tf.constant(texts))["translations"]
+        return [text.decode() for text in translations.numpy().tolist()]
 
     return translate, loaded
 
 
-def ctranslate2(settings):
-    """A CTranslate2 model, with SentencePiece around it."""
+def load_ctranslate2(settings):
+    """Returns a function from strings to strings, and the object that it needs."""
     import ctranslate2
     import sentencepiece
 
-    pieces = sentencepiece.SentencePieceProcessor(
+    processor = sentencepiece.SentencePieceProcessor(
         model_file=os.path.join(settings["path"], "vocab.model")
     )
     translator = ctranslate2.Translator(
@@ -47,16 +45,16 @@ def ctranslate2(settings):
     options["length_penalty"] = settings["length_penalty"]
 
     def translate(texts):
-        results = translator.translate_batch(pieces.encode(texts, out_type=str), **options)
-        return pieces.decode([result.hypotheses[0] for result in results])
+        results = translator.translate_batch(processor.encode(texts, out_type=str), **options)
+        return processor.decode([result.hypotheses[0] for result in results])
 
     return translate, translator
 
 
-def opennmt(settings):
-    """A SavedModel of OpenNMT-tf, with its own tokenizer around it."""
+def load_opennmt(settings):
+    """Returns a function from strings to strings, and the object that it needs."""
     tf = tensorflow_with_threads(settings["threads"])
-    import opennmt  # noqa: F401  (registers operations)
+    import opennmt  # noqa: F401  (registers ops)
     import pyonmttok
 
     tokenizer = pyonmttok.Tokenizer(
@@ -70,20 +68,26 @@ def opennmt(settings):
         longest = max(map(len, tokens))
         padded = tf.constant([row + [""] * (longest - len(row)) for row in tokens])
         answer = serve(tokens=padded, length=tf.constant([len(row) for row in tokens], tf.int32))
-        found, lengths = answer["tokens"].numpy()[:, 0], answer["length"].numpy()[:, 0]
+        outputs, lengths = answer["tokens"].numpy()[:, 0], answer["length"].numpy()[:, 0]
         return [
-            tokenizer.detokenize([t.decode() for t in row[:n]]) for row, n in zip(found, lengths)
+            tokenizer.detokenize([token.decode() for token in row[:length]])
+            for row, length in zip(outputs, lengths)
         ]
 
     return translate, loaded
 
 
+LOADERS = {
+    "saved_model": load_saved_model,
+    "ctranslate2": load_ctranslate2,
+    "opennmt": load_opennmt,
+}
+
+
 def main(settings):
     answers = redirect_stdout()
-    # Whatever the translator's module holds has to outlive it.
-    translate, _owner = {"ours": ours, "ctranslate2": ctranslate2, "opennmt": opennmt}[
-        settings["kind"]
-    ](settings)
+    # A signature does not keep the model alive that it belongs to.
+    translate, _model = LOADERS[settings["kind"]](settings)
 
     def reply(batches):
         memory.reset_peak()

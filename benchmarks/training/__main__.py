@@ -1,21 +1,30 @@
-"""How fast models train: a whole step of this project's beside OpenNMT-tf's and tensor2tensor's, on the same batches of ids.
+"""Compares the training speed of this project, OpenNMT-tf and tensor2tensor.
 
-    python benchmarks/training.py --train_source=train.en.gz --train_target=train.de.gz --opennmt_python=ONMT/bin/python
-    python benchmarks/training.py --preset=shaw_base --vocab_size=32000 --batch_tokens=2048 --t2t_python=T2T/bin/python ...
+    python -m benchmarks.training --train_source=train.en.gz --train_target=train.de.gz \
+        --opennmt_python=ONMT/bin/python
+    python -m benchmarks.training --preset=shaw_base --vocab_size=32000 --batch_tokens=2048 \
+        --tensor2tensor_python=T2T/bin/python
 
-Every peer is a process of its own (training_worker.py) with a new model; all live at the same time and train in turns, a block of
-steps each, in an order that changes from run to run. A step is forward, backward and update, with dropout and label smoothing, on
-batches that lie in memory as ids. Each run has other batches; the first run, in which graphs are traced, does not count.
+Systems:
+    trainer              this project
+    trainer bfloat16     the same in mixed precision
+    trainer sinusoidal   the same with sinusoidal instead of relative positions
+    opennmt              OpenNMT-tf 2.32 in the environment of --opennmt_python
+    tensor2tensor        tensor2tensor 1.15.7 in the environment of --tensor2tensor_python, which
+                         tests/reference/README.md describes
+    matmul               only the multiplications of tokens by weights, in float32
 
-Prints source and target tokens a second, padding not counted: the median over runs with its 95% interval; the ratio of each
-peer's time to ours in the same run; and as a share of the matrix-multiply rate how much of the step's time its products of tokens and
-weights would take in float32 (multiply_rate.py says what is counted). That rate is measured in turn with the peers, by a process with
-their threads, and is the row "products alone"; its C library keeps the memory that it has, so that no page is made anew. With bfloat16
-a share may be above 1.
+All systems train a new model on the same batches of ids in memory. A step is forward, backward and
+update, with dropout and label smoothing. Each system has a worker process. The workers take turns,
+--steps steps each, and every run has new batches. The first run traces graphs and is not counted.
+In OpenNMT-tf and tensor2tensor all heads of a layer share one table, whatever the preset.
 
-"ours absolute" has sinusoidal positions, without tables. OpenNMT-tf and tensor2tensor have one table for all heads of a layer, whatever
-the preset. --opennmt_python is the Python of an environment with OpenNMT-tf 2.32, --t2t_python that of one with tensor2tensor
-1.15.7 (tests/reference/README.md says how to make it); without them these peers are left out.
+Columns, medians over runs with bootstrapped 95 % intervals:
+    tokens/s         source and target tokens per second, without padding
+    time / trainer   time of a step, divided by that of `trainer` in the same run
+    matmul share     time of `matmul`, divided by that of a step; may exceed 1 in bfloat16
+    GFLOP/s          FLOPs of `matmul`, divided by the time of a step
+    MB               peak memory
 """
 
 import os
@@ -27,203 +36,154 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 from absl import app, flags
 
-from benchmarks.common.bootstrap import median_and_interval
-from benchmarks.common.flag_checks import check_values, positive_integers
+from benchmarks.common.bootstrap import format_interval, median_and_interval
+from benchmarks.common.flag_checks import check_no_arguments, check_values, positive_integers
 from benchmarks.common.tables import print_cells, print_header, write_csv
 from benchmarks.common.worker_processes import available, in_turns, start_workers
-from benchmarks.training.batches import count_tokens, make_batches, write_batches
-from benchmarks.training.matmul_rate import operations
+from benchmarks.training import batches as batches_module
+from benchmarks.training.batches import count_tokens, write_batches
+from benchmarks.training.matmul_rate import count_flops
 from t2t_relpos.models import PRESETS, TransformerConfig
 
 FLAGS = flags.FLAGS
-PRODUCTS = "products alone"
-# The rate is the processor's: without these glibc gives large results back, and gets them anew page by page.
-KEEP_MEMORY = {
+SYSTEMS = {
+    "trainer": {"kind": "trainer", "precision": "float32"},
+    "trainer bfloat16": {"kind": "trainer", "precision": "bfloat16"},
+    "trainer sinusoidal": {"kind": "trainer", "precision": "float32", "position": "sinusoidal"},
+    "opennmt": {"kind": "opennmt"},
+    "tensor2tensor": {"kind": "tensor2tensor"},
+}
+# glibc must not return the memory of large results to the system, or page faults slow matmul down.
+MATMUL_VARIABLES = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(10**11),
     "MALLOC_ARENA_MAX": "1",
 }
-PEERS = {
-    "ours": {"kind": "ours", "precision": "float32"},
-    "ours bfloat16": {"kind": "ours", "precision": "bfloat16"},
-    "ours absolute": {
-        "kind": "ours",
-        "precision": "float32",
-        "changes": {"position": "sinusoidal"},
-    },
-    "opennmt": {"kind": "opennmt"},
-    "t2t": {"kind": "t2t"},
-}
-# Those that OpenNMT-tf and tensor2tensor have too.
+# OpenNMT-tf and tensor2tensor support these too.
 RELATIVE = sorted(name for name, settings in PRESETS.items() if settings["position"] == "relative")
-flags.DEFINE_enum("preset", "tiny", RELATIVE, "The architecture.")
-flags.DEFINE_integer(
-    "vocab_size",
-    8000,
-    "Pieces of the vocabulary, which is learned from the training text.",
-    lower_bound=4,
-)
-flags.DEFINE_string(
-    "train_source", "", "Source sentences, one a line; may be .gz. Default: the embedded corpus."
-)
-flags.DEFINE_string("train_target", "", "Their translations.")
-flags.DEFINE_integer(
-    "batch_tokens", 4096, "Tokens of the longer side in a batch, padding included.", lower_bound=1
-)
-flags.DEFINE_integer("max_length", 256, "Longest sentence in ids.", lower_bound=2)
-flags.DEFINE_integer("steps", 5, "Steps of a block.", lower_bound=1)
-flags.DEFINE_integer("runs", 15, "Blocks of every peer, in turns.", lower_bound=1)
-flags.DEFINE_list("threads", ["1"], "Threads that one operation may use.")
-flags.DEFINE_list("peers", list(PEERS), "Who is measured; ours always is.")
-flags.DEFINE_float("label_smoothing", 0.1, "Of the loss.", lower_bound=0.0, upper_bound=0.99)
+flags.DEFINE_enum("preset", "tiny", RELATIVE, "Architecture.")
+batches_module.define_flags()
+flags.DEFINE_integer("steps", 5, "Steps in a turn.", lower_bound=1)
+flags.DEFINE_integer("runs", 15, "Turns of each system.", lower_bound=1)
+flags.DEFINE_list("threads", ["1"], "Threads per op.")
+flags.DEFINE_list("systems", list(SYSTEMS), "Systems to measure. `trainer` is always included.")
+flags.DEFINE_float("label_smoothing", 0.1, "Label smoothing.", lower_bound=0.0, upper_bound=0.99)
 flags.DEFINE_multi_string(
-    "env", [], "NAME=VALUE: a variable of all peers' environment; may be given again."
+    "env", [], "NAME=VALUE, an environment variable of all workers. Repeat for more."
 )
 flags.DEFINE_string("opennmt_python", None, "Python of an environment with OpenNMT-tf.")
-flags.DEFINE_string("t2t_python", None, "Python of an environment with tensor2tensor.")
-flags.DEFINE_string("csv", None, "Where to write the table.")
+flags.DEFINE_string("tensor2tensor_python", None, "Python of an environment with tensor2tensor.")
+flags.DEFINE_string("csv", None, "CSV file for the table.")
 
-COLUMNS = (
-    *("threads", "peer", "tokens/s", "low", "high", "time over ours", "ratio low", "ratio high"),
-    *("share", "share low", "share high", "GFLOP/s", "megabytes"),
-)
+VALUES = ("tokens/s", "time / trainer", "matmul share")
+COLUMNS = ("threads", "system", "GFLOP/s", "MB")
+COLUMNS += tuple(f"{value}{end}" for value in VALUES for end in ("", " low", " high"))
 
 
 def check_flags():
-    """Refuses what contradicts itself."""
-    if bool(FLAGS.train_source) != bool(FLAGS.train_target):
-        missing = "train_target" if FLAGS.train_source else "train_source"
-        raise app.UsageError(
-            f"Expected both --train_source and --train_target, or neither. Received: no --{missing}."
-        )
+    """Raises `app.UsageError` for values that can't be used."""
     for pair in FLAGS.env:
         if not pair.partition("=")[0] or "=" not in pair:
-            raise app.UsageError(f"Expected --env=NAME=VALUE. Received: --env={pair}.")
-    check_values("peers", PEERS)
+            raise app.UsageError(f"--env must be NAME=VALUE. Received: {pair!r}.")
+    check_values("systems", SYSTEMS)
     positive_integers("threads")
 
 
-def chosen_peers():
-    """Names of the peers, ours first; says which are left out."""
-    return available(
-        ["ours", *(name for name in PEERS if name in FLAGS.peers and name != "ours")], pythons()
-    )
-
-
 def pythons():
-    """Of peers with an environment of their own."""
-    return {"opennmt": FLAGS.opennmt_python, "t2t": FLAGS.t2t_python}
+    return {"opennmt": FLAGS.opennmt_python, "tensor2tensor": FLAGS.tensor2tensor_python}
 
 
-def settings_of(names, config, batches_file, threads):
-    """What each worker is told, by name; the last one multiplies."""
-    variables = dict(pair.split("=", 1) for pair in FLAGS.env)
+def chosen_systems() -> list[str]:
+    """Returns the systems of the flags that can run, `trainer` first."""
+    names = [name for name in SYSTEMS if name == "trainer" or name in FLAGS.systems]
+    return available(names, pythons())
+
+
+def worker_settings(names, config, batches_file, threads) -> dict[str, dict]:
+    """Returns the settings of every worker, including that of `matmul`."""
     common = {
         "batches": batches_file,
         "threads": threads,
         "preset": FLAGS.preset,
         "label_smoothing": FLAGS.label_smoothing,
-    }
-    common["variables"] = variables
-    settings = {}
-    for name in names:
-        peer = dict(PEERS[name])
-        settings[name] = common | {"config": config.to_dict() | peer.pop("changes", {})} | peer
-    settings[PRODUCTS] = common | {
         "config": config.to_dict(),
-        "kind": "products",
-        "variables": variables | KEEP_MEMORY,
+        "variables": dict(pair.split("=", 1) for pair in FLAGS.env),
     }
-    return settings
+    settings = {name: common | SYSTEMS[name] for name in names}
+    for each in settings.values():
+        if "position" in each:
+            each["config"] = each["config"] | {"position": each["position"]}
+    variables = common["variables"] | MATMUL_VARIABLES
+    return settings | {"matmul": common | {"kind": "matmul", "variables": variables}}
 
 
-def measure(peers):
-    """The answers of every peer to every block of batches."""
-    answers = {name: [] for name in peers}
-    for run, name in in_turns(peers, FLAGS.runs + 1):
-        answers[name].append(peers[name].ask([run * FLAGS.steps, (run + 1) * FLAGS.steps]))
+def measure(workers) -> dict[str, list[dict]]:
+    """Returns the answers of every worker to every run but the first."""
+    answers = {name: [] for name in workers}
+    for run, name in in_turns(workers, FLAGS.runs + 1):
+        answers[name].append(workers[name].ask([run * FLAGS.steps, (run + 1) * FLAGS.steps]))
     return {name: of_runs[1:] for name, of_runs in answers.items()}
 
 
-def rows_of(threads, answers, tokens, work):
-    """A row of the table for every peer.
+def make_rows(threads: int, answers: dict, tokens, flops):
+    """Yields a row of the table for every system.
 
     Args:
-        threads: that an operation may use.
-        answers: of every peer to every run.
-        tokens: of every run, both sides.
-        work: operations of every run's products.
+        threads: threads per op.
+        answers: see `measure`.
+        tokens: array of the tokens of each run.
+        flops: array of the FLOPs of `matmul` for each run.
     """
     seconds = {
         name: np.array([answer["seconds"] for answer in of_runs])
         for name, of_runs in answers.items()
     }
-    seconds[PRODUCTS] = work / [answer["operations_per_second"] for answer in answers[PRODUCTS]]
+    seconds["matmul"] = flops / [answer["flops_per_second"] for answer in answers["matmul"]]
     for name, times in seconds.items():
-        row = {"threads": threads, "peer": name, "GFLOP/s": np.median(work / times) / 1e9}
-        values = {
-            "tokens/s": tokens / times,
-            "time over ours": times / seconds["ours"],
-            "share": seconds[PRODUCTS] / times,
-        }
-        for (column, of_runs), prefix in zip(values.items(), ("", "ratio ", "share ")):
-            row[column], row[f"{prefix}low"], row[f"{prefix}high"] = median_and_interval(of_runs)
-        yield row | {"megabytes": max(answer["megabytes"] for answer in answers[name])}
+        ratios = tokens / times, times / seconds["trainer"], seconds["matmul"] / times
+        row = {"threads": threads, "system": name, "GFLOP/s": np.median(flops / times) / 1e9}
+        row["MB"] = max(answer["megabytes"] for answer in answers[name])
+        row |= dict(zip(COLUMNS[4:], (x for ratio in ratios for x in median_and_interval(ratio))))
+        yield row
 
 
 def print_row(row):
-    """Prints a line of the table."""
-    cells = [
-        str(row["threads"]),
-        row["peer"],
-        f"{row['tokens/s']:.0f} ({row['low']:.0f} – {row['high']:.0f})",
+    intervals = [
+        format_interval(*(row[f"{value}{end}"] for end in ("", " low", " high")), digits=digits)
+        for value, digits in zip(VALUES, (0, 2, 2))
     ]
-    cells.append(f"{row['time over ours']:.2f} ({row['ratio low']:.2f} – {row['ratio high']:.2f})")
-    cells.append(f"{row['share']:.2f} ({row['share low']:.2f} – {row['share high']:.2f})")
-    print_cells([*cells, f"{row['GFLOP/s']:.0f}", f"{row['megabytes']:.0f}"])
+    values = f"{row['GFLOP/s']:.0f}", f"{row['MB']:.0f}"
+    print_cells([str(row["threads"]), row["system"], *intervals, *values])
 
 
-def run_all(config, batches, batches_file):
-    """The rows of all numbers of threads, each printed."""
-    blocks = [batches[i : i + FLAGS.steps] for i in range(FLAGS.steps, len(batches), FLAGS.steps)]
-    counts = [count_tokens(block) for block in blocks]
+def run_all(config, batches, batches_file) -> list[dict]:
+    """Prints and returns the rows for every number of threads."""
+    runs = [batches[i : i + FLAGS.steps] for i in range(FLAGS.steps, len(batches), FLAGS.steps)]
+    counts = [count_tokens(run) for run in runs]
     tokens = np.array([sum(count.values()) for count in counts])
-    work = np.array([operations(config.to_dict(), count) for count in counts])
-    slots = sum(side.size for block in blocks for batch in block for side in batch)
-    mean = tokens.mean() / FLAGS.steps
-    filled = 100 * tokens.sum() / slots
+    flops = np.array([count_flops(config.to_dict(), count) for count in counts])
+    positions = sum(side.size for run in runs for batch in run for side in batch)
     print(
-        f"{FLAGS.preset}, {FLAGS.runs} runs of {FLAGS.steps} steps, {mean:.0f} tokens a step in {filled:.0f}% of the slots\n"
+        f"{FLAGS.preset}, {FLAGS.runs} runs of {FLAGS.steps} steps, "
+        f"{tokens.mean() / FLAGS.steps:.0f} tokens/step, "
+        f"{1 - tokens.sum() / positions:.0%} padding\n"
     )
-    header = *COLUMNS[:3], "time over ours", "share", "GFLOP/s", "megabytes"
-    print_header(header)
-    names, rows = chosen_peers(), []
+    print_header((*COLUMNS[:2], *VALUES, *COLUMNS[2:4]))
+    names, rows = chosen_systems(), []
     for threads in positive_integers("threads"):
-        settings = settings_of(names, config, batches_file, threads)
-        with start_workers("benchmarks.training.worker", settings, pythons()) as peers:
-            for row in rows_of(threads, measure(peers), tokens, work):
+        settings = worker_settings(names, config, batches_file, threads)
+        with start_workers("benchmarks.training.worker", settings, pythons()) as workers:
+            for row in make_rows(threads, measure(workers), tokens, flops):
                 rows.append(row)
                 print_row(row)
     return rows
 
 
 def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
+    check_no_arguments(argv)
     check_flags()
     config = TransformerConfig.from_preset(FLAGS.preset, vocab_size=FLAGS.vocab_size)
-    count = (FLAGS.runs + 1) * FLAGS.steps
-    try:
-        batches = make_batches(
-            FLAGS.train_source,
-            FLAGS.train_target,
-            FLAGS.vocab_size,
-            FLAGS.batch_tokens,
-            FLAGS.max_length,
-            count,
-        )
-    except ValueError as error:
-        raise app.UsageError(str(error)) from error
+    batches = batches_module.batches_from_flags((FLAGS.runs + 1) * FLAGS.steps)
     with tempfile.TemporaryDirectory() as folder:
         rows = run_all(config, batches, write_batches(Path(folder) / "batches.npz", batches))
     if FLAGS.csv:

@@ -1,13 +1,14 @@
-"""Whether training waits for its data: the time of a step with the input pipeline over that of replaying batches from memory.
+"""Measures whether training waits for the input pipeline.
 
-    python benchmarks/input_pipeline.py
-    python benchmarks/input_pipeline.py --train_source=train.en.gz --train_target=train.de.gz
+    python -m benchmarks.training.input_pipeline
+    python -m benchmarks.training.input_pipeline --train_source=train.en.gz \
+        --train_target=train.de.gz
 
-Trains one model on the same batches both ways, in turns, in one process: a block of steps from the pipeline as `trainer.train`
-builds it, a block that repeats those batches from memory, the order of the two changing from pair to pair. What the pipeline made
-ahead while others were measured is thrown away before its block. Prints the median over pairs of blocks of the ratio of their
-times, with a bootstrapped 95% interval, for every corpus; by default for the embedded corpus and for one of WMT's length made
-of it. Exits with 1 if a median is above --bar.
+Trains one model on the same batches from the pipeline of `trainer.train` and from memory. The two
+take turns, --steps steps each, in alternating order. Batches that the pipeline prefetched in the
+meantime are dropped. Prints the median ratio of their times with its bootstrapped 95 % interval,
+for each corpus. Default corpora: the synthetic corpus, and the same with pairs of sentences joined,
+which has sentences as long as those of WMT. Exits with status 1 if a median exceeds --max_ratio.
 """
 
 import itertools
@@ -22,6 +23,8 @@ import keras
 from absl import app, flags
 
 from benchmarks.common.bootstrap import median_and_interval
+from benchmarks.common.flag_checks import check_no_arguments
+from benchmarks.common.tables import print_cells, print_header
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.data.batching import PREFETCHED, training_batches
 from trainer.data.corpora import read_synthetic
@@ -33,61 +36,57 @@ from trainer.training.fused_adam import FusedAdam
 from trainer.training.training_model import TrainingModel
 
 FLAGS = flags.FLAGS
-flags.DEFINE_multi_string(
-    "train_source", [], "Text files of source sentences; given again, those of another corpus."
-)
-flags.DEFINE_multi_string("train_target", [], "Text files of their translations, as often.")
+flags.DEFINE_multi_string("train_source", [], "Source sentences. Repeat for more corpora.")
+flags.DEFINE_multi_string("train_target", [], "Translations of each --train_source.")
 flags.DEFINE_integer(
     "vocab_size",
     None,
-    "Pieces of each vocabulary. Default: 8000, with the embedded corpus 1000.",
+    "Size of each vocabulary. Default: 8000, or 1000 for the synthetic corpus.",
     lower_bound=4,
 )
-flags.DEFINE_string("preset", "tiny", "The architecture.")
-flags.DEFINE_integer("batch_tokens", 4096, "Tokens of the longer side in a batch.", lower_bound=1)
-flags.DEFINE_integer("max_length", 256, "Longest sentence in tokens.", lower_bound=2)
-flags.DEFINE_integer("blocks", 12, "Pairs of blocks that are measured.", lower_bound=1)
-flags.DEFINE_integer("steps", 8, "Steps of a block.", lower_bound=1)
-flags.DEFINE_integer("seed", 1, "Of weights, dropout and the order of the data.", lower_bound=0)
-flags.DEFINE_float("bar", 1.03, "Largest ratio that passes.")
+flags.DEFINE_string("preset", "tiny", "Architecture.")
+flags.DEFINE_integer("batch_tokens", 4096, "Tokens per batch on the longer side.", lower_bound=1)
+flags.DEFINE_integer("max_length", 256, "Maximum sentence length in tokens.", lower_bound=2)
+flags.DEFINE_integer("runs", 12, "Turns of the pipeline and of memory.", lower_bound=1)
+flags.DEFINE_integer("steps", 8, "Steps in a turn.", lower_bound=1)
+flags.DEFINE_integer("seed", 1, "Seed of weights, dropout and data order.", lower_bound=0)
+flags.DEFINE_float("max_ratio", 1.03, "Largest ratio that passes.")
 
-# Until the pipeline has made all that it makes ahead, and rests.
+# Time in which the pipeline fills its prefetch buffer, so that it is idle while memory is measured.
 _SECONDS_TO_FILL = 1.0
+HEADER = ("corpus", "pairs", "tokens/pair", "pipeline ms/step", "memory ms/step", "ratio")
 
 
-def corpora() -> dict[str, tuple[Corpus, int]]:
-    """The corpora by name, each with the size of its vocabulary."""
+def read_corpora() -> dict[str, tuple[Corpus, int]]:
+    """Returns each corpus and its vocabulary size by name."""
     if len(FLAGS.train_source) != len(FLAGS.train_target):
-        raise app.UsageError("Expected --train_source and --train_target as often as each other.")
+        raise app.UsageError(
+            "--train_source and --train_target must be given equally often. Received: "
+            f"{len(FLAGS.train_source)} and {len(FLAGS.train_target)} times."
+        )
     if FLAGS.train_source:
-        files = zip(FLAGS.train_source, FLAGS.train_target)
-        return {
-            source: (read_text(source, target), FLAGS.vocab_size or 8000)
-            for source, target in files
-        }
-    pairs = read_synthetic("train").pairs
+        files, size = zip(FLAGS.train_source, FLAGS.train_target), FLAGS.vocab_size or 8000
+        return {source: (read_text(source, target), size) for source, target in files}
+    pairs, size = read_synthetic("train").pairs, FLAGS.vocab_size or 1000
     joined = tuple(tuple(map(" ".join, zip(*group))) for group in zip(pairs[::2], pairs[1::2]))
-    size = FLAGS.vocab_size or 1000
     return {
-        "embedded corpus": (PairCorpus(pairs), size),
-        "two sentences in one": (PairCorpus(joined), size),
+        "synthetic": (PairCorpus(pairs), size),
+        "synthetic, joined pairs": (PairCorpus(joined), size),
     }
 
 
 def make_model(vocab_size: int) -> TrainingModel:
-    """The model, compiled with Adam."""
+    """Returns a new model, compiled with Adam."""
     keras.utils.set_random_seed(FLAGS.seed)
-    model = TrainingModel(
-        Transformer(TransformerConfig.from_preset(FLAGS.preset, vocab_size=vocab_size)),
-        label_smoothing=0.1,
-    )
+    config = TransformerConfig.from_preset(FLAGS.preset, vocab_size=vocab_size)
+    model = TrainingModel(Transformer(config), label_smoothing=0.1)
     model.compile(FusedAdam(1e-4, 0.9, 0.98, 1e-9))
     model.make_train_function()
     return model
 
 
 class Pipeline:
-    """The batches of a run, made by the pipeline, and again from memory.
+    """The batches of a training run, from the pipeline and from memory.
 
     Args:
         pairs: the encoded corpus.
@@ -95,78 +94,70 @@ class Pipeline:
 
     def __init__(self, pairs: EncodedPairs):
         self.pairs = pairs
-        self.batches = iter(self._dataset(0))
+        self.batches = iter(self._make_dataset(0))
         self.step = 0
 
-    def _dataset(self, start):
+    def _make_dataset(self, start):
         return training_batches(self.pairs, FLAGS.batch_tokens, FLAGS.max_length, FLAGS.seed, start)
 
-    def forget(self):
-        """Throws away what was made ahead."""
-        for _ in itertools.repeat(None, PREFETCHED):
+    def drop_prefetched(self):
+        """Skips the batches in the prefetch buffer."""
+        for _ in range(PREFETCHED):
             next(self.batches)
         self.step += PREFETCHED
 
-    def replay(self, start: int):
-        """The batches of a block, in memory already."""
-        dataset = self._dataset(start).take(FLAGS.steps).cache()
+    def cached_batches(self, start: int):
+        """Returns an iterator over the batches of a turn that starts at a step, in memory."""
+        dataset = self._make_dataset(start).take(FLAGS.steps).cache()
         for _ in dataset:
             pass
         return iter(dataset)
 
 
-def seconds(model: TrainingModel, batches) -> float:
-    """The time of a block of training steps."""
+def time_steps(model: TrainingModel, batches) -> float:
+    """Returns the seconds of the steps of a turn."""
     start = time.perf_counter()
-    for _ in itertools.repeat(None, FLAGS.steps):
+    for _ in range(FLAGS.steps):
         float(model.train_function(batches)["loss"])
     return time.perf_counter() - start
 
 
 def measure(pairs: EncodedPairs, vocab_size: int) -> list[tuple[float, float]]:
-    """Seconds of every pair of blocks: from the pipeline and from memory."""
-    model, pipeline = make_model(vocab_size), Pipeline(pairs)
-    times = []
-    for block in range(-1, FLAGS.blocks):
-        replayed = pipeline.replay(pipeline.step + PREFETCHED)
-        measured = {}
-        for name in ("pipeline", "memory") if block % 2 else ("memory", "pipeline"):
+    """Returns the seconds of every pair of turns: from the pipeline, and from memory."""
+    model, pipeline, times = make_model(vocab_size), Pipeline(pairs), []
+    orders = itertools.cycle([("pipeline", "memory"), ("memory", "pipeline")])
+    for _, order in zip(range(FLAGS.runs + 1), orders):
+        cached = pipeline.cached_batches(pipeline.step + PREFETCHED)
+        seconds = {}
+        for name in order:
             if name == "pipeline":
-                pipeline.forget()
+                pipeline.drop_prefetched()
+                seconds[name] = time_steps(model, pipeline.batches)
             else:
                 time.sleep(_SECONDS_TO_FILL)
-            measured[name] = seconds(model, pipeline.batches if name == "pipeline" else replayed)
+                seconds[name] = time_steps(model, cached)
         pipeline.step += FLAGS.steps
-        # The first pair traces the graph.
-        if block >= 0:
-            times.append((measured["pipeline"], measured["memory"]))
-    return times
+        times.append((seconds["pipeline"], seconds["memory"]))
+    # The first pair traces the graph.
+    return times[1:]
 
 
 def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
-    print(
-        f"{FLAGS.preset}, {FLAGS.batch_tokens} tokens a batch, {FLAGS.blocks} pairs of blocks of {FLAGS.steps} steps, bar {FLAGS.bar}"
-    )
-    print(
-        "| corpus | pairs | tokens a pair | ms a step, pipeline | ms a step, memory | ratio | 95% interval |\n|"
-        + " --- |" * 7
-    )
+    check_no_arguments(argv)
+    print(f"{FLAGS.preset}, {FLAGS.batch_tokens} tokens per batch")
+    print(f"{FLAGS.runs} runs of {FLAGS.steps} steps, maximum ratio {FLAGS.max_ratio}\n")
+    print_header([*HEADER, "95 % interval"])
     passed = True
-    for name, (corpus, size) in corpora().items():
+    for name, (corpus, size) in read_corpora().items():
         tokenizer = SentencePieceTokenizer.train(corpus.sentences(), size)
         pairs = encode_pairs(corpus, tokenizer)
         times = measure(pairs, tokenizer.vocab_size)
-        ratios = [piped / replayed for piped, replayed in times]
-        ratio, low, high = median_and_interval(ratios)
-        medians = [1000 * statistics.median(column) / FLAGS.steps for column in zip(*times)]
+        ratio, low, high = median_and_interval([pipeline / memory for pipeline, memory in times])
+        passed &= ratio <= FLAGS.max_ratio
         length = (len(pairs.sources.ids) + len(pairs.targets.ids)) / 2 / len(pairs)
-        passed &= ratio <= FLAGS.bar
-        print(
-            f"| {name} | {len(pairs)} | {length:.1f} | {medians[0]:.1f} | {medians[1]:.1f} | {ratio:.3f} | {low:.3f} – {high:.3f} |",
-            flush=True,
-        )
+        medians = [1000 * statistics.median(column) / FLAGS.steps for column in zip(*times)]
+        numbers = f"{length:.1f}", *(f"{median:.1f}" for median in medians), f"{ratio:.3f}"
+        print_cells([name, str(len(pairs)), *numbers, f"{low:.3f} – {high:.3f}"])
     sys.exit(0 if passed else 1)
 
 

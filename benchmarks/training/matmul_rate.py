@@ -1,85 +1,91 @@
-"""How fast this machine multiplies matrices of the shapes of a training step: what the step would take if it did nothing else.
+"""Measures how long only the matrix multiplications of a training step take on this machine.
 
-Counted are the products of token vectors with weights: of every position that is a token, in each layer queries, keys and values at
-once, the output, the two of the feed-forward network, the decoder's keys and values of the source, and the scores of the vocabulary;
-once forward and twice backward, for the gradients of tokens and weights. Not counted: attention's products of tokens with tokens and
-with tables of positions, embeddings looked up, everything that is no product, and padding. All of it is float32.
+Included: the products of token vectors and weights, once forward and twice backward (gradients of
+tokens and of weights), in float32. Excluded: products of tokens and tokens or position tables in
+attention, embedding lookups, all other ops, and padding.
 """
 
+import collections
 import time
 
 import numpy as np
 
 from benchmarks.common.worker_protocol import tensorflow_with_threads
+from benchmarks.training.batches import count_tokens
 
 REPEATS = 5
 
 
-def products(config: dict) -> dict[tuple[str, int, int], int]:
-    """How often a forward pass multiplies the tokens of a side with weights of `[inner, columns]`: `(side, inner, columns)` -> count.
+def count_weights(config: dict) -> dict[tuple[str, int, int], int]:
+    """Returns how often a forward pass multiplies the tokens of a side by weights of a shape.
 
     Args:
-        config: settings of a `TransformerConfig`.
+        config: fields of a `TransformerConfig`.
+
+    Returns:
+        `{(side, rows, columns): count}`. The projections of queries, keys and values are one
+        product where they have the same input.
     """
     width, inner = config["hidden_dim"], config["intermediate_dim"]
     encoder, decoder = config["num_encoder_layers"], config["num_decoder_layers"]
-    feed_forward = [(width, inner), (inner, width)]
-    counts = {
-        ("source", *shape): encoder for shape in [(width, 3 * width), (width, width), *feed_forward]
-    }
-    counts["source", width, 2 * width] = decoder
-    counts |= {("target", *shape): decoder for shape in [(width, 3 * width), *feed_forward]}
-    # Two outputs, and the queries of the attention to the source.
-    counts["target", width, width] = 3 * decoder
-    counts["target", width, config["vocab_size"]] = 1
+    counts = collections.Counter()
+    for side, layers in (("source", encoder), ("target", decoder)):
+        for shape in ((width, 3 * width), (width, width), (width, inner), (inner, width)):
+            counts[side, *shape] += layers
+    # Cross-attention: keys and values of the source, queries and outputs of the target.
+    counts["source", width, 2 * width] += decoder
+    counts["target", width, width] += 2 * decoder
+    counts["target", width, config["vocab_size"]] += 1
     return counts
 
 
-def operations(config: dict, tokens: dict[str, int]) -> int:
-    """Multiplications and additions of a training step on so many tokens of `source` and `target`."""
+def count_flops(config: dict, tokens: dict[str, int]) -> int:
+    """Returns the FLOPs of the products of a training step on so many source and target tokens."""
     return sum(
-        3 * 2 * count * tokens[side] * inner * columns
-        for (side, inner, columns), count in products(config).items()
+        3 * 2 * count * tokens[side] * rows * columns
+        for (side, rows, columns), count in count_weights(config).items()
     )
 
 
-def make(settings):
-    """Measures the rate at the mean size of given batches."""
+def make(settings: dict):
+    """Returns a function of batches that returns the measurement at their mean size."""
     tf = tensorflow_with_threads(settings["threads"])
-    generator = np.random.default_rng(0)
-
-    def draw(*shape):
-        return tf.constant(generator.standard_normal(shape, "float32"))
+    config, rng = settings["config"], np.random.default_rng(0)
 
     def prepare(batches):
-        tokens = {
-            "source": round(np.mean([np.count_nonzero(inputs) for inputs, _ in batches])),
-            "target": round(np.mean([np.count_nonzero(targets) for _, targets in batches])),
-        }
+        tokens = {side: round(n / len(batches)) for side, n in count_tokens(batches).items()}
 
         def measure():
-            total = 0.0
-            for (side, inner, columns), count in products(settings["config"]).items():
-                x, weights, upstream = (
-                    draw(tokens[side], inner),
-                    draw(inner, columns),
-                    draw(tokens[side], columns),
-                )
-                total += count * _seconds(lambda: tf.matmul(x, weights))
-                total += count * _seconds(lambda: tf.matmul(upstream, weights, transpose_b=True))
-                total += count * _seconds(lambda: tf.matmul(x, upstream, transpose_a=True))
-            return {"operations_per_second": operations(settings["config"], tokens) / total}
+            seconds = sum(
+                count * _seconds(tf, rng, (tokens[side], rows, columns))
+                for (side, rows, columns), count in count_weights(config).items()
+            )
+            return {"flops_per_second": count_flops(config, tokens) / seconds}
 
         return measure
 
     return prepare
 
 
-def _seconds(multiply):
-    multiply()
-    times = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        multiply()
-        times.append(time.perf_counter() - start)
-    return np.median(times)
+def _seconds(tf, rng, sizes):
+    """Returns the median time of `[tokens, rows] @ [rows, columns]` and its two gradients."""
+    tokens, rows, columns = sizes
+    x, weights, d_y = (
+        tf.constant(rng.standard_normal(shape, "float32"))
+        for shape in ((tokens, rows), (rows, columns), (tokens, columns))
+    )
+    products = (
+        (x, weights, {}),
+        (d_y, weights, {"transpose_b": True}),
+        (x, d_y, {"transpose_a": True}),
+    )
+    total = 0.0
+    for a, b, transpose in products:
+        times = []
+        for _ in range(REPEATS + 1):
+            start = time.perf_counter()
+            tf.matmul(a, b, **transpose)
+            times.append(time.perf_counter() - start)
+        # The first call initializes the kernel.
+        total += np.median(times[1:])
+    return total

@@ -1,10 +1,11 @@
-"""Where the time of a training step goes: milliseconds by kind of operation, as TensorFlow's own profiler sees them.
+"""Prints the time of a training step by op type, as recorded by TensorFlow's profiler.
 
-    python benchmarks/step_profile.py --train_source=train.en.gz --train_target=train.de.gz
-    python benchmarks/step_profile.py --position=sinusoidal
+    python -m benchmarks.training.op_profile --train_source=train.en.gz --train_target=train.de.gz
+    python -m benchmarks.training.op_profile --position=sinusoidal
 
-The step is that of benchmarks/training.py, on one thread and batches in memory. Products of tokens and weights are `MatMul`, those
-of attention `BatchMatMul`; `_Mkl` before a name is oneDNN's. The last line is what is left of the step beside all operations.
+Profiles the step of `benchmarks.training` in float32 on one thread with batches in memory. `MatMul`
+multiplies tokens by weights, `BatchMatMul` is attention, and the prefix `_Mkl` marks oneDNN. The
+last row is the time of the step outside all ops.
 """
 
 import collections
@@ -20,38 +21,25 @@ from absl import app, flags
 from tensorflow.python.framework import op_def_registry
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
+from benchmarks.common.flag_checks import check_no_arguments
 from benchmarks.common.tables import print_cells, print_header
+from benchmarks.training import batches as batches_module
 from benchmarks.training import trainer_step
-from benchmarks.training.batches import count_tokens, make_batches
 from t2t_relpos.models import PRESETS, TransformerConfig
 from trainer.config import POSITIONS
 
 FLAGS = flags.FLAGS
-flags.DEFINE_enum("preset", "tiny", sorted(PRESETS), "The architecture.")
-flags.DEFINE_enum("position", None, POSITIONS, "How positions enter. Default: as the preset says.")
-flags.DEFINE_integer(
-    "vocab_size",
-    8000,
-    "Pieces of the vocabulary, which is learned from the training text.",
-    lower_bound=4,
+flags.DEFINE_enum("preset", "tiny", sorted(PRESETS), "Architecture.")
+flags.DEFINE_enum(
+    "position", None, POSITIONS, "Position representation. Default: the preset's value."
 )
-flags.DEFINE_string(
-    "train_source", "", "Source sentences, one a line; may be .gz. Default: the embedded corpus."
-)
-flags.DEFINE_string("train_target", "", "Their translations.")
-flags.DEFINE_integer(
-    "batch_tokens", 4096, "Tokens of the longer side in a batch, padding included.", lower_bound=1
-)
-flags.DEFINE_integer(
-    "steps", 4, "Steps that are profiled; as many before them are not.", lower_bound=1
-)
-flags.DEFINE_integer(
-    "rows", 20, "Kinds of operations that are shown, those that take longest.", lower_bound=1
-)
+batches_module.define_flags()
+flags.DEFINE_integer("steps", 4, "Steps to profile, after as many warm-up steps.", lower_bound=1)
+flags.DEFINE_integer("rows", 20, "Op types to print, in descending order of time.", lower_bound=1)
 
 
 def profile(function):
-    """(seconds that a function takes, the recorded profile)."""
+    """Calls a function. Returns its seconds and the recorded profile."""
     with tempfile.TemporaryDirectory() as folder:
         options = tf.profiler.experimental.ProfilerOptions(
             host_tracer_level=3, python_tracer_level=0
@@ -64,45 +52,45 @@ def profile(function):
         return seconds, xplane_pb2.XSpace.FromString(file.read_bytes())
 
 
-def by_operation(space):
-    """Seconds of the operations in a profile and their number, each by kind."""
-    seconds, number = collections.Counter(), collections.Counter()
+def sum_by_op_type(space):
+    """Returns the seconds and the number of executions in a profile, both by op type."""
+    seconds, executions = collections.Counter(), collections.Counter()
     for plane in space.planes:
-        # An operation is called "its name:its kind", with details behind a "#"; other events have no kind of operation there.
-        kinds = {
+        # Ops are recorded as "NAME:TYPE#DETAILS"; other events have no registered type.
+        types = {
             key: event.name.partition("#")[0].rpartition(":")[2]
             for key, event in plane.event_metadata.items()
         }
-        kinds = {key: kind for key, kind in kinds.items() if op_def_registry.get(kind) is not None}
+        types = {key: op for key, op in types.items() if op_def_registry.get(op) is not None}
         for event in (event for line in plane.lines for event in line.events):
-            if event.metadata_id in kinds:
-                seconds[kinds[event.metadata_id]] += event.duration_ps / 1e12
-                number[kinds[event.metadata_id]] += 1
-    return seconds, number
+            if event.metadata_id in types:
+                seconds[types[event.metadata_id]] += event.duration_ps / 1e12
+                executions[types[event.metadata_id]] += 1
+    return seconds, executions
 
 
-def print_table(whole, seconds, number):
-    """Prints a line for each kind of operation that takes long, for the others together, and for the rest of a step."""
-    print_header(("operation", "times a step", "ms a step", "share"))
+def print_table(step_seconds, seconds, executions):
+    """Prints a row for each of the slowest op types, one for the others, one for the rest."""
+    print_header(("op type", "executions/step", "ms/step", "share"))
 
-    def show(name, times, taken):
-        print_cells([name, times, f"{1e3 * taken / FLAGS.steps:.1f}", f"{taken / whole:.1%}"])
+    def print_row(name, executions, seconds):
+        share = f"{seconds / step_seconds:.1%}"
+        print_cells([name, executions, f"{1e3 * seconds / FLAGS.steps:.1f}", share])
 
-    longest = [kind for kind, _ in seconds.most_common(FLAGS.rows)]
-    for kind in longest:
-        show(f"`{kind}`", f"{number[kind] / FLAGS.steps:.0f}", seconds[kind])
-    others = [kind for kind in seconds if kind not in longest]
-    show(
-        f"{len(others)} other kinds",
-        f"{sum(number[kind] for kind in others) / FLAGS.steps:.0f}",
-        sum(seconds[kind] for kind in others),
+    slowest = [op for op, _ in seconds.most_common(FLAGS.rows)]
+    for op in slowest:
+        print_row(f"`{op}`", f"{executions[op] / FLAGS.steps:.0f}", seconds[op])
+    others = [op for op in seconds if op not in slowest]
+    print_row(
+        f"{len(others)} other types",
+        f"{sum(executions[op] for op in others) / FLAGS.steps:.0f}",
+        sum(seconds[op] for op in others),
     )
-    show("no operation", "", whole - seconds.total())
+    print_row("outside ops", "", step_seconds - seconds.total())
 
 
 def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
+    check_no_arguments(argv)
     changes = {} if FLAGS.position is None else {"position": FLAGS.position}
     config = TransformerConfig.from_preset(FLAGS.preset, vocab_size=FLAGS.vocab_size, **changes)
     settings = {
@@ -112,26 +100,17 @@ def main(argv):
         "precision": "float32",
         "threads": 1,
     }
-    # Before TensorFlow makes batches: it sets the number of threads.
+    # Sets the number of threads, which TensorFlow allows only before its first op.
     prepare = trainer_step.make(settings)
-    try:
-        batches = make_batches(
-            FLAGS.train_source,
-            FLAGS.train_target,
-            FLAGS.vocab_size,
-            FLAGS.batch_tokens,
-            256,
-            FLAGS.steps,
-        )
-    except ValueError as error:
-        raise app.UsageError(str(error)) from error
+    batches = batches_module.batches_from_flags(FLAGS.steps)
     prepare(batches)()
-    whole, space = profile(prepare(batches))
-    tokens = sum(count_tokens(batches).values())
+    seconds, space = profile(prepare(batches))
+    tokens = sum(batches_module.count_tokens(batches).values())
     print(
-        f"{FLAGS.preset}, {config.position}, {1e3 * whole / FLAGS.steps:.0f} ms a step of {tokens / FLAGS.steps:.0f} tokens\n"
+        f"{FLAGS.preset}, {config.position}, {1e3 * seconds / FLAGS.steps:.0f} ms/step, "
+        f"{tokens / FLAGS.steps:.0f} tokens/step\n"
     )
-    print_table(whole, *by_operation(space))
+    print_table(seconds, *sum_by_op_type(space))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""This project's training step, as `trainer.train` makes it and `fit` calls it, on batches in memory."""
+"""The training step of this project, as `trainer.train` runs it, on batches in memory."""
 
 import keras
 
@@ -12,7 +12,7 @@ from trainer.training.training_model import TrainingModel
 
 
 def make(settings):
-    """Trains a new model, of drawn weights, on given batches."""
+    """Returns a function of batches that returns a function that trains a new model on them."""
     tf = tensorflow_with_threads(settings["threads"])
     keras.utils.set_random_seed(1)
     config = TransformerConfig.from_dict(settings["config"])
@@ -26,13 +26,13 @@ def make(settings):
     model.make_train_function()
 
     def prepare(batches):
-        iterator = _in_memory(tf, batches)
+        iterator = _cached_iterator(tf, batches)
         return lambda: {"losses": [float(model.train_function(iterator)["loss"]) for _ in batches]}
 
     return prepare
 
 
-def _in_memory(tf, batches):
+def _cached_iterator(tf, batches):
     def load(number):
         sides = tf.numpy_function(lambda i: batches[i], [number], (tf.int32, tf.int32))
         return {

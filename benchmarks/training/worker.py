@@ -1,10 +1,11 @@
-"""A model that trains in a process of its own, for benchmarks/training.py, which starts it: not run by hand.
+"""Trains one system of the training benchmark in its own process.
 
-    python training_worker.py '{"kind": "ours", "batches": FILE.npz, "config": {...}, "threads": 1, ...}'
+Started by `benchmarks.training` with settings as JSON. A message `[first, end]` trains on these
+batches of the file; the answer has "seconds", "losses" and the peak memory in "megabytes".
 
-Reads lines of JSON: `[first, end]`, numbers of batches in the file. Trains on these, one after the other, and answers with the seconds
-that it took, the losses, and the most memory held meanwhile. What a kind needs is imported for it alone, since each has an
-environment of its own. A kind's module has `make(settings)`, which returns `prepare(batches)`, which returns what is timed.
+The module of a system is imported only in its worker, because every system has its own
+environment. It defines `make(settings)`, which returns `prepare(batches)`, which returns the
+function that is timed.
 """
 
 import importlib
@@ -19,29 +20,27 @@ from benchmarks.common import memory
 from benchmarks.common.worker_protocol import answer_all, redirect_stdout
 
 MODULES = {
-    "ours": "benchmarks.training.trainer_step",
-    "opennmt": "benchmarks.training.opennmt_step",
-    "t2t": "benchmarks.training.tensor2tensor_step",
-    "products": "benchmarks.training.matmul_rate",
+    "trainer": "trainer_step",
+    "opennmt": "opennmt_step",
+    "tensor2tensor": "tensor2tensor_step",
+    "matmul": "matmul_rate",
 }
 
 
 def main(settings):
     answers = redirect_stdout()
-    prepare = importlib.import_module(MODULES[settings["kind"]]).make(settings)
-    arrays = np.load(settings["batches"])
+    module = importlib.import_module(f"benchmarks.training.{MODULES[settings['kind']]}")
+    prepare, arrays = module.make(settings), np.load(settings["batches"])
 
-    def reply(numbers):
-        train = prepare([(arrays[f"inputs_{i}"], arrays[f"targets_{i}"]) for i in range(*numbers)])
+    def reply(message):
+        train = prepare([(arrays[f"inputs_{i}"], arrays[f"targets_{i}"]) for i in range(*message)])
         memory.reset_peak()
         start = time.perf_counter()
-        found = train()
-        found |= {"seconds": time.perf_counter() - start, "megabytes": memory.peak()}
-        if not all(map(math.isfinite, found.get("losses", ()))):
-            raise FloatingPointError(
-                f"Expected losses that are numbers. Received: {found['losses']}."
-            )
-        return found
+        result = train()
+        result |= {"seconds": time.perf_counter() - start, "megabytes": memory.peak()}
+        if not all(map(math.isfinite, result.get("losses", ()))):
+            raise FloatingPointError(f"All losses must be finite. Received: {result['losses']}.")
+        return result
 
     answer_all(answers, reply)
 

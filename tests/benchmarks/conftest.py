@@ -1,22 +1,60 @@
 """Fixtures of the benchmarks' tests."""
 
-import os
+import csv
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from benchmarks.common.worker_processes import ROOT, child_environment
 
 
 @pytest.fixture(scope="session")
 def run():
-    """`run(name, *flags)` runs the benchmark `benchmarks.NAME` and returns its CompletedProcess."""
+    """`run(name, *flags)` runs `python -m benchmarks.NAME` and returns its CompletedProcess."""
 
     def run_benchmark(name, *flags):
+        environment = child_environment() | {"CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, "-m", f"benchmarks.{name}", *flags]
-        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
         return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
 
     return run_benchmark
+
+
+@pytest.fixture(scope="session")
+def run_table(run):
+    """`run_table(name, *flags)` runs a benchmark and returns the cells of its printed table."""
+
+    def run_benchmark(name, *flags):
+        result = run(name, *flags)
+        assert result.returncode == 0, result.stderr
+        return [
+            [cell.strip() for cell in line.strip("|").split("|")]
+            for line in result.stdout.splitlines()
+            if line.startswith("| ") and "---" not in line
+        ]
+
+    return run_benchmark
+
+
+@pytest.fixture(scope="session")
+def usage_error(run):
+    """`usage_error(name, *flags)` runs a benchmark that must fail, and returns its output."""
+
+    def run_benchmark(name, *flags):
+        result = run(name, *flags)
+        assert result.returncode == 1
+        return " ".join((result.stdout + result.stderr).split())
+
+    return run_benchmark
+
+
+@pytest.fixture(scope="session")
+def read_csv():
+    """`read_csv(path)` returns the rows of a CSV file as dicts of strings."""
+
+    def read(path):
+        with open(path, newline="") as file:
+            return list(csv.DictReader(file))
+
+    return read

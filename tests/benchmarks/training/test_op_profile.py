@@ -1,4 +1,4 @@
-"""The profile of a training step: what is counted, and that the program runs."""
+"""Tests of the profile of a training step."""
 
 import re
 
@@ -8,8 +8,8 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 from benchmarks.training import op_profile
 
 
-def space_of(*events):
-    """A profile of (name, picoseconds)."""
+def make_profile(*events):
+    """Returns a profile of events (name, picoseconds)."""
     space = xplane_pb2.XSpace()
     plane = space.planes.add()
     line = plane.lines.add()
@@ -19,9 +19,9 @@ def space_of(*events):
     return space
 
 
-def test_operations_are_counted_by_their_kind():
-    seconds, number = op_profile.by_operation(
-        space_of(
+def test_times_are_summed_by_op_type():
+    seconds, executions = op_profile.sum_by_op_type(
+        make_profile(
             ("model/dense/MatMul:MatMul", 3 * 10**12),
             ("model/other/MatMul:MatMul#id=5#", 2 * 10**12),
             ("add:AddV2", 7 * 10**11),
@@ -30,23 +30,19 @@ def test_operations_are_counted_by_their_kind():
         )
     )
     assert dict(seconds) == {"MatMul": 5.0, "AddV2": 0.7}
-    assert dict(number) == {"MatMul": 2, "AddV2": 1}
+    assert dict(executions) == {"MatMul": 2, "AddV2": 1}
 
 
 @pytest.mark.slow
-def test_shares_make_up_the_step(run):
-    done = run(
-        "training.op_profile",
-        "--vocab_size=331",
-        "--batch_tokens=67",
-        "--steps=2",
-        "--rows=3",
-        "--position=sinusoidal",
-    )
+def test_rows_sum_to_the_step(run):
+    sizes = ["--vocab_size=331", "--batch_tokens=67", "--steps=2", "--rows=3"]
+    done = run("training.op_profile", *sizes, "--position=sinusoidal")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    step = float(re.fullmatch(r"tiny, sinusoidal, (\d+) ms a step of \d+ tokens", lines[0])[1])
+    step = float(re.fullmatch(r"tiny, sinusoidal, (\d+) ms/step, \d+ tokens/step", lines[0])[1])
     rows = [line.strip("| ").split(" | ") for line in lines[4:]]
-    assert len(rows) == 5 and "other kinds" in rows[3][0] and rows[4][0] == "no operation"
+    assert len(rows) == 5
+    assert "other types" in rows[3][0]
+    assert rows[4][0] == "outside ops"
     assert sum(float(row[-2]) for row in rows) == pytest.approx(step, abs=0.8)
     assert sum(float(row[-1].rstrip("%")) for row in rows) == pytest.approx(100, abs=0.4)
