@@ -29,9 +29,10 @@ flags.DEFINE_integer("sentences", 192, "Sentences to translate.", lower_bound=1)
 flags.DEFINE_integer("batch", 32, "Sentences per batch.", lower_bound=1)
 flags.DEFINE_integer("runs", 5, "Translations of the text; the fastest counts.", lower_bound=1)
 
+# Types without the prefix "_" or that of oneDNN, "_Mkl" or "_MklNative".
 KINDS = {
-    "matmul by weights": "MatMul _FusedMatMul _MklMatMul _MklFusedMatMul",
-    "matmul of attention": "BatchMatMul BatchMatMulV2 BatchMatMulV3",
+    "matmul by weights": "MatMul FusedMatMul",
+    "matmul of attention": "BatchMatMul BatchMatMulV2 BatchMatMulV3 FusedBatchMatMulV2",
     "softmax of attention": "Softmax",
     "log-probabilities and top k": "Exp Log Sum Max TopKV2 Abs",
     "transpose, concatenate, gather": "Transpose ConcatV2 GatherV2 ResourceGather Tile Unpack Slice"
@@ -39,7 +40,7 @@ KINDS = {
     "control flow": "Switch Merge Enter Exit NextIteration LoopCond ControlTrigger",
     "shapes, constants, variables": "Shape Reshape Pack Const ReadVariableOp Identity ExpandDims",
 }
-KIND_OF_OP = {op: kind for kind, ops in KINDS.items() for op in ops.split()}
+KIND_OF_TYPE = {op_type: kind for kind, types in KINDS.items() for op_type in types.split()}
 OTHER, BETWEEN_OPS = "sums, layer normalization, other", "between ops"
 # Executions of TopKV2 in a step of beam search.
 TOP_K_PER_STEP = 4
@@ -75,7 +76,7 @@ def measure(session, signature, batches):
     fastest = min(runs, key=lambda recorded: sum(micros for _, micros in recorded))
     milliseconds, executions = collections.Counter(), collections.Counter()
     for op, micros in fastest:
-        kind = KIND_OF_OP.get(op, OTHER)
+        kind = KIND_OF_TYPE.get(re.sub("^_(Mkl(Native)?)?", "", op), OTHER)
         milliseconds[kind] += micros / 1e3
         executions[kind] += 1
     milliseconds[BETWEEN_OPS] = 1e3 * seconds - milliseconds.total()
