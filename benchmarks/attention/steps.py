@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.attention.tensor2tensor_attention import Tensor2TensorAttention
 from benchmarks.common import memory
 from t2t_relpos import RelativeMultiHeadAttention
 from t2t_relpos.attention import (
@@ -159,7 +160,7 @@ def _make_attention_layer(implementation, case, options):
     if implementation == "keras":
         return keras.layers.MultiHeadAttention(**settings)
     if implementation == "tensor2tensor":
-        return Tensor2TensorAttention(k, options.dropout)
+        return Tensor2TensorAttention(NUM_HEADS, KEY_DIM, k, options.dropout)
     if implementation == "relative":
         flash_attention = options.flash_attention or None
         return RelativeMultiHeadAttention(
@@ -168,43 +169,6 @@ def _make_attention_layer(implementation, case, options):
     return RelativeMultiHeadAttention(
         max_relative_position=None, use_key_table=False, use_value_table=False, **settings
     )
-
-
-class Tensor2TensorAttention(keras.layers.Layer):
-    """Multi-head attention with tensor2tensor's algorithm between the projections."""
-
-    def __init__(self, max_relative_position, dropout):
-        super().__init__()
-        self.max_relative_position, self.dropout = max_relative_position, dropout
-        heads = (NUM_HEADS, None, KEY_DIM)
-        self.projections = [
-            keras.layers.EinsumDense("btd,dnh->bnth", heads, bias_axes="nh") for _ in range(3)
-        ]
-        self.output_dense = keras.layers.EinsumDense("bnth,nhd->btd", (None, WIDTH), bias_axes="d")
-
-    def build(self, query_shape, value_shape):
-        table_shape = (2 * self.max_relative_position + 1, KEY_DIM)
-        self.tables = [self.add_weight(shape=table_shape) for _ in range(2)]
-        for projection in self.projections:
-            projection.build(query_shape)
-        self.output_dense.build((None, NUM_HEADS, None, KEY_DIM))
-
-    def call(self, query, value, attention_mask=None, use_causal_mask=False, training=False):
-        q, k, v = (dense(x) for dense, x in zip(self.projections, (query, value, value)))
-        allowed = attention_mask
-        if use_causal_mask:
-            causal = causal_mask(query.shape[1], value.shape[1])
-            allowed = causal if allowed is None else tf.logical_and(causal, allowed)
-        bias = None
-        if allowed is not None:
-            bias = tf.where(allowed if len(allowed.shape) == 2 else allowed[:, None], 0.0, -1e9)
-        tables = [tf.convert_to_tensor(table) for table in self.tables]
-        rate = self.dropout if training else 0.0
-        return self.output_dense(
-            dot_product_attention_relative(
-                q * KEY_DIM**-0.5, k, v, bias, *tables, self.max_relative_position, rate
-            )
-        )
 
 
 def _matmul(query, key, value):
