@@ -54,14 +54,14 @@ FLAGS = flags.FLAGS
 DIRECTIONS, PASSES = ("bidirectional", "causal"), ("forward", "both")
 COMPARED = ("relative", "tensor2tensor", "matmul")
 flags.DEFINE_list("lengths", "32,64,128,256,512,1024,2048,4096", "Sequence lengths n.")
-flags.DEFINE_list("parts", list(IMPLEMENTATIONS), "core, layer.")
-flags.DEFINE_list("directions", list(DIRECTIONS), "bidirectional, causal.")
+flags.DEFINE_list("parts", list(IMPLEMENTATIONS), "Parts: core, layer.")
+flags.DEFINE_list("directions", list(DIRECTIONS), "Directions: bidirectional, causal.")
 flags.DEFINE_list(
-    "passes", list(PASSES), "forward (inference), both (training step: forward and backward)."
+    "passes", list(PASSES), "Passes: forward (inference), both (forward and backward)."
 )
 flags.DEFINE_list("max_relative_positions", ["16"], "Clipping distances K.")
-flags.DEFINE_bool("padding", False, "Pad every other sequence to 4/3 of its length.")
-flags.DEFINE_bool("flash_attention", False, "Memory linear in length at all lengths.")
+flags.DEFINE_bool("padding", False, "Mask the last quarter of every other sequence.")
+flags.DEFINE_bool("flash_attention", False, "Use memory linear in length at all lengths.")
 flags.DEFINE_float(
     "dropout", 0.0, "Dropout rate of attention weights.", lower_bound=0.0, upper_bound=0.9
 )

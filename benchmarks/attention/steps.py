@@ -66,7 +66,7 @@ class Options:
     """Settings that are the same for all cases.
 
     Args:
-        padding: whether every other sequence ends with padding, a quarter of its length.
+        padding: whether the last quarter of every other sequence is padding.
         flash_attention: whether this library's attention has memory linear in length.
         dropout: rate of the dropout of attention weights.
     """
@@ -181,7 +181,7 @@ def _draw(rng, shape):
 
 
 def _key_mask(case):
-    """Returns bool `[B, n]`: every other sequence has a quarter of padding."""
+    """Returns bool `[B, n]`, False in the last quarter of every other sequence."""
     even = np.arange(case.batch_size) % 2 == 0
     lengths = np.where(even, case.length, max(1, 3 * case.length // 4))
     return tf.constant(np.arange(case.length) < lengths[:, None])

@@ -46,7 +46,7 @@ from benchmarks.common.flag_checks import check_no_arguments, check_values, posi
 from benchmarks.common.tables import print_cells, print_header, write_csv
 from benchmarks.common.worker_processes import available, in_turns, start_workers
 from benchmarks.decoding import models as models_module
-from trainer.serving.settings import TranslationSettings
+from benchmarks.decoding.exported_models import ExportedModels
 
 FLAGS = flags.FLAGS
 SYSTEMS = ("exact", "early", "ctranslate2", "ctranslate2 int8", "opennmt")
@@ -71,9 +71,6 @@ flags.DEFINE_integer("runs", 10, "Turns of each system.", lower_bound=1)
 flags.DEFINE_string("opennmt_python", None, "Python of an environment with OpenNMT-tf.")
 flags.DEFINE_string("csv", None, "CSV file for the table.")
 
-ALPHA = 0.6
-# OpenNMT-tf's default maximum length. A trained model ends its translations earlier.
-MAX_LENGTH = 250
 CASE = ("text", "threads", "beam", "batch", "system")
 INTERVALS = ("sentences/s", "time / exact", "time / early")
 NUMBERS = {"median ms": ".1f", "99th ms": ".1f", "MB": ".0f", "words": ".1f", "same": ".0%"}
@@ -108,57 +105,6 @@ def model_and_texts(folder: Path) -> tuple[Path, dict[str, list[str]]]:
         name: models_module.cut_sentences(model_dir, lines, FLAGS.length, FLAGS.sentences or 32)
         for name, lines in texts.items()
     }
-
-
-class ExportedModels:
-    """One model, exported for every system at its first use.
-
-    Args:
-        model_dir: the model directory.
-        folder: where exported models are written.
-    """
-
-    def __init__(self, model_dir: Path, folder: Path):
-        self.model_dir, self.folder, self.paths = model_dir, folder, {}
-
-    def worker_settings(self, system: str, beam_size: int, threads: int) -> dict:
-        """Returns the settings of a system's worker."""
-        max_length = MAX_LENGTH if FLAGS.preset is None else FLAGS.length
-        common = {"threads": threads, "beam_size": beam_size, "max_length": max_length}
-        if system == "opennmt":
-            vocabulary = str(self.model_dir / "vocab.model")
-            path = self._export_for_opennmt(beam_size, max_length)
-            return common | {"kind": "opennmt", "path": path, "vocabulary": vocabulary}
-        if system.startswith("ctranslate2"):
-            quantization = "int8" if system.endswith("int8") else "none"
-            write = models_module.write_for_ctranslate2
-            path = self._export(system, write, quantization)
-            # Penalties are the most similar near a length of 15; see `trainer.serving`.
-            penalty = ALPHA * 15 / (5 + 15)
-            return common | {"kind": "ctranslate2", "path": path, "length_penalty": penalty}
-        settings = TranslationSettings(
-            beam_size,
-            ALPHA,
-            extra_length=50 if FLAGS.preset is None else 0,
-            early_stopping=system == "early",
-        )
-        path = self._export(f"{system}_{beam_size}", models_module.write_saved_model, settings)
-        return common | {"kind": "saved_model", "path": path}
-
-    def _export(self, name, write, *args):
-        if name not in self.paths:
-            folder = self.folder / name.replace(" ", "_")
-            self.paths[name] = write(self.model_dir, folder, *args)
-        return self.paths[name]
-
-    def _export_for_opennmt(self, beam_size, max_length):
-        weights = self._export("opennmt", models_module.write_for_opennmt, ALPHA)
-        key = "opennmt", beam_size
-        if key not in self.paths:
-            self.paths[key] = models_module.build_opennmt(
-                FLAGS.opennmt_python, weights, beam_size, max_length
-            )
-        return self.paths[key]
 
 
 def measure(workers, sentences, batch_size):
@@ -240,7 +186,9 @@ def main(argv):
     tf.get_logger().setLevel("WARNING")
     with tempfile.TemporaryDirectory() as folder:
         model_dir, texts = model_and_texts(Path(folder))
-        rows = run_all(ExportedModels(model_dir, Path(folder)), texts)
+        length = None if FLAGS.preset is None else FLAGS.length
+        models = ExportedModels(model_dir, Path(folder), FLAGS.opennmt_python, length)
+        rows = run_all(models, texts)
     if FLAGS.csv:
         write_csv(FLAGS.csv, COLUMNS, rows)
 
