@@ -1,12 +1,20 @@
-"""What parts that have ways of their own on a backend ask of it."""
+"""Facts about the Keras backend on which implementations depend."""
 
 import keras
 
 
-def is_tensorflow_without_xla():
-    """Whether Keras runs on TensorFlow, and XLA does not compile what is being traced: it takes no sizes that change in a loop."""
+def is_compiled_by_xla():
+    """Returns whether TensorFlow is tracing a graph for XLA."""
     if keras.backend.backend() != "tensorflow":
         return False
-    from t2t_relpos import _tensorflow_xla
+    from t2t_relpos.attention.tensorflow import compat
 
-    return not _tensorflow_xla.is_compiled()
+    return compat.is_compiled_by_xla()
+
+
+def is_tensorflow_without_xla():
+    """Returns whether Keras runs on TensorFlow and the current code is not compiled by XLA.
+
+    XLA requires loops to keep the shapes of their variables.
+    """
+    return keras.backend.backend() == "tensorflow" and not is_compiled_by_xla()

@@ -1,18 +1,20 @@
-"""Dropout whose mask a recomputation can draw again."""
+"""Dropout of attention weights with a mask that rematerialization can repeat."""
 
 import keras
 
 
 def drop(x, rate, seed_generator):
-    """Sets numbers to zero at a rate and scales up the others, as keras.random.dropout; on TensorFlow in half the time.
+    """Returns `x` with entries set to zero at a rate and the others scaled up.
+
+    The same as keras.random.dropout. On TensorFlow it takes half the time.
 
     Args:
         x: floats of any shape.
-        rate: at least 0 and below 1; on TensorFlow rounded to 1 / 65,536.
+        rate: in `[0, 1)`; on TensorFlow rounded to 1 / 65,536.
         seed_generator: a keras.random.SeedGenerator.
 
     Returns:
-        a tensor like `x`.
+        A tensor like `x`.
 
     Example:
     >>> import numpy as np
@@ -21,20 +23,14 @@ def drop(x, rate, seed_generator):
     >>> sorted(set(keras.ops.convert_to_numpy(dropped).ravel().tolist()))
     [0.0, 2.0]
     """
-    if keras.backend.backend() != "tensorflow":
-        return keras.random.dropout(x, rate, seed=seed_generator)
-    from t2t_relpos.attention import _tensorflow_dropout
-
-    return _tensorflow_dropout.drop(
-        keras.ops.convert_to_tensor(x), rate, _tensorflow_dropout.as_seed(seed_generator.next())
-    )
+    return AttentionDropout(rate, seed_generator).with_drawn_seed()(keras.ops.convert_to_tensor(x))
 
 
 class AttentionDropout:
-    """Sets weights to zero at a rate and scales up the others.
+    """Dropout of attention weights.
 
     Args:
-        rate: at least 0 and below 1.
+        rate: in `[0, 1)`.
         seed_generator: a keras.random.SeedGenerator.
     """
 
@@ -43,9 +39,17 @@ class AttentionDropout:
         self.seed_generator = seed_generator
 
     def __call__(self, weights):
-        """The weights after dropout."""
-        return drop(weights, self.rate, self.seed_generator)
+        """Returns the weights after dropout."""
+        return keras.random.dropout(weights, self.rate, seed=self.seed_generator)
 
-    def draw_seed(self):
-        """A seed for one call, two integers, for those who draw the mask themselves."""
-        return self.seed_generator.next()
+    def with_drawn_seed(self):
+        """Returns a dropout for a single call of `attend`.
+
+        On TensorFlow its seed is drawn here: a generator that is updated in one branch of tf.cond
+        would not advance in the other.
+        """
+        if keras.backend.backend() != "tensorflow":
+            return self
+        from t2t_relpos.attention.tensorflow import dropout
+
+        return dropout.SeededDropout(self.rate, dropout.as_seed(self.seed_generator.next()))

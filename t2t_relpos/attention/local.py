@@ -1,8 +1,7 @@
-"""Attention restricted to a window around each query: cost grows with window times length.
+"""Attention restricted to a window around each query. Cost grows with window times length.
 
-Queries are cut into blocks; a block sees its own keys and those of its
-neighbours. Blocks are then as good as batch entries, and `attend` does the
-rest.
+Queries are split into blocks. A block attends to its own keys and those of its neighbours. Blocks
+become batch entries of `attend`.
 """
 
 from keras import ops
@@ -24,24 +23,26 @@ def attend_locally(
     key_mask=None,
     dropout=None,
 ):
-    """What `attend` gives under `window_mask`, without looking at keys outside of the window.
+    """Returns the outputs of `attend` with `window_mask`, computed within blocks.
 
-    Self-attention: there are as many keys as queries. Memory and time are
-    O(B·N·T·window).
+    Self-attention: S = T. Memory and time are O(B·N·T·window).
 
     Args:
-        query, key, value, key_table, value_table, dropout: as in `attend`, with
-            S = T; `dropout` gets weights `[B * blocks, N, C, 2C or 3C]`.
-        window: a query sees keys less than this far away.
-        causal: whether keys after a query are hidden.
-        query_mask: bool `[B, T]`, queries that exist, or None.
-        key_mask: bool `[B, T]`, keys that exist, or None.
+        query: as in `attend`.
+        key: as in `attend`, with S = T.
+        value: as in `attend`, with S = T.
+        key_table: as in `attend`.
+        value_table: as in `attend`.
+        window: a query attends to keys at distances less than this.
+        causal: whether keys after a query are masked.
+        query_mask: bool `[B, T]`; False gives zeros. None: all True.
+        key_mask: bool `[B, T]`; True = attend. None: all True.
+        dropout: as in `attend`; receives weights `[B * blocks, N, C, 2C or 3C]`.
 
     Returns:
         outputs `[B, N, T, Hv]`.
 
-    Reference: Vaswani et al. 2017, section 4 and Table 1, "self-attention
-    (restricted)".
+    Reference: Vaswani et al. 2017, section 4 and Table 1, "self-attention (restricted)".
 
     Example:
     >>> import numpy as np
@@ -58,28 +59,29 @@ def attend_locally(
     neighbours = (-1, 0) if causal else (-1, 0, 1)
     count = (length + size - 1) // size
     padding = count * size - length
-    exists = ops.arange(count * size) < length
 
-    def pairs_of(mask):
-        """Bool `[B, T]` or None -> `[B, blocks * C]`, padding being False."""
+    def pad_mask(mask):
+        """Bool `[B, T]` or None -> `[B, 1, blocks * C, 1]`. Padding is False."""
         if mask is None:
-            return ops.broadcast_to(exists, (batch, count * size))
-        return ops.pad(ops.cast(mask, "bool"), [[0, 0], [0, padding]])
+            exists = ops.arange(count * size) < length
+            mask = ops.broadcast_to(exists, (batch, count * size))
+        else:
+            mask = ops.pad(ops.cast(mask, "bool"), [[0, 0], [0, padding]])
+        return mask[:, None, :, None]
 
-    keys_exist = _windows(pairs_of(key_mask)[:, None, :, None], count, size, neighbours)
+    key_exists = join_neighbours(pad_mask(key_mask), count, size, neighbours)
+    query_exists = None if query_mask is None else split_blocks(pad_mask(query_mask), count, size)
     mask = combine_masks(
-        ops.swapaxes(keys_exist, -1, -2),
+        ops.swapaxes(key_exists, -1, -2),
         window_mask(size, len(neighbours) * size, window, size),
         causal_mask(size, len(neighbours) * size, size) if causal else None,
-        None
-        if query_mask is None
-        else _blocks(pairs_of(query_mask)[:, None, :, None], count, size),
+        query_exists,
     )
     pad = [[0, 0], [0, 0], [0, padding], [0, 0]]
     outputs, _ = attend(
-        _blocks(ops.pad(query, pad), count, size),
-        _windows(ops.pad(key, pad), count, size, neighbours),
-        _windows(ops.pad(value, pad), count, size, neighbours),
+        split_blocks(ops.pad(query, pad), count, size),
+        join_neighbours(ops.pad(key, pad), count, size, neighbours),
+        join_neighbours(ops.pad(value, pad), count, size, neighbours),
         key_table,
         value_table,
         mask=mask,
@@ -87,33 +89,37 @@ def attend_locally(
         dropout=dropout,
         return_weights=False,
     )
-    return _unblocked(outputs, batch, count)[:, :, :length]
+    return join_blocks(outputs, batch, count)[:, :, :length]
 
 
 def block_size(window):
-    """C: the reach of the window, but not so few positions that products get tiny."""
+    """Returns the block length C: at least the window, and at least 16 for efficient products."""
     return max(window - 1, 16)
 
 
-def _blocks(x, count, size):
+def split_blocks(x, count, size):
     """`[B, N, blocks * C, X]` -> `[B * blocks, N, C, X]`."""
     batch, heads, _, depth = ops.shape(x)
     x = ops.reshape(x, (batch, heads, count, size, depth))
     return ops.reshape(ops.swapaxes(x, 1, 2), (batch * count, heads, size, depth))
 
 
-def _windows(x, count, size, neighbours):
-    """`[B, N, blocks * C, X]` -> `[B * blocks, N, len(neighbours) * C, X]`; zeros beyond the ends."""
+def join_neighbours(x, count, size, neighbours):
+    """Splits into blocks and joins each with its neighbours; zeros beyond the ends.
+
+    `[B, N, blocks * C, X]` -> `[B * blocks, N, len(neighbours) * C, X]`.
+    """
     x = ops.pad(x, [[0, 0], [0, 0], [size, size], [0, 0]])
     length = count * size
     parts = [
-        _blocks(x[:, :, (1 + n) * size : (1 + n) * size + length], count, size) for n in neighbours
+        split_blocks(x[:, :, (1 + n) * size : (1 + n) * size + length], count, size)
+        for n in neighbours
     ]
     return ops.concatenate(parts, axis=2)
 
 
-def _unblocked(x, batch, count):
-    """Inverse of `_blocks`."""
+def join_blocks(x, batch, count):
+    """Inverse of `split_blocks`."""
     _, heads, size, depth = ops.shape(x)
     x = ops.swapaxes(ops.reshape(x, (batch, count, heads, size, depth)), 1, 2)
     return ops.reshape(x, (batch, heads, count * size, depth))

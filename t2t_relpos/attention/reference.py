@@ -11,7 +11,7 @@ K max_relative_position, R = 2K + 1 rows of a table.
 import keras
 from keras import ops
 
-from t2t_relpos.attention._reference_arguments import (
+from t2t_relpos.attention.reference_checks import (
     check_attention_shapes,
     check_max_relative_position,
     check_query_length,

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from t2t_relpos.attention.masks import both_masks
-from t2t_relpos.attention.two_blocks import attend_two_blocks
+from t2t_relpos.attention.variants import attend_two_blocks
 from t2t_relpos.layers import checks
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
 from t2t_relpos.layers.variant_tables import add_table

@@ -3,9 +3,14 @@
 import keras
 from keras import ops
 
-from t2t_relpos.attention.labelled import label_index, labelled_scores, labelled_values
-from t2t_relpos.attention.masks import attention_mask_of, masked_softmax
-from t2t_relpos.attention.products import times_rows
+from t2t_relpos.attention.gather import pair_index, scores_by_id, values_by_id
+from t2t_relpos.attention.masks import (
+    causal_mask,
+    combine_masks,
+    key_padding_mask,
+    masked_softmax,
+)
+from t2t_relpos.attention.table_matmul import matmul_by_position
 from t2t_relpos.layers import checks
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
 
@@ -138,18 +143,16 @@ class RelationMultiHeadAttention(MultiHeadBase):
         batch, length_q, length_k = ops.shape(query)[0], ops.shape(query)[1], ops.shape(key)[1]
         indices = self._indices(relations, query, key, (batch, length_q, length_k))
         self._check_edges(key_edges, value_edges, query.shape, key.shape)
-        mask = attention_mask_of(
-            length_q,
-            length_k,
-            query_mask=query_mask,
-            key_masks=(key_mask, value_mask),
-            attention_mask=attention_mask,
-            causal=use_causal_mask,
+        mask = combine_masks(
+            None if query_mask is None else ops.expand_dims(query_mask, -1),
+            *(None if m is None else key_padding_mask(m) for m in (key_mask, value_mask)),
+            attention_mask,
+            causal_mask(length_q, length_k) if use_causal_mask else None,
         )
         queries = self.project_query(query)
         scores = ops.matmul(queries, ops.swapaxes(self.project_key(key), -1, -2))
         for table, index in zip(self.key_tables, indices):
-            scores = scores + labelled_scores(queries, ops.convert_to_tensor(table), index)
+            scores = scores + scores_by_id(queries, ops.convert_to_tensor(table), index)
         if key_edges is not None:
             scores = scores + _by_query(
                 queries, ops.swapaxes(ops.cast(key_edges, queries.dtype), -1, -2)
@@ -158,14 +161,14 @@ class RelationMultiHeadAttention(MultiHeadBase):
         kept = self.dropout_layer(weights, training=training)
         outputs = ops.matmul(kept, self.project_value(value))
         for table, index in zip(self.value_tables, indices):
-            outputs = outputs + labelled_values(kept, ops.convert_to_tensor(table), index)
+            outputs = outputs + values_by_id(kept, ops.convert_to_tensor(table), index)
         if value_edges is not None:
             outputs = outputs + _by_query(kept, ops.cast(value_edges, kept.dtype))
         outputs = self.project_output(outputs, query)
         return (outputs, weights) if return_attention_scores else outputs
 
     def _indices(self, relations, query, key, shape):
-        """One flat index of `label_index` for every channel."""
+        """One flat index of `pair_index` for every channel."""
         channels = relations if isinstance(relations, (tuple, list)) else [relations]
         channels = [labels for labels in channels if labels is not None]
         if channels and not self.num_relations:
@@ -182,7 +185,7 @@ class RelationMultiHeadAttention(MultiHeadBase):
         for labels, num_labels in zip(channels, self.num_relations):
             labels = ops.convert_to_tensor(labels)
             checks.relation_labels(labels, num_labels, query.shape, key.shape)
-            indices.append(label_index(ops.broadcast_to(labels, shape), num_labels, self.num_heads))
+            indices.append(pair_index(ops.broadcast_to(labels, shape), num_labels, self.num_heads))
         return indices
 
     def _check_edges(self, key_edges, value_edges, query_shape, key_shape):
@@ -213,6 +216,6 @@ def _by_query(x, edges):
     """`[B, N, T, X]` times `[B or 1, T, X, Y]` -> `[B, N, T, Y]`: every query has a matrix of its own."""
     # With one query this would be a product that is not safe, see `times_table`.
     if edges.shape[0] == 1:
-        return times_rows(x, edges[0])
+        return matmul_by_position(x, edges[0])
     product = ops.matmul(ops.swapaxes(x, 1, 2), edges)
     return ops.swapaxes(product, 1, 2)

@@ -5,10 +5,10 @@ from keras import ops
 
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.dropout import AttentionDropout
-from t2t_relpos.attention.labels import key_positions as find_positions
-from t2t_relpos.attention.labels import position_labels
 from t2t_relpos.attention.local import attend_locally, block_size
-from t2t_relpos.attention.masks import attention_mask_of, both_masks
+from t2t_relpos.attention.masks import both_masks, make_attention_mask
+from t2t_relpos.attention.relative_ids import key_positions as find_positions
+from t2t_relpos.attention.relative_ids import relative_ids_from_positions
 from t2t_relpos.layers import checks
 from t2t_relpos.layers.incremental_attention import IncrementalAttention
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
@@ -197,9 +197,9 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         else:
             # By rule, hence not as a mask of all pairs, where positions are not given.
             by_rule = use_causal_mask and positions is None
-            mask = attention_mask_of(
-                *lengths,
-                attention_mask=attention_mask,
+            mask = make_attention_mask(
+                lengths,
+                attention_mask,
                 causal=use_causal_mask and not by_rule,
                 window=self.sliding_window,
                 query_offset=query_offset,
@@ -212,12 +212,12 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
                 mask=mask,
                 causal=by_rule,
                 query_offset=query_offset,
-                labels=position_labels(*positions, self.max_relative_position)
+                relative_ids=relative_ids_from_positions(*positions, self.max_relative_position)
                 if positions and has_tables
                 else None,
                 dropout=dropout,
                 return_weights=return_attention_scores,
-                recompute=True if self.flash_attention else False if training else None,
+                rematerialize=True if self.flash_attention else False if training else None,
             )
         outputs = self.project_output(outputs, query, query_packing)
         return (outputs, weights) if return_attention_scores else outputs

@@ -3,9 +3,8 @@
 import keras
 from keras import ops
 
-from t2t_relpos.attention.grid import attend_2d
 from t2t_relpos.attention.masks import combine_masks, key_padding_mask
-from t2t_relpos.attention.zero_beyond import two_sided_table
+from t2t_relpos.attention.variants import attend_2d, two_sided_table
 from t2t_relpos.layers import checks
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
 from t2t_relpos.layers.variant_tables import add_table

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from t2t_relpos.attention.zero_beyond import left_sided_table, two_sided_table
+from t2t_relpos.attention.variants import left_sided_table, two_sided_table
 from t2t_relpos.layers import checks
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 from t2t_relpos.layers.variant_tables import add_table

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from t2t_relpos.attention.labels import relative_labels
+from t2t_relpos.attention.relative_ids import relative_ids
 from t2t_relpos.layers import checks
 
 
@@ -85,8 +85,8 @@ class RelativePositionEmbedding(keras.layers.Layer):
     def call(self, query, key=None, query_offset=None):
         length_q = ops.shape(query)[1]
         length_k = length_q if key is None else ops.shape(key)[1]
-        labels = relative_labels(length_q, length_k, self.max_relative_position, query_offset)
-        return ops.take(ops.convert_to_tensor(self.table), labels, axis=-2)
+        ids = relative_ids(length_q, length_k, self.max_relative_position, query_offset)
+        return ops.take(ops.convert_to_tensor(self.table), ids, axis=-2)
 
     def get_config(self):
         return {

@@ -11,9 +11,12 @@ from measurement import Measurement, relative_error
 
 from t2t_relpos.attention import reference
 from t2t_relpos.attention.attend import attend
-from t2t_relpos.attention.grid import attend_2d
-from t2t_relpos.attention.two_blocks import attend_two_blocks
-from t2t_relpos.attention.zero_beyond import left_sided_table, two_sided_table
+from t2t_relpos.attention.variants import (
+    attend_2d,
+    attend_two_blocks,
+    left_sided_table,
+    two_sided_table,
+)
 
 FOLDER = pathlib.Path(__file__).parent
 LIMITS = {"float32": 1e-6, "float64": 1e-12}

@@ -8,7 +8,7 @@ must know how many tokens there are.
 
 import tensorflow as tf
 
-from t2t_relpos import _tensorflow_xla
+from t2t_relpos import _backend
 from trainer.training.losses import PADDING, SmoothedTarget, without_padding
 
 # Smaller probabilities are near those that types of 32 bits can't tell from 0.
@@ -45,7 +45,7 @@ def projected_cross_entropy(
     target = SmoothedTarget.of(label_smoothing, table.shape[0])
     ids, states = tf.reshape(labels, [-1]), tf.reshape(states, [-1, table.shape[-1]])
     table = tf.cast(table, states.dtype)
-    if _tensorflow_xla.is_compiled():
+    if _backend.is_compiled_by_xla():
         return tuple(without_padding(labels, x) for x in _cross_entropy(ids, states, table, target))
     places = tf.where(ids != PADDING)
     of_tokens = _cross_entropy(tf.gather_nd(ids, places), _rows_at(places, states), table, target)

@@ -1,0 +1,391 @@
+"""The table of attention implementations, and the only code that chooses one.
+
+All thresholds on sequence lengths are here. They were measured on CPUs.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from t2t_relpos import _backend
+from t2t_relpos.attention import full_matrix
+
+# Rows are gathered for each pair up to this many positions, on TensorFlow without XLA.
+LONGEST_SHORT_ROWS, LONGEST_SHORT_ROWS_CAUSAL = 256, 128
+# Elsewhere lengths must be known, and rows are gathered up to this many positions.
+LONGEST_ROWS = 512
+# The band is faster than gathered rows from this many positions.
+SHORTEST_FULL_MATRIX, SHORTEST_FULL_MATRIX_CAUSAL = 96, 40
+# The full matrix is faster than blocks up to this many positions.
+LONGEST_FULL_MATRIX, LONGEST_FULL_MATRIX_CAUSAL = 1024, 256
+# Keys per chunk of the left tail: short chunks up to this many keys, then long ones.
+LONGEST_SHORT_CHUNKS, SHORT_CHUNK, LONG_CHUNK = 256, 16, 32
+# Weights are saved for the gradient up to this many positions.
+LONGEST_SAVED = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """Describes a call of `attend`.
+
+    Args:
+        length_q: number of queries T, an int or a scalar tensor.
+        length_k: number of keys S, an int or a scalar tensor.
+        max_relative_position: K. None: no tables.
+        causal: whether keys after a query are masked by rule.
+        query_offset: key position of query 0, an int or a scalar tensor. Default `S - T`.
+        offset_per_entry: whether there is a query offset for each batch entry.
+        ids_rank: rank of the given relative ids, 2 or 3. None: ids follow from the offset.
+        return_weights: whether all attention weights are returned.
+        rematerialize: as in `attend`.
+        seeded_dropout: False for a dropout that is an arbitrary function.
+        backend: name of the Keras backend. Default: the current one.
+        xla: whether XLA compiles the call. Default: as in the current graph.
+    """
+
+    length_q: Any
+    length_k: Any
+    max_relative_position: int | None
+    causal: bool = False
+    query_offset: Any = None
+    offset_per_entry: bool = False
+    ids_rank: int | None = None
+    return_weights: bool = False
+    rematerialize: bool | None = None
+    seeded_dropout: bool = True
+    backend: str = dataclasses.field(default_factory=keras.backend.backend)
+    xla: bool = dataclasses.field(default_factory=_backend.is_compiled_by_xla)
+
+    def has_at_most(self, positions):
+        """Whether the score matrix has at most `positions ** 2` entries; may be a tensor."""
+        return self.length_q * self.length_k <= positions**2
+
+    @property
+    def knows_lengths(self):
+        """Whether both lengths are Python ints."""
+        return isinstance(self.length_q, int) and isinstance(self.length_k, int)
+
+
+@dataclasses.dataclass(frozen=True)
+class Requirement:
+    """A condition on requests: its text, and a function that gives a bool or a scalar tensor."""
+
+    text: str
+    holds: Callable[[Request], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockSizes:
+    """Sizes of a blockwise implementation.
+
+    Args:
+        largest_block: largest number of queries of a block.
+        keys_per_group: heads are processed together up to this many keys in total.
+        chunk: number of keys of a chunk of the left tail.
+    """
+
+    largest_block: int
+    keys_per_group: int
+    chunk: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Implementation:
+    """A row of the table.
+
+    Args:
+        name: name of the row.
+        function: dotted name of the function in `t2t_relpos.attention`.
+        run: runs it: `run(implementation, inputs)` gives (outputs, weights or None).
+        saved_matrices: number of `[T, S]` matrices per head that are saved for the gradient.
+        requirements: conditions for exact results.
+        preferences: further conditions for `select`. A request that names the row skips them.
+        sizes: `BlockSizes` if bidirectional and if causal, or None.
+    """
+
+    name: str
+    function: str
+    run: Callable[["Implementation", Any], tuple]
+    saved_matrices: int
+    requirements: tuple[Requirement, ...]
+    preferences: tuple[Requirement, ...] = ()
+    sizes: tuple[BlockSizes, BlockSizes] | None = None
+
+    def failed(self, request, *, named=False):
+        """Returns the first condition that is known not to hold, or None."""
+        conditions = self.requirements if named else self.requirements + self.preferences
+        return next((c for c in conditions if c.holds(request) is False), None)
+
+    def condition(self, request, *, named=False):
+        """Returns True, or a scalar tensor if the conditions depend on unknown lengths."""
+        conditions = self.requirements if named else self.requirements + self.preferences
+        unknown = [x for x in (c.holds(request) for c in conditions) if not isinstance(x, bool)]
+        return functools.reduce(ops.logical_and, unknown) if unknown else True
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """An implementation, and the condition under which it runs: True or a scalar tensor."""
+
+    implementation: Implementation
+    condition: Any = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """The name of the chosen row, and the failed condition of every row that can't be chosen."""
+
+    chosen: str
+    failed: dict[str, str]
+
+    def __str__(self):
+        lines = [f"{self.chosen}: chosen"]
+        return "\n".join([*lines, *(f"{name}: {text}" for name, text in self.failed.items())])
+
+
+def select(request, implementation=None):
+    """Returns the implementations for a request, as candidates in order of preference.
+
+    Args:
+        request: a `Request`.
+        implementation: the name of a row, or an `Implementation`, to be tried first.
+
+    Returns:
+        A list of `Candidate`. The condition of the last one is True. The list has several entries
+        only if lengths are unknown.
+
+    Raises:
+        ValueError: if the named implementation, or every implementation, fails a requirement.
+    """
+    rows = [(row, False) for row in TABLE]
+    if implementation is not None:
+        if isinstance(implementation, str):
+            implementation = _by_name(implementation)
+        failed = implementation.failed(request, named=True)
+        if failed is not None:
+            raise ValueError(
+                f"Attention implementation {implementation.name!r} requires: {failed.text}. "
+                f"Received: {request}"
+            )
+        rows = [(implementation, True), *rows]
+    candidates = []
+    for row, named in rows:
+        if row.failed(request, named=named) is None:
+            candidates.append(Candidate(row, row.condition(request, named=named)))
+            if candidates[-1].condition is True:
+                return candidates
+    raise ValueError(
+        "Attention with memory linear in length (`rematerialize=True`, `flash_attention=True` of a "
+        "layer) requires TensorFlow without XLA, a table, relative positions by one offset, and no "
+        f"returned attention scores. Received: {request}"
+    )
+
+
+def explain(length_q, length_k=None, max_relative_position=16, **options):
+    """Reports which implementation `attend` chooses, and why not the others.
+
+    Args:
+        length_q: number of queries T.
+        length_k: number of keys S. Default: T.
+        max_relative_position: clipping distance K. None: no tables.
+        **options: further fields of `Request`, for example `causal=True`.
+
+    Returns:
+        An `Explanation`.
+
+    Example:
+    >>> from t2t_relpos.attention import explain
+    >>> explain(5000, causal=True, backend="tensorflow", xla=False).chosen
+    'rematerialized_blocks'
+    """
+    length_k = length_q if length_k is None else length_k
+    request = Request(length_q, length_k, max_relative_position, **options)
+    chosen = select(request)[0].implementation.name
+    failed = {row.name: row.failed(request) for row in TABLE if row.name != chosen}
+    return Explanation(
+        chosen,
+        {name: f"requires {c.text}" if c else "after the chosen row" for name, c in failed.items()},
+    )
+
+
+def table_as_markdown():
+    """Returns the table for the documentation."""
+    header = ["Implementation", "Function", "Requires", "Chosen for", "Saved `[T, S]` matrices"]
+    lines = [header, ["---"] * len(header)]
+    for row in TABLE:
+        requires, chosen = (
+            "; ".join(condition.text for condition in conditions) or "any other request"
+            for conditions in (row.requirements, row.preferences)
+        )
+        lines.append([f"`{row.name}`", f"`{row.function}`", requires, chosen, row.saved_matrices])
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def full_matrix_chunk(length_k):
+    """Returns the keys per chunk of the full matrix: an int, or a tensor for an unknown length."""
+    if isinstance(length_k, int):
+        return SHORT_CHUNK if length_k <= LONGEST_SHORT_CHUNKS else LONG_CHUNK
+    return ops.where(length_k <= LONGEST_SHORT_CHUNKS, SHORT_CHUNK, LONG_CHUNK)
+
+
+def _by_name(name):
+    rows = {row.name: row for row in TABLE}
+    if name not in rows:
+        raise ValueError(f"implementation must be one of {', '.join(rows)}. Received: {name!r}")
+    return rows[name]
+
+
+def _full_matrix_fits(request):
+    """Whether all diagonals of the band exist and the last query is at the last key."""
+    k, length_q, length_k = request.max_relative_position, request.length_q, request.length_k
+    if not k:
+        return False
+    chunk = 0 if request.causal and k > 1 else full_matrix_chunk(length_k)
+    fits = (length_q >= k + chunk) & (length_k >= length_q)
+    if request.query_offset is not None:
+        fits &= request.query_offset == length_k - length_q
+    return fits
+
+
+def _within_full_matrix_range(request):
+    causal = request.causal and (request.max_relative_position or 0) > 1
+    shortest = SHORTEST_FULL_MATRIX_CAUSAL if causal else SHORTEST_FULL_MATRIX
+    longest = LONGEST_SHORT_ROWS_CAUSAL if request.causal else LONGEST_SHORT_ROWS
+    if request.rematerialize is False:
+        longest = LONGEST_FULL_MATRIX_CAUSAL if request.causal else LONGEST_FULL_MATRIX
+    pairs = request.length_q * request.length_k
+    return (pairs >= shortest**2) & (pairs <= longest**2)
+
+
+def _run_full_matrix(implementation, inputs):
+    from t2t_relpos.attention.tensorflow import full_matrix
+
+    return full_matrix.attend(inputs, full_matrix_chunk(inputs.lengths[1])), None
+
+
+def _run_blocks(implementation, inputs):
+    from t2t_relpos.attention.tensorflow import blockwise
+
+    sizes = implementation.sizes[inputs.causal]
+    save_weights = implementation.saved_matrices > 0
+    return blockwise.attend(inputs, sizes, save_weights=save_weights), None
+
+
+def _keras(function):
+    return lambda implementation, inputs: function(inputs)
+
+
+_HAS_TABLE = Requirement("a table", lambda r: r.max_relative_position is not None)
+_QUADRATIC = Requirement(
+    "`rematerialize` not True (memory is quadratic)", lambda r: r.rematerialize is not True
+)
+_ONE_OFFSET = Requirement(
+    "ids by one query offset", lambda r: r.ids_rank is None and not r.offset_per_entry
+)
+_TENSORFLOW = (
+    Requirement("TensorFlow without XLA", lambda r: r.backend == "tensorflow" and not r.xla),
+    _HAS_TABLE,
+    _ONE_OFFSET,
+    Requirement("no returned weights", lambda r: not r.return_weights),
+    Requirement("no dropout or `AttentionDropout`", lambda r: r.seeded_dropout),
+)
+_ALIGNED = Requirement(
+    "K >= 1, S >= T, query offset S - T, T >= K + chunk (K if causal)", _full_matrix_fits
+)
+
+TABLE = (
+    Implementation(
+        "without_tables",
+        "full_matrix.attend_without_tables",
+        _keras(full_matrix.attend_without_tables),
+        3,
+        (Requirement("no tables", lambda r: r.max_relative_position is None), _QUADRATIC),
+    ),
+    Implementation(
+        "full_matrix",
+        "tensorflow.full_matrix.attend",
+        _run_full_matrix,
+        2,
+        (*_TENSORFLOW, _ALIGNED, _QUADRATIC),
+        (
+            Requirement(
+                f"{SHORTEST_FULL_MATRIX} to {LONGEST_FULL_MATRIX} positions "
+                f"(causal: {SHORTEST_FULL_MATRIX_CAUSAL} to {LONGEST_FULL_MATRIX_CAUSAL}); if "
+                f"`rematerialize` is None up to {LONGEST_SHORT_ROWS} "
+                f"(causal: {LONGEST_SHORT_ROWS_CAUSAL})",
+                _within_full_matrix_range,
+            ),
+        ),
+    ),
+    Implementation(
+        "short_rows",
+        "full_matrix.attend_by_rows",
+        _keras(full_matrix.attend_by_rows),
+        3,
+        (*_TENSORFLOW, _QUADRATIC),
+        (
+            Requirement(
+                f"up to {LONGEST_SHORT_ROWS} positions (causal: {LONGEST_SHORT_ROWS_CAUSAL})",
+                lambda r: r.has_at_most(
+                    LONGEST_SHORT_ROWS_CAUSAL if r.causal else LONGEST_SHORT_ROWS
+                ),
+            ),
+        ),
+    ),
+    Implementation(
+        "saved_blocks",
+        "tensorflow.blockwise.attend",
+        _run_blocks,
+        1,
+        (*_TENSORFLOW, _QUADRATIC),
+        (
+            Requirement("`rematerialize` False", lambda r: r.rematerialize is False),
+            Requirement(f"up to {LONGEST_SAVED} positions", lambda r: r.has_at_most(LONGEST_SAVED)),
+        ),
+        (BlockSizes(512, 16384, 64), BlockSizes(256, 16384, 64)),
+    ),
+    Implementation(
+        "rematerialized_blocks",
+        "tensorflow.blockwise.attend",
+        _run_blocks,
+        0,
+        _TENSORFLOW,
+        sizes=(BlockSizes(256, 4096, 32), BlockSizes(128, 4096, 32)),
+    ),
+    Implementation(
+        "rows",
+        "full_matrix.attend_by_rows",
+        _keras(full_matrix.attend_by_rows),
+        3,
+        (
+            _HAS_TABLE,
+            Requirement(
+                "the same ids for all batch entries",
+                lambda r: r.ids_rank != 3 and not r.offset_per_entry,
+            ),
+            _QUADRATIC,
+        ),
+        (
+            Requirement("known lengths", lambda r: r.knows_lengths),
+            Requirement(f"up to {LONGEST_ROWS} positions", lambda r: r.has_at_most(LONGEST_ROWS)),
+        ),
+    ),
+    Implementation(
+        "band",
+        "full_matrix.attend_by_band",
+        _keras(full_matrix.attend_by_band),
+        3,
+        (_HAS_TABLE, _ONE_OFFSET, _QUADRATIC),
+    ),
+    Implementation(
+        "by_id",
+        "full_matrix.attend_by_id",
+        _keras(full_matrix.attend_by_id),
+        3,
+        (_HAS_TABLE, _QUADRATIC),
+    ),
+)

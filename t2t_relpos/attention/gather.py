@@ -1,0 +1,108 @@
+"""Relative scores and values by gathering: for short sequences and for arbitrary relative ids."""
+
+import keras
+from keras import ops
+
+from t2t_relpos.attention.table_matmul import matmul_by_position, matmul_table
+
+
+def scores_by_rows(query, table, ids):
+    """Returns `out[b, n, i, j] = query[b, n, i]·table[ids[i, j]]`.
+
+    Gathers a `[T, S, H]` tensor of table rows. All batch entries and, with a shared table, all
+    heads of a position are multiplied with it in one product.
+
+    Args:
+        query: `[B, N, T, H]`.
+        table: `[R, H]` for all heads or `[N, R, H]`.
+        ids: int `[T, S]`.
+
+    Returns:
+        `[B, N, T, S]`.
+    """
+    return matmul_by_position(query, ops.swapaxes(_gather_rows(table, ids), -1, -2))
+
+
+def values_by_rows(weights, table, ids):
+    """Returns `out[b, n, i] = sum over j of weights[b, n, i, j]·table[ids[i, j]]`.
+
+    Args:
+        weights: `[B, N, T, S]`.
+        table: `[R, H]` for all heads or `[N, R, H]`.
+        ids: int `[T, S]`.
+
+    Returns:
+        `[B, N, T, H]`.
+    """
+    return matmul_by_position(weights, _gather_rows(table, ids))
+
+
+def _gather_rows(table, ids):
+    """Returns `[T, S, H]`, or `[N, T, S, H]`."""
+    if keras.backend.backend() == "tensorflow":
+        from t2t_relpos.attention.tensorflow import lookup
+
+        return lookup.gather_rows(table, ids)
+    return ops.take(table, ids, axis=-2)
+
+
+def pair_index(ids, num_ids, num_heads):
+    """Returns the index of each pair's entry in a flattened `[B, N, T, R + 1]` tensor.
+
+    Args:
+        ids: int `[B, T, S]`. Ids outside `[0, R)` mean "no edge" and get entry R.
+        num_ids: R.
+        num_heads: N.
+
+    Returns:
+        int32 `[B, N, T, S]`.
+    """
+    ids = ops.cast(ids, "int32")
+    is_edge = ops.logical_and(ids >= 0, ids < num_ids)
+    ids = ops.where(is_edge, ids, num_ids)
+    batch, length_q, _ = ops.shape(ids)
+    rows = ops.arange(batch * num_heads * length_q, dtype="int32")
+    rows = ops.reshape(rows, (batch, num_heads, length_q, 1))
+    return rows * (num_ids + 1) + ops.expand_dims(ids, 1)
+
+
+def scores_by_id(query, table, index):
+    """Returns `query[b, n, i]·table[id of (i, j)]`, 0 without an edge.
+
+    The queries are multiplied with the table once, `[B, N, T, R]`, and each pair gathers one
+    entry. Needs no `[T, S, H]` tensor.
+
+    Args:
+        query: `[B, N, T, H]`.
+        table: `[R, H]` for all heads or `[N, R, H]`.
+        index: from `pair_index`.
+
+    Returns:
+        `[B, N, T, S]`.
+    """
+    by_id = matmul_table(query, table, transpose_table=True)
+    by_id = ops.concatenate([by_id, ops.zeros_like(by_id[..., :1])], axis=-1)
+    # The gradient of a gather along an inner axis is dense.
+    return ops.take(ops.reshape(by_id, (1, -1)), index, axis=1)[0]
+
+
+def values_by_id(weights, table, index):
+    """Returns `sum over j of weights[b, n, i, j]·table[id of (i, j)]`.
+
+    Args:
+        weights: `[B, N, T, S]`.
+        table: `[R, H]` for all heads or `[N, R, H]`.
+        index: from `pair_index`.
+
+    Returns:
+        `[B, N, T, H]`.
+    """
+    batch, heads, length_q, _ = ops.shape(weights)
+    num_ids = table.shape[-2]
+    sums = ops.segment_sum(
+        ops.reshape(weights, (-1,)),
+        ops.reshape(index, (-1,)),
+        num_segments=batch * heads * length_q * (num_ids + 1),
+    )
+    by_id = ops.reshape(sums, (batch, heads, length_q, num_ids + 1))[..., :num_ids]
+    return matmul_table(by_id, table)

@@ -1,0 +1,79 @@
+"""Relative ids: the table row of each (query, key) pair."""
+
+from keras import ops
+
+
+def key_positions(length_q, length_k, query_offset=None):
+    """Returns the key position of every query, `i + query_offset`.
+
+    Args:
+        length_q: number of queries T, an int or a scalar tensor.
+        length_k: number of keys S, an int or a scalar tensor.
+        query_offset: key position of query 0: an int, a scalar tensor, or an int tensor `[B]` (one
+            position per batch entry). Default `S - T`: the queries are the last T positions of the
+            keys (tensor2tensor's memory rule).
+
+    Returns:
+        int32 `[T]`, or `[B, T]` for a `query_offset` of shape `[B]`.
+
+    Example:
+    >>> from t2t_relpos.attention import key_positions
+    >>> [int(p) for p in key_positions(2, 5)]
+    [3, 4]
+    """
+    if query_offset is None:
+        query_offset = length_k - length_q
+    offset = ops.cast(query_offset, "int32")
+    positions = ops.arange(length_q, dtype="int32")
+    return ops.expand_dims(offset, -1) + positions if len(offset.shape) else offset + positions
+
+
+def relative_ids(length_q, length_k, max_relative_position, query_offset=None):
+    """Returns the table row of every pair: `clip(j - i, -K, K) + K`.
+
+    `i` is the key position of the query (see `key_positions`) and `j` the position of the key.
+
+    Args:
+        length_q: number of queries T, an int or a scalar tensor.
+        length_k: number of keys S, an int or a scalar tensor.
+        max_relative_position: clipping distance K. With 0, all pairs share one row.
+        query_offset: key position of query 0. Default `S - T`.
+
+    Returns:
+        int32 `[T, S]`, or `[B, T, S]` for a `query_offset` of shape `[B]`, in `[0, 2K]`.
+
+    Reference: Shaw et al. 2018, equation 5; t2t `_generate_relative_positions_matrix`.
+
+    Example:
+    >>> from t2t_relpos.attention import relative_ids
+    >>> ops.convert_to_numpy(relative_ids(3, 3, 1)).tolist()
+    [[1, 2, 2], [0, 1, 2], [0, 0, 1]]
+    """
+    queries = key_positions(length_q, length_k, query_offset)
+    keys = ops.arange(length_k, dtype="int32")
+    return relative_ids_from_positions(queries, keys, max_relative_position)
+
+
+def relative_ids_from_positions(query_positions, key_positions, max_relative_position):
+    """Returns the table row of every pair of given positions: `clip(p_j - p_i, -K, K) + K`.
+
+    Args:
+        query_positions: int `[T]` or `[B, T]`.
+        key_positions: int `[S]` or `[B, S]`.
+        max_relative_position: clipping distance K.
+
+    Returns:
+        int32 `[T, S]`, or `[B, T, S]` if either argument has a batch axis.
+
+    Example:
+    >>> import numpy as np
+    >>> from t2t_relpos.attention import relative_ids_from_positions
+    >>> ids = relative_ids_from_positions(np.array([5]), np.array([3, 5, 9]), 2)
+    >>> ops.convert_to_numpy(ids).tolist()
+    [[0, 2, 4]]
+    """
+    queries = ops.cast(query_positions, "int32")
+    keys = ops.cast(key_positions, "int32")
+    distance = ops.expand_dims(keys, -2) - ops.expand_dims(queries, -1)
+    k = max_relative_position
+    return ops.clip(distance, -k, k) + k

@@ -1,0 +1,197 @@
+"""The two functions of relative attention on TensorFlow: add a bias by relative id, sum by id.
+
+A relative position is a diagonal of the score matrix. Table rows are stored as differences from a
+reference row: the rightmost row, or the leftmost row if causal. Softmax ignores the reference, and
+values add it once per query. Two parts remain:
+
+- the band: a few diagonals, read and written with diagonal ops;
+- the left tail, if bidirectional: all keys more than K positions before a query share id 0. Keys
+  are grouped in chunks. Whole chunks of the tail are added by the product of queries and keys,
+  from additional columns. The last chunk, partly in the tail, adds `chunk - 1` diagonals.
+
+Shapes: L difference ids (2K, or K if causal), from right to left; D diagonals of the band.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from t2t_relpos.attention.table_matmul import matmul_table
+
+
+class BandShape(NamedTuple):
+    """Describes which diagonals belong to the band.
+
+    Args:
+        max_relative_position: K, at least 1, or 2 if causal.
+        causal: whether keys after a query are masked. Their scores are arbitrary.
+        chunk: number of keys of a chunk of the left tail, at least 2, an int or a scalar tensor.
+            Unused if causal.
+    """
+
+    max_relative_position: int
+    causal: bool
+    chunk: int
+
+    @property
+    def num_ids(self):
+        """L, the number of difference ids."""
+        return self.max_relative_position * (1 if self.causal else 2)
+
+    @property
+    def extent(self):
+        """(diagonals at and left of distance 0, diagonals at and right of it)."""
+        k = self.max_relative_position
+        return (k, 1) if self.causal else (k + self.chunk, k)
+
+
+class QueryBand:
+    """Biases of queries `[.., T, H]`: by id `[.., L, T]` and by diagonal `[.., D, T]`.
+
+    Args:
+        shape: a `BandShape`.
+        positions: int32 key positions of the queries, `[.., T]`, consecutive.
+        dtype: dtype of the biases.
+    """
+
+    def __init__(self, shape, positions, dtype):
+        self.shape, self.dtype = shape, dtype
+        if shape.causal:
+            return
+        chunk = shape.chunk
+        tail_length = positions - shape.max_relative_position
+        self._in_partial_chunk = tf.cast(
+            tf.range(1, chunk)[:, None] <= (tail_length % chunk)[..., None, :], dtype
+        )
+        chunks = tail_length // chunk
+        first = _first_column(tail_length[..., :1], chunk)
+        # The last column belongs to keys that are in no query's tail.
+        self.num_columns = tf.maximum(tf.reduce_max(chunks[..., -1:] - first) + 1, 1)
+        self._whole_chunks = tf.cast(tf.range(self.num_columns) < (chunks - first)[..., None], dtype)
+
+    def to_diagonals(self, by_id):
+        """`[.., L, T]` -> `[.., D, T]`, without whole chunks of the tail."""
+        if self.shape.causal:
+            return by_id
+        return tf.concat([by_id, by_id[..., -1:, :] * self._in_partial_chunk], -2)
+
+    def append_columns(self, x, by_id, bias=None):
+        """Appends the tail's columns, plus `bias` `[.., T, 1]` for all keys, to `[.., T, H]`."""
+        if not self.shape.causal:
+            tail = by_id[..., -1, :, None] * self._whole_chunks
+            bias = tail if bias is None else tail + bias
+        return x if bias is None else tf.concat([x, tf.cast(bias, x.dtype)], -1)
+
+    def sum_by_id(self, diagonals, tail=None):
+        """Diagonals and the tail's sums `[.., 1, T]` -> `[.., L, T]`.
+
+        The transpose of `to_diagonals` and `append_columns`.
+        """
+        if self.shape.causal:
+            return diagonals
+        sizes = [self.shape.num_ids - 1, 1, self.shape.chunk - 1]
+        near, last, partial = tf.split(diagonals, sizes, -2)
+        partial = tf.reduce_sum(partial * self._in_partial_chunk, -2, keepdims=True)
+        return tf.concat([near, last + tail + partial], -2)
+
+
+class Band:
+    """The band of a score matrix `[.., T, S]`.
+
+    Args:
+        queries: the `QueryBand` of its queries.
+        first: key position of query 0, an int or a scalar tensor. Every diagonal must exist, one
+            must contain all queries, and the last query must be at most K keys after the last
+            diagonal.
+        length_q: T, an int or a scalar tensor.
+        length_k: S, an int or a scalar tensor.
+    """
+
+    def __init__(self, queries, first, length_q, length_k):
+        shape = queries.shape
+        left, right = shape.extent
+        self._diagonals = first - left + 1, first + right - 1
+        if shape.causal:
+            self._columns = tf.ones([length_k, 1], queries.dtype)
+            return
+        chunk = self._chunk = shape.chunk
+        tail_length = first - shape.max_relative_position
+        self._chunk_of_key = tf.range(length_k) // chunk
+        column = tf.clip_by_value(
+            self._chunk_of_key - _first_column(tail_length, chunk), 0, queries.num_columns - 1
+        )
+        self._columns = tf.one_hot(column, queries.num_columns, dtype=queries.dtype)
+        self._num_chunks = length_k // chunk
+        self._has_only_whole_chunks = (
+            isinstance(length_k, int) and isinstance(chunk, int) and length_k % chunk == 0
+        )
+        whole = (tail_length + tf.range(length_q)) // chunk
+        self._whole_chunks = tf.cast(tf.range(self._num_chunks) < whole[:, None], queries.dtype)
+
+    def append_columns(self, keys):
+        """Appends the columns that multiply those of `QueryBand.append_columns`."""
+        columns = tf.cast(self._columns, keys.dtype)
+        shape = tf.concat([tf.shape(keys)[:-1], tf.shape(columns)[1:]], 0)
+        return tf.concat([keys, tf.broadcast_to(columns, shape)], -1)
+
+    def add(self, scores, diagonals):
+        """Adds diagonals to the scores. Returns (scores, band after the addition)."""
+        diagonals += self.read(scores)
+        # With a partly known shape, shape inference of set_diag assumes a single diagonal.
+        known = scores.shape.is_fully_defined()
+        written = diagonals if known else tf.compat.v1.placeholder_with_default(diagonals, None)
+        return tf.linalg.set_diag(scores, written, k=self._diagonals, align=_ALIGN), diagonals
+
+    def read(self, scores):
+        """Returns the band `[.., D, T]`."""
+        return tf.linalg.diag_part(scores, k=self._diagonals, align=_ALIGN)
+
+    def sum_tail(self, weights, prefer_matmul=False):
+        """Sums the whole chunks of each query's tail: `[.., 1, T]`.
+
+        Args:
+            weights: `[.., T, S]`, of rank 4 for `prefer_matmul`.
+            prefer_matmul: whether to sum by a product if keys remain after the last whole chunk.
+                With few chunks that is faster than slicing them off.
+        """
+        if prefer_matmul and not self._has_only_whole_chunks:
+            one_hot = tf.one_hot(self._chunk_of_key, self._num_chunks, dtype=weights.dtype)
+            sums = matmul_table(weights, one_hot)
+        else:
+            weights = weights[..., : self._num_chunks * self._chunk]
+            shape = tf.concat([tf.shape(weights)[:-1], [self._num_chunks, self._chunk]], 0)
+            sums = tf.reduce_sum(tf.reshape(weights, shape), -1)
+        return tf.reduce_sum(sums * self._whole_chunks, -1)[..., None, :]
+
+
+# With this alignment, all entries of a query are in one column.
+_ALIGN = "LEFT_RIGHT"
+
+
+def _first_column(tail_length, chunk):
+    """Returns the first chunk that has its own column. All earlier chunks share it."""
+    return tf.maximum(tail_length // chunk - 1, 0)
+
+
+def extend_table(table, causal):
+    """Repeats the end rows of a table until K is large enough for a `BandShape`."""
+    while table.shape[-2] < (5 if causal else 3):
+        table = tf.concat([table[..., :1, :], table, table[..., -1:, :]], -2)
+    return table
+
+
+def difference_rows(table, causal):
+    """`[.., 2K + 1, H]` -> (differences from the reference `[.., L, H]`, reference `[.., 1, H]`)."""
+    if causal:
+        reference, others = table[..., :1, :], table[..., 1 : (table.shape[-2] + 1) // 2, :]
+    else:
+        reference, others = table[..., -1:, :], table[..., :-1, :]
+    return others[..., ::-1, :] - reference, reference
+
+
+def table_gradient(d_rows, d_reference, causal):
+    """The transpose of `difference_rows`."""
+    d_reference -= tf.reduce_sum(d_rows, -2, keepdims=True)
+    rows = d_rows[..., ::-1, :]
+    parts = [d_reference, rows, tf.zeros_like(rows)] if causal else [rows, d_reference]
+    return tf.concat(parts, -2)

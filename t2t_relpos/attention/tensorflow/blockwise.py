@@ -1,0 +1,168 @@
+"""Blockwise relative attention for TensorFlow on CPUs.
+
+Heads are processed in groups and queries in blocks, so that the scores of a block fit into the
+processor's caches. Terms without keys are computed for all blocks together. The gradient reads the
+saved weights of a block, or rematerializes them (memory linear in length).
+"""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from t2t_relpos.attention.tensorflow import band, compat
+from t2t_relpos.attention.tensorflow.block_layout import BlockLayout, needs_padding
+from t2t_relpos.attention.tensorflow.block_loops import BlockAttention
+from t2t_relpos.attention.tensorflow.masks import BlockDropout, BlockMasks, accumulation_dtype
+
+
+class _Tensors(NamedTuple):
+    query: Any
+    key: Any
+    value: Any
+    key_table: Any
+    value_table: Any
+    query_offset: Any
+    key_mask: Any
+    mask: Any
+    seed: Any
+
+
+class _Options(NamedTuple):
+    """Python constants: another value traces another function."""
+
+    causal: bool
+    largest_block: int
+    keys_per_group: int
+    chunk: int
+    may_be_padded: bool
+    may_be_fully_masked: bool
+    rate: float | None
+    save_weights: bool
+
+
+@tf.autograph.experimental.do_not_convert
+def attend(inputs, sizes, save_weights):
+    """Returns the outputs `[B, N, T, Hv]`.
+
+    Args:
+        inputs: an `AttentionInputs`.
+        sizes: `dispatch.BlockSizes`.
+        save_weights: whether the gradient reads saved weights instead of rematerializing them. Such
+            a function can't be saved with its gradient.
+    """
+    query = tf.convert_to_tensor(inputs.query)
+    if query.shape[0]:
+        return _attend_nonempty(inputs, sizes, save_weights)
+
+    def empty():
+        return tf.zeros(tf.concat([tf.shape(query)[:-1], tf.shape(inputs.value)[-1:]], 0), query.dtype)
+
+    # A replica may have an empty batch, for which loops give no output shape.
+    outputs = tf.cond(
+        tf.shape(query)[0] > 0, lambda: _attend_nonempty(inputs, sizes, save_weights), empty
+    )
+    return tf.ensure_shape(outputs, (*query.shape[:-1], inputs.value.shape[-1]))
+
+
+def _attend_nonempty(inputs, sizes, save_weights):
+    tables = [
+        x if x is None else band.extend_table(tf.convert_to_tensor(x), inputs.causal)
+        for x in (inputs.key_table, inputs.value_table)
+    ]
+    dropout = inputs.dropout
+    key_mask, mask = _separate_key_mask(inputs.key_mask, inputs.mask)
+    tensors = _Tensors(
+        *(tf.convert_to_tensor(x) for x in (inputs.query, inputs.key, inputs.value)),
+        *tables,
+        query_offset=tf.cast(inputs.query_offset, tf.int32),
+        key_mask=key_mask,
+        mask=mask,
+        seed=dropout.seed if dropout else None,
+    )
+    offset = inputs.query_offset
+    lengths = tensors.query.shape[2], tensors.key.shape[2]
+    shape = _band_shape(tensors, inputs.causal, sizes.chunk)
+    starts_at_keys = isinstance(offset, int) and offset >= 0
+    options = _Options(
+        causal=inputs.causal,
+        largest_block=sizes.largest_block,
+        keys_per_group=sizes.keys_per_group,
+        chunk=sizes.chunk,
+        may_be_padded=needs_padding(lengths, offset, shape, sizes.largest_block),
+        may_be_fully_masked=key_mask is not None
+        or mask is not None
+        or (inputs.causal and not starts_at_keys),
+        rate=dropout.rate if dropout else None,
+        save_weights=save_weights,
+    )
+    return _attend(tensors, options)
+
+
+def _separate_key_mask(key_mask, mask):
+    """Moves a mask that is the same for all queries to the key mask. Returns (key mask, mask)."""
+    key_mask, mask = (x if x is None else tf.cast(x, tf.bool) for x in (key_mask, mask))
+    if mask is not None and len(mask.shape) == 4 and mask.shape[1] == mask.shape[2] == 1:
+        keys = mask[:, 0, 0]
+        return keys if key_mask is None else key_mask & keys, None
+    return key_mask, mask
+
+
+def _band_shape(tensors, causal, chunk):
+    table = tensors.value_table if tensors.key_table is None else tensors.key_table
+    return band.BandShape((table.shape[-2] - 1) // 2, causal, chunk)
+
+
+@compat.shared_function
+def _attend(tensors, options):
+    query, key, value = tensors[:3]
+    dtype = accumulation_dtype(query.dtype)
+    shape = _band_shape(tensors, options.causal, options.chunk)
+    lengths = tf.shape(query)[2], tf.shape(key)[2]
+    heads = _heads_per_group(query.shape[1], options.keys_per_group // tf.maximum(lengths[1], 1))
+    layout = BlockLayout(
+        lengths, tensors.query_offset, shape, options.largest_block, options.may_be_padded
+    )
+    attention = BlockAttention(
+        layout,
+        band.QueryBand(shape, layout.positions()[:, None], dtype),
+        BlockMasks(
+            layout,
+            query.shape[1] // heads,
+            tensors.key_mask,
+            tensors.mask,
+            options.may_be_fully_masked,
+            dtype,
+        ),
+        options.rate and BlockDropout(layout, options.rate, tensors.seed, dtype),
+        query.dtype,
+        save_weights=options.save_weights,
+    )
+    grouped = [_group_heads(x, heads) for x in (query, key, value)]
+    num_rows = 2 * shape.max_relative_position + 1
+    tables = [
+        tf.zeros([num_rows, x.shape[-1]], dtype) if table is None else tf.cast(table, dtype)
+        for table, x in ((tensors.key_table, query), (tensors.value_table, value))
+    ]
+    tables = [_group_tables(table, heads, tf.shape(grouped[0])[0]) for table in tables]
+    outputs = attention.attend(*grouped, *tables)
+    outputs = tf.reshape(outputs, tf.concat([tf.shape(query)[:-1], tf.shape(value)[-1:]], 0))
+    return tf.ensure_shape(outputs, (*query.shape[:-1], value.shape[-1]))
+
+
+def _heads_per_group(num_heads, most):
+    """Returns the largest divisor of the number of heads up to `most`, at least 1."""
+    divisors = [heads for heads in range(1, num_heads + 1) if num_heads % heads == 0]
+    return tf.reduce_max([tf.where(heads <= most, heads, 1) for heads in divisors])
+
+
+def _group_heads(x, heads):
+    """`[B, N, X, H]`, or a table `[N, X, H]` -> `[groups, G, X, H]`."""
+    return tf.reshape(x, tf.stack([-1, heads, tf.shape(x)[-2], x.shape[-1]]))
+
+
+def _group_tables(table, heads, num_groups):
+    """Returns the table of every group, `[groups, G, R, H]`, or `[groups, 1, R, H]` if shared."""
+    if len(table.shape) == 2:
+        return tf.broadcast_to(table, tf.stack([num_groups, 1, *table.shape]))
+    table = _group_heads(table, heads)
+    return tf.tile(table, tf.stack([num_groups // tf.shape(table)[0], 1, 1, 1]))

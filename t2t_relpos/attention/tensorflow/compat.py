@@ -1,0 +1,41 @@
+"""All uses of private TensorFlow. Each fails with the version number if TensorFlow changes."""
+
+import functools
+
+import tensorflow as tf
+
+
+def is_compiled_by_xla():
+    """Returns whether the current graph is being traced for XLA."""
+    try:
+        from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+    except ImportError as error:
+        raise _changed("control_flow_util.GraphOrParentsInXlaContext") from error
+    return GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+def shared_function(function):
+    """Traces a function once per signature and never inlines it.
+
+    All layers of a graph then share one body, which keeps graphs small. In eager mode the Python
+    function runs. Arguments are tensors and NamedTuples of tensors and Python constants.
+    """
+    try:
+        traced = tf.function(
+            function, autograph=False, experimental_attributes={"_noinline": True}
+        )
+    except (TypeError, ValueError) as error:
+        raise _changed('experimental_attributes={"_noinline": True} of tf.function') from error
+
+    @functools.wraps(function)
+    def call(*args):
+        return function(*args) if tf.executing_eagerly() else traced(*args)
+
+    return call
+
+
+def _changed(name):
+    return ImportError(
+        f"{name} is missing or different in TensorFlow {tf.__version__}. Install a version of "
+        "TensorFlow that setup.cfg allows."
+    )

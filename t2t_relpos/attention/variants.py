@@ -1,0 +1,186 @@
+"""tensor2tensor's other relative attentions: unclipped tables, two axes, blocks of two."""
+
+from keras import ops
+
+from t2t_relpos.attention.band import relative_scores, relative_values
+from t2t_relpos.attention.local import join_blocks, join_neighbours, split_blocks
+from t2t_relpos.attention.masks import causal_mask, masked_softmax
+
+
+def two_sided_table(table):
+    """Converts a table that is zero beyond its range to one for clipped distances.
+
+    Args:
+        table: rows for distances `-(K - 1)` to `K - 1`, `[2K - 1, H]` or `[N, 2K - 1, H]`.
+
+    Returns:
+        Rows for distances `-K` to `K` with zeros at both ends, as `attend` expects.
+
+    Reference: t2t `get_relative_embeddings_left_right`.
+    """
+    return _pad_rows(table, 1, 1)
+
+
+def left_sided_table(table):
+    """Converts a table of distances up to 0 to one for clipped distances.
+
+    Args:
+        table: rows for distances `-(K - 1)` to 0, `[K, H]` or `[N, K, H]`.
+
+    Returns:
+        Rows for distances `-K` to `K`, zero at `-K` and for keys after the query.
+
+    Reference: t2t `get_relative_embeddings_left`.
+    """
+    return _pad_rows(table, 1, table.shape[-2])
+
+
+def _pad_rows(table, before, after):
+    widths = [[0, 0]] * (len(table.shape) - 2)
+    return ops.pad(table, [*widths, [before, after], [0, 0]])
+
+
+def attend_2d(query, key, value, height_table, width_table, *, mask=None, dropout=None):
+    """Returns attention whose scores depend on the distances along two axes.
+
+    `softmax(q·k + q·a^h + q·a^w)·v`, where `a^h` depends on the rows between query and key and
+    `a^w` on the columns. Scores are not scaled: scale `query`.
+
+    Args:
+        query: `[B, N, height, width, H]`.
+        key: `[B, N, height, width, H]`.
+        value: `[B, N, height, width, Hv]`.
+        height_table: `[2K + 1, H]` for all heads or `[N, 2K + 1, H]`, by clipped distance.
+        width_table: as `height_table`.
+        mask: bool, broadcasts to `[B, N, P, P]` with P = height·width; True = attend.
+        dropout: a function of the weights, or None.
+
+    Returns:
+        (outputs `[B, N, height, width, Hv]`, weights before dropout `[B, N, P, P]`).
+
+    Reference: t2t `dot_product_unmasked_self_attention_relative_2d`.
+
+    Example:
+    >>> import numpy as np
+    >>> from t2t_relpos.attention.variants import attend_2d
+    >>> x = np.ones((1, 2, 3, 5, 4), "float32")
+    >>> tables = np.ones((5, 4), "float32"), np.ones((7, 4), "float32")
+    >>> outputs, weights = attend_2d(x, x, x, *tables)
+    >>> tuple(outputs.shape), tuple(weights.shape)
+    ((1, 2, 3, 5, 4), (1, 2, 15, 15))
+    """
+    batch, heads, height, width, _ = ops.shape(query)
+    cells = height * width
+    flat_query, flat_key, flat_value = (
+        ops.reshape(x, (batch, heads, cells, x.shape[-1])) for x in (query, key, value)
+    )
+    scores = ops.matmul(flat_query, ops.swapaxes(flat_key, -1, -2))
+    scores = ops.reshape(scores, (batch, heads, height, width, height, width))
+    # Each term depends on one axis of the key and is broadcast along the other.
+    by_column = _scores_along_width(query, width_table)
+    by_row = _scores_along_width(ops.swapaxes(query, 2, 3), height_table)
+    scores = scores + by_column[:, :, :, :, None, :] + ops.swapaxes(by_row, 2, 3)[..., None]
+    weights = masked_softmax(ops.reshape(scores, (batch, heads, cells, cells)), mask)
+    dropped = weights if dropout is None else dropout(weights)
+    outputs = ops.matmul(dropped, flat_value)
+    return ops.reshape(outputs, (batch, heads, height, width, value.shape[-1])), weights
+
+
+def _scores_along_width(query, table):
+    """Returns `query[.., y, x]·table[id of (x, j)]`, `[B, N, height, width, width]`."""
+    batch, heads, height, width, depth = ops.shape(query)
+    lines = ops.reshape(ops.swapaxes(query, 1, 2), (batch * height, heads, width, depth))
+    scores = relative_scores(lines, table, width, 0)
+    return ops.swapaxes(ops.reshape(scores, (batch, height, heads, width, width)), 1, 2)
+
+
+def attend_two_blocks(
+    query,
+    key,
+    value,
+    key_table,
+    value_table=None,
+    *,
+    block_length,
+    key_mask=None,
+    dropout=None,
+):
+    """Returns causal attention to the query's block and the previous block.
+
+    Time and memory are linear in length. Scores are not scaled: scale `query`. As in tensor2tensor,
+    `value_table` has no effect on queries of the first block, nor on sequences shorter than two
+    blocks.
+
+    Args:
+        query: `[B, N, T, H]`.
+        key: `[B, N, T, H]`.
+        value: `[B, N, T, Hv]`.
+        key_table: rows for distances from `-(R - 1)` to 0, `[R, H]` for all heads or `[N, R, H]`,
+            with R at least twice `block_length`.
+        value_table: as `key_table` with depth Hv, or None.
+        block_length: an int.
+        key_mask: bool `[B, T]`; True = attend. None: all True.
+        dropout: a function of the weights, or None.
+
+    Returns:
+        outputs `[B, N, T, Hv]`.
+
+    Reference: t2t `masked_relative_local_attention_1d`.
+
+    Example:
+    >>> import numpy as np
+    >>> from t2t_relpos.attention.variants import attend_two_blocks
+    >>> x = np.ones((1, 2, 7, 4), "float32")
+    >>> tuple(attend_two_blocks(x, x, x, np.ones((12, 4), "float32"), block_length=3).shape)
+    (1, 2, 7, 4)
+    """
+    batch, _, length, _ = ops.shape(query)
+    count = (length + block_length - 1) // block_length
+    queries = split_blocks(_pad_end(query, count, block_length), count, block_length)
+    keys, values = (_with_previous(x, count, block_length) for x in (key, value))
+    scores = ops.matmul(queries, ops.swapaxes(keys, -1, -2))
+    table = _table_of_two_blocks(key_table, block_length)
+    scores = scores + relative_scores(queries, table, 2 * block_length, block_length)
+    if key_mask is None:
+        key_mask = ops.ones((batch, length), dtype="bool")
+    weights = masked_softmax(scores, _two_block_mask(key_mask, count, block_length))
+    dropped = weights if dropout is None else dropout(weights)
+    outputs = ops.matmul(dropped, values)
+    if value_table is not None:
+        table = _table_of_two_blocks(value_table, block_length)
+        relative = relative_values(dropped, table, block_length)
+        outputs = outputs + relative * _has_values(length, batch, count, block_length, relative)
+    return join_blocks(outputs, batch, count)[:, :, :length]
+
+
+def _table_of_two_blocks(table, block_length):
+    """Returns the rows for distances within two blocks, as a table of clipped distances."""
+    return left_sided_table(table[..., -2 * block_length :, :])
+
+
+def _has_values(length, batch, count, block_length, like):
+    """Returns 1 for blocks whose outputs include `value_table`, 0 for others."""
+    not_first = ops.arange(count, dtype="int32") > 0
+    # As a tensor: JAX can't compare symbolic lengths.
+    is_long = ops.convert_to_tensor(length, dtype="int32") >= 2 * block_length
+    has_values = ops.cast(ops.logical_and(not_first, is_long), like.dtype)
+    return ops.tile(has_values, [batch])[:, None, None, None]
+
+
+def _pad_end(x, count, size):
+    """Pads `[B, N, T, X]` to whole blocks. Lengths may be tensors."""
+    batch, heads, length, depth = ops.shape(x)
+    zeros = ops.zeros((batch, heads, count * size - length, depth), dtype=x.dtype)
+    return ops.concatenate([x, zeros], axis=2)
+
+
+def _with_previous(x, count, size):
+    """`[B, N, T, X]` -> each block after the previous one, `[B * blocks, N, 2C, X]`."""
+    return join_neighbours(_pad_end(x, count, size), count, size, (-1, 0))
+
+
+def _two_block_mask(key_mask, count, size):
+    """Returns bool `[B * blocks, 1, C, 2C]`: keys that exist and are not after the query."""
+    exists = ops.cast(key_mask, "int32")[:, None, :, None]
+    exists = _with_previous(exists, count, size)[..., 0]
+    return ops.logical_and(exists[:, :, None, :] > 0, causal_mask(size, 2 * size, size))
