@@ -98,9 +98,7 @@ def sum_by_id(weights, num_ids, query_offset):
     band = by_distance[..., left : width - right]
     left_tail = ops.sum(by_distance[..., :left], axis=-1, keepdims=True)
     right_tail = ops.sum(by_distance[..., width - right :], axis=-1, keepdims=True)
-    sums = ops.concatenate(
-        [zeros(length_q, first), band, zeros(length_q, num_ids - last)], axis=-1
-    )
+    sums = ops.concatenate([zeros(length_q, first), band, zeros(length_q, num_ids - last)], axis=-1)
     return ops.concatenate(
         [sums[..., :1] + left_tail, sums[..., 1:-1], sums[..., -1:] + right_tail], axis=-1
     )

@@ -1,9 +1,10 @@
-"""What the functions of reference.py accept, and what they say otherwise."""
+"""Argument checks of `reference`."""
 
 from numbers import Integral
 
 
 def check_max_relative_position(value, minimum):
+    """Raises ValueError unless the clipping distance is an int of at least `minimum`."""
     is_int = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_int or value < minimum:
         raise ValueError(
@@ -14,6 +15,7 @@ def check_max_relative_position(value, minimum):
 
 
 def check_query_length(length_q, length_k):
+    """Raises ValueError if there are more queries than keys."""
     static = isinstance(length_q, Integral) and isinstance(length_k, Integral)
     if static and length_q > length_k:
         raise ValueError(
@@ -24,6 +26,7 @@ def check_query_length(length_q, length_k):
 
 
 def check_table(name, table, max_relative_position, depth=None):
+    """Raises ValueError if a table has the wrong shape."""
     expected = (2 * max_relative_position + 1, depth)
     if not _compatible(table.shape, expected):
         raise ValueError(
@@ -35,6 +38,7 @@ def check_table(name, table, max_relative_position, depth=None):
 
 
 def check_attention_shapes(q, k, v, cache, allow_memory):
+    """Raises ValueError if query, key and value have shapes that t2t does not allow."""
     received = f"Received: q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}."
     if not all(len(x.shape) == 4 for x in (q, k, v)):
         raise ValueError("Expected q, k and v of shape [batch, heads, length, depth]. " + received)

@@ -1,52 +1,41 @@
-"""The matrix of pairs and its diagonals, on TensorFlow: sums of what is far, with a rest of keys or without, are sums of entries."""
-
-import keras
 import numpy as np
 import pytest
+from keras import ops
 
-if keras.backend.backend() != "tensorflow":
-    pytest.skip("TensorFlow's own way to compute", allow_module_level=True)
+from t2t_relpos.attention import relative_ids
+from t2t_relpos.attention.band import expand_ids, sum_by_id
 
-import tensorflow as tf
-
-from t2t_relpos.attention._tensorflow_diagonals import Band, Diagonals
-
-
-def sums_of_far(pairs, length_q, length_k, reach, stretch, **kwargs):
-    first = length_k - length_q
-    diagonals = Diagonals(first + tf.range(length_q), reach, False, stretch, pairs.dtype)
-    return Band(diagonals, first, length_q, length_k).far(pairs, **kwargs)
-
-
-@pytest.mark.parametrize("by_product", [True, False])
-@pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("length_k", [1, 4, 5, 23, 25])
-def test_far_are_whole_stretches(length_k, known, by_product):
-    reach, stretch, length_q = 3, 5, min(length_k, 19)
-    pairs = np.random.default_rng(0).normal(size=(2, 3, length_q, length_k)).astype("float32")
-    function = tf.function(
-        lambda x: sums_of_far(
-            x,
-            *((length_q, length_k) if known else tf.unstack(tf.shape(x)[2:])),
-            reach,
-            stretch,
-            by_product=by_product,
-        ),
-        input_signature=[tf.TensorSpec(pairs.shape if known else [None] * 4)],
-    )
-    first = length_k - length_q
-    whole = [max(first + i - reach, 0) // stretch * stretch for i in range(length_q)]
-    expected = np.stack([pairs[:, :, i, :number].sum(-1) for i, number in enumerate(whole)], -1)[
-        :, :, None
-    ]
-    np.testing.assert_allclose(function(pairs), expected, atol=1e-5)
+# (T, S, K, query_offset): with and without a band, all keys on one side, one query.
+CASES = [
+    (1, 1, 2, 0),
+    (3, 3, 5, 0),
+    (7, 7, 3, 0),
+    (23, 23, 3, 0),
+    (5, 11, 2, 6),
+    (5, 11, 2, 0),
+    (1, 13, 3, 12),
+    (1, 13, 3, 4),
+    (11, 5, 2, 0),
+    (3, 5, 1, 17),
+    (3, 5, 1, -17),
+    (11, 11, 0, 0),
+]
 
 
-@pytest.mark.parametrize("by_product", [True, False])
-def test_of_no_sentences_there_is_nothing_far(by_product):
-    assert sums_of_far(tf.zeros([0, 3, 7, 23]), 7, 23, 3, 5, by_product=by_product).shape == (
-        0,
-        3,
-        1,
-        7,
-    )
+@pytest.mark.parametrize("case", CASES)
+def test_expand_ids_is_a_lookup_by_label(case, rng, precision):
+    length_q, length_k, k, offset = case
+    rows = rng.normal(size=(2, 3, length_q, 2 * k + 1)).astype(precision.dtype)
+    ids = ops.convert_to_numpy(relative_ids(length_q, length_k, k, offset))
+    expected = np.take_along_axis(rows, ids[None, None], axis=-1)
+    np.testing.assert_array_equal(expand_ids(rows, length_k, offset), expected)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sum_by_id_sums_by_label(case, rng, precision):
+    length_q, length_k, k, offset = case
+    weights = rng.normal(size=(2, 3, length_q, length_k)).astype(precision.dtype)
+    ids = ops.convert_to_numpy(relative_ids(length_q, length_k, k, offset))
+    one_hot = np.eye(2 * k + 1)[ids]
+    expected = np.einsum("bnts,tsr->bntr", weights, one_hot)
+    np.testing.assert_allclose(sum_by_id(weights, 2 * k + 1, offset), expected, atol=precision.atol)

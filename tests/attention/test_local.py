@@ -4,7 +4,7 @@ import pytest
 from keras import ops
 
 from t2t_relpos.attention import attend, attend_locally
-from t2t_relpos.attention.masks import attention_mask_of
+from t2t_relpos.attention.masks import make_attention_mask
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def draw(rng, precision):
 def test_equals_dense_attention_under_the_window_mask(length, window, k, causal, draw, precision):
     arrays = draw(length, k)
     outputs = attend_locally(*arrays, window=window, causal=causal)
-    mask = attention_mask_of(length, length, causal=causal, window=window)
+    mask = make_attention_mask((length, length), causal=causal, window=window)
     np.testing.assert_allclose(outputs, attend(*arrays, mask=mask)[0], rtol=0, atol=precision.atol)
 
 
@@ -36,15 +36,14 @@ def test_masks_of_queries_and_keys(causal, draw, rng, precision):
     outputs = attend_locally(
         *arrays, window=5, causal=causal, query_mask=masks[0], key_mask=masks[1]
     )
-    mask = attention_mask_of(
-        61, 61, query_mask=masks[0], key_masks=[masks[1]], causal=causal, window=5
-    )
+    pairs = masks[0][:, :, None] & masks[1][:, None]
+    mask = make_attention_mask((61, 61), pairs, causal=causal, window=5)
     expected = ops.convert_to_numpy(attend(*arrays, mask=mask)[0])
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=precision.atol)
     assert not ops.convert_to_numpy(outputs).swapaxes(1, 2)[~masks[0]].any()
 
 
-def test_dropout_sees_blocks_alone(draw, precision):
+def test_dropout_receives_weights_of_blocks(draw, precision):
     arrays = draw(97, 3)
     seen = []
 
@@ -62,7 +61,7 @@ def test_dropout_sees_blocks_alone(draw, precision):
 def test_gradients(draw, rng, precision, output_and_gradients):
     arrays = draw(61, 3)
     cotangent = rng.normal(size=(2, 3, 61, 5))
-    mask = attention_mask_of(61, 61, window=5)
+    mask = make_attention_mask((61, 61), window=5)
     _, ours = output_and_gradients(lambda xs: attend_locally(*xs, window=5), arrays, cotangent)
     _, expected = output_and_gradients(lambda xs: attend(*xs, mask=mask)[0], arrays, cotangent)
     for actual, dense in zip(ours, expected, strict=True):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from t2t_relpos.attention import relative_labels
+from t2t_relpos.attention import relative_ids
 from t2t_relpos.layers import RelationMultiHeadAttention, RelativeMultiHeadAttention
 
 tensorflow_only = pytest.mark.skipif(
@@ -109,7 +109,7 @@ def test_labels_of_positions_are_relative_attention(share_heads, lengths, rng):
     x, y = arrays(rng, *lengths)
     relative = RelativeMultiHeadAttention(2, 5, 5, share_heads=share_heads)
     relation = make(share_heads=share_heads)
-    labels = relative_labels(*lengths, 5)
+    labels = relative_ids(*lengths, 5)
     relative(x, y), relation(x, y, relations=labels)
     kernels = [v for v in relation.variables if "table" not in v.path]
     for ours, theirs in zip(

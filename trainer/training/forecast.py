@@ -12,8 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from t2t_relpos.attention._tensorflow import LONGEST_KEPT
-from t2t_relpos.attention._tensorflow_at_once import SHORTEST, SHORTEST_CAUSAL, longest
+from t2t_relpos.attention import dispatch
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.config import RunConfig
 from trainer.data.encoding import EncodedPairs
@@ -122,23 +121,20 @@ def memory(
     tokens, width = rows * length, 4 if config.precision == "float32" else 2
     seen = architecture.num_heads * length
     d, inner = architecture.hidden_dim, architecture.intermediate_dim
-    # Longer sequences attend to themselves along diagonals and keep weights before and after dropout, or block by block and keep
-    # them once, or not at all; short ones look up a row of the tables for each pair.
-    kept_by_encoder = _copies_of_weights(architecture, length, SHORTEST, longest(causal=False))
-    kept_by_decoder = (
-        _copies_of_weights(architecture, length, SHORTEST_CAUSAL, longest(causal=True)) + 3
-    )
+    implementations = [_implementation(architecture, length, causal) for causal in (False, True)]
+    kept_by_encoder = implementations[0].saved_matrices
+    # Cross-attention saves three matrices more.
+    kept_by_decoder = implementations[1].saved_matrices + 3
     encoder = architecture.num_encoder_layers * (12 * d + 2 * inner + kept_by_encoder * seen)
     decoder = architecture.num_decoder_layers * (20 * d + 2 * inner + kept_by_decoder * seen)
     rows_of = (
         (1 if architecture.share_heads else architecture.num_heads) * d // architecture.num_heads
     )
-    # A decoder whose heads share a table looks nothing up.
-    decoder_looks_up = length < SHORTEST_CAUSAL and not architecture.share_heads
-    looking_up = (
-        length < SHORTEST
-    ) * architecture.num_encoder_layers + decoder_looks_up * architecture.num_decoder_layers
-    looked_up = 2 * length**2 * rows_of * looking_up if architecture.relative else 0
+    num_layers = architecture.num_encoder_layers, architecture.num_decoder_layers
+    gathering = sum(
+        count for row, count in zip(implementations, num_layers) if row.name == "short_rows"
+    )
+    looked_up = 2 * length**2 * rows_of * gathering
     logits = tokens * architecture.vocab_size * (3 * _FLOAT + (0 if width == _FLOAT else width))
     formula = (
         f"activations: {width} bytes for each of {rows} x {length} tokens, times 12 D + 2 F + {kept_by_encoder} N L in a "
@@ -154,13 +150,16 @@ def memory(
     )
 
 
-def _copies_of_weights(architecture, length, shortest, longest):
-    """How many matrices of the size of its weights self-attention keeps for the gradient; along diagonals between these lengths."""
-    if not architecture.relative or length < shortest:
-        return 3
-    if length <= longest:
-        return 2
-    return 1 if length <= LONGEST_KEPT else 0
+def _implementation(architecture, length, causal):
+    """Returns the implementation of self-attention in training."""
+    request = dispatch.Request(
+        length,
+        length,
+        architecture.max_relative_position if architecture.relative else None,
+        causal=causal,
+        rematerialize=False,
+    )
+    return dispatch.select(request)[0].implementation
 
 
 def largest(buckets: list[Bucket], config: RunConfig, devices: int) -> tuple[int, int]:

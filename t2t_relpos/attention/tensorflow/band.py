@@ -67,7 +67,9 @@ class QueryBand:
         first = _first_column(tail_length[..., :1], chunk)
         # The last column belongs to keys that are in no query's tail.
         self.num_columns = tf.maximum(tf.reduce_max(chunks[..., -1:] - first) + 1, 1)
-        self._whole_chunks = tf.cast(tf.range(self.num_columns) < (chunks - first)[..., None], dtype)
+        self._whole_chunks = tf.cast(
+            tf.range(self.num_columns) < (chunks - first)[..., None], dtype
+        )
 
     def to_diagonals(self, by_id):
         """`[.., L, T]` -> `[.., D, T]`, without whole chunks of the tail."""

@@ -55,7 +55,9 @@ def attend(inputs, sizes, save_weights):
         return _attend_nonempty(inputs, sizes, save_weights)
 
     def empty():
-        return tf.zeros(tf.concat([tf.shape(query)[:-1], tf.shape(inputs.value)[-1:]], 0), query.dtype)
+        return tf.zeros(
+            tf.concat([tf.shape(query)[:-1], tf.shape(inputs.value)[-1:]], 0), query.dtype
+        )
 
     # A replica may have an empty batch, for which loops give no output shape.
     outputs = tf.cond(

@@ -21,9 +21,7 @@ def shared_function(function):
     function runs. Arguments are tensors and NamedTuples of tensors and Python constants.
     """
     try:
-        traced = tf.function(
-            function, autograph=False, experimental_attributes={"_noinline": True}
-        )
+        traced = tf.function(function, autograph=False, experimental_attributes={"_noinline": True})
     except (TypeError, ValueError) as error:
         raise _changed('experimental_attributes={"_noinline": True} of tf.function') from error
 

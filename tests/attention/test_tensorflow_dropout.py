@@ -9,7 +9,7 @@ if keras.backend.backend() != "tensorflow":
 
 import tensorflow as tf
 
-from t2t_relpos.attention._tensorflow_dropout import drop, factors
+from t2t_relpos.attention.tensorflow.dropout import SeededDropout, factors
 
 SEED = tf.constant([7, 11])
 
@@ -38,9 +38,11 @@ def test_nothing_is_dropped_at_rate_0_and_hardly_anything_kept_near_1():
 @pytest.mark.parametrize("shape", [(), (7,), (0, 3), (5, 12), (2, 3, 5)])
 def test_unknown_shapes(shape):
     x = tf.ones(shape)
-    expected = drop(x, 0.5, SEED)
+    expected = SeededDropout(0.5, SEED)(x)
     assert expected.shape == shape
     for known in (shape, (None, *shape[1:]) if shape else (), [None] * len(shape), None):
-        function = tf.function(lambda x: drop(x, 0.5, SEED), [tf.TensorSpec(known, tf.float32)])
+        function = tf.function(
+            lambda x: SeededDropout(0.5, SEED)(x), [tf.TensorSpec(known, tf.float32)]
+        )
         assert function.get_concrete_function().output_shapes == tf.TensorShape(known)
         np.testing.assert_array_equal(function(x), expected)

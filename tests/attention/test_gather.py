@@ -4,17 +4,17 @@ import keras
 import numpy as np
 import pytest
 
-from t2t_relpos.attention.lookup import lookup_scores, lookup_values
+from t2t_relpos.attention.gather import scores_by_rows, values_by_rows
 
-LABELS = np.clip(np.arange(7) - np.arange(5)[:, None], -2, 2) + 2
+IDS = np.clip(np.arange(7) - np.arange(5)[:, None], -2, 2) + 2
 
 
 @pytest.mark.parametrize("heads", [(), (3,)])
 def test_scores_and_values_are_sums_over_rows(heads, rng, precision):
     table = rng.normal(size=(*heads, 5, 11)).astype(precision.dtype)
-    rows = np.broadcast_to(table, (3, 5, 11))[:, LABELS]
+    rows = np.broadcast_to(table, (3, 5, 11))[:, IDS]
     query, weights = (rng.normal(size=(2, 3, 5, last)).astype(precision.dtype) for last in (11, 7))
-    scores, values = lookup_scores(query, table, LABELS), lookup_values(weights, table, LABELS)
+    scores, values = scores_by_rows(query, table, IDS), values_by_rows(weights, table, IDS)
     np.testing.assert_allclose(
         scores, np.einsum("bnih,nijh->bnij", query, rows), rtol=0, atol=10 * precision.atol
     )
@@ -31,23 +31,23 @@ def test_scores_and_values_are_sums_over_rows(heads, rng, precision):
 def test_the_gradient_of_a_table_is_the_sum_of_its_rows_gradients(heads, known, rng):
     import tensorflow as tf
 
-    from t2t_relpos.attention._tensorflow_lookup import rows
+    from t2t_relpos.attention.tensorflow.lookup import gather_rows
 
     table = tf.constant(rng.normal(size=(*heads, 5, 11)))
     weigh = rng.normal(size=(*heads, 5, 7, 11))
 
     @tf.function(
         autograph=False,
-        input_signature=[tf.TensorSpec(LABELS.shape if known else [None, None], tf.int32)],
+        input_signature=[tf.TensorSpec(IDS.shape if known else [None, None], tf.int32)],
     )
-    def gradient(labels):
+    def gradient(ids):
         with tf.GradientTape() as tape:
             tape.watch(table)
-            loss = tf.reduce_sum(rows(table, labels) * weigh)
+            loss = tf.reduce_sum(gather_rows(table, ids) * weigh)
         return tape.gradient(loss, table)
 
     expected = np.zeros(table.shape)
-    np.add.at(expected, (..., LABELS, slice(None)), weigh)
-    actual = gradient(LABELS.astype("int32"))
+    np.add.at(expected, (..., IDS, slice(None)), weigh)
+    actual = gradient(IDS.astype("int32"))
     assert isinstance(actual, tf.Tensor)
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)

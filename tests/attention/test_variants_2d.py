@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from t2t_relpos.attention.grid import attend_2d
+from t2t_relpos.attention.variants import attend_2d
 
 
 def naive(query, key, value, height_table, width_table):

@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from t2t_relpos.attention.two_blocks import attend_two_blocks
+from t2t_relpos.attention.variants import attend_two_blocks
 
 
 def naive(query, key, value, key_table, value_table, b, key_mask=None):

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from t2t_relpos.attention import attend, relative_labels
-from t2t_relpos.attention.zero_beyond import left_sided_table, two_sided_table
+from t2t_relpos.attention import attend, relative_ids
+from t2t_relpos.attention.variants import left_sided_table, two_sided_table
 
 
 @pytest.mark.parametrize("heads", [(), (2,)])
@@ -11,7 +11,7 @@ def test_two_sided_has_its_rows_by_distance_and_zeros_beyond(heads, rng):
     table = rng.normal(size=(*heads, 5, 7)).astype("float32")  # K = 3
     clipped = ops.convert_to_numpy(two_sided_table(table))
     assert clipped.shape == (*heads, 7, 7)
-    by_pair = clipped[..., ops.convert_to_numpy(relative_labels(11, 11, 3)), :]
+    by_pair = clipped[..., ops.convert_to_numpy(relative_ids(11, 11, 3)), :]
     for i, j in np.ndindex(11, 11):
         d = j - i
         expected = table[..., d + 2, :] if abs(d) < 3 else 0
@@ -23,7 +23,7 @@ def test_left_sided_has_its_rows_by_distance_and_zeros_beyond(heads, rng):
     table = rng.normal(size=(*heads, 3, 7)).astype("float32")
     clipped = ops.convert_to_numpy(left_sided_table(table))
     assert clipped.shape == (*heads, 7, 7)
-    by_pair = clipped[..., ops.convert_to_numpy(relative_labels(11, 11, 3)), :]
+    by_pair = clipped[..., ops.convert_to_numpy(relative_ids(11, 11, 3)), :]
     for i, j in np.ndindex(11, 11):
         d = j - i
         expected = table[..., d + 2, :] if -3 < d <= 0 else 0

@@ -1,0 +1,145 @@
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.attention import attend, dispatch, explain
+
+CPU = {"backend": "tensorflow", "xla": False}
+TRAINING = {**CPU, "rematerialize": False}
+
+
+@pytest.mark.parametrize(
+    "length, options, expected",
+    [
+        (64, TRAINING, "short_rows"),
+        (96, TRAINING, "full_matrix"),
+        (1024, TRAINING, "full_matrix"),
+        (1025, TRAINING, "saved_blocks"),
+        (4097, TRAINING, "rematerialized_blocks"),
+        (39, {**TRAINING, "causal": True}, "short_rows"),
+        (40, {**TRAINING, "causal": True}, "full_matrix"),
+        (257, {**TRAINING, "causal": True}, "saved_blocks"),
+        (256, CPU, "full_matrix"),
+        (257, CPU, "rematerialized_blocks"),
+        (129, {**CPU, "causal": True}, "rematerialized_blocks"),
+        (11, {**CPU, "rematerialize": True}, "rematerialized_blocks"),
+        (512, {**CPU, "return_weights": True}, "rows"),
+        (513, {**CPU, "return_weights": True}, "band"),
+        (512, {**CPU, "seeded_dropout": False}, "rows"),
+        (512, {"backend": "tensorflow", "xla": True}, "rows"),
+        (513, {"backend": "jax", "xla": False}, "band"),
+        (512, {**CPU, "ids_rank": 2}, "rows"),
+        (513, {**CPU, "ids_rank": 2}, "by_id"),
+        (64, {**CPU, "ids_rank": 3}, "by_id"),
+        (64, {**CPU, "offset_per_entry": True}, "by_id"),
+        (64, {**CPU, "max_relative_position": None}, "without_tables"),
+        (150, {**TRAINING, "max_relative_position": 0}, "short_rows"),
+        (300, {**TRAINING, "max_relative_position": 0}, "saved_blocks"),
+        (150, {**TRAINING, "max_relative_position": 149}, "short_rows"),
+        (300, {**TRAINING, "query_offset": 1}, "saved_blocks"),
+    ],
+)
+def test_explain(length, options, expected):
+    explanation = explain(length, **{"max_relative_position": 16, **options})
+    assert explanation.chosen == expected
+    assert set(explanation.failed) == {r.name for r in dispatch.TABLE} - {expected}
+
+
+def test_explanation_names_the_failed_condition():
+    explanation = explain(64, **CPU)
+    assert str(explanation).splitlines()[0] == "short_rows: chosen"
+    assert explanation.failed["without_tables"] == "requires no tables"
+    assert explanation.failed["full_matrix"].startswith("requires 96 to 1024 positions (causal: 40")
+    assert explanation.failed["band"] == "after the chosen row"
+    on_jax = explain(64, backend="jax", xla=False)
+    assert on_jax.failed["saved_blocks"] == "requires TensorFlow without XLA"
+
+
+@pytest.mark.parametrize(
+    "options, requirement",
+    [
+        ({"return_weights": True}, "no returned weights"),
+        ({"ids_rank": 3}, "ids by one query offset"),
+        ({"offset_per_entry": True}, "ids by one query offset"),
+        ({"xla": True}, "TensorFlow without XLA"),
+        ({"max_relative_position": None}, "a table"),
+        ({"seeded_dropout": False}, "no dropout or `AttentionDropout`"),
+    ],
+)
+def test_memory_linear_in_length_never_falls_back(options, requirement):
+    fields = {"max_relative_position": 16, **CPU, **options, "rematerialize": True}
+    with pytest.raises(ValueError, match=r"memory linear in length \(`rematerialize=True`") as e:
+        explain(64, **fields)
+    assert "Received: Request(length_q=64" in str(e.value)
+    row = {r.name: r for r in dispatch.TABLE}["rematerialized_blocks"]
+    assert row.failed(dispatch.Request(64, 64, **fields)).text == requirement
+
+
+def test_named_implementation_skips_preferences_and_keeps_requirements():
+    request = dispatch.Request(2000, 2000, 16, **CPU)
+    assert dispatch.select(request, "rows")[0].implementation.name == "rows"
+    request = dataclasses.replace(request, return_weights=True)
+    message = "'full_matrix' requires: no returned weights. Received: Request"
+    with pytest.raises(ValueError, match=message):
+        dispatch.select(request, "full_matrix")
+    with pytest.raises(ValueError, match=r"must be one of without_tables, .* Received: 'flash'"):
+        dispatch.select(request, "flash")
+
+
+def test_attend_runs_the_selected_row(ran, draw):
+    arrays = draw(101, 101, 2)
+    on_tensorflow = keras.backend.backend() == "tensorflow"
+    for options, expected in (
+        ({}, "rows"),
+        ({"return_weights": False}, "full_matrix" if on_tensorflow else "rows"),
+        ({"relative_ids": np.zeros((2, 101, 101), "int32")}, "by_id"),
+        ({"implementation": "band"}, "band"),
+    ):
+        attend(*arrays, **options)
+        assert ran.pop() == expected and not ran
+    attend(*arrays[:3])
+    assert ran == ["without_tables"]
+
+
+def test_the_number_of_saved_matrices_falls_with_length():
+    saved = [
+        dispatch.select(dispatch.Request(n, n, 16, **TRAINING))[0].implementation.saved_matrices
+        for n in (32, 512, 2048, 8192)
+    ]
+    assert saved == [3, 2, 1, 0]
+
+
+def test_query_mask_zeroes_outputs_and_weights(draw):
+    query_mask = np.arange(7)[None] < np.array([[7], [3]])
+    outputs, weights = attend(*draw(7, 7, 3), query_mask=query_mask)
+    for x in (outputs, weights):
+        assert not ops.convert_to_numpy(x)[1, :, 3:].any()
+        assert ops.convert_to_numpy(x)[1, :, :3].any()
+
+
+def test_offset_per_batch_entry_equals_single_offsets(draw, precision):
+    query, key, value, *tables = draw(1, 11, 3)
+    offsets = np.array([4, 10], "int32")
+    outputs = ops.convert_to_numpy(attend(query, key, value, *tables, query_offset=offsets)[0])
+    for entry in range(2):
+        one = [x[entry : entry + 1] for x in (query, key, value)]
+        expected = attend(*one, *tables, query_offset=int(offsets[entry]))[0]
+        np.testing.assert_allclose(
+            outputs[entry : entry + 1], expected, rtol=0, atol=precision.atol
+        )
+
+
+def test_dropout_acts_on_both_terms(draw, precision):
+    arrays = draw(7, 7, 3)
+    twice = ops.convert_to_numpy(attend(*arrays, dropout=lambda weights: 2 * weights)[0])
+    expected = 2 * ops.convert_to_numpy(attend(*arrays)[0])
+    np.testing.assert_allclose(twice, expected, rtol=0, atol=precision.atol)
+
+
+def test_weights_are_returned(draw, precision):
+    for name in ("rows", "band", "by_id"):
+        _, weights = attend(*draw(7, 11, 3), implementation=name)
+        np.testing.assert_allclose(ops.sum(weights, axis=-1), 1, atol=precision.atol)

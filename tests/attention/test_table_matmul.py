@@ -1,0 +1,39 @@
+import keras
+import numpy as np
+import pytest
+
+from t2t_relpos.attention.table_matmul import matmul_by_position, matmul_table
+from t2t_relpos.layers import RelationMultiHeadAttention
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("heads, tables", [(1, None), (1, 1), (3, None), (3, 3)])
+def test_matmul_table(heads, tables, transpose, rng):
+    x = rng.normal(size=(5, heads, 7, 11)).astype("float32")
+    table = rng.normal(size=(11, 13) if tables is None else (tables, 11, 13)).astype("float32")
+    actual = matmul_table(
+        keras.ops.convert_to_tensor(x),
+        np.swapaxes(table, -1, -2) if transpose else table,
+        transpose,
+    )
+    np.testing.assert_allclose(actual, x @ table, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_matmul_by_position(heads, rng):
+    x, rows = (
+        rng.normal(size=shape).astype("float32") for shape in ((5, heads, 7, 11), (7, 11, 13))
+    )
+    expected = np.einsum("bntx,txy->bnty", x, rows)
+    np.testing.assert_allclose(
+        matmul_by_position(keras.ops.convert_to_tensor(x), rows), expected, rtol=0, atol=1e-5
+    )
+
+
+def test_vectors_of_edges_for_the_whole_batch_of_one_query(rng):
+    layer = RelationMultiHeadAttention(num_heads=3, key_dim=7)
+    x, y = (rng.normal(size=shape).astype("float32") for shape in ((5, 1, 11), (5, 13, 11)))
+    edges = rng.normal(size=(1, 1, 13, 7)).astype("float32")
+    outputs = layer(x, y, key_edges=edges, value_edges=edges)
+    expected = layer(x, y, key_edges=np.repeat(edges, 5, 0), value_edges=np.repeat(edges, 5, 0))
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-6)

@@ -1,0 +1,161 @@
+"""Graphs of TensorFlow whose lengths are unknown when they are traced."""
+
+import keras
+import numpy as np
+import pytest
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("graphs of TensorFlow", allow_module_level=True)
+
+import tensorflow as tf
+
+from t2t_relpos import RelativeMultiHeadAttention
+from t2t_relpos.attention import attend, dispatch
+from t2t_relpos.attention.dropout import AttentionDropout
+
+ROWS = [row.name for row in dispatch.TABLE if row.name not in ("without_tables", "rows")]
+
+
+def graph_of(function, tables, jit_compile=False):
+    """A function of queries, keys and values of unknown lengths, and of two tables."""
+    specs = [tf.TensorSpec((None, 3, None, width), tf.float64) for width in (5, 5, 7)]
+    specs += [tf.TensorSpec(x.shape, tf.float64) for x in tables]
+    return tf.function(function, input_signature=specs, jit_compile=jit_compile)
+
+
+def gradients_of(**options):
+    def outputs_and_gradients(*xs):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            outputs, _ = attend(*xs, return_weights=False, **options)
+        gradients = tape.gradient(outputs, xs)
+        assert all(isinstance(x, tf.Tensor) for x in gradients), "a sparse gradient"
+        return [outputs, *gradients]
+
+    return outputs_and_gradients
+
+
+@pytest.mark.parametrize("heads", [None, 3])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ROWS)
+def test_outputs_and_gradients_equal_those_of_known_lengths(
+    name, causal, heads, small_rows, draw, assert_close
+):
+    row, tables = small_rows[name], draw(1, 1, 2, heads, value_dim=7)[3:]
+    run = graph_of(gradients_of(implementation=row, causal=causal), tables)
+    for lengths in ((31, 31), (1, 1), (17, 37)):
+        arrays = [tf.constant(x) for x in (*draw(*lengths, 2, value_dim=7)[:3], *tables)]
+        expected = gradients_of(implementation="rows", causal=causal)(*arrays)
+        assert_close(run(*arrays), expected, 1e-12)
+
+
+@pytest.mark.parametrize("rematerialize", [None, False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_selected_row_depends_on_the_lengths_of_the_call(
+    causal, rematerialize, ran, draw, assert_close
+):
+    tables = draw(1, 1, 2, value_dim=7)[3:]
+    run = graph_of(gradients_of(rematerialize=rematerialize, causal=causal), tables)
+    for length in (7, 101, 271):
+        arrays = [tf.constant(x) for x in (*draw(length, length, 2, value_dim=7)[:3], *tables)]
+        expected = gradients_of(implementation="rows", causal=causal)(*arrays)
+        assert_close(run(*arrays), expected, 1e-11)
+    if rematerialize:
+        assert set(ran) - {"rows"} == {"rematerialized_blocks"}
+    else:
+        assert {"full_matrix", "short_rows", "rematerialized_blocks"} <= set(ran)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("return_weights", [False, True])
+def test_no_tensor_of_rows_for_all_pairs(jit_compile, return_weights, ran, draw):
+    """`[T, S, H]` would take 6.4 GB a table at 5,000 positions."""
+    if not (jit_compile or return_weights):
+        pytest.skip("short_rows runs in a branch for short sequences only")
+    tables = draw(1, 1, 2, value_dim=7)[3:]
+
+    def run(*xs):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            outputs = attend(*xs, return_weights=return_weights)
+            loss = tf.add_n([tf.reduce_sum(x**2) for x in outputs if x is not None])
+        return [loss, *tape.gradient(loss, xs)]
+
+    function = graph_of(run, tables, jit_compile)
+    concrete = function.get_concrete_function()
+    assert ran == ["band"]
+    gathers = [op for op in concrete.graph.get_operations() if "Gather" in op.type]
+    assert not [op for op in gathers if op.outputs[0].shape.rank in (None, 3, 4)]
+    arrays = [tf.constant(x) for x in (*draw(23, 29, 2, value_dim=7)[:3], *tables)]
+    for found, expected in zip(function(*arrays), run(*arrays), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_empty_batch(name, small_rows, draw):
+    *arrays, key_table, value_table = draw(23, 23, 2, value_dim=7)
+    run = graph_of(gradients_of(implementation=small_rows[name]), (key_table, value_table))
+    outputs, *gradients = run(*(x[:0] for x in arrays), key_table, value_table)
+    assert outputs.shape == (0, 3, 23, 7)
+    assert [tuple(g.shape)[-2:] for g in gradients] == [(23, 5), (23, 5), (23, 7), (5, 5), (5, 7)]
+    assert not any(tf.reduce_any(g != 0) for g in gradients[3:])
+
+
+def test_seeds_are_drawn_outside_of_branches(draw):
+    """Programs that carry the states of seed generators themselves see the update."""
+    generator = keras.random.SeedGenerator(3)
+    dropout = AttentionDropout(0.5, generator)
+    tables = draw(1, 1, 3, value_dim=7)[3:]
+
+    def outputs_and_state(*arrays):
+        mapping = [(generator.state, generator.state.value)]
+        with keras.StatelessScope(state_mapping=mapping) as scope:
+            outputs, _ = attend(*arrays, dropout=dropout, return_weights=False)
+        return outputs, scope.get_current_value(generator.state)
+
+    run = graph_of(outputs_and_state, tables)
+    for length in (7, 151):
+        arrays = [*draw(length, length, 3, value_dim=7)[:3], *tables]
+        outputs, state = run(*arrays)
+        np.testing.assert_array_equal(state - generator.state, [0, 1])
+        assert np.abs(outputs - attend(*arrays)[0]).max() > 0.1
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["full_matrix", "short_rows", "band"])
+def test_second_derivatives(name, causal, draw):
+    arrays = [tf.constant(x) for x in draw(23, 23, 3, value_dim=7)]
+
+    def second(name):
+        with tf.GradientTape() as outer:
+            outer.watch(arrays)
+            with tf.GradientTape() as inner:
+                inner.watch(arrays)
+                outputs, _ = attend(
+                    *arrays, causal=causal, implementation=name, return_weights=False
+                )
+                loss = tf.reduce_sum(outputs**2)
+            total = tf.add_n([tf.reduce_sum(x**2) for x in inner.gradient(loss, arrays)])
+        return outer.gradient(total, arrays)
+
+    for actual, expected in zip(second(name), second("by_id"), strict=True):
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-9 * scale)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_layer_trains_in_fit(jit_compile, rng):
+    inputs = keras.Input((None, 6))
+    layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3)
+    model = keras.Model(inputs, layer(inputs, inputs, use_causal_mask=True))
+    model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=jit_compile)
+    x, y = rng.normal(size=(2, 3, 41, 6)).astype("float32")
+    before = [tf.identity(v.value) for v in model.trainable_variables]
+    with tf.GradientTape() as tape:
+        outputs, _ = layer(x, x, use_causal_mask=True, return_attention_scores=True)
+        loss = tf.reduce_mean((outputs - y) ** 2)
+    expected = tape.gradient(loss, [v.value for v in model.trainable_variables])
+    history = model.fit(x, y, epochs=1, batch_size=3, verbose=0)
+    np.testing.assert_allclose(history.history["loss"][0], loss, rtol=1e-5)
+    for old, new, gradient in zip(before, model.trainable_variables, expected, strict=True):
+        np.testing.assert_allclose(old - new, gradient, atol=1e-5)
