@@ -9,7 +9,7 @@ def check_max_relative_position(value, minimum):
     if not is_int or value < minimum:
         raise ValueError(
             f"Expected max_relative_position to be an int of at least {minimum}: the "
-            "largest distance that has an embedding of its own. "
+            "largest distance with a separate embedding. "
             f"Received: max_relative_position={value!r}."
         )
 

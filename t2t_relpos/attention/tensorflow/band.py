@@ -183,7 +183,7 @@ def extend_table(table, causal):
 
 
 def difference_rows(table, causal):
-    """`[.., 2K + 1, H]` -> (differences from the reference `[.., L, H]`, reference `[.., 1, H]`)."""
+    """`[.., 2K + 1, H]` -> (differences `[.., L, H]`, reference row `[.., 1, H]`)."""
     if causal:
         reference, others = table[..., :1, :], table[..., 1 : (table.shape[-2] + 1) // 2, :]
     else:

@@ -78,11 +78,11 @@ def test_memory_of_state_is_exact(small_run, tmp_path):
     found = memory(model, architecture, small_run.config(tmp_path), rows=5, length=11)
     assert found.state == 2 * weights + slots
     assert found.logits == 3 * 4 * 55 * 13
-    # A row of each table, by the encoder's layers alone where heads share a table.
-    looked_up = 2 * 11 * 11 * (2 * 2 if architecture.share_heads else 5 * 6)
+    # Table rows of all pairs, for two tables in each of five layers.
+    looked_up = 2 * 11 * 11 * 5 * (2 if architecture.share_heads else 6)
     assert found.layers == 4 * (55 * (2 * (72 + 14 + 99) + 3 * (120 + 14 + 198)) + looked_up)
     assert "D = 6, F = 7, N = 3, L = 11" in str(found) and "in all, about" in str(found)
-    # Without looked-up rows; the decoder's block by block, weights being kept; both; and without them.
+    # Longer sequences gather no rows and save fewer matrices.
     for length, kept, causal in ((100, 2, 2), (600, 2, 1), (1100, 1, 1), (4100, 0, 0)):
         found = memory(model, architecture, small_run.config(tmp_path), rows=5, length=length)
         weights = length * 3
