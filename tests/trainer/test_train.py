@@ -291,7 +291,7 @@ def test_two_devices_go_on_from_their_checkpoint(tmp_path):
     assert (recorded["strategy"], recorded["train_steps"]) == ("mirrored", 5)
     assert (
         np.load(tmp_path / "two" / "checkpoints" / "step-000005" / "optimizer.npz")[
-            "variable_00000"
+            "source_embedding/embeddings"
         ]
         == 5
     )

@@ -29,7 +29,9 @@ def test_float16_in_pieces_goes_on_where_it_was(small_run, tmp_path):
     assert recorded["strategy"] == "one", "what auto stands for here"
     model = ModelDirectory.open(tmp_path / "parts").load_model()
     assert model.compute_dtype == "float32"
-    np.testing.assert_array_equal(model.get_weights()[0], parts["model"]["variable_00000"])
+    np.testing.assert_array_equal(
+        model.get_weights()[0], parts["model"]["source_embedding/embeddings"]
+    )
     assert 'precision is "float16" there and "float32" in this run' in small_run.fails(
         tmp_path / "parts", clip_norm=1.0
     )

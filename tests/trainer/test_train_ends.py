@@ -67,7 +67,10 @@ def test_signal_writes_a_checkpoint_and_the_run_goes_on(
     for ours, theirs in zip(evaluations(tmp_path), evaluations(straight)):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
     for ours, theirs in zip(
-        *(read_weights(Checkpoints(run / "checkpoints").path(9)) for run in (tmp_path, straight)),
+        *(
+            read_weights(Checkpoints(run / "checkpoints").path(9)).values()
+            for run in (tmp_path, straight)
+        ),
         strict=True,
     ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
@@ -144,7 +147,7 @@ def test_loss_that_is_not_a_number(tmp_path, small_run, per_execution):
     assert good > 0 and steps(tmp_path)[-1] == good
     assert all(
         np.isfinite(array).all()
-        for array in read_weights(Checkpoints(tmp_path / "checkpoints").path(good))
+        for array in read_weights(Checkpoints(tmp_path / "checkpoints").path(good)).values()
     )
     run = TrainingRun(small_run.config(tmp_path, **settings))
     pairs = run._prepared.train_pairs

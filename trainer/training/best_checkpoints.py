@@ -6,51 +6,54 @@ from pathlib import Path
 from absl import logging
 
 from trainer import atomic_files
-from trainer.training.checkpoints import DAMAGED, Checkpoints, read_state
+from trainer.training.checkpoints import CORRUPT, Checkpoints, FormatError, read_state
 from trainer.training.training_model import TrainingModel
 
 
 class BestCheckpoints(Checkpoints):
     """The checkpoints of a run with the best BLEU on the dev set.
 
-    Each says its BLEU in its own state.json, so that there is no index that a kill could part from them.
+    Each stores its BLEU in its own state.json, so that no separate index can get out of date.
 
     Args:
-        directory: where they lie; made where missing.
-        keep: how many are kept.
+        directory: folder of the checkpoints; created if missing.
+        keep: number of checkpoints to keep.
     """
 
     def __init__(self, directory: str | os.PathLike, keep: int = 1):
         super().__init__(directory, keep)
 
     def scores(self) -> dict[int, float]:
-        """The dev BLEU by step, the best first; of equal ones the earlier step first. Damaged checkpoints are left out."""
+        """Returns dev BLEU by step, the best first, the earlier step first if equal.
+
+        Checkpoints that can't be read are left out.
+        """
         scores = {}
         for step in self.steps():
             try:
                 scores[step] = float(read_state(self.path(step))["dev_bleu"])
-            except DAMAGED as error:
-                logging.warning("Leaving out the damaged checkpoint %s: %s", self.path(step), error)
+            except (FormatError, *CORRUPT) as error:
+                logging.warning("Ignoring the corrupt checkpoint %s: %s", self.path(step), error)
         return dict(sorted(scores.items(), key=lambda entry: -entry[1]))
 
     def best(self) -> Path | None:
-        """Where the checkpoint with the best BLEU lies; None where there is none."""
+        """Returns the folder of the checkpoint with the best BLEU, or None without one."""
         return next((self.path(step) for step in self.scores()), None)
 
     def offer(self, model: TrainingModel, step: int, dev_bleu: float) -> bool:
-        """Writes a checkpoint if it is among the best, then removes those that are too many.
+        """Writes a checkpoint if it is among the best, and removes surplus ones.
 
         Args:
-            model: what is trained.
-            step: the number of batches that it has seen.
+            model: the trained model.
+            step: number of batches it was trained on.
             dev_bleu: its BLEU on the dev set.
 
         Returns:
-            Whether it was written. One of the same step, left by a run that was killed and has come here again, stays if it is at
-            least as good.
+            Whether it was written. An existing checkpoint of the same step, from a run that was
+            killed and resumed, stays if it is at least as good.
 
         Raises:
-            CheckpointError: where it can't be written; those that were there stay.
+            CheckpointError: if it can't be written. Existing checkpoints stay.
         """
         if self.directory.is_dir():
             atomic_files.remove_leftovers(self.directory)
@@ -63,9 +66,9 @@ class BestCheckpoints(Checkpoints):
         self.save(model, step, dev_bleu=dev_bleu)
         return True
 
-    def _too_many(self):
+    def _surplus(self):
         kept = list(self.scores())[: self.keep]
         return [step for step in self.steps() if step not in kept]
 
-    def _where_it_goes_on(self):
+    def _resume_point(self):
         return "its last checkpoint"

@@ -1,8 +1,10 @@
-"""Everything that a run needs to go on as if it had never stopped, in `checkpoints/step-000123/`.
+"""Checkpoints of a run, `checkpoints/step-000123/`: everything needed to resume exactly.
 
-state.json      format version, step, the shapes of all arrays, and for one of the best its BLEU
-model.npz       the Transformer's variables: weights and the states of its random generators
-optimizer.npz   the optimizer's, the number of updates among them
+state.json      format version, step, shapes and dtypes of all arrays by key
+model.npz       variables of the Transformer: weights and states of its random generators
+optimizer.npz   variables of the optimizer, including the number of updates
+
+Arrays have the keys of `variable_keys`.
 """
 
 import json
@@ -16,22 +18,27 @@ from absl import logging
 
 from trainer import atomic_files
 from trainer.training.training_model import TrainingModel
+from trainer.training.variable_keys import model_keys, optimizer_keys
 
-FORMAT_VERSION = 1
-# What reading a checkpoint that is not whole may raise.
-DAMAGED = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile)
+FORMAT_VERSION = 2
+# Exceptions that reading a corrupt checkpoint can raise.
+CORRUPT = (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile)
 
 
 class CheckpointError(ValueError):
-    """What a run has learned can't be written."""
+    """A checkpoint can't be written."""
+
+
+class FormatError(Exception):
+    """A checkpoint has another format version. Converted to ValueError for callers."""
 
 
 class Checkpoints:
     """The checkpoints of a run.
 
     Args:
-        directory: where they lie; made where missing.
-        keep: how many of the last are kept.
+        directory: folder of the checkpoints; created if missing.
+        keep: number of checkpoints to keep.
     """
 
     def __init__(self, directory: str | os.PathLike, keep: int = 5):
@@ -41,189 +48,189 @@ class Checkpoints:
         self.keep = keep
 
     def steps(self) -> list[int]:
-        """The steps that there are checkpoints of, ascending."""
+        """Returns the steps that have checkpoints, ascending."""
         if not self.directory.is_dir():
             return []
         names = (re.fullmatch(r"step-(\d{6,})", entry.name) for entry in self.directory.iterdir())
         return sorted(int(name[1]) for name in names if name)
 
     def path(self, step: int) -> Path:
-        """Where the checkpoint of a step lies."""
+        """Returns the folder of a step's checkpoint."""
         return self.directory / f"step-{step:06d}"
 
     def save(self, model: TrainingModel, step: int, **facts) -> Path:
-        """Writes a checkpoint, reads it back, gives it its name, then removes those that are too many.
+        """Writes a checkpoint atomically, reads it back, and removes old checkpoints.
 
         Args:
-            model: what is trained.
-            step: the number of batches that it has seen.
-            **facts: what else state.json is to say.
+            model: the trained model.
+            step: number of batches it was trained on.
+            **facts: further entries of state.json.
 
         Raises:
-            CheckpointError: where it can't be written; the checkpoints that were there stay.
+            CheckpointError: if it can't be written. Existing checkpoints stay.
         """
         groups = {
-            name: [variable.value.numpy() for variable in group]
+            name: {key: variable.value.numpy() for key, variable in group.items()}
             for name, group in _groups(model).items()
         }
         state = {"format_version": FORMAT_VERSION, "step": step} | facts
-        state |= {name: [_signature(array) for array in arrays] for name, arrays in groups.items()}
+        state |= {name: _signatures(arrays) for name, arrays in groups.items()}
         try:
-            with atomic_files.whole_directory(self.path(step)) as aside:
+            with atomic_files.whole_directory(self.path(step)) as folder:
                 for name, arrays in groups.items():
-                    np.savez(
-                        aside / f"{name}.npz", **{_key(i): array for i, array in enumerate(arrays)}
-                    )
-                (aside / "state.json").write_text(json.dumps(state), encoding="utf-8")
-                _read(aside)
-            for old in self._too_many():
+                    np.savez(folder / f"{name}.npz", **arrays)
+                (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
+                _read(folder)
+            for old in self._surplus():
                 atomic_files.remove_directory(self.path(old))
-        except DAMAGED as error:
-            raise self.unwritable(self.path(step), error) from error
+        except CORRUPT as error:
+            raise self.write_error(self.path(step), error) from error
         return self.path(step)
 
-    def _too_many(self):
-        """Steps whose checkpoints are to be removed."""
+    def _surplus(self):
+        """Returns the steps whose checkpoints are to be removed."""
         return self.steps()[: -self.keep]
 
-    def unwritable(self, path: Path, error: Exception) -> CheckpointError:
-        """The error to raise where a file of the run can't be written."""
+    def write_error(self, path: Path, error: Exception) -> CheckpointError:
+        """Returns the error for a file of the run that can't be written."""
         return CheckpointError(
-            f"Expected to write {path}. Received: {getattr(error, 'strerror', None) or error}. Make room for it or give "
-            f"permission to write, then run the same command again: it goes on from {self._where_it_goes_on()}."
+            f"Can't write {path}: {getattr(error, 'strerror', None) or error}. Free space or grant "
+            "write permission, then rerun the same command: it resumes from "
+            f"{self._resume_point()}."
         )
 
-    def _where_it_goes_on(self):
+    def _resume_point(self):
         saved = self.steps()
         return self.path(saved[-1]) if saved else "the beginning"
 
     def restore_latest(self, model: TrainingModel) -> int:
-        """Restores the last checkpoint that is whole, warning of later ones that are not.
+        """Restores the last readable checkpoint and warns about later corrupt ones.
 
         Args:
-            model: a compiled model of the same architecture and with the same kind of optimizer.
+            model: a compiled model of the same architecture, with the same kind of optimizer.
 
         Returns:
-            The number of batches that it has seen; 0 where there is no checkpoint.
+            The number of batches it was trained on; 0 without a checkpoint.
 
         Raises:
-            ValueError: where a checkpoint is of another architecture, optimizer or format, or none of them is whole.
+            ValueError: if a checkpoint has another architecture, optimizer or format version, or if
+                all are corrupt.
         """
         if self.directory.is_dir():
             atomic_files.remove_leftovers(self.directory)
         steps = self.steps()
         for step in reversed(steps):
             try:
-                state, groups = _read(self.path(step))
-            except DAMAGED as error:
-                logging.warning("Leaving out the damaged checkpoint %s: %s", self.path(step), error)
+                _, groups = _read(self.path(step))
+            except FormatError as error:
+                raise ValueError(f"{error} Train in another --model_dir.") from error
+            except CORRUPT as error:
+                logging.warning("Ignoring the corrupt checkpoint %s: %s", self.path(step), error)
                 continue
+            remedy = f"{self.path(step)} does not fit. Train in another --model_dir."
             for name, variables in _groups(model).items():
-                _assign(
-                    variables,
-                    groups[name],
-                    f"this run's {name}",
-                    self.path(step),
-                    "Train in another --model_dir.",
-                )
+                _assign(variables, groups[name], f"this run's {name}", remedy)
             return step
         if steps:
             raise ValueError(
-                f"Expected at least one whole checkpoint in {self.directory}. Received: {len(steps)} damaged ones. "
-                "Remove them to train from the beginning, or train in another --model_dir."
+                f"All {len(steps)} checkpoints in {self.directory} are corrupt. Remove them to "
+                "train from the beginning, or train in another --model_dir."
             )
         return 0
 
 
-def read_weights(path: str | os.PathLike) -> list[np.ndarray]:
-    """The values of a checkpoint's `Transformer.variables`, in their order.
+def read_weights(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """Returns the variables of a checkpoint's Transformer by key.
 
     Args:
-        path: of the checkpoint, as of `Checkpoints.path`.
+        path: folder of the checkpoint, as from `Checkpoints.path`.
 
     Returns:
-        Weights, which are of type float32, and among them uint32 states of random generators, which mean nothing but to a run
-        that goes on.
+        float32 weights, and uint32 states of random generators, which only a resumed run uses.
 
     Raises:
-        ValueError: where the checkpoint is missing or damaged.
+        ValueError: if the checkpoint is missing, corrupt, or has another format version.
     """
     try:
         return _read(Path(path), ["model"])[1]["model"]
-    except DAMAGED as error:
+    except FormatError as error:
+        raise ValueError(str(error)) from error
+    except CORRUPT as error:
         raise ValueError(
-            f"Expected a whole checkpoint. Received: {path} ({error}). Give another one, such as an earlier step."
+            f"Can't read the checkpoint {path} ({error}). Use another one, such as an earlier step."
         ) from error
 
 
 def restore_transformer(transformer, path: str | os.PathLike):
-    """Gives a Transformer the values of a checkpoint.
+    """Assigns the weights of a checkpoint to a Transformer.
 
     Raises:
-        ValueError: where the checkpoint is missing, damaged, or of another architecture.
+        ValueError: if the checkpoint is missing, corrupt, or of another architecture.
     """
-    _assign(
-        transformer.variables,
-        read_weights(path),
-        "this model",
-        path,
-        "Give one of the same --model_dir.",
-    )
+    remedy = f"{path} does not fit. Use a checkpoint of the same --model_dir."
+    _assign(model_keys(transformer), read_weights(path), "this model", remedy)
 
 
-def _assign(variables, arrays, owner, path, remedy):
-    expected, received = (
-        [_signature(variable) for variable in variables],
-        [_signature(array) for array in arrays],
-    )
+def _assign(variables, arrays, owner, remedy):
+    expected, received = _signatures(variables), _signatures(arrays)
     if expected != received:
-        raise ValueError(
-            f"Expected the {len(expected)} arrays of {owner}. Received: {path}, which holds {len(received)}"
-            f"{_first_difference(expected, received)}. {remedy}"
-        )
-    for variable, array in zip(variables, arrays):
-        variable.assign(array)
+        difference = _first_difference(expected, received)
+        raise ValueError(f"Expected the {len(expected)} arrays of {owner}. {difference} {remedy}")
+    for key, variable in variables.items():
+        variable.assign(arrays[key])
 
 
 def _groups(model):
-    return {"model": model.transformer.variables, "optimizer": model.optimizer.variables}
+    return {
+        "model": model_keys(model.transformer),
+        "optimizer": optimizer_keys(model.optimizer, model.transformer),
+    }
 
 
-def read_state(directory: Path) -> dict:
-    """What a checkpoint's state.json holds; raises one of `DAMAGED` where it can't be read."""
-    state = json.loads((directory / "state.json").read_text(encoding="utf-8"))
-    if state["format_version"] > FORMAT_VERSION:
-        raise ValueError(
-            f"it has the format version {state['format_version']}, newer than this program's"
+def read_state(folder: Path) -> dict:
+    """Returns the content of state.json.
+
+    Raises:
+        FormatError: if it has another format version.
+        One of `CORRUPT`: if it can't be read.
+    """
+    state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    version = state["format_version"]
+    if version != FORMAT_VERSION:
+        age = "a newer" if version > FORMAT_VERSION else "an older"
+        raise FormatError(
+            f"The checkpoint {folder} has format version {version}, written by {age} version of "
+            f"this program. This version reads format {FORMAT_VERSION}."
         )
     return state
 
 
-def _read(directory, names=("model", "optimizer")):
-    """The state and the arrays of a checkpoint; the ZIP format's checksums find damaged bytes."""
-    state = read_state(directory)
+def _read(folder, names=("model", "optimizer")):
+    """Returns (state, arrays by group and key). Checksums of the ZIP format detect corruption."""
+    state = read_state(folder)
     groups = {}
     for name in names:
         with (
-            open(directory / f"{name}.npz", "rb") as file,
+            open(folder / f"{name}.npz", "rb") as file,
             np.load(file, allow_pickle=False) as arrays,
         ):
-            groups[name] = [arrays[_key(i)] for i in range(len(state[name]))]
-        if [_signature(array) for array in groups[name]] != state[name]:
-            raise ValueError(f"{name}.npz does not hold what state.json says")
+            groups[name] = {key: arrays[key] for key in state[name]}
+        if _signatures(groups[name]) != state[name]:
+            raise ValueError(f"{name}.npz does not match state.json")
     return state, groups
 
 
-def _signature(array):
-    return [list(array.shape), str(np.dtype(getattr(array.dtype, "as_numpy_dtype", array.dtype)))]
-
-
-def _key(index):
-    return f"variable_{index:05d}"
+def _signatures(arrays):
+    """Returns [shape, dtype] by key, of arrays or variables."""
+    return {key: [list(x.shape), str(np.dtype(x.dtype))] for key, x in arrays.items()}
 
 
 def _first_difference(expected, received):
-    for i, (one, other) in enumerate(zip(expected, received)):
-        if one != other:
-            return f", number {i} of shape {other[0]} and type {other[1]} instead of {one[0]} and {one[1]}"
-    return ""
+    for key in [*expected, *received]:
+        if expected.get(key) != received.get(key):
+            one, other = (
+                "none" if x is None else f"shape {x[0]}, {x[1]}"
+                for x in (expected.get(key), received.get(key))
+            )
+            return f"First difference: {key}, expected {one}, received {other}."
+    raise AssertionError("no difference")

@@ -107,7 +107,7 @@ class EvaluateDev(keras.callbacks.Callback):
         try:
             self._evaluations.add(evaluation)
         except OSError as error:
-            raise self._checkpoints.unwritable(self._evaluations.file, error) from error
+            raise self._checkpoints.write_error(self._evaluations.file, error) from error
 
 
 class _BreakOff(keras.callbacks.Callback):

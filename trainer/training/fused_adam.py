@@ -3,6 +3,8 @@
 import keras
 import tensorflow as tf
 
+from trainer.training import keras_compat
+
 
 class FusedAdam(keras.optimizers.Adam):
     """keras.optimizers.Adam whose update of a variable is one operation of TensorFlow's.
@@ -27,11 +29,7 @@ class FusedAdam(keras.optimizers.Adam):
         if self.amsgrad or isinstance(gradient, tf.IndexedSlices):
             super().update_step(gradient, variable, learning_rate)
             return
-        # Of the replica whose variable this is.
-        momentum, velocity = (
-            of_all[self._get_variable_index(variable)].value
-            for of_all in (self._momentums, self._velocities)
-        )
+        momentum, velocity = (x.value for x in keras_compat.adam_slots(self, variable))
         dtype, steps = variable.dtype, tf.cast(self.iterations.value + 1, variable.dtype)
         beta_1, beta_2, epsilon = (
             tf.constant(x, dtype) for x in (self.beta_1, self.beta_2, self.epsilon)

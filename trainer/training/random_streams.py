@@ -5,6 +5,8 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
+from trainer.training import keras_compat
+
 # Coprime with 2^31 - 2, which Keras takes seeds modulo of: no two numbers of streams move a seed to the same place.
 _STRIDE = 1_640_531_527
 
@@ -20,11 +22,7 @@ class RandomStreams:
     """
 
     def __init__(self, model: keras.Model):
-        self._states = [
-            variable
-            for variable in model.non_trainable_variables
-            if variable.name == "seed_generator_state"
-        ]
+        self._states = keras_compat.seed_states(model)
 
     def draw(self, number: tf.Tensor | int, function: Callable):
         """Calls a function in which the model draws from a stream, without moving the generators.

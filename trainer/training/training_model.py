@@ -5,11 +5,12 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_relpos.models import Transformer
+from trainer.training.keras_compat import WithoutSymbolicBuild, skip_gradient_sum
 from trainer.training.losses import PADDING
 from trainer.training.pieces import add_up, cut
 from trainer.training.projected_loss import projected_cross_entropy
 from trainer.training.random_streams import RandomStreams
-from trainer.training.updates import LossScale, clip, sum_over_replicas, take_sums
+from trainer.training.updates import LossScale, clip, sum_over_replicas
 
 
 class TokenStatistics(keras.metrics.Metric):
@@ -44,7 +45,7 @@ class TokenStatistics(keras.metrics.Metric):
         }
 
 
-class TrainingModel(keras.Model):
+class TrainingModel(WithoutSymbolicBuild, keras.Model):
     """Trains a Transformer; is itself never saved.
 
     The loss of a step is the sum over the target tokens of all replicas over their number, so that it and its gradient do not
@@ -90,7 +91,7 @@ class TrainingModel(keras.Model):
     def compile(self, optimizer: keras.optimizers.Optimizer, **kwargs):
         """Sets the optimizer, and `run_eagerly`, `steps_per_execution` or `jit_compile` (without XLA by default)."""
         super().compile(optimizer=optimizer, jit_compile=kwargs.pop("jit_compile", False), **kwargs)
-        take_sums(self.optimizer)
+        skip_gradient_sum(self.optimizer)
         with self.distribute_strategy.scope():
             self.optimizer.build(self.trainable_variables)
             if self.transformer.compute_dtype == "float16":
@@ -178,11 +179,6 @@ class TrainingModel(keras.Model):
         self.jit_compile, jit_compile = False, self.jit_compile
         super().make_test_function(force)
         self.jit_compile = jit_compile
-
-    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        # Keras would average a batch over the replicas here, which fails where they hold unlike numbers of rows, in order to
-        # build what is built already.
-        return
 
 
 def _inputs(data):

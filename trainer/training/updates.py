@@ -16,21 +16,6 @@ def sum_over_replicas(values):
     return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
 
 
-def take_sums(optimizer: keras.optimizers.Optimizer):
-    """Lets an optimizer take gradients for what they are: summed over the replicas already.
-
-    By itself it sums them when it has clipped them, which clips by the norm of a replica's part.
-
-    Raises:
-        ValueError: where the optimizer is not as Keras 3 makes them.
-    """
-    if not hasattr(optimizer, "_all_reduce_sum_gradients"):
-        raise ValueError(
-            f"Expected an optimizer of Keras 3 on TensorFlow. Received: {optimizer!r}."
-        )
-    optimizer._all_reduce_sum_gradients = lambda gradients_and_variables: gradients_and_variables
-
-
 def clip(gradients: list[tf.Tensor], norm: tf.Tensor, clip_norm: float) -> list[tf.Tensor]:
     """Scales gradients of the global norm `norm` down to `clip_norm` where it is larger."""
     factor = clip_norm / tf.maximum(norm, clip_norm)

@@ -62,7 +62,7 @@ class WriteCheckpoints(keras.callbacks.Callback):
             try:
                 self._directory.save_model(self.model.transformer)
             except OSError as error:
-                raise self._checkpoints.unwritable(self._directory.model_file, error) from error
+                raise self._checkpoints.write_error(self._directory.model_file, error) from error
             path = self._checkpoints.save(self.model, self._steps.step)
         self._written, self._time = self._steps.step, time.monotonic()
         self._report.note(f"checkpoint {path}")

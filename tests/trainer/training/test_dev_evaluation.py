@@ -160,7 +160,7 @@ def test_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(run.evaluations, "add", full)
     with pytest.raises(
         CheckpointError,
-        match="Expected to write .*evaluations.json. Received: No space left on device",
+        match="Can't write .*evaluations.json: No space left on device",
     ):
         run.at(2)
 

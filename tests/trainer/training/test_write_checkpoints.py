@@ -140,6 +140,6 @@ def test_full_disk(tmp_path):
     run = Run(tmp_path, every=1, transformer=Unwritable())
     with pytest.raises(
         CheckpointError,
-        match="Expected to write .*model.keras. Received: No space left on device. Make room",
+        match="Can't write .*model.keras: No space left on device. Free space",
     ):
         run(1)

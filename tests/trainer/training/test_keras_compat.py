@@ -1,0 +1,71 @@
+"""A changed Keras is an error that names its version."""
+
+import keras
+import numpy as np
+import pytest
+
+from trainer.training import keras_compat
+
+CHANGED = rf"different in Keras {keras.__version__}. Install a version of Keras that setup.cfg"
+
+
+class WithDropout(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dropout = keras.layers.Dropout(0.5)
+
+    def call(self, x):
+        return self.dropout(x)
+
+
+def test_seed_states():
+    model = WithDropout()
+    model(np.zeros((1, 3)))
+    assert keras_compat.seed_states(model) == [model.dropout.seed_generator.state]
+
+
+@pytest.mark.parametrize(("name", "value"), [("_name", "other"), ("_shape", (3,))])
+def test_a_renamed_or_larger_seed_state_is_an_error(name, value, monkeypatch):
+    model = WithDropout()
+    model(np.zeros((1, 3)))
+    state = model.dropout.seed_generator.state
+    monkeypatch.setattr(state, name, value)
+    with pytest.raises(ImportError, match="of keras.random.SeedGenerator .*" + CHANGED):
+        keras_compat.seed_states(model)
+
+
+def test_adam_slots(monkeypatch):
+    variable, optimizer = keras.Variable(np.ones(3)), keras.optimizers.Adam()
+    optimizer.build([variable])
+    momentum, velocity = keras_compat.adam_slots(optimizer, variable)
+    assert "momentum" in momentum.name and "velocity" in velocity.name
+    monkeypatch.delattr(optimizer, "_velocities")
+    with pytest.raises(ImportError, match="slots of keras.optimizers.Adam .*" + CHANGED):
+        keras_compat.adam_slots(optimizer, variable)
+
+
+def test_gradient_sum_is_skipped():
+    optimizer = keras.optimizers.SGD()
+    keras_compat.skip_gradient_sum(optimizer)
+    pairs = [(1, 2)]
+    assert optimizer._all_reduce_sum_gradients(pairs) is pairs
+
+    class Changed:
+        def _all_reduce_sum_gradients(self, pairs):
+            return pairs
+
+    with pytest.raises(ImportError, match="_all_reduce_sum_gradients .*" + CHANGED):
+        keras_compat.skip_gradient_sum(Changed())
+
+
+def test_symbolic_build_is_skipped(monkeypatch):
+    class Skipping(keras_compat.WithoutSymbolicBuild, keras.Model):
+        pass
+
+    assert Skipping()._maybe_symbolic_build() is None
+    owner = next(c for c in keras.Model.__mro__ if "_maybe_symbolic_build" in vars(c))
+    monkeypatch.delattr(owner, "_maybe_symbolic_build")
+    with pytest.raises(ImportError, match="_maybe_symbolic_build of keras.Model .*" + CHANGED):
+
+        class AfterChange(keras_compat.WithoutSymbolicBuild, keras.Model):
+            pass

@@ -1,0 +1,63 @@
+import keras
+import numpy as np
+import pytest
+
+from t2t_relpos.models import Transformer, TransformerConfig
+from trainer.training.variable_keys import model_keys, optimizer_keys, seed_generators
+
+SIZES = {"num_encoder_layers": 2, "num_decoder_layers": 1, "intermediate_dim": 7, "num_heads": 3}
+
+
+def make(position="relative"):
+    config = TransformerConfig(vocab_size=13, hidden_dim=6, dropout=0.5, position=position, **SIZES)
+    model = Transformer(config)
+    ids = np.ones((1, 1), "int32")
+    model({"inputs": ids, "targets": ids})
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    return model, optimizer
+
+
+@pytest.mark.parametrize("position", ["relative", "sinusoidal", "learned"])
+def test_keys_of_two_models_of_a_process_are_equal(position):
+    (one, one_adam), (other, other_adam) = make(position), make(position)
+    assert one.variables[0].path != other.variables[0].path, "automatic names differ"
+    assert list(model_keys(one)) == list(model_keys(other))
+    assert list(optimizer_keys(one_adam, one)) == list(optimizer_keys(other_adam, other))
+
+
+def test_every_variable_has_a_key():
+    model, optimizer = make()
+    keys = model_keys(model)
+    assert list(map(id, keys.values())) == list(map(id, model.variables))
+    for key in (
+        "source_embedding/embeddings",
+        "encoder_layers/1/self_attention/key_embedding/table",
+        "decoder_layers/0/cross_attention/query_dense/kernel",
+        "embedding_dropout/seed_generator/state",
+    ):
+        assert key in keys
+    slots = optimizer_keys(optimizer, model)
+    assert list(map(id, slots.values())) == list(map(id, optimizer.variables))
+    assert list(slots)[:2] == ["iteration", "learning_rate"]
+    for name, variable in slots.items():
+        key, _, slot = name.rpartition("/")
+        if key:
+            assert slot in ("momentum", "velocity") and variable.shape == keys[key].shape
+
+
+def test_seed_generators_are_those_of_the_variables():
+    model, _ = make()
+    states = [variable for variable in model.variables if variable.name == "seed_generator_state"]
+    assert {id(g.state) for g in seed_generators(model)} == set(map(id, states))
+
+
+def test_a_hidden_variable_is_an_error():
+    class Hidden(keras.layers.Layer):
+        def build(self, input_shape):
+            self._parts = [self.add_weight(shape=(), name="hidden")]
+
+    layer = Hidden()
+    layer.build((None, 3))
+    with pytest.raises(ValueError, match="Expected every variable .* Received: .*hidden"):
+        model_keys(layer)
