@@ -68,7 +68,8 @@ LAYERS = {
     "encoder": (lambda: layers.TransformerEncoder(**BLOCK), "x"),
     "decoder": (lambda: layers.TransformerDecoder(**BLOCK), "x y"),
 }
-# The position embedding's output has no batch axis; a residual's sub-layer is a function, which is not saved.
+# The position embedding's output has no batch axis; a residual's sub-layer is a function, which is
+# not saved.
 IN_MODELS = [name for name in LAYERS if name not in ("position embedding", "residual")]
 
 

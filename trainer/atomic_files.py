@@ -1,4 +1,6 @@
-"""Files and directories that are either whole or absent: written aside, flushed to the disk, then renamed."""
+"""Files and directories that are either whole or absent: written aside, flushed to the disk, then
+renamed.
+"""
 
 import contextlib
 import os
@@ -10,7 +12,8 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike) -> Iterator[Path]:
-    """A place to write a file, which takes the name `path`, replacing what was there, when the block ends without an error.
+    """A place to write a file, which takes the name `path`, replacing what was there, when the
+    block ends without an error.
 
     Yields:
         The path to write to: in the same directory, with the same suffix.
@@ -29,7 +32,8 @@ def whole_file(path: str | os.PathLike) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def whole_directory(path: str | os.PathLike) -> Iterator[Path]:
-    """A place to write a directory, which takes the name `path` when the block ends without an error.
+    """A place to write a directory, which takes the name `path` when the block ends without an
+    error.
 
     A directory that has the name already is removed once the new one is complete.
 
@@ -60,7 +64,9 @@ def write_text(path: str | os.PathLike, text: str):
 
 
 def remove_directory(path: str | os.PathLike):
-    """Removes a directory, which loses its name before its content, so that no half of it is ever taken for the whole."""
+    """Removes a directory, which loses its name before its content, so that no half of it is ever
+    taken for the whole.
+    """
     path = Path(path)
     aside = Path(tempfile.mkdtemp(prefix=f".writing-{path.name}-", dir=path.parent))
     path.rename(aside / path.name)

@@ -2,7 +2,8 @@
 
     python -m trainer.average --model_dir=runs/big --last=20 --output_dir=runs/big-average
 
-Every other command takes the directory: `trainer.evaluate`, `trainer.export`, `--init_from` of `trainer.train`.
+Every other command takes the directory: `trainer.evaluate`, `trainer.export`, `--init_from` of
+`trainer.train`.
 """
 
 import os
@@ -59,12 +60,14 @@ def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: 
         output_dir: what is written.
 
     Raises:
-        ValueError: where `output_dir` exists or can't be written, or a checkpoint is missing or damaged.
+        ValueError: where `output_dir` exists or can't be written, or a checkpoint is missing or
+            damaged.
     """
     output_dir = Path(output_dir)
     if output_dir.exists():
         raise ValueError(
-            f"Expected an --output_dir that does not exist. Received: {output_dir}, which does. Choose another."
+            f"Expected an --output_dir that does not exist. Received: {output_dir}, which does. "
+            "Choose another."
         )
     tokenizer = directory.read_config()["tokenizer"]
     transformer = weights.average(directory, paths)
@@ -82,7 +85,8 @@ def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: 
             made.write_run(directory.read_run() | {"averaged": averaged})
     except OSError as error:
         raise ValueError(
-            f"Expected an --output_dir that can be written. Received: {output_dir} ({error.strerror or error}). Choose another."
+            f"Expected an --output_dir that can be written. Received: {output_dir} "
+            f"({error.strerror or error}). Choose another."
         ) from error
 
 
@@ -103,7 +107,8 @@ def _run(values):
     write_average(directory, paths, values.output_dir)
     names = ", ".join(path.name for path in paths)
     print(
-        f"{values.output_dir} holds the mean of {len(paths)} checkpoints of {values.model_dir}: {names}."
+        f"{values.output_dir} holds the mean of {len(paths)} checkpoints of {values.model_dir}: "
+        f"{names}."
     )
 
 

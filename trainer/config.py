@@ -25,7 +25,9 @@ POSITIONS = ("relative", "sinusoidal", "learned", "relative+sinusoidal", "none")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Settings of `python -m trainer.train`. What is None is decided by the preset's recipe: see `resolve`.
+    """Settings of `python -m trainer.train`.
+
+    What is None is decided by the preset's recipe: see `resolve`.
 
     Raises:
         ValueError: for a setting out of range, or settings that contradict each other.
@@ -43,19 +45,22 @@ class RunConfig:
     )
     init_from: str | None = setting(
         None,
-        "Instead of --preset: a model directory whose architecture, vocabulary and weights to start from.",
+        "Instead of --preset: a model directory whose architecture, vocabulary and weights to "
+        "start from.",
         fixed=False,
     )
     data: str | None = setting(
         None,
-        "'synthetic' for the embedded corpus, 'files' for --train_source and --train_target, or a TensorFlow Datasets name.",
+        "'synthetic' for the embedded corpus, 'files' for --train_source and --train_target, or a "
+        "TensorFlow Datasets name.",
     )
     direction: str | None = setting(
         None, "Languages of a corpus that is not given as files. Default: en-de."
     )
     data_dir: str | None = setting(
         None,
-        "Where TensorFlow Datasets keeps its data. Default: ~/tensorflow_datasets, or $TFDS_DATA_DIR.",
+        "Where TensorFlow Datasets keeps its data. Default: ~/tensorflow_datasets, or "
+        "$TFDS_DATA_DIR.",
         fixed=False,
     )
     train_source: str | None = setting(
@@ -128,7 +133,8 @@ class RunConfig:
     )
     strategy: str = setting(
         "auto",
-        "'one' device, 'mirrored' over all GPUs of this machine, 'multiworker' over those of the machines that TF_CONFIG names; 'auto': "
+        "'one' device, 'mirrored' over all GPUs of this machine, 'multiworker' over those of the "
+        "machines that TF_CONFIG names; 'auto': "
         "mirrored where there are several GPUs, else one.",
         choices=("auto", "one", "mirrored", "multiworker"),
         fixed=False,
@@ -141,7 +147,8 @@ class RunConfig:
     )
     device_tokens: int | None = setting(
         None,
-        "Tokens of the longer side, padding included, that a device computes at once: it takes its part of a larger batch in pieces "
+        "Tokens of the longer side, padding included, that a device computes at once: it takes "
+        "its part of a larger batch in pieces "
         "and adds their gradients up." + _RECIPE + " None: all at once.",
         at_least=1,
         fixed=False,
@@ -174,7 +181,8 @@ class RunConfig:
     )
     evaluate_every: int | None = setting(
         None,
-        "Updates between evaluations on the dev set. Default: --checkpoint_every, or 1000 without one.",
+        "Updates between evaluations on the dev set. Default: --checkpoint_every, or 1000 without "
+        "one.",
         at_least=1,
         fixed=False,
     )
@@ -208,7 +216,8 @@ class RunConfig:
         """Settings by name.
 
         Raises:
-            ValueError: for a name that is no setting, with the names that are near; and as the class itself.
+            ValueError: for a name that is no setting, with the names that are near; and as the
+                class itself.
         """
         names = [field.name for field in dataclasses.fields(cls)]
         for name in settings:
@@ -228,7 +237,8 @@ class RunConfig:
         return cls(**{field.name: values[field.name].value for field in dataclasses.fields(cls)})
 
     def resolve(self) -> "RunConfig":
-        """The same settings, with what is None taken from a recipe; what is still None is the architecture's.
+        """The same settings, with what is None taken from a recipe; what is still None is the
+        architecture's.
 
         The recipe is the preset's, or with `init_from` that of the model it names.
 
@@ -259,7 +269,8 @@ class RunConfig:
             near = difflib.get_close_matches(self.preset or "", RECIPES, n=1)
             hint = f" Did you mean {near[0]}?" if near else " Give one with --preset."
             raise ValueError(
-                f"Expected preset to be one of {', '.join(RECIPES)}. Received: {self.preset or 'none'}.{hint}"
+                f"Expected preset to be one of {', '.join(RECIPES)}. Received: "
+                f"{self.preset or 'none'}.{hint}"
             )
         return RECIPES[self.preset] | (SYNTHETIC if self.data == "synthetic" else {})
 
@@ -273,7 +284,8 @@ class RunConfig:
         ]
         if missing:
             raise ValueError(
-                f"Expected {' and '.join(missing)}, which {self.init_from} does not record. Received: none. "
+                f"Expected {' and '.join(missing)}, which {self.init_from} does not record. "
+                "Received: none. "
                 f"Give {' and '.join('--' + name for name in missing)}."
             )
         return recipe

@@ -50,7 +50,8 @@ def _check_data(config):
     _check_pair(config, "dev")
     if config.data is None and not config.train_source:
         raise ValueError(
-            "Expected training data. Received: none. Give --train_source and --train_target, or --data=synthetic."
+            "Expected training data. Received: none. Give --train_source and --train_target, or "
+            "--data=synthetic."
         )
     if config.data == "files" and not config.train_source:
         raise ValueError(
@@ -58,18 +59,21 @@ def _check_data(config):
         )
     if config.data_dir is not None and config.data in (None, "files", "synthetic"):
         raise ValueError(
-            f"Expected data_dir only with a set of TensorFlow Datasets. Received: {config.data_dir!r} with "
+            "Expected data_dir only with a set of TensorFlow Datasets. Received: "
+            f"{config.data_dir!r} with "
             f"{config.data or 'text files'}. Leave it out."
         )
     if config.data not in (None, "files"):
         for name in ("train_source", "dev_source"):
             if getattr(config, name):
                 raise ValueError(
-                    f"Expected either {name} or data={config.data!r}. Received: both. Leave one of them out."
+                    f"Expected either {name} or data={config.data!r}. Received: both. Leave one "
+                    "of them out."
                 )
     elif config.direction is not None:
         raise ValueError(
-            f"Expected no direction with text files, which have one. Received: direction={config.direction!r}. "
+            "Expected no direction with text files, which have one. Received: "
+            f"direction={config.direction!r}. "
             "Exchange source and target files instead."
         )
 
@@ -79,7 +83,8 @@ def _check_pair(config, split):
     if bool(source) != bool(target):
         given, missing = ("source", "target") if source else ("target", "source")
         raise ValueError(
-            f"Expected {split}_source and {split}_target together. Received: {split}_{given} alone. "
+            f"Expected {split}_source and {split}_target together. Received: {split}_{given} "
+            "alone. "
             f"Give --{split}_{missing} too."
         )
 
@@ -99,11 +104,14 @@ def _check_steps(config):
 def _check_several_devices(config):
     if config.steps_per_execution > 1:
         raise ValueError(
-            f"Expected steps_per_execution to be 1 with the strategy {config.strategy}: Keras can't run several steps of batches of "
-            f"unlike shapes on several devices at once. Received: {config.steps_per_execution}. Use 1, or --strategy=one."
+            f"Expected steps_per_execution to be 1 with the strategy {config.strategy}: Keras "
+            "can't run several steps of batches of "
+            f"unlike shapes on several devices at once. Received: {config.steps_per_execution}. "
+            "Use 1, or --strategy=one."
         )
     if config.jit_compile:
         raise ValueError(
-            f"Expected no jit_compile with the strategy {config.strategy}: XLA can't compile a step of several devices. Received: "
+            f"Expected no jit_compile with the strategy {config.strategy}: XLA can't compile a "
+            "step of several devices. Received: "
             "jit_compile=True. Leave it out, or use --strategy=one."
         )

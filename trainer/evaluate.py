@@ -4,8 +4,8 @@
     python -m trainer.evaluate --model_dir=runs/NAME --checkpoint=best --data=wmt14_translate/de-en --direction=en-de
     python -m trainer.evaluate --saved_model=saved_models/NAME --data=synthetic --split=test,test_longer
 
-Prints a line such as `test BLEU = 97.31` for every test set, then sacreBLEU's signature, then a line for every other metric, with
-its own signature behind it: see `trainer.metrics`.
+Prints a line such as `test BLEU = 97.31` for every test set, then sacreBLEU's signature, then a
+line for every other metric, with its own signature behind it: see `trainer.metrics`.
 """
 
 import dataclasses
@@ -156,7 +156,8 @@ def _read_corpora(values):
         }
     if values.source is None and values.target is None:
         raise ValueError(
-            "Expected a test set. Received: none. Give --source and --target, or --data=synthetic, or --data with the name of a "
+            "Expected a test set. Received: none. Give --source and --target, or "
+            "--data=synthetic, or --data with the name of a "
             "translation set of TensorFlow Datasets."
         )
     if values.split is not None:
@@ -185,7 +186,8 @@ def _load(values):
     if values.saved_model is not None:
         if values.beam_size is not None:
             raise ValueError(
-                f"Expected no --beam_size with --saved_model, whose beam size is fixed. Received: {values.beam_size}. "
+                "Expected no --beam_size with --saved_model, whose beam size is fixed. Received: "
+                f"{values.beam_size}. "
                 "Export the model with another --beam_size, or evaluate its --model_dir."
             )
         _refuse(
@@ -217,7 +219,8 @@ def _check_metrics(values):
     unknown = [name for name in values.metrics if name not in metrics.METRICS]
     if unknown:
         raise ValueError(
-            f"Expected metrics among {', '.join(metrics.METRICS)}. Received: {unknown[0]!r}. Correct --metrics."
+            f"Expected metrics among {', '.join(metrics.METRICS)}. Received: {unknown[0]!r}. "
+            "Correct --metrics."
         )
     language = values.language
     if language is None:
@@ -230,7 +233,8 @@ def _open_output(path, count):
         return None
     if count > 1:
         raise ValueError(
-            f"Expected a single test set with --output. Received: {count}. Evaluate them one by one."
+            f"Expected a single test set with --output. Received: {count}. Evaluate them one by "
+            "one."
         )
     try:
         return open(path, "w", encoding="utf-8", newline="\n")
@@ -250,7 +254,8 @@ def _run(values):
         results[label] = result = evaluate(translate, corpus, values.batch_size)
         if result.truncated:
             print(
-                f"warning: {result.truncated} sentences of {label} were cut: they are longer than the model takes.",
+                f"warning: {result.truncated} sentences of {label} were cut: they are longer than "
+                "the model takes.",
                 file=sys.stderr,
             )
         if output is not None:

@@ -49,7 +49,10 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
         settings.extra_length,
         "Ids a translation may have beyond its source's.",
     )
-    early = "Whether a search stops with beam_size finished translations: faster, sometimes less likely."
+    early = (
+        "Whether a search stops with beam_size finished translations: faster, sometimes less "
+        "likely."
+    )
     define(flags.DEFINE_boolean, "early_stopping", settings.early_stopping, early)
     define(
         flags.DEFINE_integer,
@@ -83,7 +86,8 @@ def _destination(values):
     name = values.name if values.name is not None else Path(values.model_dir).resolve().name
     if name in ("", "..") or Path(name).name != name:
         raise ValueError(
-            f"Expected --name to be the name of one folder. Received: {name!r}. Say where it lies with --export_dir."
+            f"Expected --name to be the name of one folder. Received: {name!r}. Say where it lies "
+            "with --export_dir."
         )
     return Path(values.export_dir) / name
 

@@ -1,4 +1,5 @@
-"""What `trainer.evaluate` prints of translations besides sacreBLEU: each metric by name, with what its number is.
+"""What `trainer.evaluate` prints of translations besides sacreBLEU: each metric by name, with what
+its number is.
 
 All are in percent, over a whole test set with one reference per sentence. sacreBLEU counts n-grams for all of them; where
 others' BLEU splits words otherwise, or differs in what counts as none, that is done here.
@@ -41,7 +42,9 @@ def sacrebleu_lowercased(hypotheses: Sequence[str], references: Sequence[str]) -
 
 
 def sacrebleu_tokenized(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """sacreBLEU of text whose words are split already, as a model gives that was trained on such text: spaces alone count."""
+    """sacreBLEU of text whose words are split already, as a model gives that was trained on such
+    text: spaces alone count.
+    """
     return _of_sacrebleu(
         "BLEU of tokens", BLEU(tokenize="none", force=True), hypotheses, references
     )
@@ -74,9 +77,9 @@ def compound_split_bleu(
 ) -> Score:
     """BLEU with compounds split at hyphens and Moses's words, as papers of 2016 to 2018 report it.
 
-    Both sides are tokenised as by Moses's tokenizer.perl of that time (sacremoses), `-` between letters becomes
-    ` ##AT##-##AT## `, and n-grams are counted as by multi-bleu.perl. The reference is tokenised here too; tensor2tensor's
-    script takes one that is.
+    Both sides are tokenised as by Moses's tokenizer.perl of that time (sacremoses), `-` between
+    letters becomes ` ##AT##-##AT## `, and n-grams are counted as by multi-bleu.perl. The reference
+    is tokenised here too; tensor2tensor's script takes one that is.
 
     Args:
         hypotheses: the translations.
@@ -121,7 +124,8 @@ def score(
 def t2t_bleu_tokenize(line: str) -> list[str]:
     """Splits off punctuation, but between digits, and symbols.
 
-    sacreBLEU's `intl` differs where a number is no digit ("½."), and at backslashes, which here are no punctuation.
+    sacreBLEU's `intl` differs where a number is no digit ("½."), and at backslashes, which here are
+    no punctuation.
 
     Reference: tensor2tensor `bleu_hook.bleu_tokenize`.
 
@@ -168,7 +172,10 @@ def _t2t_bleu(name, hypotheses, references, case):
 
 
 def _t2t_formula(matches, possible, length, reference_length):
-    """BLEU of n-gram counts. Orders that the translations are too short for count as exact, and no match is smoothed away."""
+    """BLEU of n-gram counts.
+
+    Orders that the translations are too short for count as exact, and no match is smoothed away.
+    """
     logarithms, smooth = 0.0, 1.0
     for right, total in zip(matches, possible):
         if total and not right:
@@ -183,7 +190,9 @@ def _t2t_formula(matches, possible, length, reference_length):
 
 @functools.cache
 def _t2t_patterns():
-    """Pairs of a pattern and its replacement, made when first needed: they name every character of two Unicode categories."""
+    """Pairs of a pattern and its replacement, made when first needed: they name every character of
+    two Unicode categories.
+    """
     classes = {"P": [], "S": []}
     for character in map(chr, range(sys.maxunicode)):
         kind = unicodedata.category(character)[0]

@@ -1,4 +1,5 @@
-"""A model directory: everything about one trained model, written by training, read by every other command.
+"""A model directory: everything about one trained model, written by training, read by every other
+command.
 
 config.json            architecture, tokenizer, format version
 model.keras            the Transformer alone
@@ -55,7 +56,8 @@ class ModelDirectory:
 
     @classmethod
     def create(cls, path: str | os.PathLike) -> "ModelDirectory":
-        """A directory to train in: made where missing, proven to be writable, and cleared of half-written files.
+        """A directory to train in: made where missing, proven to be writable, and cleared of
+        half-written files.
 
         Raises:
             ValueError: where it can't be written.
@@ -68,7 +70,8 @@ class ModelDirectory:
             (directory.path / "writable").unlink()
         except OSError as error:
             raise ValueError(
-                f"Expected a model directory that can be written. Received: {path} ({error.strerror}). "
+                f"Expected a model directory that can be written. Received: {path} "
+                f"({error.strerror}). "
                 "Make room, give permission to write, or choose another with --model_dir."
             ) from error
         for place in (directory.path, directory.nan, *directory.path.glob("ids/*")):
@@ -109,8 +112,8 @@ class ModelDirectory:
         """What config.json holds.
 
         Returns:
-            A dict with `format_version`, `architecture` (for `TransformerConfig.from_dict`) and `tokenizer` (`kind`,
-            `file`, `sha256`).
+            A dict with `format_version`, `architecture` (for `TransformerConfig.from_dict`) and
+            `tokenizer` (`kind`, `file`, `sha256`).
 
         Raises:
             ValueError: where this is not a model directory, or one of a newer format.
@@ -124,21 +127,27 @@ class ModelDirectory:
                 else "is a file"
             )
             raise ValueError(
-                f"Expected a model directory, which holds a config.json. Received: {self.path}, which {state}. "
-                "Make one with `python -m trainer.train --model_dir=...`, or give the path of one that exists."
+                f"Expected a model directory, which holds a config.json. Received: {self.path}, "
+                f"which {state}. "
+                "Make one with `python -m trainer.train --model_dir=...`, or give the path of one "
+                "that exists."
             )
         config = _read_json(self.config_file)
         version = config.get("format_version")
         if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
             raise ValueError(
-                f"Expected a model directory of format version 1 to {FORMAT_VERSION}. Received: {self.path}, of version "
-                f"{version}. Read it with the version of this program that wrote it, or a newer one."
+                f"Expected a model directory of format version 1 to {FORMAT_VERSION}. Received: "
+                f"{self.path}, of version "
+                f"{version}. Read it with the version of this program that wrote it, or a newer "
+                "one."
             )
         missing = {"architecture", "tokenizer"} - config.keys()
         if missing:
             raise ValueError(
-                f"Expected {self.config_file} to hold architecture and tokenizer. Received: one without "
-                f"{' and '.join(sorted(missing))}. Restore the file, or train in another --model_dir."
+                f"Expected {self.config_file} to hold architecture and tokenizer. Received: one "
+                "without "
+                f"{' and '.join(sorted(missing))}. Restore the file, or train in another "
+                "--model_dir."
             )
         return config
 
@@ -169,32 +178,39 @@ class ModelDirectory:
         ]
         if differing:
             raise ValueError(
-                f"Expected a model directory made with the {what} of this run. Received: {self.path}, where "
-                f"{'; '.join(differing)}. Give the settings that the directory was made with, or another --model_dir."
+                f"Expected a model directory made with the {what} of this run. Received: "
+                f"{self.path}, where "
+                f"{'; '.join(differing)}. Give the settings that the directory was made with, or "
+                "another --model_dir."
             )
 
     def load_tokenizer(self):
         """The tokenizer of the directory.
 
         Raises:
-            ValueError: where the vocabulary is missing, or is not the one that the model was made with.
+            ValueError: where the vocabulary is missing, or is not the one that the model was made
+                with.
         """
         tokenizer = self.read_config()["tokenizer"]
         if tokenizer["kind"] == "none":
             raise ValueError(
-                f"Expected a model with a vocabulary. Received: {self.path}, which was imported without one. "
+                f"Expected a model with a vocabulary. Received: {self.path}, which was imported "
+                "without one. "
                 "Import it again with --vocab."
             )
         vocabulary = self.path / tokenizer["file"]
         if not vocabulary.is_file():
             raise ValueError(
-                f"Expected the vocabulary of the model at {vocabulary}. Received: a directory without it. "
+                f"Expected the vocabulary of the model at {vocabulary}. Received: a directory "
+                "without it. "
                 "Restore the file, or train in another --model_dir."
             )
         if _digest(vocabulary) != tokenizer["sha256"]:
             raise ValueError(
-                f"Expected the vocabulary that the model was made with. Received: {vocabulary}, which has changed since: "
-                "its SHA-256 is not the one in config.json. Restore the file, or train in another --model_dir."
+                f"Expected the vocabulary that the model was made with. Received: {vocabulary}, "
+                "which has changed since: "
+                "its SHA-256 is not the one in config.json. Restore the file, or train in another "
+                "--model_dir."
             )
         if tokenizer["kind"] == "sentencepiece":
             from trainer.data.tokenizers import SentencePieceTokenizer
@@ -210,7 +226,9 @@ class ModelDirectory:
         )
 
     def save_model(self, model):
-        """Writes the Transformer to model.keras, whole or not at all; to compute in float32, whatever it was trained in."""
+        """Writes the Transformer to model.keras, whole or not at all; to compute in float32,
+        whatever it was trained in.
+        """
         with atomic_files.whole_file(self.model_file) as aside:
             _in_float32(model).save(aside)
 
@@ -223,8 +241,10 @@ class ModelDirectory:
         self.read_config()
         if not self.model_file.is_file():
             raise ValueError(
-                f"Expected a trained model at {self.model_file}. Received: a directory without it: training has not "
-                "reached its first checkpoint. Go on training with the same `python -m trainer.train` command."
+                f"Expected a trained model at {self.model_file}. Received: a directory without "
+                "it: training has not "
+                "reached its first checkpoint. Go on training with the same `python -m "
+                "trainer.train` command."
             )
         import keras
 
@@ -234,7 +254,8 @@ class ModelDirectory:
             return keras.models.load_model(self.model_file)
         except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
             raise ValueError(
-                f"Expected a readable Keras model. Received: {self.model_file}, which fails to load ({error}). "
+                f"Expected a readable Keras model. Received: {self.model_file}, which fails to "
+                f"load ({error}). "
                 "Go on training with the same `python -m trainer.train` command to write it anew."
             ) from error
 
@@ -277,6 +298,7 @@ def _read_json(path):
         ) from error
     if not isinstance(content, dict):
         raise ValueError(
-            f"Expected a JSON object. Received: {path}, which holds a {type(content).__name__}. Restore the file."
+            f"Expected a JSON object. Received: {path}, which holds a {type(content).__name__}. "
+            "Restore the file."
         )
     return content

@@ -1,6 +1,9 @@
-"""How each preset is trained, where the run doesn't say otherwise. Data alone: architectures are t2t_relpos.models.PRESETS.
+"""How each preset is trained, where the run doesn't say otherwise.
 
-A name that a recipe does not have is as DEFAULTS says. `learning_rate` multiplies the Noam schedule. `batch_tokens` are those of one side, over all devices.
+Data alone: architectures are t2t_relpos.models.PRESETS.
+
+A name that a recipe does not have is as DEFAULTS says. `learning_rate` multiplies the Noam
+schedule. `batch_tokens` are those of one side, over all devices.
 """
 
 # Shaw et al. 2018, section 4.1, and Vaswani et al. 2017, section 5.
@@ -15,16 +18,18 @@ _SHAW = {
     "adam_beta2": 0.98,
     "adam_epsilon": 1e-9,
 }
-# Section 4.1 again: "a checkpoint every 10 minutes", of which big averages the last 20. A device takes the batch in pieces, since
-# the logits of 25,000 tokens alone fill 3 GB.
+# Section 4.1 again: "a checkpoint every 10 minutes", of which big averages the last 20. A device
+# takes the batch in pieces, since the logits of 25,000 tokens alone fill 3 GB.
 _SHAW_RUN = {"checkpoint_minutes": 10.0, "device_tokens": 4096}
-# t2t transformer_base_v1: the paper's, with t2t's batch; 250,000 steps are the default of t2t_trainer.
+# t2t transformer_base_v1: the paper's, with t2t's batch; 250,000 steps are the default of
+# t2t_trainer.
 _T2T_V1 = _SHAW | {"train_steps": 250_000, "batch_tokens": 4096}
 # t2t transformer_base_v3.
 _T2T = _T2T_V1 | {"learning_rate": 2.0, "warmup_steps": 8000, "adam_beta2": 0.997}
 _T2T_BIG = _T2T | {"batch_tokens": 2048}
 
-# For some ten thousand sentences; chosen on Multi30k's dev set: docs/results.md, "The recipe for small data".
+# For some ten thousand sentences; chosen on Multi30k's dev set: docs/results.md, "The recipe for
+# small data".
 _SMALL = {
     "vocab_size": 8000,
     "train_steps": 16_000,

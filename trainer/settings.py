@@ -1,4 +1,6 @@
-"""Fields of a frozen dataclass of settings: each with its help, its range and the absl flag that is made from it."""
+"""Fields of a frozen dataclass of settings: each with its help, its range and the absl flag that
+is made from it.
+"""
 
 import dataclasses
 import types
@@ -35,7 +37,9 @@ def setting(default, help, at_least=None, below=None, choices=None, fixed=True):
 def define_flags(
     config: type, values: flags.FlagValues = flags.FLAGS, names: Collection[str] | None = None
 ):
-    """Defines an absl flag for every field of a dataclass of settings, or for those of `names`, with its type, default and help."""
+    """Defines an absl flag for every field of a dataclass of settings, or for those of `names`,
+    with its type, default and help.
+    """
     definitions = {
         int: flags.DEFINE_integer,
         float: flags.DEFINE_float,

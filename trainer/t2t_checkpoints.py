@@ -39,7 +39,8 @@ def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
             else ""
         )
         raise ValueError(
-            f"Expected the prefix of a TF1 checkpoint, beside which PREFIX.index and PREFIX.data-... lie. "
+            "Expected the prefix of a TF1 checkpoint, beside which PREFIX.index and "
+            "PREFIX.data-... lie. "
             f"Received: {prefix!r}, without {os.path.basename(prefix)}.index.{hint}"
         )
     try:
@@ -47,13 +48,15 @@ def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
         return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"Expected a whole TF1 checkpoint. Received: {prefix!r}, which can't be read: it is truncated, damaged or "
+            f"Expected a whole TF1 checkpoint. Received: {prefix!r}, which can't be read: it is "
+            "truncated, damaged or "
             f"another kind of file ({error}). Copy it again from where it was trained."
         ) from error
 
 
 def write_checkpoint(model: Transformer, prefix: str):
-    """Writes a Transformer's weights as a TF1 checkpoint with tensor2tensor's names, without optimizer slots.
+    """Writes a Transformer's weights as a TF1 checkpoint with tensor2tensor's names, without
+    optimizer slots.
 
     Args:
         model: the Transformer.
@@ -98,8 +101,9 @@ def import_checkpoint(
         The architecture.
 
     Raises:
-        ValueError: for hparams that don't exist or can't be honoured, a checkpoint that isn't one or holds other variables
-            than the hparams describe, a vocabulary that isn't one, or a directory that holds a model.
+        ValueError: for hparams that don't exist or can't be honoured, a checkpoint that isn't one
+            or holds other variables than the hparams describe, a vocabulary that isn't one, or a
+            directory that holds a model.
     """
     if (vocab is None) == (vocab_size is None):
         received = "neither" if vocab is None else "both"
@@ -111,7 +115,8 @@ def import_checkpoint(
     existing = ModelDirectory(model_dir)
     if existing.is_configured:
         raise ValueError(
-            f"Expected a --model_dir that holds no model yet. Received: {model_dir}, which has a {existing.config_file.name}."
+            f"Expected a --model_dir that holds no model yet. Received: {model_dir}, which has a "
+            f"{existing.config_file.name}."
         )
     keras.utils.set_random_seed(0)
     model = Transformer(config)

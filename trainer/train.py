@@ -2,8 +2,9 @@
 
     python -m trainer.train --preset=tiny --model_dir=runs/first --train_source=train.en --train_target=train.de
 
-The same command goes on from the last checkpoint; Ctrl-C and SIGTERM write one before they end it. `--data=synthetic` trains on
-the embedded corpus. `--dry_run` says what would be trained, and does not.
+The same command goes on from the last checkpoint; Ctrl-C and SIGTERM write one before they end it.
+`--data=synthetic` trains on the embedded corpus. `--dry_run` says what would be trained, and does
+not.
 """
 
 import os
@@ -23,7 +24,10 @@ from trainer.config import RunConfig
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program on `values`: the settings of a run, and --dry_run."""
     config.define_flags(values)
-    help_text = "Only say what would be trained: settings, parameters, batches and memory. Leaves nothing behind."
+    help_text = (
+        "Only say what would be trained: settings, parameters, batches and memory. Leaves nothing "
+        "behind."
+    )
     flags.DEFINE_bool("dry_run", False, help_text, flag_values=values)
 
 
@@ -31,8 +35,9 @@ def train(config: RunConfig):
     """Trains a model as the settings say, or goes on training it.
 
     Raises:
-        SystemExit: with a message, for everything that is wrong with the settings, the data or the model directory, where the disk
-            fails or the loss is not a number; with a code, where a signal ended the run.
+        SystemExit: with a message, for everything that is wrong with the settings, the data or the
+            model directory, where the disk fails or the loss is not a number; with a code, where a
+            signal ended the run.
     """
     try:
         config.resolve()
@@ -67,7 +72,8 @@ def dry_run(config: RunConfig):
     """Says what `train` would do.
 
     Raises:
-        SystemExit: with a message, for everything that is wrong with the settings, the data or the model directory.
+        SystemExit: with a message, for everything that is wrong with the settings, the data or the
+            model directory.
     """
     try:
         config.resolve()
@@ -81,7 +87,8 @@ def dry_run(config: RunConfig):
 def _stop(run, received):
     saved = run.checkpoints.steps()
     print(
-        f"\ntrainer.train: stopped. The same command goes on from step {saved[-1] if saved else 0}.",
+        "\ntrainer.train: stopped. The same command goes on from step "
+        f"{saved[-1] if saved else 0}.",
         file=sys.stderr,
     )
     # As shells report a program that a signal ended.
@@ -101,7 +108,8 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
 
 if __name__ == "__main__":
     keep_freed_memory()
-    # TensorFlow, not loaded yet, uses oneDNN by itself on some processors alone; on others it makes large products much faster as well.
+    # TensorFlow, not loaded yet, uses oneDNN by itself on some processors alone; on others it makes
+    # large products much faster as well.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     define_flags()
     app.run(main)

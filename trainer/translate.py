@@ -4,16 +4,19 @@
     python -m trainer.translate --saved_model=saved_models/NAME --input=source.txt --output=translation.txt
     python -m trainer.translate --saved_model=saved_models/NAME
 
-Line i of the output answers line i of the input, of which no more than a window is held in memory. Where the input is a terminal,
-there is a prompt. Needs nothing but TensorFlow, TensorFlow Text and tqdm: neither the layers nor the program that trained the model.
+Line i of the output answers line i of the input, of which no more than a window is held in memory.
+Where the input is a terminal, there is a prompt. Needs nothing but TensorFlow, TensorFlow Text and
+tqdm: neither the layers nor the program that trained the model.
 
-A file given as --output is written as FILE.partial and gets its name when it is complete. A run that was stopped, or killed, is
-gone on with by the same command; one that was complete is done again, and replaces what was there.
+A file given as --output is written as FILE.partial and gets its name when it is complete. A run
+that was stopped, or killed, is gone on with by the same command; one that was complete is done
+again, and replaces what was there.
 
     --scores         translation, tab, score (log-probability over the length penalty)
     --nbest=N        up to N lines per sentence: `number from 0 ||| translation ||| Score= -0.25 ||| -0.25`, as Moses and Marian write them
     --alignments=F   a line per translation in F: links `i-j`, subword j of the translation attends most to i of the source, both
-                     from 0 and without the end of the sentence (Pharaoh's format, which fast_align and Marian write)
+                     from 0 and without the end of the sentence (Pharaoh's format, which fast_align
+                     and Marian write)
     --tokens=F       those subwords: `source ||| translation`
 """
 
@@ -67,9 +70,15 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
         "Exponent of the length penalty. Default: as exported.",
         lower_bound=0.0,
     )
-    longest = "Subwords that a translation may have, with the end of the sentence. Default, and most: as exported."
+    longest = (
+        "Subwords that a translation may have, with the end of the sentence. Default, and most: "
+        "as exported."
+    )
     define(flags.DEFINE_integer, "max_length", None, longest, lower_bound=1)
-    best = "Translations per sentence, at most the beam size, listed as Moses does. Default: the best one alone."
+    best = (
+        "Translations per sentence, at most the beam size, listed as Moses does. Default: the "
+        "best one alone."
+    )
     define(flags.DEFINE_integer, "nbest", None, best, lower_bound=1)
     define(
         flags.DEFINE_boolean,
@@ -91,7 +100,10 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
         "Whether to go on with an --output that a run of the same command left unfinished.",
     )
     define(flags.DEFINE_integer, "batch_size", 32, "Sentences translated at a time.", lower_bound=1)
-    window = "Lines read before the first is answered, sorted by length for speed. On a terminal each is answered at once."
+    window = (
+        "Lines read before the first is answered, sorted by length for speed. On a terminal each "
+        "is answered at once."
+    )
     define(flags.DEFINE_integer, "window", 1024, window, lower_bound=1)
 
 
@@ -114,7 +126,8 @@ def translate(
         warn: takes a warning per line of which only the beginning was translated.
         batch_size, window: see `trainer.serving.translator.translate_lines`.
         start: number of lines that come before.
-        after_window: called with the number of the last line of each full window, once it is written.
+        after_window: called with the number of the last line of each full window, once it is
+            written.
     """
     for number, answer in enumerate(
         translator.translate_lines(call, lines, batch_size, window), start=start + 1
@@ -122,7 +135,8 @@ def translate(
         write(number, answer)
         if answer[0].truncated:
             warn(
-                f"warning: line {number} is longer than the model takes: only its beginning was translated."
+                f"warning: line {number} is longer than the model takes: only its beginning was "
+                "translated."
             )
         if (number - start) % window == 0:
             after_window(number)
@@ -145,17 +159,20 @@ def _check(values):
     """Refuses what can be seen before the model is loaded."""
     if values.nbest and values.scores:
         raise ValueError(
-            "Expected no --scores with --nbest, whose lines have them. Received: both. Leave --scores out."
+            "Expected no --scores with --nbest, whose lines have them. Received: both. Leave "
+            "--scores out."
         )
     if values.nbest and values.beam_size and values.nbest > values.beam_size:
         raise ValueError(
-            f"Expected --nbest to be at most --beam_size, {values.beam_size}. Received: {values.nbest}. Give a larger --beam_size."
+            f"Expected --nbest to be at most --beam_size, {values.beam_size}. Received: "
+            f"{values.nbest}. Give a larger --beam_size."
         )
     if values.alpha is not None and not math.isfinite(values.alpha):
         raise ValueError(f"Expected --alpha to be a finite number. Received: {values.alpha}.")
     if streams.STANDARD in (values.alignments, values.tokens):
         raise ValueError(
-            "Expected --alignments and --tokens to be files. Received: -, the standard output, which has the translations."
+            "Expected --alignments and --tokens to be files. Received: -, the standard output, "
+            "which has the translations."
         )
     named = {name: values[name].value for name in ("input", "output", "alignments", "tokens")}
     streams.refuse_same_files({name: path for name, path in named.items() if path is not None})
@@ -163,7 +180,9 @@ def _check(values):
 
 @contextlib.contextmanager
 def _outputs(values, paths, lines, fingerprint):
-    """Files to write to, the number of lines that they answer already, and what is to be done after a window."""
+    """Files to write to, the number of lines that they answer already, and what is to be done
+    after a window.
+    """
     if isinstance(lines, DigestedLines) and all(map(streams.can_be_renamed, paths.values())):
         names = ("beam_size", "alpha", "max_length", "nbest", "scores", "batch_size", "window")
         settings = (
@@ -239,11 +258,13 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:
-        # Whoever read our output has stopped; the interpreter must not fail on flushing what is left.
+        # Whoever read our output has stopped; the interpreter must not fail on flushing what is
+        # left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         sys.exit(
-            f"trainer.translate: Expected a file that can be written. Received: {error.filename or values.output} ({error.strerror})."
+            "trainer.translate: Expected a file that can be written. Received: "
+            f"{error.filename or values.output} ({error.strerror})."
         )
 
 

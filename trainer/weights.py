@@ -16,7 +16,8 @@ def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:
 
     Args:
         directory: of the run.
-        which: the step of one, "latest" for the last, or "best" for that with the best BLEU on the dev set.
+        which: the step of one, "latest" for the last, or "best" for that with the best BLEU on the
+            dev set.
 
     Raises:
         ValueError: where there is none such.
@@ -26,7 +27,8 @@ def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:
         path = best.best()
         if path is None:
             raise ValueError(
-                f"Expected a checkpoint chosen by dev BLEU in {directory.best}. Received: none. Train with --keep_best=1, or choose "
+                f"Expected a checkpoint chosen by dev BLEU in {directory.best}. Received: none. "
+                "Train with --keep_best=1, or choose "
                 "another one."
             )
         return path
@@ -34,7 +36,8 @@ def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:
     if which == "latest":
         if not steps:
             raise ValueError(
-                f"Expected a checkpoint in {directory.checkpoints}. Received: none. Train the model first."
+                f"Expected a checkpoint in {directory.checkpoints}. Received: none. Train the "
+                "model first."
             )
         return checkpoints.path(steps[-1])
     if not str(which).isdecimal():
@@ -46,7 +49,8 @@ def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:
             return kept.path(int(which))
     found = sorted({*steps, *best.steps()})
     raise ValueError(
-        f"Expected a checkpoint of step {which} in {directory.path}. Received: those of {_listed(found)}. Choose one of these."
+        f"Expected a checkpoint of step {which} in {directory.path}. Received: those of "
+        f"{_listed(found)}. Choose one of these."
     )
 
 
@@ -60,7 +64,8 @@ def last_checkpoints(directory: ModelDirectory, count: int) -> list[Path]:
     steps = checkpoints.steps()
     if len(steps) < count:
         raise ValueError(
-            f"Expected at least {count} checkpoints in {directory.checkpoints}. Received: {len(steps)}, those of {_listed(steps)}. "
+            f"Expected at least {count} checkpoints in {directory.checkpoints}. Received: "
+            f"{len(steps)}, those of {_listed(steps)}. "
             "Ask for fewer, or train with a larger --keep_checkpoints."
         )
     return [checkpoints.path(step) for step in steps[-count:]]

@@ -1,8 +1,9 @@
 """The best of beams times vocabulary in two stages, on TensorFlow.
 
-The ids stand in groups. The best `count` of all entries lie in the `count` groups with the largest maxima: of a group that
-is left out each entry is at most its maximum, and `count` maxima are at least as large. So one pass finds the maxima, and
-what has to be sorted are `count` groups in place of the vocabulary.
+The ids stand in groups. The best `count` of all entries lie in the `count` groups with the largest
+maxima: of a group that is left out each entry is at most its maximum, and `count` maxima are at
+least as large. So one pass finds the maxima, and what has to be sorted are `count` groups in place
+of the vocabulary.
 """
 
 import tensorflow as tf
@@ -58,7 +59,9 @@ def _filled_up(scores, size, never):
 
 
 def _log_normalizer(scores, maxima):
-    """Log of the sum of exponentials of each row. Without a shift where none is needed: to subtract a number from each row costs
+    """Log of the sum of exponentials of each row.
+
+    Without a shift where none is needed: to subtract a number from each row costs
     more than the exponentials.
     """
     largest = tf.reduce_max(maxima, axis=-1, keepdims=True)

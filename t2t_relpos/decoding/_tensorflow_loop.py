@@ -1,7 +1,7 @@
 """The loop of a search that lets go of sentences when they are done, for graphs of TensorFlow.
 
-A batch's last steps are for few sentences. So an inner loop runs until a share of them is done, and an outer one keeps their
-results and goes on with the others alone.
+A batch's last steps are for few sentences. So an inner loop runs until a share of them is done, and
+an outer one keeps their results and goes on with the others alone.
 """
 
 import tensorflow as tf

@@ -13,11 +13,13 @@ from t2t_relpos.decoding.top_k import top_k
 class Beams:
     """Which outputs of each sentence live, which are finished, and when that is enough.
 
-    Between two steps this is a dict of tensors, `[B, ...]`: `ids`, `last` ids and `log_probs` of the living outputs, `finished_ids` and
-    `finished_scores` of the best finished ones, `length`, the steps made, and `done`.
+    Between two steps this is a dict of tensors, `[B, ...]`: `ids`, `last` ids and `log_probs` of
+    the living outputs, `finished_ids` and `finished_scores` of the best finished ones, `length`,
+    the steps made, and `done`.
 
     Args:
-        beam_size, alpha, eos_id, pad_id, num_results, max_length, early_stopping, t2t_exact: see `beam_search`.
+        beam_size, alpha, eos_id, pad_id, num_results, max_length, early_stopping, t2t_exact: see
+            `beam_search`.
         constraints: `Constraints` but for the prefix.
     """
 
@@ -140,7 +142,8 @@ class Beams:
         ids = beams["finished_ids"][:, :n]
         ends = ops.cast(ids == self.eos_id, "int32")
         behind = ops.cumsum(ends, axis=-1) - ends > 0
-        # Where constraints left nothing else, an output may go on behind an end that came too early.
+        # Where constraints left nothing else, an output may go on behind an end that came too
+        # early.
         ids = ops.where(behind, self.pad_id, ids)
         # What has no end is as long as there were steps.
         has_end = ops.any(ends > 0, axis=-1)

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from keras import ops
 
-# Below every score that occurs (and t2t's own value); -inf would make nan where it is multiplied by 0.
+# Below every score that occurs (and t2t's own value); -inf would make nan where it is multiplied by
+# 0.
 NEVER = -1e7
 # What an output can't hold at all. An end that comes too early is better, if nothing else is left.
 FORBIDDEN = 2 * NEVER

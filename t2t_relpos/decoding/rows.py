@@ -1,8 +1,8 @@
 """Moving the rows of a decoding state, a nested dict of tensors.
 
-Most have a row for every beam, `[rows, ...]`. What stands under `"context"` is the same for all beams
-of a sentence and never changes. What stands under `"sentences"` is one per sentence, `[B, ...]`: the
-step may change it, and the search leaves it alone.
+Most have a row for every beam, `[rows, ...]`. What stands under `"context"` is the same for all
+beams of a sentence and never changes. What stands under `"sentences"` is one per sentence, `[B,
+...]`: the step may change it, and the search leaves it alone.
 """
 
 import keras

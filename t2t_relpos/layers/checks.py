@@ -76,7 +76,8 @@ def edge_vectors(name, edges, depth, query_shape, key_shape):
     shape = tuple(edges.shape)
     if len(shape) != 4 or not _fits(shape[1:], expected[1:]) or not _fits_batch(shape, expected):
         raise ValueError(
-            f"Expected `{name}` of shape [B, T, S, {depth}], a vector for every pair of a query and "
+            f"Expected `{name}` of shape [B, T, S, {depth}], a vector for every pair of a query "
+            "and "
             f"a key: {expected}. Received: shape {shape}."
         )
 

@@ -93,7 +93,8 @@ class Packing:
     def _check_packed(self, x):
         _check_sizes(x, "tokens, as `pack` gives them", (1, self._slots.shape[0], None))
 
-    # Asked for anew by every layer: TensorFlow merges in a graph what is computed from the same tensors.
+    # Asked for anew by every layer: TensorFlow merges in a graph what is computed from the same
+    # tensors.
     def _rows_of_heads(self, num_heads):
         """(for every row of `[B, N, T]` that of `[P, N]`, -1 on padding; for every one of `[P, N]` that of `[B, N, T]`)."""
         batch, length = self._shape

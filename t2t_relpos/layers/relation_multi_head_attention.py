@@ -174,7 +174,8 @@ class RelationMultiHeadAttention(MultiHeadBase):
         if channels and not self.num_relations:
             raise ValueError(
                 "Expected no `relations`: the layer has no tables for labels. Received: "
-                f"{len(channels)} label channels. Pass num_relations, the number of labels, when making it."
+                f"{len(channels)} label channels. Pass num_relations, the number of labels, when "
+                "making it."
             )
         if len(channels) != len(self.num_relations):
             raise ValueError(
@@ -191,7 +192,8 @@ class RelationMultiHeadAttention(MultiHeadBase):
     def _check_edges(self, key_edges, value_edges, query_shape, key_shape):
         if not self.num_relations and key_edges is None and value_edges is None:
             raise ValueError(
-                "Expected `relations` (with num_relations), `key_edges` or `value_edges`. Received: "
+                "Expected `relations` (with num_relations), `key_edges` or `value_edges`. "
+                "Received: "
                 "none. Without edges, keras.layers.MultiHeadAttention does the same."
             )
         for name, edges, depth in (

@@ -185,7 +185,8 @@ class Transformer(ScoresPairs, keras.Model):
     def _decode(self, inputs, attention_layer, training, packed=False):
         encoded, mask, of_source = self._encode(inputs["inputs"], training, packed)
         x = self.target_embedding(inputs["targets"])
-        # Not the ids: the gradient of what stands first, of zeros that are normalized, may be infinite, and no mask makes that 0.
+        # Not the ids: the gradient of what stands first, of zeros that are normalized, may be
+        # infinite, and no mask makes that 0.
         x = ops.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1]
         packing = Packing(ops.not_equal(inputs["targets"], 0)) if packed else None
         x = self._enter(x, self.target_position, packing, training)

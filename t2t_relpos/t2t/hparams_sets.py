@@ -24,7 +24,8 @@ ARCHITECTURE = {
     "use_target_space_embedding": True,
 }
 
-# Keys that shape what the model computes in ways that do not exist here: only these values are taken.
+# Keys that shape what the model computes in ways that do not exist here: only these values are
+# taken.
 UNSUPPORTED_UNLESS = {
     "activation_dtype": "float32",
     "area_key_mode": "none",
@@ -65,8 +66,8 @@ UNSUPPORTED_UNLESS = {
     "weight_dtype": "float32",
 }
 
-# Keys that tensor2tensor reads for attention types alone that are not taken here: with dot_product and
-# dot_product_relative (whose heads always share both tables) they have no effect there either.
+# Keys that tensor2tensor reads for attention types alone that are not taken here: with dot_product
+# and dot_product_relative (whose heads always share both tables) they have no effect there either.
 WITHOUT_EFFECT = {
     "add_relative_to_values": False,
     "heads_share_relative_embedding": False,

@@ -1,6 +1,7 @@
 """tensor2tensor's subword vocabularies in plain Python: their files, strings to ids and back.
 
-The slow and plain one, which needs no framework; `trainer.data.subwords` does the same inside a TensorFlow graph.
+The slow and plain one, which needs no framework; `trainer.data.subwords` does the same inside a
+TensorFlow graph.
 """
 
 import dataclasses
@@ -61,14 +62,17 @@ class SubwordVocabulary:
             subtoken not in names for subtoken, names in zip(start, _RESERVED)
         ):
             raise ValueError(
-                "Expected a vocabulary of tensor2tensor, whose first two subtokens are '<pad>_' and '<EOS>_'. Received: "
-                f"{_listed(start) or 'none'}. Give the file named vocab.… that the model was trained with."
+                "Expected a vocabulary of tensor2tensor, whose first two subtokens are '<pad>_' "
+                "and '<EOS>_'. Received: "
+                f"{_listed(start) or 'none'}. Give the file named vocab.… that the model was "
+                "trained with."
             )
         missing = sorted(self.alphabet.difference(self.ids))
         if missing:
             raise ValueError(
                 r"Expected every character of the vocabulary, and those that escape others (`\_u;` and the digits), to be a "
-                f"subtoken by itself. Received: {len(self.subtokens)} subtokens without {_listed(missing)}. "
+                f"subtoken by itself. Received: {len(self.subtokens)} subtokens without "
+                f"{_listed(missing)}. "
                 "The file is cut short or was edited: restore it."
             )
 
@@ -84,7 +88,8 @@ class SubwordVocabulary:
             text = content.decode("utf-8").replace("\r", "")
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"Expected a vocabulary of tensor2tensor, a text file in UTF-8. Received: {len(content)} bytes that are not "
+                "Expected a vocabulary of tensor2tensor, a text file in UTF-8. Received: "
+                f"{len(content)} bytes that are not "
                 "UTF-8. Give the file named vocab.… that the model was trained with."
             ) from error
         lines = text.split("\n")
@@ -113,7 +118,8 @@ class SubwordVocabulary:
         """The string of ids; one that the vocabulary does not have counts as nothing.
 
         Args:
-            ids: integers. Pad and EOS are spelled out as "<pad>" and "<EOS>", as tensor2tensor does.
+            ids: integers. Pad and EOS are spelled out as "<pad>" and "<EOS>", as tensor2tensor
+                does.
         """
         text = "".join(self.subtokens[i] for i in ids if 0 <= i < len(self.subtokens))
         tokens = [_unescape(token) for token in text.split("_") if token]

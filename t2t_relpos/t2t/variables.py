@@ -2,14 +2,16 @@
 
 import re
 
-# Beside the weights and the optimizer's slots: the step, running losses, what optimizers and loss scaling count.
+# Beside the weights and the optimizer's slots: the step, running losses, what optimizers and loss
+# scaling count.
 _COUNTERS = re.compile(
     r"global_step|(losses_avg|train_stats|training)/.*"
     r"|beta[12]_power(_\d+)?|(current_)?loss_scale|(num_)?good_steps|bad_steps"
 )
-# tensor2tensor, imported before tf.disable_v2_behavior(), makes its kernels with Keras layers. Those
-# name a variable by the scopes that are open, one of them a replica's, and count a scope that is
-# opened twice: transformer/parallel_0_4/transformer/transformer/body/decoder/layer_0_1/ffn/conv1/kernel.
+# tensor2tensor, imported before tf.disable_v2_behavior(), makes its kernels with Keras layers.
+# Those name a variable by the scopes that are open, one of them a replica's, and count a scope that
+# is opened twice:
+# transformer/parallel_0_4/transformer/transformer/body/decoder/layer_0_1/ffn/conv1/kernel.
 _DOUBLED_SCOPE = re.compile(
     r"(?:while/)?transformer/parallel_\d+(?:_\d+)?/transformer/(?=transformer/)"
 )
@@ -46,7 +48,8 @@ def weights_of(arrays):
         if usual in weights:
             raise ValueError(
                 f"Expected one variable for each weight. Received two for {usual}: "
-                f"{original[usual]} and {name}. Replicas that hold weights of their own can't be read."
+                f"{original[usual]} and {name}. Replicas that hold weights of their own can't be "
+                "read."
             )
         weights[usual], original[usual] = array, name
     return weights

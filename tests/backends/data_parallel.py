@@ -1,4 +1,5 @@
-"""Trains a small Transformer under keras.distribution.DataParallel on all host devices of JAX; run by a test.
+"""Trains a small Transformer under keras.distribution.DataParallel on all host devices of JAX; run
+by a test.
 
 XLA_FLAGS=--xla_force_host_platform_device_count=2 python data_parallel.py WEIGHTS.npz
 """

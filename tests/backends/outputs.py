@@ -13,7 +13,9 @@ from t2t_relpos.decoding import beam_search
 
 
 def outputs_of(model_path, inputs):
-    """The outputs of a model by name, and what beam search makes of the sources, if it is a Transformer."""
+    """The outputs of a model by name, and what beam search makes of the sources, if it is a
+    Transformer.
+    """
     model = keras.models.load_model(model_path)
     outputs = {f"output {i}": x for i, x in enumerate(keras.tree.flatten(model(inputs)))}
     if isinstance(model, t2t_relpos.Transformer):

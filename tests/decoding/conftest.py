@@ -64,7 +64,9 @@ class Language:
         return sum(self.next(sentence, ids[:i])[token] for i, token in enumerate(ids))
 
     def all_outputs(self, sentence, alpha, limit, rules=Rules()):
-        """Every output of at most `limit` ids, (score, ids), best first; without an end only where none has one."""
+        """Every output of at most `limit` ids, (score, ids), best first; without an end only where
+        none has one.
+        """
         finished, unfinished, waiting = [], [], [(0.0, [])]
         while waiting:
             log_prob, ids = waiting.pop()

@@ -1,4 +1,6 @@
-"""A beam so wide that nothing is lost finds what an enumeration of all outputs finds, under every constraint."""
+"""A beam so wide that nothing is lost finds what an enumeration of all outputs finds, under every
+constraint.
+"""
 
 import numpy as np
 import pytest

@@ -155,7 +155,8 @@ def test_errors(language, search, settings, message):
         *(
             (
                 rules,
-                r"Expected none of `min_length`, `prefix`, `no_repeat_ngram_size` and `repetition_penalty` with",
+                r"Expected none of `min_length`, `prefix`, `no_repeat_ngram_size` and "
+                r"`repetition_penalty` with",
             )
             for rules in (
                 {"min_length": 1},
@@ -222,7 +223,9 @@ def test_constraints_that_are_off_add_nothing_to_a_graph(language):
 
 
 def test_a_dead_end_leaves_nothing_behind_the_end(language):
-    """Three words, none twice, and no end before four: the end comes too early, and nothing after it."""
+    """Three words, none twice, and no end before four: the end comes too early, and nothing after
+    it.
+    """
     rules = {"min_length": 4, "no_repeat_ngram_size": 1}
     result = beam_search(language.step, language.start(), 3, 4, beam_size=64, **rules)
     for ids, length in zip(

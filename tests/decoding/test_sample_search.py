@@ -73,7 +73,8 @@ def test_outputs_are_as_frequent_as_they_are_probable(make_language, make_rules,
         assert set(outputs) <= set(expected)
         frequency = dict(zip(outputs, counts / DRAWS, strict=True))
         for output, probability in expected.items():
-            # Five standard deviations of a frequency, and a few draws of what is too rare for them to be normal.
+            # Five standard deviations of a frequency, and a few draws of what is too rare for them
+            # to be normal.
             bound = 5 * np.sqrt(probability * (1 - probability) / DRAWS) + 5 / DRAWS
             assert abs(frequency.get(output, 0.0) - probability) < bound, output
     assert ((ids > 0).sum(-1) == lengths).all()

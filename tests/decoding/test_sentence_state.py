@@ -1,4 +1,6 @@
-"""A state of one entry per sentence, which the search never moves, does what rows that it moves do."""
+"""A state of one entry per sentence, which the search never moves, does what rows that it moves
+do.
+"""
 
 import keras
 import numpy as np

@@ -180,21 +180,25 @@ def test_layers_of_a_transformer(normalize_first, rng, output_and_gradients, imp
         ),
         (
             lambda packing, x: packing.pack(x[:2]),
-            r"Expected sequences, as the mask's, of shape \[3, 7, \*\]. Received: shape \(2, 7, 6\)",
+            r"Expected sequences, as the mask's, of shape \[3, 7, \*\]. Received: shape \(2, 7, "
+            r"6\)",
         ),
         (
             lambda packing, x: packing.unpack(x),
-            r"Expected tokens, as `pack` gives them, of shape \[1, 12, \*\]. Received: shape \(3, 7, 6\)",
+            r"Expected tokens, as `pack` gives them, of shape \[1, 12, \*\]. Received: shape \(3, "
+            r"7, 6\)",
         ),
         (
             lambda packing, x: RelativeMultiHeadAttention(2, 3, max_relative_position=2)(
                 x, x, query_packing=packing
             ),
-            r"Expected tokens, as `pack` gives them, of shape \[1, 12, \*\]. Received: shape \(3, 7, 6\)",
+            r"Expected tokens, as `pack` gives them, of shape \[1, 12, \*\]. Received: shape \(3, "
+            r"7, 6\)",
         ),
         (
             lambda packing, x: packing.merge_heads(x[:, None, 1:]),
-            r"Expected heads, of the mask's sequences, of shape \[3, \*, 7, \*\]. Received: shape \(3, 1, 6, 6\)",
+            r"Expected heads, of the mask's sequences, of shape \[3, \*, 7, \*\]. Received: shape "
+            r"\(3, 1, 6, 6\)",
         ),
     ],
     ids=["mask", "pack", "unpack", "layer", "merge_heads"],

@@ -1,4 +1,6 @@
-"""Memory of RelationMultiHeadAttention: counted, on every backend, in what forward and backward pass make."""
+"""Memory of RelationMultiHeadAttention: counted, on every backend, in what forward and backward
+pass make.
+"""
 
 import pytest
 from keras import ops

@@ -271,7 +271,10 @@ def test_an_error_comes_when_a_model_is_made(dtype):
 @pytest.mark.parametrize("name", ["key_edges", "value_edges"])
 def test_errors_of_edges(name, shape, rng):
     (x,) = arrays(rng, 7)
-    message = rf"Expected `{name}` of shape \[B, T, S, 5\].*: \(3, 7, 7, 5\). Received: shape {re.escape(str(shape))}"
+    message = (
+        rf"Expected `{name}` of shape \[B, T, S, 5\].*: \(3, 7, 7, 5\). Received: shape "
+        rf"{re.escape(str(shape))}"
+    )
     with pytest.raises(ValueError, match=message):
         make(num_relations=None)(x, x, **{name: np.zeros(shape, "float32")})
 

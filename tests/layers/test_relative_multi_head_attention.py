@@ -212,7 +212,9 @@ def test_flash_attention_is_the_same_attention(rng):
     np.testing.assert_allclose(outputs, other(x, y), atol=1e-6)
     with pytest.raises(
         ValueError,
-        match=r"memory linear in length \(`rematerialize=True`, `flash_attention=True` of a layer\)",
+        match=(
+            r"memory linear in length \(`rematerialize=True`, `flash_attention=True` of a layer\)"
+        ),
     ):
         layer(x, y, return_attention_scores=True)
 
@@ -223,7 +225,9 @@ def test_flash_attention_is_the_same_attention(rng):
 def test_flash_attention_is_an_error_where_there_is_none(rng):
     with pytest.raises(
         ValueError,
-        match=r"memory linear in length \(`rematerialize=True`, `flash_attention=True` of a layer\)",
+        match=(
+            r"memory linear in length \(`rematerialize=True`, `flash_attention=True` of a layer\)"
+        ),
     ):
         make(flash_attention=True)(*arrays(rng, 7, 11))
 

@@ -86,7 +86,9 @@ def test_scores_are_those_of_a_search(model):
 
 
 def attention_by_hand(model, layer):
-    """`[B, N, T, S]`: softmax of the layer's queries and keys, taken from what its sublayers are given."""
+    """`[B, N, T, S]`: softmax of the layer's queries and keys, taken from what its sublayers are
+    given.
+    """
     seen = {}
     attention = model.decoder_layers[layer].cross_attention
     whole = attention.call

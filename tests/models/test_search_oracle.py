@@ -60,7 +60,8 @@ def plain_scores(model, source, outputs, alpha):
 def test_a_wide_beam_finds_the_best_of_all_outputs(position, alpha):
     model = make(position)
     state = model.encode(SOURCE, LENGTH)
-    # 27 outputs of three words have four ids each to go on with: 108 candidates, of which the search looks at 2 · 64.
+    # 27 outputs of three words have four ids each to go on with: 108 candidates, of which the
+    # search looks at 2 · 64.
     found = beam_search(
         model.step, state, 3, LENGTH, beam_size=64, alpha=alpha, length_limit=LIMITS, num_results=7
     )

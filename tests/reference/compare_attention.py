@@ -1,4 +1,6 @@
-"""This project's attention beside what tensor2tensor's functions computed from the same tensors (attention/, variants/)."""
+"""This project's attention beside what tensor2tensor's functions computed from the same tensors
+(attention/, variants/).
+"""
 
 import dataclasses
 import pathlib

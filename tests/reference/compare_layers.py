@@ -1,4 +1,5 @@
-"""The layers of tensor2tensor's other relative attentions beside what its functions computed (variants/).
+"""The layers of tensor2tensor's other relative attentions beside what its functions computed
+(variants/).
 
 The functions have no projections: those of the layers are set to the identity.
 """

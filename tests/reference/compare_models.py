@@ -1,4 +1,6 @@
-"""This project's Transformer beside what tensor2tensor's computed from the same checkpoint (models/)."""
+"""This project's Transformer beside what tensor2tensor's computed from the same checkpoint
+(models/).
+"""
 
 import keras
 import numpy as np
@@ -43,7 +45,9 @@ def logits_of(case, record):
 
 
 def loss_and_gradient(logits, targets, label_smoothing):
-    """The loss, which is the trainer's and TensorFlow's, and its gradient with respect to the logits."""
+    """The loss, which is the trainer's and TensorFlow's, and its gradient with respect to the
+    logits.
+    """
     logits, targets = tf.constant(logits), tf.constant(targets)
     with tf.GradientTape() as tape:
         tape.watch(logits)
@@ -139,7 +143,9 @@ def until_eos(ids):
 
 
 def compare_greedy(case):
-    """Greedy search, up to the end of sentence; t2t has scores for models without relative positions."""
+    """Greedy search, up to the end of sentence; t2t has scores for models without relative
+    positions.
+    """
     record = case.recorded("decoded")
     unlike, sentences, errors = 0, 0, []
     for key, inputs, max_length in searches(case, "greedy"):

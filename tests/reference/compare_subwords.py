@@ -1,4 +1,6 @@
-"""The subword tokenizer in the graph beside what tensor2tensor's made of the same strings and ids (subwords/)."""
+"""The subword tokenizer in the graph beside what tensor2tensor's made of the same strings and ids
+(subwords/).
+"""
 
 import json
 import pathlib

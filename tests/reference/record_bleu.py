@@ -102,7 +102,9 @@ def split(lines):
 
 
 def compound_bleu(root, hypotheses, references):
-    """The tokenised lines of both sides, and what multi-bleu prints: get_ende_bleu.sh, with a reference tokenised as well."""
+    """The tokenised lines of both sides, and what multi-bleu prints: get_ende_bleu.sh, with a
+    reference tokenised as well.
+    """
     tokenizer = str(root / "scripts/tokenizer/tokenizer.perl")
     tokenised = [
         moses(tokenizer, lines, "-l", "de", "-q").split("\n")[:-1]

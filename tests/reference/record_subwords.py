@@ -45,7 +45,8 @@ HOSTILE = [
     "e-mail@example.org", "http://example.org/?q=a_b&c=%20", "x" * 257, "-" * 300, "ab" * 600,
     "Donau" * 40 + "!", "你" * 130, "é" * 97, "\\" * 33, "_" * 34, "1" * 50,
 ]  # fmt: skip
-# Subtokens run together, as decoding finds them: escapes that are not whole, too large, or of half a surrogate pair.
+# Subtokens run together, as decoding finds them: escapes that are not whole, too large, or of half
+# a surrogate pair.
 RUN_TOGETHER = [
     "a", "a_", "a__b_", "_", "___", "_a", "a_b", "a_ _b_", "a_._b_", "\\u_", "a_\\u_b_",
     "\\\\_", "\\\\u_", "\\\\\\u_", "\\", "\\_", "\\\\\\_", "a\\_b", "\\\\\\\\", "\\a_",

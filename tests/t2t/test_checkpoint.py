@@ -200,7 +200,8 @@ def test_variables_too_many_are_named(model, arrays):
         model,
         arrays,
         f"one too many: {ATTENTION}/gate/kernel, received shape [24, 24]",
-        "layer_1/ffn/conv1/bias, received shape [40] (look at filter_size, hidden_size, num_hidden_layers",
+        "layer_1/ffn/conv1/bias, received shape [40] (look at filter_size, hidden_size, "
+        "num_hidden_layers",
         "one too many: extra, received shape [3]",
     )
 

@@ -1,4 +1,6 @@
-"""What `t2t_exact` changes in the beam search; that it equals tensor2tensor's is for test_parity.py."""
+"""What `t2t_exact` changes in the beam search; that it equals tensor2tensor's is for
+test_parity.py.
+"""
 
 import numpy as np
 import pytest

@@ -87,7 +87,10 @@ def test_errors_of_overrides(text, message):
 
 
 def test_an_unknown_set_is_an_error():
-    message = "(?s)transformer_relative_tiny.*Received: 'transformer_relativ'. Did you mean 'transformer_relative'"
+    message = (
+        "(?s)transformer_relative_tiny.*Received: 'transformer_relativ'. Did you mean "
+        "'transformer_relative'"
+    )
     with pytest.raises(ValueError, match=message):
         parse_hparams("transformer_relativ")
 

@@ -1,4 +1,6 @@
-"""Our Transformer equals what tensor2tensor computed from the same checkpoints (tests/reference/models)."""
+"""Our Transformer equals what tensor2tensor computed from the same checkpoints
+(tests/reference/models).
+"""
 
 import pathlib
 

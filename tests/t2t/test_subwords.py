@@ -1,4 +1,6 @@
-"""The plain subword vocabulary: held to what tensor2tensor's SubwordTextEncoder made of the same files."""
+"""The plain subword vocabulary: held to what tensor2tensor's SubwordTextEncoder made of the same
+files.
+"""
 
 import json
 import unicodedata
@@ -96,7 +98,10 @@ def test_letters_and_numbers_are_those_of_unicodedata():
 def test_what_is_no_vocabulary_is_an_error(content, received):
     with pytest.raises(
         ValueError,
-        match=f"whose first two subtokens are '<pad>_' and '<EOS>_'. Received: {received}. Give the file named vocab",
+        match=(
+            f"whose first two subtokens are '<pad>_' and '<EOS>_'. Received: {received}. Give the "
+            "file named vocab"
+        ),
     ):
         SubwordVocabulary.from_bytes(content)
 
@@ -104,7 +109,9 @@ def test_what_is_no_vocabulary_is_an_error(content, received):
 def test_bytes_that_are_not_utf8_are_an_error():
     with pytest.raises(
         ValueError,
-        match="a text file in UTF-8. Received: 5 bytes that are not UTF-8. Give the file named vocab",
+        match=(
+            "a text file in UTF-8. Received: 5 bytes that are not UTF-8. Give the file named vocab"
+        ),
     ):
         SubwordVocabulary.from_bytes(b"'\xff\xfe'\n")
 
@@ -112,7 +119,10 @@ def test_bytes_that_are_not_utf8_are_an_error():
 def test_vocabulary_without_escape_characters_is_an_error():
     with pytest.raises(
         ValueError,
-        match=r"and those that escape others .* Received: 24 subtokens without ';', '_'. The file is cut short or was edited",
+        match=(
+            r"and those that escape others .* Received: 24 subtokens without ';', '_'. The file "
+            r"is cut short or was edited"
+        ),
     ):
         SubwordVocabulary.from_bytes(lines(*(s for s in SMALL if s not in ("_", ";"))))
 

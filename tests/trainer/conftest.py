@@ -29,7 +29,9 @@ MAX_INPUT_LENGTH = 47
 
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory):
-    """`made_once(name, make)`: a directory of that name which `make(path)` makes in the first process of this run that asks."""
+    """`made_once(name, make)`: a directory of that name which `make(path)` makes in the first
+    process of this run that asks.
+    """
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
@@ -101,7 +103,8 @@ def _train(model, tokenizer, pairs, steps=60, batch_size=31):
 def make_module(trained_model_dir):
     """Builds the translation module of the tiny model in this process: `make_module(**settings)`.
 
-    A new one for every test: setting TensorFlow's seed, as every test does, drops the tokenizer's resource.
+    A new one for every test: setting TensorFlow's seed, as every test does, drops the tokenizer's
+    resource.
     """
 
     def make(max_input_length=MAX_INPUT_LENGTH, **settings):
@@ -144,7 +147,9 @@ def loaded(exported_dir):
 
 
 class FakeWmt(NamedTuple):
-    """Where TensorFlow Datasets finds WMT 2014, and what `pairs(part)` its parts hold: see data/fake_wmt.py."""
+    """Where TensorFlow Datasets finds WMT 2014, and what `pairs(part)` its parts hold: see
+    data/fake_wmt.py.
+    """
 
     data_dir: str
     pairs: Callable[[str], list[tuple[str, str]]]
@@ -165,7 +170,8 @@ def wmt14(tmp_path_factory):
 
 
 class SmallRun:
-    """`small_run(directory, **settings)` trains a small model on twelve sentences in this process, with the preset "small".
+    """`small_run(directory, **settings)` trains a small model on twelve sentences in this process,
+    with the preset "small".
 
     Attributes:
         text: the settings with which it finds the sentences.

@@ -63,7 +63,8 @@ def test_directory_is_a_models(averaged, model_dir):
 def test_steps_of_choice(model_dir, tmp_path, capsys):
     run(f"--model_dir={model_dir}", "--steps=2, 5", f"--output_dir={tmp_path / 'average'}")
     assert capsys.readouterr().out == (
-        f"{tmp_path / 'average'} holds the mean of 2 checkpoints of {model_dir}: step-000002, step-000005.\n"
+        f"{tmp_path / 'average'} holds the mean of 2 checkpoints of {model_dir}: step-000002, "
+        "step-000005.\n"
     )
     assert (
         ModelDirectory(tmp_path / "average").read_run()["averaged"]["checkpoints"][0]
@@ -125,7 +126,10 @@ def test_what_can_not_be_averaged(model_dir, averaged, tmp_path):
         f"--output_dir={averaged}",
     )
     (tmp_path / "file").touch()
-    message = r"Expected an --output_dir that can be written. Received: .*/file/out \(.*\). Choose another."
+    message = (
+        r"Expected an --output_dir that can be written. Received: .*/file/out \(.*\). Choose "
+        r"another."
+    )
     refused(message, model, "--last=2", f"--output_dir={tmp_path / 'file' / 'out'}")
 
 

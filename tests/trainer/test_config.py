@@ -63,7 +63,9 @@ def test_dict_and_json_come_back():
 def test_unknown_name_in_a_dict():
     with pytest.raises(
         ValueError,
-        match="Expected the name of a setting. Received: 'learning_rat'. Did you mean learning_rate",
+        match=(
+            "Expected the name of a setting. Received: 'learning_rat'. Did you mean learning_rate"
+        ),
     ):
         RunConfig.from_dict(MINIMAL | {"learning_rat": 1.0})
     with pytest.raises(
@@ -165,7 +167,9 @@ def test_positions_are_those_of_the_model():
 def test_preset_that_does_not_exist():
     with pytest.raises(
         ValueError,
-        match="Expected preset to be one of shaw_base, .*, tiny. Received: tinny. Did you mean tiny",
+        match=(
+            "Expected preset to be one of shaw_base, .*, tiny. Received: tinny. Did you mean tiny"
+        ),
     ):
         RunConfig(**(MINIMAL | {"preset": "tinny"})).resolve()
     with pytest.raises(ValueError, match="Received: none. Give one with --preset"):
@@ -187,7 +191,8 @@ def test_files_become_absolute(tmp_path, monkeypatch):
         ),
         (
             {"data": None},
-            "Expected training data. Received: none. Give --train_source and --train_target, or --data=",
+            "Expected training data. Received: none. Give --train_source and --train_target, or "
+            "--data=",
         ),
         (
             {"data": "files"},
@@ -195,11 +200,13 @@ def test_files_become_absolute(tmp_path, monkeypatch):
         ),
         (
             {"train_source": "x"},
-            "Expected train_source and train_target together. Received: train_source alone.*--train_target",
+            "Expected train_source and train_target together. Received: train_source "
+            "alone.*--train_target",
         ),
         (
             {"dev_target": "x"},
-            "Expected dev_source and dev_target together. Received: dev_target alone. Give --dev_source",
+            "Expected dev_source and dev_target together. Received: dev_target alone. Give "
+            "--dev_source",
         ),
         (
             {"train_source": "x", "train_target": "y"},
@@ -215,11 +222,13 @@ def test_files_become_absolute(tmp_path, monkeypatch):
         ),
         (
             {"data_dir": "d"},
-            "Expected data_dir only with a set of TensorFlow Datasets. Received: 'd' with synthetic. Leave it out.",
+            "Expected data_dir only with a set of TensorFlow Datasets. Received: 'd' with "
+            "synthetic. Leave it out.",
         ),
         (
             {"data": None, "train_source": "x", "train_target": "y", "data_dir": "d"},
-            "Expected data_dir only with a set of TensorFlow Datasets. Received: 'd' with text files.",
+            "Expected data_dir only with a set of TensorFlow Datasets. Received: 'd' with text "
+            "files.",
         ),
         ({"train_steps": 0}, "Expected train_steps to be at least 1. Received: 0"),
         ({"dropout": 1.0}, "Expected dropout to be below 1.0. Received: 1.0"),
@@ -237,7 +246,8 @@ def test_files_become_absolute(tmp_path, monkeypatch):
         ({"deterministic": 1}, "Expected deterministic to be of type bool. Received: 1"),
         (
             {"steps_per_execution": 4, "checkpoint_every": 10},
-            "Expected checkpoint_every to be a multiple of steps_per_execution. Received: checkpoint_every=10",
+            "Expected checkpoint_every to be a multiple of steps_per_execution. Received: "
+            "checkpoint_every=10",
         ),
         (
             {"steps_per_execution": 4, "evaluate_every": 7},

@@ -62,7 +62,8 @@ def test_bleu_is_sacrebleus_in_the_order_of_the_corpus():
 
     result = evaluate.evaluate(translate, PairCorpus(tuple(zip(answers, references))), batch_size=2)
     assert result.hypotheses == list(answers.values())
-    # 13a splits the full stop off, so that only "sie" differs: of words, pairs, triples and quadruples so many are right.
+    # 13a splits the full stop off, so that only "sie" differs: of words, pairs, triples and
+    # quadruples so many are right.
     expected = 100 * (12 / 13 * 9 / 10 * 6 / 7 * 4 / 5) ** 0.25
     assert result.bleu == pytest.approx(expected)
     assert result.signature == SIGNATURE
@@ -293,7 +294,8 @@ def test_beam_of_choice(test_files, monkeypatch):
         (["--data=synthetic", "--split=tset"], "Expected split to be one of .*Received: 'tset'."),
         (
             ["--data=synthetic", "--saved_model=b", "--beam_size=2"],
-            "Expected no --beam_size with --saved_model, whose beam size is fixed. Received: 2. Export",
+            "Expected no --beam_size with --saved_model, whose beam size is fixed. Received: 2. "
+            "Export",
         ),
         (
             ["--data=synthetic", "--saved_model=absent"],
@@ -318,7 +320,10 @@ def test_output_of_several_test_sets(exported_dir, tmp_path):
     message = "Expected a single test set with --output. Received: 2. Evaluate them one by one."
     arguments = [f"--saved_model={exported_dir}", "--data=synthetic", "--split=dev,test"]
     refused(message, *arguments, f"--output={tmp_path / 'out'}")
-    message = r"Expected a file that can be written. Received: .*/absent/out \(No such file or directory\)."
+    message = (
+        r"Expected a file that can be written. Received: .*/absent/out \(No such file or "
+        r"directory\)."
+    )
     refused(message, *arguments[:2], f"--output={tmp_path / 'absent/out'}")
 
 

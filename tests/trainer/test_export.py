@@ -42,7 +42,8 @@ def test_command_writes_a_version_with_its_settings(
     run(*arguments, "--beam_size=2", "--alpha=0.25", "--max_input_length=11", "--extra_length=3")
     assert capsys.readouterr().out.splitlines() == [
         f"Wrote {tmp_path}/mine/1",
-        f"Translate with it: python -m trainer.translate --saved_model={tmp_path}/mine < source.txt",
+        f"Translate with it: python -m trainer.translate --saved_model={tmp_path}/mine < "
+        "source.txt",
     ]
     module = make_module(max_input_length=11, beam_size=2, alpha=0.25, extra_length=3)
     expected = [answer.text for answer in Translator(module.serve, module)(sentences)]
@@ -68,14 +69,20 @@ def test_name_is_that_of_the_model_directory(trained_model_dir, tmp_path, monkey
 
 @pytest.mark.parametrize("name", ["", "..", ".", "a/b", "/a"])
 def test_name_that_is_no_folder_name(trained_model_dir, tmp_path, name):
-    message = f"trainer.export: Expected --name to be the name of one folder. Received: {re.escape(repr(name))}. Say where"
+    message = (
+        "trainer.export: Expected --name to be the name of one folder. Received: "
+        f"{re.escape(repr(name))}. Say where"
+    )
     refused(
         message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", f"--name={name}"
     )
 
 
 def test_directory_that_holds_no_model(tmp_path):
-    message = "trainer.export: Expected a model directory, which holds a config.json. Received: .*/empty, which holds none."
+    message = (
+        "trainer.export: Expected a model directory, which holds a config.json. Received: "
+        ".*/empty, which holds none."
+    )
     (tmp_path / "empty").mkdir()
     refused(message, f"--model_dir={tmp_path / 'empty'}", f"--export_dir={tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()
@@ -83,7 +90,10 @@ def test_directory_that_holds_no_model(tmp_path):
 
 def test_export_folder_that_can_not_be_written(trained_model_dir, tmp_path):
     (tmp_path / "file").touch()
-    message = r"trainer.export: Expected an export folder that can be written. Received: .*/file/tiny \(Not a directory\)\."
+    message = (
+        r"trainer.export: Expected an export folder that can be written. Received: .*/file/tiny "
+        r"\(Not a directory\)\."
+    )
     refused(message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path / 'file'}")
 
 

@@ -58,7 +58,8 @@ def sentences():
 
 def test_trained_model_translates_the_same(written, make_module, sentences):
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(written / "vocab.model"))
-    # Without length penalty both searches mean the same, if not in every detail: see tests of the weights.
+    # Without length penalty both searches mean the same, if not in every detail: see tests of the
+    # weights.
     options = {
         "beam_size": 4,
         "length_penalty": 0,
@@ -103,7 +104,9 @@ def test_what_is_written(written, trained_model_dir):
 
 @pytest.fixture
 def imported(tmp_path):
-    """A model that tensor2tensor could have trained, with a subword vocabulary and a target space: directory."""
+    """A model that tensor2tensor could have trained, with a subword vocabulary and a target space:
+    directory.
+    """
     subtokens = [
         "<pad>_",
         "<EOS>_",
@@ -166,7 +169,8 @@ def test_model_without_vocabulary_takes_ids(imported, tmp_path):
 def test_existing_directory(trained_model_dir, written, tmp_path):
     arguments = [f"--model_dir={trained_model_dir}", f"--output_dir={written}"]
     refused(
-        f"Expected an --output_dir that does not exist yet. Received: {written}, which does. Replace it with --force.",
+        f"Expected an --output_dir that does not exist yet. Received: {written}, which does. "
+        "Replace it with --force.",
         *arguments,
     )
     before = (written / "model.bin").stat().st_ino
@@ -175,7 +179,8 @@ def test_existing_directory(trained_model_dir, written, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other/thesis.txt").write_text("mine")
     refused(
-        "Expected --force to replace a CTranslate2 model, which holds a model.bin. Received: .*other, which holds none.",
+        "Expected --force to replace a CTranslate2 model, which holds a model.bin. Received: "
+        ".*other, which holds none.",
         arguments[0], f"--output_dir={tmp_path}/other", "--force",
     )  # fmt: skip
     assert (tmp_path / "other/thesis.txt").read_text() == "mine"
@@ -186,7 +191,10 @@ def test_nothing_is_left_of_a_write_that_fails(trained_model_dir, tmp_path, monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(ctranslate2_model.shutil, "copy", fail)
-    message = r"Expected an --output_dir that can be written. Received: .*ct2 \(No space left on device\). Choose another one."
+    message = (
+        r"Expected an --output_dir that can be written. Received: .*ct2 \(No space left on "
+        r"device\). Choose another one."
+    )
     refused(message, f"--model_dir={trained_model_dir}", f"--output_dir={tmp_path}/ct2")
     assert list(tmp_path.iterdir()) == []
 
@@ -207,7 +215,8 @@ def test_refused_before_anything_is_read(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
     refused(
         re.escape(
-            "Expected the package ctranslate2. Received: an environment without it. Install it: pip install"
+            "Expected the package ctranslate2. Received: an environment without it. Install it: "
+            "pip install"
         ),
         "--model_dir=x",
         output,
@@ -229,7 +238,8 @@ CONFIG = TransformerConfig(
     [
         (
             {"share_heads": False},
-            "since CTranslate2 has one table for all heads of a layer. Received: share_heads=False with 2 heads.",
+            "since CTranslate2 has one table for all heads of a layer. Received: "
+            "share_heads=False with 2 heads.",
         ),
         (
             {"relative_cross_attention": True},
@@ -237,7 +247,8 @@ CONFIG = TransformerConfig(
         ),
         (
             {"position": "relative+sinusoidal", "normalize_first": False},
-            "since CTranslate2 adds no sinusoids where the first layer has relative positions. Received: "
+            "since CTranslate2 adds no sinusoids where the first layer has relative positions. "
+            "Received: "
             "position='relative+sinusoidal', normalize_first=False.",
         ),
     ],

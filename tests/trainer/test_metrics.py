@@ -1,4 +1,6 @@
-"""Metrics beside what tensor2tensor and Moses's programs made of the same lines (tests/reference/bleu.json)."""
+"""Metrics beside what tensor2tensor and Moses's programs made of the same lines
+(tests/reference/bleu.json).
+"""
 
 import json
 import pathlib
@@ -84,7 +86,8 @@ def test_sacrebleus_own_metrics_have_its_signatures():
     )
     score = metrics.sacrebleu_tokenized(["a , b c-d ."], ["a , b c - d ."])
     assert score.signature == f"nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:{version}"
-    # 4 of 5 words, 2 of 4 pairs, 1 of 3 triples, none of 2 of four (smoothed to a half), and one too short: 5 of 7.
+    # 4 of 5 words, 2 of 4 pairs, 1 of 3 triples, none of 2 of four (smoothed to a half), and one
+    # too short: 5 of 7.
     assert score.value == pytest.approx(
         100 * (4 / 5 * 2 / 4 * 1 / 3 * 1 / 4) ** 0.25 * 2.718281828459045 ** (1 - 7 / 5)
     )

@@ -1,4 +1,6 @@
-"""The paper's recipe on WMT 2014, from the command that the documentation gives, with a smaller model and invented sentences."""
+"""The paper's recipe on WMT 2014, from the command that the documentation gives, with a smaller
+model and invented sentences.
+"""
 
 import json
 import re

@@ -102,8 +102,8 @@ def test_model_directory_with_other_settings(trained, small_run):
     message = small_run.fails(trained, batch_tokens=31, learning_rate=0.25)
     assert "Expected a model directory made with the settings of this run." in message
     assert (
-        "batch_tokens is 30 there and 31 in this run; learning_rate is 2.0 there and 0.25 in this run"
-        in message
+        "batch_tokens is 30 there and 31 in this run; learning_rate is 2.0 there and 0.25 in this "
+        "run" in message
     )
 
 
@@ -159,7 +159,8 @@ def test_files_of_unlike_lengths(tmp_path, small_run):
     [
         (
             {"max_length": 2},
-            "Expected pairs of at most 2 tokens a side to train on. Received: none: 0 of 12 pairs are used",
+            "Expected pairs of at most 2 tokens a side to train on. Received: none: 0 of 12 pairs "
+            "are used",
         ),
         (
             {"batch_tokens": 3},
@@ -174,8 +175,8 @@ def test_no_batch_can_be_made(tmp_path, small_run, settings, message):
 def test_max_relative_position_of_a_model_without(tmp_path, small_run):
     message = small_run.fails(tmp_path, preset="transformer_tiny", max_relative_position=5)
     assert (
-        "Expected max_relative_position only with relative positions. Received: 5 with the position sinusoidal."
-        in message
+        "Expected max_relative_position only with relative positions. Received: 5 with the "
+        "position sinusoidal." in message
     )
 
 

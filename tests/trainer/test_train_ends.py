@@ -115,8 +115,8 @@ def test_no_better_bleu_ends_the_run(tmp_path, small_run, capfd):
         "step 2/100: dev loss" in out and ", dev BLEU = 0.00\n" in out and "  translation: " in out
     )
     assert (
-        "Training ends early: the last 2 evaluations gave no better dev BLEU.\nBest on dev: step 2, dev BLEU = 0.00.\n"
-        in out
+        "Training ends early: the last 2 evaluations gave no better dev BLEU.\nBest on dev: step "
+        "2, dev BLEU = 0.00.\n" in out
     )
     assert f"  {tmp_path}/best/step-000002: dev BLEU = 0.00\n" in out
     assert f"The model is in {tmp_path}: model.keras is that of step 6, the last." in out
@@ -129,8 +129,8 @@ def test_no_better_bleu_ends_the_run(tmp_path, small_run, capfd):
 def test_bleu_needs_a_dev_set(tmp_path, small_run):
     message = small_run.fails(tmp_path, early_stopping=2)
     assert (
-        "Expected a dev set with dev_bleu, keep_best or early_stopping. Received: none. Give --dev_source"
-        in message
+        "Expected a dev set with dev_bleu, keep_best or early_stopping. Received: none. Give "
+        "--dev_source" in message
     )
 
 
@@ -163,7 +163,7 @@ def test_going_on_within_an_execution(tmp_path, small_run):
     small_run(tmp_path, train_steps=3)
     message = small_run.fails(tmp_path, train_steps=6, steps_per_execution=2)
     assert (
-        "Received: the checkpoint of step 3 and steps_per_execution=2. Go on with the one that the run had before"
-        in message
+        "Received: the checkpoint of step 3 and steps_per_execution=2. Go on with the one that "
+        "the run had before" in message
     )
     assert ModelDirectory.open(tmp_path).load_model().count_params() > 0

@@ -1,4 +1,6 @@
-"""A disk that runs full while a run writes: a clear message, nothing lost, and room enough lets it go on."""
+"""A disk that runs full while a run writes: a clear message, nothing lost, and room enough lets it
+go on.
+"""
 
 import shutil
 import subprocess

@@ -1,4 +1,6 @@
-"""Runs that are killed, and end with the weights of one that never was: bit for bit, with dropout on."""
+"""Runs that are killed, and end with the weights of one that never was: bit for bit, with dropout
+on.
+"""
 
 import contextlib
 import json
@@ -40,7 +42,9 @@ def kill_at_a_line(process, line, seconds):
 
 
 def kill_while_writing(process, directory, name, times):
-    """Kills it when something with this name is being written, or removed, aside for the last of so many times."""
+    """Kills it when something with this name is being written, or removed, aside for the last of
+    so many times.
+    """
     drain = threading.Thread(target=process.stdout.read)
     drain.start()
     seen = set()

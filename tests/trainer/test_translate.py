@@ -17,7 +17,8 @@ from trainer.serving.translator import Translation
 
 ROOT = Path(__file__).parents[2]
 
-# Runs the program where what it must not need can't be imported, and says which of this project's modules it used.
+# Runs the program where what it must not need can't be imported, and says which of this project's
+# modules it used.
 PROGRAM = """
 import importlib.abc, runpy, sys
 
@@ -109,7 +110,8 @@ def test_lines_in_lines_out_in_a_process_of_its_own(exported_dir, exported, sent
         "trainer.inference.unfinished_files",
     }
     assert re.fullmatch(
-        r"15 sentences in \d+\.\d s: [\d.]+ sentences per second, without the time to load the model",
+        r"15 sentences in \d+\.\d s: [\d.]+ sentences per second, without the time to load the "
+        r"model",
         done.stderr.decode().splitlines()[-1],
     )
 
@@ -180,7 +182,8 @@ def refused(message, *arguments):
 def test_saved_model_that_is_missing(tmp_path):
     (tmp_path / "in").write_text("a\n")
     refused(
-        r"trainer.translate: Expected the directory of a SavedModel, .* Received: .*/absent, which does not exist. Write",
+        r"trainer.translate: Expected the directory of a SavedModel, .* Received: .*/absent, "
+        r"which does not exist. Write",
         f"--saved_model={tmp_path / 'absent'}",
         f"--input={tmp_path / 'in'}",
         f"--output={tmp_path / 'out'}",
@@ -197,7 +200,10 @@ def test_input_that_can_not_be_read(tmp_path):
 
 def test_output_that_can_not_be_written(exported_dir, tmp_path):
     (tmp_path / "in").write_text("a\n")
-    message = r"Expected a file that can be written. Received: .*/absent/out\S* \(No such file or directory\)\."
+    message = (
+        r"Expected a file that can be written. Received: .*/absent/out\S* \(No such file or "
+        r"directory\)\."
+    )
     refused(
         message,
         f"--saved_model={exported_dir}",
@@ -209,7 +215,10 @@ def test_output_that_can_not_be_written(exported_dir, tmp_path):
 def test_output_that_is_the_input(tmp_path):
     (tmp_path / "in").write_text("a\n")
     (tmp_path / "link").symlink_to(tmp_path / "in")
-    message = "Expected --output to be another file than --input, which it would overwrite. Received: .*/link."
+    message = (
+        "Expected --output to be another file than --input, which it would overwrite. Received: "
+        ".*/link."
+    )
     refused(
         message, "--saved_model=any", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'link'}"
     )
@@ -227,7 +236,10 @@ def test_text_on_the_command_line():
 @pytest.mark.slow
 def test_reader_that_stops_early(exported_dir, tmp_path):
     (tmp_path / "in").write_text("a\n" * 30_000)
-    command = f"{sys.executable} -m trainer.translate --saved_model={exported_dir} --input={tmp_path / 'in'} --window=7 | head -n 2"
+    command = (
+        f"{sys.executable} -m trainer.translate --saved_model={exported_dir} "
+        f"--input={tmp_path / 'in'} --window=7 | head -n 2"
+    )
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
         capture_output=True,
@@ -243,11 +255,13 @@ def test_reader_that_stops_early(exported_dir, tmp_path):
     ("message", "arguments"),
     [
         (
-            "Expected no --scores with --nbest, whose lines have them. Received: both. Leave --scores out.",
+            "Expected no --scores with --nbest, whose lines have them. Received: both. Leave "
+            "--scores out.",
             ["--nbest=2", "--scores"],
         ),
         (
-            "Expected --nbest to be at most --beam_size, 2. Received: 3. Give a larger --beam_size.",
+            "Expected --nbest to be at most --beam_size, 2. Received: 3. Give a larger "
+            "--beam_size.",
             ["--nbest=3", "--beam_size=2"],
         ),
         ("Expected --alpha to be a finite number. Received: inf.", ["--alpha=inf"]),

@@ -48,7 +48,10 @@ def test_step_that_only_the_best_have(copy):
     assert weights.find_checkpoint(copy, 3) == copy.best / "step-000003"
     with pytest.raises(
         ValueError,
-        match="Expected a checkpoint of step 7 in .*copy. Received: those of step 2, 3, 4, 5. Choose one",
+        match=(
+            "Expected a checkpoint of step 7 in .*copy. Received: those of step 2, 3, 4, 5. "
+            "Choose one"
+        ),
     ):
         weights.find_checkpoint(copy, 7)
 
@@ -96,7 +99,10 @@ def test_checkpoints_that_are_not_there(directory, trained_model_dir):
         weights.find_checkpoint(directory, "newest")
     with pytest.raises(
         ValueError,
-        match="Expected at least 20 checkpoints in .*Received: 3, those of step 2, 4, 5. Ask for fewer",
+        match=(
+            "Expected at least 20 checkpoints in .*Received: 3, those of step 2, 4, 5. Ask for "
+            "fewer"
+        ),
     ):
         weights.last_checkpoints(directory, 20)
     empty = ModelDirectory.open(trained_model_dir)
@@ -107,7 +113,10 @@ def test_checkpoints_that_are_not_there(directory, trained_model_dir):
         weights.find_checkpoint(empty, "latest")
     with pytest.raises(
         ValueError,
-        match="Expected a checkpoint chosen by dev BLEU in .*/best. Received: none. Train with --keep_best",
+        match=(
+            "Expected a checkpoint chosen by dev BLEU in .*/best. Received: none. Train with "
+            "--keep_best"
+        ),
     ):
         weights.find_checkpoint(empty, "best")
     with pytest.raises(ValueError, match="Received: those of no step. Choose"):

@@ -1,4 +1,6 @@
-"""`python -m trainer.train` with the preset `small` besides the others, for tests that need a process of their own."""
+"""`python -m trainer.train` with the preset `small` besides the others, for tests that need a
+process of their own.
+"""
 
 import sys
 

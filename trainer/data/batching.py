@@ -1,4 +1,6 @@
-"""Batches of sentence pairs of like length, in an order that the seed and the number of the step decide."""
+"""Batches of sentence pairs of like length, in an order that the seed and the number of the step
+decide.
+"""
 
 import numpy as np
 import tensorflow as tf
@@ -20,27 +22,30 @@ def training_batches(
 ) -> tf.data.Dataset:
     """Endless batches of pairs of like length, every epoch in another order.
 
-    A pair's length is that of its longer side with EOS. A batch of the bucket of length n has `batch_tokens // n` pairs; the few that
-    are left over in a bucket join the next longer one, so that only one batch of an epoch is smaller. Batch number n depends
-    on the pairs, the settings and the seed alone, so that a run can go on at any step.
+    A pair's length is that of its longer side with EOS. A batch of the bucket of length n has
+    `batch_tokens // n` pairs; the few that are left over in a bucket join the next longer one, so
+    that only one batch of an epoch is smaller. Batch number n depends on the pairs, the settings
+    and the seed alone, so that a run can go on at any step.
 
-    A corpus of more than `chunk_pairs` pairs is dealt out to chunks (`trainer.data.plan`), each of which is an epoch in small; an
-    epoch takes them in a random order. What is held in memory does not grow with the corpus.
+    A corpus of more than `chunk_pairs` pairs is dealt out to chunks (`trainer.data.plan`), each of
+    which is an epoch in small; an epoch takes them in a random order. What is held in memory does
+    not grow with the corpus.
 
     Args:
         pairs: the encoded corpus.
         batch_tokens: tokens of the longer side in a batch, padding included, at most.
-        max_length: longest side of a pair, in ids with EOS. Longer pairs are left out, as are pairs with a blank side:
-            `report_lengths` counts them.
+        max_length: longest side of a pair, in ids with EOS. Longer pairs are left out, as are pairs
+            with a blank side: `report_lengths` counts them.
         seed: decides the order.
         start_step: number of the first batch.
-        pad_to_boundary: pad both sides to the bucket's length, and the last batch of an epoch with rows of padding, so that there
-            are only as many shapes as buckets, as XLA wants it. By default batches are as wide as their longest sentences.
+        pad_to_boundary: pad both sides to the bucket's length, and the last batch of an epoch with
+            rows of padding, so that there are only as many shapes as buckets, as XLA wants it. By
+            default batches are as wide as their longest sentences.
         chunk_pairs: how many pairs are shuffled among each other, and held in memory.
 
     Returns:
-        A dataset of `({"inputs": int32 [B, S], "targets": int32 [B, T]}, targets, weights float32 [B, T])`, weights being 1 for
-        tokens and 0 for padding.
+        A dataset of `({"inputs": int32 [B, S], "targets": int32 [B, T]}, targets, weights float32
+        [B, T])`, weights being 1 for tokens and 0 for padding.
 
     Raises:
         ValueError: if no pair is left, or a bucket's length is more than `batch_tokens`.
@@ -62,7 +67,8 @@ def training_batches(
 
 
 def evaluation_batches(pairs: EncodedPairs, batch_tokens: int) -> tf.data.Dataset:
-    """All pairs once, in order, in batches of at most `batch_tokens` tokens of the longer side, padding included.
+    """All pairs once, in order, in batches of at most `batch_tokens` tokens of the longer side,
+    padding included.
 
     A pair that is longer than `batch_tokens` is a batch of its own. Meant for sets for development and tests: all lengths are held in
     memory.
@@ -87,7 +93,10 @@ def evaluation_batches(pairs: EncodedPairs, batch_tokens: int) -> tf.data.Datase
 
 
 def _dataset(numbers, make):
-    """Batches made by `make`. Not tf.data's from_generator, which makes the C library give memory back at every step."""
+    """Batches made by `make`.
+
+    Not tf.data's from_generator, which makes the C library give memory back at every step.
+    """
 
     def load(number):
         inputs, targets = tf.numpy_function(make, [number], (tf.int32, tf.int32))

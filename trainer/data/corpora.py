@@ -20,8 +20,8 @@ def open_corpus(
     """The sentence pairs of a split.
 
     Args:
-        data: "files" for text files, "synthetic" for the embedded corpus, or the name of a translation set of TensorFlow Datasets,
-            such as "wmt14_translate/de-en".
+        data: "files" for text files, "synthetic" for the embedded corpus, or the name of a
+            translation set of TensorFlow Datasets, such as "wmt14_translate/de-en".
         split: train, dev or test; test_longer too with "synthetic". Text files are what they are.
         source: with "files", paths of the source sentences: see `read_text`.
         target: with "files", paths of their translations.
@@ -29,7 +29,8 @@ def open_corpus(
         data_dir: where TensorFlow Datasets keeps its data; see `read_tfds`.
 
     Raises:
-        ValueError: if the data can't be read as asked; see `read_text`, `read_synthetic` and `read_tfds`.
+        ValueError: if the data can't be read as asked; see `read_text`, `read_synthetic` and
+            `read_tfds`.
 
     Example:
 
@@ -48,11 +49,13 @@ def read_synthetic(split: str, direction: str = SYNTHETIC_DIRECTION) -> PairCorp
     """The embedded corpus: see `trainer.data.synthetic`.
 
     Raises:
-        ValueError: for an unknown split, or a direction other than "en-de": German does not always decide the English.
+        ValueError: for an unknown split, or a direction other than "en-de": German does not always
+            decide the English.
     """
     if direction != SYNTHETIC_DIRECTION:
         raise ValueError(
-            f"Expected the direction {SYNTHETIC_DIRECTION}, the only one of the synthetic corpus. Received: {direction!r}. "
+            f"Expected the direction {SYNTHETIC_DIRECTION}, the only one of the synthetic corpus. "
+            f"Received: {direction!r}. "
             "Leave it out, or train on text of your own."
         )
     return PairCorpus(tuple(synthetic.generate(split)))

@@ -9,7 +9,10 @@ import tensorflow as tf
 
 
 class Corpus(abc.ABC):
-    """Pairs of a source sentence and its translation. Iterating gives pairs of str, in order, as often as one likes."""
+    """Pairs of a source sentence and its translation.
+
+    Iterating gives pairs of str, in order, as often as one likes.
+    """
 
     @abc.abstractmethod
     def __iter__(self) -> Iterator[tuple[str, str]]: ...
@@ -21,7 +24,9 @@ class Corpus(abc.ABC):
     @property
     @abc.abstractmethod
     def fingerprint(self) -> str:
-        """Differs where the pairs may differ: what is derived from them can be kept under this name."""
+        """Differs where the pairs may differ: what is derived from them can be kept under this
+        name.
+        """
 
     def sources(self) -> Iterator[str]:
         """The source sentences, in order."""

@@ -1,4 +1,6 @@
-"""Corpora as ids: tokenized once, then read from memory-mapped files, at constant memory for any size."""
+"""Corpora as ids: tokenized once, then read from memory-mapped files, at constant memory for any
+size.
+"""
 
 import collections
 import concurrent.futures
@@ -46,7 +48,9 @@ class IdSequences:
         return self.offsets[rows + 1] - self.offsets[rows]
 
     def padded(self, rows: np.ndarray, width: int | None = None) -> np.ndarray:
-        """The sequences numbered `rows`, padded with 0 to the longest of them or to `width`: int32 `[rows, width]`."""
+        """The sequences numbered `rows`, padded with 0 to the longest of them or to `width`: int32
+        `[rows, width]`.
+        """
         starts, lengths = self.offsets[rows], self.lengths_of(rows)
         columns = np.arange(lengths.max() if width is None else width)
         is_id = columns < lengths[:, None]
@@ -56,7 +60,9 @@ class IdSequences:
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """The ids of a corpus: sequence i of `targets` translates sequence i of `sources`. `encode_pairs` makes one."""
+    """The ids of a corpus: sequence i of `targets` translates sequence i of `sources`.
+    `encode_pairs` makes one.
+    """
 
     sources: IdSequences
     targets: IdSequences
@@ -77,11 +83,11 @@ def encode_pairs(
 
     Args:
         corpus: sentence pairs; read once, as a stream.
-        tokenizer: of the sources, and of the targets too where these have none of their own. Has `tokenize` and `fingerprint`, as
-            `trainer.data.tokenizers.SentencePieceTokenizer`.
+        tokenizer: of the sources, and of the targets too where these have none of their own. Has
+            `tokenize` and `fingerprint`, as `trainer.data.tokenizers.SentencePieceTokenizer`.
         target_tokenizer: of the targets.
-        cache_dir: where the ids are kept; what is there already for the same corpus and tokenizers is used. By default nothing is
-            kept.
+        cache_dir: where the ids are kept; what is there already for the same corpus and tokenizers
+            is used. By default nothing is kept.
 
     Raises:
         ValueError: for a corpus without a pair.
@@ -108,12 +114,15 @@ def _write(corpus, tokenizers, directory):
                 writer.add(ids.flat_values.numpy(), ids.row_lengths().numpy())
     if not writers[0].sequences:
         raise ValueError(
-            "Expected a corpus with sentence pairs. Received: one without any. Give files with text."
+            "Expected a corpus with sentence pairs. Received: one without any. Give files with "
+            "text."
         )
 
 
 def _tokenize(chunks, tokenizers):
-    """The ids of both sides of every chunk, in order; tokenized on all cores, few chunks ahead of the reader."""
+    """The ids of both sides of every chunk, in order; tokenized on all cores, few chunks ahead of
+    the reader.
+    """
 
     def tokenize(chunk):
         return [
@@ -133,7 +142,9 @@ def _tokenize(chunks, tokenizers):
 
 
 class _SequenceWriter:
-    """Writes the files of one side: `SIDE.ids`, plain int32, and `SIDE.offsets.npy`, whose header is written last."""
+    """Writes the files of one side: `SIDE.ids`, plain int32, and `SIDE.offsets.npy`, whose header
+    is written last.
+    """
 
     def __init__(self, directory, side):
         self._ids = open(directory / f"{side}.ids", "wb")

@@ -26,13 +26,16 @@ class LengthReport:
 
     def __str__(self):
         return (
-            f"{self.used} of {self.pairs} pairs are used: {self.too_long} are longer than {self.max_length} tokens, "
+            f"{self.used} of {self.pairs} pairs are used: {self.too_long} are longer than "
+            f"{self.max_length} tokens, "
             f"{self.blank} have a blank side."
         )
 
 
 def report_lengths(pairs: EncodedPairs, max_length: int) -> LengthReport:
-    """Counts the pairs that `training_batches` leaves out: with more than `max_length` ids on a side, or only EOS."""
+    """Counts the pairs that `training_batches` leaves out: with more than `max_length` ids on a
+    side, or only EOS.
+    """
     too_long = blank = 0
     for start in range(0, len(pairs), _PAIRS_AT_ONCE):
         rows = np.arange(start, min(start + _PAIRS_AT_ONCE, len(pairs)))

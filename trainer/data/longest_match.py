@@ -1,4 +1,5 @@
-"""Greedy longest match as TensorFlow ops: words to the ids of the longest subtokens that they begin with, again and again.
+"""Greedy longest match as TensorFlow ops: words to the ids of the longest subtokens that they
+begin with, again and again.
 
 tensorflow_text has WordPiece for this, but none of it takes every vocabulary: the fast one stops at subtokens of 256 bytes and
 at NUL, the other one needs a resource and, in long words, time.
@@ -16,8 +17,9 @@ _CHARACTER_BITS = 21
 class LongestMatch:
     """Cuts words into subtokens, from the front, always the longest that fits.
 
-    All characters of all words are looked at side by side: first the longest subtoken at every character, going down a trie
-    once for all; then, from the words' first characters on, where one subtoken's end is the next one's beginning.
+    All characters of all words are looked at side by side: first the longest subtoken at every
+    character, going down a trie once for all; then, from the words' first characters on, where one
+    subtoken's end is the next one's beginning.
 
     Args:
         ids: the id of every subtoken; none is empty.
@@ -58,7 +60,9 @@ class LongestMatch:
         )
 
     def _longest_everywhere(self, characters, left):
-        """Length and id of the longest subtoken at every character, `left` characters before its word's end: `[n]` each."""
+        """Length and id of the longest subtoken at every character, `left` characters before its
+        word's end: `[n]` each.
+        """
 
         def step(depth, place, node, lengths, ids):
             edge = _edge(node, tf.gather(characters, place + depth))
@@ -104,7 +108,8 @@ class LongestMatch:
 
 
 def _reached(begins, following, left):
-    """Which characters a subtoken begins at: the words' first, and from each such one the `following`. Bool `[n]`.
+    """Which characters a subtoken begins at: the words' first, and from each such one the
+    `following`. Bool `[n]`.
 
     After round r the first 2^r subtokens of every word are known, so that rounds number the logarithm of the longest word.
     """
@@ -116,7 +121,8 @@ def _reached(begins, following, left):
         )
         return known * 2, begins, tf.gather(following, following)
 
-    # One place after the last: where the last word's subtokens lead to. Word ends lead to the next word's beginning.
+    # One place after the last: where the last word's subtokens lead to. Word ends lead to the next
+    # word's beginning.
     end = tf.size(following, tf.int64)[None]
     state = (
         tf.constant(1, tf.int64),
@@ -139,7 +145,10 @@ def _edge(node, character):
 
 
 def _trie(ids):
-    """(node, character) -> node, and the id of the subtoken that each node ends, or -1. The root is node 0."""
+    """(node, character) -> node, and the id of the subtoken that each node ends, or -1.
+
+    The root is node 0.
+    """
     children, node_ids = {}, [-1]
     for subtoken, subtoken_id in ids.items():
         node = 0

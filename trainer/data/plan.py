@@ -1,4 +1,5 @@
-"""Which pairs of a corpus form batch number n: a function of corpus, settings, seed and n, at constant memory.
+"""Which pairs of a corpus form batch number n: a function of corpus, settings, seed and n, at
+constant memory.
 
 A corpus of more than a chunk is dealt out to chunks: chunk c of C has its blocks number c, c + C, c + 2 C, …, so that
 every chunk has its share of everything that a corpus is put together from. Which pairs a chunk has never changes, so
@@ -160,12 +161,16 @@ class TrainingPlan:
     def _check(self, longest):
         if not longest:
             raise ValueError(
-                f"Expected pairs of at most {self.max_length} tokens a side to train on. Received: none: "
-                f"{report_lengths(self.pairs, self.max_length)} Raise max_length, or give other text."
+                f"Expected pairs of at most {self.max_length} tokens a side to train on. "
+                "Received: none: "
+                f"{report_lengths(self.pairs, self.max_length)} Raise max_length, or give other "
+                "text."
             )
         boundary = self.boundaries[np.searchsorted(self.boundaries, longest)]
         if self.batch_tokens < boundary:
             raise ValueError(
-                f"Expected batch_tokens of at least {boundary}, the bucket of the longest pair, which has {longest} tokens. "
-                f"Received: {self.batch_tokens}. Raise batch_tokens, or lower max_length to leave such pairs out."
+                f"Expected batch_tokens of at least {boundary}, the bucket of the longest pair, "
+                f"which has {longest} tokens. "
+                f"Received: {self.batch_tokens}. Raise batch_tokens, or lower max_length to leave "
+                "such pairs out."
             )

@@ -21,15 +21,17 @@ from t2t_relpos.t2t.subwords import (
 from trainer import atomic_files
 from trainer.data.longest_match import LongestMatch
 
-# Where to look for a character that the vocabulary does not have, to mark where the pieces of a string end.
+# Where to look for a character that the vocabulary does not have, to mark where the pieces of a
+# string end.
 _PRIVATE_USE = range(0xE000, LARGEST_CODE_POINT + 1)
 
 
 class SubwordTokenizer:
     """A vocabulary of tensor2tensor's `SubwordTextEncoder` as TensorFlow ops: pad 0, eos 1, no unk.
 
-    Gives the ids and the strings that tensor2tensor gives; EOS is added, and cut off. A graph that tokenizes holds the
-    vocabulary in itself, so that it can be exported from any tf.Module, and be served with `tensorflow` alone.
+    Gives the ids and the strings that tensor2tensor gives; EOS is added, and cut off. A graph that
+    tokenizes holds the vocabulary in itself, so that it can be exported from any tf.Module, and be
+    served with `tensorflow` alone.
 
     Args:
         vocabulary: the content of the vocabulary file, bytes.
@@ -72,7 +74,9 @@ class SubwordTokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the vocabulary and of the version of Unicode: tokenizers with the same one give the same ids."""
+        """SHA-256 of the vocabulary and of the version of Unicode: tokenizers with the same one
+        give the same ids.
+        """
         return hashlib.sha256(self._content + unicodedata.unidata_version.encode()).hexdigest()
 
     def tokenize(self, strings: tf.Tensor) -> tf.RaggedTensor:
@@ -94,13 +98,16 @@ class SubwordTokenizer:
         """Joins ids into strings.
 
         Args:
-            ids: int32 `[B, (ids)]`, ragged or padded with 0. Every row counts up to its first EOS; padding is left out.
+            ids: int32 `[B, (ids)]`, ragged or padded with 0. Every row counts up to its first EOS;
+                padding is left out.
 
         Returns:
-            string `[B]`. A character that UTF-8 can't hold (half of a surrogate pair, escaped) is U+FFFD.
+            string `[B]`. A character that UTF-8 can't hold (half of a surrogate pair, escaped) is
+            U+FFFD.
 
         Raises:
-            ValueError: outside of a graph, for ids that the vocabulary does not have. In a graph they count as nothing.
+            ValueError: outside of a graph, for ids that the vocabulary does not have. In a graph
+                they count as nothing.
         """
         with tf.device("CPU"):
             if isinstance(ids, tf.RaggedTensor):
@@ -141,7 +148,8 @@ class SubwordTokenizer:
         path = Path(path)
         if not path.is_file():
             raise ValueError(
-                f"Expected a vocabulary of tensor2tensor at {path}. Received: no such file. Check the path."
+                f"Expected a vocabulary of tensor2tensor at {path}. Received: no such file. Check "
+                "the path."
             )
         try:
             return cls(path.read_bytes())
@@ -149,7 +157,9 @@ class SubwordTokenizer:
             raise ValueError(f"{path}: {error}") from error
 
     def _tokens(self, characters):
-        """Code points, ragged `[B, (characters)]`, to the tokens that t2t looks up: escaped, ragged `[B, (tokens)]`."""
+        """Code points, ragged `[B, (characters)]`, to the tokens that t2t looks up: escaped,
+        ragged `[B, (tokens)]`.
+        """
         characters, rows, row_count = (
             characters.values,
             characters.value_rowids(),
@@ -209,7 +219,8 @@ class SubwordTokenizer:
         wrong = tf.boolean_mask(ids, ~is_known)
         if tf.size(wrong):
             raise ValueError(
-                f"Expected ids from 0 to {self.vocab_size - 1}, the vocabulary's. Received: {int(wrong[0])}. "
+                f"Expected ids from 0 to {self.vocab_size - 1}, the vocabulary's. Received: "
+                f"{int(wrong[0])}. "
                 "Use the tokenizer that the ids were made with."
             )
 

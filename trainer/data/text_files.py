@@ -41,7 +41,8 @@ class TextCorpus(Corpus):
 
 
 def read_text(source: str, target: str) -> TextCorpus:
-    """Sentence pairs from text files: one sentence a line, UTF-8, plain or, where the name ends in .gz, compressed.
+    """Sentence pairs from text files: one sentence a line, UTF-8, plain or, where the name ends in
+    .gz, compressed.
 
     All files are read once to check them.
 
@@ -62,7 +63,8 @@ def read_text(source: str, target: str) -> TextCorpus:
     sources, targets = _split_paths(source), _split_paths(target)
     if len(sources) != len(targets):
         raise ValueError(
-            f"Expected as many source files as target files. Received: {len(sources)} ({source}) and {len(targets)} ({target}). "
+            f"Expected as many source files as target files. Received: {len(sources)} ({source}) "
+            f"and {len(targets)} ({target}). "
             "Give them in pairs, in the same order."
         )
     for source_file, target_file in zip(sources, targets):
@@ -70,7 +72,8 @@ def read_text(source: str, target: str) -> TextCorpus:
         if lines[0] != lines[1]:
             raise ValueError(
                 f"Expected as many sentences in {source_file} as translations in {target_file}. "
-                f"Received: {lines[0]} and {lines[1]} lines. Line n of the one has to be the translation of line n of the other."
+                f"Received: {lines[0]} and {lines[1]} lines. Line n of the one has to be the "
+                "translation of line n of the other."
             )
     return TextCorpus(sources, targets)
 
@@ -115,22 +118,27 @@ def _check_file(file):
         for number, line in enumerate(_raw_lines(file), start=1):
             if number == 1 and line.startswith(b"\xef\xbb\xbf"):
                 raise ValueError(
-                    f"Expected {file} without a byte order mark. Received: a file that begins with one. "
+                    f"Expected {file} without a byte order mark. Received: a file that begins "
+                    "with one. "
                     f"Remove it: sed -i '1s/^\\xEF\\xBB\\xBF//' {file}"
                 )
             line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"Expected UTF-8 in {file}. Received: bytes that are not, {error.object[error.start : error.end]!r}, in line {number}. "
-            f"Convert the file: iconv -f ISO-8859-1 -t UTF-8 {file} > {file.stem}.utf8 (or name the encoding that it has)."
+            f"Expected UTF-8 in {file}. Received: bytes that are not, "
+            f"{error.object[error.start : error.end]!r}, in line {number}. "
+            f"Convert the file: iconv -f ISO-8859-1 -t UTF-8 {file} > {file.stem}.utf8 (or name "
+            "the encoding that it has)."
         ) from error
     except (gzip.BadGzipFile, EOFError) as error:
         raise ValueError(
-            f"Expected {file} to be compressed with gzip, as its name says. Received: a file that is not, or is cut: {error}. "
+            f"Expected {file} to be compressed with gzip, as its name says. Received: a file that "
+            f"is not, or is cut: {error}. "
             "Rename it if it is plain text, or make it again."
         ) from error
     if number == 0:
         raise ValueError(
-            f"Expected {file} to hold one sentence a line. Received: an empty file. Give a file with text."
+            f"Expected {file} to hold one sentence a line. Received: an empty file. Give a file "
+            "with text."
         )
     return number

@@ -1,4 +1,6 @@
-"""Sentence pairs from translation sets of TensorFlow Datasets, which is imported only where one is asked for."""
+"""Sentence pairs from translation sets of TensorFlow Datasets, which is imported only where one is
+asked for.
+"""
 
 from dataclasses import dataclass
 
@@ -14,7 +16,10 @@ class MissingSplitError(ValueError):
 
 @dataclass(frozen=True)
 class TfdsCorpus(Corpus):
-    """Sentence pairs from a prepared translation set of TensorFlow Datasets. `read_tfds` makes one."""
+    """Sentence pairs from a prepared translation set of TensorFlow Datasets.
+
+    `read_tfds` makes one.
+    """
 
     name: str
     split: str
@@ -45,7 +50,8 @@ class TfdsCorpus(Corpus):
 
 
 def read_tfds(name: str, split: str, direction: str, data_dir: str | None = None) -> TfdsCorpus:
-    """Sentence pairs from a translation set of TensorFlow Datasets, which is downloaded where it is not on disk yet.
+    """Sentence pairs from a translation set of TensorFlow Datasets, which is downloaded where it
+    is not on disk yet.
 
     Args:
         name: such as "wmt14_translate/de-en".
@@ -62,7 +68,8 @@ def read_tfds(name: str, split: str, direction: str, data_dir: str | None = None
     pair = tuple(direction.split("-"))
     if len(pair) != 2 or pair[0] == pair[1] or not set(pair) <= set(languages):
         raise ValueError(
-            f"Expected a direction between two of the languages of {name}: {', '.join(languages) or 'it has none'}. "
+            f"Expected a direction between two of the languages of {name}: "
+            f"{', '.join(languages) or 'it has none'}. "
             f"Received: {direction!r}. Write it as source-target, such as 'en-de'."
         )
     builder.download_and_prepare()
@@ -70,7 +77,8 @@ def read_tfds(name: str, split: str, direction: str, data_dir: str | None = None
     splits = list(builder.info.splits)
     if split not in splits:
         raise MissingSplitError(
-            f"Expected a split of {name}: {', '.join(splits)}. Received: {split!r}. Choose one of these."
+            f"Expected a split of {name}: {', '.join(splits)}. Received: {split!r}. Choose one of "
+            "these."
         )
     return TfdsCorpus(name, split, *pair, data_dir)
 
@@ -82,6 +90,7 @@ def _builder(name, data_dir):
         return tfds.builder(name, data_dir=data_dir)
     except (tfds.core.DatasetNotFoundError, ValueError) as error:
         raise ValueError(
-            f"Expected the name of a translation set of TensorFlow Datasets, such as 'wmt14_translate/de-en'. Received: {name!r}. "
+            "Expected the name of a translation set of TensorFlow Datasets, such as "
+            f"'wmt14_translate/de-en'. Received: {name!r}. "
             f"TensorFlow Datasets says: {error}"
         ) from error

@@ -1,4 +1,6 @@
-"""A name for every id of a model directory's vocabulary, no two alike, which is what CTranslate2 needs."""
+"""A name for every id of a model directory's vocabulary, no two alike, which is what CTranslate2
+needs.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -29,7 +31,8 @@ class TokenNames(NamedTuple):
 
 
 def token_names(directory: ModelDirectory, vocab_size: int) -> TokenNames:
-    """The names of a model directory's ids: SentencePiece's pieces, tensor2tensor's subtokens, or else the ids in decimal.
+    """The names of a model directory's ids: SentencePiece's pieces, tensor2tensor's subtokens, or
+    else the ids in decimal.
 
     Raises:
         ValueError: where the vocabulary is missing or not the one that the model was made with, or of another size.
@@ -43,7 +46,8 @@ def token_names(directory: ModelDirectory, vocab_size: int) -> TokenNames:
     file = directory.vocabulary_file(kind)
     if kind == "subwords":
         names = distinct(SubwordVocabulary.from_bytes(file.read_bytes()).subtokens)
-        # tensor2tensor spells out what it does not know; so nothing needs more than a token that means nothing.
+        # tensor2tensor spells out what it does not know; so nothing needs more than a token that
+        # means nothing.
         unknown = PAD_ID
     else:
         pieces = sentencepiece.SentencePieceProcessor(model_file=str(file))
@@ -51,14 +55,16 @@ def token_names(directory: ModelDirectory, vocab_size: int) -> TokenNames:
         unknown = pieces.unk_id()
     if len(names) != vocab_size:
         raise ValueError(
-            f"Expected a vocabulary of the {vocab_size} ids that the model has. Received: {file}, of {len(names)}. "
+            f"Expected a vocabulary of the {vocab_size} ids that the model has. Received: {file}, "
+            f"of {len(names)}. "
             "Restore the vocabulary that the model was trained with."
         )
     return TokenNames(names, names[PAD_ID], names[EOS_ID], names[unknown])
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """The names, with those that no text is split into named by their ids: CTranslate2 finds ids by names.
+    """The names, with those that no text is split into named by their ids: CTranslate2 finds ids
+    by names.
 
     tensor2tensor uses the last of equal subtokens, and has empty ones.
 

@@ -22,14 +22,15 @@ MODEL_TYPES = ("bpe", "unigram")
 class SentencePieceTokenizer:
     """A SentencePiece model as TensorFlow ops: pad 0, eos 1, unk 2, no bos.
 
-    A graph that tokenizes holds the SentencePiece model in itself, so that it can be exported from any tf.Module, and be served
-    with `tensorflow_text` alone.
+    A graph that tokenizes holds the SentencePiece model in itself, so that it can be exported from
+    any tf.Module, and be served with `tensorflow_text` alone.
 
     Args:
         model: the serialised SentencePiece model, bytes.
 
     Raises:
-        ValueError: if the bytes are no SentencePiece model, or one with other ids for pad, eos, unk and bos.
+        ValueError: if the bytes are no SentencePiece model, or one with other ids for pad, eos, unk
+            and bos.
 
     Example:
 
@@ -61,23 +62,28 @@ class SentencePieceTokenizer:
             sentences: strings, of both languages for a joint vocabulary. Read once, as a stream.
             vocab_size: number of pieces, pad, eos and unk among them.
             model_type: "bpe" or "unigram".
-            character_coverage: share of the text's characters that get a piece of their own; the rarest become unk.
-            byte_fallback: spell characters without a piece in bytes instead of unk; takes 256 pieces.
-            max_sentences: a random choice of so many where there are more, because training holds them in memory. The same
-                sentences give the same choice.
+            character_coverage: share of the text's characters that get a piece of their own; the
+                rarest become unk.
+            byte_fallback: spell characters without a piece in bytes instead of unk; takes 256
+                pieces.
+            max_sentences: a random choice of so many where there are more, because training holds
+                them in memory. The same sentences give the same choice.
 
         Raises:
-            ValueError: for an unknown model_type, no sentence, or a vocabulary larger or smaller than the sentences allow.
+            ValueError: for an unknown model_type, no sentence, or a vocabulary larger or smaller
+                than the sentences allow.
         """
         if model_type not in MODEL_TYPES:
             raise ValueError(
-                f"Expected model_type to be one of {', '.join(MODEL_TYPES)}. Received: {model_type!r}."
+                f"Expected model_type to be one of {', '.join(MODEL_TYPES)}. Received: "
+                f"{model_type!r}."
             )
         sentences = iter(sentences)
         first = next((sentence for sentence in sentences if sentence.strip()), None)
         if first is None:
             raise ValueError(
-                "Expected sentences to learn a vocabulary from. Received: none that is not blank. Give a file with text."
+                "Expected sentences to learn a vocabulary from. Received: none that is not blank. "
+                "Give a file with text."
             )
         model = io.BytesIO()
         sentencepiece.set_random_generator_seed(1)
@@ -95,7 +101,8 @@ class SentencePieceTokenizer:
                 eos_id=EOS_ID,
                 unk_id=UNK_ID,
                 bos_id=-1,
-                # The number of threads decides the order of sums in unigram's training, whatever the machine.
+                # The number of threads decides the order of sums in unigram's training, whatever
+                # the machine.
                 num_threads=8,
                 minloglevel=2,
             )
@@ -129,13 +136,15 @@ class SentencePieceTokenizer:
         """Joins ids into strings.
 
         Args:
-            ids: int32 `[B, (ids)]`, ragged or padded with 0. Every row counts up to its first EOS; padding is left out.
+            ids: int32 `[B, (ids)]`, ragged or padded with 0. Every row counts up to its first EOS;
+                padding is left out.
 
         Returns:
             string `[B]`.
 
         Raises:
-            ValueError: outside of a graph, for ids that the vocabulary does not have. In a graph they count as nothing.
+            ValueError: outside of a graph, for ids that the vocabulary does not have. In a graph
+                they count as nothing.
         """
         if isinstance(ids, tf.RaggedTensor):
             ids = ids.to_tensor(PAD_ID)
@@ -187,8 +196,8 @@ class SentencePieceTokenizer:
             raise ValueError(f"{path}: {error}") from error
 
     def _op(self):
-        # Made anew for every call: tensorflow_text's resource belongs to the kernel that made it, and tf.random.set_seed
-        # throws away all kernels that ran outside of graphs.
+        # Made anew for every call: tensorflow_text's resource belongs to the kernel that made it,
+        # and tf.random.set_seed throws away all kernels that ran outside of graphs.
         return tensorflow_text.SentencepieceTokenizer(
             model=self._model, out_type=tf.int32, add_eos=True
         )
@@ -200,7 +209,8 @@ class SentencePieceTokenizer:
         wrong = tf.boolean_mask(ids, ~self._are_known(ids))
         if tf.size(wrong):
             raise ValueError(
-                f"Expected ids from 0 to {self.vocab_size - 1}, the vocabulary's. Received: {int(wrong[0])}. "
+                f"Expected ids from 0 to {self.vocab_size - 1}, the vocabulary's. Received: "
+                f"{int(wrong[0])}. "
                 "Use the tokenizer that the ids were made with."
             )
 
@@ -216,13 +226,15 @@ def _checked_vocab_size(model):
         processor.LoadFromSerializedProto(model)
     except RuntimeError as error:
         raise ValueError(
-            f"Expected a serialised SentencePiece model. Received: {len(model)} bytes that are none. "
+            f"Expected a serialised SentencePiece model. Received: {len(model)} bytes that are "
+            "none. "
             "Train one with SentencePieceTokenizer.train."
         ) from error
     ids = processor.pad_id(), processor.eos_id(), processor.unk_id(), processor.bos_id()
     if ids != (PAD_ID, EOS_ID, UNK_ID, -1):
         raise ValueError(
-            f"Expected a SentencePiece model with pad {PAD_ID}, eos {EOS_ID}, unk {UNK_ID} and no bos (-1). "
+            f"Expected a SentencePiece model with pad {PAD_ID}, eos {EOS_ID}, unk {UNK_ID} and no "
+            "bos (-1). "
             "Received: pad {}, eos {}, unk {}, bos {}. ".format(*ids)
             + "Train it with --pad_id=0 --eos_id=1 --unk_id=2 --bos_id=-1."
         )
@@ -234,15 +246,18 @@ def _clear_error(error, vocab_size):
     most = re.search(r"Vocabulary size too high .*<= (\d+)", str(error))
     if most:
         return ValueError(
-            f"Expected a vocab_size of at most {most[1]}, which is all that these sentences give. Received: {vocab_size}. "
+            f"Expected a vocab_size of at most {most[1]}, which is all that these sentences give. "
+            f"Received: {vocab_size}. "
             "Lower vocab_size, or train on more text."
         )
     least = re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error))
     if least:
         return ValueError(
-            f"Expected a vocab_size of at least {least[1]}, one for every character of these sentences. Received: {vocab_size}. "
+            f"Expected a vocab_size of at least {least[1]}, one for every character of these "
+            f"sentences. Received: {vocab_size}. "
             "Raise vocab_size, or lower character_coverage."
         )
     return ValueError(
-        f"Expected sentences and settings that SentencePiece can learn from. Received from it: {error}."
+        "Expected sentences and settings that SentencePiece can learn from. Received from it: "
+        f"{error}."
     )

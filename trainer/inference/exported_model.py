@@ -14,7 +14,8 @@ ABSENT = -1e7
 
 
 class NBestTranslator:
-    """A translation graph as a function of lists of sentences, which gives every sentence its list of translations.
+    """A translation graph as a function of lists of sentences, which gives every sentence its list
+    of translations.
 
     Args:
         call: takes `text`, a string tensor `[B]`, as a keyword and returns `translations` and `scores`, `[B, n]` or `[B]`, and
@@ -38,7 +39,8 @@ class NBestTranslator:
         self.fingerprint = fingerprint
 
     def __call__(self, sentences: Sequence[bytes]) -> list[list[Translation]]:
-        """Translates one batch, in order; of each sentence the best first, and as many as there are, if not n.
+        """Translates one batch, in order; of each sentence the best first, and as many as there
+        are, if not n.
 
         Raises:
             ValueError: for options that the graph refuses.
@@ -78,7 +80,8 @@ class NBestTranslator:
 def alignment(source_tokens, source_length: int, tokens, length: int, weights) -> Alignment:
     """What a sentence's translation attends to, both without the end of the sentence.
 
-    That end takes what attends to nothing in particular; it is not among what a token is linked to, so that each has its link.
+    That end takes what attends to nothing in particular; it is not among what a token is linked to,
+    so that each has its link.
 
     Args:
         source_tokens, tokens: subwords `[S]` and `[T]`.
@@ -112,8 +115,8 @@ def load(
         aligned: whether translations come with alignments.
 
     Raises:
-        ValueError: where there is no SavedModel that translates, it was exported before it took these options, or they are beyond
-            what it takes.
+        ValueError: where there is no SavedModel that translates, it was exported before it took
+            these options, or they are beyond what it takes.
     """
     directory = saved_models.find(path)
     # The names of the signatures' arguments.
@@ -143,7 +146,8 @@ def _check_signature(loaded, name, arguments, directory):
     missing = [argument for argument in arguments if argument not in known]
     if missing:
         raise ValueError(
-            f"Expected a SavedModel whose signature {name} takes {', '.join(missing)}. Received: {directory}, which was exported "
+            f"Expected a SavedModel whose signature {name} takes {', '.join(missing)}. Received: "
+            f"{directory}, which was exported "
             "before there was such a thing. Export the model again with `python -m trainer.export`."
         )
 
@@ -152,12 +156,14 @@ def _check_limits(chosen, exported):
     beam_size = chosen.get("beam_size", int(exported["beam_size"]))
     if chosen.get("num_results", 1) > beam_size:
         raise ValueError(
-            f"Expected --nbest to be at most the beam size, {beam_size}. Received: {chosen['num_results']}. Give a larger --beam_size."
+            f"Expected --nbest to be at most the beam size, {beam_size}. Received: "
+            f"{chosen['num_results']}. Give a larger --beam_size."
         )
     longest = int(exported["max_length"])
     if chosen.get("max_length", 1) > longest:
         raise ValueError(
-            f"Expected --max_length to be at most {longest}, as exported. Received: {chosen['max_length']}."
+            f"Expected --max_length to be at most {longest}, as exported. Received: "
+            f"{chosen['max_length']}."
         )
 
 

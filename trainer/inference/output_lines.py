@@ -1,10 +1,13 @@
-"""What is written for a sentence: its best translation, a list of the best, the links between its tokens."""
+"""What is written for a sentence: its best translation, a list of the best, the links between its
+tokens.
+"""
 
 from collections.abc import Sequence
 
 from trainer.serving.translator import Translation, one_line
 
-# Of each: the number of the input's line, from 1, and its translations, the best first; returns whole lines.
+# Of each: the number of the input's line, from 1, and its translations, the best first; returns
+# whole lines.
 
 
 def best(number: int, translations: Sequence[Translation]) -> bytes:
@@ -30,7 +33,8 @@ def best_and_score(number: int, translations: Sequence[Translation]) -> bytes:
 
 
 def n_best(number: int, translations: Sequence[Translation]) -> bytes:
-    """All translations as Moses lists them: number of the sentence from 0, text, scores by name, and the score to rank by.
+    """All translations as Moses lists them: number of the sentence from 0, text, scores by name,
+    and the score to rank by.
 
     Example:
         >>> found = [Translation(b"ein Hund", -0.25, False), Translation(b"Hund", -1.5, False)]
@@ -45,7 +49,8 @@ def n_best(number: int, translations: Sequence[Translation]) -> bytes:
 
 
 def links(number: int, translations: Sequence[Translation]) -> bytes:
-    """A line per translation of links `i-j` in Pharaoh's format: token j of the translation attends most to i of the source.
+    """A line per translation of links `i-j` in Pharaoh's format: token j of the translation
+    attends most to i of the source.
 
     Example:
         >>> from trainer.serving.translator import Alignment
@@ -60,7 +65,8 @@ def links(number: int, translations: Sequence[Translation]) -> bytes:
 
 
 def tokens(number: int, translations: Sequence[Translation]) -> bytes:
-    """A line per translation of what links count: the model's subwords, source and translation as fast_align reads them.
+    """A line per translation of what links count: the model's subwords, source and translation as
+    fast_align reads them.
 
     Example:
         >>> from trainer.serving.translator import Alignment
@@ -75,7 +81,8 @@ def tokens(number: int, translations: Sequence[Translation]) -> bytes:
 
 
 def _one_word(token):
-    # SentencePiece's sign for a space, so that the n-th word of the line is token n whatever the vocabulary holds.
+    # SentencePiece's sign for a space, so that the n-th word of the line is token n whatever the
+    # vocabulary holds.
     return (
         b"\xe2\x96\x81".join(token.replace(b"|||", b"| | |").split(b" ")).translate(None, b"\r\n")
         or b"\xe2\x96\x81"

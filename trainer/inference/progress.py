@@ -1,4 +1,6 @@
-"""What a reader is told meanwhile: a bar where there is a terminal, warnings, and the rate at the end."""
+"""What a reader is told meanwhile: a bar where there is a terminal, warnings, and the rate at the
+end.
+"""
 
 import time
 from collections.abc import Callable
@@ -65,4 +67,7 @@ def rate(count: int, seconds: float) -> str:
     """
     per_second = count / max(seconds, 1e-9)
     shown = f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}"
-    return f"{count:,} sentences in {seconds:,.1f} s: {shown} sentences per second, without the time to load the model"
+    return (
+        f"{count:,} sentences in {seconds:,.1f} s: {shown} sentences per second, without the time "
+        "to load the model"
+    )

@@ -10,8 +10,9 @@ PROMPT = "> "
 def typed_lines() -> Iterator[bytes]:
     """Asks at the terminal of the standard input for one line after the other, until Ctrl-D.
 
-    Lines can be edited and called back with the arrow keys where Python has readline. Where the standard output is no terminal,
-    the prompt goes to the standard error, and what is written to the output are answers alone.
+    Lines can be edited and called back with the arrow keys where Python has readline. Where the
+    standard output is no terminal, the prompt goes to the standard error, and what is written to
+    the output are answers alone.
 
     Yields:
         Each line, without its end, in the terminal's own bytes.

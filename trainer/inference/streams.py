@@ -53,7 +53,8 @@ def refuse_same_files(flags: dict[str, str]):
         >>> refuse_same_files({"input": "a.en", "output": "-", "tokens": "-"})
         >>> refuse_same_files({"input": "a.en", "output": "b.de", "tokens": "./b.de"})
         Traceback (most recent call last):
-        ValueError: Expected --tokens to be another file than --output, which it would overwrite. Received: ./b.de.
+        ValueError: Expected --tokens to be another file than --output, which it would overwrite.
+            Received: ./b.de.
     """
     seen = {}
     for name, path in flags.items():
@@ -62,13 +63,15 @@ def refuse_same_files(flags: dict[str, str]):
             continue
         if real in seen:
             raise ValueError(
-                f"Expected --{name} to be another file than --{seen[real]}, which it would overwrite. Received: {path}."
+                f"Expected --{name} to be another file than --{seen[real]}, which it would "
+                f"overwrite. Received: {path}."
             )
         seen[real] = name
 
 
 def relative(paths: dict[str, str]) -> dict[str, str]:
-    """Paths as seen from the folder of the first, links resolved: the same wherever the folder lies.
+    """Paths as seen from the folder of the first, links resolved: the same wherever the folder
+    lies.
 
     Example:
         >>> relative({"output": "runs/a.de", "tokens": "runs/more/../a.tokens"})

@@ -1,4 +1,5 @@
-"""Files that are written over several runs, each of which may be killed at any moment, and get their names when complete.
+"""Files that are written over several runs, each of which may be killed at any moment, and get
+their names when complete.
 
 Beside FILE lie meanwhile FILE.partial, with what is translated, and FILE.partial.log. The log's first line tells with what options;
 each other one how many lines of input are answered, their digest, and how long the files were then. What lies in files beyond
@@ -20,7 +21,9 @@ SECONDS_BETWEEN_NOTES = 1.0
 
 
 class Note(NamedTuple):
-    """How far the files are: lines of input, the digest of these, and the length of each file in bytes."""
+    """How far the files are: lines of input, the digest of these, and the length of each file in
+    bytes.
+    """
 
     lines: int
     digest: str
@@ -76,7 +79,9 @@ class UnfinishedFiles:
             self._append(settings)
 
     def note(self, lines: int, digest: str):
-        """Says that the answers of so many lines of input, of this digest, are written; seldom enough not to cost time."""
+        """Says that the answers of so many lines of input, of this digest, are written; seldom
+        enough not to cost time.
+        """
         if time.monotonic() - self._noted < SECONDS_BETWEEN_NOTES:
             return
         for file in self.files:
@@ -96,7 +101,8 @@ class UnfinishedFiles:
 def unfinished_files(
     paths: Sequence[str | os.PathLike], settings: dict, lines: DigestedLines, resume: bool = True
 ) -> Iterator[UnfinishedFiles]:
-    """Files to write the answers to lines of input into, which go on where an earlier run with the same arguments stopped.
+    """Files to write the answers to lines of input into, which go on where an earlier run with the
+    same arguments stopped.
 
     Files of these names stay what they are until the new ones are complete.
 
@@ -151,7 +157,8 @@ def _lock(log, path):
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise ValueError(
-            f"Expected an --output that no other process writes. Received: {path}. Choose another one."
+            f"Expected an --output that no other process writes. Received: {path}. Choose another "
+            "one."
         ) from error
 
 
@@ -177,7 +184,8 @@ def _refuse_other_settings(begun, settings, partial):
     for name in begun.keys() | settings.keys():
         if begun.get(name) != settings.get(name):
             raise ValueError(
-                f"Expected the options that {partial} was begun with, {name}={begun.get(name)}. Received: {name}={settings.get(name)}. "
+                f"Expected the options that {partial} was begun with, {name}={begun.get(name)}. "
+                f"Received: {name}={settings.get(name)}. "
                 "Give these again to go on, or --noresume to begin anew."
             )
 
@@ -187,6 +195,7 @@ def _skip(lines, done, partial):
     if count < done.lines or lines.digest() != done.digest:
         differs = f"one of {count} lines" if count < done.lines else "another one"
         raise ValueError(
-            f"Expected the input whose first {done.lines} lines {partial} answers. Received: {differs}. "
+            f"Expected the input whose first {done.lines} lines {partial} answers. Received: "
+            f"{differs}. "
             "Give that input to go on, or --noresume to begin anew."
         )

@@ -4,10 +4,12 @@ What CTranslate2's search means by its options, beside ours:
 
     beam_size             the same; 1 is greedy
     length_penalty        divides log-probability by `length ** length_penalty`, ours by `((5 + length) / 6) ** alpha`, both
-                          counting the end of the sentence: the same at 0 alone. Near lengths of L, alpha * L / (5 + L) ranks
+                          counting the end of the sentence: the same at 0 alone. Near lengths of L,
+                              alpha * L / (5 + L) ranks
                           most alike.
     patience              a sentence is done after beam_size * patience finished hypotheses (with length_penalty=0: once the
-                          best one of the beam is finished); ours, when no living one can beat the best finished one
+                          best one of the beam is finished); ours, when no living one can beat the
+                          best finished one
     (no option)           of the best 2 * beam_size candidates of a step, ends are taken from the best beam_size; ours takes all, as
                           tensor2tensor does
     coverage_penalty      ours has none: leave it at 0
@@ -16,7 +18,8 @@ What CTranslate2's search means by its options, beside ours:
     min_decoding_length   ours has none: 0, where theirs is 1
     max_input_length      the same, but 1,024 here and 256 in an export
 
-Padding is never chosen by either; here it has no share of the probability at all, so that scores are higher by as much.
+Padding is never chosen by either; here it has no share of the probability at all, so that scores
+are higher by as much.
 """
 
 import os
@@ -46,7 +49,8 @@ def write(
     quantization: str = "none",
     force: bool = False,
 ):
-    """Writes the model of a model directory as a CTranslate2 model directory, with its vocabulary, whole or not at all.
+    """Writes the model of a model directory as a CTranslate2 model directory, with its vocabulary,
+    whole or not at all.
 
     Args:
         model_dir: the directory that `trainer.train` or `trainer.import_t2t` wrote.
@@ -60,7 +64,8 @@ def write(
     """
     if quantization not in QUANTIZATIONS:
         raise ValueError(
-            f"Expected --quantization to be one of {', '.join(QUANTIZATIONS)}. Received: {quantization!r}."
+            f"Expected --quantization to be one of {', '.join(QUANTIZATIONS)}. Received: "
+            f"{quantization!r}."
         )
     build = _builder()
     output = Path(output_dir)
@@ -78,7 +83,8 @@ def write(
             check_destination(output, force)
     except OSError as error:
         raise ValueError(
-            f"Expected an --output_dir that can be written. Received: {output} ({error.strerror or error}). Choose another one."
+            f"Expected an --output_dir that can be written. Received: {output} "
+            f"({error.strerror or error}). Choose another one."
         ) from error
 
 
@@ -88,11 +94,13 @@ def check_destination(output: Path, force: bool):
         return
     if not force:
         raise ValueError(
-            f"Expected an --output_dir that does not exist yet. Received: {output}, which does. Replace it with --force."
+            f"Expected an --output_dir that does not exist yet. Received: {output}, which does. "
+            "Replace it with --force."
         )
     if not (output / "model.bin").is_file():
         raise ValueError(
-            f"Expected --force to replace a CTranslate2 model, which holds a model.bin. Received: {output}, which holds none. "
+            "Expected --force to replace a CTranslate2 model, which holds a model.bin. Received: "
+            f"{output}, which holds none. "
             "Choose another --output_dir."
         )
 
@@ -113,18 +121,23 @@ def check_expressible(config):
     has_tables = config.relative and (config.use_key_table or config.use_value_table)
     if has_tables and not config.share_heads and config.num_heads > 1:
         raise ValueError(
-            "Expected relative positions that all heads share, since CTranslate2 has one table for all heads of a layer. "
-            f"Received: share_heads=False with {config.num_heads} heads. Presets such as tiny and shaw_big share them."
+            "Expected relative positions that all heads share, since CTranslate2 has one table "
+            "for all heads of a layer. "
+            f"Received: share_heads=False with {config.num_heads} heads. Presets such as tiny and "
+            "shaw_big share them."
         )
     if config.relative_cross_attention:
         raise ValueError(
-            "Expected attention to the encoder without positions, since CTranslate2 has none there. "
+            "Expected attention to the encoder without positions, since CTranslate2 has none "
+            "there. "
             "Received: relative_cross_attention=True."
         )
     if config.position == "relative+sinusoidal" and not config.normalize_first:
         raise ValueError(
-            "Expected either relative positions or sinusoids in a model with post-norm, since CTranslate2 adds no sinusoids where "
-            "the first layer has relative positions. Received: position='relative+sinusoidal', normalize_first=False."
+            "Expected either relative positions or sinusoids in a model with post-norm, since "
+            "CTranslate2 adds no sinusoids where "
+            "the first layer has relative positions. Received: position='relative+sinusoidal', "
+            "normalize_first=False."
         )
 
 
@@ -133,6 +146,7 @@ def _builder():
         from trainer.serving.ctranslate2_spec import build
     except ModuleNotFoundError as error:
         raise ValueError(
-            "Expected the package ctranslate2. Received: an environment without it. Install it: pip install '.[ctranslate2]'."
+            "Expected the package ctranslate2. Received: an environment without it. Install it: "
+            "pip install '.[ctranslate2]'."
         ) from error
     return build

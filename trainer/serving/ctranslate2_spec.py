@@ -1,4 +1,5 @@
-"""A Transformer's weights in the form that CTranslate2 writes: its specification of a Transformer, filled in.
+"""A Transformer's weights in the form that CTranslate2 writes: its specification of a Transformer,
+filled in.
 
 How CTranslate2 computes what is not plain there was read in its source, `src/layers/transformer.cc`, `attention.cc` and `common.cc`.
 """
@@ -9,7 +10,8 @@ from ctranslate2.specs import transformer_spec
 from t2t_relpos.layers.position_encodings import sinusoids
 from trainer.data.token_names import PAD_ID, TokenNames
 
-# Of sinusoids, which have no end of their own; twice what CTranslate2 reads of a sentence unless asked for more.
+# Of sinusoids, which have no end of their own; twice what CTranslate2 reads of a sentence unless
+# asked for more.
 MOST_POSITIONS = 2048
 # As logit: below all others, and its exponential is 0.
 NEVER = -1e9
@@ -21,7 +23,8 @@ def build(model, tokens: TokenNames) -> transformer_spec.TransformerSpec:
     """A Transformer as CTranslate2's specification, validated, not quantized.
 
     Args:
-        model: a `t2t_relpos.models.Transformer` that `ctranslate2_model.check_expressible` lets pass.
+        model: a `t2t_relpos.models.Transformer` that `ctranslate2_model.check_expressible` lets
+            pass.
         tokens: the names of its ids.
     """
     encoder = _stack(transformer_spec.TransformerEncoderSpec, model.config, model.encoder_layers)
@@ -54,9 +57,11 @@ def _set_config(spec_config, config, tokens):
 
 def _stack(kind, config, layers):
     """The specification of an encoder or decoder, with the weights of its layers."""
-    # Tables of relative positions keep CTranslate2 from adding sinusoids, which it does where it is told of no positions.
+    # Tables of relative positions keep CTranslate2 from adding sinusoids, which it does where it is
+    # told of no positions.
     with_tables = config.position not in ("sinusoidal", "learned")
-    # Only the first layer is looked at for that: one without tables, which adds nothing, brings the sinusoids back.
+    # Only the first layer is looked at for that: one without tables, which adds nothing, brings the
+    # sinusoids back.
     inert = config.position == "relative+sinusoidal"
     stack = kind(
         len(layers) + inert,
@@ -118,14 +123,17 @@ def _set_inert(spec, width):
 
 
 def _set_embeddings(encoder, decoder, model):
-    """The three tables, with zeros for padding, which is what decoding starts from and what is never chosen."""
+    """The three tables, with zeros for padding, which is what decoding starts from and what is
+    never chosen.
+    """
     config = model.config
     source, target, output = (
         _without_padding(embedding.embeddings)
         for embedding in (model.source_embedding, model.target_embedding, model.output_embedding)
     )
     if config.target_space_id is not None:
-        # One vector is added to every source embedding, after the scaling, which is done here instead.
+        # One vector is added to every source embedding, after the scaling, which is done here
+        # instead.
         space = _array(model.target_space_embedding)[config.target_space_id]
         source = source * np.float32(config.hidden_dim**0.5) + space
         encoder.scale_embeddings = False

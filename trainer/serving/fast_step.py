@@ -11,16 +11,17 @@ HIDDEN = -1e9
 class FastStep:
     """`step(ids, state)`, the step function of a search; rows are `B * beam_size`.
 
-    The keys and values of a sentence's beams, those that died among them, stay where they are: a slot for the first step, where
-    all beams are one, then k for every step, in the order of beams.
-    Each living beam has a mask over slots (`"ancestors"`) that shows it its own past. A search that picks beams gathers
-    these masks and nothing larger. The source's keys and values stand once a sentence: its beams are the queries.
+    The keys and values of a sentence's beams, those that died among them, stay where they are: a
+    slot for the first step, where all beams are one, then k for every step, in the order of beams.
+    Each living beam has a mask over slots (`"ancestors"`) that shows it its own past. A search that
+    picks beams gathers these masks and nothing larger. The source's keys and values stand once a
+    sentence: its beams are the queries.
 
     Args:
         config: the `TransformerConfig`.
         layers: its `FoldedLayers`.
-        weights: `folded_weights` as variables: a loop reads a variable in one operation, but takes a tensor from step to step in
-            three.
+        weights: `folded_weights` as variables: a loop reads a variable in one operation, but takes
+            a tensor from step to step in three.
         positions: what positions add to embeddings, `[L, D]`, or None.
         max_length: L, most steps, an int or a scalar tensor.
         beam_size: k, an int or a scalar tensor.
@@ -37,8 +38,8 @@ class FastStep:
         self.own = HIDDEN * (1.0 - tf.eye(beam_size))
         distances = tf.range(1 - max_length, 1)
         labels = tf.repeat(tf.maximum(distances + self.last_label, 0), beam_size)
-        # The rows for the slots of all steps: the last ones are those of the newest. That the first step has one slot alone
-        # changes none of the rows behind it. All layers' in one tensor.
+        # The rows for the slots of all steps: the last ones are those of the newest. That the first
+        # step has one slot alone changes none of the rows behind it. All layers' in one tensor.
         tables = [
             table
             for layer in weights["decoder"]
@@ -50,7 +51,8 @@ class FastStep:
         """The state before the first step; the search repeats the row of a sentence for its beams.
 
         Args:
-            memory: keys and values of the source: key of layer 0, its value, key of layer 1, …, each `[B, N, S, H]`.
+            memory: keys and values of the source: key of layer 0, its value, key of layer 1, …,
+                each `[B, N, S, H]`.
             real: bool `[B, S]`, which source positions are no padding.
         """
         batch = tf.shape(real)[0]
@@ -67,7 +69,8 @@ class FastStep:
         }
 
     def __call__(self, ids, state):
-        """One step: ids int32 `[rows]` -> (logits `[rows, V]` of the next ids, the state after this step).
+        """One step: ids int32 `[rows]` -> (logits `[rows, V]` of the next ids, the state after
+        this step).
 
         The first ids are 0. The first step has one row or k rows a sentence, every other k.
         """
@@ -127,7 +130,8 @@ class FastStep:
         return logits, {"sentences": {**sentences, "caches": caches}, "ancestors": ancestors}
 
     def _attend(self, query, key, value, hidden, tables, output, sizes):
-        """Attention with the rows of `tables` `[S, H]` or `[N, S, H]`, one for each key; -> `[rows, D]`.
+        """Attention with the rows of `tables` `[S, H]` or `[N, S, H]`, one for each key; ->
+        `[rows, D]`.
 
         That `sizes`, (B, k, S), is given saves asking tensors for them in every layer.
         """
@@ -173,7 +177,8 @@ def _rows_of(attention, labels):
 
 
 def _times(x, table, shape, depth, transpose=False):
-    """`[B, N, k, depth]` times one table for all heads, as one product, or a table for each; `shape` is that of the product.
+    """`[B, N, k, depth]` times one table for all heads, as one product, or a table for each;
+    `shape` is that of the product.
 
     Of one head as for all: see `t2t_relpos.attention.products`.
     """

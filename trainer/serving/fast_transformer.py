@@ -1,4 +1,6 @@
-"""The Transformer that is exported: the same function as the Keras model, for inference alone and as fast as a graph can be."""
+"""The Transformer that is exported: the same function as the Keras model, for inference alone and
+as fast as a graph can be.
+"""
 
 import tensorflow as tf
 
@@ -10,7 +12,8 @@ from trainer.serving.folded_weights import folded_weights
 
 
 class FastTransformer(tf.Module):
-    """A trained Transformer on folded weights (`folded_weights.py`), in TensorFlow's own operations.
+    """A trained Transformer on folded weights (`folded_weights.py`), in TensorFlow's own
+    operations.
 
     Exact: the same sums in another order, within rounding of float32 of the model that it is made from.
 
@@ -50,8 +53,8 @@ class FastTransformer(tf.Module):
             targets: int32 ids `[B, T]`, 0 = padding.
 
         Returns:
-            (logits float32 `[B, T, V]`, alignments float32 `[B, T, S]`: the weights of the last decoder layer's attention to
-            the source, the mean over its heads.)
+            (logits float32 `[B, T, V]`, alignments float32 `[B, T, S]`: the weights of the last
+            decoder layer's attention to the source, the mean over its heads.)
         """
         weights, layers = self.weights, self.layers
         memory, real = self._memory(source), source != 0
@@ -84,7 +87,9 @@ class FastTransformer(tf.Module):
         )
 
     def _memory(self, source):
-        """Keys and values of the source for all decoder layers: key 0, value 0, key 1, …, each `[B, N, S, H]`."""
+        """Keys and values of the source for all decoder layers: key 0, value 0, key 1, …, each
+        `[B, N, S, H]`.
+        """
         weights, length, real = self.weights, tf.shape(source)[1], source != 0
         x = tf.gather(weights["source"], source)
         if "space" in weights:

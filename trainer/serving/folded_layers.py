@@ -24,7 +24,9 @@ class FoldedLayers:
         )
 
     def residual(self, x, layer, name, sublayer):
-        """The sum of `x` and what a sub-layer makes of it; `name` says where the layer keeps its gain and offset."""
+        """The sum of `x` and what a sub-layer makes of it; `name` says where the layer keeps its
+        gain and offset.
+        """
         if self.normalize_first:
             return x + sublayer(self.normalize(x))
         x = x + sublayer(x)

@@ -1,4 +1,5 @@
-"""A Transformer's weights, transformed so that fewer operations and larger products compute the same.
+"""A Transformer's weights, transformed so that fewer operations and larger products compute the
+same.
 
 Exact algebra, done in float64; the model itself is not touched:
 
@@ -18,15 +19,18 @@ def folded_weights(transformer) -> dict:
     Returns:
         A nested dict of float32 arrays; with width D, N heads of depth H, L decoder layers, V ids:
 
-        * `source`, `target` `[V, D]`; `source_positions`, `target_positions` `[P, D]` where they are learned; `space` `[D]` where
+        * `source`, `target` `[V, D]`; `source_positions`, `target_positions` `[P, D]` where they
+        are learned; `space` `[D]` where
           the encoder has a target space;
-        * `encoder`, `decoder`: a list of layers; in a layer `self`, and in the decoder `cross`, an attention; `feed_forward`
-          (`inner`, `inner_bias`, `outer`, `outer_bias`); `norms`, pairs of gain and offset, used by post-norm alone;
-        * `memory` `[D, 2 L D]`, `memory_bias`: keys and values of the source for all layers: key 0, value 0, key 1, …;
-        * `logits` `[D, V]`, `logits_bias` `[V]`.
+        * `encoder`, `decoder`: a list of layers; in a layer `self`, and in the decoder `cross`, an
+            attention; `feed_forward`
+          (`inner`, `inner_bias`, `outer`, `outer_bias`); `norms`, pairs of gain and offset, used by
+          post-norm alone;
+        * `memory` `[D, 2 L D]`, `memory_bias`: keys and values of the source for all layers: key 0,
+        value 0, key 1, …; * `logits` `[D, V]`, `logits_bias` `[V]`.
 
-        An attention has `input` (`[D, 3 D]`: query, key, value; in `cross` `[D, D]`, the query alone), `input_bias`, `output`
-        `[D, D]`, and `key_table`, `value_table` where it has them.
+        An attention has `input` (`[D, 3 D]`: query, key, value; in `cross` `[D, D]`, the query
+        alone), `input_bias`, `output` `[D, D]`, and `key_table`, `value_table` where it has them.
     """
     fold = _Fold(transformer.config.normalize_first)
     none = (1.0, 0.0)
@@ -63,7 +67,9 @@ class _Fold:
         return writes - writes.mean(axis=-1, keepdims=True) if self.normalize_first else writes
 
     def reading(self, kernel, bias, affine):
-        """Kernel and bias of a product that reads what was normalized, with the gain and offset of that."""
+        """Kernel and bias of a product that reads what was normalized, with the gain and offset of
+        that.
+        """
         bias = bias + np.zeros(kernel.shape[1])
         if not self.normalize_first:
             return kernel, bias

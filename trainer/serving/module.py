@@ -1,7 +1,7 @@
 """The translator that is exported: strings in, strings out, everything between in one graph.
 
-Only tf.Variables and the tokenizer's resource are tracked, never a Keras object, so that the SavedModel loads with nothing but
-tensorflow and tensorflow_text.
+Only tf.Variables and the tokenizer's resource are tracked, never a Keras object, so that the
+SavedModel loads with nothing but tensorflow and tensorflow_text.
 """
 
 import tensorflow as tf
@@ -20,7 +20,8 @@ _TEXT = tf.TensorSpec([None], tf.string, name="text")
 
 
 class TranslationModule(tf.Module):
-    """Translates batches of strings with a Transformer, a tokenizer and a beam search, all in the graph.
+    """Translates batches of strings with a Transformer, a tokenizer and a beam search, all in the
+    graph.
 
     An answer does not depend on the batch that its sentence sits in: each sentence's output is limited by its own length.
     No row fails a batch: bytes that are not UTF-8 count as U+FFFD, a sentence without ids has the empty translation and
@@ -56,7 +57,8 @@ class TranslationModule(tf.Module):
             settings: as for the class.
 
         Raises:
-            ValueError: where it is no model directory, holds no trained model yet, or its parts don't fit; and as the class.
+            ValueError: where it is no model directory, holds no trained model yet, or its parts
+                don't fit; and as the class.
         """
         directory = ModelDirectory.open(path)
         return cls(FastTransformer(directory.load_model()), directory.load_tokenizer(), settings)
@@ -69,7 +71,8 @@ class TranslationModule(tf.Module):
             text: string `[B]`.
 
         Returns:
-            A dict: `translations` string `[B]`, `scores` float32 `[B]` (log-probability over the length penalty),
+            A dict: `translations` string `[B]`, `scores` float32 `[B]` (log-probability over the
+                length penalty),
             `truncated` bool `[B]` (only the beginning of the sentence was translated).
         """
         settings = self.settings
@@ -95,14 +98,17 @@ class TranslationModule(tf.Module):
             text: string `[B]`.
             beam_size: int32, hypotheses kept per sentence, from 1 to the settings' `max_beam_size`.
             alpha: float32, exponent of the length penalty, finite and at least 0.
-            max_length: int32, most ids of a translation, EOS included, from 1 to the settings' `longest_translation`. Each
-                sentence is limited by its own ids and the settings' `extra_length` as well.
+            max_length: int32, most ids of a translation, EOS included, from 1 to the settings'
+                `longest_translation`. Each sentence is limited by its own ids and the settings'
+                `extra_length` as well.
             num_results: int32 n, translations of each sentence, from 1 to `beam_size`.
 
         Returns:
-            A dict: `translations` string `[B, n]`, best first, `scores` float32 `[B, n]` and `truncated` bool `[B]`, as
-            `serve`. Where fewer than n translations end within the limit, the empty translation with the score -1e7 stands
-            in the places that are left, so that every other score is above it; where none ends, those that the limit has cut are given.
+            A dict: `translations` string `[B, n]`, best first, `scores` float32 `[B, n]` and
+                `truncated` bool `[B]`, as
+            `serve`. Where fewer than n translations end within the limit, the empty translation
+            with the score -1e7 stands in the places that are left, so that every other score is
+            above it; where none ends, those that the limit has cut are given.
 
         Raises:
             tf.errors.InvalidArgumentError: when the graph runs, for arguments out of range.
@@ -123,7 +129,8 @@ class TranslationModule(tf.Module):
         autograph=False,
     )
     def score(self, text, translation):
-        """How likely the model finds given translations, and what it looks at for each of their tokens.
+        """How likely the model finds given translations, and what it looks at for each of their
+        tokens.
 
         Args:
             text: string `[B]`.
@@ -172,13 +179,17 @@ class TranslationModule(tf.Module):
 
     @tf.function(input_signature=[_TEXT], autograph=False)
     def ids(self, text):
-        """What the model reads: string `[B]` -> `ids` int32 `[B, T]`, EOS included, then padded with 0; `lengths` int32 `[B]`."""
+        """What the model reads: string `[B]` -> `ids` int32 `[B, T]`, EOS included, then padded
+        with 0; `lengths` int32 `[B]`.
+        """
         ids = self.tokenizer.tokenize(text)
         return {"ids": ids.to_tensor(PAD_ID), "lengths": _lengths(ids)}
 
     @tf.function(input_signature=[_TEXT], autograph=False)
     def tokenize(self, text):
-        """The ids' names: string `[B]` -> `tokens` string `[B, T]`, EOS included, then padded with ""; `lengths` int32 `[B]`."""
+        """The ids' names: string `[B]` -> `tokens` string `[B, T]`, EOS included, then padded with
+        ""; `lengths` int32 `[B]`.
+        """
         ids = self.tokenizer.tokenize(text)
         return {"tokens": self.tokenizer.pieces(ids.to_tensor(PAD_ID)), "lengths": _lengths(ids)}
 
@@ -186,7 +197,10 @@ class TranslationModule(tf.Module):
         input_signature=[tf.TensorSpec([None, None], tf.int32, name="ids")], autograph=False
     )
     def detokenize(self, ids):
-        """int32 `[B, T]` -> `text` string `[B]`. A row counts up to its first EOS; ids that there are none of are left out."""
+        """int32 `[B, T]` -> `text` string `[B]`.
+
+        A row counts up to its first EOS; ids that there are none of are left out.
+        """
         return {"text": self.tokenizer.detokenize(ids)}
 
     @property
@@ -226,7 +240,9 @@ class TranslationModule(tf.Module):
         return score_tokens(logits, targets), tf.where(is_pair, alignments, 0.0)
 
     def _tokenize(self, text):
-        """Strings to ragged ids of at most max_input_length ending in EOS, and which sentences were cut for it."""
+        """Strings to ragged ids of at most max_input_length ending in EOS, and which sentences
+        were cut for it.
+        """
         ids = self.tokenizer.tokenize(text)
         limit = self.settings.max_input_length
         words = ids[:, :-1]
@@ -234,7 +250,9 @@ class TranslationModule(tf.Module):
         return tf.concat([words[:, : limit - 1], eos], axis=1), ids.row_lengths() > limit
 
     def _search(self, ids, beam_size, alpha, max_length, num_results):
-        """Ragged source ids of at least one sentence to the best translations of each, string `[B, n]`, and scores `[B, n]`."""
+        """Ragged source ids of at least one sentence to the best translations of each, string `[B,
+        n]`, and scores `[B, n]`.
+        """
         length_limit = tf.minimum(_lengths(ids) + self.settings.extra_length, max_length)
         found = n_best(
             self.transformer,
@@ -256,11 +274,14 @@ def _lengths(ids):
 def _check_fit(config, tokenizer, settings):
     if config.vocab_size != tokenizer.vocab_size:
         raise ValueError(
-            f"Expected a tokenizer of the {config.vocab_size} ids that the model has. Received: one of "
+            f"Expected a tokenizer of the {config.vocab_size} ids that the model has. Received: "
+            "one of "
             f"{tokenizer.vocab_size}. Use the vocabulary that the model was trained with."
         )
     if config.position == "learned" and settings.max_input_length > config.max_length:
         raise ValueError(
-            f"Expected max_input_length to be at most {config.max_length}, the positions that the model has learned. "
-            f"Received: {settings.max_input_length}. Give --max_input_length={config.max_length}, or less."
+            f"Expected max_input_length to be at most {config.max_length}, the positions that the "
+            "model has learned. "
+            f"Received: {settings.max_input_length}. Give --max_input_length={config.max_length}, "
+            "or less."
         )

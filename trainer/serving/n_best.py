@@ -7,7 +7,8 @@ from t2t_relpos.decoding import DecodingResult, beam_search, length_penalty
 EOS_ID = 1
 PAD_ID = 0
 
-# The score of a place without a translation: below every score that occurs, and finite, since JSON has no infinity.
+# The score of a place without a translation: below every score that occurs, and finite, since JSON
+# has no infinity.
 ABSENT = -1e7
 
 
@@ -18,12 +19,13 @@ def n_best(transformer, source, length_limit, alpha, **settings) -> DecodingResu
         transformer: as for `TranslationModule`.
         source: int32 ids `[B, S]`, padded with 0.
         length_limit: int32 `[B]`, most ids of each sentence's outputs.
-        alpha: as `beam_size`, `num_results`, `early_stopping`, for `t2t_relpos.decoding.beam_search`; all but the last may be
-            scalar tensors.
+        alpha: as `beam_size`, `num_results`, `early_stopping`, for
+            `t2t_relpos.decoding.beam_search`; all but the last may be scalar tensors.
         **settings: those others.
 
     Returns:
-        A `DecodingResult` of the n best. Where there are fewer, the places left hold no ids, and `ABSENT` as score.
+        A `DecodingResult` of the n best. Where there are fewer, the places left hold no ids, and
+        `ABSENT` as score.
     """
     max_length = tf.reduce_max(length_limit)
     state, step = transformer.start(source, max_length, settings["beam_size"])
@@ -42,7 +44,9 @@ def n_best(transformer, source, length_limit, alpha, **settings) -> DecodingResu
 
 
 def _with_empty_places(found, alpha):
-    """Places that the search could not fill hold its own mark, perhaps over the length penalty of a beam that never lived."""
+    """Places that the search could not fill hold its own mark, perhaps over the length penalty of
+    a beam that never lived.
+    """
     log_probs = found.scores * length_penalty(found.lengths, alpha)
     is_absent = tf.minimum(found.scores, log_probs) < ABSENT / 2
     return DecodingResult(

@@ -2,7 +2,8 @@
 
 
 class PlainTransformer:
-    """Decodes with a Keras model itself, whose weights may change afterwards: for a model that is being trained.
+    """Decodes with a Keras model itself, whose weights may change afterwards: for a model that is
+    being trained.
 
     Slower than `FastTransformer`, which copies the weights; and it can't be exported.
 
@@ -15,5 +16,7 @@ class PlainTransformer:
         self._transformer = transformer
 
     def start(self, source, max_length, beam_size):
-        """(state, step function) of a search, whose beams the search itself moves: see `FastTransformer.start`."""
+        """(state, step function) of a search, whose beams the search itself moves: see
+        `FastTransformer.start`.
+        """
         return self._transformer.encode(source, max_length), self._transformer.step

@@ -1,4 +1,6 @@
-"""Requests as TensorFlow Serving logs them, without its package, which brings a TensorFlow of its own choice."""
+"""Requests as TensorFlow Serving logs them, without its package, which brings a TensorFlow of its
+own choice.
+"""
 
 import functools
 
@@ -7,7 +9,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 _PACKAGE = "tensorflow_serving_requests"
 _Field = descriptor_pb2.FieldDescriptorProto
-# Of tensorflow_serving/apis/prediction_log.proto, predict.proto and model.proto: the fields that a request has, by number.
+# Of tensorflow_serving/apis/prediction_log.proto, predict.proto and model.proto: the fields that a
+# request has, by number.
 _MESSAGES = {
     "ModelSpec": [("name", 1, _Field.TYPE_STRING), ("signature_name", 3, _Field.TYPE_STRING)],
     "Input": [("key", 1, _Field.TYPE_STRING), ("value", 2, _Field.TYPE_BYTES)],
@@ -44,7 +47,9 @@ def prediction_log(model_name: str, signature_name: str, inputs: dict[str, tf.Te
 
 @functools.cache
 def _classes():
-    """The messages by name, in a pool of their own, where they can't meet those of TensorFlow Serving's package."""
+    """The messages by name, in a pool of their own, where they can't meet those of TensorFlow
+    Serving's package.
+    """
     file = descriptor_pb2.FileDescriptorProto(
         name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3"
     )

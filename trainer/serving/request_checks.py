@@ -15,7 +15,8 @@ def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
         The same tensors, behind the checks.
 
     Raises:
-        tf.errors.InvalidArgumentError: when the graph runs, for the first of them that no search can honour.
+        tf.errors.InvalidArgumentError: when the graph runs, for the first of them that no search
+            can honour.
 
     Example:
         >>> import re
@@ -37,7 +38,8 @@ def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
     checks = [
         _check(
             (beam_size >= 1) & (beam_size <= max_beam_size),
-            f"Expected beam_size from 1 to {max_beam_size}, the largest that this model was exported for. Received: ",
+            f"Expected beam_size from 1 to {max_beam_size}, the largest that this model was "
+            "exported for. Received: ",
             beam_size,
         ),
         _check(
@@ -49,7 +51,8 @@ def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
         ),
         _check(
             (max_length >= 1) & (max_length <= longest),
-            f"Expected max_length from 1 to {longest}, the most ids that this model gives a translation. Received: ",
+            f"Expected max_length from 1 to {longest}, the most ids that this model gives a "
+            "translation. Received: ",
             max_length,
         ),
         _check(
@@ -63,7 +66,8 @@ def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
 
 
 def checked_pairs(text: tf.Tensor, translation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Texts `[B]` and their translations `[B]`, which nothing reads before they are found to be equally many.
+    """Texts `[B]` and their translations `[B]`, which nothing reads before they are found to be
+    equally many.
 
     Raises:
         tf.errors.InvalidArgumentError: when the graph runs, where they are not.

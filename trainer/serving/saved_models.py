@@ -1,4 +1,6 @@
-"""Where exported models lie and how they are loaded: NAME/VERSION/ with integer versions, as TensorFlow Serving reads them."""
+"""Where exported models lie and how they are loaded: NAME/VERSION/ with integer versions, as
+TensorFlow Serving reads them.
+"""
 
 import contextlib
 import os
@@ -69,7 +71,8 @@ def load(path: str | os.PathLike, alpha: float | None = None) -> Translator:
     outputs = tuple(sorted(signature.structured_outputs)) if signature is not None else ()
     if outputs != OUTPUTS:
         raise ValueError(
-            f"Expected a SavedModel whose serving_default returns {', '.join(OUTPUTS)}. Received: {directory}, which "
+            f"Expected a SavedModel whose serving_default returns {', '.join(OUTPUTS)}. Received: "
+            f"{directory}, which "
             f"returns {', '.join(outputs) or 'nothing'}. Write one with `python -m trainer.export`."
         )
     if alpha is None:
@@ -87,14 +90,16 @@ def load(path: str | os.PathLike, alpha: float | None = None) -> Translator:
 def new_version(directory: Path, version: int | None = None) -> Iterator[tuple[Path, Path]]:
     """A place to write the next version of a model, which gets its name only when it is complete.
 
-    TensorFlow Serving loads a directory as soon as its name is an integer; so the model is written aside and renamed.
+    TensorFlow Serving loads a directory as soon as its name is an integer; so the model is written
+    aside and renamed.
 
     Args:
         directory: saved_models/NAME, made where missing.
         version: a positive integer; one above the latest where omitted.
 
     Yields:
-        The directory to write into, and the one that it becomes when the block ends without an error.
+        The directory to write into, and the one that it becomes when the block ends without an
+        error.
 
     Raises:
         ValueError: where the version exists, or the directory can't be written.
@@ -111,7 +116,8 @@ def new_version(directory: Path, version: int | None = None) -> Iterator[tuple[P
             _refuse_existing(final)
     except OSError as error:
         raise ValueError(
-            f"Expected an export folder that can be written. Received: {directory} ({error.strerror or error}). "
+            f"Expected an export folder that can be written. Received: {directory} "
+            f"({error.strerror or error}). "
             "Choose another with --export_dir."
         ) from error
 

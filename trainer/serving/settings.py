@@ -1,4 +1,6 @@
-"""What an exported translator does when a request does not say otherwise, and the most that a request may ask for."""
+"""What an exported translator does when a request does not say otherwise, and the most that a
+request may ask for.
+"""
 
 import dataclasses
 
@@ -10,12 +12,15 @@ class TranslationSettings:
     Args:
         beam_size: hypotheses kept per sentence.
         alpha: exponent of the length penalty `((5 + length) / 6) ** alpha`.
-        max_input_length: ids of a source sentence, EOS included; a longer one is cut and reported. The default is
-            tensor2tensor's `max_length`, the longest sentence that its base settings train on.
-        extra_length: ids that a translation may have beyond those of its own source. 50 as in tensor2tensor.
-        early_stopping: whether a sentence's search stops as soon as `beam_size` translations are finished: fewer steps, and
-            sometimes a less likely translation.
-        max_beam_size: the largest beam that a request may ask for, which protects a server's memory.
+        max_input_length: ids of a source sentence, EOS included; a longer one is cut and reported.
+            The default is tensor2tensor's `max_length`, the longest sentence that its base settings
+            train on.
+        extra_length: ids that a translation may have beyond those of its own source. 50 as in
+            tensor2tensor.
+        early_stopping: whether a sentence's search stops as soon as `beam_size` translations are
+            finished: fewer steps, and sometimes a less likely translation.
+        max_beam_size: the largest beam that a request may ask for, which protects a server's
+            memory.
 
     Raises:
         ValueError: for a value that no search can honour.
@@ -55,7 +60,8 @@ class TranslationSettings:
             )
         if self.beam_size > self.max_beam_size:
             raise ValueError(
-                f"Expected beam_size to be at most max_beam_size, {self.max_beam_size}. Received: {self.beam_size}. "
+                f"Expected beam_size to be at most max_beam_size, {self.max_beam_size}. Received: "
+                f"{self.beam_size}. "
                 f"Give --max_beam_size={self.beam_size}, or a smaller beam."
             )
 

@@ -8,7 +8,9 @@ import tensorflow as tf
 
 
 class Alignment(NamedTuple):
-    """Subwords of a sentence and its translation, without EOS, and for each of the latter's which of the former's it attends to."""
+    """Subwords of a sentence and its translation, without EOS, and for each of the latter's which
+    of the former's it attends to.
+    """
 
     source_tokens: Sequence[bytes]
     target_tokens: Sequence[bytes]
@@ -16,7 +18,9 @@ class Alignment(NamedTuple):
 
 
 class Translation(NamedTuple):
-    """The answer for one sentence: UTF-8 text, its score, and whether only the beginning of the input was translated."""
+    """The answer for one sentence: UTF-8 text, its score, and whether only the beginning of the
+    input was translated.
+    """
 
     text: bytes
     score: float
@@ -25,7 +29,8 @@ class Translation(NamedTuple):
 
 
 class Translator:
-    """A translation graph, loaded from a SavedModel or built in this process, as a function of lists of sentences.
+    """A translation graph, loaded from a SavedModel or built in this process, as a function of
+    lists of sentences.
 
     Args:
         call: takes `text`, a string tensor `[B]`, as a keyword and returns the dict of `TranslationModule.serve`.
@@ -60,7 +65,8 @@ def translate_lines(
         translate: translates one batch, as a `Translator`.
         lines: sentences without their line ends.
         batch_size: sentences per call of `translate`.
-        window: lines read before the first answer; they are sorted by length, so that a batch holds little padding.
+        window: lines read before the first answer; they are sorted by length, so that a batch holds
+            little padding.
 
     Yields:
         One translation per line, in the order of the lines.

@@ -1,4 +1,5 @@
-"""Requests with which TensorFlow Serving warms up a version before it takes any: `assets.extra/tf_serving_warmup_requests`.
+"""Requests with which TensorFlow Serving warms up a version before it takes any:
+`assets.extra/tf_serving_warmup_requests`.
 
 Only signatures whose arguments all have the batch as first dimension are asked: a server that batches refuses others, and a version
 whose warm-up fails is not served. For the same reason no request is larger than `max(BATCH_SIZES)`.
@@ -34,7 +35,9 @@ def write(directory: Path, model_name: str, tokenizer, longest: int):
 
 
 def requests(tokenizer, longest: int) -> Iterator[tuple[str, dict]]:
-    """Batches of several sizes of sentences of several lengths, the one with the most work last: (signature, its arguments)."""
+    """Batches of several sizes of sentences of several lengths, the one with the most work last:
+    (signature, its arguments).
+    """
     for length in LENGTHS:
         for batch_size in BATCH_SIZES:
             yield (
@@ -49,7 +52,9 @@ def requests(tokenizer, longest: int) -> Iterator[tuple[str, dict]]:
 
 
 def sentences(tokenizer, count: int, length: int) -> tf.Tensor:
-    """Texts of about so many ids each, EOS included, of entries from the middle of the vocabulary: string `[count]`."""
+    """Texts of about so many ids each, EOS included, of entries from the middle of the vocabulary:
+    string `[count]`.
+    """
     first = tokenizer.vocab_size // 2
     number = tf.range(count)[:, None] + tf.range(length - 1)
     return tokenizer.detokenize(first + number % (tokenizer.vocab_size - first))

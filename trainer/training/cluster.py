@@ -61,6 +61,7 @@ class Cluster:
 
 def _error(received):
     return ValueError(
-        f"Expected the workers of --strategy=multiworker in the environment variable TF_CONFIG. Received: {received}. "
+        "Expected the workers of --strategy=multiworker in the environment variable TF_CONFIG. "
+        f"Received: {received}. "
         f"Set it on every worker, like {EXAMPLE}."
     )

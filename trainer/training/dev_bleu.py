@@ -24,7 +24,9 @@ class Sample(NamedTuple):
 
 
 class DevBleu(NamedTuple):
-    """sacreBLEU of the dev set, cased and on detokenised text, from 0 to 100; and some of its sentences."""
+    """sacreBLEU of the dev set, cased and on detokenised text, from 0 to 100; and some of its
+    sentences.
+    """
 
     bleu: float
     samples: list[Sample]

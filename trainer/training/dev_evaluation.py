@@ -15,7 +15,8 @@ from trainer.training.steps import Steps
 
 
 class EvaluateDev(keras.callbacks.Callback):
-    """Evaluates on the dev set every so many steps and after the last one; ends the run where it doesn't get better.
+    """Evaluates on the dev set every so many steps and after the last one; ends the run where it
+    doesn't get better.
 
     Args:
         steps: where the run is.

@@ -9,7 +9,10 @@ from trainer import atomic_files
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What a run had learned at a step. `loss` and `accuracy` are per target token; `bleu` is None where it was not asked for."""
+    """What a run had learned at a step.
+
+    `loss` and `accuracy` are per target token; `bleu` is None where it was not asked for.
+    """
 
     step: int
     loss: float
@@ -20,8 +23,8 @@ class Evaluation:
 class Evaluations:
     """The evaluations of a run, in the order of their steps.
 
-    A file beside the checkpoints, not in them: one whose evaluation is still to come is whole already. Going on at a step, those
-    after it are forgotten, since they come again.
+    A file beside the checkpoints, not in them: one whose evaluation is still to come is whole
+    already. Going on at a step, those after it are forgotten, since they come again.
 
     Args:
         file: where they are kept; read if it exists.
@@ -72,6 +75,7 @@ def _read(file):
         return [Evaluation(**entry) for entry in json.loads(file.read_text(encoding="utf-8"))]
     except (ValueError, TypeError) as error:
         raise ValueError(
-            f"Expected a list of evaluations. Received: {file}, which holds none ({error}). Restore the file, or remove it to count "
+            f"Expected a list of evaluations. Received: {file}, which holds none ({error}). "
+            "Restore the file, or remove it to count "
             "the evaluations anew."
         ) from error

@@ -90,7 +90,8 @@ class Memory:
 
     Args:
         state: weights, their gradients and Adam's two slots: exact.
-        logits: of the largest piece of a batch, with what the loss keeps of them and their gradient.
+        logits: of the largest piece of a batch, with what the loss keeps of them and their
+            gradient.
         layers: what the layers keep of that piece for their gradients: an estimate.
         formula: how `layers` is estimated.
     """
@@ -137,7 +138,8 @@ def memory(
     looked_up = 2 * length**2 * rows_of * gathering
     logits = tokens * architecture.vocab_size * (3 * _FLOAT + (0 if width == _FLOAT else width))
     formula = (
-        f"activations: {width} bytes for each of {rows} x {length} tokens, times 12 D + 2 F + {kept_by_encoder} N L in a "
+        f"activations: {width} bytes for each of {rows} x {length} tokens, times 12 D + 2 F + "
+        f"{kept_by_encoder} N L in a "
         f"layer of the encoder and 20 D + 2 F + {kept_by_decoder} N L of the decoder"
         + (", and L x L looked-up rows of each relative table" if looked_up else "")
         + f": D = {d}, F = {inner}, N = {architecture.num_heads}, L = {length}"
@@ -204,7 +206,9 @@ def forecast(config: RunConfig) -> str:
 
 @contextlib.contextmanager
 def _scratch(path) -> Iterator[ModelDirectory]:
-    """A model directory for a moment, with what one that exists gives to a run; a run may be under way there."""
+    """A model directory for a moment, with what one that exists gives to a run; a run may be under
+    way there.
+    """
     with tempfile.TemporaryDirectory(prefix="dry-run-") as scratch:
         source, copy = Path(path), Path(scratch)
         for name in ("config.json", "run.json", "vocab.model", "vocab.subwords"):

@@ -13,8 +13,9 @@ def token_cross_entropy(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Cross-entropy of every token, and whether it is the most probable one.
 
-    The target gives the label the probability 1 - ε and each other word ε / (V - 1). The target's own entropy is subtracted, so
-    that the smallest possible loss is 0; this changes no gradient. Positions with the label 0 are padding: they count nothing.
+    The target gives the label the probability 1 - ε and each other word ε / (V - 1). The target's
+    own entropy is subtracted, so that the smallest possible loss is 0; this changes no gradient.
+    Positions with the label 0 are padding: they count nothing.
 
     Args:
         labels: ids `[B, T]`, 0 is padding.
@@ -22,8 +23,8 @@ def token_cross_entropy(
         label_smoothing: ε, at least 0 and below 1.
 
     Returns:
-        The losses `[B, T]` and 1.0 for each right token `[B, T]`, both 0 where the label is padding, and in the type of the
-        logits, or float32 for types of 16 bits.
+        The losses `[B, T]` and 1.0 for each right token `[B, T]`, both 0 where the label is
+        padding, and in the type of the logits, or float32 for types of 16 bits.
 
     Raises:
         ValueError: for a label smoothing out of range.
@@ -68,7 +69,8 @@ class SmoothedTarget(NamedTuple):
         """
         if not 0 <= label_smoothing < 1:
             raise ValueError(
-                f"Expected label_smoothing to be at least 0 and below 1. Received: {label_smoothing}."
+                "Expected label_smoothing to be at least 0 and below 1. Received: "
+                f"{label_smoothing}."
             )
         confidence, low = 1 - label_smoothing, label_smoothing / (vocab_size - 1)
         entropy = -confidence * math.log(confidence) - (
@@ -78,7 +80,9 @@ class SmoothedTarget(NamedTuple):
 
 
 def without_padding(labels: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Values of all tokens, one after the other, in the shape of their labels, and 0 where the label is padding."""
+    """Values of all tokens, one after the other, in the shape of their labels, and 0 where the
+    label is padding.
+    """
     return tf.reshape(values, tf.shape(labels)) * tf.cast(labels != PADDING, values.dtype)
 
 

@@ -17,7 +17,8 @@ class NotFiniteError(ValueError):
 
 
 class StopAtNan(keras.callbacks.Callback):
-    """Raises an error when the loss or the norm of the gradient is infinite or not a number, and saves the batch of that step.
+    """Raises an error when the loss or the norm of the gradient is infinite or not a number, and
+    saves the batch of that step.
 
     In float16 only the loss counts: updates whose gradients are not finite are left out there.
 
@@ -54,8 +55,10 @@ class StopAtNan(keras.callbacks.Callback):
         step = f"step {last}" if first == last else f"one of the steps {first} to {last}"
         rate = float(self._schedule(last - 1))
         return (
-            f"Expected a finite {name}. Received: {value} at {step}, with the learning rate {rate:.3g}. {self._saved(first, last)} "
-            "No checkpoint was written since. Go on from the last one in another --model_dir, given as --init_from, with a lower "
+            f"Expected a finite {name}. Received: {value} at {step}, with the learning rate "
+            f"{rate:.3g}. {self._saved(first, last)} "
+            "No checkpoint was written since. Go on from the last one in another --model_dir, "
+            "given as --init_from, with a lower "
             "--learning_rate, a longer --warmup_steps or --clip_norm, or without the text at fault."
         )
 
@@ -69,7 +72,10 @@ class StopAtNan(keras.callbacks.Callback):
             if first == last
             else f"Their batches are {paths[0]} to {paths[-1]}"
         )
-        look = f"import numpy; batch = numpy.load('{paths[-1]}'); print(batch['source_text'], batch['inputs'])"
+        look = (
+            f"import numpy; batch = numpy.load('{paths[-1]}'); print(batch['source_text'], "
+            "batch['inputs'])"
+        )
         return f'{which}, with the arrays inputs, targets, source_text and target_text. Look at it with: python -c "{look}".'
 
     def _save(self, step):

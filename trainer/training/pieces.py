@@ -8,11 +8,13 @@ import tensorflow as tf
 def cut(batch: dict, device_tokens: int) -> dict:
     """Cuts the rows of a batch into pieces of like size.
 
-    Rows of padding fill up the last piece. A batch without rows is one piece with one row of padding.
+    Rows of padding fill up the last piece. A batch without rows is one piece with one row of
+    padding.
 
     Args:
         batch: ids by side, `[B, length of the side]`.
-        device_tokens: tokens of the longer side, padding included, in a piece at most; a longer row is a piece of its own.
+        device_tokens: tokens of the longer side, padding included, in a piece at most; a longer row
+            is a piece of its own.
 
     Returns:
         Ids by side, `[number of pieces, rows of a piece, length of the side]`.
@@ -41,7 +43,8 @@ def add_up(compute: Callable, pieces: dict, like, states: list[tf.Tensor]):
     """The sums of what is computed from every piece, one piece after the other.
 
     Args:
-        compute: `compute(piece, number) -> values, …, states`: values to add up, and some that are the same for every piece.
+        compute: `compute(piece, number) -> values, …, states`: values to add up, and some that are
+            the same for every piece.
         pieces: as `cut` returns them.
         like: tensors or variables of the shapes and types of the values, in their structure.
         states: tensors of the shapes and types of the states.

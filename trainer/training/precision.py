@@ -4,7 +4,8 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 def dtype_policy(precision: str) -> str:
-    """Keras's name of the dtype policy whose layers compute in `precision` and whose weights are float32.
+    """Keras's name of the dtype policy whose layers compute in `precision` and whose weights are
+    float32.
 
     Softmax, layer normalisation and the loss are float32 always.
 

@@ -47,7 +47,8 @@ class Preparation:
         self.dev_corpus = self._corpus("dev")
         if self.config.translates_dev and self.dev_corpus is None:
             raise ValueError(
-                "Expected a dev set with dev_bleu, keep_best or early_stopping. Received: none. Give --dev_source and --dev_target."
+                "Expected a dev set with dev_bleu, keep_best or early_stopping. Received: none. "
+                "Give --dev_source and --dev_target."
             )
         self.tokenizer = self._load_tokenizer() or self._train_tokenizer(train)
         self.architecture = self._configure()
@@ -55,19 +56,23 @@ class Preparation:
         self.dev_pairs = self._encode("dev", self.dev_corpus)
 
     def _take_vocabulary(self, asked):
-        """Checks that the vocabulary in the directory has the size asked for, and makes its size the setting."""
+        """Checks that the vocabulary in the directory has the size asked for, and makes its size
+        the setting.
+        """
         file = self.directory.vocabulary_file()
         size = SentencePieceTokenizer.from_file(file).vocab_size
         if asked not in (None, size):
             raise ValueError(
-                f"Expected a model directory made with a vocabulary of {asked} pieces. Received: {file}, which has {size}. "
+                f"Expected a model directory made with a vocabulary of {asked} pieces. Received: "
+                f"{file}, which has {size}. "
                 f"Leave --vocab_size out to use it, or give another --model_dir."
             )
         self.config = dataclasses.replace(self.config, vocab_size=size)
 
     def _check_recorded(self):
         recorded, asked = self.directory.read_run(), self.config.to_dict()
-        # Those of the architecture are compared with the preset's defaults filled in: see _configure.
+        # Those of the architecture are compared with the preset's defaults filled in: see
+        # _configure.
         names = [
             name
             for name in self.config.fixed()
@@ -119,7 +124,8 @@ class Preparation:
         tokenizer = self.parent.load_tokenizer()
         if self.config.vocab_size not in (None, tokenizer.vocab_size):
             raise ValueError(
-                f"Expected no other vocab_size than that of {self.parent.path}, {tokenizer.vocab_size}. "
+                f"Expected no other vocab_size than that of {self.parent.path}, "
+                f"{tokenizer.vocab_size}. "
                 f"Received: {self.config.vocab_size}. Leave --vocab_size out."
             )
         tokenizer.save(self.directory.vocabulary_file(self.parent.tokenizer_kind))
@@ -144,7 +150,8 @@ class Preparation:
         for name in RELATIVE_SETTINGS:
             if name in settings and not architecture.relative:
                 raise ValueError(
-                    f"Expected {name} only with relative positions. Received: {settings[name]} with the position "
+                    f"Expected {name} only with relative positions. Received: {settings[name]} "
+                    "with the position "
                     f"{architecture.position}. Leave it out."
                 )
         if self.directory.is_configured:

@@ -1,9 +1,9 @@
 """The training loss straight from what the decoder gives, without a gradient of the logits.
 
-`[tokens, vocabulary]` is by far the largest tensor of a step, and every pass over it counts. Of the gradient of the logits, softmax
-minus target, the target's part is the same for all words but one: its products with states and table are sums of rows. So only the
-softmax is multiplied, as it is. Padding has no logits, but with XLA, which
-must know how many tokens there are.
+`[tokens, vocabulary]` is by far the largest tensor of a step, and every pass over it counts. Of the
+gradient of the logits, softmax minus target, the target's part is the same for all words but one:
+its products with states and table are sums of rows. So only the softmax is multiplied, as it is.
+Padding has no logits, but with XLA, which must know how many tokens there are.
 """
 
 import tensorflow as tf
@@ -29,8 +29,8 @@ def projected_cross_entropy(
         label_smoothing: ε, at least 0 and below 1.
 
     Returns:
-        The losses `[B, T]` and 1.0 for each right token `[B, T]`, both 0 where the label is padding, and in the type of the
-        states, or float32 for types of 16 bits.
+        The losses `[B, T]` and 1.0 for each right token `[B, T]`, both 0 where the label is
+        padding, and in the type of the states, or float32 for types of 16 bits.
 
     Raises:
         ValueError: for a label smoothing out of range.
@@ -108,7 +108,9 @@ def _cross_entropy(labels, states, table, target):
 
 
 def _log_sum_exp(softmax, chosen, probability, largest):
-    """Of logits, from one of each row and its probability, where that has a logarithm for all rows; else from their largest."""
+    """Of logits, from one of each row and its probability, where that has a logarithm for all
+    rows; else from their largest.
+    """
     return tf.cond(
         tf.reduce_all(probability > _SMALLEST),
         lambda: chosen - tf.math.log(probability),
@@ -118,7 +120,9 @@ def _log_sum_exp(softmax, chosen, probability, largest):
 
 
 def _left_transposed(left, right):
-    """`leftᵀ · right`, of many columns and few; with the few on the left it is faster where they are very few."""
+    """`leftᵀ · right`, of many columns and few; with the few on the left it is faster where they
+    are very few.
+    """
     if right.shape[-1] <= _FEW:
         return tf.transpose(tf.matmul(right, left, transpose_a=True))
     return tf.matmul(left, right, transpose_a=True)

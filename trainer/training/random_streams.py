@@ -7,15 +7,17 @@ import tensorflow as tf
 
 from trainer.training import keras_compat
 
-# Coprime with 2^31 - 2, which Keras takes seeds modulo of: no two numbers of streams move a seed to the same place.
+# Coprime with 2^31 - 2, which Keras takes seeds modulo of: no two numbers of streams move a seed to
+# the same place.
 _STRIDE = 1_640_531_527
 
 
 class RandomStreams:
     """The random generators of a model, as many independent streams of each.
 
-    Keras's generators have a state [seed, number of the next draw], of which replicas hold copies. Stream 0 draws what Keras would;
-    the others move the seed, so that the same number of draws brings every replica to the same state however many streams it used.
+    Keras's generators have a state [seed, number of the next draw], of which replicas hold copies.
+    Stream 0 draws what Keras would; the others move the seed, so that the same number of draws
+    brings every replica to the same state however many streams it used.
 
     Args:
         model: a built model.

@@ -14,7 +14,10 @@ from trainer.training.evaluations import Evaluation
 
 
 class StepRecord(NamedTuple):
-    """Means over the steps since the last record. `tokens_per_second` counts source and target tokens."""
+    """Means over the steps since the last record.
+
+    `tokens_per_second` counts source and target tokens.
+    """
 
     step: int
     loss: float
@@ -79,7 +82,8 @@ class Reports(Report):
 
 
 class Terminal(Report):
-    """Writes to the standard output: Keras's progress bar on a terminal, a line for every record elsewhere.
+    """Writes to the standard output: Keras's progress bar on a terminal, a line for every record
+    elsewhere.
 
     Args:
         last_step: number of updates after which training ends.
@@ -121,8 +125,10 @@ class Terminal(Report):
             return
         norm = "" if record.gradient_norm is None else f"gradient norm {record.gradient_norm:.3g}, "
         _print(
-            f"step {record.step}/{self._last_step}: loss {record.loss:.4f}, accuracy {record.accuracy:.4f}, "
-            f"learning rate {record.learning_rate:.3g}, {norm}{record.tokens_per_second:,.0f} source+target tokens/s, "
+            f"step {record.step}/{self._last_step}: loss {record.loss:.4f}, accuracy "
+            f"{record.accuracy:.4f}, "
+            f"learning rate {record.learning_rate:.3g}, {norm}{record.tokens_per_second:,.0f} "
+            "source+target tokens/s, "
             f"{_duration(record.seconds_left)} left"
         )
 
@@ -133,11 +139,13 @@ class Terminal(Report):
     def evaluated(self, evaluation: Evaluation, samples: list[Sample]):
         for sample in samples:
             _print(
-                f"  source:      {sample.source}\n  reference:   {sample.reference}\n  translation: {sample.translation}\n"
+                f"  source:      {sample.source}\n  reference:   {sample.reference}\n  "
+                f"translation: {sample.translation}\n"
             )
         bleu = "" if evaluation.bleu is None else f", dev BLEU = {evaluation.bleu:.2f}"
         _print(
-            f"step {evaluation.step}/{self._last_step}: dev loss {evaluation.loss:.4f}, accuracy {evaluation.accuracy:.4f}{bleu}"
+            f"step {evaluation.step}/{self._last_step}: dev loss {evaluation.loss:.4f}, accuracy "
+            f"{evaluation.accuracy:.4f}{bleu}"
         )
 
     def note(self, line: str):
@@ -146,7 +154,8 @@ class Terminal(Report):
 
 
 class TensorBoard(Report):
-    """Writes event files: `loss`, `accuracy`, `learning_rate`, `tokens_per_second`, `gradient_norm` in train/; `loss`, `accuracy`,
+    """Writes event files: `loss`, `accuracy`, `learning_rate`, `tokens_per_second`,
+    `gradient_norm` in train/; `loss`, `accuracy`,
     `bleu` and the text `translations` in dev/.
 
     Args:

@@ -33,7 +33,8 @@ from trainer.training.write_checkpoints import WriteCheckpoints
 
 
 class TrainingRun:
-    """Opens the data, the model directory and the devices of a run, and restores its last checkpoint.
+    """Opens the data, the model directory and the devices of a run, and restores its last
+    checkpoint.
 
     Args:
         config: the settings; what they leave open is resolved here.
@@ -104,7 +105,10 @@ class TrainingRun:
 
     def _how_to_go_on(self):
         saved = Checkpoints(self.directory.checkpoints).steps()
-        return f"Start the same command on all workers again: it goes on from step {saved[-1] if saved else 0}."
+        return (
+            "Start the same command on all workers again: it goes on from step "
+            f"{saved[-1] if saved else 0}."
+        )
 
     def _make_model(self):
         config, architecture = self.config, self._prepared.architecture
@@ -124,8 +128,10 @@ class TrainingRun:
     def _check_step(self):
         if self.step % self.config.steps_per_execution:
             raise ValueError(
-                f"Expected to go on at a multiple of steps_per_execution. Received: the checkpoint of step {self.step} and "
-                f"steps_per_execution={self.config.steps_per_execution}. Go on with the one that the run had before, or with 1."
+                "Expected to go on at a multiple of steps_per_execution. Received: the "
+                f"checkpoint of step {self.step} and "
+                f"steps_per_execution={self.config.steps_per_execution}. Go on with the one that "
+                "the run had before, or with 1."
             )
 
     def describe(self) -> str:
@@ -133,7 +139,8 @@ class TrainingRun:
         return describe(self.config, self._prepared.train_pairs, self.model)
 
     def fit(self):
-        """Trains up to the last step, or until dev BLEU gets no better or a signal comes; writes checkpoints, logs and model.keras.
+        """Trains up to the last step, or until dev BLEU gets no better or a signal comes; writes
+        checkpoints, logs and model.keras.
 
         Raises:
             CheckpointError: where a checkpoint can't be written.
@@ -243,7 +250,8 @@ class TrainingRun:
         lines, best = [], self.evaluations.best()
         if self.step < self.config.train_steps:
             lines.append(
-                f"Training ends early: the last {self.evaluations.without_improvement()} evaluations gave no better dev BLEU."
+                f"Training ends early: the last {self.evaluations.without_improvement()} "
+                "evaluations gave no better dev BLEU."
             )
         if best is not None:
             lines.append(f"Best on dev: step {best.step}, dev BLEU = {best.bleu:.2f}.")
@@ -256,6 +264,7 @@ class TrainingRun:
         return "\n".join(
             [
                 *lines,
-                f"The model is in {self.directory.path}: model.keras is that of step {self.step}, the last.",
+                f"The model is in {self.directory.path}: model.keras is that of step {self.step}, "
+                "the last.",
             ]
         )

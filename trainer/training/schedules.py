@@ -19,7 +19,8 @@ class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
     Raises:
         ValueError: where an argument is not positive.
 
-    Reference: t2t `learning_rate_factor`, `constant*linear_warmup*rsqrt_decay*rsqrt_hidden_size`; Vaswani et al. 2017, equation 3.
+    Reference: t2t `learning_rate_factor`, `constant*linear_warmup*rsqrt_decay*rsqrt_hidden_size`;
+    Vaswani et al. 2017, equation 3.
 
     Example:
 

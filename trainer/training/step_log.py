@@ -12,7 +12,9 @@ _FIRST_RECORD_SECONDS = 30.0
 
 
 class _Window:
-    """Sums of the steps since some moment, from the logs of `TrainingModel`, which are means since the epoch began."""
+    """Sums of the steps since some moment, from the logs of `TrainingModel`, which are means since
+    the epoch began.
+    """
 
     def __init__(self, steps, logs=None):
         self._steps = steps
@@ -54,8 +56,9 @@ class _Window:
 class StepLog(keras.callbacks.Callback):
     """Tells a report of every step, and every so many steps the means since the last time.
 
-    Time is taken without the first execution, in which TensorFlow compiles, and without checkpoints and evaluation. The first record
-    comes after half a minute where it would come later, for its estimate of the time left.
+    Time is taken without the first execution, in which TensorFlow compiles, and without checkpoints
+    and evaluation. The first record comes after half a minute where it would come later, for its
+    estimate of the time left.
 
     Args:
         steps: where the run is.

@@ -10,7 +10,8 @@ import keras
 
 
 class StopSignals:
-    """While this context is open, SIGINT (Ctrl-C) and SIGTERM ask the run to end in good order; a second one ends it at once.
+    """While this context is open, SIGINT (Ctrl-C) and SIGTERM ask the run to end in good order; a
+    second one ends it at once.
 
     Attributes:
         received: the signal that came, or None.
@@ -41,7 +42,8 @@ class StopSignals:
 
 
 class Steps(keras.callbacks.Callback):
-    """Counts the batches that a run has seen, and ends it after the last, or after the one in which a signal came.
+    """Counts the batches that a run has seen, and ends it after the last, or after the one in
+    which a signal came.
 
     The first callback: the others read from it where they are.
 
@@ -94,7 +96,8 @@ def epochs_between(first: int, last: int, every: int) -> list[tuple[int, int]]:
     """How to divide steps into epochs that end at the multiples of `every`, wherever they begin.
 
     Returns:
-        Pairs of a number of steps and how many epochs have it. The last epoch may reach beyond `last`, where `Steps` ends it.
+        Pairs of a number of steps and how many epochs have it. The last epoch may reach beyond
+        `last`, where `Steps` ends it.
 
     Example:
 

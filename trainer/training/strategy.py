@@ -8,7 +8,8 @@ STRATEGIES = ("auto", "one", "mirrored", "multiworker")
 
 
 def choose_strategy(name: str, gpus: int, logical_devices: int = 0) -> str:
-    """What "auto" stands for: "mirrored" where there are several devices, "one" where there is none to share with.
+    """What "auto" stands for: "mirrored" where there are several devices, "one" where there is
+    none to share with.
 
     Args:
         name: one of STRATEGIES.
@@ -36,19 +37,23 @@ def make_strategy(name: str = "auto", logical_devices: int = 0) -> tf.distribute
     """The strategy of a run.
 
     Args:
-        name: "one": a single device, the first GPU where there is one. "mirrored": all GPUs of this machine, each with a part of every
-            batch. "multiworker": those of all machines in the environment variable TF_CONFIG, or their CPUs; waits until a process
-            runs on each. "auto": see `choose_strategy`.
-        logical_devices: with "mirrored", divide the CPU into this many devices instead of using GPUs, in order to try the
-            training on several devices without them. TensorFlow must not have been used before in the process.
+        name: "one": a single device, the first GPU where there is one. "mirrored": all GPUs of this
+            machine, each with a part of every batch. "multiworker": those of all machines in the
+            environment variable TF_CONFIG, or their CPUs; waits until a process runs on each.
+            "auto": see `choose_strategy`.
+        logical_devices: with "mirrored", divide the CPU into this many devices instead of using
+            GPUs, in order to try the training on several devices without them. TensorFlow must not
+            have been used before in the process.
 
     Raises:
-        ValueError: for an unknown name, where the devices are not there, and for a TF_CONFIG that is missing or wrong.
+        ValueError: for an unknown name, where the devices are not there, and for a TF_CONFIG that
+            is missing or wrong.
     """
     name = choose_strategy(name, len(tf.config.list_physical_devices("GPU")), logical_devices)
     if logical_devices and name != "mirrored":
         raise ValueError(
-            f"Expected logical_devices only with the strategy mirrored. Received: {logical_devices} with the strategy {name}. "
+            "Expected logical_devices only with the strategy mirrored. Received: "
+            f"{logical_devices} with the strategy {name}. "
             "Add --strategy=mirrored, or leave --logical_devices out."
         )
     if name == "one":
@@ -60,7 +65,8 @@ def make_strategy(name: str = "auto", logical_devices: int = 0) -> tf.distribute
     gpus = tf.config.list_logical_devices("GPU")
     if not gpus:
         raise ValueError(
-            "Expected at least one GPU for the strategy mirrored. Received: a machine where TensorFlow finds none. "
+            "Expected at least one GPU for the strategy mirrored. Received: a machine where "
+            "TensorFlow finds none. "
             "Use --strategy=one, or try it on the CPU with --logical_devices=2."
         )
     return tf.distribute.MirroredStrategy([device.name for device in gpus])
@@ -69,7 +75,8 @@ def make_strategy(name: str = "auto", logical_devices: int = 0) -> tf.distribute
 def _join_cluster():
     cluster = Cluster.from_environment()
     print(
-        f"Worker {cluster.index} of {len(cluster.workers)} waits for the others: {', '.join(cluster.workers)}.",
+        f"Worker {cluster.index} of {len(cluster.workers)} waits for the others: "
+        f"{', '.join(cluster.workers)}.",
         flush=True,
     )
     # It notes every sum over the workers that it plans.
@@ -87,7 +94,8 @@ def _divide_cpu(count):
         )
     except RuntimeError as error:
         raise ValueError(
-            f"Expected TensorFlow to be unused before its CPU is divided into {count} devices. Received: a process in which it "
+            f"Expected TensorFlow to be unused before its CPU is divided into {count} devices. "
+            "Received: a process in which it "
             "has run already. Make the strategy first."
         ) from error
     return [device.name for device in tf.config.list_logical_devices("CPU")]

@@ -1,11 +1,14 @@
-"""What the processes of a run say to each other beside gradients; alone, a process says it to itself."""
+"""What the processes of a run say to each other beside gradients; alone, a process says it to
+itself.
+"""
 
 import contextlib
 import math
 
 import tensorflow as tf
 
-# What TensorFlow raises where a process that it waits for is gone, by the moment at which it notices.
+# What TensorFlow raises where a process that it waits for is gone, by the moment at which it
+# notices.
 _GONE = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -75,7 +78,8 @@ class Team:
         expected = int(self.from_chief(float(value)))
         if value != expected:
             raise ValueError(
-                f"Expected {what} on all workers. Received: {value} on worker {self.index}, {expected} on worker 0."
+                f"Expected {what} on all workers. Received: {value} on worker {self.index}, "
+                f"{expected} on worker 0."
             )
 
     @contextlib.contextmanager
@@ -91,7 +95,8 @@ class Team:
             if self.size == 1:
                 raise
             raise WorkerGoneError(
-                f"Expected all {self.size} workers until the run ends. Received: one that is gone, as worker {self.index} notices "
+                f"Expected all {self.size} workers until the run ends. Received: one that is "
+                f"gone, as worker {self.index} notices "
                 f"({type(error).__name__}: {_reason(error)}). {remedy()}"
             ) from error
 

@@ -16,7 +16,8 @@ from trainer.training.updates import LossScale, clip, sum_over_replicas
 class TokenStatistics(keras.metrics.Metric):
     """Loss and accuracy per target token, and how many tokens they are of, since the last reset.
 
-    It is given sums over all replicas: every replica holds the same values, and the first one's are read.
+    It is given sums over all replicas: every replica holds the same values, and the first one's are
+    read.
     """
 
     def __init__(self, name="token_statistics", **kwargs):
@@ -48,20 +49,24 @@ class TokenStatistics(keras.metrics.Metric):
 class TrainingModel(WithoutSymbolicBuild, keras.Model):
     """Trains a Transformer; is itself never saved.
 
-    The loss of a step is the sum over the target tokens of all replicas over their number, so that it and its gradient do not
-    depend on how the batch is spread. (Keras takes the mean of the replicas' means, which weighs tokens unequally.)
+    The loss of a step is the sum over the target tokens of all replicas over their number, so that
+    it and its gradient do not depend on how the batch is spread. (Keras takes the mean of the
+    replicas' means, which weighs tokens unequally.)
 
     Args:
-        transformer: takes `{"inputs": [B, S], "targets": [B, T]}`, ids 0 being padding. Made, as this model, in the scope of the
-            strategy that trains it. One that computes in float16 is trained with a `LossScale`.
+        transformer: takes `{"inputs": [B, S], "targets": [B, T]}`, ids 0 being padding. Made, as
+            this model, in the scope of the strategy that trains it. One that computes in float16 is
+            trained with a `LossScale`.
         label_smoothing: of the training loss; evaluation has none.
-        device_tokens: tokens of the longer side that a replica computes at once in training, see `pieces.cut`: the gradients of the
-            pieces of its part of a batch add up to those of the whole. None: the part is one piece.
+        device_tokens: tokens of the longer side that a replica computes at once in training, see
+            `pieces.cut`: the gradients of the pieces of its part of a batch add up to those of the
+            whole. None: the part is one piece.
         clip_norm: largest global norm of the gradient of a step; None: it is not clipped.
 
-    `fit` and `evaluate` take datasets whose elements, or first parts of elements, are the Transformer's inputs. Logs are `loss`,
-    `accuracy`, `tokens` (source and target) and `target_tokens`, of the epoch so far; of training also `gradient_norm`, that of the
-    last step before it is clipped, and in float16 `loss_scale`, the last step's.
+    `fit` and `evaluate` take datasets whose elements, or first parts of elements, are the
+    Transformer's inputs. Logs are `loss`, `accuracy`, `tokens` (source and target) and
+    `target_tokens`, of the epoch so far; of training also `gradient_norm`, that of the last step
+    before it is clipped, and in float16 `loss_scale`, the last step's.
     """
 
     def __init__(
@@ -89,7 +94,9 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
         return self.transformer(inputs, training=training)
 
     def compile(self, optimizer: keras.optimizers.Optimizer, **kwargs):
-        """Sets the optimizer, and `run_eagerly`, `steps_per_execution` or `jit_compile` (without XLA by default)."""
+        """Sets the optimizer, and `run_eagerly`, `steps_per_execution` or `jit_compile` (without
+        XLA by default).
+        """
         super().compile(optimizer=optimizer, jit_compile=kwargs.pop("jit_compile", False), **kwargs)
         skip_gradient_sum(self.optimizer)
         with self.distribute_strategy.scope():
@@ -112,7 +119,9 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
         return self._report(sums, tokens, updated)
 
     def _differentiate(self, batch, factor):
-        """Loss and right tokens summed over this replica's part of a batch, and the gradients of the loss times a factor."""
+        """Loss and right tokens summed over this replica's part of a batch, and the gradients of
+        the loss times a factor.
+        """
         variables = self.trainable_variables
         context = tf.distribute.get_replica_context()
         replicas, replica = context.num_replicas_in_sync, context.replica_id_in_sync_group

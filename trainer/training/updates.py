@@ -1,11 +1,14 @@
-"""From the gradients of every replica to one update of the weights: sum, loss scale, norm, clipping."""
+"""From the gradients of every replica to one update of the weights: sum, loss scale, norm,
+clipping.
+"""
 
 import keras
 import tensorflow as tf
 
 
 def sum_over_replicas(values):
-    """The sums of every replica's tensors, inside of a step; the tensors themselves with one replica.
+    """The sums of every replica's tensors, inside of a step; the tensors themselves with one
+    replica.
 
     Args:
         values: a tensor or a list of tensors.
@@ -25,16 +28,18 @@ def clip(gradients: list[tf.Tensor], norm: tf.Tensor, clip_norm: float) -> list[
 class LossScale:
     """A factor of the loss that keeps the gradients of float16 computations in range.
 
-    It is halved, and the update left out, when a gradient is infinite or not a number; it is doubled when that has not happened
-    for a while. An update left out is counted as one, so that the number of updates stays that of the batches.
+    It is halved, and the update left out, when a gradient is infinite or not a number; it is
+    doubled when that has not happened for a while. An update left out is counted as one, so that
+    the number of updates stays that of the batches.
 
     Args:
-        optimizer: a built optimizer; gets two variables more, with which its checkpoints hold the state.
+        optimizer: a built optimizer; gets two variables more, with which its checkpoints hold the
+            state.
         initial: the scale to begin with, in units of the loss.
         growth_steps: updates after which it is doubled.
 
-    Reference: Micikevicius et al. 2018, "Mixed precision training", section 3.2; `keras.optimizers.LossScaleOptimizer`, which leaves
-    updates uncounted.
+    Reference: Micikevicius et al. 2018, "Mixed precision training", section 3.2;
+    `keras.optimizers.LossScaleOptimizer`, which leaves updates uncounted.
     """
 
     def __init__(
@@ -62,7 +67,9 @@ class LossScale:
         )
 
     def apply(self, gradients: list[tf.Tensor], variables: list, finite: tf.Tensor):
-        """Makes an update of unscaled gradients summed over replicas, or leaves it out, and adapts the scale."""
+        """Makes an update of unscaled gradients summed over replicas, or leaves it out, and adapts
+        the scale.
+        """
         # Replicas update variables together, which they can't do in a branch of their own.
         tf.distribute.get_replica_context().merge_call(
             self._apply_or_count, args=(gradients, finite), kwargs={"variables": variables}

@@ -11,7 +11,8 @@ from trainer.training.steps import Steps
 
 
 class WriteCheckpoints(keras.callbacks.Callback):
-    """Writes model.keras and a checkpoint when it is time, after the last step, and where a signal ends the run.
+    """Writes model.keras and a checkpoint when it is time, after the last step, and where a signal
+    ends the run.
 
     Args:
         steps: where the run is.

@@ -1,4 +1,5 @@
-"""WMT 2014 as TensorFlow Datasets prepares it, from archives that hold sentences of the synthetic corpus.
+"""WMT 2014 as TensorFlow Datasets prepares it, from archives that hold sentences of the synthetic
+corpus.
 
 Sentences are what is fake: files have the names and formats of WMT's archives, and TensorFlow Datasets' own program reads them.
 """
@@ -17,7 +18,9 @@ _PARTS = {"newstest2013": ("dev", 29), "newstest2014": ("test", 31)}
 
 
 def sentence_pairs(part: str) -> list[tuple[str, str]]:
-    """The pairs of English and German sentences that stand in for a part of WMT's data; all for training are alike."""
+    """The pairs of English and German sentences that stand in for a part of WMT's data; all for
+    training are alike.
+    """
     split, size = _PARTS.get(part, ("train", 499))
     return list(synthetic.generate(split, size=size))
 
@@ -28,7 +31,8 @@ def prepare(data_dir: str | os.PathLike, archives: str | os.PathLike, languages:
     Args:
         data_dir: as `tfds.load` takes it.
         archives: where the files that the archives would hold are written.
-        languages: the configuration; the language before the "-" has German sentences whatever it is.
+        languages: the configuration; the language before the "-" has German sentences whatever it
+            is.
     """
     builder = tfds.builder(f"wmt14_translate/{languages}", data_dir=data_dir)
     language = languages.split("-")[0]

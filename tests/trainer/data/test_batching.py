@@ -168,7 +168,10 @@ def test_evaluation_with_a_pair_longer_than_a_batch():
 def test_no_pair_that_is_short_enough_is_an_error(pairs):
     with pytest.raises(
         ValueError,
-        match="Expected pairs of at most 1 tokens a side .* 0 of 307 pairs are used: 307 .* Raise max_length",
+        match=(
+            "Expected pairs of at most 1 tokens a side .* 0 of 307 pairs are used: 307 .* Raise "
+            "max_length"
+        ),
     ):
         training_batches(pairs, batch_tokens=127, max_length=1, seed=0)
 
@@ -176,7 +179,10 @@ def test_no_pair_that_is_short_enough_is_an_error(pairs):
 def test_batch_smaller_than_a_sentence_is_an_error(pairs):
     with pytest.raises(
         ValueError,
-        match="Expected batch_tokens of at least 31, .* which has 31 tokens. Received: 29. Raise batch_tokens",
+        match=(
+            "Expected batch_tokens of at least 31, .* which has 31 tokens. Received: 29. Raise "
+            "batch_tokens"
+        ),
     ):
         training_batches(pairs, batch_tokens=29, max_length=31, seed=0)
 

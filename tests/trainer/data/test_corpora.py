@@ -48,6 +48,8 @@ def test_errors():
         open_corpus("synthetic", "valid")
     with pytest.raises(
         ValueError,
-        match="Expected the direction en-de, the only one of the synthetic corpus. Received: 'de-en'.",
+        match=(
+            "Expected the direction en-de, the only one of the synthetic corpus. Received: 'de-en'."
+        ),
     ):
         open_corpus("synthetic", "dev", direction="de-en")

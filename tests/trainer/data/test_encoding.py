@@ -155,6 +155,9 @@ def test_padded():
 def test_corpus_without_pairs_is_an_error(tokenizer):
     with pytest.raises(
         ValueError,
-        match="Expected a corpus with sentence pairs. Received: one without any. Give files with text.",
+        match=(
+            "Expected a corpus with sentence pairs. Received: one without any. Give files with "
+            "text."
+        ),
     ):
         encode_pairs(PairCorpus(()), tokenizer)

@@ -1,4 +1,6 @@
-"""Plans of corpora in chunks: every pair once an epoch, a function of the step, at constant memory."""
+"""Plans of corpora in chunks: every pair once an epoch, a function of the step, at constant
+memory.
+"""
 
 import hashlib
 import tracemalloc

@@ -1,4 +1,6 @@
-"""tensor2tensor's subwords in the graph: held to what the real one made of the same files, and to the plain one."""
+"""tensor2tensor's subwords in the graph: held to what the real one made of the same files, and to
+the plain one.
+"""
 
 import gzip
 import json
@@ -142,7 +144,8 @@ def test_exports_with_tensorflow_alone(tmp_path):
         f"module = tf.saved_model.load({str(tmp_path / 'module')!r})\n"
         f"text = tf.constant([{text!r}])\n"
         "assert tf.reduce_all(module.both(text) == text)\n"
-        "assert not any(name.startswith(('trainer', 't2t_relpos', 'tensorflow_text')) for name in sys.modules)\n"
+        "assert not any(name.startswith(('trainer', 't2t_relpos', 'tensorflow_text')) for name in "
+        "sys.modules)\n"
         "print(module.split(text).numpy().tolist())"
     )
     environment = os.environ | {"PYTHONPATH": ""}
@@ -198,7 +201,9 @@ def test_ids_out_of_range_are_an_error(tokenizer, wrong):
 
 
 def frequent_pieces(lines, size):
-    """A vocabulary file of the commonest words of real text, in quotes, their beginnings, and half of the characters."""
+    """A vocabulary file of the commonest words of real text, in quotes, their beginnings, and half
+    of the characters.
+    """
     words = Counter(
         word + "_"
         for line in lines

@@ -1,4 +1,6 @@
-"""The synthetic corpus: hand-checked German, splits without overlap, the same sentences every time."""
+"""The synthetic corpus: hand-checked German, splits without overlap, the same sentences every
+time.
+"""
 
 import hashlib
 import json

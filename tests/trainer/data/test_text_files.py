@@ -1,4 +1,6 @@
-"""Text files: the same pairs as Python strings and as a dataset, and clear errors before anything runs."""
+"""Text files: the same pairs as Python strings and as a dataset, and clear errors before anything
+runs.
+"""
 
 import gzip
 import os
@@ -97,7 +99,10 @@ def test_different_numbers_of_files(write):
     first, second = write("a.en", "one\n"), write("b.en", "two\n")
     with pytest.raises(
         ValueError,
-        match="Expected as many source files as target files. Received: 2 .* and 1 .* Give them in pairs",
+        match=(
+            "Expected as many source files as target files. Received: 2 .* and 1 .* Give them in "
+            "pairs"
+        ),
     ):
         read_text(f"{first},{second}", write("a.de", "eins\n"))
 
@@ -124,7 +129,9 @@ def test_gz_that_is_none_or_is_cut(write, tmp_path):
     for name in ("plain.gz", "cut.gz"):
         with pytest.raises(
             ValueError,
-            match=f"Expected .*{name} to be compressed with gzip, as its name says. Received: a file",
+            match=(
+                f"Expected .*{name} to be compressed with gzip, as its name says. Received: a file"
+            ),
         ):
             read_text(str(tmp_path / name), target)
 

@@ -1,4 +1,6 @@
-"""Translation sets of TensorFlow Datasets: a small one, made here, and errors for names that are wrong."""
+"""Translation sets of TensorFlow Datasets: a small one, made here, and errors for names that are
+wrong.
+"""
 
 import pytest
 import tensorflow_datasets as tfds

@@ -219,7 +219,9 @@ def test_missing_and_foreign_files_are_errors(tmp_path):
     foreign = train_elsewhere(tmp_path / "foreign")
     with pytest.raises(
         ValueError,
-        match="Expected a SentencePiece model with pad 0, .* Received: pad -1, eos 2, unk 0, bos 1.",
+        match=(
+            "Expected a SentencePiece model with pad 0, .* Received: pad -1, eos 2, unk 0, bos 1."
+        ),
     ):
         SentencePieceTokenizer.from_file(foreign)
 

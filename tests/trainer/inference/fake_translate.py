@@ -1,4 +1,5 @@
-"""`trainer.translate` with a model that needs no TensorFlow, starts at once, and takes as long for a batch as FAKE_SECONDS says.
+"""`trainer.translate` with a model that needs no TensorFlow, starts at once, and takes as long for
+a batch as FAKE_SECONDS says.
 
 Its answers are the sentences in upper case; their scores tell how many characters the batch held, so that nobody who translates in
 other batches writes the same file. It notes its progress after every window. With FAKE_OPERATIONS=n it kills itself before the n-th

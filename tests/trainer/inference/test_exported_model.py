@@ -100,7 +100,10 @@ def test_no_options_are_the_exported_ones(exported_dir, exported, sentences):
 def test_options_beyond_what_was_exported(exported_dir):
     with pytest.raises(
         ValueError,
-        match=r"Expected --nbest to be at most the beam size, 4\. Received: 5\. Give a larger --beam_size\.",
+        match=(
+            r"Expected --nbest to be at most the beam size, 4\. Received: 5\. Give a larger "
+            r"--beam_size\."
+        ),
     ):
         exported_model.load(exported_dir, nbest=5)
     with pytest.raises(
@@ -131,7 +134,10 @@ def test_models_exported_earlier(tmp_path):
     module = Older()
     tf.saved_model.save(module, str(tmp_path / "1"), signatures={"serving_default": module.serve})
     assert exported_model.load(tmp_path)([b"a"]) == [[Translation(b"a", 0.0, False)]]
-    message = "Expected a SavedModel whose signature {} takes {}. Received: .*/1, which was exported before there was such a thing. Export"
+    message = (
+        "Expected a SavedModel whose signature {} takes {}. Received: .*/1, which was exported "
+        "before there was such a thing. Export"
+    )
     with pytest.raises(ValueError, match=message.format("translate", "beam_size, num_results")):
         exported_model.load(tmp_path, beam_size=2, nbest=2)
     with pytest.raises(ValueError, match=message.format("score", "translation")):

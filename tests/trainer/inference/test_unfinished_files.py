@@ -107,7 +107,8 @@ def test_failure_of_a_later_run_keeps_what_there_was(tmp_path):
 def test_other_settings_are_refused(tmp_path):
     interrupt([tmp_path / "a"], TEXT, stop_before=3)
     message = (
-        r"Expected the options that .*/a\.partial was begun with, beam_size=4\. Received: beam_size=2\. "
+        r"Expected the options that .*/a\.partial was begun with, beam_size=4\. Received: "
+        r"beam_size=2\. "
         "Give these again to go on, or --noresume to begin anew."
     )
     with pytest.raises(ValueError, match=message):
@@ -125,7 +126,10 @@ def test_other_settings_are_refused(tmp_path):
 )
 def test_another_input_is_refused(text, received, tmp_path):
     interrupt([tmp_path / "a"], TEXT, stop_before=4)
-    message = rf"Expected the input whose first 2 lines .*/a\.partial answers\. Received: {received}\. Give that input to go on, or"
+    message = (
+        rf"Expected the input whose first 2 lines .*/a\.partial answers\. Received: {received}\. "
+        r"Give that input to go on, or"
+    )
     with pytest.raises(ValueError, match=message):
         write([tmp_path / "a"], text)
     assert write([tmp_path / "a"], text, resume=False) == 0

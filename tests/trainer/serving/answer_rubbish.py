@@ -1,4 +1,5 @@
-"""Answers ten thousand rows of rubbish with a SavedModel, checks them, and prints by how many bytes the process grew meanwhile.
+"""Answers ten thousand rows of rubbish with a SavedModel, checks them, and prints by how many
+bytes the process grew meanwhile.
 
     python answer_rubbish.py SAVED_MODEL
 

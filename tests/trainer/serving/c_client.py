@@ -1,4 +1,5 @@
-"""A client of TensorFlow's C library: loads a SavedModel as TensorFlow Serving does, without TensorFlow's Python.
+"""A client of TensorFlow's C library: loads a SavedModel as TensorFlow Serving does, without
+TensorFlow's Python.
 
 Reads from the standard input what to load and to ask, as JSON, and writes the answers, see `main`.
 """
@@ -36,7 +37,9 @@ class Output(ctypes.Structure):
 
 
 class Model:
-    """A session with a SavedModel of which the loader has restored the variables and run the initialiser."""
+    """A session with a SavedModel of which the loader has restored the variables and run the
+    initialiser.
+    """
 
     def __init__(self, library, kernels, path):
         self.tf = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
@@ -69,7 +72,9 @@ class Model:
         return returned
 
     def run(self, inputs, outputs):
-        """inputs: tensor's name -> (TF_DataType, shape, flat values); outputs: names -> by name (shape, flat values)."""
+        """inputs: tensor's name -> (TF_DataType, shape, flat values); outputs: names -> by name
+        (shape, flat values).
+        """
         sources = (Output * len(inputs))(*map(self.endpoint, inputs))
         values = (POINTER * len(inputs))(*(self.tensor(*value) for value in inputs.values()))
         targets = (Output * len(outputs))(*map(self.endpoint, outputs))

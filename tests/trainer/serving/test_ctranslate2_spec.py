@@ -187,7 +187,8 @@ def test_trained_model(trained_model_dir, sentences, beam_size, tmp_path):
     if beam_size == 1:
         assert same.all()
     else:
-        # Ends are looked for among the best 2k candidates here, among the best k there: ours can only be better.
+        # Ends are looked for among the best 2k candidates here, among the best k there: ours can
+        # only be better.
         assert (expected_scores[~same & ended] > scores[~same & ended]).all()
         assert same[ended].mean() > 0.5
 

@@ -65,7 +65,9 @@ def sources():
 
 
 def survivors(beam_size, step):
-    """For each row one that it goes on from, of the same sentence: some die, some have several children."""
+    """For each row one that it goes on from, of the same sentence: some die, some have several
+    children.
+    """
     beams = np.random.default_rng(step).integers(beam_size, size=(BATCH, beam_size))
     return (beams + beam_size * np.arange(BATCH)[:, None]).ravel().astype("int32")
 

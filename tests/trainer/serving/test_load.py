@@ -17,7 +17,8 @@ pytestmark = pytest.mark.slow
 
 REQUESTS = 1_000
 THREADS = 16
-# 0.1 MiB was measured. Had each of the 6,667 rows after the first third left 1.3 KiB behind it would be more than this.
+# 0.1 MiB was measured. Had each of the 6,667 rows after the first third left 1.3 KiB behind it
+# would be more than this.
 MOST_GROWTH = 8 * 2**20
 
 

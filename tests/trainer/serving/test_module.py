@@ -173,11 +173,13 @@ def test_defaults_are_what_serve_uses(loaded, sentences):
     [
         (
             {"beam_size": 0},
-            "Expected beam_size from 1 to 32, the largest that this model was exported for. Received: 0.",
+            "Expected beam_size from 1 to 32, the largest that this model was exported for. "
+            "Received: 0.",
         ),
         (
             {"beam_size": 33},
-            "Expected beam_size from 1 to 32, the largest that this model was exported for. Received: 33.",
+            "Expected beam_size from 1 to 32, the largest that this model was exported for. "
+            "Received: 33.",
         ),
         (
             {"num_results": 5},
@@ -185,7 +187,8 @@ def test_defaults_are_what_serve_uses(loaded, sentences):
         ),
         (
             {"max_length": 98},
-            "Expected max_length from 1 to 97, the most ids that this model gives a translation. Received: 98.",
+            "Expected max_length from 1 to 97, the most ids that this model gives a translation. "
+            "Received: 98.",
         ),
         (
             {"alpha": float("nan")},
@@ -220,7 +223,8 @@ def test_graph_refuses_settings_that_no_search_can_honour(loaded, changed, messa
         ),
         (
             {"beam_size": 33},
-            "Expected beam_size to be at most max_beam_size, 32. Received: 33. Give --max_beam_size=33, or",
+            "Expected beam_size to be at most max_beam_size, 32. Received: 33. Give "
+            "--max_beam_size=33, or",
         ),
         ({"alpha": -0.1}, "Expected alpha to be a finite number of at least 0. Received: -0.1."),
         (

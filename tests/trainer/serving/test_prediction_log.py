@@ -6,7 +6,9 @@ from trainer.serving.prediction_log import prediction_log
 
 
 def fields(message):
-    """What a message holds on the wire: [(number of the field, bytes)], of fields that have a length alone."""
+    """What a message holds on the wire: [(number of the field, bytes)], of fields that have a
+    length alone.
+    """
     found, place = [], 0
 
     def number():

@@ -37,7 +37,10 @@ def test_arguments_that_a_search_can_honour(changed):
 
 BEAM = "Expected beam_size from 1 to 7, the largest that this model was exported for. Received: {}."
 RESULTS = "Expected num_results from 1 to beam_size. Received: {}, with a beam_size of {}."
-LENGTH = "Expected max_length from 1 to 29, the most ids that this model gives a translation. Received: {}."
+LENGTH = (
+    "Expected max_length from 1 to 29, the most ids that this model gives a translation. "
+    "Received: {}."
+)
 ALPHA = "Expected alpha to be a finite number of at least 0. Received: {}."
 
 

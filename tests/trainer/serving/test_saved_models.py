@@ -20,7 +20,8 @@ TEXT_OPS = {
     "SentencepieceIdToStringOp",
 }
 
-# Runs without this project: says which operations TensorFlow lacks before TensorFlow Text is there, then translates.
+# Runs without this project: says which operations TensorFlow lacks before TensorFlow Text is there,
+# then translates.
 CLIENT = """
 import importlib.abc, json, sys
 
@@ -51,8 +52,12 @@ json.dump({"missing": missing, "loaded": loaded, "answers": answers}, sys.stdout
 """
 
 
-# The program of that name; TensorFlow Text, whose operations are not in TensorFlow's own library, is imported before.
-SAVED_MODEL_CLI = "import tensorflow_text; from tensorflow.python.tools import saved_model_cli; saved_model_cli.main()"
+# The program of that name; TensorFlow Text, whose operations are not in TensorFlow's own library,
+# is imported before.
+SAVED_MODEL_CLI = (
+    "import tensorflow_text; from tensorflow.python.tools import saved_model_cli; "
+    "saved_model_cli.main()"
+)
 
 
 def meta_graph(path):
@@ -152,7 +157,9 @@ def calls(text):
 
 
 def assert_all_signatures_work_without_this_project(path, module, text, others):
-    """That an export needs no operations but TensorFlow's and `others`, and answers as the module in this process does."""
+    """That an export needs no operations but TensorFlow's and `others`, and answers as the module
+    in this process does.
+    """
     graph = meta_graph(path)
     asked = calls(text)
     assert {name for name, _ in asked} == set(module.signatures)
@@ -263,7 +270,10 @@ def test_path_without_a_saved_model(tmp_path, name, state):
     (tmp_path / "empty").mkdir()
     (tmp_path / "hollow/3").mkdir(parents=True)
     (tmp_path / "file").touch()
-    message = f"Expected the directory of a SavedModel, .* Received: {re.escape(str(tmp_path / name))}, which {state}. Write"
+    message = (
+        f"Expected the directory of a SavedModel, .* Received: {re.escape(str(tmp_path / name))}, "
+        f"which {state}. Write"
+    )
     with pytest.raises(ValueError, match=message):
         saved_models.load(tmp_path / name)
 
@@ -273,7 +283,10 @@ def test_damaged_saved_model(tmp_path):
     (tmp_path / "1/saved_model.pb").write_bytes(b"no protocol buffer")
     with pytest.raises(
         ValueError,
-        match=r"Expected a SavedModel that TensorFlow can read. Received: .*/1 \(.*\). Write it again",
+        match=(
+            r"Expected a SavedModel that TensorFlow can read. Received: .*/1 \(.*\). Write it "
+            r"again"
+        ),
     ):
         saved_models.load(tmp_path)
 
@@ -334,7 +347,10 @@ def test_failed_export_leaves_nothing(tmp_path):
 
 def test_existing_version_is_never_overwritten(tmp_path):
     make_versions(tmp_path, "5")
-    message = "Expected a version that does not exist yet. Received: .*/5, which does. Leave --version out"
+    message = (
+        "Expected a version that does not exist yet. Received: .*/5, which does. Leave --version "
+        "out"
+    )
     with pytest.raises(ValueError, match=message), saved_models.new_version(tmp_path, 5):
         raise AssertionError("never gets here")
     with pytest.raises(ValueError, match=message.replace("/5", "/6")):
@@ -355,6 +371,9 @@ def test_version_that_is_no_positive_integer(tmp_path, version):
 
 def test_folder_that_can_not_be_written(tmp_path):
     (tmp_path / "file").touch()
-    message = r"Expected an export folder that can be written. Received: .*/file/name \(Not a directory\). Choose another with"
+    message = (
+        r"Expected an export folder that can be written. Received: .*/file/name \(Not a "
+        r"directory\). Choose another with"
+    )
     with pytest.raises(ValueError, match=message), saved_models.new_version(tmp_path / "file/name"):
         pass

@@ -1,4 +1,5 @@
-"""Trains the same model on the same batches on several devices, and writes what came out; run by tests.
+"""Trains the same model on the same batches on several devices, and writes what came out; run by
+tests.
 
 replicas.py OUT_1 1 OUT_2 2 …   on 1, 2, … of the devices that the CPU is divided into
 replicas.py OUT                 as one of the workers of TF_CONFIG
@@ -26,7 +27,9 @@ SIZES = {
 
 
 def batches():
-    """Rows are divided between the replicas: unlike numbers of tokens, replicas with only padding, replicas without a row."""
+    """Rows are divided between the replicas: unlike numbers of tokens, replicas with only padding,
+    replicas without a row.
+    """
     generator = np.random.default_rng(3)
     made = []
     for rows, length, real in ((5, 4, (4, 1, 4, 1, 4)), (4, 5, (5, 0, 5, 0)), (1, 3, (3,))):
@@ -94,7 +97,9 @@ def results(strategy):
 
 
 def with_dropout_in_float16(strategy):
-    """The loss of one row for each replica, and all replicas' random states after it; then an update that is not finite."""
+    """The loss of one row for each replica, and all replicas' random states after it; then an
+    update that is not finite.
+    """
     model = make_model(
         strategy, lambda: keras.optimizers.SGD(0.1), dropout=0.5, dtype="mixed_float16"
     )

@@ -90,8 +90,8 @@ def test_memory_of_state_is_exact(small_run, tmp_path):
             2 * (72 + 14 + kept * weights) + 3 * (120 + 14 + (causal + 3) * weights)
         )
         assert (
-            f"2 F + {kept} N L in a layer of the encoder and 20 D + 2 F + {causal + 3} N L of the decoder"
-            in str(found)
+            f"2 F + {kept} N L in a layer of the encoder and 20 D + 2 F + {causal + 3} N L of the "
+            "decoder" in str(found)
         )
 
 

@@ -1,4 +1,6 @@
-"""Adam in one operation a variable: equal to Keras's. On several replicas: test_replicas.py, whose runs train with it."""
+"""Adam in one operation a variable: equal to Keras's. On several replicas: test_replicas.py, whose
+runs train with it.
+"""
 
 import keras
 import numpy as np

@@ -46,8 +46,10 @@ def test_message_and_batch(stop, tmp_path, tokenizer, logs):
     ((name, value),) = logs.items()
     path = tmp_path / "nan" / "step-000117.npz"
     message = (
-        f"Expected a finite {name.replace('_', ' ')}. Received: {value} at step 117, with the learning rate 0.116. "
-        f"Its batch is {path}, with the arrays inputs, targets, source_text and target_text. Look at it with: python -c "
+        f"Expected a finite {name.replace('_', ' ')}. Received: {value} at step 117, with the "
+        "learning rate 0.116. "
+        f"Its batch is {path}, with the arrays inputs, targets, source_text and target_text. Look "
+        "at it with: python -c "
     )
     with pytest.raises(NotFiniteError, match=re.escape(message)):
         stop.on_train_batch_end(0, FINE | logs)

@@ -64,7 +64,9 @@ def test_equals_the_loss_of_the_logits(labels, arrays, label_smoothing, compile_
     "dtype, tolerance", [("float32", 1e-6), ("bfloat16", 2e-2), ("float16", 2e-3)]
 )
 def test_other_types(labels, arrays, dtype, tolerance):
-    """Losses are summed in float32; the tolerance is relative to the largest value of each, of the same narrow arrays in float64."""
+    """Losses are summed in float32; the tolerance is relative to the largest value of each, of the
+    same narrow arrays in float64.
+    """
     narrow = [tf.cast(array, dtype) for array in arrays]
     expected = values_and_gradients(
         from_logits, labels, [tf.cast(array, tf.float64) for array in narrow], 0.1
@@ -88,7 +90,9 @@ def test_logits_far_apart_stay_finite():
 
 @pytest.mark.parametrize("gap", [20.0, 65.0, 75.0, 95.0, 120.0])
 def test_losses_are_right_however_small_probabilities_are(gap):
-    """From where they say all to where types of 32 bits have none of them; beside a label that has a large one."""
+    """From where they say all to where types of 32 bits have none of them; beside a label that has
+    a large one.
+    """
     states, table = tf.constant([[[gap], [0.7]]]), tf.constant([[0.0], [1.0], [0.31], [-0.17]])
     losses, right = projected_cross_entropy(tf.constant([[2, 1]]), states, table)
     expected, _ = from_logits(

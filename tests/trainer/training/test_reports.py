@@ -21,8 +21,10 @@ def test_lines_where_there_is_no_terminal(capsys):
     report.evaluated(Evaluation(1000, 2.5, 0.625), [])
     report.note("checkpoint x")
     assert capsys.readouterr().out.splitlines() == [
-        "step 200/7000: loss 3.2500, accuracy 0.5000, learning rate 0.00125, 12,346 source+target tokens/s, 1 h 02 min left",
-        "step 400/7000: loss 3.2500, accuracy 0.5000, learning rate 0.00125, gradient norm 0.125, 12,346 source+target tokens/s, "
+        "step 200/7000: loss 3.2500, accuracy 0.5000, learning rate 0.00125, 12,346 source+target "
+        "tokens/s, 1 h 02 min left",
+        "step 400/7000: loss 3.2500, accuracy 0.5000, learning rate 0.00125, gradient norm 0.125, "
+        "12,346 source+target tokens/s, "
         "1 min 05 s left",
         "step 1000/7000: dev loss 2.5000, accuracy 0.6250",
         "checkpoint x",

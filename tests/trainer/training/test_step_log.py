@@ -43,7 +43,9 @@ class Clock:
 
 
 def run(log, losses, clock, per_execution=1, **others):
-    """An epoch whose steps have these losses, 4 right tokens of 8 target tokens, and 5 source tokens."""
+    """An epoch whose steps have these losses, 4 right tokens of 8 target tokens, and 5 source
+    tokens.
+    """
     callbacks = log.steps, log
     for callback in callbacks:
         callback.on_epoch_begin(0)

@@ -49,8 +49,10 @@ The error could be from a previous operation.
 def test_worker_that_is_gone():
     error = tf.errors.UnavailableError(None, None, TENSORFLOW_SAYS)
     message = (
-        r"Expected all 2 workers until the run ends. Received: one that is gone, as worker 1 notices \(UnavailableError: Collective ops "
-        r"is aborted by: failed to connect to all addresses The error could be from a previous operation.\). Start again."
+        r"Expected all 2 workers until the run ends. Received: one that is gone, as worker 1 "
+        r"notices \(UnavailableError: Collective ops "
+        r"is aborted by: failed to connect to all addresses The error could be from a previous "
+        r"operation.\). Start again."
     )
     with pytest.raises(WorkerGoneError, match=message):
         with Second().noticing_the_lost(lambda: "Start again."):

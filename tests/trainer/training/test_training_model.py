@@ -43,8 +43,8 @@ def as_dataset(*batches):
 
 
 def expected_loss(model, label_smoothing):
-    # Of states: without padding, sums of float32 are rounded otherwise than those of the call. That both are the same,
-    # tests/models/test_transformer.py shows in float64.
+    # Of states: without padding, sums of float32 are rounded otherwise than those of the call. That
+    # both are the same, tests/models/test_transformer.py shows in float64.
     logits = model.transformer.output_embedding(model.transformer.states(BATCH), reverse=True)
     losses, right = token_cross_entropy(tf.constant(BATCH["targets"]), logits, label_smoothing)
     return tf.reduce_sum(losses) / 6, float(tf.reduce_sum(right)) / 6

@@ -53,7 +53,8 @@ def generate(split, size=None, seed=0):
     size = SPLITS[split] if size is None else size
     if size < 1:
         raise ValueError(
-            f"Expected size to be at least 1. Received: {size}. Leave it out for the split's own size, {SPLITS[split]}."
+            f"Expected size to be at least 1. Received: {size}. Leave it out for the split's own "
+            f"size, {SPLITS[split]}."
         )
     sampler = SentenceSampler(random.Random(f"{seed} {split}"))
     draw = sampler.long_sentence if split == "test_longer" else sampler.sentence

@@ -104,7 +104,9 @@ def english_infinitive(clause):
 
 
 def german_main(clause, front=None):
-    """Verb second: after `front`, or the fronted time, or the subject; `front=""` puts the verb first."""
+    """Verb second: after `front`, or the fronted time, or the subject; `front=""` puts the verb
+    first.
+    """
     finite, rest = _german_verb(clause)
     if front is None and clause.time and clause.time_first:
         front = clause.time.german
@@ -202,7 +204,9 @@ def _german_subject(clause):
 
 
 def _german_middle(clause):
-    """Pronouns, time, definite objects, nicht, companion, place, indefinite objects, goal; dative before accusative."""
+    """Pronouns, time, definite objects, nicht, companion, place, indefinite objects, goal; dative
+    before accusative.
+    """
     negated = clause.negated
     placed = {"pronoun": [], "definite": [], "indefinite": []}
     for case in ("dative", "accusative"):

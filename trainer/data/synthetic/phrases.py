@@ -121,7 +121,9 @@ class PronounPhrase:
 
 @dataclass(frozen=True)
 class FixedPhrase:
-    """The same words in every case: a name, the subject `it`, or the gap that a relative or question word fills."""
+    """The same words in every case: a name, the subject `it`, or the gap that a relative or
+    question word fills.
+    """
 
     words: str = ""
     german_words: str = ""

@@ -48,7 +48,8 @@ class SentenceSampler:
             self.coordination,
             self.question,
         )
-        # Without any, a model learns that sentences end after the second clause. Only one in five is short enough for training.
+        # Without any, a model learns that sentences end after the second clause. Only one in five
+        # is short enough for training.
         kind = self.draw.rng.choices(
             (*kinds, self.several_clauses), weights=(22, 12, 38, 18, 10, 140)
         )[0]
