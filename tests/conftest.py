@@ -30,7 +30,7 @@ def rng():
 
 @pytest.fixture(scope="session")
 def import_reference():
-    """`import_reference("compare_models")`: a module that lies beside the recordings."""
+    """`import_reference("compare_models")`: a module that lies next to the recordings."""
     folder = str(pathlib.Path(__file__).parent / "reference")
     if folder not in sys.path:
         sys.path.append(folder)

@@ -1,4 +1,4 @@
-"""The same on TensorFlow, JAX and PyTorch; and what is JAX's alone: jit, grad, several devices."""
+"""The same on TensorFlow, JAX and PyTorch; and what is JAX's only: jit, grad, several devices."""
 
 import importlib.util
 import os
@@ -150,7 +150,7 @@ def program():
 
 
 def run(program, *arguments, **environment):
-    """Runs a program of tests/backends in a process of its own."""
+    """Runs a program of tests/backends in a separate process."""
     environment = {"PYTHONPATH": str(HERE.parent), "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
     command = [sys.executable, str(PROGRAMS / program), *map(str, arguments)]
     result = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)

@@ -8,8 +8,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FRAMEWORKS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "torch"}
 STANDARD = {
-    *"abc argparse ast collections contextlib copy dataclasses difflib functools hashlib io itertools json".split(),
-    *"logging math numbers os pathlib re string struct tempfile time typing unicodedata warnings zlib".split(),
+    *"abc argparse ast collections contextlib copy dataclasses difflib functools hashlib".split(),
+    *"inspect io itertools json logging math numbers os pathlib re string struct tempfile".split(),
+    *"time typing unicodedata warnings zlib".split(),
 }
 ENTRY_POINTS = (
     "train",

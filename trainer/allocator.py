@@ -15,9 +15,10 @@ def keep_freed_memory() -> bool:
     """Has glibc keep freed memory for the next tensor, where by default it gives large blocks back
     to the system at once.
 
-    TensorFlow frees and asks for the same megabytes in every step, and the system zeroes each page that it hands out again. To be
-    called at the beginning of a program: memory of the process no longer shrinks. Whoever sets `MALLOC_*_` or `GLIBC_TUNABLES` in the
-    environment is left alone, and so are other C libraries.
+    TensorFlow frees and asks for the same megabytes in every step, and the system zeroes each page
+    that it hands out again. To be called at the beginning of a program: memory of the process no
+    longer shrinks. Whoever sets `MALLOC_*_` or `GLIBC_TUNABLES` in the environment is not changed,
+    and so are other C libraries.
 
     Returns:
         Whether anything was set.

@@ -1,4 +1,4 @@
-"""Files and directories that are either whole or absent: written aside, flushed to the disk, then
+"""Atomic writes of files and directories: written to a temporary name, flushed, then
 renamed.
 """
 
@@ -38,7 +38,7 @@ def whole_directory(path: str | os.PathLike) -> Iterator[Path]:
     A directory that has the name already is removed once the new one is complete.
 
     Yields:
-        An empty directory beside `path`.
+        An empty directory next to `path`.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

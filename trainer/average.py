@@ -1,4 +1,4 @@
-"""Averages the weights of a run's last checkpoints into a model directory of its own.
+"""Averages the weights of a run's last checkpoints into another model directory.
 
     python -m trainer.average --model_dir=runs/big --last=20 --output_dir=runs/big-average
 
@@ -57,7 +57,7 @@ def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: 
     Args:
         directory: of the run.
         paths: of its checkpoints.
-        output_dir: what is written.
+        output_dir: the model directory to write.
 
     Raises:
         ValueError: where `output_dir` exists or can't be written, or a checkpoint is missing or

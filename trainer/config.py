@@ -18,7 +18,7 @@ flags.disclaim_key_flags()
 # What every recipe decides, but for the vocabulary: with init_from it is given.
 _RECIPE_SETTINGS = tuple(name for name in RECIPES["transformer_base"] if name != "vocab_size")
 _RECIPE = " Default: as the preset's recipe says."
-_ARCHITECTURE = " Default: as the preset says."
+_ARCHITECTURE = " Default: the preset's value."
 # As t2t_relpos.models.config has them, which is not imported here: it brings TensorFlow.
 POSITIONS = ("relative", "sinusoidal", "learned", "relative+sinusoidal", "none")
 
@@ -27,7 +27,7 @@ POSITIONS = ("relative", "sinusoidal", "learned", "relative+sinusoidal", "none")
 class RunConfig:
     """Settings of `python -m trainer.train`.
 
-    What is None is decided by the preset's recipe: see `resolve`.
+    Settings that are None come from the preset's recipe: see `resolve`.
 
     Raises:
         ValueError: for a setting out of range, or settings that contradict each other.
@@ -41,7 +41,7 @@ class RunConfig:
 
     preset: str | None = setting(None, "Name of the architecture and of its training recipe.")
     model_dir: str | None = setting(
-        None, "Directory of the model: made, or gone on with if it exists.", fixed=False
+        None, "Directory of the model: made, or resumed if it exists.", fixed=False
     )
     init_from: str | None = setting(
         None,
@@ -116,7 +116,7 @@ class RunConfig:
         choices=POSITIONS,
     )
     max_relative_position: int | None = setting(
-        None, "Distance from which on all relative positions are alike." + _ARCHITECTURE, at_least=0
+        None, "Clipping distance K of relative positions." + _ARCHITECTURE, at_least=0
     )
     use_key_table: bool | None = setting(
         None, "Whether relative positions are added to keys." + _ARCHITECTURE
@@ -135,7 +135,7 @@ class RunConfig:
         "auto",
         "'one' device, 'mirrored' over all GPUs of this machine, 'multiworker' over those of the "
         "machines that TF_CONFIG names; 'auto': "
-        "mirrored where there are several GPUs, else one.",
+        "mirrored if there are several GPUs, else one.",
         choices=("auto", "one", "mirrored", "multiworker"),
         fixed=False,
     )
@@ -237,7 +237,7 @@ class RunConfig:
         return cls(**{field.name: values[field.name].value for field in dataclasses.fields(cls)})
 
     def resolve(self) -> "RunConfig":
-        """The same settings, with what is None taken from a recipe; what is still None is the
+        """The same settings, with those that are None taken from a recipe; any still None is the
         architecture's.
 
         The recipe is the preset's, or with `init_from` that of the model it names.
@@ -308,7 +308,7 @@ class RunConfig:
         }
 
     def fixed(self) -> dict:
-        """The settings that a run that goes on must not change."""
+        """The settings that a run that continues must not change."""
         return {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)

@@ -84,7 +84,7 @@ def _check_pair(config, split):
         given, missing = ("source", "target") if source else ("target", "source")
         raise ValueError(
             f"Expected {split}_source and {split}_target together. Received: {split}_{given} "
-            "alone. "
+            "only. "
             f"Give --{split}_{missing} too."
         )
 

@@ -1,11 +1,13 @@
 """Translates a test set and prints its sacreBLEU, cased and on detokenised text, and other metrics.
 
     python -m trainer.evaluate --model_dir=runs/NAME --source=test.en --target=test.de
-    python -m trainer.evaluate --model_dir=runs/NAME --checkpoint=best --data=wmt14_translate/de-en --direction=en-de
-    python -m trainer.evaluate --saved_model=saved_models/NAME --data=synthetic --split=test,test_longer
+    python -m trainer.evaluate --model_dir=runs/NAME --checkpoint=best \
+        --data=wmt14_translate/de-en --direction=en-de
+    python -m trainer.evaluate --saved_model=saved_models/NAME --data=synthetic \
+        --split=test,test_longer
 
 Prints a line such as `test BLEU = 97.31` for every test set, then sacreBLEU's signature, then a
-line for every other metric, with its own signature behind it: see `trainer.metrics`.
+line for every other metric, with its own signature after it: see `trainer.metrics`.
 """
 
 import dataclasses
@@ -73,7 +75,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
         flags.DEFINE_list,
         "metrics",
         list(metrics.DEFAULT_METRICS),
-        "What is printed besides sacreBLEU, with commas between them.",
+        "Metrics to print in addition to sacreBLEU, comma-separated.",
     )
     define(
         flags.DEFINE_string,
@@ -103,10 +105,10 @@ class Evaluation:
 
     Args:
         hypotheses: one translation per sentence, each a single line.
-        references: what they are compared with.
+        references: reference translations.
         bleu: sacreBLEU, from 0 to 100.
         signature: sacreBLEU's description of how it counted.
-        truncated: number of sentences of which only the beginning was translated.
+        truncated: number of sentences that were truncated.
     """
 
     hypotheses: list[str]
@@ -123,7 +125,7 @@ def evaluate(
 
     Args:
         translate: translates one batch, as `trainer.serving.translator.Translator`.
-        corpus: what is translated.
+        corpus: the corpus to translate.
         batch_size: sentences per batch.
     """
     sources = [source.encode() for source in corpus.sources()]

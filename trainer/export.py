@@ -66,7 +66,7 @@ def export(module: TranslationModule, directory: Path, version: int | None = Non
     """Writes a version of a model, with the requests that warm up TensorFlow Serving.
 
     Args:
-        module: what is exported.
+        module: the module to export.
         directory: saved_models/NAME, made where missing; NAME is what a server knows the model by.
         version: a positive integer; the next one where omitted.
 

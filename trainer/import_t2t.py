@@ -34,7 +34,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
         "tensor2tensor's set that the model was trained with.",
         required=True,
     )
-    define(flags.DEFINE_string, "hparams", "", "What was changed in the set: key=value,key=value.")
+    define(flags.DEFINE_string, "hparams", "", "Changes to the set: key=value,key=value.")
     define(
         flags.DEFINE_integer,
         "target_space_id",

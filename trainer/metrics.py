@@ -1,8 +1,9 @@
 """What `trainer.evaluate` prints of translations besides sacreBLEU: each metric by name, with what
 its number is.
 
-All are in percent, over a whole test set with one reference per sentence. sacreBLEU counts n-grams for all of them; where
-others' BLEU splits words otherwise, or differs in what counts as none, that is done here.
+All are in percent, over a whole test set with one reference per sentence. sacreBLEU counts n-grams
+for all of them; where others' BLEU splits words otherwise, or differs in what counts as none, that
+is done here.
 """
 
 import dataclasses
@@ -43,7 +44,7 @@ def sacrebleu_lowercased(hypotheses: Sequence[str], references: Sequence[str]) -
 
 def sacrebleu_tokenized(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """sacreBLEU of text whose words are split already, as a model gives that was trained on such
-    text: spaces alone count.
+    text: only spaces count.
     """
     return _of_sacrebleu(
         "BLEU of tokens", BLEU(tokenize="none", force=True), hypotheses, references
@@ -96,7 +97,10 @@ def compound_split_bleu(
         for lines in (hypotheses, references)
     ]
     score = _count(*split, smooth_method="none")
-    signature = f"nrefs:1|case:mixed|tok:moses-{language}|compounds:split|smooth:none|sacremoses:{sacremoses.__version__}"
+    signature = (
+        f"nrefs:1|case:mixed|tok:moses-{language}|compounds:split|smooth:none"
+        f"|sacremoses:{sacremoses.__version__}"
+    )
     return Score("BLEU compounds split", score.score, signature)
 
 

@@ -2,14 +2,14 @@
 command.
 
 config.json            architecture, tokenizer, format version
-model.keras            the Transformer alone
+model.keras            the Transformer only
 vocab.model            the SentencePiece vocabulary (`vocab.subwords` for tensor2tensor's)
 run.json               the resolved settings of the training run
 checkpoints/step-000123/
 best/step-000123/      checkpoints with the best BLEU on dev, where asked for
 evaluations.json       what every evaluation on dev gave
 logs/                  for TensorBoard
-ids/                   the corpora as ids, kept for going on; may be deleted
+ids/                   the corpora as ids, kept for continuing; may be deleted
 nan/step-000123.npz    a batch whose loss was not a number, where that stopped the run
 """
 
@@ -166,7 +166,7 @@ class ModelDirectory:
         Args:
             recorded: the directory's settings.
             asked: this run's.
-            what: what they are settings of, for the message.
+            what: owner of the settings, for the message.
 
         Raises:
             ValueError: naming every setting that differs, with both values.
@@ -243,7 +243,7 @@ class ModelDirectory:
             raise ValueError(
                 f"Expected a trained model at {self.model_file}. Received: a directory without "
                 "it: training has not "
-                "reached its first checkpoint. Go on training with the same `python -m "
+                "reached its first checkpoint. Continue training with the same `python -m "
                 "trainer.train` command."
             )
         import keras
@@ -256,7 +256,8 @@ class ModelDirectory:
             raise ValueError(
                 f"Expected a readable Keras model. Received: {self.model_file}, which fails to "
                 f"load ({error}). "
-                "Go on training with the same `python -m trainer.train` command to write it anew."
+                "Continue training with the same `python -m trainer.train` command to write it "
+                "again."
             ) from error
 
     def write_run(self, settings: dict):
@@ -264,7 +265,7 @@ class ModelDirectory:
         _write_json(self.run_file, settings)
 
     def read_run(self) -> dict:
-        """The settings in run.json; empty where there is none."""
+        """The settings in run.json; empty if there is none."""
         return _read_json(self.run_file) if self.run_file.is_file() else {}
 
 

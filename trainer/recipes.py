@@ -1,6 +1,6 @@
 """How each preset is trained, where the run doesn't say otherwise.
 
-Data alone: architectures are t2t_relpos.models.PRESETS.
+Only data: architectures are t2t_relpos.models.PRESETS.
 
 A name that a recipe does not have is as DEFAULTS says. `learning_rate` multiplies the Noam
 schedule. `batch_tokens` are those of one side, over all devices.
@@ -18,8 +18,8 @@ _SHAW = {
     "adam_beta2": 0.98,
     "adam_epsilon": 1e-9,
 }
-# Section 4.1 again: "a checkpoint every 10 minutes", of which big averages the last 20. A device
-# takes the batch in pieces, since the logits of 25,000 tokens alone fill 3 GB.
+# Section 4.1 again: "a checkpoint every 10 minutes", and big averages the last 20. A device
+# takes the batch in pieces, since the logits of 25,000 tokens take 3 GB.
 _SHAW_RUN = {"checkpoint_minutes": 10.0, "device_tokens": 4096}
 # t2t transformer_base_v1: the paper's, with t2t's batch; 250,000 steps are the default of
 # t2t_trainer.

@@ -17,12 +17,12 @@ def setting(default, help, at_least=None, below=None, choices=None, fixed=True):
     """A field of a dataclass of settings.
 
     Args:
-        default: its value where none is given.
+        default: its value if none is given.
         help: of its flag.
         at_least: smallest value.
         below: what the value must be below.
         choices: all values that it may have.
-        fixed: whether a run that goes on must not change it.
+        fixed: whether a run that continues must not change it.
     """
     metadata = {
         "help": help,

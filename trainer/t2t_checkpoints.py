@@ -39,7 +39,7 @@ def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
             else ""
         )
         raise ValueError(
-            "Expected the prefix of a TF1 checkpoint, beside which PREFIX.index and "
+            "Expected the prefix of a TF1 checkpoint, next to which PREFIX.index and "
             "PREFIX.data-... lie. "
             f"Received: {prefix!r}, without {os.path.basename(prefix)}.index.{hint}"
         )
@@ -92,7 +92,7 @@ def import_checkpoint(
         prefix: of the checkpoint.
         model_dir: directory to make; may exist if it holds no model.
         hparams_set: tensor2tensor's name, for instance "transformer_relative".
-        hparams: what was changed in it, `"key=value,key=value"`.
+        hparams: changes to it, `"key=value,key=value"`.
         target_space_id: of the problem; 0 for plain text problems.
         vocab: file of tensor2tensor's subword vocabulary.
         vocab_size: instead of `vocab`, its size.

@@ -1,8 +1,9 @@
 """Trains a Transformer.
 
-    python -m trainer.train --preset=tiny --model_dir=runs/first --train_source=train.en --train_target=train.de
+    python -m trainer.train --preset=tiny --model_dir=runs/first \
+        --train_source=train.en --train_target=train.de
 
-The same command goes on from the last checkpoint; Ctrl-C and SIGTERM write one before they end it.
+The same command resumes from the last checkpoint; Ctrl-C and SIGTERM write one before they end it.
 `--data=synthetic` trains on the embedded corpus. `--dry_run` says what would be trained, and does
 not.
 """
@@ -25,14 +26,14 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program on `values`: the settings of a run, and --dry_run."""
     config.define_flags(values)
     help_text = (
-        "Only say what would be trained: settings, parameters, batches and memory. Leaves nothing "
-        "behind."
+        "Only say what would be trained: settings, parameters, batches and memory. No files are "
+        "created."
     )
     flags.DEFINE_bool("dry_run", False, help_text, flag_values=values)
 
 
 def train(config: RunConfig):
-    """Trains a model as the settings say, or goes on training it.
+    """Trains a model as the settings say, or continues training it.
 
     Raises:
         SystemExit: with a message, for everything that is wrong with the settings, the data or the
@@ -47,24 +48,24 @@ def train(config: RunConfig):
     from trainer.training.checkpoints import CheckpointError
     from trainer.training.nan_stop import NotFiniteError
     from trainer.training.run import TrainingRun
-    from trainer.training.team import WorkerGoneError
+    from trainer.training.worker_group import WorkerLostError
 
     try:
         run = TrainingRun(config)
-        if run.team.is_chief:
+        if run.worker_group.is_chief:
             print(run.describe(), flush=True)
             print(f"Training from step {run.step} to {run.config.train_steps}.", flush=True)
-    except (ValueError, OSError, WorkerGoneError) as error:
+    except (ValueError, OSError, WorkerLostError) as error:
         sys.exit(f"trainer.train: {error}")
     try:
         run.fit()
-    except (CheckpointError, NotFiniteError, WorkerGoneError) as error:
+    except (CheckpointError, NotFiniteError, WorkerLostError) as error:
         sys.exit(f"trainer.train: {error}")
     except KeyboardInterrupt:
         _stop(run, signal.SIGINT)
     if run.signal is not None:
         _stop(run, run.signal)
-    if run.team.is_chief:
+    if run.worker_group.is_chief:
         print(run.summary())
 
 
@@ -87,7 +88,7 @@ def dry_run(config: RunConfig):
 def _stop(run, received):
     saved = run.checkpoints.steps()
     print(
-        "\ntrainer.train: stopped. The same command goes on from step "
+        "\ntrainer.train: stopped. The same command resumes from step "
         f"{saved[-1] if saved else 0}.",
         file=sys.stderr,
     )
@@ -108,7 +109,7 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
 
 if __name__ == "__main__":
     keep_freed_memory()
-    # TensorFlow, not loaded yet, uses oneDNN by itself on some processors alone; on others it makes
+    # TensorFlow, not loaded yet, uses oneDNN by itself on some processors only; on others it makes
     # large products much faster as well.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     define_flags()

@@ -1,22 +1,24 @@
 """Translates lines of text with an exported model.
 
     python -m trainer.translate --saved_model=saved_models/NAME < source.txt > translation.txt
-    python -m trainer.translate --saved_model=saved_models/NAME --input=source.txt --output=translation.txt
+    python -m trainer.translate --saved_model=saved_models/NAME --input=source.txt \
+        --output=translation.txt
     python -m trainer.translate --saved_model=saved_models/NAME
 
-Line i of the output answers line i of the input, of which no more than a window is held in memory.
+Line i of the output is the translation of line i of the input. Memory holds one window of lines.
 Where the input is a terminal, there is a prompt. Needs nothing but TensorFlow, TensorFlow Text and
 tqdm: neither the layers nor the program that trained the model.
 
 A file given as --output is written as FILE.partial and gets its name when it is complete. A run
-that was stopped, or killed, is gone on with by the same command; one that was complete is done
+that was stopped, or killed, is resumed by the same command; one that was complete is done
 again, and replaces what was there.
 
     --scores         translation, tab, score (log-probability over the length penalty)
-    --nbest=N        up to N lines per sentence: `number from 0 ||| translation ||| Score= -0.25 ||| -0.25`, as Moses and Marian write them
-    --alignments=F   a line per translation in F: links `i-j`, subword j of the translation attends most to i of the source, both
-                     from 0 and without the end of the sentence (Pharaoh's format, which fast_align
-                     and Marian write)
+    --nbest=N        up to N lines per sentence, as Moses and Marian write them:
+                     `number from 0 ||| translation ||| Score= -0.25 ||| -0.25`
+    --alignments=F   a line per translation in F: links `i-j`, subword j of the translation attends
+                     most to i of the source, both from 0 and without the end of the sentence
+                     (Pharaoh's format, which fast_align and Marian write)
     --tokens=F       those subwords: `source ||| translation`
 """
 
@@ -77,14 +79,14 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define(flags.DEFINE_integer, "max_length", None, longest, lower_bound=1)
     best = (
         "Translations per sentence, at most the beam size, listed as Moses does. Default: the "
-        "best one alone."
+        "best one."
     )
     define(flags.DEFINE_integer, "nbest", None, best, lower_bound=1)
     define(
         flags.DEFINE_boolean,
         "scores",
         False,
-        "Whether a tab and its score stand behind each translation.",
+        "Whether a tab and its score follow each translation.",
     )
     define(
         flags.DEFINE_string,
@@ -97,7 +99,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
         flags.DEFINE_boolean,
         "resume",
         True,
-        "Whether to go on with an --output that a run of the same command left unfinished.",
+        "Whether to continue with an --output that a run of the same command left unfinished.",
     )
     define(flags.DEFINE_integer, "batch_size", 32, "Sentences translated at a time.", lower_bound=1)
     window = (
@@ -123,7 +125,7 @@ def translate(
         call: translates one batch: for every sentence its translations, the best first.
         lines: sentences without their line ends.
         write: takes the number of a line, from 1, and its translations.
-        warn: takes a warning per line of which only the beginning was translated.
+        warn: takes a warning per line that was truncated.
         batch_size, window: see `trainer.serving.translator.translate_lines`.
         start: number of lines that come before.
         after_window: called with the number of the last line of each full window, once it is
@@ -143,7 +145,7 @@ def translate(
 
 
 def _forms(values):
-    """Name of a flag for a file -> what is written there for a sentence."""
+    """Returns the text to write for a sentence, by name of the file's flag."""
     best = (
         output_lines.n_best
         if values.nbest
@@ -217,7 +219,8 @@ def _translate_all(values, source, model):
         progress = Progress(sys.stderr, total, done, shows_bar)
         if done:
             progress.say(
-                f"Goes on behind line {done:,}: the lines before it are in {values.output}.partial."
+                f"Continues after line {done:,}: the lines before it are in "
+                f"{values.output}.partial."
             )
 
         def write(number, translations):

@@ -20,7 +20,7 @@ def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:
             dev set.
 
     Raises:
-        ValueError: where there is none such.
+        ValueError: if there is none such.
     """
     checkpoints, best = Checkpoints(directory.checkpoints), BestCheckpoints(directory.best)
     if which == "best":
@@ -58,7 +58,7 @@ def last_checkpoints(directory: ModelDirectory, count: int) -> list[Path]:
     """Where the last checkpoints of a run lie, the earliest first.
 
     Raises:
-        ValueError: where there are fewer.
+        ValueError: if there are fewer.
     """
     checkpoints = Checkpoints(directory.checkpoints)
     steps = checkpoints.steps()

@@ -24,7 +24,7 @@ def relative_positions_matrix(length_q, length_k, max_relative_position, cache=F
 
     The pair (i, j) gets `clip(j - i, -K, K) + K`. When the lengths differ, the
     queries are the last `length_q` positions of the keys. With `cache` there is
-    one query, and it stands at the last key.
+    one query, and it is at the last key.
 
     Args:
         length_q: T, a Python int or a scalar integer tensor. Unused with `cache`.
@@ -236,7 +236,7 @@ def _attention_and_weights(
 
 
 def _softmax(logits):
-    # keras.ops.softmax warns where there is one key, as in every first decoding step.
+    # keras.ops.softmax warns if there is one key, as in every first decoding step.
     largest = ops.stop_gradient(ops.max(logits, axis=-1, keepdims=True))
     exponentials = ops.exp(logits - largest)
     return exponentials / ops.sum(exponentials, axis=-1, keepdims=True)

@@ -1,6 +1,6 @@
 """The best of beams times vocabulary in two stages, on TensorFlow.
 
-The ids stand in groups. The best `count` of all entries lie in the `count` groups with the largest
+The ids are in groups. The best `count` of all entries are in the `count` groups with the largest
 maxima: of a group that is left out each entry is at most its maximum, and `count` maxima are at
 least as large. So one pass finds the maxima, and what has to be sorted are `count` groups in place
 of the vocabulary.
@@ -33,7 +33,7 @@ def best_candidates(scores, offsets, count, never_id, never, normalize):
         offsets -= tf.reshape(_log_normalizer(scores, maxima), [batch, beams])
     maxima = _without(never_id, entries, maxima)
     maxima = tf.reshape(maxima, [batch, beams, groups]) + offsets[:, :, None]
-    # One beam alone may have fewer groups; then all are looked at.
+    # A single beam can have fewer groups; then all are used.
     chosen = tf.minimum(count, beams * groups)
     group = tf.math.top_k(tf.reshape(maxima, [batch, beams * groups]), chosen, sorted=False).indices
     beam = group // groups
@@ -61,7 +61,7 @@ def _filled_up(scores, size, never):
 def _log_normalizer(scores, maxima):
     """Log of the sum of exponentials of each row.
 
-    Without a shift where none is needed: to subtract a number from each row costs
+    Without a shift if none is needed: to subtract a number from each row costs
     more than the exponentials.
     """
     largest = tf.reduce_max(maxima, axis=-1, keepdims=True)
@@ -78,7 +78,7 @@ def _log_normalizer(scores, maxima):
 
 
 def _without(never_id, entries, maxima):
-    """The maxima `[rows, groups]` of groups of entries as if `never_id` were not there."""
+    """The maxima `[rows, groups]` of groups of entries as if `never_id` were not available."""
     if never_id is None:
         return maxima
     number, place = divmod(never_id, entries.shape[-1])

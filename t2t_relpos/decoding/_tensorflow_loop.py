@@ -1,7 +1,7 @@
 """The loop of a search that lets go of sentences when they are done, for graphs of TensorFlow.
 
 A batch's last steps are for few sentences. So an inner loop runs until a share of them is done, and
-an outer one keeps their results and goes on with the others alone.
+an outer one keeps their results and continues with the others.
 """
 
 import tensorflow as tf
@@ -10,7 +10,7 @@ from t2t_relpos.decoding.rows import gather_rows
 
 # Gathering what is left costs about as much as the steps of a quarter of the sentences.
 SHARE_DONE = 4
-# What of the beams is asked for at the end.
+# What of the beams is requested at the end.
 RESULTS = ("finished_ids", "finished_scores", "length")
 
 
@@ -60,7 +60,7 @@ def _gather(nested, index):
 
 
 def _shapes(nested):
-    """What stays of the shapes: the first dimension gets smaller, and in the first step one beam becomes k."""
+    """Returns loop-invariant shapes: the batch shrinks, and the first step makes one beam k."""
     is_beams = isinstance(nested, dict) and "log_probs" in nested
 
     def shape_of(x):

@@ -1,4 +1,4 @@
-"""Moving rows in TensorFlow's own operations: one each, where keras.ops takes care of negative indices and broadcasting."""
+"""Reorders rows with one TensorFlow op each. keras.ops also handles negative indices."""
 
 import tensorflow as tf
 

@@ -31,17 +31,17 @@ def beam_search(
     """Finds likely outputs by log-probability over length penalty.
 
     Every sentence is searched on its own, and stops on its own, at its own limit
-    at the latest, whatever other sentences stand in the batch. On TensorFlow,
+    at the latest, whatever other sentences are in the batch. On TensorFlow,
     where sizes may change in a loop, sentences that are done leave the batch.
 
     Args:
         step: `step(ids [rows], state) -> (logits [rows, V], state)` with
             rows = B * beam_size. The first ids are `pad_id`.
         state: a nested dict of tensors `[B, ...]`. The search repeats and
-            reorders rows; what stands under `"context"` does not change and is
+            reorders rows; the entry under `"context"` does not change and is
             the same for all beams of a sentence, so it is only repeated. What
-            stands under `"sentences"` is one per sentence, whatever its beams:
-            the step may change it, and the search leaves it alone.
+            is under `"sentences"` is one per sentence, whatever its beams:
+            the step may change it, and the search does not change it.
         batch_size: B, an int or a scalar tensor.
         max_length: L, most ids of an output, an int or a scalar tensor.
         beam_size: k, an int, or a scalar tensor whose value the caller checked.
@@ -54,7 +54,7 @@ def beam_search(
         early_stopping: True: a sentence stops as soon as it has `beam_size` finished
             outputs: fewer steps, and sometimes an output that is less likely (as in
             CTranslate2, which counts ends among the best `beam_size` candidates of a
-            step alone). False: when no living beam can beat its
+            step only). False: when no living beam can beat its
             `num_results` best finished ones, even with the length penalty of
             the limit (t2t).
         t2t_exact: do as tensor2tensor does in every detail: padding may be
@@ -70,7 +70,7 @@ def beam_search(
         repetition_penalty: what the log-probability of an id that occurred is
             multiplied by; above 0. As `no_repeat_ngram_size`, this is what
             Hugging Face's beam search means by it: log-probabilities are not
-            normalised anew, and the penalty counts in the score.
+            normalised again, and the penalty counts in the score.
 
     Returns:
         A `DecodingResult` of the n best: ids `[B, n, L]`. Scores are
@@ -111,7 +111,8 @@ def beam_search(
     is_alone = is_tensorflow_without_xla() and "context" not in state and constraints.prefix is None
     first_beams = 1 if is_alone else beam_size
     context, rest = split_context(repeat_rows(state, first_beams))
-    # What every step reads of a row, beside the state: for the model and for the constraints.
+    # What every step reads of a row, in addition to the state: for the model and for the
+    # constraints.
     fixed = {} if context is None else {"context": context}
     if constraints.prefix is not None:
         fixed["prefix"] = ops.repeat(constraints.prefix, beam_size, axis=0)

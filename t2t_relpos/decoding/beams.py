@@ -91,7 +91,7 @@ class Beams:
         return new, ops.reshape(first_row + take_beams(source, living), (-1,))
 
     def _candidates(self, beams, i, logits, prefix):
-        """Of 2k candidates at most k end, so k of them live on: log-probabilities, beams, ids, each `[B, 2k]`."""
+        """Selects k living beams. At most k of 2k candidates end. Arguments: `[B, 2k]` each."""
         count = 2 * self.beam_size
         logits = ops.cast(logits, "float32")
         if not self.constraints.any and prefix is None:
@@ -141,12 +141,12 @@ class Beams:
         n = self.num_results
         ids = beams["finished_ids"][:, :n]
         ends = ops.cast(ids == self.eos_id, "int32")
-        behind = ops.cumsum(ends, axis=-1) - ends > 0
-        # Where constraints left nothing else, an output may go on behind an end that came too
+        after = ops.cumsum(ends, axis=-1) - ends > 0
+        # Where constraints left nothing else, an output may continue after an end that came too
         # early.
-        ids = ops.where(behind, self.pad_id, ids)
-        # What has no end is as long as there were steps.
+        ids = ops.where(after, self.pad_id, ids)
+        # The length of an output without an end is the number of steps.
         has_end = ops.any(ends > 0, axis=-1)
-        to_end = ops.sum(ops.cast(ops.logical_not(behind), "int32"), axis=-1)
+        to_end = ops.sum(ops.cast(ops.logical_not(after), "int32"), axis=-1)
         lengths = ops.where(has_end, to_end, ops.cast(beams["length"], "int32")[:, None])
         return DecodingResult(ids, beams["finished_scores"][:, :n], lengths)

@@ -49,7 +49,8 @@ def best_candidates(scores, offsets, count, never_id=None, never=-1e7, normalize
     sums = ops.reshape(scores, (batch, beams, size)) + ops.expand_dims(offsets, -1)
     sums = ops.reshape(sums, (batch, beams * size))
     if keras.backend.backend() == "tensorflow":
-        # Of one beam alone there may be fewer: a graph does not know, so there are always enough.
+        # A single beam may have fewer. A graph does not know the number, so there are always
+        # enough.
         sums = ops.pad(sums, [[0, 0], [0, count]], constant_values=2 * never)
     best, index = top_k(sums, count)
     index = ops.minimum(index, beams * size - 1)

@@ -1,10 +1,10 @@
 """What outputs a search may not make: pure functions of log-probabilities and the ids so far.
 
-Each takes `log_probs` `[rows, V]` and gives such ones again, not normalised anew: what is forbidden
-takes nothing from the score of what is left, as in Hugging Face's beam search. CTranslate2 changes
-logits, before their softmax: what is left gains what the forbidden loses, a penalty divides where
-logits are above 0, and forced ids cost nothing. `ids` are the ids so far, int `[rows, L]`, padding
-from place `i` on, and `i` is the number of ids that came before.
+Each takes `log_probs` `[rows, V]` and returns log-probabilities that are not normalized: whatever
+is forbidden takes nothing from the score of what is left, as in Hugging Face's beam search.
+CTranslate2 changes logits, before their softmax: the other ids gain the probability of forbidden
+ones, a penalty divides where logits are above 0, and forced ids cost nothing. `ids` are the ids so
+far, int `[rows, L]`, padding from place `i` on, and `i` is the number of ids that came before.
 """
 
 from typing import NamedTuple
@@ -26,7 +26,7 @@ class Constraints(NamedTuple):
             a scalar tensor.
         prefix: int `[rows, P]`, forced first ids, padded at the end; or None.
             They count with the model's own log-probabilities and are free of the
-            other constraints; what they forbid to later ids is forbidden.
+            other constraints; these still apply to later ids.
         no_repeat_ngram_size: n; no n ids in a row occur twice in an output. An
             int, 0 for no such rule.
         repetition_penalty: the log-probability of every id that occurred is
@@ -145,8 +145,8 @@ def forbid_repeated_ngrams(log_probs, ids, i, size, pad_id):
 
 
 def force_prefix(log_probs, model_log_probs, i, prefix, pad_id):
-    """Where the prefix has an id at place `i`: that one alone, as likely as the model says."""
-    # One column of padding behind: what follows a prefix, of whatever length, is free.
+    """Where the prefix has an id at place `i`: only that id, with the model's probability."""
+    # One column of padding at the end: ids after a prefix of any length are free.
     prefix = ops.pad(prefix, [[0, 0], [0, 1]], constant_values=pad_id)
     forced = ops.take(prefix, ops.minimum(i, ops.shape(prefix)[1] - 1), axis=1)[:, None]
     only = ops.where(_is_id(log_probs, forced), model_log_probs, _value(FORBIDDEN, model_log_probs))

@@ -1,6 +1,6 @@
 """Which ids sampling may draw: pure functions of logits `[rows, V]`.
 
-What is left out gets -inf. Logits are log-probabilities up to a constant of each row.
+Excluded ids get -inf. Logits are log-probabilities up to a constant of each row.
 """
 
 from keras import ops
@@ -9,7 +9,7 @@ from t2t_relpos.decoding.top_k import top_k
 
 
 def keep_top_k(logits, k):
-    """The k most likely ids, earlier ids first among equals; all where there are fewer.
+    """The k most likely ids, earlier ids first among equals; all if there are fewer.
 
     Args:
         logits: `[rows, V]`.
@@ -53,7 +53,7 @@ def keep_top_p(logits, p):
 
 
 def _keep_down_to(logits, value, index):
-    """What is likelier than the id `index`, which has `value`; that one; and its equals before it."""
+    """Returns which ids are likelier than id `index`, that id, and equally likely earlier ids."""
     ids = ops.arange(logits.shape[-1], dtype="int32")
     as_likely = ops.logical_and(logits == value, ids <= index)
     return ops.where(ops.logical_or(logits > value, as_likely), logits, float("-inf"))
@@ -72,7 +72,7 @@ def draw(logits, uniform):
     """
     probabilities = ops.softmax(logits, axis=-1)
     possible = probabilities > 0
-    # Sums may be rounded: the whole is what the possible ones reach, and the draw stays below.
+    # Sums may be rounded: the total is the last partial sum, and the draw stays below it.
     sums = ops.where(possible, ops.cumsum(probabilities, axis=-1), 0.0)
     whole = ops.max(sums, axis=-1, keepdims=True) * (1 - 2.0**-22)
     return ops.cast(ops.argmax(sums > uniform[:, None] * whole, axis=-1), "int32")

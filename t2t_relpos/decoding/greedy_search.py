@@ -25,7 +25,7 @@ def greedy_search(
     Args:
         step: `step(ids [B], state) -> (logits [B, V], state)`. The first ids are
             `pad_id`.
-        state: a nested dict of tensors `[B, ...]`; what stands under
+        state: a nested dict of tensors `[B, ...]`; the entry under
             `"context"` does not change.
         batch_size: B, an int or a scalar tensor.
         max_length: most ids to make, an int or a scalar tensor.

@@ -1,8 +1,8 @@
 """Moving the rows of a decoding state, a nested dict of tensors.
 
-Most have a row for every beam, `[rows, ...]`. What stands under `"context"` is the same for all
-beams of a sentence and never changes. What stands under `"sentences"` is one per sentence, `[B,
-...]`: the step may change it, and the search leaves it alone.
+Most have a row for every beam, `[rows, ...]`. The entry under `"context"` is the same for all
+beams of a sentence and never changes. The entry under `"sentences"` is one per sentence, `[B,
+...]`: the step may change it, and the search does not change it.
 """
 
 import keras
@@ -10,7 +10,7 @@ from keras import ops
 
 
 def repeat_rows(state, times):
-    """Every row `times` times in a row: `[B, ...]` -> `[B * times, ...]`; `"sentences"` as they are."""
+    """Repeats each row: `[B, ...]` -> `[B * times, ...]`; `"sentences"` are unchanged."""
     if isinstance(times, int) and times == 1:
         return state
     return _map_rows(lambda x: ops.repeat(x, times, axis=0), state)

@@ -1,4 +1,4 @@
-"""Outputs drawn at random, as likely as the model says."""
+"""Outputs drawn at random, as likely by the model's probabilities."""
 
 import keras
 from keras import ops

@@ -12,7 +12,7 @@ class TokenScores(NamedTuple):
 
     Attributes:
         token_scores: float32 `[B, T]`, log-probabilities, 0 on padding.
-        scores: float32 `[B]`, their sums, over the length penalty if asked for.
+        scores: float32 `[B]`, their sums, over the length penalty on request.
         lengths: int32 `[B]`, number of ids, end of sentence included.
     """
 

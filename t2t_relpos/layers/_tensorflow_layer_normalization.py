@@ -1,10 +1,10 @@
-"""Layer normalization over the last axis on TensorFlow, with its gradient written out: fewer passes over the inputs."""
+"""Layer normalization on TensorFlow with a custom gradient: fewer passes over the inputs."""
 
 import tensorflow as tf
 
 
 def normalize(x, gamma, beta, epsilon):
-    """`(x - mean) * rsqrt(variance + epsilon) * gamma + beta`; 16-bit inputs are normalized in float32.
+    """Returns `(x - mean) * rsqrt(variance + epsilon) * gamma + beta`, in float32 at least.
 
     Args:
         x: `[..., D]`.

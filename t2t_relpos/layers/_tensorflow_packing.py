@@ -5,7 +5,7 @@ import tensorflow as tf
 
 @tf.autograph.experimental.do_not_convert
 def take_rows(x, places, back):
-    """Rows of `[R, H]` at `places`, zeros where -1; `back` says for each of the R rows where it went, -1 for nowhere."""
+    """Gathers rows of `[R, H]` at `places`, zeros for -1; `back` is the inverse of `places`."""
 
     @tf.custom_gradient
     def run(x):
@@ -15,5 +15,5 @@ def take_rows(x, places, back):
 
 
 def _take(x, places):
-    # Zeros where there is no such row: on GPUs always, on CPUs if asked for.
+    # Zeros if there is no such row: on GPUs always, on CPUs on request.
     return tf.gather_nd(x, places[:, None], bad_indices_policy="IGNORE")

@@ -14,8 +14,8 @@ def max_relative_position(value):
     """Returns K, or raises if it is not an int of at least 0."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(
-            "Expected `max_relative_position` (K, the distance from which on all positions "
-            "are alike) to be an integer of at least 0. "
+            "Expected `max_relative_position` (K, the clipping distance) "
+            "to be an integer of at least 0. "
             f"Received: max_relative_position={value!r}. Values from 8 to 32 suit translation; "
             "0 makes all positions alike."
         )
@@ -49,7 +49,7 @@ def token_ids(ids, vocab_size):
 
 
 def relation_labels(labels, num_labels, query_shape, key_shape):
-    """Raises if labels are not integers, don't fit `[B, T, S]`, or, where values are at hand, are out of range."""
+    """Raises if labels are not integers, don't fit `[B, T, S]`, or are out of range if known."""
     integers("relations", labels)
     expected = (query_shape[0], query_shape[1], key_shape[1])
     shape = tuple(labels.shape)
@@ -83,7 +83,7 @@ def edge_vectors(name, edges, depth, query_shape, key_shape):
 
 
 def _fits(shape, expected):
-    """Whether lengths are alike, as far as they are known."""
+    """Whether lengths are equal, as far as they are known."""
     return all(
         got == want or None in (got, want) for got, want in zip(shape, expected, strict=True)
     )
@@ -105,7 +105,7 @@ def integers(name, values):
 
 
 def _range(values):
-    """Smallest and largest value; (None, None) where there is none or values can't be read."""
+    """Smallest and largest value; (None, None) if there is none or values can't be read."""
     try:
         values = keras.ops.convert_to_numpy(values)
     except (TypeError, ValueError, NotImplementedError):  # a symbol in a trace

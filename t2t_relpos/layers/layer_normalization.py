@@ -5,7 +5,7 @@ import keras
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
 class LayerNormalization(keras.layers.LayerNormalization):
-    """`keras.layers.LayerNormalization` over the last axis; on TensorFlow with a gradient of its own.
+    """`keras.layers.LayerNormalization` over the last axis; on TensorFlow with a separate gradient.
 
     The same numbers within rounding. Keras's is made of operations whose gradients
     pass over the inputs about twice as often.

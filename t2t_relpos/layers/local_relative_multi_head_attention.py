@@ -1,4 +1,4 @@
-"""Causal self-attention within reach of two blocks."""
+"""Causal self-attention within two blocks."""
 
 import keras
 from keras import ops
@@ -19,8 +19,8 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
     distance there is a learned vector. Time and memory grow with the length,
     not with its square.
 
-    As in tensor2tensor, the tables have `4 * block_length` rows, of which
-    distances reach half, and the value table has no effect on queries of the
+    As in tensor2tensor, the tables have `4 * block_length` rows. The
+    distances use half of them. The value table has no effect on queries of the
     first block, nor on any of a sequence shorter than two blocks.
 
     Args:

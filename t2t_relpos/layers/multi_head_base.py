@@ -82,7 +82,7 @@ class MultiHeadBase(keras.layers.Layer):
 
     def _dense(self, name, units, input_shape, activation=None):
         def copy(initializer):
-            # A seeded initializer shared by layers would start them all alike.
+            # A seeded initializer shared by layers would start them all with the same values.
             return initializer.__class__.from_config(initializer.get_config())
 
         dense = keras.layers.Dense(
@@ -103,7 +103,7 @@ class MultiHeadBase(keras.layers.Layer):
         return dense
 
     def project_query(self, query, packing=None):
-        """`[B, T, D]`, or `[1, P, D]` with a `Packing`, -> `[B, N, T, H]`, scaled by `H ** -0.5`."""
+        """Projects `[B, T, D]`, or `[1, P, D]` if packed, to `[B, N, T, H]` times `H ** -0.5`."""
         return self._split_heads(self.query_dense(query) * self.key_dim**-0.5, packing)
 
     def project_key(self, key, packing=None):
@@ -115,7 +115,7 @@ class MultiHeadBase(keras.layers.Layer):
         return self._split_heads(self.value_dense(value), packing)
 
     def project_output(self, outputs, query, packing=None):
-        """What the heads give, `[B, N, T, Hv]` -> `[B, T, D]`, or `[1, P, D]`; `query` feeds the gate."""
+        """Projects `[B, N, T, Hv]` to `[B, T, D]`, or `[1, P, D]`; `query` feeds the gate."""
         merged = _merge_heads(outputs) if packing is None else packing.merge_heads(outputs)
         if self.use_gate:
             merged = merged * self.gate_dense(query)

@@ -7,7 +7,7 @@ from keras import ops
 class Packing:
     """Where the tokens of a batch of padded sequences stand, one after the other.
 
-    What a layer does at every position alone, it does not do on padding then:
+    What a layer does at each position separately, it does not do on padding then:
     inputs `[1, P, D]` are all P tokens of a batch `[B, T]`. Attention takes the
     packing as a call argument: it needs the sequences.
 
@@ -15,7 +15,7 @@ class Packing:
     where these are traced, on TensorFlow not where XLA compiles.
 
     Args:
-        mask: bool `[B, T]`, True = a token. What stands before the last token
+        mask: bool `[B, T]`, True = a token. whatever is before the last token
             of a sequence is taken for one; a batch without any has one at its
             first position.
 
@@ -93,10 +93,10 @@ class Packing:
     def _check_packed(self, x):
         _check_sizes(x, "tokens, as `pack` gives them", (1, self._slots.shape[0], None))
 
-    # Asked for anew by every layer: TensorFlow merges in a graph what is computed from the same
+    # Asked for again by every layer: TensorFlow merges in a graph what is computed from the same
     # tensors.
     def _rows_of_heads(self, num_heads):
-        """(for every row of `[B, N, T]` that of `[P, N]`, -1 on padding; for every one of `[P, N]` that of `[B, N, T]`)."""
+        """Returns row maps `[B, N, T]` -> `[P, N]` (-1 on padding) and `[P, N]` -> `[B, N, T]`."""
         batch, length = self._shape
         heads = ops.arange(num_heads, dtype="int32")
         tokens = ops.reshape(self._tokens, (batch, 1, length))
@@ -122,7 +122,7 @@ def _check_sizes(x, what, sizes):
 
 
 def take_rows(x, places, back):
-    """Rows of `[R, H]` at `places`, zeros where -1; `back` says for each of the R rows where it went, -1 for nowhere."""
+    """Gathers rows of `[R, H]` at `places`, zeros for -1; `back` is the inverse of `places`."""
     if keras.backend.backend() == "tensorflow":
         from t2t_relpos.layers import _tensorflow_packing
 

@@ -120,7 +120,7 @@ class LearnedPositionEmbedding(keras.layers.Layer):
         return inputs + vectors
 
     def compute_output_shape(self, input_shape):
-        # Else Keras calls the layer on some length of its own choice, on PyTorch at least.
+        # Else Keras calls the layer with an arbitrary length, at least on PyTorch.
         self._check_length(input_shape[1], 0)
         return input_shape
 

@@ -215,7 +215,7 @@ class RelationMultiHeadAttention(MultiHeadBase):
 
 
 def _by_query(x, edges):
-    """`[B, N, T, X]` times `[B or 1, T, X, Y]` -> `[B, N, T, Y]`: every query has a matrix of its own."""
+    """Returns `[B, N, T, X]` times one matrix per query, `[B or 1, T, X, Y]`: `[B, N, T, Y]`."""
     # With one query this would be a product that is not safe, see `times_table`.
     if edges.shape[0] == 1:
         return matmul_by_position(x, edges[0])

@@ -27,7 +27,7 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
     Args:
         num_heads: N, number of attention heads.
         key_dim: H, size of a head for queries and keys.
-        max_relative_position: K, the distance from which on all positions are
+        max_relative_position: clipping distance K. Greater distances are
             alike; at least 0. `None` only with both tables off.
         value_dim: size of a head for values; default `key_dim`.
         dropout: rate of dropout on the attention weights.
@@ -63,7 +63,7 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         key: `[B, S, D]`; default `value`.
         query_mask, value_mask, key_mask: bool `[B, T]` or `[B, S]`, True = a
             real position; taken from mask_zero embeddings if not given. A
-            masked query attends to nothing and gets zeros before the output
+            masked query has no valid key and gets zeros before the output
             projection.
         attention_mask: bool, `[B, T, S]`, `[T, S]` or `[B, N, T, S]`; True = attend.
         return_attention_scores: whether to return (outputs, scores).
@@ -223,7 +223,7 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         return (outputs, weights) if return_attention_scores else outputs
 
     def _is_local(self, query, key, same, extras):
-        """Whether the window lets blocks of keys be left out: self-attention, masked by rule, not too short."""
+        """Whether blocks of keys can be skipped: self-attention with a window, long enough."""
         if self.sliding_window is None or any(extra is not None for extra in extras):
             return False
         length = query.shape[2]

@@ -35,7 +35,7 @@ class RelativeMultiHeadAttention2D(MultiHeadBase):
         value: `[B, height, width, D]`: self-attention, of the same grid.
         key: `[B, height, width, D]`; default `value`.
         query_mask, value_mask, key_mask: bool `[B, height, width]`, True = a
-            real cell. A masked query attends to nothing and gets zeros before
+            real cell. A masked query has no valid key and gets zeros before
             the output projection.
         attention_mask: bool, `[P, P]`, `[B, P, P]` or `[B, N, P, P]` with
             P = height·width, cells row by row; True = attend.

@@ -13,15 +13,15 @@ from t2t_relpos.layers.variant_tables import add_table
 class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
     """Multi-head attention with relative positions up to a distance, and none beyond it.
 
-    Pairs at the distances `-(K - 1)` … `K - 1` have vectors of their own; pairs
+    Pairs at the distances `-(K - 1)` … `K - 1` have separate vectors; pairs
     further apart have none, where `RelativeMultiHeadAttention` clips the
     distance. With `masked` no query sees a later key, and there are vectors
-    for the distances `-(K - 1)` … 0 alone.
+    for the distances `-(K - 1)` … 0.
 
     Args:
         num_heads: N, number of attention heads.
         key_dim: H, size of a head for queries and keys.
-        max_relative_position: K, the distance from which on there are no
+        max_relative_position: clipping distance K. Greater distances have no
             vectors; at least 1.
         masked: whether keys after a query are always hidden from it.
         use_value_table: whether values have relative vectors too.

@@ -14,7 +14,7 @@ class RelativePositionEmbedding(keras.layers.Layer):
     Row `clip(j - i, -K, K) + K` of a table of `2K + 1` rows belongs to query
     position `i` and key position `j`. `RelativeMultiHeadAttention` holds one
     such layer for keys and one for values and reads its `table`, without
-    ever making the looked-up tensor; call the layer where that is wanted.
+    ever making the looked-up tensor; call the layer if that is wanted.
 
     Args:
         max_relative_position: K, an int of at least 0.

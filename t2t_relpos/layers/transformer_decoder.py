@@ -11,8 +11,8 @@ class TransformerDecoder(TransformerEncoder):
 
     Args:
         relative_cross_attention: whether the attention to the encoder has
-            relative positions too: target position `i` then stands at source
-            position `i`, with tables of its own.
+            relative positions too: target position `i` then is at source
+            position `i`, with separate tables.
         **kwargs: those of `TransformerEncoder`.
 
     Call arguments:

@@ -18,7 +18,7 @@ def add_table(layer, name, rows, depth):
     if initializer is None:
         initializer = keras.initializers.RandomNormal(stddev=depth**-0.5)
     else:
-        # A seeded initializer shared by tables would start them all alike.
+        # A seeded initializer shared by tables would start them all with the same values.
         initializer = initializer.__class__.from_config(initializer.get_config())
     shape = (rows, depth) if layer.share_heads else (layer.num_heads, rows, depth)
     return layer.add_weight(name=name, shape=shape, initializer=initializer)

@@ -1,4 +1,4 @@
-"""Architectures by name. Data alone: training recipes live with the trainer.
+"""Architectures by name. Only data: training recipes live with the trainer.
 
 `shaw_*` are Shaw et al. 2018, section 4.1. Where the paper is silent (place of
 the normalization, tied embeddings, dropout on attention weights) they follow

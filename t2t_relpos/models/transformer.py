@@ -22,7 +22,7 @@ NUM_TARGET_SPACES = 32
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
 class Transformer(ScoresPairs, keras.Model):
-    """An encoder-decoder Transformer, by default with relative positions alone.
+    """An encoder-decoder Transformer, by default with relative positions only.
 
     Ids: 0 is padding (and, as the first input of the decoder, "go": the zero
     vector), 1 ends a sentence. Padded source positions are hidden as keys. The
@@ -138,7 +138,7 @@ class Transformer(ScoresPairs, keras.Model):
         return LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
 
     def build(self, input_shape=None):
-        """Makes all variables; their shapes depend on the config alone."""
+        """Makes all variables; their shapes depend on the config only."""
         if self.built:
             return
         width = (None, None, self.config.hidden_dim)
@@ -168,7 +168,7 @@ class Transformer(ScoresPairs, keras.Model):
         return self.logits_and_attention(inputs, training=training)[0]
 
     def logits_and_attention(self, inputs, attention_layer=None, training=None):
-        """The call, and how the decoder's layer of this number attends to the source: `[B, N, T, S]` or None."""
+        """Returns the logits and a layer's cross-attention weights `[B, N, T, S]` or None."""
         states, attention = self._decode(inputs, attention_layer, training)
         return self._logits(states), attention
 
@@ -202,7 +202,7 @@ class Transformer(ScoresPairs, keras.Model):
         return x if packing is None else packing.unpack(x), attention
 
     def encode_source(self, source, training=None):
-        """The encoder alone: ids `[B, S]` -> (`[B, S, D]`, bool `[B, S]`, True = real)."""
+        """The encoder only: ids `[B, S]` -> (`[B, S, D]`, bool `[B, S]`, True = real)."""
         return self._encode(source, training)[:2]
 
     def _encode(self, source, training, packed=False):
@@ -241,7 +241,7 @@ class Transformer(ScoresPairs, keras.Model):
 
         Returns:
             The state that `step` takes: a nested dict; the first dimension of
-            every tensor is rows. What stands under `"context"` stays the same
+            every tensor is rows. The entry under `"context"` stays the same
             from step to step.
         """
         encoded, mask = self.encode_source(source)

@@ -1,4 +1,4 @@
-"""tensor2tensor's hparams: a named set, overridden by `k=v,…`, and the architecture that they describe."""
+"""tensor2tensor's hparams: a named set with overrides `k=v,…`, and its architecture."""
 
 import difflib
 import re

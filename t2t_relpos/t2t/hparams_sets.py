@@ -1,4 +1,4 @@
-"""tensor2tensor's hparams sets of the Transformer, as data: what each key defaults to and what it does here."""
+"""tensor2tensor's hparams sets of the Transformer as data: defaults and support of each key."""
 
 # Keys that the architecture here follows: see hparams.py. Defaults of transformer_base.
 ARCHITECTURE = {
@@ -66,8 +66,9 @@ UNSUPPORTED_UNLESS = {
     "weight_dtype": "float32",
 }
 
-# Keys that tensor2tensor reads for attention types alone that are not taken here: with dot_product
-# and dot_product_relative (whose heads always share both tables) they have no effect there either.
+# Keys that tensor2tensor reads only for attention types that are not supported here: with
+# dot_product and dot_product_relative (whose heads always share both tables) they have no effect
+# there either.
 WITHOUT_EFFECT = {
     "add_relative_to_values": False,
     "heads_share_relative_embedding": False,

@@ -25,19 +25,19 @@ _SHOWN = 5
 
 @dataclasses.dataclass(frozen=True)
 class SubwordVocabulary:
-    r"""A vocabulary of tensor2tensor's `SubwordTextEncoder`, which encodes and decodes as that does.
+    r"""A vocabulary equivalent to tensor2tensor's `SubwordTextEncoder`.
 
-    A string is split wherever letters or digits meet other characters; a single space between two words is left out. In every
-    such token `\`, `_` and the characters that the vocabulary does not have are escaped, `_` is added at its end, and the
+    A string is split between alphanumeric and other characters. A single space between two words is
+    dropped. In every token, `\`, `_` and unknown characters are escaped, and `_` is appended. The
     longest subtoken that fits is taken from the front until nothing is left.
 
     Args:
-        subtokens: the subtokens by id, "<pad>_" and "<EOS>_" first. An empty one is an id that means nothing; of equal ones the
-            last is used.
+        subtokens: the subtokens by id, "<pad>_" and "<EOS>_" first. An empty one is an unused id;
+            of equal ones the last is used.
 
     Raises:
-        ValueError: where the first two are others, or a character of the vocabulary, or one that escaping needs, is not a
-            subtoken by itself.
+        ValueError: if the first two are others, or a character of the vocabulary, or one that
+            escaping needs, is not a subtoken by itself.
 
     Reference:
         tensor2tensor 1.15.7, `data_generators/text_encoder.py` and `data_generators/tokenizer.py`.
@@ -70,7 +70,8 @@ class SubwordVocabulary:
         missing = sorted(self.alphabet.difference(self.ids))
         if missing:
             raise ValueError(
-                r"Expected every character of the vocabulary, and those that escape others (`\_u;` and the digits), to be a "
+                r"Expected every character of the vocabulary, and those that escape others "
+                r"(`\_u;` and the digits), to be a "
                 f"subtoken by itself. Received: {len(self.subtokens)} subtokens without "
                 f"{_listed(missing)}. "
                 "The file is cut short or was edited: restore it."
@@ -78,7 +79,7 @@ class SubwordVocabulary:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "SubwordVocabulary":
-        """Reads the content of a vocabulary file: UTF-8, a subtoken per line, in single or double quotes or without.
+        """Reads a vocabulary file in UTF-8: a subtoken per line, quoted or not.
 
         Raises:
             ValueError: where the content is not UTF-8, holds no line, and as the class itself.
@@ -182,12 +183,12 @@ def _unescaped(escape):
     if escape == "\\\\":
         return "\\"
     number = escape[1:-1].lstrip("0") or "0"
-    # Seven digits reach beyond Unicode.
+    # Seven digits exceed Unicode.
     return chr(int(number)) if len(number) <= 7 and int(number) <= LARGEST_CODE_POINT else UNDEFINED
 
 
 def _unquoted(line):
-    # One quote alone is both: where t2t wrote a line's end as a subtoken, it left two such lines.
+    # A single quote is both: where t2t wrote a line's end as a subtoken, it left two such lines.
     for quote in "'\"":
         if line.startswith(quote) and line.endswith(quote):
             return line[1:-1]

@@ -2,7 +2,7 @@
 
 import re
 
-# Beside the weights and the optimizer's slots: the step, running losses, what optimizers and loss
+# Next to the weights and the optimizer's slots: the step, running losses, what optimizers and loss
 # scaling count.
 _COUNTERS = re.compile(
     r"global_step|(losses_avg|train_stats|training)/.*"
@@ -22,7 +22,7 @@ def weights_of(arrays):
     """The weights among a checkpoint's variables, under the names of `names.py`.
 
     Left out are the step, running losses and optimizers' slots. A slot is named
-    after the variable that it belongs to (`NAME/Adam`) or stands under
+    after the variable that it belongs to (`NAME/Adam`) or is under
     `training/`.
 
     Args:
@@ -48,7 +48,7 @@ def weights_of(arrays):
         if usual in weights:
             raise ValueError(
                 f"Expected one variable for each weight. Received two for {usual}: "
-                f"{original[usual]} and {name}. Replicas that hold weights of their own can't be "
+                f"{original[usual]} and {name}. Replicas that hold separate weights can't be "
                 "read."
             )
         weights[usual], original[usual] = array, name
@@ -58,7 +58,8 @@ def weights_of(arrays):
 def usual_name(name):
     """A variable's name without doubled scopes.
 
-    >>> usual_name("transformer/parallel_0_4/transformer/transformer/body/decoder/layer_0_1/ffn/conv1/bias")
+    >>> scope = "transformer/parallel_0_4/transformer/transformer/body"
+    >>> usual_name(f"{scope}/decoder/layer_0_1/ffn/conv1/bias")
     'transformer/body/decoder/layer_0/ffn/conv1/bias'
     """
     inner = _DOUBLED_SCOPE.sub("", name, count=1) if _DOUBLED_SCOPE.match(name) else name

@@ -50,25 +50,6 @@ def ran(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def graph_shapes():
-    """`graph_shapes(concrete_function)`: static shapes of all tensors, nested functions included."""
-
-    def shapes(graph, seen):
-        found = []
-        for op in graph.get_operations():
-            found += [tuple(x.shape) for x in op.outputs if x.shape.rank is not None]
-        for name in graph._functions if hasattr(graph, "_functions") else ():
-            if name not in seen:
-                seen.add(name)
-                inner = graph._get_function(name)
-                if getattr(inner, "graph", None) is not None:
-                    found += shapes(inner.graph, seen)
-        return found
-
-    return lambda function: shapes(function.graph, set())
-
-
-@pytest.fixture(scope="session")
 def assert_close():
     """`assert_close(actual, expected, atol)`: equal lists of arrays, up to `atol`."""
 

@@ -1,4 +1,4 @@
-"""Relative terms from looked-up rows: what they are, and gradients of tables."""
+"""Relative terms from gathered rows, and gradients of tables."""
 
 import keras
 import numpy as np

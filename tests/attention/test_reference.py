@@ -22,7 +22,7 @@ on_tensorflow = pytest.mark.skipif(
 
 def load(path):
     if path.stem.endswith("float64") and keras.backend.backend() != "tensorflow":
-        pytest.skip("Keras multiplies in float64 on TensorFlow alone")
+        pytest.skip("Keras multiplies in float64 on TensorFlow only")
     with np.load(path, allow_pickle=False) as arrays:
         return dict(arrays)
 

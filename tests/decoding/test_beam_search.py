@@ -42,8 +42,8 @@ def test_a_sentence_alone_gives_the_same(language):
     for sentence in range(3):
         state = keras.tree.map_structure(lambda x: x[sentence : sentence + 1], start)
         limit = LIMITS[sentence : sentence + 1]
-        alone = beam_search(language.step, state, 1, 4, beam_size=2, length_limit=limit)
-        for ours, theirs in zip(alone, together, strict=True):
+        only = beam_search(language.step, state, 1, 4, beam_size=2, length_limit=limit)
+        for ours, theirs in zip(only, together, strict=True):
             np.testing.assert_allclose(ours[0], theirs[sentence], rtol=1e-6)
 
 

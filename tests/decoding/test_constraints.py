@@ -1,4 +1,4 @@
-"""Constraints one by one, by value; what is off costs nothing."""
+"""Each constraint by value; a disabled one adds no ops."""
 
 import keras
 import numpy as np
@@ -48,7 +48,7 @@ def test_early_end(log_probs, min_length):
 
 def test_repetitions_count_once(log_probs):
     found = changed(log_probs, constraints.penalize_repetitions(log_probs, IDS, 2.5))
-    # Padding stands in `ids`; it is forbidden in any case.
+    # Padding is in `ids`; it is forbidden in any case.
     assert set(found) == {(0, 0), (0, 3), (0, 4), (1, 0), (1, 5), (1, 6)}
     for place, value in found.items():
         np.testing.assert_allclose(value, 2.5 * log_probs[place], rtol=1e-6)

@@ -150,8 +150,8 @@ def test_given_numbers_of_a_sentence_draw_the_same_in_any_batch(language, rng):
     for sentence in range(3):
         state = keras.tree.map_structure(lambda x: x[sentence : sentence + 1], start)
         numbers = uniform[sentence : sentence + 1]
-        alone = sample_search(language.step, state, 1, 4, num_results=7, uniform=numbers)
-        for ours, theirs in zip(alone, together, strict=True):
+        only = sample_search(language.step, state, 1, 4, num_results=7, uniform=numbers)
+        for ours, theirs in zip(only, together, strict=True):
             np.testing.assert_allclose(ours[0], theirs[sentence], rtol=1e-6)
 
 

@@ -6,7 +6,7 @@ from t2t_relpos.decoding import beam_search, greedy_search, score_tokens
 
 
 def logits_of(language, ids):
-    """Those of every place of `ids` `[3, L]`, and wild ones behind the end."""
+    """Those of every place of `ids` `[3, L]`, and wild ones after the end."""
     logits = np.full((*ids.shape, 5), 99.0, "float32")
     for sentence, row in enumerate(ids.tolist()):
         for t in range(np.count_nonzero(row)):

@@ -1,4 +1,4 @@
-"""Dropout: how many numbers it drops, what it makes of the others, and that draws are independent."""
+"""Dropout: rate, scale of the kept entries, independence of draws."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Layer normalization beside Keras's: outputs and gradients."""
+"""Layer normalization next to Keras's: outputs and gradients."""
 
 import keras
 import numpy as np

@@ -125,10 +125,10 @@ def test_attention_to_another_sequence(rng):
     np.testing.assert_allclose(found[0], on_tokens(expected, TARGET_TOKENS), atol=1e-6)
     by_query = lambda x: np.moveaxis(ops.convert_to_numpy(x), 1, 2)[TARGET_TOKENS]
     np.testing.assert_allclose(by_query(scores), by_query(weights), atol=1e-6)
-    alone = layer(
+    only = layer(
         of_query.pack(query), value, value_mask=SOURCE, query_packing=of_query, query_offset=0
     )
-    np.testing.assert_allclose(alone, found, atol=1e-6)
+    np.testing.assert_allclose(only, found, atol=1e-6)
 
 
 @pytest.mark.parametrize("normalize_first", [True, False])

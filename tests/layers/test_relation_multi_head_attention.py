@@ -47,7 +47,7 @@ def by_hand(layer, x, y, edges_k, edges_v):
 
 
 def looked_up(table, labels, num_relations=11):
-    """`[B, N, T, S, H]`; zeros where there is no edge."""
+    """`[B, N, T, S, H]`; zeros if there is no edge."""
     table = ops.convert_to_numpy(ops.convert_to_tensor(table))
     table = np.broadcast_to(table, (2, *table.shape[-2:]))
     table = np.concatenate([table, np.zeros_like(table[:, :1])], axis=1)

@@ -278,8 +278,8 @@ def test_positions_of_a_batch_are_each_row_s_own(rng):
     together = ops.convert_to_numpy(layer(x, y, query_positions=queries, key_positions=keys))
     for row in range(3):
         one = slice(row, row + 1)
-        alone = layer(x[one], y[one], query_positions=queries[row], key_positions=keys[row])
-        np.testing.assert_allclose(together[one], alone, atol=1e-6)
+        only = layer(x[one], y[one], query_positions=queries[row], key_positions=keys[row])
+        np.testing.assert_allclose(together[one], only, atol=1e-6)
 
 
 def test_errors_of_positions(rng):

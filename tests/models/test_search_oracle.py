@@ -1,4 +1,4 @@
-"""The search through caches finds what an enumeration of all outputs through the plain call finds."""
+"""Search with caches finds the same as enumerating all outputs with the plain call."""
 
 import itertools
 
@@ -60,7 +60,7 @@ def plain_scores(model, source, outputs, alpha):
 def test_a_wide_beam_finds_the_best_of_all_outputs(position, alpha):
     model = make(position)
     state = model.encode(SOURCE, LENGTH)
-    # 27 outputs of three words have four ids each to go on with: 108 candidates, of which the
+    # 27 outputs of three words have four ids each to continue with: 108 candidates. The
     # search looks at 2 · 64.
     found = beam_search(
         model.step, state, 3, LENGTH, beam_size=64, alpha=alpha, length_limit=LIMITS, num_results=7

@@ -68,8 +68,8 @@ def test_saving_keeps_the_numbers(settings, tmp_path):
 def test_padding_does_not_matter():
     model = make()
     whole = logits_of(model)
-    alone = logits_of(model, SOURCE[1:2, :2], TARGETS[1:2, :3])
-    np.testing.assert_allclose(alone[0], whole[1, :3], atol=1e-5)
+    only = logits_of(model, SOURCE[1:2, :2], TARGETS[1:2, :3])
+    np.testing.assert_allclose(only[0], whole[1, :3], atol=1e-5)
 
 
 @pytest.mark.parametrize("settings", VARIANTS, ids=str)

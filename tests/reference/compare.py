@@ -27,12 +27,12 @@ DECODING = (
     "beam scores",
     "greedy ids",
     "greedy scores",
-    "ids alone and in a batch",
-    "scores alone and in a batch",
+    "ids, single and in a batch",
+    "scores, single and in a batch",
 )
 FORWARD = tuple(name for name in compare_models.LIMITS if name not in DECODING)
 FAMILIES = (*compare_attention.FAMILIES, *compare_layers.FAMILIES)
-COUNTED = ("beam ids", "greedy ids", "ids alone and in a batch", "weights given back")
+COUNTED = ("beam ids", "greedy ids", "ids, single and in a batch", "weights given back")
 
 
 def table(head, rows):

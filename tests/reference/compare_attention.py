@@ -1,4 +1,4 @@
-"""This project's attention beside what tensor2tensor's functions computed from the same tensors
+"""This project's attention next to what tensor2tensor's functions computed from the same tensors
 (attention/, variants/).
 """
 

@@ -1,4 +1,4 @@
-"""The layers of tensor2tensor's other relative attentions beside what its functions computed
+"""The layers of tensor2tensor's other relative attentions next to what its functions computed
 (variants/).
 
 The functions have no projections: those of the layers are set to the identity.

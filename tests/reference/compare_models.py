@@ -1,4 +1,4 @@
-"""This project's Transformer beside what tensor2tensor's computed from the same checkpoint
+"""This project's Transformer next to what tensor2tensor's computed from the same checkpoint
 (models/).
 """
 
@@ -29,8 +29,8 @@ LIMITS = {
     "greedy ids": 0,
     "greedy scores": 1e-4,
     "weights given back": 0,
-    "ids alone and in a batch": 0,
-    "scores alone and in a batch": 1e-4,
+    "ids, single and in a batch": 0,
+    "scores, single and in a batch": 1e-4,
 }
 
 
@@ -107,8 +107,8 @@ def searches(case, kind):
     for extra in settings["extra_steps"]:
         yield f"{kind}_{extra}", inputs, inputs.shape[1] + extra
     for row, source in enumerate(inputs):
-        alone = source[None, : np.count_nonzero(source)]
-        yield f"{kind}_alone_{row}", alone, alone.shape[1] + settings["extra_steps_alone"]
+        only = source[None, : np.count_nonzero(source)]
+        yield f"{kind}_alone_{row}", only, only.shape[1] + settings["extra_steps_alone"]
 
 
 def compare_beams(case):
@@ -162,20 +162,20 @@ def compare_greedy(case):
 
 
 def compare_batches(case):
-    """The default beam search of each sentence, alone and among longer ones."""
+    """The default beam search of each sentence, in a batch of one and among longer ones."""
     inputs, settings = case.recorded("decoded")["inputs"], case.settings
     unlike, errors = 0, []
     for extra in (settings["extra_steps_alone"], max(settings["extra_steps"])):
         limits = np.count_nonzero(inputs, axis=1) + extra
         together = case.search(inputs, limits.max(), "default", limits)
         for row, source in enumerate(inputs):
-            alone = source[None, : np.count_nonzero(source)]
-            ids, scores = case.search(alone, limits[row], "default", limits[row : row + 1])
+            only = source[None, : np.count_nonzero(source)]
+            ids, scores = case.search(only, limits[row], "default", limits[row : row + 1])
             padded = np.pad(ids[0], [(0, 0), (0, limits.max() - limits[row])])
             unlike += (padded != together[0][row]).any()
             errors.append(np.abs(scores[0] - together[1][row]).max())
-    yield measured(case, "ids alone and in a batch", unlike, len(errors))
-    yield measured(case, "scores alone and in a batch", max(errors), len(errors))
+    yield measured(case, "ids, single and in a batch", unlike, len(errors))
+    yield measured(case, "scores, single and in a batch", max(errors), len(errors))
 
 
 def compare_weights(case):

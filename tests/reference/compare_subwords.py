@@ -1,4 +1,4 @@
-"""The subword tokenizer in the graph beside what tensor2tensor's made of the same strings and ids
+"""The subword tokenizer in the graph next to what tensor2tensor's made of the same strings and ids
 (subwords/).
 """
 

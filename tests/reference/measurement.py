@@ -10,7 +10,7 @@ class Measurement:
     """The largest error of a quantity.
 
     Attributes:
-        case: what was computed.
+        case: name of the computation.
         quantity: which result of it.
         error: the largest error found.
         limit: the largest error allowed.

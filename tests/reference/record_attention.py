@@ -1,11 +1,11 @@
 """Records what tensor2tensor 1.15.7 computes in its relative attention.
 
-Run with the Python of the environment that README.md beside this file tells how
+Run with the Python of the environment that README.md next to this file reports how
 to build:
 
     T2T_PYTHON tests/reference/record_attention.py
 
-Writes `attention/*.npz` beside this file: seeded random inputs, the outputs and
+Writes `attention/*.npz` next to this file: seeded random inputs, the outputs and
 the gradients of sum(output * cotangent) of every floating-point input, tables
 included. Arrays only, no pickles.
 """

@@ -1,6 +1,6 @@
 """Records what tensor2tensor 1.15.7 and Moses make of translations and their references.
 
-Run with the Python of the environment that README.md beside this file tells how
+Run with the Python of the environment that README.md in this folder explains how
 to build, and with a copy of https://github.com/moses-smt/mosesdecoder from before
 November 2018, when its tokenizer began to split off every line's last dot:
 

@@ -2,7 +2,7 @@
 
     T2T_PYTHON tests/reference/record_doubled_scopes.py
 
-Writes `doubled_scopes.json` beside this file: for some models, what they are
+Writes `doubled_scopes.json` next to this file: for some models, what they are
 made of and the shape of every variable under its name.
 """
 

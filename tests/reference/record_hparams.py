@@ -2,7 +2,7 @@
 
     T2T_PYTHON tests/reference/record_hparams.py
 
-Writes `hparams.json` beside this file: set -> key -> value.
+Writes `hparams.json` next to this file: set -> key -> value.
 """
 
 import json

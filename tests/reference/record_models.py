@@ -1,12 +1,12 @@
 """Records whole tensor2tensor 1.15.7 Transformers for the parity tests.
 
-Run with the Python of the environment that README.md beside this file tells how
+Run with the Python of the environment that README.md next to this file reports how
 to build:
 
     T2T_PYTHON tests/reference/record_models.py [NAME …]
 
 For every case in model_cases.py (or those named) it trains a small model for
-some steps on a toy task and writes the folder `models/NAME/` beside this file;
+some steps on a toy task and writes the folder `models/NAME/` next to this file;
 README.md says what each file holds. Arrays and JSON only, no pickles.
 """
 
@@ -94,10 +94,10 @@ def decode_all(case, prefix, inputs):
 def decode(decoder, name, inputs):
     for extra in EXTRA_STEPS:
         yield f"{name}_{extra}", *decoder(inputs, extra)
-    # Each sentence by itself, without padding: a length limit of its own.
+    # Each sentence by itself, without padding: a length separate limit.
     for row, source in enumerate(inputs):
-        alone = source[None, : np.count_nonzero(source)]
-        yield f"{name}_alone_{row}", *decoder(alone, EXTRA_STEPS_ALONE)
+        only = source[None, : np.count_nonzero(source)]
+        yield f"{name}_alone_{row}", *decoder(only, EXTRA_STEPS_ALONE)
 
 
 def describe(case, checkpoint):

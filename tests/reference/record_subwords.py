@@ -1,6 +1,6 @@
 """Records what tensor2tensor 1.15.7's SubwordTextEncoder makes of strings.
 
-Run with the Python of the environment that README.md beside this file tells how
+Run with the Python of the environment that README.md in this folder explains how
 to build:
 
     T2T_PYTHON tests/reference/record_subwords.py

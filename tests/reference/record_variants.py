@@ -1,11 +1,11 @@
 """Records tensor2tensor 1.15.7's other relative attentions: v2, 2-D and local.
 
-Run with the Python of the environment that README.md beside this file tells how
+Run with the Python of the environment that README.md next to this file reports how
 to build:
 
     T2T_PYTHON tests/reference/record_variants.py
 
-Writes `variants/*.npz` beside this file: seeded random inputs, the output and
+Writes `variants/*.npz` next to this file: seeded random inputs, the output and
 the gradients of sum(output * cotangent) of every input, tables included.
 Arrays only, no pickles.
 """
@@ -132,7 +132,7 @@ def record_v2(case, dtype, masked):
         later = np.triu(np.full((case.size, case.size), MASKED, dtype), 1)[None, None]
         bias = later if bias is None else np.minimum(bias, later)
     rows = case.limit if masked else 2 * case.limit - 1
-    # The unmasked form asserts that keys and values are alike.
+    # The unmasked form asserts that keys and values are equal.
     value_depth = VALUE_DEPTH if masked else DEPTH
     tables = {"key_relative_embeddings": (rows, DEPTH)}
     if case.values:

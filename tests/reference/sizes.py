@@ -1,4 +1,4 @@
-"""Sizes of all the tensors that a function and its gradient make, on whichever backend Keras runs."""
+"""Sizes of all tensors that a function and its gradient make, on every backend."""
 
 import math
 
@@ -65,7 +65,7 @@ def _torch(function, inputs, others):
         def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
             output = operation(*args, **(kwargs or {}))
             tensors = (t for t in keras.tree.flatten(output) if isinstance(t, torch.Tensor))
-            # What is only broadcast occupies nothing.
+            # A broadcast tensor takes no memory.
             sizes.extend(t.untyped_storage().nbytes() // t.element_size() for t in tensors)
             return output
 

@@ -59,8 +59,8 @@ def test_limits_are_those_that_are_promised(compare):
         "greedy ids": 0,
         "greedy scores": 1e-4,
         "weights given back": 0,
-        "ids alone and in a batch": 0,
-        "scores alone and in a batch": 1e-4,
+        "ids, single and in a batch": 0,
+        "scores, single and in a batch": 1e-4,
     }
 
 
@@ -96,7 +96,8 @@ def test_greedy_search_until_the_end_of_sentence(compare, case):
 @on_some_models
 def test_default_search_knows_no_batch(compare, case):
     assert_holds(
-        compare.compare_batches(case), ["ids alone and in a batch", "scores alone and in a batch"]
+        compare.compare_batches(case),
+        ["ids, single and in a batch", "scores, single and in a batch"],
     )
 
 

@@ -1,4 +1,4 @@
-"""docs/parity.md tells of everything that is compared."""
+"""docs/parity.md lists everything that is compared."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""One tiny model, trained for a moment, which the tests of serving share, and data of WMT's form."""
+"""Fixtures: a tiny trained model for the tests of serving, and data in the form of WMT."""
 
 import fcntl
 import importlib.util
@@ -157,7 +157,7 @@ class FakeWmt(NamedTuple):
 
 @pytest.fixture(scope="session")
 def wmt14(tmp_path_factory):
-    """wmt14_translate in de-en and fr-en, prepared by TensorFlow Datasets from invented archives."""
+    """wmt14_translate (de-en, fr-en), prepared by TensorFlow Datasets from fake archives."""
     specification = importlib.util.spec_from_file_location(
         "fake_wmt", Path(__file__).parent / "data" / "fake_wmt.py"
     )
@@ -226,5 +226,5 @@ def small_run(tmp_path_factory):
     del program.PRESETS["small"], program.recipes.RECIPES["small"]
 
 
-# Programs for processes of their own; importing them adds presets.
+# Programs for separate processes; importing them adds presets.
 collect_ignore = ["train_small.py", "data/fake_wmt.py", "training/replicas.py"]

@@ -55,8 +55,9 @@ def test_directory_is_a_models(averaged, model_dir):
         np.testing.assert_array_equal(variable.numpy(), expected.numpy())
     recorded = json.loads((averaged / "run.json").read_text())
     assert recorded.pop("averaged") == {
-        "model_dir": str(model_dir), "checkpoints": ["checkpoints/step-000004", "checkpoints/step-000005"],
-    }  # fmt: skip
+        "model_dir": str(model_dir),
+        "checkpoints": ["checkpoints/step-000004", "checkpoints/step-000005"],
+    }
     assert recorded == original.read_run()
 
 

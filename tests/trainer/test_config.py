@@ -20,9 +20,16 @@ def parsed(*arguments):
 
 def test_flags_set_every_type():
     config = parsed(
-        "--preset=tiny", "--model_dir=a b", "--train_source=s", "--train_target=t", "--batch_tokens=77", "--dropout=0.25",
-        "--strategy=mirrored", "--logical_devices=3", "--deterministic",
-    )  # fmt: skip
+        "--preset=tiny",
+        "--model_dir=a b",
+        "--train_source=s",
+        "--train_target=t",
+        "--batch_tokens=77",
+        "--dropout=0.25",
+        "--strategy=mirrored",
+        "--logical_devices=3",
+        "--deterministic",
+    )
     assert (config.preset, config.model_dir, config.train_source, config.train_target) == (
         "tiny",
         "a b",
@@ -201,11 +208,11 @@ def test_files_become_absolute(tmp_path, monkeypatch):
         (
             {"train_source": "x"},
             "Expected train_source and train_target together. Received: train_source "
-            "alone.*--train_target",
+            "only.*--train_target",
         ),
         (
             {"dev_target": "x"},
-            "Expected dev_source and dev_target together. Received: dev_target alone. Give "
+            "Expected dev_source and dev_target together. Received: dev_target only. Give "
             "--dev_source",
         ),
         (

@@ -1,4 +1,4 @@
-"""Going on from the weights of another model directory, with a new schedule."""
+"""Resume from the weights of another model directory, with a new schedule."""
 
 import json
 
@@ -45,9 +45,15 @@ def settings(parent, **others):
     text = parent.path.parent / "text"
     text.write_text("\n".join(LINES) + "\n")
     return {
-        "init_from": str(parent.path), "model_dir": str(parent.path.parent / "child"), "train_source": str(text),
-        "train_target": str(text), "train_steps": 1, "adam_beta1": 0.9, "adam_beta2": 0.98, "adam_epsilon": 1e-9,
-    } | others  # fmt: skip
+        "init_from": str(parent.path),
+        "model_dir": str(parent.path.parent / "child"),
+        "train_source": str(text),
+        "train_target": str(text),
+        "train_steps": 1,
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.98,
+        "adam_epsilon": 1e-9,
+    } | others
 
 
 def weights(directory):

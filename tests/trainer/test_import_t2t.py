@@ -172,16 +172,32 @@ def test_command_line(tmp_path, capsys):
 @pytest.mark.parametrize(
     "others, message",
     [
-        ({"hparams": f"{SMALL},max_relative_position=4"}, r"(?s)another shape: .*relative_positions_keys.*expected \[9, 6\], received \[7, 6\] \(look at .*max_relative_position"),
-        ({"hparams": SHORT_K + ",num_decoder_layers=1"}, "(?s)one too many: .*decoder/layer_1/.*num_hidden_layers"),
-        ({"hparams": SHORT_K + ",num_decoder_layers=3"}, "(?s)missing: .*decoder/layer_2/.*num_hidden_layers"),
+        (
+            {"hparams": f"{SMALL},max_relative_position=4"},
+            r"(?s)another shape: .*relative_positions_keys.*expected \[9, 6\], received \[7, 6\] "
+            r"\(look at .*max_relative_position",
+        ),
+        (
+            {"hparams": SHORT_K + ",num_decoder_layers=1"},
+            "(?s)one too many: .*decoder/layer_1/.*num_hidden_layers",
+        ),
+        (
+            {"hparams": SHORT_K + ",num_decoder_layers=3"},
+            "(?s)missing: .*decoder/layer_2/.*num_hidden_layers",
+        ),
         ({"vocab_size": 38}, "(?s)symbol_modality_38_24/shared.*look at the vocabulary"),
-        ({"hparams_set": "transformer_tiny"}, "(?s)one too many: .*relative_positions_keys.*self_attention_type"),
-        ({"hparams_set": "transformer_relativ"}, "Expected an hparams set out of .*Did you mean 'transformer_relative'"),
+        (
+            {"hparams_set": "transformer_tiny"},
+            "(?s)one too many: .*relative_positions_keys.*self_attention_type",
+        ),
+        (
+            {"hparams_set": "transformer_relativ"},
+            "Expected an hparams set out of .*Did you mean 'transformer_relative'",
+        ),
         ({"hparams": "ffn_layer=conv_hidden_relu"}, "Expected ffn_layer to be 'dense_relu_dense'"),
         ({"vocab_size": None}, "Expected either --vocab or --vocab_size. Received: neither"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_named_and_nothing_is_written(others, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         import_case(tmp_path / "model", **others)

@@ -1,4 +1,4 @@
-"""Metrics beside what tensor2tensor and Moses's programs made of the same lines
+"""Metrics next to what tensor2tensor and Moses's programs made of the same lines
 (tests/reference/bleu.json).
 """
 
@@ -103,8 +103,13 @@ def test_names_and_signatures_of_the_others():
     sides = ["Das ist gut so."], ["Das ist gut so."]
     found = {name: metrics.score(name, *sides) for name in metrics.METRICS}
     assert [score.name for score in found.values()] == [
-        "BLEU lower-cased", "BLEU of tokens", "chrF2", "t2t-bleu", "t2t-bleu uncased", "BLEU compounds split",
-    ]  # fmt: skip
+        "BLEU lower-cased",
+        "BLEU of tokens",
+        "chrF2",
+        "t2t-bleu",
+        "t2t-bleu uncased",
+        "BLEU compounds split",
+    ]
     assert [score.value for score in found.values()] == pytest.approx([100.0] * 6)
     assert (
         found["t2t_bleu"].signature == "nrefs:1|case:mixed|tok:t2t|smooth:exp|tensor2tensor:1.15.7"

@@ -27,8 +27,15 @@ def trained(tmp_path_factory, small_run):
 
 def test_model_directory_is_complete(trained):
     assert sorted(entry.name for entry in trained.iterdir()) == [
-        "checkpoints", "config.json", "evaluations.json", "ids", "logs", "model.keras", "run.json", "vocab.model",
-    ]  # fmt: skip
+        "checkpoints",
+        "config.json",
+        "evaluations.json",
+        "ids",
+        "logs",
+        "model.keras",
+        "run.json",
+        "vocab.model",
+    ]
     assert [entry.name for entry in sorted((trained / "checkpoints").iterdir())] == [
         "step-000002",
         "step-000004",
@@ -196,7 +203,7 @@ def test_full_disk(tmp_path, small_run, monkeypatch):
 def test_other_text_on_going_on_is_warned_of(trained, small_run, tmp_path, caplog):
     (tmp_path / "source").write_text("\n".join(small_run.source) + "\n")
     small_run(trained, train_source=str(tmp_path / "source"))
-    assert "Going on with other data than before: train_source was" in caplog.text
+    assert "Resume with other data than before: train_source was" in caplog.text
 
 
 def test_impatient_interrupt(tmp_path, small_run, monkeypatch, capsys):
@@ -207,7 +214,7 @@ def test_impatient_interrupt(tmp_path, small_run, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stopped:
         small_run(tmp_path)
     assert stopped.value.code == 130
-    assert "stopped. The same command goes on from step 0." in capsys.readouterr().err
+    assert "stopped. The same command resumes from step 0." in capsys.readouterr().err
 
 
 def test_arguments_that_are_no_flags():
@@ -246,8 +253,16 @@ def parsed(*arguments):
 
 
 def command(directory, *arguments):
-    return [sys.executable, str(PROGRAM), "--preset=small", f"--model_dir={directory}", "--data=synthetic", "--deterministic",
-            "--checkpoint_every=3", *arguments]  # fmt: skip
+    return [
+        sys.executable,
+        str(PROGRAM),
+        "--preset=small",
+        f"--model_dir={directory}",
+        "--data=synthetic",
+        "--deterministic",
+        "--checkpoint_every=3",
+        *arguments,
+    ]
 
 
 def test_misspelled_flag_is_named_by_the_program(tmp_path):

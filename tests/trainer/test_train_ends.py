@@ -1,4 +1,4 @@
-"""Runs that end otherwise than at the last step, and go on."""
+"""Runs that end otherwise than at the last step, and continue."""
 
 import json
 import os
@@ -52,13 +52,13 @@ def test_checkpoints_and_evaluations_have_their_own_steps(straight):
 def test_signal_writes_a_checkpoint_and_the_run_goes_on(
     straight, tmp_path, small_run, monkeypatch, capfd
 ):
-    """In a step after which an evaluation is due, which the run makes when it goes on."""
+    """In a step after which an evaluation is due, which the run makes when it continues."""
     settings = dict(checkpoint_every=3, evaluate_every=4, train_steps=9, **small_run.dev)
     with monkeypatch.context() as patched, pytest.raises(SystemExit) as stopped:
         signal_at(patched, 8, signal.SIGINT)
         small_run(tmp_path, **settings)
     assert stopped.value.code == 130
-    assert "trainer.train: stopped. The same command goes on from step 8." in capfd.readouterr().err
+    assert "trainer.train: stopped. The same command resumes from step 8." in capfd.readouterr().err
     assert steps(tmp_path) == [3, 6, 8]
     assert [entry["step"] for entry in evaluations(tmp_path)] == [4]
     small_run(tmp_path, **settings)
@@ -163,7 +163,7 @@ def test_going_on_within_an_execution(tmp_path, small_run):
     small_run(tmp_path, train_steps=3)
     message = small_run.fails(tmp_path, train_steps=6, steps_per_execution=2)
     assert (
-        "Received: the checkpoint of step 3 and steps_per_execution=2. Go on with the one that "
+        "Received: the checkpoint of step 3 and steps_per_execution=2. Continue with the one that "
         "the run had before" in message
     )
     assert ModelDirectory.open(tmp_path).load_model().count_params() > 0

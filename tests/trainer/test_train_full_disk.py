@@ -1,5 +1,5 @@
 """A disk that runs full while a run writes: a clear message, nothing lost, and room enough lets it
-go on.
+continue.
 """
 
 import shutil
@@ -15,7 +15,7 @@ PAGE = 4096
 
 
 class SmallDisk:
-    """A file system of its own with as much room as wanted."""
+    """A file separate system with as much room as wanted."""
 
     def __init__(self, path):
         self.path = path
@@ -74,7 +74,7 @@ def test_full_disk(disk, small_run, monkeypatch):
         )
         assert "No space left on device" in message
         assert pages == 0 or f"it resumes from {directory}/checkpoints/step-000002." in message
-        # The previous one is whole, and nothing is left of what was being written.
+        # The previous one is complete, and nothing is left of what was being written.
         for ours, theirs in zip(
             read_weights(directory / "checkpoints" / "step-000002").values(),
             before.values(),

@@ -22,9 +22,15 @@ PROGRAM = pathlib.Path(__file__).parent / "train_small.py"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROGRAM.parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
 STEPS = 40
 SETTINGS = [
-    "--preset=small", "--data=synthetic", "--deterministic", f"--train_steps={STEPS}", "--checkpoint_every=2", "--evaluate_every=7",
-    "--keep_best=2", "--keep_checkpoints=3",
-]  # fmt: skip
+    "--preset=small",
+    "--data=synthetic",
+    "--deterministic",
+    f"--train_steps={STEPS}",
+    "--checkpoint_every=2",
+    "--evaluate_every=7",
+    "--keep_best=2",
+    "--keep_checkpoints=3",
+]
 
 
 def start(directory):
@@ -67,8 +73,11 @@ def kill(directory, rng, where):
         if where == "anywhere":
             kill_at_a_line(process, "Training from step", rng.uniform(0, 3))
         else:
-            folder, name, times = {"checkpoints": ("checkpoints", "step", rng.randint(1, 6)), "best": ("best", "step", 1),
-                                   "model": ("", "model", rng.randint(1, 4))}[where]  # fmt: skip
+            folder, name, times = {
+                "checkpoints": ("checkpoints", "step", rng.randint(1, 6)),
+                "best": ("best", "step", 1),
+                "model": ("", "model", rng.randint(1, 4)),
+            }[where]
             kill_while_writing(process, directory / folder, name, times)
     assert process.returncode in (0, -signal.SIGKILL)
     return process.returncode != 0

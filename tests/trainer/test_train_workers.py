@@ -1,4 +1,4 @@
-"""Training in several processes, of which one dies."""
+"""Training in several processes when one dies."""
 
 import json
 import os
@@ -51,7 +51,7 @@ class Workers:
         return self.processes[index].wait(timeout)
 
     def output(self, index):
-        """What it printed, without what TensorFlow says by itself."""
+        """Its output without TensorFlow's messages."""
         lines = self.files[index].read_text().splitlines()
         return [
             line
@@ -115,7 +115,7 @@ def test_a_worker_dies_and_the_run_goes_on_when_all_start_again(start, tmp_path,
         "trainer.train: Expected all 2 workers until the run ends. Received: one that is gone"
     )
     assert message.endswith(
-        f"Start the same command on all workers again: it goes on from step {saved}."
+        f"Start the same command on all workers again: it resumes from step {saved}."
     )
     assert not any("Traceback" in line for line in workers.output(1 - lost))
 
@@ -124,7 +124,7 @@ def test_a_worker_dies_and_the_run_goes_on_when_all_start_again(start, tmp_path,
     assert f"Training from step {saved} to {saved + 5}." in workers.output(0)
     (line,) = workers.output(1)
     assert re.fullmatch("Worker 1 of 2 waits for the others: localhost:.*", line), (
-        "the chief alone prints"
+        "the chief only prints"
     )
     assert (directory.checkpoints / f"step-{saved + 5:06d}").is_dir()
     evaluations = json.loads(directory.evaluations_file.read_text())

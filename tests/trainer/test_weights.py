@@ -80,7 +80,7 @@ def test_average_is_the_mean_in_float64_and_states_are_the_last(directory):
         )
         np.testing.assert_array_equal(array, expected)
     differing = [not np.array_equal(*others[1:]) for others in zip(*read)]
-    assert sum(differing) > len(differing) / 2, "checkpoints that are all alike prove nothing"
+    assert sum(differing) > len(differing) / 2, "checkpoints that are all equal prove nothing"
 
 
 def test_average_of_one_is_that_checkpoint(directory):

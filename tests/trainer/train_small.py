@@ -1,5 +1,5 @@
 """`python -m trainer.train` with the preset `small` besides the others, for tests that need a
-process of their own.
+separate process.
 """
 
 import sys

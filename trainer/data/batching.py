@@ -25,10 +25,10 @@ def training_batches(
     A pair's length is that of its longer side with EOS. A batch of the bucket of length n has
     `batch_tokens // n` pairs; the few that are left over in a bucket join the next longer one, so
     that only one batch of an epoch is smaller. Batch number n depends on the pairs, the settings
-    and the seed alone, so that a run can go on at any step.
+    and the seed only, so that a run can continue at any step.
 
     A corpus of more than `chunk_pairs` pairs is dealt out to chunks (`trainer.data.plan`), each of
-    which is an epoch in small; an epoch takes them in a random order. What is held in memory does
+    which is a small epoch; an epoch takes them in a random order. Memory does
     not grow with the corpus.
 
     Args:
@@ -70,8 +70,8 @@ def evaluation_batches(pairs: EncodedPairs, batch_tokens: int) -> tf.data.Datase
     """All pairs once, in order, in batches of at most `batch_tokens` tokens of the longer side,
     padding included.
 
-    A pair that is longer than `batch_tokens` is a batch of its own. Meant for sets for development and tests: all lengths are held in
-    memory.
+    A pair that is longer than `batch_tokens` is a separate batch. Meant for sets for development
+    and tests: all lengths are held in memory.
 
     Returns:
         A dataset as of `training_batches`, of known cardinality.

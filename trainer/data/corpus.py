@@ -24,7 +24,7 @@ class Corpus(abc.ABC):
     @property
     @abc.abstractmethod
     def fingerprint(self) -> str:
-        """Differs where the pairs may differ: what is derived from them can be kept under this
+        """Differs if the pairs may differ: derived data can be cached under this
         name.
         """
 

@@ -83,10 +83,10 @@ def encode_pairs(
 
     Args:
         corpus: sentence pairs; read once, as a stream.
-        tokenizer: of the sources, and of the targets too where these have none of their own. Has
+        tokenizer: of the sources, and of the targets too if these have no tokenizer. Has
             `tokenize` and `fingerprint`, as `trainer.data.tokenizers.SentencePieceTokenizer`.
         target_tokenizer: of the targets.
-        cache_dir: where the ids are kept; what is there already for the same corpus and tokenizers
+        cache_dir: cache of the ids; an existing entry for the same corpus and tokenizers
             is used. By default nothing is kept.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Lengths of sentence pairs: which are used in training, and which of them are alike."""
+"""Lengths of sentence pairs: which pairs training uses, and which share a bucket."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,8 @@
 """Greedy longest match as TensorFlow ops: words to the ids of the longest subtokens that they
 begin with, again and again.
 
-tensorflow_text has WordPiece for this, but none of it takes every vocabulary: the fast one stops at subtokens of 256 bytes and
-at NUL, the other one needs a resource and, in long words, time.
+tensorflow_text has WordPiece for this, but none of it takes every vocabulary: the fast one stops at
+subtokens of 256 bytes and at NUL, the other one needs a resource and, in long words, time.
 """
 
 from collections.abc import Mapping
@@ -111,7 +111,8 @@ def _reached(begins, following, left):
     """Which characters a subtoken begins at: the words' first, and from each such one the
     `following`. Bool `[n]`.
 
-    After round r the first 2^r subtokens of every word are known, so that rounds number the logarithm of the longest word.
+    After round r the first 2^r subtokens of every word are known, so that rounds number the
+    logarithm of the longest word.
     """
 
     def double(known, begins, following):

@@ -1,9 +1,10 @@
 """Which pairs of a corpus form batch number n: a function of corpus, settings, seed and n, at
 constant memory.
 
-A corpus of more than a chunk is dealt out to chunks: chunk c of C has its blocks number c, c + C, c + 2 C, …, so that
-every chunk has its share of everything that a corpus is put together from. Which pairs a chunk has never changes, so
-neither does its number of batches; an epoch shuffles the order of chunks, and the pairs and batches of each.
+A corpus of more than a chunk is dealt out to chunks: chunk c of C has its blocks number c, c + C, c
++ 2 C, …, so that every chunk has its share of everything that a corpus is put together from. Which
+pairs a chunk has never changes, so neither does its number of batches; an epoch shuffles the order
+of chunks, and the pairs and batches of each.
 """
 
 import numpy as np
@@ -13,9 +14,8 @@ from trainer.data.lengths import bucket_boundaries, is_blank, is_too_long, repor
 
 CHUNK_PAIRS = 1 << 20
 _BLOCKS = 256  # of a chunk
-_POOL = (
-    16  # batches of a bucket among which pairs are sorted, so that the shorter sides are alike too
-)
+# Batches of a bucket among which pairs are sorted, so that shorter sides are similar too.
+_POOL = 16
 
 
 class Chunks:

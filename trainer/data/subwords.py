@@ -29,9 +29,9 @@ _PRIVATE_USE = range(0xE000, LARGEST_CODE_POINT + 1)
 class SubwordTokenizer:
     """A vocabulary of tensor2tensor's `SubwordTextEncoder` as TensorFlow ops: pad 0, eos 1, no unk.
 
-    Gives the ids and the strings that tensor2tensor gives; EOS is added, and cut off. A graph that
-    tokenizes holds the vocabulary in itself, so that it can be exported from any tf.Module, and be
-    served with `tensorflow` alone.
+    Gives the ids and the strings that tensor2tensor gives; EOS is added, and truncated. A graph
+    that tokenizes holds the vocabulary in itself, so that it can be exported from any tf.Module,
+    and be served with only `tensorflow`.
 
     Args:
         vocabulary: the content of the vocabulary file, bytes.
@@ -258,7 +258,7 @@ def _unescaped(pieces):
     digits = tf.strings.regex_replace(
         tf.where(is_number, pieces, "\\0;"), r"^\\0*([0-9]+);$", r"\1"
     )
-    # Seven digits reach beyond Unicode.
+    # Seven digits exceed Unicode.
     number = tf.strings.to_number(
         tf.where(tf.strings.length(digits) <= 7, digits, "9999999"), tf.int32
     )

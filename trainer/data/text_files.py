@@ -48,11 +48,12 @@ def read_text(source: str, target: str) -> TextCorpus:
 
     Args:
         source: path of the source sentences, or several paths with commas between them.
-        target: path of their translations; as many paths as `source`, each with as many lines as its source.
+        target: path of their translations; as many paths as `source`, each with as many lines as
+            its source.
 
     Raises:
-        ValueError: if only one side is given, a file is missing, empty, not UTF-8 or not what its .gz says, or if files that
-            belong together differ in their number of lines.
+        ValueError: if only one side is given, a file is missing, empty, not UTF-8 or not what its
+            .gz says, or if files that belong together differ in their number of lines.
     """
     if not source or not target:
         given, missing = ("source", "target") if source else ("target", "source")

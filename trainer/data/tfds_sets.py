@@ -11,7 +11,7 @@ _SPLITS = {"dev": "validation"}
 
 
 class MissingSplitError(ValueError):
-    """A set does not have the split that was asked for."""
+    """A set does not have the split that was requested."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,12 @@ def read_tfds(name: str, split: str, direction: str, data_dir: str | None = None
         name: such as "wmt14_translate/de-en".
         split: a split of the set; "dev" means its "validation".
         direction: source and target language, such as "en-de".
-        data_dir: where TensorFlow Datasets keeps its data; by default $TFDS_DATA_DIR or ~/tensorflow_datasets.
+        data_dir: where TensorFlow Datasets keeps its data; by default $TFDS_DATA_DIR or
+            ~/tensorflow_datasets.
 
     Raises:
-        ValueError: for a name that TensorFlow Datasets doesn't know, or languages that the set does not have.
+        ValueError: for a name that TensorFlow Datasets doesn't know, or languages that the set does
+            not have.
         MissingSplitError: a ValueError too, for a split that it does not have.
     """
     builder = _builder(name, data_dir)

@@ -1,4 +1,4 @@
-"""A name for every id of a model directory's vocabulary, no two alike, which is what CTranslate2
+"""A name for every id of a model directory's vocabulary, all different, which is what CTranslate2
 needs.
 """
 
@@ -18,10 +18,10 @@ class TokenNames(NamedTuple):
     """A name for every id, and those that CTranslate2 asks for.
 
     Attributes:
-        names: by id, no two alike.
+        names: by id, all different.
         pad: of id 0, with which decoding starts.
         eos: of id 1, which ends a sentence.
-        unknown: what stands for a token without an id.
+        unknown: whatever is for a token without an id.
     """
 
     names: list[str]
@@ -35,7 +35,8 @@ def token_names(directory: ModelDirectory, vocab_size: int) -> TokenNames:
     else the ids in decimal.
 
     Raises:
-        ValueError: where the vocabulary is missing or not the one that the model was made with, or of another size.
+        ValueError: where the vocabulary is missing or not the one that the model was made with, or
+            of another size.
     """
     kind = directory.tokenizer_kind
     if kind == "none":

@@ -23,7 +23,7 @@ class SentencePieceTokenizer:
     """A SentencePiece model as TensorFlow ops: pad 0, eos 1, unk 2, no bos.
 
     A graph that tokenizes holds the SentencePiece model in itself, so that it can be exported from
-    any tf.Module, and be served with `tensorflow_text` alone.
+    any tf.Module, and be served with only `tensorflow_text`.
 
     Args:
         model: the serialised SentencePiece model, bytes.
@@ -34,7 +34,8 @@ class SentencePieceTokenizer:
 
     Example:
 
-    >>> tokenizer = SentencePieceTokenizer.train(["to be or not to be", "that is the question"], vocab_size=32)
+    >>> lines = ["to be or not to be", "that is the question"]
+    >>> tokenizer = SentencePieceTokenizer.train(lines, vocab_size=32)
     >>> ids = tokenizer.tokenize(tf.constant(["to be", "the question"]))
     >>> [row[-1] for row in ids.to_list()]
     [1, 1]
@@ -62,11 +63,11 @@ class SentencePieceTokenizer:
             sentences: strings, of both languages for a joint vocabulary. Read once, as a stream.
             vocab_size: number of pieces, pad, eos and unk among them.
             model_type: "bpe" or "unigram".
-            character_coverage: share of the text's characters that get a piece of their own; the
+            character_coverage: share of the text's characters that get a separate piece; the
                 rarest become unk.
             byte_fallback: spell characters without a piece in bytes instead of unk; takes 256
                 pieces.
-            max_sentences: a random choice of so many where there are more, because training holds
+            max_sentences: a random choice of so many if there are more, because training holds
                 them in memory. The same sentences give the same choice.
 
         Raises:
@@ -166,8 +167,10 @@ class SentencePieceTokenizer:
 
         Example:
 
-        >>> tokenizer = SentencePieceTokenizer.train(["to be or not to be", "that is the question"], vocab_size=32)
-        >>> [piece.decode() for piece in tokenizer.pieces(tokenizer.tokenize(tf.constant(["to be"])).values).numpy()]
+        >>> lines = ["to be or not to be", "that is the question"]
+        >>> tokenizer = SentencePieceTokenizer.train(lines, vocab_size=32)
+        >>> ids = tokenizer.tokenize(tf.constant(["to be"])).values
+        >>> [piece.decode() for piece in tokenizer.pieces(ids).numpy()]
         ['▁to', '▁be', '</s>']
         """
         is_piece = self._are_known(ids) & (ids != PAD_ID)
@@ -196,7 +199,7 @@ class SentencePieceTokenizer:
             raise ValueError(f"{path}: {error}") from error
 
     def _op(self):
-        # Made anew for every call: tensorflow_text's resource belongs to the kernel that made it,
+        # Made again for every call: tensorflow_text's resource belongs to the kernel that made it,
         # and tf.random.set_seed throws away all kernels that ran outside of graphs.
         return tensorflow_text.SentencepieceTokenizer(
             model=self._model, out_type=tf.int32, add_eos=True

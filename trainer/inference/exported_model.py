@@ -18,10 +18,10 @@ class NBestTranslator:
     of translations.
 
     Args:
-        call: takes `text`, a string tensor `[B]`, as a keyword and returns `translations` and `scores`, `[B, n]` or `[B]`, and
-            `truncated` `[B]`.
-        score: takes `text` and `translation`, string `[B]`, and returns what the SavedModel's signature `score` does; where it is
-            given, translations are aligned.
+        call: takes `text`, a string tensor `[B]`, as a keyword and returns `translations` and
+            `scores`, `[B, n]` or `[B]`, and `truncated` `[B]`.
+        score: takes `text` and `translation`, string `[B]`, and returns what the SavedModel's
+            signature `score` does; where it is given, translations are aligned.
         fingerprint: what tells the model from any other.
         owner: the module of `call` and `score`, kept alive as long as the translator.
     """
@@ -48,7 +48,7 @@ class NBestTranslator:
         text = tf.constant(list(sentences), tf.string)
         try:
             answer = self._call(text=text)
-            # A sentence's only translation has no axis of its own.
+            # The only translation of a sentence has no axis.
             texts, scores = (
                 answer[name].numpy().reshape(len(sentences), -1)
                 for name in ("translations", "scores")
@@ -80,7 +80,7 @@ class NBestTranslator:
 def alignment(source_tokens, source_length: int, tokens, length: int, weights) -> Alignment:
     """What a sentence's translation attends to, both without the end of the sentence.
 
-    That end takes what attends to nothing in particular; it is not among what a token is linked to,
+    That end takes what has no valid key in particular; it is not among what a token is linked to,
     so that each has its link.
 
     Args:
@@ -89,6 +89,7 @@ def alignment(source_tokens, source_length: int, tokens, length: int, weights) -
         weights: attention `[T, S]`.
 
     Example:
+        >>> import numpy as np
         >>> weights = np.array([[0.3, 0.1, 0.6], [0.1, 0.7, 0.2], [0.0, 0.0, 1.0]])
         >>> alignment([b"a", b"dog", b""], 3, [b"ein", b"Hund", b""], 3, weights)
         Alignment(source_tokens=[b'a', b'dog'], target_tokens=[b'ein', b'Hund'], sources=[0, 1])
@@ -115,7 +116,7 @@ def load(
         aligned: whether translations come with alignments.
 
     Raises:
-        ValueError: where there is no SavedModel that translates, it was exported before it took
+        ValueError: if there is no SavedModel that translates, it was exported before it took
             these options, or they are beyond what it takes.
     """
     directory = saved_models.find(path)
@@ -180,7 +181,8 @@ def plain_message(error: tf.errors.OpError) -> str:
     """What a graph's assertion says, in one line, without the name of its node.
 
     Example:
-        >>> text = "assertion failed: [Expected a beam_size of at least 1.] [Received:] [0]\\n\\t [[{{node Assert}}]]"
+        >>> text = "assertion failed: [Expected a beam_size of at least 1.] [Received:] [0]"
+        >>> text += "\\n\\t [[{{node Assert}}]]"
         >>> plain_message(tf.errors.InvalidArgumentError(None, None, text))
         'Expected a beam_size of at least 1. Received: 0'
     """

@@ -1,4 +1,4 @@
-"""What is written for a sentence: its best translation, a list of the best, the links between its
+"""The lines written for a sentence: its best translation, a list of the best, the links between its
 tokens.
 """
 

@@ -1,4 +1,4 @@
-"""What a reader is told meanwhile: a bar where there is a terminal, warnings, and the rate at the
+"""What a reader is told meanwhile: a bar if there is a terminal, warnings, and the rate at the
 end.
 """
 
@@ -13,7 +13,7 @@ class Progress:
     """Counts sentences on a bar, which shows where `file` is a terminal.
 
     Args:
-        file: what is told goes there.
+        file: where to print.
         total: number of sentences, where it is known.
         done: how many of them were translated by earlier runs.
         bar: False hides the bar on terminals too.

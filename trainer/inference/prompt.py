@@ -12,7 +12,7 @@ def typed_lines() -> Iterator[bytes]:
 
     Lines can be edited and called back with the arrow keys where Python has readline. Where the
     standard output is no terminal, the prompt goes to the standard error, and what is written to
-    the output are answers alone.
+    the output are answers only.
 
     Yields:
         Each line, without its end, in the terminal's own bytes.

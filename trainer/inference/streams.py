@@ -51,10 +51,12 @@ def refuse_same_files(flags: dict[str, str]):
 
     Example:
         >>> refuse_same_files({"input": "a.en", "output": "-", "tokens": "-"})
-        >>> refuse_same_files({"input": "a.en", "output": "b.de", "tokens": "./b.de"})
+        >>> flags = {"input": "a.en", "output": "b.de", "tokens": "./b.de"}
+        >>> refuse_same_files(flags)  # doctest: +NORMALIZE_WHITESPACE
         Traceback (most recent call last):
-        ValueError: Expected --tokens to be another file than --output, which it would overwrite.
-            Received: ./b.de.
+            ...
+        ValueError: Expected --tokens to be another file than --output, which it would
+        overwrite. Received: ./b.de.
     """
     seen = {}
     for name, path in flags.items():

@@ -1,9 +1,10 @@
-"""Files that are written over several runs, each of which may be killed at any moment, and get
+"""Files that are written over several runs. Each run may be killed at any moment. They get
 their names when complete.
 
-Beside FILE lie meanwhile FILE.partial, with what is translated, and FILE.partial.log. The log's first line tells with what options;
-each other one how many lines of input are answered, their digest, and how long the files were then. What lies in files beyond
-the last whole line of the log is written again.
+Next to FILE lie meanwhile FILE.partial, with what is translated, and FILE.partial.log. The log's
+first line tells with what options; each other one how many lines of input are answered, their
+digest, and the lengths of the files then. Data in files beyond the last whole line of the log is
+written again.
 """
 
 import contextlib
@@ -62,7 +63,7 @@ class UnfinishedFiles:
     Attributes:
         files: where to write, binary, in the order of the paths.
         lines_done: lines of input whose answers are in the files from runs before.
-        worth_keeping: whether a later run could go on with the files.
+        worth_keeping: whether a later run could continue with the files.
     """
 
     def __init__(self, log, paths, settings, done: Note | None):
@@ -101,22 +102,23 @@ class UnfinishedFiles:
 def unfinished_files(
     paths: Sequence[str | os.PathLike], settings: dict, lines: DigestedLines, resume: bool = True
 ) -> Iterator[UnfinishedFiles]:
-    """Files to write the answers to lines of input into, which go on where an earlier run with the
+    """Output files that continue where an earlier run with the
     same arguments stopped.
 
     Files of these names stay what they are until the new ones are complete.
 
     Args:
-        paths: of the files; the log lies beside the first.
+        paths: of the files; the log lies next to the first.
         settings: what the answers depend on, as JSON has it.
-        lines: the input; what was answered by runs before is read from it.
-        resume: whether to go on; otherwise what is there is written anew.
+        lines: the input; lines that earlier runs translated are skipped.
+        resume: whether to continue; otherwise what is there is written again.
 
     Yields:
         An `UnfinishedFiles`. When the block ends without an error, the files take their names.
 
     Raises:
-        ValueError: where the earlier run had other settings or another input, or another process writes these files.
+        ValueError: if the earlier run had other settings or another input, or if another process
+            writes these files.
         OSError: where they can't be written.
     """
     paths = [Path(os.path.realpath(path)) for path in paths]
@@ -186,7 +188,7 @@ def _refuse_other_settings(begun, settings, partial):
             raise ValueError(
                 f"Expected the options that {partial} was begun with, {name}={begun.get(name)}. "
                 f"Received: {name}={settings.get(name)}. "
-                "Give these again to go on, or --noresume to begin anew."
+                "Give these again to continue, or --noresume to begin again."
             )
 
 
@@ -197,5 +199,5 @@ def _skip(lines, done, partial):
         raise ValueError(
             f"Expected the input whose first {done.lines} lines {partial} answers. Received: "
             f"{differs}. "
-            "Give that input to go on, or --noresume to begin anew."
+            "Give that input to continue, or --noresume to begin again."
         )

@@ -1,20 +1,21 @@
 """A model directory's Transformer as a CTranslate2 model directory.
 
-What CTranslate2's search means by its options, beside ours:
+What CTranslate2's search means by its options, next to ours:
 
     beam_size             the same; 1 is greedy
-    length_penalty        divides log-probability by `length ** length_penalty`, ours by `((5 + length) / 6) ** alpha`, both
-                          counting the end of the sentence: the same at 0 alone. Near lengths of L,
-                              alpha * L / (5 + L) ranks
-                          most alike.
-    patience              a sentence is done after beam_size * patience finished hypotheses (with length_penalty=0: once the
-                          best one of the beam is finished); ours, when no living one can beat the
-                          best finished one
-    (no option)           of the best 2 * beam_size candidates of a step, ends are taken from the best beam_size; ours takes all, as
-                          tensor2tensor does
+    length_penalty        divides log-probability by `length ** length_penalty`, ours by
+                          `((5 + length) / 6) ** alpha`, both counting the end of the sentence.
+                          Equal only at 0. Near lengths of L, alpha * L / (5 + L) ranks most
+                          similarly.
+    patience              a sentence is done after beam_size * patience finished hypotheses (with
+                          length_penalty=0: once the best hypothesis of the beam is finished); ours,
+                          when no living hypothesis can beat the best finished one
+    (no option)           only ends among the best beam_size of the 2 * beam_size candidates of a
+                          step are taken; ours takes all, as tensor2tensor does
     coverage_penalty      ours has none: leave it at 0
-    max_decoding_length   the same for all sentences of a call, 256; hypotheses that it cuts count as finished. Ours adds 50
-                          to each sentence's own length, and prefers finished ones
+    max_decoding_length   the same for all sentences of a call, 256; truncated hypotheses count as
+                          finished. Ours adds 50 to each sentence's length, and prefers finished
+                          ones
     min_decoding_length   ours has none: 0, where theirs is 1
     max_input_length      the same, but 1,024 here and 256 in an export
 
@@ -59,8 +60,9 @@ def write(
         force: whether to replace a CTranslate2 model that is there already.
 
     Raises:
-        ValueError: where the model directory has no model; for a model that CTranslate2 can't express, saying why; for an
-            output_dir that can't be written; and where the package ctranslate2 is missing.
+        ValueError: where the model directory has no model; for a model that CTranslate2 can't
+            express, saying why; for an output_dir that can't be written; and where the package
+            ctranslate2 is missing.
     """
     if quantization not in QUANTIZATIONS:
         raise ValueError(

@@ -1,7 +1,8 @@
 """A Transformer's weights in the form that CTranslate2 writes: its specification of a Transformer,
 filled in.
 
-How CTranslate2 computes what is not plain there was read in its source, `src/layers/transformer.cc`, `attention.cc` and `common.cc`.
+How CTranslate2 computes what is not plain there was read in its source,
+`src/layers/transformer.cc`, `attention.cc` and `common.cc`.
 """
 
 import numpy as np
@@ -10,8 +11,8 @@ from ctranslate2.specs import transformer_spec
 from t2t_relpos.layers.position_encodings import sinusoids
 from trainer.data.token_names import PAD_ID, TokenNames
 
-# Of sinusoids, which have no end of their own; twice what CTranslate2 reads of a sentence unless
-# asked for more.
+# Number of sinusoidal positions, which are unlimited here: twice what CTranslate2 reads of a
+# sentence unless asked for more.
 MOST_POSITIONS = 2048
 # As logit: below all others, and its exponential is 0.
 NEVER = -1e9
@@ -32,7 +33,7 @@ def build(model, tokens: TokenNames) -> transformer_spec.TransformerSpec:
     _set_embeddings(encoder, decoder, model)
     if model.source_position is not None:
         encoder.position_encodings.encodings = _encodings(model.source_position, model.config)
-        # The decoder's learned positions go on with the last one, where the encoder's end.
+        # The decoder's learned positions continue with the last one, where the encoder's end.
         last = _encodings(model.target_position, model.config)
         beyond = max(MOST_POSITIONS - len(last), 0)
         decoder.position_encodings.encodings = np.pad(last, [(0, beyond), (0, 0)], mode="edge")

@@ -39,7 +39,7 @@ class FastStep:
         distances = tf.range(1 - max_length, 1)
         labels = tf.repeat(tf.maximum(distances + self.last_label, 0), beam_size)
         # The rows for the slots of all steps: the last ones are those of the newest. That the first
-        # step has one slot alone changes none of the rows behind it. All layers' in one tensor.
+        # step has only one slot changes none of the later rows. All layers' in one tensor.
         tables = [
             table
             for layer in weights["decoder"]

@@ -1,4 +1,4 @@
-"""The Transformer that is exported: the same function as the Keras model, for inference alone and
+"""The Transformer that is exported: the same function as the Keras model, for inference only and
 as fast as a graph can be.
 """
 
@@ -15,7 +15,8 @@ class FastTransformer(tf.Module):
     """A trained Transformer on folded weights (`folded_weights.py`), in TensorFlow's own
     operations.
 
-    Exact: the same sums in another order, within rounding of float32 of the model that it is made from.
+    Exact: the same sums in another order, within rounding of float32 of the model that it is made
+    from.
 
     Args:
         transformer: a `t2t_relpos.models.Transformer`. Its weights are copied.

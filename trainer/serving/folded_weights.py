@@ -3,11 +3,14 @@ same.
 
 Exact algebra, done in float64; the model itself is not touched:
 
-* queries are scaled in their projection; queries, keys and values are one product, and so are all decoder layers' keys and
+* queries are scaled in their projection; queries, keys and values are one product, and so are all
+decoder layers' keys and
   values of the source;
 * embeddings are scaled by sqrt(D) and zero for padding in the table;
-* pre-norm: everything that is added to the residual stream is centred, so that its mean is always 0 and a normalization is
-  `x / sqrt(mean(x ** 2) + epsilon)`; gains and offsets move into the products that read what was normalized.
+* pre-norm: everything that is added to the residual stream is centred, so that its mean is always 0
+and a normalization is
+  `x / sqrt(mean(x ** 2) + epsilon)`; gains and offsets move into the products that read what was
+  normalized.
 """
 
 import numpy as np
@@ -25,12 +28,12 @@ def folded_weights(transformer) -> dict:
         * `encoder`, `decoder`: a list of layers; in a layer `self`, and in the decoder `cross`, an
             attention; `feed_forward`
           (`inner`, `inner_bias`, `outer`, `outer_bias`); `norms`, pairs of gain and offset, used by
-          post-norm alone;
+          post-norm only;
         * `memory` `[D, 2 L D]`, `memory_bias`: keys and values of the source for all layers: key 0,
         value 0, key 1, …; * `logits` `[D, V]`, `logits_bias` `[V]`.
 
         An attention has `input` (`[D, 3 D]`: query, key, value; in `cross` `[D, D]`, the query
-        alone), `input_bias`, `output` `[D, D]`, and `key_table`, `value_table` where it has them.
+        only), `input_bias`, `output` `[D, D]`, and `key_table`, `value_table` where it has them.
     """
     fold = _Fold(transformer.config.normalize_first)
     none = (1.0, 0.0)

@@ -23,20 +23,21 @@ class TranslationModule(tf.Module):
     """Translates batches of strings with a Transformer, a tokenizer and a beam search, all in the
     graph.
 
-    An answer does not depend on the batch that its sentence sits in: each sentence's output is limited by its own length.
-    No row fails a batch: bytes that are not UTF-8 count as U+FFFD, a sentence without ids has the empty translation and
-    score 0, one longer than `max_input_length` is cut and its row of `truncated` is true.
+    An answer does not depend on the batch that its sentence sits in: each sentence's output is
+    limited by its own length. No row fails a batch: bytes that are not UTF-8 count as U+FFFD, a
+    sentence without ids has the empty translation and score 0, one longer than `max_input_length`
+    is cut and its row of `truncated` is true.
 
     Args:
-        transformer: has `config`, `start(source, max_length, beam_size)` and, for the signature `score` alone,
-            `score(source, targets)`, as `FastTransformer`.
-        tokenizer: has in-graph `tokenize`, whose rows end in EOS, `detokenize`, `pieces` and `vocab_size`, as
-            `trainer.data.tokenizers.SentencePieceTokenizer`.
+        transformer: has `config`, `start(source, max_length, beam_size)` and, for the signature
+            `score` only, `score(source, targets)`, as `FastTransformer`.
+        tokenizer: has in-graph `tokenize`, whose rows end in EOS, `detokenize`, `pieces` and
+            `vocab_size`, as `trainer.data.tokenizers.SentencePieceTokenizer`.
         settings: a `TranslationSettings`; its defaults where omitted.
 
     Raises:
-        ValueError: where the tokenizer has another vocabulary than the Transformer, or sentences are to be longer than the
-            Transformer has positions for.
+        ValueError: where the tokenizer has another vocabulary than the Transformer, or sentences
+            are to be longer than the Transformer has positions for.
     """
 
     def __init__(self, transformer, tokenizer, settings: TranslationSettings | None = None):
@@ -107,8 +108,8 @@ class TranslationModule(tf.Module):
             A dict: `translations` string `[B, n]`, best first, `scores` float32 `[B, n]` and
                 `truncated` bool `[B]`, as
             `serve`. Where fewer than n translations end within the limit, the empty translation
-            with the score -1e7 stands in the places that are left, so that every other score is
-            above it; where none ends, those that the limit has cut are given.
+            with the score -1e7 is in the places that are left, so that every other score is
+            above it; if none ends, those that the limit has cut are given.
 
         Raises:
             tf.errors.InvalidArgumentError: when the graph runs, for arguments out of range.
@@ -137,16 +138,20 @@ class TranslationModule(tf.Module):
             translation: string `[B]`, one for each.
 
         Returns:
-            A dict, EOS included everywhere: `scores` float32 `[B]`, the sum of `token_scores` float32 `[B, T]`, which are
-            log-probabilities, padded with 0; `tokens` string `[B, T]` and `source_tokens` string `[B, S]`, padded with "", and their
-            `lengths` and `source_lengths` int32 `[B]`; `alignments` float32 `[B, T, S]`, attention to the source, padded with
-            0; `truncated` bool `[B]`, whether either was cut, the translation to `longest_translation` ids.
+            A dict, EOS included everywhere: `scores` float32 `[B]`, the sum of `token_scores`
+                float32 `[B, T]`, which are
+            log-probabilities, padded with 0; `tokens` string `[B, T]` and `source_tokens` string
+            `[B, S]`, padded with "", and their `lengths` and `source_lengths` int32 `[B]`;
+            `alignments` float32 `[B, T, S]`, attention to the source, padded with 0; `truncated`
+            bool `[B]`, whether either was cut, the translation to `longest_translation` ids.
 
-            `translate` divides such a sum by `((5 + lengths) / 6) ** alpha`, so it scores the same translation higher for alpha
-            above 0, given that it had split it into the same tokens. To a blank sentence it gives 0 without asking the model.
+            `translate` divides such a sum by `((5 + lengths) / 6) ** alpha`, so it scores the same
+            translation higher for alpha above 0, given that it had split it into the same tokens.
+            To a blank sentence it gives 0 without asking the model.
 
         Raises:
-            tf.errors.InvalidArgumentError: when the graph runs, for other numbers of texts and translations.
+            tf.errors.InvalidArgumentError: when the graph runs, for other numbers of texts and
+                translations.
         """
         text, translation = checked_pairs(text, translation)
         source, source_truncated = self._tokenize(text)
@@ -217,7 +222,7 @@ class TranslationModule(tf.Module):
 
     def _answer(self, text, beam_size, alpha, max_length, num_results):
         ids, truncated = self._tokenize(text)
-        rows = tf.where(ids.row_lengths() > 1)  # [rows, 1]: blank sentences hold EOS alone
+        rows = tf.where(ids.row_lengths() > 1)  # [rows, 1]: blank sentences hold EOS only
         arguments = beam_size, alpha, max_length, num_results
         translations, scores = tf.cond(
             tf.size(rows) > 0,

@@ -24,7 +24,7 @@ def n_best(transformer, source, length_limit, alpha, **settings) -> DecodingResu
         **settings: those others.
 
     Returns:
-        A `DecodingResult` of the n best. Where there are fewer, the places left hold no ids, and
+        A `DecodingResult` of the n best. If there are fewer, the places left hold no ids, and
         `ABSENT` as score.
     """
     max_length = tf.reduce_max(length_limit)

@@ -8,7 +8,8 @@ class PlainTransformer:
     Slower than `FastTransformer`, which copies the weights; and it can't be exported.
 
     Args:
-        transformer: a `t2t_relpos.models.Transformer`, or what has its `config`, `encode` and `step`.
+        transformer: a `t2t_relpos.models.Transformer`, or what has its `config`, `encode` and
+            `step`.
     """
 
     def __init__(self, transformer):

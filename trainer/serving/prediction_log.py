@@ -47,7 +47,7 @@ def prediction_log(model_name: str, signature_name: str, inputs: dict[str, tf.Te
 
 @functools.cache
 def _classes():
-    """The messages by name, in a pool of their own, where they can't meet those of TensorFlow
+    """The messages by name, in a separate pool, where they can't meet those of TensorFlow
     Serving's package.
     """
     file = descriptor_pb2.FileDescriptorProto(

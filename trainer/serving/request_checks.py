@@ -1,4 +1,4 @@
-"""Checks of a request's arguments inside the graph: whoever serves it, the client gets the reason."""
+"""Checks of a request's arguments inside the graph, so that every client gets the reason."""
 
 import tensorflow as tf
 
@@ -12,7 +12,7 @@ def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
         longest: largest `max_length`.
 
     Returns:
-        The same tensors, behind the checks.
+        The same tensors, after the checks.
 
     Raises:
         tf.errors.InvalidArgumentError: when the graph runs, for the first of them that no search
@@ -23,8 +23,10 @@ def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
         >>> @tf.function
         ... def checked(num_results):
         ...     beam_size, max_length = tf.constant(4), tf.constant(20)
-        ...     arguments = {"beam_size": beam_size, "alpha": tf.constant(0.6), "max_length": max_length}
-        ...     return checked_search(arguments | {"num_results": num_results}, max_beam_size=32, longest=306)
+        ...     arguments = {"beam_size": beam_size, "alpha": tf.constant(0.6)}
+        ...     arguments["max_length"] = max_length
+        ...     arguments["num_results"] = num_results
+        ...     return checked_search(arguments, max_beam_size=32, longest=306)
         >>> int(checked(tf.constant(2))["num_results"])
         2
         >>> try:
@@ -94,7 +96,7 @@ def _check(holds, *message):
 
 
 def _in_order(checks):
-    """Assertions of which only the first that fails is reported."""
+    """Assertions. Only the first failure is reported."""
     done = []
     for holds, message in checks:
         with tf.control_dependencies(done):

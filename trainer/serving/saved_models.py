@@ -34,7 +34,7 @@ def find(path: str | os.PathLike) -> Path:
         path: saved_models/NAME/VERSION or saved_models/NAME.
 
     Raises:
-        ValueError: where there is no SavedModel.
+        ValueError: if there is no SavedModel.
     """
     path = Path(path)
     if (path / "saved_model.pb").is_file():
@@ -57,7 +57,7 @@ def load(path: str | os.PathLike, alpha: float | None = None) -> Translator:
         alpha: exponent of the length penalty, where it is not to be the exported one.
 
     Raises:
-        ValueError: where there is no SavedModel, it can't be read, or it does not translate.
+        ValueError: if there is no SavedModel, it can't be read, or it does not translate.
     """
     directory = find(path)
     try:

@@ -15,8 +15,8 @@ class TranslationSettings:
         max_input_length: ids of a source sentence, EOS included; a longer one is cut and reported.
             The default is tensor2tensor's `max_length`, the longest sentence that its base settings
             train on.
-        extra_length: ids that a translation may have beyond those of its own source. 50 as in
-            tensor2tensor.
+        extra_length: ids that a translation may have in addition to the length of its source. 50 as
+            in tensor2tensor.
         early_stopping: whether a sentence's search stops as soon as `beam_size` translations are
             finished: fewer steps, and sometimes a less likely translation.
         max_beam_size: the largest beam that a request may ask for, which protects a server's

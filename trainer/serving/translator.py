@@ -33,8 +33,10 @@ class Translator:
     lists of sentences.
 
     Args:
-        call: takes `text`, a string tensor `[B]`, as a keyword and returns the dict of `TranslationModule.serve`.
-        owner: the module of `call`, kept alive as long as the translator: TensorFlow functions refer to it only weakly.
+        call: takes `text`, a string tensor `[B]`, as a keyword and returns the dict of
+            `TranslationModule.serve`.
+        owner: the module of `call`, kept alive as long as the translator: TensorFlow functions
+            refer to it only weakly.
 
     Attributes:
         call, owner: as given.
@@ -73,7 +75,8 @@ def translate_lines(
 
     Example:
         >>> upper = lambda batch: [Translation(sentence.upper(), 0.0, False) for sentence in batch]
-        >>> [answer.text for answer in translate_lines(upper, [b"ein hund", b"", b"ja"], batch_size=2, window=3)]
+        >>> lines = [b"ein hund", b"", b"ja"]
+        >>> [answer.text for answer in translate_lines(upper, lines, batch_size=2, window=3)]
         [b'EIN HUND', b'', b'JA']
     """
     lines = iter(lines)

@@ -1,8 +1,9 @@
 """Requests with which TensorFlow Serving warms up a version before it takes any:
 `assets.extra/tf_serving_warmup_requests`.
 
-Only signatures whose arguments all have the batch as first dimension are asked: a server that batches refuses others, and a version
-whose warm-up fails is not served. For the same reason no request is larger than `max(BATCH_SIZES)`.
+Only signatures whose arguments all have the batch as first dimension are asked: a server that
+batches refuses others, and a version whose warm-up fails is not served. For the same reason no
+request is larger than `max(BATCH_SIZES)`.
 """
 
 from collections.abc import Iterator

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 
 EXAMPLE = (
-    'TF_CONFIG=\'{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", "index": 0}}\', with the same '
+    'TF_CONFIG=\'{"cluster": {"worker": ["host0:12345", "host1:12345"]}, '
+    '"task": {"type": "worker", "index": 0}}\', with the same '
     "addresses for every worker and for each its own index"
 )
 
@@ -51,7 +52,7 @@ class Cluster:
         ):
             raise _error(f"the workers {workers!r}, which is no list of addresses with ports")
         if len(workers) == 1:
-            raise _error(f"a single worker, {workers[0]}; alone, use another strategy")
+            raise _error(f"a single worker, {workers[0]}; for one process use another strategy")
         if len(set(workers)) < len(workers):
             raise _error(f"the workers {workers!r}, with one address twice")
         if kind != "worker" or not isinstance(index, int) or not 0 <= index < len(workers):

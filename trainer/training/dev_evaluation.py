@@ -10,7 +10,7 @@ from trainer.training.checkpoints import Checkpoints
 from trainer.training.dev_bleu import DevTranslator
 from trainer.training.evaluations import Evaluation, Evaluations
 from trainer.training.reports import Report
-from trainer.training.shares import share_out
+from trainer.training.sharding import shard
 from trainer.training.steps import Steps
 
 
@@ -21,14 +21,16 @@ class EvaluateDev(keras.callbacks.Callback):
     Args:
         steps: where the run is.
         every: steps between evaluations, as many as epochs have.
-        batches: the dev set, over all devices, of known cardinality; None: there is none, and nothing is done.
+        batches: the dev set, over all devices, of known cardinality; None: there is none, and
+            nothing is done.
         evaluations: where the results are noted.
         checkpoints: those of the run, for the error where nothing can be written.
         report: is told the results.
         translate: gives the BLEU; None: it is not measured.
         best: where the best are kept; None: they are not.
         patience: evaluations in a row without a better BLEU that end the run; None: they don't.
-        from_chief: `from_chief(value) -> value of the process that translates`, where several train.
+        from_chief: `from_chief(value) -> value of the process that translates`, where several
+            train.
     """
 
     def __init__(
@@ -65,14 +67,15 @@ class EvaluateDev(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self.evaluate_if_due()
-        # An evaluation that was broken off comes again only if the run goes on from this very step.
+        # An evaluation that was interrupted comes again only if the run resumes from this very
+        # step.
         if self.has_converged or self._steps.interrupted:
             self.model.stop_training = True
 
     def evaluate_if_due(self):
         """Evaluates, unless this step has been evaluated already or is not one of those that are.
 
-        A signal breaks it off; going on, the run comes here again.
+        A signal breaks it off; continuing, the run comes here again.
 
         Raises:
             CheckpointError: where the results or one of the best can't be written.
@@ -86,7 +89,7 @@ class EvaluateDev(keras.callbacks.Callback):
         if self._batches is None or not is_due or self._steps.interrupted:
             return
         losses = self.model.evaluate(
-            share_out(self._batches, self.model.distribute_strategy),
+            shard(self._batches, self.model.distribute_strategy),
             steps=int(self._batches.cardinality()),
             verbose=0,
             return_dict=True,

@@ -1,4 +1,4 @@
-"""What evaluations on the dev set gave, in `evaluations.json`, and whether they still get better."""
+"""Results on the dev set, in `evaluations.json`, and whether they still improve."""
 
 import dataclasses
 import json
@@ -23,12 +23,12 @@ class Evaluation:
 class Evaluations:
     """The evaluations of a run, in the order of their steps.
 
-    A file beside the checkpoints, not in them: one whose evaluation is still to come is whole
-    already. Going on at a step, those after it are forgotten, since they come again.
+    A file next to the checkpoints, not in them: one whose evaluation is still to come is complete
+    already. Resume at a step, those after it are forgotten, since they come again.
 
     Args:
         file: where they are kept; read if it exists.
-        until: the step that the run goes on from.
+        until: the step that the run continues from.
         writes: whether to keep them there; of several processes one does.
 
     Raises:
@@ -56,7 +56,7 @@ class Evaluations:
         atomic_files.write_text(self.file, f"[\n{lines}\n]\n")
 
     def best(self) -> Evaluation | None:
-        """The one with the highest BLEU, of equal ones the earliest; None where there is no BLEU."""
+        """The one with the highest BLEU, of equal ones the earliest; None if there is no BLEU."""
         return max(self._with_bleu(), key=lambda entry: entry.bleu, default=None)
 
     def without_improvement(self) -> int:
@@ -77,5 +77,5 @@ def _read(file):
         raise ValueError(
             f"Expected a list of evaluations. Received: {file}, which holds none ({error}). "
             "Restore the file, or remove it to count "
-            "the evaluations anew."
+            "the evaluations again."
         ) from error

@@ -1,4 +1,4 @@
-"""What a run would do, without doing it: the shapes of its batches and the memory that they need."""
+"""Forecast of a run: the shapes of its batches and the memory that they need."""
 
 import contextlib
 import dataclasses
@@ -18,7 +18,7 @@ from trainer.config import RunConfig
 from trainer.data.encoding import EncodedPairs
 from trainer.data.plan import TrainingPlan
 from trainer.model_dir import ModelDirectory
-from trainer.training.description import describe
+from trainer.training.describe_run import describe
 from trainer.training.preparation import Preparation
 from trainer.training.strategy import choose_strategy
 
@@ -167,7 +167,7 @@ def _implementation(architecture, length, causal):
 def largest(buckets: list[Bucket], config: RunConfig, devices: int) -> tuple[int, int]:
     """Rows and length of the largest piece of a batch that a device computes at once."""
 
-    def at_once(bucket):
+    def of_device(bucket):
         rows = math.ceil(bucket.rows / devices)
         return (
             min(rows, max(1, config.device_tokens // bucket.length))
@@ -177,14 +177,14 @@ def largest(buckets: list[Bucket], config: RunConfig, devices: int) -> tuple[int
 
     # Of like sizes the longer, whose attention has more to keep.
     rows, length = max(
-        ((at_once(bucket), bucket.length) for bucket in buckets),
+        ((of_device(bucket), bucket.length) for bucket in buckets),
         key=lambda shape: (shape[0] * shape[1], shape[1]),
     )
     return rows, length
 
 
 def forecast(config: RunConfig) -> str:
-    """What `trainer.train` would train, and with what: for people. Leaves nothing behind.
+    """What `trainer.train` would train, and with what, as text. Leaves no files.
 
     Raises:
         ValueError: for everything that is wrong with the settings, the data or the model directory.

@@ -9,7 +9,7 @@ from trainer.training import keras_compat
 class FusedAdam(keras.optimizers.Adam):
     """keras.optimizers.Adam whose update of a variable is one operation of TensorFlow's.
 
-    The same numbers up to rounding, and the same variables under the same names: either goes on
+    The same numbers up to rounding, and the same variables under the same names: either continues
     with the other's checkpoints. With `amsgrad`, and for sparse gradients, it is Keras's own.
 
     Reference: Kingma and Ba 2015, algorithm 1 as changed at the end of section 2, where epsilon is

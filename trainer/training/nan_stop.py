@@ -25,9 +25,10 @@ class StopAtNan(keras.callbacks.Callback):
     Args:
         steps: where the run is. Of an execution of several steps the batches of all are saved.
         directory: where they are saved.
-        batch: `batch(number) -> {"inputs": ids [B, S], "targets": ids [B, T]}`, of the batches from 0 on.
+        batch: `batch(number) -> {"inputs": ids [B, S], "targets": ids [B, T]}`, of the batches
+            starting at 0.
         tokenizer: has `detokenize`.
-        schedule: gives the learning rate of the updates from 0 on.
+        schedule: gives the learning rate of the updates starting at 0.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class StopAtNan(keras.callbacks.Callback):
         return (
             f"Expected a finite {name}. Received: {value} at {step}, with the learning rate "
             f"{rate:.3g}. {self._saved(first, last)} "
-            "No checkpoint was written since. Go on from the last one in another --model_dir, "
+            "No checkpoint was written since. Continue from the last one in another --model_dir, "
             "given as --init_from, with a lower "
             "--learning_rate, a longer --warmup_steps or --clip_norm, or without the text at fault."
         )
@@ -76,7 +77,11 @@ class StopAtNan(keras.callbacks.Callback):
             f"import numpy; batch = numpy.load('{paths[-1]}'); print(batch['source_text'], "
             "batch['inputs'])"
         )
-        return f'{which}, with the arrays inputs, targets, source_text and target_text. Look at it with: python -c "{look}".'
+        return (
+            f"{which}, with the arrays inputs, targets, source_text and target_text. Look at it "
+            "with: "
+            f'python -c "{look}".'
+        )
 
     def _save(self, step):
         batch = {side: np.asarray(ids) for side, ids in self._batch(step - 1).items()}

@@ -18,7 +18,7 @@ class Preparation:
     """Finds what a run needs in its model directory, or puts it there.
 
     Args:
-        config: the settings; what they leave open is resolved here.
+        config: the settings; open ones are resolved here.
         directory: the model directory, which can be written.
 
     Attributes:
@@ -85,7 +85,7 @@ class Preparation:
         for name in ("train_source", "train_target"):
             if recorded.get(name, asked[name]) != asked[name]:
                 logging.warning(
-                    "Going on with other data than before: %s was %s, is %s",
+                    "Resume with other data than before: %s was %s, is %s",
                     name,
                     recorded[name],
                     asked[name],

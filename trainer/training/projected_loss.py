@@ -37,7 +37,8 @@ def projected_cross_entropy(
 
     Example:
 
-    >>> states, table = tf.constant([[[1.0, 2.0], [0.0, 1.0]]]), tf.constant([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]])
+    >>> states = tf.constant([[[1.0, 2.0], [0.0, 1.0]]])
+    >>> table = tf.constant([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]])
     >>> losses, right = projected_cross_entropy(tf.constant([[2, 0]]), states, table)
     >>> [round(float(loss), 4) for loss in losses[0]], right.numpy().tolist()
     ([0.1698, 0.0], [[1.0, 0.0]])

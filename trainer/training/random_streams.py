@@ -1,4 +1,4 @@
-"""Dropout masks of their own for every replica and every piece of a batch."""
+"""Separate dropout masks for every replica and every micro-batch."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ _STRIDE = 1_640_531_527
 class RandomStreams:
     """The random generators of a model, as many independent streams of each.
 
-    Keras's generators have a state [seed, number of the next draw], of which replicas hold copies.
+    Keras's generators have a state [seed, number of the next draw]. Every replica has a copy.
     Stream 0 draws what Keras would; the others move the seed, so that the same number of draws
     brings every replica to the same state however many streams it used.
 

@@ -149,7 +149,7 @@ class Terminal(Report):
         )
 
     def note(self, line: str):
-        # The progress bar's line goes on.
+        # The progress bar's line continues.
         _print(f"\n{line}" if self._interactive else line)
 
 
@@ -199,7 +199,7 @@ class TensorBoard(Report):
             self._try(writer.flush)
 
     def _try(self, write):
-        """Curves are worth less than the run: without room for them it goes on."""
+        """Curves are worth less than the run: without room for them it continues."""
         if self._has_failed:
             return
         try:

@@ -13,7 +13,7 @@ from trainer.data.batching import evaluation_batches, training_batches
 from trainer.model_dir import ModelDirectory
 from trainer.training.best_checkpoints import BestCheckpoints
 from trainer.training.checkpoints import Checkpoints
-from trainer.training.description import describe
+from trainer.training.describe_run import describe
 from trainer.training.dev_bleu import DevTranslator
 from trainer.training.dev_evaluation import EvaluateDev
 from trainer.training.evaluations import Evaluations
@@ -23,12 +23,12 @@ from trainer.training.precision import dtype_policy
 from trainer.training.preparation import Preparation
 from trainer.training.reports import Reports, TensorBoard, Terminal
 from trainer.training.schedules import NoamSchedule
-from trainer.training.shares import share_out
+from trainer.training.sharding import shard
 from trainer.training.step_log import StepLog
 from trainer.training.steps import Steps, StopSignals, epochs_between
 from trainer.training.strategy import choose_strategy, make_strategy
-from trainer.training.team import Team
 from trainer.training.training_model import TrainingModel
+from trainer.training.worker_group import WorkerGroup
 from trainer.training.write_checkpoints import WriteCheckpoints
 
 
@@ -37,7 +37,7 @@ class TrainingRun:
     checkpoint.
 
     Args:
-        config: the settings; what they leave open is resolved here.
+        config: the settings; open ones are resolved here.
 
     Attributes:
         config: the resolved settings.
@@ -45,11 +45,11 @@ class TrainingRun:
         model: the `TrainingModel`.
         step: number of batches that it has seen.
         signal: the `signal.Signals` that ended `fit`, or None.
-        team: the `Team` of processes that train together.
+        worker_group: the `WorkerGroup` of processes that train together.
 
     Raises:
         ValueError: for everything that is wrong with the settings, the data or the model directory.
-        WorkerGoneError: where another process of the run has ended.
+        WorkerLostError: where another process of the run has ended.
     """
 
     def __init__(self, config: RunConfig):
@@ -58,24 +58,24 @@ class TrainingRun:
             config, strategy=choose_strategy(config.strategy, gpus, config.logical_devices)
         )
         self._strategy = make_strategy(config.strategy, config.logical_devices)
-        self.team = Team(self._strategy)
+        self.worker_group = WorkerGroup(self._strategy)
         self.signal = None
         keras.utils.set_random_seed(config.seed)
         if config.deterministic:
             tf.config.experimental.enable_op_determinism()
         self.directory = ModelDirectory(config.model_dir)
-        with self.team.noticing_the_lost(self._how_to_go_on):
+        with self.worker_group.detecting_lost_workers(self._how_to_go_on):
             self._open(config)
 
     def _open(self, config):
-        with self.team.chief_first():
-            if self.team.is_chief:
+        with self.worker_group.chief_first():
+            if self.worker_group.is_chief:
                 ModelDirectory.create(config.model_dir)
             self._prepared = Preparation(config, self.directory)
         self.config = self._prepared.config
         # Says now, and not as the first epoch begins, where no batch can be made.
         self._batches(start=0)
-        self.team.check_same(
+        self.worker_group.check_same(
             self._checksum(), "the same settings and data (checksums are compared)"
         )
         self.checkpoints = Checkpoints(self.directory.checkpoints, self.config.keep_checkpoints)
@@ -86,16 +86,16 @@ class TrainingRun:
         if self._prepared.parent is not None and self.step == 0:
             self.model.transformer.set_weights(self._prepared.parent.load_model().get_weights())
         self.evaluations = Evaluations(
-            self.directory.evaluations_file, self.step, writes=self.team.is_chief
+            self.directory.evaluations_file, self.step, writes=self.worker_group.is_chief
         )
-        self.team.check_same(
+        self.worker_group.check_same(
             self.step, "the same checkpoint in --model_dir, on a file system that all share,"
         )
-        if self.team.is_chief:
+        if self.worker_group.is_chief:
             self.directory.write_run(self.config.to_dict())
 
     def _checksum(self):
-        """Of what has to be alike on all workers."""
+        """Returns a digest of the settings that must be equal on all workers."""
         names = ("train_steps", "evaluate_every", "dev_bleu", "early_stopping")
         settings = self.config.fixed() | {name: getattr(self.config, name) for name in names}
         sizes = [
@@ -106,7 +106,7 @@ class TrainingRun:
     def _how_to_go_on(self):
         saved = Checkpoints(self.directory.checkpoints).steps()
         return (
-            "Start the same command on all workers again: it goes on from step "
+            "Start the same command on all workers again: it resumes from step "
             f"{saved[-1] if saved else 0}."
         )
 
@@ -128,14 +128,15 @@ class TrainingRun:
     def _check_step(self):
         if self.step % self.config.steps_per_execution:
             raise ValueError(
-                "Expected to go on at a multiple of steps_per_execution. Received: the "
+                "Expected to continue at a multiple of steps_per_execution. Received: the "
                 f"checkpoint of step {self.step} and "
-                f"steps_per_execution={self.config.steps_per_execution}. Go on with the one that "
+                f"steps_per_execution={self.config.steps_per_execution}. Continue with the one "
+                "that "
                 "the run had before, or with 1."
             )
 
     def describe(self) -> str:
-        """The resolved settings, the lengths of the data and the number of parameters, for people."""
+        """The resolved settings, the lengths of the data and the number of parameters, as text."""
         return describe(self.config, self._prepared.train_pairs, self.model)
 
     def fit(self):
@@ -145,20 +146,20 @@ class TrainingRun:
         Raises:
             CheckpointError: where a checkpoint can't be written.
             NotFiniteError: where the loss is not a number.
-            WorkerGoneError: where another process of the run has ended.
+            WorkerLostError: where another process of the run has ended.
         """
-        with self.team.noticing_the_lost(self._how_to_go_on), StopSignals() as signals:
+        with self.worker_group.detecting_lost_workers(self._how_to_go_on), StopSignals() as signals:
             steps = Steps(self.step, self.config.train_steps, signals)
             self._fit(steps)
             self.step, self.signal = steps.step, signals.received
             if self.signal is None:
-                self.team.wait()
+                self.worker_group.wait()
 
     def _fit(self, steps):
         config = self.config
         report = (
             Reports(Terminal(config.train_steps), TensorBoard(self.directory.logs))
-            if self.team.is_chief
+            if self.worker_group.is_chief
             else Reports()
         )
         stop_at_nan = StopAtNan(
@@ -178,10 +179,10 @@ class TrainingRun:
             callback.set_model(self.model)
         self._fit_epochs(
             steps,
-            [steps, stop_at_nan, log, *([write] if self.team.is_chief else []), evaluate],
+            [steps, stop_at_nan, log, *([write] if self.worker_group.is_chief else []), evaluate],
             evaluate,
         )
-        if self.team.is_chief:
+        if self.worker_group.is_chief:
             write.write()
 
     def _fit_epochs(self, steps, callbacks, evaluate):
@@ -193,7 +194,7 @@ class TrainingRun:
             steps.step, steps.last, self.config.evaluate_every
         ):
             self.model.fit(
-                share_out(self._batches(steps.step), self._strategy),
+                shard(self._batches(steps.step), self._strategy),
                 epochs=epochs,
                 steps_per_epoch=epoch_steps,
                 callbacks=callbacks,
@@ -225,7 +226,7 @@ class TrainingRun:
             )
         tokens = min(config.batch_tokens, config.device_tokens or config.batch_tokens)
         translate = None
-        if config.translates_dev and self.team.is_chief:
+        if config.translates_dev and self.worker_group.is_chief:
             longest = int(prepared.dev_pairs.sources.lengths.max())
             translate = DevTranslator(
                 self.model.transformer, prepared.tokenizer, prepared.dev_corpus, longest
@@ -239,14 +240,14 @@ class TrainingRun:
             report,
             translate,
             BestCheckpoints(self.directory.best, config.keep_best)
-            if config.keep_best and self.team.is_chief
+            if config.keep_best and self.worker_group.is_chief
             else None,
             config.early_stopping,
-            self.team.from_chief,
+            self.worker_group.from_chief,
         )
 
     def summary(self) -> str:
-        """Which models there are after `fit`, for people."""
+        """Which models there are after `fit`, as text."""
         lines, best = [], self.evaluations.best()
         if self.step < self.config.train_steps:
             lines.append(

@@ -64,7 +64,7 @@ class StepLog(keras.callbacks.Callback):
         steps: where the run is.
         log_every: steps between records.
         evaluate_every: steps at whose multiples epochs end.
-        report: what is told.
+        report: receives the lines.
     """
 
     def __init__(self, steps: Steps, log_every: int, evaluate_every: int, report: Report):

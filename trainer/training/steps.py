@@ -79,7 +79,7 @@ class Steps(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def passed(self, every: int) -> bool:
-        """Whether a multiple of `every` lies in the last execution."""
+        """Whether a multiple of `every` is in the last execution."""
         return self.step // every > self.before // every
 
     @contextlib.contextmanager
@@ -96,7 +96,7 @@ def epochs_between(first: int, last: int, every: int) -> list[tuple[int, int]]:
     """How to divide steps into epochs that end at the multiples of `every`, wherever they begin.
 
     Returns:
-        Pairs of a number of steps and how many epochs have it. The last epoch may reach beyond
+        Pairs of a number of steps and how many epochs have it. The last epoch may extend beyond
         `last`, where `Steps` ends it.
 
     Example:

@@ -8,7 +8,7 @@ STRATEGIES = ("auto", "one", "mirrored", "multiworker")
 
 
 def choose_strategy(name: str, gpus: int, logical_devices: int = 0) -> str:
-    """What "auto" stands for: "mirrored" where there are several devices, "one" where there is
+    """What "auto" stands for: "mirrored" if there are several devices, "one" if there is
     none to share with.
 
     Args:
@@ -21,8 +21,8 @@ def choose_strategy(name: str, gpus: int, logical_devices: int = 0) -> str:
 
     Example:
 
-    >>> choose_strategy("auto", gpus=0), choose_strategy("auto", gpus=8), choose_strategy("one", gpus=8)
-    ('one', 'mirrored', 'one')
+    >>> [choose_strategy("auto", gpus=n) for n in (0, 8)] + [choose_strategy("one", gpus=8)]
+    ['one', 'mirrored', 'one']
     """
     if name not in STRATEGIES:
         raise ValueError(
@@ -37,7 +37,7 @@ def make_strategy(name: str = "auto", logical_devices: int = 0) -> tf.distribute
     """The strategy of a run.
 
     Args:
-        name: "one": a single device, the first GPU where there is one. "mirrored": all GPUs of this
+        name: "one": a single device, the first GPU if there is one. "mirrored": all GPUs of this
             machine, each with a part of every batch. "multiworker": those of all machines in the
             environment variable TF_CONFIG, or their CPUs; waits until a process runs on each.
             "auto": see `choose_strategy`.
@@ -46,8 +46,8 @@ def make_strategy(name: str = "auto", logical_devices: int = 0) -> tf.distribute
             have been used before in the process.
 
     Raises:
-        ValueError: for an unknown name, where the devices are not there, and for a TF_CONFIG that
-            is missing or wrong.
+        ValueError: for an unknown name, where the devices are not available, and for a TF_CONFIG
+            that is missing or wrong.
     """
     name = choose_strategy(name, len(tf.config.list_physical_devices("GPU")), logical_devices)
     if logical_devices and name != "mirrored":

@@ -5,12 +5,12 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_relpos.models import Transformer
+from trainer.training.gradient_updates import LossScale, clip, sum_over_replicas
 from trainer.training.keras_compat import WithoutSymbolicBuild, skip_gradient_sum
 from trainer.training.losses import PADDING
-from trainer.training.pieces import add_up, cut
+from trainer.training.micro_batches import accumulate, cut
 from trainer.training.projected_loss import projected_cross_entropy
 from trainer.training.random_streams import RandomStreams
-from trainer.training.updates import LossScale, clip, sum_over_replicas
 
 
 class TokenStatistics(keras.metrics.Metric):
@@ -59,7 +59,7 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
             trained with a `LossScale`.
         label_smoothing: of the training loss; evaluation has none.
         device_tokens: tokens of the longer side that a replica computes at once in training, see
-            `pieces.cut`: the gradients of the pieces of its part of a batch add up to those of the
+            `micro_batches.split`: the sum of the gradients of its micro-batches is that of the
             whole. None: the part is one piece.
         clip_norm: largest global norm of the gradient of a step; None: it is not clipped.
 
@@ -142,7 +142,7 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
             sums, gradients, states = differentiate(batch, 0)
         else:
             pieces = cut(batch, self.device_tokens)
-            sums, gradients, states = add_up(
+            sums, gradients, states = accumulate(
                 differentiate, pieces, (tf.zeros([2]), variables), self._random.states()
             )
         self._random.move_to(states)
@@ -184,7 +184,7 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
         return logs
 
     def make_test_function(self, force=False):
-        # Batches of evaluation are of many shapes, each of which XLA would compile.
+        # XLA would compile each of the many shapes of evaluation batches.
         self.jit_compile, jit_compile = False, self.jit_compile
         super().make_test_function(force)
         self.jit_compile = jit_compile
@@ -200,7 +200,7 @@ def _count_tokens(batch):
 
 
 def _dense(gradient):
-    # A table used both for looking up and as the softmax's matrix has a gradient of both kinds.
+    # A table used both for the embedding and as the softmax's matrix has a gradient of both kinds.
     if isinstance(gradient, tf.IndexedSlices):
         return tf.math.unsorted_segment_sum(
             gradient.values, gradient.indices, gradient.dense_shape[0]

@@ -69,7 +69,7 @@ def _walk(model) -> Iterator[tuple[str, keras.Variable]]:
     for path, owner in _owners(model):
         for name, value in vars(owner).items():
             if isinstance(value, keras.Variable):
-                # Dense keeps its kernel in `_kernel`, behind a property.
+                # Dense keeps its kernel in `_kernel`, with a property `kernel`.
                 yield "/".join([*path, name.lstrip("_")]), value
             elif isinstance(value, (list, tuple)) and not name.startswith("_"):
                 for index, entry in enumerate(value):

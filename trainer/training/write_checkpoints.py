@@ -20,7 +20,8 @@ class WriteCheckpoints(keras.callbacks.Callback):
         checkpoints: its checkpoints.
         report: is told of every checkpoint.
         every: steps between checkpoints; None for no such interval.
-        minutes: also a checkpoint when so many minutes have passed since the last one; None: whenever that was.
+        minutes: also a checkpoint when so many minutes have passed since the last one; None:
+            whenever that was.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """WMT 2014 as TensorFlow Datasets prepares it, from archives that hold sentences of the synthetic
 corpus.
 
-Sentences are what is fake: files have the names and formats of WMT's archives, and TensorFlow Datasets' own program reads them.
+Sentences are what is fake: files have the names and formats of WMT's archives, and TensorFlow
+Datasets' own program reads them.
 """
 
 import gzip
@@ -18,8 +19,8 @@ _PARTS = {"newstest2013": ("dev", 29), "newstest2014": ("test", 31)}
 
 
 def sentence_pairs(part: str) -> list[tuple[str, str]]:
-    """The pairs of English and German sentences that stand in for a part of WMT's data; all for
-    training are alike.
+    """The pairs of English and German sentences that are in for a part of WMT's data; all for
+    training are equal.
     """
     split, size = _PARTS.get(part, ("train", 499))
     return list(synthetic.generate(split, size=size))
@@ -40,7 +41,7 @@ def prepare(data_dir: str | os.PathLike, archives: str | os.PathLike, languages:
         _write(Path(archives), wmt.DATASET_MAP[part], language)
 
     def unpack(manager, urls):
-        """In place of the download: the root of all archives for everything that is asked for."""
+        """In place of the download: the root of all archives for everything that is requested."""
         if isinstance(urls, dict):
             return {name: unpack(manager, value) for name, value in urls.items()}
         return [str(archives) for _ in urls] if isinstance(urls, list) else str(archives)

@@ -49,9 +49,9 @@ def tokenized(tokenizer, texts):
     return tokenizer.tokenize(tf.constant(list(texts))).to_list()
 
 
-@pytest.mark.parametrize("at_once", [4096, 7])
-def test_ids_are_the_tokenizers(tokenizer, monkeypatch, at_once):
-    monkeypatch.setattr(encoding, "_PAIRS_AT_ONCE", at_once)
+@pytest.mark.parametrize("of_device", [4096, 7])
+def test_ids_are_the_tokenizers(tokenizer, monkeypatch, of_device):
+    monkeypatch.setattr(encoding, "_PAIRS_AT_ONCE", of_device)
     pairs = encode_pairs(PairCorpus(PAIRS), tokenizer)
     sources, targets = zip(*PAIRS)
     assert len(pairs) == 211
@@ -114,7 +114,7 @@ def test_offsets_are_an_array_that_numpy_reads(tokenizer, tmp_path, monkeypatch)
 
 def test_memory_does_not_grow_with_the_corpus(monkeypatch):
     class Letters:
-        """A tokenizer without tables of its own."""
+        """A tokenizer without separate tables."""
 
         fingerprint = "letters"
 

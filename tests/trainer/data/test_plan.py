@@ -74,7 +74,8 @@ def test_batches_of_one_chunk_are_those_of_earlier_versions():
         ):
             digest.update(inputs["inputs"].tobytes())
             digest.update(targets.tobytes())
-    # A run that was begun with an earlier version goes on with the batches that it would have had.
+    # A run that was begun with an earlier version continues with the batches that it would have
+    # had.
     assert digest.hexdigest() == "1ef8f8f0df1da8c6b41a0dad19ab60cdef36a2a346bb65b51269de415744a572"
 
 
@@ -146,7 +147,7 @@ def test_a_chunk_without_a_used_pair():
 
 
 def mapped_pairs(directory, count):
-    """Pairs whose offsets lie in a file, as those of `encode_pairs`."""
+    """Pairs whose offsets are in a file, as those of `encode_pairs`."""
     sizes = np.random.default_rng(3).integers(2, 33, size=count)
     np.save(directory / f"{count}.npy", np.cumsum([0, *sizes]))
     side = IdSequences(

@@ -61,7 +61,7 @@ def test_fingerprint_changes_with_the_files(write):
 
 
 def test_text_is_a_stream(write):
-    # A file is opened when its first line is asked for, and closed after its last.
+    # A file is opened when its first line is requested, and closed after its last.
     corpus = read_text(write("a.en", "one\ntwo\n"), write("a.de", "eins\nzwei\n"))
     pairs = iter(corpus)
     write("a.en", "un\ndeux\n")

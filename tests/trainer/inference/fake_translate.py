@@ -1,9 +1,10 @@
 """`trainer.translate` with a model that needs no TensorFlow, starts at once, and takes as long for
 a batch as FAKE_SECONDS says.
 
-Its answers are the sentences in upper case; their scores tell how many characters the batch held, so that nobody who translates in
-other batches writes the same file. It notes its progress after every window. With FAKE_OPERATIONS=n it kills itself before the n-th
-operation on its files, of which each writes at most seven bytes.
+Its answers are the sentences in upper case; their scores report how many characters the batch held,
+so that nobody who translates in other batches writes the same file. It notes its progress after
+every window. With FAKE_OPERATIONS=n it kills itself before the n-th operation on its files. Each
+writes at most seven bytes.
 """
 
 import atexit

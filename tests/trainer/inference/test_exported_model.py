@@ -41,7 +41,7 @@ def test_alignments_belong_to_their_translations():
 
     def score(text, translation):
         asked.update(text=text.numpy().tolist(), translation=translation.numpy().tolist())
-        # Sources of 2, 2, 0 and 0 tokens; translations of 1, 3, 0 and 0; each behind them has EOS.
+        # Sources of 2, 2, 0 and 0 tokens; translations of 1, 3, 0 and 0; each after them has EOS.
         weights = np.zeros([4, 4, 3])
         weights[0, :2] = [[0.1, 0.3, 0.6], [0, 0, 1]]
         weights[1, :4] = [[0.6, 0.4, 0], [0.1, 0.2, 0.7], [0.2, 0.1, 0.7], [0, 0, 1]]
@@ -78,7 +78,7 @@ def test_every_option_reaches_the_graph(exported_dir, loaded, sentences):
     for best, texts, scores in zip(
         lists, expected["translations"].numpy(), expected["scores"].numpy(), strict=True
     ):
-        # Where one translation alone ends within 7 ids, the other place is empty.
+        # Where one translation only ends within 7 ids, the other place is empty.
         filled = scores > exported_model.ABSENT
         assert [each.text for each in best] == texts[filled].tolist()
         np.testing.assert_allclose([each.score for each in best], scores[filled], atol=1e-5)
@@ -119,7 +119,7 @@ def test_what_the_graph_refuses_is_said_in_a_line(exported_dir):
 
 
 class Older(tf.Module):
-    """What was exported before requests could choose."""
+    """A model exported before requests could choose."""
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
     def serve(self, text):

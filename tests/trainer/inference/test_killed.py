@@ -61,7 +61,7 @@ def test_killed_inside_of_lines_of_text_and_of_the_log(tmp_path):
     rng, kills = random.Random(43), 0
     while (said := run(tmp_path, "killed", FAKE_OPERATIONS=rng.randint(100, 1500))) is None:
         kills += 1
-    assert said.startswith("Goes on behind line ")
+    assert said.startswith("Continues after line ")
     assert 2 < kills < 30
     assert written(tmp_path, "killed") == expected
 
@@ -73,7 +73,7 @@ def test_killed_while_files_get_their_names(tmp_path):
     operations = int(whole.split()[-1])
     # The last ones wait for the disk and rename, file by file.
     for before_the_end in range(1, 8):
-        name = f"end-{before_the_end}"  # as long as the other, which stands in the log
+        name = f"end-{before_the_end}"  # as long as the other, which is in the log
         assert run(tmp_path, name, FAKE_OPERATIONS=operations - before_the_end) is None
         run(tmp_path, name)
         assert written(tmp_path, name) == written(tmp_path, "whole")

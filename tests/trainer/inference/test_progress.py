@@ -26,8 +26,8 @@ def tell(file, monkeypatch, **options):
 def test_no_bar_in_files(monkeypatch):
     said = tell(io.StringIO(), monkeypatch, total=7)
     assert (
-        said
-        == "warning: mind\n4 sentences in 4.0 s: 1.0 sentences per second, without the time to load the model\n"
+        said == "warning: mind\n4 sentences in 4.0 s: 1.0 sentences per second, "
+        "without the time to load the model\n"
     )
 
 

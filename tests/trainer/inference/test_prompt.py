@@ -1,4 +1,4 @@
-"""A program on a terminal of its own."""
+"""A program on a separate terminal."""
 
 import os
 import pty
@@ -11,7 +11,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROGRAM.parents[3]), "TERM": "dumb
 
 
 def talk(said, tmp_path, output=None):
-    """What stands on the terminal after each of several lines was typed and answered."""
+    """The terminal's content after each of several lines was typed and answered."""
     ours, theirs = pty.openpty()
     command = [sys.executable, str(PROGRAM), "--saved_model=any"]
     with subprocess.Popen(

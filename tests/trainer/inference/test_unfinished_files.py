@@ -109,7 +109,7 @@ def test_other_settings_are_refused(tmp_path):
     message = (
         r"Expected the options that .*/a\.partial was begun with, beam_size=4\. Received: "
         r"beam_size=2\. "
-        "Give these again to go on, or --noresume to begin anew."
+        "Give these again to continue, or --noresume to begin again."
     )
     with pytest.raises(ValueError, match=message):
         write([tmp_path / "a"], TEXT, settings=SETTINGS | {"beam_size": 2})
@@ -128,7 +128,7 @@ def test_another_input_is_refused(text, received, tmp_path):
     interrupt([tmp_path / "a"], TEXT, stop_before=4)
     message = (
         rf"Expected the input whose first 2 lines .*/a\.partial answers\. Received: {received}\. "
-        r"Give that input to go on, or"
+        r"Give that input to continue, or"
     )
     with pytest.raises(ValueError, match=message):
         write([tmp_path / "a"], text)

@@ -3,7 +3,7 @@ bytes the process grew meanwhile.
 
     python answer_rubbish.py SAVED_MODEL
 
-A process of its own, started by test_load.py: what others left to the allocator would count too.
+A separate process, started by test_load.py: what others left to the allocator would count too.
 """
 
 import ctypes

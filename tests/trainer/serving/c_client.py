@@ -9,7 +9,7 @@ import json
 import math
 import sys
 
-# TF_DataType -> how its values lie in memory.
+# TF_DataType -> how its values are in memory.
 NUMBERS = {1: ctypes.c_float, 3: ctypes.c_int32, 10: ctypes.c_bool}
 STRING, STRING_BYTES = 7, 24
 POINTER, SIZE, INT64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
@@ -37,7 +37,7 @@ class Output(ctypes.Structure):
 
 
 class Model:
-    """A session with a SavedModel of which the loader has restored the variables and run the
+    """A session with a SavedModel. The loader has restored the variables and run the
     initialiser.
     """
 

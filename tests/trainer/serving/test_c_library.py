@@ -23,7 +23,7 @@ TEXT = [
 
 
 def ask(path, calls):
-    """Answers of the C library: for each (signature, arguments) the outputs by name, or the error."""
+    """Answers of the C library by (signature, arguments): outputs by name, or the error."""
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((path / "saved_model.pb").read_bytes())
     signatures = model.meta_graphs[0].signature_def

@@ -27,7 +27,7 @@ KINDS = {
     "no key table": {"use_key_table": False},
     "no value table": {"use_value_table": False},
     "no tables": {"use_key_table": False, "use_value_table": False},
-    "one head of its own": {"share_heads": False, "num_heads": 1},
+    "one separate head": {"share_heads": False, "num_heads": 1},
     "sinusoidal": {"position": "sinusoidal"},
     "learned": {"position": "learned", "max_length": 13},
     "learned, fewer than are decoded": {"position": "learned", "max_length": 12},
@@ -48,7 +48,7 @@ QUICK = [("relative", True), ("sinusoidal", False)]
 
 
 def random_model(rng, **settings):
-    """A model whose weights are all drawn, biases and tables too, so that nothing is at its start."""
+    """A model with random weights, biases and tables included."""
     config = TransformerConfig(
         **{
             "vocab_size": VOCAB_SIZE,
@@ -126,7 +126,7 @@ def test_every_kind_of_model(kind, normalize_first, rng, tmp_path):
     assert ids == expected
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=2e-5)
 
-    # All of one length: what is finished and what penalties mean has no part in it.
+    # All have the same length, so that finishing rules and penalties have no effect.
     options = {
         "min_decoding_length": length,
         "max_decoding_length": length,
@@ -179,7 +179,7 @@ def test_trained_model(trained_model_dir, sentences, beam_size, tmp_path):
         expected, expected_scores = ours(
             beam_search, model, sources, 60, beam_size=beam_size, alpha=0.0
         )
-    # Outputs that are cut count as finished there, and here only where none is.
+    # Outputs that are cut count as finished there, and here only if none is.
     ended = np.array([hypotheses[0][-1] == EOS_ID for hypotheses in ids])
     same = np.array([one == other for one, other in zip(ids, expected)])
     assert ended.sum() > 3

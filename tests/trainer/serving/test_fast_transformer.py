@@ -25,9 +25,9 @@ CONFIGS = {
     "relative": {"num_encoder_layers": 2, "num_decoder_layers": 3},
     "post-norm": {"normalize_first": False},
     "a table for every head": {"share_heads": False},
-    "one head with a table of its own": {"share_heads": False, "num_heads": 1},
-    "keys alone": {"use_value_table": False},
-    "values alone": {"use_key_table": False},
+    "one head with a separate table": {"share_heads": False, "num_heads": 1},
+    "keys only": {"use_value_table": False},
+    "values only": {"use_key_table": False},
     "one distance": {"max_relative_position": 0},
     "longer than any output": {"max_relative_position": 17},
     "relative to the source": {"relative_cross_attention": True},
@@ -50,7 +50,7 @@ def model(request):
 
 
 def random_model(**settings):
-    """A Transformer none of whose weights stands at its start, where a gain is 1 and an offset 0."""
+    """A Transformer none of whose weights is at its start, where a gain is 1 and an offset 0."""
     model = Transformer(TransformerConfig(**SMALL | settings))
     rng = np.random.default_rng(7)
     for weight in model.weights:
@@ -65,7 +65,7 @@ def sources():
 
 
 def survivors(beam_size, step):
-    """For each row one that it goes on from, of the same sentence: some die, some have several
+    """For each row one that it continues from, of the same sentence: some die, some have several
     children.
     """
     beams = np.random.default_rng(step).integers(beam_size, size=(BATCH, beam_size))

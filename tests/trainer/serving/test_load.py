@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 REQUESTS = 1_000
 THREADS = 16
-# 0.1 MiB was measured. Had each of the 6,667 rows after the first third left 1.3 KiB behind it
+# 0.1 MiB was measured. Had each of the 6,667 rows after the first third left 1.3 KiB after it
 # would be more than this.
 MOST_GROWTH = 8 * 2**20
 
@@ -40,7 +40,7 @@ def test_a_thousand_requests_of_sixteen_threads_are_answered_as_if_alone(loaded)
         "house " * 100,
         "犬が走る 🎉",
     ]
-    (alone,) = zip(*(rows_of(serve(text=tf.constant([text]))) for text in texts))
+    (only,) = zip(*(rows_of(serve(text=tf.constant([text]))) for text in texts))
     chooser = random.Random(20180402)
     requests = [
         chooser.choices(range(len(texts)), k=chooser.choice([1, 1, 1, 2, 3, 5]))
@@ -54,7 +54,7 @@ def test_a_thousand_requests_of_sixteen_threads_are_answered_as_if_alone(loaded)
         answers = list(pool.map(ask, requests))
     assert len(answers) == REQUESTS
     for request, answer in zip(requests, answers):
-        expected = [alone[i] for i in request]
+        expected = [only[i] for i in request]
         assert [(text, cut) for text, _, cut in answer] == [
             (text, cut) for text, _, cut in expected
         ]
@@ -72,7 +72,7 @@ def test_ten_thousand_rows_of_rubbish_are_answered_in_flat_memory(exported_dir):
         str(Path(__file__).with_name("answer_rubbish.py")),
         str(exported_dir / "1"),
     ]
-    # oneDNN keeps what it made for a shape, up to a limit that these rows do not reach.
+    # oneDNN caches primitives by shape, up to a limit above the number of these rows.
     done = subprocess.run(
         command, env=os.environ | {"TF_ENABLE_ONEDNN_OPTS": "0"}, capture_output=True, text=True
     )

@@ -7,7 +7,7 @@ from trainer.serving.prediction_log import prediction_log
 
 def fields(message):
     """What a message holds on the wire: [(number of the field, bytes)], of fields that have a
-    length alone.
+    length only.
     """
     found, place = [], 0
 

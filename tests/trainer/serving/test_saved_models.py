@@ -46,7 +46,8 @@ def plain(tensor):
 answers = []
 for name, arguments in task["calls"]:
     kinds = model.signatures[name].structured_input_signature[1]
-    answer = model.signatures[name](**{key: tf.constant(value, kinds[key].dtype) for key, value in arguments.items()})
+    tensors = {key: tf.constant(value, kinds[key].dtype) for key, value in arguments.items()}
+    answer = model.signatures[name](**tensors)
     answers.append({key: plain(value) for key, value in answer.items()})
 json.dump({"missing": missing, "loaded": loaded, "answers": answers}, sys.stdout)
 """
@@ -202,7 +203,7 @@ def assert_all_signatures_work_without_this_project(path, module, text, others):
 def test_every_signature_works_without_this_project(exported_dir, make_module, sentences):
     graph = meta_graph(exported_dir / "1")
     assert not [name for name in operations(graph) if "PyFunc" in name or "Xla" in name]
-    # The kernels would be compiled by XLA, which TensorFlow Serving links on demand alone.
+    # The kernels would be compiled by XLA, which TensorFlow Serving links on demand only.
     assert not [f for f in graph.graph_def.library.function if f.attr["_XlaMustCompile"].b]
     text = [*sentences[:5], "", "house " * 100]
     assert_all_signatures_work_without_this_project(

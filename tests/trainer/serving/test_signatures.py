@@ -1,4 +1,4 @@
-"""What the signatures beside serving_default answer, by value."""
+"""What the signatures next to serving_default answer, by value."""
 
 import numpy as np
 import pytest
@@ -98,7 +98,7 @@ def test_n_best_translations_are_unlike_and_in_order(loaded, sentences):
     found = translate(loaded, sentences, num_results=4)
     best = ask(loaded, "serving_default", text=sentences)
     assert (np.diff(found["scores"], axis=1) <= 0).all()
-    # The search's results may go on after the best one is certain, never change it.
+    # The search's results may continue after the best one is certain, never change it.
     assert found["translations"][:, 0].tolist() == best["translations"].tolist()
     np.testing.assert_allclose(found["scores"][:, 0], best["scores"], atol=1e-4)
 
@@ -106,7 +106,7 @@ def test_n_best_translations_are_unlike_and_in_order(loaded, sentences):
 def test_places_that_nothing_fills_are_empty(loaded):
     found = translate(loaded, ["the man sees the dog", ""], num_results=4, max_length=1)
     scores, texts = found["scores"], found["translations"]
-    # One id: the end of sentence alone, or else nothing that ends.
+    # One id: the end of sentence only, or else nothing that ends.
     filled = scores > ABSENT / 2
     assert filled.any(1).all() and not filled.all(1)[1]
     assert texts[~filled].tolist() == [b""] * int((~filled).sum())

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.training.fused_adam import FusedAdam
-from trainer.training.shares import share_out
+from trainer.training.sharding import shard
 from trainer.training.strategy import make_strategy
 from trainer.training.training_model import TrainingModel
 
@@ -59,7 +59,7 @@ def make_model(strategy, optimizer, dropout=0.0, dtype="float32", **settings):
 
 
 def fit(strategy, model, batches, steps):
-    data = share_out(dataset(batches).repeat(), strategy)
+    data = shard(dataset(batches).repeat(), strategy)
     return model.fit(data, epochs=steps, steps_per_epoch=1, verbose=0, shuffle=False).history
 
 
@@ -86,9 +86,7 @@ def results(strategy):
     model.set_weights(start)
     keep(
         "evaluate",
-        model.evaluate(
-            share_out(dataset(batches()), strategy), steps=3, verbose=0, return_dict=True
-        ),
+        model.evaluate(shard(dataset(batches()), strategy), steps=3, verbose=0, return_dict=True),
     )
     model = make_model(strategy, lambda: FusedAdam(0.01))
     keep("Adam", {"loss": fit(strategy, model, batches(), 20)["loss"]})

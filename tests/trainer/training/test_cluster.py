@@ -31,7 +31,7 @@ def test_workers_and_which_this_is():
         (config({"worker": []}), r"the workers \[\]"),
         (
             config({"worker": WORKERS[:1]}),
-            "Received: a single worker, first:12345; alone, use another strategy",
+            "Received: a single worker, first:12345; for one process use another strategy",
         ),
         (config({"worker": WORKERS[:1] * 2}), "with one address twice"),
         (config(task={"type": "worker", "index": 3}), "which is none of the 3 workers"),

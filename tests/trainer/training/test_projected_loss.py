@@ -90,7 +90,7 @@ def test_logits_far_apart_stay_finite():
 
 @pytest.mark.parametrize("gap", [20.0, 65.0, 75.0, 95.0, 120.0])
 def test_losses_are_right_however_small_probabilities_are(gap):
-    """From where they say all to where types of 32 bits have none of them; beside a label that has
+    """From where they say all to where types of 32 bits have none of them; next to a label that has
     a large one.
     """
     states, table = tf.constant([[[gap], [0.7]]]), tf.constant([[0.0], [1.0], [0.31], [-0.17]])

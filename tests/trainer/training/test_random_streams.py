@@ -10,7 +10,7 @@ from trainer.training.random_streams import RandomStreams
 
 @pytest.fixture
 def layers():
-    """A model with two dropouts, one of which draws twice a call."""
+    """A model with two dropouts; one draws twice per call."""
 
     class Dropouts(keras.Model):
         def __init__(self):

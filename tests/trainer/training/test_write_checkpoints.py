@@ -95,7 +95,7 @@ def test_every_so_many_minutes(tmp_path, monkeypatch):
     def half_a_minute(batch):
         now[0] += 30
 
-    # The one after 7 steps begins the minutes anew.
+    # The one after 7 steps begins the minutes again.
     assert run(12, after=half_a_minute) == [4, 7, 11]
 
 

@@ -1,4 +1,4 @@
-"""What a run is, for people."""
+"""What a run is, as text."""
 
 import math
 

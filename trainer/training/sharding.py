@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 
-def share_out(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy):
+def shard(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy):
     """A dataset that gives every replica its share of each batch, wherever the replica runs.
 
     Of R replicas number r has the rows r, r + R, r + 2R, … of every tensor: rows are sorted by

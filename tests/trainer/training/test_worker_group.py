@@ -1,15 +1,15 @@
 import pytest
 import tensorflow as tf
 
-from trainer.training.team import Team, WorkerGoneError
+from trainer.training.worker_group import WorkerGroup, WorkerLostError
 
 
 @pytest.fixture
-def alone():
-    return Team(tf.distribute.get_strategy())
+def only():
+    return WorkerGroup(tf.distribute.get_strategy())
 
 
-class Second(Team):
+class Second(WorkerGroup):
     """The second of two workers, whose chief says 7."""
 
     def __init__(self):
@@ -19,12 +19,12 @@ class Second(Team):
         return 7.0
 
 
-def test_a_process_alone_is_the_chief(alone):
-    assert (alone.size, alone.index, alone.is_chief) == (1, 0, True)
-    assert alone.from_chief(2.5) == 2.5 and alone.from_chief(None) is None
-    with alone.chief_first():
-        alone.wait()
-    alone.check_same(3, "the same")
+def test_a_process_alone_is_the_chief(only):
+    assert (only.size, only.index, only.is_chief) == (1, 0, True)
+    assert only.from_chief(2.5) == 2.5 and only.from_chief(None) is None
+    with only.chief_first():
+        only.wait()
+    only.check_same(3, "the same")
 
 
 def test_number_that_is_not_the_chiefs():
@@ -54,15 +54,15 @@ def test_worker_that_is_gone():
         r"is aborted by: failed to connect to all addresses The error could be from a previous "
         r"operation.\). Start again."
     )
-    with pytest.raises(WorkerGoneError, match=message):
-        with Second().noticing_the_lost(lambda: "Start again."):
+    with pytest.raises(WorkerLostError, match=message):
+        with Second().detecting_lost_workers(lambda: "Start again."):
             raise error
 
 
-def test_other_errors_stay_what_they_are(alone):
+def test_other_errors_stay_what_they_are(only):
     with pytest.raises(tf.errors.UnavailableError):
-        with alone.noticing_the_lost(lambda: ""):
+        with only.detecting_lost_workers(lambda: ""):
             raise tf.errors.UnavailableError(None, None, "")
     with pytest.raises(KeyError):
-        with Second().noticing_the_lost(lambda: ""):
+        with Second().detecting_lost_workers(lambda: ""):
             raise KeyError

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.training import pieces
+from trainer.training import micro_batches
 
 
 def batch(rows, source_length=5, target_length=3):
@@ -20,7 +20,7 @@ def batch(rows, source_length=5, target_length=3):
         (7, 34, (2, 4)),
         (7, 10, (4, 2)),
         (7, 9, (7, 1)),
-        (7, 1, (7, 1)),  # a row that is too long is a piece of its own
+        (7, 1, (7, 1)),  # a row that is too long is a separate piece
         (11, 20, (3, 4)),
         (1, 100, (1, 1)),
         (0, 100, (1, 1)),
@@ -28,7 +28,7 @@ def batch(rows, source_length=5, target_length=3):
 )
 def test_pieces_are_as_few_as_fit_and_of_one_size(rows, device_tokens, shape):
     whole = batch(rows)
-    made = pieces.cut(whole, device_tokens)
+    made = micro_batches.cut(whole, device_tokens)
     for side, ids in made.items():
         assert ids.shape == (*shape, whole[side].shape[1])
         np.testing.assert_array_equal(tf.reshape(ids, [-1, ids.shape[-1]])[:rows], whole[side])
@@ -36,7 +36,11 @@ def test_pieces_are_as_few_as_fit_and_of_one_size(rows, device_tokens, shape):
 
 
 def test_the_longer_side_counts():
-    assert pieces.cut(batch(6, source_length=2, target_length=5), 10)["inputs"].shape == (3, 2, 2)
+    assert micro_batches.cut(batch(6, source_length=2, target_length=5), 10)["inputs"].shape == (
+        3,
+        2,
+        2,
+    )
 
 
 @pytest.mark.parametrize("in_graph", [False, True])
@@ -46,8 +50,8 @@ def test_values_are_added_up_and_states_are_the_last(in_graph):
         return total, [total * tf.cast(number, tf.float32)], [tf.constant(11)]
 
     def run(whole):
-        return pieces.add_up(
-            compute, pieces.cut(whole, 10), (tf.zeros([]), [tf.zeros([])]), [tf.constant(0)]
+        return micro_batches.accumulate(
+            compute, micro_batches.cut(whole, 10), (tf.zeros([]), [tf.zeros([])]), [tf.constant(0)]
         )
 
     total, (weighted,), (state,) = (tf.function(run) if in_graph else run)(batch(5))

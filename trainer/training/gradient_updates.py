@@ -70,7 +70,7 @@ class LossScale:
         """Makes an update of unscaled gradients summed over replicas, or leaves it out, and adapts
         the scale.
         """
-        # Replicas update variables together, which they can't do in a branch of their own.
+        # Replicas update variables together, which they can't do in a separate branch.
         tf.distribute.get_replica_context().merge_call(
             self._apply_or_count, args=(gradients, finite), kwargs={"variables": variables}
         )

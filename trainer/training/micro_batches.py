@@ -14,14 +14,15 @@ def cut(batch: dict, device_tokens: int) -> dict:
     Args:
         batch: ids by side, `[B, length of the side]`.
         device_tokens: tokens of the longer side, padding included, in a piece at most; a longer row
-            is a piece of its own.
+            is a separate piece.
 
     Returns:
         Ids by side, `[number of pieces, rows of a piece, length of the side]`.
 
     Example:
 
-    >>> pieces = cut({"inputs": tf.ones([5, 4], tf.int32), "targets": tf.ones([5, 3], tf.int32)}, device_tokens=9)
+    >>> batch = {"inputs": tf.ones([5, 4], tf.int32), "targets": tf.ones([5, 3], tf.int32)}
+    >>> pieces = cut(batch, device_tokens=9)
     >>> pieces["inputs"].shape.as_list(), pieces["targets"].shape.as_list()
     ([3, 2, 4], [3, 2, 3])
     """
@@ -39,11 +40,11 @@ def cut(batch: dict, device_tokens: int) -> dict:
     return {side: stack(ids, shape[1]) for (side, ids), shape in zip(batch.items(), shapes)}
 
 
-def add_up(compute: Callable, pieces: dict, like, states: list[tf.Tensor]):
+def accumulate(compute: Callable, pieces: dict, like, states: list[tf.Tensor]):
     """The sums of what is computed from every piece, one piece after the other.
 
     Args:
-        compute: `compute(piece, number) -> values, …, states`: values to add up, and some that are
+        compute: `compute(piece, number) -> values, …, states`: values to sum, and some that are
             the same for every piece.
         pieces: as `cut` returns them.
         like: tensors or variables of the shapes and types of the values, in their structure.

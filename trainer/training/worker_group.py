@@ -1,4 +1,4 @@
-"""What the processes of a run say to each other beside gradients; alone, a process says it to
+"""Communication between the processes of a run, in addition to gradients. A single process talks to
 itself.
 """
 
@@ -19,12 +19,12 @@ _GONE = (
 )
 
 
-class WorkerGoneError(RuntimeError):
+class WorkerLostError(RuntimeError):
     """Another process of the run has ended."""
 
 
-class Team:
-    """The workers of a strategy. The chief, worker 0, alone writes files and prints.
+class WorkerGroup:
+    """The workers of a strategy. Only the chief, worker 0, writes files and prints.
 
     Args:
         strategy: that trains.
@@ -83,8 +83,8 @@ class Team:
             )
 
     @contextlib.contextmanager
-    def noticing_the_lost(self, remedy):
-        """Turns TensorFlow's errors for a process that is gone into a WorkerGoneError.
+    def detecting_lost_workers(self, remedy):
+        """Turns TensorFlow's errors for a process that is gone into a WorkerLostError.
 
         Args:
             remedy: `remedy() -> str`, what to do then.
@@ -94,7 +94,7 @@ class Team:
         except _GONE as error:
             if self.size == 1:
                 raise
-            raise WorkerGoneError(
+            raise WorkerLostError(
                 f"Expected all {self.size} workers until the run ends. Received: one that is "
                 f"gone, as worker {self.index} notices "
                 f"({type(error).__name__}: {_reason(error)}). {remedy()}"
