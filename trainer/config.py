@@ -6,11 +6,11 @@ import os
 
 from absl import flags
 
-from trainer import settings
+from trainer import config_fields
 from trainer.config_checks import ARCHITECTURE_SETTINGS, check_together
+from trainer.config_fields import setting
 from trainer.model_dir import ModelDirectory
 from trainer.recipes import CHECKPOINT_EVERY, DEFAULTS, RECIPES, SYNTHETIC
-from trainer.settings import setting
 
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()
@@ -208,7 +208,7 @@ class RunConfig:
     )
 
     def __post_init__(self):
-        settings.check(self)
+        config_fields.check(self)
         check_together(self)
 
     @classmethod
@@ -318,4 +318,4 @@ class RunConfig:
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines one absl flag for every setting of RunConfig, with its type, default and help."""
-    settings.define_flags(RunConfig, values)
+    config_fields.define_flags(RunConfig, values)

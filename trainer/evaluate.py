@@ -22,11 +22,11 @@ from absl import app, flags
 
 from trainer import metrics, weights
 from trainer.allocator import keep_freed_memory
-from trainer.data import corpora
+from trainer.data import load_corpus
 from trainer.model_dir import ModelDirectory
 from trainer.serving import saved_models
 from trainer.serving.fast_transformer import FastTransformer
-from trainer.serving.module import TranslationModule, TranslationSettings
+from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translation, Translator, one_line, translate_lines
 
 
@@ -119,7 +119,9 @@ class Evaluation:
 
 
 def evaluate(
-    translate: Callable[[list[bytes]], list[Translation]], corpus: corpora.Corpus, batch_size: int
+    translate: Callable[[list[bytes]], list[Translation]],
+    corpus: load_corpus.Corpus,
+    batch_size: int,
 ) -> Evaluation:
     """Translates the sources of a corpus, in batches of like length, and compares with its targets.
 
@@ -153,7 +155,7 @@ def _read_corpora(values):
             )
         options = {"direction": values.direction, "data_dir": values.data_dir}
         return {
-            split: corpora.open_corpus(values.data, split, **options)
+            split: load_corpus.open_corpus(values.data, split, **options)
             for split in values.split or ["test"]
         }
     if values.source is None and values.target is None:
@@ -171,7 +173,7 @@ def _read_corpora(values):
         ("direction", "data_dir"),
         "Expected no --{name} with files. Received: {value!r}. Leave it out.",
     )
-    return {values.label or "test": corpora.read_text(values.source, values.target)}
+    return {values.label or "test": load_corpus.read_text(values.source, values.target)}
 
 
 def _refuse(values, names, message):

@@ -16,7 +16,7 @@ import tensorflow as tf
 from absl import app, flags, logging
 
 from trainer.serving import saved_models, warmup
-from trainer.serving.module import TranslationModule, TranslationSettings
+from trainer.serving.translation_module import TranslationModule, TranslationSettings
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):

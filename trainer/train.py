@@ -47,7 +47,7 @@ def train(config: RunConfig):
     # Not before the settings are known to be right: this imports TensorFlow.
     from trainer.training.checkpoints import CheckpointError
     from trainer.training.nan_stop import NotFiniteError
-    from trainer.training.run import TrainingRun
+    from trainer.training.training_run import TrainingRun
     from trainer.training.worker_group import WorkerLostError
 
     try:

@@ -15,8 +15,8 @@ from trainer.data.tokenizers import EOS_ID, SentencePieceTokenizer
 from trainer.export import export
 from trainer.model_dir import ModelDirectory
 from trainer.serving import ctranslate2_model
-from trainer.serving.module import TranslationModule
-from trainer.serving.settings import TranslationSettings
+from trainer.serving.decoding_defaults import TranslationSettings
+from trainer.serving.translation_module import TranslationModule
 
 
 def read_lines(path: str) -> list[str]:

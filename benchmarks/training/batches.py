@@ -6,8 +6,8 @@ import numpy as np
 from absl import app, flags
 
 from trainer.data.batching import training_batches
-from trainer.data.corpora import read_synthetic
 from trainer.data.encoding import encode_pairs
+from trainer.data.load_corpus import read_synthetic
 from trainer.data.text_files import read_text
 from trainer.data.tokenizers import SentencePieceTokenizer
 

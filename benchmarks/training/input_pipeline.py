@@ -27,9 +27,9 @@ from benchmarks.common.flag_checks import check_no_arguments
 from benchmarks.common.tables import print_cells, print_header
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.data.batching import PREFETCHED, training_batches
-from trainer.data.corpora import read_synthetic
 from trainer.data.corpus import Corpus, PairCorpus
 from trainer.data.encoding import EncodedPairs, encode_pairs
+from trainer.data.load_corpus import read_synthetic
 from trainer.data.text_files import read_text
 from trainer.data.tokenizers import SentencePieceTokenizer
 from trainer.training.fused_adam import FusedAdam

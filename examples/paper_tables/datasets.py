@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from trainer.data import corpora
+from trainer.data import load_corpus
 from trainer.data.corpus import Corpus
 
 
@@ -70,8 +70,8 @@ class Dataset:
     def open_corpus(self, split: str) -> Corpus:
         """Returns the sentence pairs of a split."""
         if self._is_folder:
-            return corpora.read_text(*self._files(split))
-        return corpora.open_corpus(
+            return load_corpus.read_text(*self._files(split))
+        return load_corpus.open_corpus(
             self.data, split, direction=self.direction, data_dir=self.data_dir
         )
 

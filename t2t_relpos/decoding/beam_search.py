@@ -5,9 +5,9 @@ from keras import ops
 from t2t_relpos._backend import is_tensorflow_without_xla
 from t2t_relpos.decoding.beams import Beams
 from t2t_relpos.decoding.constraints import checked_constraints
-from t2t_relpos.decoding.one_path import limits
-from t2t_relpos.decoding.rows import gather_rows, join_context, repeat_rows, split_context
-from t2t_relpos.decoding.until_done import until_done
+from t2t_relpos.decoding.search_loop import until_done
+from t2t_relpos.decoding.single_path import limits
+from t2t_relpos.decoding.state_rows import gather_rows, join_context, repeat_rows, split_context
 
 
 def beam_search(

@@ -6,7 +6,7 @@ from t2t_relpos.decoding.candidates import best_candidates
 from t2t_relpos.decoding.constraints import NEVER, constrain
 from t2t_relpos.decoding.length_penalty import length_penalty
 from t2t_relpos.decoding.result import DecodingResult
-from t2t_relpos.decoding.rows import take_beams
+from t2t_relpos.decoding.state_rows import take_beams
 from t2t_relpos.decoding.top_k import top_k
 
 

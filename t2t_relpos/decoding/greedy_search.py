@@ -3,8 +3,8 @@
 from keras import ops
 
 from t2t_relpos.decoding.constraints import checked_constraints
-from t2t_relpos.decoding.one_path import follow, limits
 from t2t_relpos.decoding.result import DecodingResult
+from t2t_relpos.decoding.single_path import follow, limits
 
 
 def greedy_search(

@@ -5,9 +5,9 @@ from keras import ops
 
 from t2t_relpos.decoding.constraints import checked_constraints
 from t2t_relpos.decoding.filters import draw, keep_top_k, keep_top_p
-from t2t_relpos.decoding.one_path import follow, limits
 from t2t_relpos.decoding.result import DecodingResult
-from t2t_relpos.decoding.rows import repeat_rows
+from t2t_relpos.decoding.single_path import follow, limits
+from t2t_relpos.decoding.state_rows import repeat_rows
 
 
 def sample_search(

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 
 from t2t_relpos.t2t.differences import check_shapes
-from t2t_relpos.t2t.names import embedding_names, expected_shapes, shard_sizes, t2t_names
-from t2t_relpos.t2t.variables import weights_of
+from t2t_relpos.t2t.variable_scopes import weights_of
+from t2t_relpos.t2t.weight_names import embedding_names, expected_shapes, shard_sizes, t2t_names
 
 
 def load_t2t_weights(model, arrays, num_shards=16):

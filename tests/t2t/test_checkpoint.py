@@ -8,8 +8,8 @@ import pytest
 
 from t2t_relpos.models import Transformer, TransformerConfig
 from t2t_relpos.t2t import config_from_hparams, load_t2t_weights, parse_hparams, t2t_weights
-from t2t_relpos.t2t.names import expected_shapes, shard_sizes
-from t2t_relpos.t2t.variables import usual_name, weights_of
+from t2t_relpos.t2t.variable_scopes import usual_name, weights_of
+from t2t_relpos.t2t.weight_names import expected_shapes, shard_sizes
 
 DOUBLED = json.loads(
     (pathlib.Path(__file__).parents[1] / "reference" / "doubled_scopes.json").read_text()

@@ -22,7 +22,7 @@ from trainer.data.tokenizers import SentencePieceTokenizer
 from trainer.export import export
 from trainer.model_dir import ModelDirectory
 from trainer.serving import saved_models
-from trainer.serving.module import TranslationModule, TranslationSettings
+from trainer.serving.translation_module import TranslationModule, TranslationSettings
 
 MAX_INPUT_LENGTH = 47
 

@@ -7,10 +7,10 @@ from absl import app, flags
 
 from trainer import evaluate, metrics
 from trainer.data import synthetic
-from trainer.data.corpora import PairCorpus
+from trainer.data.load_corpus import PairCorpus
 from trainer.model_dir import ModelDirectory
 from trainer.serving.fast_transformer import FastTransformer
-from trainer.serving.module import TranslationModule, TranslationSettings
+from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translation
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" + sacrebleu.__version__

@@ -14,7 +14,7 @@ from trainer.config import RunConfig
 from trainer.data.tokenizers import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
 from trainer.training.checkpoints import Checkpoints
-from trainer.training.run import TrainingRun
+from trainer.training.training_run import TrainingRun
 
 LINES = ["the dog sees a man", "the cat sees a tree", "a bird sees the dog"]
 

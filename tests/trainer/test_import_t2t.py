@@ -12,7 +12,7 @@ from keras import ops
 from trainer import export, import_t2t, train
 from trainer.config import RunConfig
 from trainer.model_dir import ModelDirectory
-from trainer.serving.module import TranslationModule
+from trainer.serving.translation_module import TranslationModule
 from trainer.t2t_checkpoints import import_checkpoint, read_checkpoint, write_checkpoint
 
 RECORDED = Path(__file__).parents[1] / "reference/models"

@@ -13,9 +13,9 @@ from t2t_relpos.models import PRESETS
 from trainer import average, evaluate, train
 from trainer.config import RunConfig
 from trainer.data.batching import training_batches
-from trainer.data.corpora import open_corpus
+from trainer.data.buckets import report_lengths
 from trainer.data.encoding import encode_pairs
-from trainer.data.lengths import report_lengths
+from trainer.data.load_corpus import open_corpus
 from trainer.model_dir import ModelDirectory
 
 SMALLER = {

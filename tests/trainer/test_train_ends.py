@@ -12,8 +12,8 @@ from trainer.model_dir import ModelDirectory
 from trainer.training.best_checkpoints import BestCheckpoints
 from trainer.training.checkpoints import Checkpoints, read_weights
 from trainer.training.dev_bleu import DevBleu, DevTranslator
-from trainer.training.run import TrainingRun
-from trainer.training.steps import Steps
+from trainer.training.step_counter import Steps
+from trainer.training.training_run import TrainingRun
 
 
 def steps(directory):

@@ -5,8 +5,8 @@ decide.
 import numpy as np
 import tensorflow as tf
 
+from trainer.data.batch_order import CHUNK_PAIRS, TrainingPlan
 from trainer.data.encoding import EncodedPairs
-from trainer.data.plan import CHUNK_PAIRS, TrainingPlan
 
 PREFETCHED = 8
 
@@ -27,9 +27,8 @@ def training_batches(
     that only one batch of an epoch is smaller. Batch number n depends on the pairs, the settings
     and the seed only, so that a run can continue at any step.
 
-    A corpus of more than `chunk_pairs` pairs is dealt out to chunks (`trainer.data.plan`), each of
-    which is a small epoch; an epoch takes them in a random order. Memory does
-    not grow with the corpus.
+    A corpus of more than `chunk_pairs` pairs is split into chunks (`trainer.data.batch_order`).
+    An epoch visits the chunks in a random order. Memory does not grow with the corpus.
 
     Args:
         pairs: the encoded corpus.

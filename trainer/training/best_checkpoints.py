@@ -13,7 +13,7 @@ from trainer.training.training_model import TrainingModel
 class BestCheckpoints(Checkpoints):
     """The checkpoints of a run with the best BLEU on the dev set.
 
-    Each stores its BLEU in its own state.json, so that no separate index can get out of date.
+    Each stores its BLEU in its state.json; there is no index that could get out of date.
 
     Args:
         directory: folder of the checkpoints; created if missing.

@@ -5,8 +5,8 @@ import math
 import keras
 
 from trainer.config import RunConfig
+from trainer.data.buckets import report_lengths
 from trainer.data.encoding import EncodedPairs
-from trainer.data.lengths import report_lengths
 
 
 def describe(config: RunConfig, pairs: EncodedPairs, model: keras.Model) -> str:

@@ -7,8 +7,8 @@ import keras
 from sacrebleu.metrics import BLEU
 
 from trainer.data.corpus import Corpus
-from trainer.serving.module import TranslationModule, TranslationSettings
 from trainer.serving.plain_transformer import PlainTransformer
+from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translator, one_line, translate_lines
 
 _SAMPLES = 3

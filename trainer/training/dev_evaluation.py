@@ -8,10 +8,10 @@ import tensorflow as tf
 from trainer.training.best_checkpoints import BestCheckpoints
 from trainer.training.checkpoints import Checkpoints
 from trainer.training.dev_bleu import DevTranslator
-from trainer.training.evaluations import Evaluation, Evaluations
+from trainer.training.dev_results import Evaluation, Evaluations
 from trainer.training.reports import Report
 from trainer.training.sharding import shard
-from trainer.training.steps import Steps
+from trainer.training.step_counter import Steps
 
 
 class EvaluateDev(keras.callbacks.Callback):

@@ -15,8 +15,8 @@ import tensorflow as tf
 from t2t_relpos.attention import dispatch
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.config import RunConfig
+from trainer.data.batch_order import TrainingPlan
 from trainer.data.encoding import EncodedPairs
-from trainer.data.plan import TrainingPlan
 from trainer.model_dir import ModelDirectory
 from trainer.training.describe_run import describe
 from trainer.training.preparation import Preparation
@@ -51,7 +51,7 @@ def buckets(pairs: EncodedPairs, config: RunConfig) -> list[Bucket]:
     """The buckets of the first epoch, shortest first.
 
     Raises:
-        ValueError: as `trainer.data.plan.TrainingPlan`.
+        ValueError: as `trainer.data.batch_order.TrainingPlan`.
     """
     plan = TrainingPlan(pairs, config.batch_tokens, config.max_length, config.seed)
     found = {}

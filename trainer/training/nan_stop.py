@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer import atomic_files
-from trainer.training.steps import Steps
+from trainer.training.step_counter import Steps
 
 
 class NotFiniteError(ValueError):

@@ -7,8 +7,8 @@ from absl import logging
 from t2t_relpos.models import TransformerConfig
 from trainer.config import RunConfig
 from trainer.config_checks import ARCHITECTURE_SETTINGS, RELATIVE_SETTINGS
-from trainer.data.corpora import open_corpus
 from trainer.data.encoding import encode_pairs
+from trainer.data.load_corpus import open_corpus
 from trainer.data.tfds_sets import MissingSplitError
 from trainer.data.tokenizers import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory

@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from trainer.training.dev_bleu import Sample
-from trainer.training.evaluations import Evaluation
+from trainer.training.dev_results import Evaluation
 
 
 class StepRecord(NamedTuple):

@@ -5,7 +5,7 @@ import time
 import keras
 
 from trainer.training.reports import Report, StepRecord
-from trainer.training.steps import Steps
+from trainer.training.step_counter import Steps
 
 # People want to know soon how long it will take.
 _FIRST_RECORD_SECONDS = 30.0

@@ -7,7 +7,7 @@ import keras
 from trainer.model_dir import ModelDirectory
 from trainer.training.checkpoints import Checkpoints
 from trainer.training.reports import Report
-from trainer.training.steps import Steps
+from trainer.training.step_counter import Steps
 
 
 class WriteCheckpoints(keras.callbacks.Callback):

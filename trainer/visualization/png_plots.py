@@ -7,7 +7,7 @@ import numpy as np
 
 from trainer import atomic_files
 from trainer.model_dir import ModelDirectory
-from trainer.training.evaluations import Evaluation, Evaluations
+from trainer.training.dev_results import Evaluation, Evaluations
 from trainer.visualization.attention_maps import KINDS
 from trainer.visualization.relative_tables import row_norms, table_distances
 from trainer.visualization.train_loss import read_train_loss

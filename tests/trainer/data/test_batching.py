@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from trainer.data.batching import evaluation_batches, training_batches
+from trainer.data.buckets import bucket_boundaries, report_lengths
 from trainer.data.encoding import EncodedPairs, IdSequences, encode_pairs
-from trainer.data.lengths import bucket_boundaries, report_lengths
 from trainer.data.text_files import read_text
 from trainer.data.tokenizers import SentencePieceTokenizer
 

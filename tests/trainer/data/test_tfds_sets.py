@@ -6,7 +6,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from trainer.config import RunConfig
-from trainer.data.corpora import open_corpus
+from trainer.data.load_corpus import open_corpus
 from trainer.data.tfds_sets import MissingSplitError, read_tfds
 from trainer.model_dir import ModelDirectory
 from trainer.training.preparation import Preparation

@@ -1,4 +1,4 @@
-"""A program on a separate terminal."""
+"""A program on a pseudo-terminal."""
 
 import os
 import pty

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2t_relpos.decoding.rows import repeat_rows
+from t2t_relpos.decoding.state_rows import repeat_rows
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.serving.fast_transformer import FastTransformer
 from trainer.serving.folded_weights import folded_weights

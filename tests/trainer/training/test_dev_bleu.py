@@ -1,10 +1,10 @@
 import pytest
 from sacrebleu.metrics import BLEU
 
-from trainer.data.corpora import read_synthetic
 from trainer.data.corpus import PairCorpus
+from trainer.data.load_corpus import read_synthetic
 from trainer.model_dir import ModelDirectory
-from trainer.serving.module import TranslationModule, TranslationSettings
+from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translator
 from trainer.training.dev_bleu import DevTranslator, Sample
 

@@ -4,9 +4,9 @@ import tensorflow as tf
 from trainer.training.checkpoints import CheckpointError, Checkpoints
 from trainer.training.dev_bleu import DevBleu, Sample
 from trainer.training.dev_evaluation import EvaluateDev
-from trainer.training.evaluations import Evaluation, Evaluations
+from trainer.training.dev_results import Evaluation, Evaluations
 from trainer.training.reports import Report
-from trainer.training.steps import Steps, StopSignals
+from trainer.training.step_counter import Steps, StopSignals
 
 DEV = tf.data.Dataset.range(3)
 SAMPLES = [Sample("a dog", "ein Hund", "ein Hut")]

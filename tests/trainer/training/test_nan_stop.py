@@ -5,7 +5,7 @@ import pytest
 
 from trainer.data.tokenizers import SentencePieceTokenizer
 from trainer.training.nan_stop import NotFiniteError, StopAtNan
-from trainer.training.steps import Steps
+from trainer.training.step_counter import Steps
 
 LINES = ["the dog sees a man", "the cat sees a tree"]
 

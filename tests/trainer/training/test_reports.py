@@ -5,7 +5,7 @@ import tensorflow as tf
 from tensorflow.python.summary.summary_iterator import summary_iterator
 
 from trainer.training.dev_bleu import Sample
-from trainer.training.evaluations import Evaluation
+from trainer.training.dev_results import Evaluation
 from trainer.training.reports import Report, Reports, StepRecord, TensorBoard, Terminal
 
 SAMPLES = [Sample("a dog", "ein Hund", "ein | Hut")]

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from trainer.training.reports import Report, StepRecord
+from trainer.training.step_counter import Steps
 from trainer.training.step_log import StepLog
-from trainer.training.steps import Steps
 
 
 class Recorder(Report):

@@ -5,7 +5,7 @@ import pytest
 from trainer.model_dir import ModelDirectory
 from trainer.training.checkpoints import CheckpointError, Checkpoints
 from trainer.training.reports import Report
-from trainer.training.steps import Steps, StopSignals
+from trainer.training.step_counter import Steps, StopSignals
 from trainer.training.write_checkpoints import WriteCheckpoints
 
 

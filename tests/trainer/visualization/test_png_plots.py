@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trainer.model_dir import ModelDirectory
-from trainer.training.evaluations import Evaluation, Evaluations
+from trainer.training.dev_results import Evaluation, Evaluations
 from trainer.visualization import png_plots
 from trainer.visualization.relative_tables import read_tables, row_norms
 

@@ -48,7 +48,7 @@ def generate(split, size=None, seed=0):
     if split not in SPLITS:
         raise ValueError(
             f"Expected split to be one of {', '.join(SPLITS)}. Received: {split!r}. "
-            "Choose one of these; text of your own is read with trainer.data.corpora."
+            "Choose one of these; text of your own is read with trainer.data.load_corpus."
         )
     size = SPLITS[split] if size is None else size
     if size < 1:

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from trainer.data import lengths
+from trainer.data import buckets
+from trainer.data.buckets import bucket_boundaries, report_lengths
 from trainer.data.encoding import EncodedPairs, IdSequences
-from trainer.data.lengths import bucket_boundaries, report_lengths
 
 
 def sequences(sizes):
@@ -50,5 +50,5 @@ def test_report_counts_what_is_left_out(monkeypatch):
     report = report_lengths(pairs, max_length=11)
     assert (report.pairs, report.used, report.too_long, report.blank) == (7, 2, 3, 2)
     assert str(report) == "2 of 7 pairs are used: 3 are longer than 11 tokens, 2 have a blank side."
-    monkeypatch.setattr(lengths, "_PAIRS_AT_ONCE", 3)
+    monkeypatch.setattr(buckets, "_PAIRS_AT_ONCE", 3)
     assert report_lengths(pairs, max_length=11) == report

@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainer.data import corpora, synthetic
-from trainer.data.corpora import open_corpus
+from trainer.data import load_corpus, synthetic
+from trainer.data.load_corpus import open_corpus
 
 
 @pytest.mark.parametrize("split", ["dev", "test_longer"])
@@ -22,7 +22,7 @@ def test_files(tmp_path):
 
 
 def test_any_other_name_is_a_set_of_tensorflow_datasets(monkeypatch):
-    monkeypatch.setattr(corpora, "read_tfds", lambda *arguments: arguments)
+    monkeypatch.setattr(load_corpus, "read_tfds", lambda *arguments: arguments)
     assert open_corpus("wmt14_translate/de-en", "train") == (
         "wmt14_translate/de-en",
         "train",

@@ -6,7 +6,7 @@ an outer one keeps their results and continues with the others.
 
 import tensorflow as tf
 
-from t2t_relpos.decoding.rows import gather_rows
+from t2t_relpos.decoding.state_rows import gather_rows
 
 # Gathering what is left costs about as much as the steps of a quarter of the sentences.
 SHARE_DONE = 4

@@ -9,7 +9,7 @@ from t2t_relpos.models import TransformerConfig
 from trainer.data.synthetic import generate
 from trainer.data.tokenizers import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
-from trainer.serving.module import TranslationModule, TranslationSettings
+from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translator
 
 TEN_THOUSAND_WORDS = "house " * 10_000

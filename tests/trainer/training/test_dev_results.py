@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from trainer.training.evaluations import Evaluation, Evaluations
+from trainer.training.dev_results import Evaluation, Evaluations
 
 
 def noted(file, bleus, until=0):

@@ -24,9 +24,9 @@ def until_done(advance, beams, limit, fixed, rest, beam_size, max_length):
     """
     # Tensors change their sizes from step to step.
     if is_tensorflow_without_xla():
-        from t2t_relpos.decoding import _tensorflow_loop
+        from t2t_relpos.decoding import _tensorflow_search_loop
 
-        return _tensorflow_loop.until_done(advance, beams, limit, fixed, rest, beam_size)
+        return _tensorflow_search_loop.until_done(advance, beams, limit, fixed, rest, beam_size)
 
     def proceed(i, beams, rest):
         return ops.logical_and(i < max_length, ops.logical_not(ops.all(beams["done"])))

@@ -19,9 +19,9 @@ def repeat_rows(state, times):
 def gather_rows(state, index):
     """Rows `index` (int `[rows]`) of every tensor; `"sentences"` as they are."""
     if keras.backend.backend() == "tensorflow":
-        from t2t_relpos.decoding import _tensorflow_rows
+        from t2t_relpos.decoding import _tensorflow_state_rows
 
-        return _map_rows(lambda x: _tensorflow_rows.gather_rows(x, index), state)
+        return _map_rows(lambda x: _tensorflow_state_rows.gather_rows(x, index), state)
     return _map_rows(lambda x: ops.take(x, index, axis=0), state)
 
 
@@ -35,9 +35,9 @@ def _map_rows(function, state):
 def take_beams(x, index):
     """`x[b, index[b, i]]`: `[B, k, ...]`, int `[B, n]` -> `[B, n, ...]`."""
     if keras.backend.backend() == "tensorflow":
-        from t2t_relpos.decoding import _tensorflow_rows
+        from t2t_relpos.decoding import _tensorflow_state_rows
 
-        return _tensorflow_rows.take_beams(x, index)
+        return _tensorflow_state_rows.take_beams(x, index)
     index = ops.reshape(index, (*ops.shape(index), *(1 for _ in x.shape[2:])))
     return ops.take_along_axis(x, index, axis=1)
 

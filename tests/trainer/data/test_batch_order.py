@@ -8,11 +8,11 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from trainer.data import lengths
+from trainer.data import buckets
+from trainer.data.batch_order import CHUNK_PAIRS, Chunks, TrainingPlan
 from trainer.data.batching import training_batches
+from trainer.data.buckets import report_lengths
 from trainer.data.encoding import EncodedPairs, IdSequences
-from trainer.data.lengths import report_lengths
-from trainer.data.plan import CHUNK_PAIRS, Chunks, TrainingPlan
 
 SETTINGS = {"batch_tokens": 127, "max_length": 31, "seed": 5}
 CHUNK = 67
@@ -158,7 +158,7 @@ def mapped_pairs(directory, count):
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(lengths, "_PAIRS_AT_ONCE", 4096)
+    monkeypatch.setattr(buckets, "_PAIRS_AT_ONCE", 4096)
 
     def peak(pairs, steps):
         tracemalloc.start()

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from trainer.training.steps import Steps, StopSignals, epochs_between
+from trainer.training.step_counter import Steps, StopSignals, epochs_between
 
 
 class Model:

@@ -19,7 +19,7 @@ _COUNTED_LAYER = re.compile(r"/layer_(\d+)_\d+/")
 
 
 def weights_of(arrays):
-    """The weights among a checkpoint's variables, under the names of `names.py`.
+    """The weights among a checkpoint's variables, under the names of `weight_names.py`.
 
     Left out are the step, running losses and optimizers' slots. A slot is named
     after the variable that it belongs to (`NAME/Adam`) or is under
@@ -35,7 +35,7 @@ def weights_of(arrays):
         ValueError: several variables are the same weight.
 
     Example:
-    >>> from t2t_relpos.t2t.variables import weights_of
+    >>> from t2t_relpos.t2t.variable_scopes import weights_of
     >>> weights_of({"global_step": 7, "body/v/kernel": 2, "body/v/kernel/Adam": 3})
     {'body/v/kernel': 2}
     """

@@ -3,7 +3,7 @@
 from keras import ops
 
 from t2t_relpos.decoding.constraints import constrain
-from t2t_relpos.decoding.rows import join_context, split_context
+from t2t_relpos.decoding.state_rows import join_context, split_context
 
 
 def follow(choose, step, state, limit, max_length, constraints, eos_id, pad_id):

@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from t2t_relpos.decoding import score_tokens
 from trainer.model_dir import ModelDirectory
+from trainer.serving.decoding_defaults import TranslationSettings
 from trainer.serving.fast_transformer import FastTransformer
 from trainer.serving.n_best import ABSENT, n_best
 from trainer.serving.request_checks import checked_pairs, checked_search
-from trainer.serving.settings import TranslationSettings
 
 EOS_ID = 1
 PAD_ID = 0

@@ -9,8 +9,8 @@ of chunks, and the pairs and batches of each.
 
 import numpy as np
 
+from trainer.data.buckets import bucket_boundaries, is_blank, is_too_long, report_lengths
 from trainer.data.encoding import EncodedPairs
-from trainer.data.lengths import bucket_boundaries, is_blank, is_too_long, report_lengths
 
 CHUNK_PAIRS = 1 << 20
 _BLOCKS = 256  # of a chunk

@@ -16,7 +16,7 @@ from trainer.training.checkpoints import Checkpoints
 from trainer.training.describe_run import describe
 from trainer.training.dev_bleu import DevTranslator
 from trainer.training.dev_evaluation import EvaluateDev
-from trainer.training.evaluations import Evaluations
+from trainer.training.dev_results import Evaluations
 from trainer.training.fused_adam import FusedAdam
 from trainer.training.nan_stop import StopAtNan
 from trainer.training.precision import dtype_policy
@@ -24,8 +24,8 @@ from trainer.training.preparation import Preparation
 from trainer.training.reports import Reports, TensorBoard, Terminal
 from trainer.training.schedules import NoamSchedule
 from trainer.training.sharding import shard
+from trainer.training.step_counter import Steps, StopSignals, epochs_between
 from trainer.training.step_log import StepLog
-from trainer.training.steps import Steps, StopSignals, epochs_between
 from trainer.training.strategy import choose_strategy, make_strategy
 from trainer.training.training_model import TrainingModel
 from trainer.training.worker_group import WorkerGroup
