@@ -12,6 +12,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+from absl import flags  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +27,35 @@ def seeded():
 def rng():
     """Random inputs, the same for every run."""
     return np.random.default_rng(20180401)
+
+
+class Program:
+    """Runs an absl program in this process: `program("--flag=value", ...)`.
+
+    Args:
+        module: module of the program, with `define_flags` and `main`.
+    """
+
+    def __init__(self, module):
+        self.module = module
+
+    def __call__(self, *arguments, **flag_values):
+        arguments = [*map(str, arguments), *(f"--{k}={v}" for k, v in flag_values.items())]
+        values = flags.FlagValues()
+        self.module.define_flags(values)
+        self.module.main(values([self.module.__name__, *arguments]), values)
+
+    def fails(self, message, *arguments, **flag_values):
+        """Checks that the program exits with a message that matches the regular expression."""
+        prefix = self.module.__name__.removesuffix(".__main__").removeprefix("examples.")
+        with pytest.raises(SystemExit, match=f"{prefix}: {message}"):
+            self(*arguments, **flag_values)
+
+
+@pytest.fixture(scope="session")
+def program():
+    """`program(module)`: a `Program`."""
+    return Program
 
 
 @pytest.fixture(scope="session")

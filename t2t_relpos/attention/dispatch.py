@@ -218,10 +218,12 @@ def table_as_markdown():
     lines = [header, ["---"] * len(header)]
     for row in TABLE:
         requires, chosen = (
-            "; ".join(condition.text for condition in conditions) or "any other request"
+            "; ".join(condition.text for condition in conditions)
             for conditions in (row.requirements, row.preferences)
         )
-        lines.append([f"`{row.name}`", f"`{row.function}`", requires, chosen, row.saved_matrices])
+        lines.append(
+            [f"`{row.name}`", f"`{row.function}`", requires, chosen or "all", row.saved_matrices]
+        )
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 

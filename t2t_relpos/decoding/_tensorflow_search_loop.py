@@ -15,7 +15,7 @@ RESULTS = ("finished_ids", "finished_scores", "length")
 
 
 def until_done(advance, beams, limit, fixed, rest, beam_size):
-    """See `until_done.until_done`. Returns what `RESULTS` names, of each sentence as it left."""
+    """See `search_loop.until_done`. Returns what `RESULTS` names, of each sentence as it left."""
 
     def inner(i, order, beams, limit, fixed, rest):
         enough = tf.maximum(1, tf.size(order) // SHARE_DONE)

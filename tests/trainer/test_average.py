@@ -10,16 +10,9 @@ from trainer import average, evaluate, weights
 from trainer.model_dir import ModelDirectory
 
 
-def run(*arguments):
-    """Runs the program in this process."""
-    values = flags.FlagValues()
-    average.define_flags(values)
-    average.main(values(["average", *arguments]), values)
-
-
-def refused(message, *arguments):
-    with pytest.raises(SystemExit, match="trainer.average: " + message):
-        run(*arguments)
+@pytest.fixture(scope="module")
+def run(program):
+    return program(average)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +24,7 @@ def model_dir(small_run, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def averaged(model_dir):
+def averaged(run, model_dir):
     """The mean of its last two checkpoints."""
     path = model_dir.parent / "average"
     run(f"--model_dir={model_dir}", "--last=2", f"--output_dir={path}")
@@ -61,7 +54,7 @@ def test_directory_is_a_models(averaged, model_dir):
     assert recorded == original.read_run()
 
 
-def test_steps_of_choice(model_dir, tmp_path, capsys):
+def test_steps_of_choice(run, model_dir, tmp_path, capsys):
     run(f"--model_dir={model_dir}", "--steps=2, 5", f"--output_dir={tmp_path / 'average'}")
     assert capsys.readouterr().out == (
         f"{tmp_path / 'average'} holds the mean of 2 checkpoints of {model_dir}: step-000002, "
@@ -90,37 +83,37 @@ def test_others_take_it(averaged, small_run, tmp_path, capsys):
     assert ModelDirectory.open(tmp_path / "tuned").read_run()["init_from"] == str(averaged)
 
 
-def test_what_can_not_be_averaged(model_dir, averaged, tmp_path):
+def test_what_can_not_be_averaged(run, model_dir, averaged, tmp_path):
     model = f"--model_dir={model_dir}"
     output = f"--output_dir={tmp_path / 'out'}"
-    refused("Expected --model_dir. Received: none.", "--last=2", output)
-    refused("Expected --output_dir. Received: none.", model, "--last=2")
-    refused("Expected either --last or --steps. Received: neither.", model, output)
-    refused(
+    run.fails("Expected --model_dir. Received: none.", "--last=2", output)
+    run.fails("Expected --output_dir. Received: none.", model, "--last=2")
+    run.fails("Expected either --last or --steps. Received: neither.", model, output)
+    run.fails(
         "Expected either --last or --steps. Received: both.", model, output, "--last=2", "--steps=2"
     )
-    refused(
+    run.fails(
         "Expected at least 4 checkpoints in .*Received: 3, those of step 2, 4, 5.",
         model,
         output,
         "--last=4",
     )
-    refused(
+    run.fails(
         "Expected a checkpoint of step 3 in .*Received: those of step 2, 4, 5.",
         model,
         output,
         "--steps=2,3",
     )
-    refused("Expected the step of a checkpoint, .*Received: 'x'.", model, output, "--steps=2,x")
-    refused("Expected different steps. Received: --steps=2,2.", model, output, "--steps=2,2")
-    refused(
+    run.fails("Expected the step of a checkpoint, .*Received: 'x'.", model, output, "--steps=2,x")
+    run.fails("Expected different steps. Received: --steps=2,2.", model, output, "--steps=2,2")
+    run.fails(
         "Expected a model directory, .*/absent, which does not exist.",
         f"--model_dir={tmp_path / 'absent'}",
         output,
         "--last=1",
     )
     assert list(tmp_path.iterdir()) == []
-    refused(
+    run.fails(
         "Expected an --output_dir that does not exist. Received: .*average, which does.",
         model,
         "--last=2",
@@ -131,9 +124,9 @@ def test_what_can_not_be_averaged(model_dir, averaged, tmp_path):
         r"Expected an --output_dir that can be written. Received: .*/file/out \(.*\). Choose "
         r"another."
     )
-    refused(message, model, "--last=2", f"--output_dir={tmp_path / 'file' / 'out'}")
+    run.fails(message, model, "--last=2", f"--output_dir={tmp_path / 'file' / 'out'}")
 
 
-def test_argument_that_is_no_flag():
+def test_argument_that_is_no_flag(run):
     with pytest.raises(app.UsageError, match="Expected flags only. Received: 'runs/x'."):
         run("runs/x")

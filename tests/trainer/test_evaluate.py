@@ -3,7 +3,7 @@ import re
 
 import pytest
 import sacrebleu
-from absl import app, flags
+from absl import app
 
 from trainer import evaluate, metrics
 from trainer.data import synthetic
@@ -16,16 +16,9 @@ from trainer.serving.translator import Translation
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" + sacrebleu.__version__
 
 
-def run(*arguments):
-    """Runs the program in this process."""
-    values = flags.FlagValues()
-    evaluate.define_flags(values)
-    evaluate.main(values(["evaluate", *arguments]), values)
-
-
-def refused(message, *arguments):
-    with pytest.raises(SystemExit, match="trainer.evaluate: " + message):
-        run(*arguments)
+@pytest.fixture(scope="module")
+def run(program):
+    return program(evaluate)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -88,7 +81,7 @@ def test_exact_translations_have_the_bleu_100_and_lower_case_has_not():
 
 @pytest.mark.slow
 def test_model_directory_and_export_print_the_same(
-    trained_model_dir, exported_dir, test_files, tmp_path, capsys
+    run, trained_model_dir, exported_dir, test_files, tmp_path, capsys
 ):
     arguments = [f"--source={test_files[0]}", f"--target={test_files[1]}", "--batch_size=5"]
     run(f"--model_dir={trained_model_dir}", *arguments, f"--output={tmp_path / 'one'}")
@@ -110,7 +103,7 @@ def test_model_directory_and_export_print_the_same(
     ]
 
 
-def test_splits_of_the_embedded_corpus(exported_dir, monkeypatch, capsys):
+def test_splits_of_the_embedded_corpus(run, exported_dir, monkeypatch, capsys):
     monkeypatch.setattr(synthetic, "SPLITS", {"test": 7, "test_longer": 5})
     run(
         f"--saved_model={exported_dir}",
@@ -133,7 +126,9 @@ def test_splits_of_the_embedded_corpus(exported_dir, monkeypatch, capsys):
     )
 
 
-def test_newstest2014_is_the_test_set_of_wmt14(exported_dir, wmt14, tmp_path, monkeypatch, capsys):
+def test_newstest2014_is_the_test_set_of_wmt14(
+    run, exported_dir, wmt14, tmp_path, monkeypatch, capsys
+):
     translated = []
 
     def translate(texts):
@@ -163,15 +158,15 @@ def test_newstest2014_is_the_test_set_of_wmt14(exported_dir, wmt14, tmp_path, mo
     assert capsys.readouterr().out.startswith("dev BLEU = ")
 
 
-def test_language_of_the_translations(monkeypatch, capsys):
+def test_language_of_the_translations(run, monkeypatch, capsys):
     monkeypatch.setattr(
         evaluate.saved_models,
         "load",
         lambda *_: lambda texts: [Translation(text, 0.0, False) for text in texts],
     )
     corpus = PairCorpus((("l'air", "l'air"),))
-    monkeypatch.setattr(evaluate.corpora, "open_corpus", lambda *_, **__: corpus)
-    monkeypatch.setattr(evaluate.corpora, "read_text", lambda *_: corpus)
+    monkeypatch.setattr(evaluate.load_corpus, "open_corpus", lambda *_, **__: corpus)
+    monkeypatch.setattr(evaluate.load_corpus, "read_text", lambda *_: corpus)
     chosen = ["--saved_model=any", "--metrics=compound_bleu"]
     for arguments, language in (
         (["--data=any", "--direction=en-fr"], "fr"),
@@ -185,7 +180,7 @@ def test_language_of_the_translations(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_checkpoint_of_choice(trained_model_dir, test_files, tmp_path, monkeypatch, capsys):
+def test_checkpoint_of_choice(run, trained_model_dir, test_files, tmp_path, monkeypatch, capsys):
     model = ModelDirectory.open(trained_model_dir).load_model()
     chosen = []
     monkeypatch.setattr(
@@ -214,14 +209,14 @@ def test_checkpoint_of_choice(trained_model_dir, test_files, tmp_path, monkeypat
     translations = module.serve(test_files[0].read_text().splitlines())["translations"].numpy()
     assert (tmp_path / "out").read_text().splitlines() == [text.decode() for text in translations]
     monkeypatch.undo()
-    refused(
+    run.fails(
         "Expected a checkpoint of step 2 in .*Received: those of no step.",
         *arguments,
         "--checkpoint=2",
     )
 
 
-def test_beam_of_choice(test_files, monkeypatch):
+def test_beam_of_choice(run, test_files, monkeypatch):
     class Chosen(Exception):
         pass
 
@@ -311,22 +306,22 @@ def test_beam_of_choice(test_files, monkeypatch):
         ),
     ],
 )
-def test_arguments_that_contradict(arguments, message):
-    refused(message, *arguments)
+def test_arguments_that_contradict(run, arguments, message):
+    run.fails(message, *arguments)
 
 
 @pytest.mark.slow
-def test_output_of_several_test_sets(exported_dir, tmp_path):
+def test_output_of_several_test_sets(run, exported_dir, tmp_path):
     message = "Expected a single test set with --output. Received: 2. Evaluate them one by one."
     arguments = [f"--saved_model={exported_dir}", "--data=synthetic", "--split=dev,test"]
-    refused(message, *arguments, f"--output={tmp_path / 'out'}")
+    run.fails(message, *arguments, f"--output={tmp_path / 'out'}")
     message = (
         r"Expected a file that can be written. Received: .*/absent/out \(No such file or "
         r"directory\)."
     )
-    refused(message, *arguments[:2], f"--output={tmp_path / 'absent/out'}")
+    run.fails(message, *arguments[:2], f"--output={tmp_path / 'absent/out'}")
 
 
-def test_argument_that_is_no_flag():
+def test_argument_that_is_no_flag(run):
     with pytest.raises(app.UsageError, match="Expected flags only. Received: 'test.en'."):
         run("--model_dir=any", "test.en")

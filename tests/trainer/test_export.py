@@ -3,23 +3,16 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import app, flags
+from absl import app
 
 from trainer import export
 from trainer.serving import saved_models
 from trainer.serving.translator import Translator
 
 
-def run(*arguments):
-    """Runs the program in this process."""
-    values = flags.FlagValues()
-    export.define_flags(values)
-    export.main(values(["export", *arguments]), values)
-
-
-def refused(message, *arguments):
-    with pytest.raises(SystemExit, match=message):
-        run(*arguments)
+@pytest.fixture(scope="module")
+def run(program):
+    return program(export)
 
 
 def test_exported_model_answers_as_the_model_in_this_process(make_module, loaded, sentences):
@@ -36,7 +29,7 @@ def test_exported_model_answers_as_the_model_in_this_process(make_module, loaded
 
 
 def test_command_writes_a_version_with_its_settings(
-    trained_model_dir, make_module, sentences, tmp_path, capsys
+    run, trained_model_dir, make_module, sentences, tmp_path, capsys
 ):
     arguments = [f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", "--name=mine"]
     run(*arguments, "--beam_size=2", "--alpha=0.25", "--max_input_length=11", "--extra_length=3")
@@ -48,14 +41,14 @@ def test_command_writes_a_version_with_its_settings(
     module = make_module(max_input_length=11, beam_size=2, alpha=0.25, extra_length=3)
     expected = [answer.text for answer in Translator(module.serve, module)(sentences)]
     assert [answer.text for answer in saved_models.load(tmp_path / "mine")(sentences)] == expected
-    refused(
+    run.fails(
         "Expected a version that does not exist yet. Received: .*/mine/1, which does.",
         *arguments,
         "--version=1",
     )
 
 
-def test_name_is_that_of_the_model_directory(trained_model_dir, tmp_path, monkeypatch):
+def test_name_is_that_of_the_model_directory(run, trained_model_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(export.TranslationModule, "from_model_dir", lambda path, settings: None)
     monkeypatch.setattr(
         export, "export", lambda module, directory, version: written.append(directory)
@@ -68,42 +61,42 @@ def test_name_is_that_of_the_model_directory(trained_model_dir, tmp_path, monkey
 
 
 @pytest.mark.parametrize("name", ["", "..", ".", "a/b", "/a"])
-def test_name_that_is_no_folder_name(trained_model_dir, tmp_path, name):
+def test_name_that_is_no_folder_name(run, trained_model_dir, tmp_path, name):
     message = (
-        "trainer.export: Expected --name to be the name of one folder. Received: "
+        "Expected --name to be the name of one folder. Received: "
         f"{re.escape(repr(name))}. Say where"
     )
-    refused(
+    run.fails(
         message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", f"--name={name}"
     )
 
 
-def test_directory_that_holds_no_model(tmp_path):
+def test_directory_that_holds_no_model(run, tmp_path):
     message = (
-        "trainer.export: Expected a model directory, which holds a config.json. Received: "
+        "Expected a model directory, which holds a config.json. Received: "
         ".*/empty, which holds none."
     )
     (tmp_path / "empty").mkdir()
-    refused(message, f"--model_dir={tmp_path / 'empty'}", f"--export_dir={tmp_path / 'out'}")
+    run.fails(message, f"--model_dir={tmp_path / 'empty'}", f"--export_dir={tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()
 
 
-def test_export_folder_that_can_not_be_written(trained_model_dir, tmp_path):
+def test_export_folder_that_can_not_be_written(run, trained_model_dir, tmp_path):
     (tmp_path / "file").touch()
     message = (
-        r"trainer.export: Expected an export folder that can be written. Received: .*/file/tiny "
+        r"Expected an export folder that can be written. Received: .*/file/tiny "
         r"\(Not a directory\)\."
     )
-    refused(message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path / 'file'}")
+    run.fails(message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path / 'file'}")
 
 
-def test_settings_out_of_range(trained_model_dir, tmp_path):
-    message = "trainer.export: Expected beam_size to be an integer of at least 1. Received: 0."
-    refused(
+def test_settings_out_of_range(run, trained_model_dir, tmp_path):
+    message = "Expected beam_size to be an integer of at least 1. Received: 0."
+    run.fails(
         message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", "--beam_size=0"
     )
 
 
-def test_argument_that_is_no_flag():
+def test_argument_that_is_no_flag(run):
     with pytest.raises(app.UsageError, match="Expected flags only. Received: 'runs/mine'."):
         run("--model_dir=any", "runs/mine")

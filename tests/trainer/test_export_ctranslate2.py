@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-from absl import flags
 
 from t2t_relpos.models import Transformer, TransformerConfig
 from t2t_relpos.t2t import config_from_hparams, parse_hparams
@@ -26,16 +25,9 @@ ctranslate2 = pytest.importorskip(
 )
 
 
-def run(*arguments):
-    """Runs the program in this process."""
-    values = flags.FlagValues()
-    export_ctranslate2.define_flags(values)
-    export_ctranslate2.main(values(["export_ctranslate2", *map(str, arguments)]), values)
-
-
-def refused(message, *arguments):
-    with pytest.raises(SystemExit, match=f"trainer.export_ctranslate2: {message}"):
-        run(*arguments)
+@pytest.fixture(scope="module")
+def run(program):
+    return program(export_ctranslate2)
 
 
 def load(directory):
@@ -43,7 +35,7 @@ def load(directory):
 
 
 @pytest.fixture(scope="module")
-def written(trained_model_dir, tmp_path_factory):
+def written(run, trained_model_dir, tmp_path_factory):
     """The tiny trained model for CTranslate2: path."""
     directory = tmp_path_factory.mktemp("ctranslate2") / "tiny"
     run(f"--model_dir={trained_model_dir}", f"--output_dir={directory}")
@@ -78,7 +70,7 @@ def test_trained_model_translates_the_same(written, make_module, sentences):
     assert len(ended) > 40 and np.mean(ended) > 0.9
 
 
-def test_quantized_model_translates(trained_model_dir, tmp_path, sentences):
+def test_quantized_model_translates(run, trained_model_dir, tmp_path, sentences):
     run(f"--model_dir={trained_model_dir}", f"--output_dir={tmp_path}/int8", "--quantization=int8")
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "int8/vocab.model"))
     peer = load(tmp_path / "int8")
@@ -135,7 +127,7 @@ def imported(tmp_path):
     return tmp_path / "imported"
 
 
-def test_imported_model_scores_the_same(imported, tmp_path):
+def test_imported_model_scores_the_same(run, imported, tmp_path):
     run(f"--model_dir={imported}", f"--output_dir={tmp_path}/ct2")
     vocabulary = SubwordVocabulary.from_bytes((tmp_path / "ct2/vocab.subwords").read_bytes())
     names = json.loads((tmp_path / "ct2/shared_vocabulary.json").read_text())
@@ -153,7 +145,7 @@ def test_imported_model_scores_the_same(imported, tmp_path):
     np.testing.assert_allclose(result.log_probs, expected, atol=1e-5)
 
 
-def test_model_without_vocabulary_takes_ids(imported, tmp_path):
+def test_model_without_vocabulary_takes_ids(run, imported, tmp_path):
     directory = ModelDirectory(tmp_path / "bare")
     directory.path.mkdir()
     model = ModelDirectory.open(imported).load_model()
@@ -166,9 +158,9 @@ def test_model_without_vocabulary_takes_ids(imported, tmp_path):
     assert all(name in names for name in result.hypotheses[0])
 
 
-def test_existing_directory(trained_model_dir, written, tmp_path):
+def test_existing_directory(run, trained_model_dir, written, tmp_path):
     arguments = [f"--model_dir={trained_model_dir}", f"--output_dir={written}"]
-    refused(
+    run.fails(
         f"Expected an --output_dir that does not exist yet. Received: {written}, which does. "
         "Replace it with --force.",
         *arguments,
@@ -178,7 +170,7 @@ def test_existing_directory(trained_model_dir, written, tmp_path):
     assert (written / "model.bin").stat().st_ino != before
     (tmp_path / "other").mkdir()
     (tmp_path / "other/thesis.txt").write_text("mine")
-    refused(
+    run.fails(
         "Expected --force to replace a CTranslate2 model, which holds a model.bin. Received: "
         ".*other, which holds none.",
         arguments[0], f"--output_dir={tmp_path}/other", "--force",
@@ -186,7 +178,7 @@ def test_existing_directory(trained_model_dir, written, tmp_path):
     assert (tmp_path / "other/thesis.txt").read_text() == "mine"
 
 
-def test_nothing_is_left_of_a_write_that_fails(trained_model_dir, tmp_path, monkeypatch):
+def test_nothing_is_left_of_a_write_that_fails(run, trained_model_dir, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
@@ -195,25 +187,25 @@ def test_nothing_is_left_of_a_write_that_fails(trained_model_dir, tmp_path, monk
         r"Expected an --output_dir that can be written. Received: .*ct2 \(No space left on "
         r"device\). Choose another one."
     )
-    refused(message, f"--model_dir={trained_model_dir}", f"--output_dir={tmp_path}/ct2")
+    run.fails(message, f"--model_dir={trained_model_dir}", f"--output_dir={tmp_path}/ct2")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_refused_before_anything_is_read(tmp_path, monkeypatch):
+def test_refused_before_anything_is_read(run, tmp_path, monkeypatch):
     output = f"--output_dir={tmp_path}/ct2"
-    refused(
+    run.fails(
         "Expected a model directory, which holds a config.json. Received: .*nowhere",
         f"--model_dir={tmp_path}/nowhere",
         output,
     )
-    refused(
+    run.fails(
         "Expected --quantization to be one of none, int8, .*. Received: 'int4'.",
         "--model_dir=x", output, "--quantization=int4",
     )  # fmt: skip
     monkeypatch.delitem(sys.modules, "trainer.serving.ctranslate2_spec", raising=False)
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
-    refused(
+    run.fails(
         re.escape(
             "Expected the package ctranslate2. Received: an environment without it. Install it: "
             "pip install"
@@ -253,13 +245,13 @@ CONFIG = TransformerConfig(
         ),
     ],
 )
-def test_what_ctranslate2_has_no_form_for(settings, message, tmp_path):
+def test_what_ctranslate2_has_no_form_for(run, settings, message, tmp_path):
     config = dataclasses.replace(CONFIG, **settings)
     directory = ModelDirectory(tmp_path / "model")
     directory.path.mkdir()
     directory.save_model(Transformer(config))
     directory.write_config(config.to_dict(), tokenizer="none")
-    refused(
+    run.fails(
         f"Expected .*{re.escape(message)}",
         f"--model_dir={directory.path}",
         f"--output_dir={tmp_path}/ct2",
@@ -267,13 +259,13 @@ def test_what_ctranslate2_has_no_form_for(settings, message, tmp_path):
     assert not Path(tmp_path / "ct2").exists()
 
 
-def test_vocabulary_of_another_size(trained_model_dir, tmp_path):
+def test_vocabulary_of_another_size(run, trained_model_dir, tmp_path):
     directory = ModelDirectory(tmp_path / "model")
     directory.path.mkdir()
     directory.save_model(Transformer(CONFIG))
     directory.vocabulary_file().write_bytes((trained_model_dir / "vocab.model").read_bytes())
     directory.write_config(CONFIG.to_dict())
-    refused(
+    run.fails(
         "Expected a vocabulary of the 11 ids that the model has. Received: .*vocab.model, of 211.",
         f"--model_dir={directory.path}", f"--output_dir={tmp_path}/ct2",
     )  # fmt: skip

@@ -39,11 +39,9 @@ finally:
 """
 
 
-def run(*arguments):
-    """Runs the program in this process."""
-    values = flags.FlagValues()
-    translate.define_flags(values)
-    translate.main(values(["translate", *arguments]), values)
+@pytest.fixture(scope="module")
+def run(program):
+    return program(translate)
 
 
 def shout(sentences):
@@ -118,7 +116,7 @@ def test_lines_in_lines_out_in_a_process_of_its_own(exported_dir, exported, sent
     )
 
 
-def test_file_to_file(exported_dir, exported, sentences, tmp_path):
+def test_file_to_file(run, exported_dir, exported, sentences, tmp_path):
     (tmp_path / "in").write_bytes("\r\n".join([*sentences, "", "x"]).encode())
     run(
         f"--saved_model={exported_dir / '1'}",
@@ -176,15 +174,10 @@ def test_memory_does_not_grow_with_the_input():
     assert long < 1.1 * short
 
 
-def refused(message, *arguments):
-    with pytest.raises(SystemExit, match=message):
-        run(*arguments)
-
-
-def test_saved_model_that_is_missing(tmp_path):
+def test_saved_model_that_is_missing(run, tmp_path):
     (tmp_path / "in").write_text("a\n")
-    refused(
-        r"trainer.translate: Expected the directory of a SavedModel, .* Received: .*/absent, "
+    run.fails(
+        r"Expected the directory of a SavedModel, .* Received: .*/absent, "
         r"which does not exist. Write",
         f"--saved_model={tmp_path / 'absent'}",
         f"--input={tmp_path / 'in'}",
@@ -193,20 +186,20 @@ def test_saved_model_that_is_missing(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_input_that_can_not_be_read(tmp_path):
+def test_input_that_can_not_be_read(run, tmp_path):
     message = (
         r"Expected a file that can be read. Received: .*/absent \(No such file or directory\)\."
     )
-    refused(message, "--saved_model=any", f"--input={tmp_path / 'absent'}")
+    run.fails(message, "--saved_model=any", f"--input={tmp_path / 'absent'}")
 
 
-def test_output_that_can_not_be_written(exported_dir, tmp_path):
+def test_output_that_can_not_be_written(run, exported_dir, tmp_path):
     (tmp_path / "in").write_text("a\n")
     message = (
         r"Expected a file that can be written. Received: .*/absent/out\S* \(No such file or "
         r"directory\)\."
     )
-    refused(
+    run.fails(
         message,
         f"--saved_model={exported_dir}",
         f"--input={tmp_path / 'in'}",
@@ -214,20 +207,20 @@ def test_output_that_can_not_be_written(exported_dir, tmp_path):
     )
 
 
-def test_output_that_is_the_input(tmp_path):
+def test_output_that_is_the_input(run, tmp_path):
     (tmp_path / "in").write_text("a\n")
     (tmp_path / "link").symlink_to(tmp_path / "in")
     message = (
         "Expected --output to be another file than --input, which it would overwrite. Received: "
         ".*/link."
     )
-    refused(
+    run.fails(
         message, "--saved_model=any", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'link'}"
     )
     assert (tmp_path / "in").read_text() == "a\n"
 
 
-def test_text_on_the_command_line():
+def test_text_on_the_command_line(run):
     with pytest.raises(
         app.UsageError,
         match="Expected the text in --input or on the standard input. Received: 'Hello'.",
@@ -277,27 +270,27 @@ def test_reader_that_stops_early(exported_dir, tmp_path):
         ),
     ],
 )
-def test_options_that_can_not_be_honoured(message, arguments):
-    refused(f"trainer.translate: {message}", "--saved_model=any", *arguments)
+def test_options_that_can_not_be_honoured(run, message, arguments):
+    run.fails(f"{message}", "--saved_model=any", *arguments)
 
 
 @pytest.mark.parametrize(
     "name", ["beam_size", "nbest", "max_length", "batch_size", "window", "alpha"]
 )
-def test_numbers_below_the_least(name):
+def test_numbers_below_the_least(run, name):
     with pytest.raises(flags.IllegalFlagValueError, match=f"--{name}=-1: -1"):
         run("--saved_model=any", f"--{name}=-1")
 
 
-def test_what_the_graph_refuses(exported_dir, tmp_path):
+def test_what_the_graph_refuses(run, exported_dir, tmp_path):
     (tmp_path / "in").write_text("a\n")
     arguments = [
         f"--saved_model={exported_dir}",
         f"--input={tmp_path / 'in'}",
         f"--output={tmp_path / 'out'}",
     ]
-    refused(
-        r"^trainer.translate: Expected beam_size from 1 to 32, .* Received: 1000\.$",
+    run.fails(
+        r"Expected beam_size from 1 to 32, .* Received: 1000\.$",
         *arguments,
         "--beam_size=1000",
     )
@@ -305,7 +298,7 @@ def test_what_the_graph_refuses(exported_dir, tmp_path):
 
 
 @pytest.mark.slow
-def test_lists_scores_and_alignments(exported_dir, loaded, sentences, tmp_path):
+def test_lists_scores_and_alignments(run, exported_dir, loaded, sentences, tmp_path):
     (tmp_path / "in").write_text("\n".join([*sentences, "", "x"]) + "\n")
     paths = {name: tmp_path / name for name in ("output", "alignments", "tokens")}
     files = [
@@ -340,7 +333,7 @@ def test_lists_scores_and_alignments(exported_dir, loaded, sentences, tmp_path):
         assert "".join(target).replace("▁", " ").strip() == text.strip()
 
 
-def test_scores_in_a_column(exported_dir, exported, sentences, tmp_path):
+def test_scores_in_a_column(run, exported_dir, exported, sentences, tmp_path):
     (tmp_path / "in").write_text("\n".join([*sentences, ""]) + "\n")
     run(
         f"--saved_model={exported_dir}",

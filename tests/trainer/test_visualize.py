@@ -6,7 +6,7 @@ import re
 import shutil
 
 import pytest
-from absl import app, flags
+from absl import app
 
 from trainer import visualize
 from trainer.model_dir import ModelDirectory
@@ -18,21 +18,12 @@ needs_matplotlib = pytest.mark.skipif(
 )
 
 
-def run(*arguments, **options):
-    """Runs the program in this process."""
-    values = flags.FlagValues()
-    visualize.define_flags(values)
-    options = [f"--{name}={value}" for name, value in options.items()]
-    visualize.main(values(["visualize", *arguments, *options]), values)
+@pytest.fixture(scope="module")
+def run(program):
+    return program(visualize)
 
 
-def refused(message, **options):
-    """Checks that the program exits with a message."""
-    with pytest.raises(SystemExit, match=f"trainer.visualize: {message}"):
-        run(**options)
-
-
-def test_page_of_given_translation(trained_model_dir, tmp_path, capsys):
+def test_page_of_given_translation(run, trained_model_dir, tmp_path, capsys):
     page = tmp_path / "page.html"
     run(model_dir=trained_model_dir, source=SENTENCE, target=TRANSLATION, output=page)
     output = capsys.readouterr().out
@@ -43,7 +34,7 @@ def test_page_of_given_translation(trained_model_dir, tmp_path, capsys):
     assert "".join(json.loads(labels[0])) == "▁The▁dog▁sleeps▁.&lt;/s&gt;"
 
 
-def test_page_of_generated_translation(trained_model_dir, tmp_path):
+def test_page_of_generated_translation(run, trained_model_dir, tmp_path):
     page = tmp_path / "page.html"
     run(model_dir=trained_model_dir, source="</script><script>alert(1)", output=page)
     text = page.read_text()
@@ -53,7 +44,7 @@ def test_page_of_generated_translation(trained_model_dir, tmp_path):
 
 @needs_matplotlib
 @pytest.mark.slow
-def test_checkpoint_and_plots(small_run, tmp_path, capsys):
+def test_checkpoint_and_plots(run, small_run, tmp_path, capsys):
     small_run(tmp_path / "run")
     capsys.readouterr()
     plots = tmp_path / "plots"
@@ -64,26 +55,26 @@ def test_checkpoint_and_plots(small_run, tmp_path, capsys):
     ]
     names = sorted(file.name for file in plots.iterdir())
     assert names == ["learning_curves.png", "table_norms.png"]
-    refused(".*3", model_dir=tmp_path / "run", checkpoint=3, plots=plots)
+    run.fails(".*3", model_dir=tmp_path / "run", checkpoint=3, plots=plots)
 
 
-def test_plots_without_matplotlib(trained_model_dir, tmp_path, monkeypatch):
+def test_plots_without_matplotlib(run, trained_model_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     message = r"--plots requires matplotlib. Run `pip install '.\[plots\]'`."
-    refused(message, model_dir=trained_model_dir, plots=tmp_path / "plots")
+    run.fails(message, model_dir=trained_model_dir, plots=tmp_path / "plots")
     assert not (tmp_path / "plots").exists()
 
 
-def test_flag_errors(trained_model_dir, tmp_path):
+def test_flag_errors(run, trained_model_dir, tmp_path):
     model, page = trained_model_dir, tmp_path / "page.html"
-    refused("--model_dir is required.", source=SENTENCE, output=page)
+    run.fails("--model_dir is required.", source=SENTENCE, output=page)
     neither = "Either --source and --output, or --plots is required."
-    refused(neither, model_dir=model)
-    refused(neither, model_dir=model, source=SENTENCE)
-    refused("--output requires --source.", model_dir=model, output=page)
-    refused("--target requires --source.", model_dir=model, target="x", plots="x")
-    refused(".*/absent", model_dir=tmp_path / "absent", source=SENTENCE, output=page)
-    refused("--source must be a sentence, got ' '.", model_dir=model, source=" ", output=page)
+    run.fails(neither, model_dir=model)
+    run.fails(neither, model_dir=model, source=SENTENCE)
+    run.fails("--output requires --source.", model_dir=model, output=page)
+    run.fails("--target requires --source.", model_dir=model, target="x", plots="x")
+    run.fails(".*/absent", model_dir=tmp_path / "absent", source=SENTENCE, output=page)
+    run.fails("--source must be a sentence, got ' '.", model_dir=model, source=" ", output=page)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -95,29 +86,29 @@ def test_flag_errors(trained_model_dir, tmp_path):
         (".", ".*"),
     ],
 )
-def test_output_that_is_not_writable(trained_model_dir, tmp_path, name, reason):
+def test_output_that_is_not_writable(run, trained_model_dir, tmp_path, name, reason):
     (tmp_path / "file").touch()
     message = rf"--output must be writable, got .* \({reason}\)."
     options = {"source": SENTENCE, "target": TRANSLATION, "output": tmp_path / name}
-    refused(message, model_dir=trained_model_dir, **options)
+    run.fails(message, model_dir=trained_model_dir, **options)
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
 @needs_matplotlib
-def test_plots_folder_that_is_not_writable(trained_model_dir, tmp_path):
+def test_plots_folder_that_is_not_writable(run, trained_model_dir, tmp_path):
     (tmp_path / "file").touch()
     message = r"--plots must be writable, got .*file \(File exists\)."
-    refused(message, model_dir=trained_model_dir, plots=tmp_path / "file")
+    run.fails(message, model_dir=trained_model_dir, plots=tmp_path / "file")
 
 
-def test_model_without_vocabulary(trained_model_dir, tmp_path):
+def test_model_without_vocabulary(run, trained_model_dir, tmp_path):
     directory = ModelDirectory(tmp_path / "ids")
     shutil.copytree(trained_model_dir, directory.path)
     directory.write_config(directory.read_config()["architecture"], tokenizer="none")
     page = tmp_path / "page.html"
-    refused(".*vocabulary", model_dir=directory.path, source=SENTENCE, output=page)
+    run.fails(".*vocabulary", model_dir=directory.path, source=SENTENCE, output=page)
 
 
-def test_positional_argument():
+def test_positional_argument(run):
     with pytest.raises(app.UsageError, match="Expected flags only. Received: 'runs/x'."):
         run("runs/x")

@@ -6,16 +6,13 @@ import sys
 import time
 
 import pytest
-from absl import flags
 
 from examples.paper_tables import __main__ as paper_tables
 
 
-def run(*arguments):
-    """Runs the program in this process."""
-    values = flags.FlagValues()
-    paper_tables.define_flags(values)
-    paper_tables.main(values(["paper_tables", *arguments]), values)
+@pytest.fixture(scope="module")
+def run(program):
+    return program(paper_tables)
 
 
 @pytest.mark.parametrize(
@@ -39,13 +36,12 @@ def run(*arguments):
         (("table1", "--data=synthetic", "--direction=de"), "--direction must look like en-de"),
     ],
 )
-def test_errors(arguments, message, tmp_path):
-    with pytest.raises(SystemExit, match="paper_tables: " + message):
-        run(*arguments, f"--output_dir={tmp_path / 'out'}")
+def test_errors(run, arguments, message, tmp_path):
+    run.fails(message, *arguments, f"--output_dir={tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()
 
 
-def test_error_of_child_process_is_reported(tmp_path):
+def test_error_of_child_process_is_reported(run, tmp_path):
     message = r"trainer.train failed with exit status 1. Last lines of .*log.txt:(.|\n)*no/such"
     flags = "--data=no/such", "--presets=tiny", "--train_steps=1"
     with pytest.raises(SystemExit, match=message):

@@ -1,0 +1,24 @@
+"""docs/architecture.md shows the table of `dispatch.py`, and the files that it names exist."""
+
+import re
+from pathlib import Path
+
+from t2t_relpos.attention import dispatch
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+
+
+def test_dispatch_table_is_generated():
+    assert dispatch.table_as_markdown() in PAGE
+
+
+def test_files_to_open_exist():
+    rows = re.findall(r"^\|([^|]+)\|([^|]+)\|$", PAGE.split("## To change X")[1], re.MULTILINE)[2:]
+    assert len(rows) >= 20
+    for change, files in rows:
+        folder = None
+        for name in re.findall(r"`([^`]+\.py)`", files):
+            path = ROOT / name if name.split("/")[0] in ("t2t_relpos", "trainer") else folder / name
+            assert path.is_file(), (change, name)
+            folder = path.parent
