@@ -8,9 +8,9 @@ import tensorflow as tf
 from gradients import output_and_gradients, with_values
 from measurement import Measurement, relative_error
 from recorded_model import NAMES, recorded_model
-from t2t_relpos.t2t.weight_names import embedding_names, t2t_names
 
 from t2t_relpos.t2t import t2t_weights
+from t2t_relpos.t2t.weight_names import embedding_names, t2t_names
 from trainer.training.losses import token_cross_entropy
 
 LABEL_SMOOTHING = 0.1
