@@ -21,7 +21,7 @@ from pathlib import Path
 
 from trainer import atomic_files
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 VOCABULARY_FILES = {"sentencepiece": "vocab.model", "subwords": "vocab.subwords"}
 
 
@@ -134,12 +134,12 @@ class ModelDirectory:
             )
         config = _read_json(self.config_file)
         version = config.get("format_version")
-        if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
+        if version != FORMAT_VERSION:
+            is_newer = isinstance(version, int) and version > FORMAT_VERSION
             raise ValueError(
-                f"Expected a model directory of format version 1 to {FORMAT_VERSION}. Received: "
-                f"{self.path}, of version "
-                f"{version}. Read it with the version of this program that wrote it, or a newer "
-                "one."
+                f"Expected a model directory of format version {FORMAT_VERSION}. Received: "
+                f"{self.path}, of version {version}, which {'a newer' if is_newer else 'an older'} "
+                "version of this program wrote. Read it with that version, or train again."
             )
         missing = {"architecture", "tokenizer"} - config.keys()
         if missing:

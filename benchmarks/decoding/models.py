@@ -141,10 +141,10 @@ def _layer_weights(layer, prefix):
         attentions["cross"] = layer.cross_attention
         weights |= _norm_weights(f"{prefix}/cross", layer.cross_attention_residual.norm)
     for name, attention in attentions.items():
-        weights[f"{prefix}/{name}/queries"] = attention.query_dense.kernel
-        weights[f"{prefix}/{name}/keys"] = attention.key_dense.kernel
-        weights[f"{prefix}/{name}/values"] = attention.value_dense.kernel
-        weights[f"{prefix}/{name}/output"] = attention.output_dense.kernel
+        weights[f"{prefix}/{name}/queries"] = np.asarray(attention.query_dense.matrix)
+        weights[f"{prefix}/{name}/keys"] = np.asarray(attention.key_dense.matrix)
+        weights[f"{prefix}/{name}/values"] = np.asarray(attention.value_dense.matrix)
+        weights[f"{prefix}/{name}/output"] = np.asarray(attention.output_dense.matrix)
     weights[f"{prefix}/self/key_table"] = layer.self_attention.key_embedding.table
     weights[f"{prefix}/self/value_table"] = layer.self_attention.value_embedding.table
     for name in ("inner", "outer"):

@@ -1,30 +1,32 @@
 """Checks of arguments that several layers share; each says what was expected and what came."""
 
+import numbers
+
 import keras
 
 
 def positive_int(name, value):
-    """Returns `value`, or raises if it is not an int above 0."""
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+    """Returns `value` as an int, or raises if it is not an integer above 0."""
+    if not _is_integer(value) or value <= 0:
         raise ValueError(f"Expected `{name}` to be a positive integer. Received: {name}={value!r}")
-    return value
+    return int(value)
 
 
 def max_relative_position(value):
-    """Returns K, or raises if it is not an int of at least 0."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    """Returns K as an int, or raises if it is not an integer from 0 to 1,000,000."""
+    if not _is_integer(value) or not 0 <= value <= 1_000_000:
         raise ValueError(
             "Expected `max_relative_position` (K, the clipping distance) "
-            "to be an integer of at least 0. "
+            "to be an integer from 0 to 1,000,000. "
             f"Received: max_relative_position={value!r}. Values from 8 to 32 suit translation; "
             "0 makes all positions alike."
         )
-    return value
+    return int(value)
 
 
 def rate(name, value):
     """Returns `value`, or raises if it is not a probability below 1."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < 1:
         raise ValueError(
             f"Expected `{name}` to be at least 0 and below 1. Received: {name}={value!r}"
         )
@@ -39,7 +41,7 @@ def token_ids(ids, vocab_size):
     as the nearest row).
     """
     integers("token ids", ids)
-    low, high = _range(ids)
+    low, high = known_range(ids)
     if low is not None and not 0 <= low <= high < vocab_size:
         raise ValueError(
             f"Expected token ids in [0, {vocab_size}), the vocabulary of the model. Received: "
@@ -62,7 +64,7 @@ def relation_labels(labels, num_labels, query_shape, key_shape):
             "Expected `relations` of shape [B, T, S] or [T, S], a label for every pair of a query "
             f"and a key: {expected} or {expected[1:]}. Received: shape {shape}."
         )
-    low, high = _range(labels)
+    low, high = known_range(labels)
     if low is not None and not -1 <= low <= high < num_labels:
         raise ValueError(
             f"Expected labels in [0, {num_labels}), or -1 for no edge. "
@@ -104,7 +106,11 @@ def integers(name, values):
         )
 
 
-def _range(values):
+def _is_integer(value):
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def known_range(values):
     """Smallest and largest value; (None, None) if there is none or values can't be read."""
     try:
         values = keras.ops.convert_to_numpy(values)

@@ -3,6 +3,7 @@
 from keras import ops
 
 from t2t_relpos.attention.masks import key_padding_mask
+from t2t_relpos.layers import call_checks
 
 
 class IncrementalAttention:
@@ -27,9 +28,16 @@ class IncrementalAttention:
 
         Returns:
             (outputs `[rows, 1, D]`, the cache with this position written).
+
+        Raises:
+            ValueError: if a position is past the end of the cache. In a compiled graph, the
+                outputs are NaN instead.
         """
+        self._check_built()
+        length = ops.shape(cache["key"])[2]
+        call_checks.cache_position(position, length)
         position = ops.cast(position, "int32")
-        slots = ops.arange(ops.shape(cache["key"])[2], dtype="int32")[None, :]
+        slots = ops.arange(length, dtype="int32")[None, :]
         here = (slots == position[:, None])[:, None, :, None]
         keys = ops.where(here, self.project_key(query), cache["key"])
         values = ops.where(here, self.project_value(query), cache["value"])
@@ -43,7 +51,17 @@ class IncrementalAttention:
             mask=key_padding_mask(seen),
             query_offset=position,
         )
+        # A compiled graph can't raise: positions past the end of the cache give NaN.
+        fits = (position < length)[:, None, None, None]
+        outputs = ops.where(fits, outputs, ops.cast(float("nan"), outputs.dtype))
         return self.project_output(outputs, query), {"key": keys, "value": values}
+
+    def _check_built(self):
+        if not self.built:
+            raise ValueError(
+                f"Expected a built layer. Received: {self.name}, which has no weights yet. Call "
+                "the layer or its `build` first."
+            )
 
     def attend_to(self, query, keys, values, mask=None, query_offset=None):
         """Attention to keys and values that are projected already.

@@ -4,6 +4,8 @@ import keras
 from keras import ops
 
 from t2t_relpos.layers import checks
+from t2t_relpos.layers.head_projection import INTO_HEADS, OUT_OF_HEADS, HeadProjection
+from t2t_relpos.layers.quantized_dtype import quantized_dtype
 
 
 class MultiHeadBase(keras.layers.Layer):
@@ -66,29 +68,36 @@ class MultiHeadBase(keras.layers.Layer):
                 "Expected `key` and `value` of the same length. "
                 f"Received: key shape {tuple(key_shape)}, value shape {tuple(value_shape)}."
             )
-        heads = self.num_heads
-        self.query_dense = self._dense("query", heads * self.key_dim, query_shape)
-        self.key_dense = self._dense("key", heads * self.key_dim, key_shape)
-        self.value_dense = self._dense("value", heads * self.value_dim, value_shape)
+        depth = self.value_dim
+        self.query_dense = self._into_heads("query", self.key_dim, query_shape)
+        self.key_dense = self._into_heads("key", self.key_dim, key_shape)
         if self.use_gate:
-            self.gate_dense = self._dense("gate", heads * self.value_dim, query_shape, "sigmoid")
-        merged = (*query_shape[:-1], heads * self.value_dim)
-        self.output_dense = self._dense(
-            "attention_output", self.output_dim or query_shape[-1], merged
+            self.gate_dense = self._into_heads("gate", depth, query_shape, "sigmoid")
+        self.value_dense = self._into_heads("value", depth, value_shape)
+        self.output_dense = self._projection(
+            "attention_output",
+            OUT_OF_HEADS,
+            (None, self.output_dim or query_shape[-1]),
+            (None, None, self.num_heads, depth),
         )
         self.dropout_layer = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=self.dtype_policy
         )
 
-    def _dense(self, name, units, input_shape, activation=None):
+    def _into_heads(self, name, depth, input_shape, activation=None):
+        shape = (None, None, input_shape[-1])
+        return self._projection(name, INTO_HEADS, (None, self.num_heads, depth), shape, activation)
+
+    def _projection(self, name, equation, output_shape, input_shape, activation=None):
         def copy(initializer):
             # A seeded initializer shared by layers would start them all with the same values.
             return initializer.__class__.from_config(initializer.get_config())
 
-        dense = keras.layers.Dense(
-            units,
+        projection = HeadProjection(
+            equation,
+            output_shape,
             activation=activation,
-            use_bias=self.use_bias,
+            bias_axes=("de" if equation == INTO_HEADS else "e") if self.use_bias else None,
             kernel_initializer=copy(self.kernel_initializer),
             bias_initializer=copy(self.bias_initializer),
             kernel_regularizer=self.kernel_regularizer,
@@ -99,8 +108,17 @@ class MultiHeadBase(keras.layers.Layer):
             dtype=self.dtype_policy,
             name=name,
         )
-        dense.build(input_shape)
-        return dense
+        projection.build(input_shape)
+        return projection
+
+    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
+        return (*query_shape[:-1], self.output_dim or query_shape[-1])
+
+    def compute_output_spec(self, query, value, key=None, **kwargs):
+        if not self.built:
+            self.build(query.shape, value.shape, None if key is None else key.shape)
+        # Traces `call`: its outputs depend on arguments such as `return_attention_scores`.
+        return keras.Operation.compute_output_spec(self, query, value, key, **kwargs)
 
     def project_query(self, query, packing=None):
         """Projects `[B, T, D]`, or `[1, P, D]` if packed, to `[B, N, T, H]` times `H ** -0.5`."""
@@ -116,17 +134,21 @@ class MultiHeadBase(keras.layers.Layer):
 
     def project_output(self, outputs, query, packing=None):
         """Projects `[B, N, T, Hv]` to `[B, T, D]`, or `[1, P, D]`; `query` feeds the gate."""
-        merged = _merge_heads(outputs) if packing is None else packing.merge_heads(outputs)
+        if packing is None:
+            merged = ops.transpose(outputs, (0, 2, 1, 3))
+        else:
+            merged = packing.merge_heads(outputs)
+            merged = ops.reshape(merged, (1, -1, self.num_heads, self.value_dim))
         if self.use_gate:
             merged = merged * self.gate_dense(query)
         return self.output_dense(merged)
 
     def _split_heads(self, x, packing):
-        if packing is not None:
-            return packing.split_heads(x, self.num_heads)
-        batch, length, width = ops.shape(x)
-        x = ops.reshape(x, (batch, length, self.num_heads, width // self.num_heads))
-        return ops.transpose(x, (0, 2, 1, 3))
+        if packing is None:
+            return ops.transpose(x, (0, 2, 1, 3))
+        rows, tokens, heads, depth = ops.shape(x)
+        x = ops.reshape(x, (rows, tokens, heads * depth))
+        return packing.split_heads(x, self.num_heads)
 
     def get_config(self):
         return {
@@ -148,12 +170,8 @@ class MultiHeadBase(keras.layers.Layer):
             ),
             "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
             "bias_constraint": keras.constraints.serialize(self.bias_constraint),
+            **quantized_dtype(self),
         }
-
-
-def _merge_heads(x):
-    batch, heads, length, depth = ops.shape(x)
-    return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (batch, length, heads * depth))
 
 
 def _output_dim(output_shape):

@@ -9,7 +9,7 @@ from t2t_relpos.attention.local import attend_locally, block_size
 from t2t_relpos.attention.masks import both_masks, make_attention_mask
 from t2t_relpos.attention.relative_ids import key_positions as find_positions
 from t2t_relpos.attention.relative_ids import relative_ids_from_positions
-from t2t_relpos.layers import checks
+from t2t_relpos.layers import call_checks, checks
 from t2t_relpos.layers.incremental_attention import IncrementalAttention
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
 from t2t_relpos.layers.relative_position_embedding import RelativePositionEmbedding
@@ -27,8 +27,6 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
     Args:
         num_heads: N, number of attention heads.
         key_dim: H, size of a head for queries and keys.
-        max_relative_position: clipping distance K. Greater distances are
-            alike; at least 0. `None` only with both tables off.
         value_dim: size of a head for values; default `key_dim`.
         dropout: rate of dropout on the attention weights.
         use_bias: whether the projections have biases.
@@ -50,6 +48,8 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         use_gate: multiplies what the heads give by a sigmoid of a projection of
             the query.
         seed: of the dropout.
+        max_relative_position: clipping distance K, at least 0. Larger distances use the rows of
+            K. `None` only with both tables off.
         use_key_table: whether a^K is used (the score term).
         use_value_table: whether a^V is used (the output term).
         share_heads: True: all heads share a table (t2t, the paper's big model);
@@ -104,23 +104,53 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         self,
         num_heads,
         key_dim,
-        max_relative_position=None,
-        *,
+        value_dim=None,
+        dropout=0.0,
+        use_bias=True,
+        output_shape=None,
         attention_axes=None,
         sliding_window=None,
         flash_attention=None,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        bias_regularizer=None,
+        activity_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        use_gate=False,
+        seed=None,
+        *,
+        max_relative_position=None,
         use_key_table=True,
         use_value_table=True,
         share_heads=True,
         table_initializer="glorot_uniform",
         **kwargs,
     ):
-        super().__init__(num_heads, key_dim, **kwargs)
+        super().__init__(
+            num_heads,
+            key_dim,
+            value_dim=value_dim,
+            dropout=dropout,
+            use_bias=use_bias,
+            output_shape=output_shape,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            use_gate=use_gate,
+            seed=seed,
+            **kwargs,
+        )
         _check_unsupported(attention_axes)
         if sliding_window is not None:
-            checks.positive_int("sliding_window", sliding_window)
+            sliding_window = checks.positive_int("sliding_window", sliding_window)
         if use_key_table or use_value_table or max_relative_position is not None:
-            checks.max_relative_position(max_relative_position)
+            max_relative_position = checks.max_relative_position(max_relative_position)
         self.max_relative_position = max_relative_position
         self.attention_axes = attention_axes
         self.flash_attention = flash_attention
@@ -169,13 +199,16 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         value_packing=None,
     ):
         key = value if key is None else key
+        if query_packing is None and value_packing is None:
+            masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
+            self._check_call(query, value, key, attention_mask, masks)
         projected = (
             self.project_query(query, query_packing),
             self.project_key(key, value_packing),
             self.project_value(value, value_packing),
         )
         lengths = ops.shape(projected[0])[2], ops.shape(projected[1])[2]
-        positions = _positions(lengths, query_offset, query_positions, key_positions)
+        positions = _positions(lengths, query_offset, query_positions, key_positions, query)
         extras = (attention_mask, positions, query_offset)
         key_mask = both_masks(key_mask, value_mask)
         # In causal self-attention padding lies after all tokens, and is hidden with what is later.
@@ -222,6 +255,20 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         outputs = self.project_output(outputs, query, query_packing)
         return (outputs, weights) if return_attention_scores else outputs
 
+    def _check_call(self, query, value, key, attention_mask, padding_masks):
+        call_checks.sequences(query, value, key)
+        batch, length_q, length_k = query.shape[0], query.shape[1], value.shape[1]
+        for name, mask in padding_masks.items():
+            length, letters = (length_q, "T") if name == "query_mask" else (length_k, "S")
+            call_checks.mask(name, mask, (f"[B, {letters}]", (batch, length)))
+        call_checks.mask(
+            "attention_mask",
+            attention_mask,
+            ("[B, T, S]", (batch, length_q, length_k)),
+            ("[T, S]", (length_q, length_k)),
+            ("[B, N, T, S]", (batch, self.num_heads, length_q, length_k)),
+        )
+
     def _is_local(self, query, key, same, extras):
         """Whether blocks of keys can be skipped: self-attention with a window, long enough."""
         if self.sliding_window is None or any(extra is not None for extra in extras):
@@ -254,6 +301,47 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         """`attention.attend` with this layer's tables: (outputs, weights)."""
         return attend(query, key, value, *self._table_values(), **kwargs)
 
+    @classmethod
+    def from_multi_head_attention(cls, layer, max_relative_position, **kwargs):
+        """Returns a layer with the weights of a `keras.layers.MultiHeadAttention` and zero tables.
+
+        The outputs are equal, except for causal masks if T != S: see `query_offset`.
+
+        Args:
+            layer: a built `keras.layers.MultiHeadAttention` with one attention axis.
+            max_relative_position: clipping distance K.
+            **kwargs: further arguments that Keras's layer does not have, such as `share_heads`.
+
+        Raises:
+            ValueError: if the layer is not built, or has several attention axes.
+
+        Example:
+        >>> import keras
+        >>> import numpy as np
+        >>> from t2t_relpos.layers import RelativeMultiHeadAttention
+        >>> x = np.ones((3, 7, 8), "float32")
+        >>> trained = keras.layers.MultiHeadAttention(num_heads=2, key_dim=4)
+        >>> outputs = trained(x, x)
+        >>> layer = RelativeMultiHeadAttention.from_multi_head_attention(trained, 16)
+        >>> bool(np.allclose(layer(x, x), outputs, atol=1e-5))
+        True
+        """
+        if not layer.built:
+            raise ValueError(
+                "Expected a built layer. Received: one without weights. Call it once first."
+            )
+        config = layer.get_config() | {"max_relative_position": max_relative_position} | kwargs
+        made = cls.from_config(config | {"table_initializer": "zeros"})
+        made.build(
+            *((None, None, dense.kernel.shape[0]) for dense in _input_projections(layer)),
+        )
+        for name in ("query", "key", "value", "gate", "output"):
+            theirs = getattr(layer, f"_{name}_dense", None)
+            if theirs is not None:
+                getattr(made, f"{name}_dense").set_weights(theirs.get_weights())
+        made.built = True
+        return made
+
     def get_config(self):
         return {
             **super().get_config(),
@@ -268,19 +356,25 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         }
 
 
-def _positions(lengths, query_offset, query_positions, key_positions):
-    """Positions of queries and keys, or None if lengths and offset tell them."""
+def _positions(lengths, query_offset, query_positions, key_positions, query):
+    """Positions of queries and keys, or None if they follow from lengths and offset."""
+    call_checks.query_offset(query_offset)
     if query_positions is None and key_positions is None:
         return None
     if query_positions is not None and query_offset is not None:
         raise ValueError("Expected either `query_offset` or `query_positions`. Received: both.")
+    call_checks.positions("query_positions", query_positions, query.shape[0], lengths[0])
+    call_checks.positions("key_positions", key_positions, query.shape[0], lengths[1])
     if query_positions is None:
         query_positions = find_positions(*lengths, query_offset)
     if key_positions is None:
         key_positions = ops.arange(lengths[1], dtype="int32")
-    for name, positions in (("query_positions", query_positions), ("key_positions", key_positions)):
-        checks.integers(name, positions)
     return ops.cast(query_positions, "int32"), ops.cast(key_positions, "int32")
+
+
+def _input_projections(layer):
+    """Projections of query, value and key, in the order of the arguments of `build`."""
+    return layer.query_dense, layer.value_dense, layer.key_dense
 
 
 def _check_unsupported(attention_axes):

@@ -67,7 +67,7 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
         super().__init__(
             num_heads,
             key_dim,
-            max_relative_position,
+            max_relative_position=max_relative_position,
             use_value_table=use_value_table,
             share_heads=share_heads,
             table_initializer=table_initializer,

@@ -1,6 +1,5 @@
 """tensor2tensor's variables <-> the weights of a Transformer. Reads no file."""
 
-import keras
 import numpy as np
 
 from t2t_relpos.t2t.differences import check_shapes
@@ -67,7 +66,7 @@ def t2t_weights(model, num_shards=16):
 
 
 def _numpy(variable):
-    return np.array(keras.ops.convert_to_numpy(keras.ops.convert_to_tensor(variable)))
+    return np.array(variable.numpy())
 
 
 def _check_expressible(config):

@@ -10,7 +10,7 @@ def t2t_names(model):
         model: a `Transformer` with tables shared by heads.
 
     Returns:
-        A dict: name -> keras Variable.
+        A dict: name -> keras Variable or `KernelMatrix`.
     """
     names = {}
     config = model.config
@@ -50,10 +50,10 @@ def _layer_names(prefix, layer, config):
 
 def _attention_names(prefix, attention):
     names = {
-        f"{prefix}/q/kernel": attention.query_dense.kernel,
-        f"{prefix}/k/kernel": attention.key_dense.kernel,
-        f"{prefix}/v/kernel": attention.value_dense.kernel,
-        f"{prefix}/output_transform/kernel": attention.output_dense.kernel,
+        f"{prefix}/q/kernel": attention.query_dense.matrix,
+        f"{prefix}/k/kernel": attention.key_dense.matrix,
+        f"{prefix}/v/kernel": attention.value_dense.matrix,
+        f"{prefix}/output_transform/kernel": attention.output_dense.matrix,
     }
     tables = {"keys": attention.key_embedding, "values": attention.value_embedding}
     for name, embedding in tables.items():

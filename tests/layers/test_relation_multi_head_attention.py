@@ -43,7 +43,7 @@ def by_hand(layer, x, y, edges_k, edges_v):
     outputs = np.einsum("bnts,bsnh->btnh", weights, v) + np.einsum(
         "bnts,bntsh->btnh", weights, edges_v
     )
-    return ops.convert_to_numpy(layer.output_dense(outputs.reshape(3, x.shape[1], 10)))
+    return ops.convert_to_numpy(layer.output_dense(outputs))
 
 
 def looked_up(table, labels, num_relations=11):
@@ -107,7 +107,7 @@ def test_dense_edges(rng):
 @pytest.mark.parametrize("lengths", [(7, 7), (3, 11), (1, 5)])
 def test_labels_of_positions_are_relative_attention(share_heads, lengths, rng):
     x, y = arrays(rng, *lengths)
-    relative = RelativeMultiHeadAttention(2, 5, 5, share_heads=share_heads)
+    relative = RelativeMultiHeadAttention(2, 5, max_relative_position=5, share_heads=share_heads)
     relation = make(share_heads=share_heads)
     labels = relative_ids(*lengths, 5)
     relative(x, y), relation(x, y, relations=labels)

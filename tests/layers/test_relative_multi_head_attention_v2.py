@@ -93,7 +93,7 @@ def test_far_pairs_have_no_relative_term(rng):
 def test_with_wide_tables_it_is_the_clipped_layer(rng):
     (x,) = arrays(rng, 7)
     layer = make(max_relative_position=8, use_value_table=True)
-    clipped = RelativeMultiHeadAttention(2, 5, 7, share_heads=False)
+    clipped = RelativeMultiHeadAttention(2, 5, max_relative_position=7, share_heads=False)
     layer(x, x), clipped(x, x)
     for name in ("key_embedding", "value_embedding"):
         getattr(clipped, name).table.assign(getattr(layer, name))

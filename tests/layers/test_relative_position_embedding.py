@@ -36,7 +36,7 @@ def test_offset(rng):
     [
         (
             (-1, 5),
-            "Expected `max_relative_position`.* at least 0. Received: max_relative_position=-1",
+            "Expected `max_rel.* from 0 to 1,000,000. Received: max_relative_position=-1",
         ),
         ((2.0, 5), "Received: max_relative_position=2.0"),
         ((2, 0), "Expected `depth` to be a positive integer. Received: depth=0"),

@@ -51,9 +51,11 @@ def through_layer(make, tables):
         query, key, value = (merge_heads(tensors[name]) for name in "qkv")
         layer.build(query.shape, value.shape, key.shape)
         for dense in (layer.key_dense, layer.value_dense, layer.output_dense):
-            dense.kernel.assign(np.eye(*dense.kernel.shape))
+            kernel = dense.matrix
+            kernel.assign(np.eye(*kernel.shape))
         # The layer scales queries, the function leaves that to its caller.
-        layer.query_dense.kernel.assign(key_dim**0.5 * np.eye(*layer.query_dense.kernel.shape))
+        query_kernel = layer.query_dense.matrix
+        query_kernel.assign(key_dim**0.5 * np.eye(*query_kernel.shape))
         given = {
             id(getattr(layer, tables[name])): tensors[name] for name in tables if name in tensors
         }

@@ -22,7 +22,7 @@ def directory(tmp_path):
 def test_config_comes_back(directory):
     config = ModelDirectory.open(directory.path).read_config()
     assert config["architecture"] == ARCHITECTURE
-    assert config["format_version"] == 1
+    assert config["format_version"] == 2
     assert config["tokenizer"]["kind"] == "sentencepiece"
     assert config["tokenizer"]["file"] == "vocab.model"
 
@@ -62,18 +62,20 @@ def test_file_instead_of_directory(tmp_path):
         ModelDirectory.open(tmp_path / "file")
 
 
-def test_newer_format(directory):
+@pytest.mark.parametrize(("version", "age"), [(1, "an older"), (3, "a newer")])
+def test_another_format(directory, version, age):
     config = json.loads(directory.config_file.read_text())
-    directory.config_file.write_text(json.dumps(config | {"format_version": 2}))
+    directory.config_file.write_text(json.dumps(config | {"format_version": version}))
     with pytest.raises(
         ValueError,
-        match="Expected a model directory of format version 1 to 1. Received: .*, of version 2",
+        match="Expected a model directory of format version 2. Received: .*, of version "
+        f"{version}, which {age} version of this program wrote.",
     ):
         ModelDirectory.open(directory.path)
 
 
 def test_config_without_architecture(directory):
-    directory.config_file.write_text('{"format_version": 1, "tokenizer": {}}')
+    directory.config_file.write_text('{"format_version": 2, "tokenizer": {}}')
     with pytest.raises(ValueError, match="Received: one without architecture"):
         directory.read_config()
 

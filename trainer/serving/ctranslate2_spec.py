@@ -87,7 +87,7 @@ def _stack(kind, config, layers):
 
 def _set_attention(spec, attention, residual, with_tables=False):
     kernels = [
-        _array(dense.kernel).T
+        np.asarray(dense.matrix).T
         for dense in (attention.query_dense, attention.key_dense, attention.value_dense)
     ]
     if len(spec.linear) == 2:
@@ -95,7 +95,7 @@ def _set_attention(spec, attention, residual, with_tables=False):
     else:
         spec.linear[0].weight = kernels[0]
         spec.linear[1].weight = np.concatenate(kernels[1:])
-    _set_linear(spec.linear[-1], attention.output_dense)
+    spec.linear[-1].weight = np.asarray(attention.output_dense.matrix).T
     _set_norm(spec.layer_norm, residual.norm)
     if with_tables:
         spec.relative_position_keys = _table(attention.key_embedding, attention)

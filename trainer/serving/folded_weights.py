@@ -112,14 +112,14 @@ class _Fold:
         return weights
 
     def _attention(self, attention, affine, with_memory):
-        parts = [_exact(attention.query_dense.kernel) * attention.key_dim**-0.5]
+        parts = [_exact(attention.query_dense.matrix) * attention.key_dim**-0.5]
         if with_memory:
             parts += [_exact(part) for part in _key_and_value(attention)]
         kernel, bias = self.reading(np.concatenate(parts, axis=1), 0.0, affine)
         weights = {
             "input": kernel,
             "input_bias": bias,
-            "output": self.centred(_exact(attention.output_dense.kernel)),
+            "output": self.centred(_exact(attention.output_dense.matrix)),
         }
         for name in ("key", "value"):
             embedding = getattr(attention, f"{name}_embedding")
@@ -139,7 +139,7 @@ class _Fold:
 
 
 def _key_and_value(attention):
-    return attention.key_dense.kernel, attention.value_dense.kernel
+    return attention.key_dense.matrix, attention.value_dense.matrix
 
 
 def _affine(norm, default=None):

@@ -20,7 +20,7 @@ from trainer import atomic_files
 from trainer.training.training_model import TrainingModel
 from trainer.training.variable_keys import model_keys, optimizer_keys
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 # Exceptions that reading a corrupt checkpoint can raise.
 CORRUPT = (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile)
 

@@ -131,11 +131,11 @@ def test_folded_products_read_and_write_what_the_layers_do():
     normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
     norm = layer.self_attention_residual.norm
     read = normal * np.asarray(norm.gamma, "float64") + np.asarray(norm.beta, "float64")
-    query = read @ np.asarray(layer.self_attention.query_dense.kernel, "float64") * 11**-0.5
+    query = read @ np.asarray(layer.self_attention.query_dense.matrix, "float64") * 11**-0.5
     np.testing.assert_allclose(
         (normal @ folded["input"] + folded["input_bias"])[:, :22], query, rtol=1e-5, atol=1e-5
     )
-    written = np.asarray(layer.self_attention.output_dense.kernel, "float64")
+    written = np.asarray(layer.self_attention.output_dense.matrix, "float64")
     np.testing.assert_allclose(
         folded["output"], written - written.mean(1, keepdims=True), atol=1e-7
     )

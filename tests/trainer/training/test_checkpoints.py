@@ -182,14 +182,14 @@ def test_all_checkpoints_are_corrupt(tmp_path, model, other):
         checkpoints.restore_latest(other)
 
 
-@pytest.mark.parametrize(("version", "age"), [(1, "an older"), (3, "a newer")])
+@pytest.mark.parametrize(("version", "age"), [(2, "an older"), (4, "a newer")])
 def test_another_format_version_is_an_error(tmp_path, model, other, version, age):
     path = save(Checkpoints(tmp_path), model)
     state = json.loads((path / "state.json").read_text()) | {"format_version": version}
     (path / "state.json").write_text(json.dumps(state))
     message = (
         f"step-000002 has format version {version}, written by {age} version of this program. "
-        "This version reads format 2."
+        "This version reads format 3."
     )
     with pytest.raises(ValueError, match=message + " Train in another --model_dir."):
         Checkpoints(tmp_path).restore_latest(other)

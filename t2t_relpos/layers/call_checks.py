@@ -1,0 +1,116 @@
+"""Checks of call arguments: masks, positions and offsets, before any op fails on them."""
+
+import keras
+import numpy as np
+
+from t2t_relpos.layers.checks import integers, known_range
+
+LARGEST_POSITION = 2**31 - 1
+
+
+def sequences(query, value, key):
+    """Raises if the batch sizes of the three sequences are known and differ."""
+    sizes = [x.shape[0] for x in (query, value, key)]
+    if len({size for size in sizes if isinstance(size, int)}) > 1:
+        raise ValueError(
+            "Expected `query`, `value` and `key` of the same batch size. Received: batch sizes "
+            f"{', '.join(map(str, sizes))}."
+        )
+
+
+def mask(name, values, *shapes):
+    """Raises if a mask is not boolean or integer, or has none of the shapes.
+
+    Args:
+        name: name of the argument.
+        values: the mask, or None.
+        *shapes: (letters, sizes) of every allowed shape. A size None fits any size, and a size of
+            1 in the mask is broadcast.
+    """
+    if values is None:
+        return
+    dtype = keras.backend.standardize_dtype(values.dtype)
+    if dtype != "bool" and "int" not in dtype:
+        raise ValueError(
+            f"Expected `{name}` to be boolean, True = attend. Received: dtype {dtype}. Convert an "
+            "additive bias (0 and -1e9) with `bias == 0`, and a mask of 1.0 and 0.0 with "
+            "`mask > 0`."
+        )
+    shape = tuple(values.shape)
+    if not any(_broadcasts(shape, sizes) for _, sizes in shapes):
+        expected = " or ".join(f"{letters} = {_text(sizes)}" for letters, sizes in shapes)
+        raise ValueError(f"Expected `{name}` of shape {expected}. Received: shape {shape}.")
+
+
+def query_offset(value):
+    """Raises if an offset is not an integer that fits into int32, or not a scalar."""
+    if value is None:
+        return
+    values = value if hasattr(value, "dtype") else np.asarray(value)
+    integers("query_offset", values)
+    if tuple(values.shape) != ():
+        raise ValueError(
+            "Expected `query_offset` to be an int or a scalar tensor. Received: shape "
+            f"{tuple(values.shape)}. Pass `query_positions` for positions per batch entry."
+        )
+    _fits_int32("query_offset", values)
+
+
+def positions(name, values, batch_size, length):
+    """Raises if positions are not integers that fit into int32, of shape [length] or [B, length].
+
+    Args:
+        name: name of the argument.
+        values: the positions, or None.
+        batch_size: B, or None if unknown.
+        length: number of positions, or None if unknown.
+    """
+    if values is None:
+        return
+    values = values if hasattr(values, "dtype") else np.asarray(values)
+    integers(name, values)
+    shape = tuple(values.shape)
+    expected = (length,), (batch_size, length)
+    if not any(_equals(shape, sizes) for sizes in expected):
+        raise ValueError(
+            f"Expected `{name}` with a position for every element: shape {_text(expected[0])} or "
+            f"{_text(expected[1])}. Received: shape {shape}."
+        )
+    _fits_int32(name, values)
+
+
+def cache_position(position, length):
+    """Raises if a position is known to be outside of a cache of a known length."""
+    low, high = known_range(position) if isinstance(length, int) else (None, None)
+    if low is not None and not 0 <= low <= high < length:
+        raise ValueError(
+            f"Expected positions in [0, {length}), the length of the cache. Received: positions "
+            f"from {low} to {high}. Start the cache with a larger `max_length`."
+        )
+
+
+def _fits_int32(name, values):
+    low, high = known_range(values)
+    if low is not None and not -LARGEST_POSITION <= low <= high <= LARGEST_POSITION:
+        raise ValueError(
+            f"Expected `{name}` between -{LARGEST_POSITION} and {LARGEST_POSITION}. Received: "
+            f"values from {low} to {high}."
+        )
+
+
+def _broadcasts(shape, sizes):
+    return len(shape) == len(sizes) and all(
+        got == 1 or want == got or not isinstance(want, int) or not isinstance(got, int)
+        for got, want in zip(shape, sizes, strict=True)
+    )
+
+
+def _equals(shape, sizes):
+    return len(shape) == len(sizes) and all(
+        want == got or not isinstance(want, int) or not isinstance(got, int)
+        for got, want in zip(shape, sizes, strict=True)
+    )
+
+
+def _text(sizes):
+    return "[" + ", ".join("*" if not isinstance(s, int) else str(s) for s in sizes) + "]"

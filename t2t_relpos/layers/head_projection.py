@@ -1,0 +1,107 @@
+"""Projections into heads and out of them, and their kernels as matrices."""
+
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+INTO_HEADS, OUT_OF_HEADS = "abc,cde->abde", "abcd,cde->abe"
+
+
+@keras.saving.register_keras_serializable(package="t2t_relpos")
+class HeadProjection(keras.layers.EinsumDense):
+    """`keras.layers.EinsumDense` into heads or out of heads, computed as one matrix product.
+
+    Variables, LoRA and quantization are those of `EinsumDense`. The equation is `INTO_HEADS` with
+    a kernel `[D, N, H]`, or `OUT_OF_HEADS` with a kernel `[N, H, D]`.
+
+    Example:
+    >>> import numpy as np
+    >>> from t2t_relpos.layers.head_projection import INTO_HEADS, HeadProjection
+    >>> projection = HeadProjection(INTO_HEADS, (None, 2, 5), bias_axes="de")
+    >>> tuple(projection(np.ones((3, 7, 11))).shape), tuple(projection.kernel.shape)
+    ((3, 7, 2, 5), (11, 2, 5))
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.supports_masking = True
+
+    def call(self, inputs, training=None):
+        kernel = ops.convert_to_tensor(self.kernel)
+        contracted = 1 if self.equation == INTO_HEADS else 2
+        rows = math.prod(kernel.shape[:contracted])
+        outer, columns = ops.shape(inputs)[:2], kernel.shape[contracted:]
+        if contracted == 2:
+            inputs = ops.reshape(inputs, (*outer, rows))
+        x = ops.matmul(inputs, ops.reshape(kernel, (rows, math.prod(columns))))
+        if self.bias is not None:
+            x = ops.add(x, ops.reshape(ops.convert_to_tensor(self.bias), (-1,)))
+        if self.activation is not None:
+            x = self.activation(x)
+        return ops.reshape(x, (*outer, *columns)) if len(columns) == 2 else x
+
+    @property
+    def matrix(self):
+        """The kernel as a `KernelMatrix`."""
+        return KernelMatrix(self)
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        # The base class quantizes itself only, unless types are not checked.
+        super().quantize(mode, type_check=False, config=config)
+
+
+class KernelMatrix:
+    """The kernel of a `HeadProjection` as a matrix: `[D, N·H]`, or `[N·H, D]` out of heads.
+
+    `numpy.asarray` reads it; merged LoRA kernels are included. All code that needs projection
+    kernels as matrices uses this class.
+
+    Args:
+        projection: a built `HeadProjection`.
+
+    Attributes:
+        shape: shape of the matrix.
+        variable: the variable of three axes that `assign` changes.
+
+    Raises:
+        ValueError: when a quantized kernel is read or assigned, or a LoRA kernel is assigned.
+    """
+
+    def __init__(self, projection):
+        self._projection = projection
+        first, second, third = projection.kernel.shape
+        into_heads = projection.equation == INTO_HEADS
+        self.shape = (first, second * third) if into_heads else (first * second, third)
+
+    @property
+    def variable(self):
+        self._check_floating()
+        return self._projection._kernel
+
+    def numpy(self):
+        """Returns the matrix as an array."""
+        self._check_floating()
+        kernel = ops.convert_to_numpy(ops.convert_to_tensor(self._projection.kernel))
+        return np.array(kernel.reshape(self.shape))
+
+    def __array__(self, dtype=None, copy=None):
+        return self.numpy().astype(dtype)
+
+    def assign(self, matrix):
+        """Sets the kernel."""
+        if self._projection.lora_enabled:
+            raise ValueError(
+                f"Expected a projection without LoRA. Received: {self._projection.path} with "
+                "LoRA. Assign weights before `enable_lora`."
+            )
+        self.variable.assign(np.reshape(matrix, self.variable.shape))
+
+    def _check_floating(self):
+        if self._projection.quantization_mode is not None:
+            raise ValueError(
+                "Expected a projection with a floating-point kernel. Received: "
+                f"{self._projection.path}, quantized to {self._projection.quantization_mode}. "
+                "Use the model as it was before `quantize`."
+            )

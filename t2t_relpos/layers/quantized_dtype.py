@@ -1,0 +1,29 @@
+"""Dtype policies of quantized sublayers, so that a quantized layer or model can be loaded."""
+
+import re
+
+import keras
+
+
+def quantized_dtype(layer):
+    """Returns `{"dtype": policies}` for the config of a layer, or `{}` if nothing is quantized.
+
+    Keras writes the quantization of a layer into that layer's config. Layers that make their
+    sublayers themselves add this to their own.
+    """
+    quantized = [
+        part
+        for part in layer._flatten_layers(include_self=False)
+        if getattr(part, "quantization_mode", None) is not None
+    ]
+    if not quantized:
+        return {}
+    policy = layer.dtype_policy
+    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        policy = keras.dtype_policies.get(policy.default_policy)
+    policies = keras.dtype_policies.DTypePolicyMap(default_policy=policy.name)
+    for part in quantized:
+        inner = part.path.removeprefix(f"{layer.path}/")
+        # Enclosing models add to the front of paths.
+        policies[f"(.*/)?{re.escape(layer.name)}/{re.escape(inner)}"] = part.dtype_policy
+    return {"dtype": keras.saving.serialize_keras_object(policies)}

@@ -1,0 +1,134 @@
+"""The layer as a replacement of `keras.layers.MultiHeadAttention`."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.layers import RelativeMultiHeadAttention
+from t2t_relpos.layers.head_projection import INTO_HEADS, OUT_OF_HEADS, HeadProjection
+
+X = np.random.default_rng(1).normal(size=(3, 7, 6)).astype("float32")
+Y = np.random.default_rng(2).normal(size=(3, 11, 6)).astype("float32")
+OFF = {"use_key_table": False, "use_value_table": False}
+
+
+def positional(function):
+    """(name, default) of the arguments before the keyword-only ones."""
+    parameters = inspect.signature(function).parameters.values()
+    return [(p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+
+def test_constructor_has_the_arguments_of_keras():
+    assert positional(RelativeMultiHeadAttention) == positional(keras.layers.MultiHeadAttention)
+
+
+def test_call_starts_with_the_arguments_of_keras():
+    theirs = positional(keras.layers.MultiHeadAttention.call)
+    assert positional(RelativeMultiHeadAttention.call)[: len(theirs)] == theirs
+
+
+@pytest.mark.parametrize("settings", [{}, {"value_dim": 13, "use_gate": True, "output_shape": 17}])
+def test_variables_have_keras_shapes_and_paths(settings):
+    theirs = keras.layers.MultiHeadAttention(2, 5, name="attention", **settings)
+    ours = RelativeMultiHeadAttention(2, 5, name="attention", **OFF, **settings)
+    theirs(X, Y), ours(X, Y)
+    assert [(v.path, v.shape) for v in ours.variables] == [
+        (v.path, v.shape) for v in theirs.variables
+    ]
+    ours.set_weights([np.random.default_rng(3).normal(size=v.shape) for v in theirs.variables])
+    theirs.set_weights(ours.get_weights())
+    np.testing.assert_allclose(ours(X, Y), theirs(X, Y), atol=1e-5)
+
+
+def test_from_multi_head_attention_equals_it():
+    theirs = keras.layers.MultiHeadAttention(2, 5, value_dim=13, use_gate=True)
+    theirs(X, Y, Y[..., :3])
+    theirs.set_weights([np.random.default_rng(3).normal(size=v.shape) for v in theirs.variables])
+    ours = RelativeMultiHeadAttention.from_multi_head_attention(theirs, 3, share_heads=False)
+    assert ours.key_embedding.table.shape == (2, 7, 5)
+    np.testing.assert_allclose(ours(X, Y, Y[..., :3]), theirs(X, Y, Y[..., :3]), atol=1e-5)
+
+
+def test_from_a_layer_without_weights():
+    layer = keras.layers.MultiHeadAttention(2, 5)
+    with pytest.raises(ValueError, match="Expected a built layer. Received: one without weights."):
+        RelativeMultiHeadAttention.from_multi_head_attention(layer, 3)
+
+
+@pytest.mark.parametrize("name", ["query", "output"])
+def test_fans_are_those_of_the_matrix(name):
+    layer = RelativeMultiHeadAttention(17, 19, max_relative_position=3)
+    layer.build((None, None, 23), (None, None, 23))
+    kernel = ops.convert_to_numpy(getattr(layer, f"{name}_dense").kernel)
+    limit = (6 / (23 + 17 * 19)) ** 0.5
+    assert 0.99 * limit < np.abs(kernel).max() <= limit
+
+
+def test_output_shapes():
+    layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3)
+    assert layer.compute_output_shape((3, 7, 6), (3, 11, 6)) == (3, 7, 6)
+    assert layer.compute_output_spec(
+        keras.KerasTensor((3, 7, 6)), keras.KerasTensor((3, 11, 6))
+    ).shape == (3, 7, 6)
+
+
+@pytest.mark.parametrize(
+    "equation, shape, input_shape, matrix_shape",
+    [
+        (INTO_HEADS, (None, 2, 5), (3, 7, 11), (11, 10)),
+        (OUT_OF_HEADS, (None, 11), (3, 7, 2, 5), (10, 11)),
+    ],
+)
+def test_projection_equals_einsum_dense(equation, shape, input_shape, matrix_shape, rng):
+    bias_axes = "de" if equation == INTO_HEADS else "e"
+    ours = HeadProjection(equation, shape, bias_axes=bias_axes, activation="sigmoid")
+    theirs = keras.layers.EinsumDense(equation, shape, bias_axes=bias_axes, activation="sigmoid")
+    x = rng.normal(size=input_shape)
+    ours(x), theirs(x)
+    theirs.set_weights(ours.get_weights())
+    np.testing.assert_allclose(ours(x), theirs(x), atol=1e-5)
+    assert ours.matrix.shape == matrix_shape
+    matrix = rng.normal(size=matrix_shape).astype("float32")
+    ours.matrix.assign(matrix)
+    np.testing.assert_array_equal(ours.matrix, matrix)
+    np.testing.assert_array_equal(ops.reshape(ours.kernel, matrix_shape), matrix)
+
+
+def small_model():
+    inputs = keras.Input((7, 6))
+    layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3, name="attention")
+    return keras.Model(inputs, layer(inputs, inputs)), layer
+
+
+def test_lora_trains_only_its_kernels_and_is_saved(tmp_path, rng):
+    model, layer = small_model()
+    layer.query_dense.enable_lora(2)
+    frozen = ops.convert_to_numpy(layer.query_dense._kernel)
+    model.compile("sgd", "mse")
+    model.fit(X, X, epochs=3, verbose=0)
+    np.testing.assert_array_equal(layer.query_dense._kernel, frozen)
+    merged = np.asarray(layer.query_dense.matrix)
+    assert not np.allclose(merged, frozen.reshape(merged.shape))
+    with pytest.raises(ValueError, match="Expected a projection without LoRA. Received: .*query"):
+        layer.query_dense.matrix.assign(merged)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded(X), model(X), atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_int8_is_near_and_is_saved(tmp_path):
+    model, layer = small_model()
+    before = ops.convert_to_numpy(model(X))
+    model.quantize("int8")
+    assert layer.query_dense.quantization_mode == "int8"
+    after = ops.convert_to_numpy(model(X))
+    np.testing.assert_allclose(after, before, atol=0.05 * np.abs(before).max())
+    with pytest.raises(ValueError, match="Received: .*query, quantized to int8"):
+        layer.query_dense.matrix.numpy()
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded(X), after, atol=1e-6)
