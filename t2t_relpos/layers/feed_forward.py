@@ -8,11 +8,13 @@ from t2t_relpos.layers.dropout import Dropout
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
 class FeedForward(keras.layers.Layer):
-    """`relu(x·W1 + b1)·W2 + b2`, the same at every position.
+    """`activation(x·W1 + b1)·W2 + b2`, the same at every position.
 
     Args:
         intermediate_dim: width between the two products.
-        dropout: rate on what relu gives.
+        dropout: rate of the dropout of the activations.
+        activation: activation function. Default `"relu"`.
+        kernel_initializer, bias_initializer: of both dense layers.
         seed: of the dropout.
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
 
@@ -32,22 +34,45 @@ class FeedForward(keras.layers.Layer):
     Reference: Vaswani et al. 2017, section 3.3; t2t `dense_relu_dense`.
     """
 
-    def __init__(self, intermediate_dim, dropout=0.0, seed=None, **kwargs):
+    def __init__(
+        self,
+        intermediate_dim,
+        dropout=0.0,
+        activation="relu",
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        seed=None,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
+        self.activation = keras.activations.get(activation)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
         self.intermediate_dim = checks.positive_int("intermediate_dim", intermediate_dim)
         self.dropout = checks.rate("dropout", dropout)
         self.seed = seed
         self.supports_masking = True
 
     def build(self, input_shape):
-        policy = self.dtype_policy
-        self.inner = keras.layers.Dense(
-            self.intermediate_dim, activation="relu", dtype=policy, name="inner"
-        )
+        self.inner = self._dense("inner", self.intermediate_dim, self.activation)
         self.inner.build(input_shape)
-        self.dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=policy)
-        self.outer = keras.layers.Dense(input_shape[-1], dtype=policy, name="outer")
+        self.dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
+        self.outer = self._dense("outer", input_shape[-1])
         self.outer.build((*input_shape[:-1], self.intermediate_dim))
+
+    def _dense(self, name, units, activation=None):
+        def copy(initializer):
+            # A seeded initializer shared by layers would start them all with the same values.
+            return initializer.__class__.from_config(initializer.get_config())
+
+        return keras.layers.Dense(
+            units,
+            activation=activation,
+            kernel_initializer=copy(self.kernel_initializer),
+            bias_initializer=copy(self.bias_initializer),
+            dtype=self.dtype_policy,
+            name=name,
+        )
 
     def call(self, inputs, training=None):
         return self.outer(self.dropout_layer(self.inner(inputs), training=training))
@@ -57,5 +82,8 @@ class FeedForward(keras.layers.Layer):
             **super().get_config(),
             "intermediate_dim": self.intermediate_dim,
             "dropout": self.dropout,
+            "activation": keras.activations.serialize(self.activation),
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
             "seed": self.seed,
         }

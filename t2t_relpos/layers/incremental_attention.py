@@ -63,6 +63,45 @@ class IncrementalAttention:
                 "the layer or its `build` first."
             )
 
+    def attend_with_cache(
+        self, query, value, cache, update_index=None, *, mask=None, query_offset=None, causal=False
+    ):
+        """Attends to a cache, after writing the keys and values of `value` into it.
+
+        Args:
+            query: `[B, T, D]`.
+            value: `[B, L, D]`, sequence of the keys and values to write.
+            cache: `[B, 2, S, N, H]`, keys and values, as in KerasHub.
+            update_index: cache position of `value`, an int or a scalar tensor. None: nothing is
+                written.
+            mask: bool, broadcasts to `[B, N, T, S]`; True = attend.
+            query_offset: key position of query 0. Default `S - T`.
+            causal: whether keys after a query are masked.
+
+        Returns:
+            (outputs `[B, T, D]`, the cache).
+
+        Raises:
+            ValueError: if the written positions are known to be past the end of the cache.
+        """
+        self._check_built()
+        if update_index is not None:
+            last = update_index + ops.shape(value)[1] - 1
+            call_checks.cache_position(ops.convert_to_tensor(last), cache.shape[2])
+            update = ops.stack([self.key_dense(value), self.value_dense(value)], axis=1)
+            update = ops.cast(update, cache.dtype)
+            cache = ops.slice_update(cache, (0, 0, update_index, 0, 0), update)
+        keys, values = (ops.transpose(cache[:, i], (0, 2, 1, 3)) for i in range(2))
+        outputs, _ = self.attend(
+            self.project_query(query),
+            keys,
+            values,
+            mask=mask,
+            causal=causal,
+            query_offset=query_offset,
+        )
+        return self.project_output(outputs, query), cache
+
     def attend_to(self, query, keys, values, mask=None, query_offset=None):
         """Attention to keys and values that are projected already.
 

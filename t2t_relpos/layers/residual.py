@@ -16,7 +16,7 @@ class Residual(keras.layers.Layer):
 
     Args:
         normalize_first: True for pre-norm, False for post-norm.
-        dropout: rate on what the sub-layer gives.
+        dropout: rate of the dropout of the sublayer's outputs.
         epsilon: of the normalization, inside the root.
         seed: of the dropout.
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
@@ -53,9 +53,16 @@ class Residual(keras.layers.Layer):
         self.dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=policy)
 
     def call(self, inputs, sublayer, training=None):
-        if self.normalize_first:
-            return inputs + self.dropout_layer(sublayer(self.norm(inputs)), training=training)
-        return self.norm(inputs + self.dropout_layer(sublayer(inputs), training=training))
+        return self.after(inputs, sublayer(self.before(inputs)), training=training)
+
+    def before(self, inputs):
+        """Returns the inputs of the sublayer."""
+        return self.norm(inputs) if self.normalize_first else inputs
+
+    def after(self, inputs, outputs, training=None):
+        """Returns the sum of the inputs and of the sublayer's outputs, normalized if post-norm."""
+        x = inputs + self.dropout_layer(outputs, training=training)
+        return x if self.normalize_first else self.norm(x)
 
     def get_config(self):
         return {

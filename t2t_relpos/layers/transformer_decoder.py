@@ -1,34 +1,51 @@
-"""One layer of the Transformer's decoder."""
+"""One block of the Transformer's decoder."""
 
 import keras
 
-from t2t_relpos.layers.transformer_encoder import TransformerEncoder, key_mask_of
+from t2t_relpos.layers.transformer_encoder import TransformerEncoder, padding_and_attention_mask
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
 class TransformerDecoder(TransformerEncoder):
-    """Causal self-attention, attention to the encoder, and a feed-forward network.
+    """Causal self-attention, attention to an encoder, and a feed-forward network.
+
+    Code for `keras_hub.layers.TransformerDecoder` runs with this class and the additional argument
+    `max_relative_position`. Without `encoder_sequence` in its first call, a layer has no attention
+    to an encoder.
 
     Args:
-        relative_cross_attention: whether the attention to the encoder has
-            relative positions too: target position `i` then is at source
-            position `i`, with separate tables.
-        **kwargs: those of `TransformerEncoder`.
+        *args: arguments of `TransformerEncoder`.
+        relative_cross_attention: whether the attention to the encoder has relative positions, with
+            tables of its own. Target position `i` is at source position `i`.
+        **kwargs: arguments of `TransformerEncoder`.
 
     Call arguments:
-        inputs: `[B, T, D]`.
-        encoded: `[B, S, D]`, what the encoder gave.
-        encoded_mask: bool `[B, S]`, True = a real source position; default the
-            mask of a mask_zero embedding.
+        decoder_sequence: `[B, T, D]`.
+        encoder_sequence: `[B, S, D]`, or None for a decoder-only block.
+        decoder_padding_mask: bool `[B, T]`, True = a token. Default: the mask of a mask_zero
+            embedding. With a cache, bool `[B, max_length]`.
+        decoder_attention_mask: bool `[B, T, T]`, True = attend.
+        encoder_padding_mask: bool `[B, S]`. Default: the mask of a mask_zero embedding.
+        encoder_attention_mask: bool `[B, T, S]`.
+        self_attention_cache: `[B, 2, max_length, N, H]`, keys and values of earlier positions.
+        self_attention_cache_update_index: position of `decoder_sequence` in the cache, an int or a
+            scalar tensor.
+        cross_attention_cache: `[B, 2, S, N, H]`, keys and values of the encoder.
+        cross_attention_cache_update_index: 0 to compute `cross_attention_cache`, None to reuse it.
+        use_causal_mask: whether keys after a query are masked in self-attention.
         training: whether dropouts are on.
-        return_attention_scores: whether to return (outputs, scores).
-        packing: a `Packing` `[B, T]`: inputs and outputs are `[1, P, D]`, all
-            tokens one after the other.
-        encoded_packing: a `Packing` `[B, S]`: the same of `encoded`.
+        return_attention_scores: whether to return (outputs, scores). Not with caches.
+        packing: a `Packing` `[B, T]`. Inputs and outputs are then `[1, P, D]`.
+        encoder_packing: a `Packing` `[B, S]` of `encoder_sequence`.
 
     Returns:
-        outputs `[B, T, D]`, and on request scores `[B, N, T, S]`: the weights of
-        the attention to the encoder, before dropout.
+        outputs `[B, T, D]`; (outputs, self_attention_cache) or (outputs, self_attention_cache,
+        cross_attention_cache) if caches are given; (outputs, scores `[B, N, T, S]`) if scores are
+        requested: the weights of the attention to the encoder.
+
+    Raises:
+        ValueError: if `encoder_sequence` is given to a block without attention to an encoder or
+            missing for one with it, or only one of the two caches is given.
 
     Example:
     >>> import numpy as np
@@ -41,104 +58,162 @@ class TransformerDecoder(TransformerEncoder):
     def __init__(self, *args, relative_cross_attention=False, **kwargs):
         super().__init__(*args, **kwargs)
         self.relative_cross_attention = relative_cross_attention
+        self.cross_attention = self.cross_attention_residual = None
 
-    def build(self, inputs_shape, encoded_shape, encoded_mask_shape=None):
-        super().build(inputs_shape)
-        self.cross_attention = self.make_attention(
-            "cross_attention", inputs_shape[-1], relative=self.relative_cross_attention
-        )
-        self.cross_attention.build(inputs_shape, encoded_shape)
-        self.cross_attention_residual = self.make_residual("cross_attention_residual", inputs_shape)
+    def build(self, decoder_sequence_shape, encoder_sequence_shape=None):
+        super().build(decoder_sequence_shape)
+        if encoder_sequence_shape is not None:
+            self.cross_attention = self._make_attention(
+                "cross_attention", decoder_sequence_shape[-1], self.relative_cross_attention
+            )
+            self.cross_attention.build(decoder_sequence_shape, encoder_sequence_shape)
+            self.cross_attention_residual = self._make_residual(
+                "cross_attention_residual", decoder_sequence_shape
+            )
 
     def call(
         self,
-        inputs,
-        encoded,
-        encoded_mask=None,
+        decoder_sequence,
+        encoder_sequence=None,
+        decoder_padding_mask=None,
+        decoder_attention_mask=None,
+        encoder_padding_mask=None,
+        encoder_attention_mask=None,
+        self_attention_cache=None,
+        self_attention_cache_update_index=None,
+        cross_attention_cache=None,
+        cross_attention_cache_update_index=None,
+        use_causal_mask=True,
         training=None,
         return_attention_scores=False,
         packing=None,
-        encoded_packing=None,
+        encoder_packing=None,
     ):
-        mask = key_mask_of(encoded, encoded_mask)
-        x = self.self_attention_residual(
-            inputs,
-            sublayer=lambda y: self.self_attention(
-                y,
-                y,
-                use_causal_mask=True,
+        self._check_sequences(encoder_sequence, self_attention_cache, cross_attention_cache)
+        residual = self.self_attention_residual
+        x = residual.before(decoder_sequence)
+        mask = padding_and_attention_mask(
+            decoder_sequence, decoder_padding_mask, decoder_attention_mask
+        )
+        if self_attention_cache is None:
+            outputs = self.self_attention(
+                x,
+                x,
+                attention_mask=mask,
                 training=training,
+                use_causal_mask=use_causal_mask,
                 query_packing=packing,
                 value_packing=packing,
-            ),
-            training=training,
-        )
-        scores = []
-
-        def attend_to_source(y):
-            found = self.cross_attention(
-                y,
-                encoded,
-                attention_mask=mask,
-                return_attention_scores=return_attention_scores,
-                training=training,
-                query_offset=0,
-                query_packing=packing,
-                value_packing=encoded_packing,
             )
-            if not return_attention_scores:
-                return found
-            scores.append(found[1])
-            return found[0]
+        else:
+            outputs, self_attention_cache = self.self_attention.attend_with_cache(
+                x,
+                x,
+                self_attention_cache,
+                self_attention_cache_update_index,
+                mask=mask,
+                query_offset=self_attention_cache_update_index,
+                causal=use_causal_mask,
+            )
+        x = residual.after(decoder_sequence, outputs, training=training)
+        scores = None
+        if self.cross_attention is not None:
+            mask = padding_and_attention_mask(
+                encoder_sequence, encoder_padding_mask, encoder_attention_mask
+            )
+            residual, inputs = self.cross_attention_residual, x
+            x = residual.before(inputs)
+            if cross_attention_cache is None:
+                outputs = self.cross_attention(
+                    x,
+                    encoder_sequence,
+                    attention_mask=mask,
+                    return_attention_scores=return_attention_scores,
+                    training=training,
+                    query_offset=0,
+                    query_packing=packing,
+                    value_packing=encoder_packing,
+                )
+                outputs, scores = outputs if return_attention_scores else (outputs, None)
+            else:
+                outputs, cross_attention_cache = self.cross_attention.attend_with_cache(
+                    x,
+                    encoder_sequence,
+                    cross_attention_cache,
+                    cross_attention_cache_update_index,
+                    mask=mask,
+                    query_offset=self_attention_cache_update_index,
+                )
+            x = residual.after(inputs, outputs, training=training)
+        x = self._feed(x, training)
+        if self_attention_cache is not None:
+            caches = self_attention_cache, cross_attention_cache
+            return (x, *caches[: 1 if self.cross_attention is None else 2])
+        return (x, scores) if return_attention_scores else x
 
-        x = self.cross_attention_residual(x, sublayer=attend_to_source, training=training)
-        x = self.feed_forward_residual(
-            x, sublayer=lambda y: self.feed_forward(y, training=training), training=training
-        )
-        return (x, scores[0]) if return_attention_scores else x
+    def _check_sequences(self, encoder_sequence, self_attention_cache, cross_attention_cache):
+        if (self.cross_attention is None) != (encoder_sequence is None):
+            built, received = (
+                ("without", "one") if self.cross_attention is None else ("with", "none")
+            )
+            raise ValueError(
+                "Expected the same sequences in every call: this layer was built "
+                f"{built} attention to an encoder. Received: {received} `encoder_sequence`."
+            )
+        has_caches = [c is not None for c in (self_attention_cache, cross_attention_cache)]
+        if self.cross_attention is not None and has_caches[0] != has_caches[1]:
+            raise ValueError(
+                "Expected `self_attention_cache` and `cross_attention_cache`, or neither. "
+                "Received: one of them."
+            )
 
     def start_cache(self, batch_size, max_length):
-        """An empty cache of `max_length` target positions for `step`."""
+        """Returns an empty cache of `max_length` target positions for `step`."""
         return self.self_attention.start_cache(batch_size, max_length)
 
     def project_encoded(self, encoded):
-        """Keys and values of the source, `[B, N, S, H]`, made once for all steps."""
+        """Returns keys and values of the source, `[B, N, S, H]`, for all steps."""
         return {
             "key": self.cross_attention.project_key(encoded),
             "value": self.cross_attention.project_value(encoded),
         }
 
-    def step(self, inputs, cache, context, encoded_mask, position):
-        """One target position, with the earlier ones from the cache.
+    def step(self, inputs, cache, position, context=None, encoder_mask=None):
+        """Computes one target position per row, with the earlier ones from the cache.
 
         Args:
             inputs: `[rows, 1, D]`.
             cache: as `start_cache` and this method return it.
-            context: what `project_encoded` returns.
-            encoded_mask: bool `[rows, S]`.
-            position: int32 `[rows]`, every row's own.
+            position: int32 `[rows]`, a position per row.
+            context: keys and values of the source, from `project_encoded`. None for a decoder-only
+                block.
+            encoder_mask: bool `[rows, S]`.
 
         Returns:
             (outputs `[rows, 1, D]`, the cache with this position written).
         """
-        written = {}
-
-        def attend_to_targets(y):
-            outputs, written["cache"] = self.self_attention.step(y, cache, position)
-            return outputs
-
-        x = self.self_attention_residual(inputs, sublayer=attend_to_targets)
-        x = self.cross_attention_residual(
-            x,
-            sublayer=lambda y: self.cross_attention.attend_to(
-                y,
+        residual = self.self_attention_residual
+        outputs, cache = self.self_attention.step(residual.before(inputs), cache, position)
+        x = residual.after(inputs, outputs)
+        if context is not None:
+            residual = self.cross_attention_residual
+            outputs = self.cross_attention.attend_to(
+                residual.before(x),
                 context["key"],
                 context["value"],
-                encoded_mask[:, None, None, :],
+                encoder_mask[:, None, None, :],
                 query_offset=position,
-            ),
+            )
+            x = residual.after(x, outputs)
+        return self._feed(x), cache
+
+    def compute_output_spec(self, decoder_sequence, encoder_sequence=None, *args, **kwargs):
+        if not self.built:
+            shape = None if encoder_sequence is None else encoder_sequence.shape
+            self.build(decoder_sequence.shape, shape)
+        return keras.Operation.compute_output_spec(
+            self, decoder_sequence, encoder_sequence, *args, **kwargs
         )
-        return self.feed_forward_residual(x, sublayer=self.feed_forward), written["cache"]
 
     def get_config(self):
         return {

@@ -1,52 +1,65 @@
-"""One layer of the Transformer's encoder."""
+"""One block of the Transformer's encoder."""
 
 import keras
 
+from t2t_relpos.attention.masks import combine_masks
+from t2t_relpos.layers import call_checks, checks
 from t2t_relpos.layers.feed_forward import FeedForward
+from t2t_relpos.layers.quantized_dtype import quantized_dtype
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 from t2t_relpos.layers.residual import Residual
 
 
-def key_mask_of(inputs, padding_mask):
-    """`[B, 1, S]` from a given mask, or from the one that Keras attached, or None."""
+def padding_and_attention_mask(inputs, padding_mask, attention_mask):
+    """Returns the conjunction of a padding mask `[B, S]` and a mask `[B, T, S]`, or None.
+
+    The padding mask defaults to the mask that Keras attached to `inputs`.
+    """
     if padding_mask is None:
         padding_mask = getattr(inputs, "_keras_mask", None)
-    return None if padding_mask is None else padding_mask[:, None, :]
+    if padding_mask is not None:
+        call_checks.mask("padding_mask", padding_mask, ("[B, S]", (None, None)))
+        padding_mask = padding_mask[:, None, :]
+    return combine_masks(padding_mask, attention_mask)
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
 class TransformerEncoder(keras.layers.Layer):
-    """Self-attention and a feed-forward network, each with its residual.
+    """Self-attention with relative positions and a feed-forward network, each with a residual.
+
+    Code for `keras_hub.layers.TransformerEncoder` runs with this class and the additional argument
+    `max_relative_position`.
 
     Args:
         intermediate_dim: width of the feed-forward network.
-        num_heads: N.
-        max_relative_position: K of the self-attention; `None` with both tables
-            off.
-        use_key_table, use_value_table, share_heads: see
-            `RelativeMultiHeadAttention`.
-        normalize_first: pre-norm (True) or post-norm (False).
+        num_heads: N. Must divide the width of the inputs.
+        dropout: rate of the dropout after each sublayer.
+        activation: of the feed-forward network.
+        layer_norm_epsilon: epsilon of the layer normalizations.
+        kernel_initializer, bias_initializer: of attention projections and dense layers.
+        normalize_first: True for pre-norm, False for post-norm.
+        max_relative_position: clipping distance K of the self-attention. `None` only with both
+            tables off.
+        use_key_table, use_value_table, share_heads: see `RelativeMultiHeadAttention`.
         use_bias: whether the attention's projections have biases.
-        dropout: rate on what each sub-layer gives.
-        attention_dropout: rate on attention weights.
-        activation_dropout: rate inside the feed-forward network.
-        layer_norm_epsilon: inside the root.
+        attention_dropout: rate of the dropout of attention weights. Default: `dropout`.
+        activation_dropout: rate of the dropout inside the feed-forward network.
         seed: of the dropouts.
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
 
     Call arguments:
-        inputs: `[B, S, D]`; N must divide D.
-        padding_mask: bool `[B, S]`, True = a real position; default the mask of a
-            mask_zero embedding. Padding is hidden as a key.
+        inputs: `[B, S, D]`.
+        padding_mask: bool `[B, S]`, True = a token. Default: the mask of a mask_zero embedding.
+        attention_mask: bool `[B, S, S]`, True = attend.
         training: whether dropouts are on.
-        packing: a `Packing` `[B, S]`: inputs and outputs are `[1, P, D]`, all
-            tokens one after the other.
+        return_attention_scores: whether to return (outputs, scores).
+        packing: a `Packing` `[B, S]`. Inputs and outputs are then `[1, P, D]`.
 
     Returns:
-        `[B, S, D]`.
+        outputs `[B, S, D]`, and on request attention scores `[B, N, S, S]`.
 
     Raises:
-        ValueError: N does not divide D.
+        ValueError: if N does not divide D, or a mask has another shape.
 
     Example:
     >>> import numpy as np
@@ -60,51 +73,67 @@ class TransformerEncoder(keras.layers.Layer):
         self,
         intermediate_dim,
         num_heads,
+        dropout=0,
+        activation="relu",
+        layer_norm_epsilon=1e-05,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        normalize_first=False,
+        *,
         max_relative_position=None,
         use_key_table=True,
         use_value_table=True,
         share_heads=True,
-        normalize_first=True,
-        use_bias=False,
-        dropout=0.0,
-        attention_dropout=0.0,
+        use_bias=True,
+        attention_dropout=None,
         activation_dropout=0.0,
-        layer_norm_epsilon=1e-6,
         seed=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.intermediate_dim = intermediate_dim
-        self.num_heads = num_heads
+        self.intermediate_dim = checks.positive_int("intermediate_dim", intermediate_dim)
+        self.num_heads = checks.positive_int("num_heads", num_heads)
+        self.dropout = checks.rate("dropout", dropout)
+        self.activation = keras.activations.get(activation)
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.normalize_first = normalize_first
+        if use_key_table or use_value_table:
+            max_relative_position = checks.max_relative_position(max_relative_position)
         self.max_relative_position = max_relative_position
         self.use_key_table = use_key_table
         self.use_value_table = use_value_table
         self.share_heads = share_heads
-        self.normalize_first = normalize_first
         self.use_bias = use_bias
-        self.dropout = dropout
-        self.attention_dropout = attention_dropout
-        self.activation_dropout = activation_dropout
-        self.layer_norm_epsilon = layer_norm_epsilon
+        self.attention_dropout = (
+            self.dropout
+            if attention_dropout is None
+            else checks.rate("attention_dropout", attention_dropout)
+        )
+        self.activation_dropout = checks.rate("activation_dropout", activation_dropout)
         self.seed = seed
         self.supports_masking = True
 
-    def build(self, inputs_shape, padding_mask_shape=None):
-        self.self_attention = self.make_attention("self_attention", inputs_shape[-1])
+    def build(self, inputs_shape):
+        self.self_attention = self._make_attention("self_attention", inputs_shape[-1])
         self.self_attention.build(inputs_shape, inputs_shape)
-        self.self_attention_residual = self.make_residual("self_attention_residual", inputs_shape)
+        self.self_attention_residual = self._make_residual("self_attention_residual", inputs_shape)
         self.feed_forward = FeedForward(
             self.intermediate_dim,
             self.activation_dropout,
+            activation=self.activation,
+            kernel_initializer=self.kernel_initializer,
+            bias_initializer=self.bias_initializer,
             seed=self.seed,
             dtype=self.dtype_policy,
             name="feed_forward",
         )
         self.feed_forward.build(inputs_shape)
-        self.feed_forward_residual = self.make_residual("feed_forward_residual", inputs_shape)
+        self.feed_forward_residual = self._make_residual("feed_forward_residual", inputs_shape)
 
-    def make_attention(self, name, width, relative=True):
-        """A self-attention, or one with or without (`relative`) positions to another sequence."""
+    def _make_attention(self, name, width, relative=True):
+        """Returns an attention layer with relative positions, or without (`relative=False`)."""
         if width % self.num_heads:
             raise ValueError(
                 "Expected `num_heads` to divide the width of the inputs. "
@@ -113,18 +142,20 @@ class TransformerEncoder(keras.layers.Layer):
         return RelativeMultiHeadAttention(
             num_heads=self.num_heads,
             key_dim=width // self.num_heads,
+            dropout=self.attention_dropout,
+            use_bias=self.use_bias,
+            kernel_initializer=self.kernel_initializer,
+            bias_initializer=self.bias_initializer,
+            seed=self.seed,
             max_relative_position=self.max_relative_position if relative else None,
             use_key_table=relative and self.use_key_table,
             use_value_table=relative and self.use_value_table,
             share_heads=self.share_heads,
-            use_bias=self.use_bias,
-            dropout=self.attention_dropout,
-            seed=self.seed,
             dtype=self.dtype_policy,
             name=name,
         )
 
-    def make_residual(self, name, input_shape):
+    def _make_residual(self, name, input_shape):
         residual = Residual(
             self.normalize_first,
             self.dropout,
@@ -136,24 +167,56 @@ class TransformerEncoder(keras.layers.Layer):
         residual.build(input_shape)
         return residual
 
-    def call(self, inputs, padding_mask=None, training=None, packing=None):
-        mask = key_mask_of(inputs, padding_mask)
-        packings = {"query_packing": packing, "value_packing": packing}
-        x = self.self_attention_residual(
-            inputs,
-            sublayer=lambda y: self.self_attention(
-                y, y, attention_mask=mask, training=training, **packings
-            ),
+    def call(
+        self,
+        inputs,
+        padding_mask=None,
+        attention_mask=None,
+        training=None,
+        return_attention_scores=False,
+        packing=None,
+    ):
+        residual = self.self_attention_residual
+        x = residual.before(inputs)
+        outputs = self.self_attention(
+            x,
+            x,
+            attention_mask=padding_and_attention_mask(inputs, padding_mask, attention_mask),
+            return_attention_scores=return_attention_scores,
             training=training,
+            query_packing=packing,
+            value_packing=packing,
         )
-        return self.feed_forward_residual(
-            x, sublayer=lambda y: self.feed_forward(y, training=training), training=training
-        )
+        outputs, scores = outputs if return_attention_scores else (outputs, None)
+        x = self._feed(residual.after(inputs, outputs, training=training), training)
+        return (x, scores) if return_attention_scores else x
+
+    def _feed(self, x, training=None):
+        """Returns the outputs of the feed-forward network with its residual."""
+        residual = self.feed_forward_residual
+        outputs = self.feed_forward(residual.before(x), training=training)
+        return residual.after(x, outputs, training=training)
+
+    def compute_output_shape(self, inputs_shape, *shapes):
+        return tuple(inputs_shape)
+
+    def compute_output_spec(self, inputs, *args, **kwargs):
+        if not self.built:
+            self.build(inputs.shape)
+        # Traces `call`: its outputs depend on arguments such as `return_attention_scores`.
+        return keras.Operation.compute_output_spec(self, inputs, *args, **kwargs)
 
     def get_config(self):
         names = (
-            "intermediate_dim num_heads max_relative_position use_key_table use_value_table "
-            "share_heads normalize_first use_bias dropout attention_dropout activation_dropout "
-            "layer_norm_epsilon seed"
+            "intermediate_dim num_heads dropout layer_norm_epsilon normalize_first "
+            "max_relative_position use_key_table use_value_table share_heads use_bias "
+            "attention_dropout activation_dropout seed"
         )
-        return {**super().get_config(), **{name: getattr(self, name) for name in names.split()}}
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in names.split()},
+            "activation": keras.activations.serialize(self.activation),
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            **quantized_dtype(self),
+        }

@@ -117,6 +117,7 @@ class Transformer(ScoresPairs, keras.Model):
         return block(
             config.intermediate_dim,
             config.num_heads,
+            use_bias=False,
             max_relative_position=config.max_relative_position if relative else None,
             use_key_table=relative and config.use_key_table,
             use_value_table=relative and config.use_value_table,
@@ -191,8 +192,8 @@ class Transformer(ScoresPairs, keras.Model):
         packing = Packing(ops.not_equal(inputs["targets"], 0)) if packed else None
         x = self._enter(x, self.target_position, packing, training)
         attention = None
-        arguments = {"encoded_mask": mask, "training": training}
-        arguments |= {"packing": packing, "encoded_packing": of_source}
+        arguments = {"encoder_padding_mask": mask, "training": training}
+        arguments |= {"packing": packing, "encoder_packing": of_source}
         for number, layer in enumerate(self.decoder_layers):
             if number == attention_layer:
                 x, attention = layer(x, encoded, return_attention_scores=True, **arguments)
@@ -275,9 +276,9 @@ class Transformer(ScoresPairs, keras.Model):
             x, cache[layer.name] = layer.step(
                 x,
                 state["cache"][layer.name],
+                position,
                 context["layers"][layer.name],
                 context["mask"],
-                position,
             )
         state = {"context": context, "cache": cache, "position": position + 1}
         return self._logits(self._normalize(x))[:, 0], state

@@ -87,11 +87,11 @@ def test_decoder_steps_equal_the_whole(normalize_first, rng):
     x, encoded = arrays(rng, 7, 5)
     mask = np.arange(5) < np.array([[5], [3], [1]])
     layer = make(TransformerDecoder, normalize_first=normalize_first)
-    whole = ops.convert_to_numpy(layer(x, encoded, encoded_mask=mask))
+    whole = ops.convert_to_numpy(layer(x, encoded, encoder_padding_mask=mask))
     cache, context = layer.start_cache(3, 7), layer.project_encoded(encoded)
     for t in range(7):
         position = np.full(3, t, "int32")
-        outputs, cache = layer.step(x[:, t : t + 1], cache, context, mask, position)
+        outputs, cache = layer.step(x[:, t : t + 1], cache, position, context, mask)
         np.testing.assert_allclose(outputs[:, 0], whole[:, t], atol=1e-5)
 
 

@@ -150,13 +150,13 @@ def test_layers_of_a_transformer(normalize_first, rng, output_and_gradients, imp
     def padded(arrays):
         encoded = encoder(arrays[0], padding_mask=SOURCE)
         return ops.where(
-            TARGET_TOKENS[..., None], decoder(arrays[1], encoded, encoded_mask=SOURCE), 0.0
+            TARGET_TOKENS[..., None], decoder(arrays[1], encoded, encoder_padding_mask=SOURCE), 0.0
         )
 
     def packed(arrays):
         encoded = encoder(of_source.pack(arrays[0]), packing=of_source)
         outputs = decoder(
-            of_targets.pack(arrays[1]), encoded, packing=of_targets, encoded_packing=of_source
+            of_targets.pack(arrays[1]), encoded, packing=of_targets, encoder_packing=of_source
         )
         return of_targets.unpack(outputs)
 
