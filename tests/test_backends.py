@@ -25,7 +25,12 @@ on_jax = pytest.mark.skipif(keras.backend.backend() != "jax", reason="a transfor
 
 HEADS = {"num_heads": 2, "key_dim": 5}
 RELATIVE = {**HEADS, "max_relative_position": 3}
-BLOCK = {"intermediate_dim": 11, "num_heads": 2, "max_relative_position": 3}
+BLOCK = {
+    "intermediate_dim": 11,
+    "num_heads": 2,
+    "max_relative_position": 3,
+    "normalize_first": True,
+}
 # Kind of an input -> (its shape, what a model knows of it).
 KINDS = {
     "x": ((3, 17, 6), (None, 6)),

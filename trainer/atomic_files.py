@@ -3,6 +3,7 @@ renamed.
 """
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -57,8 +58,23 @@ def whole_directory(path: str | os.PathLike) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
+def check_writable(path: str | os.PathLike):
+    """Raises OSError if a file of this name can't be written; changes nothing."""
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    if not path.exists() or path.is_file():
+        shutil.rmtree(tempfile.mkdtemp(prefix=".writing-", dir=path.parent))
+
+
 def write_text(path: str | os.PathLike, text: str):
-    """Writes a small UTF-8 file, whole or not at all."""
+    """Writes a UTF-8 file, whole or not at all; into a pipe or device, directly."""
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
     with whole_file(path) as aside:
         aside.write_text(text, encoding="utf-8")
 

@@ -20,7 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from absl import app, flags
 
-from trainer import metrics, weights
+from trainer import atomic_files, metrics, weights
 from trainer.allocator import keep_freed_memory
 from trainer.data import load_corpus
 from trainer.model_dir import ModelDirectory
@@ -232,19 +232,31 @@ def _check_metrics(values):
     return language
 
 
-def _open_output(path, count):
+def _check_output(path, count):
+    """Raises if --output can't be written, before anything is translated."""
     if path is None:
-        return None
+        return
     if count > 1:
         raise ValueError(
             f"Expected a single test set with --output. Received: {count}. Evaluate them one by "
             "one."
         )
     try:
-        return open(path, "w", encoding="utf-8", newline="\n")
+        atomic_files.check_writable(path)
     except OSError as error:
         raise ValueError(
             f"Expected a file that can be written. Received: {path} ({error.strerror})."
+        ) from error
+
+
+def _write_output(path, hypotheses):
+    """Writes the translations; the file is complete, or as it was."""
+    try:
+        atomic_files.write_text(path, "".join(f"{hypothesis}\n" for hypothesis in hypotheses))
+    except OSError as error:
+        raise ValueError(
+            f"Can't write {path}: {error.strerror}. Its content is unchanged. Free space or grant "
+            "write permission, then run the same command again."
         ) from error
 
 
@@ -252,7 +264,7 @@ def _run(values):
     language = _check_metrics(values)
     test_sets = _read_corpora(values)
     translate = _load(values)
-    output = _open_output(values.output, len(test_sets))
+    _check_output(values.output, len(test_sets))
     results = {}
     for label, corpus in test_sets.items():
         results[label] = result = evaluate(translate, corpus, values.batch_size)
@@ -262,10 +274,9 @@ def _run(values):
                 "the model takes.",
                 file=sys.stderr,
             )
-        if output is not None:
-            with output:
-                output.writelines(f"{hypothesis}\n" for hypothesis in result.hypotheses)
         print(f"{label} BLEU = {result.bleu:.2f}", flush=True)
+        if values.output is not None:
+            _write_output(values.output, result.hypotheses)
     print(result.signature)
     for label, result in results.items():
         for name in values.metrics:

@@ -10,18 +10,25 @@ best/step-000123/      checkpoints with the best BLEU on dev, where asked for
 evaluations.json       what every evaluation on dev gave
 logs/                  for TensorBoard
 ids/                   the corpora as ids, kept for continuing; may be deleted
+.lock                  locked while a run trains here
 nan/step-000123.npz    a batch whose loss was not a number, where that stopped the run
 """
 
+import fcntl
 import hashlib
 import json
 import os
+import shutil
+import socket
 import zipfile
 from pathlib import Path
+
+from absl import logging
 
 from trainer import atomic_files
 
 FORMAT_VERSION = 2
+LOCK_NAME = ".lock"
 VOCABULARY_FILES = {"sentencepiece": "vocab.model", "subwords": "vocab.subwords"}
 
 
@@ -42,6 +49,7 @@ class ModelDirectory:
         self.evaluations_file = self.path / "evaluations.json"
         self.nan = self.path / "nan"
         self.logs = self.path / "logs"
+        self._lock_file = None
 
     @classmethod
     def open(cls, path: str | os.PathLike) -> "ModelDirectory":
@@ -55,16 +63,27 @@ class ModelDirectory:
         return directory
 
     @classmethod
-    def create(cls, path: str | os.PathLike) -> "ModelDirectory":
+    def create(cls, path: str | os.PathLike, lock: bool = False) -> "ModelDirectory":
         """A directory to train in: made where missing, proven to be writable, and cleared of
         half-written files.
 
+        Args:
+            path: its path.
+            lock: whether to lock it until `unlock` is called or the process ends.
+
         Raises:
-            ValueError: where it can't be written.
+            ValueError: if it can't be written, is a file, or another process has locked it.
         """
         directory = cls(path)
+        if directory.path.exists() and not directory.path.is_dir():
+            raise ValueError(
+                f"Expected a directory. Received: {path}, which is a file. Choose another "
+                "--model_dir."
+            )
         try:
             directory.path.mkdir(parents=True, exist_ok=True)
+            if lock:
+                directory._lock()
             with atomic_files.whole_file(directory.path / "writable") as aside:
                 aside.write_text("something, which a full disk has no room for")
             (directory.path / "writable").unlink()
@@ -77,6 +96,36 @@ class ModelDirectory:
         for place in (directory.path, directory.nan, *directory.path.glob("ids/*")):
             atomic_files.remove_leftovers(place)
         return directory
+
+    def _lock(self):
+        self._lock_file = open(self.path / LOCK_NAME, "a+", encoding="utf-8")
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._lock_file.seek(0)
+            owner = self._lock_file.read().strip() or "another process"
+            self._lock_file.close()
+            self._lock_file = None
+            raise ValueError(
+                "Expected a model directory in which no other process trains. Received: "
+                f"{self.path}, locked by {owner}. Wait until it ends, or choose another "
+                "--model_dir."
+            ) from error
+        except OSError as error:
+            # Some network file systems have no locks.
+            logging.warning("%s can't be locked: %s", self.path, error.strerror)
+        self._lock_file.truncate(0)
+        self._lock_file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        self._lock_file.flush()
+
+    def unlock(self):
+        """Releases the lock, and removes the directory if it is otherwise empty."""
+        if self._lock_file is None:
+            return
+        if {entry.name for entry in self.path.iterdir()} == {LOCK_NAME}:
+            shutil.rmtree(self.path)
+        self._lock_file.close()
+        self._lock_file = None
 
     @property
     def is_configured(self) -> bool:
@@ -231,6 +280,14 @@ class ModelDirectory:
         """
         with atomic_files.whole_file(self.model_file) as aside:
             _in_float32(model).save(aside)
+
+    def has_intact_model(self) -> bool:
+        """Whether model.keras exists and the checksums of its ZIP archive are right."""
+        try:
+            with zipfile.ZipFile(self.model_file) as archive:
+                return archive.testzip() is None
+        except (OSError, zipfile.BadZipFile):
+            return False
 
     def load_model(self):
         """The Transformer of model.keras.

@@ -54,7 +54,13 @@ def train(config: RunConfig):
         run = TrainingRun(config)
         if run.worker_group.is_chief:
             print(run.describe(), flush=True)
-            print(f"Training from step {run.step} to {run.config.train_steps}.", flush=True)
+            last = run.config.train_steps
+            print(
+                f"Training from step {run.step} to {last}."
+                if run.step < last
+                else f"The run is complete: step {run.step} of {last}. Nothing is trained.",
+                flush=True,
+            )
     except (ValueError, OSError, WorkerLostError) as error:
         sys.exit(f"trainer.train: {error}")
     try:
@@ -63,6 +69,8 @@ def train(config: RunConfig):
         sys.exit(f"trainer.train: {error}")
     except KeyboardInterrupt:
         _stop(run, signal.SIGINT)
+    finally:
+        run.close()
     if run.signal is not None:
         _stop(run, run.signal)
     if run.worker_group.is_chief:

@@ -5,9 +5,10 @@ rows that are one entry shorter, each row starts one entry later than the previo
 requires.
 """
 
-from keras import ops
+from keras import backend, ops
 
-from t2t_relpos.attention.table_matmul import matmul_table
+from t2t_relpos.attention.relative_ids import relative_ids
+from t2t_relpos.attention.table_matmul import matmul_by_position, matmul_table
 
 
 def relative_scores(query, table, length_k, query_offset):
@@ -53,6 +54,10 @@ def expand_ids(by_id, length_k, query_offset):
     batch, heads, length_q, num_ids = ops.shape(by_id)
     if num_ids == 1:
         return _repeat_column(by_id, 0, length_k)
+    if not _can_slice(length_q, length_k, query_offset):
+        ids = relative_ids(length_q, length_k, (num_ids - 1) // 2, query_offset)
+        ids = ops.broadcast_to(ids, (batch, heads, length_q, length_k))
+        return ops.take_along_axis(by_id, ids, axis=-1)
     left, first, last, right = _distances(length_q, length_k, num_ids, query_offset)
     width = length_q + length_k - 1
     # One column more than there are distances: room for the shift.
@@ -85,6 +90,9 @@ def sum_by_id(weights, num_ids, query_offset):
     batch, heads, length_q, length_k = ops.shape(weights)
     if num_ids == 1:
         return ops.sum(weights, axis=-1, keepdims=True)
+    if not _can_slice(length_q, length_k, query_offset):
+        ids = relative_ids(length_q, length_k, (num_ids - 1) // 2, query_offset)
+        return matmul_by_position(weights, ops.one_hot(ids, num_ids, dtype=weights.dtype))
     left, first, last, right = _distances(length_q, length_k, num_ids, query_offset)
     width = length_q + length_k - 1
 
@@ -102,6 +110,11 @@ def sum_by_id(weights, num_ids, query_offset):
     return ops.concatenate(
         [sums[..., :1] + left_tail, sums[..., 1:-1], sums[..., -1:] + right_tail], axis=-1
     )
+
+
+def _can_slice(*sizes):
+    """Whether slices may have these sizes: JAX needs ints, and has symbols and traced offsets."""
+    return backend.backend() == "tensorflow" or all(isinstance(n, int) for n in sizes)
 
 
 def _distances(length_q, length_k, num_ids, query_offset):

@@ -1,5 +1,8 @@
+import errno
 import functools
+import os
 import re
+import threading
 
 import pytest
 import sacrebleu
@@ -325,3 +328,34 @@ def test_output_of_several_test_sets(run, exported_dir, tmp_path):
 def test_argument_that_is_no_flag(run):
     with pytest.raises(app.UsageError, match="Expected flags only. Received: 'test.en'."):
         run("--model_dir=any", "test.en")
+
+
+def test_output_is_replaced_only_when_complete(run, exported_dir, test_files, tmp_path, capsys):
+    output = tmp_path / "out"
+    output.write_text("before\n")
+    source, target = test_files
+    arguments = [f"--saved_model={exported_dir}", f"--source={source}", f"--target={target}"]
+    arguments.append(f"--output={output}")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate.atomic_files, "flush", full)
+        run.fails(
+            f"Can't write {output}: No space left on device. Its content is unchanged. Free space",
+            *arguments,
+        )
+    assert output.read_text() == "before\n"
+    # BLEU is printed all the same.
+    assert "test BLEU = " in capsys.readouterr().out
+    run(*arguments)
+    assert len(output.read_text().splitlines()) == 11
+
+
+def test_sources_from_a_pipe(tmp_path):
+    for name, text in (("source", "a\nb\n"), ("target", "c\nd\n")):
+        os.mkfifo(tmp_path / name)
+        threading.Thread(target=(tmp_path / name).write_text, args=(text,), daemon=True).start()
+    corpus = evaluate.load_corpus.read_text(str(tmp_path / "source"), str(tmp_path / "target"))
+    assert list(corpus) == list(corpus) == [("a", "c"), ("b", "d")]

@@ -104,6 +104,7 @@ def test_goes_on_from_an_average_with_a_new_schedule(parent):
         "model_dir": str(parent.path.parent / "grandchild"),
     }
     run = TrainingRun(RunConfig(**settings(parent, init_from=str(average.path), **asked)))
+    run.close()
     # All of the schedule, from its beginning.
     rates = keras.saving.deserialize_keras_object(run.model.optimizer.get_config()["learning_rate"])
     assert rates.get_config() == {"model_width": 12, "warmup_steps": 11, "multiplier": 0.5}

@@ -27,6 +27,7 @@ def trained(tmp_path_factory, small_run):
 
 def test_model_directory_is_complete(trained):
     assert sorted(entry.name for entry in trained.iterdir()) == [
+        ".lock",
         "checkpoints",
         "config.json",
         "evaluations.json",
@@ -64,7 +65,7 @@ def test_model_and_tokenizer_come_back(trained):
 def test_finished_run_changes_nothing(trained, small_run, capfd):
     before = (trained / "model.keras").read_bytes()
     small_run(trained)
-    assert "Training from step 5 to 5." in capfd.readouterr().out
+    assert "The run is complete: step 5 of 5. Nothing is trained." in capfd.readouterr().out
     assert (trained / "model.keras").read_bytes() == before
 
 
@@ -131,7 +132,7 @@ def test_model_directory_whose_architecture_is_the_presets_is_gone_on_with(
     small_run(trained, dropout=dropout, position="relative")
     monkeypatch.setitem(PRESETS["small"], "dropout", 0.25)
     small_run(trained, dropout=dropout)
-    assert capfd.readouterr().out.count("Training from step 5 to 5.") == 2
+    assert capfd.readouterr().out.count("The run is complete: step 5 of 5.") == 2
     assert f"dropout is {dropout} there and 0.25 in this run" in small_run.fails(trained)
 
 

@@ -150,6 +150,7 @@ def test_loss_that_is_not_a_number(tmp_path, small_run, per_execution):
         for array in read_weights(Checkpoints(tmp_path / "checkpoints").path(good)).values()
     )
     run = TrainingRun(small_run.config(tmp_path, **settings))
+    run.close()
     pairs = run._prepared.train_pairs
     expected, _, _ = next(iter(training_batches(pairs, 30, 256, 1, start_step=failed - 1)))
     with np.load(files[0]) as saved:
@@ -167,3 +168,43 @@ def test_going_on_within_an_execution(tmp_path, small_run):
         "the run had before" in message
     )
     assert ModelDirectory.open(tmp_path).load_model().count_params() > 0
+
+
+def test_damaged_model_of_a_finished_run_is_written_again(tmp_path, small_run, capfd):
+    small_run(tmp_path)
+    directory = ModelDirectory.open(tmp_path)
+    expected = directory.load_model().get_weights()
+    os.truncate(directory.model_file, 100)
+    small_run(tmp_path)
+    assert "model.keras was damaged or missing: rewritten" in capfd.readouterr().out
+    for ours, theirs in zip(directory.load_model().get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    directory.model_file.unlink()
+    small_run(tmp_path)
+    assert directory.has_intact_model()
+
+
+def test_fewer_steps_than_the_checkpoint_has(tmp_path, small_run):
+    small_run(tmp_path)
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    assert small_run.fails(tmp_path, train_steps=2) == (
+        "trainer.train: Expected --train_steps of at least 5, the step of the last checkpoint. "
+        "Received: 2. Give a larger --train_steps, or another --model_dir."
+    )
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_two_runs_in_a_directory(tmp_path, small_run):
+    other = ModelDirectory.create(tmp_path, lock=True)
+    message = small_run.fails(tmp_path)
+    assert (
+        "Expected a model directory in which no other process trains. Received: "
+        f"{tmp_path}, locked by process {os.getpid()} on " in message
+    )
+    other.unlock()
+    small_run(tmp_path)
+
+
+def test_failed_start_leaves_no_directory(tmp_path, small_run):
+    small_run.fails(tmp_path / "new", train_source=str(tmp_path / "missing"))
+    assert not (tmp_path / "new").exists()

@@ -1,7 +1,10 @@
 """Sentence pairs from text files, one sentence a line, checked before use and read as a stream."""
 
+import atexit
 import gzip
 import os
+import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +64,9 @@ def read_text(source: str, target: str) -> TextCorpus:
         raise ValueError(
             f"Expected source and target files. Received: {received}. Give the {missing} files too."
         )
-    sources, targets = _split_paths(source), _split_paths(target)
+    sources, targets = (
+        tuple(_regular(path) for path in _split_paths(paths)) for paths in (source, target)
+    )
     if len(sources) != len(targets):
         raise ValueError(
             f"Expected as many source files as target files. Received: {len(sources)} ({source}) "
@@ -81,6 +86,17 @@ def read_text(source: str, target: str) -> TextCorpus:
 
 def _split_paths(paths):
     return tuple(Path(path.strip()) for path in str(paths).split(",") if path.strip())
+
+
+def _regular(file):
+    """Returns the file, or a temporary copy of a pipe, which can be read only once."""
+    if not file.exists() or file.is_file() or file.is_dir():
+        return file
+    copy = tempfile.NamedTemporaryFile(prefix="pipe-", delete=False)
+    atexit.register(Path(copy.name).unlink, missing_ok=True)
+    with open(file, "rb") as pipe, copy:
+        shutil.copyfileobj(pipe, copy)
+    return Path(copy.name)
 
 
 def _open(file):

@@ -258,7 +258,7 @@ def _clear_error(error, vocab_size):
         return ValueError(
             f"Expected a vocab_size of at least {least[1]}, one for every character of these "
             f"sentences. Received: {vocab_size}. "
-            "Raise vocab_size, or lower character_coverage."
+            "Give a larger vocab_size."
         )
     return ValueError(
         "Expected sentences and settings that SentencePiece can learn from. Received from it: "

@@ -114,10 +114,11 @@ def new_version(directory: Path, version: int | None = None) -> Iterator[tuple[P
         with atomic_files.whole_directory(final) as aside:
             yield aside, final
             _refuse_existing(final)
-    except OSError as error:
+    except (OSError, tf.errors.OpError) as error:
+        reason = getattr(error, "strerror", None) or getattr(error, "message", None) or error
         raise ValueError(
             f"Expected an export folder that can be written. Received: {directory} "
-            f"({error.strerror or error}). "
+            f"({reason}). "
             "Choose another with --export_dir."
         ) from error
 

@@ -154,13 +154,17 @@ class TranslationModule(tf.Module):
                 translations.
         """
         text, translation = checked_pairs(text, translation)
+        # An empty batch has no longest sentence: a blank pair is scored, and left out below.
+        count = tf.size(text)
+        blank = tf.fill([tf.cast(count == 0, tf.int32)], "")
+        text, translation = tf.concat([text, blank], 0), tf.concat([translation, blank], 0)
         source, source_truncated = self._tokenize(text)
         targets = self.tokenizer.tokenize(translation)
         is_long = targets.row_lengths() > self.settings.longest_translation
         targets = targets[:, : self.settings.longest_translation]
         source_ids, target_ids = source.to_tensor(PAD_ID), targets.to_tensor(PAD_ID)
         scored, alignments = self._scored(source_ids, target_ids)
-        return {
+        answer = {
             "scores": scored.scores,
             "token_scores": scored.token_scores,
             "tokens": self.tokenizer.pieces(target_ids),
@@ -170,6 +174,7 @@ class TranslationModule(tf.Module):
             "alignments": alignments,
             "truncated": source_truncated | is_long,
         }
+        return {name: value[:count] for name, value in answer.items()}
 
     @tf.function(input_signature=[], autograph=False)
     def defaults(self):

@@ -18,16 +18,20 @@ class _Window:
 
     def __init__(self, steps, logs=None):
         self._steps = steps
+        logs = logs or {"loss": 0.0, "accuracy": 0.0, "tokens": 0.0, "target_tokens": 0.0}
+        self._before = self._sums(logs)
+        self.restart_clock(logs)
+
+    def restart_clock(self, logs):
+        """Measures the rate from here; losses are still those of all steps of the window."""
         self._start = self._clock()
-        self._step = steps.step
-        self._before = self._sums(
-            logs or {"loss": 0.0, "accuracy": 0.0, "tokens": 0.0, "target_tokens": 0.0}
-        )
+        self._step = self._steps.step
+        self._tokens_before = logs["tokens"]
 
     @staticmethod
     def _sums(logs):
         count = logs["target_tokens"]
-        return [logs["loss"] * count, logs["accuracy"] * count, count, logs["tokens"]]
+        return [logs["loss"] * count, logs["accuracy"] * count, count]
 
     def _clock(self):
         return time.perf_counter() - self._steps.seconds_paused
@@ -37,9 +41,8 @@ class _Window:
         return max(self._clock() - self._start, 1e-9)
 
     def record(self, learning_rate, logs):
-        loss, right, targets, tokens = (
-            now - then for now, then in zip(self._sums(logs), self._before)
-        )
+        loss, right, targets = (now - then for now, then in zip(self._sums(logs), self._before))
+        tokens = logs["tokens"] - self._tokens_before
         step, targets, seconds = self._steps.step, max(targets, 1), self.seconds
         left = (self._steps.last - step) * seconds / max(step - self._step, 1)
         return StepRecord(
@@ -56,9 +59,9 @@ class _Window:
 class StepLog(keras.callbacks.Callback):
     """Tells a report of every step, and every so many steps the means since the last time.
 
-    Time is taken without the first execution, in which TensorFlow compiles, and without checkpoints
-    and evaluation. The first record comes after half a minute where it would come later, for its
-    estimate of the time left.
+    Rates leave out the first execution, in which TensorFlow compiles, checkpoints and evaluation.
+    Losses and accuracies include every step. The first record comes after at most half a minute,
+    for its estimate of the time left.
 
     Args:
         steps: where the run is.
@@ -88,7 +91,7 @@ class StepLog(keras.callbacks.Callback):
             self._report.record(self._window.record(rate, logs))
             self._window, self._recorded = _Window(self._steps, logs), True
         elif not self._compiled:
-            self._window = _Window(self._steps, logs)
+            self._window.restart_clock(logs)
         self._compiled = True
 
     def _is_first_overdue(self):

@@ -64,13 +64,21 @@ class TrainingRun:
         if config.deterministic:
             tf.config.experimental.enable_op_determinism()
         self.directory = ModelDirectory(config.model_dir)
-        with self.worker_group.detecting_lost_workers(self._how_to_go_on):
-            self._open(config)
+        try:
+            with self.worker_group.detecting_lost_workers(self._how_to_go_on):
+                self._open(config)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self):
+        """Unlocks the model directory."""
+        self.directory.unlock()
 
     def _open(self, config):
         with self.worker_group.chief_first():
             if self.worker_group.is_chief:
-                ModelDirectory.create(config.model_dir)
+                self.directory = ModelDirectory.create(config.model_dir, lock=True)
             self._prepared = Preparation(config, self.directory)
         self.config = self._prepared.config
         # Says now, and not as the first epoch begins, where no batch can be made.
@@ -126,6 +134,12 @@ class TrainingRun:
         return model
 
     def _check_step(self):
+        if self.step >= self.config.train_steps + self.config.steps_per_execution:
+            raise ValueError(
+                f"Expected --train_steps of at least {self.step}, the step of the last checkpoint. "
+                f"Received: {self.config.train_steps}. Give a larger --train_steps, or another "
+                "--model_dir."
+            )
         if self.step % self.config.steps_per_execution:
             raise ValueError(
                 "Expected to continue at a multiple of steps_per_execution. Received: the "

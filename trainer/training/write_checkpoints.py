@@ -53,18 +53,24 @@ class WriteCheckpoints(keras.callbacks.Callback):
         return self._minutes is not None and time.monotonic() - self._time >= 60 * self._minutes
 
     def write(self):
-        """Writes a checkpoint, unless the last one is of this very step.
+        """Writes model.keras and a checkpoint, unless the last ones are of this step.
+
+        A model.keras that is missing or damaged is written again.
 
         Raises:
-            CheckpointError: where it can't.
+            CheckpointError: if a file can't be written.
         """
-        if self._steps.step == self._written:
+        has_checkpoint = self._steps.step == self._written
+        if has_checkpoint and self._directory.has_intact_model():
             return
         with self._steps.paused():
             try:
                 self._directory.save_model(self.model.transformer)
             except OSError as error:
                 raise self._checkpoints.write_error(self._directory.model_file, error) from error
+            if has_checkpoint:
+                self._report.note(f"{self._directory.model_file} was damaged or missing: rewritten")
+                return
             path = self._checkpoints.save(self.model, self._steps.step)
         self._written, self._time = self._steps.step, time.monotonic()
         self._report.note(f"checkpoint {path}")

@@ -378,3 +378,11 @@ def test_folder_that_can_not_be_written(tmp_path):
     )
     with pytest.raises(ValueError, match=message), saved_models.new_version(tmp_path / "file/name"):
         pass
+
+
+def test_full_disk_while_tensorflow_writes(tmp_path):
+    message = "Expected an export folder that can be written. Received: .*No space left on device"
+    with pytest.raises(ValueError, match=message):
+        with saved_models.new_version(tmp_path / "name"):
+            raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+    assert not list((tmp_path / "name").iterdir())

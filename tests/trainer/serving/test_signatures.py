@@ -132,3 +132,9 @@ def test_warm_up_requests_name_the_model_and_can_be_answered(exported_dir, loade
         seen.append((request.model_spec.signature_name, sizes.pop()))
     assert seen[:6] == [("serving_default", size) for size in (1, 8, 32)] * 2
     assert {name for name, _ in seen} == loaded.signatures.keys() - {"translate"}
+
+
+def test_score_of_an_empty_batch(loaded):
+    answer = ask(loaded, "score", text=np.array([], object), translation=np.array([], object))
+    assert {name: value.shape[0] for name, value in answer.items()} == dict.fromkeys(answer, 0)
+    assert answer["alignments"].ndim == 3
