@@ -15,6 +15,6 @@ from t2t_relpos.layers import (
     TransformerDecoder,
     TransformerEncoder,
 )
-from t2t_relpos.models import PRESETS, Transformer, TransformerConfig
+from t2t_relpos.models import PRESETS, CausalLM, Transformer, TransformerConfig
 
 __version__ = "0.1.0"

@@ -65,6 +65,13 @@ class TokenEmbedding(keras.layers.Layer):
         real = ops.expand_dims(ops.not_equal(inputs, 0), -1)
         return vectors * ops.cast(real, vectors.dtype)
 
+    def compute_output_shape(self, input_shape):
+        return (*input_shape, self.hidden_dim)
+
+    def compute_output_spec(self, inputs, reverse=False):
+        # Traces `call`: its outputs depend on `reverse`.
+        return keras.Operation.compute_output_spec(self, inputs, reverse=reverse)
+
     def get_config(self):
         initializer = self.embeddings_initializer
         return {

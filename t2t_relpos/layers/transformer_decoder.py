@@ -207,6 +207,9 @@ class TransformerDecoder(TransformerEncoder):
             x = residual.after(x, outputs)
         return self._feed(x), cache
 
+    def compute_output_shape(self, decoder_sequence_shape, encoder_sequence_shape=None):
+        return tuple(decoder_sequence_shape)
+
     def compute_output_spec(self, decoder_sequence, encoder_sequence=None, *args, **kwargs):
         if not self.built:
             shape = None if encoder_sequence is None else encoder_sequence.shape

@@ -15,13 +15,14 @@ from t2t_relpos.layers.token_embedding import TokenEmbedding
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
 from t2t_relpos.layers.transformer_encoder import TransformerEncoder
 from t2t_relpos.models.config import TransformerConfig
+from t2t_relpos.models.generation import Generates, SearchFunctions
 from t2t_relpos.models.score_pairs import ScoresPairs
 
 NUM_TARGET_SPACES = 32
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class Transformer(ScoresPairs, keras.Model):
+class Transformer(Generates, ScoresPairs, keras.Model):
     """An encoder-decoder Transformer, by default with relative positions only.
 
     Ids: 0 is padding (and, as the first input of the decoder, "go": the zero
@@ -97,6 +98,7 @@ class Transformer(ScoresPairs, keras.Model):
         ]
         self.encoder_norm = self._final_norm("encoder_norm")
         self.decoder_norm = self._final_norm("decoder_norm")
+        self._searches = SearchFunctions()
         self.build()
 
     def _position_layer(self, name):
@@ -165,7 +167,33 @@ class Transformer(ScoresPairs, keras.Model):
             )
         self.built = True
 
+    @classmethod
+    def from_preset(cls, preset, **settings):
+        """Returns an untrained model with the sizes of a preset.
+
+        Args:
+            preset: a key of `t2t_relpos.models.PRESETS`.
+            **settings: `vocab_size`, and any other fields of `TransformerConfig` to replace.
+
+        Example:
+        >>> from t2t_relpos.models import Transformer
+        >>> Transformer.from_preset("tiny", vocab_size=11).config.num_heads
+        4
+        """
+        return cls(TransformerConfig.from_preset(preset, **settings))
+
+    def export(self, filepath, *args, input_signature=None, **kwargs):
+        """Exports the model as `keras.Model.export`, by default for any batch size and length."""
+        if input_signature is None:
+            ids = keras.InputSpec(shape=(None, None), dtype="int32")
+            input_signature = [{"inputs": ids, "targets": ids}]
+        return super().export(filepath, *args, input_signature=input_signature, **kwargs)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape["targets"], self.config.vocab_size)
+
     def call(self, inputs, training=None):
+        _check_inputs(inputs)
         return self.logits_and_attention(inputs, training=training)[0]
 
     def logits_and_attention(self, inputs, attention_layer=None, training=None):
@@ -290,3 +318,13 @@ class Transformer(ScoresPairs, keras.Model):
     def from_config(cls, config):
         config = dict(config)
         return cls(TransformerConfig.from_dict(config.pop("config")), **config)
+
+
+def _check_inputs(inputs):
+    names = {"inputs", "targets"}
+    if not isinstance(inputs, dict) or not names <= inputs.keys():
+        received = f"keys {sorted(inputs)}" if isinstance(inputs, dict) else type(inputs).__name__
+        raise ValueError(
+            "Expected a dict of int ids with the keys 'inputs' [B, S] and 'targets' [B, T]. "
+            f"Received: {received}."
+        )

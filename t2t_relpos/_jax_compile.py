@@ -1,0 +1,15 @@
+"""Compiled functions on JAX."""
+
+import jax
+import keras
+
+
+def compile_function(model, function):
+    """Returns `function` jitted. It reads the current weights of the model at every call."""
+
+    @jax.jit
+    def compiled(values, *arguments):
+        with keras.StatelessScope(state_mapping=list(zip(model.variables, values))):
+            return function(*arguments)
+
+    return lambda *arguments: compiled([v.value for v in model.variables], *arguments)

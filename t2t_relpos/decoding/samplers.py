@@ -1,0 +1,192 @@
+"""Samplers: the settings of a search as an object, for `generate`."""
+
+import keras
+
+from t2t_relpos.decoding.beam_search import beam_search
+from t2t_relpos.decoding.greedy_search import greedy_search
+from t2t_relpos.decoding.sample_search import sample_search
+
+
+class Sampler:
+    """Base class of samplers. Subclasses implement `search`.
+
+    Args:
+        min_length, no_repeat_ngram_size, repetition_penalty: as in `beam_search`.
+    """
+
+    num_results = 1
+
+    def __init__(self, min_length=0, no_repeat_ngram_size=0, repetition_penalty=1.0):
+        self.constraints = {
+            "min_length": min_length,
+            "no_repeat_ngram_size": no_repeat_ngram_size,
+            "repetition_penalty": repetition_penalty,
+        }
+
+    def settings(self):
+        """Returns the settings of the search as a hashable value. Seeds do not belong to them."""
+        values = {name: v for name, v in vars(self).items() if name not in ("seed", "constraints")}
+        return tuple(sorted((values | self.constraints).items()))
+
+    def random_numbers(self, batch_size, max_length):
+        """Returns the random numbers of one search, `[B, n, L]`, or None if it needs none."""
+        return None
+
+    def search(self, step, state, batch_size, max_length, uniform=None, prefix=None):
+        """Runs the search.
+
+        Args:
+            step: `step(ids [rows], state) -> (logits [rows, V], state)`.
+            state: a nested dict of tensors `[B, ...]`.
+            batch_size: B.
+            max_length: L, largest number of ids of an output.
+            uniform: the result of `random_numbers`.
+            prefix: int `[B, P]`, the first ids of every output, or None.
+
+        Returns:
+            A `DecodingResult`.
+        """
+        raise NotImplementedError
+
+
+class GreedySampler(Sampler):
+    """Chooses the most likely id at every step.
+
+    Args:
+        **constraints: as in `Sampler`.
+
+    Example:
+    >>> import numpy as np
+    >>> from t2t_relpos.models import Transformer
+    >>> from t2t_relpos.decoding import GreedySampler
+    >>> model = Transformer.from_preset("tiny", vocab_size=11)
+    >>> model.generate(np.array([[5, 7, 1]]), sampler=GreedySampler(), max_length=4).shape
+    (1, 4)
+    """
+
+    def search(self, step, state, batch_size, max_length, uniform=None, prefix=None):
+        return greedy_search(step, state, batch_size, max_length, prefix=prefix, **self.constraints)
+
+
+class BeamSampler(Sampler):
+    """Finds the outputs with the largest log-probability over length penalty.
+
+    Args:
+        num_beams: hypotheses kept per sentence.
+        alpha: exponent of the length penalty.
+        num_results: number of outputs per sentence, at most `num_beams`.
+        early_stopping: as in `beam_search`.
+        **constraints: as in `Sampler`.
+    """
+
+    def __init__(self, num_beams=4, alpha=0.6, num_results=1, early_stopping=False, **constraints):
+        super().__init__(**constraints)
+        self.num_beams = num_beams
+        self.alpha = alpha
+        self.num_results = num_results
+        self.early_stopping = early_stopping
+
+    def search(self, step, state, batch_size, max_length, uniform=None, prefix=None):
+        return beam_search(
+            step,
+            state,
+            batch_size,
+            max_length,
+            beam_size=self.num_beams,
+            alpha=self.alpha,
+            num_results=self.num_results,
+            early_stopping=self.early_stopping,
+            prefix=prefix,
+            **self.constraints,
+        )
+
+
+class _RandomSampler(Sampler):
+    """Draws ids at random: the part that top-k and top-p share."""
+
+    def __init__(self, temperature, seed, num_results, **constraints):
+        super().__init__(**constraints)
+        self.temperature = temperature
+        self.num_results = num_results
+        self.seed = keras.random.SeedGenerator(seed)
+
+    def random_numbers(self, batch_size, max_length):
+        return keras.random.uniform((batch_size, self.num_results, max_length), seed=self.seed)
+
+    def _draw(self, step, state, batch_size, max_length, uniform, prefix, **filters):
+        return sample_search(
+            step,
+            state,
+            batch_size,
+            max_length,
+            temperature=self.temperature,
+            num_results=self.num_results,
+            uniform=uniform,
+            prefix=prefix,
+            **filters,
+            **self.constraints,
+        )
+
+
+class TopKSampler(_RandomSampler):
+    """Draws every id among the k most likely ones.
+
+    Args:
+        k: number of ids to draw among.
+        temperature: above 0. Below 1, likely ids become more likely.
+        seed: int, or None. Every call of `generate` continues the sequence of random numbers.
+        num_results: number of outputs per sentence.
+        **constraints: as in `Sampler`.
+    """
+
+    def __init__(self, k=5, temperature=1.0, seed=None, num_results=1, **constraints):
+        super().__init__(temperature, seed, num_results, **constraints)
+        self.k = k
+
+    def search(self, step, state, batch_size, max_length, uniform=None, prefix=None):
+        return self._draw(step, state, batch_size, max_length, uniform, prefix, top_k=self.k)
+
+
+class TopPSampler(_RandomSampler):
+    """Draws every id among the fewest ids whose probabilities sum to p.
+
+    Args:
+        p: above 0 and at most 1.
+        k: if given, only the k most likely ids are considered.
+        temperature, seed, num_results: as in `TopKSampler`.
+        **constraints: as in `Sampler`.
+    """
+
+    def __init__(self, p=0.1, k=None, temperature=1.0, seed=None, num_results=1, **constraints):
+        super().__init__(temperature, seed, num_results, **constraints)
+        self.p = p
+        self.k = k
+
+    def search(self, step, state, batch_size, max_length, uniform=None, prefix=None):
+        return self._draw(
+            step, state, batch_size, max_length, uniform, prefix, top_k=self.k, top_p=self.p
+        )
+
+
+SAMPLERS = {
+    "beam": BeamSampler,
+    "greedy": GreedySampler,
+    "top_k": TopKSampler,
+    "top_p": TopPSampler,
+}
+
+
+def get_sampler(sampler):
+    """Returns a `Sampler` for a name or a sampler.
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    if isinstance(sampler, Sampler):
+        return sampler
+    if isinstance(sampler, str) and sampler in SAMPLERS:
+        return SAMPLERS[sampler]()
+    raise ValueError(
+        f"Expected `sampler` to be one of {', '.join(map(repr, SAMPLERS))}, or a Sampler object. "
+        f"Received: {sampler!r}"
+    )

@@ -1,0 +1,147 @@
+"""A decoder-only language model."""
+
+import keras
+from keras import ops
+
+from t2t_relpos.layers import checks
+from t2t_relpos.layers.dropout import Dropout
+from t2t_relpos.layers.layer_normalization import LayerNormalization
+from t2t_relpos.layers.token_embedding import TokenEmbedding
+from t2t_relpos.layers.transformer_decoder import TransformerDecoder
+from t2t_relpos.models.generation import Generates, SearchFunctions
+
+
+@keras.saving.register_keras_serializable(package="t2t_relpos")
+class CausalLM(Generates, keras.Model):
+    """A language model of decoder blocks with relative positions.
+
+    Id 0 is padding and id 1 ends a text. The ids are shifted right inside: the logits at `t`
+    predict `ids[:, t]`, so ids are inputs and labels.
+
+    Args:
+        vocab_size: V.
+        num_layers: number of decoder blocks.
+        hidden_dim: D.
+        intermediate_dim: width of the feed-forward networks.
+        num_heads: N. Must divide D.
+        max_relative_position: clipping distance K.
+        dropout: rate of all dropouts.
+        share_heads: whether the heads of a layer share relative tables.
+        **kwargs: `name`, `dtype` of `keras.Model`.
+
+    Call arguments:
+        ids: int `[B, T]`.
+        training: whether dropouts are on.
+
+    Returns:
+        logits, float32 `[B, T, V]`.
+
+    Example:
+    >>> import keras
+    >>> import numpy as np
+    >>> from t2t_relpos.models import CausalLM
+    >>> model = CausalLM(
+    ...     vocab_size=11, num_layers=1, hidden_dim=8, intermediate_dim=16, num_heads=2,
+    ...     max_relative_position=4,
+    ... )
+    >>> ids = np.array([[5, 7, 9, 1], [3, 1, 0, 0]])
+    >>> model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    >>> history = model.fit(ids, ids, sample_weight=(ids != 0), verbose=0)
+    >>> model.generate(ids[:, :2], sampler="greedy", max_length=6)[:, :2].tolist()
+    [[5, 7], [3, 1]]
+    """
+
+    _continues_source = True
+
+    def __init__(
+        self,
+        vocab_size,
+        num_layers,
+        hidden_dim,
+        intermediate_dim,
+        num_heads,
+        max_relative_position,
+        dropout=0.0,
+        share_heads=True,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.settings = {
+            "vocab_size": checks.positive_int("vocab_size", vocab_size),
+            "num_layers": checks.positive_int("num_layers", num_layers),
+            "hidden_dim": checks.positive_int("hidden_dim", hidden_dim),
+            "intermediate_dim": intermediate_dim,
+            "num_heads": num_heads,
+            "max_relative_position": max_relative_position,
+            "dropout": dropout,
+            "share_heads": share_heads,
+        }
+        policy = self.dtype_policy
+        self._searches = SearchFunctions()
+        self.embedding = TokenEmbedding(vocab_size, hidden_dim, dtype=policy, name="embedding")
+        self.embedding_dropout = Dropout(dropout, dtype=policy)
+        self.blocks = [
+            TransformerDecoder(
+                intermediate_dim,
+                num_heads,
+                dropout=dropout,
+                normalize_first=True,
+                max_relative_position=max_relative_position,
+                share_heads=share_heads,
+                dtype=policy,
+                name=f"block_{i}",
+            )
+            for i in range(num_layers)
+        ]
+        self.norm = LayerNormalization(epsilon=1e-5, dtype=policy, name="norm")
+        self.build()
+
+    def build(self, input_shape=None):
+        """Makes all variables; their shapes depend on the settings only."""
+        if self.built:
+            return
+        width = (None, None, self.settings["hidden_dim"])
+        self.embedding.build((None, None))
+        for block in self.blocks:
+            block.build(width)
+        self.norm.build(width)
+        self.built = True
+
+    def call(self, ids, training=None):
+        x = ops.pad(self.embedding(ids), [[0, 0], [1, 0], [0, 0]])[:, :-1]
+        x = self.embedding_dropout(x, training=training)
+        for block in self.blocks:
+            x = block(x, training=training)
+        return self._logits(x)
+
+    def _logits(self, x):
+        return ops.cast(self.embedding(self.norm(x), reverse=True), "float32")
+
+    def encode(self, source, max_length):
+        """Returns the state of `step` before the first id, with room for `max_length` ids."""
+        rows = ops.shape(source)[0]
+        return {
+            "cache": {block.name: block.start_cache(rows, max_length) for block in self.blocks},
+            "position": ops.zeros((rows,), dtype="int32"),
+        }
+
+    def step(self, ids, state):
+        """Computes the logits of the next ids.
+
+        Args:
+            ids: int `[rows]`, the previous ids. 0 in the first step.
+            state: as `encode` and this method return it.
+
+        Returns:
+            (logits `[rows, V]`, the state after this step).
+        """
+        x, position, cache = self.embedding(ops.expand_dims(ids, -1)), state["position"], {}
+        for block in self.blocks:
+            x, cache[block.name] = block.step(x, state["cache"][block.name], position)
+        return self._logits(x)[:, 0], {"cache": cache, "position": position + 1}
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape, self.settings["vocab_size"])
+
+    def get_config(self):
+        return {**super().get_config(), **self.settings}

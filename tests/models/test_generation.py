@@ -1,0 +1,192 @@
+"""`generate`: equal to the searches, on every backend, for both models."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.decoding import (
+    BeamSampler,
+    GreedySampler,
+    TopKSampler,
+    TopPSampler,
+    beam_search,
+    greedy_search,
+    sample_search,
+)
+from t2t_relpos.models import CausalLM, Transformer
+
+SOURCE = np.array([[5, 7, 9, 2, 1], [3, 1, 0, 0, 0], [8, 8, 4, 1, 0]])
+SMALL = {"num_encoder_layers": 1, "num_decoder_layers": 2}
+
+
+@pytest.fixture(scope="module")
+def model():
+    keras.utils.set_random_seed(7)
+    return Transformer.from_preset("tiny", vocab_size=11, **SMALL)
+
+
+@pytest.fixture(scope="module")
+def language_model():
+    keras.utils.set_random_seed(7)
+    return CausalLM(
+        vocab_size=11,
+        num_layers=2,
+        hidden_dim=6,
+        intermediate_dim=13,
+        num_heads=2,
+        max_relative_position=3,
+    )
+
+
+def by_hand(model, search, **settings):
+    state = model.encode(ops.cast(SOURCE, "int32"), 7)
+    return ops.convert_to_numpy(search(model.step, state, 3, 7, **settings).ids)
+
+
+def test_beam(model):
+    np.testing.assert_array_equal(
+        model.generate(SOURCE, max_length=7), by_hand(model, beam_search)[:, 0]
+    )
+    several = model.generate(
+        SOURCE, sampler=BeamSampler(num_beams=3, alpha=0.0, num_results=2), max_length=7
+    )
+    expected = by_hand(model, beam_search, beam_size=3, alpha=0.0, num_results=2)
+    np.testing.assert_array_equal(several, expected)
+
+
+def test_greedy(model):
+    expected = by_hand(model, greedy_search, no_repeat_ngram_size=2)[:, 0]
+    sampler = GreedySampler(no_repeat_ngram_size=2)
+    np.testing.assert_array_equal(model.generate(SOURCE, sampler, max_length=7), expected)
+
+
+@pytest.mark.parametrize(
+    "sampler, filters",
+    [
+        (lambda: TopKSampler(k=3, temperature=2.0, seed=5, num_results=2), {"top_k": 3}),
+        (lambda: TopPSampler(p=0.9, temperature=2.0, seed=5, num_results=2), {"top_p": 0.9}),
+    ],
+)
+def test_random_samplers(model, sampler, filters):
+    uniform = sampler().random_numbers(3, 7)
+    settings = {"temperature": 2.0, "num_results": 2, "uniform": uniform}
+    expected = by_hand(model, sample_search, **settings, **filters)
+    first = sampler()
+    np.testing.assert_array_equal(model.generate(SOURCE, first, max_length=7), expected)
+    # The next call draws other numbers.
+    assert not np.array_equal(model.generate(SOURCE, first, max_length=7), expected)
+
+
+def test_searches_are_compiled_once(model):
+    count = len(model._searches.functions)
+    for seed in (1, 2):
+        model.generate(SOURCE, TopKSampler(k=4, seed=seed), max_length=5)
+    assert len(model._searches.functions) == count + 1
+
+
+def test_generate_reads_the_current_weights(model):
+    before = model.generate(SOURCE, "greedy", max_length=7)
+    weights = model.get_weights()
+    model.set_weights([w[::-1] for w in weights])
+    after = model.generate(SOURCE, "greedy", max_length=7)
+    expected = by_hand(model, greedy_search)[:, 0]
+    model.set_weights(weights)
+    np.testing.assert_array_equal(after, expected)
+    assert not np.array_equal(before, after)
+
+
+def test_default_length(model):
+    assert model.generate(SOURCE[:1], "greedy").shape == (1, 55)
+
+
+def test_steps_equal_the_whole(language_model, rng):
+    ids = rng.integers(2, 11, (3, 7))
+    whole = ops.convert_to_numpy(language_model(ids))
+    state = language_model.encode(ids, 7)
+    for t in range(7):
+        previous = ids[:, t - 1] if t else np.zeros(3, "int32")
+        logits, state = language_model.step(previous, state)
+        np.testing.assert_allclose(logits, whole[:, t], atol=1e-4)
+
+
+def test_language_model_continues_its_source(language_model):
+    source = np.array([[5, 7, 9], [3, 4, 0]])
+    outputs = language_model.generate(source, "greedy", max_length=9)
+    assert outputs.shape == (2, 9)
+    for row, length in ((0, 3), (1, 2)):
+        np.testing.assert_array_equal(outputs[row, :length], source[row, :length])
+        logits = ops.convert_to_numpy(language_model(outputs[row : row + 1]))[0]
+        logits[:, 0] = -np.inf
+        end = int((outputs[row] != 0).sum())
+        np.testing.assert_array_equal(logits.argmax(-1)[length:end], outputs[row, length:end])
+
+
+def test_language_model_is_saved(language_model, tmp_path):
+    language_model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded(SOURCE), language_model(SOURCE), atol=1e-6)
+    np.testing.assert_array_equal(
+        loaded.generate(SOURCE[:, :2], max_length=7),
+        language_model.generate(SOURCE[:, :2], max_length=7),
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"source": SOURCE[0]}, r"of shape \[batch, length\]. Received: shape \(5,\), dtype int64"),
+        ({"source": SOURCE * 1.0}, r"Received: shape \(3, 5\), dtype float"),
+        (
+            {"source": SOURCE, "max_length": 0},
+            "to be an int of at least 1. Received: 0",
+        ),
+        ({"source": SOURCE, "max_length": 3}, "at least 5, the length of `source`.*Received: 3"),
+        (
+            {"source": SOURCE, "sampler": "best"},
+            "Expected `sampler` to be one of 'beam', 'greedy', 'top_k', 'top_p', or a Sampler",
+        ),
+    ],
+)
+def test_errors(language_model, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        language_model.generate(**arguments)
+
+
+@pytest.mark.parametrize(
+    "inputs, message",
+    [
+        ((SOURCE, SOURCE), "the keys 'inputs' .B, S. and 'targets' .B, T.. Received: tuple."),
+        ({"inputs": SOURCE, "target": SOURCE}, r"Received: keys \['inputs', 'target'\]."),
+    ],
+)
+def test_inputs_of_a_transformer(model, inputs, message):
+    with pytest.raises(ValueError, match=message):
+        model(inputs)
+
+
+@pytest.mark.parametrize("before", ["build", "call", "fit"])
+def test_export(before, tmp_path):
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("exports a SavedModel")
+    import tensorflow as tf
+
+    model = Transformer.from_preset("tiny", vocab_size=11, **SMALL)
+    inputs = {"inputs": SOURCE, "targets": SOURCE[:, :4]}
+    if before == "call":
+        model(inputs)
+    if before == "fit":
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.fit(inputs, SOURCE[:, :4], verbose=0)
+    model.export(tmp_path / "model", verbose=False)
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    outputs = loaded.serve({name: tf.constant(x, tf.int32) for name, x in inputs.items()})
+    np.testing.assert_allclose(outputs, model(inputs), atol=1e-4)
+
+
+def test_summary_shows_shapes(model, capsys):
+    model({"inputs": SOURCE, "targets": SOURCE})
+    model.summary()
+    text = capsys.readouterr().out
+    assert "(None, None, 64)" in text
+    assert "?" not in text
