@@ -1,6 +1,7 @@
 """One block of the Transformer's decoder."""
 
 import keras
+from keras import ops
 
 from t2t_relpos.layers.transformer_encoder import TransformerEncoder, padding_and_attention_mask
 
@@ -192,6 +193,7 @@ class TransformerDecoder(TransformerEncoder):
         Returns:
             (outputs `[rows, 1, D]`, the cache with this position written).
         """
+        inputs = ops.convert_to_tensor(inputs)
         residual = self.self_attention_residual
         outputs, cache = self.self_attention.step(residual.before(inputs), cache, position)
         x = residual.after(inputs, outputs)

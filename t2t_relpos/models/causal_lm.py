@@ -102,6 +102,7 @@ class CausalLM(Generates, keras.Model):
             return
         width = (None, None, self.settings["hidden_dim"])
         self.embedding.build((None, None))
+        self.embedding_dropout.build(width)
         for block in self.blocks:
             block.build(width)
         self.norm.build(width)

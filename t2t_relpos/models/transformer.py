@@ -147,11 +147,11 @@ class Transformer(Generates, ScoresPairs, keras.Model):
         width = (None, None, self.config.hidden_dim)
         for embedding in (self.source_embedding, self.target_embedding, self.output_embedding):
             if not embedding.built:
-                embedding.build()
-                embedding.built = True
+                embedding.build((None, None))
         for position in (self.source_position, self.target_position):
             if position is not None:
                 position.build(width)
+        self.embedding_dropout.build(width)
         for layer in self.encoder_layers:
             layer.build(width)
         for layer in self.decoder_layers:

@@ -39,7 +39,7 @@ def copy_weights(theirs, layer):
             getattr(layer, f"{name}_residual").norm.set_weights(norm.get_weights())
     for variable in layer.variables:
         if variable.name == "table":
-            variable.assign(ops.zeros_like(variable))
+            variable.assign(np.zeros(variable.shape))
     layer.feed_forward_residual.norm.set_weights(theirs._feedforward_layer_norm.get_weights())
     layer.feed_forward.inner.set_weights(theirs._feedforward_intermediate_dense.get_weights())
     layer.feed_forward.outer.set_weights(theirs._feedforward_output_dense.get_weights())

@@ -188,5 +188,5 @@ def test_summary_shows_shapes(model, capsys):
     model({"inputs": SOURCE, "targets": SOURCE})
     model.summary()
     text = capsys.readouterr().out
-    assert "(None, None, 64)" in text
+    assert "(None, None, 128)" in text
     assert "?" not in text
