@@ -118,9 +118,14 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
         sys.exit(f"trainer.export: {error}")
 
 
-if __name__ == "__main__":
+def run():
+    """Runs the program with the flags of the command line."""
     define_flags()
     # TensorFlow would report the name under which the model is written aside.
     logging.set_verbosity(logging.WARNING)
     tf.get_logger().setLevel("WARNING")
     app.run(main)
+
+
+if __name__ == "__main__":
+    run()

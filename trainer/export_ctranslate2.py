@@ -43,6 +43,11 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
     print(f"Wrote {values.output_dir}")
 
 
-if __name__ == "__main__":
+def run():
+    """Runs the program with the flags of the command line."""
     define_flags()
     app.run(main)
+
+
+if __name__ == "__main__":
+    run()

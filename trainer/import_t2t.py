@@ -73,6 +73,11 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
     print(f"The model is in {values.model_dir}.")
 
 
-if __name__ == "__main__":
+def run():
+    """Runs the program with the flags of the command line."""
     define_flags()
     app.run(main)
+
+
+if __name__ == "__main__":
+    run()

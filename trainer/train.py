@@ -115,10 +115,15 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
     (dry_run if values["dry_run"].value else train)(settings)
 
 
-if __name__ == "__main__":
+def run():
+    """Runs the program with the flags of the command line."""
     keep_freed_memory()
     # TensorFlow, not loaded yet, uses oneDNN by itself on some processors only; on others it makes
     # large products much faster as well.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     define_flags()
     app.run(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -271,7 +271,12 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
         )
 
 
-if __name__ == "__main__":
+def run():
+    """Runs the program with the flags of the command line."""
     keep_freed_memory()
     define_flags()
     app.run(main)
+
+
+if __name__ == "__main__":
+    run()

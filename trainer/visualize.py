@@ -108,6 +108,11 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
         sys.exit(f"trainer.visualize: {error}")
 
 
-if __name__ == "__main__":
+def run():
+    """Runs the program with the flags of the command line."""
     define_flags()
     app.run(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -21,3 +21,21 @@ from t2t_relpos.attention.relative_ids import (
     relative_ids,
     relative_ids_from_positions,
 )
+
+__all__ = [
+    "attend",
+    "attend_locally",
+    "causal_mask",
+    "combine_masks",
+    "dot_product_attention_relative",
+    "explain",
+    "key_padding_mask",
+    "key_positions",
+    "make_attention_mask",
+    "masked_softmax",
+    "relative_attention_inner",
+    "relative_ids",
+    "relative_ids_from_positions",
+    "relative_positions_matrix",
+    "window_mask",
+]

@@ -61,6 +61,7 @@ def attend(
 
     Example:
     >>> import numpy as np
+    >>> from keras import ops
     >>> from t2t_relpos.attention import attend
     >>> q = k = v = np.ones((1, 2, 3, 4), "float32")
     >>> table = np.ones((5, 4), "float32")

@@ -17,6 +17,7 @@ def drop(x, rate, seed_generator):
         A tensor like `x`.
 
     Example:
+    >>> import keras
     >>> import numpy as np
     >>> from t2t_relpos.attention.dropout import drop
     >>> dropped = drop(np.ones((7, 11), "float32"), 0.5, keras.random.SeedGenerator(0))

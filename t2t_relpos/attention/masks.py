@@ -18,6 +18,7 @@ def causal_mask(length_q, length_k, query_offset=None):
         bool `[T, S]`, or `[B, T, S]` for a `query_offset` of shape `[B]`.
 
     Example:
+    >>> from keras import ops
     >>> from t2t_relpos.attention import causal_mask
     >>> ops.convert_to_numpy(causal_mask(2, 3)).tolist()
     [[True, True, False], [True, True, True]]

@@ -45,6 +45,7 @@ def relative_positions_matrix(length_q, length_k, max_relative_position, cache=F
         `common_attention._generate_relative_positions_matrix`.
 
     Example:
+    >>> import keras
     >>> from t2t_relpos.attention import reference
     >>> matrix = reference.relative_positions_matrix(3, 3, 1)
     >>> keras.ops.convert_to_numpy(matrix).tolist()
@@ -84,6 +85,7 @@ def relative_position_embeddings(table, length_q, length_k, max_relative_positio
         `common_attention._generate_relative_positions_embeddings`.
 
     Example:
+    >>> import keras
     >>> from t2t_relpos.attention import reference
     >>> table = keras.ops.convert_to_tensor([[1.0], [2.0], [3.0]])
     >>> embeddings = reference.relative_position_embeddings(table, 2, 2, 1)
@@ -117,6 +119,7 @@ def relative_attention_inner(x, y, z, transpose):
         tensor2tensor `common_attention._relative_attention_inner`.
 
     Example:
+    >>> import keras
     >>> from t2t_relpos.attention import reference
     >>> weights = keras.ops.convert_to_tensor([[[[0.25, 0.75]]]])
     >>> values = keras.ops.convert_to_tensor([[[[4.0], [8.0]]]])
@@ -181,6 +184,7 @@ def dot_product_attention_relative(
         `common_attention.dot_product_attention_relative`.
 
     Example:
+    >>> import keras
     >>> from t2t_relpos.attention import reference
     >>> q = k = v = keras.ops.ones((1, 1, 2, 1))
     >>> keys = keras.ops.zeros((3, 1))

@@ -45,6 +45,7 @@ def relative_ids(length_q, length_k, max_relative_position, query_offset=None):
     Reference: Shaw et al. 2018, equation 5; t2t `_generate_relative_positions_matrix`.
 
     Example:
+    >>> from keras import ops
     >>> from t2t_relpos.attention import relative_ids
     >>> ops.convert_to_numpy(relative_ids(3, 3, 1)).tolist()
     [[1, 2, 2], [0, 1, 2], [0, 0, 1]]
@@ -67,6 +68,7 @@ def relative_ids_from_positions(query_positions, key_positions, max_relative_pos
 
     Example:
     >>> import numpy as np
+    >>> from keras import ops
     >>> from t2t_relpos.attention import relative_ids_from_positions
     >>> ids = relative_ids_from_positions(np.array([5]), np.array([3, 5, 9]), 2)
     >>> ops.convert_to_numpy(ids).tolist()

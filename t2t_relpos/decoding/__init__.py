@@ -13,3 +13,18 @@ from t2t_relpos.decoding.samplers import (
     TopPSampler,
 )
 from t2t_relpos.decoding.score_tokens import TokenScores, score_tokens
+
+__all__ = [
+    "BeamSampler",
+    "DecodingResult",
+    "GreedySampler",
+    "Sampler",
+    "TokenScores",
+    "TopKSampler",
+    "TopPSampler",
+    "beam_search",
+    "greedy_search",
+    "length_penalty",
+    "sample_search",
+    "score_tokens",
+]

@@ -85,6 +85,7 @@ def beam_search(
 
     Example:
     >>> import numpy as np
+    >>> from keras import ops
     >>> from t2t_relpos.decoding import beam_search
     >>> table = np.log([[0.1, 0.2, 0.7], [0.1, 0.8, 0.1], [0.1, 0.8, 0.1]]).astype("float32")
     >>> step = lambda ids, state: (ops.take(table, ids, axis=0), state)

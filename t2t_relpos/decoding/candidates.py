@@ -27,6 +27,7 @@ def best_candidates(scores, offsets, count, never_id=None, never=-1e7, normalize
 
     Example:
     >>> import numpy as np
+    >>> from keras import ops
     >>> from t2t_relpos.decoding.candidates import best_candidates
     >>> scores = np.array([[1.0, 5.0, 3.0], [4.0, 0.0, 1.0]], "float32")
     >>> found = best_candidates(scores, np.array([[0.0, 2.0]], "float32"), 3)

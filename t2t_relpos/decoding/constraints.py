@@ -94,6 +94,7 @@ def constrain(log_probs, ids, i, constraints, eos_id=1, pad_id=0):
     """All constraints that are on, and no padding.
 
     Example:
+    >>> from keras import ops
     >>> from t2t_relpos.decoding.constraints import Constraints, constrain
     >>> log_probs = ops.log([[0.1, 0.4, 0.3, 0.2]])
     >>> ids = ops.convert_to_tensor([[3, 2, 0]])

@@ -16,6 +16,7 @@ def keep_top_k(logits, k):
         k: at least 1, an int or a scalar tensor.
 
     Example:
+    >>> from keras import ops
     >>> from t2t_relpos.decoding.filters import keep_top_k
     >>> ops.convert_to_numpy(keep_top_k(ops.convert_to_tensor([[1.0, 3.0, 1.0]]), 2)).tolist()
     [[1.0, 3.0, -inf]]
@@ -38,6 +39,7 @@ def keep_top_p(logits, p):
         p: above 0 and at most 1, a float or a scalar tensor.
 
     Example:
+    >>> from keras import ops
     >>> from t2t_relpos.decoding.filters import keep_top_p
     >>> logits = ops.log(ops.convert_to_tensor([[0.25, 0.5, 0.125, 0.125]]))
     >>> (ops.convert_to_numpy(keep_top_p(logits, 0.75)) > -1e6).tolist()

@@ -45,6 +45,7 @@ def greedy_search(
 
     Example:
     >>> import numpy as np
+    >>> from keras import ops
     >>> from t2t_relpos.decoding import greedy_search
     >>> step = lambda ids, state: (ops.log([[0.1, 0.2, 0.7]]), state)
     >>> result = greedy_search(step, {"none": np.zeros((1, 1))}, 1, 3)

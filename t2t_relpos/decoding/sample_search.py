@@ -71,6 +71,7 @@ def sample_search(
 
     Example:
     >>> import numpy as np
+    >>> from keras import ops
     >>> from t2t_relpos.decoding import sample_search
     >>> table = np.log([[0.1, 0.1, 0.8], [0.1, 0.8, 0.1], [0.1, 0.8, 0.1]]).astype("float32")
     >>> step = lambda ids, state: (ops.take(table, ids, axis=0), state)

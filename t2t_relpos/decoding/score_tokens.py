@@ -39,6 +39,7 @@ def score_tokens(logits, ids, pad_id=0, alpha=0.0):
         `TokenScores`.
 
     Example:
+    >>> from keras import ops
     >>> from t2t_relpos.decoding import score_tokens
     >>> logits = ops.log([[[0.25, 0.25, 0.5], [0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]])
     >>> scores = score_tokens(logits, [[2, 1, 0]])

@@ -18,6 +18,7 @@ def top_k(x, k):
         (values `[B, k]`, their indices, int32 `[B, k]`).
 
     Example:
+    >>> from keras import ops
     >>> from t2t_relpos.decoding.top_k import top_k
     >>> values, indices = top_k(ops.convert_to_tensor([[1.0, 3.0, 1.0, 1.0]]), 3)
     >>> ops.convert_to_numpy(indices).tolist()

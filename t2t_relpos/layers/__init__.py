@@ -16,3 +16,20 @@ from t2t_relpos.layers.residual import Residual
 from t2t_relpos.layers.token_embedding import TokenEmbedding
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
 from t2t_relpos.layers.transformer_encoder import TransformerEncoder
+
+__all__ = [
+    "FeedForward",
+    "LearnedPositionEmbedding",
+    "LocalRelativeMultiHeadAttention",
+    "Packing",
+    "RelationMultiHeadAttention",
+    "RelativeMultiHeadAttention",
+    "RelativeMultiHeadAttention2D",
+    "RelativeMultiHeadAttentionV2",
+    "RelativePositionEmbedding",
+    "Residual",
+    "SinusoidalPositionEncoding",
+    "TokenEmbedding",
+    "TransformerDecoder",
+    "TransformerEncoder",
+]

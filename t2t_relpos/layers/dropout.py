@@ -22,6 +22,7 @@ class Dropout(keras.layers.Dropout):
         a tensor like `inputs`.
 
     Example:
+    >>> import keras
     >>> import numpy as np
     >>> from t2t_relpos.layers.dropout import Dropout
     >>> outputs = Dropout(0.2, seed=1)(np.ones((7, 11)), training=True)

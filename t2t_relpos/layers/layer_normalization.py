@@ -21,6 +21,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         `[..., D]`.
 
     Example:
+    >>> import keras
     >>> import numpy as np
     >>> from t2t_relpos.layers.layer_normalization import LayerNormalization
     >>> outputs = LayerNormalization()(np.array([[1.0, 3.0]]))

@@ -28,6 +28,7 @@ class Packing:
 
     Example:
     >>> import numpy as np
+    >>> from keras import ops
     >>> from t2t_relpos.layers import Packing, TransformerEncoder
     >>> packing = Packing(np.array([[True, True, False], [True, False, False]]))
     >>> packed = packing.pack(np.ones((2, 3, 8), "float32"))

@@ -49,6 +49,7 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
 
     Example:
     >>> import numpy as np
+    >>> from keras import ops
     >>> from t2t_relpos.layers import SinusoidalPositionEncoding
     >>> x = SinusoidalPositionEncoding()(np.zeros((1, 2, 4)))
     >>> ops.convert_to_numpy(x[0, 0]).tolist()

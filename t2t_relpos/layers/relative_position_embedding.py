@@ -40,6 +40,7 @@ class RelativePositionEmbedding(keras.layers.Layer):
 
     Example:
     >>> import numpy as np
+    >>> from keras import ops
     >>> from t2t_relpos.layers import RelativePositionEmbedding
     >>> embedding = RelativePositionEmbedding(max_relative_position=2, depth=3)
     >>> vectors = embedding(np.zeros((1, 7, 5)))

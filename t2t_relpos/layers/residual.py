@@ -30,6 +30,7 @@ class Residual(keras.layers.Layer):
         `[B, T, D]`.
 
     Example:
+    >>> import keras
     >>> import numpy as np
     >>> from t2t_relpos.layers import Residual
     >>> residual = Residual(normalize_first=True)

@@ -30,6 +30,7 @@ class TokenEmbedding(keras.layers.Layer):
 
     Example:
     >>> import numpy as np
+    >>> from keras import ops
     >>> from t2t_relpos.layers import TokenEmbedding
     >>> embedding = TokenEmbedding(vocab_size=7, hidden_dim=4)
     >>> vectors = embedding(np.array([[3, 0]]))

@@ -32,6 +32,7 @@ class ScoresPairs:
 
         Example:
         >>> import numpy as np
+        >>> from keras import ops
         >>> from t2t_relpos.models import Transformer, TransformerConfig
         >>> model = Transformer(TransformerConfig.from_preset("tiny", vocab_size=11))
         >>> source, targets = np.array([[5, 7, 9, 1]]), np.array([[3, 1, 0]])

@@ -44,6 +44,7 @@ class Transformer(Generates, ScoresPairs, keras.Model):
         ValueError: ids of a float dtype or, in eager calls, out of range.
 
     Example:
+    >>> import keras
     >>> import numpy as np
     >>> from t2t_relpos.models import Transformer, TransformerConfig
     >>> small = {"num_encoder_layers": 1, "num_decoder_layers": 1}

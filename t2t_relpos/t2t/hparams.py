@@ -32,6 +32,7 @@ def parse_hparams(hparams_set, overrides=""):
             key's.
 
     Example:
+    >>> from t2t_relpos.t2t import parse_hparams
     >>> hparams = parse_hparams("transformer_relative_tiny", "hidden_size=64,pos=timing")
     >>> hparams["hidden_size"], hparams["pos"], hparams["max_relative_position"]
     (64, 'timing', 20)
@@ -119,6 +120,8 @@ def config_from_hparams(hparams, vocab_size, target_space_id=0):
             and the values that do exist are in the text.
 
     Example:
+    >>> from t2t_relpos.t2t import config_from_hparams
+    >>> from t2t_relpos.t2t import parse_hparams
     >>> config = config_from_hparams(parse_hparams("transformer_relative_tiny"), vocab_size=8000)
     >>> config.position, config.max_relative_position, config.hidden_dim
     ('relative', 20, 128)

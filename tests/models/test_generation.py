@@ -135,7 +135,7 @@ def test_language_model_is_saved(language_model, tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"source": SOURCE[0]}, r"of shape \[batch, length\]. Received: shape \(5,\), dtype int64"),
+        ({"source": SOURCE[0]}, r"of shape \[batch, length\]. Received: shape \(5,\), dtype int"),
         ({"source": SOURCE * 1.0}, r"Received: shape \(3, 5\), dtype float"),
         (
             {"source": SOURCE, "max_length": 0},

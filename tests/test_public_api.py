@@ -1,0 +1,84 @@
+"""The public API: names, signatures, and examples that run when pasted.
+
+`python tests/test_public_api.py > tests/public_api.txt` records names and signatures.
+"""
+
+import doctest
+import importlib
+import inspect
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGES = ("", ".attention", ".layers", ".models", ".decoding", ".t2t")
+RECORD = Path(__file__).parent / "public_api.txt"
+
+
+def members():
+    """Yields (dotted name, object) of everything public."""
+    for package in PACKAGES:
+        module = importlib.import_module(f"t2t_relpos{package}")
+        for name in module.__all__:
+            yield f"{module.__name__}.{name}", getattr(module, name)
+
+
+def lines():
+    """Returns a line for every public name: the signature of functions and constructors."""
+    found = []
+    for name, member in members():
+        found.append(f"{name}{inspect.signature(member)}" if callable(member) else name)
+        for method, function in sorted(vars(member).items()) if inspect.isclass(member) else ():
+            if callable(function) and not method.startswith("_"):
+                found.append(f"{name}.{method}{inspect.signature(function)}")
+    return found
+
+
+def test_names_and_signatures_are_those_of_the_record():
+    assert "\n".join(lines()) + "\n" == RECORD.read_text()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_all_names_everything_that_is_imported(package):
+    module = importlib.import_module(f"t2t_relpos{package}")
+    public = {
+        name
+        for name, member in vars(module).items()
+        if not name.startswith("_") and not inspect.ismodule(member)
+    }
+    assert set(module.__all__) == public
+
+
+def examples():
+    """Every docstring with an example, once: (name, text)."""
+    found = {}
+    for name, member in members():
+        parts = [(name, member)]
+        if inspect.isclass(member):
+            parts += [(f"{name}.{n}", m) for n, m in vars(member).items() if not n.startswith("_")]
+        for part, value in parts:
+            text = inspect.getdoc(value) if hasattr(value, "__doc__") else None
+            if text and ">>>" in text:
+                found[text] = part
+    return [(name, text) for text, name in found.items()]
+
+
+@pytest.mark.parametrize("name, text", [pytest.param(*e, id=e[0]) for e in examples()])
+def test_example_runs_in_an_empty_namespace(name, text):
+    test = doctest.DocTestParser().get_doctest(text, {}, name, None, 0)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    output = []
+    runner.run(test, out=output.append)
+    assert runner.failures == 0, "".join(output)
+    assert runner.tries > 0
+
+
+def test_help_lists_the_classes():
+    import t2t_relpos
+
+    for name in ("RelativeMultiHeadAttention", "TransformerEncoder", "Transformer", "CausalLM"):
+        assert name in t2t_relpos.__doc__
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(lines()) + "\n")
