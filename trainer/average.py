@@ -12,8 +12,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-# TensorFlow's start-up notes would stand between the lines that are for the reader.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+from trainer.quiet_start import import_tensorflow
+
+import_tensorflow()
 
 from absl import app, flags
 

@@ -11,12 +11,12 @@ line for every other metric, with its own signature after it: see `trainer.metri
 """
 
 import dataclasses
-import os
 import sys
 from collections.abc import Callable
 
-# TensorFlow's start-up notes would stand between the lines that are for the reader.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+from trainer.quiet_start import import_tensorflow
+
+import_tensorflow()
 
 from absl import app, flags
 

@@ -5,12 +5,12 @@
 Writes saved_models/NAME/VERSION/, which `python -m trainer.translate` and TensorFlow Serving read.
 """
 
-import os
 import sys
 from pathlib import Path
 
-# TensorFlow's start-up notes would stand between the lines that are for the reader.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+from trainer.quiet_start import import_tensorflow
+
+import_tensorflow()
 
 import tensorflow as tf
 from absl import app, flags, logging

@@ -5,10 +5,11 @@
 Needs the package ctranslate2: pip install '.[ctranslate2]'.
 """
 
-import os
 import sys
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+from trainer.quiet_start import import_tensorflow
+
+import_tensorflow()
 
 from absl import app, flags
 

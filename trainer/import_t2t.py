@@ -6,12 +6,11 @@
 The model can then be evaluated, exported and fine-tuned like one that was trained here.
 """
 
-import os
 import sys
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
 from absl import app, flags
+
+from trainer.quiet_start import import_tensorflow
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -55,6 +54,7 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
     """Runs the program with parsed flags; `argv` holds what was not a flag."""
     if len(argv) > 1:
         raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
+    import_tensorflow()
     from trainer.t2t_checkpoints import import_checkpoint
 
     try:

@@ -12,14 +12,12 @@ import os
 import signal
 import sys
 
-# TensorFlow's start-up notes would stand between the lines that are for the reader.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
 from absl import app, flags
 
 from trainer import config
 from trainer.allocator import keep_freed_memory
 from trainer.config import RunConfig
+from trainer.quiet_start import import_tensorflow
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -44,7 +42,8 @@ def train(config: RunConfig):
         config.resolve()
     except ValueError as error:
         sys.exit(f"trainer.train: {error}")
-    # Not before the settings are known to be right: this imports TensorFlow.
+    # Not before the settings are known to be right.
+    import_tensorflow()
     from trainer.training.checkpoints import CheckpointError
     from trainer.training.nan_stop import NotFiniteError
     from trainer.training.training_run import TrainingRun
@@ -86,6 +85,7 @@ def dry_run(config: RunConfig):
     """
     try:
         config.resolve()
+        import_tensorflow()
         from trainer.training.forecast import forecast
 
         print(forecast(config))

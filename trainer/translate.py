@@ -29,15 +29,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
-# TensorFlow's start-up notes would stand between the warnings that are for the reader.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
 from absl import app, flags
 
 from trainer.allocator import keep_freed_memory
 from trainer.inference import exported_model, output_lines, prompt, streams
 from trainer.inference.progress import Progress
 from trainer.inference.unfinished_files import DigestedLines, unfinished_files
+from trainer.quiet_start import import_tensorflow
 from trainer.serving import translator
 
 
@@ -254,6 +252,7 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
         raise app.UsageError(
             f"Expected the text in --input or on the standard input. Received: {argv[1]!r}."
         )
+    import_tensorflow()
     try:
         _run(values)
     except ValueError as error:

@@ -10,12 +10,12 @@ matplotlib.
 """
 
 import contextlib
-import os
 import sys
 from pathlib import Path
 
-# Must be set before TensorFlow is imported; hides its start-up log.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+from trainer.quiet_start import import_tensorflow
+
+import_tensorflow()
 
 from absl import app, flags
 

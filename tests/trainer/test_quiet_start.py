@@ -1,0 +1,56 @@
+"""Programs print no start-up messages of TensorFlow, unless they are wanted or start-up fails."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+
+
+def stderr_of(*command, returncode):
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    result = subprocess.run(
+        [sys.executable, *command],
+        env=environment | {"PYTHONPATH": ROOT},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == returncode, result.stderr
+    return result.stderr
+
+
+@pytest.mark.parametrize("program", ["export", "evaluate", "average"])
+def test_one_line_on_stderr(program, tmp_path):
+    arguments = {
+        "export": ["--model_dir", str(tmp_path)],
+        "evaluate": ["--model_dir", str(tmp_path), "--data=synthetic", "--split=dev"],
+        "average": ["--model_dir", str(tmp_path), "--last=2", f"--output_dir={tmp_path / 'x'}"],
+    }
+    text = stderr_of("-m", f"trainer.{program}", *arguments[program], returncode=1)
+    assert text.startswith(f"trainer.{program}: Expected a model directory"), text
+    assert text.count("\n") == 1
+
+
+def test_failed_start_is_printed():
+    program = (
+        "import os, sys\n"
+        "from trainer import quiet_start\n"
+        "with quiet_start._buffered_stderr():\n"
+        "    os.write(2, b'a message of the runtime\\n')\n"
+        "    raise ImportError('broken')\n"
+    )
+    text = stderr_of("-c", program, returncode=1)
+    assert "a message of the runtime" in text and "ImportError: broken" in text
+
+
+def test_messages_after_the_start_are_printed():
+    program = (
+        "import os, sys\n"
+        "from trainer import quiet_start\n"
+        "with quiet_start._buffered_stderr():\n"
+        "    os.write(2, b'hidden\\n')\n"
+        "os.write(2, b'shown\\n')\n"
+    )
+    assert stderr_of("-c", program, returncode=0) == "shown\n"

@@ -1,0 +1,39 @@
+"""Imports TensorFlow without its start-up messages."""
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+
+
+def import_tensorflow():
+    """Imports TensorFlow and looks for GPUs, with stderr buffered.
+
+    The buffer is printed if that fails. `--verbosity=1` on the command line prints everything.
+    """
+    if "tensorflow" in sys.modules:
+        return
+    if {"--verbosity=1", "-v=1"} & set(sys.argv):
+        return
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    with _buffered_stderr():
+        import tensorflow as tf
+
+        tf.config.list_physical_devices("GPU")
+
+
+@contextlib.contextmanager
+def _buffered_stderr() -> Iterator[None]:
+    """Buffers everything written to file descriptor 2; prints it if the block raises."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as buffer, os.fdopen(os.dup(2), "wb") as stderr:
+        os.dup2(buffer.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            buffer.seek(0)
+            stderr.write(buffer.read())
+            raise
+        finally:
+            os.dup2(stderr.fileno(), 2)
