@@ -11,6 +11,7 @@ RUN_OLDEST := $(OLDEST_VENV)/bin/python
 LIBRARY_TESTS := t2t_relpos tests/attention tests/layers tests/models tests/decoding tests/t2t \
   tests/test_backends.py
 CORE_TESTS := tests/test_backends.py tests/layers/test_relation_multi_head_attention.py \
+  tests/layers/test_keras_hub.py tests/layers/test_call_checks.py tests/models/test_generation.py \
   tests/attention/test_recorded.py
 QUICKSTART := runs/quickstart
 # One process more than cores, because some tests wait; at most 4, since each needs a few GB.

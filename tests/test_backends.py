@@ -296,3 +296,8 @@ def test_beam_search_of_static_size_is_compiled_once(rng):
         np.testing.assert_array_equal(found.lengths, expected.lengths)
         np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
     assert traced == [(3, 5)]
+
+
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="TensorFlow needs itself")
+def test_library_without_tensorflow(tmp_path):
+    run("without_tensorflow.py", tmp_path / "model.keras", KERAS_BACKEND=keras.backend.backend())

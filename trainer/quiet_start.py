@@ -1,6 +1,7 @@
 """Imports TensorFlow without its start-up messages."""
 
 import contextlib
+import importlib.util
 import os
 import sys
 import tempfile
@@ -17,6 +18,11 @@ def import_tensorflow():
     if {"--verbosity=1", "-v=1"} & set(sys.argv):
         return
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if importlib.util.find_spec("tensorflow") is None:
+        sys.exit(
+            "trainer: Expected TensorFlow to be installed. Received: an environment without it. "
+            "Install everything that the trainer needs with `pip install t2t_relpos`."
+        )
     with _buffered_stderr():
         import tensorflow as tf
 
