@@ -1,18 +1,21 @@
 """Imports every public name, trains and saves a layer, without TensorFlow. Argument: a file."""
 
 import importlib
+import importlib.machinery
 import sys
 
 
-class NoTensorFlow:
-    """Makes TensorFlow's packages look as if they were not installed."""
+class NoTensorFlow(importlib.machinery.PathFinder):
+    """Finds installed packages, but not TensorFlow's."""
 
-    def find_spec(self, name, path=None, target=None):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
         if name.split(".")[0] in ("tensorflow", "tensorflow_text", "tensorflow_datasets"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+            return None
+        return super().find_spec(name, path, target)
 
 
-sys.meta_path.insert(0, NoTensorFlow())
+sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = NoTensorFlow
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
