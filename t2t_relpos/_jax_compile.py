@@ -1,11 +1,12 @@
 """Compiled functions on JAX."""
 
-import jax
 import keras
 
 
 def compile_function(model, function):
     """Returns `function` jitted. It reads the current weights of the model at every call."""
+    # Doctest collection imports this module where JAX is not installed.
+    import jax
 
     @jax.jit
     def compiled(values, *arguments):
