@@ -155,7 +155,7 @@ class RunConfig:
     )
     precision: str = setting(
         "float32",
-        "In what the layers compute: weights are float32 always; float16 has dynamic loss scaling.",
+        "Data type of layer computations. Weights are always float32; float16 uses loss scaling.",
         choices=("float32", "bfloat16", "float16"),
     )
     jit_compile: bool = setting(

@@ -217,8 +217,7 @@ def _translate_all(values, source, model):
         progress = Progress(sys.stderr, total, done, shows_bar)
         if done:
             progress.say(
-                f"Continues after line {done:,}: the lines before it are in "
-                f"{values.output}.partial."
+                f"Resuming after line {done:,}; earlier lines are in {values.output}.partial."
             )
 
         def write(number, translations):

@@ -91,66 +91,105 @@ class TransformerDecoder(TransformerEncoder):
         encoder_packing=None,
     ):
         self._check_sequences(encoder_sequence, self_attention_cache, cross_attention_cache)
-        residual = self.self_attention_residual
-        x = residual.before(decoder_sequence)
-        mask = padding_and_attention_mask(
+        decoder_mask = padding_and_attention_mask(
             decoder_sequence, decoder_padding_mask, decoder_attention_mask
         )
-        if self_attention_cache is None:
+        x, self_attention_cache = self._attend_to_decoder(
+            decoder_sequence,
+            self_attention_cache,
+            self_attention_cache_update_index,
+            attention_mask=decoder_mask,
+            use_causal_mask=use_causal_mask,
+            training=training,
+            packing=packing,
+        )
+        scores = None
+        if self.cross_attention is not None:
+            encoder_mask = padding_and_attention_mask(
+                encoder_sequence, encoder_padding_mask, encoder_attention_mask
+            )
+            sequences = x, encoder_sequence
+            if cross_attention_cache is None:
+                x, scores = self._attend_to_encoder(
+                    *sequences,
+                    attention_mask=encoder_mask,
+                    return_attention_scores=return_attention_scores,
+                    training=training,
+                    query_packing=packing,
+                    value_packing=encoder_packing,
+                )
+            else:
+                x, cross_attention_cache = self._attend_to_encoder_cache(
+                    *sequences,
+                    cross_attention_cache,
+                    cross_attention_cache_update_index,
+                    mask=encoder_mask,
+                    query_offset=self_attention_cache_update_index,
+                )
+        x = self._feed(x, training)
+        if self_attention_cache is not None:
+            caches = self_attention_cache, cross_attention_cache
+            return (x, *caches[: 1 if self.cross_attention is None else 2])
+        return (x, scores) if return_attention_scores else x
+
+    def _attend_to_decoder(
+        self,
+        inputs,
+        cache,
+        update_index,
+        *,
+        attention_mask,
+        use_causal_mask,
+        training,
+        packing,
+    ):
+        """Returns (outputs of the self-attention with its residual, cache or None)."""
+        residual = self.self_attention_residual
+        x = residual.before(inputs)
+        if cache is None:
             outputs = self.self_attention(
                 x,
                 x,
-                attention_mask=mask,
+                attention_mask=attention_mask,
                 training=training,
                 use_causal_mask=use_causal_mask,
                 query_packing=packing,
                 value_packing=packing,
             )
         else:
-            outputs, self_attention_cache = self.self_attention.attend_with_cache(
+            outputs, cache = self.self_attention.attend_with_cache(
                 x,
                 x,
-                self_attention_cache,
-                self_attention_cache_update_index,
-                mask=mask,
-                query_offset=self_attention_cache_update_index,
+                cache,
+                update_index,
+                mask=attention_mask,
+                query_offset=update_index,
                 causal=use_causal_mask,
             )
-        x = residual.after(decoder_sequence, outputs, training=training)
+        return residual.after(inputs, outputs, training=training), cache
+
+    def _attend_to_encoder(self, inputs, encoder_sequence, *, training, **arguments):
+        """Returns (outputs of the cross-attention with its residual, scores or None)."""
+        residual = self.cross_attention_residual
+        outputs = self.cross_attention(
+            residual.before(inputs),
+            encoder_sequence,
+            training=training,
+            query_offset=0,
+            **arguments,
+        )
         scores = None
-        if self.cross_attention is not None:
-            mask = padding_and_attention_mask(
-                encoder_sequence, encoder_padding_mask, encoder_attention_mask
-            )
-            residual, inputs = self.cross_attention_residual, x
-            x = residual.before(inputs)
-            if cross_attention_cache is None:
-                outputs = self.cross_attention(
-                    x,
-                    encoder_sequence,
-                    attention_mask=mask,
-                    return_attention_scores=return_attention_scores,
-                    training=training,
-                    query_offset=0,
-                    query_packing=packing,
-                    value_packing=encoder_packing,
-                )
-                outputs, scores = outputs if return_attention_scores else (outputs, None)
-            else:
-                outputs, cross_attention_cache = self.cross_attention.attend_with_cache(
-                    x,
-                    encoder_sequence,
-                    cross_attention_cache,
-                    cross_attention_cache_update_index,
-                    mask=mask,
-                    query_offset=self_attention_cache_update_index,
-                )
-            x = residual.after(inputs, outputs, training=training)
-        x = self._feed(x, training)
-        if self_attention_cache is not None:
-            caches = self_attention_cache, cross_attention_cache
-            return (x, *caches[: 1 if self.cross_attention is None else 2])
-        return (x, scores) if return_attention_scores else x
+        if arguments["return_attention_scores"]:
+            outputs, scores = outputs
+        return residual.after(inputs, outputs, training=training), scores
+
+    def _attend_to_encoder_cache(self, inputs, encoder_sequence, cache, update_index, **arguments):
+        """Returns (outputs of the cross-attention with its residual, cache)."""
+        residual = self.cross_attention_residual
+        outputs, cache = self.cross_attention.attend_with_cache(
+            residual.before(inputs), encoder_sequence, cache, update_index, **arguments
+        )
+        return residual.after(inputs, outputs), cache
 
     def _check_sequences(self, encoder_sequence, self_attention_cache, cross_attention_cache):
         if (self.cross_attention is None) != (encoder_sequence is None):

@@ -19,7 +19,7 @@ def load_t2t_weights(model, arrays, num_shards=16):
         num_shards: t2t's `symbol_modality_num_shards`.
 
     Raises:
-        ValueError: if a variable is missing, is one too many, or has another
+        ValueError: if a variable is missing, unexpected, or has another
             shape; the text names each, both shapes and the hparam to look at.
             Or if one is not of floating-point numbers. The model is then as it
             was.

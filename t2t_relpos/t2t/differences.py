@@ -27,7 +27,7 @@ _HPARAMS_OF = (
 def check_shapes(found, expected):
     """Raises a ValueError that names the differences of two dicts name -> shape."""
     missing = _lines(expected.keys() - found.keys(), "missing: {}, expected shape {}", expected)
-    extra = _lines(found.keys() - expected.keys(), "one too many: {}, received shape {}", found)
+    extra = _lines(found.keys() - expected.keys(), "unexpected: {}, received shape {}", found)
     changed = {
         name: f"{list(expected[name])}, received {list(found[name])}"
         for name in expected.keys() & found.keys()

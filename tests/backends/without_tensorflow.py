@@ -15,26 +15,30 @@ class NoTensorFlow(importlib.machinery.PathFinder):
         return super().find_spec(name, path, target)
 
 
-sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = NoTensorFlow
+def main(path):
+    sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = NoTensorFlow
+    import keras
+    import numpy as np
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
+    for package in ("", ".attention", ".layers", ".models", ".decoding", ".t2t"):
+        module = importlib.import_module(f"t2t_relpos{package}")
+        for name in module.__all__:
+            getattr(module, name)
 
-for package in ("", ".attention", ".layers", ".models", ".decoding", ".t2t"):
-    module = importlib.import_module(f"t2t_relpos{package}")
-    for name in module.__all__:
-        getattr(module, name)
+    from t2t_relpos import TransformerEncoder
 
-from t2t_relpos import TransformerEncoder  # noqa: E402
+    x = np.random.default_rng(1).normal(size=(4, 7, 6)).astype("float32")
+    inputs = keras.Input((7, 6))
+    model = keras.Model(inputs, TransformerEncoder(11, 2, max_relative_position=3)(inputs))
+    model.compile("adam", "mse")
+    first, last = (model.fit(x, 0 * x, epochs=n, verbose=0).history["loss"][-1] for n in (1, 20))
+    assert last < first
+    model.save(path)
+    loaded = keras.saving.load_model(path)
+    expected = model.predict(x, verbose=0)
+    np.testing.assert_allclose(loaded.predict(x, verbose=0), expected, atol=1e-6)
+    assert "tensorflow" not in sys.modules
 
-x = np.random.default_rng(1).normal(size=(4, 7, 6)).astype("float32")
-inputs = keras.Input((7, 6))
-outputs = TransformerEncoder(11, 2, max_relative_position=3)(inputs)
-model = keras.Model(inputs, outputs)
-model.compile("adam", "mse")
-first, last = (model.fit(x, 0 * x, epochs=n, verbose=0).history["loss"][-1] for n in (1, 20))
-assert last < first
-model.save(sys.argv[1])
-loaded = keras.saving.load_model(sys.argv[1])
-np.testing.assert_allclose(loaded.predict(x, verbose=0), model.predict(x, verbose=0), atol=1e-6)
-assert "tensorflow" not in sys.modules
+
+if __name__ == "__main__":
+    main(sys.argv[1])

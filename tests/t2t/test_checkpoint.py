@@ -86,7 +86,7 @@ def test_variables_of_doubled_scopes_are_those_of_the_model(record):
             "transformer/body/encoder/layer_13/ffn/conv2/bias",
         ),
         (f"{ATTENTION}/v/kernel", f"{ATTENTION}/v/kernel"),
-        # Not known from anywhere: stays, and is then one too many.
+        # Not known from anywhere: stays, and is then unexpected.
         ("transformer/body/decoder/layer_0_1/ffn/conv1/kernel",) * 2,
         ("transformer/parallel_0_4/body/decoder/layer_0_1/ffn/conv1/kernel",) * 2,
     ],
@@ -199,10 +199,10 @@ def test_variables_too_many_are_named(model, arrays):
     assert_refused(
         model,
         arrays,
-        f"one too many: {ATTENTION}/gate/kernel, received shape [24, 24]",
+        f"unexpected: {ATTENTION}/gate/kernel, received shape [24, 24]",
         "layer_1/ffn/conv1/bias, received shape [40] (look at filter_size, hidden_size, "
         "num_hidden_layers",
-        "one too many: extra, received shape [3]",
+        "unexpected: extra, received shape [3]",
     )
 
 
@@ -225,7 +225,7 @@ def test_another_vocabulary_is_told_in_two_lines(model):
     lines = str(error.value).splitlines()[1:]
     assert [re.sub(r" \(look.*", "", line).strip() for line in lines] == [
         f"missing: {SHARED}/weights_0 to weights_15, expected shape [3, 24]",
-        "one too many: transformer/symbol_modality_41_24/shared/weights_0 to weights_15, "
+        "unexpected: transformer/symbol_modality_41_24/shared/weights_0 to weights_15, "
         "received shape [3, 24]",
     ]
 
@@ -236,7 +236,7 @@ def test_of_many_differences_some_of_each_kind_are_told(arrays):
         load_t2t_weights(deep, arrays)
     text = str(error.value)
     assert text.count("missing: ") == 12 and "and 16 more of these" in text
-    assert text.count("one too many: ") == 1
+    assert text.count("unexpected: ") == 1
     assert text.count("another shape: ") == 6
 
 

@@ -179,7 +179,7 @@ def test_command_line(tmp_path, capsys):
         ),
         (
             {"hparams": SHORT_K + ",num_decoder_layers=1"},
-            "(?s)one too many: .*decoder/layer_1/.*num_hidden_layers",
+            "(?s)unexpected: .*decoder/layer_1/.*num_hidden_layers",
         ),
         (
             {"hparams": SHORT_K + ",num_decoder_layers=3"},
@@ -188,7 +188,7 @@ def test_command_line(tmp_path, capsys):
         ({"vocab_size": 38}, "(?s)symbol_modality_38_24/shared.*look at the vocabulary"),
         (
             {"hparams_set": "transformer_tiny"},
-            "(?s)one too many: .*relative_positions_keys.*self_attention_type",
+            "(?s)unexpected: .*relative_positions_keys.*self_attention_type",
         ),
         (
             {"hparams_set": "transformer_relativ"},

@@ -383,5 +383,5 @@ def test_killed_and_gone_on_with(exported_dir, sentences, tmp_path):
             said = process.stderr.read()
         assert process.returncode in (0, -signal.SIGKILL), said
         kills += process.returncode != 0
-    assert kills > 0 and "Continues after line " in said
+    assert kills > 0 and "Resuming after line " in said
     assert (tmp_path / "killed").read_bytes() == (tmp_path / "whole").read_bytes()

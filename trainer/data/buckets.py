@@ -26,9 +26,8 @@ class LengthReport:
 
     def __str__(self):
         return (
-            f"{self.used} of {self.pairs} pairs are used: {self.too_long} are longer than "
-            f"{self.max_length} tokens, "
-            f"{self.blank} have a blank side."
+            f"{self.used} of {self.pairs} pairs are used. Skipped: {self.too_long} longer than "
+            f"{self.max_length} tokens, {self.blank} with a blank side."
         )
 
 

@@ -83,7 +83,7 @@ class SentencePieceTokenizer:
         first = next((sentence for sentence in sentences if sentence.strip()), None)
         if first is None:
             raise ValueError(
-                "Expected sentences to learn a vocabulary from. Received: none that is not blank. "
+                "Expected sentences to learn a vocabulary from. Received: only blank sentences. "
                 "Give a file with text."
             )
         model = io.BytesIO()

@@ -77,9 +77,10 @@ def checked_pairs(text: tf.Tensor, translation: tf.Tensor) -> tuple[tf.Tensor, t
     texts, translations = tf.size(text), tf.size(translation)
     message = (
         "Expected a translation for each text. Received: ",
-        translations,
-        ", for a number of texts of ",
         texts,
+        " texts and ",
+        translations,
+        " translations",
     )
     with tf.control_dependencies(_in_order([_check(texts == translations, *message)])):
         return tf.identity(text), tf.identity(translation)

@@ -49,6 +49,8 @@ def test_report_counts_what_is_left_out(monkeypatch):
     pairs = EncodedPairs(sequences([2, 9, 1, 12, 1, 3, 11]), sequences([3, 13, 4, 4, 40, 1, 11]))
     report = report_lengths(pairs, max_length=11)
     assert (report.pairs, report.used, report.too_long, report.blank) == (7, 2, 3, 2)
-    assert str(report) == "2 of 7 pairs are used: 3 are longer than 11 tokens, 2 have a blank side."
+    assert str(report) == (
+        "2 of 7 pairs are used. Skipped: 3 longer than 11 tokens, 2 with a blank side."
+    )
     monkeypatch.setattr(buckets, "_PAIRS_AT_ONCE", 3)
     assert report_lengths(pairs, max_length=11) == report

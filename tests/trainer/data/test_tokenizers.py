@@ -201,7 +201,7 @@ def test_unknown_model_type_is_an_error():
 def test_no_sentence_is_an_error(sentences):
     with pytest.raises(
         ValueError,
-        match="Expected sentences to learn a vocabulary from. Received: none that is not blank.",
+        match="Expected sentences to learn a vocabulary from. Received: only blank sentences.",
     ):
         SentencePieceTokenizer.train(sentences, vocab_size=307)
 

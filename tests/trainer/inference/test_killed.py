@@ -61,7 +61,7 @@ def test_killed_inside_of_lines_of_text_and_of_the_log(tmp_path):
     rng, kills = random.Random(43), 0
     while (said := run(tmp_path, "killed", FAKE_OPERATIONS=rng.randint(100, 1500))) is None:
         kills += 1
-    assert said.startswith("Continues after line ")
+    assert said.startswith("Resuming after line ")
     assert 2 < kills < 30
     assert written(tmp_path, "killed") == expected
 

@@ -70,8 +70,6 @@ def test_arguments_that_no_search_can_honour(changed, message):
 def test_as_many_translations_as_texts():
     both = tf.constant(["a", "b"]), tf.constant(["c", "d"])
     assert [side.numpy().tolist() for side in pairs(*both)] == [[b"a", b"b"], [b"c", b"d"]]
-    message = (
-        r"\[Expected a translation for each text\. Received: 1, for a number of texts of 2\.\]"
-    )
+    message = r"\[Expected a translation for each text\. Received: 2 texts and 1 translations\.\]"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         pairs(both[0], tf.constant(["c"]))
