@@ -8,6 +8,7 @@ RUN_BACKENDS := $(BACKENDS_VENV)/bin/python
 # The environment of test-oldest: the lower bounds of setup.cfg.
 OLDEST_VENV := .venv-oldest
 RUN_OLDEST := $(OLDEST_VENV)/bin/python
+PACKAGE_VENV := .venv-package
 LIBRARY_TESTS := t2t_relpos tests/attention tests/layers tests/models tests/decoding tests/t2t \
   tests/test_backends.py
 CORE_TESTS := tests/test_backends.py tests/layers/test_relation_multi_head_attention.py \
@@ -20,7 +21,7 @@ WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \
 PARALLEL := -n $(WORKERS) --dist loadfile
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: quickstart lint format test test-slow test-oldest test-backends test-backends-core clean
+.PHONY: quickstart lint format test test-slow test-oldest test-backends test-backends-core package clean
 
 $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -77,5 +78,16 @@ test-backends-core: $(BACKENDS_VENV)/installed
 	KERAS_BACKEND=jax $(RUN_BACKENDS) -m pytest -m 'not slow' $(CORE_TESTS)
 	KERAS_BACKEND=torch $(RUN_BACKENDS) -m pytest -m 'not slow' $(CORE_TESTS)
 
+# Builds the wheel and the sdist, and installs each into an empty environment.
+package:
+	rm -rf dist $(PACKAGE_VENV)
+	$(PYTHON) -m venv $(PACKAGE_VENV)
+	$(PACKAGE_VENV)/bin/python -m pip install --quiet --upgrade pip build
+	$(PACKAGE_VENV)/bin/python -m build --outdir dist .
+	$(PACKAGE_VENV)/bin/python -m pip install --quiet dist/*.whl
+	cd dist && ../.ci/smoke_test.sh ../$(PACKAGE_VENV)/bin
+	$(PACKAGE_VENV)/bin/python -m pip install --quiet --force-reinstall --no-deps dist/*.tar.gz
+	cd dist && ../.ci/smoke_test.sh ../$(PACKAGE_VENV)/bin
+
 clean:
-	rm -rf $(VENV) $(BACKENDS_VENV) $(OLDEST_VENV) runs build *.egg-info
+	rm -rf $(VENV) $(BACKENDS_VENV) $(OLDEST_VENV) $(PACKAGE_VENV) runs build dist *.egg-info

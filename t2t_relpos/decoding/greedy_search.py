@@ -33,9 +33,11 @@ def greedy_search(
         pad_id: fills up; never chosen.
         length_limit: int `[B]`, most ids of each sentence; default
             `max_length`.
-        min_length, prefix, no_repeat_ngram_size, repetition_penalty: as in
-            `beam_search`. Where nothing is left to choose, the sentence ends
-            early, and its score is near -1e7.
+        min_length: as in `beam_search`.
+        prefix: as in `beam_search`.
+        no_repeat_ngram_size: as in `beam_search`.
+        repetition_penalty: as in `beam_search`. If the constraints leave no id, the sentence ends
+            early and its score is near -1e7.
 
     Returns:
         A `DecodingResult` with n = 1; scores are sums of log-probabilities.

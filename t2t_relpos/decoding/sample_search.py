@@ -55,9 +55,13 @@ def sample_search(
         uniform: instead of a seed, float `[B, n, L]` in [0, 1): the random
             numbers themselves, for instance drawn sentence by sentence, so that
             nothing depends on the batch.
-        eos_id, pad_id, length_limit: as in `beam_search`.
-        min_length, prefix, no_repeat_ngram_size, repetition_penalty: as in
-            `beam_search`.
+        eos_id: as in `beam_search`.
+        pad_id: as in `beam_search`.
+        length_limit: as in `beam_search`.
+        min_length: as in `beam_search`.
+        prefix: as in `beam_search`.
+        no_repeat_ngram_size: as in `beam_search`.
+        repetition_penalty: as in `beam_search`.
 
     Temperature, `top_k`, `top_p` and `num_results` may be scalar tensors; their
     values are then the caller's to check.

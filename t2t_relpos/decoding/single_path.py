@@ -12,11 +12,13 @@ def follow(choose, step, state, limit, max_length, constraints, eos_id, pad_id):
     Args:
         choose: `choose(log_probs [rows, V], i) -> ids [rows]` for the next id,
             the one at place `i`.
-        step, state: as in `greedy_search`; the state has all rows.
+        step: as in `greedy_search`.
+        state: as in `greedy_search`, of all rows.
         limit: int32 `[rows]`, most ids of each row, at most `max_length`.
         max_length: L, an int or a scalar tensor.
         constraints: `Constraints`; its prefix has all rows.
-        eos_id, pad_id: as in `greedy_search`.
+        eos_id: as in `greedy_search`.
+        pad_id: as in `greedy_search`.
 
     Returns:
         (ids `[rows, L]`, sums of the log-probabilities `[rows]`, lengths `[rows]`).

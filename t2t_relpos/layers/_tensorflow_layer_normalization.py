@@ -8,7 +8,8 @@ def normalize(x, gamma, beta, epsilon):
 
     Args:
         x: `[..., D]`.
-        gamma, beta: `[D]`.
+        gamma: `[D]`.
+        beta: `[D]`.
         epsilon: a float.
 
     Returns:

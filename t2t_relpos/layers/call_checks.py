@@ -18,6 +18,31 @@ def sequences(query, value, key):
         )
 
 
+def sequences_and_masks(query, value, key, attention_mask, padding_masks, num_heads):
+    """Raises if batch sizes differ, or a mask has another dtype or shape than an attention needs.
+
+    Args:
+        query: `[B, T, D]`.
+        value: `[B, S, D]`.
+        key: `[B, S, D]`.
+        attention_mask: `[B, T, S]`, `[T, S]`, `[B, N, T, S]`, or None.
+        padding_masks: a dict of `"query_mask"` `[B, T]` and masks `[B, S]`, or None.
+        num_heads: N.
+    """
+    sequences(query, value, key)
+    batch, length_q, length_k = query.shape[0], query.shape[1], value.shape[1]
+    for name, values in padding_masks.items():
+        length, letters = (length_q, "T") if name == "query_mask" else (length_k, "S")
+        mask(name, values, (f"[B, {letters}]", (batch, length)))
+    mask(
+        "attention_mask",
+        attention_mask,
+        ("[B, T, S]", (batch, length_q, length_k)),
+        ("[T, S]", (length_q, length_k)),
+        ("[B, N, T, S]", (batch, num_heads, length_q, length_k)),
+    )
+
+
 def mask(name, values, *shapes):
     """Raises if a mask is not boolean or integer, or has none of the shapes.
 

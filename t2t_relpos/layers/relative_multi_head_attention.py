@@ -201,7 +201,9 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         key = value if key is None else key
         if query_packing is None and value_packing is None:
             masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
-            self._check_call(query, value, key, attention_mask, masks)
+            call_checks.sequences_and_masks(
+                query, value, key, attention_mask, masks, self.num_heads
+            )
         projected = (
             self.project_query(query, query_packing),
             self.project_key(key, value_packing),
@@ -211,7 +213,7 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         positions = _positions(lengths, query_offset, query_positions, key_positions, query)
         extras = (attention_mask, positions, query_offset)
         key_mask = both_masks(key_mask, value_mask)
-        # In causal self-attention padding lies after all tokens, and is hidden with what is later.
+        # In causal self-attention, padding comes after all tokens: the causal mask covers it.
         is_later = (
             use_causal_mask
             and query_packing is value_packing
@@ -223,12 +225,10 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         masks = {"query_mask": query_mask, "key_mask": key_mask}
         dropout = self._attention_dropout(training)
         if not return_attention_scores and self._is_local(*projected[:2], query is key, extras):
-            outputs, weights = (
-                self._attend_locally(projected, masks, use_causal_mask, dropout),
-                None,
-            )
+            outputs = self._attend_locally(projected, masks, use_causal_mask, dropout)
+            weights = None
         else:
-            # By rule, hence not as a mask of all pairs, where positions are not given.
+            # Without given positions, causality is a rule and needs no mask of all pairs.
             by_rule = use_causal_mask and positions is None
             mask = make_attention_mask(
                 lengths,
@@ -254,20 +254,6 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
             )
         outputs = self.project_output(outputs, query, query_packing)
         return (outputs, weights) if return_attention_scores else outputs
-
-    def _check_call(self, query, value, key, attention_mask, padding_masks):
-        call_checks.sequences(query, value, key)
-        batch, length_q, length_k = query.shape[0], query.shape[1], value.shape[1]
-        for name, mask in padding_masks.items():
-            length, letters = (length_q, "T") if name == "query_mask" else (length_k, "S")
-            call_checks.mask(name, mask, (f"[B, {letters}]", (batch, length)))
-        call_checks.mask(
-            "attention_mask",
-            attention_mask,
-            ("[B, T, S]", (batch, length_q, length_k)),
-            ("[T, S]", (length_q, length_k)),
-            ("[B, N, T, S]", (batch, self.num_heads, length_q, length_k)),
-        )
 
     def _is_local(self, query, key, same, extras):
         """Whether blocks of keys can be skipped: self-attention with a window, long enough."""

@@ -108,7 +108,7 @@ class SubwordVocabulary:
 
     @functools.cached_property
     def alphabet(self) -> frozenset[str]:
-        """The characters that need no escape, `\\` and `_` apart."""
+        """The characters that need no escape, except the backslash and `_`."""
         return ESCAPE_CHARACTERS.union(*self.subtokens)
 
     def encode(self, text: str) -> list[int]:

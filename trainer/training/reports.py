@@ -181,7 +181,7 @@ class TensorBoard(Report):
         )
         self._flush()
 
-    def _write(self, part, step, values, texts={}):
+    def _write(self, part, step, values, texts=None):
         def write():
             if part not in self._writers:
                 self._writers[part] = tf.summary.create_file_writer(str(self._directory / part))
@@ -189,7 +189,7 @@ class TensorBoard(Report):
                 for name, value in values.items():
                     if value is not None:
                         tf.summary.scalar(name, value, step=step)
-                for name, text in texts.items():
+                for name, text in (texts or {}).items():
                     tf.summary.text(name, text, step=step)
 
         self._try(write)

@@ -203,7 +203,7 @@ def test_real_text_is_batched_with_little_padding(name):
     used = report_lengths(pairs, 256).used
     assert used > 0.99 * len(pairs)
     tokens = slots = rows = 0
-    for inputs, targets, weights in training_batches(
+    for inputs, targets, _ in training_batches(
         pairs, batch_tokens=4096, max_length=256, seed=0
     ).as_numpy_iterator():
         tokens += np.count_nonzero(inputs["inputs"]) + np.count_nonzero(targets)

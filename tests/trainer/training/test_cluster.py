@@ -7,7 +7,10 @@ from trainer.training.cluster import Cluster
 WORKERS = ["first:12345", "second:12345", "third:12345"]
 
 
-def config(cluster={"worker": WORKERS}, task={"type": "worker", "index": 2}):
+CLUSTER, TASK = {"worker": WORKERS}, {"type": "worker", "index": 2}
+
+
+def config(cluster=CLUSTER, task=TASK):
     return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
 
 

@@ -127,7 +127,7 @@ STATES = (
     Phrase("hungry", "hungrig"),
 )
 
-I = Pronoun("I", "me", "ich", "mich", "mir", "first")
+I = Pronoun("I", "me", "ich", "mich", "mir", "first")  # noqa: E741
 HE = Pronoun("he", "him", "er", "ihn", "ihm", "third")
 SHE = Pronoun("she", "her", "sie", "sie", "ihr", "third")
 WE = Pronoun("we", "us", "wir", "uns", "uns", "plural")
