@@ -19,12 +19,15 @@ from absl import app, flags
 from t2t_relpos import CausalLM
 from t2t_relpos.decoding import TopPSampler
 
-flags.DEFINE_string("prompt", "A ", "Beginning of the generated lines.")
-flags.DEFINE_integer("steps", 600, "Number of training steps.", lower_bound=1)
-flags.DEFINE_integer("batch_size", 32, "Lines per step.", lower_bound=1)
-flags.DEFINE_integer("max_length", 96, "Longer lines are truncated.", lower_bound=8)
-flags.DEFINE_integer("seed", 1, "Seed of weights, batches and generated lines.")
 FLAGS = flags.FLAGS
+
+
+def define_flags():
+    flags.DEFINE_string("prompt", "A ", "Beginning of the generated lines.")
+    flags.DEFINE_integer("steps", 600, "Number of training steps.", lower_bound=1)
+    flags.DEFINE_integer("batch_size", 32, "Lines per step.", lower_bound=1)
+    flags.DEFINE_integer("max_length", 96, "Longer lines are truncated.", lower_bound=8)
+    flags.DEFINE_integer("seed", 1, "Seed of weights, batches and generated lines.")
 
 
 def read_lines(path):
@@ -97,4 +100,5 @@ def main(argv):
 
 
 if __name__ == "__main__":
+    define_flags()
     app.run(main)

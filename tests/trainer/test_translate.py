@@ -98,6 +98,7 @@ def test_lines_in_lines_out_in_a_process_of_its_own(exported_dir, exported, sent
         "trainer",
         "trainer.allocator",
         "trainer.atomic_files",
+        "trainer.quiet_start",
         "trainer.serving",
         "trainer.serving.saved_models",
         "trainer.serving.translator",
