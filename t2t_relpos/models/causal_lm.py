@@ -96,6 +96,11 @@ class CausalLM(Generates, keras.Model):
         self.norm = LayerNormalization(epsilon=1e-5, dtype=policy, name="norm")
         self.build()
 
+    @property
+    def vocab_size(self):
+        """V, the number of ids."""
+        return self.settings["vocab_size"]
+
     def build(self, input_shape=None):
         """Makes all variables; their shapes depend on the settings only."""
         if self.built:

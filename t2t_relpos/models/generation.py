@@ -5,10 +5,11 @@ import numpy as np
 from keras import ops
 
 from t2t_relpos.decoding.samplers import get_sampler
+from t2t_relpos.layers import checks
 
 
 class Generates:
-    """Adds `generate` to a model with `encode(source, max_length)` and `step(ids, state)`."""
+    """Adds `generate` to a model with `encode`, `step` and `vocab_size`."""
 
     # Whether outputs start with the source, as in a language model.
     _continues_source = False
@@ -43,27 +44,29 @@ class Generates:
         """
         sampler = get_sampler(sampler)
         source = np.asarray(ops.convert_to_numpy(ops.convert_to_tensor(source)))
-        max_length = source.shape[-1] + 50 if max_length is None else max_length
-        self._check_source(source, max_length)
+        if source.ndim != 2:
+            raise ValueError(
+                "Expected `source` to be int ids of shape [batch, length]. Received: shape "
+                f"{source.shape}."
+            )
+        # A compiled search can't check ids.
+        checks.token_ids(source, self.vocab_size)
+        max_length = source.shape[1] + 50 if max_length is None else max_length
+        self._check_max_length(source.shape[1], max_length)
         uniform = sampler.random_numbers(len(source), max_length)
         source = ops.cast(source, "int32")
         arguments = (source,) if uniform is None else (source, uniform)
         ids = ops.convert_to_numpy(self._search_function(sampler, max_length)(*arguments))
         return ids if sampler.num_results > 1 else ids[:, 0]
 
-    def _check_source(self, source, max_length):
-        if source.ndim != 2 or not np.issubdtype(source.dtype, np.integer):
-            raise ValueError(
-                "Expected `source` to be int ids of shape [batch, length]. Received: shape "
-                f"{source.shape}, dtype {source.dtype}."
-            )
+    def _check_max_length(self, length, max_length):
         if not isinstance(max_length, int) or max_length < 1:
             raise ValueError(
                 f"Expected `max_length` to be an int of at least 1. Received: {max_length!r}"
             )
-        if self._continues_source and source.shape[1] > max_length:
+        if self._continues_source and length > max_length:
             raise ValueError(
-                f"Expected `max_length` of at least {source.shape[1]}, the length of `source`, "
+                f"Expected `max_length` of at least {length}, the length of `source`, "
                 f"which outputs start with. Received: {max_length}."
             )
 

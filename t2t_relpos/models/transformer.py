@@ -168,6 +168,11 @@ class Transformer(Generates, ScoresPairs, keras.Model):
             )
         self.built = True
 
+    @property
+    def vocab_size(self):
+        """V, the number of ids."""
+        return self.config.vocab_size
+
     @classmethod
     def from_preset(cls, preset, **settings):
         """Returns an untrained model with the sizes of a preset.
