@@ -49,7 +49,7 @@ class ModelDirectory:
         self.evaluations_file = self.path / "evaluations.json"
         self.nan = self.path / "nan"
         self.logs = self.path / "logs"
-        self._lock_file = None
+        self._lock_descriptor = None
 
     @classmethod
     def open(cls, path: str | os.PathLike) -> "ModelDirectory":
@@ -88,6 +88,7 @@ class ModelDirectory:
                 aside.write_text("something, which a full disk has no room for")
             (directory.path / "writable").unlink()
         except OSError as error:
+            directory.unlock()
             raise ValueError(
                 f"Expected a model directory that can be written. Received: {path} "
                 f"({error.strerror}). "
@@ -98,34 +99,24 @@ class ModelDirectory:
         return directory
 
     def _lock(self):
-        self._lock_file = open(self.path / LOCK_NAME, "a+", encoding="utf-8")
+        descriptor = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self._lock_file.seek(0)
-            owner = self._lock_file.read().strip() or "another process"
-            self._lock_file.close()
-            self._lock_file = None
-            raise ValueError(
-                "Expected a model directory in which no other process trains. Received: "
-                f"{self.path}, locked by {owner}. Wait until it ends, or choose another "
-                "--model_dir."
-            ) from error
-        except OSError as error:
-            # Some network file systems have no locks.
-            logging.warning("%s can't be locked: %s", self.path, error.strerror)
-        self._lock_file.truncate(0)
-        self._lock_file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        self._lock_file.flush()
+            _lock_file(descriptor, self.path)
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._lock_descriptor = descriptor
 
     def unlock(self):
         """Releases the lock, and removes the directory if it is otherwise empty."""
-        if self._lock_file is None:
+        if self._lock_descriptor is None:
             return
         if {entry.name for entry in self.path.iterdir()} == {LOCK_NAME}:
             shutil.rmtree(self.path)
-        self._lock_file.close()
-        self._lock_file = None
+        os.close(self._lock_descriptor)
+        self._lock_descriptor = None
 
     @property
     def is_configured(self) -> bool:
@@ -324,6 +315,21 @@ class ModelDirectory:
     def read_run(self) -> dict:
         """The settings in run.json; empty if there is none."""
         return _read_json(self.run_file) if self.run_file.is_file() else {}
+
+
+def _lock_file(descriptor, directory):
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        owner = os.read(descriptor, 1000).decode(errors="replace").strip() or "another process"
+        raise ValueError(
+            "Expected a model directory in which no other process trains. Received: "
+            f"{directory}, locked by {owner}. Wait until it ends, or choose another "
+            "--model_dir."
+        ) from error
+    except OSError as error:
+        # Some network file systems have no locks.
+        logging.warning("%s can't be locked: %s", directory, error.strerror)
 
 
 def _in_float32(model):
