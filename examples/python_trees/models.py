@@ -99,7 +99,9 @@ def _make_attention(kind, num_heads, key_dim):
     if kind == "relations":
         return RelationMultiHeadAttention(num_heads, key_dim, NUM_LABELS)
     if kind == "positions":
-        return RelativeMultiHeadAttention(num_heads, key_dim, MAX_RELATIVE_POSITION)
+        return RelativeMultiHeadAttention(
+            num_heads, key_dim, max_relative_position=MAX_RELATIVE_POSITION
+        )
     return RelativeMultiHeadAttention(
         num_heads, key_dim, use_key_table=False, use_value_table=False
     )
