@@ -3,6 +3,7 @@
 import keras
 
 from t2t_relpos.layers import checks
+from t2t_relpos.layers.clone_initializer import clone_initializer
 from t2t_relpos.layers.dropout import Dropout
 
 
@@ -61,15 +62,11 @@ class FeedForward(keras.layers.Layer):
         self.outer.build((*input_shape[:-1], self.intermediate_dim))
 
     def _dense(self, name, units, activation=None):
-        def copy(initializer):
-            # A seeded initializer shared by layers would start them all with the same values.
-            return initializer.__class__.from_config(initializer.get_config())
-
         return keras.layers.Dense(
             units,
             activation=activation,
-            kernel_initializer=copy(self.kernel_initializer),
-            bias_initializer=copy(self.bias_initializer),
+            kernel_initializer=clone_initializer(self.kernel_initializer),
+            bias_initializer=clone_initializer(self.bias_initializer),
             dtype=self.dtype_policy,
             name=name,
         )

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from t2t_relpos.layers import checks
+from t2t_relpos.layers.clone_initializer import clone_initializer
 from t2t_relpos.layers.head_projection import INTO_HEADS, OUT_OF_HEADS, HeadProjection
 from t2t_relpos.layers.quantized_dtype import quantized_dtype
 
@@ -89,17 +90,13 @@ class MultiHeadBase(keras.layers.Layer):
         return self._projection(name, INTO_HEADS, (None, self.num_heads, depth), shape, activation)
 
     def _projection(self, name, equation, output_shape, input_shape, activation=None):
-        def copy(initializer):
-            # A seeded initializer shared by layers would start them all with the same values.
-            return initializer.__class__.from_config(initializer.get_config())
-
         projection = HeadProjection(
             equation,
             output_shape,
             activation=activation,
             bias_axes=("de" if equation == INTO_HEADS else "e") if self.use_bias else None,
-            kernel_initializer=copy(self.kernel_initializer),
-            bias_initializer=copy(self.bias_initializer),
+            kernel_initializer=clone_initializer(self.kernel_initializer),
+            bias_initializer=clone_initializer(self.bias_initializer),
             kernel_regularizer=self.kernel_regularizer,
             bias_regularizer=self.bias_regularizer,
             activity_regularizer=self.projection_activity_regularizer,
