@@ -1,4 +1,4 @@
-"""A tiny language whose every output can be enumerated."""
+"""A language model small enough to enumerate all of its outputs."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ VOCAB, LENGTH, BATCH = 5, 4, 3
 
 
 class Rules(NamedTuple):
-    """The constraints of a search as a plain loop understands them."""
+    """Search constraints, implemented as a plain Python loop."""
 
     min_length: int = 0
     prefix: tuple = ()
@@ -18,14 +18,14 @@ class Rules(NamedTuple):
     repetition_penalty: float = 1.0
 
     def choices(self, log_probs, ids):
-        """What may follow `ids`: {id: its log-probability}."""
-        place, n = len(ids), self.no_repeat_ngram_size
-        if place < len(self.prefix):
-            return {self.prefix[place]: log_probs[self.prefix[place]]}
-        seen = {tuple(ids[i : i + n]) for i in range(place - n + 1)}
+        """Returns the ids that may follow `ids`, as `{id: log-probability}`."""
+        position, n = len(ids), self.no_repeat_ngram_size
+        if position < len(self.prefix):
+            return {self.prefix[position]: log_probs[self.prefix[position]]}
+        seen = {tuple(ids[i : i + n]) for i in range(position - n + 1)}
         found = {}
         for token in range(1, len(log_probs)):
-            too_early = token == 1 and place < self.min_length
+            too_early = token == 1 and position < self.min_length
             repeats = n > 0 and tuple([*ids, token][-n:]) in seen
             if not too_early and not repeats:
                 penalty = self.repetition_penalty if token in ids else 1.0
@@ -34,12 +34,12 @@ class Rules(NamedTuple):
 
 
 class Language:
-    """Log-probabilities that depend on the sentence, the step and the last two ids."""
+    """A model whose logits depend on the sentence, the step and the last two ids."""
 
     def __init__(self, seed):
         logits = 2 * np.random.default_rng(seed).normal(size=(BATCH, LENGTH, VOCAB, VOCAB, VOCAB))
         self.logits = logits.astype("float32")
-        self.logits[..., 0] = -1e9  # no padding: it would take probability away
+        self.logits[..., 0] = -1e9  # padding has probability 0
         exponentials = np.exp(self.logits.astype("float64"))
         self.log_probs = np.log(exponentials / exponentials.sum(-1, keepdims=True) + 1e-300)
 
@@ -55,17 +55,19 @@ class Language:
         logits = ops.take(self.logits.reshape(-1, VOCAB), index, axis=0)
         return logits, {**state, "step": state["step"] + 1, "previous": ids}
 
-    def next(self, sentence, ids):
-        """Log-probabilities `[V]` of what follows `ids`."""
+    def next_log_probs(self, sentence, ids):
+        """Returns log-probabilities `[V]` of the id after `ids`."""
         previous, last = [0, 0, *ids][-2:]
         return self.log_probs[sentence, len(ids), previous, last]
 
     def log_prob(self, sentence, ids):
-        return sum(self.next(sentence, ids[:i])[token] for i, token in enumerate(ids))
+        """Returns the log-probability of the output `ids`."""
+        return sum(self.next_log_probs(sentence, ids[:i])[token] for i, token in enumerate(ids))
 
     def all_outputs(self, sentence, alpha, limit, rules=Rules()):
-        """Every output of at most `limit` ids, (score, ids), best first; without an end only where
-        none has one.
+        """Returns (score, ids) of all outputs of at most `limit` ids, best first.
+
+        Unfinished outputs are returned only if there is no finished one.
         """
         finished, unfinished, waiting = [], [], [(0.0, [])]
         while waiting:
@@ -76,7 +78,7 @@ class Language:
             elif len(ids) == limit:
                 unfinished.append((log_prob / penalty, ids))
             else:
-                choices = rules.choices(self.next(sentence, ids), ids).items()
+                choices = rules.choices(self.next_log_probs(sentence, ids), ids).items()
                 waiting += [(log_prob + more, [*ids, token]) for token, more in choices]
         return sorted(finished or unfinished, reverse=True)
 
@@ -88,11 +90,11 @@ def language(request):
 
 @pytest.fixture(scope="session")
 def make_language():
-    """`make_language(seed)`."""
+    """Returns `make_language(seed)`, which returns a `Language`."""
     return Language
 
 
 @pytest.fixture(scope="session")
 def make_rules():
-    """`make_rules(min_length=2, …)`."""
+    """Returns `make_rules(min_length=2, ...)`, which returns `Rules`."""
     return Rules

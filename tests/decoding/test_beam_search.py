@@ -14,7 +14,7 @@ def search(language, **settings):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_a_wide_beam_finds_what_enumeration_finds(language, alpha):
+def test_beam_search_with_wide_beam_equals_exhaustive_search(language, alpha):
     ids, scores, lengths = search(
         language, beam_size=64, alpha=alpha, length_limit=LIMITS, num_results=3
     )
@@ -27,7 +27,7 @@ def test_a_wide_beam_finds_what_enumeration_finds(language, alpha):
 
 
 @pytest.mark.parametrize("beam_size", [1, 2, 3])
-def test_scores_of_a_narrow_beam_are_those_of_its_outputs(language, beam_size):
+def test_beam_search_with_narrow_beam_scores_its_outputs(language, beam_size):
     ids, scores, lengths = search(language, beam_size=beam_size)
     for sentence in range(3):
         output = ids[sentence, 0, : lengths[sentence, 0]].tolist()
@@ -36,18 +36,18 @@ def test_scores_of_a_narrow_beam_are_those_of_its_outputs(language, beam_size):
         np.testing.assert_allclose(scores[sentence, 0], expected, atol=1e-5)
 
 
-def test_a_sentence_alone_gives_the_same(language):
+def test_beam_search_is_independent_of_other_sentences(language):
     together = search(language, beam_size=2, length_limit=LIMITS)
     start = language.start()
     for sentence in range(3):
         state = keras.tree.map_structure(lambda x: x[sentence : sentence + 1], start)
         limit = LIMITS[sentence : sentence + 1]
-        only = beam_search(language.step, state, 1, 4, beam_size=2, length_limit=limit)
-        for ours, theirs in zip(only, together, strict=True):
+        single = beam_search(language.step, state, 1, 4, beam_size=2, length_limit=limit)
+        for ours, theirs in zip(single, together, strict=True):
             np.testing.assert_allclose(ours[0], theirs[sentence], rtol=1e-6)
 
 
-def test_unfinished_outputs_are_returned_at_the_limit():
+def test_beam_search_returns_unfinished_outputs_at_the_limit():
     def never_ends(ids, state):
         row = np.array([[0.0, -1e9, 1.0, 2.0]], "float32")
         return ops.repeat(row, ops.shape(ids)[0], axis=0), state
@@ -59,16 +59,16 @@ def test_unfinished_outputs_are_returned_at_the_limit():
     np.testing.assert_allclose(result.scores, [[3 * log_prob / (8 / 6)]], rtol=1e-5)
 
 
-def test_padding_is_never_chosen():
-    def likes_padding(ids, state):
+def test_beam_search_never_selects_padding():
+    def prefers_padding(ids, state):
         row = np.array([[9.0, 1.0, 0.0]], "float32")
         return ops.repeat(row, ops.shape(ids)[0], axis=0), state
 
-    result = beam_search(likes_padding, {"x": np.zeros((1, 1))}, 1, 3, beam_size=2)
+    result = beam_search(prefers_padding, {"x": np.zeros((1, 1))}, 1, 3, beam_size=2)
     np.testing.assert_array_equal(result.ids, [[[1, 0, 0]]])
 
 
-def test_more_beams_than_candidates_finish_nothing_that_never_lived():
+def test_beam_search_with_more_beams_than_outputs_returns_each_output_once():
     def one_word(ids, state):
         row = np.log([[1e-9, 0.25, 0.75]]).astype("float32")
         return ops.repeat(row, ops.shape(ids)[0], axis=0), state
@@ -76,20 +76,20 @@ def test_more_beams_than_candidates_finish_nothing_that_never_lived():
     settings = {"beam_size": 8, "alpha": 3.0, "num_results": 8}
     result = beam_search(one_word, {"x": np.zeros((1, 1))}, 1, 3, **settings)
     finished = ops.convert_to_numpy(result.scores)[0] > -100
-    assert finished.sum() == 3  # after no, one and two words
+    assert finished.sum() == 3  # outputs of zero, one and two words
     np.testing.assert_array_equal(
         sorted(ops.convert_to_numpy(result.ids)[0, :3].tolist()), [[1, 0, 0], [2, 1, 0], [2, 2, 1]]
     )
 
 
-def test_an_empty_batch_gives_an_empty_answer(language):
+def test_beam_search_of_an_empty_batch_is_empty(language):
     state = keras.tree.map_structure(lambda x: x[:0], language.start())
     result = beam_search(language.step, state, 0, 4, beam_size=2)
     assert result.ids.shape == (0, 1, 4)
     assert result.scores.shape == (0, 1)
 
 
-def test_works_in_a_graph_with_dynamic_sizes(language):
+def test_beam_search_supports_dynamic_sizes_in_a_graph(language):
     tf = pytest.importorskip("tensorflow")
     if keras.backend.backend() != "tensorflow":
         pytest.skip("a TensorFlow graph")
@@ -114,7 +114,7 @@ def test_works_in_a_graph_with_dynamic_sizes(language):
 
 
 @pytest.mark.parametrize("early_stopping", [False, True])
-def test_a_graph_of_known_sizes_gives_the_same(language, early_stopping):
+def test_beam_search_in_a_graph_with_static_sizes_equals_eager(language, early_stopping):
     tf = pytest.importorskip("tensorflow")
     if keras.backend.backend() != "tensorflow":
         pytest.skip("a TensorFlow graph")
@@ -124,8 +124,8 @@ def test_a_graph_of_known_sizes_gives_the_same(language, early_stopping):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
-def test_early_stopping_ends_with_the_first_outputs_that_finish():
-    """An output of one id finishes first; with this penalty the longest one is better."""
+def test_early_stopping_returns_the_first_finished_outputs():
+    """A one-id output finishes first; the length penalty makes the longest output score best."""
 
     def step(ids, state):
         first, last = (np.log([[1e-9, *row]]).astype("float32") for row in ([0.4, 0.6], [0.1, 0.9]))
@@ -134,23 +134,23 @@ def test_early_stopping_ends_with_the_first_outputs_that_finish():
             "i": state["i"] + 1
         }
 
-    def found(early_stopping):
+    def result_of(early_stopping):
         state = {"i": np.zeros(1, "int32")}
         settings = {"beam_size": 1, "alpha": 3.0, "early_stopping": early_stopping}
         return beam_search(step, state, 1, 9, **settings)
 
-    assert [int(found(stop).lengths[0, 0]) for stop in (True, False)] == [1, 9]
-    scores = [float(found(stop).scores[0, 0]) for stop in (True, False)]
+    assert [int(result_of(stop).lengths[0, 0]) for stop in (True, False)] == [1, 9]
+    scores = [float(result_of(stop).scores[0, 0]) for stop in (True, False)]
     best = (np.log(0.6) + 7 * np.log(0.9) + np.log(0.1)) / (14 / 6) ** 3
     np.testing.assert_allclose(scores, [np.log(0.4), best], rtol=1e-5)
 
 
-def test_length_penalty():
+def test_length_penalty_values():
     np.testing.assert_allclose(length_penalty(7, 0.6), 2**0.6, rtol=1e-6)
     np.testing.assert_allclose(length_penalty(7, 0.0), 1.0)
 
 
-def test_errors(language):
+def test_beam_search_rejects_invalid_arguments(language):
     with pytest.raises(ValueError, match="Expected `early_stopping` to be False with `t2t_exact`"):
         search(language, early_stopping=True, t2t_exact=True)
     with pytest.raises(

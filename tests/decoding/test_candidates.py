@@ -7,8 +7,8 @@ from t2t_relpos.decoding.candidates import best_candidates
 BATCH, BEAMS = 5, 3
 
 
-def expected(scores, offsets, count, never_id):
-    """By sorting everything: sums, and the set of (sum, beam, id)."""
+def expected_candidates(scores, offsets, count, never_id):
+    """Returns the best sums and their indices, computed by sorting all candidates."""
     sums = np.asarray(scores).astype("float64").copy()
     if never_id is not None:
         sums[:, never_id] = -np.inf
@@ -19,47 +19,47 @@ def expected(scores, offsets, count, never_id):
 
 @pytest.mark.parametrize("never_id", [None, 0, 70])
 @pytest.mark.parametrize("vocab_size", [89, 521, 1000, 4096])
-def test_finds_what_sorting_everything_finds(vocab_size, never_id, rng):
+def test_best_candidates_equals_full_sort(vocab_size, never_id, rng):
     scores = rng.normal(size=(BATCH * BEAMS, vocab_size)).astype("float32")
-    scores[0, 64:80] = 9.0 + np.arange(16)  # all of the best in one group
+    scores[0, 64:80] = 9.0 + np.arange(16)  # the best candidates are adjacent
     scores[:, 0] = 50.0
     offsets = rng.normal(size=(BATCH, BEAMS)).astype("float32")
-    offsets[2, 1:] = -1e7  # beams that don't live
+    offsets[2, 1:] = -1e7  # inactive beams
     found = best_candidates(scores, offsets, 7, never_id)
     sums, beams, ids = (ops.convert_to_numpy(x) for x in found)
-    best, order = expected(scores, offsets, 7, never_id)
+    best, order = expected_candidates(scores, offsets, 7, never_id)
     np.testing.assert_allclose(sums, best, rtol=1e-6)
     np.testing.assert_array_equal(beams, order // vocab_size)
     np.testing.assert_array_equal(ids, order % vocab_size)
 
 
-def test_equal_scores_are_all_found(rng):
+def test_best_candidates_with_equal_scores_are_distinct(rng):
     scores = rng.integers(0, 2, size=(BATCH * BEAMS, 640)).astype("float32")
     sums, beams, ids = best_candidates(scores, np.zeros((BATCH, BEAMS), "float32"), 11)
     np.testing.assert_array_equal(sums, np.ones((BATCH, 11)))
-    places = ops.convert_to_numpy(beams) * 640 + ops.convert_to_numpy(ids)
-    assert all(len(set(row)) == 11 for row in places.tolist())
+    indices = ops.convert_to_numpy(beams) * 640 + ops.convert_to_numpy(ids)
+    assert all(len(set(row)) == 11 for row in indices.tolist())
     rows = np.arange(BATCH)[:, None]
-    np.testing.assert_array_equal(scores.reshape(BATCH, -1)[rows, places], 1.0)
+    np.testing.assert_array_equal(scores.reshape(BATCH, -1)[rows, indices], 1.0)
 
 
-def test_no_rows():
+def test_best_candidates_of_an_empty_batch_is_empty():
     empty = best_candidates(np.zeros((0, 640), "float32"), np.zeros((0, BEAMS), "float32"), 5)
     assert [tuple(x.shape) for x in empty] == [(0, 5)] * 3
 
 
 @pytest.mark.parametrize("shift", [0.0, 59.0, -3000.0, 3000.0])
 @pytest.mark.parametrize("vocab_size", [89, 1000, 1009])
-def test_logits_are_normalized(vocab_size, shift, rng):
-    """Whatever their size: far from 0, exponentials of them would be 0 or infinite."""
+def test_best_candidates_normalizes_logits(vocab_size, shift, rng):
+    """Large shifts would underflow or overflow a softmax that doesn't subtract the maximum."""
     logits = (rng.normal(size=(BATCH * BEAMS, vocab_size)) + shift).astype("float32")
-    logits[1] -= 200.0  # one row far from the others
+    logits[1] -= 200.0  # one row with a different offset
     exact = logits.astype("float64") - logits.max(-1, keepdims=True)
     log_probs = exact - np.log(np.exp(exact).sum(-1, keepdims=True))
     offsets = rng.normal(size=(BATCH, BEAMS)).astype("float32")
     found = best_candidates(logits, offsets, 7, never_id=3, normalize=True)
     sums, beams, ids = (ops.convert_to_numpy(x) for x in found)
-    best, order = expected(log_probs, offsets, 7, never_id=3)
+    best, order = expected_candidates(log_probs, offsets, 7, never_id=3)
     np.testing.assert_allclose(sums, best, atol=2e-5 if abs(shift) < 100 else 1e-3)
     np.testing.assert_array_equal(beams, order // vocab_size)
     np.testing.assert_array_equal(ids, order % vocab_size)

@@ -1,5 +1,6 @@
-"""A beam so wide that nothing is lost finds what an enumeration of all outputs finds, under every
-constraint.
+"""Compares constrained beam search with exhaustive search.
+
+The beam is wide enough that no hypothesis is pruned.
 """
 
 import numpy as np
@@ -11,14 +12,14 @@ from keras import ops
 from t2t_relpos.decoding import beam_search
 
 LIMITS = [4, 3, 4]
-# Rows of unlike lengths: longer than its limit, none, one that ends the sentence.
+# Prefixes of different lengths: longer than the length limit, empty, and ending the sentence.
 PREFIX = [[4, 2, 3, 2], [2, 3, 3, 4], [0, 0, 0, 0]]
 ENDING_PREFIX = [[3, 1], [1, 0], [2, 0]]
-# Below, a score is that of a place without an output.
+# Entries without an output score below this.
 ABSENT = -5e6
 
 
-def assert_finds_all(
+def assert_equals_exhaustive_search(
     language, make_rules, limits=LIMITS, alpha=0.6, num_results=5, prefix=None, early=False, **rules
 ):
     found = beam_search(
@@ -67,26 +68,28 @@ def assert_finds_all(
     ],
     ids=str,
 )
-def test_every_constraint(language, make_rules, rules, alpha):
-    assert_finds_all(language, make_rules, alpha=alpha, **rules)
+def test_constrained_beam_search_equals_exhaustive_search(language, make_rules, rules, alpha):
+    assert_equals_exhaustive_search(language, make_rules, alpha=alpha, **rules)
 
 
-def test_an_end_that_waits_beyond_the_limit_leaves_unfinished_outputs(language, make_rules):
-    assert_finds_all(language, make_rules, min_length=4, num_results=7)
+def test_min_length_at_the_limit_returns_unfinished_outputs(language, make_rules):
+    assert_equals_exhaustive_search(language, make_rules, min_length=4, num_results=7)
 
 
-def test_places_without_an_output_say_so(language, make_rules):
+def test_entries_without_an_output_score_below_all_outputs(language, make_rules):
     # Without repetitions there are 1 + 3 + 3·2 + 3·2·1 outputs of up to four ids.
-    assert_finds_all(language, make_rules, limits=[4, 4, 4], no_repeat_ngram_size=1, num_results=20)
+    assert_equals_exhaustive_search(
+        language, make_rules, limits=[4, 4, 4], no_repeat_ngram_size=1, num_results=20
+    )
 
 
 @settings(deadline=None, max_examples=25, derandomize=True)
 @given(data=st.data())
-def test_constraints_together(make_language, make_rules, data):
+def test_combined_constraints_equal_exhaustive_search(make_language, make_rules, data):
     language = make_language(data.draw(st.integers(0, 99), "seed"))
     ids = st.lists(st.integers(2, 4), max_size=4)
     prefix = [row + [0] * (5 - len(row)) for row in data.draw(st.tuples(ids, ids, ids), "prefix")]
-    assert_finds_all(
+    assert_equals_exhaustive_search(
         language,
         make_rules,
         limits=data.draw(st.tuples(*3 * [st.integers(1, 4)]), "limits"),

@@ -1,4 +1,4 @@
-"""Each constraint by value; a disabled one adds no ops."""
+"""Tests each constraint by value, and that a disabled constraint adds no ops to a graph."""
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ from t2t_relpos.decoding.constraints import (
 
 VOCAB = 7
 IDS = np.array([[3, 4, 3, 4, 0], [5, 5, 5, 6, 0]], "int32")
-AT = 4  # of the five places, this one is next
+POSITION = 4  # index of the next id, the last of five
 
 
 @pytest.fixture
@@ -24,63 +24,70 @@ def log_probs(rng):
     return np.log(rng.dirichlet(np.ones(VOCAB), size=2)).astype("float32")
 
 
-def changed(log_probs, result):
-    """{(row, id): what it became}."""
+def changed_entries(log_probs, result):
+    """Returns `{(row, id): new value}` of the entries that differ from `log_probs`."""
     result = ops.convert_to_numpy(result)
     return {
         (int(row), int(i)): float(result[row, i]) for row, i in np.argwhere(result != log_probs)
     }
 
 
-def test_padding(log_probs):
+def test_forbid_padding_forbids_only_padding(log_probs):
     result = constraints.forbid_padding(log_probs, pad_id=2)
-    assert changed(log_probs, result) == {(0, 2): FORBIDDEN, (1, 2): FORBIDDEN}
+    assert changed_entries(log_probs, result) == {(0, 2): FORBIDDEN, (1, 2): FORBIDDEN}
 
 
 @pytest.mark.parametrize("min_length", [4, 5, np.int32(4), np.int32(5)], ids=repr)
-def test_early_end(log_probs, min_length):
+def test_forbid_early_end_applies_below_min_length(log_probs, min_length):
     result = constraints.forbid_early_end(
-        log_probs, AT, ops.convert_to_tensor(min_length), eos_id=1
+        log_probs, POSITION, ops.convert_to_tensor(min_length), eos_id=1
     )
     early = {(0, 1): NEVER, (1, 1): NEVER}
-    assert changed(log_probs, result) == (early if min_length > AT else {})
+    assert changed_entries(log_probs, result) == (early if min_length > POSITION else {})
 
 
-def test_repetitions_count_once(log_probs):
-    found = changed(log_probs, constraints.penalize_repetitions(log_probs, IDS, 2.5))
-    # Padding is in `ids`; it is forbidden in any case.
+def test_penalize_repetitions_penalizes_repeated_ids_once(log_probs):
+    found = changed_entries(log_probs, constraints.penalize_repetitions(log_probs, IDS, 2.5))
+    # Padding occurs in `ids`, so it is penalized too. `forbid_padding` excludes it anyway.
     assert set(found) == {(0, 0), (0, 3), (0, 4), (1, 0), (1, 5), (1, 6)}
-    for place, value in found.items():
-        np.testing.assert_allclose(value, 2.5 * log_probs[place], rtol=1e-6)
+    for position, value in found.items():
+        np.testing.assert_allclose(value, 2.5 * log_probs[position], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     "size, expected",
     [
         (1, {(0, 3), (0, 4), (1, 5), (1, 6)}),
-        (2, {(0, 3)}),  # 4 was followed by 3; of the second row, 6 by nothing
-        (3, {(0, 3)}),  # 3 4 was followed by 3
+        (2, {(0, 3)}),  # in row 0, 3 followed 4; in row 1, nothing followed 6
+        (3, {(0, 3)}),  # 3 followed (3, 4)
         (4, set()),
         (5, set()),
         (6, set()),
     ],
 )
-def test_repeated_ngrams(log_probs, size, expected):
-    result = constraints.forbid_repeated_ngrams(log_probs, IDS, AT, size, pad_id=0)
-    found = {place: value for place, value in changed(log_probs, result).items() if place[1] != 0}
+def test_forbid_repeated_ngrams_forbids_completions(log_probs, size, expected):
+    result = constraints.forbid_repeated_ngrams(log_probs, IDS, POSITION, size, pad_id=0)
+    found = {
+        position: value
+        for position, value in changed_entries(log_probs, result).items()
+        if position[1] != 0
+    }
     assert found == dict.fromkeys(expected, FORBIDDEN)
 
 
-def test_overlapping_ngrams(log_probs):
+def test_forbid_repeated_ngrams_handles_overlaps(log_probs):
     ids = np.array([[5, 5, 5, 0, 0], [5, 6, 5, 0, 0]], "int32")
     result = constraints.forbid_repeated_ngrams(log_probs, ids, 3, 2, pad_id=0)
-    assert {place for place in changed(log_probs, result) if place[1]} == {(0, 5), (1, 6)}
+    assert {position for position in changed_entries(log_probs, result) if position[1]} == {
+        (0, 5),
+        (1, 6),
+    }
 
 
-@pytest.mark.parametrize("place, forced", [(0, [3, 0]), (1, [4, 0]), (2, [0, 0]), (9, [0, 0])])
-def test_prefix(log_probs, place, forced):
+@pytest.mark.parametrize("position, forced", [(0, [3, 0]), (1, [4, 0]), (2, [0, 0]), (9, [0, 0])])
+def test_force_prefix_allows_only_the_prefix(log_probs, position, forced):
     prefix = np.array([[3, 4], [0, 0]], "int32")
-    result = constraints.force_prefix(log_probs - 1, log_probs, place, prefix, pad_id=0)
+    result = constraints.force_prefix(log_probs - 1, log_probs, position, prefix, pad_id=0)
     expected = log_probs - 1
     for row, token in enumerate(forced):
         if token:
@@ -89,14 +96,14 @@ def test_prefix(log_probs, place, forced):
     np.testing.assert_array_equal(result, expected)
 
 
-def test_a_prefix_is_free_of_the_other_constraints(log_probs):
+def test_force_prefix_overrides_other_constraints(log_probs):
     rules = Constraints(5, np.array([[0] * 4 + [1], [0] * 4 + [5]], "int32"), 1, 2.0)
-    result = ops.convert_to_numpy(constrain(log_probs, IDS, AT, rules))
+    result = ops.convert_to_numpy(constrain(log_probs, IDS, POSITION, rules))
     assert result.argmax(-1).tolist() == [1, 5]
     np.testing.assert_array_equal(result.max(-1), log_probs[[0, 1], [1, 5]])
 
 
-def test_any():
+def test_any_is_false_only_for_defaults():
     assert not Constraints().any
     assert not checked_constraints(0, None, 0, 1).any
     for rules in (
@@ -136,7 +143,7 @@ ERRORS = [
 
 @pytest.mark.parametrize("search", [beam_search, greedy_search, sample_search])
 @pytest.mark.parametrize("settings, message", ERRORS, ids=str)
-def test_errors(language, search, settings, message):
+def test_searches_reject_invalid_constraints(language, search, settings, message):
     with pytest.raises(ValueError, match=message):
         search(language.step, language.start(), 3, 4, **settings)
 
@@ -168,13 +175,13 @@ def test_errors(language, search, settings, message):
     ],
     ids=str,
 )
-def test_t2t_exact_takes_no_constraint(language, settings, message):
+def test_t2t_exact_rejects_constraints(language, settings, message):
     with pytest.raises(ValueError, match=message):
         beam_search(language.step, language.start(), 3, 4, t2t_exact=True, **settings)
 
 
 def number_of_ops(function, *specs):
-    """Operations of a TensorFlow graph and of all functions that it calls."""
+    """Returns the number of ops in a function's TensorFlow graph and its function library."""
     import tensorflow as tf
 
     graph = tf.function(function).get_concrete_function(*specs).graph.as_graph_def()
@@ -182,7 +189,7 @@ def number_of_ops(function, *specs):
     return len(graph.node) + sum(map(len, bodies))
 
 
-def test_constraints_that_are_off_add_nothing_to_a_graph(language):
+def test_disabled_constraints_add_no_ops(language):
     tf = pytest.importorskip("tensorflow")
     if keras.backend.backend() != "tensorflow":
         pytest.skip("a TensorFlow graph")
@@ -190,7 +197,7 @@ def test_constraints_that_are_off_add_nothing_to_a_graph(language):
     def constrained(**rules):
         specs = tf.TensorSpec([None, VOCAB]), tf.TensorSpec([None, 5], tf.int32)
         return number_of_ops(
-            lambda log_probs, ids: constrain(log_probs, ids, AT, Constraints(**rules)), *specs
+            lambda log_probs, ids: constrain(log_probs, ids, POSITION, Constraints(**rules)), *specs
         )
 
     def search(**rules):
@@ -205,10 +212,8 @@ def test_constraints_that_are_off_add_nothing_to_a_graph(language):
         return number_of_ops(find, tf.TensorSpec([None], tf.int32))
 
     specs = (tf.TensorSpec([None, VOCAB]),)
-    padding_alone = number_of_ops(
-        lambda log_probs: constraints.forbid_padding(log_probs, 0), *specs
-    )
-    assert constrained() == padding_alone + 1  # `ids`, which nothing reads
+    padding_only = number_of_ops(lambda log_probs: constraints.forbid_padding(log_probs, 0), *specs)
+    assert constrained() == padding_only + 1  # the unused placeholder `ids`
     for rules in (
         {"min_length": 9},
         {"no_repeat_ngram_size": 1},
@@ -222,10 +227,8 @@ def test_constraints_that_are_off_add_nothing_to_a_graph(language):
     )
 
 
-def test_a_dead_end_leaves_nothing_behind_the_end(language):
-    """Three words, none twice, and no end before four: the end comes too early, and nothing after
-    it.
-    """
+def test_beam_search_without_allowed_ids_ends_the_sentence(language):
+    """With three distinct words and `min_length` 4, no id is allowed at the fourth position."""
     rules = {"min_length": 4, "no_repeat_ngram_size": 1}
     result = beam_search(language.step, language.start(), 3, 4, beam_size=64, **rules)
     for ids, length in zip(

@@ -1,4 +1,4 @@
-"""The same search with sizes that a graph learns late, with sizes known to XLA, and on JAX."""
+"""Compares searches with dynamic sizes, under XLA and under JAX `jit` with eager results."""
 
 import keras
 import numpy as np
@@ -43,7 +43,7 @@ def assert_same(ours, theirs):
         )
 
 
-def test_dynamic_sizes_and_xla_give_the_same(language):
+def test_beam_search_with_dynamic_sizes_and_xla_equals_eager(language):
     tf = pytest.importorskip("tensorflow")
     if keras.backend.backend() != "tensorflow":
         pytest.skip("a TensorFlow graph")
@@ -58,7 +58,7 @@ def test_dynamic_sizes_and_xla_give_the_same(language):
     assert_same(xla(tf.range(3), tf.constant(PREFIX), tf.constant(LIMITS)), expected)
 
 
-def test_sampling_with_dynamic_sizes_and_xla_gives_the_same(language, rng):
+def test_sample_search_with_dynamic_sizes_and_xla_equals_eager(language, rng):
     tf = pytest.importorskip("tensorflow")
     if keras.backend.backend() != "tensorflow":
         pytest.skip("a TensorFlow graph")
@@ -79,9 +79,9 @@ def test_sampling_with_dynamic_sizes_and_xla_gives_the_same(language, rng):
     assert_same(xla(tf.range(3), tf.constant(PREFIX), tf.constant(uniform)), expected)
 
 
-def test_jitted_by_jax_gives_the_same(language, rng):
+def test_searches_under_jax_jit_equal_eager(language, rng):
     if keras.backend.backend() != "jax":
-        pytest.skip("a function that JAX compiles")
+        pytest.skip("requires JAX")
     import jax
 
     sentences, uniform = np.arange(3, dtype="int32"), rng.random((3, 5, 4), "float32")

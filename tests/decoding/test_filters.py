@@ -1,4 +1,4 @@
-"""What sampling may draw, against NumPy."""
+"""Compares top-k, top-p and the random draw with NumPy."""
 
 import numpy as np
 import pytest
@@ -14,12 +14,13 @@ def logits(rng):
     return rng.normal(size=(ROWS, VOCAB)).astype("float32")
 
 
-def by_likelihood(row):
+def ids_by_likelihood(row):
+    """Returns ids from the most to the least likely; equal ids stay in order."""
     return np.argsort(-row, kind="stable")
 
 
 def assert_keeps(result, logits, kept):
-    """`kept`: the ids of every row; the others are -inf."""
+    """Asserts that each row keeps exactly the ids in `kept` and that the others are -inf."""
     expected = np.full_like(logits, -np.inf)
     for row, ids in enumerate(kept):
         expected[row, ids] = logits[row, ids]
@@ -28,21 +29,23 @@ def assert_keeps(result, logits, kept):
 
 @pytest.mark.parametrize("k", [1, 3, 10, 11, 12, 1000])
 @pytest.mark.parametrize("convert", [int, ops.convert_to_tensor], ids=["int", "tensor"])
-def test_top_k(logits, k, convert):
-    assert_keeps(keep_top_k(logits, convert(k)), logits, [by_likelihood(row)[:k] for row in logits])
+def test_keep_top_k_keeps_the_most_likely_ids(logits, k, convert):
+    assert_keeps(
+        keep_top_k(logits, convert(k)), logits, [ids_by_likelihood(row)[:k] for row in logits]
+    )
 
 
-def test_top_k_among_equals_keeps_the_first():
+def test_keep_top_k_breaks_ties_by_id():
     logits = np.array([[1, 2, 1, 2, 1], [0, 0, 0, 0, 0]], "float32")
     assert_keeps(keep_top_k(logits, 3), logits, [[0, 1, 3], [0, 1, 2]])
 
 
 @pytest.mark.parametrize("p", [1e-6, 0.1, 0.5, 0.9, 0.99, 1.0])
 @pytest.mark.parametrize("convert", [float, ops.convert_to_tensor], ids=["float", "tensor"])
-def test_top_p(logits, p, convert):
+def test_keep_top_p_keeps_the_smallest_sufficient_set(logits, p, convert):
     kept = []
     for row in logits.astype("float64"):
-        probabilities, order = np.exp(row) / np.exp(row).sum(), by_likelihood(row)
+        probabilities, order = np.exp(row) / np.exp(row).sum(), ids_by_likelihood(row)
         count = 1
         while count < VOCAB and probabilities[order[:count]].sum() < p:
             count += 1
@@ -50,20 +53,20 @@ def test_top_p(logits, p, convert):
     assert_keeps(keep_top_p(logits, convert(p)), logits, kept)
 
 
-def test_top_p_among_equals_keeps_the_first():
+def test_keep_top_p_breaks_ties_by_id():
     logits = np.log([[0.25, 0.25, 0.25, 0.25]]).astype("float32")
     for p, count in ((0.2, 1), (0.25, 1), (0.3, 2), (0.75, 3), (0.8, 4)):
         assert_keeps(keep_top_p(logits, p), logits, [range(count)])
 
 
-def test_top_p_after_top_k_is_of_what_is_left():
+def test_keep_top_p_after_top_k_renormalizes():
     logits = np.log([[0.1, 0.4, 0.2, 0.3]]).astype("float32")
-    # Of 0.4 and 0.3 the first has more than half, of all ids it has not.
+    # 0.4 is more than half of 0.4 + 0.3, but less than half of the total.
     assert_keeps(keep_top_p(keep_top_k(logits, 2), 0.5), logits, [[1]])
     assert_keeps(keep_top_p(logits, 0.5), logits, [[1, 3]])
 
 
-def test_draws_the_id_whose_share_holds_the_number():
+def test_draw_inverts_the_cumulative_distribution():
     logits = np.tile(np.log([[0.5, 1e-30, 0.25, 0.25]]), (7, 1)).astype("float32")
     logits[:, 1] = -np.inf
     uniform = np.array([0.0, 0.25, 0.499, 0.501, 0.749, 0.751, 1 - 2**-24], "float32")
@@ -71,8 +74,8 @@ def test_draws_the_id_whose_share_holds_the_number():
 
 
 @pytest.mark.parametrize("number", [0.0, 0.5, 1 - 2**-24])
-def test_never_draws_what_is_left_out(number, rng):
-    # So many ids that sums of their probabilities are rounded.
+def test_draw_never_returns_excluded_ids(number, rng):
+    # With this many ids, cumulative probabilities have rounding errors.
     logits = rng.normal(size=(3, 30011)).astype("float32")
     allowed = rng.random(logits.shape) < 0.5
     allowed[:, [0, -1]] = False

@@ -7,25 +7,25 @@ from t2t_relpos.decoding import greedy_search
 LIMITS = [4, 2, 3]
 
 
-def greedy(language, sentence, limit, rules):
-    """(ids, their log-probability), id by id."""
+def greedy_output(language, sentence, limit, rules):
+    """Returns (ids, log-probability) of a greedy search in plain Python."""
     ids, total = [], 0.0
     while len(ids) < limit and ids[-1:] != [1]:
-        choices = rules.choices(language.next(sentence, ids), ids)
+        choices = rules.choices(language.next_log_probs(sentence, ids), ids)
         best = max(choices, key=choices.get)
         total += choices[best]
         ids.append(best)
     return ids, total
 
 
-def assert_finds(language, rules, limits, **settings):
+def assert_equals_greedy_output(language, rules, limits, **settings):
     result = greedy_search(
         language.step, language.start(), 3, 4, length_limit=np.array(limits, "int32"), **settings
     )
     found, scores, lengths = (ops.convert_to_numpy(x) for x in result)
     assert found.shape == (3, 1, 4)
     for sentence, limit in enumerate(limits):
-        ids, score = greedy(language, sentence, limit, rules[sentence])
+        ids, score = greedy_output(language, sentence, limit, rules[sentence])
         assert found[sentence, 0].tolist() == ids + [0] * (4 - len(ids))
         assert lengths[sentence, 0] == len(ids)
         np.testing.assert_allclose(scores[sentence, 0], score, atol=1e-5)
@@ -47,20 +47,20 @@ def assert_finds(language, rules, limits, **settings):
     ],
     ids=str,
 )
-def test_takes_the_best_id_at_every_step(language, make_rules, settings, limits):
-    assert_finds(language, 3 * [make_rules(**settings)], limits, **settings)
+def test_greedy_search_selects_the_best_id_at_every_step(language, make_rules, settings, limits):
+    assert_equals_greedy_output(language, 3 * [make_rules(**settings)], limits, **settings)
 
 
 @pytest.mark.parametrize("settings", [{}, {"min_length": 3, "no_repeat_ngram_size": 1}], ids=str)
-def test_goes_on_from_prefixes_of_unlike_lengths(language, make_rules, settings):
-    # The first is as long as the output, the second longer than it, the third ends it.
+def test_greedy_search_continues_prefixes_of_different_lengths(language, make_rules, settings):
+    # The first prefix has the length of the output, the second is longer, the third ends it.
     for prefixes in ([(4, 2, 2, 3), (3, 3, 4), (2, 1)], [(), (4,), (3, 2)]):
         rules = [make_rules(prefix=prefix, **settings) for prefix in prefixes]
         padded = np.array([[*prefix, *[0] * (5 - len(prefix))] for prefix in prefixes], "int32")
-        assert_finds(language, rules, LIMITS, prefix=padded, **settings)
+        assert_equals_greedy_output(language, rules, LIMITS, prefix=padded, **settings)
 
 
-def test_where_nothing_is_left_to_choose_the_sentence_ends(language):
+def test_greedy_search_without_allowed_ids_ends_the_sentence(language):
     settings = {"min_length": 4, "no_repeat_ngram_size": 1}
     result = greedy_search(language.step, language.start(), 3, 4, **settings)
     ids = ops.convert_to_numpy(result.ids)[:, 0]
@@ -69,12 +69,12 @@ def test_where_nothing_is_left_to_choose_the_sentence_ends(language):
     np.testing.assert_allclose(result.scores, -1e7, rtol=1e-4)
 
 
-def test_other_marks_of_end_and_padding(language):
-    """Ids 1 and 0 of the language under other names."""
+def test_greedy_search_supports_other_eos_and_pad_ids(language):
+    """Renumbers the ids of the language."""
     expected = greedy_search(language.step, language.start(), 3, 4, min_length=1)
 
     def step(ids, state):
-        # Outside, 4 is the end, 3 is padding, and 0 and 1 are words.
+        # In the new numbering 4 ends a sentence, 3 is padding, and 0 and 1 are words.
         logits, state = language.step(ops.take(np.array([3, 4, 2, 0, 1], "int32"), ids), state)
         return ops.take(logits, np.array([3, 4, 2, 0, 1]), axis=1), state
 
@@ -85,7 +85,7 @@ def test_other_marks_of_end_and_padding(language):
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-6)
 
 
-def test_a_limit_of_nothing_gives_nothing(language):
+def test_greedy_search_with_length_limit_zero_returns_empty_outputs(language):
     result = greedy_search(
         language.step, language.start(), 3, 4, length_limit=np.array([0, 2, 0], "int32")
     )

@@ -16,29 +16,29 @@ def sample(language, max_length=4, **settings):
     return [ops.convert_to_numpy(x) for x in found]
 
 
-def filtered(log_probs, temperature, top_k, top_p):
-    """Probabilities after the filters, in NumPy."""
-    powers = np.exp(log_probs / temperature - (log_probs / temperature).max())
-    order = np.argsort(-powers, kind="stable")
+def filtered_probabilities(log_probs, temperature, top_k, top_p):
+    """Returns the probabilities after temperature, top-k and top-p, computed with NumPy."""
+    weights = np.exp(log_probs / temperature - (log_probs / temperature).max())
+    order = np.argsort(-weights, kind="stable")
     kept = order[:top_k]
-    shares = powers[kept] / powers[kept].sum()
+    shares = weights[kept] / weights[kept].sum()
     kept = kept[: 1 + (np.cumsum(shares) < top_p).sum()]
-    probabilities = np.zeros_like(powers)
-    probabilities[kept] = powers[kept] / powers[kept].sum()
+    probabilities = np.zeros_like(weights)
+    probabilities[kept] = weights[kept] / weights[kept].sum()
     return probabilities
 
 
-def all_probabilities(language, sentence, limit, rules, filters):
-    """{output: its probability}."""
+def output_probabilities(language, sentence, limit, rules, filters):
+    """Returns `{output: probability}` of all outputs."""
     found, waiting = {}, [(1.0, ())]
     while waiting:
         probability, ids = waiting.pop()
         if ids[-1:] == (1,) or len(ids) == limit:
             found[ids] = probability
             continue
-        choices = rules.choices(language.next(sentence, ids), ids)
+        choices = rules.choices(language.next_log_probs(sentence, ids), ids)
         tokens = list(choices)
-        shares = filtered(np.array([choices[token] for token in tokens]), **filters)
+        shares = filtered_probabilities(np.array([choices[token] for token in tokens]), **filters)
         waiting += [
             (probability * share, (*ids, t))
             for t, share in zip(tokens, shares, strict=True)
@@ -59,37 +59,35 @@ def all_probabilities(language, sentence, limit, rules, filters):
     ],
     ids=str,
 )
-def test_outputs_are_as_frequent_as_they_are_probable(make_language, make_rules, rules, filters):
+def test_sample_search_frequencies_match_probabilities(make_language, make_rules, rules, filters):
     language = make_language(1)
     ids, _, lengths = sample(
         language, num_results=DRAWS, seed=5, length_limit=LIMITS, **rules, **filters
     )
     filters = {"temperature": 1.0, "top_k": None, "top_p": 1.0} | filters
     for sentence, limit in enumerate(LIMITS):
-        expected = all_probabilities(language, sentence, limit, make_rules(**rules), filters)
+        expected = output_probabilities(language, sentence, limit, make_rules(**rules), filters)
         np.testing.assert_allclose(sum(expected.values()), 1)
         drawn, counts = np.unique(ids[sentence], axis=0, return_counts=True)
         outputs = [tuple(row[row > 0].tolist()) for row in drawn]
         assert set(outputs) <= set(expected)
         frequency = dict(zip(outputs, counts / DRAWS, strict=True))
         for output, probability in expected.items():
-            # Five standard deviations of a frequency, and a few draws of what is too rare for them
-            # to be normal.
+            # Five standard deviations of a frequency. Rare outputs are not normally distributed,
+            # so allow five more draws.
             bound = 5 * np.sqrt(probability * (1 - probability) / DRAWS) + 5 / DRAWS
             assert abs(frequency.get(output, 0.0) - probability) < bound, output
     assert ((ids > 0).sum(-1) == lengths).all()
 
 
-def test_scores_are_log_probabilities_under_the_constraints_before_the_temperature(
-    language, make_rules
-):
+def test_sample_search_scores_exclude_the_temperature(language, make_rules):
     settings = {"min_length": 2, "repetition_penalty": 1.5}
     ids, scores, _ = sample(language, num_results=7, seed=3, temperature=2.0, top_k=3, **settings)
     rules = make_rules(**settings)
     for sentence, i in itertools.product(range(3), range(7)):
         output = [token for token in ids[sentence, i].tolist() if token]
         steps = (
-            rules.choices(language.next(sentence, output[:t]), output[:t])[token]
+            rules.choices(language.next_log_probs(sentence, output[:t]), output[:t])[token]
             for t, token in enumerate(output)
         )
         np.testing.assert_allclose(scores[sentence, i], sum(steps), atol=1e-5)
@@ -98,14 +96,14 @@ def test_scores_are_log_probabilities_under_the_constraints_before_the_temperatu
 @pytest.mark.parametrize(
     "settings", [{"temperature": 1e-3}, {"top_k": 1}, {"top_p": 1e-6}], ids=str
 )
-def test_where_one_id_is_left_sampling_is_greedy(language, settings):
+def test_sample_search_with_one_candidate_equals_greedy_search(language, settings):
     rules = {"length_limit": LIMITS, "no_repeat_ngram_size": 2}
     greedy = greedy_search(language.step, language.start(), 3, 4, **rules)
     for ours, theirs in zip(sample(language, seed=11, **rules, **settings), greedy, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
-def test_goes_on_from_a_prefix(language):
+def test_sample_search_continues_a_prefix(language):
     prefix = np.array([[3, 0], [4, 2], [0, 0]], "int32")
     ids, _, _ = sample(language, num_results=50, seed=1, prefix=prefix)
     assert (ids[0, :, 0] == 3).all()
@@ -113,13 +111,13 @@ def test_goes_on_from_a_prefix(language):
     assert len(np.unique(ids[2, :, 0])) > 1
 
 
-def test_the_same_seed_draws_the_same(language):
+def test_sample_search_is_reproducible_with_a_seed(language):
     first, again, other = (sample(language, num_results=13, seed=seed)[0] for seed in (7, 7, 8))
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
 
 
-def test_a_generator_goes_on(language):
+def test_sample_search_advances_a_seed_generator(language):
     generator = keras.random.SeedGenerator(7)
     first, second = (sample(language, num_results=13, seed=generator)[0] for _ in range(2))
     assert (first != second).any()
@@ -127,7 +125,7 @@ def test_a_generator_goes_on(language):
     np.testing.assert_array_equal(sample(language, num_results=13, seed=generator)[0], first)
 
 
-def test_without_a_seed_the_global_one_goes_on(language):
+def test_sample_search_without_a_seed_advances_the_global_generator(language):
     keras.utils.set_random_seed(3)
     first, second = (sample(language, num_results=13)[0] for _ in range(2))
     assert (first != second).any()
@@ -135,7 +133,7 @@ def test_without_a_seed_the_global_one_goes_on(language):
     np.testing.assert_array_equal(sample(language, num_results=13)[0], first)
 
 
-def test_outputs_do_not_depend_on_what_other_sentences_are(language):
+def test_sample_search_is_independent_of_other_sentences(language):
     together, *_ = sample(language, num_results=13, seed=2)
     start = language.start()
     others = {**start, "context": {"sentence": np.array([2, 1, 0], "int32")}}
@@ -143,15 +141,15 @@ def test_outputs_do_not_depend_on_what_other_sentences_are(language):
     np.testing.assert_array_equal(found.ids[1], together[1])
 
 
-def test_given_numbers_of_a_sentence_draw_the_same_in_any_batch(language, rng):
+def test_sample_search_with_uniform_is_independent_of_the_batch(language, rng):
     uniform = rng.random((3, 7, 4), "float32")
     together = sample(language, num_results=7, uniform=uniform)
     start = language.start()
     for sentence in range(3):
         state = keras.tree.map_structure(lambda x: x[sentence : sentence + 1], start)
         numbers = uniform[sentence : sentence + 1]
-        only = sample_search(language.step, state, 1, 4, num_results=7, uniform=numbers)
-        for ours, theirs in zip(only, together, strict=True):
+        single = sample_search(language.step, state, 1, 4, num_results=7, uniform=numbers)
+        for ours, theirs in zip(single, together, strict=True):
             np.testing.assert_allclose(ours[0], theirs[sentence], rtol=1e-6)
 
 
@@ -178,6 +176,6 @@ def test_given_numbers_of_a_sentence_draw_the_same_in_any_batch(language, rng):
     ],
     ids=str,
 )
-def test_errors(language, settings, message):
+def test_sample_search_rejects_invalid_arguments(language, settings, message):
     with pytest.raises(ValueError, match=message):
         sample(language, **settings)

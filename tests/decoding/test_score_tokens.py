@@ -6,7 +6,7 @@ from t2t_relpos.decoding import beam_search, greedy_search, score_tokens
 
 
 def logits_of(language, ids):
-    """Those of every place of `ids` `[3, L]`, and wild ones after the end."""
+    """Returns logits for each position of `ids` `[3, L]`; 99 after the end of a sentence."""
     logits = np.full((*ids.shape, 5), 99.0, "float32")
     for sentence, row in enumerate(ids.tolist()):
         for t in range(np.count_nonzero(row)):
@@ -17,7 +17,7 @@ def logits_of(language, ids):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
 @pytest.mark.parametrize("rules", [{}, {"min_length": 2, "no_repeat_ngram_size": 1}], ids=str)
-def test_scores_are_those_of_the_search(language, alpha, rules):
+def test_score_tokens_equals_beam_search_scores(language, alpha, rules):
     limits = np.array([4, 2, 3], "int32")  # some outputs do not end
     found = beam_search(
         language.step, language.start(), 3, 4, 4, alpha, length_limit=limits, num_results=4, **rules
@@ -30,20 +30,20 @@ def test_scores_are_those_of_the_search(language, alpha, rules):
         np.testing.assert_array_equal(np.array(scored.lengths)[real], lengths[real])
 
 
-def test_every_id_by_value(language):
+def test_score_tokens_returns_log_probabilities_of_each_id(language):
     found = greedy_search(language.step, language.start(), 3, 4)
     ids = ops.convert_to_numpy(found.ids)[:, 0]
     scored = score_tokens(logits_of(language, ids), ids)
     for sentence, row in enumerate(ids.tolist()):
         length = np.count_nonzero(row)
-        expected = [language.next(sentence, row[:t])[row[t]] for t in range(length)]
+        expected = [language.next_log_probs(sentence, row[:t])[row[t]] for t in range(length)]
         np.testing.assert_allclose(scored.token_scores[sentence][:length], expected, atol=1e-5)
         np.testing.assert_array_equal(scored.token_scores[sentence][length:], 0.0)
         np.testing.assert_allclose(scored.scores[sentence], sum(expected), atol=1e-5)
         assert scored.lengths[sentence] == length
 
 
-def test_other_padding():
+def test_score_tokens_supports_another_pad_id():
     logits = np.log([[[0.5, 0.2, 0.3], [0.1, 0.3, 0.6]]]).astype("float32")
     scored = score_tokens(logits, [[0, 2]], pad_id=2, alpha=1.0)
     np.testing.assert_allclose(scored.token_scores, [[np.log(0.5), 0.0]], rtol=1e-6)
@@ -53,18 +53,18 @@ def test_other_padding():
     np.testing.assert_array_equal(scored.lengths, [1])
 
 
-def test_padding_keeps_its_share():
+def test_score_tokens_includes_padding_in_the_softmax():
     logits = np.log([[[0.5, 0.2, 0.3]]]).astype("float32")
     np.testing.assert_allclose(score_tokens(logits, [[1]]).scores, [np.log(0.2)], rtol=1e-6)
 
 
-def test_nothing_but_padding_scores_zero():
+def test_score_tokens_of_padding_is_zero():
     scored = score_tokens(np.ones((2, 3, 5), "float32"), np.zeros((2, 3), "int32"), alpha=0.6)
     np.testing.assert_array_equal(scored.scores, [0.0, 0.0])
     np.testing.assert_array_equal(scored.lengths, [0, 0])
 
 
-def test_low_precision_logits_are_scored_in_float32():
+def test_score_tokens_computes_bfloat16_logits_in_float32():
     logits = ops.cast(np.linspace(-3, 3, 5)[None, None], "bfloat16")
     scores = score_tokens(logits, [[2]]).scores
     exact = np.array(ops.cast(logits, "float32"))[0, 0]

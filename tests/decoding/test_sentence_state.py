@@ -1,5 +1,6 @@
-"""A state of one entry per sentence, which the search never moves, does what rows that it moves
-do.
+"""Compares searches with per-sentence state and with per-hypothesis state.
+
+The search reorders per-hypothesis state. Per-sentence state keeps its order.
 """
 
 import keras
@@ -12,8 +13,8 @@ from t2t_relpos.decoding import beam_search, sample_search
 LIMITS = np.array([4, 2, 3], "int32")
 
 
-def start(language, most_beams):
-    """Of every sentence: the ids that its beams, whichever they were, were given at each step."""
+def sentence_state(language, most_beams):
+    """Returns an initial state that stores, for each sentence, all input ids of each step."""
     state = language.start()
     return {
         "context": state["context"],
@@ -23,14 +24,14 @@ def start(language, most_beams):
     }
 
 
-def step_of(language):
-    """The language's step, which finds the last id but one among those of the sentence."""
+def sentence_state_step(language):
+    """Returns a step function that reads the previous id from the per-sentence state."""
 
     def step(ids, state):
-        given, ancestors, place = state["sentences"]["given"], state["ancestors"], state["step"]
+        given, ancestors, position = state["sentences"]["given"], state["ancestors"], state["step"]
         sentences = ops.shape(given)[0]
         beams = ops.shape(ids)[0] // sentences
-        now = ops.take(place, 0)
+        now = ops.take(position, 0)
         own = ops.arange(ops.shape(ids)[0], dtype="int32") % beams
         columns = ops.pad(
             ops.reshape(ids, (sentences, beams)), [[0, 0], [0, given.shape[2] - beams]]
@@ -41,19 +42,19 @@ def step_of(language):
         history = ops.take_along_axis(of_rows, ancestors[..., None], axis=2)[..., 0]
         previous = ops.where(now > 0, ops.take(history, ops.maximum(now - 1, 0), axis=1), 0)
         logits, _ = language.step(
-            ids, {"context": state["context"], "step": place, "previous": previous}
+            ids, {"context": state["context"], "step": position, "previous": previous}
         )
         return logits, {
             **state,
             "sentences": {"given": given},
             "ancestors": ancestors,
-            "step": place + 1,
+            "step": position + 1,
         }
 
     return step
 
 
-def assert_same(ours, theirs):
+def assert_results_close(ours, theirs):
     for ours_x, theirs_x in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(
             ops.convert_to_numpy(ours_x), ops.convert_to_numpy(theirs_x), rtol=1e-6
@@ -62,7 +63,7 @@ def assert_same(ours, theirs):
 
 @pytest.mark.parametrize("beam_size", [1, 2, 5])
 @pytest.mark.parametrize("settings", [{}, {"no_repeat_ngram_size": 2, "min_length": 2}], ids=str)
-def test_beam_search(language, beam_size, settings):
+def test_beam_search_with_sentence_state_equals_row_state(language, beam_size, settings):
     settings = {
         "beam_size": beam_size,
         "num_results": beam_size,
@@ -70,32 +71,47 @@ def test_beam_search(language, beam_size, settings):
         **settings,
     }
     plain = beam_search(language.step, language.start(), 3, 4, **settings)
-    assert_same(beam_search(step_of(language), start(language, beam_size), 3, 4, **settings), plain)
+    assert_results_close(
+        beam_search(
+            sentence_state_step(language), sentence_state(language, beam_size), 3, 4, **settings
+        ),
+        plain,
+    )
 
 
-def test_in_a_graph_whose_sentences_leave(language):
+def test_beam_search_with_sentence_state_removes_finished_sentences(language):
     tf = pytest.importorskip("tensorflow")
     if keras.backend.backend() != "tensorflow":
         pytest.skip("a TensorFlow graph")
     settings = {"beam_size": 3, "num_results": 3}
     plain = beam_search(language.step, language.start(), 3, 4, length_limit=LIMITS, **settings)
-    state = start(language, 3)
+    state = sentence_state(language, 3)
     specs = tf.nest.map_structure(lambda x: tf.TensorSpec([None, *x.shape[1:]], tf.int32), state)
 
     @tf.function(input_signature=[specs, tf.TensorSpec([None], tf.int32)])
     def graph(state, limits):
         return beam_search(
-            step_of(language), state, tf.size(limits), 4, length_limit=limits, **settings
+            sentence_state_step(language),
+            state,
+            tf.size(limits),
+            4,
+            length_limit=limits,
+            **settings,
         )
 
-    assert_same(graph(tf.nest.map_structure(tf.constant, state), tf.constant(LIMITS)), plain)
+    assert_results_close(
+        graph(tf.nest.map_structure(tf.constant, state), tf.constant(LIMITS)), plain
+    )
 
 
-def test_sampling(language, rng):
+def test_sample_search_with_sentence_state_equals_row_state(language, rng):
     settings = {
         "num_results": 7,
         "uniform": rng.random((3, 7, 4), "float32"),
         "length_limit": LIMITS,
     }
     plain = sample_search(language.step, language.start(), 3, 4, **settings)
-    assert_same(sample_search(step_of(language), start(language, 7), 3, 4, **settings), plain)
+    assert_results_close(
+        sample_search(sentence_state_step(language), sentence_state(language, 7), 3, 4, **settings),
+        plain,
+    )
