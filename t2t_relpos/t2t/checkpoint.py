@@ -1,31 +1,30 @@
-"""tensor2tensor's variables <-> the weights of a Transformer. Reads no file."""
+"""Converts between tensor2tensor variables and the weights of a `Transformer`, in memory."""
 
 import numpy as np
 
 from t2t_relpos.t2t.differences import check_shapes
-from t2t_relpos.t2t.variable_scopes import weights_of
+from t2t_relpos.t2t.variable_scopes import canonical_weights
 from t2t_relpos.t2t.weight_names import embedding_names, expected_shapes, shard_sizes, t2t_names
 
 
 def load_t2t_weights(model, arrays, num_shards=16):
-    """Sets the weights of a Transformer from tensor2tensor's variables.
+    """Sets the weights of a `Transformer` from tensor2tensor variables.
 
     Args:
-        model: a `Transformer`, for instance of `config_from_hparams`.
-        arrays: a dict: name -> array. The step and optimizers' slots are left
-            out. Names with doubled scopes
-            (`transformer/parallel_0_4/transformer/transformer/body/…`) are
-            those of the same variables without.
-        num_shards: t2t's `symbol_modality_num_shards`.
+        model: a `Transformer`, for example built from `config_from_hparams`.
+        arrays: a dict that maps variable names to arrays. The global step and optimizer slots
+            are ignored. Names with doubled scopes
+            (`transformer/parallel_0_4/transformer/transformer/body/…`) are treated as the same
+            names without the doubled scope.
+        num_shards: t2t's `symbol_modality_num_shards`. Default: 16.
 
     Raises:
-        ValueError: if a variable is missing, unexpected, or has another
-            shape; the text names each, both shapes and the hparam to look at.
-            Or if one is not of floating-point numbers. The model is then as it
-            was.
+        ValueError: if a variable is missing, unexpected, of another shape, or not
+            floating-point. The message lists the variables, both shapes, and the hparams that
+            determine them. The model is left unchanged.
     """
     _check_expressible(model.config)
-    arrays = {name: np.asarray(array) for name, array in weights_of(arrays).items()}
+    arrays = {name: np.asarray(array) for name, array in canonical_weights(arrays).items()}
     check_shapes(
         {name: array.shape for name, array in arrays.items()}, expected_shapes(model, num_shards)
     )
@@ -43,18 +42,18 @@ def load_t2t_weights(model, arrays, num_shards=16):
 
 
 def t2t_weights(model, num_shards=16):
-    """A Transformer's weights as tensor2tensor's variables.
+    """Returns the weights of a `Transformer` as tensor2tensor variables.
 
     Args:
         model: a `Transformer`.
-        num_shards: t2t's `symbol_modality_num_shards`.
+        num_shards: t2t's `symbol_modality_num_shards`. Default: 16.
 
     Returns:
-        A dict: name -> array, without the step.
+        A dict that maps variable names to arrays, without the global step.
 
     Raises:
-        ValueError: for what t2t has no variables for: tables per head, one of
-            the two tables, relative cross-attention, or K = 0.
+        ValueError: if t2t has no variables for the model: tables per head, only one of the two
+            tables, relative cross-attention, or `max_relative_position` 0.
     """
     _check_expressible(model.config)
     arrays = {name: _numpy(variable) for name, variable in t2t_names(model).items()}

@@ -1,10 +1,10 @@
-"""What a checkpoint has otherwise than the hparams say, in words."""
+"""Error messages for variables that differ between a checkpoint and its hparams."""
 
 import re
 
-MOST_LINES = 12
-# Part of a variable's name -> what decides its presence or shape.
-_HPARAMS_OF = (
+MAX_LINES = 12
+# Part of a variable's name -> the hparams that determine its presence or shape.
+_HPARAMS_BY_NAME_PART = (
     (
         "symbol_modality",
         "the vocabulary, hidden_size, symbol_modality_num_shards and "
@@ -25,7 +25,7 @@ _HPARAMS_OF = (
 
 
 def check_shapes(found, expected):
-    """Raises a ValueError that names the differences of two dicts name -> shape."""
+    """Raises a ValueError that lists the differences between two dicts of shapes by name."""
     missing = _lines(expected.keys() - found.keys(), "missing: {}, expected shape {}", expected)
     extra = _lines(found.keys() - expected.keys(), "unexpected: {}, received shape {}", found)
     changed = {
@@ -42,32 +42,32 @@ def check_shapes(found, expected):
 
 
 def _lines(names, text, values):
-    """One line for each name, those of an embedding's many shards taken together."""
+    """Returns one line for each name; the shards of an embedding share a line."""
     lines = []
     for group in _groups(names):
         name = group[0] if len(group) == 1 else f"{group[0]} to {group[-1].rpartition('/')[2]}"
         value = values[group[0]]
         value = value if isinstance(value, str) else list(value)
         lines.append(text.format(name, value) + _hint(name))
-    more = len(lines) - MOST_LINES
-    return [*lines[:MOST_LINES], f"and {more} more of these"] if more > 0 else lines
+    more = len(lines) - MAX_LINES
+    return [*lines[:MAX_LINES], f"and {more} more of these"] if more > 0 else lines
 
 
 def _groups(names):
-    """Lists of names, sorted; `SCOPE/weights_0`, `SCOPE/weights_1` … are one list."""
+    """Returns sorted lists of names; `SCOPE/weights_0`, `SCOPE/weights_1`, … form one list."""
     groups = {}
-    for name in sorted(names, key=_in_number_order):
+    for name in sorted(names, key=_natural_sort_key):
         scope = re.sub(r"/weights_\d+$", "/weights", name)
         groups.setdefault(scope, []).append(name)
     return list(groups.values())
 
 
-def _in_number_order(name):
+def _natural_sort_key(name):
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _hint(name):
-    for part, hparams in _HPARAMS_OF:
+    for part, hparams in _HPARAMS_BY_NAME_PART:
         if part in name:
             return f" (look at {hparams})"
     return ""

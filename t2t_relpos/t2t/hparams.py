@@ -1,4 +1,4 @@
-"""tensor2tensor's hparams: a named set with overrides `k=v,…`, and its architecture."""
+"""Parses tensor2tensor hparams and converts them to a `TransformerConfig`."""
 
 import difflib
 import re
@@ -18,18 +18,17 @@ _NORMALIZE_FIRST = {("n", "da"): True, ("none", "dan"): False}
 
 
 def parse_hparams(hparams_set, overrides=""):
-    """The hparams of a set, with some replaced.
+    """Returns the hparams of a set, with overrides applied.
 
     Args:
-        hparams_set: a name, for instance "transformer_relative_tiny".
-        overrides: `"key=value,key=value"` as t2t's `--hparams`.
+        hparams_set: the name of a set, for example "transformer_relative_tiny".
+        overrides: `"key=value,key=value"`, as t2t's `--hparams`. Default: no overrides.
 
     Returns:
-        A dict of every key that t2t's Transformer knows.
+        A dict with every hparam of t2t's Transformer.
 
     Raises:
-        ValueError: an unknown set or key, or a value of another type than the
-            key's.
+        ValueError: if the set or a key is unknown, or a value has the wrong type.
 
     Example:
     >>> from t2t_relpos.t2t import parse_hparams
@@ -54,11 +53,11 @@ def parse_hparams(hparams_set, overrides=""):
 
 
 def _split(overrides):
-    """`"a=1,b=x"` -> pairs; a comma inside a value belongs to it if no `key=` follows."""
+    """Returns the pairs of `"a=1,b=x"`. A comma not followed by `key=` is part of the value."""
     text = overrides.strip().rstrip(",")
     pairs = {}
     for part in re.split(r",(?=\s*\w+\s*=)", text) if text else []:
-        key, equals, value = (piece.strip() for piece in part.partition("="))
+        key, equals, value = (text.strip() for text in part.partition("="))
         if not (key and equals):
             raise ValueError(
                 f"Expected hparams as key=value,key=value. Received: {part!r} in {overrides!r}."
@@ -72,7 +71,7 @@ def _split(overrides):
 
 
 def _value(key, text):
-    """`text` as a value of the type that the key's default has."""
+    """Returns `text` converted to the type of the key's default."""
     default = DEFAULTS[key]
     if (key == "pos" or default is None) and text.lower() in ("none", ""):
         return None
@@ -84,7 +83,7 @@ def _value(key, text):
             return known[text.lower()]
     elif isinstance(default, (int, float)):
         number = _number(text)
-        # "1.0" is no int, "1" is a float: as tensor2tensor reads them.
+        # As in tensor2tensor, "1.0" is not a valid int, but "1" is a valid float.
         if isinstance(number, (int, type(default))):
             return type(default)(number)
     elif isinstance(default, str):
@@ -95,29 +94,29 @@ def _value(key, text):
 
 
 def _number(text):
-    for kind in (int, float):
+    for number_type in (int, float):
         try:
-            return kind(text)
+            return number_type(text)
         except ValueError:
             continue
     return None
 
 
 def config_from_hparams(hparams, vocab_size, target_space_id=0):
-    """The architecture that hparams describe.
+    """Returns the architecture that hparams describe.
 
     Args:
-        hparams: as `parse_hparams` returns them.
-        vocab_size: V, ids of the vocabulary, padding and end included.
-        target_space_id: row of the target space embedding that is added to the
-            encoder's inputs; 0 is t2t's for plain text problems.
+        hparams: a dict as returned by `parse_hparams`.
+        vocab_size: number of ids in the vocabulary, including padding and end of sentence.
+        target_space_id: row of the target space embedding that is added to the encoder inputs.
+            Default: 0, t2t's id of plain text problems.
 
     Returns:
         A `TransformerConfig`.
 
     Raises:
-        ValueError: an hparam that would need what does not exist here; its name
-            and the values that do exist are in the text.
+        ValueError: if an hparam requires an unsupported feature. The message names the hparam
+            and the supported values.
 
     Example:
     >>> from t2t_relpos.t2t import config_from_hparams
@@ -175,5 +174,5 @@ def _unsupported(key, value, supported):
 
 
 def _did_you_mean(word, words):
-    near = difflib.get_close_matches(word, words, n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    matches = difflib.get_close_matches(word, words, n=1)
+    return f" Did you mean {matches[0]!r}?" if matches else ""

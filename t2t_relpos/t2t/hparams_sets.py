@@ -1,6 +1,6 @@
-"""tensor2tensor's hparams sets of the Transformer as data: defaults and support of each key."""
+"""The Transformer hparams sets of tensor2tensor, with defaults and support of each key."""
 
-# Keys that the architecture here follows: see hparams.py. Defaults of transformer_base.
+# Keys that determine the architecture (see hparams.py), with the defaults of transformer_base.
 ARCHITECTURE = {
     "attention_dropout": 0.1,
     "filter_size": 2048,
@@ -24,8 +24,7 @@ ARCHITECTURE = {
     "use_target_space_embedding": True,
 }
 
-# Keys that shape what the model computes in ways that do not exist here: only these values are
-# taken.
+# Keys that select features that are not supported. Only these values are accepted.
 UNSUPPORTED_UNLESS = {
     "activation_dtype": "float32",
     "area_key_mode": "none",
@@ -66,15 +65,14 @@ UNSUPPORTED_UNLESS = {
     "weight_dtype": "float32",
 }
 
-# Keys that tensor2tensor reads only for attention types that are not supported here: with
-# dot_product and dot_product_relative (whose heads always share both tables) they have no effect
-# there either.
+# Keys that tensor2tensor reads only for unsupported attention types. With dot_product and
+# dot_product_relative, whose heads always share both tables, they have no effect there either.
 WITHOUT_EFFECT = {
     "add_relative_to_values": False,
     "heads_share_relative_embedding": False,
 }
 
-# Keys that change nothing in inference: kept with the model, for fine-tuning and for the record.
+# Keys without effect on inference. They are stored with the model for fine-tuning.
 TRAINING = {
     "attention_dropout_broadcast_dims": "",
     "batch_shuffle_size": 512,
@@ -188,7 +186,7 @@ _RELATIVE = {
     "max_relative_position": 20,
 }
 
-# What each set changes in transformer_base.
+# Differences of each set from transformer_base.
 SETS = {
     "transformer_base": {},
     "transformer_base_v1": {

@@ -1,7 +1,7 @@
-"""tensor2tensor's subword vocabularies in plain Python: their files, strings to ids and back.
+"""tensor2tensor subword vocabularies in plain Python.
 
-The slow and plain one, which needs no framework; `trainer.data.subwords` does the same inside a
-TensorFlow graph.
+This implementation is slow and needs no framework. `trainer.data.subwords` is the equivalent for
+TensorFlow graphs.
 """
 
 import dataclasses
@@ -13,10 +13,10 @@ import unicodedata
 PAD_ID = 0
 EOS_ID = 1
 ESCAPE_CHARACTERS = frozenset("\\_u;0123456789")
-# What an escaped character looks like: `\u` is `_`, `\\` is `\`, `\233;` is é.
+# Escape sequences: `\u` is `_`, `\\` is `\`, `\233;` is é.
 ESCAPED = r"\\u|\\\\|\\[0-9]+;"
 LARGEST_CODE_POINT = 0x10FFFF
-# For a number that no character has.
+# Replaces a number that is not a code point.
 UNDEFINED = "\u3013"
 
 _RESERVED = (("<pad>_", "<pad>"), ("<EOS>_", "<EOS>"))
@@ -28,16 +28,16 @@ class SubwordVocabulary:
     r"""A vocabulary equivalent to tensor2tensor's `SubwordTextEncoder`.
 
     A string is split between alphanumeric and other characters. A single space between two words is
-    dropped. In every token, `\`, `_` and unknown characters are escaped, and `_` is appended. The
-    longest subtoken that fits is taken from the front until nothing is left.
+    dropped. In every token, `\`, `_` and unknown characters are escaped, and `_` is appended. Each
+    token is then split greedily into the longest matching subtokens, from left to right.
 
     Args:
-        subtokens: the subtokens by id, "<pad>_" and "<EOS>_" first. An empty one is an unused id;
-            of equal ones the last is used.
+        subtokens: the subtokens in the order of their ids, starting with "<pad>_" and "<EOS>_".
+            An empty subtoken is an unused id. The last of several equal subtokens is used.
 
     Raises:
-        ValueError: if the first two are others, or a character of the vocabulary, or one that
-            escaping needs, is not a subtoken by itself.
+        ValueError: if the first two subtokens are not "<pad>_" and "<EOS>_", or if a character
+            of the vocabulary or of escape sequences is not a subtoken by itself.
 
     Reference:
         tensor2tensor 1.15.7, `data_generators/text_encoder.py` and `data_generators/tokenizer.py`.
@@ -79,10 +79,13 @@ class SubwordVocabulary:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "SubwordVocabulary":
-        """Reads a vocabulary file in UTF-8: a subtoken per line, quoted or not.
+        """Returns the vocabulary in the content of a file: UTF-8, one subtoken per line.
+
+        Quotes around a subtoken are optional.
 
         Raises:
-            ValueError: where the content is not UTF-8, holds no line, and as the class itself.
+            ValueError: if the content is not UTF-8 or is empty, and for the reasons listed under
+                `SubwordVocabulary`.
         """
         try:
             # TensorFlow's file reader, and so tensor2tensor, drops every carriage return.
@@ -103,24 +106,24 @@ class SubwordVocabulary:
 
     @functools.cached_property
     def ids(self) -> dict[str, int]:
-        """The id of every subtoken that is not empty."""
+        """The ids of all non-empty subtokens, by subtoken."""
         return {subtoken: i for i, subtoken in enumerate(self.subtokens) if subtoken}
 
     @functools.cached_property
     def alphabet(self) -> frozenset[str]:
-        """The characters that need no escape, except the backslash and `_`."""
+        """The known characters. All of them except the backslash and `_` need no escape."""
         return ESCAPE_CHARACTERS.union(*self.subtokens)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a string, without EOS."""
+        """Returns the ids of a string, without EOS."""
         return [i for token in _split(text) for i in self._token_ids(token)]
 
     def decode(self, ids) -> str:
-        """The string of ids; one that the vocabulary does not have counts as nothing.
+        """Returns the string of ids.
 
         Args:
-            ids: integers. Pad and EOS are spelled out as "<pad>" and "<EOS>", as tensor2tensor
-                does.
+            ids: integers. Padding and EOS are decoded as "<pad>" and "<EOS>", as in
+                tensor2tensor. Ids outside the vocabulary are ignored.
         """
         text = "".join(self.subtokens[i] for i in ids if 0 <= i < len(self.subtokens))
         tokens = [_unescape(token) for token in text.split("_") if token]
@@ -143,7 +146,7 @@ class SubwordVocabulary:
             return "\\\\"
         if character == "_":
             return "\\u"
-        # A line of the file is a subtoken, so that none can hold a line's end.
+        # In the file each line is one subtoken, so no subtoken can contain a line break.
         return (
             character
             if character in self.alphabet and character != "\n"
@@ -156,21 +159,21 @@ class SubwordVocabulary:
 
 
 def is_alphanumeric(character: str) -> bool:
-    """Whether a character is a letter or a number of any script, in Python's version of Unicode."""
+    """Returns whether a character is a letter or number in Python's version of Unicode."""
     return unicodedata.category(character)[0] in "LN"
 
 
 @functools.cache
 def alphanumeric_characters() -> str:
-    """All letters and numbers, in the order of their code points."""
+    """Returns all letters and numbers in the order of their code points."""
     return "".join(filter(is_alphanumeric, map(chr, range(LARGEST_CODE_POINT + 1))))
 
 
 def _split(text):
-    """The tokens of a string: in turn of alphanumeric characters, and of others."""
+    """Returns the tokens of a string, alternating between alphanumeric and other characters."""
     tokens = ["".join(group) for _, group in itertools.groupby(text, is_alphanumeric)]
     edges = (0, len(tokens) - 1)
-    return [token for place, token in enumerate(tokens) if token != " " or place in edges]
+    return [token for i, token in enumerate(tokens) if token != " " or i in edges]
 
 
 def _unescape(token):
@@ -183,12 +186,13 @@ def _unescaped(escape):
     if escape == "\\\\":
         return "\\"
     number = escape[1:-1].lstrip("0") or "0"
-    # Seven digits exceed Unicode.
+    # Numbers of more than seven digits exceed the Unicode range.
     return chr(int(number)) if len(number) <= 7 and int(number) <= LARGEST_CODE_POINT else UNDEFINED
 
 
 def _unquoted(line):
-    # A single quote is both: where t2t wrote a line's end as a subtoken, it left two such lines.
+    # A line that is one quote character both starts and ends with it. tensor2tensor writes two such
+    # lines for a subtoken that is a line break.
     for quote in "'\"":
         if line.startswith(quote) and line.endswith(quote):
             return line[1:-1]

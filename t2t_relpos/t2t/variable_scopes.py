@@ -1,16 +1,16 @@
-"""Which of a checkpoint's variables are weights, and under which of their names they are known."""
+"""Selects the weights among a checkpoint's variables and normalizes their names."""
 
 import re
 
-# Next to the weights and the optimizer's slots: the step, running losses, what optimizers and loss
-# scaling count.
+# Variables that are neither weights nor optimizer slots: the global step, running losses, and the
+# counters of optimizers and of loss scaling.
 _COUNTERS = re.compile(
     r"global_step|(losses_avg|train_stats|training)/.*"
     r"|beta[12]_power(_\d+)?|(current_)?loss_scale|(num_)?good_steps|bad_steps"
 )
-# tensor2tensor, imported before tf.disable_v2_behavior(), makes its kernels with Keras layers.
-# Those name a variable by the scopes that are open, one of them a replica's, and count a scope that
-# is opened twice:
+# If tensor2tensor is imported before tf.disable_v2_behavior(), Keras layers create its kernels.
+# Keras prefixes variable names with all open scopes, including the replica's, and numbers scopes
+# that are opened twice:
 # transformer/parallel_0_4/transformer/transformer/body/decoder/layer_0_1/ffn/conv1/kernel.
 _DOUBLED_SCOPE = re.compile(
     r"(?:while/)?transformer/parallel_\d+(?:_\d+)?/transformer/(?=transformer/)"
@@ -18,25 +18,24 @@ _DOUBLED_SCOPE = re.compile(
 _COUNTED_LAYER = re.compile(r"/layer_(\d+)_\d+/")
 
 
-def weights_of(arrays):
-    """The weights among a checkpoint's variables, under the names of `weight_names.py`.
+def canonical_weights(arrays):
+    """Returns the weights among a checkpoint's variables, under the names of `weight_names.py`.
 
-    Left out are the step, running losses and optimizers' slots. A slot is named
-    after the variable that it belongs to (`NAME/Adam`) or is under
-    `training/`.
+    The global step, running losses and optimizer slots are left out. A slot has the name of its
+    variable as prefix (`NAME/Adam`) or is under `training/`.
 
     Args:
-        arrays: a dict: name -> array.
+        arrays: a dict that maps variable names to arrays.
 
     Returns:
-        A dict: name -> array.
+        A dict that maps weight names to arrays.
 
     Raises:
-        ValueError: several variables are the same weight.
+        ValueError: if several variables correspond to the same weight.
 
     Example:
-    >>> from t2t_relpos.t2t.variable_scopes import weights_of
-    >>> weights_of({"global_step": 7, "body/v/kernel": 2, "body/v/kernel/Adam": 3})
+    >>> from t2t_relpos.t2t.variable_scopes import canonical_weights
+    >>> canonical_weights({"global_step": 7, "body/v/kernel": 2, "body/v/kernel/Adam": 3})
     {'body/v/kernel': 2}
     """
     weights, original = {}, {}
@@ -44,22 +43,22 @@ def weights_of(arrays):
         is_slot = name.rpartition("/")[0] in arrays
         if is_slot or _COUNTERS.fullmatch(name):
             continue
-        usual = usual_name(name)
-        if usual in weights:
+        canonical = canonical_name(name)
+        if canonical in weights:
             raise ValueError(
-                f"Expected one variable for each weight. Received two for {usual}: "
-                f"{original[usual]} and {name}. Replicas that hold separate weights can't be "
+                f"Expected one variable for each weight. Received two for {canonical}: "
+                f"{original[canonical]} and {name}. Replicas that hold separate weights can't be "
                 "read."
             )
-        weights[usual], original[usual] = array, name
+        weights[canonical], original[canonical] = array, name
     return weights
 
 
-def usual_name(name):
-    """A variable's name without doubled scopes.
+def canonical_name(name):
+    """Returns a variable's name without doubled scopes.
 
     >>> scope = "transformer/parallel_0_4/transformer/transformer/body"
-    >>> usual_name(f"{scope}/decoder/layer_0_1/ffn/conv1/bias")
+    >>> canonical_name(f"{scope}/decoder/layer_0_1/ffn/conv1/bias")
     'transformer/body/decoder/layer_0/ffn/conv1/bias'
     """
     inner = _DOUBLED_SCOPE.sub("", name, count=1) if _DOUBLED_SCOPE.match(name) else name

@@ -1,16 +1,16 @@
-"""tensor2tensor's names of a Transformer's weights, and their shapes."""
+"""Names and shapes of the tensor2tensor variables of a `Transformer`."""
 
 _BODY = "transformer/body"
 
 
 def t2t_names(model):
-    """tensor2tensor's name of every weight but the `[V, D]` tables.
+    """Returns tensor2tensor's names of all weights except the `[V, D]` embedding tables.
 
     Args:
         model: a `Transformer` with tables shared by heads.
 
     Returns:
-        A dict: name -> keras Variable or `KernelMatrix`.
+        A dict that maps names to Keras variables or `KernelMatrix` objects.
     """
     names = {}
     config = model.config
@@ -71,7 +71,7 @@ def _norm_names(prefix, norm):
 
 
 def embedding_names(model):
-    """The `[V, D]` tables: scope in tensor2tensor's checkpoint -> keras Variable."""
+    """Returns a dict that maps tensor2tensor scopes to the `[V, D]` embedding tables."""
     config = model.config
     scope = f"transformer/symbol_modality_{config.vocab_size}_{config.hidden_dim}"
     if config.tie_embeddings:
@@ -84,7 +84,9 @@ def embedding_names(model):
 
 
 def shard_sizes(vocab_size, num_shards=16):
-    """Rows of each shard of a table: the first `vocab_size % num_shards` have one more.
+    """Returns the number of rows of each shard of an embedding table.
+
+    The first `vocab_size % num_shards` shards have one row more.
 
     >>> shard_sizes(37)
     [3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
@@ -93,7 +95,7 @@ def shard_sizes(vocab_size, num_shards=16):
 
 
 def expected_shapes(model, num_shards=16):
-    """A dict: every name that a checkpoint of this model has -> shape."""
+    """Returns a dict that maps all variable names in a checkpoint of `model` to shapes."""
     shapes = {name: tuple(variable.shape) for name, variable in t2t_names(model).items()}
     for scope, variable in embedding_names(model).items():
         for i, rows in enumerate(shard_sizes(variable.shape[0], num_shards)):

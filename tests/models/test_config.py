@@ -7,13 +7,13 @@ from t2t_relpos.models import PRESETS, TransformerConfig
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
-def test_every_preset_is_valid_and_survives_json(preset):
+def test_presets_are_valid_and_round_trip_through_json(preset):
     config = TransformerConfig.from_preset(preset, vocab_size=101)
     assert "vocab_size" not in PRESETS[preset]
     assert TransformerConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
-def test_presets_of_the_paper():
+def test_shaw_presets_match_the_paper():
     base = TransformerConfig.from_preset("shaw_base", vocab_size=7)
     assert (base.max_relative_position, base.share_heads, base.intermediate_dim) == (
         16,
@@ -36,14 +36,14 @@ def test_presets_of_the_paper():
     )
 
 
-def test_tiny():
+def test_tiny_preset_values():
     tiny = TransformerConfig.from_preset("tiny", vocab_size=7)
     assert (tiny.num_encoder_layers, tiny.num_decoder_layers, tiny.hidden_dim) == (4, 4, 128)
     assert (tiny.intermediate_dim, tiny.num_heads, tiny.max_relative_position) == (256, 4, 16)
     assert (tiny.dropout, tiny.attention_dropout, tiny.activation_dropout) == (0.3, 0.0, 0.0)
 
 
-def test_is_frozen():
+def test_config_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         TransformerConfig(vocab_size=7).dropout = 0.5
 
@@ -70,12 +70,12 @@ def test_is_frozen():
         ({"target_space_id": 32}, r"Expected `target_space_id` to be None or in \[0, 32\)"),
     ],
 )
-def test_errors(settings, message):
+def test_config_rejects_invalid_settings(settings, message):
     with pytest.raises(ValueError, match=message):
         TransformerConfig(**{"vocab_size": 7, **settings})
 
 
-def test_unknown_preset_and_settings():
+def test_from_preset_rejects_unknown_names():
     with pytest.raises(
         ValueError,
         match="Expected a preset out of .*shaw_base.*'shaw_bas'. Did you mean 'shaw_base'",

@@ -1,4 +1,4 @@
-"""`generate`: equal to the searches, on every backend, for both models."""
+"""Compares `generate` of both models with direct calls of the searches, on every backend."""
 
 import keras
 import numpy as np
@@ -39,24 +39,25 @@ def language_model():
     )
 
 
-def by_hand(model, search, **settings):
+def search_ids(model, search, **settings):
+    """Returns the ids that `search` finds for `SOURCE`."""
     state = model.encode(ops.cast(SOURCE, "int32"), 7)
     return ops.convert_to_numpy(search(model.step, state, 3, 7, **settings).ids)
 
 
-def test_beam(model):
+def test_generate_with_beam_sampler_equals_beam_search(model):
     np.testing.assert_array_equal(
-        model.generate(SOURCE, max_length=7), by_hand(model, beam_search)[:, 0]
+        model.generate(SOURCE, max_length=7), search_ids(model, beam_search)[:, 0]
     )
     several = model.generate(
         SOURCE, sampler=BeamSampler(num_beams=3, alpha=0.0, num_results=2), max_length=7
     )
-    expected = by_hand(model, beam_search, beam_size=3, alpha=0.0, num_results=2)
+    expected = search_ids(model, beam_search, beam_size=3, alpha=0.0, num_results=2)
     np.testing.assert_array_equal(several, expected)
 
 
-def test_greedy(model):
-    expected = by_hand(model, greedy_search, no_repeat_ngram_size=2)[:, 0]
+def test_generate_with_greedy_sampler_equals_greedy_search(model):
+    expected = search_ids(model, greedy_search, no_repeat_ngram_size=2)[:, 0]
     sampler = GreedySampler(no_repeat_ngram_size=2)
     np.testing.assert_array_equal(model.generate(SOURCE, sampler, max_length=7), expected)
 
@@ -68,49 +69,49 @@ def test_greedy(model):
         (lambda: TopPSampler(p=0.9, temperature=2.0, seed=5, num_results=2), {"top_p": 0.9}),
     ],
 )
-def test_random_samplers(model, sampler, filters):
+def test_generate_with_random_sampler_equals_sample_search(model, sampler, filters):
     uniform = sampler().random_numbers(3, 7)
     settings = {"temperature": 2.0, "num_results": 2, "uniform": uniform}
-    expected = by_hand(model, sample_search, **settings, **filters)
+    expected = search_ids(model, sample_search, **settings, **filters)
     first = sampler()
     np.testing.assert_array_equal(model.generate(SOURCE, first, max_length=7), expected)
-    # The next call draws other numbers.
+    # The next call draws new random numbers.
     assert not np.array_equal(model.generate(SOURCE, first, max_length=7), expected)
 
 
-def test_searches_are_compiled_once(model):
+def test_generate_compiles_a_search_once(model):
     count = len(model._searches.functions)
     for seed in (1, 2):
         model.generate(SOURCE, TopKSampler(k=4, seed=seed), max_length=5)
     assert len(model._searches.functions) == count + 1
 
 
-def test_generate_reads_the_current_weights(model):
+def test_generate_uses_the_current_weights(model):
     before = model.generate(SOURCE, "greedy", max_length=7)
     weights = model.get_weights()
     model.set_weights([w[::-1] for w in weights])
     after = model.generate(SOURCE, "greedy", max_length=7)
-    expected = by_hand(model, greedy_search)[:, 0]
+    expected = search_ids(model, greedy_search)[:, 0]
     model.set_weights(weights)
     np.testing.assert_array_equal(after, expected)
     assert not np.array_equal(before, after)
 
 
-def test_default_length(model):
+def test_generate_default_max_length(model):
     assert model.generate(SOURCE[:1], "greedy").shape == (1, 55)
 
 
-def test_steps_equal_the_whole(language_model, rng):
+def test_causal_lm_steps_equal_the_full_call(language_model, rng):
     ids = rng.integers(2, 11, (3, 7))
-    whole = ops.convert_to_numpy(language_model(ids))
+    full = ops.convert_to_numpy(language_model(ids))
     state = language_model.encode(ids, 7)
     for t in range(7):
         previous = ids[:, t - 1] if t else np.zeros(3, "int32")
         logits, state = language_model.step(previous, state)
-        np.testing.assert_allclose(logits, whole[:, t], atol=1e-4)
+        np.testing.assert_allclose(logits, full[:, t], atol=1e-4)
 
 
-def test_language_model_continues_its_source(language_model):
+def test_causal_lm_generate_continues_the_source(language_model):
     source = np.array([[5, 7, 9], [3, 4, 0]])
     outputs = language_model.generate(source, "greedy", max_length=9)
     assert outputs.shape == (2, 9)
@@ -122,7 +123,7 @@ def test_language_model_continues_its_source(language_model):
         np.testing.assert_array_equal(logits.argmax(-1)[length:end], outputs[row, length:end])
 
 
-def test_language_model_is_saved(language_model, tmp_path):
+def test_causal_lm_saves_and_loads(language_model, tmp_path):
     language_model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(loaded(SOURCE), language_model(SOURCE), atol=1e-6)
@@ -149,7 +150,7 @@ def test_language_model_is_saved(language_model, tmp_path):
         ),
     ],
 )
-def test_errors(language_model, arguments, message):
+def test_generate_rejects_invalid_arguments(language_model, arguments, message):
     with pytest.raises(ValueError, match=message):
         language_model.generate(**arguments)
 
@@ -161,15 +162,15 @@ def test_errors(language_model, arguments, message):
         ({"inputs": SOURCE, "target": SOURCE}, r"Received: keys \['inputs', 'target'\]."),
     ],
 )
-def test_inputs_of_a_transformer(model, inputs, message):
+def test_transformer_rejects_invalid_inputs(model, inputs, message):
     with pytest.raises(ValueError, match=message):
         model(inputs)
 
 
 @pytest.mark.parametrize("before", ["build", "call", "fit"])
-def test_export(before, tmp_path):
+def test_transformer_export_equals_the_model(before, tmp_path):
     if keras.backend.backend() != "tensorflow":
-        pytest.skip("exports a SavedModel")
+        pytest.skip("requires TensorFlow to export a SavedModel")
     import tensorflow as tf
 
     model = Transformer.from_preset("tiny", vocab_size=11, **SMALL)
@@ -185,7 +186,7 @@ def test_export(before, tmp_path):
     np.testing.assert_allclose(outputs, model(inputs), atol=1e-4)
 
 
-def test_summary_shows_shapes(model, capsys):
+def test_transformer_summary_shows_shapes(model, capsys):
     model({"inputs": SOURCE, "targets": SOURCE})
     model.summary()
     text = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Scores and alignments of given pairs."""
+"""Tests scores and alignments of sentence pairs."""
 
 import keras
 import numpy as np
@@ -23,10 +23,11 @@ VARIANTS = [
 
 @pytest.fixture(params=VARIANTS, ids=str)
 def model(request):
-    return make(**request.param)
+    return make_transformer(**request.param)
 
 
-def make(**settings):
+def make_transformer(**settings):
+    """Returns a small Transformer with random weights."""
     small = {
         "vocab_size": 13,
         "num_encoder_layers": 1,
@@ -46,7 +47,7 @@ def make(**settings):
     return model
 
 
-def test_scores_are_those_of_the_plain_call(model):
+def test_score_equals_log_probabilities_of_the_call(model):
     logits = ops.convert_to_numpy(model({"inputs": SOURCE, "targets": TARGETS})).astype("float64")
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     scores = model.score(SOURCE, TARGETS, alpha=0.6)
@@ -59,7 +60,7 @@ def test_scores_are_those_of_the_plain_call(model):
     np.testing.assert_array_equal(scores.lengths, LENGTHS)
 
 
-def test_scores_are_those_of_steps(model):
+def test_score_equals_scores_of_decoding_steps(model):
     state, previous, steps = model.encode(SOURCE, 7), np.zeros(3, "int32"), []
     for t in range(7):
         logits, state = model.step(previous, state)
@@ -71,11 +72,11 @@ def test_scores_are_those_of_steps(model):
     )
 
 
-def test_scores_are_those_of_a_search(model):
+def test_score_equals_beam_search_scores(model):
     found = beam_search(model.step, model.encode(SOURCE, 7), 3, 7, beam_size=3, num_results=2)
     for n in range(2):
         scores = model.score(SOURCE, found.ids[:, n], alpha=0.6)
-        # Where fewer outputs finished, a place is left empty.
+        # If fewer than `num_results` outputs finished, the remaining entries are empty.
         real = ops.convert_to_numpy(found.scores)[:, n] > -1e6
         assert n > 0 or real.all()
         np.testing.assert_allclose(
@@ -85,17 +86,15 @@ def test_scores_are_those_of_a_search(model):
         )
 
 
-def attention_by_hand(model, layer):
-    """`[B, N, T, S]`: softmax of the layer's queries and keys, taken from what its sublayers are
-    given.
-    """
-    seen = {}
+def expected_attention(model, layer):
+    """Returns cross-attention weights `[B, N, T, S]`, computed with NumPy from the layer inputs."""
+    inputs = {}
     attention = model.decoder_layers[layer].cross_attention
-    whole = attention.call
+    original_call = attention.call
 
     def call(query, value, **arguments):
-        seen.update(query=query, key=value)
-        return whole(query, value, **arguments)
+        inputs.update(query=query, key=value)
+        return original_call(query, value, **arguments)
 
     attention.call = call
     try:
@@ -103,26 +102,26 @@ def attention_by_hand(model, layer):
     finally:
         del attention.call
     query, key = (
-        ops.convert_to_numpy(project(seen[name]))
+        ops.convert_to_numpy(project(inputs[name]))
         for name, project in (("query", attention.project_query), ("key", attention.project_key))
     )
     logits = np.einsum("bnth,bnsh->bnts", query, key)
     if attention.key_embedding is not None:
         table = ops.convert_to_numpy(attention.key_embedding.table)
-        labels = np.clip(np.arange(5) - np.arange(7)[:, None], -3, 3) + 3
-        rows = table[..., labels, :] if table.ndim == 3 else table[None, labels]
+        ids = np.clip(np.arange(5) - np.arange(7)[:, None], -3, 3) + 3
+        vectors = table[..., ids, :] if table.ndim == 3 else table[None, ids]
         logits = logits + np.einsum(
-            "bnth,ntsh->bnts", query, np.broadcast_to(rows, (2, 7, 5, query.shape[-1]))
+            "bnth,ntsh->bnts", query, np.broadcast_to(vectors, (2, 7, 5, query.shape[-1]))
         )
-    powers = np.exp(logits) * (SOURCE != 0)[:, None, None]
-    return powers / powers.sum(-1, keepdims=True)
+    weights = np.exp(logits) * (SOURCE != 0)[:, None, None]
+    return weights / weights.sum(-1, keepdims=True)
 
 
 @pytest.mark.parametrize("layer, number", [(None, 2), (-1, 2), (0, 0), (-2, 1)])
-def test_alignments_are_the_mean_over_the_heads_of_a_layer(model, layer, number):
+def test_alignments_average_the_heads_of_a_layer(model, layer, number):
     scores, alignments = model.score(SOURCE, TARGETS, return_alignments=True, layer=layer)
     assert alignments.shape == (3, 7, 5)
-    np.testing.assert_allclose(alignments, attention_by_hand(model, number).mean(1), atol=1e-5)
+    np.testing.assert_allclose(alignments, expected_attention(model, number).mean(1), atol=1e-5)
     np.testing.assert_array_equal(
         ops.convert_to_numpy(alignments)[SOURCE[:, None].repeat(7, 1) == 0], 0.0
     )
@@ -130,34 +129,34 @@ def test_alignments_are_the_mean_over_the_heads_of_a_layer(model, layer, number)
     np.testing.assert_allclose(scores.token_scores, plain.token_scores, atol=1e-5)
 
 
-def test_alignments_look_at_no_later_target(model):
-    _, whole = model.score(SOURCE, TARGETS, return_alignments=True)
-    _, begun = model.score(SOURCE, TARGETS[:, :3], return_alignments=True)
-    np.testing.assert_allclose(begun, whole[:, :3], atol=1e-5)
+def test_alignments_are_independent_of_later_targets(model):
+    _, full = model.score(SOURCE, TARGETS, return_alignments=True)
+    _, prefix = model.score(SOURCE, TARGETS[:, :3], return_alignments=True)
+    np.testing.assert_allclose(prefix, full[:, :3], atol=1e-5)
 
 
-def test_low_precision_gives_float32():
-    model = make()
+def test_score_of_a_bfloat16_model_is_float32():
+    model = make_transformer()
     half = Transformer(model.config, dtype="mixed_bfloat16")
     for ours, theirs in zip(half.variables, model.variables, strict=True):
         ours.assign(theirs)
-    exact, low = (each.score(SOURCE, TARGETS, return_alignments=True) for each in (model, half))
+    exact, low = (m.score(SOURCE, TARGETS, return_alignments=True) for m in (model, half))
     assert keras.backend.standardize_dtype(low[1].dtype) == "float32"
     np.testing.assert_allclose(low[1], exact[1], atol=0.05)
     np.testing.assert_allclose(low[0].scores, exact[0].scores, rtol=0.05)
 
 
 @pytest.mark.parametrize("layer", [3, -4, 1.0])
-def test_a_layer_that_is_not_there(layer):
+def test_score_rejects_an_invalid_layer(layer):
     message = (
         rf"Expected `layer` to be an int from -3 to 2: the decoder has 3 layers. Received: {layer}"
     )
     with pytest.raises(ValueError, match=message):
-        make().score(SOURCE, TARGETS, return_alignments=True, layer=layer)
+        make_transformer().score(SOURCE, TARGETS, return_alignments=True, layer=layer)
 
 
-def test_a_layer_without_alignments():
+def test_score_rejects_layer_without_return_alignments():
     with pytest.raises(
         ValueError, match="Expected `layer` only with `return_alignments=True`.*Received: layer=0"
     ):
-        make().score(SOURCE, TARGETS, layer=0)
+        make_transformer().score(SOURCE, TARGETS, layer=0)

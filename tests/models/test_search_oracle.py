@@ -1,4 +1,4 @@
-"""Search with caches finds the same as enumerating all outputs with the plain call."""
+"""Compares cached beam search with exhaustive scoring without caches."""
 
 import itertools
 
@@ -15,7 +15,8 @@ SOURCE = np.array([[4, 2, 3, 1], [3, 1, 0, 0], [2, 2, 1, 0]], "int32")
 LIMITS = np.array([4, 3, 4], "int32")
 
 
-def make(position):
+def make_transformer(position):
+    """Returns a small Transformer with random weights."""
     model = Transformer(
         TransformerConfig(
             vocab_size=VOCAB,
@@ -38,7 +39,7 @@ def make(position):
 
 
 def all_outputs(limit):
-    """Every finished output of at most `limit` ids, padded: `[outputs, LENGTH]`."""
+    """Returns all finished outputs of at most `limit` ids, padded: `[outputs, LENGTH]`."""
     words = (itertools.product(range(2, VOCAB), repeat=length) for length in range(limit))
     return np.array(
         [[*ids, 1] + [0] * (LENGTH - 1 - len(ids)) for ids in itertools.chain(*words)], "int32"
@@ -46,22 +47,22 @@ def all_outputs(limit):
 
 
 def plain_scores(model, source, outputs, alpha):
-    """Log-probabilities from one call without caches, over the length penalty."""
+    """Returns length-penalized log-probabilities from one call without caches."""
     inputs = {"inputs": np.tile(source, (len(outputs), 1)), "targets": outputs}
     logits = ops.convert_to_numpy(model(inputs)).astype("float64")
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    given = np.take_along_axis(log_probs, outputs[..., None], -1)[..., 0]
+    token_scores = np.take_along_axis(log_probs, outputs[..., None], -1)[..., 0]
     real = outputs != 0
-    return (given * real).sum(-1) / ((5 + real.sum(-1)) / 6) ** alpha
+    return (token_scores * real).sum(-1) / ((5 + real.sum(-1)) / 6) ** alpha
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 @pytest.mark.parametrize("position", POSITIONS)
-def test_a_wide_beam_finds_the_best_of_all_outputs(position, alpha):
-    model = make(position)
+def test_beam_search_with_wide_beam_equals_exhaustive_search(position, alpha):
+    model = make_transformer(position)
     state = model.encode(SOURCE, LENGTH)
-    # 27 outputs of three words have four ids each to continue with: 108 candidates. The
-    # search looks at 2 · 64.
+    # Each of the 27 three-word outputs has four continuations: 108 candidates. The search keeps
+    # 2 · 64 candidates, so it prunes none.
     found = beam_search(
         model.step, state, 3, LENGTH, beam_size=64, alpha=alpha, length_limit=LIMITS, num_results=7
     )
@@ -70,14 +71,14 @@ def test_a_wide_beam_finds_the_best_of_all_outputs(position, alpha):
         outputs = all_outputs(limit)
         expected = plain_scores(model, SOURCE[sentence], outputs, alpha)
         np.testing.assert_allclose(scores[sentence], np.sort(expected)[::-1][:7], atol=2e-5)
-        # By their scores: in float32 two outputs may be as good as equal.
-        place = [outputs.tolist().index(output) for output in ids[sentence].tolist()]
-        assert len(set(place)) == 7
-        np.testing.assert_allclose(expected[place], scores[sentence], atol=2e-5)
+        # Compare by score: in float32 the order of nearly equal outputs is arbitrary.
+        found_indices = [outputs.tolist().index(output) for output in ids[sentence].tolist()]
+        assert len(set(found_indices)) == 7
+        np.testing.assert_allclose(expected[found_indices], scores[sentence], atol=2e-5)
 
 
-def test_a_narrow_beam_gives_the_scores_of_the_plain_call():
-    model = make("relative")
+def test_beam_search_with_narrow_beam_scores_equal_the_uncached_call():
+    model = make_transformer("relative")
     found = beam_search(model.step, model.encode(SOURCE, LENGTH), 3, LENGTH, beam_size=2)
     for sentence in range(3):
         output = ops.convert_to_numpy(found.ids)[sentence]

@@ -10,7 +10,7 @@ SOURCE = np.array([[5, 6, 7, 9, 1], [9, 1, 0, 0, 0], [8, 4, 1, 0, 0]], "int32")
 TARGETS = np.array([[3, 4, 5, 6, 7, 8, 1], [8, 9, 1, 0, 0, 0, 0], [2, 1, 0, 0, 0, 0, 0]], "int32")
 
 
-def make(**settings):
+def make_transformer(**settings):
     small = {
         "vocab_size": 13,
         "num_encoder_layers": 1,
@@ -43,41 +43,41 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize("settings", VARIANTS, ids=str)
-def test_cached_decoding_equals_the_whole(settings):
-    model = make(**settings)
+def test_decoding_steps_equal_the_full_call(settings):
+    model = make_transformer(**settings)
     expected = logits_of(model)
     assert expected.shape == (3, 7, 13)
     state = model.encode(SOURCE, max_length=7)
     previous = np.zeros(3, "int32")
     for t in range(7):
         logits, state = model.step(previous, state)
-        # Behind its end a sentence has padding; its logits are defined all the same.
+        # Logits are also compared at padding positions after the end of a sentence.
         np.testing.assert_allclose(logits, expected[:, t], atol=1e-5)
         previous = TARGETS[:, t]
 
 
 @pytest.mark.parametrize("settings", VARIANTS, ids=str)
-def test_saving_keeps_the_numbers(settings, tmp_path):
-    model = make(**settings)
+def test_saved_transformer_equals_the_original(settings, tmp_path):
+    model = make_transformer(**settings)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert loaded.config == model.config
     np.testing.assert_array_equal(logits_of(loaded), logits_of(model))
 
 
-def test_padding_does_not_matter():
-    model = make()
-    whole = logits_of(model)
-    only = logits_of(model, SOURCE[1:2, :2], TARGETS[1:2, :3])
-    np.testing.assert_allclose(only[0], whole[1, :3], atol=1e-5)
+def test_logits_are_independent_of_padding():
+    model = make_transformer()
+    full = logits_of(model)
+    single = logits_of(model, SOURCE[1:2, :2], TARGETS[1:2, :3])
+    np.testing.assert_allclose(single[0], full[1, :3], atol=1e-5)
 
 
 @pytest.mark.parametrize("settings", VARIANTS, ids=str)
-def test_states_are_what_logits_are_made_of(settings):
-    # One of them stands after padding.
+def test_logits_are_projected_states(settings):
+    # The second sentence has padding before a token.
     targets = np.array([TARGETS[0], [8, 0, 9, 1, 0, 0, 0], TARGETS[2]], "int32")
     tokens = np.arange(7) < np.array([[7], [4], [2]])
-    model = make(**settings)
+    model = make_transformer(**settings)
     states = model.states({"inputs": SOURCE, "targets": targets})
     assert tuple(states.shape) == (3, 7, 12)
     logits = ops.convert_to_numpy(model.output_embedding(states, reverse=True))
@@ -87,12 +87,12 @@ def test_states_are_what_logits_are_made_of(settings):
 @pytest.mark.parametrize(
     "settings", [{}, {"share_heads": False, "position": "relative+sinusoidal"}], ids=str
 )
-def test_states_have_the_gradients_of_logits(
+def test_projected_states_have_the_gradients_of_logits(
     settings, rng, precision, output_and_gradients, import_reference
 ):
     keras.config.set_dtype_policy(precision.dtype)
     with_values = import_reference("gradients").with_values
-    model = make(**settings)
+    model = make_transformer(**settings)
     batch = {"inputs": SOURCE, "targets": TARGETS}
     cotangent = (rng.normal(size=(3, 7, 13)) * (TARGETS != 0)[..., None]).astype("float32")
 
@@ -101,19 +101,19 @@ def test_states_have_the_gradients_of_logits(
         run = lambda tensors: with_values(model.trainable_variables, tensors, lambda: logits(batch))
         return output_and_gradients(run, values, cotangent)[1]
 
-    found = gradients(lambda batch: model.output_embedding(model.states(batch), reverse=True))
-    for one, other in zip(found, gradients(model), strict=True):
+    projected = gradients(lambda batch: model.output_embedding(model.states(batch), reverse=True))
+    for one, other in zip(projected, gradients(model), strict=True):
         np.testing.assert_allclose(one, other, atol=100 * precision.atol)
 
 
 @pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="only TensorFlow computes without padding"
+    keras.backend.backend() != "tensorflow", reason="only TensorFlow removes padding"
 )
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_padding_has_no_states_but_with_xla(jit_compile):
+def test_states_at_padding_are_zero_without_xla(jit_compile):
     import tensorflow as tf
 
-    model = make()
+    model = make_transformer()
     run = tf.function(model.states, jit_compile=jit_compile)
     states = run({"inputs": tf.constant(SOURCE), "targets": tf.constant(TARGETS)}).numpy()
     padding = TARGETS == 0
@@ -121,8 +121,8 @@ def test_padding_has_no_states_but_with_xla(jit_compile):
     assert (states[padding] == 0).all() != jit_compile
 
 
-def test_targets_are_shifted():
-    model = make()
+def test_logits_depend_on_earlier_targets_only():
+    model = make_transformer()
     changed = TARGETS.copy()
     changed[:, 3] = 11
     before, after = logits_of(model), logits_of(model, targets=changed)
@@ -130,33 +130,33 @@ def test_targets_are_shifted():
     assert (np.abs(before[:, 4:] - after[:, 4:]).max(axis=(1, 2)) > 1e-3).all()
 
 
-def test_positions_matter_only_where_there_are_any():
+def test_token_order_changes_logits_only_with_positions():
     swapped = SOURCE.copy()
     swapped[0, [0, 2]] = SOURCE[0, [2, 0]]
     for position in POSITIONS:
-        model = make(position=position)
+        model = make_transformer(position=position)
         change = np.abs(logits_of(model)[0] - logits_of(model, swapped)[0]).max()
         assert (change < 1e-5) == (position == "none"), position
 
 
-def test_embeddings_are_tied():
-    tied, untied = make(), make(tie_embeddings=False)
+def test_tie_embeddings_shares_one_table():
+    tied, untied = make_transformer(), make_transformer(tie_embeddings=False)
     assert tied.source_embedding is tied.output_embedding
     assert untied.count_params() - tied.count_params() == 2 * 13 * 12
 
 
-def test_one_table_for_keys_and_one_for_values_in_every_self_attention():
-    model = make(share_heads=False, num_encoder_layers=2, num_decoder_layers=3)
+def test_each_self_attention_has_a_key_and_a_value_table():
+    model = make_transformer(share_heads=False, num_encoder_layers=2, num_decoder_layers=3)
     tables = [v.path for v in model.variables if v.name == "table"]
     assert len(tables) == len(set(tables)) == 2 * (2 + 3)
 
 
-def test_relative_cross_attention_knows_source_positions():
-    # Without positions in the encoder, only the attention to it can tell an order of the source.
+def test_relative_cross_attention_depends_on_source_order():
+    # With zero encoder tables, the output depends on source order only through cross-attention.
     swapped = SOURCE[:1].copy()
     swapped[0, [0, 2]] = SOURCE[0, [2, 0]]
     for relative, changes in ((False, False), (True, True)):
-        model = make(relative_cross_attention=relative)
+        model = make_transformer(relative_cross_attention=relative)
         for layer in model.encoder_layers:
             layer.self_attention.key_embedding.table.assign(
                 0 * layer.self_attention.key_embedding.table
@@ -169,8 +169,8 @@ def test_relative_cross_attention_knows_source_positions():
 
 
 @pytest.mark.slow
-def test_plain_compile_and_fit_learn(rng):
-    model = make()
+def test_fit_memorizes_a_batch(rng):
+    model = make_transformer()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.01), loss, weighted_metrics=["accuracy"])
     weight = (TARGETS != 0).astype("float32")
@@ -180,25 +180,25 @@ def test_plain_compile_and_fit_learn(rng):
     assert history.history["loss"][-1] < 0.2 * history.history["loss"][0]
 
 
-def test_mixed_precision_gives_float32_logits():
+def test_mixed_precision_logits_are_float32():
     keras.config.set_dtype_policy("mixed_bfloat16")
-    model = make()
+    model = make_transformer()
     logits = model({"inputs": SOURCE, "targets": TARGETS})
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
-    single = make_float32_twin(model)
-    np.testing.assert_allclose(logits, logits_of(single), atol=0.15)
+    float32_model = float32_copy(model)
+    np.testing.assert_allclose(logits, logits_of(float32_model), atol=0.15)
 
 
-def make_float32_twin(model):
+def float32_copy(model):
     keras.config.set_dtype_policy("float32")
-    twin = make()
-    for ours, theirs in zip(twin.variables, model.variables, strict=True):
+    copy = make_transformer()
+    for ours, theirs in zip(copy.variables, model.variables, strict=True):
         ours.assign(theirs)
-    return twin
+    return copy
 
 
-def test_errors():
+def test_transformer_rejects_invalid_arguments():
     with pytest.raises(ValueError, match="Expected `config` to be a TransformerConfig"):
         Transformer("tiny")
     with pytest.raises(ValueError, match=r"Expected token ids in \[0, 13\)"):
-        make()({"inputs": SOURCE + 8, "targets": TARGETS})
+        make_transformer()({"inputs": SOURCE + 8, "targets": TARGETS})

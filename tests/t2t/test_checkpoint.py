@@ -8,7 +8,7 @@ import pytest
 
 from t2t_relpos.models import Transformer, TransformerConfig
 from t2t_relpos.t2t import config_from_hparams, load_t2t_weights, parse_hparams, t2t_weights
-from t2t_relpos.t2t.variable_scopes import usual_name, weights_of
+from t2t_relpos.t2t.variable_scopes import canonical_name, canonical_weights
 from t2t_relpos.t2t.weight_names import expected_shapes, shard_sizes
 
 DOUBLED = json.loads(
@@ -18,7 +18,7 @@ ATTENTION = "transformer/body/encoder/layer_0/self_attention/multihead_attention
 SHARED = "transformer/symbol_modality_37_24/shared"
 
 
-def make(**settings):
+def make_transformer(**settings):
     settings = {
         "vocab_size": 37,
         "num_encoder_layers": 1,
@@ -33,18 +33,18 @@ def make(**settings):
     return Transformer(TransformerConfig(**settings))
 
 
-def values(model):
+def weight_values(model):
     return [keras.ops.convert_to_numpy(v) for v in model.weights]
 
 
 @pytest.fixture
 def model():
-    return make()
+    return make_transformer()
 
 
 @pytest.fixture
 def arrays(model, rng):
-    """A checkpoint of the model, with other values than the model has."""
+    """Returns random t2t variables of the model."""
     return {
         name: rng.normal(size=a.shape).astype("float32") for name, a in t2t_weights(model).items()
     }
@@ -56,26 +56,26 @@ def recorded_model(record):
     return Transformer(config_from_hparams(hparams, record["vocab_size"]))
 
 
-def assert_refused(model, arrays, *messages):
-    """Loading raises all messages and leaves the model as it was."""
-    before = values(model)
+def assert_load_fails(model, arrays, *messages):
+    """Asserts that loading raises an error with all messages and leaves the model unchanged."""
+    before = weight_values(model)
     with pytest.raises(ValueError) as error:
         load_t2t_weights(model, arrays)
     for message in messages:
         assert message in str(error.value)
-    for old, new in zip(before, values(model), strict=True):
+    for old, new in zip(before, weight_values(model), strict=True):
         np.testing.assert_array_equal(old, new)
 
 
 @pytest.mark.parametrize("record", DOUBLED, ids=lambda r: f"{r['hparams_set']}-{r['mode']}")
-def test_variables_of_doubled_scopes_are_those_of_the_model(record):
+def test_canonical_weights_of_doubled_scopes_match_the_model(record):
     assert any("/parallel_0_4/" in name for name in record["variables"])
-    found = {name: tuple(shape) for name, shape in weights_of(record["variables"]).items()}
+    found = {name: tuple(shape) for name, shape in canonical_weights(record["variables"]).items()}
     assert found == expected_shapes(recorded_model(record))
 
 
 @pytest.mark.parametrize(
-    "name, usual",
+    "name, canonical",
     [
         (
             "transformer/parallel_0_4/transformer/transformer/body/decoder/layer_0_1/ffn/conv1/kernel",
@@ -86,16 +86,16 @@ def test_variables_of_doubled_scopes_are_those_of_the_model(record):
             "transformer/body/encoder/layer_13/ffn/conv2/bias",
         ),
         (f"{ATTENTION}/v/kernel", f"{ATTENTION}/v/kernel"),
-        # Not known from anywhere: stays, and is then unexpected.
+        # An unknown form is returned unchanged.
         ("transformer/body/decoder/layer_0_1/ffn/conv1/kernel",) * 2,
         ("transformer/parallel_0_4/body/decoder/layer_0_1/ffn/conv1/kernel",) * 2,
     ],
 )
-def test_usual_names(name, usual):
-    assert usual_name(name) == usual
+def test_canonical_name_removes_doubled_scopes(name, canonical):
+    assert canonical_name(name) == canonical
 
 
-def test_loads_under_doubled_scopes(rng):
+def test_load_t2t_weights_accepts_doubled_scopes(rng):
     record = DOUBLED[0]
     arrays = {name: rng.normal(size=shape) for name, shape in record["variables"].items()}
     model = recorded_model(record)
@@ -105,11 +105,11 @@ def test_loads_under_doubled_scopes(rng):
     np.testing.assert_array_equal(t2t_weights(model)[name], arrays[doubled].astype("float32"))
 
 
-def test_one_weight_under_two_names_is_an_error(model, arrays):
+def test_load_t2t_weights_rejects_a_weight_under_two_names(model, arrays):
     kernel = f"{ATTENTION}/v/kernel"
-    twin = f"transformer/parallel_1_4/transformer/{kernel}"
-    arrays[twin] = arrays[kernel]
-    assert_refused(model, arrays, f"Received two for {kernel}: {kernel} and {twin}.")
+    duplicate = f"transformer/parallel_1_4/transformer/{kernel}"
+    arrays[duplicate] = arrays[kernel]
+    assert_load_fails(model, arrays, f"Received two for {kernel}: {kernel} and {duplicate}.")
 
 
 @pytest.mark.parametrize(
@@ -120,25 +120,25 @@ def test_one_weight_under_two_names_is_an_error(model, arrays):
         {"position": "sinusoidal", "normalize_first": False, "target_space_id": None},
     ],
 )
-def test_weights_come_back_bit_for_bit(settings, rng):
-    model = make(**settings)
+def test_weights_round_trip_bit_for_bit(settings, rng):
+    model = make_transformer(**settings)
     arrays = {n: rng.normal(size=a.shape).astype("float32") for n, a in t2t_weights(model).items()}
     load_t2t_weights(model, arrays)
-    given = t2t_weights(model)
-    assert given.keys() == arrays.keys()
-    for name, array in given.items():
+    exported = t2t_weights(model)
+    assert exported.keys() == arrays.keys()
+    for name, array in exported.items():
         assert array.tobytes() == arrays[name].tobytes()
-    # All there is to load: nothing of the model kept its first value.
-    assert sum(a.size for a in given.values()) == model.count_params()
+    # All parameters are loaded: none keeps its initial value.
+    assert sum(a.size for a in exported.values()) == model.count_params()
 
 
 @pytest.mark.parametrize("vocab_size", [32, 37, 15])
 @pytest.mark.parametrize("num_shards", [16, 3])
-def test_shards_split_the_rows(vocab_size, num_shards, rng):
+def test_shards_split_embedding_rows(vocab_size, num_shards, rng):
     sizes = shard_sizes(vocab_size, num_shards)
     assert sum(sizes) == vocab_size and len(sizes) == num_shards
     assert sizes == sorted(sizes, reverse=True) and max(sizes) - min(sizes) <= 1
-    model = make(vocab_size=vocab_size)
+    model = make_transformer(vocab_size=vocab_size)
     table = rng.normal(size=(vocab_size, 24)).astype("float32")
     model.source_embedding.embeddings.assign(table)
     arrays = t2t_weights(model, num_shards)
@@ -146,12 +146,12 @@ def test_shards_split_the_rows(vocab_size, num_shards, rng):
     shards = [arrays[f"{scope}/weights_{i}"] for i in range(num_shards)]
     assert [len(shard) for shard in shards] == sizes
     np.testing.assert_array_equal(np.concatenate(shards), table)
-    other = make(vocab_size=vocab_size)
+    other = make_transformer(vocab_size=vocab_size)
     load_t2t_weights(other, arrays, num_shards)
     np.testing.assert_array_equal(other.source_embedding.embeddings, table)
 
 
-def test_slots_and_counters_are_left_out(model, arrays):
+def test_load_t2t_weights_ignores_slots_and_counters(model, arrays):
     kernel = f"{ATTENTION}/v/kernel"
     others = [
         "global_step",
@@ -167,23 +167,23 @@ def test_slots_and_counters_are_left_out(model, arrays):
         f"{SHARED}/weights_3/Adafactor_1",
     ]
     extended = {**arrays, **{name: np.array(7, "int64") for name in others}}
-    assert weights_of(extended).keys() == arrays.keys()
+    assert canonical_weights(extended).keys() == arrays.keys()
     load_t2t_weights(model, extended)
     np.testing.assert_array_equal(t2t_weights(model)[kernel], arrays[kernel])
 
 
-def test_no_weight_is_taken_for_a_slot(model):
+def test_canonical_weights_keeps_all_weights(model):
     names = expected_shapes(model)
     assert f"{ATTENTION}/v/kernel" in names
-    assert weights_of(names) == names
-    # Weights of three dimensions have no kernel: refused, not passed over.
-    assert f"{ATTENTION}/v" in weights_of({f"{ATTENTION}/v": 0, f"{ATTENTION}/q": 0})
+    assert canonical_weights(names) == names
+    # Three-dimensional weights have no `/kernel` suffix. They must be reported, not ignored.
+    assert f"{ATTENTION}/v" in canonical_weights({f"{ATTENTION}/v": 0, f"{ATTENTION}/q": 0})
 
 
-def test_missing_variables_are_named(model, arrays):
+def test_load_t2t_weights_lists_missing_variables(model, arrays):
     del arrays[f"{ATTENTION}/v/kernel"]
     del arrays[f"{SHARED}/weights_11"]
-    assert_refused(
+    assert_load_fails(
         model,
         arrays,
         "Expected a checkpoint with the variables that the hparams describe.",
@@ -192,11 +192,11 @@ def test_missing_variables_are_named(model, arrays):
     )
 
 
-def test_variables_too_many_are_named(model, arrays):
+def test_load_t2t_weights_lists_unexpected_variables(model, arrays):
     arrays[f"{ATTENTION}/gate/kernel"] = np.zeros((24, 24))
     arrays["transformer/body/encoder/layer_1/ffn/conv1/bias"] = np.zeros(40)
     arrays["extra"] = np.zeros(3)
-    assert_refused(
+    assert_load_fails(
         model,
         arrays,
         f"unexpected: {ATTENTION}/gate/kernel, received shape [24, 24]",
@@ -206,11 +206,11 @@ def test_variables_too_many_are_named(model, arrays):
     )
 
 
-def test_other_shapes_are_named():
-    wide = t2t_weights(make(max_relative_position=5, intermediate_dim=41))
+def test_load_t2t_weights_lists_different_shapes():
+    wide = t2t_weights(make_transformer(max_relative_position=5, intermediate_dim=41))
     table = f"{ATTENTION}/dot_product_attention_relative/relative_positions_keys/embeddings"
-    assert_refused(
-        make(),
+    assert_load_fails(
+        make_transformer(),
         wide,
         f"another shape: {table}, expected [7, 6], received [11, 6] "
         "(look at self_attention_type, max_relative_position",
@@ -219,9 +219,9 @@ def test_other_shapes_are_named():
     )
 
 
-def test_another_vocabulary_is_told_in_two_lines(model):
+def test_load_t2t_weights_groups_embedding_shards(model):
     with pytest.raises(ValueError) as error:
-        load_t2t_weights(model, t2t_weights(make(vocab_size=41)))
+        load_t2t_weights(model, t2t_weights(make_transformer(vocab_size=41)))
     lines = str(error.value).splitlines()[1:]
     assert [re.sub(r" \(look.*", "", line).strip() for line in lines] == [
         f"missing: {SHARED}/weights_0 to weights_15, expected shape [3, 24]",
@@ -230,8 +230,8 @@ def test_another_vocabulary_is_told_in_two_lines(model):
     ]
 
 
-def test_of_many_differences_some_of_each_kind_are_told(arrays):
-    deep = make(num_encoder_layers=3, intermediate_dim=41, target_space_id=None)
+def test_load_t2t_weights_limits_the_listed_differences(arrays):
+    deep = make_transformer(num_encoder_layers=3, intermediate_dim=41, target_space_id=None)
     with pytest.raises(ValueError) as error:
         load_t2t_weights(deep, arrays)
     text = str(error.value)
@@ -240,10 +240,10 @@ def test_of_many_differences_some_of_each_kind_are_told(arrays):
     assert text.count("another shape: ") == 6
 
 
-def test_only_floating_point_numbers_are_weights(model, arrays):
+def test_load_t2t_weights_rejects_integer_weights(model, arrays):
     kernel = f"{ATTENTION}/v/kernel"
     arrays[kernel] = np.zeros((24, 24), "int32")
-    assert_refused(model, arrays, f"Received: {kernel} of dtype int32 (look at weight_dtype)")
+    assert_load_fails(model, arrays, f"Received: {kernel} of dtype int32 (look at weight_dtype)")
 
 
 @pytest.mark.parametrize(
@@ -256,8 +256,8 @@ def test_only_floating_point_numbers_are_weights(model, arrays):
         ({"max_relative_position": 0}, "tensor2tensor refuses 0. Received: 0"),
     ],
 )
-def test_what_tensor2tensor_has_no_variables_for(settings, message, arrays):
-    model = make(**settings)
+def test_weights_reject_models_without_t2t_variables(settings, message, arrays):
+    model = make_transformer(**settings)
     with pytest.raises(ValueError, match=message):
         t2t_weights(model)
-    assert_refused(model, arrays, message)
+    assert_load_fails(model, arrays, message)

@@ -1,5 +1,6 @@
-"""What `t2t_exact` changes in the beam search; that it equals tensor2tensor's is for
-test_parity.py.
+"""Tests the differences that `t2t_exact` makes in beam search.
+
+test_parity.py compares the search with tensor2tensor.
 """
 
 import numpy as np
@@ -8,7 +9,7 @@ from keras import ops
 
 from t2t_relpos.decoding import beam_search, length_penalty
 
-# Next id by last id, as probabilities: 0 padding, 1 end of sentence.
+# Probabilities of the next id by last id. Id 0 is padding, id 1 ends the sentence.
 PADDING_LIKELY = [[0.9, 0.06, 0.04]] * 3
 # The end is never among the 2·beam best candidates.
 NEVER_ENDS = [[0.05, 1e-9, 0.4, 0.3, 0.1, 0.1, 0.05]] * 7
@@ -24,8 +25,8 @@ def search(probabilities, max_length, **arguments):
     return [ops.convert_to_numpy(x)[0, 0] for x in (result.ids, result.scores)]
 
 
-def test_padding_may_be_chosen():
-    # With a steep length penalty, three ids beat one.
+def test_t2t_exact_may_select_padding():
+    # With this length penalty, three ids score better than one.
     ids, score = search(PADDING_LIKELY, 3, alpha=4.0, t2t_exact=True)
     assert ids.tolist() == [0, 0, 1]
     np.testing.assert_allclose(score, np.log(0.9 * 0.9 * 0.06) / (8 / 6) ** 4, rtol=1e-5)
@@ -33,7 +34,7 @@ def test_padding_may_be_chosen():
     assert ids.tolist() == [1, 0, 0]
 
 
-def test_what_did_not_finish_has_its_log_probability_as_score():
+def test_t2t_exact_scores_unfinished_outputs_without_length_penalty():
     ids, score = search(NEVER_ENDS, 3, t2t_exact=True)
     assert ids.tolist() == [2, 2, 2]
     np.testing.assert_allclose(score, 3 * np.log(0.4), rtol=1e-5)
@@ -42,7 +43,7 @@ def test_what_did_not_finish_has_its_log_probability_as_score():
     np.testing.assert_allclose(score, 3 * np.log(0.4) / length_penalty(3, 0.6), rtol=1e-5)
 
 
-def test_limits_of_sentences_are_refused():
+def test_t2t_exact_rejects_length_limits():
     message = "Expected no `length_limit` with `t2t_exact`.*Received: both"
     with pytest.raises(ValueError, match=message):
         search(NEVER_ENDS, 3, t2t_exact=True, length_limit=np.array([2]))

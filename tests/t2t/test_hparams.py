@@ -15,12 +15,12 @@ def config(overrides="", hparams_set="transformer_relative_tiny", **arguments):
     return config_from_hparams(parse_hparams(hparams_set, overrides), 37, **arguments)
 
 
-def test_all_recorded_sets_exist():
+def test_sets_match_the_recorded_names():
     assert SETS.keys() == RECORDED.keys()
 
 
 @pytest.mark.parametrize("hparams_set", RECORDED)
-def test_sets_equal_tensor2tensors(hparams_set):
+def test_sets_equal_tensor2tensor(hparams_set):
     hparams = parse_hparams(hparams_set)
     assert hparams == RECORDED[hparams_set]
     for key, value in hparams.items():
@@ -51,7 +51,7 @@ def test_sets_equal_tensor2tensors(hparams_set):
         ),
     ],
 )
-def test_overrides_have_the_type_of_their_key(text, key, value):
+def test_parse_hparams_converts_overrides_to_the_default_type(text, key, value):
     hparams = parse_hparams("transformer_relative_tiny", text)
     assert hparams[key] == value
     assert type(hparams[key]) is type(value)
@@ -80,13 +80,13 @@ def test_overrides_have_the_type_of_their_key(text, key, value):
         ("loss=x", "Expected loss to be of the type dict. Received: loss=x"),
     ],
 )
-def test_errors_of_overrides(text, message):
+def test_parse_hparams_rejects_invalid_overrides(text, message):
     with pytest.raises(ValueError) as error:
         parse_hparams("transformer_relative_tiny", text)
     assert message in str(error.value)
 
 
-def test_an_unknown_set_is_an_error():
+def test_parse_hparams_rejects_an_unknown_set():
     message = (
         "(?s)transformer_relative_tiny.*Received: 'transformer_relativ'. Did you mean "
         "'transformer_relative'"
@@ -95,7 +95,7 @@ def test_an_unknown_set_is_an_error():
         parse_hparams("transformer_relativ")
 
 
-def test_architecture_of_a_set():
+def test_config_from_hparams_of_a_set():
     assert config(hparams_set="transformer_relative_big", target_space_id=3) == TransformerConfig(
         vocab_size=37,
         num_encoder_layers=6,
@@ -139,14 +139,14 @@ def test_architecture_of_a_set():
         ("transformer_tiny", "norm_epsilon=1e-3", {"layer_norm_epsilon": 1e-3}),
     ],
 )
-def test_what_hparams_do(hparams_set, overrides, expected):
+def test_config_from_hparams_applies_overrides(hparams_set, overrides, expected):
     actual = config(overrides, hparams_set).to_dict()
     assert {name: actual[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize("hparams_set", ["transformer_relative_tiny", "transformer_tiny"])
 @pytest.mark.parametrize("key", ["heads_share_relative_embedding", "add_relative_to_values"])
-def test_hparams_of_other_attention_types_have_no_effect(hparams_set, key):
+def test_config_from_hparams_ignores_hparams_of_other_attention_types(hparams_set, key):
     assert config(f"{key}=True", hparams_set) == config("", hparams_set)
 
 
@@ -176,11 +176,11 @@ def test_hparams_of_other_attention_types_have_no_effect(hparams_set, key):
         ("num_heads=3", "Expected `num_heads` to divide `hidden_dim`"),
     ],
 )
-def test_what_does_not_exist_is_refused_by_name(overrides, message):
+def test_config_from_hparams_rejects_unsupported_values(overrides, message):
     with pytest.raises(ValueError, match=message):
         config(overrides)
 
 
-def test_a_target_space_out_of_range_is_refused():
+def test_config_from_hparams_rejects_invalid_target_space_id():
     with pytest.raises(ValueError, match=r"Expected `target_space_id` to be None or in \[0, 32\)"):
         config(target_space_id=32)

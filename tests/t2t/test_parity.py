@@ -1,5 +1,6 @@
-"""Our Transformer equals what tensor2tensor computed from the same checkpoints
-(tests/reference/models).
+"""Compares our Transformer with tensor2tensor results for the same checkpoints.
+
+The results are recorded in tests/reference/models.
 """
 
 import pathlib
@@ -14,8 +15,8 @@ FORWARD = ["logits, real positions", "logits, padding", "loss", "loss without sm
 QUICK = ("relative_short_k",)
 
 on_all_models = pytest.mark.parametrize("name", NAMES)
-# The rest of the searches: only with the slow tests.
-on_some_models = pytest.mark.parametrize(
+# All models except QUICK run only with the slow tests.
+on_quick_models = pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
 )
 
@@ -35,19 +36,19 @@ def case(models, name):
     return models.recorded_model(name)
 
 
-def assert_holds(measurements, quantities):
+def assert_within_limits(measurements, quantities):
     measurements = list(measurements)
     assert [m.quantity for m in measurements] == quantities
     for measurement in measurements:
         assert measurement.holds, measurement
 
 
-def test_all_models_are_compared(compare):
+def test_compare_covers_all_recorded_models(compare):
     assert compare.NAMES == NAMES
     assert len(NAMES) == 10
 
 
-def test_limits_are_those_that_are_promised(compare):
+def test_limits_equal_the_documented_values(compare):
     assert compare.LIMITS == {
         "logits, real positions": 1e-5,
         "logits, padding": 1e-5,
@@ -65,56 +66,56 @@ def test_limits_are_those_that_are_promised(compare):
 
 
 @on_all_models
-def test_hparams_are_those_of_the_checkpoint(case):
+def test_hparams_equal_the_checkpoint(case):
     assert case.hparams() == case.settings["hparams"]
 
 
 @on_all_models
-def test_logits_and_losses(compare, case):
-    assert_holds(compare.compare_forward(case), FORWARD)
+def test_logits_and_losses_equal_tensor2tensor(compare, case):
+    assert_within_limits(compare.compare_forward(case), FORWARD)
 
 
 @on_all_models
-def test_gradients(compare, case):
-    assert_holds(compare.compare_gradients(case), ["gradients"])
+def test_gradients_equal_tensor2tensor(compare, case):
+    assert_within_limits(compare.compare_gradients(case), ["gradients"])
 
 
-@on_some_models
-def test_beam_search_as_tensor2tensor(compare, case):
-    assert_holds(compare.compare_beams(case), ["beam ids", "beam scores"])
+@on_quick_models
+def test_beam_search_equals_tensor2tensor(compare, case):
+    assert_within_limits(compare.compare_beams(case), ["beam ids", "beam scores"])
 
 
-@on_some_models
-def test_greedy_search_until_the_end_of_sentence(compare, case):
+@on_quick_models
+def test_greedy_search_equals_tensor2tensor(compare, case):
     relative = case.model.config.relative
-    assert_holds(
+    assert_within_limits(
         compare.compare_greedy(case),
         ["greedy ids"] if relative else ["greedy ids", "greedy scores"],
     )
 
 
-@on_some_models
-def test_default_search_knows_no_batch(compare, case):
-    assert_holds(
+@on_quick_models
+def test_default_search_is_independent_of_the_batch(compare, case):
+    assert_within_limits(
         compare.compare_batches(case),
         ["ids, single and in a batch", "scores, single and in a batch"],
     )
 
 
 @on_all_models
-def test_checkpoint_comes_back(compare, case):
-    assert_holds(compare.compare_weights(case), ["weights given back"])
+def test_weights_round_trip_to_the_checkpoint(compare, case):
+    assert_within_limits(compare.compare_weights(case), ["weights given back"])
     weights = sum(name.startswith("transformer/") and "/Adam" not in name for name in case.arrays)
     assert next(compare.compare_weights(case)).count == weights
 
 
-def test_slots_and_average_are_among_the_checkpoints(models):
+def test_checkpoints_include_slots_and_an_average(models):
     for name in ("relative_adam_slots", "relative_averaged"):
         assert any(key.endswith("/Adam_1") for key in models.recorded_model(name).arrays)
     assert models.recorded_model("relative_averaged").arrays["global_step"] == 0
 
 
-def test_a_wrong_weight_is_noticed(compare, models):
+def test_compare_detects_a_wrong_weight(compare, models):
     case = models.RecordedModel("relative_short_k")
     table = case.model.decoder_layers[1].self_attention.value_embedding.table
     table.assign(np.array(table.value) * 1.01)

@@ -1,11 +1,11 @@
-"""docs/parity.md lists everything that is compared."""
+"""Tests that docs/parity.md lists all comparisons."""
 
 import pathlib
 
 import pytest
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "parity.md"
-AGAIN = "make it again: .venv/bin/python tests/reference/compare.py > docs/parity.md"
+REGENERATE = "regenerate the page: .venv/bin/python tests/reference/compare.py > docs/parity.md"
 
 
 @pytest.fixture(scope="module")
@@ -13,33 +13,33 @@ def compare(import_reference):
     return import_reference("compare")
 
 
-def test_page_has_the_text_of_its_template(compare):
+def test_parity_page_contains_the_template_text(compare):
     page = PAGE.read_text()
     for paragraph in compare.TEMPLATE.read_text().split("\n\n"):
         if "$" not in paragraph:
-            assert paragraph.strip() in page, AGAIN
+            assert paragraph.strip() in page, REGENERATE
 
 
-def test_page_has_a_row_for_everything(compare):
+def test_parity_page_has_a_row_for_each_comparison(compare):
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     for name in compare.compare_models.NAMES:
-        assert sum(row.startswith(f"| `{name}` |") for row in rows) == 2, AGAIN
+        assert sum(row.startswith(f"| `{name}` |") for row in rows) == 2, REGENERATE
     for family in compare.FAMILIES:
         for dtype in compare.compare_attention.DTYPES:
             cases = len(family.paths(dtype))
             start = f"| `{family.theirs}` | `{family.ours}` | {dtype} | {cases} |"
-            assert sum(row.startswith(start) for row in rows) == (cases > 0), AGAIN
+            assert sum(row.startswith(start) for row in rows) == (cases > 0), REGENERATE
 
 
-def test_page_has_a_row_for_every_vocabulary(compare):
+def test_parity_page_has_a_row_for_each_vocabulary(compare):
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     for path in compare.compare_subwords.VOCABULARIES:
         assert (
             sum(row.startswith(f"| `{path.stem}` |") and "| 0 of " in row for row in rows) == 1
-        ), AGAIN
+        ), REGENERATE
 
 
-def test_tables(compare):
+def test_model_table_formats_measurements(compare):
     Measurement = compare.compare_models.Measurement
     measurements = [
         Measurement("learned", "loss", 2e-7, 1e-6, 1),

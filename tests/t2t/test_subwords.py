@@ -1,5 +1,6 @@
-"""The plain subword vocabulary: held to what tensor2tensor's SubwordTextEncoder made of the same
-files.
+"""Compares the plain Python subword vocabulary with recordings of tensor2tensor.
+
+The recordings are outputs of tensor2tensor's SubwordTextEncoder for the same files.
 """
 
 import json
@@ -20,61 +21,62 @@ RECORDED = sorted((Path(__file__).parents[1] / "reference" / "subwords").glob("*
 
 @pytest.fixture(params=RECORDED, ids=lambda path: path.stem)
 def recorded(request):
-    """A vocabulary that tensor2tensor built, and what it made of strings and ids."""
+    """Returns a vocabulary built by tensor2tensor and its recorded encodings and decodings."""
     return SubwordVocabulary.from_bytes(request.param.read_bytes()), json.loads(
         request.param.with_suffix(".json").read_text()
     )
 
 
 def lines(*subtokens):
+    """Returns the content of a vocabulary file."""
     return "".join(f"'{subtoken}'\n" for subtoken in subtokens).encode()
 
 
 SMALL = ("<pad>_", "<EOS>_", "ab_", *sorted(ESCAPE_CHARACTERS | set("<pad>EOSab")))
 
 
-def test_recordings_are_there():
+def test_all_recordings_are_found():
     assert [path.stem for path in RECORDED] == ["hostile", "sentences", "small", "unquoted"]
 
 
-def test_subtokens_are_those_that_tensor2tensor_reads(recorded):
+def test_from_bytes_reads_the_subtokens_of_tensor2tensor(recorded):
     vocabulary, expected = recorded
     assert list(vocabulary.subtokens) == expected["subtokens"]
     assert len(vocabulary) == len(expected["subtokens"])
 
 
-def test_encodes_as_tensor2tensor(recorded):
+def test_encode_equals_tensor2tensor(recorded):
     vocabulary, expected = recorded
     assert [[text, vocabulary.encode(text)] for text, _ in expected["encoded"]] == expected[
         "encoded"
     ]
 
 
-def test_decodes_as_tensor2tensor(recorded):
+def test_decode_equals_tensor2tensor(recorded):
     vocabulary, expected = recorded
     assert [[ids, vocabulary.decode(ids)] for ids, _ in expected["decoded"]] == expected["decoded"]
 
 
-def test_every_string_comes_back(recorded):
+def test_encode_and_decode_round_trip(recorded):
     vocabulary, expected = recorded
     texts = [text for text, _ in expected["encoded"]]
     assert [vocabulary.decode(vocabulary.encode(text)) for text in texts] == texts
 
 
-def test_of_equal_subtokens_the_last_counts():
+def test_encode_uses_the_last_of_equal_subtokens():
     assert SubwordVocabulary((*SMALL, "ab_")).encode("ab") == [len(SMALL)]
 
 
-def test_quotes_of_either_kind_or_none_and_line_ends():
-    wanted = (*SMALL, "'", '"', "", "a'", "")
+def test_from_bytes_handles_quotes_and_line_ends():
+    expected_subtokens = (*SMALL, "'", '"', "", "a'", "")
     content = lines(*SMALL) + b"\"'\"\r\n'\"'\n'\na' \t\n\n"
     vocabulary = SubwordVocabulary.from_bytes(content)
-    assert vocabulary.subtokens == wanted
-    assert SubwordVocabulary.from_bytes(content[:-1]).subtokens == wanted[:-1]
-    assert vocabulary.encode("'") == [wanted.index("'"), wanted.index("_")]
+    assert vocabulary.subtokens == expected_subtokens
+    assert SubwordVocabulary.from_bytes(content[:-1]).subtokens == expected_subtokens[:-1]
+    assert vocabulary.encode("'") == [expected_subtokens.index("'"), expected_subtokens.index("_")]
 
 
-def test_letters_and_numbers_are_those_of_unicodedata():
+def test_alphanumeric_characters_equal_unicodedata():
     characters = alphanumeric_characters()
     assert len(characters) == len(set(characters)) > 130_000
     for character in "aß٣½Ⅷ字ªʰ𝟘":
@@ -95,7 +97,7 @@ def test_letters_and_numbers_are_those_of_unicodedata():
         (lines("<pad>_"), "'<pad>_'"),
     ],
 )
-def test_what_is_no_vocabulary_is_an_error(content, received):
+def test_from_bytes_rejects_other_files(content, received):
     with pytest.raises(
         ValueError,
         match=(
@@ -106,7 +108,7 @@ def test_what_is_no_vocabulary_is_an_error(content, received):
         SubwordVocabulary.from_bytes(content)
 
 
-def test_bytes_that_are_not_utf8_are_an_error():
+def test_from_bytes_rejects_invalid_utf8():
     with pytest.raises(
         ValueError,
         match=(
@@ -116,7 +118,7 @@ def test_bytes_that_are_not_utf8_are_an_error():
         SubwordVocabulary.from_bytes(b"'\xff\xfe'\n")
 
 
-def test_vocabulary_without_escape_characters_is_an_error():
+def test_from_bytes_rejects_a_file_without_escape_characters():
     with pytest.raises(
         ValueError,
         match=(
@@ -127,7 +129,7 @@ def test_vocabulary_without_escape_characters_is_an_error():
         SubwordVocabulary.from_bytes(lines(*(s for s in SMALL if s not in ("_", ";"))))
 
 
-def test_vocabulary_cut_short_is_an_error():
+def test_from_bytes_rejects_a_truncated_file():
     with pytest.raises(
         ValueError,
         match=r"Received: 3 subtokens without '0', '1', '2', '3', '4' and 18 more. The file is",
@@ -135,7 +137,7 @@ def test_vocabulary_cut_short_is_an_error():
         SubwordVocabulary.from_bytes(lines(*SMALL[:3]))
 
 
-def test_raw_reserved_names_are_read_too():
+def test_from_bytes_accepts_reserved_names_without_underscore():
     vocabulary = SubwordVocabulary.from_bytes(lines("<pad>", "<EOS>", *SMALL[2:]))
     assert vocabulary.subtokens[:2] == ("<pad>", "<EOS>")
     assert vocabulary.encode("ab") == [2]
