@@ -15,8 +15,8 @@ LIMITS = [4, 3, 4]
 # Prefixes of different lengths: longer than the length limit, empty, and ending the sentence.
 PREFIX = [[4, 2, 3, 2], [2, 3, 3, 4], [0, 0, 0, 0]]
 ENDING_PREFIX = [[3, 1], [1, 0], [2, 0]]
-# Entries without an output score below this.
-ABSENT = -5e6
+# Entries without an output score at most -1e7 / 1.5**2, with alpha 2 and four ids.
+ABSENT = -1e6
 
 
 def assert_equals_exhaustive_search(
