@@ -1,4 +1,4 @@
-"""FeedForward, Residual, TransformerEncoder and TransformerDecoder."""
+"""Tests of FeedForward, Residual, TransformerEncoder and TransformerDecoder."""
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ def make(block, **settings):
     return block(**{"intermediate_dim": 11, "num_heads": 2, "max_relative_position": 3, **settings})
 
 
-def test_feed_forward(check_layer, rng):
+def test_feed_forward_contract_and_values(check_layer, rng):
     (x,) = arrays(rng, 7)
     check_layer(lambda dtype: FeedForward(11, dropout=0.1, dtype=dtype), [x], output_shape=x.shape)
     layer = FeedForward(11)
@@ -26,7 +26,7 @@ def test_feed_forward(check_layer, rng):
 
 
 @pytest.mark.parametrize("normalize_first", [True, False])
-def test_residual(normalize_first, rng):
+def test_residual_normalizes_before_or_after_the_sublayer(normalize_first, rng):
     (x,) = arrays(rng, 7)
 
     def norm(y):
@@ -41,7 +41,7 @@ def test_residual(normalize_first, rng):
 @pytest.mark.parametrize(
     "settings", [{}, {"normalize_first": False, "share_heads": False, "dropout": 0.1, "seed": 3}]
 )
-def test_encoder(settings, check_layer, rng):
+def test_encoder_contract(settings, check_layer, rng):
     check_layer(
         lambda dtype: make(TransformerEncoder, dtype=dtype, **settings),
         arrays(rng, 7),
@@ -49,7 +49,7 @@ def test_encoder(settings, check_layer, rng):
     )
 
 
-def test_encoder_does_not_see_padding(rng):
+def test_encoder_ignores_padding(rng):
     x, other = arrays(rng, 7, 7)
     mask = np.arange(7) < np.array([[7], [3], [5]])
     layer = make(TransformerEncoder)
@@ -58,7 +58,7 @@ def test_encoder_does_not_see_padding(rng):
     np.testing.assert_allclose(one[mask], two[mask], atol=1e-6)
 
 
-def test_encoder_takes_the_mask_of_an_embedding(rng):
+def test_encoder_uses_the_mask_of_an_embedding(rng):
     embedding = keras.layers.Embedding(7, 6, mask_zero=True)
     ids = np.array([[3, 5, 2, 0, 0]])
     layer = make(TransformerEncoder)
@@ -67,7 +67,7 @@ def test_encoder_takes_the_mask_of_an_embedding(rng):
     np.testing.assert_allclose(outputs[:, :3], layer(embedding(ids[:, :3])), atol=1e-6)
 
 
-def test_decoder(check_layer, rng):
+def test_decoder_contract(check_layer, rng):
     check_layer(
         lambda dtype: make(TransformerDecoder, dtype=dtype),
         arrays(rng, 7, 11),
@@ -75,7 +75,7 @@ def test_decoder(check_layer, rng):
     )
 
 
-def test_decoder_sees_no_future(rng):
+def test_decoder_is_causal(rng):
     x, encoded, other = arrays(rng, 7, 5, 7)
     layer = make(TransformerDecoder)
     changed = np.concatenate([x[:, :4], other[:, 4:]], axis=1)
@@ -83,18 +83,18 @@ def test_decoder_sees_no_future(rng):
 
 
 @pytest.mark.parametrize("normalize_first", [True, False])
-def test_decoder_steps_equal_the_whole(normalize_first, rng):
+def test_decoder_steps_equal_the_full_call(normalize_first, rng):
     x, encoded = arrays(rng, 7, 5)
     mask = np.arange(5) < np.array([[5], [3], [1]])
     layer = make(TransformerDecoder, normalize_first=normalize_first)
-    whole = ops.convert_to_numpy(layer(x, encoded, encoder_padding_mask=mask))
+    full = ops.convert_to_numpy(layer(x, encoded, encoder_padding_mask=mask))
     cache, context = layer.start_cache(3, 7), layer.project_encoded(encoded)
     for t in range(7):
         position = np.full(3, t, "int32")
         outputs, cache = layer.step(x[:, t : t + 1], cache, position, context, mask)
-        np.testing.assert_allclose(outputs[:, 0], whole[:, t], atol=1e-5)
+        np.testing.assert_allclose(outputs[:, 0], full[:, t], atol=1e-5)
 
 
-def test_heads_must_divide_the_width(rng):
+def test_encoder_rejects_num_heads_that_do_not_divide_the_width(rng):
     with pytest.raises(ValueError, match="Expected `num_heads` to divide.*num_heads=5, width 6"):
         make(TransformerEncoder, num_heads=5)(*arrays(rng, 3))

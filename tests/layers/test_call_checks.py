@@ -1,4 +1,4 @@
-"""Errors of call arguments: batch sizes, masks, positions and offsets."""
+"""Tests of call argument errors: batch sizes, masks, positions and offsets."""
 
 import keras
 import numpy as np
@@ -66,25 +66,25 @@ def layer():
         ),
     ],
 )
-def test_errors(layer, arguments, message):
+def test_call_rejects_invalid_arguments(layer, arguments, message):
     with pytest.raises(ValueError) as error:
         layer(X, **{"value": Y} | arguments)
     assert message in str(error.value)
 
 
-def test_integer_masks_are_cast(layer, rng):
+def test_call_casts_integer_masks(layer, rng):
     mask = rng.integers(0, 2, (3, 7, 11))
     np.testing.assert_array_equal(
         layer(X, Y, attention_mask=mask), layer(X, Y, attention_mask=mask.astype(bool))
     )
 
 
-def test_batch_sizes_of_the_decoder():
+def test_decoder_rejects_different_batch_sizes():
     with pytest.raises(ValueError, match="of the same batch size. Received: batch sizes 3, 1, 1."):
         TransformerDecoder(16, 2, max_relative_position=4)(X, Y[:1])
 
 
-def test_step_past_the_end_of_the_cache(layer):
+def test_step_beyond_the_cache_raises(layer):
     cache = layer.start_cache(3, 4)
     message = (
         r"Expected positions in \[0, 4\), the length of the cache. Received: positions from 0 to 4."
@@ -94,7 +94,7 @@ def test_step_past_the_end_of_the_cache(layer):
         layer.step(X[:, :1], cache, np.array([0, 4, 1]))
 
 
-def test_compiled_step_past_the_end_of_the_cache_gives_nan(layer):
+def test_compiled_step_beyond_the_cache_returns_nan(layer):
     def step(position):
         return layer.step(X[:, :1], layer.start_cache(3, 4), position)[0]
 
@@ -108,24 +108,24 @@ def test_compiled_step_past_the_end_of_the_cache_gives_nan(layer):
 
         outputs = jax.jit(step)(position)
     else:
-        pytest.skip("PyTorch runs eagerly and raises")
-    missing = np.isnan(ops.convert_to_numpy(outputs)).all(axis=(1, 2))
-    assert missing.tolist() == [False, True, False]
+        pytest.skip("PyTorch runs eagerly, so the step raises an error")
+    is_nan = np.isnan(ops.convert_to_numpy(outputs)).all(axis=(1, 2))
+    assert is_nan.tolist() == [False, True, False]
 
 
-def test_step_before_build():
+def test_step_rejects_an_unbuilt_layer():
     layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3, name="mine")
     with pytest.raises(ValueError, match="Expected a built layer. Received: mine, which has no"):
         layer.step(X[:, :1], layer.start_cache(3, 4), np.zeros(3, "int32"))
 
 
 @pytest.mark.parametrize("integer", [np.int64(3), np.int32(3)])
-def test_numpy_integers_are_accepted(integer):
+def test_constructor_accepts_numpy_integers(integer):
     layer = RelativeMultiHeadAttention(integer, integer, max_relative_position=integer)
     assert layer.get_config()["max_relative_position"] == 3
     assert type(layer.get_config()["num_heads"]) is int
 
 
-def test_huge_tables_are_an_error():
+def test_constructor_rejects_huge_tables():
     with pytest.raises(ValueError, match="an integer from 0 to 1,000,000. Received: max_rel.*=10"):
         RelativeMultiHeadAttention(2, 5, max_relative_position=10**9)

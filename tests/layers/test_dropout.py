@@ -1,4 +1,4 @@
-"""Dropout: rate, scale of the kept entries, independence of draws."""
+"""Tests of dropout: rate, scale of the kept entries and independence of random numbers."""
 
 import keras
 import numpy as np
@@ -14,16 +14,16 @@ def dropped(layer, x):
 
 @pytest.mark.parametrize("shape", [(101, 83, 13), (257, 83, 4), (107, 991), (106033,)])
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_numbers_are_zero_at_the_rate_and_scaled_up_elsewhere(rng, shape, rate):
+def test_dropout_rate_and_scale(rng, shape, rate):
     x = 1 + rng.random(shape).astype("float32")
     outputs = dropped(Dropout(rate, seed=3), x)
     kept = outputs != 0
     np.testing.assert_allclose(outputs[kept], x[kept] / (1 - rate), rtol=2e-4)
-    # Six standard deviations of that many throws.
+    # Allow six standard deviations.
     assert abs(kept.mean() - (1 - rate)) < 6 * np.sqrt(rate * (1 - rate) / x.size)
 
 
-def test_numbers_beside_each_other_and_draws_are_independent():
+def test_dropout_masks_are_independent():
     layer = Dropout(0.5, seed=5)
     first, second = (dropped(layer, np.ones((97, 88), "float32")).ravel() - 1 for _ in range(2))
     limit = 6 / np.sqrt(first.size)
@@ -36,7 +36,7 @@ def test_numbers_beside_each_other_and_draws_are_independent():
 
 
 @pytest.mark.parametrize("shape", [(5, 8), (7, 11), (0, 3)])
-def test_gradient_is_the_mask(shape, output_and_gradients):
+def test_dropout_gradient_is_the_scaled_mask(shape, output_and_gradients):
     layer = Dropout(0.4, seed=1)
     outputs, gradients = output_and_gradients(
         lambda x: layer(x, training=True), np.ones(shape, "float32"), np.ones(shape, "float32")
@@ -44,17 +44,17 @@ def test_gradient_is_the_mask(shape, output_and_gradients):
     np.testing.assert_array_equal(gradients, outputs)
 
 
-def test_nothing_is_dropped_outside_of_training_or_at_rate_0(rng):
+def test_dropout_is_inactive_outside_training_or_at_rate_0(rng):
     x = rng.normal(size=(5, 7)).astype("float32")
     np.testing.assert_array_equal(Dropout(0.5)(x), x)
     np.testing.assert_array_equal(Dropout(0.0)(x, training=True), x)
     assert np.count_nonzero(dropped(Dropout(1 - 1e-9), x)) <= 1
 
 
-def test_sixteen_bits_and_config():
+def test_dropout_supports_bfloat16_and_serialization():
     outputs = Dropout(0.5, seed=2, dtype="mixed_bfloat16")(np.ones((3, 5)), training=True)
     assert keras.backend.standardize_dtype(outputs.dtype) == "bfloat16"
-    again = keras.saving.deserialize_keras_object(
+    restored = keras.saving.deserialize_keras_object(
         keras.saving.serialize_keras_object(Dropout(0.25, seed=7))
     )
-    assert type(again) is Dropout and again.rate == 0.25 and again.seed == 7
+    assert type(restored) is Dropout and restored.rate == 0.25 and restored.seed == 7

@@ -1,4 +1,4 @@
-"""The layer as a replacement of `keras.layers.MultiHeadAttention`."""
+"""Tests the layer as a replacement for `keras.layers.MultiHeadAttention`."""
 
 import inspect
 
@@ -17,25 +17,27 @@ VALUE_DIM = 5 if keras.backend.backend() == "jax" else 13
 OFF = {"use_key_table": False, "use_value_table": False}
 
 
-def positional(function):
-    """(name, default) of the arguments before the keyword-only ones."""
+def positional_arguments(function):
+    """Returns (name, default) of the arguments that are not keyword-only."""
     parameters = inspect.signature(function).parameters.values()
     return [(p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
 
-def test_constructor_has_the_arguments_of_keras():
-    assert positional(RelativeMultiHeadAttention) == positional(keras.layers.MultiHeadAttention)
+def test_constructor_arguments_equal_keras():
+    assert positional_arguments(RelativeMultiHeadAttention) == positional_arguments(
+        keras.layers.MultiHeadAttention
+    )
 
 
-def test_call_starts_with_the_arguments_of_keras():
-    theirs = positional(keras.layers.MultiHeadAttention.call)
-    assert positional(RelativeMultiHeadAttention.call)[: len(theirs)] == theirs
+def test_call_arguments_start_with_those_of_keras():
+    theirs = positional_arguments(keras.layers.MultiHeadAttention.call)
+    assert positional_arguments(RelativeMultiHeadAttention.call)[: len(theirs)] == theirs
 
 
 @pytest.mark.parametrize(
     "settings", [{}, {"value_dim": VALUE_DIM, "use_gate": True, "output_shape": 17}]
 )
-def test_variables_have_keras_shapes_and_paths(settings):
+def test_variable_shapes_and_paths_equal_keras(settings):
     theirs = keras.layers.MultiHeadAttention(2, 5, name="attention", **settings)
     ours = RelativeMultiHeadAttention(2, 5, name="attention", **OFF, **settings)
     theirs(X, Y), ours(X, Y)
@@ -47,7 +49,7 @@ def test_variables_have_keras_shapes_and_paths(settings):
     np.testing.assert_allclose(ours(X, Y), theirs(X, Y), atol=1e-5)
 
 
-def test_from_multi_head_attention_equals_it():
+def test_from_multi_head_attention_equals_the_source_layer():
     theirs = keras.layers.MultiHeadAttention(2, 5, value_dim=VALUE_DIM, use_gate=True)
     theirs(X, Y, Y[..., :3])
     theirs.set_weights([np.random.default_rng(3).normal(size=v.shape) for v in theirs.variables])
@@ -56,14 +58,14 @@ def test_from_multi_head_attention_equals_it():
     np.testing.assert_allclose(ours(X, Y, Y[..., :3]), theirs(X, Y, Y[..., :3]), atol=1e-5)
 
 
-def test_from_a_layer_without_weights():
+def test_from_multi_head_attention_rejects_an_unbuilt_layer():
     layer = keras.layers.MultiHeadAttention(2, 5)
     with pytest.raises(ValueError, match="Expected a built layer. Received: one without weights."):
         RelativeMultiHeadAttention.from_multi_head_attention(layer, 3)
 
 
 @pytest.mark.parametrize("name", ["query", "output"])
-def test_fans_are_those_of_the_matrix(name):
+def test_initializer_uses_the_fans_of_the_matrix(name):
     layer = RelativeMultiHeadAttention(17, 19, max_relative_position=3)
     layer.build((None, None, 23), (None, None, 23))
     kernel = ops.convert_to_numpy(getattr(layer, f"{name}_dense").kernel)
@@ -71,7 +73,7 @@ def test_fans_are_those_of_the_matrix(name):
     assert 0.99 * limit < np.abs(kernel).max() <= limit
 
 
-def test_output_shapes():
+def test_compute_output_shape_and_spec():
     layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3)
     assert layer.compute_output_shape((3, 7, 6), (3, 11, 6)) == (3, 7, 6)
     assert layer.compute_output_spec(
@@ -86,7 +88,7 @@ def test_output_shapes():
         (OUT_OF_HEADS, (None, 11), (3, 7, 2, 5), (10, 11)),
     ],
 )
-def test_projection_equals_einsum_dense(equation, shape, input_shape, matrix_shape, rng):
+def test_head_projection_equals_einsum_dense(equation, shape, input_shape, matrix_shape, rng):
     bias_axes = "de" if equation == INTO_HEADS else "e"
     ours = HeadProjection(equation, shape, bias_axes=bias_axes, activation="sigmoid")
     theirs = keras.layers.EinsumDense(equation, shape, bias_axes=bias_axes, activation="sigmoid")
@@ -107,7 +109,7 @@ def small_model():
     return keras.Model(inputs, layer(inputs, inputs)), layer
 
 
-def test_lora_trains_only_its_kernels_and_is_saved(tmp_path, rng):
+def test_lora_trains_only_its_kernels_and_saves(tmp_path, rng):
     model, layer = small_model()
     layer.query_dense.enable_lora(2)
     frozen = ops.convert_to_numpy(layer.query_dense._kernel)
@@ -124,7 +126,7 @@ def test_lora_trains_only_its_kernels_and_is_saved(tmp_path, rng):
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
-def test_int8_is_near_and_is_saved(tmp_path):
+def test_int8_quantization_is_close_and_saves(tmp_path):
     model, layer = small_model()
     before = ops.convert_to_numpy(model(X))
     model.quantize("int8")

@@ -1,4 +1,4 @@
-"""With both tables off, the layer equals `keras.layers.MultiHeadAttention` for random arguments."""
+"""Compares the layer without tables with `keras.layers.MultiHeadAttention` on random arguments."""
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from t2t_relpos.layers import RelativeMultiHeadAttention
 
 if keras.backend.backend() == "jax":
-    pytest.skip("Keras's layer fails on JAX with a value_dim.", allow_module_level=True)
+    pytest.skip("Keras's layer fails on JAX if value_dim is set.", allow_module_level=True)
 
 # TensorFlow 2.21 computes the einsum of Keras's projections wrongly for a key_dim of 1.
 CONSTRUCTOR = st.fixed_dictionaries(
@@ -36,7 +36,7 @@ MASKS = st.sets(st.sampled_from(["query_mask", "key_mask", "value_mask", "attent
     suppress_health_check=list(HealthCheck),
 )
 @given(CONSTRUCTOR, LENGTHS, MASKS, st.booleans(), st.booleans(), st.integers(0, 2**16))
-def test_equals_keras(arguments, lengths, masks, causal, with_key, seed):
+def test_attention_without_tables_equals_keras(arguments, lengths, masks, causal, with_key, seed):
     length_q, length_k = lengths
     # Documented differences: causal masks and windows count from the last positions if T != S.
     if (causal or "sliding_window" in arguments) and length_q != length_k:
@@ -66,7 +66,10 @@ def test_equals_keras(arguments, lengths, masks, causal, with_key, seed):
     np.testing.assert_allclose(
         np.asarray(outputs)[attends], np.asarray(expected)[attends], atol=1e-4, rtol=1e-4
     )
-    seen = np.broadcast_to(attends[:, None], np.asarray(scores).shape[:3])
+    attends_by_head = np.broadcast_to(attends[:, None], np.asarray(scores).shape[:3])
     np.testing.assert_allclose(
-        np.asarray(scores)[seen], np.asarray(their_scores)[seen], atol=1e-5, rtol=1e-4
+        np.asarray(scores)[attends_by_head],
+        np.asarray(their_scores)[attends_by_head],
+        atol=1e-5,
+        rtol=1e-4,
     )

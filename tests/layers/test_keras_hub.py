@@ -1,4 +1,4 @@
-"""The blocks as replacements of KerasHub's: the same code with the import changed."""
+"""Tests the blocks as drop-in replacements for KerasHub's: only the import changes."""
 
 import inspect
 
@@ -24,7 +24,7 @@ def make(library, block, **settings):
 
 
 def copy_weights(theirs, layer):
-    """Sets the weights of our block, with zero tables."""
+    """Copies the weights of a KerasHub block to our block and sets its tables to zero."""
     names = {
         "self_attention": "_self_attention_layer",
         "cross_attention": "_cross_attention_layer",
@@ -47,7 +47,7 @@ def copy_weights(theirs, layer):
 
 @pytest.mark.parametrize("block", ["TransformerEncoder", "TransformerDecoder"])
 @pytest.mark.parametrize("method", ["__init__", "call"])
-def test_arguments_start_with_those_of_keras_hub(block, method):
+def test_block_arguments_start_with_those_of_keras_hub(block, method):
     def positional(library):
         function = getattr(getattr(library, block), method)
         if method == "__init__" and library is ours:
@@ -60,7 +60,7 @@ def test_arguments_start_with_those_of_keras_hub(block, method):
 
 
 @pytest.mark.parametrize("normalize_first", [True, False])
-def test_encoder(normalize_first, rng):
+def test_encoder_equals_keras_hub(normalize_first, rng):
     settings = {"normalize_first": normalize_first, "activation": "gelu"}
     attention_mask = np.tril(np.ones((3, 11, 11), bool))
     found = []
@@ -84,7 +84,7 @@ def test_encoder(normalize_first, rng):
 
 
 @pytest.mark.parametrize("with_encoder", [True, False])
-def test_decoder(with_encoder, rng):
+def test_decoder_equals_keras_hub(with_encoder, rng):
     sequences = (TARGET, SOURCE) if with_encoder else (TARGET,)
     masks = {"decoder_padding_mask": TARGET_MASK}
     if with_encoder:
@@ -104,7 +104,7 @@ def test_decoder(with_encoder, rng):
 
 
 def decode_with_caches(block, encoder_sequence):
-    """Outputs of all positions, one after the other: code written for KerasHub."""
+    """Returns the outputs of all positions, decoded one by one with KerasHub's interface."""
     caches = {"self_attention_cache": np.zeros((3, 2, 7, 2, 3), "float32")}
     extra = {}
     if encoder_sequence is not None:
@@ -126,12 +126,12 @@ def decode_with_caches(block, encoder_sequence):
 
 
 @pytest.mark.parametrize("encoder_sequence", [SOURCE, None])
-def test_caches(encoder_sequence, rng):
+def test_decoder_caches_equal_keras_hub(encoder_sequence, rng):
     theirs = make(keras_hub_layers, "TransformerDecoder")
     layer = make(ours, "TransformerDecoder")
     sequences = (TARGET,) if encoder_sequence is None else (TARGET, encoder_sequence)
     theirs(*sequences), layer(*sequences)
-    # With random tables, steps equal our whole; with zero tables, they equal KerasHub's.
+    # With random tables, steps equal our full call. With zero tables, they equal KerasHub's steps.
     outputs, _ = decode_with_caches(layer, encoder_sequence)
     np.testing.assert_allclose(outputs, layer(*sequences), atol=1e-5)
     copy_weights(theirs, layer)
@@ -142,7 +142,7 @@ def test_caches(encoder_sequence, rng):
         np.testing.assert_allclose(cache, their_caches[name], atol=1e-5)
 
 
-def test_decoder_only_model_is_saved(tmp_path):
+def test_decoder_only_model_saves_and_loads(tmp_path):
     inputs = keras.Input((None, 6))
     model = keras.Model(inputs, make(ours, "TransformerDecoder", dropout=0.1)(inputs))
     model.save(tmp_path / "model.keras")
@@ -157,14 +157,14 @@ def test_decoder_only_model_is_saved(tmp_path):
         ((TARGET, SOURCE), (TARGET,), "with attention to an encoder. Received: none"),
     ],
 )
-def test_sequences_must_not_change(first, second, message):
+def test_decoder_rejects_a_changed_number_of_sequences(first, second, message):
     layer = make(ours, "TransformerDecoder")
     layer(*first)
     with pytest.raises(ValueError, match=message):
         layer(*second)
 
 
-def test_time_distributed():
+def test_encoder_supports_time_distributed():
     layer = keras.layers.TimeDistributed(make(ours, "TransformerEncoder"))
     assert layer(keras.Input((5, 7, 6))).shape == (None, 5, 7, 6)
 
@@ -181,6 +181,6 @@ def test_time_distributed():
         ({}, "Expected `max_relative_position`"),
     ],
 )
-def test_constructor_errors(settings, message):
+def test_encoder_rejects_invalid_settings(settings, message):
     with pytest.raises(ValueError, match=message):
         ours.TransformerEncoder(**{"intermediate_dim": 13, "num_heads": 2} | settings)

@@ -1,4 +1,4 @@
-"""Layer normalization next to Keras's: outputs and gradients."""
+"""Compares layer normalization with Keras's: outputs and gradients."""
 
 import keras
 import numpy as np
@@ -8,11 +8,11 @@ from keras import ops
 from t2t_relpos.layers.layer_normalization import LayerNormalization
 
 
-def layers(rng, width, epsilon, dtype="float32"):
-    """Ours and Keras's with the same weights."""
+def layer_pair(rng, width, epsilon, dtype="float32"):
+    """Returns our layer and Keras's layer with the same weights."""
     pair = [
-        kind(epsilon=epsilon, dtype=dtype)
-        for kind in (LayerNormalization, keras.layers.LayerNormalization)
+        layer_class(epsilon=epsilon, dtype=dtype)
+        for layer_class in (LayerNormalization, keras.layers.LayerNormalization)
     ]
     weights = [rng.normal(size=width) for _ in range(2)]
     for layer in pair:
@@ -23,12 +23,12 @@ def layers(rng, width, epsilon, dtype="float32"):
 
 @pytest.mark.parametrize("shape", [(7, 11), (3, 5, 7), (2, 3, 5, 1)])
 @pytest.mark.parametrize("epsilon", [1e-6, 0.1])
-def test_outputs_and_gradients_are_keras(
+def test_layer_normalization_equals_keras(
     rng, precision, output_and_gradients, import_reference, shape, epsilon
 ):
     with_values = import_reference("gradients").with_values
     dtype, atol = precision
-    pair = layers(rng, shape[-1], epsilon, dtype)
+    pair = layer_pair(rng, shape[-1], epsilon, dtype)
     x, cotangent = (rng.normal(size=shape).astype(dtype) for _ in range(2))
     weights = [ops.convert_to_numpy(weight) for weight in pair[0].weights]
 
@@ -38,24 +38,24 @@ def test_outputs_and_gradients_are_keras(
 
         return output_and_gradients(function, [x, *weights], cotangent)
 
-    ours, keras_own = map(call, pair)
-    for found, expected in zip(
-        keras.tree.flatten(ours), keras.tree.flatten(keras_own), strict=True
-    ):
+    ours, theirs = map(call, pair)
+    for found, expected in zip(keras.tree.flatten(ours), keras.tree.flatten(theirs), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e3 * atol)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_sixteen_bits_are_normalized_in_thirty_two(rng, dtype):
-    ours, keras_own = layers(rng, 7, 1e-6, f"mixed_{dtype}")
+def test_layer_normalization_computes_in_float32(rng, dtype):
+    ours, theirs = layer_pair(rng, 7, 1e-6, f"mixed_{dtype}")
     x = ops.cast(1 + 300 * rng.normal(size=(5, 7)), dtype)
     assert keras.backend.standardize_dtype(ours(x).dtype) == dtype
     np.testing.assert_array_equal(
-        *(ops.convert_to_numpy(ops.cast(layer(x), "float32")) for layer in (ours, keras_own))
+        *(ops.convert_to_numpy(ops.cast(layer(x), "float32")) for layer in (ours, theirs))
     )
 
 
-def test_comes_back_from_its_config():
+def test_layer_normalization_serializes():
     layer = LayerNormalization(epsilon=0.5, name="norm")
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
-    assert type(again) is LayerNormalization and again.epsilon == 0.5 and again.name == "norm"
+    restored = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
+    assert (
+        type(restored) is LayerNormalization and restored.epsilon == 0.5 and restored.name == "norm"
+    )

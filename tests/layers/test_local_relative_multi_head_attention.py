@@ -23,7 +23,7 @@ def make(**settings):
         {"table_initializer": "zeros", "use_gate": True, "dropout": 0.1, "seed": 5},
     ],
 )
-def test_layer_contract(settings, check_layer, rng):
+def test_local_attention_contract(settings, check_layer, rng):
     check_layer(
         lambda dtype: make(dtype=dtype, **settings),
         [sequence(rng), sequence(rng)],
@@ -31,7 +31,7 @@ def test_layer_contract(settings, check_layer, rng):
     )
 
 
-def test_equals_tensor2tensor(import_reference):
+def test_local_attention_equals_tensor2tensor(import_reference):
     compare, layers = map(import_reference, ("compare_attention", "compare_layers"))
     (family,) = (f for f in layers.FAMILIES if f.ours == "LocalRelativeMultiHeadAttention")
     assert len(family.paths("float32", "float64")) == 8
@@ -41,14 +41,14 @@ def test_equals_tensor2tensor(import_reference):
 
 
 @pytest.mark.parametrize("share_heads, heads", [(True, ()), (False, (2,))])
-def test_tables(share_heads, heads):
+def test_local_attention_table_shapes(share_heads, heads):
     layer = make(share_heads=share_heads, use_value_table=True, value_dim=7)
     layer.build((None, None, 6), (None, None, 6))
     assert layer.key_embedding.shape == (*heads, 12, 5)
     assert layer.value_embedding.shape == (*heads, 12, 7)
 
 
-def test_within_two_blocks_it_is_the_masked_layer(rng):
+def test_local_attention_of_two_blocks_equals_masked_v2(rng):
     x = sequence(rng, 6)
     layer = make()
     masked = RelativeMultiHeadAttentionV2(2, 5, 12, masked=True)
@@ -57,7 +57,7 @@ def test_within_two_blocks_it_is_the_masked_layer(rng):
     np.testing.assert_allclose(layer(x, x), masked(x, x), atol=1e-6)
 
 
-def test_a_position_reaches_its_block_and_the_one_before(rng):
+def test_local_attention_covers_the_own_and_the_previous_block(rng):
     x = sequence(rng)
     layer = make()
     before = ops.convert_to_numpy(layer(x, x))
@@ -65,11 +65,11 @@ def test_a_position_reaches_its_block_and_the_one_before(rng):
         changed = x.copy()
         changed[:, j] += 1
         outputs = ops.convert_to_numpy(layer(x, changed))
-        reached = [i for i in range(11) if (outputs[:, i] != before[:, i]).any()]
-        assert reached == [i for i in range(j, 11) if i // 3 - j // 3 <= 1]
+        affected = [i for i in range(11) if (outputs[:, i] != before[:, i]).any()]
+        assert affected == [i for i in range(j, 11) if i // 3 - j // 3 <= 1]
 
 
-def test_masked_keys_are_as_if_they_were_not_there(rng):
+def test_local_attention_ignores_masked_keys(rng):
     x = sequence(rng, 5)
     layer = make(use_bias=False)
     expected = ops.convert_to_numpy(layer(x[:, 2:], x[:, 2:]))
@@ -83,7 +83,7 @@ def test_masked_keys_are_as_if_they_were_not_there(rng):
     assert (outputs[:, 2:] != 0).all()
 
 
-def test_mask_zero_embeddings_mask_keys_and_queries():
+def test_local_attention_uses_the_mask_of_an_embedding():
     ids = np.array([[3, 5, 2, 0, 0], [1, 2, 3, 4, 5]])
     x = keras.layers.Embedding(7, 6, mask_zero=True)(ids)
     outputs = make(use_bias=False)(x, x)
@@ -91,14 +91,14 @@ def test_mask_zero_embeddings_mask_keys_and_queries():
     np.testing.assert_array_equal(ops.convert_to_numpy(outputs)[0, 3:], 0)
 
 
-def test_dropout_is_on_in_training_alone(rng):
+def test_local_attention_applies_dropout_only_in_training(rng):
     x = sequence(rng)
     layer = make(dropout=0.5, seed=3)
     np.testing.assert_array_equal(layer(x, x), layer(x, x))
     assert not np.array_equal(layer(x, x, training=True), layer(x, x, training=True))
 
 
-def test_a_model_of_unknown_length_is_saved(rng, tmp_path):
+def test_local_attention_saves_in_a_model_of_unknown_length(rng, tmp_path):
     x = keras.Input((None, 6))
     model = keras.Model(x, make(use_value_table=True)(x, x))
     model.save(tmp_path / "model.keras")
@@ -108,7 +108,7 @@ def test_a_model_of_unknown_length_is_saved(rng, tmp_path):
         np.testing.assert_allclose(loaded.predict(data, verbose=0), expected, atol=1e-6)
 
 
-def test_errors(rng):
+def test_local_attention_rejects_invalid_arguments(rng):
     with pytest.raises(ValueError, match="`block_length` to be a positive integer. Received: .*=0"):
         make(block_length=0)
     message = r"of the same length: this is self-attention.*\(2, 11, 6\), value shape \(2, 7, 6\)"

@@ -1,4 +1,4 @@
-"""Packed sequences: the same numbers as those of padded ones, wherever there is a token."""
+"""Tests that packed and padded sequences give the same values at all tokens."""
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ from t2t_relpos.layers import (
     TransformerEncoder,
 )
 
-# Of the targets one row has no token at all, and another padding among its tokens.
+# One target has no tokens, and one has padding between its tokens.
 SOURCE = np.arange(11) < np.array([[11], [2], [7]])
 TARGETS = np.array([[1, 1, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1]], bool)
 TARGET_TOKENS = np.array(
@@ -24,7 +24,7 @@ def draw(rng, mask, width=6):
     return rng.normal(size=(*mask.shape, width)).astype("float32")
 
 
-def test_tokens_stand_one_after_the_other(rng):
+def test_pack_concatenates_tokens(rng):
     x = draw(rng, TARGETS)
     packing = Packing(TARGETS)
     np.testing.assert_array_equal(packing.mask, TARGET_TOKENS)
@@ -33,7 +33,7 @@ def test_tokens_stand_one_after_the_other(rng):
     np.testing.assert_array_equal(packing.unpack(packed), np.where(TARGET_TOKENS[..., None], x, 0))
 
 
-def test_heads(rng):
+def test_packing_splits_and_merges_heads(rng):
     packing = Packing(TARGETS)
     x = draw(rng, TARGETS) * TARGET_TOKENS[..., None]
     heads = np.reshape(x, (3, 7, 2, 3)).transpose(0, 2, 1, 3)
@@ -42,7 +42,7 @@ def test_heads(rng):
 
 
 @pytest.mark.parametrize("rows", [0, 2])
-def test_batch_without_tokens(rows, rng):
+def test_packing_without_tokens(rows, rng):
     mask = np.zeros((rows, 3), bool)
     packing = Packing(mask)
     x = draw(rng, mask)
@@ -53,7 +53,7 @@ def test_batch_without_tokens(rows, rng):
 
 
 @pytest.mark.parametrize("name", ["pack", "unpack", "split_heads", "merge_heads"])
-def test_gradient(name, rng, output_and_gradients):
+def test_packing_gradients(name, rng, output_and_gradients):
     packing = Packing(TARGETS)
     tokens = TARGET_TOKENS.sum()
     shape = {"pack": (3, 7, 6), "merge_heads": (3, 2, 7, 3)}.get(name, (1, tokens, 6))
@@ -62,13 +62,13 @@ def test_gradient(name, rng, output_and_gradients):
     x = rng.normal(size=shape).astype("float32")
     cotangent = rng.normal(size=function(x).shape).astype("float32")
     _, gradient = output_and_gradients(function, x, cotangent)
-    # Linear, with one place for every number: its transpose, applied to the cotangent.
+    # The function is linear, so the gradient is its transpose applied to the cotangent.
     basis = np.eye(x.size, dtype="float32")[:, None].reshape(x.size, *shape)
     expected = [np.sum(ops.convert_to_numpy(function(each)) * cotangent) for each in basis]
     np.testing.assert_allclose(np.ravel(gradient), expected, atol=1e-6)
 
 
-def on_tokens(x, mask):
+def values_at_tokens(x, mask):
     return ops.convert_to_numpy(x)[mask]
 
 
@@ -82,7 +82,7 @@ ATTENTION = [
 
 @pytest.mark.parametrize("settings", ATTENTION, ids=str)
 @pytest.mark.parametrize("causal", [False, True])
-def test_self_attention(settings, causal, rng):
+def test_packed_self_attention_equals_padded(settings, causal, rng):
     x = draw(rng, SOURCE)
     layer = RelativeMultiHeadAttention(2, 3, max_relative_position=2, **settings)
     expected = layer(x, x, use_causal_mask=causal, value_mask=SOURCE)
@@ -91,13 +91,13 @@ def test_self_attention(settings, causal, rng):
     found = layer(
         packed, packed, use_causal_mask=causal, query_packing=packing, value_packing=packing
     )
-    np.testing.assert_allclose(found[0], on_tokens(expected, SOURCE), atol=1e-6)
+    np.testing.assert_allclose(found[0], values_at_tokens(expected, SOURCE), atol=1e-6)
 
 
 @pytest.mark.parametrize(
     "extras", [{"query_offset": 3}, {"query_positions": np.arange(11)[::-1].copy()}], ids=str
 )
-def test_padding_is_hidden_from_queries_that_see_beyond_it(extras, rng):
+def test_packed_self_attention_masks_padding_before_visible_keys(extras, rng):
     x = draw(rng, SOURCE)
     layer = RelativeMultiHeadAttention(2, 3, max_relative_position=2)
     expected = layer(x, x, use_causal_mask=True, value_mask=SOURCE, **extras)
@@ -106,33 +106,39 @@ def test_padding_is_hidden_from_queries_that_see_beyond_it(extras, rng):
     found = layer(
         packed, packed, use_causal_mask=True, query_packing=packing, value_packing=packing, **extras
     )
-    np.testing.assert_allclose(found[0], on_tokens(expected, SOURCE), atol=1e-6)
+    np.testing.assert_allclose(found[0], values_at_tokens(expected, SOURCE), atol=1e-6)
 
 
-def test_attention_to_another_sequence(rng):
+def test_packed_cross_attention_equals_padded(rng):
     query, value = draw(rng, TARGETS), draw(rng, SOURCE)
     layer = RelativeMultiHeadAttention(2, 3, max_relative_position=2)
     options = {"query_offset": 0, "return_attention_scores": True}
     expected, weights = layer(query, value, value_mask=SOURCE, **options)
-    of_query, of_value = Packing(TARGETS), Packing(SOURCE)
+    query_packing, value_packing = Packing(TARGETS), Packing(SOURCE)
     found, scores = layer(
-        of_query.pack(query),
-        of_value.pack(value),
-        query_packing=of_query,
-        value_packing=of_value,
+        query_packing.pack(query),
+        value_packing.pack(value),
+        query_packing=query_packing,
+        value_packing=value_packing,
         **options,
     )
-    np.testing.assert_allclose(found[0], on_tokens(expected, TARGET_TOKENS), atol=1e-6)
+    np.testing.assert_allclose(found[0], values_at_tokens(expected, TARGET_TOKENS), atol=1e-6)
     by_query = lambda x: np.moveaxis(ops.convert_to_numpy(x), 1, 2)[TARGET_TOKENS]
     np.testing.assert_allclose(by_query(scores), by_query(weights), atol=1e-6)
     only = layer(
-        of_query.pack(query), value, value_mask=SOURCE, query_packing=of_query, query_offset=0
+        query_packing.pack(query),
+        value,
+        value_mask=SOURCE,
+        query_packing=query_packing,
+        query_offset=0,
     )
     np.testing.assert_allclose(only, found, atol=1e-6)
 
 
 @pytest.mark.parametrize("normalize_first", [True, False])
-def test_layers_of_a_transformer(normalize_first, rng, output_and_gradients, import_reference):
+def test_packed_transformer_blocks_equal_padded(
+    normalize_first, rng, output_and_gradients, import_reference
+):
     with_values = import_reference("gradients").with_values
     settings = {
         "intermediate_dim": 11,
@@ -145,7 +151,7 @@ def test_layers_of_a_transformer(normalize_first, rng, output_and_gradients, imp
     decoder(targets, encoder(source))
     variables = encoder.trainable_variables + decoder.trainable_variables
     cotangent = draw(rng, TARGETS) * TARGET_TOKENS[..., None]
-    of_source, of_targets = Packing(SOURCE), Packing(TARGETS)
+    source_packing, target_packing = Packing(SOURCE), Packing(TARGETS)
 
     def padded(arrays):
         encoded = encoder(arrays[0], padding_mask=SOURCE)
@@ -154,11 +160,14 @@ def test_layers_of_a_transformer(normalize_first, rng, output_and_gradients, imp
         )
 
     def packed(arrays):
-        encoded = encoder(of_source.pack(arrays[0]), packing=of_source)
+        encoded = encoder(source_packing.pack(arrays[0]), packing=source_packing)
         outputs = decoder(
-            of_targets.pack(arrays[1]), encoded, packing=of_targets, encoder_packing=of_source
+            target_packing.pack(arrays[1]),
+            encoded,
+            packing=target_packing,
+            encoder_packing=source_packing,
         )
-        return of_targets.unpack(outputs)
+        return target_packing.unpack(outputs)
 
     def run(function):
         values = [ops.convert_to_numpy(v) for v in variables]
@@ -203,6 +212,6 @@ def test_layers_of_a_transformer(normalize_first, rng, output_and_gradients, imp
     ],
     ids=["mask", "pack", "unpack", "layer", "merge_heads"],
 )
-def test_errors(use, message, rng):
+def test_packing_rejects_invalid_shapes(use, message, rng):
     with pytest.raises(ValueError, match=message):
         use(Packing(TARGETS), draw(rng, TARGETS))

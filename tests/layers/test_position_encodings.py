@@ -19,7 +19,7 @@ def t2t_timing_signal(length, width):
 
 
 @pytest.mark.parametrize("width", [2, 6, 7])
-def test_sinusoids_are_those_of_t2t(width, rng):
+def test_sinusoids_equal_tensor2tensor(width, rng):
     x = rng.normal(size=(3, 11, width)).astype("float32")
     outputs = ops.convert_to_numpy(SinusoidalPositionEncoding()(x))
     np.testing.assert_allclose(
@@ -30,19 +30,19 @@ def test_sinusoids_are_those_of_t2t(width, rng):
 @pytest.mark.parametrize(
     "make", [SinusoidalPositionEncoding, lambda **kw: LearnedPositionEmbedding(13, **kw)]
 )
-def test_layer_contract(make, check_layer, rng):
+def test_position_encoding_contract(make, check_layer, rng):
     check_layer(make, [rng.normal(size=(3, 7, 5)).astype("float32")], output_shape=(3, 7, 5))
 
 
 @pytest.mark.parametrize("make", [SinusoidalPositionEncoding, lambda: LearnedPositionEmbedding(13)])
-def test_start_of_every_row(make, rng):
+def test_position_encoding_start_per_batch_entry(make, rng):
     layer = make()
-    whole = ops.convert_to_numpy(layer(np.zeros((1, 13, 5), "float32")))[0]
+    full = ops.convert_to_numpy(layer(np.zeros((1, 13, 5), "float32")))[0]
     parts = layer(np.zeros((3, 2, 5), "float32"), start=np.array([0, 7, 11], "int32"))
-    np.testing.assert_allclose(parts, np.stack([whole[0:2], whole[7:9], whole[11:13]]), atol=1e-6)
+    np.testing.assert_allclose(parts, np.stack([full[0:2], full[7:9], full[11:13]]), atol=1e-6)
 
 
-def test_lengths_may_be_unknown_where_positions_have_a_limit(rng):
+def test_learned_positions_support_unknown_lengths(rng):
     inputs = keras.Input((None, 5))
     layer = LearnedPositionEmbedding(13)
     model = keras.Model(inputs, layer(inputs))
@@ -51,7 +51,7 @@ def test_lengths_may_be_unknown_where_positions_have_a_limit(rng):
     np.testing.assert_array_equal(model.predict(x, verbose=0), layer(x))
 
 
-def test_learned_positions_have_a_limit(rng):
+def test_learned_positions_reject_long_sequences(rng):
     layer = LearnedPositionEmbedding(5)
     with pytest.raises(ValueError, match="Expected at most max_length=5 positions. Received: 7"):
         layer(np.zeros((1, 7, 3)))

@@ -1,5 +1,6 @@
-"""Memory of RelationMultiHeadAttention: counted, on every backend, in what forward and backward
-pass make.
+"""Tests the sizes of all tensors that RelationMultiHeadAttention creates, on every backend.
+
+The tensors of the forward and the backward pass are counted.
 """
 
 import pytest
@@ -39,28 +40,28 @@ def largest_of_layer(largest_tensor, import_reference, rng):
     return measure
 
 
-def test_sizes_tell_the_ways_apart():
+def test_sizes_distinguish_edge_vectors_from_scores():
     assert LENGTH_Q * LENGTH_K * min(DEPTH, LABELS) > max(SCORES, PRODUCTS_BY_LABEL)
 
 
 @pytest.mark.parametrize(
     "settings", [{}, {"share_heads": False}, {"use_value_table": False}], ids=str
 )
-def test_no_tensor_is_larger_than_the_scores(settings, largest_of_layer):
+def test_relation_attention_creates_no_tensor_larger_than_scores(settings, largest_of_layer):
     assert largest_of_layer(**settings) == SCORES
 
 
-def test_labels_may_outnumber_keys(largest_of_layer):
-    # PyTorch's sums by label have one more, for what has no label.
+def test_relation_attention_with_many_relations(largest_of_layer):
+    # PyTorch's sums by relation have one more entry, for pairs without an edge.
     assert largest_of_layer(97) - BATCH * HEADS * LENGTH_Q * 98 in (0, 1)
 
 
-def test_channels_take_their_turns(largest_of_layer):
+def test_relation_attention_processes_channels_one_by_one(largest_of_layer):
     assert largest_of_layer((LABELS, 7)) == SCORES
 
 
 @pytest.mark.parametrize("one_hot", [False, True])
-def test_larger_tensors_would_be_noticed(one_hot, largest_tensor, rng):
+def test_largest_tensor_detects_edge_vectors(one_hot, largest_tensor, rng):
     table = rng.normal(size=(LABELS, DEPTH)).astype("float32")
     labels = rng.integers(0, LABELS, (LENGTH_Q, LENGTH_K)).astype("int32")
 

@@ -9,7 +9,7 @@ from t2t_relpos.attention import relative_ids
 from t2t_relpos.layers import RelationMultiHeadAttention, RelativeMultiHeadAttention
 
 tensorflow_only = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="a TensorFlow graph"
+    keras.backend.backend() != "tensorflow", reason="requires a TensorFlow graph"
 )
 
 
@@ -27,8 +27,8 @@ def make(**settings):
     )
 
 
-def by_hand(layer, x, y, edges_k, edges_v):
-    """Equations 3 and 4 of Shaw et al. with `edges` `[B, N, T, S, H]`."""
+def expected_outputs(layer, x, y, edges_k, edges_v):
+    """Returns outputs by equations 3 and 4 of Shaw et al. with edges `[B, N, T, S, H]`."""
 
     def heads(dense, inputs):
         return ops.convert_to_numpy(dense(inputs)).reshape(3, inputs.shape[1], 2, 5)
@@ -46,8 +46,8 @@ def by_hand(layer, x, y, edges_k, edges_v):
     return ops.convert_to_numpy(layer.output_dense(outputs))
 
 
-def looked_up(table, labels, num_relations=11):
-    """`[B, N, T, S, H]`; zeros if there is no edge."""
+def edge_vectors(table, labels, num_relations=11):
+    """Returns the edge vectors `[B, N, T, S, H]`, zero if there is no edge."""
     table = ops.convert_to_numpy(ops.convert_to_tensor(table))
     table = np.broadcast_to(table, (2, *table.shape[-2:]))
     table = np.concatenate([table, np.zeros_like(table[:, :1])], axis=1)
@@ -63,7 +63,7 @@ def looked_up(table, labels, num_relations=11):
         {"dropout": 0.1, "seed": 3},
     ],
 )
-def test_layer_contract(settings, check_layer, rng):
+def test_relation_attention_contract(settings, check_layer, rng):
     check_layer(
         lambda dtype: make(dtype=dtype, **settings),
         [*arrays(rng, 7, 13), labels_of(rng, 7, 13)],
@@ -73,39 +73,39 @@ def test_layer_contract(settings, check_layer, rng):
 
 
 @pytest.mark.parametrize("share_heads", [True, False])
-def test_equals_the_equations(share_heads, rng):
+def test_relation_attention_equals_the_equations(share_heads, rng):
     x, y = arrays(rng, 7, 13)
     labels = labels_of(rng, 7, 13)
     layer = make(share_heads=share_heads)
     outputs = layer(x, y, relations=labels)
-    edges = [looked_up(table[0], labels) for table in (layer.key_tables, layer.value_tables)]
-    np.testing.assert_allclose(outputs, by_hand(layer, x, y, *edges), atol=1e-5)
+    edges = [edge_vectors(table[0], labels) for table in (layer.key_tables, layer.value_tables)]
+    np.testing.assert_allclose(outputs, expected_outputs(layer, x, y, *edges), atol=1e-5)
 
 
-def test_channels_add(rng):
+def test_relation_attention_sums_channels(rng):
     x, y = arrays(rng, 7, 13)
     labels, others = labels_of(rng, 7, 13, 11), labels_of(rng, 7, 13, 3)
     layer = make(num_relations=(11, 3))
     outputs = layer(x, y, relations=(labels, others))
     edges = [
-        looked_up(tables[0], labels) + looked_up(tables[1], others, 3)
+        edge_vectors(tables[0], labels) + edge_vectors(tables[1], others, 3)
         for tables in (layer.key_tables, layer.value_tables)
     ]
-    np.testing.assert_allclose(outputs, by_hand(layer, x, y, *edges), atol=1e-5)
+    np.testing.assert_allclose(outputs, expected_outputs(layer, x, y, *edges), atol=1e-5)
 
 
-def test_dense_edges(rng):
+def test_relation_attention_with_dense_edges_equals_the_equations(rng):
     x, y = arrays(rng, 7, 13)
     key_edges, value_edges = rng.normal(size=(2, 3, 7, 13, 5)).astype("float32")
     layer = make(num_relations=None)
     outputs = layer(x, y, key_edges=key_edges, value_edges=value_edges)
     edges = [np.repeat(edges[:, None], 2, axis=1) for edges in (key_edges, value_edges)]
-    np.testing.assert_allclose(outputs, by_hand(layer, x, y, *edges), atol=1e-5)
+    np.testing.assert_allclose(outputs, expected_outputs(layer, x, y, *edges), atol=1e-5)
 
 
 @pytest.mark.parametrize("share_heads", [True, False])
 @pytest.mark.parametrize("lengths", [(7, 7), (3, 11), (1, 5)])
-def test_labels_of_positions_are_relative_attention(share_heads, lengths, rng):
+def test_relation_attention_with_relative_ids_equals_relative_attention(share_heads, lengths, rng):
     x, y = arrays(rng, *lengths)
     relative = RelativeMultiHeadAttention(2, 5, max_relative_position=5, share_heads=share_heads)
     relation = make(share_heads=share_heads)
@@ -121,7 +121,7 @@ def test_labels_of_positions_are_relative_attention(share_heads, lengths, rng):
     np.testing.assert_allclose(relation(x, y, relations=labels), relative(x, y), atol=1e-6)
 
 
-def test_one_graph_for_all_of_a_batch(rng):
+def test_relation_attention_broadcasts_relations_over_the_batch(rng):
     (x,) = arrays(rng, 7)
     labels = labels_of(rng, 7, 7)[0]
     layer = make()
@@ -130,7 +130,7 @@ def test_one_graph_for_all_of_a_batch(rng):
     )
 
 
-def test_no_edge_hides_nothing_and_a_mask_does(rng):
+def test_relation_attention_masks_only_by_attention_mask(rng):
     (x,) = arrays(rng, 7)
     layer = make()
     mask = rng.random((3, 7, 7)) > 0.5
@@ -144,7 +144,7 @@ def test_no_edge_hides_nothing_and_a_mask_does(rng):
 
 @tensorflow_only
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_out_of_range_is_no_edge_in_a_graph_and_gradients_are_dense(jit_compile, rng):
+def test_relation_attention_in_a_graph_ignores_out_of_range_relations(jit_compile, rng):
     import tensorflow as tf
 
     x, y = arrays(rng, 7, 13)
@@ -161,15 +161,17 @@ def test_out_of_range_is_no_edge_in_a_graph_and_gradients_are_dense(jit_compile,
 
     outputs, expected = gradients(tf.constant(labels))
     np.testing.assert_allclose(outputs, layer(x, y, relations=labels), atol=1e-5)
-    strange = np.where(labels < 0, rng.choice([-7, 11, 99], size=labels.shape), labels)
-    assert (strange != labels).any()
-    for ours, theirs in zip(gradients(tf.constant(strange, tf.int32))[1], expected, strict=True):
+    out_of_range = np.where(labels < 0, rng.choice([-7, 11, 99], size=labels.shape), labels)
+    assert (out_of_range != labels).any()
+    for ours, theirs in zip(
+        gradients(tf.constant(out_of_range, tf.int32))[1], expected, strict=True
+    ):
         assert isinstance(ours, tf.Tensor)
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "jax", reason="a transformation of JAX")
-def test_out_of_range_is_no_edge_under_jit(rng):
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="requires JAX")
+def test_relation_attention_under_jit_ignores_out_of_range_relations(rng):
     import jax
 
     x, y = arrays(rng, 7, 13)
@@ -190,8 +192,8 @@ def test_out_of_range_is_no_edge_under_jit(rng):
 
     outputs, expected = outputs_and_gradients(labels)
     np.testing.assert_allclose(outputs, eager, atol=1e-5)
-    strange = np.where(labels < 0, rng.choice([-7, 11, 99], size=labels.shape), labels)
-    outputs, gradients = outputs_and_gradients(strange.astype("int32"))
+    out_of_range = np.where(labels < 0, rng.choice([-7, 11, 99], size=labels.shape), labels)
+    outputs, gradients = outputs_and_gradients(out_of_range.astype("int32"))
     np.testing.assert_allclose(outputs, eager, atol=1e-5)
     for actual, theirs in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(actual, theirs, atol=1e-5)
@@ -203,7 +205,7 @@ def model():
     return keras.Model([nodes, edges], make()(nodes, nodes, relations=edges))
 
 
-def test_a_model_that_holds_it_is_saved(model, rng, tmp_path):
+def test_relation_attention_saves_in_a_model(model, rng, tmp_path):
     inputs = [*arrays(rng, 7), labels_of(rng, 7, 7)]
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
@@ -213,7 +215,7 @@ def test_a_model_that_holds_it_is_saved(model, rng, tmp_path):
 
 
 @tensorflow_only
-def test_a_model_that_holds_it_is_exported(model, rng, tmp_path):
+def test_relation_attention_exports_in_a_model(model, rng, tmp_path):
     import tensorflow as tf
 
     inputs = [*arrays(rng, 7), labels_of(rng, 7, 7)]
@@ -246,14 +248,14 @@ def test_a_model_that_holds_it_is_exported(model, rng, tmp_path):
         ([np.zeros((7, 7), "int32")] * 2, "Received: 2"),
     ],
 )
-def test_errors_of_relations(relations, message, rng):
+def test_relation_attention_rejects_invalid_relations(relations, message, rng):
     (x,) = arrays(rng, 7)
     with pytest.raises(ValueError, match=message):
         make()(x, x, relations=relations)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bool"])
-def test_an_error_comes_when_a_model_is_made(dtype):
+def test_relation_attention_rejects_invalid_symbolic_relations(dtype):
     nodes = keras.Input((None, 6))
     with pytest.raises(
         ValueError, match=f"Expected relations of an integer dtype. Received: dtype {dtype}"
@@ -269,7 +271,7 @@ def test_an_error_comes_when_a_model_is_made(dtype):
     "shape", [(3, 7, 7), (3, 7, 7, 11), (2, 7, 7, 5), (3, 7, 1, 5), (3, 1, 7, 5)]
 )
 @pytest.mark.parametrize("name", ["key_edges", "value_edges"])
-def test_errors_of_edges(name, shape, rng):
+def test_relation_attention_rejects_invalid_edges(name, shape, rng):
     (x,) = arrays(rng, 7)
     message = (
         rf"Expected `{name}` of shape \[B, T, S, 5\].*: \(3, 7, 7, 5\). Received: shape "
@@ -279,7 +281,7 @@ def test_errors_of_edges(name, shape, rng):
         make(num_relations=None)(x, x, **{name: np.zeros(shape, "float32")})
 
 
-def test_errors_of_tables(rng):
+def test_relation_attention_rejects_inconsistent_tables(rng):
     (x,) = arrays(rng, 7)
     labels = np.zeros((7, 7), "int32")
     with pytest.raises(
@@ -297,7 +299,7 @@ def test_errors_of_tables(rng):
 
 
 @pytest.mark.parametrize("num_relations", [0, -1, 2.5, True, (11, 0), "eleven"])
-def test_errors_of_the_number_of_labels(num_relations):
+def test_relation_attention_rejects_invalid_num_relations(num_relations):
     with pytest.raises(
         ValueError, match="Expected `num_relations` to be a positive integer. Received: "
     ):

@@ -26,7 +26,7 @@ def make(**settings):
         {"kernel_regularizer": "l2", "bias_constraint": "unit_norm", "activity_regularizer": "l1"},
     ],
 )
-def test_layer_contract(settings, check_layer, rng):
+def test_relative_attention_contract(settings, check_layer, rng):
     check_layer(
         lambda dtype: make(dtype=dtype, **settings),
         arrays(rng, 7, 11),
@@ -34,7 +34,7 @@ def test_layer_contract(settings, check_layer, rng):
     )
 
 
-def test_equals_projections_around_the_port_of_t2t(rng):
+def test_relative_attention_equals_the_t2t_reference(rng):
     x, y = arrays(rng, 7, 11)
     layer = make()
     outputs = layer(x, y)
@@ -57,11 +57,11 @@ def test_equals_projections_around_the_port_of_t2t(rng):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_without_tables_it_is_keras_multi_head_attention(causal, rng):
+def test_relative_attention_without_tables_equals_keras(causal, rng):
     x, y = arrays(rng, 7, 7)
     value_mask = np.arange(7) < np.array([[7], [3], [1]])
     mask = np.tril(rng.random((3, 7, 7)) > 0.3) | np.eye(7, dtype=bool)
-    mask[..., 0] = True  # Keras has no rule for a query without keys.
+    mask[..., 0] = True  # Keras has no rule for a fully masked query.
     ours = make(use_key_table=False, use_value_table=False, max_relative_position=None)
     keras_layer = keras.layers.MultiHeadAttention(2, 5)
     call = {"attention_mask": mask, "use_causal_mask": causal, "return_attention_scores": True}
@@ -78,7 +78,7 @@ def test_without_tables_it_is_keras_multi_head_attention(causal, rng):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-def test_scores_are_the_softmax_weights(rng):
+def test_relative_attention_returns_softmax_weights(rng):
     x, y = arrays(rng, 7, 11)
     outputs, scores = make()(x, y, return_attention_scores=True)
     assert outputs.shape == (3, 7, 6)
@@ -86,34 +86,34 @@ def test_scores_are_the_softmax_weights(rng):
     np.testing.assert_allclose(ops.sum(scores, axis=-1), 1, atol=1e-6)
 
 
-def test_symbolic_scores_have_their_shape(rng):
+def test_relative_attention_symbolic_output_shapes(rng):
     x, y = keras.Input((7, 6)), keras.Input((None, 6))
     outputs, scores = make()(x, y, return_attention_scores=True)
     assert outputs.shape == (None, 7, 6)
     assert scores.shape == (None, 2, 7, None)
 
 
-def test_causal_and_window_hide_keys(rng):
+def test_relative_attention_applies_causal_mask_and_window(rng):
     (x,) = arrays(rng, 11)
     _, scores = make(sliding_window=3)(x, x, use_causal_mask=True, return_attention_scores=True)
     distance = np.arange(11)[:, None] - np.arange(11)
-    seen = ops.convert_to_numpy(scores) > 0
+    attended = ops.convert_to_numpy(scores) > 0
     np.testing.assert_array_equal(
-        seen, np.broadcast_to((distance >= 0) & (distance < 3), seen.shape)
+        attended, np.broadcast_to((distance >= 0) & (distance < 3), attended.shape)
     )
 
 
-def test_fewer_queries_are_the_last_positions(rng):
+def test_relative_attention_aligns_queries_with_the_last_positions(rng):
     (x,) = arrays(rng, 11)
     layer = make()
-    whole = ops.convert_to_numpy(layer(x, x, use_causal_mask=True))
+    full = ops.convert_to_numpy(layer(x, x, use_causal_mask=True))
     last = layer(x[:, -3:], x, use_causal_mask=True)
-    np.testing.assert_allclose(last, whole[:, -3:], atol=1e-6)
+    np.testing.assert_allclose(last, full[:, -3:], atol=1e-6)
     middle = layer(x[:, 4:7], x, use_causal_mask=True, query_offset=4)
-    np.testing.assert_allclose(middle, whole[:, 4:7], atol=1e-6)
+    np.testing.assert_allclose(middle, full[:, 4:7], atol=1e-6)
 
 
-def test_mask_zero_embeddings_mask_keys_and_queries(rng):
+def test_relative_attention_uses_the_mask_of_an_embedding(rng):
     ids = np.array([[3, 5, 2, 0, 0], [1, 2, 3, 4, 5]])
     embedding = keras.layers.Embedding(7, 6, mask_zero=True)
     layer = make(use_bias=False)
@@ -126,21 +126,21 @@ def test_mask_zero_embeddings_mask_keys_and_queries(rng):
     np.testing.assert_allclose(outputs[0, :3], layer(plain[:1, :3], plain[:1, :3])[0], atol=1e-6)
 
 
-def test_dropout_is_on_in_training_alone(rng):
+def test_relative_attention_applies_dropout_only_in_training(rng):
     (x,) = arrays(rng, 7)
     layer = make(dropout=0.5, seed=3)
     np.testing.assert_array_equal(layer(x, x), layer(x, x))
     assert not np.array_equal(layer(x, x, training=True), layer(x, x, training=True))
 
 
-def test_every_head_has_its_table_unless_shared():
+def test_relative_attention_table_shapes():
     for share_heads, shape in ((True, (7, 5)), (False, (2, 7, 5))):
         layer = make(share_heads=share_heads)
         layer.build((None, None, 6), (None, None, 6))
         assert layer.key_embedding.table.shape == shape
 
 
-def test_a_model_that_holds_it_is_saved(rng, tmp_path):
+def test_relative_attention_saves_in_a_model(rng, tmp_path):
     x = keras.Input((None, 6))
     model = keras.Model(x, make(share_heads=False)(x, x, use_causal_mask=True))
     (data,) = arrays(rng, 7)
@@ -150,8 +150,10 @@ def test_a_model_that_holds_it_is_saved(rng, tmp_path):
     np.testing.assert_array_equal(loaded.predict(data, verbose=0), expected)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="exports a SavedModel")
-def test_a_model_that_holds_it_is_exported(rng, tmp_path):
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="requires TensorFlow to export a SavedModel"
+)
+def test_relative_attention_exports_in_a_model(rng, tmp_path):
     import tensorflow as tf
 
     x = keras.Input((None, 6))
@@ -165,14 +167,14 @@ def test_a_model_that_holds_it_is_exported(rng, tmp_path):
 
 @pytest.mark.parametrize("share_heads", [False, True])
 @pytest.mark.parametrize("sliding_window", [None, 4])
-def test_steps_with_a_cache_equal_the_whole(share_heads, sliding_window, rng):
+def test_relative_attention_steps_equal_the_full_call(share_heads, sliding_window, rng):
     (x,) = arrays(rng, 11)
     layer = make(share_heads=share_heads, sliding_window=sliding_window)
-    whole = ops.convert_to_numpy(layer(x, x, use_causal_mask=True))
+    full = ops.convert_to_numpy(layer(x, x, use_causal_mask=True))
     cache = layer.start_cache(3, 13)
     for t in range(11):
         outputs, cache = layer.step(x[:, t : t + 1], cache, np.full(3, t, "int32"))
-        np.testing.assert_allclose(outputs[:, 0], whole[:, t], atol=1e-5)
+        np.testing.assert_allclose(outputs[:, 0], full[:, t], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -194,15 +196,13 @@ def test_steps_with_a_cache_equal_the_whole(share_heads, sliding_window, rng):
         ({"output_shape": (3, 5)}, r"Expected `output_shape` to be an int.*\(3, 5\)"),
     ],
 )
-def test_argument_errors(settings, message):
+def test_relative_attention_rejects_invalid_settings(settings, message):
     with pytest.raises(ValueError, match=message):
         make(**settings)
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="TensorFlow's own way to compute"
-)
-def test_flash_attention_is_the_same_attention(rng):
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="requires TensorFlow")
+def test_flash_attention_equals_the_default(rng):
     x, y = arrays(rng, 7, 11)
     layer = make(flash_attention=True)
     outputs = layer(x, y)
@@ -220,9 +220,9 @@ def test_flash_attention_is_the_same_attention(rng):
 
 
 @pytest.mark.skipif(
-    keras.backend.backend() == "tensorflow", reason="other backends have no such way"
+    keras.backend.backend() == "tensorflow", reason="TensorFlow supports flash_attention"
 )
-def test_flash_attention_is_an_error_where_there_is_none(rng):
+def test_flash_attention_raises_on_other_backends(rng):
     with pytest.raises(
         ValueError,
         match=(
@@ -232,7 +232,7 @@ def test_flash_attention_is_an_error_where_there_is_none(rng):
         make(flash_attention=True)(*arrays(rng, 7, 11))
 
 
-def test_shape_errors(rng):
+def test_relative_attention_rejects_invalid_shapes(rng):
     with pytest.raises(ValueError, match=r"Expected `query` of shape \[batch, length, width\]"):
         make()(np.zeros((2, 3, 5, 7)), np.zeros((2, 3, 5, 7)))
     with pytest.raises(ValueError, match="Expected `key` and `value` of the same length"):
@@ -240,7 +240,7 @@ def test_shape_errors(rng):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_window_leaves_far_keys_out_and_changes_nothing(causal, rng):
+def test_sliding_window_equals_a_masked_full_matrix(causal, rng):
     (x,) = arrays(rng, 97)
     value_mask = np.arange(97) < np.array([[97], [61], [3]])
     layer = make(sliding_window=5)
@@ -252,7 +252,7 @@ def test_a_window_leaves_far_keys_out_and_changes_nothing(causal, rng):
     np.testing.assert_allclose(local, dense, atol=1e-5)
 
 
-def test_a_window_is_local_for_unknown_lengths_too(rng):
+def test_sliding_window_supports_unknown_lengths(rng):
     (x,) = arrays(rng, 61)
     inputs = keras.Input((None, 6))
     layer = make(sliding_window=5)
@@ -262,7 +262,7 @@ def test_a_window_is_local_for_unknown_lengths_too(rng):
 
 
 @pytest.mark.parametrize("window", [None, 4])
-def test_given_positions_equal_the_offset(window, rng):
+def test_query_positions_equal_query_offset(window, rng):
     x, y = arrays(rng, 5, 11)
     layer = make(sliding_window=window)
     expected = layer(x, y, use_causal_mask=True, query_offset=4)
@@ -271,18 +271,18 @@ def test_given_positions_equal_the_offset(window, rng):
         np.testing.assert_allclose(outputs, expected, atol=1e-6)
 
 
-def test_positions_of_a_batch_are_each_row_s_own(rng):
+def test_positions_per_batch_entry(rng):
     x, y = arrays(rng, 5, 11)
     queries, keys = rng.integers(0, 13, size=(3, 5)), rng.integers(0, 13, size=(3, 11))
     layer = make(share_heads=False)
     together = ops.convert_to_numpy(layer(x, y, query_positions=queries, key_positions=keys))
     for row in range(3):
         one = slice(row, row + 1)
-        only = layer(x[one], y[one], query_positions=queries[row], key_positions=keys[row])
-        np.testing.assert_allclose(together[one], only, atol=1e-6)
+        single = layer(x[one], y[one], query_positions=queries[row], key_positions=keys[row])
+        np.testing.assert_allclose(together[one], single, atol=1e-6)
 
 
-def test_errors_of_positions(rng):
+def test_relative_attention_rejects_invalid_positions(rng):
     x, y = arrays(rng, 5, 11)
     with pytest.raises(ValueError, match="Expected either `query_offset` or `query_positions`"):
         make()(x, y, query_offset=1, query_positions=np.arange(5))

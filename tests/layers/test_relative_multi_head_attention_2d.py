@@ -23,7 +23,7 @@ def make(**settings):
         {"table_initializer": "zeros", "use_gate": True, "dropout": 0.1, "seed": 5},
     ],
 )
-def test_layer_contract(settings, check_layer, rng):
+def test_attention_2d_contract(settings, check_layer, rng):
     check_layer(
         lambda dtype: make(dtype=dtype, **settings),
         [image(rng), image(rng)],
@@ -31,7 +31,7 @@ def test_layer_contract(settings, check_layer, rng):
     )
 
 
-def test_equals_tensor2tensor(import_reference):
+def test_attention_2d_equals_tensor2tensor(import_reference):
     compare, layers = map(import_reference, ("compare_attention", "compare_layers"))
     (family,) = (f for f in layers.FAMILIES if f.ours == "RelativeMultiHeadAttention2D")
     assert len(family.paths("float32", "float64")) == 6
@@ -41,34 +41,34 @@ def test_equals_tensor2tensor(import_reference):
 
 
 @pytest.mark.parametrize("share_heads, shape", [(True, (3, 5)), (False, (2, 3, 5))])
-def test_tables(share_heads, shape):
+def test_attention_2d_table_shapes(share_heads, shape):
     layer = make(share_heads=share_heads)
     layer.build((None, None, None, 6), (None, None, None, 6))
     assert layer.height_embedding.shape == layer.width_embedding.shape == shape
 
 
-def test_scores_are_the_softmax_weights(rng):
+def test_attention_2d_returns_softmax_weights(rng):
     outputs, scores = make()(image(rng), image(rng), return_attention_scores=True)
     assert outputs.shape == (2, 3, 5, 6)
     assert scores.shape == (2, 2, 15, 15)
     np.testing.assert_allclose(ops.sum(scores, axis=-1), 1, atol=1e-6)
 
 
-def test_rows_and_columns_are_exchanged_with_their_tables(rng):
+def test_attention_2d_of_a_transposed_image_uses_transposed_tables(rng):
     x = image(rng)
-    layer, turned = make(), make()
-    layer(x, x), turned(x, x)
-    turned.set_weights(layer.get_weights())
-    turned.height_embedding.assign(layer.width_embedding)
-    turned.width_embedding.assign(layer.height_embedding)
+    layer, transposed = make(), make()
+    layer(x, x), transposed(x, x)
+    transposed.set_weights(layer.get_weights())
+    transposed.height_embedding.assign(layer.width_embedding)
+    transposed.width_embedding.assign(layer.height_embedding)
     y = x.swapaxes(1, 2)
-    np.testing.assert_allclose(turned(y, y), np.swapaxes(layer(x, x), 1, 2), atol=1e-6)
+    np.testing.assert_allclose(transposed(y, y), np.swapaxes(layer(x, x), 1, 2), atol=1e-6)
 
 
-def test_masks_hide_cells(rng):
+def test_attention_2d_masks_cells(rng):
     x = image(rng)
     layer = make(use_bias=False)
-    whole = ops.convert_to_numpy(layer(x[:, :2], x[:, :2]))
+    full = ops.convert_to_numpy(layer(x[:, :2], x[:, :2]))
     real = np.ones((2, 3, 5), bool)
     real[:, 2] = False
     for masks in (
@@ -77,20 +77,20 @@ def test_masks_hide_cells(rng):
         {"attention_mask": real.reshape(2, 1, 15)},
     ):
         outputs = ops.convert_to_numpy(layer(x, x, **masks))
-        np.testing.assert_allclose(outputs[:, :2], whole, atol=1e-6)
+        np.testing.assert_allclose(outputs[:, :2], full, atol=1e-6)
     outputs = ops.convert_to_numpy(layer(x, x, query_mask=real))
     np.testing.assert_array_equal(outputs[:, 2], 0)
     assert (outputs[:, :2] != 0).any()
 
 
-def test_dropout_is_on_in_training_alone(rng):
+def test_attention_2d_applies_dropout_only_in_training(rng):
     x = image(rng)
     layer = make(dropout=0.5, seed=3)
     np.testing.assert_array_equal(layer(x, x), layer(x, x))
     assert not np.array_equal(layer(x, x, training=True), layer(x, x, training=True))
 
 
-def test_a_model_of_unknown_sizes_is_saved(rng, tmp_path):
+def test_attention_2d_saves_in_a_model_of_unknown_size(rng, tmp_path):
     x = keras.Input((None, None, 6))
     model = keras.Model(x, make()(x, x))
     model.save(tmp_path / "model.keras")
@@ -100,7 +100,7 @@ def test_a_model_of_unknown_sizes_is_saved(rng, tmp_path):
         np.testing.assert_allclose(loaded.predict(data, verbose=0), expected, atol=1e-6)
 
 
-def test_errors(rng):
+def test_attention_2d_rejects_invalid_arguments(rng):
     x = image(rng)
     with pytest.raises(
         ValueError, match="`max_relative_position` to be a positive integer. Received: .*=0"

@@ -24,7 +24,7 @@ def make(**settings):
         {"table_initializer": "zeros", "use_gate": True, "dropout": 0.1, "seed": 5},
     ],
 )
-def test_layer_contract(settings, check_layer, rng):
+def test_attention_v2_contract(settings, check_layer, rng):
     check_layer(
         lambda dtype: make(dtype=dtype, **settings),
         arrays(rng, 7, 11),
@@ -33,7 +33,7 @@ def test_layer_contract(settings, check_layer, rng):
 
 
 @pytest.mark.parametrize("masked, count", [(True, 16), (False, 8)])
-def test_equals_tensor2tensor(masked, count, import_reference):
+def test_attention_v2_equals_tensor2tensor(masked, count, import_reference):
     compare, layers = map(import_reference, ("compare_attention", "compare_layers"))
     name = f"RelativeMultiHeadAttentionV2(masked={masked})"
     (family,) = (f for f in layers.FAMILIES if f.ours == name)
@@ -52,14 +52,14 @@ def test_equals_tensor2tensor(masked, count, import_reference):
         ({"masked": False, "share_heads": True}, (5, 5), (5, 7)),
     ],
 )
-def test_tables(settings, key_shape, value_shape):
+def test_attention_v2_table_shapes(settings, key_shape, value_shape):
     layer = make(use_value_table=True, value_dim=7, **settings)
     layer.build((None, None, 6), (None, None, 6))
     assert layer.key_embedding.shape == key_shape
     assert layer.value_embedding.shape == value_shape
 
 
-def test_tables_start_normal_by_depth():
+def test_attention_v2_table_initializer():
     layer = make(max_relative_position=997, key_dim=7, num_heads=1)
     layer.build((None, None, 6), (None, None, 6))
     table = ops.convert_to_numpy(layer.key_embedding)
@@ -68,21 +68,21 @@ def test_tables_start_normal_by_depth():
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_masked_sees_no_later_key(masked, rng):
+def test_attention_v2_masked_is_causal(masked, rng):
     (x,) = arrays(rng, 7)
     _, scores = make(masked=masked)(x, x, return_attention_scores=True)
     later = np.triu(np.ones((7, 7), bool), 1)
     assert (ops.convert_to_numpy(scores)[..., later] == 0).all() == masked
 
 
-def test_far_pairs_have_no_relative_term(rng):
+def test_attention_v2_adds_no_relative_term_beyond_the_table(rng):
     (x,) = arrays(rng, 11)
     layer = make(use_bias=False)
     _, before = layer(x, x, return_attention_scores=True)
     layer.key_embedding.assign(layer.key_embedding * 0)
     _, without = layer(x, x, return_attention_scores=True)
     changed = np.log(ops.convert_to_numpy(before)) - np.log(ops.convert_to_numpy(without))
-    # Relative terms change the sum of a row as well: compare pairs with the farthest one of it.
+    # Relative terms also change the softmax sum, so compare with a pair beyond the table.
     far = np.abs(np.arange(11)[:, None] - np.arange(11)) >= 3
     for i in range(11):
         row = changed[:, :, i] - changed[:, :, i, far[i].argmax(), None]
@@ -90,7 +90,7 @@ def test_far_pairs_have_no_relative_term(rng):
         assert (np.abs(row[..., ~far[i]]).max(axis=(0, 1)) > 0.01).all()
 
 
-def test_with_wide_tables_it_is_the_clipped_layer(rng):
+def test_attention_v2_with_wide_tables_equals_relative_attention(rng):
     (x,) = arrays(rng, 7)
     layer = make(max_relative_position=8, use_value_table=True)
     clipped = RelativeMultiHeadAttention(2, 5, max_relative_position=7, share_heads=False)
@@ -103,7 +103,7 @@ def test_with_wide_tables_it_is_the_clipped_layer(rng):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_windows_and_positions_know_its_tables(masked, rng):
+def test_attention_v2_supports_windows_and_positions(masked, rng):
     (x,) = arrays(rng, 47)
     layer = make(masked=masked, use_value_table=True, sliding_window=5)
     distance = np.arange(47) - np.arange(47)[:, None]
@@ -113,7 +113,7 @@ def test_windows_and_positions_know_its_tables(masked, rng):
     dense.set_weights(layer.get_weights())
     expected = dense(x, x, attention_mask=np.abs(distance) < 5)
     np.testing.assert_allclose(layer(x, x), expected, atol=1e-5)
-    # Everything moved by 3: the same distances.
+    # Shifting all positions by 3 keeps the distances.
     positions = np.arange(47, dtype="int32") + 3
     moved = dense(x, x, query_positions=positions, key_positions=positions)
     np.testing.assert_allclose(moved, dense(x, x), atol=1e-5)
@@ -121,17 +121,17 @@ def test_windows_and_positions_know_its_tables(masked, rng):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_steps_with_a_cache_equal_the_whole(masked, rng):
+def test_attention_v2_steps_equal_the_full_call(masked, rng):
     (x,) = arrays(rng, 11)
     layer = make(masked=masked, use_value_table=True)
-    whole = ops.convert_to_numpy(layer(x, x, use_causal_mask=True))
+    full = ops.convert_to_numpy(layer(x, x, use_causal_mask=True))
     cache = layer.start_cache(3, 13)
     for t in range(11):
         outputs, cache = layer.step(x[:, t : t + 1], cache, np.full(3, t, "int32"))
-        np.testing.assert_allclose(outputs[:, 0], whole[:, t], atol=1e-5)
+        np.testing.assert_allclose(outputs[:, 0], full[:, t], atol=1e-5)
 
 
-def test_a_model_that_holds_it_is_saved(rng, tmp_path):
+def test_attention_v2_saves_in_a_model(rng, tmp_path):
     x = keras.Input((None, 6))
     model = keras.Model(x, make(masked=True, use_value_table=True)(x, x))
     (data,) = arrays(rng, 7)
@@ -141,7 +141,7 @@ def test_a_model_that_holds_it_is_saved(rng, tmp_path):
 
 
 @pytest.mark.parametrize("value", [0, -3, None, 2.0])
-def test_range_errors(value):
+def test_attention_v2_rejects_invalid_max_relative_position(value):
     message = f"Expected `max_relative_position` to be a positive integer. Received: .*={value}"
     with pytest.raises(ValueError, match=message):
         make(max_relative_position=value)

@@ -5,7 +5,7 @@ from keras import ops
 from t2t_relpos.layers import RelativePositionEmbedding
 
 
-def test_layer_contract(check_layer, rng):
+def test_relative_position_embedding_contract(check_layer, rng):
     x = rng.normal(size=(3, 7, 5)).astype("float32")
     layer = RelativePositionEmbedding(2, depth=11)
     vectors = ops.convert_to_numpy(layer(x))
@@ -15,7 +15,7 @@ def test_layer_contract(check_layer, rng):
 
 
 @pytest.mark.parametrize("num_heads", [None, 3])
-def test_looks_up_the_clipped_distance(num_heads, rng):
+def test_relative_position_embedding_looks_up_clipped_distances(num_heads, rng):
     layer = RelativePositionEmbedding(2, depth=5, num_heads=num_heads)
     vectors = ops.convert_to_numpy(layer(rng.normal(size=(1, 3, 1)), rng.normal(size=(1, 7, 1))))
     table = ops.convert_to_numpy(layer.table)
@@ -25,7 +25,7 @@ def test_looks_up_the_clipped_distance(num_heads, rng):
             np.testing.assert_array_equal(vectors[..., i, j, :], table[..., row, :])
 
 
-def test_offset(rng):
+def test_relative_position_embedding_query_offset(rng):
     layer = RelativePositionEmbedding(3, depth=5)
     vectors = layer(rng.normal(size=(1, 1, 1)), rng.normal(size=(1, 5, 1)), query_offset=1)
     np.testing.assert_array_equal(vectors[0], layer.table[2:7])
@@ -42,6 +42,6 @@ def test_offset(rng):
         ((2, 0), "Expected `depth` to be a positive integer. Received: depth=0"),
     ],
 )
-def test_errors(arguments, message):
+def test_relative_position_embedding_rejects_invalid_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         RelativePositionEmbedding(*arguments)

@@ -5,12 +5,12 @@ from keras import ops
 from t2t_relpos.layers import TokenEmbedding
 
 
-def test_layer_contract(check_layer):
+def test_token_embedding_contract(check_layer):
     ids = np.array([[3, 5, 0], [1, 6, 2]], "int32")
     check_layer(lambda dtype: TokenEmbedding(7, 5, dtype=dtype), [ids], output_shape=(2, 3, 5))
 
 
-def test_vectors_are_scaled_and_padding_is_zero():
+def test_token_embedding_scales_vectors_and_zeros_padding():
     layer = TokenEmbedding(7, 5)
     vectors = ops.convert_to_numpy(layer(np.array([[3, 0]])))
     table = ops.convert_to_numpy(layer.embeddings)
@@ -18,7 +18,7 @@ def test_vectors_are_scaled_and_padding_is_zero():
     np.testing.assert_array_equal(vectors[0, 1], 0)
 
 
-def test_reverse_is_the_product_with_the_table(rng):
+def test_token_embedding_reverse_multiplies_by_the_table(rng):
     layer = TokenEmbedding(7, 5)
     layer.build()
     x = rng.normal(size=(2, 3, 5)).astype("float32")
@@ -28,12 +28,12 @@ def test_reverse_is_the_product_with_the_table(rng):
 
 
 @pytest.mark.parametrize("ids", [[[7]], [[-1]]])
-def test_ids_out_of_range(ids):
+def test_token_embedding_rejects_ids_out_of_range(ids):
     with pytest.raises(ValueError, match=r"Expected token ids in \[0, 7\).*Received: ids from"):
         TokenEmbedding(7, 5)(np.array(ids))
 
 
-def test_float_ids():
+def test_token_embedding_rejects_float_ids():
     with pytest.raises(
         ValueError, match="Expected token ids of an integer dtype. Received: dtype float"
     ):
