@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures shared by all tests."""
 
 import importlib
 import os
@@ -17,7 +17,7 @@ from absl import flags  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def seeded():
-    """Every test starts from the same seed, in float32."""
+    """Sets the global seed before each test and the dtype policy float32 after it."""
     keras.utils.set_random_seed(20180401)
     yield
     keras.config.set_dtype_policy("float32")
@@ -25,12 +25,12 @@ def seeded():
 
 @pytest.fixture
 def rng():
-    """Random inputs, the same for every run."""
+    """Returns a generator with the same seed for every test."""
     return np.random.default_rng(20180401)
 
 
 class Program:
-    """Runs an absl program in this process: `program("--flag=value", ...)`.
+    """An absl program that runs in this process: `program("--flag=value", ...)`.
 
     Args:
         module: module of the program, with `define_flags` and `main`.
@@ -46,7 +46,7 @@ class Program:
         self.module.main(values([self.module.__name__, *arguments]), values)
 
     def fails(self, message, *arguments, **flag_values):
-        """Checks that the program exits with a message that matches the regular expression."""
+        """Asserts that the program exits with a message that matches a regular expression."""
         prefix = self.module.__name__.removesuffix(".__main__").removeprefix("examples.")
         with pytest.raises(SystemExit, match=f"{prefix}: {message}"):
             self(*arguments, **flag_values)
@@ -54,13 +54,13 @@ class Program:
 
 @pytest.fixture(scope="session")
 def program():
-    """`program(module)`: a `Program`."""
+    """Returns `program(module)`, which returns a `Program`."""
     return Program
 
 
 @pytest.fixture(scope="session")
 def import_reference():
-    """`import_reference("compare_models")`: a module that lies next to the recordings."""
+    """Returns `import_reference(name)`, which imports a module of tests/reference."""
     folder = str(pathlib.Path(__file__).parent / "reference")
     if folder not in sys.path:
         sys.path.append(folder)
@@ -69,13 +69,13 @@ def import_reference():
 
 @pytest.fixture(scope="session")
 def output_and_gradients(import_reference):
-    """`output_and_gradients(function, inputs, cotangent)` of tests/reference/gradients.py."""
+    """Returns the function `output_and_gradients` of tests/reference/gradients.py."""
     return import_reference("gradients").output_and_gradients
 
 
 @pytest.fixture(scope="session")
 def precision():
-    """The widest dtype that Keras multiplies in, and the error of some sums and products in it."""
+    """Returns the widest dtype in which Keras multiplies matrices, and a tolerance for it."""
     if keras.backend.backend() == "tensorflow":
         return Precision("float64", 1e-13)
     return Precision("float32", 1e-5)
@@ -89,8 +89,8 @@ class Precision(NamedTuple):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def arrays_of_tensors():
-    """NumPy reads tensors of every backend: PyTorch's, too, that have gradients."""
+def numpy_conversion():
+    """Lets NumPy convert PyTorch tensors that require gradients."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         if keras.backend.backend() == "torch":
             import torch
@@ -103,18 +103,18 @@ def arrays_of_tensors():
 
 @pytest.fixture
 def check_layer():
-    """What every layer has to pass: see `_check_layer`."""
+    """Returns `_check_layer`, the checks that every layer has to pass."""
     return _check_layer
 
 
 def _check_layer(make, inputs, call=None, output_shape=None):
-    """Serialises, builds, calls (symbolic, eager, in a graph), fits, and runs in bfloat16.
+    """Checks serialization, symbolic and eager calls, `predict`, `fit` and bfloat16 of a layer.
 
     Args:
-        make: makes the layer, taking the keyword `dtype`.
+        make: `make(dtype=...)` returns the layer.
         inputs: a list of arrays.
-        call: `call(layer, *inputs)`; default the plain call.
-        output_shape: expected shape of the output.
+        call: `call(layer, *inputs)` calls the layer. Default: `layer(*inputs)`.
+        output_shape: expected shape of the output. Default: not checked.
     """
     call = call or (lambda layer, *xs: layer(*xs))
     layer = make(dtype="float32")
@@ -144,7 +144,7 @@ def _check_layer(make, inputs, call=None, output_shape=None):
     assert keras.backend.standardize_dtype(low.dtype) == "bfloat16"
     assert all(v.dtype == "float32" for v in half.trainable_variables)
     if layer.trainable_variables:
-        # The same weights as the layer had before it was fitted.
+        # Use the layer's weights from before `fit`.
         for variable, value in zip(half.trainable_variables, before):
             variable.assign(value)
         low = call(half, *inputs)

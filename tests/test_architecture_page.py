@@ -1,4 +1,4 @@
-"""docs/architecture.md shows the table of `dispatch.py`, and the files that it names exist."""
+"""Tests that docs/architecture.md has the current dispatch table and existing file names."""
 
 import re
 from pathlib import Path
@@ -9,11 +9,11 @@ ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 
 
-def test_dispatch_table_is_generated():
+def test_architecture_page_contains_the_dispatch_table():
     assert dispatch.table_as_markdown() in PAGE
 
 
-def test_files_to_open_exist():
+def test_architecture_page_names_existing_files():
     rows = re.findall(r"^\|([^|]+)\|([^|]+)\|$", PAGE.split("## To change X")[1], re.MULTILINE)[2:]
     assert len(rows) >= 20
     for change, files in rows:

@@ -1,4 +1,4 @@
-"""The same on TensorFlow, JAX and PyTorch; and what is JAX's only: jit, grad, several devices."""
+"""Compares backends, and tests JAX transformations: jit, grad and several devices."""
 
 import importlib.util
 import os
@@ -15,13 +15,13 @@ from t2t_relpos import layers
 from t2t_relpos.decoding import beam_search
 from t2t_relpos.models import Transformer, TransformerConfig
 
-HERE = pathlib.Path(__file__).parent
-PROGRAMS = HERE / "backends"
+TESTS = pathlib.Path(__file__).parent
+PROGRAMS = TESTS / "backends"
 BACKENDS = ("tensorflow", "jax", "torch")
-elsewhere = pytest.mark.parametrize(
+on_other_backends = pytest.mark.parametrize(
     "backend", [b for b in BACKENDS if b != keras.backend.backend()]
 )
-on_jax = pytest.mark.skipif(keras.backend.backend() != "jax", reason="a transformation of JAX")
+on_jax = pytest.mark.skipif(keras.backend.backend() != "jax", reason="requires JAX")
 
 HEADS = {"num_heads": 2, "key_dim": 5}
 RELATIVE = {**HEADS, "max_relative_position": 3}
@@ -31,8 +31,8 @@ BLOCK = {
     "max_relative_position": 3,
     "normalize_first": True,
 }
-# Kind of an input -> (its shape, what a model knows of it).
-KINDS = {
+# Input name -> (shape of the array, shape of the symbolic input).
+INPUTS = {
     "x": ((3, 17, 6), (None, 6)),
     "y": ((3, 19, 6), (None, 6)),
     "long": ((3, 71, 6), (None, 6)),
@@ -40,7 +40,7 @@ KINDS = {
     "labels": ((3, 17, 19), (None, None)),
     "ids": ((3, 17), (None,)),
 }
-# Name -> (makes the layer, kinds of its inputs).
+# Name -> (function that returns the layer, names of its inputs).
 LAYERS = {
     "relative": (lambda: layers.RelativeMultiHeadAttention(**RELATIVE), "x y"),
     "relative, per head": (
@@ -73,35 +73,36 @@ LAYERS = {
     "encoder": (lambda: layers.TransformerEncoder(**BLOCK), "x"),
     "decoder": (lambda: layers.TransformerDecoder(**BLOCK), "x y"),
 }
-# The position embedding's output has no batch axis; a residual's sub-layer is a function, which is
-# not saved.
-IN_MODELS = [name for name in LAYERS if name not in ("position embedding", "residual")]
+# Excluded: the position embedding, whose output has no batch axis, and the residual, whose sublayer
+# is a function and can't be saved.
+MODEL_LAYERS = [name for name in LAYERS if name not in ("position embedding", "residual")]
 
 
-def kinds_of(name):
+def input_names(name):
     return LAYERS[name][1].split()
 
 
-def draw(kinds, rng):
-    """Kind -> array."""
-    made = {}
-    for kind in kinds:
-        whole = kind in ("ids", "labels")
-        values = rng.integers(0, 7, KINDS[kind][0]) if whole else rng.normal(size=KINDS[kind][0])
-        made[kind] = values.astype("int32" if whole else "float32")
-    return made
+def random_inputs(names, rng):
+    """Returns a dict of random arrays by input name."""
+    arrays = {}
+    for name in names:
+        is_integer = name in ("ids", "labels")
+        shape = INPUTS[name][0]
+        values = rng.integers(0, 7, shape) if is_integer else rng.normal(size=shape)
+        arrays[name] = values.astype("int32" if is_integer else "float32")
+    return arrays
 
 
-def symbols_of(arrays):
+def symbolic_inputs(arrays):
     return {
-        kind: keras.Input(KINDS[kind][1], dtype=str(a.dtype), name=kind)
-        for kind, a in arrays.items()
+        name: keras.Input(INPUTS[name][1], dtype=str(a.dtype), name=name)
+        for name, a in arrays.items()
     }
 
 
 def call(name, function, arrays):
-    """Calls a layer, or a function like it, as it wants to be called."""
-    inputs = [arrays[kind] for kind in kinds_of(name)]
+    """Calls a layer, or a function with the same signature, on its inputs."""
+    inputs = [arrays[input_name] for input_name in input_names(name)]
     if name == "relations":
         return function(*inputs[:2], relations=inputs[2])
     return function(*inputs, sublayer=ops.tanh) if name == "residual" else function(*inputs)
@@ -121,12 +122,12 @@ def make_transformer(**settings):
     return Transformer(TransformerConfig(**{**small, **settings}))
 
 
-def draw_batch(rng):
+def random_batch(rng):
     shapes = {"inputs": (3, 5), "targets": (3, 7)}
     return {name: rng.integers(1, 13, shape).astype("int32") for name, shape in shapes.items()}
 
 
-def test_no_layer_is_left_out():
+def test_layers_covers_all_layer_classes():
     classes = {
         value
         for value in vars(layers).values()
@@ -135,10 +136,10 @@ def test_no_layer_is_left_out():
     assert {type(make()) for make, _ in LAYERS.values()} == classes
 
 
-@pytest.mark.parametrize("name", IN_MODELS)
-def test_a_model_may_be_built_without_lengths(name, rng):
-    layer, arrays = LAYERS[name][0](), draw(kinds_of(name), rng)
-    symbols = symbols_of(arrays)
+@pytest.mark.parametrize("name", MODEL_LAYERS)
+def test_layers_support_unknown_lengths(name, rng):
+    layer, arrays = LAYERS[name][0](), random_inputs(input_names(name), rng)
+    symbols = symbolic_inputs(arrays)
     model = keras.Model(symbols, call(name, layer, symbols))
     assert set(model.output.shape[:-1]) == {None}
     outputs = model.predict(arrays, verbose=0)
@@ -147,7 +148,7 @@ def test_a_model_may_be_built_without_lengths(name, rng):
 
 @pytest.fixture(scope="module")
 def program():
-    """tests/backends/outputs.py as a module."""
+    """Returns the module tests/backends/outputs.py."""
     spec = importlib.util.spec_from_file_location("outputs", PROGRAMS / "outputs.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -156,14 +157,14 @@ def program():
 
 def run(program, *arguments, **environment):
     """Runs a program of tests/backends in a separate process."""
-    environment = {"PYTHONPATH": str(HERE.parent), "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
+    environment = {"PYTHONPATH": str(TESTS.parent), "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
     command = [sys.executable, str(PROGRAMS / program), *map(str, arguments)]
     result = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
 
 
 @pytest.fixture
-def assert_equal_elsewhere(program, tmp_path):
+def assert_equal_on_backend(program, tmp_path):
     def check(backend, model, inputs):
         if importlib.util.find_spec(backend) is None:
             pytest.skip(f"{backend} is not installed")
@@ -180,33 +181,34 @@ def assert_equal_elsewhere(program, tmp_path):
     return check
 
 
-@elsewhere
+@on_other_backends
 @pytest.mark.parametrize(
     "settings", [{}, {"position": "sinusoidal", "normalize_first": False}], ids=str
 )
-def test_a_transformer_computes_and_decodes_the_same_elsewhere(
-    settings, backend, rng, assert_equal_elsewhere
-):
+def test_transformer_equals_other_backends(settings, backend, rng, assert_equal_on_backend):
     model = make_transformer(share_heads=False, **settings)
-    assert_equal_elsewhere(backend, model, draw_batch(rng))
+    assert_equal_on_backend(backend, model, random_batch(rng))
 
 
-@elsewhere
-def test_all_layers_compute_the_same_elsewhere(backend, rng, assert_equal_elsewhere):
-    arrays = draw(KINDS, rng)
-    symbols = symbols_of(arrays)
-    outputs = [call(name, LAYERS[name][0](), symbols) for name in IN_MODELS]
-    assert_equal_elsewhere(backend, keras.Model(symbols, outputs), arrays)
+@on_other_backends
+def test_layers_equal_other_backends(backend, rng, assert_equal_on_backend):
+    arrays = random_inputs(INPUTS, rng)
+    symbols = symbolic_inputs(arrays)
+    outputs = [call(name, LAYERS[name][0](), symbols) for name in MODEL_LAYERS]
+    assert_equal_on_backend(backend, keras.Model(symbols, outputs), arrays)
 
 
 def assert_jit_and_grad(layer, call, inputs, rng):
-    """The compiled output is the eager one, the compiled gradient its slope.
+    """Asserts that compiled outputs equal eager ones, and gradients equal finite differences.
 
     Args:
         layer: a layer or model.
-        call: `call(function, inputs)` calls the layer or a function like it.
-        inputs: arrays, in a dict.
-        rng: draws what the outputs are weighted with, and a direction.
+        call: `call(function, inputs)` calls the layer, or a function with the same signature.
+        inputs: a dict of arrays.
+        rng: generator for the cotangent and the direction of the difference.
+
+    Returns:
+        The gradients with respect to the trainable variables.
     """
     import jax
 
@@ -244,21 +246,21 @@ def assert_jit_and_grad(layer, call, inputs, rng):
 
 @on_jax
 @pytest.mark.parametrize("name", LAYERS)
-def test_jit_and_grad_of_layers(name, rng):
-    layer, arrays = LAYERS[name][0](), draw(kinds_of(name), rng)
+def test_layers_support_jit_and_grad(name, rng):
+    layer, arrays = LAYERS[name][0](), random_inputs(input_names(name), rng)
     gradients = assert_jit_and_grad(layer, lambda *args: call(name, *args), arrays, rng)
     assert bool(gradients) == (name != "sinusoids")
 
 
 @on_jax
-def test_jit_and_grad_of_a_transformer(rng):
+def test_transformer_supports_jit_and_grad(rng):
     assert_jit_and_grad(
-        make_transformer(), lambda function, inputs: function(inputs), draw_batch(rng), rng
+        make_transformer(), lambda function, inputs: function(inputs), random_batch(rng), rng
     )
 
 
 @on_jax
-def test_training_on_two_devices_is_that_on_one(tmp_path):
+def test_training_on_two_devices_equals_one_device(tmp_path):
     results = []
     for count in (1, 2):
         flags = f"--xla_force_host_platform_device_count={count}"
@@ -273,7 +275,7 @@ def test_training_on_two_devices_is_that_on_one(tmp_path):
 
 
 @on_jax
-def test_beam_search_of_static_size_is_compiled_once(rng):
+def test_beam_search_under_jit_compiles_once(rng):
     import jax
 
     model, other = make_transformer(), make_transformer()
@@ -286,11 +288,11 @@ def test_beam_search_of_static_size_is_compiled_once(rng):
             state = model.encode(source, 7)
             return beam_search(model.step, state, 3, 7, beam_size=3, num_results=2)
 
-    for weights_of in (model, other):
-        source = draw_batch(rng)["inputs"]
-        found = search([v.value for v in weights_of.variables], source)
+    for transformer in (model, other):
+        source = random_batch(rng)["inputs"]
+        found = search([v.value for v in transformer.variables], source)
         expected = beam_search(
-            weights_of.step, weights_of.encode(source, 7), 3, 7, beam_size=3, num_results=2
+            transformer.step, transformer.encode(source, 7), 3, 7, beam_size=3, num_results=2
         )
         np.testing.assert_array_equal(found.ids, expected.ids)
         np.testing.assert_array_equal(found.lengths, expected.lengths)
@@ -298,6 +300,8 @@ def test_beam_search_of_static_size_is_compiled_once(rng):
     assert traced == [(3, 5)]
 
 
-@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="TensorFlow needs itself")
-def test_library_without_tensorflow(tmp_path):
+@pytest.mark.skipif(
+    keras.backend.backend() == "tensorflow", reason="requires a backend other than TensorFlow"
+)
+def test_library_runs_without_tensorflow(tmp_path):
     run("without_tensorflow.py", tmp_path / "model.keras", KERAS_BACKEND=keras.backend.backend())

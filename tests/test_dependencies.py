@@ -1,4 +1,4 @@
-"""Which part may import which: what docs/architecture.md says, checked on the source itself."""
+"""Tests the import rules of docs/architecture.md on the source files."""
 
 import ast
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FRAMEWORKS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "torch"}
-STANDARD = {
+STANDARD_LIBRARY = {
     *"abc argparse ast collections contextlib copy dataclasses difflib functools hashlib".split(),
     *"inspect io itertools json logging math numbers os pathlib re string struct tempfile".split(),
     *"time typing unicodedata warnings zlib".split(),
@@ -37,7 +37,7 @@ def modules(package):
 
 
 def imports(path):
-    """Dotted names of everything that a file imports, at any depth."""
+    """Returns the dotted names of all imports of a file, including nested ones."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -49,20 +49,20 @@ def imports(path):
     return names
 
 
-def roots(path):
+def imported_packages(path):
     return {name.split(".")[0] for name in imports(path)}
 
 
 @pytest.mark.parametrize("path", modules("t2t_relpos"), ids=str)
-def test_library_knows_no_framework_and_no_trainer(path):
-    allowed = STANDARD | {"keras", "numpy", "t2t_relpos"}
+def test_library_imports_no_framework_and_no_trainer(path):
+    allowed = STANDARD_LIBRARY | {"keras", "numpy", "t2t_relpos"}
     if path.stem.startswith(("_tensorflow", "_jax")) or path.parent.name == "tensorflow":
         allowed |= FRAMEWORKS
-    assert roots(path) <= allowed
+    assert imported_packages(path) <= allowed
 
 
 @pytest.mark.parametrize("path", modules("t2t_relpos"), ids=str)
-def test_library_imports_point_one_way(path):
+def test_library_folders_import_only_allowed_folders(path):
     parts = path.relative_to(ROOT / "t2t_relpos").parts
     if len(parts) == 1:
         return
@@ -72,11 +72,11 @@ def test_library_imports_point_one_way(path):
 
 
 @pytest.mark.parametrize("path", modules("trainer"), ids=str)
-def test_no_module_imports_an_entry_point(path):
+def test_trainer_modules_import_no_entry_point(path):
     assert not imports(path) & {f"trainer.{name}" for name in ENTRY_POINTS}
 
 
-def test_translating_needs_tensorflow_and_tensorflow_text_alone():
+def test_translate_does_not_import_keras_or_the_library():
     assert (ROOT / "trainer/__init__.py").read_text() == ""
     seen, waiting = set(), [ROOT / "trainer/translate.py"]
     while waiting:
@@ -84,7 +84,7 @@ def test_translating_needs_tensorflow_and_tensorflow_text_alone():
         if path in seen or not path.exists():
             continue
         seen.add(path)
-        used = roots(path)
+        used = imported_packages(path)
         assert not used & {"keras", "t2t_relpos", "sacrebleu", "sentencepiece"}, path
         for name in imports(path):
             if name.startswith("trainer."):
@@ -92,8 +92,12 @@ def test_translating_needs_tensorflow_and_tensorflow_text_alone():
                 waiting.append(ROOT / name.replace(".", "/") / "__init__.py")
 
 
-def test_synthetic_corpus_needs_the_standard_library_alone():
+def test_synthetic_corpus_imports_only_the_standard_library():
     for path in (ROOT / "trainer/data").rglob("synthetic*"):
         for file in [path] if path.is_file() else path.glob("*.py"):
             if file.suffix == ".py":
-                assert roots(file) <= STANDARD | {"random", "trainer", "enum"}, file
+                assert imported_packages(file) <= STANDARD_LIBRARY | {
+                    "random",
+                    "trainer",
+                    "enum",
+                }, file

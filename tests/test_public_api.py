@@ -1,4 +1,4 @@
-"""The public API: names, signatures, and examples that run when pasted.
+"""Tests of the public API: names, signatures and runnable examples.
 
 `python tests/test_public_api.py > tests/public_api.txt` records names and signatures.
 """
@@ -16,7 +16,7 @@ RECORD = Path(__file__).parent / "public_api.txt"
 
 
 def members():
-    """Yields (dotted name, object) of everything public."""
+    """Yields (dotted name, object) of all public members."""
     for package in PACKAGES:
         module = importlib.import_module(f"t2t_relpos{package}")
         for name in module.__all__:
@@ -24,7 +24,7 @@ def members():
 
 
 def lines():
-    """Returns a line for every public name: the signature of functions and constructors."""
+    """Returns one line for each public name, with the signature of callables."""
     found = []
     for name, member in members():
         found.append(f"{name}{inspect.signature(member)}" if callable(member) else name)
@@ -34,12 +34,12 @@ def lines():
     return found
 
 
-def test_names_and_signatures_are_those_of_the_record():
+def test_names_and_signatures_equal_the_record():
     assert "\n".join(lines()) + "\n" == RECORD.read_text()
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_all_names_everything_that_is_imported(package):
+def test_all_lists_every_public_name(package):
     module = importlib.import_module(f"t2t_relpos{package}")
     public = {
         name
@@ -50,7 +50,7 @@ def test_all_names_everything_that_is_imported(package):
 
 
 def examples():
-    """Every docstring with an example, once: (name, text)."""
+    """Returns (name, text) of each distinct docstring with an example."""
     found = {}
     for name, member in members():
         parts = [(name, member)]
@@ -73,7 +73,7 @@ def test_example_runs_in_an_empty_namespace(name, text):
     assert runner.tries > 0
 
 
-def test_help_lists_the_classes():
+def test_package_docstring_lists_the_main_classes():
     import t2t_relpos
 
     for name in ("RelativeMultiHeadAttention", "TransformerEncoder", "Transformer", "CausalLM"):

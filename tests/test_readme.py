@@ -1,4 +1,4 @@
-"""The README's Python runs, and its commands have the flags that they use."""
+"""Tests that the README's Python code runs and that its commands use existing flags."""
 
 import importlib
 import re
@@ -11,14 +11,14 @@ from absl import flags
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-# Shell text that tells people what to type.
+# Pages and scripts with shell commands.
 COMMANDS = README + "".join(
     (ROOT / name).read_text()
     for name in ("docs/training.md", "examples/quickstart.sh", "saved_models/README.md")
 )
 
 
-def test_python_of_the_readme_runs_and_trains():
+def test_readme_python_code_trains():
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     scope = {}
     exec(code, scope)
@@ -27,7 +27,7 @@ def test_python_of_the_readme_runs_and_trains():
     assert history[-1] < history[0]
 
 
-def test_the_layer_takes_the_place_that_the_readme_gives_it():
+def test_readme_replacement_layer_has_the_same_output_shape():
     replaced, replacement = re.findall(r"^[-+](attention = .*)$", README, re.MULTILINE)
     scope = {
         "keras": keras,
@@ -54,7 +54,7 @@ def test_the_layer_takes_the_place_that_the_readme_gives_it():
         "visualize",
     ],
 )
-def test_commands_have_their_flags(program):
+def test_readme_commands_use_existing_flags(program):
     values = flags.FlagValues()
     importlib.import_module(f"trainer.{program}").define_flags(values)
     text = COMMANDS.replace("\\\n", " ")
@@ -64,7 +64,7 @@ def test_commands_have_their_flags(program):
     assert used <= set(values)
 
 
-def test_every_make_target_that_the_readme_names_exists():
+def test_readme_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in set(re.findall(r"\bmake ([a-z][\w-]*)", README)) - {"and"}:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LOCAL = {"t2t_relpos", "trainer", "benchmarks", "examples", "tests"}
-# Installed by `make test-backends`, not by the extra `test`.
+# `make test-backends` installs these. The extra `test` does not include them.
 BACKENDS = {"jax", "torch"}
 
 
@@ -26,7 +26,7 @@ def imported_modules(path):
             yield node.module.split(".")[0]
 
 
-def test_everything_that_tests_import_is_required():
+def test_setup_requires_all_packages_that_tests_import():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     text = config["options"]["install_requires"] + config["options.extras_require"]["test"]

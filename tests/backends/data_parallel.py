@@ -1,7 +1,8 @@
-"""Trains a small Transformer under keras.distribution.DataParallel on all host devices of JAX; run
-by a test.
+"""Trains a small Transformer on all host devices of JAX with keras.distribution.DataParallel.
 
-XLA_FLAGS=--xla_force_host_platform_device_count=2 python data_parallel.py WEIGHTS.npz
+tests/test_backends.py runs this program:
+
+    XLA_FLAGS=--xla_force_host_platform_device_count=2 python data_parallel.py WEIGHTS.npz
 """
 
 import sys

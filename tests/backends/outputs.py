@@ -1,6 +1,8 @@
-"""What a saved model gives for saved inputs, on the backend of KERAS_BACKEND; run by a test.
+"""Writes the outputs of a saved model for saved inputs, on the backend of KERAS_BACKEND.
 
-python outputs.py MODEL.keras INPUTS.npz OUTPUTS.npz
+tests/test_backends.py runs this program:
+
+    python outputs.py MODEL.keras INPUTS.npz OUTPUTS.npz
 """
 
 import sys
@@ -13,9 +15,7 @@ from t2t_relpos.decoding import beam_search
 
 
 def outputs_of(model_path, inputs):
-    """The outputs of a model by name, and what beam search makes of the sources, if it is a
-    Transformer.
-    """
+    """Returns a model's outputs by name; for a Transformer also the results of beam search."""
     model = keras.models.load_model(model_path)
     outputs = {f"output {i}": x for i, x in enumerate(keras.tree.flatten(model(inputs)))}
     if isinstance(model, t2t_relpos.Transformer):

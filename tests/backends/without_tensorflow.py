@@ -1,4 +1,9 @@
-"""Imports every public name, trains and saves a layer, without TensorFlow. Argument: a file."""
+"""Imports all public names and trains and saves a model, without TensorFlow.
+
+tests/test_backends.py runs this program:
+
+    python without_tensorflow.py MODEL.keras
+"""
 
 import importlib
 import importlib.machinery
@@ -6,7 +11,7 @@ import sys
 
 
 class NoTensorFlow(importlib.machinery.PathFinder):
-    """Finds installed packages, but not TensorFlow's."""
+    """A path finder that hides the TensorFlow packages."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):

@@ -1,4 +1,4 @@
-"""Fixtures of the benchmarks' tests."""
+"""Fixtures for tests of the benchmarks."""
 
 import csv
 import subprocess
@@ -11,7 +11,7 @@ from benchmarks.common.worker_processes import ROOT, child_environment
 
 @pytest.fixture(scope="session")
 def run():
-    """`run(name, *flags)` runs `python -m benchmarks.NAME` and returns its CompletedProcess."""
+    """Returns `run(name, *flags)`: runs `python -m benchmarks.NAME`, returns a CompletedProcess."""
 
     def run_benchmark(name, *flags):
         environment = child_environment() | {"CUDA_VISIBLE_DEVICES": ""}
@@ -23,7 +23,7 @@ def run():
 
 @pytest.fixture(scope="session")
 def run_table(run):
-    """`run_table(name, *flags)` runs a benchmark and returns the cells of its printed table."""
+    """Returns `run_table(name, *flags)`: runs a benchmark, returns the cells it prints."""
 
     def run_benchmark(name, *flags):
         result = run(name, *flags)
@@ -39,7 +39,7 @@ def run_table(run):
 
 @pytest.fixture(scope="session")
 def usage_error(run):
-    """`usage_error(name, *flags)` runs a benchmark that must fail, and returns its output."""
+    """Returns `usage_error(name, *flags)`: runs a benchmark that must fail, returns its output."""
 
     def run_benchmark(name, *flags):
         result = run(name, *flags)
@@ -51,7 +51,7 @@ def usage_error(run):
 
 @pytest.fixture(scope="session")
 def read_csv():
-    """`read_csv(path)` returns the rows of a CSV file as dicts of strings."""
+    """Returns `read_csv(path)`, which returns the rows of a CSV file as dicts of strings."""
 
     def read(path):
         with open(path, newline="") as file:

@@ -1,4 +1,4 @@
-"""Lets tests import the examples, which are not installed."""
+"""Adds the repository root to the import path, since the examples are not installed."""
 
 import pathlib
 import sys

@@ -1,4 +1,4 @@
-"""`examples.python_trees`: hand-written graphs, features that hide the answer, and training."""
+"""Tests of `examples.python_trees`: graphs of a small function, features and training."""
 
 import ast
 import random
@@ -43,7 +43,7 @@ def example_at(tree, hole, seed=0):
     return graphs.make_example(tree, hole, random.Random(seed))
 
 
-def test_tree(tree):
+def test_make_tree_nodes(tree):
     assert tree.kinds == (
         "FunctionDef", "arguments", "arg", "arg", "Assign", "Name/Store", "Call", "Name/Load",
         "Name/Load", "Return", "BinOp/Mult", "Name/Load", "Name/Load",
@@ -61,7 +61,7 @@ def test_tree(tree):
     assert tree.uses == (USE_VALUES, USE_TOTAL, USE_FACTOR)
 
 
-def test_tree_edges(tree):
+def test_label_tree_edges_of_paths(tree):
     labels = graphs.label_tree_edges(tree.parents)
     expected = {
         (TOTAL, TOTAL): (0, 0),
@@ -77,13 +77,13 @@ def test_tree_edges(tree):
     }
     for pair, steps in expected.items():
         assert labels[pair] == graphs.label_path(*steps), pair
-    # The longest path that still has an edge.
+    # The longest path with an edge.
     assert labels[USE_TOTAL, USE_VALUES] == graphs.label_path(3, 3, False)
     chain = graphs.label_tree_edges((-1, 0, 1, 2, 3))
     assert chain[4, 0] == chain[0, 4] == graphs.NO_EDGE and chain[3, 0] == graphs.label_path(3, 0)
 
 
-def test_path_labels_are_distinct():
+def test_label_path_is_unique():
     vertical = [(0, 0)] + [(n, 0) for n in (1, 2, 3)] + [(0, n) for n in (1, 2, 3)]
     sideways = [
         (up, down, after) for up in (1, 2, 3) for down in (1, 2, 3) for after in (False, True)
@@ -92,7 +92,7 @@ def test_path_labels_are_distinct():
     assert sorted(numbers) == list(range(graphs.NUM_TREE_LABELS))
 
 
-def test_name_edges():
+def test_label_name_edges_of_variables():
     #            x  .  y  x  ?  x
     variables = (5, -1, 7, 5, -1, 5)
     labels = graphs.label_name_edges(variables, hole=4)
@@ -117,7 +117,7 @@ def test_name_edges():
     np.testing.assert_array_equal(labels, expected)
 
 
-def test_variables_have_random_numbers(tree):
+def test_make_example_numbers_variables_randomly(tree):
     example = example_at(tree, USE_TOTAL)
     assert example.names[USE_TOTAL] == graphs.HOLE and example.variables[USE_TOTAL] == -1
     assert example.answer == example.variables[TOTAL]
@@ -128,7 +128,7 @@ def test_variables_have_random_numbers(tree):
     )
 
 
-def test_features_do_not_reveal_the_answer(tree):
+def test_make_example_features_are_independent_of_the_answer(tree):
     """Functions that differ only in the variable at the hole give the same features."""
     (function,) = graphs.find_functions(SOURCE.replace("total * factor", "values * factor"))
     other = graphs.make_tree(function)
@@ -140,13 +140,13 @@ def test_features_do_not_reveal_the_answer(tree):
     np.testing.assert_array_equal(first.name_labels, second.name_labels)
 
 
-def test_no_example_of_single_variable():
+def test_make_example_of_a_single_variable_is_none():
     (function,) = graphs.find_functions("def f(x):\n    return x + x")
     tree = graphs.make_tree(function)
     assert example_at(tree, tree.uses[0]) is None
 
 
-def test_functions_with_nested_scopes_are_skipped():
+def test_find_functions_skips_nested_scopes():
     source = "def f():\n    def g():\n        pass\n\ndef h():\n    return lambda: 1"
     assert [function.name for function in graphs.find_functions(source)] == ["g"]
     assert isinstance(next(graphs.find_functions(SOURCE)), ast.FunctionDef)
@@ -154,7 +154,7 @@ def test_functions_with_nested_scopes_are_skipped():
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a module for every split, and a copy of one with a renamed variable."""
+    """Returns a folder with one module per split and a copy with a renamed variable."""
     by_split = {}
     for i in range(100):
         by_split.setdefault(data.assign_split(f"m{i}.py"), []).append(tmp_path / f"m{i}.py")
@@ -166,7 +166,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_splits_share_no_function(folder):
+def test_read_examples_splits_share_no_function(folder):
     splits = data.read_examples(folder)
     assert {split: len(examples) for split, examples in splits.items()} == {
         "train": 3,
@@ -181,12 +181,12 @@ def test_splits_share_no_function(folder):
     ]
 
 
-def test_folder_with_too_few_modules(tmp_path):
+def test_read_examples_rejects_empty_splits(tmp_path):
     with pytest.raises(ValueError, match="All splits must have examples, got .*'test': 0"):
         data.read_examples(tmp_path)
 
 
-def test_batches_contain_every_example_once(tree):
+def test_batches_contain_each_example_once(tree):
     examples = [example_at(tree, hole) for hole in tree.uses * 3]
     vocabulary = data.make_vocabulary(examples, min_count=1)
     batches = data.Batches(examples, vocabulary, batch_size=2, seed=1)
@@ -201,7 +201,7 @@ def test_batches_contain_every_example_once(tree):
     assert inputs["kinds"].min() >= 2 and inputs["tree_labels"].shape == (2, 13, 13)
 
 
-def test_permuting_variables_keeps_identity(tree, rng):
+def test_permute_variables_keeps_equal_names_equal(tree, rng):
     examples = [example_at(tree, hole) for hole in tree.uses]
     inputs, answers = data.make_batch(examples, data.make_vocabulary(examples, min_count=1))
     names = inputs["names"].copy()
@@ -213,9 +213,9 @@ def test_permuting_variables_keeps_identity(tree, rng):
     assert names[1, VALUES] == names[1, USE_VALUES] != names[1, TOTAL]
 
 
-def test_baselines(tree):
+def test_baseline_accuracies_values(tree):
     examples = [example_at(tree, hole) for hole in tree.uses]
-    # The last mentions before the uses of values, total and factor are total, values and total.
+    # The nearest variables before the uses of values, total and factor are total, values and total.
     assert data.baseline_accuracies(examples)["nearest before"] == 0
     assert data.baseline_accuracies(examples)["chance"] == pytest.approx(1 / 3)
     assert data.baseline_accuracies(examples)["most frequent"] == 0
@@ -223,7 +223,7 @@ def test_baselines(tree):
 
 @pytest.mark.parametrize("kind", models.KINDS)
 @pytest.mark.slow
-def test_training_and_permutation_invariance(kind, tree):
+def test_models_train_and_only_positions_depend_on_order(kind, tree):
     examples = [example_at(tree, hole, seed) for seed in range(8) for hole in tree.uses]
     vocabulary = data.make_vocabulary(examples, min_count=1)
     batches = data.Batches(examples, vocabulary, 12, kind == "relations")
@@ -239,11 +239,11 @@ def test_training_and_permutation_invariance(kind, tree):
     np.testing.assert_array_equal(logits > -1e8, present)
     # Only the model with positions depends on the order of the nodes.
     order = np.random.default_rng(0).permutation(13)
-    moved = {
+    permuted = {
         field: array[:, order] if array.ndim == 2 else array[:, order][:, :, order]
         for field, array in inputs.items()
     }
-    same = np.allclose(model.predict(moved, verbose=0), logits, atol=1e-4)
+    same = np.allclose(model.predict(permuted, verbose=0), logits, atol=1e-4)
     assert same == (kind != "positions")
     model.compile(
         keras.optimizers.Adam(5e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -252,7 +252,7 @@ def test_training_and_permutation_invariance(kind, tree):
     assert losses[-1] < losses[0]
 
 
-def test_unknown_kind(tree):
+def test_make_model_rejects_an_unknown_kind(tree):
     vocabulary = data.make_vocabulary([example_at(tree, USE_TOTAL)])
     with pytest.raises(ValueError, match="kind must be one of .*, got 'edges'."):
         models.make_model("edges", vocabulary)

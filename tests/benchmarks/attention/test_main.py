@@ -10,7 +10,7 @@ CASES = [[part, "causal", "both", "2", "8"] for part in ("core", "layer")]
 
 
 @pytest.mark.slow
-def test_table_and_file_hold_all_implementations(run_table, read_csv, tmp_path):
+def test_attention_benchmark_writes_all_implementations(run_table, read_csv, tmp_path):
     header, core, layer = run_table("attention", *SIZES, f"--output_dir={tmp_path}")
     assert header[5:9] == ["plain ms", "relative", "tensor2tensor", "matmul"]
     assert [core[:5], layer[:5]] == CASES
@@ -30,7 +30,7 @@ def test_table_and_file_hold_all_implementations(run_table, read_csv, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_checkout_is_compared_with_itself(run_table, read_csv, tmp_path):
+def test_attention_benchmark_compares_with_a_baseline(run_table, read_csv, tmp_path):
     flags = ["--steps=1", f"--baseline={ROOT}", f"--output_dir={tmp_path}"]
     header, *rows = run_table("attention", *SIZES, *flags)
     assert header[5:8] == ["baseline ms", "this ms", "this / baseline (95 % interval)"]
@@ -40,6 +40,6 @@ def test_a_checkout_is_compared_with_itself(run_table, read_csv, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_baseline_must_be_a_checkout(usage_error, tmp_path):
+def test_attention_benchmark_rejects_a_baseline_that_is_no_checkout(usage_error, tmp_path):
     message = f"--baseline must be a checkout of this project. Received: {tmp_path}"
     assert message in usage_error("attention", f"--baseline={tmp_path}")

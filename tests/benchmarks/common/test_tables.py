@@ -1,9 +1,9 @@
-"""Tests of printed and written tables."""
+"""Tests of Markdown and CSV tables."""
 
 from benchmarks.common import tables
 
 
-def test_markdown_and_csv(tmp_path, capsys):
+def test_tables_write_markdown_and_csv(tmp_path, capsys):
     tables.print_header(["model", "low – high"])
     tables.print_cells(["this", "2 – 3"])
     assert capsys.readouterr().out == "| model | low – high |\n| --- | --- |\n| this | 2 – 3 |\n"

@@ -8,7 +8,7 @@ SYSTEMS = ["exact", "early", "ctranslate2", "ctranslate2 int8"]
 
 
 @pytest.mark.slow
-def test_all_systems_translate_with_the_same_model(run, read_csv, tmp_path):
+def test_decoding_benchmark_measures_all_systems(run, read_csv, tmp_path):
     text = tmp_path / "lines"
     text.write_text("".join(f"{source}\n" for source, _ in generate("train", size=97)))
     sizes = ["--vocab_size=151", "--length=5", "--sentences=3", "--runs=2"]
@@ -39,5 +39,5 @@ def test_all_systems_translate_with_the_same_model(run, read_csv, tmp_path):
         (["--preset=tiny"], "--preset requires --vocab_text."),
     ],
 )
-def test_flags_that_contradict_each_other(usage_error, flags, message):
+def test_decoding_benchmark_rejects_conflicting_flags(usage_error, flags, message):
     assert message in usage_error("decoding", "--text=x", *flags)

@@ -17,7 +17,7 @@ def texts(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_systems_are_measured_on_the_same_batches(run, read_csv, texts, tmp_path):
+def test_training_benchmark_measures_all_systems(run, read_csv, texts, tmp_path):
     sizes = ["--vocab_size=151", "--batch_tokens=67", "--steps=2", "--runs=3", "--threads=1,2"]
     files = [*texts, f"--csv={tmp_path}/table.csv"]
     done = run("training", *files, *sizes, "--env=MALLOC_ARENA_MAX=1")
@@ -44,7 +44,7 @@ def test_systems_are_measured_on_the_same_batches(run, read_csv, texts, tmp_path
 
 
 @pytest.mark.slow
-def test_trainer_is_always_measured(run_table):
+def test_training_benchmark_always_includes_the_trainer(run_table):
     sizes = ["--vocab_size=331", "--batch_tokens=67", "--steps=1", "--runs=1"]
     _, *rows = run_table("training", "--systems=trainer bfloat16", *sizes)
     assert [row[1] for row in rows] == ["trainer", "trainer bfloat16", "matmul"]
@@ -59,11 +59,11 @@ def test_trainer_is_always_measured(run_table):
         ("--env==x", "--env must be NAME=VALUE. Received: '=x'."),
     ],
 )
-def test_flags_that_cannot_be_used(usage_error, flag, message):
+def test_training_benchmark_rejects_invalid_flags(usage_error, flag, message):
     assert message in usage_error("training", flag)
 
 
 @pytest.mark.slow
-def test_a_missing_text_is_reported(usage_error):
+def test_training_benchmark_reports_a_missing_file(usage_error):
     flags = "--train_source=/none/x", "--train_target=/none/x"
     assert "/none/x" in usage_error("training", *flags)

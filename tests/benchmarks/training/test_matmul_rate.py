@@ -1,4 +1,4 @@
-"""Tests of the FLOPs that the training benchmark counts."""
+"""Tests of the training benchmark's FLOP counts."""
 
 import numpy as np
 import pytest
@@ -10,23 +10,23 @@ SIZES = {"vocab_size": 31, "num_encoder_layers": 2, "num_decoder_layers": 3, "nu
 
 
 @pytest.mark.parametrize("width, inner", [(12, 17), (12, 12), (12, 36)])
-def test_every_matrix_is_multiplied_once(width, inner):
+def test_count_weights_counts_each_matrix_once(width, inner):
     config = TransformerConfig(hidden_dim=width, intermediate_dim=inner, **SIZES)
     counts = matmul_rate.count_weights(config.to_dict())
     elements = sum(count * rows * columns for (_, rows, columns), count in counts.items())
     model = Transformer(config)
     ids = np.ones((1, 1), "int32")
     model({"inputs": ids, "targets": ids})
-    # Position tables are matrices too, but not counted.
+    # Relative-position tables are not counted.
     matrices = [w for w in model.weights if len(w.shape) > 1 and "table" not in w.path]
     assert elements == sum(int(np.prod(weight.shape)) for weight in matrices)
 
 
-def test_flops_of_a_training_step():
+def test_count_flops_of_a_training_step():
     config = TransformerConfig(hidden_dim=12, intermediate_dim=17, **SIZES).to_dict()
     source = matmul_rate.count_flops(config, {"source": 1, "target": 0})
     target = matmul_rate.count_flops(config, {"source": 0, "target": 1})
-    # A multiplication and an addition, in three products: forward, and two gradients.
+    # A multiplication and an addition in three products: the forward pass and two gradients.
     assert source == 6 * (2 * (4 * 12 * 12 + 2 * 12 * 17) + 3 * 2 * 12 * 12)
     assert target == 6 * (3 * (6 * 12 * 12 + 2 * 12 * 17) + 31 * 12)
     assert matmul_rate.count_flops(config, {"source": 5, "target": 7}) == 5 * source + 7 * target

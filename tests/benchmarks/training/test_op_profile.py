@@ -1,4 +1,4 @@
-"""Tests of the profile of a training step."""
+"""Tests of the training step's op profile."""
 
 import re
 
@@ -9,7 +9,7 @@ from benchmarks.training import op_profile
 
 
 def make_profile(*events):
-    """Returns a profile of events (name, picoseconds)."""
+    """Returns a profile with the given events (name, picoseconds)."""
     space = xplane_pb2.XSpace()
     plane = space.planes.add()
     line = plane.lines.add()
@@ -19,7 +19,7 @@ def make_profile(*events):
     return space
 
 
-def test_times_are_summed_by_op_type():
+def test_sum_by_op_type_sums_times_and_executions():
     seconds, executions = op_profile.sum_by_op_type(
         make_profile(
             ("model/dense/MatMul:MatMul", 3 * 10**12),
@@ -34,7 +34,7 @@ def test_times_are_summed_by_op_type():
 
 
 @pytest.mark.slow
-def test_rows_sum_to_the_step(run):
+def test_op_profile_rows_sum_to_the_step_time(run):
     sizes = ["--vocab_size=331", "--batch_tokens=67", "--steps=2", "--rows=3"]
     done = run("training.op_profile", *sizes, "--position=sinusoidal")
     assert done.returncode == 0, done.stderr
