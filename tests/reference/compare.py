@@ -1,8 +1,8 @@
-"""Writes docs/parity.md: every compared quantity with its largest error.
+"""Writes docs/parity.md, which lists the largest error of each compared quantity.
 
     python tests/reference/compare.py > docs/parity.md
 
-Exits with 1 if an error is above its limit.
+Exits with status 1 if an error exceeds its limit.
 """
 
 import os
@@ -36,7 +36,7 @@ COUNTED = ("beam ids", "greedy ids", "ids, single and in a batch", "weights give
 
 
 def table(head, rows):
-    """A Markdown table."""
+    """Returns a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -62,7 +62,7 @@ def model_table(measurements, quantities):
 
 
 def attention_rows(measured):
-    """`measured`: (family, dtype, measurements) of each."""
+    """Yields a table row for each (family, dtype, measurements) in `measured`."""
     for family, dtype, measurements in measured:
         row = [f"`{family.theirs}`", f"`{family.ours}`", dtype]
         row.append(str(len({m.case for m in measurements})))
@@ -112,10 +112,10 @@ def main():
     above = [m for m in models if not m.holds]
     above += [m for *_, measurements in attention for m in measurements if not m.holds]
     for measurement in above:
-        print(f"above its limit: {measurement}", file=sys.stderr)
+        print(f"Error above limit: {measurement}", file=sys.stderr)
     differing = [row for row in subwords if row[2] or row[4]]
     for row in differing:
-        print(f"subwords that differ: {row}", file=sys.stderr)
+        print(f"Different subwords: {row}", file=sys.stderr)
     return 1 if above or differing else 0
 
 

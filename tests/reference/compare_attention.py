@@ -1,5 +1,6 @@
-"""This project's attention next to what tensor2tensor's functions computed from the same tensors
-(attention/, variants/).
+"""Compares this project's attention with recordings of tensor2tensor's functions.
+
+The recordings are in attention/ and variants/.
 """
 
 import dataclasses
@@ -24,21 +25,20 @@ FOLDER = pathlib.Path(__file__).parent
 LIMITS = {"float32": 1e-6, "float64": 1e-12}
 # Gradients through a nearly saturated softmax are differences of larger numbers.
 GRADIENT_LIMITS = {"float32": 1e-5, "float64": 1e-12}
-# Elsewhere Keras multiplies numbers of float64 in float32.
+# On other backends Keras multiplies float64 matrices in float32.
 DTYPES = tuple(LIMITS) if keras.backend.backend() == "tensorflow" else ("float32",)
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """Recordings of one function of tensor2tensor, and what computes the same here.
+    """Recordings of one function of tensor2tensor, and this project's equivalent.
 
     Attributes:
-        theirs: the function's name.
-        ours: the name of ours.
-        prefix: folder and start of the names of its files.
-        compute: `compute(record, tensors) -> output`.
-        leaves_out: part of the names of files that ours deliberately does
-            not follow.
+        theirs: name of tensor2tensor's function.
+        ours: name of this project's function or layer.
+        prefix: folder and file name prefix of the recordings.
+        compute: `compute(record, tensors)` returns this project's output.
+        leaves_out: part of the file names of cases in which this project deliberately differs.
     """
 
     theirs: str
@@ -48,7 +48,7 @@ class Family:
     leaves_out: str | None = None
 
     def paths(self, *dtypes):
-        """Files of some dtypes; default all that Keras computes in."""
+        """Returns the recordings of the given dtypes. Default: all dtypes in DTYPES."""
         dtypes = dtypes or DTYPES
         paths = sorted(path for d in dtypes for path in FOLDER.glob(f"{self.prefix}_*_{d}.npz"))
         return [p for p in paths if not self.leaves_out or self.leaves_out not in p.stem]
@@ -60,7 +60,7 @@ def load(path):
 
 
 def compare(family, path):
-    """The output and the gradient with respect to every input."""
+    """Yields measurements of the output and of the gradient with respect to every input."""
     record = load(path)
     dtype = str(record["output"].dtype)
     prefix = "gradient_"
@@ -75,7 +75,7 @@ def compare(family, path):
     for name, gradient in gradients.items():
         expected = record[prefix + name]
         limit = GRADIENT_LIMITS[dtype]
-        # A term that is the same for all keys has a gradient of rounding errors.
+        # A term that is equal for all keys has gradient zero except for rounding errors.
         error = relative_error(gradient, expected, rounding=limit)
         yield Measurement(path.stem, f"gradient of {name}", error, limit, expected.size)
 
@@ -159,7 +159,7 @@ FAMILIES = (
         "attend",
         "attention/attention",
         _attend,
-        # A query without keys gets zeros here, the mean of all values there.
+        # A fully masked query gets zeros here and the mean of all values in tensor2tensor.
         leaves_out="all_keys_padded",
     ),
     Family(

@@ -1,7 +1,7 @@
-"""The layers of tensor2tensor's other relative attentions next to what its functions computed
-(variants/).
+"""Compares the v2, 2-D and local attention layers with recordings of tensor2tensor's functions.
 
-The functions have no projections: those of the layers are set to the identity.
+The recordings are in variants/. The functions have no projections, so the projections of the layers
+are set to the identity.
 """
 
 import numpy as np
@@ -14,25 +14,25 @@ from t2t_relpos.layers.relative_multi_head_attention_v2 import RelativeMultiHead
 
 
 def merge_heads(x):
-    """`[B, N, …, H]` -> `[B, …, N * H]`."""
+    """Returns `x` `[B, N, …, H]` as `[B, …, N * H]`."""
     *axes, depth = range(1, len(x.shape))
     x = ops.transpose(x, (0, *axes[1:], axes[0], depth))
     return ops.reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1]))
 
 
 def split_heads(x, num_heads):
-    """Inverse of `merge_heads`."""
+    """Returns the inverse of `merge_heads`."""
     x = ops.reshape(x, (*x.shape[:-1], num_heads, x.shape[-1] // num_heads))
     *axes, heads, depth = range(1, len(x.shape))
     return ops.transpose(x, (0, heads, *axes, depth))
 
 
 def through_layer(make, tables):
-    """`compute` of a Family: a layer around identity projections.
+    """Returns `compute` of a Family: calls a layer with identity projections.
 
     Args:
-        make: `make(record, num_heads, key_dim, **others) -> layer`.
-        tables: name of a table in the record -> attribute of the layer.
+        make: `make(record, num_heads, key_dim, **others)` returns the layer.
+        tables: a dict that maps table names in the record to attributes of the layer.
     """
 
     def compute(record, tensors):
@@ -53,13 +53,13 @@ def through_layer(make, tables):
         for dense in (layer.key_dense, layer.value_dense, layer.output_dense):
             kernel = dense.matrix
             kernel.assign(np.eye(*kernel.shape))
-        # The layer scales queries, the function leaves that to its caller.
+        # The layer scales queries. The function expects scaled queries.
         query_kernel = layer.query_dense.matrix
         query_kernel.assign(key_dim**0.5 * np.eye(*query_kernel.shape))
-        given = {
+        replaced = {
             id(getattr(layer, tables[name])): tensors[name] for name in tables if name in tensors
         }
-        weights = [given.get(id(v), v.value) for v in layer.trainable_variables]
+        weights = [replaced.get(id(v), v.value) for v in layer.trainable_variables]
         others = [v.value for v in layer.non_trainable_variables]
         mask = mask_of(record)
         arguments = {} if mask is None else {"attention_mask": mask}

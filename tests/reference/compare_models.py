@@ -1,6 +1,4 @@
-"""This project's Transformer next to what tensor2tensor's computed from the same checkpoint
-(models/).
-"""
+"""Compares this project's Transformer with recordings of tensor2tensor's (models/)."""
 
 import keras
 import numpy as np
@@ -15,7 +13,7 @@ from trainer.training.losses import token_cross_entropy
 
 LABEL_SMOOTHING = 0.1
 EOS_ID = 1
-# t2t's score of a beam that there is none of.
+# tensor2tensor's score of an empty beam.
 NO_BEAM = -1e7
 
 LIMITS = {
@@ -39,15 +37,13 @@ def measured(case, quantity, error, count):
 
 
 def logits_of(case, record):
-    """Logits of the recorded batch."""
+    """Returns the logits of the recorded batch."""
     batch = {name: record[name] for name in ("inputs", "targets")}
     return case.model(batch, training=True)
 
 
 def loss_and_gradient(logits, targets, label_smoothing):
-    """The loss, which is the trainer's and TensorFlow's, and its gradient with respect to the
-    logits.
-    """
+    """Returns the trainer's loss and its gradient with respect to the logits."""
     logits, targets = tf.constant(logits), tf.constant(targets)
     with tf.GradientTape() as tape:
         tape.watch(logits)
@@ -57,7 +53,7 @@ def loss_and_gradient(logits, targets, label_smoothing):
 
 
 def compare_forward(case):
-    """Logits and losses."""
+    """Yields measurements of logits and losses."""
     record = case.recorded("forward")
     logits = keras.ops.convert_to_numpy(logits_of(case, record))
     expected, largest = record["logits"], np.abs(record["logits"]).max()
@@ -77,7 +73,7 @@ def compare_forward(case):
 
 
 def compare_gradients(case):
-    """The gradient of the loss with respect to every variable, each over its largest entry."""
+    """Yields the error of the gradients of all variables, relative to their largest entries."""
     record, expected = case.recorded("forward"), case.recorded("gradients")
     tables = embedding_names(case.model)
     weights = {**t2t_names(case.model), **tables}
@@ -86,12 +82,12 @@ def compare_gradients(case):
     values = {name: keras.ops.convert_to_numpy(v) for name, v in variables.items()}
 
     def logits_with(values):
-        given = [values[name] for name in variables]
-        return with_values(variables.values(), given, lambda: logits_of(case, record))
+        ordered = [values[name] for name in variables]
+        return with_values(variables.values(), ordered, lambda: logits_of(case, record))
 
     logits = keras.ops.convert_to_numpy(logits_of(case, record))
-    _, upstream = loss_and_gradient(logits, record["targets"], LABEL_SMOOTHING)
-    _, gradients = output_and_gradients(logits_with, values, upstream)
+    _, d_logits = loss_and_gradient(logits, record["targets"], LABEL_SMOOTHING)
+    _, gradients = output_and_gradients(logits_with, values, d_logits)
     for scope in tables:
         shards = sum(name.startswith(f"{scope}/weights_") for name in expected)
         expected[scope] = np.concatenate(
@@ -107,29 +103,29 @@ def compare_gradients(case):
 
 
 def searches(case, kind):
-    """(key in decoded.npz, inputs, most steps) of every recorded search of a kind."""
+    """Yields (key in decoded.npz, inputs, maximum steps) of every recorded search of a kind."""
     inputs, settings = case.recorded("decoded")["inputs"], case.settings
     for extra in settings["extra_steps"]:
         yield f"{kind}_{extra}", inputs, inputs.shape[1] + extra
     for row, source in enumerate(inputs):
-        only = source[None, : np.count_nonzero(source)]
-        yield f"{kind}_alone_{row}", only, only.shape[1] + settings["extra_steps_alone"]
+        single = source[None, : np.count_nonzero(source)]
+        yield f"{kind}_alone_{row}", single, single.shape[1] + settings["extra_steps_alone"]
 
 
 def compare_beams(case):
-    """Beam search in its t2t-exact mode: one result, and as many as beams."""
+    """Yields measurements of t2t-exact beam search that returns one result or all beams."""
     record = case.recorded("decoded")
-    unlike, sentences, errors = 0, 0, []
+    different, sentences, errors = 0, 0, []
     for kind in ("best", "beam"):
         for key, inputs, max_length in searches(case, kind):
             ids, scores = case.search(inputs, max_length, kind)
             expected, expected_scores = record[f"{key}_ids"], record[f"{key}_scores"]
             if kind == "best":
                 expected, expected_scores = expected[:, None], expected_scores[:, None]
-            # Theirs are as long as the search went, ours as it might have gone.
+            # Their outputs have the length of the search, ours the maximum length.
             missing = max_length - expected.shape[-1]
             expected = np.pad(expected, [(0, 0), (0, 0), (0, missing)])
-            unlike += (ids != expected).any(-1).sum()
+            different += (ids != expected).any(-1).sum()
             sentences += ids.shape[0] * ids.shape[1]
             exists = expected_scores > NO_BEAM / 2
             if (exists != (scores > NO_BEAM / 2)).any():
@@ -137,60 +133,61 @@ def compare_beams(case):
                     f"{case.name} {key}: other beams are missing than in tensor2tensor."
                 )
             errors.append(np.abs(scores - expected_scores)[exists].max())
-    yield measured(case, "beam ids", unlike, sentences)
+    yield measured(case, "beam ids", different, sentences)
     yield measured(case, "beam scores", max(errors), sentences)
 
 
 def until_eos(ids):
-    """Zeros after the first end of sentence of each row."""
+    """Returns `ids` with zeros after the first end of sentence of each row."""
     ended = np.cumsum(ids == EOS_ID, axis=-1) - (ids == EOS_ID)
     return np.where(ended > 0, 0, ids)
 
 
 def compare_greedy(case):
-    """Greedy search, up to the end of sentence; t2t has scores for models without relative
-    positions.
+    """Yields measurements of greedy search up to the end of sentence.
+
+    tensor2tensor returns scores only for models without relative positions.
     """
     record = case.recorded("decoded")
-    unlike, sentences, errors = 0, 0, []
+    different, sentences, errors = 0, 0, []
     for key, inputs, max_length in searches(case, "greedy"):
         ids, scores = case.search(inputs, max_length, "greedy")
         expected = until_eos(record[f"{key}_ids"])
         expected = np.pad(expected, [(0, 0), (0, max_length - expected.shape[-1])])
-        unlike += (ids[:, 0] != expected).any(-1).sum()
+        different += (ids[:, 0] != expected).any(-1).sum()
         sentences += len(ids)
         if f"{key}_scores" in record:
             errors.append(np.abs(scores[:, 0] - record[f"{key}_scores"]).max())
-    yield measured(case, "greedy ids", unlike, sentences)
+    yield measured(case, "greedy ids", different, sentences)
     if errors:
         yield measured(case, "greedy scores", max(errors), sentences)
 
 
 def compare_batches(case):
-    """The default beam search of each sentence, in a batch of one and among longer ones."""
+    """Yields differences between default beam search in a batch of one and in a larger batch."""
     inputs, settings = case.recorded("decoded")["inputs"], case.settings
-    unlike, errors = 0, []
+    different, errors = 0, []
     for extra in (settings["extra_steps_alone"], max(settings["extra_steps"])):
         limits = np.count_nonzero(inputs, axis=1) + extra
         together = case.search(inputs, limits.max(), "default", limits)
         for row, source in enumerate(inputs):
-            only = source[None, : np.count_nonzero(source)]
-            ids, scores = case.search(only, limits[row], "default", limits[row : row + 1])
+            single = source[None, : np.count_nonzero(source)]
+            ids, scores = case.search(single, limits[row], "default", limits[row : row + 1])
             padded = np.pad(ids[0], [(0, 0), (0, limits.max() - limits[row])])
-            unlike += (padded != together[0][row]).any()
+            different += (padded != together[0][row]).any()
             errors.append(np.abs(scores[0] - together[1][row]).max())
-    yield measured(case, "ids, single and in a batch", unlike, len(errors))
+    yield measured(case, "ids, single and in a batch", different, len(errors))
     yield measured(case, "scores, single and in a batch", max(errors), len(errors))
 
 
 def compare_weights(case):
-    """How many variables of the checkpoint are not given back bit for bit."""
-    given = t2t_weights(case.model)
-    unlike = sum(
+    """Yields the number of exported weights that differ from the checkpoint in any bit."""
+    exported = t2t_weights(case.model)
+    different = sum(
         array.dtype != case.arrays[name].dtype or array.tobytes() != case.arrays[name].tobytes()
-        for name, array in given.items()
+        for name, array in exported.items()
     )
-    yield measured(case, "weights given back", unlike, len(given))
+    yield measured(case, "weights given back", different, len(exported))
 
 
 COMPARISONS = (
@@ -204,7 +201,7 @@ COMPARISONS = (
 
 
 def measurements():
-    """All measurements of all recorded models."""
+    """Yields all measurements of all recorded models."""
     for name in NAMES:
         for compare in COMPARISONS:
             yield from compare(recorded_model(name))

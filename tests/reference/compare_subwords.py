@@ -1,6 +1,4 @@
-"""The subword tokenizer in the graph next to what tensor2tensor's made of the same strings and ids
-(subwords/).
-"""
+"""Compares the trainer's subword tokenizer with recordings of tensor2tensor (subwords/)."""
 
 import json
 import pathlib
@@ -14,9 +12,10 @@ VOCABULARIES = sorted((pathlib.Path(__file__).parent / "subwords").glob("*.vocab
 
 
 def rows():
-    """(name, size, differing encodings, strings, differing decodings, id rows) of every vocabulary.
+    """Yields a table row for each vocabulary.
 
-    Rows of ids with padding or end of sentence are left out: here they end a string.
+    A row is (name, size, different encodings, strings, different decodings, id sequences). Id
+    sequences with padding or end of sentence are left out, because these ids end a string here.
     """
     for path in VOCABULARIES:
         tokenizer = SubwordTokenizer.from_file(path)
@@ -25,7 +24,7 @@ def rows():
         ids = tokenizer.tokenize(tf.constant(texts)).to_list()
         encoded = sum(ours != theirs + [1] for ours, (_, theirs) in zip(ids, recorded["encoded"]))
         decoded = [(row, text) for row, text in recorded["decoded"] if not {0, 1} & set(row)]
-        # In a graph, where ids out of range are nothing, as for tensor2tensor.
+        # In a graph, ids out of range are ignored, as in tensor2tensor.
         detokenize = tf.function(tokenizer.detokenize)
         strings = detokenize(
             tf.ragged.constant([row for row, _ in decoded], dtype=tf.int32)
@@ -35,5 +34,5 @@ def rows():
 
 
 def _in_utf8(text):
-    """Halves of surrogate pairs have no bytes."""
+    """Returns UTF-8. Halves of surrogate pairs, which UTF-8 can't encode, are replaced."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text).encode()

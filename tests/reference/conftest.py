@@ -1,3 +1,3 @@
-"""Nothing here is a test; most of it runs in tensor2tensor's environment only."""
+"""Excludes this folder from test collection: it has no tests, and most files need tensor2tensor."""
 
 collect_ignore_glob = ["*.py"]

@@ -1,20 +1,20 @@
-"""Gradients of functions of tensors, on whichever backend Keras runs."""
+"""Gradients of functions of tensors, on every backend of Keras."""
 
 import keras
 import numpy as np
 
 
 def output_and_gradients(function, inputs, cotangent=1.0):
-    """A function's output, and the gradient of `sum(output * cotangent)`.
+    """Returns a function's output and the gradient of `sum(output * cotangent)`.
 
     Args:
-        function: takes the inputs as tensors, in one argument.
-        inputs: arrays of floats, in any nest of lists and dicts.
-        cotangent: broadcasts to the output.
+        function: `function(tensors)`, where `tensors` has the structure of `inputs`.
+        inputs: floating-point arrays in a nested structure of lists and dicts.
+        cotangent: array that broadcasts to the output. Default: 1.
 
     Returns:
-        (the output, the gradients in the nest of the inputs), NumPy arrays.
-        Inputs without effect have gradients of zero.
+        A pair of the output and the gradients, which have the structure of `inputs`. All are
+        NumPy arrays. Inputs without effect have zero gradients.
     """
     backend = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[keras.backend.backend()]
     output, gradients = backend(function, inputs, np.asarray(cotangent))
@@ -22,13 +22,13 @@ def output_and_gradients(function, inputs, cotangent=1.0):
 
 
 def with_values(variables, values, function):
-    """`function()` with other values of variables: what makes gradients with respect to them."""
+    """Returns `function()`, computed with `values` in place of the values of `variables`."""
     with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
         return function()
 
 
 def _to_numpy(tensor):
-    # Along a gather TensorFlow's gradients are sparse.
+    # TensorFlow's gradients of a gather are sparse.
     return keras.ops.convert_to_numpy(keras.ops.convert_to_tensor(tensor))
 
 
@@ -50,7 +50,7 @@ def _tensorflow(function, inputs, cotangent):
 def _jax(function, inputs, cotangent):
     import jax
 
-    # One compilation; eagerly each operation would have its own.
+    # Compile the function once. Eager execution would compile each operation separately.
     @jax.jit
     def both(tensors):
         output, pull_back = jax.vjp(function, tensors)

@@ -1,4 +1,4 @@
-"""One compared quantity: its largest error and how large it may be."""
+"""The largest error of a compared quantity, and its limit."""
 
 import dataclasses
 
@@ -11,10 +11,10 @@ class Measurement:
 
     Attributes:
         case: name of the computation.
-        quantity: which result of it.
-        error: the largest error found.
-        limit: the largest error allowed.
-        count: how many numbers, ids or variables were compared.
+        quantity: name of the compared result.
+        error: largest error.
+        limit: largest allowed error.
+        count: number of compared values, ids or variables.
     """
 
     case: str
@@ -25,14 +25,14 @@ class Measurement:
 
     @property
     def holds(self):
-        """Whether the error is within the limit; a nan is not, nor is a comparison of nothing."""
+        """Whether the error is within the limit. False for NaN, or if nothing was compared."""
         return self.count > 0 and self.error <= self.limit
 
 
 def relative_error(actual, expected, rounding=0.0):
-    """The largest difference of two arrays, over the largest entry expected.
+    """Returns the largest difference of two arrays, divided by the largest expected entry.
 
-    Where nothing above `rounding` is expected, the difference itself.
+    If no expected entry is larger than `rounding`, the difference is not divided.
     """
     actual, expected = np.asarray(actual), np.asarray(expected)
     if actual.shape != expected.shape:

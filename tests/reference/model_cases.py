@@ -1,10 +1,10 @@
-"""Which whole models record_models.py records: data only."""
+"""The models that record_models.py records, as data."""
 
 import dataclasses
 
-# Widths that keep a checkpoint near 100 kB; no two sizes of one model are equal.
+# These sizes keep a checkpoint near 100 kB. All sizes of a model are different.
 SMALL = {"hidden_size": 24, "filter_size": 40, "num_heads": 4, "num_hidden_layers": 2}
-# Dropout draws from t2t's own generator: only without it can a loss be compared.
+# Dropout uses tensor2tensor's random numbers, so losses are comparable only without it.
 NO_DROPOUT = {
     "layer_prepostprocess_dropout": 0.0,
     "attention_dropout": 0.0,
@@ -14,11 +14,11 @@ NO_DROPOUT = {
 
 @dataclasses.dataclass(frozen=True)
 class ModelCase:
-    """One model: hparams, and how long it learns the toy task.
+    """The hparams of one model, and its number of training steps on the toy task.
 
-    Few steps on purpose: a model that is still unsure gives beams that differ.
-    `slots` keeps Adam's slots in the checkpoint; `averaged` is t2t's average of
-    the last three checkpoints.
+    The number of steps is small, so that the model is uncertain and its beams differ. `slots`
+    keeps Adam's slots in the checkpoint. `averaged` selects t2t's average of the last three
+    checkpoints.
     """
 
     name: str

@@ -1,13 +1,12 @@
-"""Records what tensor2tensor 1.15.7 computes in its relative attention.
+"""Records the relative attention of tensor2tensor 1.15.7.
 
-Run with the Python of the environment that README.md next to this file reports how
-to build:
+Run with the Python of tensor2tensor's environment (see README.md in this folder):
 
     T2T_PYTHON tests/reference/record_attention.py
 
-Writes `attention/*.npz` next to this file: seeded random inputs, the outputs and
-the gradients of sum(output * cotangent) of every floating-point input, tables
-included. Arrays only, no pickles.
+Writes `attention/*.npz` in this folder: seeded random inputs, the outputs, and the gradients of
+sum(output * cotangent) with respect to all floating-point inputs, including tables. The files
+contain arrays only, no pickles.
 """
 
 import dataclasses
@@ -16,7 +15,7 @@ import pathlib
 import zlib
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-# oneDNN reorders float32 sums; without it the recording repeats bit by bit.
+# oneDNN reorders float32 sums. Without it, recordings are reproducible bit for bit.
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
 
 import numpy as np
@@ -77,7 +76,7 @@ INNER_CASES = (
 
 
 def bias_of(case, dtype):
-    """The bias of a case, broadcastable to [batch, heads, query, key]."""
+    """Returns the bias of a case, broadcastable to [batch, heads, query, key]."""
     padding = np.zeros((BATCH, 1, 1, case.length_k), dtype)
     padding[1, ..., -3:] = MASKED
     steps = np.arange(case.length_k)
@@ -95,7 +94,7 @@ def bias_of(case, dtype):
 
 
 def run_with_gradients(inputs, dtype, rng, compute):
-    """Outputs of `compute(tensors)`, and gradients of the first of them."""
+    """Returns the first output of `compute(tensors)` with its gradients, and the other outputs."""
     with tf.Graph().as_default(), tf.Session() as session:
         tensors = {name: tf.constant(array) for name, array in inputs.items()}
         output, *others = compute(tensors)
@@ -104,7 +103,7 @@ def run_with_gradients(inputs, dtype, rng, compute):
         gradients = tf.gradients(
             tf.reduce_sum(output * cotangent), [tensors[name] for name in differentiable]
         )
-        # A table's gradient comes as IndexedSlices.
+        # Gradients of tables are IndexedSlices.
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         values = session.run([output, *others, *gradients])
     record = {**inputs, "cotangent": cotangent, "output": values[0]}
@@ -114,7 +113,7 @@ def run_with_gradients(inputs, dtype, rng, compute):
 
 
 def tables_as_variables(tables, dtype):
-    """A scope in which t2t's get_variable returns the given tables."""
+    """Returns a scope in which get_variable returns the given tables."""
 
     def known_table(getter, name, **kwargs):
         del getter
@@ -218,7 +217,7 @@ def record_embeddings(length_q, length_k, max_relative_position, cache, dtype):
 
 
 def record_matrices():
-    """{"q_k_max_cache": matrix}: the arguments are the key."""
+    """Returns a dict of matrices. A key has the arguments: length_q, length_k, K and cache."""
     with tf.Graph().as_default(), tf.Session() as session:
         return {
             "_".join(str(int(value)) for value in arguments): session.run(

@@ -1,12 +1,12 @@
-"""Records what tensor2tensor 1.15.7 and Moses make of translations and their references.
+"""Records BLEU and tokenization of tensor2tensor 1.15.7 and Moses.
 
-Run with the Python of the environment that README.md in this folder explains how
-to build, and with a copy of https://github.com/moses-smt/mosesdecoder from before
-November 2018, when its tokenizer began to split off every line's last dot:
+Run with the Python of tensor2tensor's environment (see README.md in this folder). MOSESDECODER is
+a copy of https://github.com/moses-smt/mosesdecoder from before November 2018, because later
+versions of its tokenizer separate the last dot of every line:
 
     T2T_PYTHON tests/reference/record_bleu.py MOSESDECODER
 
-Writes `bleu.json`; README.md says what it holds. The text is the project's own.
+Writes `bleu.json`, which README.md describes. The text was written for this project.
 """
 
 import json
@@ -26,7 +26,7 @@ from tensor2tensor.utils import bleu_hook  # noqa: E402
 
 from trainer.data import synthetic  # noqa: E402
 
-# Where tokenizers differ: numbers, quotes, abbreviations, hyphens, symbols, scripts.
+# Text on which tokenizers differ: numbers, quotes, abbreviations, hyphens, symbols and scripts.
 LINES = [
     "", " ", "Ja.", "3,5 % von 1.000,00 € sind 35,00 €.", "Im Jahr 2014.", "Am 3. Mai, ca. 17:30 Uhr",
     "Das E-Mail-Programm (Version 2.0) läuft - meistens - gut.", "„Gut“, sagte er, »sehr gut«.",
@@ -38,12 +38,12 @@ LINES = [
     "USA. U.S.A. u. s. w.", "Nr. 7 und Nr. Sieben", "1. 2. 3.", "ungefähr 1.5. Dann", "Ende.\" Dann", "»a«.", "…", "'", "''", "-",
     "&quot; &amp; &#124;", "a\u200bb\u00adc", "Straße STRASSE straße",
 ]  # fmt: skip
-# sacremoses, unlike Moses, splits Chinese.
+# sacremoses splits Chinese text, unlike Moses.
 UNSPACED = ["你好，世界。", "東京タワー（とうきょう）"]
 
 
 def mangle(line, rng):
-    """A line as a translator that errs might have it."""
+    """Returns a line with up to two random errors."""
     words = line.split(" ")
     for _ in range(rng.randint(0, 2)):
         i = rng.randrange(len(words))
@@ -64,7 +64,7 @@ def mangle(line, rng):
 
 
 def corpora():
-    """(name, hypotheses, references)"""
+    """Yields (name, hypotheses, references) of each corpus."""
     rng = random.Random(20180401)
     sentences = [target for _, target in synthetic.generate("dev", size=101)]
     yield "sentences", [mangle(line, rng) for line in sentences], sentences
@@ -78,7 +78,7 @@ def corpora():
 
 
 def t2t(hypotheses, references):
-    """BLEU of both kinds, as t2t-bleu prints them, to all digits."""
+    """Returns cased and uncased BLEU of t2t-bleu in full precision."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [os.path.join(folder, name) for name in ("references", "hypotheses")]
         for path, lines in zip(paths, (references, hypotheses)):
@@ -90,7 +90,7 @@ def t2t(hypotheses, references):
 
 
 def moses(script, lines, *arguments):
-    """What a Perl script of Moses writes."""
+    """Returns the output of a Perl script of Moses."""
     text = "".join(f"{line}\n" for line in lines)
     return subprocess.run(
         ["perl", script, *arguments], input=text, capture_output=True, text=True, check=False
@@ -102,8 +102,9 @@ def split(lines):
 
 
 def compound_bleu(root, hypotheses, references):
-    """The tokenised lines of both sides, and what multi-bleu prints: get_ende_bleu.sh, with a
-    reference tokenised as well.
+    """Returns the tokenized lines of both sides and the result of multi-bleu.
+
+    Follows get_ende_bleu.sh, but also tokenizes the references.
     """
     tokenizer = str(root / "scripts/tokenizer/tokenizer.perl")
     tokenised = [

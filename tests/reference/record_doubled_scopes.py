@@ -1,9 +1,9 @@
-"""Records which names variables get when tensor2tensor comes before tf.disable_v2_behavior().
+"""Records variable names if tensor2tensor is imported before tf.disable_v2_behavior().
 
     T2T_PYTHON tests/reference/record_doubled_scopes.py
 
-Writes `doubled_scopes.json` next to this file: for some models, what they are
-made of and the shape of every variable under its name.
+Writes `doubled_scopes.json` in this folder: the settings of several models, and the names and
+shapes of their variables.
 """
 
 import json
@@ -32,7 +32,7 @@ SMALL = {"hidden_size": 24, "filter_size": 40, "num_heads": 4, "num_hidden_layer
 RELATIVE = {"max_relative_position": 3, **SMALL}
 SEPARATE = {"shared_embedding_and_softmax_weights": False, "pos": "emb", **SMALL}
 ModeKeys = tf.estimator.ModeKeys
-# (hparams set, what is changed in it, mode)
+# (hparams set, overrides, mode)
 MODELS = (
     ("transformer_relative_tiny", RELATIVE, ModeKeys.TRAIN),
     ("transformer_relative_tiny", RELATIVE, ModeKeys.PREDICT),

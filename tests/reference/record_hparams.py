@@ -1,8 +1,8 @@
-"""Records tensor2tensor 1.15.7's hparams sets of the Transformer.
+"""Records the Transformer hparams sets of tensor2tensor 1.15.7.
 
     T2T_PYTHON tests/reference/record_hparams.py
 
-Writes `hparams.json` next to this file: set -> key -> value.
+Writes `hparams.json` in this folder, which maps set names to dicts of hparams.
 """
 
 import json

@@ -1,13 +1,12 @@
-"""Records whole tensor2tensor 1.15.7 Transformers for the parity tests.
+"""Records complete Transformers of tensor2tensor 1.15.7 for the parity tests.
 
-Run with the Python of the environment that README.md next to this file reports how
-to build:
+Run with the Python of tensor2tensor's environment (see README.md in this folder):
 
     T2T_PYTHON tests/reference/record_models.py [NAME …]
 
-For every case in model_cases.py (or those named) it trains a small model for
-some steps on a toy task and writes the folder `models/NAME/` next to this file;
-README.md says what each file holds. Arrays and JSON only, no pickles.
+Trains a small model on a toy task for each case in model_cases.py, or for the named cases. Writes
+the folder `models/NAME/` for each; README.md describes the files. They contain arrays and JSON, no
+pickles.
 """
 
 import json
@@ -23,14 +22,14 @@ import t2t_transformer
 
 FOLDER = pathlib.Path(__file__).parent / "models"
 BEAM_SIZE, ALPHA = 4, 0.6
-# Steps beyond the padded source length: cut short, about enough, ample.
+# Steps beyond the padded source length: too few, about enough, more than enough.
 EXTRA_STEPS = (-7, 2, 17)
 EXTRA_STEPS_ALONE = 2
 EOS_ID = 1
 
 
 def toy_batch(case, rng, lengths):
-    """Pairs: every source token translated, some left out or doubled."""
+    """Returns a batch of pairs. Each source token is translated once, twice or not at all."""
     table = np.random.default_rng(case.seed).permutation(np.arange(2, case.vocab_size))
     pairs = []
     for length in lengths:
@@ -52,7 +51,7 @@ def training_batches(case):
 
 
 def make_checkpoint(case, folder):
-    """Trains, and leaves one checkpoint in `folder`; its name."""
+    """Trains a model and writes one checkpoint to `folder`. Returns its name."""
     with tempfile.TemporaryDirectory() as scratch:
         save_at = {case.steps - 20, case.steps - 10, case.steps} if case.averaged else {case.steps}
         prefixes = t2t_transformer.train(case, training_batches(case), scratch, save_at)
@@ -65,7 +64,11 @@ def make_checkpoint(case, folder):
 
 
 def decode_all(case, prefix, inputs):
-    """Greedy and beam results, asserted to survive a nudge of the weights."""
+    """Returns greedy and beam results.
+
+    Raises:
+        ValueError: if a relative weight change of about 1e-6 changes an output.
+    """
     options = {
         "greedy": {},
         "best": {"beam_size": BEAM_SIZE, "top_beams": 1, "alpha": ALPHA},
@@ -81,7 +84,7 @@ def decode_all(case, prefix, inputs):
         for (key, ids, scores), (_, nudged_ids, nudged_scores) in zip(results, nudged):
             if ids.shape != nudged_ids.shape or (ids != nudged_ids).any():
                 raise ValueError(
-                    f"{case.name} {key} hangs by a rounding error: "
+                    f"{case.name} {key} depends on rounding errors: "
                     "choose another seed for this case."
                 )
             record[f"{key}_ids"] = ids
@@ -94,10 +97,10 @@ def decode_all(case, prefix, inputs):
 def decode(decoder, name, inputs):
     for extra in EXTRA_STEPS:
         yield f"{name}_{extra}", *decoder(inputs, extra)
-    # Each sentence by itself, without padding: a length separate limit.
+    # Each sentence in its own batch, without padding, so that its length sets the limit.
     for row, source in enumerate(inputs):
-        only = source[None, : np.count_nonzero(source)]
-        yield f"{name}_alone_{row}", *decoder(only, EXTRA_STEPS_ALONE)
+        single = source[None, : np.count_nonzero(source)]
+        yield f"{name}_alone_{row}", *decoder(single, EXTRA_STEPS_ALONE)
 
 
 def describe(case, checkpoint):

@@ -1,13 +1,12 @@
-"""Records what tensor2tensor 1.15.7's SubwordTextEncoder makes of strings.
+"""Records encodings and decodings of the SubwordTextEncoder of tensor2tensor 1.15.7.
 
-Run with the Python of the environment that README.md in this folder explains how
-to build:
+Run with the Python of tensor2tensor's environment (see README.md in this folder):
 
     T2T_PYTHON tests/reference/record_subwords.py
 
-For each vocabulary it has tensor2tensor build the file `subwords/NAME.vocab`,
-reads it back, and writes `subwords/NAME.json`; README.md says what that holds.
-The text is the project's own.
+For each vocabulary, tensor2tensor builds the file `subwords/NAME.vocab` and reads it again. The
+results are written to `subwords/NAME.json`, which README.md describes. The text was written for
+this project.
 """
 
 import collections
@@ -29,7 +28,7 @@ from tensor2tensor.data_generators import (
 from trainer.data import synthetic  # noqa: E402
 
 FOLDER = pathlib.Path(__file__).parent / "subwords"
-# Python 3.11 and all older ones agree on the category of each.
+# Python 3.11 and older versions agree on the Unicode categories of these characters.
 HOSTILE = [
     "", " ", "  ", "   ", " a", "a ", "a b", "a  b", " a b ", "a . b", ".  .", ". .", "\t",
     "a\tb", "a\nb", "\n", "\n\n", "line one\r\nline two\r", "_", "__", "a_b", "_a_", " _ ",
@@ -45,8 +44,8 @@ HOSTILE = [
     "e-mail@example.org", "http://example.org/?q=a_b&c=%20", "x" * 257, "-" * 300, "ab" * 600,
     "Donau" * 40 + "!", "你" * 130, "é" * 97, "\\" * 33, "_" * 34, "1" * 50,
 ]  # fmt: skip
-# Subtokens run together, as decoding finds them: escapes that are not whole, too large, or of half
-# a surrogate pair.
+# Concatenated subtokens for decoding. Some escapes are incomplete, too large, or half of a
+# surrogate pair.
 RUN_TOGETHER = [
     "a", "a_", "a__b_", "_", "___", "_a", "a_b", "a_ _b_", "a_._b_", "\\u_", "a_\\u_b_",
     "\\\\_", "\\\\u_", "\\\\\\u_", "\\", "\\_", "\\\\\\_", "a\\_b", "\\\\\\\\", "\\a_",
@@ -74,9 +73,9 @@ def build(texts, target_size=None, min_count=1):
 
 
 def vocabularies():
-    """(name, encoder, whether its file has quotes)"""
+    """Yields (name, encoder, whether the file has quotes) of each vocabulary."""
     yield "sentences", build(sentences(), target_size=300), True
-    # Long runs, line ends, NUL and control characters inside the vocabulary.
+    # This vocabulary has long subtokens, line breaks, NUL and control characters.
     long_runs = [
         "".join(random.Random(i).choices("abcdefgh", k=length))
         for i, length in enumerate((255, 256, 257, 300))
@@ -87,7 +86,7 @@ def vocabularies():
 
 
 def random_texts(rng, count):
-    """Strings of words, and of what stands between words."""
+    """Yields random strings of words and separators."""
     characters = "".join(HOSTILE[:115])
     words = " ".join(sentences()[:30]).split() + ["\\", "_", "\\u", "\\10;", " ", "  ", ""]
     for _ in range(count):
@@ -121,7 +120,7 @@ def record(name, encoder, add_single_quotes):
 
 
 def write(path, lists):
-    """JSON in ASCII, an entry a line."""
+    """Writes JSON in ASCII with one entry per line."""
     parts = (
         f"{json.dumps(name)}: [\n" + ",\n".join(map(json.dumps, entries)) + "\n]"
         for name, entries in lists.items()

@@ -1,13 +1,12 @@
-"""Records tensor2tensor 1.15.7's other relative attentions: v2, 2-D and local.
+"""Records the v2, 2-D and local relative attention of tensor2tensor 1.15.7.
 
-Run with the Python of the environment that README.md next to this file reports how
-to build:
+Run with the Python of tensor2tensor's environment (see README.md in this folder):
 
     T2T_PYTHON tests/reference/record_variants.py
 
-Writes `variants/*.npz` next to this file: seeded random inputs, the output and
-the gradients of sum(output * cotangent) of every input, tables included.
-Arrays only, no pickles.
+Writes `variants/*.npz` in this folder: seeded random inputs, the output, and the gradients of
+sum(output * cotangent) with respect to all inputs, including tables. The files contain arrays
+only, no pickles.
 """
 
 import dataclasses
@@ -17,18 +16,18 @@ import zlib
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-# First: it sets the environment.
+# This import must come first: it sets environment variables of TensorFlow.
 from record_attention import BATCH, DEPTH, HEADS, MASKED, run_with_gradients
 from tensor2tensor.layers import common_attention
 
 FOLDER = pathlib.Path(__file__).parent / "variants"
-# Depth of values, where they may have their own.
+# Depth of values, if it may differ from that of keys.
 VALUE_DEPTH = 7
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """`size`: length, or (height, width). `limit`: max_relative_position, or block_length."""
+    """A case. `size` is a length or (height, width); `limit` max_relative_position or block_length."""
 
     name: str
     size: int | tuple
@@ -56,7 +55,7 @@ GRIDS = (
     Case("smaller_than_k", (3, 2), 5),
     Case("padding", (3, 4), 2, padding=True),
 )
-# With a block length of 3: fewer than two blocks are one.
+# With block length 3, sequences shorter than two blocks are computed as one block.
 BLOCKS = (
     Case("length_one", 1, 3, share=True, values=True),
     Case("below_a_block", 2, 3, values=True),
@@ -74,14 +73,14 @@ def cells(case):
 
 
 def padding_bias(case, dtype):
-    """Hides the last three keys of the second row of the batch."""
+    """Returns a bias that masks the last three keys of the second batch entry."""
     bias = np.zeros((BATCH, 1, 1, cells(case)), dtype)
     bias[1, ..., -3:] = MASKED
     return bias
 
 
 def scope(tables, dtype, name):
-    """A scope in which t2t's get_variable returns the given tables."""
+    """Returns a scope in which get_variable returns the given tables."""
 
     def known_table(getter, name, **kwargs):
         del getter
@@ -93,7 +92,7 @@ def scope(tables, dtype, name):
 
 
 def record(name, case, dtype, value_depth, table_shapes, bias, attention):
-    """`attention(q, k, v, bias)`, with the tables as the variables it asks for."""
+    """Returns the record of `attention(q, k, v, bias)`, whose variables are random tables."""
     rng = np.random.default_rng(zlib.crc32(f"{name} {case.name}".encode()))
 
     def normal(*shape):
@@ -132,7 +131,7 @@ def record_v2(case, dtype, masked):
         later = np.triu(np.full((case.size, case.size), MASKED, dtype), 1)[None, None]
         bias = later if bias is None else np.minimum(bias, later)
     rows = case.limit if masked else 2 * case.limit - 1
-    # The unmasked form asserts that keys and values are equal.
+    # The unmasked function asserts that keys and values have equal shapes.
     value_depth = VALUE_DEPTH if masked else DEPTH
     tables = {"key_relative_embeddings": (rows, DEPTH)}
     if case.values:
@@ -208,7 +207,7 @@ def main():
     tf.disable_v2_behavior()
     FOLDER.mkdir(exist_ok=True)
     records = [
-        # The other functions make zeros of float32 on their way: they take nothing else.
+        # The other functions create float32 zeros, so they support no other dtype.
         *((case, "float64", record_v2(case, "float64", True)) for case in SEQUENCES),
         *((case, "float32", record_v2(case, "float32", True)) for case in SEQUENCES),
         *((case, "float32", record_v2(case, "float32", False)) for case in SEQUENCES),

@@ -1,4 +1,4 @@
-"""A model that tensor2tensor recorded (models/NAME), and this project's with its weights."""
+"""Models recorded from tensor2tensor (models/NAME), loaded into this project's Transformer."""
 
 import functools
 import json
@@ -17,12 +17,13 @@ NAMES = sorted(path.parent.name for path in FOLDER.glob("*/model.json"))
 
 
 class RecordedModel:
-    """A recorded model, and ours with its weights.
+    """A recorded model, and a `Transformer` with its weights.
 
     Attributes:
-        settings: the dict of model.json.
-        arrays: the checkpoint, name -> array, optimizer slots included.
-        model: a `Transformer` with those weights.
+        settings: the content of model.json, a dict.
+        arrays: a dict that maps variable names of the checkpoint, including optimizer slots, to
+            arrays.
+        model: a `Transformer` with the weights of the checkpoint.
     """
 
     def __init__(self, name):
@@ -35,7 +36,7 @@ class RecordedModel:
         load_t2t_weights(self.model, self.arrays)
 
     def hparams(self):
-        """What parse_hparams makes of the set and the changes in it."""
+        """Returns the hparams of the recorded set with its overrides."""
         changes = self.settings["overrides"].items()
         return parse_hparams(
             self.settings["hparams_set"], ",".join(f"{key}={value}" for key, value in changes)
@@ -52,26 +53,26 @@ class RecordedModel:
             return dict(arrays)
 
     def search(self, inputs, max_length, kind, limits=None):
-        """(ids `[B, n, L]`, scores `[B, n]`) of a search.
+        """Returns ids `[B, n, L]` and scores `[B, n]` of a search.
 
         Args:
             inputs: source ids `[B, S]`.
-            max_length: most steps.
+            max_length: maximum number of steps.
             kind: a key of SEARCHES.
-            limits: most ids of each sentence, for kind "default".
+            limits: maximum number of ids of each sentence, for kind "default".
         """
         limits = np.zeros(len(inputs)) if limits is None else limits
         inputs, limits = (np.asarray(x, "int32") for x in (inputs, limits))
         if keras.backend.backend() == "tensorflow":
             ids, scores, _ = self._search_graph(kind)(inputs, np.int32(max_length), limits)
         else:
-            ids, scores, _ = self._search_of_sizes(kind, len(inputs), int(max_length))(
+            ids, scores, _ = self._search_with_static_sizes(kind, len(inputs), int(max_length))(
                 inputs, limits
             )
         return keras.ops.convert_to_numpy(ids), keras.ops.convert_to_numpy(scores)
 
     @functools.cache
-    def _search_of_sizes(self, kind, batch_size, max_length):
+    def _search_with_static_sizes(self, kind, batch_size, max_length):
         def search(inputs, limits):
             state = self.model.encode(inputs, max_length)
             return SEARCHES[kind](self, state, batch_size, max_length, limits)
@@ -86,7 +87,7 @@ class RecordedModel:
     def _search_graph(self, kind):
         search = SEARCHES[kind]
 
-        # One graph for all sizes: tracing takes longer than all searches.
+        # Use one graph for all sizes, because tracing takes longer than all searches.
         sizes = [tf.TensorSpec([None] * rank, tf.int32) for rank in (2, 0, 1)]
 
         @tf.function(input_signature=sizes, autograph=False)

@@ -1,4 +1,4 @@
-"""Sizes of all tensors that a function and its gradient make, on every backend."""
+"""Sizes of all tensors that a function and its gradient create, on every backend."""
 
 import math
 
@@ -7,12 +7,14 @@ import numpy as np
 
 
 def largest_tensor(function, inputs, others):
-    """Elements of the largest tensor that is made for `sum(function(...) ** 2)` and its gradient.
+    """Returns the number of elements of the largest tensor in a computation and its gradient.
+
+    The computation is `sum(function(inputs, others) ** 2)`.
 
     Args:
-        function: takes the inputs, then the others, as tensors, in two arguments.
-        inputs: arrays of floats, in a list: what the gradient is with respect to.
-        others: arrays, in a list.
+        function: `function(inputs, others)`, called with lists of tensors.
+        inputs: list of floating-point arrays. Gradients are computed with respect to these.
+        others: list of arrays.
     """
     backend = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[keras.backend.backend()]
     return max(backend(function, inputs, others))
@@ -32,7 +34,7 @@ def _tensorflow(function, inputs, others):
     for operation in graph.get_operations():
         assert not operation.type.endswith(("PartitionedCall", "While", "If")), operation.type
         sizes = [output.shape.num_elements() for output in operation.outputs]
-        # Gradients of what was broadcast: axes, and sums, smaller than what they sum.
+        # Gradients of broadcasting have unknown shapes: reduction axes, and sums over them.
         assert None not in sizes or operation.type in ("BroadcastGradientArgs", "Sum"), operation
         yield from (size for size in sizes if size is not None)
 
@@ -50,7 +52,7 @@ def _sizes_in(jaxpr):
     for equation in jaxpr.eqns:
         yield from (math.prod(variable.aval.shape) for variable in equation.outvars)
         for parameter in keras.tree.flatten(list(equation.params.values())):
-            inner = getattr(parameter, "jaxpr", parameter)  # of a closed one
+            inner = getattr(parameter, "jaxpr", parameter)  # the jaxpr of a ClosedJaxpr
             if hasattr(inner, "eqns"):
                 yield from _sizes_in(inner)
 

@@ -1,24 +1,24 @@
-"""The real tensor2tensor Transformer: hparams, training, gradients, decoding."""
+"""The Transformer of tensor2tensor: hparams, training, gradients and decoding."""
 
 import os
 import sys
 import types
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-# oneDNN reorders float32 sums; without it the recording repeats bit by bit.
+# oneDNN reorders float32 sums. Without it, recordings are reproducible bit for bit.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-# Before any import of tensor2tensor: it chooses once between tf.layers and
-# tf.keras.layers, and the latter change the names of the variables.
+# Must come before the import of tensor2tensor, which selects tf.layers or tf.keras.layers at import.
+# With tf.keras.layers, variables have other names.
 tf.disable_v2_behavior()
 tf.logging.set_verbosity(tf.logging.ERROR)
 
 import tensor2tensor
 
-# The package's __init__ imports models that can't be installed any more.
+# The package's __init__ imports models whose dependencies can no longer be installed.
 models = types.ModuleType("tensor2tensor.models")
 models.__path__ = [os.path.join(tensor2tensor.__path__[0], "models")]
 sys.modules["tensor2tensor.models"] = models
@@ -43,7 +43,7 @@ def build(case, mode):
     hparams = hparams_of(case)
     problem = problem_hparams.test_problem_hparams(case.vocab_size, case.vocab_size, hparams)
     problem.target_space_id = case.target_space_id
-    problem.stop_at_eos = int(True)  # as every text-to-text problem of t2t
+    problem.stop_at_eos = int(True)  # as in all text-to-text problems of t2t
     return transformer.Transformer(hparams, mode, problem)
 
 
@@ -60,14 +60,14 @@ def model_variables():
 
 
 def train(case, batches, folder, save_at):
-    """Trains on `batches`, saves after the steps in `save_at`; the prefixes."""
+    """Trains on `batches` and saves after the steps in `save_at`. Returns checkpoint prefixes."""
     prefixes = []
     with tf.Graph().as_default(), tf.Session(config=SESSION) as session:
         tf.set_random_seed(case.seed)
         pair = placeholder(), placeholder()
         _, losses = build(case, ModeKeys.TRAIN)(dict(zip(("inputs", "targets"), pair)))
         step = tf.train.get_or_create_global_step()
-        # The scope is where t2t's own optimizer keeps its slots.
+        # tensor2tensor's optimizer creates its slots in this scope.
         with tf.variable_scope("training"):
             adam = tf.train.AdamOptimizer(3e-3, beta1=0.9, beta2=0.98, epsilon=1e-9)
             update = adam.minimize(losses["training"], global_step=step)
@@ -90,7 +90,7 @@ def train(case, batches, folder, save_at):
 
 
 def average(prefixes, folder):
-    """t2t's program avg_checkpoints; the prefix of what it wrote."""
+    """Runs t2t's avg_checkpoints. Returns the prefix of the averaged checkpoint."""
     output = os.path.join(folder, "averaged.ckpt")
     avg_checkpoints.FLAGS(["", "--checkpoints=" + ",".join(prefixes), "--output_path=" + output])
     with tf.Graph().as_default():
@@ -105,7 +105,7 @@ def restore(session, prefix):
 
 
 def forward_and_gradients(case, prefix, inputs, targets):
-    """Logits, losses with and without label smoothing, gradients by name."""
+    """Returns logits and losses with and without label smoothing, and gradients by name."""
     results = {}
     for mode in (ModeKeys.TRAIN, ModeKeys.EVAL):
         with tf.Graph().as_default(), tf.Session(config=SESSION) as session:
@@ -129,7 +129,7 @@ def forward_and_gradients(case, prefix, inputs, targets):
 
 
 class Decoder:
-    """model.infer of one model for several batches and lengths."""
+    """Calls `model.infer` of one model on several batches and lengths."""
 
     def __init__(self, case, prefix, **options):
         self._graph = tf.Graph()
@@ -146,7 +146,7 @@ class Decoder:
             ]
 
     def __call__(self, inputs, extra):
-        """(ids [B, L] or [B, beam, L], scores or None)"""
+        """Returns ids `[B, L]` or `[B, beam, L]`, and scores or None."""
         fetched = {
             key: self._results[key]
             for key in ("outputs", "scores")
@@ -161,7 +161,7 @@ class Decoder:
         return ids.astype(np.int32), results.get("scores")
 
     def nudge_weights(self):
-        """Changes every weight by about a millionth of itself."""
+        """Changes each weight by a random relative amount of about 1e-6."""
         self._session.run(self._nudge)
 
     def close(self):
