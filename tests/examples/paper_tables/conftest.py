@@ -1,4 +1,4 @@
-"""A small dataset, and trials whose child processes are a stub that records its arguments."""
+"""Fixtures: a small dataset, and trials that run a stub in place of the trainer."""
 
 import pytest
 
@@ -27,7 +27,7 @@ if module == "trainer.evaluate":
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a training, a dev and two test sets, en and de."""
+    """Returns a folder with a training, a dev and two test sets in English and German."""
     path = tmp_path / "text"
     path.mkdir()
     for split, count in (("train", 5), ("val", 2), ("test_a", 3), ("test_b", 2)):
@@ -44,7 +44,7 @@ def dataset(folder):
 
 @pytest.fixture
 def make_trial(tmp_path, dataset, monkeypatch):
-    """`make_trial(overrides, seed)` returns a trial with an existing folder; it runs the stub."""
+    """Returns `make_trial(overrides, seed)`, which returns a trial that runs the stub."""
     stub = tmp_path / "stub.py"
     stub.write_text(STUB)
     make_command = trial_module._make_command
@@ -66,7 +66,7 @@ def make_trial(tmp_path, dataset, monkeypatch):
 
 @pytest.fixture
 def calls():
-    """`calls(trial)` returns the commands that the trial ran: module and flags."""
+    """Returns `calls(trial)`, which returns the commands (module and flags) that the trial ran."""
 
     def read(trial):
         file = trial.folder / "calls"

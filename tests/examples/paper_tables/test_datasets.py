@@ -1,4 +1,4 @@
-"""Splits in folders and named datasets."""
+"""Tests of datasets in folders and of named datasets."""
 
 import gzip
 
@@ -7,7 +7,7 @@ import pytest
 from examples.paper_tables.datasets import Dataset
 
 
-def test_folder(folder, dataset):
+def test_dataset_reads_a_folder(folder, dataset):
     with gzip.open(folder / "train.en.gz", "wb") as file:
         file.write((folder / "train.en").read_bytes())
     (folder / "train.en").unlink()
@@ -28,13 +28,13 @@ def test_folder(folder, dataset):
     assert dataset.eval_splits == ("val", "test_a", "test_b")
 
 
-def test_reversed_direction(folder):
+def test_dataset_swaps_source_and_target_by_direction(folder):
     dataset = Dataset(str(folder), direction="de-en", dev="val", tests=("test_a",))
     first = next(iter(dataset.open_corpus("test_a")))
     assert first == ("test_a de 0 a b c d", "test_a en 0 a b c d")
 
 
-def test_named_datasets():
+def test_dataset_flags_of_named_datasets():
     synthetic = Dataset("synthetic", tests=("test", "test_longer"))
     assert synthetic.training_flags() == {"data": "synthetic", "direction": "en-de"}
     assert synthetic.evaluation_flags("test_longer") == {
@@ -64,6 +64,6 @@ def test_named_datasets():
         ),
     ],
 )
-def test_errors(folder, settings, message):
+def test_dataset_rejects_invalid_settings(folder, settings, message):
     with pytest.raises(ValueError, match=message):
         Dataset(**{"data": str(folder)} | settings)

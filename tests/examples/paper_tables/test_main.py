@@ -1,4 +1,4 @@
-"""`examples.paper_tables`: output of a run, and errors."""
+"""Tests of `examples.paper_tables`: output, errors and resuming."""
 
 import signal
 import subprocess
@@ -36,12 +36,12 @@ def run(program):
         (("table1", "--data=synthetic", "--direction=de"), "--direction must look like en-de"),
     ],
 )
-def test_errors(run, arguments, message, tmp_path):
+def test_paper_tables_rejects_invalid_flags(run, arguments, message, tmp_path):
     run.fails(message, *arguments, f"--output_dir={tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()
 
 
-def test_error_of_child_process_is_reported(run, tmp_path):
+def test_paper_tables_reports_errors_of_child_processes(run, tmp_path):
     message = r"trainer.train failed with exit status 1. Last lines of .*log.txt:(.|\n)*no/such"
     flags = "--data=no/such", "--presets=tiny", "--train_steps=1"
     with pytest.raises(SystemExit, match=message):
@@ -49,7 +49,7 @@ def test_error_of_child_process_is_reported(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_resumes_after_kill(tmp_path):
+def test_paper_tables_resumes_after_kill(tmp_path):
     text = tmp_path / "text"
     text.mkdir()
     for language, line in (("en", "the {} sees a {}\n"), ("de", "der {} sieht einen {}\n")):

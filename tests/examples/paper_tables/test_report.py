@@ -1,4 +1,4 @@
-"""Result tables, CSV and plots of given scores."""
+"""Tests of result tables, CSV files and plots."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ NOTE = "The paper reports tokenized BLEU on WMT 2014. "
 
 @pytest.fixture
 def make_result(make_trial):
-    """`make_result(label, seed, *bleu)` returns a result with the BLEU of val, test_a, test_b."""
+    """Returns `make_result(label, seed, *bleu)`; `bleu` has scores of val, test_a and test_b."""
 
     def make(label, seed, *bleu, buckets=()):
         trial = make_trial({"use_key_table": label == "with"}, seed=seed, label=label)
@@ -37,7 +37,7 @@ def results(make_result):
     ]
 
 
-def test_table(results):
+def test_format_table_of_scores(results):
     columns = "{0}, seed 1 | {0}, seed 2 | {0}, mean"
     splits = " | ".join(columns.format(split) for split in ("val", "test_a", "test_b"))
     assert report.format_table(results).splitlines() == [
@@ -51,7 +51,7 @@ def test_table(results):
     ]
 
 
-def test_table_without_scores(make_result):
+def test_format_table_without_scores(make_result):
     assert report.format_table([[make_result("with", 1)]]).splitlines() == [
         "|  | paper: newstest | val, seed 1 | test_a, seed 1 | test_b, seed 1 | steps | minutes |",
         "|" + " --- |" * 7,
@@ -61,7 +61,7 @@ def test_table_without_scores(make_result):
     ]
 
 
-def test_table_by_length(make_result):
+def test_format_table_by_length_of_buckets(make_result):
     buckets = [(2, 40.0), (3, 30.0), (0, None), (1, 20.0), (4, 10.0)]
     results = [[make_result("with", 1, 1.0, 2.0, 3.0, buckets=buckets), make_result("with", 2)]]
     assert report.format_table_by_length(results, 8).splitlines() == [
@@ -75,7 +75,7 @@ def test_table_by_length(make_result):
     ]
 
 
-def test_csv(results, make_result):
+def test_format_csv_of_scores_and_buckets(results, make_result):
     rows = list(csv.DictReader(io.StringIO(report.format_csv(results))))
     assert [(row["variant"], row["seed"], row["split"], row["bleu"]) for row in rows[3:]] == [
         ("with", "2", "val", "31.0"),
@@ -95,7 +95,7 @@ def test_csv(results, make_result):
     ]
 
 
-def test_scores_of_translations(make_trial, folder):
+def test_score_trial_of_translations(make_trial, folder):
     trial = make_trial()
     assert score_trial(trial).scores == {} and score_trial(trial).bleu("val") is None
     trial.run()
@@ -107,18 +107,18 @@ def test_scores_of_translations(make_trial, folder):
     assert score_trial(trial).bleu("val") == pytest.approx(100.0)
 
 
-def test_translation_with_unicode_line_separators(make_trial):
+def test_score_trial_supports_unicode_line_separators(make_trial):
     trial = make_trial()
     trial.run()
     trial.translations("test_b").write_text("a\u2028b\n\x1cb\n", encoding="utf-8")
     assert 0 <= score_trial(trial).bleu("test_b") < 100
 
 
-def test_buckets_of_short_sentences():
+def test_bucket_labels_of_short_sentences():
     assert bucket_labels(4) == ["1–2", "3–4", "5–5", "6–6", "7–"]
 
 
-def test_plots(results, make_result, tmp_path, monkeypatch):
+def test_plots_show_scores(results, make_result, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="needs matplotlib: pip install '.[plots]'")
     figures = {}
     monkeypatch.setattr(
@@ -142,7 +142,7 @@ def test_plots(results, make_result, tmp_path, monkeypatch):
     assert lines["with"] == [40.0, 30.0, 24.0, 20.0, 10.0] and "without" not in lines
 
 
-def test_axis_of_zero_bleu_starts_at_zero(make_result, tmp_path, monkeypatch):
+def test_plot_variants_axis_of_zero_bleu_starts_at_zero(make_result, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="needs matplotlib: pip install '.[plots]'")
     figures = []
     monkeypatch.setattr(plots, "save_figure", lambda figure, path: figures.append(figure))

@@ -1,4 +1,4 @@
-"""Commands of a trial, and resuming it after an interruption."""
+"""Tests of a trial: its commands, and resuming after an interruption."""
 
 import fcntl
 import json
@@ -14,7 +14,7 @@ import pytest
 from examples.paper_tables.trial import TrialError, run_trials
 
 
-def test_commands(make_trial, folder, calls):
+def test_trial_runs_training_and_evaluation(make_trial, folder, calls):
     trial = make_trial({"use_value_table": False}, dropout=0.25)
     trial.run()
     train, dev, test_a, test_b = (call.split(" ") for call in calls(trial))
@@ -40,7 +40,7 @@ def test_commands(make_trial, folder, calls):
     assert trial.folder.name == "tiny-use_value_table=false-seed=3"
 
 
-def test_finished_steps_are_not_repeated(make_trial, calls):
+def test_trial_skips_finished_steps(make_trial, calls):
     trial = make_trial()
     assert not trial.is_done
     trial.run()
@@ -53,7 +53,7 @@ def test_finished_steps_are_not_repeated(make_trial, calls):
     assert modules == ["trainer.train", "trainer.evaluate"]
 
 
-def test_failed_process(make_trial):
+def test_trial_reports_and_repeats_a_failed_process(make_trial):
     trial = make_trial()
     (trial.folder / "fail trainer.evaluate").touch()
     with pytest.raises(TrialError) as failure:
@@ -68,7 +68,7 @@ def test_failed_process(make_trial):
     assert trial.is_done
 
 
-def test_train_steps_below_last_checkpoint(make_trial):
+def test_trial_rejects_train_steps_below_the_last_checkpoint(make_trial):
     trial = make_trial()
     (trial.model_dir / "checkpoints" / "step-000009").mkdir(parents=True)
     message = "--train_steps must be at least 9, the last step in .*/model, got 7. Increase it"
@@ -76,7 +76,7 @@ def test_train_steps_below_last_checkpoint(make_trial):
         trial.run()
 
 
-def test_training_time_accumulates(make_trial):
+def test_trial_accumulates_training_time(make_trial):
     trial = make_trial()
     assert trial.seconds == 0.0
     (trial.folder / "time.json").write_text(json.dumps({"seconds": 100.0}))
@@ -84,7 +84,7 @@ def test_training_time_accumulates(make_trial):
     assert 100.0 < trial.seconds < 130.0
 
 
-def test_second_process_waits(make_trial, capsys, calls):
+def test_trial_waits_for_another_process(make_trial, capsys, calls):
     trial = make_trial()
     (trial.folder / "sleep").write_text("0.5")
     first, second = (threading.Thread(target=trial.run) for _ in range(2))
@@ -101,7 +101,7 @@ def test_second_process_waits(make_trial, capsys, calls):
     ]
 
 
-def test_trials_of_other_processes_come_last(make_trial, calls):
+def test_run_trials_postpones_trials_of_other_processes(make_trial, calls):
     trials = [make_trial({"max_relative_position": k}) for k in (1, 2, 3)]
     (trials[0].folder / "sleep").write_text("0.5")
     other = threading.Thread(target=trials[0].run)
@@ -114,7 +114,7 @@ def test_trials_of_other_processes_come_last(make_trial, calls):
     assert [len(calls(trial)) for trial in trials] == [4, 4, 4]
 
 
-def test_child_process_keeps_lock_of_killed_parent(make_trial):
+def test_lock_is_held_by_the_child_of_a_killed_parent(make_trial):
     lock = make_trial().folder / "lock"
     parent = f"""
 import fcntl, subprocess

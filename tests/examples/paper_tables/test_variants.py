@@ -1,4 +1,4 @@
-"""The variants of each experiment and the scores copied from the paper."""
+"""Tests of each experiment's variants and of the paper's scores."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from t2t_relpos.models import PRESETS, TransformerConfig
 from trainer.config import RunConfig
 
 
-def test_table1():
+def test_make_variants_of_table1():
     variants = make_variants("table1", ["shaw_base", "shaw_big"], 0)
     assert [(variant.label, *variant.paper.values()) for variant in variants] == [
         ("shaw_base, absolute", 26.5, 38.2),
@@ -19,7 +19,7 @@ def test_table1():
     ]
 
 
-def test_table2():
+def test_make_variants_of_table2():
     variants = {
         variant.label: (variant.overrides.get("max_relative_position"), *variant.paper.values())
         for variant in make_variants("table2", ["shaw_base"], 0)
@@ -36,7 +36,7 @@ def test_table2():
     }
 
 
-def test_table3():
+def test_make_variants_of_table3():
     variants = {
         variant.label: (variant.overrides, *variant.paper.values())
         for variant in make_variants("table3", ["shaw_base"], 0)
@@ -49,7 +49,7 @@ def test_table3():
     }
 
 
-def test_positions_and_lengths():
+def test_make_variants_of_positions_and_lengths():
     assert [variant.name for variant in make_variants("positions", ["tiny"], 0)] == [
         "tiny",
         "tiny-position=relative+sinusoidal",
@@ -64,7 +64,7 @@ def test_positions_and_lengths():
     ]
 
 
-def test_equal_configurations_have_equal_names():
+def test_variant_names_identify_configurations():
     names = {
         experiment: {variant.name for variant in make_variants(experiment, ["tiny"], 11)}
         for experiment in EXPERIMENTS
@@ -76,13 +76,13 @@ def test_equal_configurations_have_equal_names():
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_trainer_accepts_every_variant(experiment):
+def test_variants_are_valid_trainer_configurations(experiment):
     for variant in make_variants(experiment, ["shaw_base", "shaw_big", "tiny"], 11):
         run = RunConfig(preset=variant.preset, model_dir="m", data="synthetic", **variant.overrides)
         TransformerConfig.from_preset(variant.preset, vocab_size=11, **run.architecture())
 
 
-def test_preset_without_relative_positions():
+def test_make_variants_rejects_a_preset_without_relative_positions():
     assert PRESETS["transformer_base"]["position"] == "sinusoidal"
     message = "must have relative positions, got transformer_base with position=sinusoidal"
     with pytest.raises(ValueError, match=message):
