@@ -4,9 +4,10 @@
 
 Runs a training step (forward and backward) of one layer on one sequence. The layers are those of
 Vaswani et al. 2017, Table 1: self-attention, self-attention restricted to a window, a recurrent
-layer and a convolution; here also with relative positions. Times are medians of runs in which the
-layers take turns. Peak memory is measured in a new process for every layer and length. Prints a
-table; writes layer_costs.csv and, if matplotlib is installed, layer_costs.png.
+layer and a convolution. Self-attention is measured with and without relative positions, restricted
+self-attention only with them. Times are medians of runs in which the layers take turns. Peak memory
+is measured in a new process for each layer and length. Prints a table, and writes layer_costs.csv
+and, if matplotlib is installed, layer_costs.png.
 """
 
 import os
@@ -35,7 +36,7 @@ flags.DEFINE_integer("heads", 4, "Attention heads.", lower_bound=1)
 flags.DEFINE_integer("max_relative_position", 16, "Clipping distance K.", lower_bound=0)
 flags.DEFINE_integer("window", 64, "Window r of the restricted layer.", lower_bound=1)
 flags.DEFINE_integer("kernel", 3, "Width k of the convolution.", lower_bound=1)
-flags.DEFINE_integer("runs", 7, "Turns of each layer.", lower_bound=1)
+flags.DEFINE_integer("runs", 7, "Measurements of each layer.", lower_bound=1)
 flags.DEFINE_integer("threads", 1, "Threads per op.", lower_bound=1)
 flags.DEFINE_string("output_dir", "runs/layer_costs", "Folder for the table and the plot.")
 flags.DEFINE_string("memory_of", None, "Print only the peak memory in MB of LAYER,LENGTH.")
@@ -71,10 +72,10 @@ def make_layer(name: str):
 
 def make_step(name: str, length: int):
     """Returns a function without arguments that runs a training step and waits for its result."""
-    call, weights_of = make_layer(name)
+    call, get_weights = make_layer(name)
     x = tf.constant(np.random.default_rng(0).normal(size=(1, length, FLAGS.width)), tf.float32)
     call(x[:, :8])
-    weights = weights_of()
+    weights = get_weights()
 
     @tf.function(jit_compile=False)
     def step(inputs):

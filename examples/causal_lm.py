@@ -2,7 +2,7 @@
 
     python -m examples.causal_lm FILE --prompt="A man"
 
-Lines are texts; compressed files (.gz) are read too.
+Each line of the file is one training text. The file may be compressed (.gz).
 """
 
 import gzip
@@ -23,21 +23,24 @@ FLAGS = flags.FLAGS
 
 
 def define_flags():
+    """Defines the flags of this program."""
     flags.DEFINE_string("prompt", "A ", "Beginning of the generated lines.")
     flags.DEFINE_integer("steps", 600, "Number of training steps.", lower_bound=1)
     flags.DEFINE_integer("batch_size", 32, "Lines per step.", lower_bound=1)
-    flags.DEFINE_integer("max_length", 96, "Longer lines are truncated.", lower_bound=8)
+    flags.DEFINE_integer(
+        "max_length", 96, "Maximum length; longer lines are truncated.", lower_bound=8
+    )
     flags.DEFINE_integer("seed", 1, "Seed of weights, batches and generated lines.")
 
 
 def read_lines(path):
-    """Returns the lines of a text file that are not empty."""
+    """Returns the non-empty lines of a text file."""
     with (gzip.open if path.endswith(".gz") else open)(path, "rt", encoding="utf-8") as file:
         return [line.strip() for line in file if line.strip()]
 
 
 class Characters:
-    """Maps characters to ids: 0 is padding, 1 ends a line, 2 is an unknown character."""
+    """A mapping from characters to ids: 0 is padding, 1 ends a line, 2 is an unknown character."""
 
     def __init__(self, lines):
         self._characters = sorted(set("".join(lines)))

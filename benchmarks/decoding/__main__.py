@@ -18,8 +18,9 @@ Each system has a worker process that maps strings to strings. The workers take 
 the same batches of sentences, sorted by length. alpha is 0.6; CTranslate2 has the most similar
 length_penalty.
 
-With --preset, weights are random and all heads of a layer share one table, because CTranslate2
-supports no others. Sentences are cut to --length ids, and no translation ends before as many ids.
+With --preset, weights are random, and all heads of a layer share one table, because CTranslate2
+supports only shared tables. Sentences are truncated to --length ids, and all translations have
+--length ids.
 
 Columns, medians over runs with bootstrapped 95 % intervals:
     sentences/s                  translated sentences per second
@@ -55,7 +56,7 @@ flags.DEFINE_string("preset", None, "Architecture with random weights, instead o
 flags.DEFINE_multi_string("vocab_text", [], "With --preset: text to train the vocabulary on.")
 flags.DEFINE_integer("vocab_size", 32000, "With --preset: vocabulary size.", lower_bound=4)
 flags.DEFINE_integer(
-    "length", 28, "With --preset: ids of each sentence and translation.", lower_bound=2
+    "length", 28, "With --preset: number of ids per sentence and translation.", lower_bound=2
 )
 flags.DEFINE_multi_string(
     "text", None, "Sentences, one per line; may be .gz. Repeat for more texts.", required=True
@@ -67,7 +68,7 @@ flags.DEFINE_list("batches", ["1", "32", "64"], "Sentences per batch.")
 flags.DEFINE_list("beams", ["1", "4"], "Beam sizes.")
 flags.DEFINE_list("threads", ["1"], "Threads per op.")
 flags.DEFINE_list("systems", list(SYSTEMS), "Systems to measure. `exact` is always included.")
-flags.DEFINE_integer("runs", 10, "Turns of each system.", lower_bound=1)
+flags.DEFINE_integer("runs", 10, "Measurements of each system.", lower_bound=1)
 flags.DEFINE_string("opennmt_python", None, "Python of an environment with OpenNMT-tf.")
 flags.DEFINE_string("csv", None, "CSV file for the table.")
 
@@ -140,8 +141,8 @@ def make_rows(case: dict, measured):
         values = {"sentences/s": len(found) / totals[name]}
         for other in ("exact", "early"):
             values[f"time / {other}"] = totals[name] / totals[other] if other in totals else None
-        for column, of_runs in values.items():
-            numbers = ("", "", "") if of_runs is None else median_and_interval(of_runs)
+        for column, values_by_run in values.items():
+            numbers = ("", "", "") if values_by_run is None else median_and_interval(values_by_run)
             row |= dict(zip((column, f"{column} low", f"{column} high"), numbers))
         row["median ms"], row["99th ms"] = (
             np.percentile(1000 * seconds[name], [50, 99]) if case["batch"] == 1 else ("", "")

@@ -27,9 +27,9 @@ flags.DEFINE_string("saved_model", None, "Version directory of an exported model
 flags.DEFINE_string("text", None, "Sentences, one per line; may be .gz.", required=True)
 flags.DEFINE_integer("sentences", 192, "Sentences to translate.", lower_bound=1)
 flags.DEFINE_integer("batch", 32, "Sentences per batch.", lower_bound=1)
-flags.DEFINE_integer("runs", 5, "Translations of the text; the fastest counts.", lower_bound=1)
+flags.DEFINE_integer("runs", 5, "Number of runs. Prints the fastest run.", lower_bound=1)
 
-# Types without the prefix "_" or that of oneDNN, "_Mkl" or "_MklNative".
+# Op types without the prefixes "_", "_Mkl" and "_MklNative". The last two mark oneDNN.
 KINDS = {
     "matmul by weights": "MatMul FusedMatMul",
     "matmul of attention": "BatchMatMul BatchMatMulV2 BatchMatMulV3 FusedBatchMatMulV2",

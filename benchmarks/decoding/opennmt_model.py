@@ -2,8 +2,8 @@
 
     OPENNMT_PYTHON -m benchmarks.decoding.opennmt_model FOLDER BEAM_SIZE MAX_LENGTH SAVED_MODEL
 
-FOLDER is the output of `models.write_for_opennmt`. OpenNMT-tf's vocabulary has two tokens that this
-project's has not, start and unknown; their logits are so low that they are never chosen.
+FOLDER is the output of `models.write_for_opennmt`. OpenNMT-tf's vocabulary has two additional
+tokens, start and unknown. A large negative bias prevents the search from choosing them.
 """
 
 import json
@@ -15,7 +15,7 @@ import opennmt
 import tensorflow as tf
 
 SPECIAL_TOKENS = ("<blank>", "<s>", "</s>")
-# EOS of this project's vocabulary, which starts with padding and EOS.
+# This project's vocabulary starts with padding and EOS.
 EOS_ID = 1
 NEVER_CHOSEN = -1e9
 # Below this epsilon Keras 2 uses a slower layer normalization.
@@ -23,7 +23,7 @@ MIN_EPSILON = 1.001e-5
 
 
 def make_transformer(config: dict):
-    """Returns OpenNMT-tf's Transformer of an architecture, not initialized.
+    """Returns an uninitialized OpenNMT-tf Transformer of the given architecture.
 
     Args:
         config: fields of a `TransformerConfig`.

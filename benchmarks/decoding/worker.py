@@ -86,7 +86,7 @@ LOADERS = {
 
 def main(settings):
     answers = redirect_stdout()
-    # A signature does not keep the model alive that it belongs to.
+    # Keep a reference to the model, because its signature does not keep it alive.
     translate, _model = LOADERS[settings["kind"]](settings)
 
     def reply(batches):

@@ -17,7 +17,7 @@ Systems:
 All systems train a new model on the same batches of ids in memory. A step is forward, backward and
 update, with dropout and label smoothing. Each system has a worker process. The workers take turns,
 --steps steps each, and every run has new batches. The first run traces graphs and is not counted.
-In OpenNMT-tf and tensor2tensor all heads of a layer share one table, whatever the preset.
+In OpenNMT-tf and tensor2tensor, all heads of a layer share one table, regardless of the preset.
 
 Columns, medians over runs with bootstrapped 95 % intervals:
     tokens/s         source and target tokens per second, without padding
@@ -64,7 +64,7 @@ RELATIVE = sorted(name for name, settings in PRESETS.items() if settings["positi
 flags.DEFINE_enum("preset", "tiny", RELATIVE, "Architecture.")
 batches_module.define_flags()
 flags.DEFINE_integer("steps", 5, "Steps in a turn.", lower_bound=1)
-flags.DEFINE_integer("runs", 15, "Turns of each system.", lower_bound=1)
+flags.DEFINE_integer("runs", 15, "Measurements of each system.", lower_bound=1)
 flags.DEFINE_list("threads", ["1"], "Threads per op.")
 flags.DEFINE_list("systems", list(SYSTEMS), "Systems to measure. `trainer` is always included.")
 flags.DEFINE_float("label_smoothing", 0.1, "Label smoothing.", lower_bound=0.0, upper_bound=0.99)
@@ -122,7 +122,7 @@ def measure(workers) -> dict[str, list[dict]]:
     answers = {name: [] for name in workers}
     for run, name in in_turns(workers, FLAGS.runs + 1):
         answers[name].append(workers[name].ask([run * FLAGS.steps, (run + 1) * FLAGS.steps]))
-    return {name: of_runs[1:] for name, of_runs in answers.items()}
+    return {name: answers_by_run[1:] for name, answers_by_run in answers.items()}
 
 
 def make_rows(threads: int, answers: dict, tokens, flops):
@@ -135,8 +135,8 @@ def make_rows(threads: int, answers: dict, tokens, flops):
         flops: array of the FLOPs of `matmul` for each run.
     """
     seconds = {
-        name: np.array([answer["seconds"] for answer in of_runs])
-        for name, of_runs in answers.items()
+        name: np.array([answer["seconds"] for answer in answers_by_run])
+        for name, answers_by_run in answers.items()
     }
     seconds["matmul"] = flops / [answer["flops_per_second"] for answer in answers["matmul"]]
     for name, times in seconds.items():

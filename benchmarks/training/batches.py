@@ -59,7 +59,7 @@ def make_batches(texts: tuple[str, str], vocab_size, batch_tokens, max_length, c
     """Returns the first batches of a training run: padded ids `([B, S], [B, T])`.
 
     Args:
-        texts: paths of source and target sentences, as `read_text` takes them. ("", "") means the
+        texts: paths of source and target sentences, as in `read_text`. ("", "") selects the
             synthetic corpus.
         vocab_size: size of the joint vocabulary, which is trained on the texts.
         batch_tokens: maximum tokens per batch on the longer side, including padding.

@@ -7,8 +7,8 @@
 Trains one model on the same batches from the pipeline of `trainer.train` and from memory. The two
 take turns, --steps steps each, in alternating order. Batches that the pipeline prefetched in the
 meantime are dropped. Prints the median ratio of their times with its bootstrapped 95 % interval,
-for each corpus. Default corpora: the synthetic corpus, and the same with pairs of sentences joined,
-which has sentences as long as those of WMT. Exits with status 1 if a median exceeds --max_ratio.
+for each corpus. Default corpora: the synthetic corpus, and the same with adjacent pairs joined,
+whose sentences are as long as those of WMT. Exits with status 1 if a median exceeds --max_ratio.
 """
 
 import itertools
@@ -47,7 +47,7 @@ flags.DEFINE_integer(
 flags.DEFINE_string("preset", "tiny", "Architecture.")
 flags.DEFINE_integer("batch_tokens", 4096, "Tokens per batch on the longer side.", lower_bound=1)
 flags.DEFINE_integer("max_length", 256, "Maximum sentence length in tokens.", lower_bound=2)
-flags.DEFINE_integer("runs", 12, "Turns of the pipeline and of memory.", lower_bound=1)
+flags.DEFINE_integer("runs", 12, "Measurements of the pipeline and of memory.", lower_bound=1)
 flags.DEFINE_integer("steps", 8, "Steps in a turn.", lower_bound=1)
 flags.DEFINE_integer("seed", 1, "Seed of weights, dropout and data order.", lower_bound=0)
 flags.DEFINE_float("max_ratio", 1.03, "Largest ratio that passes.")
@@ -123,7 +123,7 @@ def time_steps(model: TrainingModel, batches) -> float:
 
 
 def measure(pairs: EncodedPairs, vocab_size: int) -> list[tuple[float, float]]:
-    """Returns the seconds of every pair of turns: from the pipeline, and from memory."""
+    """Returns pairs of seconds: of a turn from the pipeline and of one from memory."""
     model, pipeline, times = make_model(vocab_size), Pipeline(pairs), []
     orders = itertools.cycle([("pipeline", "memory"), ("memory", "pipeline")])
     for _, order in zip(range(FLAGS.runs + 1), orders):

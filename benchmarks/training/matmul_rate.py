@@ -1,4 +1,4 @@
-"""Measures how long only the matrix multiplications of a training step take on this machine.
+"""Measures the time of the matrix multiplications of a training step on this machine.
 
 Included: the products of token vectors and weights, once forward and twice backward (gradients of
 tokens and of weights), in float32. Excluded: products of tokens and tokens or position tables in
@@ -24,7 +24,7 @@ def count_weights(config: dict) -> dict[tuple[str, int, int], int]:
 
     Returns:
         `{(side, rows, columns): count}`. The projections of queries, keys and values are one
-        product where they have the same input.
+        product if they have the same input.
     """
     width, inner = config["hidden_dim"], config["intermediate_dim"]
     encoder, decoder = config["num_encoder_layers"], config["num_decoder_layers"]
@@ -40,7 +40,7 @@ def count_weights(config: dict) -> dict[tuple[str, int, int], int]:
 
 
 def count_flops(config: dict, tokens: dict[str, int]) -> int:
-    """Returns the FLOPs of the products of a training step on so many source and target tokens."""
+    """Returns the FLOPs of a training step's products for the given numbers of tokens by side."""
     return sum(
         3 * 2 * count * tokens[side] * rows * columns
         for (side, rows, columns), count in count_weights(config).items()
@@ -48,7 +48,7 @@ def count_flops(config: dict, tokens: dict[str, int]) -> int:
 
 
 def make(settings: dict):
-    """Returns a function of batches that returns the measurement at their mean size."""
+    """Returns `prepare(batches)`, which returns a function that measures at their mean size."""
     tf = tensorflow_with_threads(settings["threads"])
     config, rng = settings["config"], np.random.default_rng(0)
 

@@ -1,6 +1,6 @@
 """The training step of OpenNMT-tf 2.32. Runs in OpenNMT-tf's environment.
 
-Loss, optimizer and schedule are those that its `auto_config` chooses for a Transformer.
+Loss, optimizer and schedule are the defaults of its `auto_config` for a Transformer.
 """
 
 import tempfile
@@ -14,7 +14,7 @@ START_ID = 1
 
 
 def make(settings):
-    """Returns a function of batches that returns a function that trains a new model on them."""
+    """Returns `prepare(batches)`, which returns a function that trains a model on the batches."""
     tf = tensorflow_with_threads(settings["threads"])
     tf.random.set_seed(1)
     model = _make_model(settings)
@@ -52,7 +52,7 @@ def convert_batch(inputs, targets):
     """Returns OpenNMT-tf's features and labels of a batch of this project's ids.
 
     This project's vocabulary starts with padding and EOS. OpenNMT-tf's starts with padding, start
-    and EOS, and ends with the unknown token. Every id except padding is thus larger by one.
+    and EOS, and ends with the unknown token. All ids except padding are therefore larger by one.
 
     Args:
         inputs: int `[B, S]`.

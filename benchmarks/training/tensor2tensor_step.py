@@ -13,7 +13,7 @@ REFERENCE = Path(__file__).parents[2] / "tests/reference"
 
 
 def make(settings):
-    """Returns a function of batches that returns a function that trains a new model on them."""
+    """Returns `prepare(batches)`, which returns a function that trains a model on the batches."""
     # tests/reference turns oneDNN off unless the variable is set.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     sys.path.insert(0, str(REFERENCE))

@@ -12,7 +12,7 @@ from trainer.training.training_model import TrainingModel
 
 
 def make(settings):
-    """Returns a function of batches that returns a function that trains a new model on them."""
+    """Returns `prepare(batches)`, which returns a function that trains a model on the batches."""
     tf = tensorflow_with_threads(settings["threads"])
     keras.utils.set_random_seed(1)
     config = TransformerConfig.from_dict(settings["config"])

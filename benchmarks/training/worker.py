@@ -1,7 +1,8 @@
 """Trains one system of the training benchmark in its own process.
 
-Started by `benchmarks.training` with settings as JSON. A message `[first, end]` trains on these
-batches of the file; the answer has "seconds", "losses" and the peak memory in "megabytes".
+Started by `benchmarks.training` with settings as JSON. A message `[first, end]` trains on the
+batches from `first` to `end - 1`. The answer has "seconds", "losses" and the peak memory in
+"megabytes".
 
 The module of a system is imported only in its worker, because every system has its own
 environment. It defines `make(settings)`, which returns `prepare(batches)`, which returns the

@@ -67,7 +67,7 @@ def train(kind: str, seed: int, splits, vocabulary) -> dict:
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-    # With this patience it never stops early; it only restores the best weights.
+    # With this patience, training never stops early. The callback only restores the best weights.
     best_weights = keras.callbacks.EarlyStopping(
         "val_accuracy", mode="max", patience=FLAGS.epochs, restore_best_weights=True
     )
@@ -91,7 +91,7 @@ def train(kind: str, seed: int, splits, vocabulary) -> dict:
 
 
 def append_result(path: pathlib.Path, result: dict):
-    """Appends a line to a CSV file; a new file gets a header."""
+    """Appends a line to a CSV file. Writes a header if the file is new."""
     path.parent.mkdir(parents=True, exist_ok=True)
     is_new = not path.exists()
     with path.open("a", newline="") as file:

@@ -22,7 +22,7 @@ _EXCLUDED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packag
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """Ids of node kinds and roles, from 2, and of names, from `FIRST_WORD`."""
+    """Ids of node kinds and roles, starting at 2, and of names, starting at `FIRST_WORD`."""
 
     kinds: dict[str, int]
     roles: dict[str, int]
@@ -101,7 +101,7 @@ def _fingerprint(tree):
 
 
 def make_vocabulary(examples: list[graphs.Example], min_count=5, size=2000) -> Vocabulary:
-    """Returns ids of the kinds, roles and names that occur in at least `min_count` examples."""
+    """Returns ids of the kinds, roles and names that occur in `min_count` or more examples."""
     return Vocabulary(
         *(
             _number_frequent(

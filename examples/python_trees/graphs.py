@@ -1,4 +1,4 @@
-"""Python functions as graphs: the nodes of the syntax tree and labeled edges between them.
+"""Converts Python functions to graphs: nodes of the syntax tree with labeled edges.
 
 The task: one use of a local variable is replaced by a hole, and a model predicts the variable.
 Local variables have random numbers instead of names, so a model can only use their context.
@@ -37,7 +37,7 @@ _SCOPES = (
     ast.Global,
     ast.Nonlocal,
 )
-# These nodes become part of their parent's kind.
+# Nodes that are merged into the kind of their parent.
 _FOLDED = (ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop)
 _NAME_FIELDS = {
     ast.Name: "id", ast.arg: "arg", ast.ExceptHandler: "name",

@@ -7,7 +7,7 @@ from examples.python_trees import data, graphs
 from t2t_relpos.layers import FeedForward, RelationMultiHeadAttention, RelativeMultiHeadAttention
 
 NUM_LABELS = (graphs.NUM_TREE_LABELS, len(graphs.NAME_LABELS))
-# The tables have as many rows as there are edge labels.
+# With this value, the number of table rows equals the number of edge labels.
 MAX_RELATIVE_POSITION = (sum(NUM_LABELS) - 1) // 2
 KINDS = ("content", "positions", "relations")
 
