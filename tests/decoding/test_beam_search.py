@@ -92,7 +92,7 @@ def test_beam_search_of_an_empty_batch_is_empty(language):
 def test_beam_search_supports_dynamic_sizes_in_a_graph(language):
     tf = pytest.importorskip("tensorflow")
     if keras.backend.backend() != "tensorflow":
-        pytest.skip("a TensorFlow graph")
+        pytest.skip("requires a TensorFlow graph")
 
     @tf.function
     def graph(sentences, max_length, limits):
@@ -117,7 +117,7 @@ def test_beam_search_supports_dynamic_sizes_in_a_graph(language):
 def test_beam_search_in_a_graph_with_static_sizes_equals_eager(language, early_stopping):
     tf = pytest.importorskip("tensorflow")
     if keras.backend.backend() != "tensorflow":
-        pytest.skip("a TensorFlow graph")
+        pytest.skip("requires a TensorFlow graph")
     settings = {"beam_size": 3, "length_limit": LIMITS, "early_stopping": early_stopping}
     graph = tf.function(lambda: beam_search(language.step, language.start(), 3, 4, **settings))
     for ours, theirs in zip(graph(), search(language, **settings), strict=True):

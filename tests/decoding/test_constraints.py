@@ -192,7 +192,7 @@ def number_of_ops(function, *specs):
 def test_disabled_constraints_add_no_ops(language):
     tf = pytest.importorskip("tensorflow")
     if keras.backend.backend() != "tensorflow":
-        pytest.skip("a TensorFlow graph")
+        pytest.skip("requires a TensorFlow graph")
 
     def constrained(**rules):
         specs = tf.TensorSpec([None, VOCAB]), tf.TensorSpec([None, 5], tf.int32)

@@ -36,7 +36,7 @@ def sample(language, sentences, length, results, prefix, uniform):
     return sample_search(language.step, state, rows, length, uniform=uniform, **settings, **RULES)
 
 
-def assert_same(ours, theirs):
+def assert_results_close(ours, theirs):
     for ours_x, theirs_x in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(
             ops.convert_to_numpy(ours_x), ops.convert_to_numpy(theirs_x), rtol=1e-5
@@ -46,22 +46,24 @@ def assert_same(ours, theirs):
 def test_beam_search_with_dynamic_sizes_and_xla_equals_eager(language):
     tf = pytest.importorskip("tensorflow")
     if keras.backend.backend() != "tensorflow":
-        pytest.skip("a TensorFlow graph")
+        pytest.skip("requires a TensorFlow graph")
     expected = beam(language, np.arange(3, dtype="int32"), 4, 5, 3, PREFIX, LIMITS)
     scalar, vector = tf.TensorSpec([], tf.int32), tf.TensorSpec([None], tf.int32)
     graph = tf.function(lambda *args: beam(language, *args)).get_concrete_function(
         vector, scalar, scalar, scalar, tf.TensorSpec([None, None], tf.int32), vector
     )
     numbers = [tf.constant(x) for x in (4, 5, 3)]
-    assert_same(graph(tf.range(3), *numbers, tf.constant(PREFIX), tf.constant(LIMITS)), expected)
+    assert_results_close(
+        graph(tf.range(3), *numbers, tf.constant(PREFIX), tf.constant(LIMITS)), expected
+    )
     xla = tf.function(lambda ids, *args: beam(language, ids, 4, 5, 3, *args), jit_compile=True)
-    assert_same(xla(tf.range(3), tf.constant(PREFIX), tf.constant(LIMITS)), expected)
+    assert_results_close(xla(tf.range(3), tf.constant(PREFIX), tf.constant(LIMITS)), expected)
 
 
 def test_sample_search_with_dynamic_sizes_and_xla_equals_eager(language, rng):
     tf = pytest.importorskip("tensorflow")
     if keras.backend.backend() != "tensorflow":
-        pytest.skip("a TensorFlow graph")
+        pytest.skip("requires a TensorFlow graph")
     uniform = rng.random((3, 5, 4), "float32")
     expected = sample(language, np.arange(3, dtype="int32"), 4, 5, PREFIX, uniform)
     scalar, vector = tf.TensorSpec([], tf.int32), tf.TensorSpec([None], tf.int32)
@@ -72,11 +74,11 @@ def test_sample_search_with_dynamic_sizes_and_xla_equals_eager(language, rng):
         tf.TensorSpec([None, None], tf.int32),
         tf.TensorSpec([None, None, None], tf.float32),
     )
-    assert_same(
+    assert_results_close(
         graph(tf.range(3), tf.constant(4), tf.constant(5), tf.constant(PREFIX), uniform), expected
     )
     xla = tf.function(lambda ids, *args: sample(language, ids, 4, 5, *args), jit_compile=True)
-    assert_same(xla(tf.range(3), tf.constant(PREFIX), tf.constant(uniform)), expected)
+    assert_results_close(xla(tf.range(3), tf.constant(PREFIX), tf.constant(uniform)), expected)
 
 
 def test_searches_under_jax_jit_equal_eager(language, rng):
@@ -88,8 +90,8 @@ def test_searches_under_jax_jit_equal_eager(language, rng):
     found = jax.jit(lambda ids, *args: beam(language, ids, 4, 5, 3, *args))(
         sentences, PREFIX, LIMITS
     )
-    assert_same(found, beam(language, sentences, 4, 5, 3, PREFIX, LIMITS))
+    assert_results_close(found, beam(language, sentences, 4, 5, 3, PREFIX, LIMITS))
     drawn = jax.jit(lambda ids, *args: sample(language, ids, 4, 5, *args))(
         sentences, PREFIX, uniform
     )
-    assert_same(drawn, sample(language, sentences, 4, 5, PREFIX, uniform))
+    assert_results_close(drawn, sample(language, sentences, 4, 5, PREFIX, uniform))

@@ -82,7 +82,7 @@ def test_beam_search_with_sentence_state_equals_row_state(language, beam_size, s
 def test_beam_search_with_sentence_state_removes_finished_sentences(language):
     tf = pytest.importorskip("tensorflow")
     if keras.backend.backend() != "tensorflow":
-        pytest.skip("a TensorFlow graph")
+        pytest.skip("requires a TensorFlow graph")
     settings = {"beam_size": 3, "num_results": 3}
     plain = beam_search(language.step, language.start(), 3, 4, length_limit=LIMITS, **settings)
     state = sentence_state(language, 3)
