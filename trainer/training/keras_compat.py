@@ -57,7 +57,7 @@ def skip_gradient_sum(optimizer: keras.optimizers.Optimizer):
 
     By default a Keras optimizer clips before it sums, by the norm of a replica's gradient.
     """
-    _check_called(type(optimizer), "_all_reduce_sum_gradients")
+    _check_called(type(optimizer), "_all_reduce_sum_gradients", "keras.optimizers.Optimizer")
     optimizer._all_reduce_sum_gradients = lambda gradients_and_variables: gradients_and_variables
 
 
@@ -70,18 +70,18 @@ class WithoutSymbolicBuild:
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        _check_called(keras.Model, "_maybe_symbolic_build")
+        _check_called(keras.Model, "_maybe_symbolic_build", "keras.Model")
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         pass
 
 
-def _check_called(owner, name):
+def _check_called(owner, name, public_name):
     """Checks that a class has a method, and that its module calls it."""
     method = getattr(owner, name, None)
     caller = "" if method is None else inspect.getsource(inspect.getmodule(method))
     if f"self.{name}(" not in caller:
-        raise _changed(f"{name} of {owner.__name__}")
+        raise _changed(f"{name} of {public_name}")
 
 
 def _changed(name):
