@@ -3,6 +3,7 @@
 They read the logs of `StepLog` (those with a learning rate are reported) and of `EvaluateDev`.
 """
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -39,22 +40,23 @@ class Terminal(keras.callbacks.Callback):
             initial=self._steps.step,
             disable=not self._interactive,
             file=sys.stdout,
-            dynamic_ncols=True,
+            ncols=shutil.get_terminal_size().columns,
             bar_format="{percentage:3.0f}%|{bar}| step {n_fmt}/{total_fmt}{postfix}",
         )
 
     def on_train_batch_end(self, batch, logs=None):
-        losses = f"loss {logs['loss']:.4f}, accuracy {logs['accuracy']:.4f}"
-        speed = (
-            f"{logs['tokens_per_second']:,.0f} source+target tokens/s, "
-            f"{_duration(logs['seconds_left'])} left"
-        )
-        self._bar.set_postfix_str(f"{losses}, {speed}", refresh=False)
+        rate, left = f"{logs['tokens_per_second']:,.0f}", _duration(logs["seconds_left"])
+        # Fits into 80 columns.
+        progress = f"loss {logs['loss']:.4f}, {rate} tokens/s, {left} left"
+        self._bar.set_postfix_str(progress, refresh=False)
         self._bar.update(self._steps.step - self._steps.before)
         if "learning_rate" in logs and not self._interactive:
-            norm = f", gradient norm {logs['gradient_norm']:.3g}" if "gradient_norm" in logs else ""
-            rate = f"learning rate {logs['learning_rate']:.3g}{norm}"
-            write_line(f"step {self._steps.step}/{self._steps.last}: {losses}, {rate}, {speed}")
+            norm = f"gradient norm {logs['gradient_norm']:.3g}, " if "gradient_norm" in logs else ""
+            write_line(
+                f"step {self._steps.step}/{self._steps.last}: loss {logs['loss']:.4f}, accuracy "
+                f"{logs['accuracy']:.4f}, learning rate {logs['learning_rate']:.3g}, {norm}{rate} "
+                f"source+target tokens/s, {left} left"
+            )
 
     def on_train_end(self, logs=None):
         self._bar.close()

@@ -53,7 +53,7 @@ def test_bleu_and_samples(steps, capsys):
 
 
 def test_one_updating_line_on_a_terminal(steps, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "80")
     terminal = Terminal(steps, interactive=True)
     terminal.on_train_begin()
     for steps.before, steps.step in ((200, 201), (201, 202)):
@@ -63,12 +63,8 @@ def test_one_updating_line_on_a_terminal(steps, capsys, monkeypatch):
     out = capsys.readouterr().out
     *updates, last, end = out.replace("\n", "\r").split("\r")
     assert end == "" and out.count("\n") == 2 and "\rcheckpoint x\n" in out
-    for part in (
-        "3%|",
-        "step 202/7000, loss 3.2500, accuracy 0.5000, 12,346 source+target tokens/s, 1 h 02 min "
-        "left",
-    ):
-        assert part in last
+    assert last.startswith("  3%|")
+    assert last.endswith("| step 202/7000, loss 3.2500, 12,346 tokens/s, 1 h 02 min left")
     assert any("step 200/7000" in update for update in updates) and "learning rate" not in out
 
 

@@ -173,9 +173,7 @@ def whole(wide_batch):
 @pytest.mark.parametrize(
     "run_eagerly, device_tokens", [(False, 11), (True, 1), (True, 15), (True, 100)]
 )
-def test_micro_batches_have_the_gradients_of_the_batch(
-    wide_batch, whole, run_eagerly, device_tokens
-):
+def test_micro_batches_have_the_same_gradients(wide_batch, whole, run_eagerly, device_tokens):
     found, history = gradients_of_a_step(
         wide_batch, run_eagerly=run_eagerly, device_tokens=device_tokens
     )
