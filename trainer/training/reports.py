@@ -40,7 +40,7 @@ class Terminal(keras.callbacks.Callback):
             initial=self._steps.step,
             disable=not self._interactive,
             file=sys.stdout,
-            ncols=shutil.get_terminal_size().columns,
+            ncols=shutil.get_terminal_size().columns or 80,
             bar_format="{percentage:3.0f}%|{bar}| step {n_fmt}/{total_fmt}{postfix}",
         )
 
