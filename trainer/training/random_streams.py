@@ -15,8 +15,8 @@ class RandomStreams:
     """Independent random streams of a model's seed generators.
 
     Keras's generators have a state [seed, number of the next draw], of which every replica has a
-    copy. Stream 0 draws what Keras would. The others change the seed only, so that all replicas
-    reach the same state, however many streams they use.
+    copy. Stream 0 draws what Keras would. The others change the seed only, so all replicas get the
+    same state, however many streams they use.
 
     Args:
         model: a built model.

@@ -40,7 +40,8 @@ class Terminal(keras.callbacks.Callback):
             initial=self._steps.step,
             disable=not self._interactive,
             file=sys.stdout,
-            ncols=shutil.get_terminal_size().columns or 80,
+            ncols=shutil.get_terminal_size().columns,
+            nrows=20,  # tqdm prints nothing if the terminal has no height.
             bar_format="{percentage:3.0f}%|{bar}| step {n_fmt}/{total_fmt}{postfix}",
         )
 

@@ -184,7 +184,7 @@ class TrainingRun:
         write.write()
 
     def _alternate(self, steps, callbacks, evaluate):
-        """Evaluates where that is due and trains to the next evaluation, until training ends."""
+        """Evaluates if it is due, then trains to the next evaluation, until training ends."""
         every = self.config.evaluate_every if evaluate else steps.last
         while True:
             if evaluate is not None:
