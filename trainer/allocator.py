@@ -1,4 +1,4 @@
-"""What the C library does with memory that is freed."""
+"""Settings of the C library's memory allocator."""
 
 import ctypes
 import os
@@ -12,13 +12,11 @@ _NEVER = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Has glibc keep freed memory for the next tensor, where by default it gives large blocks back
-    to the system at once.
+    """Makes glibc keep freed memory instead of returning large blocks to the system.
 
-    TensorFlow frees and asks for the same megabytes in every step, and the system zeroes each page
-    that it hands out again. To be called at the beginning of a program: memory of the process no
-    longer shrinks. Whoever sets `MALLOC_*_` or `GLIBC_TUNABLES` in the environment is not changed,
-    and so are other C libraries.
+    TensorFlow frees and allocates the same megabytes in every step, and the system zeroes each page
+    of them. Call it at the start of a program. It does nothing with other C libraries, or if the
+    environment has `MALLOC_*_` or `GLIBC_TUNABLES`.
 
     Returns:
         Whether anything was set.

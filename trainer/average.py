@@ -24,45 +24,28 @@ from trainer.model_dir import ModelDirectory
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program on `values`."""
-
-    def define(kind, *args, **kwargs):
-        kind(*args, flag_values=values, **kwargs)
-
-    define(flags.DEFINE_string, "model_dir", None, "Directory of the run.")
-    define(
-        flags.DEFINE_integer,
-        "last",
-        None,
-        "How many of its last checkpoints are averaged.",
-        lower_bound=1,
-    )
-    define(
-        flags.DEFINE_list,
-        "steps",
-        None,
-        "Instead of --last: the steps of the checkpoints, with commas between them.",
-    )
-    define(
-        flags.DEFINE_string,
-        "output_dir",
-        None,
-        "Model directory to write, which must not exist yet.",
-    )
+    flags.DEFINE_string("model_dir", None, "Directory of the run.", flag_values=values)
+    last = "Number of checkpoints to average: the last ones of the run."
+    flags.DEFINE_integer("last", None, last, lower_bound=1, flag_values=values)
+    steps = "Instead of --last: steps of checkpoints, separated by commas."
+    flags.DEFINE_list("steps", None, steps, flag_values=values)
+    output_dir = "Model directory to write, which must not exist yet."
+    flags.DEFINE_string("output_dir", None, output_dir, flag_values=values)
 
 
 def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: str | os.PathLike):
-    """Writes a model directory with the mean of checkpoints' weights, whole or not at all.
+    """Writes a model directory with the mean of checkpoints' weights, atomically.
 
-    Its run.json has the settings of the run, and under `averaged` what was averaged.
+    Its run.json has the settings of the run, and lists the checkpoints under `averaged`.
 
     Args:
-        directory: of the run.
-        paths: of its checkpoints.
+        directory: the run's model directory.
+        paths: folders of its checkpoints.
         output_dir: the model directory to write.
 
     Raises:
-        ValueError: where `output_dir` exists or can't be written, or a checkpoint is missing or
-            damaged.
+        ValueError: if `output_dir` exists or can't be written, or a checkpoint is missing or
+            corrupt.
     """
     output_dir = Path(output_dir)
     if output_dir.exists():
@@ -77,13 +60,13 @@ def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: 
         "checkpoints": [str(path.relative_to(directory.path)) for path in paths],
     }
     try:
-        with atomic_files.whole_directory(output_dir) as aside:
-            made = ModelDirectory(aside)
+        with atomic_files.whole_directory(output_dir) as temporary:
+            average = ModelDirectory(temporary)
             for file in (directory.config_file.name, tokenizer.get("file")):
                 if file is not None:
-                    shutil.copyfile(directory.path / file, aside / file)
-            made.save_model(transformer)
-            made.write_run(directory.read_run() | {"averaged": averaged})
+                    shutil.copyfile(directory.path / file, temporary / file)
+            average.save_model(transformer)
+            average.write_run(directory.read_run() | {"averaged": averaged})
     except OSError as error:
         raise ValueError(
             f"Expected an --output_dir that can be written. Received: {output_dir} "

@@ -2,17 +2,22 @@
 
 import contextlib
 import importlib.util
+import logging
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
 
+from absl import logging as absl_logging
+
 
 def import_tensorflow():
-    """Imports TensorFlow and looks for GPUs, with stderr buffered.
+    """Imports TensorFlow and looks for GPUs, with stderr buffered; makes warnings plain lines.
 
     The buffer is printed if that fails. `--verbosity=1` on the command line prints everything.
     """
+    # Without this, warnings begin with a time, a thread and a line of code.
+    absl_logging.get_absl_handler().setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     if "tensorflow" in sys.modules:
         return
     if {"--verbosity=1", "-v=1"} & set(sys.argv):

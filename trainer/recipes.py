@@ -1,9 +1,7 @@
-"""How each preset is trained, where the run doesn't say otherwise.
+"""Default training settings of each preset.
 
-Only data: architectures are t2t_relpos.models.PRESETS.
-
-A name that a recipe does not have is as DEFAULTS says. `learning_rate` multiplies the Noam
-schedule. `batch_tokens` are those of one side, over all devices.
+Architectures are in t2t_relpos.models.PRESETS. DEFAULTS has the settings that a recipe lacks.
+`learning_rate` multiplies the Noam schedule. `batch_tokens` counts one side, over all devices.
 """
 
 # Shaw et al. 2018, section 4.1, and Vaswani et al. 2017, section 5.

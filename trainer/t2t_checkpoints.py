@@ -24,20 +24,17 @@ _TRAINING_SETTINGS = {
 
 
 def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
-    """All variables of a TF1 checkpoint.
+    """Returns all variables of a TF1 checkpoint.
 
     Args:
         prefix: the path without `.index` or `.data-00000-of-00001`.
 
     Raises:
-        ValueError: if there is no checkpoint, or a damaged one.
+        ValueError: if the checkpoint is missing or corrupt.
     """
     if not tf.io.gfile.exists(f"{prefix}.index"):
-        hint = (
-            " Leave the ending out."
-            if prefix.endswith((".index", ".meta")) or ".data-" in prefix
-            else ""
-        )
+        has_ending = prefix.endswith((".index", ".meta")) or ".data-" in prefix
+        hint = " Leave the ending out." if has_ending else ""
         raise ValueError(
             "Expected the prefix of a TF1 checkpoint, next to which PREFIX.index and "
             "PREFIX.data-... lie. "
@@ -55,8 +52,7 @@ def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
 
 
 def write_checkpoint(model: Transformer, prefix: str):
-    """Writes a Transformer's weights as a TF1 checkpoint with tensor2tensor's names, without
-    optimizer slots.
+    """Writes a Transformer's weights as a TF1 checkpoint with tensor2tensor's names.
 
     Args:
         model: the Transformer.
@@ -86,24 +82,23 @@ def import_checkpoint(
     vocab: str | None = None,
     vocab_size: int | None = None,
 ) -> TransformerConfig:
-    """Reads a checkpoint into a new model directory. Nothing is written unless everything is right.
+    """Reads a checkpoint into a new model directory. After an error nothing is written.
 
     Args:
-        prefix: of the checkpoint.
-        model_dir: directory to make; may exist if it holds no model.
-        hparams_set: tensor2tensor's name, for instance "transformer_relative".
+        prefix: the path of the checkpoint without `.index`.
+        model_dir: directory to create; may exist if it holds no model.
+        hparams_set: tensor2tensor's name, such as "transformer_relative".
         hparams: changes to it, `"key=value,key=value"`.
-        target_space_id: of the problem; 0 for plain text problems.
+        target_space_id: the problem's; 0 for plain text problems.
         vocab: file of tensor2tensor's subword vocabulary.
-        vocab_size: instead of `vocab`, its size.
+        vocab_size: its size, instead of `vocab`.
 
     Returns:
         The architecture.
 
     Raises:
-        ValueError: for hparams that don't exist or can't be honoured, a checkpoint that isn't one
-            or holds other variables than the hparams describe, a vocabulary that isn't one, or a
-            directory that holds a model.
+        ValueError: if hparams are unknown or unsupported, if checkpoint or vocabulary can't be
+            read, if variables do not fit the hparams, or if the directory holds a model.
     """
     if (vocab is None) == (vocab_size is None):
         received = "neither" if vocab is None else "both"

@@ -54,3 +54,17 @@ def test_messages_after_the_start_are_printed():
         "os.write(2, b'shown\\n')\n"
     )
     assert stderr_of("-c", program, returncode=0) == "shown\n"
+
+
+def test_warnings_are_plain_lines():
+    program = (
+        "import sys\n"
+        "from absl import app, logging\n"
+        "from trainer.quiet_start import import_tensorflow\n"
+        "sys.modules['tensorflow'] = None\n"
+        "def main(argv):\n"
+        "    import_tensorflow()\n"
+        "    logging.warning('Ignoring the corrupt checkpoint %s', 'x')\n"
+        "app.run(main)\n"
+    )
+    assert stderr_of("-c", program, returncode=0) == "WARNING: Ignoring the corrupt checkpoint x\n"

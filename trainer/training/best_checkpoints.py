@@ -1,12 +1,11 @@
 """The checkpoints with the best BLEU on the dev set, in `best/step-000123/`."""
 
-import os
 from pathlib import Path
 
 from absl import logging
 
 from trainer import atomic_files
-from trainer.training.checkpoints import CORRUPT, Checkpoints, FormatError, read_state
+from trainer.training.checkpoints import CORRUPT, Checkpoints, read_state
 from trainer.training.training_model import TrainingModel
 
 
@@ -15,13 +14,8 @@ class BestCheckpoints(Checkpoints):
 
     Each stores its BLEU in its state.json; there is no index that could get out of date.
 
-    Args:
-        directory: folder of the checkpoints; created if missing.
-        keep: number of checkpoints to keep.
+    The arguments are those of `Checkpoints`.
     """
-
-    def __init__(self, directory: str | os.PathLike, keep: int = 1):
-        super().__init__(directory, keep)
 
     def scores(self) -> dict[int, float]:
         """Returns dev BLEU by step, the best first, the earlier step first if equal.
@@ -32,7 +26,7 @@ class BestCheckpoints(Checkpoints):
         for step in self.steps():
             try:
                 scores[step] = float(read_state(self.path(step))["dev_bleu"])
-            except (FormatError, *CORRUPT) as error:
+            except CORRUPT as error:
                 logging.warning("Ignoring the corrupt checkpoint %s: %s", self.path(step), error)
         return dict(sorted(scores.items(), key=lambda entry: -entry[1]))
 

@@ -29,8 +29,8 @@ class CheckpointError(ValueError):
     """A checkpoint can't be written."""
 
 
-class FormatError(Exception):
-    """A checkpoint has another format version. Converted to ValueError for callers."""
+class FormatError(ValueError):
+    """A checkpoint has another format version."""
 
 
 class Checkpoints:
@@ -80,7 +80,7 @@ class Checkpoints:
                 for name, arrays in groups.items():
                     np.savez(folder / f"{name}.npz", **arrays)
                 (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
-                _read(folder)
+                _read(folder, groups)
             for old in self._surplus():
                 atomic_files.remove_directory(self.path(old))
         except CORRUPT as error:
@@ -88,7 +88,6 @@ class Checkpoints:
         return self.path(step)
 
     def _surplus(self):
-        """Returns the steps whose checkpoints are to be removed."""
         return self.steps()[: -self.keep]
 
     def write_error(self, path: Path, error: Exception) -> CheckpointError:
@@ -121,7 +120,7 @@ class Checkpoints:
         steps = self.steps()
         for step in reversed(steps):
             try:
-                _, groups = _read(self.path(step))
+                groups = _read(self.path(step), ["model", "optimizer"])
             except FormatError as error:
                 raise ValueError(f"{error} Train in another --model_dir.") from error
             except CORRUPT as error:
@@ -152,9 +151,9 @@ def read_weights(path: str | os.PathLike) -> dict[str, np.ndarray]:
         ValueError: if the checkpoint is missing, corrupt, or has another format version.
     """
     try:
-        return _read(Path(path), ["model"])[1]["model"]
-    except FormatError as error:
-        raise ValueError(str(error)) from error
+        return _read(Path(path), ["model"])["model"]
+    except FormatError:
+        raise
     except CORRUPT as error:
         raise ValueError(
             f"Can't read the checkpoint {path} ({error}). Use another one, such as an earlier step."
@@ -205,19 +204,17 @@ def read_state(folder: Path) -> dict:
     return state
 
 
-def _read(folder, names=("model", "optimizer")):
-    """Returns (state, arrays by group and key). Checksums of the ZIP format detect corruption."""
+def _read(folder, names):
+    """Returns arrays by group and key. Checksums of the ZIP format detect corruption."""
     state = read_state(folder)
     groups = {}
     for name in names:
-        with (
-            open(folder / f"{name}.npz", "rb") as file,
-            np.load(file, allow_pickle=False) as arrays,
-        ):
+        # np.load leaves a corrupt file open.
+        with open(folder / f"{name}.npz", "rb") as file, np.load(file) as arrays:
             groups[name] = {key: arrays[key] for key in state[name]}
         if _signatures(groups[name]) != state[name]:
             raise ValueError(f"{name}.npz does not match state.json")
-    return state, groups
+    return groups
 
 
 def _signatures(arrays):
@@ -226,11 +223,9 @@ def _signatures(arrays):
 
 
 def _first_difference(expected, received):
-    for key in [*expected, *received]:
-        if expected.get(key) != received.get(key):
-            one, other = (
-                "none" if x is None else f"shape {x[0]}, {x[1]}"
-                for x in (expected.get(key), received.get(key))
-            )
-            return f"First difference: {key}, expected {one}, received {other}."
-    raise AssertionError("no difference")
+    def shown(signature):
+        return "none" if signature is None else f"shape {signature[0]}, {signature[1]}"
+
+    pairs = {key: (expected.get(key), received.get(key)) for key in [*expected, *received]}
+    key, (one, other) = next(item for item in pairs.items() if item[1][0] != item[1][1])
+    return f"First difference: {key}, expected {shown(one)}, received {shown(other)}."

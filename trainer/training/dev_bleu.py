@@ -1,4 +1,4 @@
-"""Translating the dev set with the model as it is trained."""
+"""BLEU of the dev set, from translations of the model in training."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,11 +12,11 @@ from trainer.serving.translation_module import TranslationModule, TranslationSet
 from trainer.serving.translator import Translator, one_line, translate_lines
 
 _SAMPLES = 3
-_SENTENCES_AT_ONCE = 64
+_BATCH_SIZE = 64
 
 
 class Sample(NamedTuple):
-    """A sentence of the dev set, its translation there and the model's."""
+    """A sentence pair of the dev set and the model's translation."""
 
     source: str
     reference: str
@@ -24,28 +24,26 @@ class Sample(NamedTuple):
 
 
 class DevBleu(NamedTuple):
-    """sacreBLEU of the dev set, cased and on detokenised text, from 0 to 100; and some of its
-    sentences.
-    """
+    """sacreBLEU of the dev set (cased, detokenized, 0 to 100) and sample translations."""
 
     bleu: float
     samples: list[Sample]
 
 
-class _GivenUp(Exception):
+class _Interrupted(Exception):
     pass
 
 
 class DevTranslator:
-    """Translates the dev set, with a beam of 1 for speed.
+    """Translates the dev set with greedy search.
 
-    The graph is made once and reads the variables that training writes.
+    The graph is traced once and reads the variables in training.
 
     Args:
-        transformer: the `t2t_relpos.models.Transformer` that is trained.
-        tokenizer: of the model.
+        transformer: the `t2t_relpos.models.Transformer` in training.
+        tokenizer: the model's tokenizer.
         corpus: the dev set; held in memory.
-        longest: ids of its longest source sentence, EOS included.
+        longest: ids of its longest source sentence, with EOS.
     """
 
     def __init__(self, transformer: keras.Model, tokenizer, corpus: Corpus, longest: int):
@@ -57,32 +55,19 @@ class DevTranslator:
         self._pairs = list(corpus)
 
     def __call__(self, interrupted: Callable[[], bool] = lambda: False) -> DevBleu | None:
-        """Translates it.
+        """Returns BLEU and samples, or None if `interrupted()` is true before a batch."""
 
-        Args:
-            interrupted: asked before every batch whether to give up.
-
-        Returns:
-            None where it gave up.
-        """
-        hypotheses = self._hypotheses(interrupted)
-        if hypotheses is None:
-            return None
-        score = BLEU().corpus_score(hypotheses, [[target for _, target in self._pairs]]).score
-        places = range(0, len(hypotheses), max(1, len(hypotheses) // _SAMPLES))[:_SAMPLES]
-        return DevBleu(score, [Sample(*self._pairs[i], hypotheses[i]) for i in places])
-
-    def _hypotheses(self, interrupted):
         def translate(sentences):
             if interrupted():
-                raise _GivenUp
+                raise _Interrupted
             return self._translate(sentences)
 
         sources = [source.encode() for source, _ in self._pairs]
         try:
-            answers = list(
-                translate_lines(translate, sources, _SENTENCES_AT_ONCE, window=len(sources))
-            )
-        except _GivenUp:
+            answers = list(translate_lines(translate, sources, _BATCH_SIZE, window=len(sources)))
+        except _Interrupted:
             return None
-        return [one_line(answer.text).decode(errors="replace") for answer in answers]
+        hypotheses = [one_line(answer.text).decode(errors="replace") for answer in answers]
+        score = BLEU().corpus_score(hypotheses, [[target for _, target in self._pairs]]).score
+        rows = range(0, len(hypotheses), max(1, len(hypotheses) // _SAMPLES))[:_SAMPLES]
+        return DevBleu(score, [Sample(*self._pairs[i], hypotheses[i]) for i in rows])

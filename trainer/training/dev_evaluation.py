@@ -1,6 +1,6 @@
-"""Evaluating on the dev set while a run trains."""
+"""Callback that evaluates on the dev set during training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
@@ -9,38 +9,36 @@ from trainer.training.best_checkpoints import BestCheckpoints
 from trainer.training.checkpoints import Checkpoints
 from trainer.training.dev_bleu import DevTranslator
 from trainer.training.dev_results import Evaluation, Evaluations
-from trainer.training.reports import Report
 from trainer.training.sharding import shard
 from trainer.training.step_counter import Steps
 
 
 class EvaluateDev(keras.callbacks.Callback):
-    """Evaluates on the dev set every so many steps and after the last one; ends the run where it
-    doesn't get better.
+    """Evaluates on the dev set every so many steps, and detects that BLEU no longer improves.
 
     Args:
-        steps: where the run is.
-        every: steps between evaluations, as many as epochs have.
-        batches: the dev set, over all devices, of known cardinality; None: there is none, and
-            nothing is done.
-        evaluations: where the results are noted.
-        checkpoints: those of the run, for the error where nothing can be written.
-        report: is told the results.
-        translate: gives the BLEU; None: it is not measured.
-        best: where the best are kept; None: they are not.
-        patience: evaluations in a row without a better BLEU that end the run; None: they don't.
-        from_chief: `from_chief(value) -> value of the process that translates`, where several
-            train.
+        steps: counts the steps.
+        every: steps between evaluations.
+        batches: the dev set, over all devices, of known cardinality.
+        evaluations: stores the results.
+        checkpoints: the run's checkpoints, named in errors.
+        callbacks: called during evaluation. The logs of their `on_test_end` have `evaluation` (an
+            `Evaluation`) and `samples` (a list of `Sample`), unless a signal came.
+        translate: measures BLEU, or None.
+        best: stores the best checkpoints, or None.
+        patience: evaluations in a row without a better BLEU after which training ends, or None.
+        from_chief: returns the number that the process which translates passes to it.
     """
 
     def __init__(
         self,
         steps: Steps,
         every: int,
-        batches: tf.data.Dataset | None,
+        batches: tf.data.Dataset,
         evaluations: Evaluations,
         checkpoints: Checkpoints,
-        report: Report,
+        *,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
         translate: DevTranslator | None = None,
         best: BestCheckpoints | None = None,
         patience: int | None = None,
@@ -52,7 +50,7 @@ class EvaluateDev(keras.callbacks.Callback):
         self._batches = batches
         self._evaluations = evaluations
         self._checkpoints = checkpoints
-        self._report = report
+        self._callbacks = callbacks
         self._translate = translate
         self._best = best
         self._patience = patience
@@ -60,67 +58,39 @@ class EvaluateDev(keras.callbacks.Callback):
 
     @property
     def has_converged(self) -> bool:
-        """Whether the last evaluations were without a better BLEU."""
+        """Whether the last evaluations gave no better BLEU."""
         return (
             self._patience is not None and self._evaluations.without_improvement() >= self._patience
         )
 
-    def on_epoch_end(self, epoch, logs=None):
-        self.evaluate_if_due()
-        # An evaluation that was interrupted comes again only if the run resumes from this very
-        # step.
-        if self.has_converged or self._steps.interrupted:
-            self.model.stop_training = True
-
-    def evaluate_if_due(self):
-        """Evaluates, unless this step has been evaluated already or is not one of those that are.
-
-        A signal breaks it off; continuing, the run comes here again.
+    def evaluate_if_due(self, model: keras.Model):
+        """Evaluates if this step is due and has no result yet. A signal interrupts it.
 
         Raises:
-            CheckpointError: where the results or one of the best can't be written.
+            CheckpointError: if results or checkpoints can't be written.
         """
         step = self._steps.step
-        is_due = (
-            step
-            and (step % self._every == 0 or step >= self._steps.last)
-            and step not in self._evaluations
-        )
-        if self._batches is None or not is_due or self._steps.interrupted:
+        is_due = step and (step % self._every == 0 or step >= self._steps.last)
+        if not is_due or step in self._evaluations or self._steps.interrupted:
             return
-        losses = self.model.evaluate(
-            shard(self._batches, self.model.distribute_strategy),
+        model.evaluate(
+            shard(self._batches, model.distribute_strategy),
             steps=int(self._batches.cardinality()),
             verbose=0,
-            return_dict=True,
-            callbacks=[_BreakOff(self._steps)],
+            callbacks=[self._steps, self, *self._callbacks],
         )
+
+    def on_test_end(self, logs=None):
         dev = self._translate and self._translate(lambda: self._steps.interrupted)
         if self._steps.interrupted:
             return
-        evaluation = Evaluation(
-            step, losses["loss"], losses["accuracy"], self._from_chief(dev and dev.bleu)
-        )
-        self._note(evaluation)
-        self._report.evaluated(evaluation, dev.samples if dev else [])
-
-    def _note(self, evaluation):
-        # First what is the larger: killed between, the run comes here again.
+        bleu = self._from_chief(dev and dev.bleu)
+        evaluation = Evaluation(self._steps.step, logs["loss"], logs["accuracy"], bleu)
+        # First the larger file: a run killed between the two repeats the evaluation.
         if self._best is not None:
-            self._best.offer(self.model, evaluation.step, evaluation.bleu)
+            self._best.offer(self.model, evaluation.step, bleu)
         try:
             self._evaluations.add(evaluation)
         except OSError as error:
             raise self._checkpoints.write_error(self._evaluations.file, error) from error
-
-
-class _BreakOff(keras.callbacks.Callback):
-    """Ends an evaluation when a signal has come."""
-
-    def __init__(self, steps):
-        super().__init__()
-        self._steps = steps
-
-    def on_test_batch_end(self, batch, logs=None):
-        if self._steps.interrupted:
-            self.model.stop_evaluating = True
+        logs |= {"evaluation": evaluation, "samples": dev.samples if dev else []}

@@ -1,18 +1,14 @@
 """Results on the dev set, in `evaluations.json`, and whether they still improve."""
 
-import dataclasses
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 from trainer import atomic_files
 
 
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """What a run had learned at a step.
-
-    `loss` and `accuracy` are per target token; `bleu` is None where it was not asked for.
-    """
+class Evaluation(NamedTuple):
+    """Results of a step: loss and accuracy per target token, and BLEU if it was measured."""
 
     step: int
     loss: float
@@ -23,16 +19,13 @@ class Evaluation:
 class Evaluations:
     """The evaluations of a run, in the order of their steps.
 
-    A file next to the checkpoints, not in them: one whose evaluation is still to come is complete
-    already. Resume at a step, those after it are forgotten, since they come again.
-
     Args:
         file: where they are kept; read if it exists.
-        until: the step that the run continues from.
-        writes: whether to keep them there; of several processes one does.
+        until: the step that the run resumes from. Later entries are dropped: the run repeats them.
+        writes: whether to write the file. In a run of several processes, only one does.
 
     Raises:
-        ValueError: where the file can't be read.
+        ValueError: if the file can't be read.
     """
 
     def __init__(self, file: Path, until: int, writes: bool = True):
@@ -44,23 +37,22 @@ class Evaluations:
         return any(entry.step == step for entry in self.entries)
 
     def add(self, evaluation: Evaluation):
-        """Notes an evaluation in the file.
+        """Adds an evaluation, also to the file.
 
         Raises:
-            OSError: where it can't be written.
+            OSError: if it can't be written.
         """
         self.entries.append(evaluation)
-        if not self._writes:
-            return
-        lines = ",\n".join(json.dumps(dataclasses.asdict(entry)) for entry in self.entries)
-        atomic_files.write_text(self.file, f"[\n{lines}\n]\n")
+        if self._writes:
+            lines = ",\n".join(json.dumps(entry._asdict()) for entry in self.entries)
+            atomic_files.write_text(self.file, f"[\n{lines}\n]\n")
 
     def best(self) -> Evaluation | None:
-        """The one with the highest BLEU, of equal ones the earliest; None if there is no BLEU."""
+        """Returns the first entry with the highest BLEU, or None without BLEU."""
         return max(self._with_bleu(), key=lambda entry: entry.bleu, default=None)
 
     def without_improvement(self) -> int:
-        """How many with BLEU came after the best."""
+        """Returns the number of entries with BLEU after the best one."""
         best = self.best()
         return sum(entry.step > best.step for entry in self._with_bleu()) if best else 0
 
@@ -76,6 +68,5 @@ def _read(file):
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"Expected a list of evaluations. Received: {file}, which holds none ({error}). "
-            "Restore the file, or remove it to count "
-            "the evaluations again."
+            "Restore the file, or remove it to count the evaluations again."
         ) from error

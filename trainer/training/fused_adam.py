@@ -1,4 +1,4 @@
-"""Adam in one pass over a variable, where Keras makes fourteen."""
+"""Adam with one TensorFlow op per variable, where Keras uses fourteen."""
 
 import keras
 import tensorflow as tf
@@ -7,13 +7,12 @@ from trainer.training import keras_compat
 
 
 class FusedAdam(keras.optimizers.Adam):
-    """keras.optimizers.Adam whose update of a variable is one operation of TensorFlow's.
+    """keras.optimizers.Adam whose update of a variable is one TensorFlow op.
 
-    The same numbers up to rounding, and the same variables under the same names: either continues
-    with the other's checkpoints. With `amsgrad`, and for sparse gradients, it is Keras's own.
+    Numbers are equal up to rounding, and variables have the same names, so either resumes the
+    other's checkpoints. With `amsgrad`, and for sparse gradients, Keras's update runs.
 
-    Reference: Kingma and Ba 2015, algorithm 1 as changed at the end of section 2, where epsilon is
-    added to the uncorrected root.
+    Reference: Kingma and Ba 2015, algorithm 1 with the change at the end of section 2.
 
     Example:
 

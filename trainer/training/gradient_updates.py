@@ -1,45 +1,30 @@
-"""From the gradients of every replica to one update of the weights: sum, loss scale, norm,
-clipping.
-"""
+"""Sums over replicas, and loss scaling for float16."""
 
 import keras
 import tensorflow as tf
 
 
 def sum_over_replicas(values):
-    """The sums of every replica's tensors, inside of a step; the tensors themselves with one
-    replica.
-
-    Args:
-        values: a tensor or a list of tensors.
-    """
+    """Returns a tensor or a list of tensors, summed over all replicas. Call it in a step."""
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return values
     return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
 
 
-def clip(gradients: list[tf.Tensor], norm: tf.Tensor, clip_norm: float) -> list[tf.Tensor]:
-    """Scales gradients of the global norm `norm` down to `clip_norm` where it is larger."""
-    factor = clip_norm / tf.maximum(norm, clip_norm)
-    return [gradient * factor for gradient in gradients]
-
-
 class LossScale:
     """A factor of the loss that keeps the gradients of float16 computations in range.
 
-    It is halved, and the update left out, when a gradient is infinite or not a number; it is
-    doubled when that has not happened for a while. An update left out is counted as one, so that
-    the number of updates stays that of the batches.
+    If a gradient is not finite, the scale is halved and the update skipped. After `growth_steps`
+    updates without that, the scale is doubled. Skipped updates count in `optimizer.iterations`,
+    which `keras.optimizers.LossScaleOptimizer` does not do.
 
     Args:
-        optimizer: a built optimizer; gets two variables more, with which its checkpoints hold the
-            state.
-        initial: the scale to begin with, in units of the loss.
-        growth_steps: updates after which it is doubled.
+        optimizer: a built optimizer. It gets two variables, so that checkpoints hold the state.
+        initial: the first scale.
+        growth_steps: updates after which the scale is doubled.
 
-    Reference: Micikevicius et al. 2018, "Mixed precision training", section 3.2;
-    `keras.optimizers.LossScaleOptimizer`, which leaves updates uncounted.
+    Reference: Micikevicius et al. 2018, "Mixed precision training", section 3.2.
     """
 
     def __init__(
@@ -67,10 +52,8 @@ class LossScale:
         )
 
     def apply(self, gradients: list[tf.Tensor], variables: list, finite: tf.Tensor):
-        """Makes an update of unscaled gradients summed over replicas, or leaves it out, and adapts
-        the scale.
-        """
-        # Replicas update variables together, which they can't do in a separate branch.
+        """Applies unscaled gradients summed over replicas if they are finite; adapts the scale."""
+        # Replicas update variables together, which they can't do inside tf.cond.
         tf.distribute.get_replica_context().merge_call(
             self._apply_or_count, args=(gradients, finite), kwargs={"variables": variables}
         )

@@ -1,29 +1,28 @@
-"""A device's part of a batch in pieces that it can compute at once."""
+"""Micro-batches: the parts of a device's batch that it computes one after the other."""
 
 from collections.abc import Callable
 
 import tensorflow as tf
 
 
-def cut(batch: dict, device_tokens: int) -> dict:
-    """Cuts the rows of a batch into pieces of like size.
+def split(batch: dict, device_tokens: int) -> dict:
+    """Splits a batch into micro-batches with equal numbers of rows.
 
-    Rows of padding fill up the last piece. A batch without rows is one piece with one row of
-    padding.
+    Rows of padding fill the last one. A batch without rows gives one row of padding.
 
     Args:
         batch: ids by side, `[B, length of the side]`.
-        device_tokens: tokens of the longer side, padding included, in a piece at most; a longer row
-            is a separate piece.
+        device_tokens: tokens of the longer side, with padding, in a micro-batch at most. A longer
+            row is a micro-batch.
 
     Returns:
-        Ids by side, `[number of pieces, rows of a piece, length of the side]`.
+        Ids by side, `[number of micro-batches, rows, length of the side]`.
 
     Example:
 
     >>> batch = {"inputs": tf.ones([5, 4], tf.int32), "targets": tf.ones([5, 3], tf.int32)}
-    >>> pieces = cut(batch, device_tokens=9)
-    >>> pieces["inputs"].shape.as_list(), pieces["targets"].shape.as_list()
+    >>> parts = split(batch, device_tokens=9)
+    >>> parts["inputs"].shape.as_list(), parts["targets"].shape.as_list()
     ([3, 2, 4], [3, 2, 3])
     """
     shapes = [tf.shape(ids) for ids in batch.values()]
@@ -40,28 +39,28 @@ def cut(batch: dict, device_tokens: int) -> dict:
     return {side: stack(ids, shape[1]) for (side, ids), shape in zip(batch.items(), shapes)}
 
 
-def accumulate(compute: Callable, pieces: dict, like, states: list[tf.Tensor]):
-    """The sums of what is computed from every piece, one piece after the other.
+def accumulate(compute: Callable, parts: dict, like, states: list[tf.Tensor]):
+    """Returns sums over all micro-batches, computed one after the other.
 
     Args:
-        compute: `compute(piece, number) -> values, …, states`: values to sum, and some that are
-            the same for every piece.
-        pieces: as `cut` returns them.
-        like: tensors or variables of the shapes and types of the values, in their structure.
-        states: tensors of the shapes and types of the states.
+        compute: `compute(part, number) -> (values, ..., states)`: values to sum, and states that
+            are equal for all micro-batches.
+        parts: micro-batches as `split` returns them.
+        like: tensors or variables with the structure, shapes and types of the values.
+        states: tensors with the shapes and types of the states.
 
     Returns:
-        The sums, …, and the states.
+        The sums, ..., and the states.
     """
-    count = tf.shape(next(iter(pieces.values())))[0]
+    count = tf.shape(next(iter(parts.values())))[0]
 
     def body(number, totals, _):
-        piece = {side: tf.gather(ids, number) for side, ids in pieces.items()}
-        *values, after = compute(piece, number)
+        part = {side: tf.gather(ids, number) for side, ids in parts.items()}
+        *values, after = compute(part, number)
         return number + 1, tf.nest.map_structure(tf.add, totals, tuple(values)), after
 
-    zeros = tf.nest.map_structure(lambda one: tf.zeros(one.shape, one.dtype), like)
-    # Not several pieces at once: that they don't fit together is why there are pieces.
+    zeros = tf.nest.map_structure(lambda value: tf.zeros(value.shape, value.dtype), like)
+    # Not in parallel: memory holds one micro-batch only.
     _, totals, after = tf.while_loop(
         lambda number, *_: number < count,
         body,

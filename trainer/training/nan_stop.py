@@ -1,4 +1,4 @@
-"""Ending a run at the step at which its loss is not a number."""
+"""Stops a run whose loss is not finite, and warns about a very large loss."""
 
 import math
 from collections.abc import Callable
@@ -7,9 +7,13 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from trainer import atomic_files
 from trainer.training.step_counter import Steps
+
+# A loss this many times that of equal probabilities for all words is reported as divergence.
+_LARGE = 5
 
 
 class NotFiniteError(ValueError):
@@ -17,18 +21,17 @@ class NotFiniteError(ValueError):
 
 
 class StopAtNan(keras.callbacks.Callback):
-    """Raises an error when the loss or the norm of the gradient is infinite or not a number, and
-    saves the batch of that step.
+    """Raises `NotFiniteError` if the loss or the gradient norm is not finite, and saves the batch.
 
-    In float16 only the loss counts: updates whose gradients are not finite are left out there.
+    In float16 only the loss counts, because updates with gradients that are not finite are skipped.
+    Logs one warning if the loss becomes very large.
 
     Args:
-        steps: where the run is. Of an execution of several steps the batches of all are saved.
-        directory: where they are saved.
-        batch: `batch(number) -> {"inputs": ids [B, S], "targets": ids [B, T]}`, of the batches
-            starting at 0.
-        tokenizer: has `detokenize`.
-        schedule: gives the learning rate of the updates starting at 0.
+        steps: counts the steps. All batches of an execution of several steps are saved.
+        directory: folder of the saved batches.
+        batch: `batch(number) -> {"inputs": ids [B, S], "targets": ids [B, T]}`, from number 0.
+        tokenizer: the model's tokenizer.
+        schedule: the learning rate of each update, from 0.
     """
 
     def __init__(
@@ -45,11 +48,22 @@ class StopAtNan(keras.callbacks.Callback):
         self._batch = batch
         self._tokenizer = tokenizer
         self._schedule = schedule
+        self._has_warned = False
 
     def on_train_batch_end(self, batch, logs=None):
         for name in ("loss",) if "loss_scale" in logs else ("loss", "gradient_norm"):
             if not math.isfinite(logs.get(name, 0.0)):
                 raise NotFiniteError(self._message(name.replace("_", " "), logs[name]))
+        guessing = math.log(self._tokenizer.vocab_size)
+        if logs["loss"] > _LARGE * guessing and not self._has_warned:
+            self._has_warned = True
+            logging.warning(
+                "The loss is %.3g at step %d. Equal probabilities for all words give %.3g. "
+                "Training diverges: lower --learning_rate or raise --warmup_steps.",
+                logs["loss"],
+                self._steps.step,
+                guessing,
+            )
 
     def _message(self, name, value):
         first, last = self._steps.before + 1, self._steps.step
@@ -73,26 +87,23 @@ class StopAtNan(keras.callbacks.Callback):
             if first == last
             else f"Their batches are {paths[0]} to {paths[-1]}"
         )
-        look = (
-            f"import numpy; batch = numpy.load('{paths[-1]}'); print(batch['source_text'], "
-            "batch['inputs'])"
-        )
         return (
             f"{which}, with the arrays inputs, targets, source_text and target_text. Look at it "
-            "with: "
-            f'python -c "{look}".'
+            f"with: python -c \"import numpy; batch = numpy.load('{paths[-1]}'); "
+            "print(batch['source_text'], batch['inputs'])\"."
         )
 
     def _save(self, step):
         batch = {side: np.asarray(ids) for side, ids in self._batch(step - 1).items()}
-        texts = {
-            name: self._text(batch[side])
-            for name, side in (("source_text", "inputs"), ("target_text", "targets"))
-        }
         path = self._directory / f"step-{step:06d}.npz"
         self._directory.mkdir(parents=True, exist_ok=True)
-        with atomic_files.whole_file(path) as aside:
-            np.savez(aside, **batch, **texts)
+        with atomic_files.whole_file(path) as temporary:
+            np.savez(
+                temporary,
+                **batch,
+                source_text=self._text(batch["inputs"]),
+                target_text=self._text(batch["targets"]),
+            )
         return path
 
     def _text(self, ids):

@@ -1,13 +1,12 @@
-"""In what a model computes."""
+"""Precision of layer computations."""
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 def dtype_policy(precision: str) -> str:
-    """Keras's name of the dtype policy whose layers compute in `precision` and whose weights are
-    float32.
+    """Returns the Keras dtype policy that computes in `precision`, with float32 weights.
 
-    Softmax, layer normalisation and the loss are float32 always.
+    Softmax, layer normalization and the loss are always float32.
 
     Example:
 

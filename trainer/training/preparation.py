@@ -1,12 +1,15 @@
-"""What a run needs before it makes a model: vocabulary, architecture, and the corpora as ids."""
+"""Preparation of a run: vocabulary, architecture, and the corpora as ids."""
 
 import dataclasses
+import math
 
+import keras
 from absl import logging
 
 from t2t_relpos.models import TransformerConfig
 from trainer.config import RunConfig
 from trainer.config_checks import ARCHITECTURE_SETTINGS, RELATIVE_SETTINGS
+from trainer.data.buckets import report_lengths
 from trainer.data.encoding import encode_pairs
 from trainer.data.load_corpus import open_corpus
 from trainer.data.tfds_sets import MissingSplitError
@@ -15,24 +18,24 @@ from trainer.model_dir import ModelDirectory
 
 
 class Preparation:
-    """Finds what a run needs in its model directory, or puts it there.
+    """The parts of a run before its model is made. Missing files are added to the model directory.
 
     Args:
-        config: the settings; open ones are resolved here.
-        directory: the model directory, which can be written.
+        config: the settings; those that are None are resolved here.
+        directory: a writable model directory.
 
     Attributes:
-        config: the resolved settings, with the size that the vocabulary has.
+        config: the resolved settings, with the actual size of the vocabulary.
         parent: the model directory whose weights the run starts from, or None.
         directory: the model directory.
-        tokenizer: the vocabulary's.
+        tokenizer: the model's tokenizer.
         architecture: a `TransformerConfig`.
         train_pairs: the training corpus as `EncodedPairs`.
         dev_corpus: the dev set, or None.
-        dev_pairs: the same as `EncodedPairs`.
+        dev_pairs: the dev set as `EncodedPairs`, or None.
 
     Raises:
-        ValueError: for everything that is wrong with the settings, the data or the model directory.
+        ValueError: if settings, data or the model directory are wrong.
     """
 
     def __init__(self, config: RunConfig, directory: ModelDirectory):
@@ -55,10 +58,20 @@ class Preparation:
         self.train_pairs = self._encode("train", train)
         self.dev_pairs = self._encode("dev", self.dev_corpus)
 
+    def describe(self, model: keras.Model) -> str:
+        """Returns settings, lengths of the data, and number of parameters as text."""
+        settings = [
+            f"  {name} = {value}"
+            for name, value in self.config.to_dict().items()
+            if value is not None
+        ]
+        lengths = report_lengths(self.train_pairs, self.config.max_length)
+        parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
+        return "\n".join(
+            ["Settings:", *settings, f"Training data: {lengths}", f"Parameters: {parameters:,}"]
+        )
+
     def _take_vocabulary(self, asked):
-        """Checks that the vocabulary in the directory has the size asked for, and makes its size
-        the setting.
-        """
         file = self.directory.vocabulary_file()
         size = SentencePieceTokenizer.from_file(file).vocab_size
         if asked not in (None, size):
@@ -71,17 +84,13 @@ class Preparation:
 
     def _check_recorded(self):
         recorded, asked = self.directory.read_run(), self.config.to_dict()
-        # Those of the architecture are compared with the preset's defaults filled in: see
-        # _configure.
-        names = [
-            name
-            for name in self.config.fixed()
-            if name in recorded and name not in ARCHITECTURE_SETTINGS
-        ]
-        self.directory.check_same(
-            *({name: settings[name] for name in names} for settings in (recorded, asked)),
-            "settings",
+        # `_configure` compares the architecture, with the preset's defaults filled in.
+        names = (recorded.keys() & self.config.fixed()) - set(ARCHITECTURE_SETTINGS)
+        ours, theirs = (
+            {name: settings[name] for name in self.config.fixed() if name in names}
+            for settings in (asked, recorded)
         )
+        self.directory.check_same(theirs, ours, "settings")
         for name in ("train_source", "train_target"):
             if recorded.get(name, asked[name]) != asked[name]:
                 logging.warning(
@@ -93,18 +102,12 @@ class Preparation:
 
     def _corpus(self, split):
         config = self.config
-        if config.data != "files":
-            return self._named_corpus(split)
-        source, target = (getattr(config, f"{split}_{side}") for side in ("source", "target"))
-        return open_corpus("files", split, source=source, target=target) if source else None
-
-    def _named_corpus(self, split):
+        if config.data == "files":
+            source, target = (getattr(config, f"{split}_{side}") for side in ("source", "target"))
+            return open_corpus("files", split, source=source, target=target) if source else None
         try:
             return open_corpus(
-                self.config.data,
-                split,
-                direction=self.config.direction,
-                data_dir=self.config.data_dir,
+                config.data, split, direction=config.direction, data_dir=config.data_dir
             )
         except MissingSplitError as error:
             if split != "dev":

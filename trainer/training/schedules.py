@@ -1,4 +1,4 @@
-"""Learning rates as functions of the step."""
+"""Learning rate schedules."""
 
 import keras
 from keras import ops
@@ -8,16 +8,16 @@ from keras import ops
 class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up, then the inverse square root of the step.
 
-    The rate at step s, the first update being step 0, is
+    The rate at step s, from 0, is
     `multiplier · min(1, s / warmup_steps) · max(s, warmup_steps)^-0.5 · model_width^-0.5`.
 
     Args:
         model_width: width D of the model.
         warmup_steps: updates until the rate is largest.
-        multiplier: factor of it all; t2t's third version of the base model has 2, Vaswani et al. 1.
+        multiplier: constant factor: 1 in Vaswani et al., 2 in t2t's transformer_base_v3.
 
     Raises:
-        ValueError: where an argument is not positive.
+        ValueError: if an argument is not positive.
 
     Reference: t2t `learning_rate_factor`, `constant*linear_warmup*rsqrt_decay*rsqrt_hidden_size`;
     Vaswani et al. 2017, equation 3.
@@ -30,11 +30,12 @@ class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, model_width: int, warmup_steps: int, multiplier: float = 2.0):
-        for name, value in (
-            ("model_width", model_width),
-            ("warmup_steps", warmup_steps),
-            ("multiplier", multiplier),
-        ):
+        self._config = {
+            "model_width": model_width,
+            "warmup_steps": warmup_steps,
+            "multiplier": multiplier,
+        }
+        for name, value in self._config.items():
             if not value > 0:
                 raise ValueError(f"Expected {name} to be positive. Received: {value}.")
         self.model_width = model_width
@@ -48,8 +49,4 @@ class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return self.multiplier * self.model_width**-0.5 * warmup * decay
 
     def get_config(self):
-        return {
-            "model_width": self.model_width,
-            "warmup_steps": self.warmup_steps,
-            "multiplier": self.multiplier,
-        }
+        return dict(self._config)

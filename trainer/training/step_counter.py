@@ -1,7 +1,6 @@
 """Which step a run is at, and when it ends."""
 
 import contextlib
-import math
 import signal
 import threading
 import time
@@ -10,8 +9,9 @@ import keras
 
 
 class StopSignals:
-    """While this context is open, SIGINT (Ctrl-C) and SIGTERM ask the run to end in good order; a
-    second one ends it at once.
+    """Context in which SIGINT (Ctrl-C) and SIGTERM ask a run to end after its step.
+
+    A second signal has its usual effect.
 
     Attributes:
         received: the signal that came, or None.
@@ -19,13 +19,13 @@ class StopSignals:
 
     def __init__(self):
         self.received = None
-        self._before = {}
+        self._previous = {}
 
     def __enter__(self):
         # Python lets only the main thread handle signals.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._receive)
+                self._previous[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *error):
@@ -36,34 +36,31 @@ class StopSignals:
         self._restore()
 
     def _restore(self):
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
+        while self._previous:
+            signal.signal(*self._previous.popitem())
 
 
 class Steps(keras.callbacks.Callback):
-    """Counts the batches that a run has seen, and ends it after the last, or after the one in
-    which a signal came.
+    """Counts batches; ends training after the last one, or after a signal.
 
-    The first callback: the others read from it where they are.
+    Must be the first callback: the others read the step from it.
 
     Args:
         first: number of batches seen before this run.
-        last: number of batches after which it ends.
-        signals: what may end it before.
+        last: number of batches after which training ends.
+        signals: the signals that end training and evaluation early.
 
     Attributes:
         step: number of batches seen.
-        before: what `step` was before the last execution, which may hold several steps.
-        seconds_paused: how long the run has done something else than training.
+        before: `step` before the last execution, which may hold several steps.
     """
 
     def __init__(self, first: int, last: int, signals: StopSignals | None = None):
         super().__init__()
         self.step = self.before = first
         self.last = last
-        self.seconds_paused = 0.0
         self.signals = signals or StopSignals()
+        self._seconds_paused = 0.0
 
     @property
     def interrupted(self) -> bool:
@@ -78,32 +75,23 @@ class Steps(keras.callbacks.Callback):
         if self.step >= self.last or self.interrupted:
             self.model.stop_training = True
 
+    def on_test_batch_end(self, batch, logs=None):
+        if self.interrupted:
+            self.model.stop_evaluating = True
+
     def passed(self, every: int) -> bool:
-        """Whether a multiple of `every` is in the last execution."""
+        """Returns whether the last execution reached a multiple of `every`."""
         return self.step // every > self.before // every
+
+    def clock(self) -> float:
+        """Returns the time in seconds, which stands still in `paused` blocks."""
+        return time.perf_counter() - self._seconds_paused
 
     @contextlib.contextmanager
     def paused(self):
-        """Counts the time of a block to `seconds_paused`."""
+        """Stops `clock` while the block runs."""
         start = time.perf_counter()
         try:
             yield
         finally:
-            self.seconds_paused += time.perf_counter() - start
-
-
-def epochs_between(first: int, last: int, every: int) -> list[tuple[int, int]]:
-    """How to divide steps into epochs that end at the multiples of `every`, wherever they begin.
-
-    Returns:
-        Pairs of a number of steps and how many epochs have it. The last epoch may extend beyond
-        `last`, where `Steps` ends it.
-
-    Example:
-
-    >>> epochs_between(0, 1200, 500), epochs_between(1300, 3000, 500)
-    ([(500, 3)], [(200, 1), (500, 3)])
-    """
-    start = min(math.ceil(first / every) * every, last)
-    parts = [(start - first, 1), (min(every, last - start), math.ceil((last - start) / every))]
-    return [(steps, epochs) for steps, epochs in parts if steps]
+            self._seconds_paused += time.perf_counter() - start

@@ -1,103 +1,53 @@
-"""Measures a run while it trains."""
-
-import time
+"""Measures the speed of training, and decides when it is reported."""
 
 import keras
 
-from trainer.training.reports import Report, StepRecord
 from trainer.training.step_counter import Steps
 
-# People want to know soon how long it will take.
-_FIRST_RECORD_SECONDS = 30.0
-
-
-class _Window:
-    """Sums of the steps since some moment, from the logs of `TrainingModel`, which are means since
-    the epoch began.
-    """
-
-    def __init__(self, steps, logs=None):
-        self._steps = steps
-        logs = logs or {"loss": 0.0, "accuracy": 0.0, "tokens": 0.0, "target_tokens": 0.0}
-        self._before = self._sums(logs)
-        self.restart_clock(logs)
-
-    def restart_clock(self, logs):
-        """Measures the rate from here; losses are still those of all steps of the window."""
-        self._start = self._clock()
-        self._step = self._steps.step
-        self._tokens_before = logs["tokens"]
-
-    @staticmethod
-    def _sums(logs):
-        count = logs["target_tokens"]
-        return [logs["loss"] * count, logs["accuracy"] * count, count]
-
-    def _clock(self):
-        return time.perf_counter() - self._steps.seconds_paused
-
-    @property
-    def seconds(self):
-        return max(self._clock() - self._start, 1e-9)
-
-    def record(self, learning_rate, logs):
-        loss, right, targets = (now - then for now, then in zip(self._sums(logs), self._before))
-        tokens = logs["tokens"] - self._tokens_before
-        step, targets, seconds = self._steps.step, max(targets, 1), self.seconds
-        left = (self._steps.last - step) * seconds / max(step - self._step, 1)
-        return StepRecord(
-            step,
-            loss / targets,
-            right / targets,
-            learning_rate,
-            tokens / seconds,
-            left,
-            logs.get("gradient_norm"),
-        )
+# The first report comes early, for its estimate of the time left.
+_FIRST_REPORT_SECONDS = 30.0
 
 
 class StepLog(keras.callbacks.Callback):
-    """Tells a report of every step, and every so many steps the means since the last time.
+    """Adds the speed to the logs of every step, and the learning rate to those to report.
 
-    Rates leave out the first execution, in which TensorFlow compiles, checkpoints and evaluation.
-    Losses and accuracies include every step. The first record comes after at most half a minute,
-    for its estimate of the time left.
+    Adds `tokens_per_second` (source and target tokens) and `seconds_left`. Every `log_every` steps
+    it adds `learning_rate` too: later callbacks report logs that have it. Then the model's metrics
+    are reset, so the other logs are means over the steps since the last report.
+
+    Speeds leave out checkpoints, evaluation, and the first execution, in which TensorFlow compiles.
 
     Args:
-        steps: where the run is.
-        log_every: steps between records.
-        evaluate_every: steps at whose multiples epochs end.
-        report: receives the lines.
+        steps: counts the steps.
+        log_every: steps between reports.
     """
 
-    def __init__(self, steps: Steps, log_every: int, evaluate_every: int, report: Report):
+    def __init__(self, steps: Steps, log_every: int):
         super().__init__()
         self._steps = steps
         self._log_every = log_every
-        self._evaluate_every = evaluate_every
-        self._report = report
-        self._window = None
-        self._compiled = self._recorded = False
+        self._has_compiled = self._has_reported = False
 
     def on_epoch_begin(self, epoch, logs=None):
-        step, every = self._steps.step, self._evaluate_every
-        self._window = _Window(self._steps)
-        self._report.begin(step, min((step // every + 1) * every, self._steps.last))
+        self._restart(tokens=0.0)
 
     def on_train_batch_end(self, batch, logs=None):
-        self._report.step(self._steps.step, logs)
-        if self._steps.passed(self._log_every) or self._is_first_overdue():
-            rate = float(self.model.optimizer.learning_rate)
-            self._report.record(self._window.record(rate, logs))
-            self._window, self._recorded = _Window(self._steps, logs), True
-        elif not self._compiled:
-            self._window.restart_clock(logs)
-        self._compiled = True
+        seconds = max(self._steps.clock() - self._start, 1e-9)
+        count = max(self._steps.step - self._start_step, 1)
+        logs["tokens_per_second"] = (logs["tokens"] - self._start_tokens) / seconds
+        logs["seconds_left"] = (self._steps.last - self._steps.step) * seconds / count
+        if self._steps.passed(self._log_every) or self._is_first_due(seconds):
+            logs["learning_rate"] = float(self.model.optimizer.learning_rate)
+            self._has_reported = True
+            self.model.reset_metrics()
+            self._restart(tokens=0.0)
+        elif not self._has_compiled:
+            self._restart(logs["tokens"])
+        self._has_compiled = True
 
-    def _is_first_overdue(self):
-        return (
-            self._compiled and not self._recorded and self._window.seconds >= _FIRST_RECORD_SECONDS
-        )
+    def _is_first_due(self, seconds):
+        return self._has_compiled and not self._has_reported and seconds >= _FIRST_REPORT_SECONDS
 
-    def on_epoch_end(self, epoch, logs=None):
-        self._report.end(self._steps.step, logs)
+    def _restart(self, tokens):
+        self._start, self._start_step = self._steps.clock(), self._steps.step
+        self._start_tokens = tokens

@@ -1,20 +1,26 @@
-"""Which devices train."""
+"""The devices and processes that train."""
+
+import json
+import os
+from collections.abc import Mapping
 
 import tensorflow as tf
 
-from trainer.training.cluster import Cluster
-
 STRATEGIES = ("auto", "one", "mirrored", "multiworker")
+_EXAMPLE = (
+    'TF_CONFIG=\'{"cluster": {"worker": ["host0:12345", "host1:12345"]}, '
+    '"task": {"type": "worker", "index": 0}}\', with the same '
+    "addresses for every worker and for each its own index"
+)
 
 
 def choose_strategy(name: str, gpus: int, logical_devices: int = 0) -> str:
-    """What "auto" stands for: "mirrored" if there are several devices, "one" if there is
-    none to share with.
+    """Returns the strategy that "auto" stands for: "mirrored" for several devices, else "one".
 
     Args:
-        name: one of STRATEGIES.
-        gpus: how many this machine has.
-        logical_devices: how many the CPU is to be divided into.
+        name: one of STRATEGIES; one other than "auto" is returned.
+        gpus: number of GPUs of this machine.
+        logical_devices: number of devices that the CPU is divided into.
 
     Raises:
         ValueError: for an unknown name.
@@ -34,20 +40,18 @@ def choose_strategy(name: str, gpus: int, logical_devices: int = 0) -> str:
 
 
 def make_strategy(name: str = "auto", logical_devices: int = 0) -> tf.distribute.Strategy:
-    """The strategy of a run.
+    """Returns the strategy of a run.
 
     Args:
-        name: "one": a single device, the first GPU if there is one. "mirrored": all GPUs of this
-            machine, each with a part of every batch. "multiworker": those of all machines in the
-            environment variable TF_CONFIG, or their CPUs; waits until a process runs on each.
-            "auto": see `choose_strategy`.
+        name: "one": one device, the first GPU if there is one. "mirrored": all GPUs of this
+            machine. "multiworker": the GPUs of all machines in the environment variable TF_CONFIG,
+            or their CPUs; waits for a process on each. "auto": see `choose_strategy`.
         logical_devices: with "mirrored", divide the CPU into this many devices instead of using
-            GPUs, in order to try the training on several devices without them. TensorFlow must not
-            have been used before in the process.
+            GPUs. TensorFlow must be unused in the process.
 
     Raises:
-        ValueError: for an unknown name, where the devices are not available, and for a TF_CONFIG
-            that is missing or wrong.
+        ValueError: for an unknown name, if the devices are not available, or if TF_CONFIG is
+            missing or wrong.
     """
     name = choose_strategy(name, len(tf.config.list_physical_devices("GPU")), logical_devices)
     if logical_devices and name != "mirrored":
@@ -59,7 +63,7 @@ def make_strategy(name: str = "auto", logical_devices: int = 0) -> tf.distribute
     if name == "one":
         return tf.distribute.get_strategy()
     if name == "multiworker":
-        return _join_cluster()
+        return _join_workers()
     if logical_devices:
         return tf.distribute.MirroredStrategy(_divide_cpu(logical_devices))
     gpus = tf.config.list_logical_devices("GPU")
@@ -72,14 +76,56 @@ def make_strategy(name: str = "auto", logical_devices: int = 0) -> tf.distribute
     return tf.distribute.MirroredStrategy([device.name for device in gpus])
 
 
-def _join_cluster():
-    cluster = Cluster.from_environment()
-    print(
-        f"Worker {cluster.index} of {len(cluster.workers)} waits for the others: "
-        f"{', '.join(cluster.workers)}.",
-        flush=True,
+def workers_of(environment: Mapping[str, str]) -> tuple[list[str], int]:
+    """Returns the addresses of all workers in TF_CONFIG, and the index of this process.
+
+    Raises:
+        ValueError: if TF_CONFIG is missing or has another form than this program needs.
+
+    Example:
+
+    >>> config = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'
+    >>> workers_of({"TF_CONFIG": config})
+    (['a:1', 'b:1'], 1)
+    """
+    text = environment.get("TF_CONFIG", "")
+    if not text:
+        raise _config_error("none")
+    try:
+        config = json.loads(text)
+        workers, task = config["cluster"]["worker"], config["task"]
+        others = sorted(set(config["cluster"]) - {"worker"})
+        kind, index = task["type"], task["index"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _config_error(f"{text} ({type(error).__name__}: {error})") from error
+    if others:
+        raise _config_error(f"a cluster with {' and '.join(others)} too: {text}")
+    is_list = isinstance(workers, list) and bool(workers)
+    if not is_list or not all(isinstance(worker, str) and ":" in worker for worker in workers):
+        raise _config_error(f"the workers {workers!r}, which is no list of addresses with ports")
+    if len(workers) == 1:
+        raise _config_error(f"a single worker, {workers[0]}; for one process use another strategy")
+    if len(set(workers)) < len(workers):
+        raise _config_error(f"the workers {workers!r}, with one address twice")
+    if kind != "worker" or index not in range(len(workers)):
+        raise _config_error(f"the task {task!r}, which is none of the {len(workers)} workers")
+    return workers, index
+
+
+def _config_error(received):
+    return ValueError(
+        "Expected the workers of --strategy=multiworker in the environment variable TF_CONFIG. "
+        f"Received: {received}. "
+        f"Set it on every worker, like {_EXAMPLE}."
     )
-    # It notes every sum over the workers that it plans.
+
+
+def _join_workers():
+    workers, index = workers_of(os.environ)
+    print(
+        f"Worker {index} of {len(workers)} waits for the others: {', '.join(workers)}.", flush=True
+    )
+    # Below WARNING, TensorFlow logs every sum over the workers.
     tf.get_logger().setLevel("WARNING")
     return tf.distribute.MultiWorkerMirroredStrategy()
 
@@ -95,7 +141,6 @@ def _divide_cpu(count):
     except RuntimeError as error:
         raise ValueError(
             f"Expected TensorFlow to be unused before its CPU is divided into {count} devices. "
-            "Received: a process in which it "
-            "has run already. Make the strategy first."
+            "Received: a process in which it has run already. Make the strategy first."
         ) from error
     return [device.name for device in tf.config.list_logical_devices("CPU")]

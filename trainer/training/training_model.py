@@ -1,23 +1,21 @@
-"""The Transformer as `model.fit` trains it: the loss of all replicas' tokens over their number."""
+"""The Keras model that `fit` trains: a Transformer with the mean loss per token."""
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from t2t_relpos.models import Transformer
-from trainer.training.gradient_updates import LossScale, clip, sum_over_replicas
+from trainer.training.gradient_updates import LossScale, sum_over_replicas
 from trainer.training.keras_compat import WithoutSymbolicBuild, skip_gradient_sum
-from trainer.training.losses import PADDING
-from trainer.training.micro_batches import accumulate, cut
-from trainer.training.projected_loss import projected_cross_entropy
+from trainer.training.micro_batches import accumulate, split
+from trainer.training.projected_loss import PADDING, projected_cross_entropy
 from trainer.training.random_streams import RandomStreams
 
 
 class TokenStatistics(keras.metrics.Metric):
-    """Loss and accuracy per target token, and how many tokens they are of, since the last reset.
+    """Loss and accuracy per target token, and the number of tokens, since the last reset.
 
-    It is given sums over all replicas: every replica holds the same values, and the first one's are
-    read.
+    It is updated with sums over all replicas, so all replicas hold the same values.
     """
 
     def __init__(self, name="token_statistics", **kwargs):
@@ -31,11 +29,10 @@ class TokenStatistics(keras.metrics.Metric):
         )
 
     def update_state(self, totals):
-        """Adds the sums of a batch: `[loss, right tokens, target tokens, source tokens]`."""
+        """Adds the sums of a batch: `[loss, correct tokens, target tokens, source tokens]`."""
         self.totals.assign_add(tf.cast(totals, tf.float64))
 
     def result(self):
-        """`loss` and `accuracy` per target token; `tokens`, source and target; `target_tokens`."""
         loss, right, target_tokens, source_tokens = tf.unstack(tf.convert_to_tensor(self.totals))
         count = tf.maximum(target_tokens, 1.0)
         return {
@@ -47,26 +44,25 @@ class TokenStatistics(keras.metrics.Metric):
 
 
 class TrainingModel(WithoutSymbolicBuild, keras.Model):
-    """Trains a Transformer; is itself never saved.
+    """Trains a Transformer; only the Transformer is saved.
 
-    The loss of a step is the sum over the target tokens of all replicas over their number, so that
-    it and its gradient do not depend on how the batch is spread. (Keras takes the mean of the
-    replicas' means, which weighs tokens unequally.)
-
-    Args:
-        transformer: takes `{"inputs": [B, S], "targets": [B, T]}`, ids 0 being padding. Made, as
-            this model, in the scope of the strategy that trains it. One that computes in float16 is
-            trained with a `LossScale`.
-        label_smoothing: of the training loss; evaluation has none.
-        device_tokens: tokens of the longer side that a replica computes at once in training, see
-            `micro_batches.split`: the sum of the gradients of its micro-batches is that of the
-            whole. None: the part is one piece.
-        clip_norm: largest global norm of the gradient of a step; None: it is not clipped.
+    The loss of a step is the sum over the target tokens of all replicas divided by their number, so
+    it does not depend on the distribution of the batch. (Keras takes the mean of the replicas'
+    means, which weighs tokens unequally.)
 
     `fit` and `evaluate` take datasets whose elements, or first parts of elements, are the
     Transformer's inputs. Logs are `loss`, `accuracy`, `tokens` (source and target) and
-    `target_tokens`, of the epoch so far; of training also `gradient_norm`, that of the last step
-    before it is clipped, and in float16 `loss_scale`, the last step's.
+    `target_tokens` since the last reset of metrics. Logs of training also have the last step's
+    `gradient_norm` before clipping, and in float16 `loss_scale`.
+
+    Args:
+        transformer: takes `{"inputs": [B, S], "targets": [B, T]}`. Created, as this model, in the
+            scope of the strategy that trains it. One that computes in float16 is trained with a
+            `LossScale`.
+        label_smoothing: label smoothing of the training loss; evaluation has none.
+        device_tokens: tokens of the longer side in a micro-batch, see `micro_batches.split`. None:
+            no micro-batches.
+        clip_norm: largest global norm of a step's gradient, or None.
     """
 
     def __init__(
@@ -94,9 +90,7 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
         return self.transformer(inputs, training=training)
 
     def compile(self, optimizer: keras.optimizers.Optimizer, **kwargs):
-        """Sets the optimizer, and `run_eagerly`, `steps_per_execution` or `jit_compile` (without
-        XLA by default).
-        """
+        """Sets the optimizer and options of `keras.Model.compile`; the default is without XLA."""
         super().compile(optimizer=optimizer, jit_compile=kwargs.pop("jit_compile", False), **kwargs)
         skip_gradient_sum(self.optimizer)
         with self.distribute_strategy.scope():
@@ -115,22 +109,19 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
         if self.loss_scale:
             factor *= self.loss_scale.scale.value
         sums, gradients = self._differentiate(batch, factor)
-        updated = self._update(gradients)
-        return self._report(sums, tokens, updated)
+        return self._report(sums, tokens, self._update(gradients))
 
     def _differentiate(self, batch, factor):
-        """Loss and right tokens summed over this replica's part of a batch, and the gradients of
-        the loss times a factor.
-        """
+        """Returns the replica's sums (loss, correct tokens), and gradients of loss times factor."""
         variables = self.trainable_variables
         context = tf.distribute.get_replica_context()
         replicas, replica = context.num_replicas_in_sync, context.replica_id_in_sync_group
 
-        def differentiate(piece, number):
+        def differentiate(part, number):
             with tf.GradientTape() as tape:
                 sums, states = self._random.draw(
                     number * replicas + replica,
-                    lambda: self._sums(piece, self.label_smoothing, training=True),
+                    lambda: self._sums(part, self.label_smoothing, training=True),
                 )
                 scaled = sums[0] * factor
             gradients = tape.gradient(
@@ -141,28 +132,28 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
         if self.device_tokens is None:
             sums, gradients, states = differentiate(batch, 0)
         else:
-            pieces = cut(batch, self.device_tokens)
+            parts = split(batch, self.device_tokens)
             sums, gradients, states = accumulate(
-                differentiate, pieces, (tf.zeros([2]), variables), self._random.states()
+                differentiate, parts, (tf.zeros([2]), variables), self._random.states()
             )
         self._random.move_to(states)
         return sums, gradients
 
     def _update(self, gradients):
-        variables = self.trainable_variables
+        """Applies the replica's gradients. Returns entries of the logs."""
+        variables, logs = self.trainable_variables, {}
         gradients = sum_over_replicas(gradients)
-        found = {}
         if self.loss_scale:
-            found["loss_scale"] = tf.identity(self.loss_scale.scale.value)
-            gradients = [gradient / found["loss_scale"] for gradient in gradients]
-        found["gradient_norm"] = norm = tf.linalg.global_norm(gradients)
+            logs["loss_scale"] = tf.identity(self.loss_scale.scale.value)
+            gradients = [gradient / logs["loss_scale"] for gradient in gradients]
+        logs["gradient_norm"] = norm = tf.linalg.global_norm(gradients)
         if self.clip_norm is not None:
-            gradients = clip(gradients, norm, self.clip_norm)
+            gradients, _ = tf.clip_by_global_norm(gradients, self.clip_norm, use_norm=norm)
         if self.loss_scale:
             self.loss_scale.apply(gradients, variables, tf.math.is_finite(norm))
         else:
             self.optimizer.apply(gradients, variables)
-        return found
+        return logs
 
     def test_step(self, data):
         batch = _inputs(data)
@@ -176,10 +167,11 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
         return tf.stack([tf.reduce_sum(losses), tf.reduce_sum(right)])
 
     def _report(self, sums, tokens, others):
+        """Returns the logs of a step."""
         self.statistics.update_state(tf.concat([sum_over_replicas(sums), tokens], axis=0))
         logs = self.statistics.result() | others
         if isinstance(self.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            # Of several workers Keras takes the mean along the first axis, which scalars have not.
+            # For several workers, Keras takes the mean along the first axis.
             logs = {name: value[None] for name, value in logs.items()}
         return logs
 
@@ -200,7 +192,7 @@ def _count_tokens(batch):
 
 
 def _dense(gradient):
-    # A table used both for the embedding and as the softmax's matrix has a gradient of both kinds.
+    # The embedding table is also the softmax's matrix: its gradient has a sparse and a dense part.
     if isinstance(gradient, tf.IndexedSlices):
         return tf.math.unsorted_segment_sum(
             gradient.values, gradient.indices, gradient.dense_shape[0]

@@ -1,4 +1,4 @@
-"""A training run, from its settings to a trained model in a model directory."""
+"""A training run: from settings to a trained model in a model directory."""
 
 import dataclasses
 import json
@@ -13,7 +13,6 @@ from trainer.data.batching import evaluation_batches, training_batches
 from trainer.model_dir import ModelDirectory
 from trainer.training.best_checkpoints import BestCheckpoints
 from trainer.training.checkpoints import Checkpoints
-from trainer.training.describe_run import describe
 from trainer.training.dev_bleu import DevTranslator
 from trainer.training.dev_evaluation import EvaluateDev
 from trainer.training.dev_results import Evaluations
@@ -21,10 +20,10 @@ from trainer.training.fused_adam import FusedAdam
 from trainer.training.nan_stop import StopAtNan
 from trainer.training.precision import dtype_policy
 from trainer.training.preparation import Preparation
-from trainer.training.reports import Reports, TensorBoard, Terminal
+from trainer.training.reports import TensorBoard, Terminal
 from trainer.training.schedules import NoamSchedule
 from trainer.training.sharding import shard
-from trainer.training.step_counter import Steps, StopSignals, epochs_between
+from trainer.training.step_counter import Steps, StopSignals
 from trainer.training.step_log import StepLog
 from trainer.training.strategy import choose_strategy, make_strategy
 from trainer.training.training_model import TrainingModel
@@ -37,19 +36,19 @@ class TrainingRun:
     checkpoint.
 
     Args:
-        config: the settings; open ones are resolved here.
+        config: the settings; those that are None are resolved here.
 
     Attributes:
         config: the resolved settings.
         directory: the `ModelDirectory`.
         model: the `TrainingModel`.
-        step: number of batches that it has seen.
+        step: number of batches that the model has seen.
         signal: the `signal.Signals` that ended `fit`, or None.
         worker_group: the `WorkerGroup` of processes that train together.
 
     Raises:
-        ValueError: for everything that is wrong with the settings, the data or the model directory.
-        WorkerLostError: where another process of the run has ended.
+        ValueError: if settings, data or the model directory are wrong.
+        WorkerLostError: if another process of the run has ended.
     """
 
     def __init__(self, config: RunConfig):
@@ -81,8 +80,7 @@ class TrainingRun:
                 self.directory = ModelDirectory.create(config.model_dir, lock=True)
             self._prepared = Preparation(config, self.directory)
         self.config = self._prepared.config
-        # Says now, and not as the first epoch begins, where no batch can be made.
-        self._batches(start=0)
+        self._batches(start=0)  # Raises ValueError if no batch can be made.
         self.worker_group.check_same(
             self._checksum(), "the same settings and data (checksums are compared)"
         )
@@ -145,22 +143,22 @@ class TrainingRun:
                 "Expected to continue at a multiple of steps_per_execution. Received: the "
                 f"checkpoint of step {self.step} and "
                 f"steps_per_execution={self.config.steps_per_execution}. Continue with the one "
-                "that "
-                "the run had before, or with 1."
+                "that the run had before, or with 1."
             )
 
     def describe(self) -> str:
-        """The resolved settings, the lengths of the data and the number of parameters, as text."""
-        return describe(self.config, self._prepared.train_pairs, self.model)
+        """Returns settings, lengths of the data, and number of parameters as text."""
+        return self._prepared.describe(self.model)
 
     def fit(self):
-        """Trains up to the last step, or until dev BLEU gets no better or a signal comes; writes
-        checkpoints, logs and model.keras.
+        """Trains to the last step, until dev BLEU no longer improves, or until a signal comes.
+
+        Writes checkpoints, logs and model.keras.
 
         Raises:
-            CheckpointError: where a checkpoint can't be written.
-            NotFiniteError: where the loss is not a number.
-            WorkerLostError: where another process of the run has ended.
+            CheckpointError: if a checkpoint can't be written.
+            NotFiniteError: if the loss is not finite.
+            WorkerLostError: if another process of the run has ended.
         """
         with self.worker_group.detecting_lost_workers(self._how_to_go_on), StopSignals() as signals:
             steps = Steps(self.step, self.config.train_steps, signals)
@@ -170,53 +168,39 @@ class TrainingRun:
                 self.worker_group.wait()
 
     def _fit(self, steps):
-        config = self.config
-        report = (
-            Reports(Terminal(config.train_steps), TensorBoard(self.directory.logs))
-            if self.worker_group.is_chief
-            else Reports()
-        )
-        stop_at_nan = StopAtNan(
-            steps, self.directory.nan, self._batch, self._prepared.tokenizer, self._schedule
-        )
-        log = StepLog(steps, config.log_every, config.evaluate_every, report)
-        write = WriteCheckpoints(
-            steps,
-            self.directory,
-            self.checkpoints,
-            report,
-            config.checkpoint_every,
-            config.checkpoint_minutes,
-        )
-        evaluate = self._dev_evaluation(steps, report)
-        for callback in (write, evaluate):
-            callback.set_model(self.model)
-        self._fit_epochs(
-            steps,
-            [steps, stop_at_nan, log, *([write] if self.worker_group.is_chief else []), evaluate],
-            evaluate,
-        )
-        if self.worker_group.is_chief:
-            write.write()
-
-    def _fit_epochs(self, steps, callbacks, evaluate):
-        """Trains in epochs that end where evaluations are due."""
-        evaluate.evaluate_if_due()
-        if steps.interrupted or evaluate.has_converged:
+        config, directory = self.config, self.directory
+        nan = StopAtNan(steps, directory.nan, self._batch, self._prepared.tokenizer, self._schedule)
+        callbacks = [steps, nan, StepLog(steps, config.log_every)]
+        if not self.worker_group.is_chief:
+            self._alternate(steps, callbacks, self._dev_evaluation(steps, []))
             return
-        for epoch_steps, epochs in epochs_between(
-            steps.step, steps.last, self.config.evaluate_every
-        ):
+        reports = [Terminal(steps), TensorBoard(steps, directory.logs)]
+        write = WriteCheckpoints(
+            steps, directory, self.checkpoints, config.checkpoint_every, config.checkpoint_minutes
+        )
+        write.set_model(self.model)
+        evaluate = self._dev_evaluation(steps, reports)
+        self._alternate(steps, [*callbacks, *reports, write], evaluate)
+        write.write()
+
+    def _alternate(self, steps, callbacks, evaluate):
+        """Evaluates if it is due, then trains to the next evaluation, until training ends."""
+        every = self.config.evaluate_every if evaluate else steps.last
+        while True:
+            if evaluate is not None:
+                evaluate.evaluate_if_due(self.model)
+                if evaluate.has_converged:
+                    return
+            if steps.step >= steps.last or steps.interrupted:
+                return
+            until = min((steps.step // every + 1) * every, steps.last)
             self.model.fit(
                 shard(self._batches(steps.step), self._strategy),
-                epochs=epochs,
-                steps_per_epoch=epoch_steps,
+                steps_per_epoch=until - steps.step,
                 callbacks=callbacks,
                 verbose=0,
                 shuffle=False,
             )
-            if self.model.stop_training:
-                return
 
     def _batches(self, start):
         config = self.config
@@ -232,36 +216,35 @@ class TrainingRun:
     def _batch(self, number):
         return next(iter(self._batches(number).take(1)))[0]
 
-    def _dev_evaluation(self, steps, report):
-        config, prepared = self.config, self._prepared
+    def _dev_evaluation(self, steps, reports):
+        """Returns the `EvaluateDev`, or None without a dev set."""
+        config, prepared, is_chief = self.config, self._prepared, self.worker_group.is_chief
         if prepared.dev_pairs is None:
-            return EvaluateDev(
-                steps, config.evaluate_every, None, self.evaluations, self.checkpoints, report
-            )
-        tokens = min(config.batch_tokens, config.device_tokens or config.batch_tokens)
-        translate = None
-        if config.translates_dev and self.worker_group.is_chief:
+            return None
+        translate = best = None
+        if config.translates_dev and is_chief:
             longest = int(prepared.dev_pairs.sources.lengths.max())
             translate = DevTranslator(
                 self.model.transformer, prepared.tokenizer, prepared.dev_corpus, longest
             )
+        if config.keep_best and is_chief:
+            best = BestCheckpoints(self.directory.best, config.keep_best)
+        tokens = min(config.batch_tokens, config.device_tokens or config.batch_tokens)
         return EvaluateDev(
             steps,
             config.evaluate_every,
             evaluation_batches(prepared.dev_pairs, tokens),
             self.evaluations,
             self.checkpoints,
-            report,
-            translate,
-            BestCheckpoints(self.directory.best, config.keep_best)
-            if config.keep_best and self.worker_group.is_chief
-            else None,
-            config.early_stopping,
-            self.worker_group.from_chief,
+            callbacks=reports,
+            translate=translate,
+            best=best,
+            patience=config.early_stopping,
+            from_chief=self.worker_group.from_chief,
         )
 
     def summary(self) -> str:
-        """Which models there are after `fit`, as text."""
+        """Returns the models that exist after `fit`, as text."""
         lines, best = [], self.evaluations.best()
         if self.step < self.config.train_steps:
             lines.append(
@@ -276,10 +259,8 @@ class TrainingRun:
                 f"  {self.directory.best}/step-{step:06d}: dev BLEU = {bleu:.2f}"
                 for step, bleu in kept.items()
             ]
-        return "\n".join(
-            [
-                *lines,
-                f"The model is in {self.directory.path}: model.keras is that of step {self.step}, "
-                "the last.",
-            ]
+        lines.append(
+            f"The model is in {self.directory.path}: model.keras is that of step {self.step}, the "
+            "last."
         )
+        return "\n".join(lines)

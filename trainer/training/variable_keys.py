@@ -5,7 +5,6 @@ variables `transformer_1/...`. The path of attributes, `encoder_layers/0/...`, d
 """
 
 from collections import deque
-from collections.abc import Iterator
 
 import keras
 
@@ -24,7 +23,9 @@ def model_keys(model: keras.layers.Layer) -> dict[str, keras.Variable]:
         >>> list(model_keys(layer))
         ['kernel', 'bias']
     """
-    paths = {id(variable): path for path, variable in _walk(model)}
+    paths = {
+        id(part): "/".join(path) for path, part in _walk(model) if isinstance(part, keras.Variable)
+    }
     missing = [variable.path for variable in model.variables if id(variable) not in paths]
     if missing:
         raise ValueError(
@@ -60,39 +61,39 @@ def optimizer_keys(
     return keys
 
 
-def seed_generators(model: keras.layers.Layer) -> list[keras.random.SeedGenerator]:
-    """Returns the seed generators of a model and its layers."""
-    return [owner for _, owner in _owners(model) if isinstance(owner, keras.random.SeedGenerator)]
+def parts(model: keras.layers.Layer, kind: type) -> list:
+    """Returns the layers, seed generators and variables of a model that have a class."""
+    return [part for _, part in _walk(model) if isinstance(part, kind)]
 
 
-def _walk(model) -> Iterator[tuple[str, keras.Variable]]:
-    for path, owner in _owners(model):
-        for name, value in vars(owner).items():
-            if isinstance(value, keras.Variable):
-                # Dense keeps its kernel in `_kernel`, with a property `kernel`.
-                yield "/".join([*path, name.lstrip("_")]), value
-            elif isinstance(value, (list, tuple)) and not name.startswith("_"):
-                for index, entry in enumerate(value):
-                    if isinstance(entry, keras.Variable):
-                        yield "/".join([*path, name, str(index)]), entry
-
-
-def _owners(model):
-    """Yields (path, object) of layers and seed generators, closest to the model first."""
+def _walk(model):
+    """Yields (path, part) of layers, seed generators and variables, closest to the model first."""
     queue, seen = deque([((), model)]), {id(model)}
     while queue:
         path, owner = queue.popleft()
         yield path, owner
-        for name, value in vars(owner).items():
-            if name.startswith("_"):
-                continue
-            entries = [((*path, name), value)]
-            if isinstance(value, (list, tuple)):
-                entries = [((*path, name, str(i)), entry) for i, entry in enumerate(value)]
-            elif isinstance(value, dict):
-                entries = [((*path, name, str(key)), entry) for key, entry in value.items()]
-            for inner, entry in entries:
-                is_owner = isinstance(entry, (keras.layers.Layer, keras.random.SeedGenerator))
-                if is_owner and id(entry) not in seen:
-                    seen.add(id(entry))
-                    queue.append((inner, entry))
+        if isinstance(owner, keras.Variable):
+            continue
+        for inner, value in _attributes(owner):
+            is_part = isinstance(
+                value, (keras.layers.Layer, keras.random.SeedGenerator, keras.Variable)
+            )
+            if is_part and id(value) not in seen:
+                seen.add(id(value))
+                queue.append(((*path, *inner), value))
+
+
+def _attributes(owner):
+    """Yields (path, value) of public attributes, entries of public containers, and variables."""
+    for name, value in vars(owner).items():
+        if isinstance(value, keras.Variable):
+            # Dense keeps its kernel in `_kernel`, with a property `kernel`.
+            yield (name.lstrip("_"),), value
+        elif name.startswith("_"):
+            continue
+        elif isinstance(value, (list, tuple)):
+            yield from (((name, str(index)), entry) for index, entry in enumerate(value))
+        elif isinstance(value, dict):
+            yield from (((name, str(key)), entry) for key, entry in value.items())
+        else:
+            yield (name,), value

@@ -1,15 +1,13 @@
-"""Communication between the processes of a run, in addition to gradients. A single process talks to
-itself.
-"""
+"""Communication between the processes of a run, in addition to gradients."""
 
 import contextlib
 import math
+from collections.abc import Callable
 
 import tensorflow as tf
 
-# What TensorFlow raises where a process that it waits for is gone, by the moment at which it
-# notices.
-_GONE = (
+# The errors that TensorFlow raises for a lost process, depending on the moment.
+_LOST = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -24,14 +22,14 @@ class WorkerLostError(RuntimeError):
 
 
 class WorkerGroup:
-    """The workers of a strategy. Only the chief, worker 0, writes files and prints.
+    """The processes of a strategy, maybe only one. Only the chief, worker 0, writes and prints.
 
     Args:
-        strategy: that trains.
+        strategy: the strategy that trains.
 
     Attributes:
-        size: how many processes there are.
-        index: which of them this is.
+        size: number of processes.
+        index: number of this process.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy):
@@ -48,12 +46,12 @@ class WorkerGroup:
         return self.index == 0
 
     def wait(self):
-        """Waits until all workers have come here."""
+        """Waits until all workers call this."""
         self.from_chief(0.0)
 
     @contextlib.contextmanager
     def chief_first(self):
-        """The others begin the block when the chief has done it."""
+        """Lets the chief run the block before the other workers do."""
         if not self.is_chief:
             self.wait()
         yield
@@ -61,7 +59,7 @@ class WorkerGroup:
             self.wait()
 
     def from_chief(self, value: float | None) -> float | None:
-        """The chief's number, for all; every worker has to ask at the same place."""
+        """Returns the chief's value. Every worker must call this at the same point."""
         if self.size == 1:
             return value
         number = math.nan if value is None else value
@@ -70,7 +68,7 @@ class WorkerGroup:
         return None if math.isnan(found) else found
 
     def check_same(self, value: int, what: str):
-        """Checks that a whole number below 2^53 is the chief's.
+        """Checks that an integer below 2^53 is the chief's.
 
         Raises:
             ValueError: on the workers where it is not.
@@ -83,15 +81,15 @@ class WorkerGroup:
             )
 
     @contextlib.contextmanager
-    def detecting_lost_workers(self, remedy):
-        """Turns TensorFlow's errors for a process that is gone into a WorkerLostError.
+    def detecting_lost_workers(self, remedy: Callable[[], str]):
+        """Turns TensorFlow's errors for a lost process into a WorkerLostError.
 
         Args:
-            remedy: `remedy() -> str`, what to do then.
+            remedy: returns what the message tells the user to do.
         """
         try:
             yield
-        except _GONE as error:
+        except _LOST as error:
             if self.size == 1:
                 raise
             raise WorkerLostError(
@@ -110,7 +108,7 @@ def _from_first_replica(value):
 
 
 def _reason(error):
-    """What TensorFlow says, without the places in the graph that it says it of."""
+    """Returns TensorFlow's message without positions in the graph."""
     lines = [line.strip() for line in error.message.splitlines()]
     places = ("Graph execution error", "Detected at", "File ", "[[", "Additional GRPC", ":UNKNOWN")
     return " ".join(line for line in lines if line and not line.startswith(places))[:300]

@@ -65,7 +65,7 @@ def fit(strategy, model, batches, steps):
 
 def results(strategy):
     found = {}
-    # Replicas have unlike numbers of pieces.
+    # Replicas have unequal numbers of micro-batches.
     model = make_model(strategy, lambda: keras.optimizers.SGD(1.0), device_tokens=7, clip_norm=2.0)
     start = model.get_weights()
 

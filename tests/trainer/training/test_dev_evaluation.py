@@ -1,3 +1,4 @@
+import keras
 import pytest
 import tensorflow as tf
 
@@ -5,7 +6,6 @@ from trainer.training.checkpoints import CheckpointError, Checkpoints
 from trainer.training.dev_bleu import DevBleu, Sample
 from trainer.training.dev_evaluation import EvaluateDev
 from trainer.training.dev_results import Evaluation, Evaluations
-from trainer.training.reports import Report
 from trainer.training.step_counter import Steps, StopSignals
 
 DEV = tf.data.Dataset.range(3)
@@ -20,22 +20,24 @@ class Model:
         self.evaluated = 0
         self.during = during
 
-    def evaluate(self, batches, steps, verbose, return_dict, callbacks):
+    def evaluate(self, batches, steps, verbose, callbacks):
         assert (batches, steps) == (DEV, 3)
         self.evaluated += 1
         self.during()
-        for callback in callbacks:
-            callback.set_model(self)
-            callback.on_test_batch_end(0, {})
-        return {"loss": 2.5, "accuracy": 0.5, "tokens": 10.0, "target_tokens": 4.0}
+        callbacks = keras.callbacks.CallbackList(callbacks, model=self)
+        callbacks.on_test_begin()
+        callbacks.on_test_batch_end(0, {})
+        callbacks.on_test_end({"loss": 2.5, "accuracy": 0.5, "target_tokens": 4.0})
 
 
-class Told(Report):
+class Recorder(keras.callbacks.Callback):
     def __init__(self):
+        super().__init__()
         self.calls = []
 
-    def evaluated(self, evaluation, samples):
-        self.calls.append((evaluation, samples))
+    def on_test_end(self, logs=None):
+        if "evaluation" in logs:
+            self.calls.append((logs["evaluation"], logs["samples"]))
 
 
 class Best:
@@ -49,27 +51,24 @@ class Best:
 class Run:
     """Evaluations of a run that is at `step`."""
 
-    def __init__(
-        self, directory, step=0, last=10, every=2, batches=DEV, during=lambda: None, **settings
-    ):
-        self.signals, self.report = StopSignals(), Told()
+    def __init__(self, directory, step=0, last=10, every=2, during=lambda: None, **settings):
+        self.signals, self.report = StopSignals(), Recorder()
         self.steps = Steps(step, last, self.signals)
         self.evaluations = Evaluations(directory / "evaluations.json", step)
         self.evaluate = EvaluateDev(
             self.steps,
             every,
-            batches,
+            DEV,
             self.evaluations,
             Checkpoints(directory / "checkpoints"),
-            self.report,
+            callbacks=[self.report],
             **settings,
         )
         self.model = Model(during)
-        self.evaluate.set_model(self.model)
 
     def at(self, *steps):
         for self.steps.step in steps:
-            self.evaluate.on_epoch_end(0, {})
+            self.evaluate.evaluate_if_due(self.model)
         return [entry.step for entry in self.evaluations.entries]
 
 
@@ -84,19 +83,13 @@ def test_at_multiples_and_after_the_last_step(tmp_path):
     assert run.report.calls == [(Evaluation(step, 2.5, 0.5), []) for step in (2, 4, 7)]
 
 
-def test_without_a_dev_set(tmp_path):
-    run = Run(tmp_path, batches=None)
-    assert run.at(2, 4) == [] and run.model.evaluated == 0
-
-
 def test_what_has_been_evaluated_is_not_again(tmp_path):
     Run(tmp_path).at(2, 4)
     again = Run(tmp_path, step=4)
-    again.evaluate.evaluate_if_due()
+    again.at(4)
     assert again.model.evaluated == 0
     killed_before_4 = Run(tmp_path, step=2)
-    killed_before_4.steps.step = 4
-    killed_before_4.evaluate.evaluate_if_due()
+    killed_before_4.at(4)
     assert killed_before_4.model.evaluated == 1
 
 
@@ -111,19 +104,19 @@ def test_bleu_is_reported_and_the_best_are_offered(tmp_path):
     assert best.offers == [(2, 10.0), (4, 20.0)]
 
 
-def test_no_better_bleu_ends_the_run(tmp_path):
+def test_no_better_bleu_is_convergence(tmp_path):
     run = Run(tmp_path, last=100, translate=bleus(10.0, 20.0, 20.0, 15.0), patience=2)
     run.at(2, 4, 6)
-    assert not run.model.stop_training and not run.evaluate.has_converged
+    assert not run.evaluate.has_converged
     run.at(8)
-    assert run.model.stop_training and run.evaluate.has_converged
+    assert run.evaluate.has_converged
 
 
 def test_patience_outlives_a_kill(tmp_path):
     Run(tmp_path, translate=bleus(20.0, 10.0), patience=2).at(2, 4)
     again = Run(tmp_path, step=4, translate=bleus(15.0), patience=2)
     again.at(6)
-    assert again.model.stop_training
+    assert again.evaluate.has_converged
 
 
 @pytest.mark.parametrize("when", ["before", "loss", "bleu"])
@@ -149,7 +142,6 @@ def test_signal_breaks_it_off(tmp_path, when):
     assert run.at(2) == [] and run.report.calls == []
     assert run.model.evaluated == (when != "before")
     assert run.model.stop_evaluating == (when == "loss")
-    assert run.model.stop_training
 
 
 def test_full_disk(tmp_path, monkeypatch):

@@ -18,19 +18,60 @@ class WithDropout(keras.Model):
         return self.dropout(x)
 
 
-def test_seed_states():
-    model = WithDropout()
-    model(np.zeros((1, 3)))
+def changed_seeds():
+    return pytest.raises(ImportError, match="keras.random.SeedGenerator .*" + CHANGED)
+
+
+@pytest.fixture
+def model():
+    made = WithDropout()
+    made(np.zeros((1, 3)))
+    return made
+
+
+def test_seed_states(model):
+    before = model.dropout.seed_generator.state.numpy()
     assert keras_compat.seed_states(model) == [model.dropout.seed_generator.state]
+    np.testing.assert_array_equal(model.dropout.seed_generator.state, before)
 
 
-@pytest.mark.parametrize(("name", "value"), [("_name", "other"), ("_shape", (3,))])
-def test_a_renamed_or_larger_seed_state_is_an_error(name, value, monkeypatch):
-    model = WithDropout()
-    model(np.zeros((1, 3)))
-    state = model.dropout.seed_generator.state
-    monkeypatch.setattr(state, name, value)
-    with pytest.raises(ImportError, match="of keras.random.SeedGenerator .*" + CHANGED):
+def test_a_larger_seed_state_is_an_error(model, monkeypatch):
+    monkeypatch.setattr(model.dropout.seed_generator.state, "_shape", (3,))
+    with changed_seeds():
+        keras_compat.seed_states(model)
+
+
+def test_a_renamed_seed_state_is_an_error(model, monkeypatch):
+    model.dropout.seed_generator.moved = model.dropout.seed_generator.state
+    monkeypatch.delattr(model.dropout.seed_generator, "state")
+    with changed_seeds():
+        keras_compat.seed_states(model)
+
+
+def test_a_hidden_seed_generator_is_an_error(model, monkeypatch):
+    monkeypatch.setattr(keras_compat, "parts", lambda model, kind: [])
+    with changed_seeds():
+        keras_compat.seed_states(model)
+
+
+def test_dropout_without_a_seed_generator_is_an_error():
+    class OwnDropout(keras.layers.Layer):
+        rate = 0.5
+
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dropout = OwnDropout()
+
+    with changed_seeds():
+        keras_compat.seed_states(Model())
+
+
+def test_draws_that_ignore_the_scope_are_an_error(model, monkeypatch):
+    """Then all replicas would share a dropout mask."""
+    seed = keras.ops.convert_to_tensor([3, 7], "uint32")
+    monkeypatch.setattr(keras.random.SeedGenerator, "next", lambda self, ordered=True: seed)
+    with changed_seeds():
         keras_compat.seed_states(model)
 
 

@@ -1,3 +1,4 @@
+import logging
 import re
 
 import numpy as np
@@ -89,3 +90,15 @@ def test_full_disk(stop, tmp_path):
     (tmp_path / "nan").write_text("a file")
     with pytest.raises(NotFiniteError, match="Its batch could not be saved in .*nan .File exists."):
         stop.on_train_batch_end(0, {"loss": float("nan")})
+
+
+def test_very_large_loss_is_warned_of_once(stop, caplog):
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        stop.on_train_batch_end(0, FINE | {"loss": 15.5})
+        assert caplog.text == ""
+        for _ in range(2):
+            stop.on_train_batch_end(0, FINE | {"loss": 7.7e10})
+    assert [record.getMessage() for record in caplog.records] == [
+        "The loss is 7.7e+10 at step 117. Equal probabilities for all words give 3.18. Training "
+        "diverges: lower --learning_rate or raise --warmup_steps."
+    ]

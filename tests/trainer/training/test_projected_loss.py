@@ -1,10 +1,9 @@
-"""The training loss from states and table, held to the loss of their products."""
+"""The training loss from states and table, compared with the loss of dense targets."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.training.losses import token_cross_entropy
 from trainer.training.projected_loss import projected_cross_entropy
 
 BATCH, LENGTH, WIDTH, VOCABULARY = 3, 5, 7, 11
@@ -26,7 +25,17 @@ def arrays():
 
 
 def from_logits(labels, states, table, label_smoothing):
-    return token_cross_entropy(labels, tf.einsum("btd,vd->btv", states, table), label_smoothing)
+    """The definition: a dense matrix of targets."""
+    logits = tf.einsum("btd,vd->btv", states, table)
+    low = label_smoothing / (table.shape[0] - 1)
+    targets = tf.one_hot(
+        labels, table.shape[0], on_value=1 - label_smoothing, off_value=low, dtype=logits.dtype
+    )
+    losses = tf.nn.softmax_cross_entropy_with_logits(labels=targets, logits=logits)
+    losses -= -tf.reduce_sum(tf.math.xlogy(targets, targets), axis=-1)
+    right = tf.cast(tf.argmax(logits, -1, labels.dtype) == labels, logits.dtype)
+    weights = tf.cast(labels != 0, logits.dtype)
+    return losses * weights, right * weights
 
 
 def values_and_gradients(function, labels, arrays, label_smoothing):
@@ -76,6 +85,15 @@ def test_other_types(labels, arrays, dtype, tolerance):
     for one, other in zip(received, expected, strict=True):
         scale = float(tf.reduce_max(tf.abs(other)))
         np.testing.assert_allclose(tf.cast(one, tf.float64), other, rtol=0, atol=tolerance * scale)
+
+
+def test_smallest_loss_is_zero():
+    low = 0.1 / (VOCABULARY - 1)
+    best = np.full((1, 1, VOCABULARY), np.log(low))
+    best[0, 0, 4] = np.log(0.9)
+    table = tf.eye(VOCABULARY, dtype=tf.float64)
+    losses, right = projected_cross_entropy(tf.constant([[4]]), tf.constant(best), table, 0.1)
+    assert abs(float(losses[0, 0])) < 1e-14 and right.numpy().tolist() == [[1.0]]
 
 
 def test_logits_far_apart_stay_finite():
@@ -157,8 +175,8 @@ def test_padding_is_not_multiplied(labels, arrays, compile_with):
         np.testing.assert_array_equal(nothing, np.zeros(nothing.shape))
 
 
-def test_smoothing_out_of_range(labels, arrays):
-    with pytest.raises(
-        ValueError, match="Expected label_smoothing to be at least 0 and below 1. Received: 1.0."
-    ):
-        projected_cross_entropy(labels, *arrays, 1.0)
+@pytest.mark.parametrize("label_smoothing", [-0.1, 1.0])
+def test_smoothing_out_of_range(labels, arrays, label_smoothing):
+    message = f"Expected label_smoothing to be at least 0 and below 1. Received: {label_smoothing}."
+    with pytest.raises(ValueError, match=message):
+        projected_cross_entropy(labels, *arrays, label_smoothing)

@@ -1,38 +1,48 @@
-import time
-
 import pytest
 import tensorflow as tf
 from tensorflow.python.summary.summary_iterator import summary_iterator
 
 from trainer.training.dev_bleu import Sample
 from trainer.training.dev_results import Evaluation
-from trainer.training.reports import Report, Reports, StepRecord, TensorBoard, Terminal
+from trainer.training.reports import TensorBoard, Terminal, write_line
+from trainer.training.step_counter import Steps
 
 SAMPLES = [Sample("a dog", "ein Hund", "ein | Hut")]
+LOGS = {"loss": 3.25, "accuracy": 0.5, "tokens_per_second": 12345.6, "seconds_left": 3725.0}
+REPORTED = LOGS | {"learning_rate": 0.00125}
 
 
-def test_lines_where_there_is_no_terminal(capsys):
-    report = Terminal(7000, interactive=False)
-    report.begin(0, 1000)
-    report.step(1, {})
-    report.record(StepRecord(200, 3.25, 0.5, 0.00125, 12345.6, 3725.0))
-    report.record(StepRecord(400, 3.25, 0.5, 0.00125, 12345.6, 65.0, 0.125))
-    report.end(1000, {"loss": 2.0})
-    report.evaluated(Evaluation(1000, 2.5, 0.625), [])
-    report.note("checkpoint x")
+def evaluated(evaluation, samples=()):
+    return {"loss": 0.0, "evaluation": evaluation, "samples": list(samples)}
+
+
+@pytest.fixture
+def steps():
+    return Steps(200, 7000)
+
+
+def test_lines_where_there_is_no_terminal(steps, capsys):
+    terminal = Terminal(steps, interactive=False)
+    terminal.on_train_begin()
+    terminal.on_train_batch_end(0, LOGS)
+    terminal.on_train_batch_end(0, REPORTED)
+    steps.step = 400
+    terminal.on_train_batch_end(0, REPORTED | {"seconds_left": 65.0, "gradient_norm": 0.125})
+    terminal.on_train_end()
+    terminal.on_test_end(evaluated(Evaluation(1000, 2.5, 0.625)))
+    terminal.on_test_end({"loss": 2.5})  # interrupted
     assert capsys.readouterr().out.splitlines() == [
         "step 200/7000: loss 3.2500, accuracy 0.5000, learning rate 0.00125, 12,346 source+target "
         "tokens/s, 1 h 02 min left",
         "step 400/7000: loss 3.2500, accuracy 0.5000, learning rate 0.00125, gradient norm 0.125, "
-        "12,346 source+target tokens/s, "
-        "1 min 05 s left",
+        "12,346 source+target tokens/s, 1 min 05 s left",
         "step 1000/7000: dev loss 2.5000, accuracy 0.6250",
-        "checkpoint x",
     ]
 
 
-def test_bleu_and_samples(capsys):
-    Terminal(7000, interactive=False).evaluated(Evaluation(1000, 2.5, 0.625, 23.456), SAMPLES)
+def test_bleu_and_samples(steps, capsys):
+    terminal = Terminal(steps, interactive=False)
+    terminal.on_test_end(evaluated(Evaluation(1000, 2.5, 0.625, 23.456), SAMPLES))
     assert capsys.readouterr().out.splitlines() == [
         "  source:      a dog",
         "  reference:   ein Hund",
@@ -42,25 +52,20 @@ def test_bleu_and_samples(capsys):
     ]
 
 
-def test_progress_bar_on_a_terminal(capsys, monkeypatch):
-    monkeypatch.setattr(time, "perf_counter", iter(range(100)).__next__)
-    report = Terminal(7000, interactive=True)
-    report.begin(0, 4)
-    for step in range(1, 5):
-        report.step(step, {"loss": 5.0, "accuracy": 0.5, "tokens": 13.0 * step})
-        report.record(StepRecord(step, 5.0, 0.5, 0.1, 13.0, 5400.0))
-    report.note("checkpoint x")
-    report.end(4, {"loss": 5.0, "accuracy": 0.5, "tokens": 52.0})
+def test_one_updating_line_on_a_terminal(steps, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal = Terminal(steps, interactive=True)
+    terminal.on_train_begin()
+    for steps.before, steps.step in ((200, 201), (201, 202)):
+        terminal.on_train_batch_end(0, REPORTED)
+    write_line("checkpoint x")
+    terminal.on_train_end()
     out = capsys.readouterr().out
-    assert out.startswith("Steps 1 to 4 of 7000\n") and "\ncheckpoint x\n" in out
-    assert "4/4" in out and "━" in out and "step 4/7000" not in out
-    for part in (
-        "loss: 5.0000",
-        "accuracy: 0.5000",
-        "source+target tokens/s: 7.8000",
-        "hours left in all: 1.5000",
-    ):
-        assert part in out
+    *updates, last, end = out.replace("\n", "\r").split("\r")
+    assert end == "" and out.count("\n") == 2 and "\rcheckpoint x\n" in out
+    assert last.startswith("  3%|")
+    assert last.endswith("| step 202/7000, loss 3.2500, 12,346 tokens/s, 1 h 02 min left")
+    assert any("step 200/7000" in update for update in updates) and "learning rate" not in out
 
 
 def scalars(directory):
@@ -76,20 +81,19 @@ def scalars(directory):
 
 
 @pytest.mark.filterwarnings("ignore:.*tf_record_iterator.*")
-def test_tensorboard_files(tmp_path):
-    report = TensorBoard(tmp_path)
-    report.begin(0, 4)
-    report.step(2, {})
-    report.record(StepRecord(2, 3.25, 0.5, 0.125, 1000.0, 0.0, 0.75))
-    report.end(4, {"loss": 3.0})
-    report.evaluated(Evaluation(4, 2.5, 0.625, 12.5), SAMPLES)
-    report.note("checkpoint x")
+def test_tensorboard_files(steps, tmp_path):
+    board = TensorBoard(steps, tmp_path)
+    board.on_train_batch_end(0, LOGS)
+    board.on_train_batch_end(0, REPORTED | {"learning_rate": 0.125, "gradient_norm": 0.75})
+    board.on_epoch_end(0, {"loss": 3.0})
+    board.on_test_end(evaluated(Evaluation(4, 2.5, 0.625, 12.5), SAMPLES))
+    board.on_test_end(evaluated(Evaluation(6, 2.5, 0.625)))
     assert scalars(tmp_path / "train") == {
-        ("loss", 2): 3.25,
-        ("accuracy", 2): 0.5,
-        ("learning_rate", 2): 0.125,
-        ("tokens_per_second", 2): 1000.0,
-        ("gradient_norm", 2): 0.75,
+        ("loss", 200): 3.25,
+        ("accuracy", 200): 0.5,
+        ("learning_rate", 200): 0.125,
+        ("tokens_per_second", 200): pytest.approx(12345.6),
+        ("gradient_norm", 200): 0.75,
     }
     table = "source | reference | translation\n--- | --- | ---\na dog | ein Hund | ein \\| Hut"
     assert scalars(tmp_path / "dev") == {
@@ -97,24 +101,11 @@ def test_tensorboard_files(tmp_path):
         ("accuracy", 4): 0.625,
         ("bleu", 4): 12.5,
         ("translations", 4): table,
+        ("loss", 6): 2.5,
+        ("accuracy", 6): 0.625,
     }
 
 
-def test_tensorboard_without_evaluation_has_no_dev_files(tmp_path):
-    report = TensorBoard(tmp_path)
-    report.end(4, {"loss": 1.0})
+def test_tensorboard_without_evaluation_has_no_dev_files(steps, tmp_path):
+    TensorBoard(steps, tmp_path).on_epoch_end(0, {"loss": 1.0})
     assert list(tmp_path.iterdir()) == []
-
-
-def test_several_reports_are_told_the_same():
-    class Recorder(Report):
-        def __init__(self):
-            self.told = []
-
-        begin = step = record = end = evaluated = note = lambda self, *args: self.told.append(args)
-
-    recorders = Recorder(), Recorder()
-    report = Reports(*recorders)
-    for i, name in enumerate(name for name in vars(Report) if not name.startswith("_")):
-        getattr(report, name)(*([i] if name in ("record", "note") else [i, i]))
-    assert recorders[0].told == recorders[1].told == [(0, 0), (1, 1), (2,), (3, 3), (4, 4), (5,)]

@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from trainer.training.step_counter import Steps, StopSignals, epochs_between
+from trainer.training.step_counter import Steps, StopSignals
 
 
 class Model:
-    stop_training = False
+    stop_training = stop_evaluating = False
 
 
 def counter(first=0, last=100, signals=None):
@@ -44,15 +44,15 @@ def test_multiples_that_an_execution_passes():
     assert [every for every in range(1, 12) if steps.passed(every)] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-def test_pauses_add_up(monkeypatch):
-    times = iter([10.0, 13.0, 20.0, 25.0])
+def test_clock_stands_still_in_pauses(monkeypatch):
+    times = iter([10.0, 13.0, 20.0, 25.0, 30.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(times))
     steps = counter()
     with steps.paused():
         pass
     with pytest.raises(KeyError), steps.paused():
         raise KeyError
-    assert steps.seconds_paused == 8.0
+    assert steps.clock() == 30.0 - 8.0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -67,6 +67,8 @@ def test_signal_ends_the_run_after_its_step(number):
         assert signal.getsignal(number) == before
         steps.on_train_batch_end(1)
         assert steps.interrupted and steps.model.stop_training
+        steps.on_test_batch_end(0)
+        assert steps.model.stop_evaluating
     assert signals.received is number
 
 
@@ -89,19 +91,3 @@ def test_in_another_thread_signals_are_left_alone():
     thread.start()
     thread.join()
     assert entered == [None]
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "every", "expected"),
-    [
-        (0, 10, 5, [(5, 2)]),
-        (0, 11, 5, [(5, 3)]),
-        (0, 3, 5, [(3, 1)]),
-        (3, 11, 5, [(2, 1), (5, 2)]),
-        (3, 4, 5, [(1, 1)]),
-        (5, 7, 5, [(2, 1)]),
-        (7, 7, 5, []),
-    ],
-)
-def test_epochs_end_at_multiples(first, last, every, expected):
-    assert epochs_between(first, last, every) == expected

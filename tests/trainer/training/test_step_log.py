@@ -4,133 +4,92 @@ import keras
 import numpy as np
 import pytest
 
-from trainer.training.reports import Report, StepRecord
 from trainer.training.step_counter import Steps
 from trainer.training.step_log import StepLog
 
 
-class Recorder(Report):
-    def __init__(self):
-        self.calls = []
-
-    def begin(self, step, until):
-        self.calls.append(("begin", step, until))
-
-    def step(self, step, logs):
-        self.calls.append(("step", step))
-
-    def record(self, record):
-        self.calls.append(record)
-
-    def end(self, step, logs):
-        self.calls.append(("end", step, logs))
-
-    def records(self):
-        return [call for call in self.calls if isinstance(call, StepRecord)]
-
-
 class Model:
+    """Losses of steps; every step has 4 correct of 8 target tokens, and 5 source tokens."""
+
     stop_training = False
     optimizer = keras.optimizers.SGD(0.25)
+    seen = ()
+
+    def reset_metrics(self):
+        self.seen = []
+
+    def logs(self, losses):
+        self.seen += losses
+        return {"loss": np.mean(self.seen), "tokens": 13.0 * len(self.seen)}
 
 
-class Clock:
-    """One second passes with every step."""
+class Run:
+    """Steps that take a second each."""
 
-    def __init__(self, monkeypatch):
-        self.now = 100.0
+    def __init__(self, monkeypatch, first=0, last=100, log_every=2):
+        self.now, self.model, self.reports = 100.0, Model(), []
+        self.steps = Steps(first, last)
+        self.log = StepLog(self.steps, log_every)
         monkeypatch.setattr(time, "perf_counter", lambda: self.now)
 
+    def fit(self, losses, per_execution=1):
+        """Trains an epoch."""
+        self.model.reset_metrics()
+        for callback in (self.steps, self.log):
+            callback.set_model(self.model)
+            callback.on_epoch_begin(0)
+        for i in range(0, len(losses), per_execution):
+            self.now += per_execution
+            logs = self.model.logs(losses[i : i + per_execution])
+            for callback in (self.steps, self.log):
+                callback.on_train_batch_end(i + per_execution - 1, logs)
+            if "learning_rate" in logs:
+                self.reports.append({"step": self.steps.step} | logs)
 
-def run(log, losses, clock, per_execution=1, **others):
-    """An epoch whose steps have these losses, 4 right tokens of 8 target tokens, and 5 source
-    tokens.
-    """
-    callbacks = log.steps, log
-    for callback in callbacks:
-        callback.on_epoch_begin(0)
-    for i in range(per_execution, len(losses) + 1, per_execution):
-        clock.now += per_execution
-        logs = {
-            "loss": np.mean(losses[:i]),
-            "accuracy": 0.5,
-            "tokens": 13.0 * i,
-            "target_tokens": 8.0 * i,
-        } | others
-        for callback in callbacks:
-            callback.on_train_batch_end(i - 1, logs)
-    log.on_epoch_end(0, logs)
+    def of(self, name):
+        return [report[name] for report in self.reports]
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    return Clock(monkeypatch)
+def test_reports_are_means_of_their_own_steps(monkeypatch):
+    run = Run(monkeypatch)
+    run.fit([8.0, 6.0, 4.0, 1.0])
+    assert run.of("step") == [2, 4]
+    # The first step, in which TensorFlow compiles, is left out of the speed only.
+    assert run.of("loss") == [7.0, 2.5]
+    assert run.of("tokens_per_second") == [pytest.approx(13.0)] * 2
+    assert run.of("seconds_left") == [pytest.approx(98), pytest.approx(96)]
+    assert run.of("learning_rate") == [0.25, 0.25]
 
 
-@pytest.fixture
-def recorder():
-    return Recorder()
+def test_first_report_of_a_resumed_run_has_its_first_step(monkeypatch):
+    run = Run(monkeypatch, first=8, last=15, log_every=5)
+    run.fit([8.0, 4.0, 1.0, 1.0])
+    assert run.of("step") == [10] and run.of("loss") == [6.0]
+    run.now += 1000  # an evaluation
+    run.fit([1.0] * 3)
+    assert run.of("step") == [10, 15]
+    assert run.of("tokens_per_second")[1] == pytest.approx(13.0)
 
 
-def step_log(recorder, first_step=0, last_step=100, log_every=2, epoch_steps=4):
-    steps = Steps(first_step, last_step)
-    callback = StepLog(steps, log_every, epoch_steps, recorder)
-    callback.steps = steps
-    for made in (steps, callback):
-        made.set_model(Model())
-    return callback
+def test_time_of_checkpoints_does_not_count(monkeypatch):
+    run = Run(monkeypatch)
+    run.fit([1.0] * 3)
+    with run.steps.paused():
+        run.now += 1000
+    run.fit([1.0] * 3)
+    assert run.of("tokens_per_second") == [pytest.approx(13.0)] * 3
 
 
-def test_records_are_means_of_their_own_steps(recorder, clock):
-    run(step_log(recorder), [8.0, 6.0, 4.0, 1.0], clock)
-    first, second = recorder.records()
-    assert (first.step, second.step) == (2, 4)
-    # The first step, in which TensorFlow compiles, is left out of the rate only.
-    assert first.loss == pytest.approx(7.0) and second.loss == pytest.approx(2.5)
-    assert first.accuracy == second.accuracy == pytest.approx(0.5)
-    assert first.tokens_per_second == second.tokens_per_second == pytest.approx(13.0)
-    assert (first.seconds_left, second.seconds_left) == (pytest.approx(98), pytest.approx(96))
-    assert first.learning_rate == 0.25
-    assert first.gradient_norm is None
+def test_several_steps_in_an_execution(monkeypatch):
+    run = Run(monkeypatch, log_every=3)
+    run.fit([1.0] * 8, per_execution=4)
+    assert run.of("step") == [4, 8]
+    assert run.of("tokens_per_second")[1] == pytest.approx(13.0)
 
 
-def test_steps_go_on_counting_over_epochs_and_runs(recorder, clock):
-    log = step_log(recorder, first_step=8, last_step=15, log_every=5)
-    run(log, [1.0] * 4, clock)
-    clock.now += 1000  # an evaluation
-    run(log, [1.0] * 3, clock)
-    assert [call for call in recorder.calls if call[0] == "begin"] == [
-        ("begin", 8, 12),
-        ("begin", 12, 15),
-    ]
-    assert [call[:2] for call in recorder.calls if call[0] == "end"] == [("end", 12), ("end", 15)]
-    assert [record.step for record in recorder.records()] == [10, 15]
-    assert recorder.records()[1].tokens_per_second == pytest.approx(13.0)
-
-
-def test_time_of_checkpoints_does_not_count(recorder, clock):
-    log = step_log(recorder)
-    run(log, [1.0] * 3, clock)
-    with log.steps.paused():
-        clock.now += 1000
-    run(log, [1.0] * 3, clock)
-    assert [record.tokens_per_second for record in recorder.records()] == [pytest.approx(13.0)] * 3
-
-
-def test_several_steps_in_an_execution(recorder, clock):
-    run(step_log(recorder, log_every=3, epoch_steps=8), [1.0] * 8, clock, per_execution=4)
-    assert [record.step for record in recorder.records()] == [4, 8]
-    assert recorder.records()[1].tokens_per_second == pytest.approx(13.0)
-
-
-def test_first_record_comes_within_a_minute(recorder, clock):
-    """For the time left, also where the next one is hours away."""
-    run(step_log(recorder, log_every=70, epoch_steps=100), [1.0] * 80, clock)
-    first, second = recorder.records()
-    assert (first.step, second.step) == (31, 70)
-    assert first.seconds_left == pytest.approx(69)
-
-
-def test_gradient_norm_is_that_of_the_last_step(recorder, clock):
-    run(step_log(recorder), [1.0] * 2, clock, gradient_norm=0.75)
-    assert recorder.records()[0].gradient_norm == 0.75
+def test_first_report_comes_within_a_minute(monkeypatch):
+    """For the time left, even if the next report is hours away."""
+    run = Run(monkeypatch, log_every=70)
+    run.fit([1.0] * 80)
+    assert run.of("step") == [31, 70]
+    assert run.of("seconds_left")[0] == pytest.approx(69)

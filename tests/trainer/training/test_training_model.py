@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from t2t_relpos.models import Transformer, TransformerConfig
-from trainer.training.losses import token_cross_entropy
+from trainer.training.projected_loss import projected_cross_entropy
 from trainer.training.training_model import TrainingModel
 
 VOCABULARY = 13
@@ -46,7 +46,9 @@ def expected_loss(model, label_smoothing):
     # Of states: without padding, sums of float32 are rounded otherwise than those of the call. That
     # both are the same, tests/models/test_transformer.py shows in float64.
     logits = model.transformer.output_embedding(model.transformer.states(BATCH), reverse=True)
-    losses, right = token_cross_entropy(tf.constant(BATCH["targets"]), logits, label_smoothing)
+    losses, right = projected_cross_entropy(
+        tf.constant(BATCH["targets"]), logits, tf.eye(VOCABULARY), label_smoothing
+    )
     return tf.reduce_sum(losses) / 6, float(tf.reduce_sum(right)) / 6
 
 
@@ -171,7 +173,7 @@ def whole(wide_batch):
 @pytest.mark.parametrize(
     "run_eagerly, device_tokens", [(False, 11), (True, 1), (True, 15), (True, 100)]
 )
-def test_pieces_have_the_gradients_of_the_whole(wide_batch, whole, run_eagerly, device_tokens):
+def test_micro_batches_have_the_same_gradients(wide_batch, whole, run_eagerly, device_tokens):
     found, history = gradients_of_a_step(
         wide_batch, run_eagerly=run_eagerly, device_tokens=device_tokens
     )
@@ -182,7 +184,7 @@ def test_pieces_have_the_gradients_of_the_whole(wide_batch, whole, run_eagerly, 
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_pieces_of_few_rows(wide_batch, rows):
+def test_micro_batches_of_few_rows(wide_batch, rows):
     few = {side: ids[:rows] for side, ids in wide_batch.items()}
     found, history = gradients_of_a_step(few, device_tokens=7)
     expected, expected_history = gradients_of_a_step(few)
@@ -192,18 +194,18 @@ def test_pieces_of_few_rows(wide_batch, rows):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
 
 
-def test_every_piece_has_dropout_of_its_own():
+def test_every_micro_batch_has_its_own_dropout():
     row = {side: ids[:1] for side, ids in BATCH.items()}
     twice = {side: np.repeat(ids, 2, axis=0) for side, ids in row.items()}
     one, two = (
         gradients_of_a_step(batch, dropout=0.5, device_tokens=5)[1]["loss"][0]
         for batch in (row, twice)
     )
-    # With one mask for both pieces the mean of both rows would be that of one.
+    # With one mask for both, the mean of both rows would be that of one.
     assert two != pytest.approx(one, rel=1e-3)
 
 
-def test_random_states_do_not_depend_on_the_pieces():
+def test_random_states_do_not_depend_on_micro_batches():
     found = []
     for device_tokens in (None, 5, 10):
         model = small_model(dropout=0.5, device_tokens=device_tokens)

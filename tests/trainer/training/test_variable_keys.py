@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from t2t_relpos.models import Transformer, TransformerConfig
-from trainer.training.variable_keys import model_keys, optimizer_keys, seed_generators
+from trainer.training.variable_keys import model_keys, optimizer_keys, parts
 
 SIZES = {"num_encoder_layers": 2, "num_decoder_layers": 1, "intermediate_dim": 7, "num_heads": 3}
 
@@ -49,7 +49,8 @@ def test_every_variable_has_a_key():
 def test_seed_generators_are_those_of_the_variables():
     model, _ = make()
     states = [variable for variable in model.variables if variable.name == "seed_generator_state"]
-    assert {id(g.state) for g in seed_generators(model)} == set(map(id, states))
+    generators = parts(model, keras.random.SeedGenerator)
+    assert {id(generator.state) for generator in generators} == set(map(id, states))
 
 
 def test_a_hidden_variable_is_an_error():

@@ -4,7 +4,6 @@ import pytest
 
 from trainer.model_dir import ModelDirectory
 from trainer.training.checkpoints import CheckpointError, Checkpoints
-from trainer.training.reports import Report
 from trainer.training.step_counter import Steps, StopSignals
 from trainer.training.write_checkpoints import WriteCheckpoints
 
@@ -40,23 +39,15 @@ class RecordedCheckpoints(Checkpoints):
         return self.path(step)
 
 
-class Notes(Report):
-    def __init__(self):
-        self.lines = []
-
-    def note(self, line):
-        self.lines.append(line)
-
-
 class Run:
     """Steps and what writes checkpoints of them."""
 
     def __init__(self, directory, first=0, last=100, transformer=None, **settings):
         self.signals = StopSignals()
         self.steps = Steps(first, last, self.signals)
-        self.checkpoints, self.notes = RecordedCheckpoints(directory / "checkpoints"), Notes()
+        self.checkpoints = RecordedCheckpoints(directory / "checkpoints")
         self.write = WriteCheckpoints(
-            self.steps, ModelDirectory(directory), self.checkpoints, self.notes, **settings
+            self.steps, ModelDirectory(directory), self.checkpoints, **settings
         )
         model = Model(transformer or Transformer())
         for callback in (self.steps, self.write):
@@ -118,12 +109,14 @@ def test_signal_between_the_callbacks(tmp_path):
     assert run(2)[0] == 1 and run.write.model.stop_training
 
 
-def test_model_is_written_and_the_report_told(tmp_path):
+def test_model_is_written_and_a_line_reports_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(time, "perf_counter", iter([3.0, 10.0, 11.0]).__next__)
     run = Run(tmp_path, every=2)
     run(2)
     assert (tmp_path / "model.keras").read_bytes() == b"model"
-    assert run.notes.lines == [f"checkpoint {tmp_path / 'checkpoints' / 'step-000002'}"]
-    assert run.steps.seconds_paused > 0
+    path = tmp_path / "checkpoints" / "step-000002"
+    assert capsys.readouterr().out == f"checkpoint {path}\n"
+    assert run.steps.clock() == 11.0 - 7.0
 
 
 def test_same_step_is_written_once(tmp_path):
