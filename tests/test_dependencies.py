@@ -90,10 +90,3 @@ def test_translating_needs_tensorflow_and_tensorflow_text_alone():
             if name.startswith("trainer."):
                 waiting.append(ROOT / (name.replace(".", "/") + ".py"))
                 waiting.append(ROOT / name.replace(".", "/") / "__init__.py")
-
-
-def test_synthetic_corpus_needs_the_standard_library_alone():
-    for path in (ROOT / "trainer/data").rglob("synthetic*"):
-        for file in [path] if path.is_file() else path.glob("*.py"):
-            if file.suffix == ".py":
-                assert roots(file) <= STANDARD | {"random", "trainer", "enum"}, file

@@ -26,7 +26,7 @@ from tensor2tensor.data_generators import (
     tokenizer,  # noqa: E402
 )
 
-from trainer.data import synthetic  # noqa: E402
+from examples.synthetic_corpus import generate  # noqa: E402
 
 FOLDER = pathlib.Path(__file__).parent / "subwords"
 # Python 3.11 and all older ones agree on the category of each.
@@ -59,7 +59,7 @@ RUN_TOGETHER = [
 
 
 def sentences():
-    return [text for pair in synthetic.generate("dev", size=151) for text in pair]
+    return [text for pair in generate("dev", size=151) for text in pair]
 
 
 def build(texts, target_size=None, min_count=1):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from trainer.data import synthetic
+from examples.synthetic_corpus import generate
 from trainer.data.corpus import PairCorpus
 
-PAIRS = tuple(synthetic.generate("dev", size=13))
+PAIRS = tuple(generate("dev", size=13))
 
 
 def test_pairs_as_strings_and_as_a_dataset():

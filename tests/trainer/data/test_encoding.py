@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.data import encoding, synthetic
+from examples.synthetic_corpus import generate
+from trainer.data import encoding
 from trainer.data.corpus import Corpus, PairCorpus
 from trainer.data.encoding import IdSequences, encode_pairs
 from trainer.data.tokenizers import SentencePieceTokenizer
 
-PAIRS = tuple(synthetic.generate("dev", size=211))
+PAIRS = tuple(generate("dev", size=211))
 
 
 @pytest.fixture(scope="module")

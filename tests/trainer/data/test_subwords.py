@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from examples.synthetic_corpus import generate
 from t2t_relpos.t2t.subwords import SubwordVocabulary, alphanumeric_characters
-from trainer.data import synthetic
 from trainer.data.subwords import SubwordTokenizer
 
 RECORDED = {
     path.stem: path
     for path in (Path(__file__).parents[2] / "reference" / "subwords").glob("*.vocab")
 }
-SENTENCES = [text for pair in synthetic.generate("test", size=53) for text in pair]
+SENTENCES = [text for pair in generate("test", size=53) for text in pair]
 DATA = Path(os.environ.get("SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 
 

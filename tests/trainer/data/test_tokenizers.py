@@ -8,10 +8,10 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 
-from trainer.data import synthetic
+from examples.synthetic_corpus import generate
 from trainer.data.tokenizers import SentencePieceTokenizer
 
-SENTENCES = [text for pair in synthetic.generate("dev", size=211) for text in pair]
+SENTENCES = [text for pair in generate("dev", size=211) for text in pair]
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_training_is_quiet_and_repeats(model_type, vocab_size, capfd):
 
 
 def test_large_corpora_are_sampled_and_training_repeats():
-    lines = [text for pair in synthetic.generate("train", size=607) for text in pair]
+    lines = [text for pair in generate("train", size=607) for text in pair]
     everything = SentencePieceTokenizer.train(lines, vocab_size=151)
     sample = SentencePieceTokenizer.train(
         (line for line in lines), vocab_size=151, max_sentences=211

@@ -7,8 +7,8 @@ clause, a question, a subordinate clause or an infinitive.
 import re
 from dataclasses import dataclass
 
-from trainer.data.synthetic import lexicon
-from trainer.data.synthetic.phrases import RELATIVE_PRONOUNS
+from examples.synthetic_corpus import lexicon
+from examples.synthetic_corpus.phrases import RELATIVE_PRONOUNS
 
 _AGREEMENTS = ("first", "third", "plural")
 _ENGLISH_AUXILIARIES = {"future": "will", "can": "can", "should": "should"}

@@ -6,14 +6,14 @@ Choices keep the English unambiguous and the scope of `not` plain; `you` and
 
 from dataclasses import replace
 
-from trainer.data.synthetic import lexicon
-from trainer.data.synthetic.clauses import (
+from examples.synthetic_corpus import lexicon
+from examples.synthetic_corpus.clauses import (
     Clause,
     RelativeClause,
     english_statement,
     german_subordinate,
 )
-from trainer.data.synthetic.phrases import FixedPhrase, NounPhrase, PronounPhrase
+from examples.synthetic_corpus.phrases import FixedPhrase, NounPhrase, PronounPhrase
 
 RESULTATIVE = (lexicon.GET_UP, lexicon.FALL_ASLEEP, lexicon.ARRIVE, lexicon.COME_BACK)
 RESTING = (lexicon.SLEEP, lexicon.WAIT)
