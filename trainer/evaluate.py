@@ -154,8 +154,8 @@ def _read_corpora(values):
         }
     if values.source is None and values.target is None:
         raise ValueError(
-            "Expected a test set. Received: none. Give --source and --target, or --data with the "
-            "name of a translation set of TensorFlow Datasets."
+            "Expected a test set. Received: none. Give --source and --target, or --data=NAME of a "
+            "translation set of TensorFlow Datasets."
         )
     if values.split is not None:
         raise ValueError(
