@@ -9,8 +9,8 @@ from examples.synthetic_corpus import generate
 from trainer.data.batching import training_batches
 from trainer.data.corpus import PairCorpus
 from trainer.data.encoding import encode_pairs
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.text_files import read_text
-from trainer.data.tokenizers import SentencePieceTokenizer
 
 
 def define_flags():

@@ -30,8 +30,8 @@ from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.data.batching import PREFETCHED, training_batches
 from trainer.data.corpus import Corpus, PairCorpus
 from trainer.data.encoding import EncodedPairs, encode_pairs
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.text_files import read_text
-from trainer.data.tokenizers import SentencePieceTokenizer
 from trainer.training.fused_adam import FusedAdam
 from trainer.training.training_model import TrainingModel
 

@@ -1,7 +1,7 @@
 """tensor2tensor's subword vocabularies in plain Python: their files, strings to ids and back.
 
-The slow and plain one, which needs no framework; `trainer.data.subwords` does the same inside a
-TensorFlow graph.
+This implementation is slow and needs no framework. `trainer.data.subword_tokenizer` computes the
+same inside a TensorFlow graph.
 """
 
 import dataclasses
@@ -10,8 +10,6 @@ import itertools
 import re
 import unicodedata
 
-PAD_ID = 0
-EOS_ID = 1
 ESCAPE_CHARACTERS = frozenset("\\_u;0123456789")
 # What an escaped character looks like: `\u` is `_`, `\\` is `\`, `\233;` is é.
 ESCAPED = r"\\u|\\\\|\\[0-9]+;"

@@ -19,7 +19,7 @@ from examples.synthetic_corpus.__main__ import write_split
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer import train
 from trainer.config import RunConfig
-from trainer.data.tokenizers import SentencePieceTokenizer
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.export import export
 from trainer.model_dir import ModelDirectory
 from trainer.serving import saved_models

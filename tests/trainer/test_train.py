@@ -144,7 +144,7 @@ def test_model_directory_with_another_vocabulary(trained, small_run):
 
 
 def test_model_directory_whose_vocabulary_was_exchanged(trained, small_run, tmp_path):
-    from trainer.data.tokenizers import SentencePieceTokenizer
+    from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 
     (tmp_path / "config.json").write_bytes((trained / "config.json").read_bytes())
     SentencePieceTokenizer.train(reversed(small_run.target), 40).save(tmp_path / "vocab.model")

@@ -4,8 +4,6 @@ from trainer.data.corpus import Corpus
 from trainer.data.text_files import read_text
 from trainer.data.tfds_sets import read_tfds
 
-DEFAULT_DIRECTION = "en-de"
-
 
 def open_corpus(
     data: str,
@@ -28,7 +26,7 @@ def open_corpus(
         data_dir: where TensorFlow Datasets keeps its data; see `read_tfds`.
 
     Raises:
-        ValueError: if the data can't be read as asked; see `read_text` and `read_tfds`.
+        ValueError: if the data can't be read: see `read_text` and `read_tfds`.
     """
     if data == "files":
         return read_text(source, target)
@@ -38,4 +36,4 @@ def open_corpus(
             "'synthetic'. Write the synthetic corpus as text files first: "
             "python -m examples.synthetic_corpus FOLDER"
         )
-    return read_tfds(data, split, direction or DEFAULT_DIRECTION, data_dir)
+    return read_tfds(data, split, direction or "en-de", data_dir)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trainer.data import buckets
-from trainer.data.batch_order import CHUNK_PAIRS, Chunks, TrainingPlan
+from trainer.data.batch_order import CHUNK_PAIRS, BatchOrder, Chunks
 from trainer.data.batching import training_batches
 from trainer.data.buckets import report_lengths
 from trainer.data.encoding import EncodedPairs, IdSequences
@@ -80,7 +80,7 @@ def test_batches_of_one_chunk_are_those_of_earlier_versions():
 
 
 def test_every_used_pair_once_an_epoch_in_another_order(pairs):
-    plan = TrainingPlan(pairs, **SETTINGS, chunk_pairs=CHUNK)
+    plan = BatchOrder(pairs, **SETTINGS, chunk_pairs=CHUNK)
     assert len(plan.chunks) == 5
     first, second = epoch_of(plan, 0), epoch_of(plan, 1)
     used = np.flatnonzero(pairs.lengths <= 31).tolist()
@@ -90,7 +90,7 @@ def test_every_used_pair_once_an_epoch_in_another_order(pairs):
 
 
 def test_chunks_keep_their_pairs_and_change_their_order(pairs):
-    plan = TrainingPlan(pairs, **SETTINGS, chunk_pairs=CHUNK)
+    plan = BatchOrder(pairs, **SETTINGS, chunk_pairs=CHUNK)
     chunk_of = {row: chunk for chunk in range(5) for row in plan.chunks.rows(chunk).tolist()}
     orders = []
     for epoch in range(3):
@@ -105,7 +105,7 @@ def test_chunks_keep_their_pairs_and_change_their_order(pairs):
 
 
 def test_batches_are_full_but_for_one_of_a_chunk(pairs):
-    plan = TrainingPlan(pairs, **SETTINGS, chunk_pairs=CHUNK)
+    plan = BatchOrder(pairs, **SETTINGS, chunk_pairs=CHUNK)
     batches = epoch_of(plan, 0)
     assert sum(len(rows) < 127 // boundary for rows, boundary in batches) <= 5
     for rows, boundary in batches:
@@ -114,23 +114,19 @@ def test_batches_are_full_but_for_one_of_a_chunk(pairs):
 
 def test_order_differs_by_seed_and_chunk(pairs):
     settings = SETTINGS | {"chunk_pairs": CHUNK}
-    first = rows_of(epoch_of(TrainingPlan(pairs, **settings), 0))
-    assert first == rows_of(epoch_of(TrainingPlan(pairs, **settings), 0))
-    assert first != rows_of(epoch_of(TrainingPlan(pairs, **settings | {"seed": 6}), 0))
+    first = rows_of(epoch_of(BatchOrder(pairs, **settings), 0))
+    assert first == rows_of(epoch_of(BatchOrder(pairs, **settings), 0))
+    assert first != rows_of(epoch_of(BatchOrder(pairs, **settings | {"seed": 6}), 0))
     alike = make_pairs(np.full(134, 7), np.full(134, 7))
-    plan = TrainingPlan(alike, **settings)
-    places = [
-        np.searchsorted(
-            plan.chunks.rows(chunk), np.concatenate([rows for rows, _ in plan._plan(0, chunk)])
-        )
-        for chunk in (0, 1)
-    ]
+    plan = BatchOrder(alike, **settings)
+    shuffled = [np.concatenate([rows for rows, _ in plan.chunk_batches(0, i)]) for i in (0, 1)]
+    places = [np.searchsorted(plan.chunks.rows(i), rows) for i, rows in enumerate(shuffled)]
     assert places[0].tolist() != places[1].tolist()
 
 
 @pytest.mark.parametrize("start_step", [0, 1, 17, 83, 211, 1009])
 def test_a_run_goes_on_at_any_step(pairs, start_step):
-    plan = TrainingPlan(pairs, **SETTINGS, chunk_pairs=CHUNK)
+    plan = BatchOrder(pairs, **SETTINGS, chunk_pairs=CHUNK)
     for step in range(max(0, start_step - 40), start_step):
         plan.batch(step)
     dataset = training_batches(pairs, **SETTINGS, start_step=start_step, chunk_pairs=CHUNK)
@@ -141,7 +137,7 @@ def test_a_run_goes_on_at_any_step(pairs, start_step):
 def test_a_chunk_without_a_used_pair():
     sizes = np.full(6, 5)
     sizes[1::2] = 40
-    plan = TrainingPlan(make_pairs(sizes, sizes), **SETTINGS, chunk_pairs=3)
+    plan = BatchOrder(make_pairs(sizes, sizes), **SETTINGS, chunk_pairs=3)
     assert plan.batches_per_chunk.tolist() == [1, 0]
     assert [sorted(plan.batch(step)[0].tolist()) for step in range(3)] == 3 * [[0, 2, 4]]
 
@@ -158,12 +154,12 @@ def mapped_pairs(directory, count):
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(buckets, "_PAIRS_AT_ONCE", 4096)
+    monkeypatch.setattr(buckets, "_CHUNK_PAIRS", 4096)
 
     def peak(pairs, steps):
         tracemalloc.start()
         report_lengths(pairs, 31)
-        plan = TrainingPlan(pairs, batch_tokens=509, max_length=31, seed=0, chunk_pairs=8192)
+        plan = BatchOrder(pairs, batch_tokens=509, max_length=31, seed=0, chunk_pairs=8192)
         for step in range(0, plan.batches_per_epoch, plan.batches_per_epoch // steps):
             rows, _ = plan.batch(step)
             pairs.sources.padded(rows)

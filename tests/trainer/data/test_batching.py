@@ -9,8 +9,8 @@ import pytest
 from trainer.data.batching import evaluation_batches, training_batches
 from trainer.data.buckets import bucket_boundaries, report_lengths
 from trainer.data.encoding import EncodedPairs, IdSequences, encode_pairs
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.text_files import read_text
-from trainer.data.tokenizers import SentencePieceTokenizer
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 REAL_TEXT = {

@@ -52,5 +52,5 @@ def test_report_counts_what_is_left_out(monkeypatch):
     assert str(report) == (
         "2 of 7 pairs are used. Skipped: 3 longer than 11 tokens, 2 with a blank side."
     )
-    monkeypatch.setattr(buckets, "_PAIRS_AT_ONCE", 3)
+    monkeypatch.setattr(buckets, "_CHUNK_PAIRS", 3)
     assert report_lengths(pairs, max_length=11) == report

@@ -11,7 +11,7 @@ from examples.synthetic_corpus import generate
 from trainer.data import encoding
 from trainer.data.corpus import Corpus, PairCorpus
 from trainer.data.encoding import IdSequences, encode_pairs
-from trainer.data.tokenizers import SentencePieceTokenizer
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 
 PAIRS = tuple(generate("dev", size=211))
 
@@ -32,9 +32,6 @@ class CountedCorpus(Corpus):
         self.readings.append(len(self.pairs))
         return iter(self.pairs)
 
-    def dataset(self):
-        raise NotImplementedError
-
     @property
     def fingerprint(self):
         return str(hash(self.pairs))
@@ -50,9 +47,9 @@ def tokenized(tokenizer, texts):
     return tokenizer.tokenize(tf.constant(list(texts))).to_list()
 
 
-@pytest.mark.parametrize("of_device", [4096, 7])
-def test_ids_are_the_tokenizers(tokenizer, monkeypatch, of_device):
-    monkeypatch.setattr(encoding, "_PAIRS_AT_ONCE", of_device)
+@pytest.mark.parametrize("chunk_pairs", [4096, 7])
+def test_ids_are_the_tokenizers(tokenizer, monkeypatch, chunk_pairs):
+    monkeypatch.setattr(encoding, "_CHUNK_PAIRS", chunk_pairs)
     pairs = encode_pairs(PairCorpus(PAIRS), tokenizer)
     sources, targets = zip(*PAIRS)
     assert len(pairs) == 211
@@ -63,13 +60,6 @@ def test_ids_are_the_tokenizers(tokenizer, monkeypatch, of_device):
         for a, b in zip(tokenized(tokenizer, sources), tokenized(tokenizer, targets))
     ]
     assert pairs.lengths.tolist() == expected
-
-
-def test_sides_may_have_tokenizers_of_their_own(tokenizer):
-    other = SentencePieceTokenizer.train(PairCorpus(PAIRS).targets(), vocab_size=211)
-    pairs = encode_pairs(PairCorpus(PAIRS[:5]), tokenizer, other)
-    assert sequences(pairs.sources) == tokenized(tokenizer, [source for source, _ in PAIRS[:5]])
-    assert sequences(pairs.targets) == tokenized(other, [target for _, target in PAIRS[:5]])
 
 
 def test_kept_ids_are_used_until_corpus_or_tokenizer_change(tokenizer, tmp_path):
@@ -104,15 +94,6 @@ def test_ids_are_mapped_from_files(tokenizer):
     )
 
 
-def test_offsets_are_an_array_that_numpy_reads(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr(encoding, "_PAIRS_AT_ONCE", 7)
-    encode_pairs(PairCorpus(PAIRS), tokenizer, cache_dir=tmp_path)
-    lengths = [len(row) for row in tokenized(tokenizer, [target for _, target in PAIRS])]
-    (file,) = tmp_path.glob("*/target.offsets.npy")
-    offsets = np.load(file)
-    assert (offsets.dtype, offsets.tolist()) == (np.int64, np.cumsum([0, *lengths]).tolist())
-
-
 def test_memory_does_not_grow_with_the_corpus(monkeypatch):
     class Letters:
         """A tokenizer without separate tables."""
@@ -137,7 +118,7 @@ def test_memory_does_not_grow_with_the_corpus(monkeypatch):
         finally:
             tracemalloc.stop()
 
-    monkeypatch.setattr(encoding, "_PAIRS_AT_ONCE", 97)
+    monkeypatch.setattr(encoding, "_CHUNK_PAIRS", 97)
     peak(3)
     assert peak(140) < 2.5 * peak(7)
 

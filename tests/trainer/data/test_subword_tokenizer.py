@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from examples.synthetic_corpus import generate
 from t2t_relpos.t2t.subwords import SubwordVocabulary, alphanumeric_characters
-from trainer.data.subwords import SubwordTokenizer
+from trainer.data.subword_tokenizer import SubwordTokenizer
 
 RECORDED = {
     path.stem: path
