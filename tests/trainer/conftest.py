@@ -117,6 +117,12 @@ def _train(model, tokenizer, pairs, steps=60, batch_size=31):
 
 
 @pytest.fixture
+def tokenizer(trained_model_dir):
+    """The tokenizer of the tiny model."""
+    return ModelDirectory.open(trained_model_dir).load_tokenizer()
+
+
+@pytest.fixture
 def make_module(trained_model_dir):
     """Builds the translation module of the tiny model in this process: `make_module(**settings)`.
 

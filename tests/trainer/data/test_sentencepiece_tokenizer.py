@@ -14,11 +14,6 @@ from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 SENTENCES = [text for pair in generate("dev", size=211) for text in pair]
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return SentencePieceTokenizer.train(SENTENCES, vocab_size=307)
-
-
 def train_elsewhere(path, **settings):
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(SENTENCES),

@@ -1,8 +1,6 @@
 """Text files: their pairs, and clear errors before anything runs."""
 
 import gzip
-import os
-from pathlib import Path
 
 import pytest
 
@@ -10,9 +8,6 @@ from trainer.data.text_files import read_text
 
 ENGLISH = ["A dog runs.", "", "She sleeps\u2028well.", "It's 5 o'clock."]
 GERMAN = ["Ein Hund läuft.", "Leer?", "Sie schläft gut.", "Es ist fünf Uhr."]
-MULTI30K = Path(
-    os.environ.get("MULTI30K", Path(__file__).parents[4] / "shared" / "data" / "multi30k")
-)
 
 
 @pytest.fixture
@@ -137,12 +132,8 @@ def test_only_one_side(source, target):
         read_text(source, target)
 
 
-@pytest.mark.skipif(
-    not MULTI30K.is_dir(),
-    reason=f"no Multi30k at {MULTI30K}; set the variable MULTI30K to its directory",
-)
-def test_real_text():
-    corpus = read_text(str(MULTI30K / "val.en.gz"), str(MULTI30K / "val.de.gz"))
-    pairs = list(corpus)
+def test_real_text(real_text):
+    folder = real_text("multi30k")
+    pairs = list(read_text(str(folder / "val.en.gz"), str(folder / "val.de.gz")))
     assert len(pairs) == 1014
     assert pairs[0][0] == "A group of men are loading cotton onto a truck"
