@@ -12,7 +12,7 @@ have three or four, and more words than any sentence of the other splits.
 import random
 import zlib
 
-from examples.synthetic_corpus.sentences import SentenceSampler
+from examples.synthetic_corpus.sentence_sampler import SentenceSampler
 
 SPLITS = {"train": 20_000, "dev": 500, "test": 1_000, "test_longer": 500}
 MIN_WORDS = 4

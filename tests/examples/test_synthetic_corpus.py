@@ -26,7 +26,7 @@ from examples.synthetic_corpus.clauses import (
     german_subordinate,
 )
 from examples.synthetic_corpus.phrases import FixedPhrase, NounPhrase, PronounPhrase
-from examples.synthetic_corpus.sentences import SentenceSampler
+from examples.synthetic_corpus.sentence_sampler import SentenceSampler
 
 NOUNS = {
     noun.english: noun

@@ -27,7 +27,7 @@ class Tokenizer(abc.ABC):
 
     Attributes:
         names: the name of every id, as the vocabulary file spells it.
-        unk_id: id of a token without an id of its own.
+        unk_id: id of tokens that the vocabulary does not have.
         file_kind: the vocabulary file in error messages.
     """
 

@@ -8,7 +8,7 @@ the clause itself begins with, a German adverb, or "" after a subordinate clause
 from dataclasses import replace
 
 from examples.synthetic_corpus import lexicon
-from examples.synthetic_corpus.choices import (
+from examples.synthetic_corpus.clause_sampler import (
     ACTIVITIES,
     RESTING,
     WITH_PERSON,
