@@ -185,7 +185,7 @@ def _english_rest(clause):
 
 
 def _german_verb(clause):
-    """The finite verb and what stands at the end of a main clause."""
+    """Returns the finite verb, and the rest of the verb at the end of a main clause."""
     verb, tense = clause.verb, clause.tense
     person = _AGREEMENTS.index(clause.subject.agreement)
     if verb is lexicon.BE:
