@@ -5,14 +5,23 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python}
 run=${1:-runs/quickstart}
+corpus=$(dirname "$run")/synthetic_corpus
 
-echo "== Train on the synthetic English-German corpus. Rerun this script to resume after an interruption."
-"$python" -m trainer.train --preset=tiny --model_dir="$run" --data=synthetic \
+echo "== Write the synthetic English-German corpus"
+[ -f "$corpus/test_longer.de" ] || "$python" -m examples.synthetic_corpus "$corpus"
+
+echo "== Train. Rerun this script to resume after an interruption."
+"$python" -m trainer.train --preset=tiny --model_dir="$run" \
+  --train_source="$corpus/train.en" --train_target="$corpus/train.de" \
+  --dev_source="$corpus/dev.en" --dev_target="$corpus/dev.de" \
   --vocab_size=1000 --train_steps=1000 --batch_tokens=1024 --warmup_steps=400 --learning_rate=2 \
   --dropout=0.1 --checkpoint_every=500
 
 echo "== Evaluate on sentences as long as in training, and on longer ones"
-"$python" -m trainer.evaluate --model_dir="$run" --data=synthetic --split=test,test_longer
+for name in test test_longer; do
+  "$python" -m trainer.evaluate --model_dir="$run" --label="$name" \
+    --source="$corpus/$name.en" --target="$corpus/$name.de"
+done
 
 echo "== Export"
 "$python" -m trainer.export --model_dir="$run" --name=quickstart

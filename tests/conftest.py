@@ -6,6 +6,8 @@ import pathlib
 import sys
 from typing import NamedTuple
 
+# The examples are not installed.
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 

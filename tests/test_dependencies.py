@@ -90,14 +90,3 @@ def test_translate_does_not_import_keras_or_the_library():
             if name.startswith("trainer."):
                 waiting.append(ROOT / (name.replace(".", "/") + ".py"))
                 waiting.append(ROOT / name.replace(".", "/") / "__init__.py")
-
-
-def test_synthetic_corpus_imports_only_the_standard_library():
-    for path in (ROOT / "trainer/data").rglob("synthetic*"):
-        for file in [path] if path.is_file() else path.glob("*.py"):
-            if file.suffix == ".py":
-                assert imported_packages(file) <= STANDARD_LIBRARY | {
-                    "random",
-                    "trainer",
-                    "enum",
-                }, file

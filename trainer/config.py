@@ -10,7 +10,7 @@ from trainer import config_fields
 from trainer.config_checks import ARCHITECTURE_SETTINGS, check_together
 from trainer.config_fields import setting
 from trainer.model_dir import ModelDirectory
-from trainer.recipes import CHECKPOINT_EVERY, DEFAULTS, RECIPES, SYNTHETIC
+from trainer.recipes import CHECKPOINT_EVERY, DEFAULTS, RECIPES
 
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()
@@ -34,7 +34,9 @@ class RunConfig:
 
     Example:
 
-    >>> config = RunConfig(preset="tiny", model_dir="runs/first", data="synthetic").resolve()
+    >>> config = RunConfig(
+    ...     preset="tiny", model_dir="runs/first", data="wmt14_translate/de-en"
+    ... ).resolve()
     >>> config.batch_tokens, config.warmup_steps
     (1024, 2000)
     """
@@ -51,8 +53,8 @@ class RunConfig:
     )
     data: str | None = setting(
         None,
-        "'synthetic' for the embedded corpus, 'files' for --train_source and --train_target, or a "
-        "TensorFlow Datasets name.",
+        "Name of a translation set of TensorFlow Datasets. Default: 'files', those of "
+        "--train_source and --train_target.",
     )
     direction: str | None = setting(
         None, "Languages of a corpus that is not given as files. Default: en-de."
@@ -272,7 +274,7 @@ class RunConfig:
                 f"Expected preset to be one of {', '.join(RECIPES)}. Received: "
                 f"{self.preset or 'none'}.{hint}"
             )
-        return RECIPES[self.preset] | (SYNTHETIC if self.data == "synthetic" else {})
+        return RECIPES[self.preset]
 
     def _inherited_recipe(self):
         recorded = ModelDirectory.open(self.init_from).read_run()

@@ -51,13 +51,13 @@ def _check_data(config):
     if config.data is None and not config.train_source:
         raise ValueError(
             "Expected training data. Received: none. Give --train_source and --train_target, or "
-            "--data=synthetic."
+            "--data=NAME of a TensorFlow Datasets set."
         )
     if config.data == "files" and not config.train_source:
         raise ValueError(
             "Expected train_source and train_target with the data 'files'. Received: neither."
         )
-    if config.data_dir is not None and config.data in (None, "files", "synthetic"):
+    if config.data_dir is not None and config.data in (None, "files"):
         raise ValueError(
             "Expected data_dir only with a set of TensorFlow Datasets. Received: "
             f"{config.data_dir!r} with "

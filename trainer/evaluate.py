@@ -3,8 +3,8 @@
     python -m trainer.evaluate --model_dir=runs/NAME --source=test.en --target=test.de
     python -m trainer.evaluate --model_dir=runs/NAME --checkpoint=best \
         --data=wmt14_translate/de-en --direction=en-de
-    python -m trainer.evaluate --saved_model=saved_models/NAME --data=synthetic \
-        --split=test,test_longer
+    python -m trainer.evaluate --saved_model=saved_models/NAME --data=wmt14_translate/de-en \
+        --split=dev,test
 
 Prints a line such as `test BLEU = 97.31` for every test set, then sacreBLEU's signature, then a
 line for every other metric, with its own signature after it: see `trainer.metrics`.
@@ -56,7 +56,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
         flags.DEFINE_string,
         "data",
         None,
-        "Instead of files: 'synthetic' for the embedded corpus, or a TensorFlow Datasets name.",
+        "Instead of files: name of a translation set of TensorFlow Datasets.",
     )
     define(flags.DEFINE_string, "direction", None, "Languages of --data. Default: en-de.")
     define(
@@ -147,12 +147,6 @@ def _read_corpora(values):
             ("source", "target", "label"),
             "Expected either --{name} or --data. Received: both. Leave one of them out.",
         )
-        if values.data == "synthetic":
-            _refuse(
-                values,
-                ("data_dir",),
-                "Expected no --{name} with --data=synthetic. Received: {value!r}. Leave it out.",
-            )
         options = {"direction": values.direction, "data_dir": values.data_dir}
         return {
             split: load_corpus.open_corpus(values.data, split, **options)
@@ -160,8 +154,7 @@ def _read_corpora(values):
         }
     if values.source is None and values.target is None:
         raise ValueError(
-            "Expected a test set. Received: none. Give --source and --target, or "
-            "--data=synthetic, or --data with the name of a "
+            "Expected a test set. Received: none. Give --source and --target, or --data=NAME of a "
             "translation set of TensorFlow Datasets."
         )
     if values.split is not None:

@@ -253,11 +253,11 @@ class ModelDirectory:
                 "--model_dir."
             )
         if tokenizer["kind"] == "sentencepiece":
-            from trainer.data.tokenizers import SentencePieceTokenizer
+            from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 
             return SentencePieceTokenizer.from_file(vocabulary)
         if tokenizer["kind"] == "subwords":
-            from trainer.data.subwords import SubwordTokenizer
+            from trainer.data.subword_tokenizer import SubwordTokenizer
 
             return SubwordTokenizer.from_file(vocabulary)
         raise ValueError(

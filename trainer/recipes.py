@@ -54,6 +54,3 @@ RECIPES = {
 DEFAULTS = {"keep_checkpoints": 5}
 # Where nothing says when to write checkpoints.
 CHECKPOINT_EVERY = 1000
-
-# The embedded corpus has some hundred words; SentencePiece can't make a large vocabulary of them.
-SYNTHETIC = {"vocab_size": 1000}

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from t2t_relpos.models import Transformer, TransformerConfig
 from t2t_relpos.t2t import config_from_hparams, load_t2t_weights, parse_hparams, t2t_weights
-from trainer.data.subwords import SubwordTokenizer
+from trainer.data.subword_tokenizer import SubwordTokenizer
 from trainer.model_dir import ModelDirectory
 
 # tensor2tensor's name -> that of a setting of trainer.train.

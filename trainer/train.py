@@ -4,8 +4,7 @@
         --train_source=train.en --train_target=train.de
 
 The same command resumes from the last checkpoint; Ctrl-C and SIGTERM write one before they end it.
-`--data=synthetic` trains on the embedded corpus. `--dry_run` says what would be trained, and does
-not.
+`--dry_run` says what would be trained, and does not.
 """
 
 import os

@@ -10,8 +10,9 @@ import numpy as np
 
 from benchmarks.common.worker_processes import child_environment
 from t2t_relpos.models import Transformer, TransformerConfig
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
+from trainer.data.token_ids import EOS_ID
 from trainer.data.token_names import token_names
-from trainer.data.tokenizers import EOS_ID, SentencePieceTokenizer
 from trainer.export import export
 from trainer.model_dir import ModelDirectory
 from trainer.serving import ctranslate2_model

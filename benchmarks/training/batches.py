@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 from absl import app, flags
 
+from examples.synthetic_corpus import generate
 from trainer.data.batching import training_batches
+from trainer.data.corpus import PairCorpus
 from trainer.data.encoding import encode_pairs
-from trainer.data.load_corpus import read_synthetic
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.text_files import read_text
-from trainer.data.tokenizers import SentencePieceTokenizer
 
 
 def define_flags():
@@ -70,7 +71,7 @@ def make_batches(texts: tuple[str, str], vocab_size, batch_tokens, max_length, c
         ValueError: if the files can't be read, differ in their number of lines, or are too small
             for the vocabulary.
     """
-    corpus = read_text(*texts) if any(texts) else read_synthetic("train")
+    corpus = read_text(*texts) if any(texts) else PairCorpus(tuple(generate("train")))
     tokenizer = SentencePieceTokenizer.train(corpus.sentences(), vocab_size)
     dataset = training_batches(encode_pairs(corpus, tokenizer), batch_tokens, max_length, seed=1)
     return [(ids["inputs"].numpy(), ids["targets"].numpy()) for ids, *_ in dataset.take(count)]

@@ -25,13 +25,13 @@ from absl import app, flags
 from benchmarks.common.bootstrap import median_and_interval
 from benchmarks.common.flag_checks import check_no_arguments
 from benchmarks.common.tables import print_cells, print_header
+from examples.synthetic_corpus import generate
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.data.batching import PREFETCHED, training_batches
 from trainer.data.corpus import Corpus, PairCorpus
 from trainer.data.encoding import EncodedPairs, encode_pairs
-from trainer.data.load_corpus import read_synthetic
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.text_files import read_text
-from trainer.data.tokenizers import SentencePieceTokenizer
 from trainer.training.fused_adam import FusedAdam
 from trainer.training.training_model import TrainingModel
 
@@ -67,7 +67,7 @@ def read_corpora() -> dict[str, tuple[Corpus, int]]:
     if FLAGS.train_source:
         files, size = zip(FLAGS.train_source, FLAGS.train_target), FLAGS.vocab_size or 8000
         return {source: (read_text(source, target), size) for source, target in files}
-    pairs, size = read_synthetic("train").pairs, FLAGS.vocab_size or 1000
+    pairs, size = tuple(generate("train")), FLAGS.vocab_size or 1000
     joined = tuple(tuple(map(" ".join, zip(*group))) for group in zip(pairs[::2], pairs[1::2]))
     return {
         "synthetic": (PairCorpus(pairs), size),

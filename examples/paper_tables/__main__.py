@@ -2,7 +2,7 @@
 
     python -m examples.paper_tables table1 --data=wmt14_translate/de-en --presets=shaw_base
     python -m examples.paper_tables table2 --data=FOLDER --dev=val --test=test_2016 --presets=tiny
-    python -m examples.paper_tables lengths --data=synthetic --presets=tiny --train_steps=1000
+    python -m examples.paper_tables lengths --data=FOLDER --presets=tiny --train_steps=1000
 
 Experiments:
     table1      absolute positions, relative positions, and both
@@ -54,7 +54,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
         kind(*args, flag_values=values, **kwargs)
 
     string = flags.DEFINE_string
-    data = "Folder of files SPLIT.LANGUAGE[.gz], 'synthetic', or a TensorFlow Datasets name."
+    data = "Folder of files SPLIT.LANGUAGE[.gz], or a TensorFlow Datasets name."
     define(string, "data", None, data)
     data_dir = "Directory of TensorFlow Datasets. Default: ~/tensorflow_datasets."
     define(string, "data_dir", None, data_dir)
@@ -76,9 +76,7 @@ def _check_flags(argv, values):
             f"Expected one of {', '.join(EXPERIMENTS)}. Received: {' '.join(argv[1:]) or 'none'}."
         )
     if values.data is None:
-        raise ValueError(
-            "--data must be a folder of text files, 'synthetic', or a TensorFlow Datasets name."
-        )
+        raise ValueError("--data must be a folder of text files or a TensorFlow Datasets name.")
     unknown = [preset for preset in values.presets if preset not in RECIPES]
     if unknown or not values.presets:
         raise ValueError(

@@ -12,7 +12,7 @@ class Dataset:
     """Training, dev and test sets of one language pair.
 
     Args:
-        data: a folder of text files `SPLIT.LANGUAGE` or `SPLIT.LANGUAGE.gz`, "synthetic", or the
+        data: a folder of text files `SPLIT.LANGUAGE` or `SPLIT.LANGUAGE.gz`, or the
             name of a TensorFlow Datasets dataset.
         data_dir: directory of TensorFlow Datasets; None for its default.
         direction: source and target language, such as "en-de".
@@ -77,7 +77,7 @@ class Dataset:
 
     @property
     def _is_folder(self):
-        return self.data != "synthetic" and Path(self.data).is_dir()
+        return Path(self.data).is_dir()
 
     def _dataset_flags(self):
         values = {"data": self.data, "direction": self.direction, "data_dir": self.data_dir}

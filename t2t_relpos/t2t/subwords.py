@@ -1,6 +1,6 @@
 """tensor2tensor subword vocabularies in plain Python.
 
-This implementation is slow and needs no framework. `trainer.data.subwords` is the equivalent for
+This implementation is slow and needs no framework. `trainer.data.subword_tokenizer` is the equivalent for
 TensorFlow graphs.
 """
 
@@ -10,8 +10,6 @@ import itertools
 import re
 import unicodedata
 
-PAD_ID = 0
-EOS_ID = 1
 ESCAPE_CHARACTERS = frozenset("\\_u;0123456789")
 # Escape sequences: `\u` is `_`, `\\` is `\`, `\233;` is é.
 ESCAPED = r"\\u|\\\\|\\[0-9]+;"

@@ -6,7 +6,7 @@ import re
 
 import tensorflow as tf
 
-from trainer.data.subwords import SubwordTokenizer
+from trainer.data.subword_tokenizer import SubwordTokenizer
 
 VOCABULARIES = sorted((pathlib.Path(__file__).parent / "subwords").glob("*.vocab"))
 

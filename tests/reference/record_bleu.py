@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from tensor2tensor.utils import bleu_hook  # noqa: E402
 
-from trainer.data import synthetic  # noqa: E402
+from examples.synthetic_corpus import generate  # noqa: E402
 
 # Text on which tokenizers differ: numbers, quotes, abbreviations, hyphens, symbols and scripts.
 LINES = [
@@ -66,7 +66,7 @@ def mangle(line, rng):
 def corpora():
     """Yields (name, hypotheses, references) of each corpus."""
     rng = random.Random(20180401)
-    sentences = [target for _, target in synthetic.generate("dev", size=101)]
+    sentences = [target for _, target in generate("dev", size=101)]
     yield "sentences", [mangle(line, rng) for line in sentences], sentences
     yield "hostile", [mangle(line, rng) for line in LINES], LINES
     yield "exact", sentences[:7], sentences[:7]

@@ -25,7 +25,7 @@ from tensor2tensor.data_generators import (
     tokenizer,  # noqa: E402
 )
 
-from trainer.data import synthetic  # noqa: E402
+from examples.synthetic_corpus import generate  # noqa: E402
 
 FOLDER = pathlib.Path(__file__).parent / "subwords"
 # Python 3.11 and older versions agree on the Unicode categories of these characters.
@@ -58,7 +58,7 @@ RUN_TOGETHER = [
 
 
 def sentences():
-    return [text for pair in synthetic.generate("dev", size=151) for text in pair]
+    return [text for pair in generate("dev", size=151) for text in pair]
 
 
 def build(texts, target_size=None, min_count=1):

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from examples.synthetic_corpus import generate
+from examples.synthetic_corpus.__main__ import write_split
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer import train
 from trainer.config import RunConfig
-from trainer.data.synthetic import generate
-from trainer.data.tokenizers import SentencePieceTokenizer
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.export import export
 from trainer.model_dir import ModelDirectory
 from trainer.serving import saved_models
@@ -46,6 +47,22 @@ def made_once(tmp_path_factory):
         return shared / name
 
     return path_of
+
+
+@pytest.fixture(scope="session")
+def synthetic_files(made_once):
+    """Flags of `trainer.train` for a part of the synthetic corpus, in text files."""
+
+    def make(folder):
+        folder.mkdir()
+        write_split(folder, "train", size=3001)
+        write_split(folder, "dev")
+
+    folder = made_once("synthetic_corpus", make)
+    sides = ("source", "en"), ("target", "de")
+    splits = "train", "dev"
+    files = [f"--{split}_{side}={folder}/{split}.{x}" for split in splits for side, x in sides]
+    return ["--vocab_size=1000", *files]
 
 
 @pytest.fixture(scope="session")
@@ -97,6 +114,12 @@ def _train(model, tokenizer, pairs, steps=60, batch_size=31):
         shuffle=False,
         verbose=0,
     )
+
+
+@pytest.fixture
+def tokenizer(trained_model_dir):
+    """The tokenizer of the tiny model."""
+    return ModelDirectory.open(trained_model_dir).load_tokenizer()
 
 
 @pytest.fixture

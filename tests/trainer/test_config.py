@@ -8,7 +8,7 @@ from absl import flags
 from trainer.config import POSITIONS, RunConfig, define_flags
 from trainer.recipes import RECIPES
 
-MINIMAL = {"preset": "tiny", "model_dir": "runs/x", "data": "synthetic"}
+MINIMAL = {"preset": "tiny", "model_dir": "runs/x", "data": "any"}
 
 
 def parsed(*arguments):
@@ -46,7 +46,7 @@ def test_flags_have_the_fields_defaults_and_help():
     values(["train"])
     assert values["log_every"].value == 100 and values["warmup_steps"].value is None
     assert "Longest sentence in tokens" in values["max_length"].help
-    assert parsed("--preset=tiny", "--model_dir=runs/x", "--data=synthetic") == RunConfig(**MINIMAL)
+    assert parsed("--preset=tiny", "--model_dir=runs/x", "--data=any") == RunConfig(**MINIMAL)
 
 
 def test_misspelled_flag_is_refused_by_absl():
@@ -108,7 +108,7 @@ def test_recipe_fills_what_is_not_set():
 def test_evaluations_come_with_checkpoints_that_are_counted_in_steps(
     preset, given, checkpoint_every, evaluate_every
 ):
-    config = RunConfig(preset=preset, model_dir="x", data="synthetic", **given).resolve()
+    config = RunConfig(preset=preset, model_dir="x", data="any", **given).resolve()
     assert (config.checkpoint_every, config.evaluate_every) == (checkpoint_every, evaluate_every)
 
 
@@ -123,21 +123,7 @@ def test_evaluations_come_with_checkpoints_that_are_counted_in_steps(
     ],
 )
 def test_whatever_needs_bleu_has_the_dev_set_translated(given, translates):
-    assert (
-        RunConfig(preset="tiny", model_dir="x", data="synthetic", **given).translates_dev
-        is translates
-    )
-
-
-def test_vocabulary_of_the_synthetic_corpus_is_small():
-    assert RunConfig(**MINIMAL).resolve().vocab_size == 1000
-    assert (
-        RunConfig(preset="tiny", model_dir="m", train_source="a", train_target="b")
-        .resolve()
-        .vocab_size
-        == 8000
-    )
-    assert RunConfig(**MINIMAL, vocab_size=700).resolve().vocab_size == 700
+    assert RunConfig(preset="tiny", model_dir="x", data="any", **given).translates_dev is translates
 
 
 def test_every_architecture_has_a_recipe():
@@ -217,25 +203,20 @@ def test_files_become_absolute(tmp_path, monkeypatch):
         ),
         (
             {"train_source": "x", "train_target": "y"},
-            "Expected either train_source or data='synthetic'. Received: both",
+            "Expected either train_source or data='any'. Received: both",
         ),
         (
             {"dev_source": "x", "dev_target": "y"},
-            "Expected either dev_source or data='synthetic'. Received: both",
+            "Expected either dev_source or data='any'. Received: both",
         ),
         (
             {"data": None, "train_source": "x", "train_target": "y", "direction": "en-de"},
             "Expected no direction with text files",
         ),
         (
-            {"data_dir": "d"},
-            "Expected data_dir only with a set of TensorFlow Datasets. Received: 'd' with "
-            "synthetic. Leave it out.",
-        ),
-        (
             {"data": None, "train_source": "x", "train_target": "y", "data_dir": "d"},
             "Expected data_dir only with a set of TensorFlow Datasets. Received: 'd' with text "
-            "files.",
+            "files. Leave it out.",
         ),
         ({"train_steps": 0}, "Expected train_steps to be at least 1. Received: 0"),
         ({"dropout": 1.0}, "Expected dropout to be below 1.0. Received: 1.0"),
@@ -286,7 +267,7 @@ def test_settings_that_can_not_be(settings, message):
 def test_reading_settings_loads_no_framework():
     program = (
         "import sys; from trainer.config import RunConfig; "
-        "RunConfig(preset='tiny', model_dir='x', data='synthetic').resolve(); "
+        "RunConfig(preset='tiny', model_dir='x', data='any').resolve(); "
         "sys.exit(bool({'keras', 'tensorflow'} & sys.modules.keys()))"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,5 +1,4 @@
 import errno
-import functools
 import os
 import re
 import threading
@@ -8,14 +7,15 @@ import pytest
 import sacrebleu
 from absl import app
 
+from examples.synthetic_corpus import generate
 from trainer import evaluate, metrics
-from trainer.data import synthetic
-from trainer.data.load_corpus import PairCorpus
+from trainer.data.corpus import PairCorpus
 from trainer.model_dir import ModelDirectory
 from trainer.serving.fast_transformer import FastTransformer
 from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translation
 
+FILES = [f"--source={__file__}", f"--target={__file__}"]
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" + sacrebleu.__version__
 
 
@@ -24,18 +24,10 @@ def run(program):
     return program(evaluate)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def sentences_made_once():
-    """Making the embedded corpus takes seconds, and most commands here ask for it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(synthetic, "generate", functools.cache(synthetic.generate))
-        yield
-
-
 @pytest.fixture
 def test_files(tmp_path, sentences):
     """Source and reference files of a few sentences: their paths."""
-    references = [target for _, target in synthetic.generate("test", size=len(sentences))]
+    references = [target for _, target in generate("test", size=len(sentences))]
     for name, lines in (("source", sentences), ("target", references)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return tmp_path / "source", tmp_path / "target"
@@ -68,7 +60,7 @@ def test_bleu_is_sacrebleus_in_the_order_of_the_corpus():
 
 
 def test_exact_translations_have_the_bleu_100_and_lower_case_has_not():
-    pairs = tuple(synthetic.generate("dev", size=17))
+    pairs = tuple(generate("dev", size=17))
     corpus = PairCorpus(pairs)
 
     def answer(change):
@@ -106,11 +98,20 @@ def test_model_directory_and_export_print_the_same(
     ]
 
 
-def test_splits_of_the_embedded_corpus(run, exported_dir, monkeypatch, capsys):
-    monkeypatch.setattr(synthetic, "SPLITS", {"test": 7, "test_longer": 5})
+@pytest.fixture
+def splits(monkeypatch):
+    """Makes `--data=any` the first sentences of the synthetic corpus."""
+
+    def open_corpus(_, split, **options):
+        return PairCorpus(tuple(generate(split, size={"test": 7}.get(split, 5))))
+
+    monkeypatch.setattr(evaluate.load_corpus, "open_corpus", open_corpus)
+
+
+def test_several_splits(run, exported_dir, splits, capsys):
     run(
         f"--saved_model={exported_dir}",
-        "--data=synthetic",
+        "--data=any",
         "--split=test,test_longer",
         "--alpha=1.0",
         "--metrics=chrf",
@@ -239,9 +240,9 @@ def test_beam_of_choice(run, test_files, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data=synthetic"], "Expected either --model_dir or --saved_model. Received: neither."),
+        (FILES, "Expected either --model_dir or --saved_model. Received: neither."),
         (
-            ["--data=synthetic", "--model_dir=a", "--saved_model=b"],
+            [*FILES, "--model_dir=a", "--saved_model=b"],
             "Expected either --model_dir or --saved_model. Received: both.",
         ),
         (
@@ -249,21 +250,17 @@ def test_beam_of_choice(run, test_files, monkeypatch):
             "Expected a test set. Received: none. Give --source and --target, or --data=",
         ),
         (
-            ["--data=synthetic", "--source=x"],
+            ["--data=any", "--source=x"],
             "Expected either --source or --data. Received: both. Leave one of them out.",
         ),
         (
-            ["--data=synthetic", "--label=x"],
+            ["--data=any", "--label=x"],
             "Expected either --label or --data. Received: both. Leave one of them out.",
         ),
         (["--source=x"], "Expected source and target files. Received: only source files, x."),
         (
             ["--source=x", "--target=y", "--split=dev"],
             "Expected no --split with files. Received: both. Name the test set",
-        ),
-        (
-            ["--data=synthetic", "--data_dir=x"],
-            "Expected no --data_dir with --data=synthetic. Received: 'x'. Leave it out.",
         ),
         (
             ["--source=x", "--target=y", "--data_dir=d"],
@@ -274,37 +271,36 @@ def test_beam_of_choice(run, test_files, monkeypatch):
             "Expected no --direction with files. Received: 'en-de'. Leave it out.",
         ),
         (
-            ["--data=synthetic", "--direction=de-en"],
-            "Expected the direction en-de, the only one of the synthetic corpus.",
+            ["--data=synthetic"],
+            "Expected 'files' or the name of .*: python -m examples.synthetic_corpus FOLDER",
         ),
         (
             ["--data=wmt15_translat/de-en"],
             "Expected the name of a translation set of .*Received: 'wmt15_translat/de-en'",
         ),
         (
-            ["--data=synthetic", "--metrics=chrf,bleurt"],
+            [*FILES, "--metrics=chrf,bleurt"],
             "Expected metrics among bleu_lc, .*Received: 'bleurt'. Correct --metrics.",
         ),
         (
-            ["--data=synthetic", "--saved_model=b", "--checkpoint=best"],
+            [*FILES, "--saved_model=b", "--checkpoint=best"],
             "Expected no --checkpoint with --saved_model. Received: 'best'. Give its --model_dir.",
         ),
-        (["--data=synthetic", "--split=tset"], "Expected split to be one of .*Received: 'tset'."),
         (
-            ["--data=synthetic", "--saved_model=b", "--beam_size=2"],
+            [*FILES, "--saved_model=b", "--beam_size=2"],
             "Expected no --beam_size with --saved_model, whose beam size is fixed. Received: 2. "
             "Export",
         ),
         (
-            ["--data=synthetic", "--saved_model=absent"],
+            [*FILES, "--saved_model=absent"],
             "Expected the directory of a SavedModel, .*Received: absent, which does not",
         ),
         (
-            ["--data=synthetic", "--model_dir=absent"],
+            [*FILES, "--model_dir=absent"],
             "Expected a model directory, .*Received: absent, which does not exist.",
         ),
         (
-            ["--data=synthetic", "--model_dir=a", "--beam_size=0"],
+            [*FILES, "--model_dir=a", "--beam_size=0"],
             "Expected beam_size to be an integer of at least 1. Received: 0.",
         ),
     ],
@@ -314,9 +310,9 @@ def test_arguments_that_contradict(run, arguments, message):
 
 
 @pytest.mark.slow
-def test_output_of_several_test_sets(run, exported_dir, tmp_path):
+def test_output_of_several_test_sets(run, exported_dir, splits, tmp_path):
     message = "Expected a single test set with --output. Received: 2. Evaluate them one by one."
-    arguments = [f"--saved_model={exported_dir}", "--data=synthetic", "--split=dev,test"]
+    arguments = [f"--saved_model={exported_dir}", "--data=any", "--split=dev,test"]
     run.fails(message, *arguments, f"--output={tmp_path / 'out'}")
     message = (
         r"Expected a file that can be written. Received: .*/absent/out \(No such file or "

@@ -11,11 +11,11 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 
+from examples.synthetic_corpus import generate
 from t2t_relpos.models import Transformer, TransformerConfig
 from t2t_relpos.t2t import config_from_hparams, parse_hparams
 from t2t_relpos.t2t.subwords import SubwordVocabulary
 from trainer import export_ctranslate2
-from trainer.data.synthetic import generate
 from trainer.model_dir import ModelDirectory
 from trainer.serving import ctranslate2_model
 from trainer.t2t_checkpoints import import_checkpoint, write_checkpoint

@@ -11,7 +11,7 @@ from t2t_relpos.models import Transformer, TransformerConfig
 from trainer import train
 from trainer.average import write_average
 from trainer.config import RunConfig
-from trainer.data.tokenizers import SentencePieceTokenizer
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
 from trainer.training.checkpoints import Checkpoints
 from trainer.training.training_run import TrainingRun

@@ -25,7 +25,7 @@ def stderr_of(*command, returncode):
 def test_one_line_on_stderr(program, tmp_path):
     arguments = {
         "export": ["--model_dir", str(tmp_path)],
-        "evaluate": ["--model_dir", str(tmp_path), "--data=synthetic", "--split=dev"],
+        "evaluate": ["--model_dir", str(tmp_path), f"--source={__file__}", f"--target={__file__}"],
         "average": ["--model_dir", str(tmp_path), "--last=2", f"--output_dir={tmp_path / 'x'}"],
     }
     text = stderr_of("-m", f"trainer.{program}", *arguments[program], returncode=1)

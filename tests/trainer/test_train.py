@@ -1,3 +1,4 @@
+import functools
 import json
 import os
 import pathlib
@@ -143,7 +144,7 @@ def test_model_directory_with_another_vocabulary(trained, small_run):
 
 
 def test_model_directory_whose_vocabulary_was_exchanged(trained, small_run, tmp_path):
-    from trainer.data.tokenizers import SentencePieceTokenizer
+    from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 
     (tmp_path / "config.json").write_bytes((trained / "config.json").read_bytes())
     SentencePieceTokenizer.train(reversed(small_run.target), 40).save(tmp_path / "vocab.model")
@@ -253,20 +254,26 @@ def parsed(*arguments):
     return values
 
 
-def command(directory, *arguments):
+@pytest.fixture
+def command(synthetic_files):
+    """`command(directory, *flags)`: the command that trains in a process of its own."""
+    return functools.partial(make_command, synthetic_files)
+
+
+def make_command(files, directory, *arguments):
     return [
         sys.executable,
         str(PROGRAM),
         "--preset=small",
         f"--model_dir={directory}",
-        "--data=synthetic",
+        *files,
         "--deterministic",
         "--checkpoint_every=3",
         *arguments,
     ]
 
 
-def test_misspelled_flag_is_named_by_the_program(tmp_path):
+def test_misspelled_flag_is_named_by_the_program(command, tmp_path):
     done = subprocess.run(
         command(tmp_path, "--warmup_stepz=3"), env=ENVIRONMENT, capture_output=True, text=True
     )
@@ -275,7 +282,7 @@ def test_misspelled_flag_is_named_by_the_program(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_error_is_one_message_and_exit_code_1(tmp_path):
+def test_error_is_one_message_and_exit_code_1(command, tmp_path):
     done = subprocess.run(
         command(tmp_path, "--preset=smal"), env=ENVIRONMENT, capture_output=True, text=True
     )
@@ -297,7 +304,7 @@ def test_help_lists_the_settings():
 
 
 @pytest.mark.slow
-def test_two_devices_go_on_from_their_checkpoint(tmp_path):
+def test_two_devices_go_on_from_their_checkpoint(command, tmp_path):
     devices = ("--strategy=mirrored", "--logical_devices=2", "--keep_best=1")
     for steps in (3, 5):
         subprocess.run(

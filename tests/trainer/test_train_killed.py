@@ -23,7 +23,6 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROGRAM.parents[2]), "TF_CPP_MIN_L
 STEPS = 40
 SETTINGS = [
     "--preset=small",
-    "--data=synthetic",
     "--deterministic",
     f"--train_steps={STEPS}",
     "--checkpoint_every=2",
@@ -33,8 +32,8 @@ SETTINGS = [
 ]
 
 
-def start(directory):
-    command = [sys.executable, str(PROGRAM), f"--model_dir={directory}", *SETTINGS]
+def start(directory, files):
+    command = [sys.executable, str(PROGRAM), f"--model_dir={directory}", *SETTINGS, *files]
     return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
 
 
@@ -67,9 +66,9 @@ def kill_while_writing(process, directory, name, times):
     drain.join()
 
 
-def kill(directory, rng, where):
+def kill(directory, files, rng, where):
     """Starts a run that is killed soon."""
-    with start(directory) as process:
+    with start(directory, files) as process:
         if where == "anywhere":
             kill_at_a_line(process, "Training from step", rng.uniform(0, 3))
         else:
@@ -83,8 +82,8 @@ def kill(directory, rng, where):
     return process.returncode != 0
 
 
-def run(directory):
-    with start(directory) as process:
+def run(directory, files):
+    with start(directory, files) as process:
         out = process.stdout.read()
     assert process.returncode == 0
     return out
@@ -102,14 +101,14 @@ def saved(directory):
 
 
 @pytest.mark.slow
-def test_killed_run_ends_as_one_that_never_was(tmp_path):
+def test_killed_run_ends_as_one_that_never_was(synthetic_files, tmp_path):
     rng = random.Random(20180401)
     places = ["best", "checkpoints", "model", "anywhere", "checkpoints", "anywhere", "checkpoints"]
-    kills = [kill(tmp_path / "killed", rng, where) for where in places]
+    kills = [kill(tmp_path / "killed", synthetic_files, rng, where) for where in places]
     assert sum(kills) >= 5
-    out = run(tmp_path / "killed")
+    out = run(tmp_path / "killed", synthetic_files)
     assert f" to {STEPS}.\n" in out and "Training from step 0 " not in out
-    run(tmp_path / "straight")
+    run(tmp_path / "straight", synthetic_files)
     ours, theirs = saved(tmp_path / "killed"), saved(tmp_path / "straight")
     assert (
         ours.keys() == theirs.keys()

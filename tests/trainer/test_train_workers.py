@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.data.synthetic import generate
+from examples.synthetic_corpus import generate
 from trainer.model_dir import ModelDirectory
 
 PROGRAM = Path(__file__).parent / "train_small.py"

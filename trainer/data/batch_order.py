@@ -1,11 +1,11 @@
-"""Which pairs of a corpus form batch number n: a function of corpus, settings, seed and n, at
-constant memory.
+"""Which pairs of a corpus form batch number n: a function of corpus, settings, seed and n.
 
-A corpus of more than a chunk is dealt out to chunks: chunk c of C has its blocks number c, c + C, c
-+ 2 C, …, so that every chunk has its share of everything that a corpus is put together from. Which
-pairs a chunk has never changes, so neither does its number of batches; an epoch shuffles the order
-of chunks, and the pairs and batches of each.
+A large corpus is divided into chunks. Of C chunks, chunk c has the blocks of pairs number c, c + C,
+c + 2 C, ..., so that it has pairs from all parts of the corpus. An epoch visits the chunks in a
+random order, and shuffles the pairs and batches of each. Memory does not grow with the corpus.
 """
+
+import functools
 
 import numpy as np
 
@@ -13,17 +13,17 @@ from trainer.data.buckets import bucket_boundaries, is_blank, is_too_long, repor
 from trainer.data.encoding import EncodedPairs
 
 CHUNK_PAIRS = 1 << 20
-_BLOCKS = 256  # of a chunk
-# Batches of a bucket among which pairs are sorted, so that shorter sides are similar too.
-_POOL = 16
+_BLOCKS_PER_CHUNK = 256
+# Number of batches of a bucket whose pairs are sorted together, to make shorter sides similar too.
+_SORTED_BATCHES = 16
 
 
 class Chunks:
-    """A corpus dealt out to chunks of at most so many pairs.
+    """A corpus divided into chunks.
 
     Args:
         pairs: number of pairs in the corpus.
-        chunk_pairs: largest number of pairs in a chunk.
+        chunk_pairs: maximum number of pairs in a chunk.
 
     Example:
 
@@ -34,16 +34,15 @@ class Chunks:
 
     def __init__(self, pairs: int, chunk_pairs: int):
         self.pairs = pairs
-        self.block = max(1, chunk_pairs // _BLOCKS)
-        # Rounded to whole blocks, or chunks could be larger than asked for.
-        blocks_of_chunk = max(1, chunk_pairs // self.block)
-        self.count = 1 if pairs <= chunk_pairs else -(-pairs // (blocks_of_chunk * self.block))
+        self.block = max(1, chunk_pairs // _BLOCKS_PER_CHUNK)
+        whole_blocks = max(1, chunk_pairs // self.block) * self.block
+        self.count = 1 if pairs <= chunk_pairs else -(-pairs // whole_blocks)
 
     def __len__(self):
         return self.count
 
     def rows(self, chunk: int) -> np.ndarray:
-        """The numbers of a chunk's pairs, ascending: int64."""
+        """Returns the indices of a chunk's pairs, ascending: int64."""
         if self.count == 1:
             return np.arange(self.pairs)
         starts = np.arange(chunk * self.block, self.pairs, self.count * self.block)
@@ -51,21 +50,21 @@ class Chunks:
         return rows[rows < self.pairs]
 
 
-class TrainingPlan:
-    """Which pairs form batch number n.
+class BatchOrder:
+    """The pairs of every batch of a training run.
 
     Args:
         pairs: the encoded corpus.
-        batch_tokens: tokens of the longer side in a batch, padding included, at most.
-        max_length: longest side of a pair that is used.
-        seed: decides the order.
-        chunk_pairs: pairs that are shuffled among each other, and held in memory.
+        batch_tokens: maximum tokens of the longer side in a batch, including padding.
+        max_length: maximum length of a side of the pairs that are used.
+        seed: seed of the order.
+        chunk_pairs: number of pairs that are shuffled together, and held in memory.
 
     Attributes:
-        batches_per_epoch: the same in every epoch.
+        batches_per_epoch: number of batches, the same in every epoch.
 
     Raises:
-        ValueError: if no pair is left, or a bucket's length is more than `batch_tokens`.
+        ValueError: if no pair is left, or the longest pair does not fit into a batch.
     """
 
     def __init__(
@@ -76,35 +75,28 @@ class TrainingPlan:
         seed: int,
         chunk_pairs: int = CHUNK_PAIRS,
     ):
-        self.pairs, self.batch_tokens, self.max_length, self.seed = (
-            pairs,
-            batch_tokens,
-            max_length,
-            seed,
-        )
+        self.pairs = pairs
+        self.batch_tokens = batch_tokens
+        self.max_length = max_length
+        self.seed = seed
         self.boundaries = bucket_boundaries(max_length)
         self.chunks = Chunks(len(pairs), chunk_pairs)
         self.batches_per_chunk = np.array(self._count_batches())
         self.batches_per_epoch = int(self.batches_per_chunk.sum())
-        self._planned = None, []
+        # Successive steps are mostly in the same chunk.
+        self._latest_chunk = functools.lru_cache(maxsize=1)(self.chunk_batches)
 
     def batch(self, step: int) -> tuple[np.ndarray, int]:
-        """The numbers of the pairs, and the boundary of the bucket."""
+        """Returns the indices of the pairs, and the boundary of their bucket."""
         epoch, number = divmod(step, self.batches_per_epoch)
-        order = self._chunk_order(epoch)
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.chunks))
         ends = self.batches_per_chunk[order].cumsum()
-        place = int(np.searchsorted(ends, number, side="right"))
-        chunk = epoch, int(order[place])
-        if self._planned[0] != chunk:
-            self._planned = chunk, self._plan(*chunk)
-        return self._planned[1][number - int(ends[place])]
+        i = int(np.searchsorted(ends, number, side="right"))
+        return self._latest_chunk(epoch, int(order[i]))[number - int(ends[i])]
 
-    def _chunk_order(self, epoch):
-        return np.random.default_rng([self.seed, epoch]).permutation(len(self.chunks))
-
-    def _plan(self, epoch, chunk):
-        """All batches of a chunk in an epoch: (numbers of pairs, boundary) of each."""
-        # A zero more would give the same numbers as [seed, epoch], which order the chunks.
+    def chunk_batches(self, epoch: int, chunk: int) -> list[tuple[np.ndarray, int]]:
+        """Returns all batches of a chunk in an epoch, each as from `batch`."""
+        # NumPy ignores trailing zeros of a seed: `[seed, epoch, 0]` would repeat `[seed, epoch]`.
         entropy = [self.seed, epoch] if len(self.chunks) == 1 else [self.seed, epoch, chunk + 1]
         rng = np.random.default_rng(entropy)
         rows, sources, targets = self._used(chunk)
@@ -116,8 +108,8 @@ class TrainingPlan:
             chosen = np.concatenate([rest, order[buckets == bucket]])
             size = self.batch_tokens // boundary
             full = len(chosen) // size * size
-            for start in range(0, full, _POOL * size):
-                pool = chosen[start : min(start + _POOL * size, full)]
+            for start in range(0, full, _SORTED_BATCHES * size):
+                pool = chosen[start : min(start + _SORTED_BATCHES * size, full)]
                 pool = pool[np.lexsort((targets[pool], sources[pool]))]
                 batches += [(batch, boundary) for batch in rows[pool].reshape(-1, size)]
             rest = chosen[full:]
@@ -126,11 +118,10 @@ class TrainingPlan:
         return [batches[i] for i in rng.permutation(len(batches))]
 
     def _used(self, chunk):
-        """The numbers of a chunk's pairs that are used, and the lengths of both sides."""
+        """Returns the indices of a chunk's used pairs, and the lengths of both sides."""
         rows = self.chunks.rows(chunk)
-        sources, targets = (
-            side.lengths_of(rows) for side in (self.pairs.sources, self.pairs.targets)
-        )
+        sources = self.pairs.sources.lengths_of(rows)
+        targets = self.pairs.targets.lengths_of(rows)
         used = ~is_too_long(sources, targets, self.max_length) & ~is_blank(sources, targets)
         return rows[used], sources[used], targets[used]
 
@@ -138,23 +129,21 @@ class TrainingPlan:
         return np.searchsorted(self.boundaries, np.maximum(sources, targets))
 
     def _count_batches(self):
-        """The number of batches of every chunk, from how many pairs its buckets have."""
-        chunks, longest = [], 0
+        """Returns the number of batches of every chunk."""
+        counts, longest = [], 0
         for chunk in range(len(self.chunks)):
             _, sources, targets = self._used(chunk)
-            chunks.append(
-                np.bincount(self._buckets(sources, targets), minlength=len(self.boundaries))
-            )
+            buckets = self._buckets(sources, targets)
+            counts.append(np.bincount(buckets, minlength=len(self.boundaries)))
             longest = max(longest, sources.max(initial=0), targets.max(initial=0))
         self._check(longest)
-        return [self._count_batches_of(buckets) for buckets in chunks]
+        return [self._count_chunk_batches(pairs) for pairs in counts]
 
-    def _count_batches_of(self, buckets):
+    def _count_chunk_batches(self, bucket_pairs):
         batches, rest = 0, 0
-        for bucket in np.flatnonzero(buckets):
-            full, rest = divmod(
-                rest + int(buckets[bucket]), self.batch_tokens // int(self.boundaries[bucket])
-            )
+        for bucket in np.flatnonzero(bucket_pairs):
+            size = self.batch_tokens // int(self.boundaries[bucket])
+            full, rest = divmod(rest + int(bucket_pairs[bucket]), size)
             batches += full
         return batches + (rest > 0)
 
@@ -162,15 +151,13 @@ class TrainingPlan:
         if not longest:
             raise ValueError(
                 f"Expected pairs of at most {self.max_length} tokens a side to train on. "
-                "Received: none: "
-                f"{report_lengths(self.pairs, self.max_length)} Raise max_length, or give other "
-                "text."
+                f"Received: none: {report_lengths(self.pairs, self.max_length)} Raise max_length, "
+                "or give other text."
             )
         boundary = self.boundaries[np.searchsorted(self.boundaries, longest)]
         if self.batch_tokens < boundary:
             raise ValueError(
                 f"Expected batch_tokens of at least {boundary}, the bucket of the longest pair, "
-                f"which has {longest} tokens. "
-                f"Received: {self.batch_tokens}. Raise batch_tokens, or lower max_length to leave "
-                "such pairs out."
+                f"which has {longest} tokens. Received: {self.batch_tokens}. Raise batch_tokens, "
+                "or lower max_length to leave such pairs out."
             )

@@ -1,11 +1,9 @@
-"""Batches of sentence pairs of like length, in an order that the seed and the number of the step
-decide.
-"""
+"""Datasets of padded batches of sentence pairs of similar length."""
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.data.batch_order import CHUNK_PAIRS, TrainingPlan
+from trainer.data.batch_order import CHUNK_PAIRS, BatchOrder
 from trainer.data.encoding import EncodedPairs
 
 PREFETCHED = 8
@@ -20,41 +18,38 @@ def training_batches(
     pad_to_boundary: bool = False,
     chunk_pairs: int = CHUNK_PAIRS,
 ) -> tf.data.Dataset:
-    """Endless batches of pairs of like length, every epoch in another order.
+    """Returns an endless dataset of batches, each epoch in another order.
 
-    A pair's length is that of its longer side with EOS. A batch of the bucket of length n has
-    `batch_tokens // n` pairs; the few that are left over in a bucket join the next longer one, so
-    that only one batch of an epoch is smaller. Batch number n depends on the pairs, the settings
-    and the seed only, so that a run can continue at any step.
-
-    A corpus of more than `chunk_pairs` pairs is split into chunks (`trainer.data.batch_order`).
-    An epoch visits the chunks in a random order. Memory does not grow with the corpus.
+    The length of a pair is that of its longer side with EOS. A batch of the bucket of length n has
+    `batch_tokens // n` pairs. The remaining pairs of a bucket join the next longer one, so that one
+    batch of an epoch (of each chunk, for large corpora) is smaller. Batch number n depends only on
+    pairs, settings and seed, so that a run can resume at any step: see `trainer.data.batch_order`.
 
     Args:
         pairs: the encoded corpus.
-        batch_tokens: tokens of the longer side in a batch, padding included, at most.
-        max_length: longest side of a pair, in ids with EOS. Longer pairs are left out, as are pairs
-            with a blank side: `report_lengths` counts them.
-        seed: decides the order.
+        batch_tokens: maximum tokens of the longer side in a batch, including padding.
+        max_length: maximum length of a side, in ids with EOS. Longer pairs and pairs with a blank
+            side are skipped: `trainer.data.buckets.report_lengths` counts them.
+        seed: seed of the order.
         start_step: number of the first batch.
-        pad_to_boundary: pad both sides to the bucket's length, and the last batch of an epoch with
-            rows of padding, so that there are only as many shapes as buckets, as XLA wants it. By
-            default batches are as wide as their longest sentences.
-        chunk_pairs: how many pairs are shuffled among each other, and held in memory.
+        pad_to_boundary: pad both sides to the bucket's boundary, and small batches with rows of
+            padding, so that there is one shape per bucket, for XLA. By default batches are as wide
+            as their longest sentences.
+        chunk_pairs: number of pairs that are shuffled together, and held in memory.
 
     Returns:
-        A dataset of `({"inputs": int32 [B, S], "targets": int32 [B, T]}, targets, weights float32
-        [B, T])`, weights being 1 for tokens and 0 for padding.
+        A dataset of `({"inputs": int32 [B, S], "targets": int32 [B, T]}, targets, weights)`, where
+        weights are float32 `[B, T]`: 1 for tokens and 0 for padding.
 
     Raises:
-        ValueError: if no pair is left, or a bucket's length is more than `batch_tokens`.
+        ValueError: if no pair is left, or the longest pair does not fit into a batch.
     """
     if start_step < 0:
         raise ValueError(f"Expected start_step to be at least 0. Received: {start_step}.")
-    plan = TrainingPlan(pairs, batch_tokens, max_length, seed, chunk_pairs)
+    order = BatchOrder(pairs, batch_tokens, max_length, seed, chunk_pairs)
 
-    def make(step):
-        rows, boundary = plan.batch(int(step))
+    def make_batch(step):
+        rows, boundary = order.batch(int(step))
         if not pad_to_boundary:
             return pairs.sources.padded(rows), pairs.targets.padded(rows)
         missing = ((0, batch_tokens // boundary - len(rows)), (0, 0))
@@ -62,47 +57,38 @@ def training_batches(
             np.pad(side.padded(rows, boundary), missing) for side in (pairs.sources, pairs.targets)
         )
 
-    return _dataset(tf.data.Dataset.counter(start_step), make)
+    return _make_dataset(tf.data.Dataset.counter(start_step), make_batch)
 
 
 def evaluation_batches(pairs: EncodedPairs, batch_tokens: int) -> tf.data.Dataset:
-    """All pairs once, in order, in batches of at most `batch_tokens` tokens of the longer side,
-    padding included.
+    """Returns a dataset of all pairs in order, in batches of at most `batch_tokens` tokens of the
+    longer side, including padding.
 
-    A pair that is longer than `batch_tokens` is a separate batch. Meant for sets for development
-    and tests: all lengths are held in memory.
+    A pair that is longer than `batch_tokens` is a batch by itself. All lengths are held in memory.
 
     Returns:
-        A dataset as of `training_batches`, of known cardinality.
+        A dataset as from `training_batches`, of known cardinality.
     """
-    ends, start, longest = [], 0, 0
+    starts, longest = [0], 0
     for row, length in enumerate(pairs.lengths):
         longest = max(longest, length)
-        if longest * (row + 1 - start) > batch_tokens and row > start:
-            ends.append(row)
-            start, longest = row, length
-    ends.append(len(pairs))
-    starts = [0, *ends]
+        if longest * (row + 1 - starts[-1]) > batch_tokens and row > starts[-1]:
+            starts.append(row)
+            longest = length
+    ends = [*starts[1:], len(pairs)]
 
-    def make(batch):
+    def make_batch(batch):
         rows = np.arange(starts[batch], ends[batch])
         return pairs.sources.padded(rows), pairs.targets.padded(rows)
 
-    return _dataset(tf.data.Dataset.range(len(ends)), make)
+    return _make_dataset(tf.data.Dataset.range(len(ends)), make_batch)
 
 
-def _dataset(numbers, make):
-    """Batches made by `make`.
-
-    Not tf.data's from_generator, which makes the C library give memory back at every step.
-    """
-
+def _make_dataset(numbers, make_batch):
+    # Dataset.from_generator would make malloc return memory to the system at every step.
     def load(number):
-        inputs, targets = tf.numpy_function(make, [number], (tf.int32, tf.int32))
-        inputs, targets = (
-            tf.ensure_shape(inputs, [None, None]),
-            tf.ensure_shape(targets, [None, None]),
-        )
+        sides = tf.numpy_function(make_batch, [number], (tf.int32, tf.int32))
+        inputs, targets = (tf.ensure_shape(side, [None, None]) for side in sides)
         return {"inputs": inputs, "targets": targets}, targets, tf.cast(targets != 0, tf.float32)
 
     return numbers.map(load).prefetch(PREFETCHED)

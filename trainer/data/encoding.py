@@ -1,5 +1,5 @@
-"""Corpora as ids: tokenized once, then read from memory-mapped files, at constant memory for any
-size.
+"""Corpora as ids: tokenized once, then read from memory-mapped files. Memory does not grow with the
+corpus.
 """
 
 import collections
@@ -17,15 +17,18 @@ import tensorflow as tf
 
 from trainer import atomic_files
 from trainer.data.corpus import Corpus, digest
-from trainer.data.tokenizers import PAD_ID
+from trainer.data.token_ids import PAD_ID
+from trainer.data.tokenizer import Tokenizer
 
-_PAIRS_AT_ONCE = 4096
+_CHUNK_PAIRS = 4096
 _SIDES = ("source", "target")
+# Fields of IdSequences: each is a file of plain numbers.
+_ARRAYS = {"ids": np.int32, "offsets": np.int64}
 
 
 @dataclass(frozen=True)
 class IdSequences:
-    """Sequences of ids laid end to end: sequence i is `ids[offsets[i]:offsets[i + 1]]`.
+    """Concatenated sequences of ids: sequence i is `ids[offsets[i]:offsets[i + 1]]`.
 
     Args:
         ids: int32 `[all ids]`.
@@ -40,29 +43,26 @@ class IdSequences:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Ids of every sequence, EOS included: int64 `[sequences]`."""
+        """Number of ids of every sequence, including EOS: int64 `[sequences]`."""
         return np.diff(self.offsets)
 
     def lengths_of(self, rows: np.ndarray) -> np.ndarray:
-        """Ids of the sequences numbered `rows`, EOS included: int64 `[rows]`."""
+        """Returns the number of ids of the sequences `rows`, including EOS: int64 `[rows]`."""
         return self.offsets[rows + 1] - self.offsets[rows]
 
     def padded(self, rows: np.ndarray, width: int | None = None) -> np.ndarray:
-        """The sequences numbered `rows`, padded with 0 to the longest of them or to `width`: int32
+        """Returns the sequences `rows`, padded with 0 to the longest of them or to `width`: int32
         `[rows, width]`.
         """
         starts, lengths = self.offsets[rows], self.lengths_of(rows)
         columns = np.arange(lengths.max() if width is None else width)
-        is_id = columns < lengths[:, None]
-        places = np.minimum(starts[:, None] + columns, len(self.ids) - 1)
-        return np.where(is_id, self.ids[places], np.int32(PAD_ID))
+        positions = np.minimum(starts[:, None] + columns, len(self.ids) - 1)
+        return np.where(columns < lengths[:, None], self.ids[positions], np.int32(PAD_ID))
 
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """The ids of a corpus: sequence i of `targets` translates sequence i of `sources`.
-    `encode_pairs` makes one.
-    """
+    """The ids of a corpus: sequence i of `targets` translates sequence i of `sources`."""
 
     sources: IdSequences
     targets: IdSequences
@@ -72,123 +72,86 @@ class EncodedPairs:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Ids of the longer side of every pair, EOS included: int64 `[pairs]`."""
+        """Number of ids of the longer side of every pair, including EOS: int64 `[pairs]`."""
         return np.maximum(self.sources.lengths, self.targets.lengths)
 
 
 def encode_pairs(
-    corpus: Corpus, tokenizer, target_tokenizer=None, cache_dir: str | os.PathLike | None = None
+    corpus: Corpus, tokenizer: Tokenizer, cache_dir: str | os.PathLike | None = None
 ) -> EncodedPairs:
     """Tokenizes a corpus.
 
     Args:
         corpus: sentence pairs; read once, as a stream.
-        tokenizer: of the sources, and of the targets too if these have no tokenizer. Has
-            `tokenize` and `fingerprint`, as `trainer.data.tokenizers.SentencePieceTokenizer`.
-        target_tokenizer: of the targets.
-        cache_dir: cache of the ids; an existing entry for the same corpus and tokenizers
-            is used. By default nothing is kept.
+        tokenizer: of both sides.
+        cache_dir: directory that keeps the ids. They are used again for the same corpus and
+            tokenizer. By default nothing is kept.
 
     Raises:
-        ValueError: for a corpus without a pair.
+        ValueError: if the corpus has no pair.
     """
-    tokenizers = tokenizer, target_tokenizer or tokenizer
     if cache_dir is None:
         with tempfile.TemporaryDirectory(prefix="ids-") as directory:
-            _write(corpus, tokenizers, Path(directory))
-            # The files stay as long as they are mapped.
+            _write(corpus, tokenizer, Path(directory))
+            # Mapped files stay readable after they are deleted.
             return _load(Path(directory))
-    fingerprint = digest(corpus.fingerprint, *(tokenizer.fingerprint for tokenizer in tokenizers))
+    fingerprint = digest("int32 ids, int64 offsets", corpus.fingerprint, tokenizer.fingerprint)
     directory = Path(cache_dir) / f"ids-{fingerprint[:16]}"
     if not directory.is_dir():
         with atomic_files.whole_directory(directory) as aside:
-            _write(corpus, tokenizers, aside)
+            _write(corpus, tokenizer, aside)
     return _load(directory)
 
 
-def _write(corpus, tokenizers, directory):
-    with contextlib.ExitStack() as files:
-        writers = [files.enter_context(_SequenceWriter(directory, side)) for side in _SIDES]
-        for sides in _tokenize(_chunks(iter(corpus)), tokenizers):
-            for writer, ids in zip(writers, sides):
-                writer.add(ids.flat_values.numpy(), ids.row_lengths().numpy())
-    if not writers[0].sequences:
+def _write(corpus, tokenizer, directory):
+    """Writes the arrays of `IdSequences` of both sides, as plain bytes."""
+    with contextlib.ExitStack() as stack:
+        files = [
+            [stack.enter_context(open(directory / f"{side}.{name}", "wb")) for name in _ARRAYS]
+            for side in _SIDES
+        ]
+        ends = [0, 0]
+        for _, offsets in files:
+            offsets.write(np.int64(0).tobytes())
+        for sides in _tokenize_chunks(corpus, tokenizer):
+            for i, ids in enumerate(sides):
+                offsets = ends[i] + np.cumsum(ids.row_lengths().numpy())
+                ends[i] = offsets[-1]
+                files[i][0].write(ids.flat_values.numpy().tobytes())
+                files[i][1].write(offsets.tobytes())
+    if not ends[0]:
         raise ValueError(
             "Expected a corpus with sentence pairs. Received: one without any. Give files with "
             "text."
         )
 
 
-def _tokenize(chunks, tokenizers):
-    """The ids of both sides of every chunk, in order; tokenized on all cores, few chunks ahead of
-    the reader.
+def _tokenize_chunks(corpus, tokenizer) -> Iterator[list[tf.RaggedTensor]]:
+    """Yields the ids of both sides of every chunk of pairs, in order.
+
+    Chunks are tokenized on all cores, at most one per core ahead of the reader.
     """
 
     def tokenize(chunk):
-        return [
-            tokenizer.tokenize(tf.constant(strings))
-            for tokenizer, strings in zip(tokenizers, zip(*chunk))
-        ]
+        return [tokenizer.tokenize(tf.constant(strings)) for strings in zip(*chunk)]
 
-    workers = os.cpu_count() or 1
+    pairs, workers = iter(corpus), os.cpu_count() or 1
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         waiting = collections.deque()
-        for chunk in chunks:
+        while chunk := list(itertools.islice(pairs, _CHUNK_PAIRS)):
             waiting.append(pool.submit(tokenize, chunk))
             if len(waiting) > workers:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-
-class _SequenceWriter:
-    """Writes the files of one side: `SIDE.ids`, plain int32, and `SIDE.offsets.npy`, whose header
-    is written last.
-    """
-
-    def __init__(self, directory, side):
-        self._ids = open(directory / f"{side}.ids", "wb")
-        self._offsets = open(directory / f"{side}.offsets.npy", "wb")
-        self._end = 0
-        self.sequences = 0
-
-    def __enter__(self):
-        self._write_header()
-        self._offsets.write(np.zeros(1, "<i8").tobytes())
-        return self
-
-    def add(self, ids, lengths):
-        offsets = self._end + lengths.cumsum(dtype="<i8")
-        self._ids.write(ids.astype("<i4").tobytes())
-        self._offsets.write(offsets.tobytes())
-        self._end = int(offsets[-1])
-        self.sequences += len(lengths)
-
-    def __exit__(self, *error):
-        self._offsets.seek(0)
-        self._write_header()
-        self._offsets.close()
-        self._ids.close()
-
-    def _write_header(self):
-        # NumPy pads headers, so that one with any number of rows takes as many bytes.
-        shape = (self.sequences + 1,)
-        np.lib.format.write_array_header_1_0(
-            self._offsets, {"shape": shape, "fortran_order": False, "descr": "<i8"}
-        )
-
-
-def _chunks(pairs: Iterator) -> Iterator[list]:
-    while chunk := list(itertools.islice(pairs, _PAIRS_AT_ONCE)):
-        yield chunk
+        for future in waiting:
+            yield future.result()
 
 
 def _load(directory):
-    sides = (
-        IdSequences(
-            np.memmap(directory / f"{name}.ids", dtype="<i4", mode="r"),
-            np.load(directory / f"{name}.offsets.npy", mmap_mode="r"),
-        )
-        for name in _SIDES
-    )
-    return EncodedPairs(*sides)
+    def load_side(side):
+        arrays = {
+            name: np.memmap(directory / f"{side}.{name}", dtype, mode="r")
+            for name, dtype in _ARRAYS.items()
+        }
+        return IdSequences(**arrays)
+
+    return EncodedPairs(*map(load_side, _SIDES))

@@ -1,11 +1,8 @@
-"""Corpora by name: text files, the embedded synthetic corpus, sets of TensorFlow Datasets."""
+"""Corpora by name: text files, or translation sets of TensorFlow Datasets."""
 
-from trainer.data import synthetic
-from trainer.data.corpus import Corpus, PairCorpus
+from trainer.data.corpus import Corpus
 from trainer.data.text_files import read_text
 from trainer.data.tfds_sets import read_tfds
-
-SYNTHETIC_DIRECTION = "en-de"
 
 
 def open_corpus(
@@ -17,45 +14,26 @@ def open_corpus(
     direction: str | None = None,
     data_dir: str | None = None,
 ) -> Corpus:
-    """The sentence pairs of a split.
+    """Returns the sentence pairs of a split.
 
     Args:
-        data: "files" for text files, "synthetic" for the embedded corpus, or the name of a
-            translation set of TensorFlow Datasets, such as "wmt14_translate/de-en".
-        split: train, dev or test; test_longer too with "synthetic". Text files are what they are.
+        data: "files" for text files, or the name of a translation set of TensorFlow Datasets, such
+            as "wmt14_translate/de-en".
+        split: train, dev or test; ignored with "files".
         source: with "files", paths of the source sentences: see `read_text`.
         target: with "files", paths of their translations.
-        direction: source and target language where the data are not files; "en-de" by default.
+        direction: source and target language of a set; "en-de" by default.
         data_dir: where TensorFlow Datasets keeps its data; see `read_tfds`.
 
     Raises:
-        ValueError: if the data can't be read as asked; see `read_text`, `read_synthetic` and
-            `read_tfds`.
-
-    Example:
-
-    >>> source, target = next(iter(open_corpus("synthetic", "dev")))
-    >>> target
-    'Sie wird bald diese Frau einladen, aber sie wird die Frauen anrufen.'
+        ValueError: if the data can't be read: see `read_text` and `read_tfds`.
     """
     if data == "files":
         return read_text(source, target)
     if data == "synthetic":
-        return read_synthetic(split, direction or SYNTHETIC_DIRECTION)
-    return read_tfds(data, split, direction or "en-de", data_dir)
-
-
-def read_synthetic(split: str, direction: str = SYNTHETIC_DIRECTION) -> PairCorpus:
-    """The embedded corpus: see `trainer.data.synthetic`.
-
-    Raises:
-        ValueError: for an unknown split, or a direction other than "en-de": German does not always
-            decide the English.
-    """
-    if direction != SYNTHETIC_DIRECTION:
         raise ValueError(
-            f"Expected the direction {SYNTHETIC_DIRECTION}, the only one of the synthetic corpus. "
-            f"Received: {direction!r}. "
-            "Leave it out, or train on text of your own."
+            "Expected 'files' or the name of a TensorFlow Datasets set as --data. Received: "
+            "'synthetic'. Write the synthetic corpus as text files first: "
+            "python -m examples.synthetic_corpus FOLDER"
         )
-    return PairCorpus(tuple(synthetic.generate(split)))
+    return read_tfds(data, split, direction or "en-de", data_dir)

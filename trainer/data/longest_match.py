@@ -1,8 +1,7 @@
-"""Greedy longest match as TensorFlow ops: words to the ids of the longest subtokens that they
-begin with, again and again.
+"""Greedy longest match as TensorFlow ops: splits words into subtokens.
 
-tensorflow_text has WordPiece for this, but none of it takes every vocabulary: the fast one stops at
-subtokens of 256 bytes and at NUL, the other one needs a resource and, in long words, time.
+tensorflow_text's WordPiece ops don't accept every vocabulary: the fast one stops at subtokens of
+256 bytes and at NUL; the other one needs a lookup resource, and is slow on long words.
 """
 
 from collections.abc import Mapping
@@ -15,11 +14,11 @@ _CHARACTER_BITS = 21
 
 
 class LongestMatch:
-    """Cuts words into subtokens, from the front, always the longest that fits.
+    """Splits words into subtokens, from the front, always the longest that fits.
 
-    All characters of all words are looked at side by side: first the longest subtoken at every
-    character, going down a trie once for all; then, from the words' first characters on, where one
-    subtoken's end is the next one's beginning.
+    All characters of all words are processed in parallel. One loop descends a trie to find the
+    longest subtoken at every character. A second loop marks the characters where the subtokens of
+    a word begin: its first character, and every character after a marked subtoken.
 
     Args:
         ids: the id of every subtoken; none is empty.
@@ -32,26 +31,27 @@ class LongestMatch:
     """
 
     def __init__(self, ids: Mapping[str, int]):
-        children, node_ids = _trie(ids)
+        children, node_ids = _make_trie(ids)
         self._edges = np.array(sorted(children), np.int64)
         self._children = np.array([children[edge] for edge in sorted(children)], np.int64)
         self._node_ids = np.array(node_ids, np.int32)
 
     def __call__(self, words: tf.Tensor) -> tf.RaggedTensor:
-        """The ids of words.
+        """Returns the ids of words.
 
         Args:
             words: string `[W]`, UTF-8.
 
         Returns:
-            int32 RaggedTensor `[W, (ids)]`; a character that no subtoken begins with is -1.
+            int32 RaggedTensor `[W, (ids)]`; a character that begins no subtoken is -1.
         """
         characters = tf.strings.unicode_decode(words, "UTF-8")
-        place = tf.range(tf.size(characters.values), dtype=tf.int64)
+        position = tf.range(tf.size(characters.values), dtype=tf.int64)
         word = characters.value_rowids()
-        left = tf.gather(characters.row_limits(), word) - place
+        left = tf.gather(characters.row_limits(), word) - position
         lengths, ids = self._longest_everywhere(tf.cast(characters.values, tf.int64), left)
-        begins = _reached(place == tf.gather(characters.row_starts(), word), place + lengths, left)
+        is_first = position == tf.gather(characters.row_starts(), word)
+        begins = _mark_begins(is_first, position + lengths, tf.reduce_max(left))
         return tf.RaggedTensor.from_value_rowids(
             tf.boolean_mask(ids, begins),
             tf.boolean_mask(word, begins),
@@ -60,93 +60,79 @@ class LongestMatch:
         )
 
     def _longest_everywhere(self, characters, left):
-        """Length and id of the longest subtoken at every character, `left` characters before its
-        word's end: `[n]` each.
+        """Returns length and id of the longest subtoken at every character: `[n]` each.
+
+        Args:
+            characters: code points of all words `[n]`.
+            left: number of characters up to the end of the word `[n]`.
         """
 
-        def step(depth, place, node, lengths, ids):
-            edge = _edge(node, tf.gather(characters, place + depth))
+        def descend(depth, position, node, lengths, ids):
+            edge = _edge(node, tf.gather(characters, position + depth))
             found = tf.minimum(tf.searchsorted(self._edges, edge), len(self._edges) - 1)
-            alive = tf.gather(self._edges, found) == edge
-            place, node = (
-                tf.boolean_mask(place, alive),
-                tf.gather(self._children, tf.boolean_mask(found, alive)),
-            )
+            exists = tf.gather(self._edges, found) == edge
+            position = tf.boolean_mask(position, exists)
+            node = tf.gather(self._children, tf.boolean_mask(found, exists))
             depth += 1
             node_ids = tf.gather(self._node_ids, node)
-            ends = node_ids >= 0
-            matched = tf.boolean_mask(place, ends)[:, None]
-            lengths = tf.tensor_scatter_nd_update(
-                lengths, matched, tf.fill(tf.shape(matched)[:1], depth)
-            )
-            ids = tf.tensor_scatter_nd_update(ids, matched, tf.boolean_mask(node_ids, ends))
-            goes_on = tf.gather(left, place) > depth
-            return (
-                depth,
-                tf.boolean_mask(place, goes_on),
-                tf.boolean_mask(node, goes_on),
-                lengths,
-                ids,
-            )
+            is_subtoken = node_ids >= 0
+            matched = tf.boolean_mask(position, is_subtoken)[:, None]
+            length = tf.fill(tf.shape(matched)[:1], depth)
+            lengths = tf.tensor_scatter_nd_update(lengths, matched, length)
+            matched_ids = tf.boolean_mask(node_ids, is_subtoken)
+            ids = tf.tensor_scatter_nd_update(ids, matched, matched_ids)
+            continues = tf.gather(left, position) > depth
+            position, node = tf.boolean_mask(position, continues), tf.boolean_mask(node, continues)
+            return depth, position, node, lengths, ids
 
         size = tf.size(characters)
-        place = tf.range(tf.cast(size, tf.int64))
-        state = (
-            tf.constant(0, tf.int64),
-            place,
-            tf.zeros_like(place),
-            tf.ones_like(place),
-            tf.fill([size], -1),
-        )
-        *_, lengths, ids = tf.while_loop(
-            lambda depth, place, *_: tf.size(place) > 0,
-            step,
-            state,
-            shape_invariants=_growing(state),
-        )
+        position = tf.range(tf.cast(size, tf.int64))
+        root, length, no_id = tf.zeros_like(position), tf.ones_like(position), tf.fill([size], -1)
+        state = tf.constant(0, tf.int64), position, root, length, no_id
+        *_, lengths, ids = _loop(lambda depth, position, *_: tf.size(position) > 0, descend, state)
         return lengths, ids
 
 
-def _reached(begins, following, left):
-    """Which characters a subtoken begins at: the words' first, and from each such one the
-    `following`. Bool `[n]`.
+def _mark_begins(is_first, following, longest):
+    """Returns the characters where subtokens begin: bool `[n]`.
 
-    After round r the first 2^r subtokens of every word are known, so that rounds number the
-    logarithm of the longest word.
+    After round r, the first 2^r subtokens of every word are marked, so that the number of rounds is
+    the logarithm of the longest word.
+
+    Args:
+        is_first: whether a character is the first of its word: bool `[n]`.
+        following: index of the character after the longest subtoken at every character: `[n]`.
+        longest: length of the longest word.
     """
 
-    def double(known, begins, following):
+    def double(marked, begins, following):
         targets = tf.boolean_mask(following, begins)[:, None]
         begins = tf.tensor_scatter_nd_update(
             begins, targets, tf.ones(tf.shape(targets)[:1], tf.bool)
         )
-        return known * 2, begins, tf.gather(following, following)
+        return marked * 2, begins, tf.gather(following, following)
 
-    # One place after the last: where the last word's subtokens lead to. Word ends lead to the next
-    # word's beginning.
+    # The last subtoken of a word leads to the first character of the next word, which is marked
+    # anyway; that of the last word leads to an additional entry at the end.
     end = tf.size(following, tf.int64)[None]
-    state = (
-        tf.constant(1, tf.int64),
-        tf.concat([begins, [False]], 0),
-        tf.concat([following, end], 0),
-    )
-    longest = tf.reduce_max(left)
-    _, begins, _ = tf.while_loop(
-        lambda known, *_: known < longest, double, state, shape_invariants=_growing(state)
-    )
+    begins, following = tf.concat([is_first, [False]], 0), tf.concat([following, end], 0)
+    state = tf.constant(1, tf.int64), begins, following
+    _, begins, _ = _loop(lambda marked, *_: marked < longest, double, state)
     return begins[:-1]
 
 
-def _growing(state):
-    return tuple(tf.TensorShape([None] * tensor.shape.rank) for tensor in state)
+def _loop(condition, body, state):
+    """Runs tf.while_loop on tensors whose sizes change."""
+    shapes = tuple(tf.TensorShape([None] * tensor.shape.rank) for tensor in state)
+    return tf.while_loop(condition, body, state, shape_invariants=shapes)
 
 
 def _edge(node, character):
     return node * (1 << _CHARACTER_BITS) + character
 
 
-def _trie(ids):
-    """(node, character) -> node, and the id of the subtoken that each node ends, or -1.
+def _make_trie(ids):
+    """Returns {edge: node}, and for every node the id of the subtoken that ends there, or -1.
 
     The root is node 0.
     """

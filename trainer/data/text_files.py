@@ -1,62 +1,49 @@
-"""Sentence pairs from text files, one sentence a line, checked before use and read as a stream."""
+"""Sentence pairs from text files with one sentence per line."""
 
 import atexit
 import gzip
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import tensorflow as tf
-
 from trainer.data.corpus import Corpus, digest
-
-_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class TextCorpus(Corpus):
-    """Sentence pairs from text files. `read_text` makes one after a check."""
+    """Sentence pairs from text files, read as a stream. Made by `read_text`, which checks them."""
 
     source_files: tuple[Path, ...]
     target_files: tuple[Path, ...]
 
     def __iter__(self):
-        for source, target in zip(self.source_files, self.target_files, strict=True):
-            yield from zip(_lines(source), _lines(target), strict=True)
-
-    def dataset(self):
-        return tf.data.Dataset.zip(
-            _line_dataset(self.source_files), _line_dataset(self.target_files)
-        )
+        for files in zip(self.source_files, self.target_files, strict=True):
+            for source, target in zip(*map(_lines, files), strict=True):
+                yield source.decode("utf-8"), target.decode("utf-8")
 
     @property
     def fingerprint(self):
-        stats = [
-            (os.path.abspath(file), os.stat(file)) for file in self.source_files + self.target_files
-        ]
-        return digest(
-            "text",
-            len(self.source_files),
-            *((path, stat.st_size, stat.st_mtime_ns) for path, stat in stats),
-        )
+        files = self.source_files + self.target_files
+        stats = [(file.absolute(), file.stat()) for file in files]
+        versions = [(str(file), stat.st_size, stat.st_mtime_ns) for file, stat in stats]
+        return digest("text", len(self.source_files), *versions)
 
 
 def read_text(source: str, target: str) -> TextCorpus:
-    """Sentence pairs from text files: one sentence a line, UTF-8, plain or, where the name ends in
-    .gz, compressed.
+    """Checks text files and returns their sentence pairs.
 
-    All files are read once to check them.
+    Files have one sentence per line in UTF-8. Those whose names end in .gz are compressed. A pipe
+    is copied to a temporary file.
 
     Args:
-        source: path of the source sentences, or several paths with commas between them.
+        source: path of the source sentences, or several paths separated by commas.
         target: path of their translations; as many paths as `source`, each with as many lines as
             its source.
 
     Raises:
-        ValueError: if only one side is given, a file is missing, empty, not UTF-8 or not what its
-            .gz says, or if files that belong together differ in their number of lines.
+        ValueError: if only one side is given; if a file is missing, empty, not in UTF-8 or not
+            compressed as its name says; or if source and target have different numbers of lines.
     """
     if not source or not target:
         given, missing = ("source", "target") if source else ("target", "source")
@@ -64,9 +51,7 @@ def read_text(source: str, target: str) -> TextCorpus:
         raise ValueError(
             f"Expected source and target files. Received: {received}. Give the {missing} files too."
         )
-    sources, targets = (
-        tuple(_regular(path) for path in _split_paths(paths)) for paths in (source, target)
-    )
+    sources, targets = (_split_paths(paths) for paths in (source, target))
     if len(sources) != len(targets):
         raise ValueError(
             f"Expected as many source files as target files. Received: {len(sources)} ({source}) "
@@ -85,11 +70,11 @@ def read_text(source: str, target: str) -> TextCorpus:
 
 
 def _split_paths(paths):
-    return tuple(Path(path.strip()) for path in str(paths).split(",") if path.strip())
+    return tuple(_copy_pipe(Path(path.strip())) for path in str(paths).split(",") if path.strip())
 
 
-def _regular(file):
-    """Returns the file, or a temporary copy of a pipe, which can be read only once."""
+def _copy_pipe(file):
+    """Returns a temporary copy of a pipe, which can be read only once; other files as they are."""
     if not file.exists() or file.is_file() or file.is_dir():
         return file
     copy = tempfile.NamedTemporaryFile(prefix="pipe-", delete=False)
@@ -99,40 +84,21 @@ def _regular(file):
     return Path(copy.name)
 
 
-def _open(file):
-    return gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb")
-
-
-def _raw_lines(file):
-    with _open(file) as lines:
+def _lines(file):
+    """Yields the lines as bytes. Like tf.data.TextLineDataset, splits at \\n only and drops \\r."""
+    with gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb") as lines:
         for line in lines:
-            # As tf.data.TextLineDataset has it, which splits at \n only and drops every \r.
             yield line.rstrip(b"\n").replace(b"\r", b"")
 
 
-def _lines(file):
-    return (line.decode("utf-8") for line in _raw_lines(file))
-
-
-def _line_dataset(files):
-    dataset = None
-    for file in files:
-        compression = "GZIP" if file.suffix == ".gz" else ""
-        lines = tf.data.TextLineDataset(
-            str(file), compression_type=compression, buffer_size=_READ_BYTES
-        )
-        dataset = lines if dataset is None else dataset.concatenate(lines)
-    return dataset
-
-
 def _check_file(file):
-    """The number of lines of a file that is in order."""
+    """Returns the number of lines of a valid file."""
     if not file.is_file():
         received = "a directory" if file.is_dir() else "no such file"
         raise ValueError(f"Expected a text file at {file}. Received: {received}. Check the path.")
     number = 0
     try:
-        for number, line in enumerate(_raw_lines(file), start=1):
+        for number, line in enumerate(_lines(file), start=1):
             if number == 1 and line.startswith(b"\xef\xbb\xbf"):
                 raise ValueError(
                     f"Expected {file} without a byte order mark. Received: a file that begins "

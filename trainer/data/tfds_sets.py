@@ -1,25 +1,20 @@
-"""Sentence pairs from translation sets of TensorFlow Datasets, which is imported only where one is
-asked for.
-"""
+"""Sentence pairs from translation sets of TensorFlow Datasets, which is imported on first use."""
 
 from dataclasses import dataclass
 
 from trainer.data.corpus import Corpus, digest
 
-_PAIRS_AT_ONCE = 1024
+_BATCH_SIZE = 1024
 _SPLITS = {"dev": "validation"}
 
 
 class MissingSplitError(ValueError):
-    """A set does not have the split that was requested."""
+    """A translation set does not have the requested split."""
 
 
 @dataclass(frozen=True)
 class TfdsCorpus(Corpus):
-    """Sentence pairs from a prepared translation set of TensorFlow Datasets.
-
-    `read_tfds` makes one.
-    """
+    """Sentence pairs from a translation set on disk. Made by `read_tfds`, which prepares it."""
 
     name: str
     split: str
@@ -28,20 +23,12 @@ class TfdsCorpus(Corpus):
     data_dir: str | None = None
 
     def __iter__(self):
-        for sides in self.dataset().batch(_PAIRS_AT_ONCE).prefetch(1).as_numpy_iterator():
-            for source, target in zip(*sides):
-                yield (
-                    source.decode("utf-8", errors="replace"),
-                    target.decode("utf-8", errors="replace"),
-                )
-
-    def dataset(self):
         examples = _builder(self.name, self.data_dir).as_dataset(
             split=self.split, shuffle_files=False
         )
-        return examples.map(
-            lambda example: (example[self.source_language], example[self.target_language])
-        )
+        for batch in examples.batch(_BATCH_SIZE).prefetch(1).as_numpy_iterator():
+            for pair in zip(batch[self.source_language], batch[self.target_language]):
+                yield tuple(text.decode("utf-8", errors="replace") for text in pair)
 
     @property
     def fingerprint(self):
@@ -50,20 +37,21 @@ class TfdsCorpus(Corpus):
 
 
 def read_tfds(name: str, split: str, direction: str, data_dir: str | None = None) -> TfdsCorpus:
-    """Sentence pairs from a translation set of TensorFlow Datasets, which is downloaded where it
-    is not on disk yet.
+    """Returns the sentence pairs of a translation set of TensorFlow Datasets.
+
+    The set is downloaded and prepared unless it is on disk.
 
     Args:
-        name: such as "wmt14_translate/de-en".
+        name: the set, such as "wmt14_translate/de-en".
         split: a split of the set; "dev" means its "validation".
         direction: source and target language, such as "en-de".
         data_dir: where TensorFlow Datasets keeps its data; by default $TFDS_DATA_DIR or
             ~/tensorflow_datasets.
 
     Raises:
-        ValueError: for a name that TensorFlow Datasets doesn't know, or languages that the set does
-            not have.
-        MissingSplitError: a ValueError too, for a split that it does not have.
+        ValueError: if TensorFlow Datasets doesn't know the set, or the set does not have these
+            languages.
+        MissingSplitError: a ValueError too, if the set does not have the split.
     """
     builder = _builder(name, data_dir)
     languages = tuple(getattr(builder.info.features, "languages", ()))

@@ -9,7 +9,8 @@ import numpy as np
 from ctranslate2.specs import transformer_spec
 
 from t2t_relpos.layers.position_encodings import sinusoids
-from trainer.data.token_names import PAD_ID, TokenNames
+from trainer.data.token_ids import PAD_ID
+from trainer.data.token_names import TokenNames
 
 # Number of sinusoidal positions, which are unlimited here: twice what CTranslate2 reads of a
 # sentence unless asked for more.

@@ -3,9 +3,7 @@
 import tensorflow as tf
 
 from t2t_relpos.decoding import DecodingResult, beam_search, length_penalty
-
-EOS_ID = 1
-PAD_ID = 0
+from trainer.data.token_ids import EOS_ID, PAD_ID
 
 # The score of a place without a translation: below every score that occurs, and finite, since JSON
 # has no infinity.

@@ -7,14 +7,12 @@ SavedModel loads with nothing but tensorflow and tensorflow_text.
 import tensorflow as tf
 
 from t2t_relpos.decoding import score_tokens
+from trainer.data.token_ids import EOS_ID, PAD_ID
 from trainer.model_dir import ModelDirectory
 from trainer.serving.decoding_defaults import TranslationSettings
 from trainer.serving.fast_transformer import FastTransformer
 from trainer.serving.n_best import ABSENT, n_best
 from trainer.serving.request_checks import checked_pairs, checked_search
-
-EOS_ID = 1
-PAD_ID = 0
 
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
 
@@ -32,7 +30,7 @@ class TranslationModule(tf.Module):
         transformer: has `config`, `start(source, max_length, beam_size)` and, for the signature
             `score` only, `score(source, targets)`, as `FastTransformer`.
         tokenizer: has in-graph `tokenize`, whose rows end in EOS, `detokenize`, `pieces` and
-            `vocab_size`, as `trainer.data.tokenizers.SentencePieceTokenizer`.
+            `vocab_size`, as `trainer.data.tokenizer.Tokenizer`.
         settings: a `TranslationSettings`; its defaults where omitted.
 
     Raises:

@@ -17,7 +17,7 @@ import tensorflow as tf
 from t2t_relpos.attention import dispatch
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.config import RunConfig
-from trainer.data.batch_order import TrainingPlan
+from trainer.data.batch_order import BatchOrder
 from trainer.data.encoding import EncodedPairs
 from trainer.model_dir import ModelDirectory
 from trainer.training.preparation import Preparation
@@ -48,9 +48,9 @@ def buckets(pairs: EncodedPairs, config: RunConfig) -> list[Bucket]:
     """Returns the buckets of the first epoch, shortest first.
 
     Raises:
-        ValueError: as `trainer.data.batch_order.TrainingPlan`.
+        ValueError: as `trainer.data.batch_order.BatchOrder`.
     """
-    plan = TrainingPlan(pairs, config.batch_tokens, config.max_length, config.seed)
+    plan = BatchOrder(pairs, config.batch_tokens, config.max_length, config.seed)
     batches = collections.defaultdict(list)
     for number in range(plan.batches_per_epoch):
         rows, length = plan.batch(number)

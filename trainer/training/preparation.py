@@ -12,8 +12,8 @@ from trainer.config_checks import ARCHITECTURE_SETTINGS, RELATIVE_SETTINGS
 from trainer.data.buckets import report_lengths
 from trainer.data.encoding import encode_pairs
 from trainer.data.load_corpus import open_corpus
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.tfds_sets import MissingSplitError
-from trainer.data.tokenizers import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_relpos.decoding import beam_search
-from trainer.serving.translation_module import EOS_ID, TranslationSettings
+from trainer.data.token_ids import EOS_ID
+from trainer.serving.translation_module import TranslationSettings
 
 # For longer sentences the page becomes too large: 128 tokens take 90 MB for a base model.
 MAX_LENGTH = 128

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainer.data.synthetic import generate
+from examples.synthetic_corpus import generate
 
 SYSTEMS = ["exact", "early", "ctranslate2", "ctranslate2 int8"]
 

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from trainer.data.synthetic import generate
+from examples.synthetic_corpus import generate
 
 
 @pytest.fixture(scope="module")

@@ -19,21 +19,24 @@ def run(program):
     "arguments, message",
     [
         ((), "Expected one of table1, table2, table3, positions, lengths. Received: none."),
-        (("table4", "--data=synthetic"), "Expected one of .*. Received: table4."),
+        (("table4", "--data=any"), "Expected one of .*. Received: table4."),
         (("table1",), "--data must be a folder of text files"),
         (
-            ("table1", "--data=synthetic", "--presets=tinny"),
+            ("table1", "--data=any", "--presets=tinny"),
             "--presets must be among .*, got tinny.",
         ),
         (
-            ("table1", "--data=synthetic", "--presets=transformer_base"),
+            ("table1", "--data=any", "--presets=transformer_base"),
             "--presets must have relative positions",
         ),
         (
-            ("table1", "--data=synthetic", "--seeds=1,-2"),
+            ("table1", "--data=any", "--seeds=1,-2"),
             "--seeds must be integers >= 0, got 1,-2.",
         ),
-        (("table1", "--data=synthetic", "--direction=de"), "--direction must look like en-de"),
+        (
+            ("table1", "--data=any", "--direction=de"),
+            "--direction must look like en-de",
+        ),
     ],
 )
 def test_paper_tables_rejects_invalid_flags(run, arguments, message, tmp_path):

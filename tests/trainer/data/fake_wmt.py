@@ -13,7 +13,7 @@ from unittest import mock
 import tensorflow_datasets as tfds
 from tensorflow_datasets.translate import wmt
 
-from trainer.data import synthetic
+from examples.synthetic_corpus import generate
 
 _PARTS = {"newstest2013": ("dev", 29), "newstest2014": ("test", 31)}
 
@@ -23,7 +23,7 @@ def sentence_pairs(part: str) -> list[tuple[str, str]]:
     training are equal.
     """
     split, size = _PARTS.get(part, ("train", 499))
-    return list(synthetic.generate(split, size=size))
+    return generate(split, size)
 
 
 def prepare(data_dir: str | os.PathLike, archives: str | os.PathLike, languages: str = "de-en"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trainer.data import buckets
-from trainer.data.batch_order import CHUNK_PAIRS, Chunks, TrainingPlan
+from trainer.data.batch_order import CHUNK_PAIRS, BatchOrder, Chunks
 from trainer.data.batching import training_batches
 from trainer.data.buckets import report_lengths
 from trainer.data.encoding import EncodedPairs, IdSequences
@@ -18,25 +18,9 @@ SETTINGS = {"batch_tokens": 127, "max_length": 31, "seed": 5}
 CHUNK = 67
 
 
-def make_pairs(sources, targets):
-    """Pair i is made of the id i + 10."""
-
-    def side(sizes):
-        names = np.arange(10, 10 + len(sizes), dtype="int32")
-        return IdSequences(np.repeat(names, sizes), np.cumsum([0, *sizes]))
-
-    return EncodedPairs(side(sources), side(targets))
-
-
-@pytest.fixture
-def pairs(rng):
-    sizes = rng.integers(2, 37, size=307)
-    return make_pairs(sizes, sizes + rng.integers(0, 6, size=307))
-
-
-def epoch_of(plan, epoch):
-    first = epoch * plan.batches_per_epoch
-    return [plan.batch(step) for step in range(first, first + plan.batches_per_epoch)]
+def epoch_of(order, epoch):
+    first = epoch * order.batches_per_epoch
+    return [order.batch(step) for step in range(first, first + order.batches_per_epoch)]
 
 
 def rows_of(batches):
@@ -63,9 +47,9 @@ def test_chunks_have_their_share_of_every_part_of_a_corpus():
         assert part.min() > 0.95 * len(chunks.rows(chunk)) / 5
 
 
-def test_batches_of_one_chunk_are_those_of_earlier_versions():
+def test_batches_of_one_chunk_are_those_of_earlier_versions(make_pairs):
     sizes = np.array([2 + i * i % 37 for i in range(307)])
-    pairs = make_pairs(sizes, sizes + np.arange(307) % 6)
+    pairs = make_pairs(sizes, sizes + np.arange(307) % 6, end_in_eos=False)
     assert len(pairs) < CHUNK_PAIRS
     digest = hashlib.sha256()
     for start in (0, 1000):
@@ -80,9 +64,9 @@ def test_batches_of_one_chunk_are_those_of_earlier_versions():
 
 
 def test_every_used_pair_once_an_epoch_in_another_order(pairs):
-    plan = TrainingPlan(pairs, **SETTINGS, chunk_pairs=CHUNK)
-    assert len(plan.chunks) == 5
-    first, second = epoch_of(plan, 0), epoch_of(plan, 1)
+    order = BatchOrder(pairs, **SETTINGS, chunk_pairs=CHUNK)
+    assert len(order.chunks) == 5
+    first, second = epoch_of(order, 0), epoch_of(order, 1)
     used = np.flatnonzero(pairs.lengths <= 31).tolist()
     for epoch in (first, second):
         assert sorted(sum(rows_of(epoch), [])) == used
@@ -90,60 +74,56 @@ def test_every_used_pair_once_an_epoch_in_another_order(pairs):
 
 
 def test_chunks_keep_their_pairs_and_change_their_order(pairs):
-    plan = TrainingPlan(pairs, **SETTINGS, chunk_pairs=CHUNK)
-    chunk_of = {row: chunk for chunk in range(5) for row in plan.chunks.rows(chunk).tolist()}
+    order = BatchOrder(pairs, **SETTINGS, chunk_pairs=CHUNK)
+    chunk_of = {row: chunk for chunk in range(5) for row in order.chunks.rows(chunk).tolist()}
     orders = []
     for epoch in range(3):
-        chunks = [{chunk_of[row] for row in rows} for rows in rows_of(epoch_of(plan, epoch))]
+        chunks = [{chunk_of[row] for row in rows} for rows in rows_of(epoch_of(order, epoch))]
         assert all(len(one) == 1 for one in chunks)
-        order = [min(one) for one in chunks]
-        changes = sum(a != b for a, b in zip(order, order[1:]))
+        visited = [min(one) for one in chunks]
+        changes = sum(a != b for a, b in zip(visited, visited[1:]))
         assert changes == 4
-        assert np.bincount(order).tolist() == plan.batches_per_chunk.tolist()
-        orders.append(tuple(dict.fromkeys(order)))
+        assert np.bincount(visited).tolist() == order.batches_per_chunk.tolist()
+        orders.append(tuple(dict.fromkeys(visited)))
     assert len(set(orders)) > 1
 
 
 def test_batches_are_full_but_for_one_of_a_chunk(pairs):
-    plan = TrainingPlan(pairs, **SETTINGS, chunk_pairs=CHUNK)
-    batches = epoch_of(plan, 0)
+    order = BatchOrder(pairs, **SETTINGS, chunk_pairs=CHUNK)
+    batches = epoch_of(order, 0)
     assert sum(len(rows) < 127 // boundary for rows, boundary in batches) <= 5
     for rows, boundary in batches:
         assert pairs.lengths[rows].max() <= boundary and len(rows) * boundary <= 127
 
 
-def test_order_differs_by_seed_and_chunk(pairs):
+def test_order_differs_by_seed_and_chunk(pairs, make_pairs):
     settings = SETTINGS | {"chunk_pairs": CHUNK}
-    first = rows_of(epoch_of(TrainingPlan(pairs, **settings), 0))
-    assert first == rows_of(epoch_of(TrainingPlan(pairs, **settings), 0))
-    assert first != rows_of(epoch_of(TrainingPlan(pairs, **settings | {"seed": 6}), 0))
+    first = rows_of(epoch_of(BatchOrder(pairs, **settings), 0))
+    assert first == rows_of(epoch_of(BatchOrder(pairs, **settings), 0))
+    assert first != rows_of(epoch_of(BatchOrder(pairs, **settings | {"seed": 6}), 0))
     alike = make_pairs(np.full(134, 7), np.full(134, 7))
-    plan = TrainingPlan(alike, **settings)
-    places = [
-        np.searchsorted(
-            plan.chunks.rows(chunk), np.concatenate([rows for rows, _ in plan._plan(0, chunk)])
-        )
-        for chunk in (0, 1)
-    ]
+    order = BatchOrder(alike, **settings)
+    shuffled = [np.concatenate([rows for rows, _ in order.chunk_batches(0, i)]) for i in (0, 1)]
+    places = [np.searchsorted(order.chunks.rows(i), rows) for i, rows in enumerate(shuffled)]
     assert places[0].tolist() != places[1].tolist()
 
 
 @pytest.mark.parametrize("start_step", [0, 1, 17, 83, 211, 1009])
 def test_a_run_goes_on_at_any_step(pairs, start_step):
-    plan = TrainingPlan(pairs, **SETTINGS, chunk_pairs=CHUNK)
+    order = BatchOrder(pairs, **SETTINGS, chunk_pairs=CHUNK)
     for step in range(max(0, start_step - 40), start_step):
-        plan.batch(step)
+        order.batch(step)
     dataset = training_batches(pairs, **SETTINGS, start_step=start_step, chunk_pairs=CHUNK)
     for step, (inputs, _, _) in enumerate(dataset.take(5).as_numpy_iterator(), start=start_step):
-        assert (inputs["inputs"][:, 0] - 10).tolist() == plan.batch(step)[0].tolist()
+        assert (inputs["inputs"][:, 0] - 10).tolist() == order.batch(step)[0].tolist()
 
 
-def test_a_chunk_without_a_used_pair():
+def test_a_chunk_without_a_used_pair(make_pairs):
     sizes = np.full(6, 5)
     sizes[1::2] = 40
-    plan = TrainingPlan(make_pairs(sizes, sizes), **SETTINGS, chunk_pairs=3)
-    assert plan.batches_per_chunk.tolist() == [1, 0]
-    assert [sorted(plan.batch(step)[0].tolist()) for step in range(3)] == 3 * [[0, 2, 4]]
+    order = BatchOrder(make_pairs(sizes, sizes), **SETTINGS, chunk_pairs=3)
+    assert order.batches_per_chunk.tolist() == [1, 0]
+    assert [sorted(order.batch(step)[0].tolist()) for step in range(3)] == 3 * [[0, 2, 4]]
 
 
 def mapped_pairs(directory, count):
@@ -158,14 +138,14 @@ def mapped_pairs(directory, count):
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(buckets, "_PAIRS_AT_ONCE", 4096)
+    monkeypatch.setattr(buckets, "_CHUNK_PAIRS", 4096)
 
     def peak(pairs, steps):
         tracemalloc.start()
         report_lengths(pairs, 31)
-        plan = TrainingPlan(pairs, batch_tokens=509, max_length=31, seed=0, chunk_pairs=8192)
-        for step in range(0, plan.batches_per_epoch, plan.batches_per_epoch // steps):
-            rows, _ = plan.batch(step)
+        order = BatchOrder(pairs, batch_tokens=509, max_length=31, seed=0, chunk_pairs=8192)
+        for step in range(0, order.batches_per_epoch, order.batches_per_epoch // steps):
+            rows, _ = order.batch(step)
             pairs.sources.padded(rows)
         try:
             return tracemalloc.get_traced_memory()[1]

@@ -1,38 +1,15 @@
 """Batches: every pair once an epoch, of like length, in an order that seed and step decide."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from trainer.data.batching import evaluation_batches, training_batches
 from trainer.data.buckets import bucket_boundaries, report_lengths
-from trainer.data.encoding import EncodedPairs, IdSequences, encode_pairs
+from trainer.data.encoding import encode_pairs
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.text_files import read_text
-from trainer.data.tokenizers import SentencePieceTokenizer
 
-SHARED = Path(__file__).parents[4] / "shared" / "data"
-REAL_TEXT = {
-    name: Path(os.environ.get(name.upper(), SHARED / name)) for name in ("multi30k", "wmt_sample")
-}
 SETTINGS = {"batch_tokens": 127, "max_length": 31, "seed": 5}
-
-
-def id_sequences(lengths, first_ids):
-    """Sequences that begin with the given ids and end in EOS."""
-    rows = [[first] * (length - 1) + [1] for first, length in zip(first_ids, lengths)]
-    return IdSequences(np.array(sum(rows, []), "int32"), np.cumsum([0, *lengths]))
-
-
-@pytest.fixture
-def pairs(rng):
-    """307 pairs of 2 to 41 ids a side; pair i is made of the id i + 10."""
-    lengths = rng.integers(2, 37, size=307)
-    names = np.arange(307) + 10
-    return EncodedPairs(
-        id_sequences(lengths, names), id_sequences(lengths + rng.integers(0, 6, size=307), names)
-    )
 
 
 def take(dataset, count):
@@ -157,10 +134,8 @@ def test_evaluation_takes_all_pairs_once_in_order(pairs):
     assert sum(weights.sum() for _, _, weights in batches) == pairs.targets.lengths.sum()
 
 
-def test_evaluation_with_a_pair_longer_than_a_batch():
-    pairs = EncodedPairs(
-        id_sequences([3, 2, 5, 2], range(10, 14)), id_sequences([3, 7, 29, 2], range(10, 14))
-    )
+def test_evaluation_with_a_pair_longer_than_a_batch(make_pairs):
+    pairs = make_pairs([3, 2, 5, 2], [3, 7, 29, 2])
     batches = list(evaluation_batches(pairs, batch_tokens=17).as_numpy_iterator())
     assert list(map(names, batches)) == [[10, 11], [12], [13]]
 
@@ -192,12 +167,10 @@ def test_negative_start_step_is_an_error(pairs):
         training_batches(pairs, **SETTINGS, start_step=-1)
 
 
-@pytest.mark.parametrize("name", REAL_TEXT)
-def test_real_text_is_batched_with_little_padding(name):
-    directory = REAL_TEXT[name]
-    if not directory.is_dir():
-        pytest.skip(f"no {name} at {directory}; set the variable {name.upper()} to its directory")
-    corpus = read_text(str(directory / "train.en.gz"), str(directory / "train.de.gz"))
+@pytest.mark.parametrize("name", ["multi30k", "wmt_sample"])
+def test_real_text_is_batched_with_little_padding(real_text, name):
+    folder = real_text(name)
+    corpus = read_text(str(folder / "train.en.gz"), str(folder / "train.de.gz"))
     tokenizer = SentencePieceTokenizer.train(corpus.sentences(), vocab_size=8000)
     pairs = encode_pairs(corpus, tokenizer)
     used = report_lengths(pairs, 256).used

@@ -1,56 +1,24 @@
 """Buckets, and the report of what is left out."""
 
-import numpy as np
-
 from trainer.data import buckets
 from trainer.data.buckets import bucket_boundaries, report_lengths
-from trainer.data.encoding import EncodedPairs, IdSequences
-
-
-def sequences(sizes):
-    return IdSequences(np.ones(sum(sizes), "int32"), np.cumsum([0, *sizes]))
 
 
 def test_boundaries_are_those_of_tensor2tensor():
     assert bucket_boundaries(7).tolist() == [7]
     assert bucket_boundaries(8).tolist() == [8]
     assert bucket_boundaries(64).tolist() == [
-        8,
-        9,
-        10,
-        11,
-        12,
-        13,
-        14,
-        15,
-        16,
-        17,
-        18,
-        19,
-        20,
-        22,
-        24,
-        26,
-        28,
-        30,
-        33,
-        36,
-        39,
-        42,
-        46,
-        50,
-        55,
-        60,
-        64,
+        *range(8, 21),
+        *(22, 24, 26, 28, 30, 33, 36, 39, 42, 46, 50, 55, 60, 64),
     ]
 
 
-def test_report_counts_what_is_left_out(monkeypatch):
-    pairs = EncodedPairs(sequences([2, 9, 1, 12, 1, 3, 11]), sequences([3, 13, 4, 4, 40, 1, 11]))
+def test_report_counts_what_is_left_out(make_pairs, monkeypatch):
+    pairs = make_pairs([2, 9, 1, 12, 1, 3, 11], [3, 13, 4, 4, 40, 1, 11])
     report = report_lengths(pairs, max_length=11)
     assert (report.pairs, report.used, report.too_long, report.blank) == (7, 2, 3, 2)
     assert str(report) == (
         "2 of 7 pairs are used. Skipped: 3 longer than 11 tokens, 2 with a blank side."
     )
-    monkeypatch.setattr(buckets, "_PAIRS_AT_ONCE", 3)
+    monkeypatch.setattr(buckets, "_CHUNK_PAIRS", 3)
     assert report_lengths(pairs, max_length=11) == report

@@ -7,17 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.data import encoding, synthetic
+from trainer.data import encoding
 from trainer.data.corpus import Corpus, PairCorpus
 from trainer.data.encoding import IdSequences, encode_pairs
-from trainer.data.tokenizers import SentencePieceTokenizer
-
-PAIRS = tuple(synthetic.generate("dev", size=211))
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return SentencePieceTokenizer.train(PairCorpus(PAIRS).sentences(), vocab_size=307)
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 
 
 @dataclass(frozen=True)
@@ -30,9 +23,6 @@ class CountedCorpus(Corpus):
     def __iter__(self):
         self.readings.append(len(self.pairs))
         return iter(self.pairs)
-
-    def dataset(self):
-        raise NotImplementedError
 
     @property
     def fingerprint(self):
@@ -49,11 +39,11 @@ def tokenized(tokenizer, texts):
     return tokenizer.tokenize(tf.constant(list(texts))).to_list()
 
 
-@pytest.mark.parametrize("of_device", [4096, 7])
-def test_ids_are_the_tokenizers(tokenizer, monkeypatch, of_device):
-    monkeypatch.setattr(encoding, "_PAIRS_AT_ONCE", of_device)
-    pairs = encode_pairs(PairCorpus(PAIRS), tokenizer)
-    sources, targets = zip(*PAIRS)
+@pytest.mark.parametrize("chunk_pairs", [4096, 7])
+def test_ids_are_the_tokenizers(synthetic_pairs, tokenizer, monkeypatch, chunk_pairs):
+    monkeypatch.setattr(encoding, "_CHUNK_PAIRS", chunk_pairs)
+    pairs = encode_pairs(PairCorpus(synthetic_pairs), tokenizer)
+    sources, targets = zip(*synthetic_pairs)
     assert len(pairs) == 211
     assert sequences(pairs.sources) == tokenized(tokenizer, sources)
     assert sequences(pairs.targets) == tokenized(tokenizer, targets)
@@ -64,55 +54,47 @@ def test_ids_are_the_tokenizers(tokenizer, monkeypatch, of_device):
     assert pairs.lengths.tolist() == expected
 
 
-def test_sides_may_have_tokenizers_of_their_own(tokenizer):
-    other = SentencePieceTokenizer.train(PairCorpus(PAIRS).targets(), vocab_size=211)
-    pairs = encode_pairs(PairCorpus(PAIRS[:5]), tokenizer, other)
-    assert sequences(pairs.sources) == tokenized(tokenizer, [source for source, _ in PAIRS[:5]])
-    assert sequences(pairs.targets) == tokenized(other, [target for _, target in PAIRS[:5]])
-
-
-def test_kept_ids_are_used_until_corpus_or_tokenizer_change(tokenizer, tmp_path):
+def test_kept_ids_are_used_until_corpus_or_tokenizer_change(synthetic_pairs, tokenizer, tmp_path):
     readings = []
-    first = encode_pairs(CountedCorpus(PAIRS, readings), tokenizer, cache_dir=tmp_path / "cache")
-    again = encode_pairs(CountedCorpus(PAIRS, readings), tokenizer, cache_dir=tmp_path / "cache")
+    first = encode_pairs(
+        CountedCorpus(synthetic_pairs, readings), tokenizer, cache_dir=tmp_path / "cache"
+    )
+    again = encode_pairs(
+        CountedCorpus(synthetic_pairs, readings), tokenizer, cache_dir=tmp_path / "cache"
+    )
     assert readings == [211]
     assert sequences(again.targets) == sequences(first.targets)
-    encode_pairs(CountedCorpus(PAIRS[:3], readings), tokenizer, cache_dir=tmp_path / "cache")
-    other = SentencePieceTokenizer.train(PairCorpus(PAIRS).sentences(), vocab_size=211)
-    changed = encode_pairs(CountedCorpus(PAIRS, readings), other, cache_dir=tmp_path / "cache")
+    encode_pairs(
+        CountedCorpus(synthetic_pairs[:3], readings), tokenizer, cache_dir=tmp_path / "cache"
+    )
+    other = SentencePieceTokenizer.train(PairCorpus(synthetic_pairs).sentences(), vocab_size=211)
+    changed = encode_pairs(
+        CountedCorpus(synthetic_pairs, readings), other, cache_dir=tmp_path / "cache"
+    )
     assert readings == [211, 3, 211]
     assert sequences(changed.targets) != sequences(first.targets)
 
 
-def test_ids_that_were_half_written_are_not_used(tokenizer, tmp_path):
+def test_ids_that_were_half_written_are_not_used(synthetic_pairs, tokenizer, tmp_path):
     class BrokenCorpus(CountedCorpus):
         def __iter__(self):
             yield from self.pairs
             raise OSError("the disk is gone")
 
     with pytest.raises(OSError, match="the disk is gone"):
-        encode_pairs(BrokenCorpus(PAIRS, []), tokenizer, cache_dir=tmp_path)
+        encode_pairs(BrokenCorpus(synthetic_pairs, []), tokenizer, cache_dir=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ids_are_mapped_from_files(tokenizer):
-    pairs = encode_pairs(PairCorpus(PAIRS), tokenizer)
+def test_ids_are_mapped_from_files(synthetic_pairs, tokenizer):
+    pairs = encode_pairs(PairCorpus(synthetic_pairs), tokenizer)
     assert all(
         isinstance(side.ids, np.memmap) and isinstance(side.offsets, np.memmap)
         for side in (pairs.sources, pairs.targets)
     )
 
 
-def test_offsets_are_an_array_that_numpy_reads(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr(encoding, "_PAIRS_AT_ONCE", 7)
-    encode_pairs(PairCorpus(PAIRS), tokenizer, cache_dir=tmp_path)
-    lengths = [len(row) for row in tokenized(tokenizer, [target for _, target in PAIRS])]
-    (file,) = tmp_path.glob("*/target.offsets.npy")
-    offsets = np.load(file)
-    assert (offsets.dtype, offsets.tolist()) == (np.int64, np.cumsum([0, *lengths]).tolist())
-
-
-def test_memory_does_not_grow_with_the_corpus(monkeypatch):
+def test_memory_does_not_grow_with_the_corpus(synthetic_pairs, monkeypatch):
     class Letters:
         """A tokenizer without separate tables."""
 
@@ -129,14 +111,14 @@ def test_memory_does_not_grow_with_the_corpus(monkeypatch):
 
     def peak(times):
         tracemalloc.start()
-        pairs = encode_pairs(Repeated(PAIRS, [times]), Letters())
+        pairs = encode_pairs(Repeated(synthetic_pairs, [times]), Letters())
         try:
-            assert len(pairs) == times * len(PAIRS)
+            assert len(pairs) == times * len(synthetic_pairs)
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
 
-    monkeypatch.setattr(encoding, "_PAIRS_AT_ONCE", 97)
+    monkeypatch.setattr(encoding, "_CHUNK_PAIRS", 97)
     peak(3)
     assert peak(140) < 2.5 * peak(7)
 

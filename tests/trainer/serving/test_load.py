@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.data.synthetic import generate
+from examples.synthetic_corpus import generate
 
 pytestmark = pytest.mark.slow
 

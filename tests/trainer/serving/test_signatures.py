@@ -10,11 +10,6 @@ from trainer.serving import prediction_log, warmup
 ABSENT = -1e7
 
 
-@pytest.fixture
-def tokenizer(trained_model_dir):
-    return ModelDirectory.open(trained_model_dir).load_tokenizer()
-
-
 def ask(loaded, signature, **arguments):
     answer = loaded.signatures[signature](
         **{name: tf.constant(value) for name, value in arguments.items()}

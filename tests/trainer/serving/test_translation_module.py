@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
+from examples.synthetic_corpus import generate
 from t2t_relpos.models import TransformerConfig
-from trainer.data.synthetic import generate
-from trainer.data.tokenizers import SentencePieceTokenizer
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
 from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translator

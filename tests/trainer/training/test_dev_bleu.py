@@ -1,8 +1,8 @@
 import pytest
 from sacrebleu.metrics import BLEU
 
+from examples.synthetic_corpus import generate
 from trainer.data.corpus import PairCorpus
-from trainer.data.load_corpus import read_synthetic
 from trainer.model_dir import ModelDirectory
 from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translator
@@ -11,7 +11,7 @@ from trainer.training.dev_bleu import DevTranslator, Sample
 
 @pytest.fixture
 def corpus():
-    return PairCorpus(tuple(read_synthetic("dev"))[:70])
+    return PairCorpus(tuple(generate("dev", size=70)))
 
 
 @pytest.fixture

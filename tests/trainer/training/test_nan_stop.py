@@ -4,7 +4,7 @@ import re
 import numpy as np
 import pytest
 
-from trainer.data.tokenizers import SentencePieceTokenizer
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.training.nan_stop import NotFiniteError, StopAtNan
 from trainer.training.step_counter import Steps
 

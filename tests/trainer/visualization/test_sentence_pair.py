@@ -14,11 +14,6 @@ def model(trained_model_dir):
     return ModelDirectory.open(trained_model_dir).load_model()
 
 
-@pytest.fixture
-def tokenizer(trained_model_dir):
-    return ModelDirectory.open(trained_model_dir).load_tokenizer()
-
-
 @pytest.mark.slow
 def test_generated_translation_equals_served_translation(model, tokenizer, make_module, sentences):
     module = make_module()

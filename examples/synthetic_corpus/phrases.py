@@ -7,7 +7,7 @@ Every phrase offers `agreement` (person and number of its verb), `placement`
 
 from dataclasses import dataclass
 
-from trainer.data.synthetic import lexicon
+from examples.synthetic_corpus import lexicon
 
 CASES = ("nominative", "accusative", "dative")
 

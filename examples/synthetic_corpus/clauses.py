@@ -7,8 +7,8 @@ clause, a question, a subordinate clause or an infinitive.
 import re
 from dataclasses import dataclass
 
-from trainer.data.synthetic import lexicon
-from trainer.data.synthetic.phrases import RELATIVE_PRONOUNS
+from examples.synthetic_corpus import lexicon
+from examples.synthetic_corpus.phrases import RELATIVE_PRONOUNS
 
 _AGREEMENTS = ("first", "third", "plural")
 _ENGLISH_AUXILIARIES = {"future": "will", "can": "can", "should": "should"}
@@ -185,7 +185,7 @@ def _english_rest(clause):
 
 
 def _german_verb(clause):
-    """The finite verb and what stands at the end of a main clause."""
+    """Returns the finite verb, and the rest of the verb at the end of a main clause."""
     verb, tense = clause.verb, clause.tense
     person = _AGREEMENTS.index(clause.subject.agreement)
     if verb is lexicon.BE:

@@ -8,15 +8,10 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 
-from trainer.data import synthetic
-from trainer.data.tokenizers import SentencePieceTokenizer
+from examples.synthetic_corpus import generate
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 
-SENTENCES = [text for pair in synthetic.generate("dev", size=211) for text in pair]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return SentencePieceTokenizer.train(SENTENCES, vocab_size=307)
+SENTENCES = [text for pair in generate("dev", size=211) for text in pair]
 
 
 def train_elsewhere(path, **settings):
@@ -121,13 +116,12 @@ def test_exports_with_tensorflow_text_alone(tokenizer, tmp_path):
     assert printed.strip() == str(tokenizer.tokenize(tf.constant(SENTENCES[:1])).to_list())
 
 
-@pytest.mark.parametrize("model_type, vocab_size", [("bpe", 307), ("unigram", 151)])
-def test_training_is_quiet_and_repeats(model_type, vocab_size, capfd):
-    first = SentencePieceTokenizer.train(SENTENCES, vocab_size, model_type=model_type)
-    second = SentencePieceTokenizer.train(iter(SENTENCES), vocab_size, model_type=model_type)
+def test_training_is_quiet_and_repeats(capfd):
+    first = SentencePieceTokenizer.train(SENTENCES, vocab_size=307)
+    second = SentencePieceTokenizer.train(iter(SENTENCES), vocab_size=307)
     assert capfd.readouterr() == ("", "")
     assert first.fingerprint == second.fingerprint
-    assert first.vocab_size == vocab_size
+    assert first.vocab_size == 307
     text = tf.constant(SENTENCES[:3])
     assert first.detokenize(first.tokenize(text)).numpy().tolist() == [
         text.encode() for text in SENTENCES[:3]
@@ -135,7 +129,7 @@ def test_training_is_quiet_and_repeats(model_type, vocab_size, capfd):
 
 
 def test_large_corpora_are_sampled_and_training_repeats():
-    lines = [text for pair in synthetic.generate("train", size=607) for text in pair]
+    lines = [text for pair in generate("train", size=607) for text in pair]
     everything = SentencePieceTokenizer.train(lines, vocab_size=151)
     sample = SentencePieceTokenizer.train(
         (line for line in lines), vocab_size=151, max_sentences=211
@@ -149,13 +143,10 @@ def test_large_corpora_are_sampled_and_training_repeats():
     assert sample.fingerprint != first.fingerprint, "the beginning instead of a sample"
 
 
-def test_byte_fallback_spells_what_has_no_piece():
-    plain = SentencePieceTokenizer.train(SENTENCES, vocab_size=607)
-    spelled = SentencePieceTokenizer.train(SENTENCES, vocab_size=607, byte_fallback=True)
-    text = tf.constant(["Ω"])
-    assert 2 in plain.tokenize(text).to_list()[0]
-    assert plain.detokenize(plain.tokenize(text)).numpy()[0].decode().strip() == "⁇"
-    assert spelled.detokenize(spelled.tokenize(text)).numpy()[0].decode() == "Ω"
+def test_characters_without_a_piece_are_unknown(tokenizer):
+    ids = tokenizer.tokenize(tf.constant(["Ω"]))
+    assert 2 in ids.to_list()[0]
+    assert tokenizer.detokenize(ids).numpy()[0].decode().strip() == "⁇"
 
 
 def test_save_and_from_file(tokenizer, tmp_path):
@@ -167,12 +158,11 @@ def test_save_and_from_file(tokenizer, tmp_path):
 
 
 def test_vocabulary_larger_than_the_text_gives_is_an_error():
-    for model_type in ("bpe", "unigram"):
-        with pytest.raises(
-            ValueError,
-            match=r"Expected a vocab_size of at most \d+, .* Received: 50021. Lower vocab_size",
-        ):
-            SentencePieceTokenizer.train(SENTENCES, vocab_size=50021, model_type=model_type)
+    with pytest.raises(
+        ValueError,
+        match=r"Expected a vocab_size of at most \d+, .* Received: 50021. Lower vocab_size",
+    ):
+        SentencePieceTokenizer.train(SENTENCES, vocab_size=50021)
 
 
 def test_the_largest_vocabulary_named_by_the_error_is_possible():
@@ -188,13 +178,6 @@ def test_vocabulary_smaller_than_the_characters_is_an_error():
         match=r"Expected a vocab_size of at least \d+, one for every character.* Received: 11.",
     ):
         SentencePieceTokenizer.train(SENTENCES, vocab_size=11)
-
-
-def test_unknown_model_type_is_an_error():
-    with pytest.raises(
-        ValueError, match="Expected model_type to be one of bpe, unigram. Received: 'word'."
-    ):
-        SentencePieceTokenizer.train(SENTENCES, vocab_size=307, model_type="word")
 
 
 @pytest.mark.parametrize("sentences", [[], ["", "  "]])

@@ -14,16 +14,15 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from examples.synthetic_corpus import generate
 from t2t_relpos.t2t.subwords import SubwordVocabulary, alphanumeric_characters
-from trainer.data import synthetic
-from trainer.data.subwords import SubwordTokenizer
+from trainer.data.subword_tokenizer import SubwordTokenizer
 
 RECORDED = {
     path.stem: path
     for path in (Path(__file__).parents[2] / "reference" / "subwords").glob("*.vocab")
 }
-SENTENCES = [text for pair in synthetic.generate("test", size=53) for text in pair]
-DATA = Path(os.environ.get("SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
+SENTENCES = [text for pair in generate("test", size=53) for text in pair]
 
 
 @pytest.fixture(params=["hostile", "sentences", "small", "unquoted"])
@@ -221,10 +220,9 @@ def frequent_pieces(lines, size):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["wmt_sample", "multi30k"])
-def test_every_line_of_real_text_is_as_from_the_plain_one(folder):
-    files = sorted((DATA / folder).glob("*.gz"))
-    if not files:
-        pytest.skip(f"{DATA / folder} holds no text; SHARED_DATA says where else to look")
+def test_every_line_of_real_text_is_as_from_the_plain_one(real_text, folder):
+    files = sorted(real_text(folder).glob("*.gz"))
+    assert files
     lines = [
         line for file in files for line in gzip.decompress(file.read_bytes()).decode().split("\n")
     ]

@@ -1,7 +1,7 @@
 """Words of the synthetic English-German corpus: data, no grammar.
 
 Every English word form here has one German counterpart in the sentences that
-`trainer.data.synthetic` builds, so that English reveals all that German needs.
+`examples.synthetic_corpus` builds, so that English reveals all that German needs.
 """
 
 from dataclasses import dataclass

@@ -1,19 +1,19 @@
 """Random clauses of the synthetic corpus: who does what to whom, when and where.
 
-Choices keep the English unambiguous and the scope of `not` plain; `you` and
-`it`, whose German depends on more than the sentence, are never drawn.
+Only clauses are drawn whose English is unambiguous, so that it has one German translation.
 """
 
 from dataclasses import replace
 
-from trainer.data.synthetic import lexicon
-from trainer.data.synthetic.clauses import (
+from examples.synthetic_corpus import lexicon
+from examples.synthetic_corpus.clauses import (
     Clause,
     RelativeClause,
     english_statement,
     german_subordinate,
 )
-from trainer.data.synthetic.phrases import FixedPhrase, NounPhrase, PronounPhrase
+from examples.synthetic_corpus.phrase_sampler import PhraseSampler
+from examples.synthetic_corpus.phrases import FixedPhrase
 
 RESULTATIVE = (lexicon.GET_UP, lexicon.FALL_ASLEEP, lexicon.ARRIVE, lexicon.COME_BACK)
 RESTING = (lexicon.SLEEP, lexicon.WAIT)
@@ -62,15 +62,8 @@ CONJUNCTIONS = {
 }
 
 
-class ClauseSampler:
+class ClauseSampler(PhraseSampler):
     """Draws clauses with a `random.Random`."""
-
-    def __init__(self, rng):
-        self.rng = rng
-        self.pick = rng.choice
-
-    def chance(self, probability):
-        return self.rng.random() < probability
 
     def group(self):
         """Present, past or future: what the tenses of a clause are drawn from."""
@@ -146,64 +139,6 @@ class ClauseSampler:
         clause = self.gap_clause(group, verb, other_than=head, plain=self.chance(0.7))
         return RelativeClause(clause, verb.case, of_person)
 
-    def head(self, of_person):
-        """A noun phrase that can take a relative clause."""
-        noun = self.pick(lexicon.PEOPLE if of_person else lexicon.THINGS)
-        return NounPhrase(self.pick(("the", "the", "a")), noun)
-
-    def person_subject(self, other_than=None):
-        """Anybody but a phrase of the same noun."""
-        while True:
-            if self.chance(0.5):
-                return PronounPhrase(self.pick(lexicon.PRONOUNS + (lexicon.I,)))
-            person = self._person(singular_determiners=("the", "the", "the", "a", "this", "every"))
-            if not _is_same(person, other_than):
-                return person
-
-    def person_object(self, subject):
-        """Anybody but the subject; no `us` beside `I`."""
-        while True:
-            person = self._object_pronoun(subject) if self.chance(0.35) else self._person()
-            if not _is_same(person, subject):
-                return person
-
-    def _object_pronoun(self, subject):
-        speakers = (lexicon.I, lexicon.WE)
-        by_speaker = getattr(subject, "pronoun", None) in speakers
-        return PronounPhrase(
-            self.pick([p for p in lexicon.PRONOUNS if not (by_speaker and p in speakers)])
-        )
-
-    def _person(self, singular_determiners=("the", "the", "the", "a", "this")):
-        if self.chance(0.15):
-            name = self.pick(lexicon.NAMES)
-            return FixedPhrase(name, name)
-        if self.chance(0.3):
-            determiner, nouns, adjectives = (
-                self.pick(("my", "his", "her", "our")),
-                lexicon.RELATIVES,
-                (),
-            )
-            plural = self.chance(0.2)
-        else:
-            plural = self.chance(0.3)
-            determiner = self.pick(
-                ("the", "the", "these", "two", "some") if plural else singular_determiners
-            )
-            nouns, adjectives = lexicon.PEOPLE, lexicon.PERSON_ADJECTIVES
-        adjective = self.pick(adjectives) if adjectives and self.chance(0.3) else None
-        return NounPhrase(determiner, self.pick(nouns), adjective, plural)
-
-    def thing(self, nouns=lexicon.THINGS):
-        plural = self.chance(0.25)
-        determiners = (
-            ("the", "these", "two", "some", "my")
-            if plural
-            else ("the", "the", "a", "a", "this", "his", "her")
-        )
-        adjective = self.pick(lexicon.THING_ADJECTIVES) if self.chance(0.4) else None
-        return NounPhrase(self.pick(determiners), self.pick(nouns), adjective, plural)
-
     def thing_predicate(self):
         adjective = self.pick(lexicon.THING_ADJECTIVES)
         return {"verb": lexicon.BE, "goal": lexicon.Phrase(adjective.english, adjective.german)}
@@ -275,12 +210,6 @@ class ClauseSampler:
 
     def _opening(self, subject):
         return {"verb": self.pick(OPENING), "accusative": self.thing(lexicon.CLOSABLE)}
-
-
-def _is_same(phrase, other):
-    if phrase == other:
-        return True
-    return phrase.noun is not None and phrase.noun == getattr(other, "noun", None)
 
 
 def _is_negatable(clause):

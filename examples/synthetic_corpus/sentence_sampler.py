@@ -7,15 +7,15 @@ the clause itself begins with, a German adverb, or "" after a subordinate clause
 
 from dataclasses import replace
 
-from trainer.data.synthetic import lexicon
-from trainer.data.synthetic.choices import (
+from examples.synthetic_corpus import lexicon
+from examples.synthetic_corpus.clause_sampler import (
     ACTIVITIES,
     RESTING,
     WITH_PERSON,
     WITH_THING,
     ClauseSampler,
 )
-from trainer.data.synthetic.clauses import (
+from examples.synthetic_corpus.clauses import (
     Clause,
     english_infinitive,
     english_question,
@@ -25,7 +25,7 @@ from trainer.data.synthetic.clauses import (
     german_main,
     german_subordinate,
 )
-from trainer.data.synthetic.phrases import FixedPhrase
+from examples.synthetic_corpus.phrases import FixedPhrase
 
 COORDINATORS = (("and", "und"), ("but", "aber"), ("so", "deshalb"))
 CONTENT_GROUPS = {"present": ("present", "past", "future"), "past": ("past",)}

@@ -12,7 +12,7 @@ have three or four, and more words than any sentence of the other splits.
 import random
 import zlib
 
-from trainer.data.synthetic.sentences import SentenceSampler
+from examples.synthetic_corpus.sentence_sampler import SentenceSampler
 
 SPLITS = {"train": 20_000, "dev": 500, "test": 1_000, "test_longer": 500}
 MIN_WORDS = 4
@@ -48,7 +48,7 @@ def generate(split, size=None, seed=0):
     if split not in SPLITS:
         raise ValueError(
             f"Expected split to be one of {', '.join(SPLITS)}. Received: {split!r}. "
-            "Choose one of these; text of your own is read with trainer.data.load_corpus."
+            "Choose one of these."
         )
     size = SPLITS[split] if size is None else size
     if size < 1:

@@ -9,10 +9,12 @@ import subprocess
 import sys
 
 import pytest
+from absl import app
 
-from trainer.data import synthetic
-from trainer.data.synthetic import lexicon
-from trainer.data.synthetic.clauses import (
+from examples import synthetic_corpus
+from examples.synthetic_corpus import __main__ as corpus_program
+from examples.synthetic_corpus import lexicon
+from examples.synthetic_corpus.clauses import (
     Clause,
     RelativeClause,
     english_infinitive,
@@ -23,8 +25,8 @@ from trainer.data.synthetic.clauses import (
     german_main,
     german_subordinate,
 )
-from trainer.data.synthetic.phrases import FixedPhrase, NounPhrase, PronounPhrase
-from trainer.data.synthetic.sentences import SentenceSampler
+from examples.synthetic_corpus.phrases import FixedPhrase, NounPhrase, PronounPhrase
+from examples.synthetic_corpus.sentence_sampler import SentenceSampler
 
 NOUNS = {
     noun.english: noun
@@ -251,19 +253,19 @@ def test_noun_phrases_agree_in_gender_number_and_case(words, plural, german):
 
 @pytest.fixture(scope="module")
 def splits():
-    return {split: synthetic.generate(split) for split in synthetic.SPLITS}
+    return {split: synthetic_corpus.generate(split) for split in synthetic_corpus.SPLITS}
 
 
 def test_splits_have_their_sizes_and_no_sentence_twice(splits):
-    assert {split: len(pairs) for split, pairs in splits.items()} == synthetic.SPLITS
+    assert {split: len(pairs) for split, pairs in splits.items()} == synthetic_corpus.SPLITS
     sources = [english for pairs in splits.values() for english, _ in pairs]
     assert len(set(sources)) == len(sources) == 22_000
 
 
 @pytest.mark.slow
 def test_splits_stay_apart_under_other_seeds():
-    train = {english for english, _ in synthetic.generate("train", size=3001, seed=1)}
-    test = {english for english, _ in synthetic.generate("test", size=1009, seed=2)}
+    train = {english for english, _ in synthetic_corpus.generate("train", size=3001, seed=1)}
+    test = {english for english, _ in synthetic_corpus.generate("test", size=1009, seed=2)}
     assert not train & test
 
 
@@ -304,33 +306,60 @@ def test_sentences_are_cased_and_punctuated(splits):
                 assert " ," not in text and ",," not in text and ",." not in text
 
 
-@pytest.mark.slow
-def test_same_sentences_in_another_process(splits):
-    program = (
-        "import hashlib, json; from trainer.data import synthetic;"
-        "print(hashlib.sha256(json.dumps(synthetic.generate('test')).encode()).hexdigest())"
-    )
-    printed = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout
-    assert printed.strip() == hashlib.sha256(json.dumps(splits["test"]).encode()).hexdigest()
-    assert splits["test"] != synthetic.generate("test", seed=1)
+SHA256 = {
+    "train": "cff84596d1e25c221df18aa4375a9eebca38598095c392747997480e31260a50",
+    "dev": "f9fde2a71186606c427686a926c699180b1bcb4934a9e3993aa5e6a27d37182f",
+    "test": "109bf22a826eefda45c63d063a6c54df67c366a4442143ffd77214c355521ceb",
+    "test_longer": "856571c77d42d4fdfe406970013072703db74316efd3e5bfce11f338fd55a239",
+}
+
+
+def test_sentences_never_change(splits):
+    """Published results were measured on them."""
+    for split, pairs in splits.items():
+        assert hashlib.sha256(json.dumps(pairs).encode()).hexdigest() == SHA256[split], split
+
+
+def test_other_seeds_give_other_sentences(splits):
+    assert splits["dev"] != synthetic_corpus.generate("dev", seed=1)
+
+
+def test_files_hold_the_splits(tmp_path, splits, capsys):
+    corpus_program.main(["", str(tmp_path / "new" / "folder")])
+    for split, pairs in splits.items():
+        for language, lines in zip(("en", "de"), zip(*pairs)):
+            text = (tmp_path / "new" / "folder" / f"{split}.{language}").read_text("utf-8")
+            assert text == "".join(f"{line}\n" for line in lines)
+    assert len(list((tmp_path / "new" / "folder").iterdir())) == 8
+    assert "test_longer.en, .de: 500 sentence pairs" in capsys.readouterr().out
+
+
+def test_file_in_place_of_the_folder_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit, match="Can't write to .*file: File exists."):
+        corpus_program.main(["", str(tmp_path / "file")])
+
+
+@pytest.mark.parametrize("arguments", [[], ["a", "b"]])
+def test_arguments_other_than_one_folder_are_an_error(arguments):
+    with pytest.raises(app.UsageError, match="Expected one argument, a folder for the files."):
+        corpus_program.main(["", *arguments])
 
 
 def test_needs_only_the_standard_library():
     program = (
-        "import sys; before = set(sys.modules); import trainer.data.synthetic;"
+        "import sys; before = set(sys.modules); import examples.synthetic_corpus;"
         "loaded = {name.partition('.')[0] for name in set(sys.modules) - before};"
         "print(sorted(loaded - set(sys.stdlib_module_names)))"
     )
     printed = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
-    assert printed.strip() == "['trainer']"
+    assert printed.strip() == "['examples']"
 
 
 def test_docstring_says_that_it_is_synthetic():
-    assert "synthetic" in synthetic.__doc__
+    assert "synthetic" in synthetic_corpus.__doc__
 
 
 def test_unknown_split_is_an_error():
@@ -338,11 +367,11 @@ def test_unknown_split_is_an_error():
         ValueError,
         match="Expected split to be one of train, dev, test, test_longer. Received: 'valid'",
     ):
-        synthetic.generate("valid")
+        synthetic_corpus.generate("valid")
 
 
 def test_size_below_one_is_an_error():
     with pytest.raises(
         ValueError, match="Expected size to be at least 1. Received: 0. Leave it out"
     ):
-        synthetic.generate("dev", size=0)
+        synthetic_corpus.generate("dev", size=0)

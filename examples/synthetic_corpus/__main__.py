@@ -1,0 +1,48 @@
+"""Writes the splits of the synthetic English-German corpus as text files, one sentence a line.
+
+    python -m examples.synthetic_corpus runs/synthetic_corpus
+
+The files are train, dev, test and test_longer, each with the suffixes .en and .de. Existing files
+of these names are replaced.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from absl import app
+
+from examples.synthetic_corpus import SPLITS, generate
+from trainer import atomic_files
+
+
+def write_split(folder: str | os.PathLike, split: str, size: int | None = None):
+    """Writes `SPLIT.en` and `SPLIT.de`; each file is complete, or as it was.
+
+    Args:
+        folder: an existing folder.
+        split: a key of `SPLITS`.
+        size: number of pairs. Default: all of the split.
+    """
+    for language, lines in zip(("en", "de"), zip(*generate(split, size))):
+        atomic_files.write_text(Path(folder) / f"{split}.{language}", "\n".join(lines) + "\n")
+
+
+def main(argv: list[str]):
+    """Runs the program with parsed flags; `argv` holds the folder."""
+    if len(argv) != 2:
+        raise app.UsageError(
+            f"Expected one argument, a folder for the files. Received: {len(argv) - 1}."
+        )
+    folder = Path(argv[1])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for split, size in SPLITS.items():
+            write_split(folder, split)
+            print(f"{folder / split}.en, .de: {size} sentence pairs", flush=True)
+    except OSError as error:
+        sys.exit(f"synthetic_corpus: Can't write to {folder}: {error.strerror}.")
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,63 @@
+"""A vocabulary, encoded pairs of given lengths, and real text."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from examples.synthetic_corpus import generate
+from trainer.data.encoding import EncodedPairs, IdSequences
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
+
+
+@pytest.fixture(scope="session")
+def synthetic_pairs():
+    """211 pairs of sentences."""
+    return tuple(generate("dev", size=211))
+
+
+@pytest.fixture(scope="session")
+def tokenizer(synthetic_pairs):
+    """A joint vocabulary of `synthetic_pairs` with 307 pieces."""
+    sentences = (sentence for pair in synthetic_pairs for sentence in pair)
+    return SentencePieceTokenizer.train(sentences, vocab_size=307)
+
+
+@pytest.fixture(scope="session")
+def make_pairs():
+    """`make_pairs(sources, targets, end_in_eos=True)` returns `EncodedPairs` with sides of these
+    lengths. Pair i consists of the id i + 10.
+    """
+
+    def make(sources, targets, end_in_eos=True):
+        sides = []
+        for lengths in (sources, targets):
+            ids = np.repeat(np.arange(10, 10 + len(lengths), dtype="int32"), lengths)
+            offsets = np.cumsum([0, *lengths])
+            if end_in_eos:
+                ids[offsets[1:] - 1] = 1
+            sides.append(IdSequences(ids, offsets))
+        return EncodedPairs(*sides)
+
+    return make
+
+
+@pytest.fixture
+def pairs(make_pairs, rng):
+    """307 pairs of 2 to 41 ids a side."""
+    lengths = rng.integers(2, 37, size=307)
+    return make_pairs(lengths, lengths + rng.integers(0, 6, size=307))
+
+
+@pytest.fixture
+def real_text():
+    """`real_text(name)` returns a folder of text files, or skips the test."""
+    parent = Path(os.environ.get("SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
+
+    def find(name):
+        if not (parent / name).is_dir():
+            pytest.skip(f"No folder {parent / name}. Set SHARED_DATA to its parent.")
+        return parent / name
+
+    return find

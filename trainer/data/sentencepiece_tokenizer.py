@@ -1,0 +1,152 @@
+"""SentencePiece vocabularies as TensorFlow ops."""
+
+import io
+import itertools
+import re
+from collections.abc import Iterable
+
+import sentencepiece
+import tensorflow as tf
+import tensorflow_text
+
+from trainer.data.token_ids import EOS_ID, PAD_ID, UNK_ID
+from trainer.data.tokenizer import Tokenizer
+
+# Share of the text's characters that get a piece. The rarest characters become unk.
+_CHARACTER_COVERAGE = 0.99999
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model as TensorFlow ops: pad 0, eos 1, unk 2, no bos.
+
+    An exported graph needs only `tensorflow_text`.
+
+    Args:
+        content: the serialised SentencePiece model, bytes.
+
+    Raises:
+        ValueError: if the bytes are not a SentencePiece model, or one with other ids for pad, eos,
+            unk and bos.
+
+    Example:
+
+    >>> lines = ["to be or not to be", "that is the question"]
+    >>> tokenizer = SentencePieceTokenizer.train(lines, vocab_size=32)
+    >>> ids = tokenizer.tokenize(tf.constant(["to be", "the question"]))
+    >>> [row[-1] for row in ids.to_list()]
+    [1, 1]
+    >>> tokenizer.detokenize(ids).numpy().tolist()
+    [b'to be', b'the question']
+    >>> [piece.decode() for piece in tokenizer.pieces(ids[0]).numpy()]
+    ['▁to', '▁be', '</s>']
+    """
+
+    unk_id = UNK_ID
+    file_kind = "a SentencePiece model"
+
+    def __init__(self, content: bytes):
+        super().__init__(content)
+        self.names = _read_names(content)
+
+    @classmethod
+    def train(
+        cls, sentences: Iterable[str], vocab_size: int, max_sentences: int = 5_000_000
+    ) -> "SentencePieceTokenizer":
+        """Trains a BPE vocabulary. The same sentences give the same vocabulary.
+
+        Args:
+            sentences: strings; of both languages for a joint vocabulary. Read once, as a stream.
+            vocab_size: number of pieces, including pad, eos and unk.
+            max_sentences: size of the random sample that training holds in memory. The same
+                sentences give the same sample.
+
+        Raises:
+            ValueError: if there is no sentence, or the vocabulary is larger or smaller than the
+                sentences allow.
+        """
+        sentences = iter(sentences)
+        first = next((sentence for sentence in sentences if sentence.strip()), None)
+        if first is None:
+            raise ValueError(
+                "Expected sentences to learn a vocabulary from. Received: only blank sentences. "
+                "Give a file with text."
+            )
+        model = io.BytesIO()
+        sentencepiece.set_random_generator_seed(1)
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=itertools.chain([first], sentences),
+                model_writer=model,
+                vocab_size=vocab_size,
+                model_type="bpe",
+                character_coverage=_CHARACTER_COVERAGE,
+                input_sentence_size=max_sentences,
+                shuffle_input_sentence=True,
+                pad_id=PAD_ID,
+                eos_id=EOS_ID,
+                unk_id=UNK_ID,
+                bos_id=-1,
+                # Results must not depend on the machine.
+                num_threads=8,
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            raise _training_error(error, vocab_size) from error
+        return cls(model.getvalue())
+
+    def tokenize(self, strings: tf.Tensor) -> tf.RaggedTensor:
+        strings = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
+        return self._op().tokenize(strings)
+
+    def detokenize(self, ids: tf.RaggedTensor | tf.Tensor) -> tf.Tensor:
+        return self._op().detokenize(tf.ragged.boolean_mask(*self._split_text(ids)))
+
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        is_piece = self._is_known(ids) & (ids != PAD_ID)
+        return tf.where(is_piece, self._op().id_to_string(tf.where(is_piece, ids, UNK_ID)), "")
+
+    def _op(self):
+        # Not cached: tensorflow_text's resource belongs to the kernel that made it, and
+        # tf.random.set_seed drops all kernels that ran outside of graphs.
+        return tensorflow_text.SentencepieceTokenizer(
+            model=self._content, out_type=tf.int32, add_eos=True
+        )
+
+
+def _read_names(content):
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(content)
+    except RuntimeError as error:
+        raise ValueError(
+            f"Expected a serialised SentencePiece model. Received: {len(content)} bytes that are "
+            "none. Train one with SentencePieceTokenizer.train."
+        ) from error
+    ids = processor.pad_id(), processor.eos_id(), processor.unk_id(), processor.bos_id()
+    if ids != (PAD_ID, EOS_ID, UNK_ID, -1):
+        raise ValueError(
+            f"Expected a SentencePiece model with pad {PAD_ID}, eos {EOS_ID}, unk {UNK_ID} and no "
+            "bos (-1). Received: pad {}, eos {}, unk {}, bos {}. ".format(*ids)
+            + "Train it with --pad_id=0 --eos_id=1 --unk_id=2 --bos_id=-1."
+        )
+    return [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
+
+
+def _training_error(error, vocab_size):
+    """Returns the ValueError for an error of SentencePiece's training."""
+    most = re.search(r"Vocabulary size too high .*<= (\d+)", str(error))
+    if most:
+        return ValueError(
+            f"Expected a vocab_size of at most {most[1]}, which is all that these sentences give. "
+            f"Received: {vocab_size}. Lower vocab_size, or train on more text."
+        )
+    least = re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error))
+    if least:
+        return ValueError(
+            f"Expected a vocab_size of at least {least[1]}, one for every character of these "
+            f"sentences. Received: {vocab_size}. Give a larger vocab_size."
+        )
+    return ValueError(
+        "Expected sentences and settings that SentencePiece can learn from. Received from it: "
+        f"{error}."
+    )

@@ -1,0 +1,189 @@
+"""tensor2tensor's subword vocabularies as TensorFlow ops."""
+
+import hashlib
+import unicodedata
+from collections.abc import Iterable
+
+import numpy as np
+import tensorflow as tf
+
+from t2t_relpos.t2t.subwords import (
+    ESCAPED,
+    LARGEST_CODE_POINT,
+    UNDEFINED,
+    SubwordVocabulary,
+    alphanumeric_characters,
+)
+from trainer.data.longest_match import LongestMatch
+from trainer.data.token_ids import EOS_ID, PAD_ID
+from trainer.data.tokenizer import Tokenizer
+
+_PRIVATE_USE = range(0xE000, LARGEST_CODE_POINT + 1)
+
+
+class SubwordTokenizer(Tokenizer):
+    """A vocabulary of tensor2tensor's `SubwordTextEncoder` as TensorFlow ops: pad 0, eos 1, no unk.
+
+    Gives the same ids and strings as tensor2tensor. EOS is added by `tokenize` and removed by
+    `detokenize`, which replaces halves of surrogate pairs by U+FFFD. An exported graph needs only
+    `tensorflow`.
+
+    Args:
+        content: the content of the vocabulary file, bytes.
+
+    Raises:
+        ValueError: if the bytes are not a vocabulary of tensor2tensor, or an incomplete one: see
+            `t2t_relpos.t2t.subwords.SubwordVocabulary`.
+
+    Reference:
+        tensor2tensor 1.15.7, `data_generators/text_encoder.py`.
+
+    Example:
+
+    >>> subtokens = ["<pad>_", "<EOS>_", "the_", "cat_"]
+    >>> subtokens += sorted(set(r"\\_u;0123456789").union(*subtokens))
+    >>> tokenizer = SubwordTokenizer("".join(f"'{subtoken}'\\n" for subtoken in subtokens).encode())
+    >>> ids = tokenizer.tokenize(tf.constant(["the cat", "cats!"]))
+    >>> ids[0].numpy().tolist()
+    [2, 3, 1]
+    >>> tokenizer.detokenize(ids).numpy().tolist()
+    [b'the cat', b'cats!']
+    """
+
+    # Every character can be spelled out, so that no token is unknown.
+    unk_id = PAD_ID
+    file_kind = "a vocabulary of tensor2tensor"
+
+    def __init__(self, content: bytes):
+        super().__init__(content)
+        vocabulary = SubwordVocabulary.from_bytes(content)
+        self.names = vocabulary.subtokens
+        self._match = LongestMatch(vocabulary.ids)
+        self._alphabet = _CodePoints(map(ord, vocabulary.alphabet))
+        self._alphanumeric = _CodePoints(map(ord, alphanumeric_characters()))
+        # The last one is for ids that the vocabulary does not have.
+        self._subtokens = np.array([name.encode() for name in (*self.names, "")], object)
+        # A character that no subtoken contains, to mark where pieces of a string end.
+        self._border = next(chr(i) for i in _PRIVATE_USE if chr(i) not in vocabulary.alphabet)
+
+    @property
+    def fingerprint(self) -> str:
+        # Python's version of Unicode decides which characters are letters.
+        return hashlib.sha256(self._content + unicodedata.unidata_version.encode()).hexdigest()
+
+    def tokenize(self, strings: tf.Tensor) -> tf.RaggedTensor:
+        with tf.device("CPU"):
+            tokens = self._tokens(tf.strings.unicode_decode(strings, "UTF-8"))
+            words, index = tf.unique(tokens.values)
+            ids = tokens.with_values(tf.gather(self._match(words), index)).merge_dims(1, 2)
+            return tf.concat([ids, tf.fill([ids.nrows(), 1], EOS_ID)], axis=1)
+
+    def detokenize(self, ids: tf.RaggedTensor | tf.Tensor) -> tf.Tensor:
+        with tf.device("CPU"):
+            ids, is_text = self._split_text(ids)
+            subtokens = tf.gather(self._subtokens, tf.where(is_text, ids, self.vocab_size))
+            return self._joined(tf.strings.reduce_join(subtokens, axis=1))
+
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        with tf.device("CPU"):
+            is_piece = self._is_known(ids) & (ids != PAD_ID)
+            return tf.gather(self._subtokens, tf.where(is_piece, ids, self.vocab_size))
+
+    def _tokens(self, characters):
+        """Splits code points, ragged `[B, (characters)]`, into the tokens that t2t looks up:
+        escaped, ragged `[B, (tokens)]`.
+        """
+        rows, row_count = characters.value_rowids(), characters.nrows()
+        characters = characters.values
+        begins = _changes(rows) | _changes(self._alphanumeric.contain(characters))
+        first = tf.where(begins)[:, 0]
+        token_rows = tf.gather(rows, first)
+        length = tf.concat([first[1:], tf.shape(rows, tf.int64)], 0)[: tf.size(first)] - first
+        is_space = (length == 1) & (tf.gather(characters, first) == ord(" "))
+        opens_row = _changes(token_rows)
+        is_kept = ~is_space | opens_row | tf.roll(opens_row, -1, 0)
+
+        distinct, index = tf.unique(characters)
+        escaped = tf.gather(self._escaped(distinct), index)
+        tokens = tf.strings.unsorted_segment_join(escaped, _segment_ids(begins), tf.size(first))
+        return tf.RaggedTensor.from_value_rowids(
+            tf.strings.join([tf.boolean_mask(tokens, is_kept), "_"]),
+            tf.boolean_mask(token_rows, is_kept),
+            row_count,
+            validate=False,
+        )
+
+    def _escaped(self, characters):
+        """Converts code points `[n]` to strings of characters that the vocabulary has."""
+        number = tf.strings.join(["\\", tf.strings.as_string(characters), ";"])
+        is_plain = self._alphabet.contain(characters) & (characters != ord("\n"))
+        escaped = tf.where(is_plain, _strings(characters), number)
+        escaped = tf.where(characters == ord("_"), "\\u", escaped)
+        return tf.where(characters == ord("\\"), "\\\\", escaped)
+
+    def _joined(self, texts):
+        """Converts concatenated subtokens `[B]` to the strings that they stand for."""
+        bordered = tf.strings.regex_replace(
+            texts, f"({ESCAPED}|_)", rf"{self._border}\1{self._border}"
+        )
+        pieces = tf.strings.split(bordered, self._border)
+        pieces, rows, row_count = pieces.values, pieces.value_rowids(), pieces.nrows()
+        is_end = pieces == "_"
+        begins = is_end | _changes(rows)
+        token_rows = tf.boolean_mask(rows, begins)
+        unescaped = tf.where(is_end, "", _unescaped(pieces))
+        tokens = tf.strings.unsorted_segment_join(
+            unescaped, _segment_ids(begins), tf.size(token_rows)
+        )
+
+        is_token = tokens != ""
+        tokens = tf.boolean_mask(tokens, is_token)
+        token_rows = tf.boolean_mask(token_rows, is_token)
+        first = tf.strings.substr(tokens, 0, 1, unit="UTF8_CHAR")
+        is_word = self._alphanumeric.contain(tf.strings.unicode_decode(first, "UTF-8").values)
+        follows_word = tf.roll(is_word, 1, 0) & ~_changes(token_rows)
+        spaced = tf.where(is_word & follows_word, tf.strings.join([" ", tokens]), tokens)
+        return tf.strings.unsorted_segment_join(spaced, token_rows, row_count)
+
+
+class _CodePoints:
+    """A set of code points, stored as the code points where membership changes."""
+
+    def __init__(self, members: Iterable[int]):
+        is_member = np.zeros(LARGEST_CODE_POINT + 3, np.int8)
+        is_member[np.fromiter(members, np.int64) + 1] = 1
+        self._changes = np.flatnonzero(np.diff(is_member)).astype(np.int32)
+
+    def contain(self, characters):
+        return tf.searchsorted(self._changes, characters, side="right") % 2 == 1
+
+
+def _changes(values):
+    """Returns where a value differs from the one before, and True for the first: bool `[n]`."""
+    return (values != tf.roll(values, 1, 0)) | (tf.range(tf.size(values)) == 0)
+
+
+def _segment_ids(begins):
+    """Returns the segment of every element, given where segments begin: `[n]`."""
+    return tf.cumsum(tf.cast(begins, tf.int64)) - 1
+
+
+def _strings(characters):
+    """Converts code points `[n]` to strings of one character."""
+    return tf.strings.unicode_encode(characters[:, None], "UTF-8")
+
+
+def _unescaped(pieces):
+    """Replaces every piece that is an escape by its character."""
+    is_number = tf.strings.regex_full_match(pieces, r"\\[0-9]+;")
+    digits = tf.strings.regex_replace(
+        tf.where(is_number, pieces, "\\0;"), r"^\\0*([0-9]+);$", r"\1"
+    )
+    # Seven digits exceed Unicode.
+    number = tf.strings.to_number(
+        tf.where(tf.strings.length(digits) <= 7, digits, "9999999"), tf.int32
+    )
+    character = _strings(tf.where(number <= LARGEST_CODE_POINT, number, ord(UNDEFINED)))
+    pieces = tf.where(is_number, character, pieces)
+    pieces = tf.where(pieces == "\\u", "_", pieces)
+    return tf.where(pieces == "\\\\", "\\", pieces)

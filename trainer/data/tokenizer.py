@@ -1,0 +1,128 @@
+"""What every tokenizer does: strings to ids and back, inside a TensorFlow graph."""
+
+import abc
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import tensorflow as tf
+
+from trainer import atomic_files
+from trainer.data.token_ids import EOS_ID, PAD_ID
+
+
+class Tokenizer(abc.ABC):
+    """A vocabulary as TensorFlow ops: pad 0, eos 1.
+
+    A graph that tokenizes contains the vocabulary. It can be exported from any tf.Module, and
+    served without this project.
+
+    Args:
+        content: the content of the vocabulary file, bytes.
+
+    Raises:
+        ValueError: if the bytes are not a vocabulary of this kind.
+
+    Attributes:
+        names: the name of every id, as the vocabulary file spells it.
+        unk_id: id of tokens that the vocabulary does not have.
+        file_kind: the vocabulary file in error messages.
+    """
+
+    names: Sequence[str]
+    unk_id: int
+    file_kind: str
+
+    def __init__(self, content: bytes):
+        self._content = content
+
+    @abc.abstractmethod
+    def tokenize(self, strings: tf.Tensor) -> tf.RaggedTensor:
+        """Splits strings into ids.
+
+        Args:
+            strings: string `[B]`. Bytes that are not UTF-8 count as U+FFFD.
+
+        Returns:
+            int32 RaggedTensor `[B, (ids)]`; every row ends in EOS.
+        """
+
+    @abc.abstractmethod
+    def detokenize(self, ids: tf.RaggedTensor | tf.Tensor) -> tf.Tensor:
+        """Joins ids into strings.
+
+        Args:
+            ids: int32 `[B, (ids)]`, ragged or padded with 0. Every row ends at its first EOS;
+                padding is ignored.
+
+        Returns:
+            string `[B]`.
+
+        Raises:
+            ValueError: outside of a graph, for ids that the vocabulary does not have. In a graph
+                they are ignored.
+        """
+
+    @abc.abstractmethod
+    def pieces(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the names of ids.
+
+        Args:
+            ids: int32, of any shape.
+
+        Returns:
+            string, shaped as `ids`; "" for padding and for ids that the vocabulary does not have.
+        """
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids."""
+        return len(self.names)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the vocabulary. Tokenizers with equal fingerprints give the same ids."""
+        return hashlib.sha256(self._content).hexdigest()
+
+    def save(self, path: str | os.PathLike):
+        """Writes the vocabulary file, as `from_file` reads it."""
+        with atomic_files.whole_file(path) as aside:
+            aside.write_bytes(self._content)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike) -> Self:
+        """Reads a vocabulary file.
+
+        Raises:
+            ValueError: if there is no such file, or its content is not a vocabulary of this kind.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise ValueError(
+                f"Expected {cls.file_kind} at {path}. Received: no such file. Check the path."
+            )
+        try:
+            return cls(path.read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    def _is_known(self, ids):
+        return (ids >= 0) & (ids < self.vocab_size)
+
+    def _split_text(self, ids):
+        """Returns dense int32 ids `[B, T]`, and which of them are text: known, not padding, and
+        before the first EOS.
+        """
+        if isinstance(ids, tf.RaggedTensor):
+            ids = ids.to_tensor(PAD_ID)
+        ids = tf.cast(ids, tf.int32)
+        is_known = self._is_known(ids)
+        if tf.executing_eagerly() and not tf.reduce_all(is_known):
+            raise ValueError(
+                f"Expected ids from 0 to {self.vocab_size - 1}, the vocabulary's. Received: "
+                f"{int(tf.boolean_mask(ids, ~is_known)[0])}. Use the tokenizer that made the ids."
+            )
+        is_before_eos = tf.cumsum(tf.cast(ids == EOS_ID, tf.int32), axis=1) == 0
+        return ids, is_known & is_before_eos & (ids != PAD_ID)
