@@ -1,7 +1,7 @@
 """tensor2tensor subword vocabularies in plain Python.
 
-This implementation is slow and needs no framework. `trainer.data.subword_tokenizer` is the equivalent for
-TensorFlow graphs.
+This implementation is slow and needs no framework. `trainer.data.subword_tokenizer` is the
+equivalent for TensorFlow graphs.
 """
 
 import dataclasses
