@@ -16,6 +16,8 @@ from trainer import translate
 from trainer.serving.translator import Translation
 
 ROOT = Path(__file__).parents[2]
+FAKE_PROGRAM = Path(__file__).parent / "inference/fake_translate.py"
+RUN = 'runpy.run_module("trainer.translate", run_name="__main__", alter_sys=True)'
 
 # Runs the program where what it must not need can't be imported, and says which of this project's
 # modules it used.
@@ -106,9 +108,8 @@ def test_lines_in_lines_out_in_a_process_of_its_own(exported_dir, exported, sent
         "trainer.inference",
         *(
             f"trainer.inference.{name}"
-            for name in ("exported_model", "output_lines", "progress", "prompt", "streams")
+            for name in ("output_lines", "progress", "streams", "unfinished_files")
         ),
-        "trainer.inference.unfinished_files",
     }
     assert re.fullmatch(
         r"15 sentences in \d+\.\d s: [\d.]+ sentences per second, without the time to load the "
@@ -147,6 +148,36 @@ def test_lines_count_from_where_an_earlier_run_stopped():
 
 def test_windows_end_when_all_their_lines_are_written():
     assert translate_lines([b"a"] * 10)[2] == [3, 6, 9]
+
+
+def test_rate_excludes_the_preparation_of_the_graph(tmp_path):
+    (tmp_path / "in").write_text("a\nb\n")
+    command = [sys.executable, str(FAKE_PROGRAM), "--saved_model=any", f"--input={tmp_path / 'in'}"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "FAKE_FIRST_SECONDS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stdout == "A\nB\n"
+    assert re.match(r"2 sentences in 0\.\d s: ", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "output"),
+    [(["--help"], "Translates lines of text"), (["--alpha=-1", "--saved_model=x"], "--alpha=-1")],
+)
+def test_help_and_wrong_flags_do_not_load_tensorflow(arguments, output):
+    program = "import sys; sys.modules['tensorflow'] = None; import runpy; " + RUN
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert output in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_message_of_tensorflow(tmp_path):
+    environment = {name: v for name, v in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    command = [sys.executable, "-m", "trainer.translate", f"--saved_model={tmp_path}"]
+    settings = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "cwd": ROOT}
+    done = subprocess.run(command, env=environment, **settings)
+    assert done.stderr.startswith("trainer.translate: Expected the directory of a SavedModel")
+    assert done.stderr.count("\n") == 1
 
 
 def test_no_input_no_output():

@@ -1,40 +1,33 @@
-"""The lines written for a sentence: its best translation, a list of the best, the links between its
-tokens.
+"""Formats of output lines.
+
+Every function takes the number of the input line, from 1, and its translations, best first. It
+returns complete lines.
 """
 
 from collections.abc import Sequence
 
 from trainer.serving.translator import Translation, one_line
 
-# Of each: the number of the input's line, from 1, and its translations, the best first; returns
-# whole lines.
-
 
 def best(number: int, translations: Sequence[Translation]) -> bytes:
-    """The best translation.
-
-    Example:
-        >>> best(1, [Translation(b"ein Hund", -0.25, False)])
-        b'ein Hund\\n'
-    """
+    """Returns the best translation."""
     return one_line(translations[0].text) + b"\n"
 
 
 def best_and_score(number: int, translations: Sequence[Translation]) -> bytes:
-    """The best translation, a tab, and its score: log-probability over the length penalty.
+    """Returns the best translation, a tab, and its score.
 
     Example:
         >>> best_and_score(1, [Translation(b"ein Hund", -0.25, False)])
         b'ein Hund\\t-0.2500\\n'
     """
-    # A tab inside of the text would make a third column.
+    # A tab inside the text would make a third column.
     text = one_line(translations[0].text).replace(b"\t", b" ")
     return text + b"\t%.4f\n" % translations[0].score
 
 
 def n_best(number: int, translations: Sequence[Translation]) -> bytes:
-    """All translations as Moses lists them: number of the sentence from 0, text, scores by name,
-    and the score to rank by.
+    """Returns all translations in the format of Moses, with sentence numbers from 0.
 
     Example:
         >>> found = [Translation(b"ein Hund", -0.25, False), Translation(b"Hund", -1.5, False)]
@@ -49,8 +42,7 @@ def n_best(number: int, translations: Sequence[Translation]) -> bytes:
 
 
 def links(number: int, translations: Sequence[Translation]) -> bytes:
-    """A line per translation of links `i-j` in Pharaoh's format: token j of the translation
-    attends most to i of the source.
+    """Returns links `i-j` in Pharaoh's format: target token j attends most to source token i.
 
     Example:
         >>> from trainer.serving.translator import Alignment
@@ -65,8 +57,7 @@ def links(number: int, translations: Sequence[Translation]) -> bytes:
 
 
 def tokens(number: int, translations: Sequence[Translation]) -> bytes:
-    """A line per translation of what links count: the model's subwords, source and translation as
-    fast_align reads them.
+    """Returns the subwords that `links` refers to, as fast_align reads them.
 
     Example:
         >>> from trainer.serving.translator import Alignment
@@ -80,10 +71,11 @@ def tokens(number: int, translations: Sequence[Translation]) -> bytes:
     )
 
 
+# SentencePiece's symbol for a space.
+_SPACE = "▁".encode()
+
+
 def _one_word(token):
-    # SentencePiece's sign for a space, so that the n-th word of the line is token n whatever the
-    # vocabulary holds.
-    return (
-        b"\xe2\x96\x81".join(token.replace(b"|||", b"| | |").split(b" ")).translate(None, b"\r\n")
-        or b"\xe2\x96\x81"
-    )
+    """Returns a token without spaces and separators, so that token n is word n of the line."""
+    token = token.replace(b"|||", b"| | |").replace(b" ", _SPACE)
+    return token.translate(None, b"\r\n") or _SPACE

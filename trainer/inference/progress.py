@@ -1,6 +1,4 @@
-"""What a reader is told meanwhile: a bar if there is a terminal, warnings, and the rate at the
-end.
-"""
+"""Progress of a translation on stderr: a bar on terminals, warnings, and the rate at the end."""
 
 import time
 from collections.abc import Callable
@@ -10,12 +8,12 @@ from tqdm import tqdm
 
 
 class Progress:
-    """Counts sentences on a bar, which shows where `file` is a terminal.
+    """Counts translated sentences and shows a bar if `file` is a terminal.
 
     Args:
-        file: where to print.
-        total: number of sentences, where it is known.
-        done: how many of them were translated by earlier runs.
+        file: output file.
+        total: number of sentences, or None if unknown.
+        done: number of sentences that earlier runs have translated.
         bar: False hides the bar on terminals too.
     """
 
@@ -23,18 +21,17 @@ class Progress:
         self._file = file
         self._count = 0
         self._start = time.monotonic()
-        hidden = not (bar and file.isatty())
         self._bar = tqdm(
             total=total,
             initial=done,
             unit=" sentences",
             file=file,
-            disable=hidden,
+            disable=not (bar and file.isatty()),
             dynamic_ncols=True,
         )
 
     def counting(self, translate: Callable[[list], list]) -> Callable[[list], list]:
-        """A function of batches, as one that counts their sentences when they are translated."""
+        """Returns `translate` as a function that also counts the sentences of its batches."""
 
         def translate_and_count(sentences):
             answers = translate(sentences)
@@ -45,21 +42,21 @@ class Progress:
         return translate_and_count
 
     def say(self, text: str):
-        """Writes a line, above the bar."""
+        """Writes a line above the bar."""
         tqdm.write(text, file=self._file)
 
     def close(self):
-        """Ends the bar."""
+        """Ends the bar and stops the clock."""
         self._seconds = time.monotonic() - self._start
         self._bar.close()
 
-    def tell_rate(self):
-        """Tells how fast it was, from the beginning to `close`."""
+    def print_rate(self):
+        """Prints the rate until `close`."""
         print(rate(self._count, self._seconds), file=self._file, flush=True)
 
 
 def rate(count: int, seconds: float) -> str:
-    """How fast sentences were translated, for a reader.
+    """Returns the status line of a rate.
 
     Example:
         >>> rate(1000, 3.105)

@@ -19,7 +19,7 @@ def tell(file, monkeypatch, **options):
     assert call(["a", "b", "c"]) == ["A", "B", "C"] and call(["d"]) == ["D"]
     told.say("warning: mind")
     told.close()
-    told.tell_rate()
+    told.print_rate()
     return file.getvalue()
 
 
