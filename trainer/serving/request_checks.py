@@ -4,7 +4,7 @@ import tensorflow as tf
 
 
 def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
-    """The arguments of a search, which nothing reads before they are found good.
+    """Checks the arguments of a search.
 
     Args:
         arguments: scalar tensors `beam_size`, `alpha`, `max_length` and `num_results`.
@@ -12,31 +12,13 @@ def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
         longest: largest `max_length`.
 
     Returns:
-        The same tensors, after the checks.
+        The same tensors, which depend on the checks.
 
     Raises:
-        tf.errors.InvalidArgumentError: when the graph runs, for the first of them that no search
-            can honour.
-
-    Example:
-        >>> import re
-        >>> @tf.function
-        ... def checked(num_results):
-        ...     beam_size, max_length = tf.constant(4), tf.constant(20)
-        ...     arguments = {"beam_size": beam_size, "alpha": tf.constant(0.6)}
-        ...     arguments["max_length"] = max_length
-        ...     arguments["num_results"] = num_results
-        ...     return checked_search(arguments, max_beam_size=32, longest=306)
-        >>> int(checked(tf.constant(2))["num_results"])
-        2
-        >>> try:
-        ...     checked(tf.constant(5))
-        ... except tf.errors.InvalidArgumentError as error:
-        ...     print(re.search("Expected.*beam_size of 4.", error.message)[0])
-        Expected num_results from 1 to beam_size. Received: 5, with a beam_size of 4.
+        tf.errors.InvalidArgumentError: when the graph runs, for the first value out of range.
     """
-    beam_size, alpha = arguments["beam_size"], arguments["alpha"]
-    max_length, num_results = arguments["max_length"], arguments["num_results"]
+    beam_size, num_results = arguments["beam_size"], arguments["num_results"]
+    alpha, max_length = arguments["alpha"], arguments["max_length"]
     checks = [
         _check(
             (beam_size >= 1) & (beam_size <= max_beam_size),
@@ -68,21 +50,17 @@ def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
 
 
 def checked_pairs(text: tf.Tensor, translation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Texts `[B]` and their translations `[B]`, which nothing reads before they are found to be
-    equally many.
+    """Returns texts `[B]` and translations `[B]`, which depend on a check of their shapes.
 
     Raises:
-        tf.errors.InvalidArgumentError: when the graph runs, where they are not.
+        tf.errors.InvalidArgumentError: when the graph runs, if the ranks are not 1 or the numbers
+            differ.
     """
+    text, translation = (tf.ensure_shape(strings, [None]) for strings in (text, translation))
     texts, translations = tf.size(text), tf.size(translation)
-    message = (
-        "Expected a translation for each text. Received: ",
-        texts,
-        " texts and ",
-        translations,
-        " translations",
-    )
-    with tf.control_dependencies(_in_order([_check(texts == translations, *message)])):
+    message = ("Expected a translation for each text. Received: ", texts, " texts and ")
+    check = _check(texts == translations, *message, translations, " translations")
+    with tf.control_dependencies(_in_order([check])):
         return tf.identity(text), tf.identity(translation)
 
 
@@ -97,7 +75,7 @@ def _check(holds, *message):
 
 
 def _in_order(checks):
-    """Assertions. Only the first failure is reported."""
+    """Returns assertions of which only the first failure is reported."""
     done = []
     for holds, message in checks:
         with tf.control_dependencies(done):
