@@ -55,9 +55,9 @@ def _set_config(spec_config, config, tokens):
 
 def _stack(spec_class, config, layers):
     """Returns the specification of an encoder or decoder with the weights of its layers."""
-    # CTranslate2 adds sinusoids if the first layer has neither tables nor position encodings. Models
-    # without positions therefore get tables of zeros. For relative positions with sinusoids, a
-    # first layer without tables is added that returns its input.
+    # CTranslate2 adds sinusoids if the first layer has neither tables nor position encodings.
+    # Models without positions therefore get tables of zeros. For relative positions with
+    # sinusoids, a first layer without tables is added that returns its input.
     with_tables = config.position not in ("sinusoidal", "learned")
     inert = config.position == "relative+sinusoidal"
     stack = spec_class(
