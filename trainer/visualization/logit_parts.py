@@ -28,21 +28,7 @@ class LogitParts(NamedTuple):
 
 
 def measure_logit_parts(layer: AttentionMap) -> list[LogitParts]:
-    """Returns the `LogitParts` of every head of a layer with a key table.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from trainer.visualization.attention_maps import AttentionMap
-    >>> from trainer.visualization.logit_parts import measure_logit_parts, softmax
-    >>> content = np.array([[[0.0, 2.0], [0.0, 4.0]]])
-    >>> position = np.array([[[1.0, 0.0], [0.0, 0.0]]])
-    >>> visible = np.ones((2, 2), bool)
-    >>> weights = softmax(content + position, visible)
-    >>> layer = AttentionMap(weights, content, position, visible)
-    >>> [round(value, 3) for value in measure_logit_parts(layer)[0]]
-    [1.581, 0.354, 0.048, 0.075]
-    """
+    """Returns the `LogitParts` of every head of a layer with a key table."""
     visible = layer.visible
     parts = (subtract_row_means(part, visible) for part in (layer.content, layer.position))
     content, position = (np.mean(part[:, visible] ** 2, axis=-1) for part in parts)
