@@ -24,16 +24,16 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import time
 
 from absl import app, flags
+from tqdm import tqdm
 
 from trainer.allocator import keep_freed_memory
-from trainer.inference import output_lines, streams
-from trainer.inference.progress import Progress
+from trainer.inference import output_lines, progress, streams
 from trainer.inference.unfinished_files import DigestedLines, unfinished_files
 from trainer.quiet_start import import_tensorflow
-from trainer.serving.translator import Translation, translate_lines
+from trainer.serving.translator import translate_lines
 
 # Default and help by name.
 STRING_FLAGS = {
@@ -73,40 +73,6 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
         flags.DEFINE_boolean(name, default, text, flag_values=values)
     for name, (default, text) in INTEGER_FLAGS.items():
         flags.DEFINE_integer(name, default, text, lower_bound=1, flag_values=values)
-
-
-def translate(
-    call: Callable[[Sequence[bytes]], Sequence[Sequence[Translation]]],
-    lines: Iterable[bytes],
-    write: Callable[[int, Sequence[Translation]], None],
-    warn: Callable[[str], None],
-    batch_size: int,
-    window: int,
-    start: int = 0,
-    after_window: Callable[[int], None] = lambda number: None,
-):
-    """Translates a stream of lines.
-
-    Args:
-        call: returns the translations of each sentence of a batch, best first.
-        lines: sentences without their line ends.
-        write: called with the number of a line, from 1, and its translations.
-        warn: called with a warning for each truncated line.
-        batch_size, window: see `translate_lines`.
-        start: number of lines that come before.
-        after_window: called with the number of the last line of each full window, after `write`.
-    """
-    for number, answer in enumerate(
-        translate_lines(call, lines, batch_size, window), start=start + 1
-    ):
-        write(number, answer)
-        if answer[0].truncated:
-            warn(
-                f"warning: line {number} is longer than the model takes: only its beginning was "
-                "translated."
-            )
-        if (number - start) % window == 0:
-            after_window(number)
 
 
 def _line_formats(values):
@@ -157,30 +123,30 @@ def _translate_stream(values, source, call, fingerprint):
     """Translates a stream, or the lines that are typed if it is a terminal."""
     is_typed = source.isatty()
     lines = streams.typed_lines() if is_typed else DigestedLines(source)
+    window = 1 if is_typed else values.window
     formats = _line_formats(values)
-    writes_to_terminal = values.output == streams.STANDARD and sys.stdout.isatty()
-    shows_bar = sys.stderr.isatty() and not is_typed and not writes_to_terminal
-    total = streams.count_lines(source) if shows_bar else None
     paths = [values[name].value for name in formats]
     with _open_outputs(values, paths, lines, fingerprint) as (files, done, after_window):
-        progress = Progress(sys.stderr, total, done, shows_bar)
         if done:
-            progress.say(
-                f"Resuming after line {done:,}; earlier lines are in {values.output}.partial."
+            print(
+                f"Resuming after line {done:,}; earlier lines are in {values.output}.partial.",
+                file=sys.stderr,
             )
-
-        def write(number, translations):
-            for file, form in zip(files, formats.values()):
-                file.write(form(number, translations))
-
-        with contextlib.closing(progress):
-            call = progress.counting(call)
-            window = 1 if is_typed else values.window
-            translate(
-                call, lines, write, progress.say, values.batch_size, window, done, after_window
-            )
+        number, start = done, time.monotonic()
+        with progress.progress_bar(source, done, values.output == streams.STANDARD) as bar:
+            call = progress.counting(call, bar)
+            for translations in translate_lines(call, lines, values.batch_size, window):
+                number += 1
+                for file, form in zip(files, formats.values()):
+                    file.write(form(number, translations))
+                if translations[0].truncated:
+                    warning = f"warning: line {number} is longer than the model takes: only its"
+                    tqdm.write(f"{warning} beginning was translated.", file=sys.stderr)
+                if (number - done) % window == 0:
+                    after_window(number)
+        seconds = time.monotonic() - start
     if not is_typed:
-        progress.print_rate()
+        print(progress.rate(number - done, seconds), file=sys.stderr)
 
 
 def _run(values):

@@ -42,10 +42,6 @@ class TranslationSettings:
                 raise ValueError(
                     f"Expected {name} to be an integer of at least {least}. Received: {value!r}."
                 )
-        if not isinstance(self.early_stopping, bool):
-            raise ValueError(
-                f"Expected early_stopping to be True or False. Received: {self.early_stopping!r}."
-            )
         if not 0.0 <= self.alpha < float("inf"):
             raise ValueError(
                 f"Expected alpha to be a finite number of at least 0. Received: {self.alpha!r}."

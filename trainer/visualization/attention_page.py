@@ -87,8 +87,9 @@ def _render_kind(kind, layers, norms, axes):
     has_position = layers[0].position is not None
     causal = kind.id == "decoder"
     caption = _ATTENTION if kind.id == "encoder" else f"{_ATTENTION} {_DECODER}"
-    parts = [f"<h2>{kind.title}</h2><p>{caption}</p>", attention_figures.draw_weights(layers, axes)]
-    parts += [
+    parts = [
+        f"<h2>{kind.title}</h2><p>{caption}</p>",
+        attention_figures.draw_weights(layers, axes),
         f"<p>{_LOGITS if has_position else _NO_POSITION}</p>",
         attention_figures.draw_logits(layers, axes),
     ]
