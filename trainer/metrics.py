@@ -120,11 +120,6 @@ def t2t_bleu_tokenize(line: str) -> list[str]:
     no punctuation here.
 
     Reference: tensor2tensor `bleu_hook.bleu_tokenize`.
-
-    Example:
-
-    >>> t2t_bleu_tokenize("In 1,000 Jahren (ca. 10%).")
-    ['In', '1,000', 'Jahren', '(', 'ca', '.', '10', '%', ')', '.']
     """
     for pattern, replacement in _t2t_patterns():
         line = pattern.sub(replacement, line)
@@ -132,13 +127,7 @@ def t2t_bleu_tokenize(line: str) -> list[str]:
 
 
 def split_compounds(line: str) -> str:
-    """Splits tokens at hyphens between other characters.
-
-    Example:
-
-    >>> split_compounds("das E-Mail-Programm - neu")
-    'das E ##AT##-##AT## Mail ##AT##-##AT## Programm - neu'
-    """
+    """Splits tokens at hyphens between other characters."""
     return re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", line)
 
 

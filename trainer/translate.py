@@ -20,7 +20,6 @@ interruption, the same command resumes. A file that is complete is replaced.
 """
 
 import contextlib
-import math
 import os
 import signal
 import sys
@@ -84,19 +83,12 @@ def _line_formats(values):
 
 
 def _check(values):
-    """Checks the flags before the model is loaded."""
+    """Checks the flags that the model does not check."""
     if values.nbest and values.scores:
         raise ValueError(
             "Expected no --scores with --nbest, whose lines have them. Received: both. Leave "
             "--scores out."
         )
-    if values.nbest and values.beam_size and values.nbest > values.beam_size:
-        raise ValueError(
-            f"Expected --nbest to be at most --beam_size, {values.beam_size}. Received: "
-            f"{values.nbest}. Give a larger --beam_size."
-        )
-    if values.alpha is not None and not math.isfinite(values.alpha):
-        raise ValueError(f"Expected --alpha to be a finite number. Received: {values.alpha}.")
     if streams.STANDARD in (values.alignments, values.tokens):
         raise ValueError(
             "Expected --alignments and --tokens to be files. Received: -, the standard output, "
@@ -160,7 +152,7 @@ def _run(values):
         options = {name: values[name].value for name in names}
         aligned = values.alignments is not None or values.tokens is not None
         model = saved_models.load(values.saved_model, **options, aligned=aligned)
-        # TensorFlow prepares the graph in the first call. The rate must not include that.
+        # The first call prepares the graph, which the rate must not include, and checks options.
         model.n_best([b"a"])
         fingerprint = saved_models.fingerprint(values.saved_model)
         _translate_stream(values, source, model.n_best, fingerprint)

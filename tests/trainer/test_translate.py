@@ -334,12 +334,6 @@ def test_reader_that_stops_early(exported_dir, tmp_path):
             ["--nbest=2", "--scores"],
         ),
         (
-            "Expected --nbest to be at most --beam_size, 2. Received: 3. Give a larger "
-            "--beam_size.",
-            ["--nbest=3", "--beam_size=2"],
-        ),
-        ("Expected --alpha to be a finite number. Received: inf.", ["--alpha=inf"]),
-        (
             "Expected --alignments and --tokens to be files. Received: -, the standard output",
             ["--alignments=-"],
         ),
@@ -361,18 +355,23 @@ def test_numbers_below_the_least(run, name):
         run("--saved_model=any", f"--{name}=-1")
 
 
-def test_what_the_graph_refuses(run, exported_dir, tmp_path):
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        (r"Expected beam_size from 1 to 32, .* Received: 1000\.$", ["--beam_size=1000"]),
+        (r"Expected max_length from 1 to 97, .* Received: 98\.$", ["--max_length=98"]),
+        (r"Expected alpha to be a finite number .* Received: inf\.$", ["--alpha=inf"]),
+        (
+            r"Expected --nbest to be at most the beam size, 2\. Received: 3\. Give a larger "
+            r"--beam_size\.$",
+            ["--nbest=3", "--beam_size=2"],
+        ),
+    ],
+)
+def test_options_beyond_the_limits_of_the_model(run, exported_dir, tmp_path, message, options):
     (tmp_path / "in").write_text("a\n")
-    arguments = [
-        f"--saved_model={exported_dir}",
-        f"--input={tmp_path / 'in'}",
-        f"--output={tmp_path / 'out'}",
-    ]
-    run.fails(
-        r"Expected beam_size from 1 to 32, .* Received: 1000\.$",
-        *arguments,
-        "--beam_size=1000",
-    )
+    files = f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}"
+    run.fails(message, f"--saved_model={exported_dir}", *files, *options)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 

@@ -15,26 +15,14 @@ def best(number: int, translations: Sequence[Translation]) -> bytes:
 
 
 def best_and_score(number: int, translations: Sequence[Translation]) -> bytes:
-    """Returns the best translation, a tab, and its score.
-
-    Example:
-        >>> best_and_score(1, [Translation(b"ein Hund", -0.25, False)])
-        b'ein Hund\\t-0.2500\\n'
-    """
+    """Returns the best translation, a tab, and its score."""
     # A tab inside the text would make a third column.
     text = one_line(translations[0].text).replace(b"\t", b" ")
     return text + b"\t%.4f\n" % translations[0].score
 
 
 def n_best(number: int, translations: Sequence[Translation]) -> bytes:
-    """Returns all translations in the format of Moses, with sentence numbers from 0.
-
-    Example:
-        >>> found = [Translation(b"ein Hund", -0.25, False), Translation(b"Hund", -1.5, False)]
-        >>> print(n_best(1, found).decode(), end="")
-        0 ||| ein Hund ||| Score= -0.2500 ||| -0.2500
-        0 ||| Hund ||| Score= -1.5000 ||| -1.5000
-    """
+    """Returns all translations in the format of Moses, with sentence numbers from 0."""
     row = b"%d ||| %s ||| Score= %.4f ||| %.4f\n"
     return b"".join(
         row % (number - 1, one_line(each.text), each.score, each.score) for each in translations
@@ -42,14 +30,7 @@ def n_best(number: int, translations: Sequence[Translation]) -> bytes:
 
 
 def links(number: int, translations: Sequence[Translation]) -> bytes:
-    """Returns links `i-j` in Pharaoh's format: target token j attends most to source token i.
-
-    Example:
-        >>> from trainer.serving.translator import Alignment
-        >>> aligned = Alignment([b"a", b"dog"], [b"ein", b"Hu", b"nd"], [0, 1, 1])
-        >>> links(1, [Translation(b"ein Hund", -0.25, False, aligned)])
-        b'0-0 1-1 1-2\\n'
-    """
+    """Returns links `i-j` in Pharaoh's format: target token j attends most to source token i."""
     return b"".join(
         b" ".join(b"%d-%d" % (i, j) for j, i in enumerate(each.alignment.sources)) + b"\n"
         for each in translations
@@ -57,14 +38,7 @@ def links(number: int, translations: Sequence[Translation]) -> bytes:
 
 
 def tokens(number: int, translations: Sequence[Translation]) -> bytes:
-    """Returns the subwords that `links` refers to, as fast_align reads them.
-
-    Example:
-        >>> from trainer.serving.translator import Alignment
-        >>> aligned = Alignment([b"a", b"dog"], [b"ein", b"Hu", b"nd"], [0, 1, 1])
-        >>> tokens(1, [Translation(b"ein Hund", -0.25, False, aligned)])
-        b'a dog ||| ein Hu nd\\n'
-    """
+    """Returns the subwords that `links` refers to, as fast_align reads them."""
     sides = ((each.alignment.source_tokens, each.alignment.target_tokens) for each in translations)
     return b"".join(
         b"%s ||| %s\n" % tuple(b" ".join(map(_one_word, side)) for side in pair) for pair in sides

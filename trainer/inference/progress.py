@@ -40,12 +40,7 @@ def counting(call: Callable[[list], list], bar: tqdm) -> Callable[[list], list]:
 
 
 def rate(count: int, seconds: float) -> str:
-    """Returns the status line of a rate.
-
-    Example:
-        >>> rate(1000, 3.105)
-        '1,000 sentences in 3.1 s: 322 sentences per second, without the time to load the model'
-    """
+    """Returns the status line of a rate."""
     per_second = count / max(seconds, 1e-9)
     shown = f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}"
     return (

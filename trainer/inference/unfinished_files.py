@@ -28,13 +28,7 @@ class Note(NamedTuple):
 
 
 class DigestedLines:
-    """Iterates over the lines of a binary stream without their ends and computes their digest.
-
-    Example:
-        >>> lines = DigestedLines([b"ein\\n", b"Hund"])
-        >>> list(lines), lines.digest() == hashlib.sha256(b"ein\\nHund").hexdigest()
-        ([b'ein', b'Hund'], True)
-    """
+    """Iterates over the lines of a binary stream without their ends and computes their digest."""
 
     def __init__(self, source: Iterable[bytes]):
         self._source = iter(source)

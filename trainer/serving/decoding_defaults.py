@@ -22,10 +22,6 @@ class TranslationSettings:
 
     Raises:
         ValueError: for values out of range.
-
-    Example:
-        >>> TranslationSettings(max_input_length=100).longest_translation
-        150
     """
 
     beam_size: int = 4

@@ -66,8 +66,8 @@ def load(
         aligned: whether translations have alignments.
 
     Raises:
-        ValueError: if there is no SavedModel, it can't be read, it does not translate, or the
-            options exceed its limits.
+        ValueError: if there is no SavedModel, it can't be read, it does not translate, or `nbest`
+            is above the beam size. Calls check the other options.
     """
     loaded = _load(find(path))
     # The arguments of the signature `translate`.
@@ -80,9 +80,13 @@ def load(
     options = {name: value for name, value in options.items() if value is not None}
     call = loaded.signatures["serving_default"]
     if options:
-        exported = loaded.defaults()
-        _check_limits(options, exported)
-        call = functools.partial(loaded.translate, **(exported | options))
+        options = loaded.defaults() | options
+        if nbest is not None and nbest > options["beam_size"]:
+            raise ValueError(
+                f"Expected --nbest to be at most the beam size, {int(options['beam_size'])}. "
+                f"Received: {nbest}. Give a larger --beam_size."
+            )
+        call = functools.partial(loaded.translate, **options)
     return Translator(call, loaded, loaded.score if aligned else None)
 
 
@@ -103,21 +107,6 @@ def _load(directory):
             "-m trainer.export`."
         )
     return loaded
-
-
-def _check_limits(options, exported):
-    beam_size = options.get("beam_size", int(exported["beam_size"]))
-    if options.get("num_results", 1) > beam_size:
-        raise ValueError(
-            f"Expected --nbest to be at most the beam size, {beam_size}. Received: "
-            f"{options['num_results']}. Give a larger --beam_size."
-        )
-    longest = int(exported["max_length"])
-    if options.get("max_length", 1) > longest:
-        raise ValueError(
-            f"Expected --max_length to be at most {longest}, as exported. Received: "
-            f"{options['max_length']}."
-        )
 
 
 def fingerprint(path: str | os.PathLike) -> str:

@@ -118,15 +118,7 @@ def align(source_tokens, source_length: int, tokens, length: int, weights) -> Al
 
 
 def plain_message(error) -> str:
-    """Returns the message of a `tf.errors.OpError` in one line, without the name of its node.
-
-    Example:
-        >>> import tensorflow as tf
-        >>> text = "assertion failed: [Expected a beam_size of at least 1.] [Received:] [0]"
-        >>> text += "\\n\\t [[{{node Assert}}]]"
-        >>> plain_message(tf.errors.InvalidArgumentError(None, None, text))
-        'Expected a beam_size of at least 1. Received: 0'
-    """
+    """Returns the message of a `tf.errors.OpError` in one line, without the name of its node."""
     failed = re.search(r"assertion failed: (.*)", error.message)
     if failed is None:
         return error.message.strip().splitlines()[-1]
@@ -149,12 +141,6 @@ def translate_lines(
 
     Yields:
         The result of each line, in order.
-
-    Example:
-        >>> upper = lambda batch: [Translation(sentence.upper(), 0.0, False) for sentence in batch]
-        >>> lines = [b"ein hund", b"", b"ja"]
-        >>> [answer.text for answer in translate_lines(upper, lines, batch_size=2, window=3)]
-        [b'EIN HUND', b'', b'JA']
     """
     lines = iter(lines)
     while block := list(itertools.islice(lines, window)):
@@ -172,10 +158,5 @@ def _translate_window(translate, lines, batch_size):
 
 
 def one_line(text: bytes) -> bytes:
-    """Returns a text as one line, so that line N of a file is the translation of line N.
-
-    Example:
-        >>> one_line(b"ein\\r\\nHund")
-        b'ein Hund'
-    """
+    """Returns a text as one line, so that line N of a file is the translation of line N."""
     return b" ".join(text.splitlines())

@@ -66,14 +66,14 @@ def _logit_maps(layer):
 
 
 def draw_logit_parts(layers: list[AttentionMap], names: list[str]) -> go.Figure:
-    """Returns heat maps of attributes of `LogitParts` over layers and heads."""
+    """Returns heat maps of values of `measure_logit_parts` over layers and heads."""
     parts = [measure_logit_parts(layer) for layer in layers]
-    values = [[[getattr(head, name) for head in heads] for heads in parts] for name in names]
+    values = np.array([[layer[name] for layer in parts] for name in names])
     figure = px.imshow(
-        np.array(values),
+        values,
         facet_col=0,
         facet_col_spacing=0.1,
-        x=[f"head {head + 1}" for head in range(len(parts[0]))],
+        x=[f"head {head + 1}" for head in range(values.shape[2])],
         y=[f"layer {number + 1}" for number in range(len(layers))],
         text_auto=".2f",
         zmin=0,

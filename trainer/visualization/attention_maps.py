@@ -141,13 +141,5 @@ def read_table_norms(transformer) -> dict[str, list[NormLine]]:
 
 
 def row_norms(table: np.ndarray) -> np.ndarray:
-    """Returns the norms of the rows: `[1, 2K + 1]`, or `[N, 2K + 1]` for tables `[N, 2K + 1, H]`.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from trainer.visualization.attention_maps import row_norms
-    >>> row_norms(np.array([[3.0, 4.0], [0.0, 1.0], [0.0, 0.0]])).tolist()
-    [[5.0, 1.0, 0.0]]
-    """
+    """Returns the row norms of a table `[2K + 1, H]` or `[N, 2K + 1, H]`: `[1 or N, 2K + 1]`."""
     return np.atleast_2d(np.linalg.norm(table, axis=-1))

@@ -48,10 +48,6 @@ def test_options_beyond_what_was_exported(exported_dir):
         ),
     ):
         saved_models.load(exported_dir, nbest=5)
-    with pytest.raises(
-        ValueError, match=r"Expected --max_length to be at most 97, as exported\. Received: 98\."
-    ):
-        saved_models.load(exported_dir, max_length=98)
 
 
 def test_what_the_graph_refuses_is_said_in_a_line(exported_dir):

@@ -97,7 +97,7 @@ def test_logit_parts(decoder):
     figure = figures.draw_logit_parts(decoder, ["share", "moved"])
     assert titles(figure) == ["Share", "Moved"]
     for name, trace in zip(("share", "moved"), figure.data, strict=True):
-        expected = [[getattr(h, name) for h in measure_logit_parts(layer)] for layer in decoder]
+        expected = [measure_logit_parts(layer)[name] for layer in decoder]
         np.testing.assert_allclose(trace.z, expected)
         assert list(trace.y) == ["layer 1", "layer 2", "layer 3"]
 
