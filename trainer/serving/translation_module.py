@@ -1,7 +1,7 @@
 """The module that is exported: it maps strings to strings in one graph.
 
 It tracks tf.Variables and the tokenizer's resource only, no Keras object, so that the SavedModel
-loads with tensorflow and tensorflow_text alone. The module is longer than 200 lines since the
+loads with tensorflow and tensorflow_text only. The module is longer than 200 lines since the
 signatures of an export are documented here.
 """
 
