@@ -9,7 +9,6 @@ over distance. --plots writes PNG plots of the learning curves and the table nor
 matplotlib.
 """
 
-import contextlib
 import sys
 from pathlib import Path
 
@@ -23,9 +22,8 @@ from trainer import atomic_files, weights
 from trainer.data.token_names import token_names
 from trainer.model_dir import ModelDirectory
 from trainer.visualization import png_plots
-from trainer.visualization.attention_maps import record_attention_maps
+from trainer.visualization.attention_maps import read_table_norms, record_attention_maps
 from trainer.visualization.attention_page import render_page
-from trainer.visualization.relative_tables import read_tables
 from trainer.visualization.sentence_pair import make_sentence_pair
 
 FLAGS = {
@@ -62,26 +60,25 @@ def _write_page(directory, transformer, values):
     tokenizer = directory.load_tokenizer()
     pair = make_sentence_pair(transformer, tokenizer, values.source, values.target)
     maps = record_attention_maps(transformer, pair.source_ids, pair.target_ids)
-    page = render_page(config, pair, names, maps, read_tables(transformer))
-    with _explain_write_errors("output", values.output):
+    page = render_page(config, pair, names, maps, read_table_norms(transformer))
+    try:
         atomic_files.write_text(values.output, page)
+    except OSError as error:
+        raise ValueError(
+            f"--output must be writable, got {values.output} ({error.strerror})."
+        ) from error
     size = len(page.encode()) / 1e6
     print(f"Wrote {values.output} ({size:.1f} MB): {pair.source} -> {pair.target}")
 
 
 def _write_plots(directory, transformer, values):
-    tables = read_tables(transformer)
-    with _explain_write_errors("plots", values.plots):
-        lines = png_plots.write_plots(Path(values.plots), directory, tables)
-    print("\n".join(lines))
-
-
-@contextlib.contextmanager
-def _explain_write_errors(flag, path):
     try:
-        yield
+        lines = png_plots.write_plots(Path(values.plots), directory, read_table_norms(transformer))
     except OSError as error:
-        raise ValueError(f"--{flag} must be writable, got {path} ({error.strerror}).") from error
+        raise ValueError(
+            f"--plots must be writable, got {values.plots} ({error.strerror})."
+        ) from error
+    print("\n".join(lines))
 
 
 def _run(values):

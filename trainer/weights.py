@@ -1,4 +1,4 @@
-"""Weights of a model directory's checkpoints: found by name, read, averaged."""
+"""Finds the checkpoints of a model directory and loads or averages their weights."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,15 +12,14 @@ from trainer.training.checkpoints import Checkpoints, restore_transformer
 
 
 def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:
-    """Where a checkpoint of a run lies.
+    """Returns the folder of a checkpoint.
 
     Args:
-        directory: of the run.
-        which: the step of one, "latest" for the last, or "best" for that with the best BLEU on the
-            dev set.
+        directory: model directory of the run.
+        which: a step, "latest", or "best" for the best BLEU on the dev set.
 
     Raises:
-        ValueError: if there is none such.
+        ValueError: if there is no such checkpoint.
     """
     checkpoints, best = Checkpoints(directory.checkpoints), BestCheckpoints(directory.best)
     if which == "best":
@@ -28,18 +27,11 @@ def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:
         if path is None:
             raise ValueError(
                 f"Expected a checkpoint chosen by dev BLEU in {directory.best}. Received: none. "
-                "Train with --keep_best=1, or choose "
-                "another one."
+                "Train with --keep_best=1, or choose another one."
             )
         return path
-    steps = checkpoints.steps()
     if which == "latest":
-        if not steps:
-            raise ValueError(
-                f"Expected a checkpoint in {directory.checkpoints}. Received: none. Train the "
-                "model first."
-            )
-        return checkpoints.path(steps[-1])
+        return last_checkpoints(directory, 1)[0]
     if not str(which).isdecimal():
         raise ValueError(
             f"Expected the step of a checkpoint, 'latest' or 'best'. Received: {which!r}."
@@ -47,7 +39,7 @@ def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:
     for kept in (checkpoints, best):
         if int(which) in kept.steps():
             return kept.path(int(which))
-    found = sorted({*steps, *best.steps()})
+    found = sorted({*checkpoints.steps(), *best.steps()})
     raise ValueError(
         f"Expected a checkpoint of step {which} in {directory.path}. Received: those of "
         f"{_listed(found)}. Choose one of these."
@@ -55,27 +47,32 @@ def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:
 
 
 def last_checkpoints(directory: ModelDirectory, count: int) -> list[Path]:
-    """Where the last checkpoints of a run lie, the earliest first.
+    """Returns the folders of the last checkpoints of a run, the earliest first.
 
     Raises:
         ValueError: if there are fewer.
     """
     checkpoints = Checkpoints(directory.checkpoints)
     steps = checkpoints.steps()
+    if not steps:
+        raise ValueError(
+            f"Expected a checkpoint in {directory.checkpoints}. Received: none. Train the model "
+            "first."
+        )
     if len(steps) < count:
         raise ValueError(
             f"Expected at least {count} checkpoints in {directory.checkpoints}. Received: "
-            f"{len(steps)}, those of {_listed(steps)}. "
-            "Ask for fewer, or train with a larger --keep_checkpoints."
+            f"{len(steps)}, those of {_listed(steps)}. Ask for fewer, or train with a larger "
+            "--keep_checkpoints."
         )
     return [checkpoints.path(step) for step in steps[-count:]]
 
 
 def load_transformer(directory: ModelDirectory, path: Path) -> Transformer:
-    """The Transformer of a model directory with the weights of a checkpoint.
+    """Returns the Transformer of a model directory with the weights of a checkpoint.
 
     Raises:
-        ValueError: where the checkpoint is missing, damaged, or of another architecture.
+        ValueError: if the checkpoint is missing, corrupt, or of another architecture.
     """
     transformer = Transformer(TransformerConfig.from_dict(directory.read_config()["architecture"]))
     ids = np.ones((1, 1), "int32")
@@ -85,16 +82,16 @@ def load_transformer(directory: ModelDirectory, path: Path) -> Transformer:
 
 
 def average(directory: ModelDirectory, paths: Sequence[Path]) -> Transformer:
-    """The Transformer whose weights are the mean of checkpoints', summed in float64.
+    """Returns the Transformer with the mean of the weights of checkpoints, summed in float64.
 
-    What is no weight, such as states of random generators, is the last one's.
+    States of random generators are those of the last checkpoint.
 
     Args:
-        directory: of the run.
-        paths: of its checkpoints.
+        directory: model directory of the run.
+        paths: folders of its checkpoints.
 
     Raises:
-        ValueError: where one is missing, damaged, or of another architecture.
+        ValueError: if one is missing, corrupt, or of another architecture.
 
     Reference: tensor2tensor `utils.avg_checkpoints`.
     """

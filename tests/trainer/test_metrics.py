@@ -22,7 +22,9 @@ def test_t2t_bleu_is_tensor2tensors(corpus):
     sides = corpus["hypotheses"], corpus["references"]
     # It gives float32.
     assert metrics.t2t_bleu(*sides).value == pytest.approx(corpus["cased"], rel=1e-6)
-    assert metrics.t2t_bleu_uncased(*sides).value == pytest.approx(corpus["uncased"], rel=1e-6)
+    assert metrics.t2t_bleu(*sides, lowercase=True).value == pytest.approx(
+        corpus["uncased"], rel=1e-6
+    )
 
 
 def test_t2t_tokens_are_tensor2tensors():
@@ -75,7 +77,7 @@ def test_language_of_the_compound_split_bleu():
 def test_sacrebleus_own_metrics_have_its_signatures():
     sides = ["Der Hund schläft dort heute", "Ja"], ["der Hund schläft dort heute nicht", "ja"]
     version = sacrebleu.__version__
-    score = metrics.sacrebleu_lowercased(*sides)
+    score = metrics.score("bleu_lc", *sides)
     assert (score.name, score.signature) == (
         "BLEU lower-cased",
         f"nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:{version}",
@@ -84,14 +86,14 @@ def test_sacrebleus_own_metrics_have_its_signatures():
     assert metrics.sacrebleu(*sides).value == pytest.approx(
         BLEU().corpus_score(sides[0], [sides[1]]).score
     )
-    score = metrics.sacrebleu_tokenized(["a , b c-d ."], ["a , b c - d ."])
+    score = metrics.score("bleu_tokenized", ["a , b c-d ."], ["a , b c - d ."])
     assert score.signature == f"nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:{version}"
     # 4 of 5 words, 2 of 4 pairs, 1 of 3 triples, none of 2 of four (smoothed to a half), and one
     # too short: 5 of 7.
     assert score.value == pytest.approx(
         100 * (4 / 5 * 2 / 4 * 1 / 3 * 1 / 4) ** 0.25 * 2.718281828459045 ** (1 - 7 / 5)
     )
-    score = metrics.chrf(*sides)
+    score = metrics.score("chrf", *sides)
     assert (score.name, score.signature) == (
         "chrF2",
         f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{version}",

@@ -74,18 +74,10 @@ def test_another_format(directory, version, age):
         ModelDirectory.open(directory.path)
 
 
-def test_config_without_architecture(directory):
-    directory.config_file.write_text('{"format_version": 2, "tokenizer": {}}')
-    with pytest.raises(ValueError, match="Received: one without architecture"):
-        directory.read_config()
-
-
-@pytest.mark.parametrize(
-    ("text", "message"), [("{", "which is not one"), ("[]", "which holds a list")]
-)
-def test_config_that_is_no_json_object(directory, text, message):
+@pytest.mark.parametrize("text", ["{", "[]", "7"])
+def test_config_that_is_no_json_object(directory, text):
     directory.config_file.write_text(text)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="Expected a JSON object. .*config.json, which is not one"):
         directory.read_config()
 
 
@@ -115,17 +107,6 @@ def test_changed_vocabulary(directory):
 def test_missing_vocabulary(directory):
     directory.vocabulary_file().unlink()
     with pytest.raises(ValueError, match="Expected the vocabulary of the model at .*vocab.model"):
-        directory.load_tokenizer()
-
-
-def test_tokenizer_of_another_kind(directory):
-    config = json.loads(directory.config_file.read_text())
-    config["tokenizer"]["kind"] = "letters"
-    directory.config_file.write_text(json.dumps(config))
-    with pytest.raises(
-        ValueError,
-        match="Expected a tokenizer of the kind sentencepiece or subwords. Received: 'letters'",
-    ):
         directory.load_tokenizer()
 
 

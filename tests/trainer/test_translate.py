@@ -1,4 +1,5 @@
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -13,9 +14,13 @@ import tensorflow as tf
 from absl import app, flags
 
 from trainer import translate
-from trainer.serving.translator import Translation
+from trainer.inference import progress, unfinished_files
+from trainer.serving import saved_models
+from trainer.serving.translator import Translation, Translator, translate_lines
 
 ROOT = Path(__file__).parents[2]
+FAKE_PROGRAM = Path(__file__).parent / "inference/fake_translate.py"
+RUN = 'runpy.run_module("trainer.translate", run_name="__main__", alter_sys=True)'
 
 # Runs the program where what it must not need can't be imported, and says which of this project's
 # modules it used.
@@ -44,24 +49,31 @@ def run(program):
     return program(translate)
 
 
-def shout(sentences):
-    return [[Translation(sentence.upper(), -1.0, len(sentence) > 6)] for sentence in sentences]
+@pytest.fixture
+def run_fake(run, monkeypatch, tmp_path):
+    """`run_fake(lines, ...)` translates lines to upper case, with warnings above 6 characters.
+
+    Returns the output, and the lines on stderr.
+    """
+    monkeypatch.setattr(saved_models, "load", lambda path, **options: Translator(shout))
+    monkeypatch.setattr(saved_models, "fingerprint", lambda path: "fake")
+
+    def run_on(capsys, lines, *arguments):
+        (tmp_path / "in").write_bytes(b"".join(line + b"\n" for line in lines))
+        paths = [f"--{name}={tmp_path / name.removesuffix('put')}" for name in ("input", "output")]
+        run("--saved_model=any", *paths, *arguments)
+        return (tmp_path / "out").read_bytes(), capsys.readouterr().err.splitlines()
+
+    return run_on
 
 
-def translate_lines(lines, batch_size=2, window=3, **options):
-    """Numbers and texts that are written, warnings, and after which lines windows end."""
-    written, warnings, windows = [], [], []
-    translate.translate(
-        shout,
-        lines,
-        lambda number, translations: written.append((number, translations[0].text)),
-        warnings.append,
-        batch_size,
-        window,
-        after_window=windows.append,
-        **options,
-    )
-    return written, warnings, windows
+def shout(text):
+    sentences = text.numpy().tolist()
+    return {
+        "translations": tf.constant([sentence.upper() for sentence in sentences], tf.string),
+        "scores": tf.constant([-1.0] * len(sentences)),
+        "truncated": tf.constant([len(sentence) > 6 for sentence in sentences]),
+    }
 
 
 def test_lines_in_lines_out_in_a_process_of_its_own(exported_dir, exported, sentences, tmp_path):
@@ -106,9 +118,8 @@ def test_lines_in_lines_out_in_a_process_of_its_own(exported_dir, exported, sent
         "trainer.inference",
         *(
             f"trainer.inference.{name}"
-            for name in ("exported_model", "output_lines", "progress", "prompt", "streams")
+            for name in ("output_lines", "progress", "streams", "unfinished_files")
         ),
-        "trainer.inference.unfinished_files",
     }
     assert re.fullmatch(
         r"15 sentences in \d+\.\d s: [\d.]+ sentences per second, without the time to load the "
@@ -130,41 +141,108 @@ def test_file_to_file(run, exported_dir, exported, sentences, tmp_path):
     ] + [b""]
 
 
-def test_warnings_name_the_lines_that_were_cut():
-    written, warnings, _ = translate_lines([b"one", b"a long one", b"", b"another long one"])
-    assert written == [(1, b"ONE"), (2, b"A LONG ONE"), (3, b""), (4, b"ANOTHER LONG ONE")]
-    assert [re.search(r"line (\d+) is longer than", warning)[1] for warning in warnings] == [
+def test_warnings_name_the_lines_that_were_cut(run_fake, capsys):
+    lines = [b"one", b"a long one", b"", b"another long one"]
+    output, messages = run_fake(capsys, lines, "--window=3", "--batch_size=2")
+    assert output == b"ONE\nA LONG ONE\n\nANOTHER LONG ONE\n"
+    assert [re.search(r"line (\d+) is longer than", text)[1] for text in messages[:-1]] == [
         "2",
         "4",
     ]
+    assert messages[-1].startswith("4 sentences in ")
 
 
-def test_lines_count_from_where_an_earlier_run_stopped():
-    written, warnings, windows = translate_lines([b"one", b"a long one", b"c", b"d"], start=30)
-    assert [number for number, _ in written] == [31, 32, 33, 34]
-    assert "line 32 is" in warnings[0] and windows == [33]
+def test_no_input_no_output(run_fake, capsys):
+    output, messages = run_fake(capsys, [])
+    assert output == b"" and messages[0].startswith("0 sentences in 0.0 s: 0.0 sentences")
 
 
-def test_windows_end_when_all_their_lines_are_written():
-    assert translate_lines([b"a"] * 10)[2] == [3, 6, 9]
+def test_numbers_count_from_where_an_earlier_run_stopped(run_fake, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(unfinished_files, "SECONDS_BETWEEN_NOTES", 0.0)
+    lines, calls = [b"%d" % number for number in range(33)] + [b"a long one"], []
+
+    def fail_later(text):
+        calls.append(text)
+        if len(calls) > 8:
+            raise KeyboardInterrupt
+        return shout(text)
+
+    monkeypatch.setattr(saved_models, "load", lambda path, **options: Translator(fail_later))
+    arguments = "--window=10", "--batch_size=4", "--nbest=1"
+    with pytest.raises(SystemExit):
+        run_fake(capsys, lines, *arguments)
+    monkeypatch.setattr(saved_models, "load", lambda path, **options: Translator(shout))
+    output, messages = run_fake(capsys, lines, *arguments)
+    assert messages[0] == f"Resuming after line 20; earlier lines are in {tmp_path}/out.partial."
+    assert "line 34 is" in messages[1] and messages[2].startswith("14 sentences in ")
+    assert output.count(b"\n") == 34 and b"20 ||| 20 |||" in output
 
 
-def test_no_input_no_output():
-    assert translate_lines([]) == ([], [], [])
+def test_rate_excludes_the_preparation_of_the_graph(tmp_path):
+    (tmp_path / "in").write_text("a\nb\n")
+    command = [sys.executable, str(FAKE_PROGRAM), "--saved_model=any", f"--input={tmp_path / 'in'}"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "FAKE_FIRST_SECONDS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stdout == "A\nB\n"
+    assert re.match(r"2 sentences in 0\.\d s: ", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "output"),
+    [(["--help"], "Translates lines of text"), (["--alpha=-1", "--saved_model=x"], "--alpha=-1")],
+)
+def test_help_and_wrong_flags_do_not_load_tensorflow(arguments, output):
+    program = "import sys; sys.modules['tensorflow'] = None; import runpy; " + RUN
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert output in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_message_of_tensorflow(tmp_path):
+    environment = {name: v for name, v in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    command = [sys.executable, "-m", "trainer.translate", f"--saved_model={tmp_path}"]
+    settings = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "cwd": ROOT}
+    done = subprocess.run(command, env=environment, **settings)
+    assert done.stderr.startswith("trainer.translate: Expected the directory of a SavedModel")
+    assert done.stderr.count("\n") == 1
+
+
+def test_bar_on_a_terminal(tmp_path):
+    (tmp_path / "in").write_text("a\nb\n")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, str(FAKE_PROGRAM), "--saved_model=any", f"--input={tmp_path / 'in'}"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(["stty", "rows", "24", "cols", "100"], stdin=theirs, check=True)
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=theirs)
+    os.close(theirs)
+    screen = os.read(ours, 10_000)
+    os.close(ours)
+    assert done.stdout == b"A\nB\n"
+    assert b"0/2 [" in screen and b"2/2 [" in screen and b"2 sentences in " in screen
+
+
+@pytest.mark.parametrize(
+    ("count", "seconds", "text"),
+    [
+        (0, 0.0, "0 sentences in 0.0 s: 0.0 sentences"),
+        (12345, 1234.56, "12,345 sentences in 1,234.6 s: 10.0 sentences"),
+        (5_000_000, 1000.0, "5,000,000 sentences in 1,000.0 s: 5,000 sentences"),
+    ],
+)
+def test_rate(count, seconds, text):
+    assert progress.rate(count, seconds).startswith(text + " per second, without")
 
 
 def peak_of(count):
-    """Bytes held at most while so many lines are translated, and the number of those written."""
+    """Bytes held at most while so many lines are translated, and the length of the output."""
     lines = (b"ein Satz mit der Nummer %d" % number for number in range(count))
-    written = [0]
-
-    def write(number, translations):
-        written[0] += len(translations[0].text)
-
+    upper = lambda batch: [[Translation(line.upper(), 0.0, False)] for line in batch]
     tracemalloc.start()
     try:
-        translate.translate(shout, lines, write, lambda warning: None, batch_size=32, window=256)
-        return tracemalloc.get_traced_memory()[1], written[0]
+        results = translate_lines(upper, lines, batch_size=32, window=256)
+        length = sum(len(translations[0].text) for translations in results)
+        return tracemalloc.get_traced_memory()[1], length
     finally:
         tracemalloc.stop()
 
@@ -256,12 +334,6 @@ def test_reader_that_stops_early(exported_dir, tmp_path):
             ["--nbest=2", "--scores"],
         ),
         (
-            "Expected --nbest to be at most --beam_size, 2. Received: 3. Give a larger "
-            "--beam_size.",
-            ["--nbest=3", "--beam_size=2"],
-        ),
-        ("Expected --alpha to be a finite number. Received: inf.", ["--alpha=inf"]),
-        (
             "Expected --alignments and --tokens to be files. Received: -, the standard output",
             ["--alignments=-"],
         ),
@@ -283,18 +355,23 @@ def test_numbers_below_the_least(run, name):
         run("--saved_model=any", f"--{name}=-1")
 
 
-def test_what_the_graph_refuses(run, exported_dir, tmp_path):
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        (r"Expected beam_size from 1 to 32, .* Received: 1000\.$", ["--beam_size=1000"]),
+        (r"Expected max_length from 1 to 97, .* Received: 98\.$", ["--max_length=98"]),
+        (r"Expected alpha to be a finite number .* Received: inf\.$", ["--alpha=inf"]),
+        (
+            r"Expected --nbest to be at most the beam size, 2\. Received: 3\. Give a larger "
+            r"--beam_size\.$",
+            ["--nbest=3", "--beam_size=2"],
+        ),
+    ],
+)
+def test_options_beyond_the_limits_of_the_model(run, exported_dir, tmp_path, message, options):
     (tmp_path / "in").write_text("a\n")
-    arguments = [
-        f"--saved_model={exported_dir}",
-        f"--input={tmp_path / 'in'}",
-        f"--output={tmp_path / 'out'}",
-    ]
-    run.fails(
-        r"Expected beam_size from 1 to 32, .* Received: 1000\.$",
-        *arguments,
-        "--beam_size=1000",
-    )
+    files = f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}"
+    run.fails(message, f"--saved_model={exported_dir}", *files, *options)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 

@@ -1,70 +1,46 @@
-"""What a reader is told meanwhile: a bar if there is a terminal, warnings, and the rate at the
-end.
-"""
+"""The progress bar of a translation, and its rate."""
 
-import time
+import sys
 from collections.abc import Callable
-from typing import TextIO
+from typing import BinaryIO
 
 from tqdm import tqdm
 
+from trainer.inference.streams import count_lines
 
-class Progress:
-    """Counts sentences on a bar, which shows where `file` is a terminal.
+
+def progress_bar(source: BinaryIO, done: int, writes_to_stdout: bool) -> tqdm:
+    """Returns a bar of translated sentences on stderr.
+
+    It is hidden unless stderr is a terminal on which nothing else is typed or written.
 
     Args:
-        file: where to print.
-        total: number of sentences, where it is known.
-        done: how many of them were translated by earlier runs.
-        bar: False hides the bar on terminals too.
+        source: the input, after the first `done` lines.
+        done: number of lines that earlier runs have translated.
+        writes_to_stdout: whether the output is the standard output.
     """
+    is_shared = source.isatty() or (writes_to_stdout and sys.stdout.isatty())
+    is_shown = sys.stderr.isatty() and not is_shared
+    remaining = count_lines(source) if is_shown else None
+    total = None if remaining is None else done + remaining
+    return tqdm(
+        total=total, initial=done, unit=" sentences", disable=not is_shown, dynamic_ncols=True
+    )
 
-    def __init__(self, file: TextIO, total: int | None = None, done: int = 0, bar: bool = True):
-        self._file = file
-        self._count = 0
-        self._start = time.monotonic()
-        hidden = not (bar and file.isatty())
-        self._bar = tqdm(
-            total=total,
-            initial=done,
-            unit=" sentences",
-            file=file,
-            disable=hidden,
-            dynamic_ncols=True,
-        )
 
-    def counting(self, translate: Callable[[list], list]) -> Callable[[list], list]:
-        """A function of batches, as one that counts their sentences when they are translated."""
+def counting(call: Callable[[list], list], bar: tqdm) -> Callable[[list], list]:
+    """Returns `call`, a function of batches, as a function that also updates the bar."""
 
-        def translate_and_count(sentences):
-            answers = translate(sentences)
-            self._count += len(answers)
-            self._bar.update(len(answers))
-            return answers
+    def call_and_count(sentences):
+        answers = call(sentences)
+        bar.update(len(answers))
+        return answers
 
-        return translate_and_count
-
-    def say(self, text: str):
-        """Writes a line, above the bar."""
-        tqdm.write(text, file=self._file)
-
-    def close(self):
-        """Ends the bar."""
-        self._seconds = time.monotonic() - self._start
-        self._bar.close()
-
-    def tell_rate(self):
-        """Tells how fast it was, from the beginning to `close`."""
-        print(rate(self._count, self._seconds), file=self._file, flush=True)
+    return call_and_count
 
 
 def rate(count: int, seconds: float) -> str:
-    """How fast sentences were translated, for a reader.
-
-    Example:
-        >>> rate(1000, 3.105)
-        '1,000 sentences in 3.1 s: 322 sentences per second, without the time to load the model'
-    """
+    """Returns the status line of a rate."""
     per_second = count / max(seconds, 1e-9)
     shown = f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}"
     return (

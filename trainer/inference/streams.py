@@ -1,4 +1,4 @@
-"""Files and standard streams to read from and to write to."""
+"""Input and output streams: files, pipes, standard streams, and a prompt on terminals."""
 
 import contextlib
 import os
@@ -7,11 +7,16 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 STANDARD = "-"
+PROMPT = "> "
 
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[BinaryIO]:
-    """A file, or the standard input for `-`."""
+    """Opens a file for reading, or the standard input for `-`.
+
+    Raises:
+        ValueError: if the file can't be read.
+    """
     if path == STANDARD:
         yield sys.stdin.buffer
         return
@@ -27,7 +32,7 @@ def reading(path: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def writing(paths: Sequence[str]) -> Iterator[list[BinaryIO]]:
-    """Files, and the standard output for `-`, flushed at the end."""
+    """Opens files for writing, or the standard output for `-`, and flushes them at the end."""
     with contextlib.ExitStack() as stack:
         files = [
             sys.stdout.buffer if path == STANDARD else stack.enter_context(open(path, "wb"))
@@ -38,31 +43,48 @@ def writing(paths: Sequence[str]) -> Iterator[list[BinaryIO]]:
             file.flush()
 
 
+def typed_lines() -> Iterator[bytes]:
+    """Prompts for lines on the terminal of the standard input until Ctrl-D.
+
+    Lines can be edited and recalled if Python has readline. If the standard output is not a
+    terminal, the prompt goes to the standard error, so that the output has translations only.
+
+    Yields:
+        Each line without its end, in the encoding of the terminal.
+    """
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  (input() edits lines once it is imported)
+    sys.stdin.reconfigure(errors="surrogateescape")
+    prompted = sys.stdout if sys.stdout.isatty() else sys.stderr
+    while True:
+        try:
+            with contextlib.redirect_stdout(prompted):
+                line = input(PROMPT)
+        except EOFError:
+            print(file=prompted)
+            return
+        yield line.encode(sys.stdin.encoding, "surrogateescape")
+
+
 def can_be_renamed(path: str) -> bool:
-    """Whether a path is a regular file's, or nothing's yet: no standard stream, pipe or device."""
+    """Returns whether a path is a regular file or does not exist: no pipe, no device."""
     return path != STANDARD and (os.path.isfile(path) or not os.path.exists(path))
 
 
 def refuse_same_files(flags: dict[str, str]):
-    """Refuses flags that name one file twice.
+    """Checks that the paths of all flags are different files.
 
     Args:
-        flags: the path of each flag by its name.
+        flags: path by name of the flag.
 
-    Example:
-        >>> refuse_same_files({"input": "a.en", "output": "-", "tokens": "-"})
-        >>> flags = {"input": "a.en", "output": "b.de", "tokens": "./b.de"}
-        >>> refuse_same_files(flags)  # doctest: +NORMALIZE_WHITESPACE
-        Traceback (most recent call last):
-            ...
-        ValueError: Expected --tokens to be another file than --output, which it would
-        overwrite. Received: ./b.de.
+    Raises:
+        ValueError: if two are the same file.
     """
     seen = {}
     for name, path in flags.items():
-        real = os.path.realpath(path)
-        if path == STANDARD or (os.path.exists(path) and not os.path.isfile(path)):
+        if not can_be_renamed(path):
             continue
+        real = os.path.realpath(path)
         if real in seen:
             raise ValueError(
                 f"Expected --{name} to be another file than --{seen[real]}, which it would "
@@ -71,21 +93,8 @@ def refuse_same_files(flags: dict[str, str]):
         seen[real] = name
 
 
-def relative(paths: dict[str, str]) -> dict[str, str]:
-    """Paths as seen from the folder of the first, links resolved: the same wherever the folder
-    lies.
-
-    Example:
-        >>> relative({"output": "runs/a.de", "tokens": "runs/more/../a.tokens"})
-        {'output': 'a.de', 'tokens': 'a.tokens'}
-    """
-    real = {name: os.path.realpath(path) for name, path in paths.items()}
-    folder = os.path.dirname(next(iter(real.values())))
-    return {name: os.path.relpath(path, folder) for name, path in real.items()}
-
-
 def count_lines(file: BinaryIO) -> int | None:
-    """The number of lines from here to the end, where the file can be read twice."""
+    """Returns the number of lines from here to the end, or None if the file is not seekable."""
     if not file.seekable():
         return None
     start = file.tell()

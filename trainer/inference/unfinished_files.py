@@ -1,10 +1,9 @@
-"""Files that are written over several runs. Each run may be killed at any moment. They get
-their names when complete.
+"""Output files that an interrupted run leaves unfinished and a later run completes.
 
-Next to FILE lie meanwhile FILE.partial, with what is translated, and FILE.partial.log. The log's
-first line tells with what options; each other one how many lines of input are answered, their
-digest, and the lengths of the files then. Data in files beyond the last whole line of the log is
-written again.
+Until FILE is complete, its content is in FILE.partial, and the first file has a log,
+FILE.partial.log. The first line of the log holds the options of the run. Every other line is a
+`Note`. A later run truncates the files to the sizes of the last note and continues there. A run can
+be killed at any moment: only complete lines of the log count.
 """
 
 import contextlib
@@ -14,17 +13,14 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-# Waiting for the disk costs milliseconds: less often than windows of few lines would have it.
+# A note waits for the disk, which takes milliseconds.
 SECONDS_BETWEEN_NOTES = 1.0
 
 
 class Note(NamedTuple):
-    """How far the files are: lines of input, the digest of these, and the length of each file in
-    bytes.
-    """
+    """The number of translated input lines, their digest, and the size of each output file."""
 
     lines: int
     digest: str
@@ -32,13 +28,7 @@ class Note(NamedTuple):
 
 
 class DigestedLines:
-    """Lines of a binary stream without their ends, and the digest of all that were read.
-
-    Example:
-        >>> lines = DigestedLines([b"ein\\n", b"Hund"])
-        >>> list(lines), lines.digest() == hashlib.sha256(b"ein\\nHund").hexdigest()
-        ([b'ein', b'Hund'], True)
-    """
+    """Iterates over the lines of a binary stream without their ends and computes their digest."""
 
     def __init__(self, source: Iterable[bytes]):
         self._source = iter(source)
@@ -53,7 +43,7 @@ class DigestedLines:
         return line.rstrip(b"\r\n")
 
     def digest(self) -> str:
-        """SHA-256 of the lines read so far, with their ends, in hexadecimal."""
+        """Returns the SHA-256 of the lines read so far, with their ends, in hexadecimal."""
         return self._sha.hexdigest()
 
 
@@ -61,90 +51,84 @@ class UnfinishedFiles:
     """Made by `unfinished_files`.
 
     Attributes:
-        files: where to write, binary, in the order of the paths.
-        lines_done: lines of input whose answers are in the files from runs before.
-        worth_keeping: whether a later run could continue with the files.
+        files: binary output files, in the order of the paths.
+        lines_done: number of input lines that earlier runs have translated.
+        can_resume: whether a later run can continue with the files.
     """
 
-    def __init__(self, log, paths, settings, done: Note | None):
+    def __init__(self, log, paths, settings, last: Note | None):
         self._log = log
-        self.lines_done = done.lines if done else 0
-        self.worth_keeping = done is not None
-        self.files = [
-            _open_at(path, size)
-            for path, size in zip(paths, done.sizes if done else [0] * len(paths))
-        ]
-        self._noted = -SECONDS_BETWEEN_NOTES
-        if done is None:
+        self._last_time = -SECONDS_BETWEEN_NOTES
+        self.lines_done = last.lines if last else 0
+        self.can_resume = last is not None
+        sizes = last.sizes if last else [0] * len(paths)
+        self.files = [_open_at(path, size) for path, size in zip(paths, sizes)]
+        if last is None:
             log.truncate(0)
             self._append(settings)
 
     def note(self, lines: int, digest: str):
-        """Says that the answers of so many lines of input, of this digest, are written; seldom
-        enough not to cost time.
+        """Records that the translations of `lines` input lines are written.
+
+        Does nothing within `SECONDS_BETWEEN_NOTES` of the previous note.
         """
-        if time.monotonic() - self._noted < SECONDS_BETWEEN_NOTES:
+        if time.monotonic() - self._last_time < SECONDS_BETWEEN_NOTES:
             return
         for file in self.files:
-            file.flush()
-            os.fsync(file.fileno())
+            _flush(file)
         self._append(Note(lines, digest, [file.tell() for file in self.files])._asdict())
-        self._noted = time.monotonic()
-        self.worth_keeping = True
+        self._last_time = time.monotonic()
+        self.can_resume = True
 
     def _append(self, record):
         self._log.write(json.dumps(record).encode() + b"\n")
-        self._log.flush()
-        os.fsync(self._log.fileno())
+        _flush(self._log)
 
 
 @contextlib.contextmanager
 def unfinished_files(
     paths: Sequence[str | os.PathLike], settings: dict, lines: DigestedLines, resume: bool = True
 ) -> Iterator[UnfinishedFiles]:
-    """Output files that continue where an earlier run with the
-    same arguments stopped.
-
-    Files of these names stay what they are until the new ones are complete.
+    """Opens output files, which replace the files of their names when the block ends without error.
 
     Args:
-        paths: of the files; the log lies next to the first.
-        settings: what the answers depend on, as JSON has it.
-        lines: the input; lines that earlier runs translated are skipped.
-        resume: whether to continue; otherwise what is there is written again.
-
-    Yields:
-        An `UnfinishedFiles`. When the block ends without an error, the files take their names.
+        paths: paths of the files. The log is next to the first.
+        settings: options that the output depends on, as JSON values.
+        lines: the input; lines that earlier runs have translated are skipped.
+        resume: whether to continue with the files of an earlier run.
 
     Raises:
         ValueError: if the earlier run had other settings or another input, or if another process
             writes these files.
-        OSError: where they can't be written.
+        OSError: if the files can't be written.
     """
-    paths = [Path(os.path.realpath(path)) for path in paths]
-    partial = [Path(f"{path}.partial") for path in paths]
-    log_path = Path(f"{partial[0]}.log")
+    paths = [os.path.realpath(path) for path in paths]
+    partial = [f"{path}.partial" for path in paths]
+    log_path = f"{partial[0]}.log"
+    # The same in any folder, so that a folder can be moved between runs.
+    names = [os.path.relpath(path, os.path.dirname(paths[0])) for path in paths]
+    settings = settings | {"files": names}
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(open(log_path, "a+b"))
         _lock(log, paths[0])
-        done = _last_note(log, partial, settings) if resume else None
-        if done:
-            _skip(lines, done, partial[0])
-        output = UnfinishedFiles(log, partial, settings, done)
+        last = _last_note(log, partial, settings) if resume else None
+        if last:
+            _skip(lines, last, partial[0])
+        output = UnfinishedFiles(log, partial, settings, last)
         for file in output.files:
             stack.enter_context(file)
         try:
             yield output
         except BaseException:
-            if not output.worth_keeping:
+            if not output.can_resume:
                 for path in (*partial, log_path):
-                    path.unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):
+                        os.remove(path)
             raise
-        for file, aside, path in zip(output.files, partial, paths):
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(aside, path)
-        log_path.unlink(missing_ok=True)
+        for file, temporary, path in zip(output.files, partial, paths):
+            _flush(file)
+            os.replace(temporary, path)
+        os.remove(log_path)
 
 
 def _open_at(path, size):
@@ -152,6 +136,11 @@ def _open_at(path, size):
     file.truncate(size)
     file.seek(size)
     return file
+
+
+def _flush(file):
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _lock(log, path):
@@ -165,21 +154,20 @@ def _lock(log, path):
 
 
 def _last_note(log, partial, settings):
-    """What the log says last, where it says anything and the files are as long as it says."""
+    """Returns the last note if the files are at least as long as it says, or None."""
     log.seek(0)
     content = log.read()
-    whole = content[: content.rfind(b"\n") + 1]
-    first, *others = whole.splitlines() or [b""]
-    if not others:
+    complete = content[: content.rfind(b"\n") + 1]
+    first, *notes = complete.splitlines() or [b""]
+    if not notes:
         return None
-    note = Note(**json.loads(others[-1]))
-    if len(note.sizes) != len(partial) or not all(path.is_file() for path in partial):
-        return None
-    if any(path.stat().st_size < size for path, size in zip(partial, note.sizes)):
+    last = Note(**json.loads(notes[-1]))
+    sizes = [os.path.getsize(path) if os.path.isfile(path) else -1 for path in partial]
+    if len(sizes) != len(last.sizes) or any(map(int.__lt__, sizes, last.sizes)):
         return None
     _refuse_other_settings(json.loads(first), settings, partial[0])
-    log.truncate(len(whole))
-    return note
+    log.truncate(len(complete))
+    return last
 
 
 def _refuse_other_settings(begun, settings, partial):
@@ -192,12 +180,11 @@ def _refuse_other_settings(begun, settings, partial):
             )
 
 
-def _skip(lines, done, partial):
-    count = sum(1 for _ in zip(range(done.lines), lines))
-    if count < done.lines or lines.digest() != done.digest:
-        differs = f"one of {count} lines" if count < done.lines else "another one"
+def _skip(lines, last, partial):
+    count = sum(1 for _ in zip(range(last.lines), lines))
+    if count < last.lines or lines.digest() != last.digest:
+        differs = f"one of {count} lines" if count < last.lines else "another one"
         raise ValueError(
-            f"Expected the input whose first {done.lines} lines {partial} answers. Received: "
-            f"{differs}. "
-            "Give that input to continue, or --noresume to begin again."
+            f"Expected the input whose first {last.lines} lines {partial} answers. Received: "
+            f"{differs}. Give that input to continue, or --noresume to begin again."
         )

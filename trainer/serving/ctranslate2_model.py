@@ -1,26 +1,23 @@
-"""A model directory's Transformer as a CTranslate2 model directory.
+"""Writes a model directory's Transformer as a CTranslate2 model.
 
-What CTranslate2's search means by its options, next to ours:
+Options of CTranslate2's search, compared with ours:
 
     beam_size             the same; 1 is greedy
-    length_penalty        divides log-probability by `length ** length_penalty`, ours by
-                          `((5 + length) / 6) ** alpha`, both counting the end of the sentence.
-                          Equal only at 0. Near lengths of L, alpha * L / (5 + L) ranks most
-                          similarly.
+    length_penalty        divides the log-probability by `length ** length_penalty`; ours divides by
+                          `((5 + length) / 6) ** alpha`. Both count EOS. They are equal only at 0.
+                          Near a length of L, alpha * L / (5 + L) ranks most similarly.
     patience              a sentence is done after beam_size * patience finished hypotheses (with
-                          length_penalty=0: once the best hypothesis of the beam is finished); ours,
+                          length_penalty=0: when the best hypothesis of the beam is finished); ours,
                           when no living hypothesis can beat the best finished one
-    (no option)           only ends among the best beam_size of the 2 * beam_size candidates of a
-                          step are taken; ours takes all, as tensor2tensor does
+    (no option)           a hypothesis can end only among the best beam_size of the 2 * beam_size
+                          candidates of a step; ours among all, as in tensor2tensor
     coverage_penalty      ours has none: leave it at 0
-    max_decoding_length   the same for all sentences of a call, 256; truncated hypotheses count as
-                          finished. Ours adds 50 to each sentence's length, and prefers finished
-                          ones
-    min_decoding_length   ours has none: 0, where theirs is 1
-    max_input_length      the same, but 1,024 here and 256 in an export
+    max_decoding_length   256, the same for all sentences of a call; truncated hypotheses count as
+                          finished. Ours adds 50 to each sentence's length and prefers finished ones
+    min_decoding_length   1; ours is 0
+    max_input_length      1,024; 256 in an export
 
-Padding is never chosen by either; here it has no share of the probability at all, so that scores
-are higher by as much.
+Neither search chooses padding. In CTranslate2 padding has probability 0, so scores are higher.
 """
 
 import os
@@ -31,16 +28,8 @@ from trainer import atomic_files
 from trainer.data.token_names import token_names
 from trainer.model_dir import ModelDirectory
 
-QUANTIZATIONS = (
-    "none",
-    "int8",
-    "int8_float32",
-    "int8_float16",
-    "int8_bfloat16",
-    "int16",
-    "float16",
-    "bfloat16",
-    "float32",
+QUANTIZATIONS = tuple(
+    "none int8 int8_float32 int8_float16 int8_bfloat16 int16 float16 bfloat16 float32".split()
 )
 
 
@@ -50,26 +39,24 @@ def write(
     quantization: str = "none",
     force: bool = False,
 ):
-    """Writes the model of a model directory as a CTranslate2 model directory, with its vocabulary,
-    whole or not at all.
+    """Writes the model of a model directory and its vocabulary for CTranslate2, atomically.
 
     Args:
-        model_dir: the directory that `trainer.train` or `trainer.import_t2t` wrote.
-        output_dir: the directory to make.
-        quantization: of the weights: one of `QUANTIZATIONS`.
-        force: whether to replace a CTranslate2 model that is there already.
+        model_dir: directory that `trainer.train` or `trainer.import_t2t` wrote.
+        output_dir: directory to create.
+        quantization: of the weights; one of `QUANTIZATIONS`.
+        force: whether to replace an existing CTranslate2 model.
 
     Raises:
-        ValueError: where the model directory has no model; for a model that CTranslate2 can't
-            express, saying why; for an output_dir that can't be written; and where the package
-            ctranslate2 is missing.
+        ValueError: if the model directory has no model, CTranslate2 does not support the model,
+            `output_dir` can't be written, or the package ctranslate2 is missing.
     """
     if quantization not in QUANTIZATIONS:
         raise ValueError(
             f"Expected --quantization to be one of {', '.join(QUANTIZATIONS)}. Received: "
             f"{quantization!r}."
         )
-    build = _builder()
+    build = _import_build()
     output = Path(output_dir)
     check_destination(output, force)
     directory = ModelDirectory.open(model_dir)
@@ -78,10 +65,10 @@ def write(
     spec = build(model, token_names(directory, model.config.vocab_size))
     spec.optimize(quantization=None if quantization == "none" else quantization)
     try:
-        with atomic_files.whole_directory(output) as aside:
-            spec.save(str(aside))
+        with atomic_files.whole_directory(output) as temporary:
+            spec.save(str(temporary))
             if directory.tokenizer_kind != "none":
-                shutil.copy(directory.vocabulary_file(directory.tokenizer_kind), aside)
+                shutil.copy(directory.vocabulary_file(directory.tokenizer_kind), temporary)
             check_destination(output, force)
     except OSError as error:
         raise ValueError(
@@ -91,7 +78,7 @@ def write(
 
 
 def check_destination(output: Path, force: bool):
-    """Refuses to replace what is there, and to replace anything but a CTranslate2 model."""
+    """Raises ValueError if `output` exists, unless it is a CTranslate2 model and `force` is set."""
     if not output.exists():
         return
     if not force:
@@ -102,48 +89,37 @@ def check_destination(output: Path, force: bool):
     if not (output / "model.bin").is_file():
         raise ValueError(
             "Expected --force to replace a CTranslate2 model, which holds a model.bin. Received: "
-            f"{output}, which holds none. "
-            "Choose another --output_dir."
+            f"{output}, which holds none. Choose another --output_dir."
         )
 
 
 def check_expressible(config):
-    """Refuses architectures that CTranslate2 has no form for.
+    """Raises ValueError if CTranslate2 does not support an architecture.
 
     Args:
         config: a `TransformerConfig`.
-
-    Raises:
-        ValueError: naming the setting.
-
-    Example:
-        >>> from t2t_relpos.models import TransformerConfig
-        >>> check_expressible(TransformerConfig.from_preset("tiny", vocab_size=8000))
     """
     has_tables = config.relative and (config.use_key_table or config.use_value_table)
     if has_tables and not config.share_heads and config.num_heads > 1:
         raise ValueError(
             "Expected relative positions that all heads share, since CTranslate2 has one table "
-            "for all heads of a layer. "
-            f"Received: share_heads=False with {config.num_heads} heads. Presets such as tiny and "
-            "shaw_big share them."
+            f"for all heads of a layer. Received: share_heads=False with {config.num_heads} heads. "
+            "Presets such as tiny and shaw_big share them."
         )
     if config.relative_cross_attention:
         raise ValueError(
             "Expected attention to the encoder without positions, since CTranslate2 has none "
-            "there. "
-            "Received: relative_cross_attention=True."
+            "there. Received: relative_cross_attention=True."
         )
     if config.position == "relative+sinusoidal" and not config.normalize_first:
         raise ValueError(
             "Expected either relative positions or sinusoids in a model with post-norm, since "
-            "CTranslate2 adds no sinusoids where "
-            "the first layer has relative positions. Received: position='relative+sinusoidal', "
-            "normalize_first=False."
+            "CTranslate2 adds no sinusoids where the first layer has relative positions. Received: "
+            "position='relative+sinusoidal', normalize_first=False."
         )
 
 
-def _builder():
+def _import_build():
     try:
         from trainer.serving.ctranslate2_spec import build
     except ModuleNotFoundError as error:

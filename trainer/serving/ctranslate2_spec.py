@@ -1,8 +1,7 @@
-"""A Transformer's weights in the form that CTranslate2 writes: its specification of a Transformer,
-filled in.
+"""Converts a Transformer to CTranslate2's specification of a model.
 
-How CTranslate2 computes what is not plain there was read in its source,
-`src/layers/transformer.cc`, `attention.cc` and `common.cc`.
+The computation of CTranslate2 is that of its files `src/layers/transformer.cc`, `attention.cc` and
+`common.cc`.
 """
 
 import numpy as np
@@ -12,21 +11,19 @@ from t2t_relpos.layers.position_encodings import sinusoids
 from trainer.data.token_ids import PAD_ID
 from trainer.data.token_names import TokenNames
 
-# Number of sinusoidal positions, which are unlimited here: twice what CTranslate2 reads of a
-# sentence unless asked for more.
+# Number of sinusoidal positions: twice CTranslate2's default limit of a sentence.
 MOST_POSITIONS = 2048
-# As logit: below all others, and its exponential is 0.
+# A logit whose exponential is 0.
 NEVER = -1e9
-# Of the feed-forward network that adds nothing.
+# Width of a feed-forward network that adds zeros.
 INERT_WIDTH = 8
 
 
 def build(model, tokens: TokenNames) -> transformer_spec.TransformerSpec:
-    """A Transformer as CTranslate2's specification, validated, not quantized.
+    """Returns a Transformer as a validated specification without quantization.
 
     Args:
-        model: a `t2t_relpos.models.Transformer` that `ctranslate2_model.check_expressible` lets
-            pass.
+        model: a `t2t_relpos.models.Transformer` that passes `ctranslate2_model.check_expressible`.
         tokens: the names of its ids.
     """
     encoder = _stack(transformer_spec.TransformerEncoderSpec, model.config, model.encoder_layers)
@@ -34,7 +31,7 @@ def build(model, tokens: TokenNames) -> transformer_spec.TransformerSpec:
     _set_embeddings(encoder, decoder, model)
     if model.source_position is not None:
         encoder.position_encodings.encodings = _encodings(model.source_position, model.config)
-        # The decoder's learned positions continue with the last one, where the encoder's end.
+        # The decoder repeats its last learned position. The encoder's input is limited instead.
         last = _encodings(model.target_position, model.config)
         beyond = max(MOST_POSITIONS - len(last), 0)
         decoder.position_encodings.encodings = np.pad(last, [(0, beyond), (0, 0)], mode="edge")
@@ -57,15 +54,14 @@ def _set_config(spec_config, config, tokens):
     spec_config.layer_norm_epsilon = config.layer_norm_epsilon
 
 
-def _stack(kind, config, layers):
-    """The specification of an encoder or decoder, with the weights of its layers."""
-    # Tables of relative positions keep CTranslate2 from adding sinusoids, which it does where it is
-    # told of no positions.
+def _stack(spec_class, config, layers):
+    """Returns the specification of an encoder or decoder with the weights of its layers."""
+    # CTranslate2 adds sinusoids if the first layer has neither tables nor position encodings.
+    # Models without positions therefore get tables of zeros. For relative positions with
+    # sinusoids, a first layer without tables is added that returns its input.
     with_tables = config.position not in ("sinusoidal", "learned")
-    # Only the first layer is looked at for that: one without tables, which adds nothing, brings the
-    # sinusoids back.
     inert = config.position == "relative+sinusoidal"
-    stack = kind(
+    stack = spec_class(
         len(layers) + inert,
         config.num_heads,
         pre_norm=config.normalize_first,
@@ -91,10 +87,10 @@ def _set_attention(spec, attention, residual, with_tables=False):
         np.asarray(dense.matrix).T
         for dense in (attention.query_dense, attention.key_dense, attention.value_dense)
     ]
-    if len(spec.linear) == 2:
-        spec.linear[0].weight = np.concatenate(kernels)
-    else:
-        spec.linear[0].weight = kernels[0]
+    # Self-attention has one matrix for query, key and value; cross-attention has two.
+    num_first = 3 if len(spec.linear) == 2 else 1
+    spec.linear[0].weight = np.concatenate(kernels[:num_first])
+    if num_first == 1:
         spec.linear[1].weight = np.concatenate(kernels[1:])
     spec.linear[-1].weight = np.asarray(attention.output_dense.matrix).T
     _set_norm(spec.layer_norm, residual.norm)
@@ -104,7 +100,7 @@ def _set_attention(spec, attention, residual, with_tables=False):
 
 
 def _table(embedding, attention):
-    """Rows for distances from -K to K, `[2K + 1, H]`; zeros for a table that is switched off."""
+    """Returns a table `[2K + 1, H]`; zeros if the layer has none."""
     rows = 2 * (attention.max_relative_position or 0) + 1
     if embedding is None:
         return np.zeros((rows, attention.key_dim), "float32")
@@ -112,7 +108,7 @@ def _table(embedding, attention):
 
 
 def _set_inert(spec, width):
-    """A layer of a pre-norm stack that gives what it gets: all that it adds is zeros."""
+    """Makes a pre-norm layer return its input: its sub-layers add zeros."""
     attentions = [spec.self_attention] + ([spec.attention] if hasattr(spec, "attention") else [])
     for attention in attentions:
         _set_unit_norm(attention.layer_norm, width)
@@ -125,30 +121,27 @@ def _set_inert(spec, width):
 
 
 def _set_embeddings(encoder, decoder, model):
-    """The three tables, with zeros for padding, which is what decoding starts from and what is
-    never chosen.
-    """
+    """Sets the three embedding tables. Padding, the first decoder input, has zeros."""
     config = model.config
     source, target, output = (
         _without_padding(embedding.embeddings)
         for embedding in (model.source_embedding, model.target_embedding, model.output_embedding)
     )
     if config.target_space_id is not None:
-        # One vector is added to every source embedding, after the scaling, which is done here
-        # instead.
+        # The vector is added after scaling, so the table is scaled here.
         space = _array(model.target_space_embedding)[config.target_space_id]
         source = source * np.float32(config.hidden_dim**0.5) + space
         encoder.scale_embeddings = False
     encoder.embeddings[0].weight = source
     decoder.embeddings.weight = target
     decoder.projection.weight = output
-    decoder.projection.bias = np.where(
-        np.arange(config.vocab_size) == PAD_ID, np.float32(NEVER), np.float32(0)
-    )
+    bias = np.zeros(config.vocab_size, "float32")
+    bias[PAD_ID] = NEVER
+    decoder.projection.bias = bias
 
 
 def _encodings(position, config):
-    """A vector for every position, `[P, D]`."""
+    """Returns the vectors of all positions, `[P, D]`."""
     if config.position == "learned":
         return _array(position.embeddings)
     return _array(sinusoids(np.arange(MOST_POSITIONS), config.hidden_dim))
@@ -175,5 +168,4 @@ def _set_unit_norm(spec, width):
 
 
 def _array(variable):
-    """float32, as the model computes."""
     return np.asarray(variable, "float32")

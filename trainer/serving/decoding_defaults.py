@@ -1,33 +1,27 @@
-"""What an exported translator does when a request does not say otherwise, and the most that a
-request may ask for.
-"""
+"""Default options of an exported translator, and the limits of its requests."""
 
 import dataclasses
+
+_LEAST = {"beam_size": 1, "max_input_length": 2, "extra_length": 0, "max_beam_size": 1}
 
 
 @dataclasses.dataclass(frozen=True)
 class TranslationSettings:
-    """How a `TranslationModule` decodes when a request does not say otherwise, and its limits.
+    """Default options and limits of a `TranslationModule`.
 
     Args:
         beam_size: hypotheses kept per sentence.
         alpha: exponent of the length penalty `((5 + length) / 6) ** alpha`.
-        max_input_length: ids of a source sentence, EOS included; a longer one is cut and reported.
-            The default is tensor2tensor's `max_length`, the longest sentence that its base settings
-            train on.
-        extra_length: ids that a translation may have in addition to the length of its source. 50 as
-            in tensor2tensor.
-        early_stopping: whether a sentence's search stops as soon as `beam_size` translations are
-            finished: fewer steps, and sometimes a less likely translation.
-        max_beam_size: the largest beam that a request may ask for, which protects a server's
-            memory.
+        max_input_length: ids of a source sentence, with EOS; a longer sentence is truncated. The
+            default is tensor2tensor's `max_length`.
+        extra_length: ids that a translation may have in addition to the length of its source. The
+            default is tensor2tensor's.
+        early_stopping: whether the search of a sentence stops as soon as `beam_size` translations
+            are finished. This takes fewer steps and sometimes finds a less likely translation.
+        max_beam_size: largest beam size of a request, which limits the memory of a server.
 
     Raises:
-        ValueError: for a value that no search can honour.
-
-    Example:
-        >>> TranslationSettings(max_input_length=100).longest_translation
-        150
+        ValueError: for values out of range.
     """
 
     beam_size: int = 4
@@ -38,22 +32,12 @@ class TranslationSettings:
     max_beam_size: int = 32
 
     def __post_init__(self):
-        least_values = {
-            "beam_size": 1,
-            "max_input_length": 2,
-            "extra_length": 0,
-            "max_beam_size": 1,
-        }
-        for name, least in least_values.items():
+        for name, least in _LEAST.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(
                     f"Expected {name} to be an integer of at least {least}. Received: {value!r}."
                 )
-        if not isinstance(self.early_stopping, bool):
-            raise ValueError(
-                f"Expected early_stopping to be True or False. Received: {self.early_stopping!r}."
-            )
         if not 0.0 <= self.alpha < float("inf"):
             raise ValueError(
                 f"Expected alpha to be a finite number of at least 0. Received: {self.alpha!r}."
@@ -61,11 +45,10 @@ class TranslationSettings:
         if self.beam_size > self.max_beam_size:
             raise ValueError(
                 f"Expected beam_size to be at most max_beam_size, {self.max_beam_size}. Received: "
-                f"{self.beam_size}. "
-                f"Give --max_beam_size={self.beam_size}, or a smaller beam."
+                f"{self.beam_size}. Give --max_beam_size={self.beam_size}, or a smaller beam."
             )
 
     @property
     def longest_translation(self) -> int:
-        """Most ids that any translation has, EOS included."""
+        """Largest number of ids of any translation, with EOS."""
         return self.max_input_length + self.extra_length

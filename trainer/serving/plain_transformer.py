@@ -1,15 +1,13 @@
-"""A Keras Transformer as a `TranslationModule` takes it."""
+"""A Keras Transformer for `TranslationModule`."""
 
 
 class PlainTransformer:
-    """Decodes with a Keras model itself, whose weights may change afterwards: for a model that is
-    being trained.
+    """Decodes with a Keras model that is being trained.
 
-    Slower than `FastTransformer`, which copies the weights; and it can't be exported.
+    Unlike `FastTransformer`, it reads the current weights. It is slower and can't be exported.
 
     Args:
-        transformer: a `t2t_relpos.models.Transformer`, or what has its `config`, `encode` and
-            `step`.
+        transformer: a `t2t_relpos.models.Transformer`.
     """
 
     def __init__(self, transformer):
@@ -17,7 +15,5 @@ class PlainTransformer:
         self._transformer = transformer
 
     def start(self, source, max_length, beam_size):
-        """(state, step function) of a search, whose beams the search itself moves: see
-        `FastTransformer.start`.
-        """
+        """Returns (state, step function) of a search, as `FastTransformer.start`."""
         return self._transformer.encode(source, max_length), self._transformer.step

@@ -1,14 +1,13 @@
-"""Where exported models lie and how they are loaded: NAME/VERSION/ with integer versions, as
-TensorFlow Serving reads them.
-"""
+"""Exported models on disk: NAME/VERSION/ with integer versions, as TensorFlow Serving needs."""
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow as tf
-import tensorflow_text  # noqa: F401  (registers the tokenizer's operations, which the graph uses)
+import tensorflow_text  # noqa: F401  (registers the tokenizer's ops, which the graph uses)
 
 from trainer import atomic_files
 from trainer.serving.translator import Translator
@@ -17,7 +16,7 @@ OUTPUTS = ("scores", "translations", "truncated")
 
 
 def versions(directory: Path) -> list[int]:
-    """The versions under saved_models/NAME, ascending; none where the directory does not exist."""
+    """Returns the versions under saved_models/NAME, ascending; none without the directory."""
     if not directory.is_dir():
         return []
     return sorted(
@@ -28,7 +27,7 @@ def versions(directory: Path) -> list[int]:
 
 
 def find(path: str | os.PathLike) -> Path:
-    """The version directory that `path` stands for: itself, or the latest version in it.
+    """Returns the version directory that `path` names: itself, or its latest version.
 
     Args:
         path: saved_models/NAME/VERSION or saved_models/NAME.
@@ -49,17 +48,49 @@ def find(path: str | os.PathLike) -> Path:
     )
 
 
-def load(path: str | os.PathLike, alpha: float | None = None) -> Translator:
+def load(
+    path: str | os.PathLike,
+    alpha: float | None = None,
+    *,
+    beam_size: int | None = None,
+    max_length: int | None = None,
+    nbest: int | None = None,
+    aligned: bool = False,
+) -> Translator:
     """Loads an exported translation model.
 
     Args:
         path: saved_models/NAME (its latest version) or saved_models/NAME/VERSION.
-        alpha: exponent of the length penalty, where it is not to be the exported one.
+        alpha, beam_size, max_length: as for the signature `translate`. Default: as exported.
+        nbest: translations per sentence. Default: one.
+        aligned: whether translations have alignments.
 
     Raises:
-        ValueError: if there is no SavedModel, it can't be read, or it does not translate.
+        ValueError: if there is no SavedModel, it can't be read, it does not translate, or `nbest`
+            is above the beam size. Calls check the other options.
     """
-    directory = find(path)
+    loaded = _load(find(path))
+    # The arguments of the signature `translate`.
+    options = {
+        "beam_size": beam_size,
+        "alpha": alpha,
+        "max_length": max_length,
+        "num_results": nbest,
+    }
+    options = {name: value for name, value in options.items() if value is not None}
+    call = loaded.signatures["serving_default"]
+    if options:
+        options = loaded.defaults() | options
+        if nbest is not None and nbest > options["beam_size"]:
+            raise ValueError(
+                f"Expected --nbest to be at most the beam size, {int(options['beam_size'])}. "
+                f"Received: {nbest}. Give a larger --beam_size."
+            )
+        call = functools.partial(loaded.translate, **options)
+    return Translator(call, loaded, loaded.score if aligned else None)
+
+
+def _load(directory):
     try:
         loaded = tf.saved_model.load(str(directory))
     except (OSError, ValueError, tf.errors.OpError) as error:
@@ -72,37 +103,38 @@ def load(path: str | os.PathLike, alpha: float | None = None) -> Translator:
     if outputs != OUTPUTS:
         raise ValueError(
             f"Expected a SavedModel whose serving_default returns {', '.join(OUTPUTS)}. Received: "
-            f"{directory}, which "
-            f"returns {', '.join(outputs) or 'nothing'}. Write one with `python -m trainer.export`."
+            f"{directory}, which returns {', '.join(outputs) or 'nothing'}. Write one with `python "
+            "-m trainer.export`."
         )
-    if alpha is None:
-        return Translator(signature, loaded)
-    options = loaded.defaults() | {"alpha": alpha}
+    return loaded
 
-    def best(text):
-        answer = loaded.translate(text, **options)
-        return answer | {name: answer[name][:, 0] for name in ("translations", "scores")}
 
-    return Translator(best, loaded)
+def fingerprint(path: str | os.PathLike) -> str:
+    """Returns a string that is equal for all copies of an export and differs between exports."""
+    directory = find(path)
+    try:
+        return tf.saved_model.experimental.read_fingerprint(str(directory)).singleprint()
+    except (FileNotFoundError, RuntimeError, ValueError):
+        # Without fingerprint.pb, which TF Serving does not need.
+        return str(directory.resolve())
 
 
 @contextlib.contextmanager
 def new_version(directory: Path, version: int | None = None) -> Iterator[tuple[Path, Path]]:
-    """A place to write the next version of a model, which gets its name only when it is complete.
+    """Writes the next version of a model atomically.
 
-    TensorFlow Serving loads a directory as soon as its name is an integer; so the model is written
-    aside and renamed.
+    TensorFlow Serving loads a directory as soon as its name is an integer. The model is therefore
+    written to a temporary name and renamed.
 
     Args:
-        directory: saved_models/NAME, made where missing.
-        version: a positive integer; one above the latest where omitted.
+        directory: saved_models/NAME; created if missing.
+        version: a positive integer. Default: the latest plus 1.
 
     Yields:
-        The directory to write into, and the one that it becomes when the block ends without an
-        error.
+        The directory to write to, and its path after the block has ended without an error.
 
     Raises:
-        ValueError: where the version exists, or the directory can't be written.
+        ValueError: if the version exists, or the directory can't be written.
     """
     if version is not None and version < 1:
         raise ValueError(f"Expected the version to be a positive integer. Received: {version}.")
@@ -111,14 +143,13 @@ def new_version(directory: Path, version: int | None = None) -> Iterator[tuple[P
     final = directory / str(version)
     _refuse_existing(final)
     try:
-        with atomic_files.whole_directory(final) as aside:
-            yield aside, final
+        with atomic_files.whole_directory(final) as temporary:
+            yield temporary, final
             _refuse_existing(final)
     except (OSError, tf.errors.OpError) as error:
         reason = getattr(error, "strerror", None) or getattr(error, "message", None) or error
         raise ValueError(
-            f"Expected an export folder that can be written. Received: {directory} "
-            f"({reason}). "
+            f"Expected an export folder that can be written. Received: {directory} ({reason}). "
             "Choose another with --export_dir."
         ) from error
 

@@ -1,9 +1,9 @@
-"""Requests with which TensorFlow Serving warms up a version before it takes any:
-`assets.extra/tf_serving_warmup_requests`.
+"""Requests that warm up a version in TensorFlow Serving before it takes any others.
 
-Only signatures whose arguments all have the batch as first dimension are asked: a server that
-batches refuses others, and a version whose warm-up fails is not served. For the same reason no
-request is larger than `max(BATCH_SIZES)`.
+TensorFlow Serving reads them from `assets.extra/tf_serving_warmup_requests`. A server that batches
+rejects signatures with arguments that have no batch dimension, and batches larger than its limit. A
+version whose warm-up fails is not served. The requests therefore leave out `translate`, and the
+largest batch is `max(BATCH_SIZES)`.
 """
 
 from collections.abc import Iterator
@@ -11,11 +11,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from trainer.serving.prediction_log import prediction_log
-
 FILE = Path("assets.extra/tf_serving_warmup_requests")
 BATCH_SIZES = (1, 8, 32)
-# In ids: a short sentence and a long one.
+# Ids of a short sentence and of a long one.
 LENGTHS = (8, 32)
 
 
@@ -23,10 +21,10 @@ def write(directory: Path, model_name: str, tokenizer, longest: int):
     """Writes the requests into a SavedModel.
 
     Args:
-        directory: of the version.
-        model_name: which the server knows the model by.
-        tokenizer: of the model, with `detokenize` and `vocab_size`.
-        longest: most ids of a sentence that the model reads, EOS included.
+        directory: directory of the version.
+        model_name: name of the model in the server.
+        tokenizer: tokenizer of the model, with `detokenize` and `vocab_size`.
+        longest: largest number of ids of a source sentence, with EOS.
     """
     file = directory / FILE
     file.parent.mkdir(exist_ok=True)
@@ -36,15 +34,11 @@ def write(directory: Path, model_name: str, tokenizer, longest: int):
 
 
 def requests(tokenizer, longest: int) -> Iterator[tuple[str, dict]]:
-    """Batches of several sizes of sentences of several lengths, the one with the most work last:
-    (signature, its arguments).
-    """
+    """Yields (signature, arguments) for several batch sizes and sentence lengths."""
     for length in LENGTHS:
         for batch_size in BATCH_SIZES:
-            yield (
-                "serving_default",
-                {"text": sentences(tokenizer, batch_size, min(length, longest))},
-            )
+            text = sentences(tokenizer, batch_size, min(length, longest))
+            yield "serving_default", {"text": text}
     text = sentences(tokenizer, 1, min(LENGTHS[0], longest))
     yield "score", {"text": text, "translation": text}
     yield "tokenize", {"text": text}
@@ -53,9 +47,37 @@ def requests(tokenizer, longest: int) -> Iterator[tuple[str, dict]]:
 
 
 def sentences(tokenizer, count: int, length: int) -> tf.Tensor:
-    """Texts of about so many ids each, EOS included, of entries from the middle of the vocabulary:
-    string `[count]`.
-    """
+    """Returns texts of about `length` ids each, from the upper half of the vocabulary."""
     first = tokenizer.vocab_size // 2
     number = tf.range(count)[:, None] + tf.range(length - 1)
     return tokenizer.detokenize(first + number % (tokenizer.vocab_size - first))
+
+
+def prediction_log(model_name: str, signature_name: str, inputs: dict[str, tf.Tensor]) -> bytes:
+    """Returns a serialized `tensorflow.serving.PredictionLog` of one request.
+
+    The package tensorflow-serving-api would install another TensorFlow. The field numbers are those
+    of tensorflow_serving/apis/prediction_log.proto, predict.proto and model.proto.
+
+    Args:
+        model_name: name of the model in the server.
+        signature_name: a signature of the SavedModel.
+        inputs: the arguments of the signature.
+    """
+    model_spec = _field(1, model_name.encode()) + _field(3, signature_name.encode())
+    request = _field(1, model_spec)
+    for key, value in sorted(inputs.items()):
+        tensor = tf.make_tensor_proto(value).SerializeToString(deterministic=True)
+        request += _field(2, _field(1, key.encode()) + _field(2, tensor))
+    predict_log = _field(1, request)
+    return _field(6, predict_log)
+
+
+def _field(number, content):
+    """Returns a protocol buffer field that holds bytes, a string or a message."""
+    length, size = bytearray(), len(content)
+    while size > 127:
+        length.append(size & 127 | 128)
+        size >>= 7
+    length.append(size)
+    return bytes([number << 3 | 2, *length]) + content

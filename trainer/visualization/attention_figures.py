@@ -9,9 +9,8 @@ from plotly import graph_objects as go
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
-from trainer.visualization.attention_maps import AttentionMap
+from trainer.visualization.attention_maps import AttentionMap, NormLine
 from trainer.visualization.logit_parts import measure_logit_parts, subtract_row_means
-from trainer.visualization.relative_tables import row_norms, table_distances
 
 _MAX_LABEL_LENGTH = 12
 
@@ -67,14 +66,14 @@ def _logit_maps(layer):
 
 
 def draw_logit_parts(layers: list[AttentionMap], names: list[str]) -> go.Figure:
-    """Returns heat maps of attributes of `LogitParts` over layers and heads."""
+    """Returns heat maps of values of `measure_logit_parts` over layers and heads."""
     parts = [measure_logit_parts(layer) for layer in layers]
-    values = [[[getattr(head, name) for head in heads] for heads in parts] for name in names]
+    values = np.array([[layer[name] for layer in parts] for name in names])
     figure = px.imshow(
-        np.array(values),
+        values,
         facet_col=0,
         facet_col_spacing=0.1,
-        x=[f"head {head + 1}" for head in range(len(parts[0]))],
+        x=[f"head {head + 1}" for head in range(values.shape[2])],
         y=[f"layer {number + 1}" for number in range(len(layers))],
         text_auto=".2f",
         zmin=0,
@@ -85,28 +84,29 @@ def draw_logit_parts(layers: list[AttentionMap], names: list[str]) -> go.Figure:
     return figure.update_layout(height=28 * len(layers) + 120, coloraxis_showscale=False)
 
 
-def draw_table_norms(tables, *, causal: bool) -> go.Figure:
-    """Returns the row norms of a^K and a^V over distance, with one line per layer and table.
+def draw_table_norms(lines: list[NormLine], *, causal: bool) -> go.Figure:
+    """Returns the row norms of a^K and a^V over distance.
 
     Args:
-        tables: (a^K, a^V) of all layers, from `read_tables`.
+        lines: lines of one attention kind, from `read_table_norms`.
         causal: whether keys after the query are masked; their distances are shaded.
     """
+    has_table = [any(line.column == column for line in lines) for column in (0, 1)]
     titles = [
-        f"Norms of {name}" if table is not None else f"The model has no {name}"
-        for name, table in zip(("a<sup>K</sup>", "a<sup>V</sup>"), tables[0])
+        f"Norms of {name}" if exists else f"The model has no {name}"
+        for name, exists in zip(("a<sup>K</sup>", "a<sup>V</sup>"), has_table)
     ]
     figure = make_subplots(1, 2, subplot_titles=titles, shared_yaxes="all")
-    colors = sample_colorscale("Viridis", np.linspace(0, 0.85, len(tables)).tolist())
-    for number, (layer, color) in enumerate(zip(tables, colors), start=1):
-        for column, table in enumerate(layer, start=1):
-            for head, norms in enumerate([] if table is None else row_norms(table)):
-                style = {"name": f"layer {number}", "legendgroup": number, "line_color": color}
-                is_first = head == 0 and (column == 1 or layer[0] is None)
-                line = go.Scatter(x=table_distances(table), y=norms, showlegend=is_first, **style)
-                figure.add_trace(line, row=1, col=column)
+    colors = sample_colorscale("Viridis", np.linspace(0, 0.85, lines[-1].layer).tolist())
+    in_legend = set()
+    for line in lines:
+        style = {"name": f"layer {line.layer}", "legendgroup": line.layer}
+        style |= {"line_color": colors[line.layer - 1], "showlegend": line.layer not in in_legend}
+        in_legend.add(line.layer)
+        trace = go.Scatter(x=line.distances, y=line.norms, **style)
+        figure.add_trace(trace, row=1, col=1 + line.column)
     if causal:
-        figure.add_vrect(x0=0.5, x1=max(figure.data[0].x) + 0.5, fillcolor="gray", opacity=0.15)
+        figure.add_vrect(x0=0.5, x1=lines[0].distances[-1] + 0.5, fillcolor="gray", opacity=0.15)
     figure.update_traces(mode="lines+markers").update_yaxes(rangemode="tozero")
     return figure.update_xaxes(title="distance (key − query position)").update_layout(height=400)
 

@@ -1,7 +1,6 @@
-"""Records what every attention layer of a Transformer computes for one sentence pair."""
+"""Reads the attention of a Transformer: its tables, and its weights and logits for a sentence."""
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -32,8 +31,7 @@ KINDS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class AttentionMap:
+class AttentionMap(NamedTuple):
     """The weights and logits of one attention layer for one sentence pair.
 
     Attributes:
@@ -49,6 +47,22 @@ class AttentionMap:
     visible: np.ndarray
 
 
+class NormLine(NamedTuple):
+    """The row norms of one table of a layer, or of one head's.
+
+    Attributes:
+        layer: number of the layer, from 1.
+        column: 0 for a^K, 1 for a^V.
+        distances: -K..K, key position minus query position.
+        norms: Euclidean norms of the rows.
+    """
+
+    layer: int
+    column: int
+    distances: list[int]
+    norms: np.ndarray
+
+
 def record_attention_maps(transformer, source_ids, target_ids) -> dict[str, list[AttentionMap]]:
     """Runs a Transformer on one sentence pair and records its attention layers.
 
@@ -59,15 +73,6 @@ def record_attention_maps(transformer, source_ids, target_ids) -> dict[str, list
 
     Returns:
         The attention maps of all layers, by the id of the attention kind.
-
-    Example:
-
-    >>> from t2t_relpos.models import Transformer, TransformerConfig
-    >>> from trainer.visualization.attention_maps import record_attention_maps
-    >>> model = Transformer(TransformerConfig.from_preset("tiny", vocab_size=11))
-    >>> maps = record_attention_maps(model, [5, 7, 9, 1], [3, 4, 1])
-    >>> {kind: layers[0].weights.shape for kind, layers in maps.items()}
-    {'encoder': (4, 4, 4), 'decoder': (4, 3, 3), 'cross': (4, 3, 4)}
     """
     maps, inputs = {}, {"inputs": source_ids, "targets": target_ids}
     with contextlib.ExitStack() as stack:
@@ -119,3 +124,22 @@ def _position_logits(query, table, distances):
     rows = np.clip(distances, -max_distance, max_distance) + max_distance
     by_row = query @ table.swapaxes(-1, -2)
     return np.take_along_axis(by_row, np.broadcast_to(rows, (len(query), *rows.shape)), axis=-1)
+
+
+def read_table_norms(transformer) -> dict[str, list[NormLine]]:
+    """Returns the row norms of all relative-position tables by the id of the attention kind."""
+    return {
+        kind.id: [
+            NormLine(number, column, list(range(-(len(norms) // 2), len(norms) // 2 + 1)), norms)
+            for number, layer in enumerate(kind.layers(transformer), start=1)
+            for column, table in enumerate((layer.key_embedding, layer.value_embedding))
+            if table is not None
+            for norms in row_norms(ops.convert_to_numpy(table.table))
+        ]
+        for kind in KINDS
+    }
+
+
+def row_norms(table: np.ndarray) -> np.ndarray:
+    """Returns the row norms of a table `[2K + 1, H]` or `[N, 2K + 1, H]`: `[1 or N, 2K + 1]`."""
+    return np.atleast_2d(np.linalg.norm(table, axis=-1))

@@ -39,7 +39,7 @@ _SHADED = "Shaded distances are masked in the decoder, so their rows are never u
 
 
 def render_page(
-    config: TransformerConfig, pair: SentencePair, names: list[str], maps: dict, tables: dict
+    config: TransformerConfig, pair: SentencePair, names: list[str], maps: dict, norms: dict
 ) -> str:
     """Returns the page as one HTML document.
 
@@ -48,10 +48,10 @@ def render_page(
         pair: the sentences.
         names: token of every id of the vocabulary.
         maps: attention maps, from `record_attention_maps`.
-        tables: relative-position tables, from `read_tables`.
+        norms: norms of the relative-position tables, from `read_table_norms`.
     """
     axes = _token_axes(pair, names)
-    sections = [_render_kind(kind, maps[kind.id], tables[kind.id], axes[kind.id]) for kind in KINDS]
+    sections = [_render_kind(kind, maps[kind.id], norms[kind.id], axes[kind.id]) for kind in KINDS]
     settings = [f"{name}={value}" for name, value in config.to_dict().items() if value is not None]
     source, target = html.escape(pair.source), html.escape(pair.target)
     origin = "given translation" if pair.is_given else "translation by the model"
@@ -83,12 +83,13 @@ def _token_axes(pair, names):
     }
 
 
-def _render_kind(kind, layers, tables, axes):
+def _render_kind(kind, layers, norms, axes):
     has_position = layers[0].position is not None
     causal = kind.id == "decoder"
     caption = _ATTENTION if kind.id == "encoder" else f"{_ATTENTION} {_DECODER}"
-    parts = [f"<h2>{kind.title}</h2><p>{caption}</p>", attention_figures.draw_weights(layers, axes)]
-    parts += [
+    parts = [
+        f"<h2>{kind.title}</h2><p>{caption}</p>",
+        attention_figures.draw_weights(layers, axes),
         f"<p>{_LOGITS if has_position else _NO_POSITION}</p>",
         attention_figures.draw_logits(layers, axes),
     ]
@@ -96,10 +97,10 @@ def _render_kind(kind, layers, tables, axes):
         parts.append(f"<h3>Content and position</h3><p>{_PARTS}</p>")
         for names in (["share", "moved"], ["content", "position"]):
             parts.append(attention_figures.draw_logit_parts(layers, names))
-    if any(table is not None for table in tables[0]):
+    if norms:
         caption = f"{_TABLES} {_SHADED}" if causal else _TABLES
         parts.append(f"<h3>Relative-position tables</h3><p>{caption}</p>")
-        parts.append(attention_figures.draw_table_norms(tables, causal=causal))
+        parts.append(attention_figures.draw_table_norms(norms, causal=causal))
     return "\n".join(part if isinstance(part, str) else _render(part) for part in parts)
 
 

@@ -1,57 +1,30 @@
 """Summary statistics of the content and position parts of attention logits."""
 
-from typing import NamedTuple
-
 import numpy as np
 
 from trainer.visualization.attention_maps import AttentionMap
 
 
-class LogitParts(NamedTuple):
-    """Contributions of content and position to the logits of one head.
+def measure_logit_parts(layer: AttentionMap) -> dict[str, np.ndarray]:
+    """Returns the contributions of content and position to the logits of a layer with a key table.
 
     Softmax is invariant to a constant added to all logits of a query. The mean over the query's
     visible keys is therefore subtracted from both parts first.
 
-    Attributes:
-        content: root mean square of q·k over all visible pairs.
-        position: root mean square of q·a^K.
-        share: fraction of the position part in the sum of both mean squares; nan if both are 0.
-        moved: total variation distance, averaged over queries, between the attention weights and
-            the weights without the position part; from 0 to 1.
-    """
-
-    content: float
-    position: float
-    share: float
-    moved: float
-
-
-def measure_logit_parts(layer: AttentionMap) -> list[LogitParts]:
-    """Returns the `LogitParts` of every head of a layer with a key table.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from trainer.visualization.attention_maps import AttentionMap
-    >>> from trainer.visualization.logit_parts import measure_logit_parts, softmax
-    >>> content = np.array([[[0.0, 2.0], [0.0, 4.0]]])
-    >>> position = np.array([[[1.0, 0.0], [0.0, 0.0]]])
-    >>> visible = np.ones((2, 2), bool)
-    >>> weights = softmax(content + position, visible)
-    >>> layer = AttentionMap(weights, content, position, visible)
-    >>> [round(value, 3) for value in measure_logit_parts(layer)[0]]
-    [1.581, 0.354, 0.048, 0.075]
+    Returns:
+        Values of all heads, `[N]`, by name. "content", "position": root mean square of q·k and
+        q·a^K over all visible pairs. "share": fraction of the position part in the sum of both mean
+        squares; nan if both are 0. "moved": total variation distance, averaged over queries,
+        between the attention weights with and without the position part; from 0 to 1.
     """
     visible = layer.visible
     parts = (subtract_row_means(part, visible) for part in (layer.content, layer.position))
     content, position = (np.mean(part[:, visible] ** 2, axis=-1) for part in parts)
     total = content + position
     share = np.divide(position, total, out=np.full_like(total, np.nan), where=total > 0)
-    changes = np.abs(layer.weights - softmax(layer.content, visible))
-    moved = changes.sum(-1).mean(-1) / 2
-    values = np.stack([np.sqrt(content), np.sqrt(position), share, moved], axis=-1)
-    return [LogitParts(*head) for head in values.tolist()]
+    moved = np.abs(layer.weights - softmax(layer.content, visible)).sum(-1).mean(-1) / 2
+    roots = {"content": np.sqrt(content), "position": np.sqrt(position)}
+    return roots | {"share": share, "moved": moved}
 
 
 def subtract_row_means(logits: np.ndarray, visible: np.ndarray) -> np.ndarray:

@@ -4,22 +4,21 @@ import importlib.util
 from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
 
 from trainer import atomic_files
 from trainer.model_dir import ModelDirectory
 from trainer.training.dev_results import Evaluation, Evaluations
-from trainer.visualization.attention_maps import KINDS
-from trainer.visualization.relative_tables import row_norms, table_distances
-from trainer.visualization.train_loss import read_train_loss
+from trainer.visualization.attention_maps import KINDS, NormLine
 
 
-def write_plots(folder: Path, directory: ModelDirectory, tables: dict) -> list[str]:
+def write_plots(folder: Path, directory: ModelDirectory, norms: dict) -> list[str]:
     """Writes learning_curves.png and table_norms.png.
 
     Args:
         folder: output folder; created if missing.
         directory: model directory with the records of the training run.
-        tables: tables of the model, from `read_tables`.
+        norms: norms of the tables of the model, from `read_table_norms`.
 
     Returns:
         For each plot a status line: the file, or why it was skipped.
@@ -38,11 +37,31 @@ def write_plots(folder: Path, directory: ModelDirectory, tables: dict) -> list[s
         lines.append(f"Wrote {save_figure(figure, folder / 'learning_curves.png')}")
     else:
         lines.append("Skipped learning_curves.png: the model directory has no training log.")
-    if any(table is not None for layers in tables.values() for table in layers[0]):
-        lines.append(f"Wrote {save_figure(plot_table_norms(tables), folder / 'table_norms.png')}")
+    if any(norms.values()):
+        lines.append(f"Wrote {save_figure(plot_table_norms(norms), folder / 'table_norms.png')}")
     else:
         lines.append("Skipped table_norms.png: the model has no relative-position tables.")
     return lines
+
+
+def read_train_loss(logs: Path) -> list[tuple[int, float]]:
+    """Returns (step, loss) from the TensorBoard files in a directory; empty without files.
+
+    Points that a resumed run has recorded again replace the earlier ones.
+    """
+    scalars = []
+    for file in logs.glob("*tfevents*"):
+        for event in tf.compat.v1.train.summary_iterator(str(file)):
+            for value in event.summary.value:
+                if value.tag == "loss":
+                    loss = float(tf.make_ndarray(value.tensor))
+                    scalars.append((event.wall_time, event.step, loss))
+    points = []
+    for _, step, loss in sorted(scalars):
+        while points and points[-1][0] >= step:
+            points.pop()
+        points.append((step, loss))
+    return points
 
 
 def plot_curves(
@@ -67,39 +86,33 @@ def plot_curves(
     return figure
 
 
-def plot_table_norms(tables: dict):
+def plot_table_norms(norms: dict[str, list[NormLine]]):
     """Returns a figure with one line per layer, or per layer and head if heads have own tables.
 
     Rows of subplots are the kinds of attention with tables; columns are a^K and a^V.
     """
-    kinds = [kind for kind in KINDS if any(table is not None for table in tables[kind.id][0])]
-    figure, axes = make_figure(len(kinds), 2)
-    for row, kind in zip(axes, kinds):
-        for axis, name, layers in zip(row, ("a^K", "a^V"), zip(*tables[kind.id])):
-            axis.set(
-                title=f"{kind.title}: ${name}$",
-                xlabel="distance (key − query position)",
-                ylabel="norm of the table row",
-            )
-            if layers[0] is None:
-                axis.text(0.5, 0.5, "no such table", ha="center", transform=axis.transAxes)
-            else:
-                _plot_layers(axis, layers)
-    return figure
-
-
-def _plot_layers(axis, layers):
     from matplotlib import colormaps
 
-    colors = colormaps["viridis"](np.linspace(0.0, 0.85, len(layers)))
-    for number, (table, color) in enumerate(zip(layers, colors), start=1):
-        norms = row_norms(table)
-        style = {"color": color, "linewidth": 1, "alpha": 1.0 if len(norms) == 1 else 0.5}
-        for head, line in enumerate(norms):
-            label = None if head else f"layer {number}"
-            axis.plot(table_distances(table), line, ".-", label=label, **style)
-    axis.set_ylim(bottom=0)
-    axis.legend(frameon=False, fontsize="small")
+    kinds = [kind for kind in KINDS if norms[kind.id]]
+    figure, axes = make_figure(len(kinds), 2)
+    for kind, row in zip(kinds, axes):
+        for axis, name in zip(row, ("a^K", "a^V")):
+            axis.set(title=f"{kind.title}: ${name}$", ylabel="norm of the table row")
+            axis.set_xlabel("distance (key − query position)")
+        lines = norms[kind.id]
+        colors = colormaps["viridis"](np.linspace(0.0, 0.85, lines[-1].layer))
+        for line in lines:
+            axis, label = row[line.column], f"layer {line.layer}"
+            is_new = label not in axis.get_legend_handles_labels()[1]
+            style = {"color": colors[line.layer - 1], "linewidth": 1}
+            axis.plot(line.distances, line.norms, ".-", label=label if is_new else None, **style)
+        for axis in row:
+            if axis.lines:
+                axis.set_ylim(bottom=0)
+                axis.legend(frameon=False, fontsize="small")
+            else:
+                axis.text(0.5, 0.5, "no such table", ha="center", transform=axis.transAxes)
+    return figure
 
 
 def has_matplotlib() -> bool:

@@ -5,9 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from t2t_relpos.decoding import beam_search
-from trainer.data.token_ids import EOS_ID
-from trainer.serving.translation_module import TranslationSettings
+from trainer.serving.decoding_defaults import TranslationSettings
 
 # For longer sentences the page becomes too large: 128 tokens take 90 MB for a base model.
 MAX_LENGTH = 128
@@ -36,7 +34,7 @@ def make_sentence_pair(
         transformer: a `t2t_relpos.models.Transformer`.
         tokenizer: the model's tokenizer.
         source: source sentence.
-        target: its translation, or None to generate it with the default `TranslationSettings`.
+        target: its translation, or None to generate it with the default beam search.
 
     Raises:
         ValueError: if a sentence is empty or longer than the limit of the model or the page.
@@ -55,23 +53,9 @@ def make_sentence_pair(
 
 def translate_ids(transformer, source_ids: list[int], limit: int) -> list[int]:
     """Returns the best hypothesis of at most `limit` ids, with EOS if it ends within the limit."""
-    settings = TranslationSettings()
-    max_length = min(len(source_ids) + settings.extra_length, limit)
-
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
-    def search(source):
-        return beam_search(
-            transformer.step,
-            transformer.encode(source, max_length),
-            batch_size=tf.shape(source)[0],
-            max_length=max_length,
-            beam_size=settings.beam_size,
-            alpha=settings.alpha,
-            eos_id=EOS_ID,
-        )
-
-    result = search(tf.constant([source_ids], tf.int32))
-    return np.asarray(result.ids)[0, 0, : int(result.lengths[0, 0])].tolist()
+    max_length = min(len(source_ids) + TranslationSettings.extra_length, limit)
+    (ids,) = transformer.generate([source_ids], max_length=max_length)
+    return np.trim_zeros(ids, "b").tolist()
 
 
 def _tokenize(tokenizer, text, name, limit):

@@ -1,5 +1,5 @@
 """`trainer.translate` with a model that needs no TensorFlow, starts at once, and takes as long for
-a batch as FAKE_SECONDS says.
+a batch as FAKE_SECONDS says, and FAKE_FIRST_SECONDS longer for the first call.
 
 Its answers are the sentences in upper case; their scores report how many characters the batch held,
 so that nobody who translates in other batches writes the same file. It notes its progress after
@@ -21,17 +21,20 @@ if __name__ == "__main__":
 from absl import app  # noqa: E402
 
 from trainer import translate  # noqa: E402
-from trainer.inference import exported_model, unfinished_files  # noqa: E402
+from trainer.inference import unfinished_files  # noqa: E402
+from trainer.serving import saved_models  # noqa: E402
 from trainer.serving.translator import Alignment, Translation  # noqa: E402
 
 
 class FakeTranslator:
-    fingerprint = "fake"
-
     def __init__(self, path, nbest, **options):
         self.count = nbest or 1
+        self.is_prepared = False
 
-    def __call__(self, sentences):
+    def n_best(self, sentences):
+        if not self.is_prepared:
+            time.sleep(float(os.environ.get("FAKE_FIRST_SECONDS", 0)))
+            self.is_prepared = True
         time.sleep(float(os.environ.get("FAKE_SECONDS", 0)))
         score = -float(sum(map(len, sentences)))
         return [self.best(sentence, score) for sentence in sentences]
@@ -76,7 +79,8 @@ class DoomedFiles:
 
 
 if __name__ == "__main__":
-    exported_model.load = FakeTranslator
+    saved_models.load = FakeTranslator
+    saved_models.fingerprint = lambda path: "fake"
     unfinished_files.SECONDS_BETWEEN_NOTES = 0.0
     if "FAKE_OPERATIONS" in os.environ:
         DoomedFiles(int(os.environ["FAKE_OPERATIONS"])).install()

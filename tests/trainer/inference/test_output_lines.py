@@ -23,6 +23,13 @@ def test_empty_sentences():
     assert output_lines.tokens(1, [ALIGNED]) == b" ||| \n"
 
 
+def test_links_and_tokens():
+    aligned = Alignment([b"a", b"dog"], [b"ein", b"Hu", b"nd"], [0, 1, 1])
+    translations = [Translation(b"ein Hund", -0.25, False, aligned)]
+    assert output_lines.links(1, translations) == b"0-0 1-1 1-2\n"
+    assert output_lines.tokens(1, translations) == b"a dog ||| ein Hu nd\n"
+
+
 @pytest.mark.parametrize(
     ("token", "word"),
     [

@@ -1,3 +1,4 @@
+import hashlib
 import json
 
 import pytest
@@ -30,6 +31,12 @@ def write(paths, text, stop_before=None, settings=SETTINGS, window=2, **options)
             if number % window == 0:
                 output.note(number, lines.digest())
     return output.lines_done
+
+
+def test_digest_is_that_of_the_lines_with_their_ends():
+    lines = DigestedLines([b"ein\n", b"Hund"])
+    assert list(lines) == [b"ein", b"Hund"]
+    assert lines.digest() == hashlib.sha256(b"ein\nHund").hexdigest()
 
 
 def interrupt(*arguments, **options):

@@ -5,9 +5,7 @@ import pytest
 import tensorflow as tf
 
 from trainer.model_dir import ModelDirectory
-from trainer.serving import prediction_log, warmup
-
-ABSENT = -1e7
+from trainer.serving.translator import ABSENT
 
 
 def ask(loaded, signature, **arguments):
@@ -109,27 +107,17 @@ def test_places_that_nothing_fills_are_empty(loaded):
     assert scores[1].tolist() == [0.0, ABSENT, ABSENT, ABSENT]
 
 
-def test_warm_up_requests_name_the_model_and_can_be_answered(exported_dir, loaded):
-    log = prediction_log._classes()["PredictionLog"]
-    seen = []
-    for record in tf.data.TFRecordDataset(str(exported_dir / "1" / warmup.FILE)):
-        request = log.FromString(record.numpy()).predict_log.request
-        assert request.model_spec.name == exported_dir.name
-        inputs = {
-            each.key: tf.make_ndarray(type(tf.make_tensor_proto(0)).FromString(each.value))
-            for each in request.inputs
-        }
-        answer = loaded.signatures[request.model_spec.signature_name](
-            **{k: tf.constant(v) for k, v in inputs.items()}
-        )
-        sizes = {len(value) for value in inputs.values()}
-        assert {len(value) for value in answer.values()} == sizes
-        seen.append((request.model_spec.signature_name, sizes.pop()))
-    assert seen[:6] == [("serving_default", size) for size in (1, 8, 32)] * 2
-    assert {name for name, _ in seen} == loaded.signatures.keys() - {"translate"}
-
-
 def test_score_of_an_empty_batch(loaded):
     answer = ask(loaded, "score", text=np.array([], object), translation=np.array([], object))
     assert {name: value.shape[0] for name, value in answer.items()} == dict.fromkeys(answer, 0)
     assert answer["alignments"].ndim == 3
+
+
+@pytest.mark.parametrize("shape", [[], [1, 2], [2, 1]])
+@pytest.mark.parametrize("signature", ["serving_default", "score", "tokenize", "ids"])
+def test_text_of_another_rank_is_an_error(loaded, signature, shape):
+    arguments = {"text": tf.fill(shape, "the man")}
+    if signature == "score":
+        arguments["translation"] = arguments["text"]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="is not compatible with expected"):
+        loaded.signatures[signature](**arguments)

@@ -1,6 +1,79 @@
+import numpy as np
 import pytest
+import tensorflow as tf
 
-from trainer.serving.translator import Translation, one_line, translate_lines
+from trainer.serving.translator import (
+    Alignment,
+    Translation,
+    Translator,
+    align,
+    one_line,
+    translate_lines,
+)
+
+
+def answer(translations, scores, truncated=(False, True)):
+    tensors = {
+        "translations": tf.constant(translations),
+        "scores": tf.constant(scores),
+        "truncated": tf.constant(truncated),
+    }
+    return lambda text: tensors
+
+
+def test_only_translation():
+    call = Translator(answer([b"ein", b""], [-0.5, 0.0]))
+    assert call.n_best([b"a", b""]) == [
+        [Translation(b"ein", -0.5, False)],
+        [Translation(b"", 0.0, True)],
+    ]
+
+
+def test_places_that_are_left_empty_are_no_translations():
+    call = Translator(
+        answer([[b"ein", b"eins", b""], [b"", b"", b""]], [[-0.5, -1.5, -1e7], [0.0, -1e7, -1e7]])
+    )
+    assert call.n_best([b"a", b""]) == [
+        [Translation(b"ein", -0.5, False), Translation(b"eins", -1.5, False)],
+        [Translation(b"", 0.0, True)],
+    ]
+
+
+def test_alignments_belong_to_their_translations():
+    asked = {}
+
+    def score(text, translation):
+        asked.update(text=text.numpy().tolist(), translation=translation.numpy().tolist())
+        # Sources of 2, 2, 0 and 0 tokens; translations of 1, 3, 0 and 0; each after them has EOS.
+        weights = np.zeros([4, 4, 3])
+        weights[0, :2] = [[0.1, 0.3, 0.6], [0, 0, 1]]
+        weights[1, :4] = [[0.6, 0.4, 0], [0.1, 0.2, 0.7], [0.2, 0.1, 0.7], [0, 0, 1]]
+        return {
+            "source_tokens": tf.constant([[b"a\0", b"b", b"</s>"]] * 2 + [[b"</s>", b"", b""]] * 2),
+            "source_lengths": tf.constant([3, 3, 1, 1]),
+            "tokens": tf.constant(
+                [[b"x", b"</s>", b"", b""], [b"x", b"y", b"z", b"</s>"]]
+                + [[b"</s>", b"", b"", b""]] * 2
+            ),
+            "lengths": tf.constant([2, 4, 1, 1]),
+            "alignments": tf.constant(weights),
+        }
+
+    call = Translator(
+        answer([[b"x", b"xyz"], [b"", b""]], [[-0.5, -1.5], [0.0, -1e7]]), score=score
+    )
+    first, second = call.n_best([b"a b\0", b""])
+    assert asked == {
+        "text": [b"a b\0", b"a b\0", b"", b""],
+        "translation": [b"x", b"xyz", b"", b""],
+    }
+    assert first[0].alignment == Alignment([b"a\0", b"b"], [b"x"], [1])
+    assert first[1].alignment == Alignment([b"a\0", b"b"], [b"x", b"y", b"z"], [0, 1, 0])
+    assert [each.alignment for each in second] == [Alignment([], [], [])]
+
+
+def test_nothing_to_align_with():
+    assert align([b"</s>"], 1, [b"x", b"</s>"], 2, np.ones([2, 1])) == Alignment([], [b"x"], [])
 
 
 class Recorder:

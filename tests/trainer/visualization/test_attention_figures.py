@@ -5,9 +5,8 @@ import pytest
 
 from trainer.visualization import attention_figures as figures
 from trainer.visualization.attention_figures import TokenAxes
-from trainer.visualization.attention_maps import record_attention_maps
+from trainer.visualization.attention_maps import read_table_norms, record_attention_maps
 from trainer.visualization.logit_parts import measure_logit_parts, subtract_row_means
-from trainer.visualization.relative_tables import read_tables, row_norms
 
 SOURCE, TARGET = [5, 7, 9, 1], [3, 1, 1]
 AXES = TokenAxes("predicts", ["<b>", "a&b", "c" * 20], "has read", ["x", "y", "z"])
@@ -98,7 +97,7 @@ def test_logit_parts(decoder):
     figure = figures.draw_logit_parts(decoder, ["share", "moved"])
     assert titles(figure) == ["Share", "Moved"]
     for name, trace in zip(("share", "moved"), figure.data, strict=True):
-        expected = [[getattr(h, name) for h in measure_logit_parts(layer)] for layer in decoder]
+        expected = [measure_logit_parts(layer)[name] for layer in decoder]
         np.testing.assert_allclose(trace.z, expected)
         assert list(trace.y) == ["layer 1", "layer 2", "layer 3"]
 
@@ -108,24 +107,18 @@ def test_logit_parts(decoder):
     [("shared tables", 6), ("tables per head", 12), ("a^V only", 3), ("K = 0", 6)],
 )
 def test_table_norms(make_transformer, variant, num_lines):
-    tables = read_tables(make_transformer(variant))["decoder"]
-    figure = figures.draw_table_norms(tables, causal=True)
+    lines = read_table_norms(make_transformer(variant))["decoder"]
+    figure = figures.draw_table_norms(lines, causal=True)
     assert len(figure.data) == num_lines
     assert [line.name for line in figure.data if line.showlegend] == [
         "layer 1",
         "layer 2",
         "layer 3",
     ]
-    expected = [
-        norms
-        for layer in tables
-        for table in layer
-        if table is not None
-        for norms in row_norms(table)
-    ]
-    for line, norms in zip(figure.data, expected, strict=True):
-        np.testing.assert_allclose(line.y, norms)
-        assert list(line.x) == list(range(-(len(norms) // 2), len(norms) // 2 + 1))
+    for trace, line in zip(figure.data, lines, strict=True):
+        np.testing.assert_allclose(trace.y, line.norms)
+        assert list(trace.x) == line.distances
+        assert trace.xaxis == ("x", "x2")[line.column]
     key_title, value_title = (title.text for title in figure.layout.annotations)
     assert key_title.startswith("The model has no" if variant == "a^V only" else "Norms of")
     assert value_title == "Norms of a<sup>V</sup>"

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 from keras import ops
 
-from trainer.visualization.attention_maps import record_attention, record_attention_maps
+from trainer.visualization.attention_maps import (
+    read_table_norms,
+    record_attention,
+    record_attention_maps,
+    row_norms,
+)
 from trainer.visualization.logit_parts import softmax
 
 SOURCE, TARGET = [5, 7, 9, 22, 4, 7, 1], [3, 11, 2, 6, 1]
@@ -76,3 +81,31 @@ def test_layers_are_restored_after_error(make_transformer):
         record_attention_maps(transformer, SOURCE, [1] * 20)
     for block in (*transformer.encoder_layers, *transformer.decoder_layers):
         assert "attend" not in vars(block.self_attention)
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (2, 7, 5), (1, 5), (2, 1, 5)])
+def test_row_norms(rng, shape):
+    table = rng.normal(size=shape)
+    expected = np.sqrt((table**2).sum(-1)).reshape(-1, shape[-2])
+    np.testing.assert_allclose(row_norms(table), expected)
+
+
+def test_norms_of_all_tables(transformer):
+    config, norms = transformer.config, read_table_norms(transformer)
+    max_distance, num_heads = config.max_relative_position, 1 if config.share_heads else 2
+    is_used = (config.use_key_table, config.use_value_table)
+    for kind, num_layers in {"encoder": 2, "decoder": 3, "cross": 3}.items():
+        has_tables = config.relative and (kind != "cross" or config.relative_cross_attention)
+        assert [(line.layer, line.column) for line in norms[kind]] == [
+            (layer, column)
+            for layer in range(1, num_layers + 1)
+            for column in (0, 1)
+            if has_tables and is_used[column]
+            for _ in range(num_heads)
+        ]
+        for line in norms[kind]:
+            assert line.distances == list(range(-max_distance, max_distance + 1))
+    if norms["decoder"] and config.use_value_table:
+        table = transformer.decoder_layers[2].self_attention.value_embedding.table
+        last_lines = [line.norms for line in norms["decoder"][-num_heads:]]
+        np.testing.assert_allclose(last_lines, row_norms(np.asarray(table)))

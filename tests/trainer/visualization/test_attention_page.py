@@ -5,9 +5,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from trainer.visualization.attention_maps import record_attention_maps
+from trainer.visualization.attention_maps import read_table_norms, record_attention_maps
 from trainer.visualization.attention_page import render_page
-from trainer.visualization.relative_tables import read_tables
 from trainer.visualization.sentence_pair import SentencePair
 
 MARKUP = "</script><script>alert(1)</script><!-- & \u2028 '\"> <img src=x onerror=alert(2)>"
@@ -40,8 +39,8 @@ def render(make_transformer):
     def render_variant(variant):
         transformer = make_transformer(variant)
         maps = record_attention_maps(transformer, PAIR.source_ids, PAIR.target_ids)
-        tables = read_tables(transformer)
-        return PageParser(render_page(transformer.config, PAIR, NAMES, maps, tables))
+        norms = read_table_norms(transformer)
+        return PageParser(render_page(transformer.config, PAIR, NAMES, maps, norms))
 
     return render_variant
 

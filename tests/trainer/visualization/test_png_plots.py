@@ -2,11 +2,13 @@ import importlib.util
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from trainer.model_dir import ModelDirectory
 from trainer.training.dev_results import Evaluation, Evaluations
 from trainer.visualization import png_plots
-from trainer.visualization.relative_tables import read_tables, row_norms
+from trainer.visualization.attention_maps import read_table_norms
+from trainer.visualization.png_plots import read_train_loss
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None,
@@ -36,21 +38,21 @@ def test_curves():
     [("shared tables", 2), ("tables per head", 2), ("relative cross-attention", 3), ("K = 0", 2)],
 )
 def test_table_norms(make_transformer, variant, num_kinds):
-    tables = read_tables(make_transformer(variant))
-    axes = iter(png_plots.plot_table_norms(tables).axes)
-    for layers in list(tables.values())[:num_kinds]:
-        for tables_of_axis in zip(*layers):
+    norms = read_table_norms(make_transformer(variant))
+    axes = iter(png_plots.plot_table_norms(norms).axes)
+    for lines in list(norms.values())[:num_kinds]:
+        for column in (0, 1):
             axis = next(axes)
-            expected = np.concatenate([row_norms(table) for table in tables_of_axis])
+            expected = [line.norms for line in lines if line.column == column]
             np.testing.assert_allclose([line.get_ydata() for line in axis.lines], expected)
             labels = [text.get_text() for text in axis.get_legend().get_texts()]
-            assert labels == [f"layer {n + 1}" for n in range(len(layers))]
+            assert labels == [f"layer {n + 1}" for n in range(lines[-1].layer)]
     assert next(axes, None) is None
 
 
 def test_missing_table(make_transformer):
-    tables = read_tables(make_transformer("a^V only"))
-    key_axis, value_axis = png_plots.plot_table_norms(tables).axes[:2]
+    norms = read_table_norms(make_transformer("a^V only"))
+    key_axis, value_axis = png_plots.plot_table_norms(norms).axes[:2]
     assert [text.get_text() for text in key_axis.texts] == ["no such table"]
     assert len(value_axis.lines) == 2
 
@@ -58,16 +60,40 @@ def test_missing_table(make_transformer):
 def test_files(make_transformer, tmp_path):
     directory, folder = ModelDirectory(tmp_path), tmp_path / "a" / "b"
     Evaluations(directory.evaluations_file, until=0).add(EVALUATIONS[0])
-    lines = png_plots.write_plots(folder, directory, read_tables(make_transformer("K = 0")))
+    lines = png_plots.write_plots(folder, directory, read_table_norms(make_transformer("K = 0")))
     files = [folder / "learning_curves.png", folder / "table_norms.png"]
     assert lines == [f"Wrote {file}" for file in files]
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
 
 
 def test_skipped_plots(make_transformer, tmp_path):
-    tables = read_tables(make_transformer("sinusoidal"))
-    assert png_plots.write_plots(tmp_path / "plots", ModelDirectory(tmp_path), tables) == [
+    norms = read_table_norms(make_transformer("sinusoidal"))
+    assert png_plots.write_plots(tmp_path / "plots", ModelDirectory(tmp_path), norms) == [
         "Skipped learning_curves.png: the model directory has no training log.",
         "Skipped table_norms.png: the model has no relative-position tables.",
     ]
     assert list((tmp_path / "plots").iterdir()) == []
+
+
+def record(logs, losses):
+    with tf.summary.create_file_writer(str(logs)).as_default():
+        for step, loss in losses.items():
+            tf.summary.scalar("loss", loss, step=step)
+            tf.summary.scalar("learning_rate", 0.5, step=step)
+
+
+def test_resumed_run(tmp_path):
+    assert read_train_loss(tmp_path / "absent") == []
+    record(tmp_path, {100: 5.5, 200: 4.25, 300: 3.5})
+    assert read_train_loss(tmp_path) == [(100, 5.5), (200, 4.25), (300, 3.5)]
+    # The run resumed from step 100.
+    record(tmp_path, {200: 4.0})
+    assert read_train_loss(tmp_path) == [(100, 5.5), (200, 4.0)]
+
+
+@pytest.mark.slow
+def test_log_of_the_trainer(small_run, tmp_path):
+    small_run(tmp_path / "run")
+    losses = read_train_loss(ModelDirectory.open(tmp_path / "run").logs / "train")
+    assert [step for step, _ in losses] == [2, 4]
+    assert all(loss > 0 for _, loss in losses)

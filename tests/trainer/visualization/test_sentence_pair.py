@@ -5,6 +5,7 @@ import re
 import pytest
 import tensorflow as tf
 
+from t2t_relpos.models.generation import Generates, SearchFunctions
 from trainer.model_dir import ModelDirectory
 from trainer.visualization.sentence_pair import MAX_LENGTH, make_sentence_pair, translate_ids
 
@@ -33,8 +34,13 @@ def test_given_translation(model, tokenizer):
     assert pair.target_ids == tokenizer.tokenize(["Der Hund schläft ."])[0].numpy().tolist()
 
 
-class EndlessModel:
+class EndlessModel(Generates):
     """A model that predicts id 3 at every step."""
+
+    vocab_size = 24
+
+    def __init__(self):
+        self._searches = SearchFunctions()
 
     def encode(self, source, max_length):
         return {"none": tf.zeros([tf.shape(source)[0], 1])}
