@@ -26,8 +26,8 @@ from t2t_relpos.attention.dropout import SeededDropout
 from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.attention.table_matmul import matmul_table
 
-# Far below any logit; its difference to a logit is finite.
-_MASKED_SCORE = -1e30
+# Far below any logit; its difference to a logit is finite. A power of two is exact in every dtype.
+_MASKED_SCORE = -(2.0**100)
 
 
 class _Tensors(NamedTuple):
@@ -222,9 +222,7 @@ class _Block:
             ids = k if self._settings.causal else 2 * k
             sums = ops.repeat(ops.zeros_like(weights[..., :1]), ids, axis=-1)
         else:
-            sums = sum_by_id(
-                window.cut(weights), 2 * k + 1, window.offset, window.offset_range
-            )
+            sums = sum_by_id(window.cut(weights), 2 * k + 1, window.offset, window.offset_range)
             sums = sums[..., 1 : k + 1] if self._settings.causal else sums[..., : 2 * k]
         if self._settings.causal or (isinstance(window.start, int) and window.start == 0):
             return sums
@@ -332,9 +330,7 @@ class _Segment:
             self._mask = segment.rows(self._mask)
 
     def block(self, number):
-        return _Block(
-            self._settings, self._segment, number, _offset(self._tensors, self._settings)
-        )
+        return _Block(self._settings, self._segment, number, _offset(self._tensors, self._settings))
 
     def scores(self, block):
         """Returns the masked scores of a block `[B, N, C, S]`."""
@@ -396,7 +392,8 @@ def _forward_segment(scores_of, tensors, settings, segment):
 
 def _softmax(scores):
     """Returns (weights, log-sum-exp, totals 1 or 0). Fully masked queries have weights of zero."""
-    largest = ops.max(scores, axis=-1, keepdims=True)
+    # `initial` allows empty batches.
+    largest = ops.max(scores, axis=-1, keepdims=True, initial=_MASKED_SCORE)
     exponentials = ops.exp(scores - largest)
     total = ops.sum(exponentials, axis=-1, keepdims=True)
     has_valid_key = largest > _MASKED_SCORE / 10
@@ -442,9 +439,7 @@ def _backward(tensors, saved, d_outputs, settings):
         ops.concatenate(parts, axis=2) if len(parts) > 1 else parts[0]
         for parts in zip(*(rows for rows, _ in found))
     )
-    d_key, d_value = (
-        _add_keys([totals[i] for _, totals in found], tensors.key) for i in range(2)
-    )
+    d_key, d_value = (_add_keys([totals[i] for _, totals in found], tensors.key) for i in range(2))
     gradients = {"key": d_key, "value": d_value}
     if d_sums:
         d_query = d_query + _matmul_table(d_sums[0], tensors.key_rows, settings)

@@ -42,14 +42,14 @@ def attend(inputs, chunk):
     """
     mask = inputs.combined_mask()
     tensors = (inputs.query, inputs.key, inputs.value, inputs.key_table, inputs.value_table, mask)
-    rate, seed = (inputs.dropout.rate, as_seed(inputs.dropout.seed)) if inputs.dropout else (None, None)
+    dropout = inputs.dropout
     call = _Call(
         *(x if x is None else tf.convert_to_tensor(x) for x in tensors),
         is_masked=inputs.key_mask is not None or inputs.mask is not None,
         causal=inputs.causal,
         chunk=chunk,
-        rate=rate,
-        seed=seed,
+        rate=dropout.rate if dropout else None,
+        seed=as_seed(dropout.seed) if dropout else None,
     )
     return _attend(call)
 
