@@ -18,3 +18,22 @@ def is_tensorflow_without_xla():
     XLA requires loops to keep the shapes of their variables.
     """
     return keras.backend.backend() == "tensorflow" and not is_compiled_by_xla()
+
+
+def device():
+    """Returns the kind of device that the backend computes on: "cpu", "gpu" or "tpu"."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        kinds = (kind for kind in ("TPU", "GPU") if tf.config.get_visible_devices(kind))
+        return next(kinds, "CPU").lower()
+    if backend == "jax":
+        import jax
+
+        kind = jax.default_backend()
+        return kind if kind in ("cpu", "tpu") else "gpu"
+    import torch
+
+    # Keras puts tensors on an accelerator where there is one.
+    return "gpu" if torch.cuda.is_available() or torch.backends.mps.is_available() else "cpu"

@@ -5,6 +5,8 @@ rows that are one entry shorter, each row starts one entry later than the previo
 requires.
 """
 
+from typing import Any, NamedTuple
+
 from keras import backend, ops
 
 from t2t_relpos.attention.relative_ids import relative_ids
@@ -40,13 +42,15 @@ def relative_values(weights, table, query_offset):
     return matmul_table(sum_by_id(weights, table.shape[-2], query_offset), table)
 
 
-def expand_ids(by_id, length_k, query_offset):
+def expand_ids(by_id, length_k, query_offset, offset_range=None):
     """Returns `out[.., i, j] = by_id[.., i, id of (i, j)]`.
 
     Args:
         by_id: `[B, N, T, 2K + 1]`.
         length_k: number of keys S, an int or a scalar tensor.
         query_offset: key position of query 0, an int or a scalar tensor.
+        offset_range: the smallest and the largest value that a traced `query_offset` can have.
+            Default: any value.
 
     Returns:
         `[B, N, T, S]`.
@@ -54,27 +58,30 @@ def expand_ids(by_id, length_k, query_offset):
     batch, heads, length_q, num_ids = ops.shape(by_id)
     if num_ids == 1:
         return _repeat_column(by_id, 0, length_k)
-    if not _can_slice(length_q, length_k, query_offset):
+    if not _can_slice(length_q, length_k):
         ids = relative_ids(length_q, length_k, (num_ids - 1) // 2, query_offset)
         ids = ops.broadcast_to(ids, (batch, heads, length_q, length_k))
         return ops.take_along_axis(by_id, ids, axis=-1)
-    left, first, last, right = _distances(length_q, length_k, num_ids, query_offset)
-    width = length_q + length_k - 1
+    distances = _Distances.of(length_q, length_k, num_ids, query_offset, offset_range)
     # One column more than there are distances: room for the shift.
+    width = length_q + length_k
     expanded = ops.concatenate(
         [
-            _repeat_column(by_id, 0, left),
-            by_id[..., first:last],
-            _repeat_column(by_id, num_ids - 1, right + 1),
+            _repeat_column(by_id, 0, distances.left),
+            by_id[..., distances.first : distances.last],
+            _repeat_column(by_id, num_ids - 1, distances.right + 1),
         ],
         axis=-1,
     )
-    flat = ops.reshape(expanded, (batch, heads, length_q * (width + 1)))
-    flat = flat[..., length_q - 1 : length_q - 1 + length_q * width]
-    return ops.reshape(flat, (batch, heads, length_q, width))[..., :length_k]
+    if distances.start is not None:
+        start = (0, 0, 0, distances.start)
+        expanded = ops.slice(expanded, start, (batch, heads, length_q, width))
+    flat = ops.reshape(expanded, (batch, heads, length_q * width))
+    flat = flat[..., length_q - 1 : length_q - 1 + length_q * (width - 1)]
+    return ops.reshape(flat, (batch, heads, length_q, width - 1))[..., :length_k]
 
 
-def sum_by_id(weights, num_ids, query_offset):
+def sum_by_id(weights, num_ids, query_offset, offset_range=None):
     """Returns `out[.., i, r]`, the sum of `weights[.., i, j]` over the keys j with id r.
 
     The transpose of `expand_ids`.
@@ -83,6 +90,7 @@ def sum_by_id(weights, num_ids, query_offset):
         weights: `[B, N, T, S]`.
         num_ids: number of table rows, 2K + 1.
         query_offset: key position of query 0, an int or a scalar tensor.
+        offset_range: as in `expand_ids`.
 
     Returns:
         `[B, N, T, 2K + 1]`.
@@ -90,52 +98,82 @@ def sum_by_id(weights, num_ids, query_offset):
     batch, heads, length_q, length_k = ops.shape(weights)
     if num_ids == 1:
         return ops.sum(weights, axis=-1, keepdims=True)
-    if not _can_slice(length_q, length_k, query_offset):
+    if not _can_slice(length_q, length_k):
         ids = relative_ids(length_q, length_k, (num_ids - 1) // 2, query_offset)
         return matmul_by_position(weights, ops.one_hot(ids, num_ids, dtype=weights.dtype))
-    left, first, last, right = _distances(length_q, length_k, num_ids, query_offset)
-    width = length_q + length_k - 1
+    left, first, last, right, start = _Distances.of(
+        length_q, length_k, num_ids, query_offset, offset_range
+    )
+    width = length_q + length_k
 
     def zeros(*shape):
         return ops.zeros((batch, heads, *shape), dtype=weights.dtype)
 
     padded = ops.concatenate([weights, zeros(length_q, length_q - 1)], axis=-1)
-    flat = ops.reshape(padded, (batch, heads, length_q * width))
+    flat = ops.reshape(padded, (batch, heads, length_q * (width - 1)))
     flat = ops.concatenate([zeros(length_q - 1), flat, zeros(1)], axis=-1)
-    by_distance = ops.reshape(flat, (batch, heads, length_q, width + 1))
-    band = by_distance[..., left : width - right]
+    by_distance = ops.reshape(flat, (batch, heads, length_q, width))
+    end = left + last - first
+    if start is not None:
+        row = zeros(length_q, end + right + 1)
+        by_distance = ops.slice_update(row, (0, 0, 0, start), by_distance)
     left_tail = ops.sum(by_distance[..., :left], axis=-1, keepdims=True)
-    right_tail = ops.sum(by_distance[..., width - right :], axis=-1, keepdims=True)
-    sums = ops.concatenate([zeros(length_q, first), band, zeros(length_q, num_ids - last)], axis=-1)
+    right_tail = ops.sum(by_distance[..., end : end + right], axis=-1, keepdims=True)
+    parts = [zeros(length_q, first), by_distance[..., left:end], zeros(length_q, num_ids - last)]
+    sums = ops.concatenate(parts, axis=-1)
     return ops.concatenate(
         [sums[..., :1] + left_tail, sums[..., 1:-1], sums[..., -1:] + right_tail], axis=-1
     )
 
 
 def _can_slice(*sizes):
-    """Whether slices may have these sizes: JAX needs ints, and has symbols and traced offsets."""
+    """Whether slices may have these sizes: JAX needs ints, and has symbols."""
     return backend.backend() == "tensorflow" or all(isinstance(n, int) for n in sizes)
 
 
-def _distances(length_q, length_k, num_ids, query_offset):
-    """Counts the distances that occur, from `-(T - 1) - offset` to `S - 1 - offset`.
+class _Distances(NamedTuple):
+    """Counts of the distances that occur between any query and any key.
 
-    Returns:
-        (number clipped at the left, first id that occurs, last id that occurs + 1, number clipped
-        at the right).
+    Args:
+        left: number of distances clipped at the left.
+        first: first id that is not repeated.
+        last: last id that is not repeated, plus 1.
+        right: number of distances clipped at the right.
+        start: with a traced offset, the first distance of this call among those of every offset in
+            the range. None: the first one.
     """
-    k = (num_ids - 1) // 2
-    total = length_q + length_k - 1
-    lowest = 1 - length_q - query_offset
-    highest = length_k - 1 - query_offset
-    if all(isinstance(n, int) for n in (length_q, length_k, query_offset)):
-        minimum, maximum = min, max
-    else:
-        minimum, maximum = ops.minimum, ops.maximum
-    left = maximum(0, minimum(total, -k - lowest))
-    right = maximum(0, minimum(total, highest - k))
-    first = maximum(0, minimum(2 * k + 1, lowest + k))
-    return left, first, first + (total - left - right), right
+
+    left: Any
+    first: Any
+    last: Any
+    right: Any
+    start: Any
+
+    @classmethod
+    def of(cls, length_q, length_k, num_ids, query_offset, offset_range):
+        """Counts distances; arguments as in `expand_ids`."""
+        k, start = (num_ids - 1) // 2, None
+        is_known = isinstance(query_offset, int) or offset_range is None
+        if is_known and (isinstance(query_offset, int) or backend.backend() == "tensorflow"):
+            smallest = largest = query_offset
+        else:
+            # Beyond these offsets, all keys have the first or the last id.
+            limits = 1 - length_q - k, length_k - 1 + k
+            smallest, largest = (clip(x, *limits) for x in offset_range or limits)
+            start = largest - ops.clip(ops.cast(query_offset, "int32"), smallest, largest)
+        lowest, highest = 1 - length_q - largest, length_k - 1 - smallest
+        total = highest - lowest + 1
+        left = clip(-k - lowest, 0, total)
+        right = clip(highest - k, 0, total)
+        first = clip(lowest + k, 0, num_ids)
+        return cls(left, first, first + (total - left - right), right, start)
+
+
+def clip(x, low, high):
+    """Returns `x` limited to `[low, high]`: an int if all are ints, else a scalar tensor."""
+    if all(isinstance(n, int) for n in (x, low, high)):
+        return max(low, min(high, x))
+    return ops.maximum(low, ops.minimum(high, x))
 
 
 def _repeat_column(by_id, column, count):

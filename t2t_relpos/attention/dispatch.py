@@ -3,21 +3,24 @@
 All thresholds on sequence lengths are here. They were measured on CPUs.
 """
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 from keras import ops
 
 from t2t_relpos import _backend
-from t2t_relpos.attention import full_matrix
+from t2t_relpos.attention import blockwise, full_matrix
 
 # Rows are gathered for each pair up to this many positions, on TensorFlow without XLA.
 LONGEST_SHORT_ROWS, LONGEST_SHORT_ROWS_CAUSAL = 256, 128
-# Elsewhere lengths must be known, and rows are gathered up to this many positions.
-LONGEST_ROWS = 512
+# Elsewhere lengths must be known, and rows are gathered up to this many positions: the second
+# number where blocks can't run, because weights are returned, for example.
+LONGEST_ROWS, LONGEST_ROWS_WITHOUT_BLOCKS = 64, 512
 # The band is faster than gathered rows from this many positions.
 SHORTEST_FULL_MATRIX, SHORTEST_FULL_MATRIX_CAUSAL = 96, 40
 # The full matrix is faster than blocks up to this many positions.
@@ -26,6 +29,29 @@ LONGEST_FULL_MATRIX, LONGEST_FULL_MATRIX_CAUSAL = 1024, 256
 LONGEST_SHORT_CHUNKS, SHORT_CHUNK, LONG_CHUNK = 256, 16, 32
 # Weights are saved for the gradient up to this many positions.
 LONGEST_SAVED = 4096
+# Without a gradient, blocks are unrolled up to this many positions.
+LONGEST_UNROLLED_INFERENCE = 1024
+
+_PORTABLE = contextvars.ContextVar("portable", default=False)
+
+
+@contextlib.contextmanager
+def portable():
+    """Context manager: `attend` runs implementations that consist of standard operations only.
+
+    For the export to ONNX and LiteRT. Memory is quadratic in length there.
+
+    Example:
+    >>> from t2t_relpos.attention import dispatch, explain
+    >>> with dispatch.portable():
+    ...     explain(5000).chosen
+    'band'
+    """
+    token = _PORTABLE.set(True)
+    try:
+        yield
+    finally:
+        _PORTABLE.reset(token)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +71,9 @@ class Request:
         seeded_dropout: False for a dropout that is an arbitrary function.
         backend: name of the Keras backend. Default: the current one.
         xla: whether XLA compiles the call. Default: as in the current graph.
+        device: "cpu", "gpu" or "tpu". Default: the backend's.
+        portable: whether the implementation has to consist of standard operations. Default: whether
+            the context `portable` is entered.
     """
 
     length_q: Any
@@ -59,6 +88,8 @@ class Request:
     seeded_dropout: bool = True
     backend: str = dataclasses.field(default_factory=keras.backend.backend)
     xla: bool = dataclasses.field(default_factory=_backend.is_compiled_by_xla)
+    device: str = dataclasses.field(default_factory=_backend.device)
+    portable: bool = dataclasses.field(default_factory=_PORTABLE.get)
 
     def has_at_most(self, positions):
         """Whether the score matrix has at most `positions ** 2` entries; may be a tensor."""
@@ -80,7 +111,23 @@ class Requirement:
 
 @dataclasses.dataclass(frozen=True)
 class BlockSizes:
-    """Sizes of a blockwise implementation.
+    """Sizes of the blocks of `blockwise.attend`.
+
+    Args:
+        block: number of queries of a block.
+        most_blocks: with more blocks than this, blocks are longer instead.
+        causal_segments: if causal, queries are split into this many segments. The blocks of a
+            segment read the keys up to its last query. For the scanned form.
+    """
+
+    block: int
+    most_blocks: int = 2**30
+    causal_segments: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupedBlockSizes:
+    """Sizes of the blocks of `tensorflow.blockwise.attend`.
 
     Args:
         largest_block: largest number of queries of a block.
@@ -104,7 +151,8 @@ class Implementation:
         saved_matrices: number of `[T, S]` matrices per head that are saved for the gradient.
         requirements: conditions for exact results.
         preferences: further conditions for `select`. A request that names the row skips them.
-        sizes: `BlockSizes` if bidirectional and if causal, or None.
+        sizes: `GroupedBlockSizes` by direction, "bidirectional" or "causal"; or `BlockSizes` by
+            device; or None.
     """
 
     name: str
@@ -113,7 +161,7 @@ class Implementation:
     saved_matrices: int
     requirements: tuple[Requirement, ...]
     preferences: tuple[Requirement, ...] = ()
-    sizes: tuple[BlockSizes, BlockSizes] | None = None
+    sizes: Mapping[str, Any] | None = None
 
     def failed(self, request, *, named=False):
         """Returns the first condition that is known not to hold, or None."""
@@ -180,8 +228,9 @@ def select(request, implementation=None):
                 return candidates
     raise ValueError(
         "Attention with memory linear in length (`rematerialize=True`, `flash_attention=True` of a "
-        "layer) requires TensorFlow without XLA, a table, relative positions by one offset, and no "
-        f"returned attention scores. Received: {request}"
+        "layer) requires relative positions by one offset, no returned attention scores, and "
+        "dropout by an `AttentionDropout`. Call the layer without `return_attention_scores` and "
+        f"given positions, or set `flash_attention=None`. Received: {request}"
     )
 
 
@@ -199,7 +248,7 @@ def explain(length_q, length_k=None, max_relative_position=16, **options):
 
     Example:
     >>> from t2t_relpos.attention import explain
-    >>> explain(5000, causal=True, backend="tensorflow", xla=False).chosen
+    >>> explain(5000, causal=True, backend="tensorflow", xla=False, device="cpu").chosen
     'rematerialized_blocks'
     """
     length_k = length_q if length_k is None else length_k
@@ -263,16 +312,27 @@ def _within_full_matrix_range(request):
     return (pairs >= shortest**2) & (pairs <= longest**2)
 
 
+def _within_rows_range(request):
+    may_be_blocks = all(condition.holds(request) for condition in _BLOCKS)
+    return request.has_at_most(LONGEST_ROWS if may_be_blocks else LONGEST_ROWS_WITHOUT_BLOCKS)
+
+
 def _run_full_matrix(implementation, inputs):
     from t2t_relpos.attention.tensorflow import full_matrix
 
     return full_matrix.attend(inputs, full_matrix_chunk(inputs.lengths[1])), None
 
 
-def _run_blocks(implementation, inputs):
+def _run_grouped_blocks(implementation, inputs):
     from t2t_relpos.attention.tensorflow import blockwise
 
-    sizes = implementation.sizes[inputs.causal]
+    sizes = implementation.sizes["causal" if inputs.causal else "bidirectional"]
+    save_weights = implementation.saved_matrices > 0
+    return blockwise.attend(inputs, sizes, save_weights=save_weights), None
+
+
+def _run_blocks_in_keras(implementation, inputs):
+    sizes = implementation.sizes[_backend.device()]
     save_weights = implementation.saved_matrices > 0
     return blockwise.attend(inputs, sizes, save_weights=save_weights), None
 
@@ -283,17 +343,25 @@ def _keras(function):
 
 _HAS_TABLE = Requirement("a table", lambda r: r.max_relative_position is not None)
 _QUADRATIC = Requirement(
-    "`rematerialize` not True (memory is quadratic)", lambda r: r.rematerialize is not True
+    "`rematerialize` not True (memory is quadratic)",
+    lambda r: r.rematerialize is not True or r.portable,
 )
 _ONE_OFFSET = Requirement(
     "ids by one query offset", lambda r: r.ids_rank is None and not r.offset_per_entry
 )
-_TENSORFLOW = (
-    Requirement("TensorFlow without XLA", lambda r: r.backend == "tensorflow" and not r.xla),
-    _HAS_TABLE,
+_BLOCKS = (
     _ONE_OFFSET,
     Requirement("no returned weights", lambda r: not r.return_weights),
     Requirement("no dropout or `AttentionDropout`", lambda r: r.seeded_dropout),
+    Requirement("not `portable`", lambda r: not r.portable),
+)
+_TENSORFLOW = (
+    Requirement(
+        "TensorFlow on a CPU without XLA",
+        lambda r: r.backend == "tensorflow" and not r.xla and r.device == "cpu",
+    ),
+    _HAS_TABLE,
+    *_BLOCKS,
 )
 _ALIGNED = Requirement(
     "K >= 1, S >= T, query offset S - T, T >= K + chunk (K if causal)", _full_matrix_fits
@@ -341,22 +409,28 @@ TABLE = (
     Implementation(
         "saved_blocks",
         "tensorflow.blockwise.attend",
-        _run_blocks,
+        _run_grouped_blocks,
         1,
         (*_TENSORFLOW, _QUADRATIC),
         (
             Requirement("`rematerialize` False", lambda r: r.rematerialize is False),
             Requirement(f"up to {LONGEST_SAVED} positions", lambda r: r.has_at_most(LONGEST_SAVED)),
         ),
-        (BlockSizes(512, 16384, 64), BlockSizes(256, 16384, 64)),
+        {
+            "bidirectional": GroupedBlockSizes(512, 16384, 64),
+            "causal": GroupedBlockSizes(256, 16384, 64),
+        },
     ),
     Implementation(
         "rematerialized_blocks",
         "tensorflow.blockwise.attend",
-        _run_blocks,
+        _run_grouped_blocks,
         0,
         _TENSORFLOW,
-        sizes=(BlockSizes(256, 4096, 32), BlockSizes(128, 4096, 32)),
+        sizes={
+            "bidirectional": GroupedBlockSizes(256, 4096, 32),
+            "causal": GroupedBlockSizes(128, 4096, 32),
+        },
     ),
     Implementation(
         "rows",
@@ -373,8 +447,51 @@ TABLE = (
         ),
         (
             Requirement("known lengths", lambda r: r.knows_lengths),
-            Requirement(f"up to {LONGEST_ROWS} positions", lambda r: r.has_at_most(LONGEST_ROWS)),
+            Requirement(
+                f"up to {LONGEST_ROWS} positions, {LONGEST_ROWS_WITHOUT_BLOCKS} where blocks don't "
+                "meet the request",
+                _within_rows_range,
+            ),
         ),
+    ),
+    Implementation(
+        "unrolled_blocks",
+        "blockwise.attend",
+        _run_blocks_in_keras,
+        1,
+        (*_BLOCKS, Requirement("known lengths", lambda r: r.knows_lengths), _QUADRATIC),
+        (
+            Requirement(
+                f"up to {LONGEST_SAVED} positions; up to {LONGEST_UNROLLED_INFERENCE} if "
+                "`rematerialize` is None",
+                lambda r: r.has_at_most(
+                    LONGEST_UNROLLED_INFERENCE if r.rematerialize is None else LONGEST_SAVED
+                ),
+            ),
+        ),
+        {
+            "cpu": BlockSizes(128, most_blocks=8),
+            "gpu": BlockSizes(512, most_blocks=8),
+            "tpu": BlockSizes(512, most_blocks=8),
+        },
+    ),
+    Implementation(
+        "scanned_blocks",
+        "blockwise.attend",
+        _run_blocks_in_keras,
+        0,
+        (
+            *_BLOCKS,
+            Requirement(
+                "known lengths, or TensorFlow",
+                lambda r: r.knows_lengths or r.backend == "tensorflow",
+            ),
+        ),
+        sizes={
+            "cpu": BlockSizes(128, causal_segments=4),
+            "gpu": BlockSizes(512, causal_segments=4),
+            "tpu": BlockSizes(512, causal_segments=4),
+        },
     ),
     Implementation(
         "band",

@@ -1,6 +1,10 @@
 """Dropout of attention weights with a mask that rematerialization can repeat."""
 
+import dataclasses
+from typing import Any
+
 import keras
+from keras import ops
 
 
 def drop(x, rate, seed_generator):
@@ -24,7 +28,7 @@ def drop(x, rate, seed_generator):
     >>> sorted(set(keras.ops.convert_to_numpy(dropped).ravel().tolist()))
     [0.0, 2.0]
     """
-    return AttentionDropout(rate, seed_generator).with_drawn_seed()(keras.ops.convert_to_tensor(x))
+    return AttentionDropout(rate, seed_generator).with_drawn_seed()(ops.convert_to_tensor(x))
 
 
 class AttentionDropout:
@@ -41,16 +45,66 @@ class AttentionDropout:
 
     def __call__(self, weights):
         """Returns the weights after dropout."""
-        return keras.random.dropout(weights, self.rate, seed=self.seed_generator)
+        return self.with_drawn_seed()(weights)
 
     def with_drawn_seed(self):
         """Returns a dropout for a single call of `attend`.
 
-        On TensorFlow its seed is drawn here: a generator that is updated in one branch of tf.cond
-        would not advance in the other.
+        Its seed is drawn here: a generator that is updated in one branch of tf.cond would not
+        advance in the other.
         """
-        if keras.backend.backend() != "tensorflow":
-            return self
-        from t2t_relpos.attention.tensorflow import dropout
+        return SeededDropout(self.rate, self.seed_generator.next())
 
-        return dropout.SeededDropout(self.rate, dropout.as_seed(self.seed_generator.next()))
+
+@dataclasses.dataclass(frozen=True)
+class SeededDropout:
+    """Dropout whose seed is drawn already: repeated calls give the same mask.
+
+    Args:
+        rate: fraction of entries set to zero, in `[0, 1)`; on TensorFlow rounded to 1 / 65,536.
+        seed: a seed drawn from a keras.random.SeedGenerator.
+    """
+
+    rate: float
+    seed: Any
+
+    def __call__(self, x):
+        """Returns `x` with entries set to zero at the rate and the others scaled up."""
+        return x * self.factors(_shape(x), x.dtype)
+
+    def factors(self, shape, dtype, block=None):
+        """Returns the factors of the entries: 0 at the rate, 1 / (1 - rate) elsewhere.
+
+        Args:
+            shape: ints; on TensorFlow also scalar tensors, or a tensor `[rank]`.
+            dtype: dtype of the factors.
+            block: number of a block, an int or a scalar tensor. Every number has other factors.
+        """
+        if keras.backend.backend() == "tensorflow":
+            from t2t_relpos.attention.tensorflow import dropout
+
+            return dropout.factors(shape, self.rate, dropout.as_seed(self.seed, block), dtype)
+        uniform = keras.random.uniform(shape, seed=_DrawnSeed(self.seed, block))
+        return ops.cast(uniform >= self.rate, dtype) / (1 - self.rate)
+
+
+def _shape(x):
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.shape(x)
+    return ops.shape(x)
+
+
+class _DrawnSeed(keras.random.SeedGenerator):
+    """A seed generator whose next seed is known."""
+
+    def __init__(self, seed, block):
+        if block is not None:
+            # An odd factor, so that seeds of blocks and seeds of successive calls differ.
+            step = ops.cast(block, seed.dtype) * ops.cast(0x1E3779B1, seed.dtype)
+            seed = seed + ops.stack([step, ops.zeros_like(step)])
+        self._seed = seed
+
+    def next(self, ordered=True):
+        return self._seed

@@ -24,11 +24,15 @@ def draw(rng, precision):
 @pytest.fixture(scope="session")
 def small_rows():
     """The rows of the table by name, with blocks so small that short sequences need several."""
-    sizes = (dispatch.BlockSizes(5, 16, 2), dispatch.BlockSizes(5, 16, 2))
-    return {
-        row.name: dataclasses.replace(row, sizes=sizes) if row.sizes else row
-        for row in dispatch.TABLE
-    }
+    grouped = dict.fromkeys(("bidirectional", "causal"), dispatch.GroupedBlockSizes(5, 16, 2))
+    blocks = dict.fromkeys(("cpu", "gpu", "tpu"), dispatch.BlockSizes(5, causal_segments=2))
+
+    def shrink(row):
+        if not row.sizes:
+            return row
+        return dataclasses.replace(row, sizes=grouped if "causal" in row.sizes else blocks)
+
+    return {row.name: shrink(row) for row in dispatch.TABLE}
 
 
 @pytest.fixture

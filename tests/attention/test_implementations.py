@@ -10,7 +10,7 @@ from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.reference import dot_product_attention_relative
 
 NAMES = [row.name for row in dispatch.TABLE if row.name != "without_tables"]
-WITHOUT_WEIGHTS = {"full_matrix", "short_rows", "saved_blocks", "rematerialized_blocks"}
+ON_TENSORFLOW = {"full_matrix", "short_rows", "saved_blocks", "rematerialized_blocks"}
 # (T, S, K): length 1, T < 2K + 1, T >> 2K + 1, T != S.
 LENGTHS = [(1, 1, 2), (3, 3, 5), (7, 7, 3), (37, 37, 2), (5, 11, 3), (1, 13, 3), (29, 31, 2)]
 
@@ -18,7 +18,7 @@ LENGTHS = [(1, 1, 2), (3, 3, 5), (7, 7, 3), (37, 37, 2), (5, 11, 3), (1, 13, 3),
 @pytest.fixture(params=NAMES)
 def row(request, small_rows):
     row = small_rows[request.param]
-    if row.name in WITHOUT_WEIGHTS and keras.backend.backend() != "tensorflow":
+    if row.name in ON_TENSORFLOW and keras.backend.backend() != "tensorflow":
         pytest.skip(f"{row.name} requires TensorFlow")
     return row
 

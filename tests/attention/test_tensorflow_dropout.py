@@ -9,7 +9,8 @@ if keras.backend.backend() != "tensorflow":
 
 import tensorflow as tf
 
-from t2t_relpos.attention.tensorflow.dropout import SeededDropout, factors
+from t2t_relpos.attention.dropout import SeededDropout
+from t2t_relpos.attention.tensorflow.dropout import factors
 
 SEED = tf.constant([7, 11])
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from t2t_relpos.attention.tensorflow import band, compat
 from t2t_relpos.attention.tensorflow.block_layout import BlockLayout, needs_padding
 from t2t_relpos.attention.tensorflow.block_loops import BlockAttention
+from t2t_relpos.attention.tensorflow.dropout import as_seed
 from t2t_relpos.attention.tensorflow.masks import BlockDropout, BlockMasks, accumulation_dtype
 
 
@@ -79,7 +80,7 @@ def _attend_nonempty(inputs, sizes, save_weights):
         query_offset=tf.cast(inputs.query_offset, tf.int32),
         key_mask=key_mask,
         mask=mask,
-        seed=dropout.seed if dropout else None,
+        seed=as_seed(dropout.seed) if dropout else None,
     )
     offset = inputs.query_offset
     lengths = tensors.query.shape[2], tensors.key.shape[2]

@@ -1,36 +1,19 @@
 """Dropout on TensorFlow with 16 random bits per entry, half as many as tf.nn.dropout draws."""
 
-import dataclasses
-
 import tensorflow as tf
 
 _STEPS = 2**16
 
 
-def as_seed(drawn):
-    """Converts a seed from keras.random.SeedGenerator to int32 `[2]`, as TensorFlow expects."""
-    return tf.bitcast(tf.cast(drawn, tf.uint32), tf.int32)
-
-
-@dataclasses.dataclass(frozen=True)
-class SeededDropout:
-    """Dropout whose seed is drawn already: repeated calls give the same mask.
+def as_seed(drawn, block=None):
+    """Converts a seed from keras.random.SeedGenerator to int32 `[2]`, as TensorFlow expects.
 
     Args:
-        rate: fraction of entries set to zero, in `[0, 1)`, rounded to 1 / 65,536.
-        seed: int32 `[2]`.
+        drawn: the seed.
+        block: number of a block, an int or a scalar tensor, or None. Every number has another seed.
     """
-
-    rate: float
-    seed: tf.Tensor
-
-    def __call__(self, x):
-        """Returns `x` with entries set to zero at the rate and the others scaled up."""
-        return x * self.factors(tf.shape(x), x.dtype)
-
-    def factors(self, shape, dtype):
-        """Returns the factors of the entries: 0 at the rate, 1 / (1 - rate) elsewhere."""
-        return factors(shape, self.rate, self.seed, dtype)
+    seed = tf.bitcast(tf.cast(drawn, tf.uint32), tf.int32)
+    return seed if block is None else tf.random.experimental.stateless_fold_in(seed, block)
 
 
 def factors(shape, rate, seed, dtype):

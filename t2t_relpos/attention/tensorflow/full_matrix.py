@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from t2t_relpos.attention.tensorflow import compat
 from t2t_relpos.attention.tensorflow.band import Band, BandShape, QueryBand
-from t2t_relpos.attention.tensorflow.dropout import factors
+from t2t_relpos.attention.tensorflow.dropout import as_seed, factors
 from t2t_relpos.attention.tensorflow.masks import MASKED_SCORE, accumulation_dtype
 from t2t_relpos.attention.tensorflow.relative_terms import DiagonalTerms, NoTerms
 
@@ -42,14 +42,14 @@ def attend(inputs, chunk):
     """
     mask = inputs.combined_mask()
     tensors = (inputs.query, inputs.key, inputs.value, inputs.key_table, inputs.value_table, mask)
-    rate, seed = (inputs.dropout.rate, inputs.dropout.seed) if inputs.dropout else (None, None)
+    dropout = inputs.dropout
     call = _Call(
         *(x if x is None else tf.convert_to_tensor(x) for x in tensors),
         is_masked=inputs.key_mask is not None or inputs.mask is not None,
         causal=inputs.causal,
         chunk=chunk,
-        rate=rate,
-        seed=seed,
+        rate=dropout.rate if dropout else None,
+        seed=as_seed(dropout.seed) if dropout else None,
     )
     return _attend(call)
 
