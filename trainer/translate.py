@@ -32,11 +32,10 @@ from collections.abc import Callable, Iterable, Sequence
 from absl import app, flags
 
 from trainer.allocator import keep_freed_memory
-from trainer.inference import exported_model, output_lines, prompt, streams
+from trainer.inference import prompt, streams
 from trainer.inference.progress import Progress
 from trainer.inference.unfinished_files import DigestedLines, unfinished_files
 from trainer.quiet_start import import_tensorflow
-from trainer.serving import translator
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -108,9 +107,9 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
 
 
 def translate(
-    call: Callable[[Sequence[bytes]], Sequence[Sequence[translator.Translation]]],
+    call: Callable[[Sequence[bytes]], Sequence[Sequence]],
     lines: Iterable[bytes],
-    write: Callable[[int, Sequence[translator.Translation]], None],
+    write: Callable[[int, Sequence], None],
     warn: Callable[[str], None],
     batch_size: int,
     window: int,
@@ -129,6 +128,8 @@ def translate(
         after_window: called with the number of the last line of each full window, once it is
             written.
     """
+    from trainer.serving import translator
+
     for number, answer in enumerate(
         translator.translate_lines(call, lines, batch_size, window), start=start + 1
     ):
@@ -144,6 +145,8 @@ def translate(
 
 def _forms(values):
     """Returns the text to write for a sentence, by name of the file's flag."""
+    from trainer.inference import output_lines
+
     best = (
         output_lines.n_best
         if values.nbest
@@ -235,6 +238,8 @@ def _translate_all(values, source, model):
 
 
 def _run(values):
+    from trainer.inference import exported_model
+
     _check(values)
     with streams.reading(values.input) as source:
         names = ("beam_size", "alpha", "max_length", "nbest")
@@ -269,12 +274,7 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
         )
 
 
-def run():
-    """Runs the program with the flags of the command line."""
+if __name__ == "__main__":
     keep_freed_memory()
     define_flags()
     app.run(main)
-
-
-if __name__ == "__main__":
-    run()

@@ -10,23 +10,12 @@ matplotlib.
 """
 
 import contextlib
-import sys
 from pathlib import Path
-
-from trainer.quiet_start import import_tensorflow
-
-import_tensorflow()
 
 from absl import app, flags
 
-from trainer import atomic_files, weights
-from trainer.data.token_names import token_names
+from trainer import atomic_files, entry_point
 from trainer.model_dir import ModelDirectory
-from trainer.visualization import png_plots
-from trainer.visualization.attention_maps import record_attention_maps
-from trainer.visualization.attention_page import render_page
-from trainer.visualization.relative_tables import read_tables
-from trainer.visualization.sentence_pair import make_sentence_pair
 
 FLAGS = {
     "model_dir": "Model directory.",
@@ -45,6 +34,8 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
 
 
 def _check_flags(values):
+    from trainer.visualization import png_plots
+
     if not values.model_dir:
         raise ValueError("--model_dir is required.")
     if values.output is None and values.plots is None:
@@ -57,6 +48,12 @@ def _check_flags(values):
 
 
 def _write_page(directory, transformer, values):
+    from trainer.data.token_names import token_names
+    from trainer.visualization.attention_maps import record_attention_maps
+    from trainer.visualization.attention_page import render_page
+    from trainer.visualization.relative_tables import read_tables
+    from trainer.visualization.sentence_pair import make_sentence_pair
+
     config = transformer.config
     names = token_names(directory, config.vocab_size).names
     tokenizer = directory.load_tokenizer()
@@ -70,6 +67,9 @@ def _write_page(directory, transformer, values):
 
 
 def _write_plots(directory, transformer, values):
+    from trainer.visualization import png_plots
+    from trainer.visualization.relative_tables import read_tables
+
     tables = read_tables(transformer)
     with _explain_write_errors("plots", values.plots):
         lines = png_plots.write_plots(Path(values.plots), directory, tables)
@@ -85,6 +85,8 @@ def _explain_write_errors(flag, path):
 
 
 def _run(values):
+    from trainer import weights
+
     _check_flags(values)
     directory = ModelDirectory.open(values.model_dir)
     if values.checkpoint is None:
@@ -99,20 +101,10 @@ def _run(values):
 
 
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
-    """Runs the program with parsed flags; `argv` holds the program name only."""
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
-    try:
-        _run(values)
-    except ValueError as error:
-        sys.exit(f"trainer.visualize: {error}")
-
-
-def run():
-    """Runs the program with the flags of the command line."""
-    define_flags()
-    app.run(main)
+    """Runs the program with parsed flags; `argv` is the command line without them."""
+    entry_point.run("trainer.visualize", _run, argv, values)
 
 
 if __name__ == "__main__":
-    run()
+    define_flags()
+    app.run(main)
