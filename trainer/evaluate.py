@@ -104,87 +104,71 @@ def _read_corpora(values):
     from trainer.data import load_corpus
 
     if values.data is not None:
-        _refuse(
-            values,
-            ("source", "target", "label"),
-            "Expected either --{name} or --data. Received: both. Leave one of them out.",
-        )
+        message = "Expected either --{name} or --data. Received: both. Leave one of them out."
+        _refuse(values, ("source", "target", "label"), message)
         if values.data == "synthetic":
-            _refuse(
-                values,
-                ("data_dir",),
-                "Expected no --{name} with --data=synthetic. Received: {value!r}. Leave it out.",
+            message = (
+                "Expected no --{name} with --data=synthetic. Received: {value!r}. Leave it out."
             )
+            _refuse(values, ("data_dir",), message)
         options = {"direction": values.direction, "data_dir": values.data_dir}
-        return {
-            split: load_corpus.open_corpus(values.data, split, **options)
-            for split in values.split or ["test"]
-        }
+        splits = values.split or ["test"]
+        return {split: load_corpus.open_corpus(values.data, split, **options) for split in splits}
     if values.source is None and values.target is None:
         raise ValueError(
             "Expected a test set. Received: none. Give --source and --target, or "
             "--data=synthetic, or --data with the name of a "
             "translation set of TensorFlow Datasets."
         )
-    if values.split is not None:
-        raise ValueError(
-            "Expected no --split with files. Received: both. Name the test set with --label."
-        )
-    _refuse(
-        values,
-        ("direction", "data_dir"),
-        "Expected no --{name} with files. Received: {value!r}. Leave it out.",
-    )
+    message = "Expected no --split with files. Received: both. Name the test set with --label."
+    _refuse(values, ("split",), message)
+    message = "Expected no --{name} with files. Received: {value!r}. Leave it out."
+    _refuse(values, ("direction", "data_dir"), message)
     return {values.label or "test": load_corpus.read_text(values.source, values.target)}
 
 
 def _refuse(values, names, message):
-    """Raises where flags are given that would mean nothing."""
+    """Raises if flags are given that have no meaning here."""
     for name in names:
         if values[name].value is not None:
             raise ValueError(message.format(name=name, value=values[name].value))
 
 
 def _load(values):
-    from trainer import weights
-    from trainer.model_dir import ModelDirectory
+    """Returns the function that translates a batch."""
     from trainer.serving import saved_models
-    from trainer.serving.fast_transformer import FastTransformer
-    from trainer.serving.translation_module import TranslationModule, TranslationSettings
-    from trainer.serving.translator import Translator
 
     if (values.model_dir is None) == (values.saved_model is None):
         received = "neither" if values.model_dir is None else "both"
         raise ValueError(f"Expected either --model_dir or --saved_model. Received: {received}.")
-    if values.saved_model is not None:
-        if values.beam_size is not None:
-            raise ValueError(
-                "Expected no --beam_size with --saved_model, whose beam size is fixed. Received: "
-                f"{values.beam_size}. "
-                "Export the model with another --beam_size, or evaluate its --model_dir."
-            )
-        _refuse(
-            values,
-            ("checkpoint",),
-            "Expected no --{name} with --saved_model. Received: {value!r}. Give its --model_dir.",
-        )
-        return saved_models.load(values.saved_model, values.alpha)
-    chosen = {
-        name: values[name].value
-        for name in ("beam_size", "alpha")
-        if values[name].value is not None
-    }
-    settings = TranslationSettings(**chosen)
+    if values.saved_model is None:
+        return _load_model_dir(values)
+    message = (
+        "Expected no --{name} with --saved_model, whose beam size is fixed. Received: {value}. "
+        "Export the model with another --beam_size, or evaluate its --model_dir."
+    )
+    _refuse(values, ("beam_size",), message)
+    message = "Expected no --{name} with --saved_model. Received: {value!r}. Give its --model_dir."
+    _refuse(values, ("checkpoint",), message)
+    return saved_models.load(values.saved_model, values.alpha)
+
+
+def _load_model_dir(values):
+    from trainer import weights
+    from trainer.model_dir import ModelDirectory
+    from trainer.serving.fast_transformer import FastTransformer
+    from trainer.serving.translation_module import TranslationModule, TranslationSettings
+    from trainer.serving.translator import Translator
+
+    given = {name: values[name].value for name in ("beam_size", "alpha")}
+    settings = TranslationSettings(**{n: value for n, value in given.items() if value is not None})
     if values.checkpoint is None:
         module = TranslationModule.from_model_dir(values.model_dir, settings)
     else:
         directory = ModelDirectory.open(values.model_dir)
-        transformer = weights.load_transformer(
-            directory, weights.find_checkpoint(directory, values.checkpoint)
-        )
-        module = TranslationModule(
-            FastTransformer(transformer), directory.load_tokenizer(), settings
-        )
+        checkpoint = weights.find_checkpoint(directory, values.checkpoint)
+        transformer = FastTransformer(weights.load_transformer(directory, checkpoint))
+        module = TranslationModule(transformer, directory.load_tokenizer(), settings)
     return Translator(module.serve, module)
 
 

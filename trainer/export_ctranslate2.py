@@ -17,8 +17,11 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define = functools.partial(entry_point.define_flag, values)
     define("model_dir", str, "Model directory to export.", required=True)
     define("output_dir", str, "Directory to create.", required=True)
-    kinds = "none, int8, int8_float32, int8_float16, int8_bfloat16, int16, float16, bfloat16"
-    define("quantization", str, f"Type of the weights: {kinds}, float32.", "none")
+    help_text = (
+        "Type of the weights: none, int8, int8_float32, int8_float16, int8_bfloat16, int16, "
+        "float16, bfloat16, float32."
+    )
+    define("quantization", str, help_text, "none")
     define("force", bool, "Replace a CTranslate2 model in --output_dir.", False)
 
 
