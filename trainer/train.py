@@ -23,7 +23,10 @@ from trainer.quiet_start import import_tensorflow
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program on `values`: the settings of a run, and --dry_run."""
     config.define_flags(values)
-    help_text = "Only report settings, parameters, batches and memory. No files are created."
+    help_text = (
+        "Only say what would be trained: settings, parameters, batches and memory. No files are "
+        "created."
+    )
     entry_point.define_flag(values, "dry_run", bool, help_text, False)
 
 
