@@ -8,7 +8,9 @@ RUN_BACKENDS := $(BACKENDS_VENV)/bin/python
 # The environment of test-oldest: the lower bounds of setup.cfg.
 OLDEST_VENV := .venv-oldest
 RUN_OLDEST := $(OLDEST_VENV)/bin/python
+# The environment of package: the built wheel or sdist.
 PACKAGE_VENV := .venv-package
+RUN_PACKAGE := $(PACKAGE_VENV)/bin/python
 LIBRARY_TESTS := t2t_relpos tests/attention tests/layers tests/models tests/decoding tests/t2t \
   tests/test_backends.py
 CORE_TESTS := tests/test_backends.py tests/layers/test_relation_multi_head_attention.py \
@@ -78,15 +80,17 @@ test-backends-core: $(BACKENDS_VENV)/installed
 	KERAS_BACKEND=jax $(RUN_BACKENDS) -m pytest -m 'not slow' $(CORE_TESTS)
 	KERAS_BACKEND=torch $(RUN_BACKENDS) -m pytest -m 'not slow' $(CORE_TESTS)
 
-# Builds the wheel and the sdist, and installs each into an empty environment.
+# Builds the wheel and the sdist. Tests each in an environment without the other.
 package:
 	rm -rf dist $(PACKAGE_VENV)
 	$(PYTHON) -m venv $(PACKAGE_VENV)
-	$(PACKAGE_VENV)/bin/python -m pip install --quiet --upgrade pip build
-	$(PACKAGE_VENV)/bin/python -m build --outdir dist .
-	$(PACKAGE_VENV)/bin/python -m pip install --quiet dist/*.whl
+	$(RUN_PACKAGE) -m pip install --quiet --upgrade pip build
+	$(RUN_PACKAGE) -m build --outdir dist .
+	$(RUN_PACKAGE) -m pip install --quiet dist/*.whl
+	$(RUN_PACKAGE) -m pip check
 	cd dist && ../.ci/smoke_test.sh ../$(PACKAGE_VENV)/bin
-	$(PACKAGE_VENV)/bin/python -m pip install --quiet --force-reinstall --no-deps dist/*.tar.gz
+	$(RUN_PACKAGE) -m pip uninstall --quiet --yes t2t_relpos
+	$(RUN_PACKAGE) -m pip install --quiet dist/*.tar.gz
 	cd dist && ../.ci/smoke_test.sh ../$(PACKAGE_VENV)/bin
 
 clean:

@@ -28,10 +28,19 @@ def lines():
     found = []
     for name, member in members():
         found.append(f"{name}{inspect.signature(member)}" if callable(member) else name)
-        for method, function in sorted(vars(member).items()) if inspect.isclass(member) else ():
-            if callable(function) and not method.startswith("_"):
-                found.append(f"{name}.{method}{inspect.signature(function)}")
+        found += [f"{name}.{m}{inspect.signature(function)}" for m, function in methods(member)]
     return found
+
+
+def methods(member):
+    """Returns (name, function) of the public methods of a class that this package defines."""
+    if not inspect.isclass(member):
+        return []
+    return [
+        (name, function)
+        for name, function in inspect.getmembers(member, callable)
+        if not name.startswith("_") and getattr(function, "__module__", "").startswith("t2t_relpos")
+    ]
 
 
 def test_names_and_signatures_equal_the_record():
@@ -55,7 +64,7 @@ def examples():
     for name, member in members():
         parts = [(name, member)]
         if inspect.isclass(member):
-            parts += [(f"{name}.{n}", m) for n, m in vars(member).items() if not n.startswith("_")]
+            parts += [(f"{name}.{n}", m) for n, m in methods(member)]
         for part, value in parts:
             text = inspect.getdoc(value) if hasattr(value, "__doc__") else None
             if text and ">>>" in text:

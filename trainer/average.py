@@ -8,17 +8,12 @@ Every other command takes the directory: `trainer.evaluate`, `trainer.export`, `
 
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.quiet_start import import_tensorflow
-
-import_tensorflow()
-
 from absl import app, flags
 
-from trainer import atomic_files, weights
+from trainer import atomic_files, entry_point
 from trainer.model_dir import ModelDirectory
 
 
@@ -47,6 +42,8 @@ def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: 
         ValueError: if `output_dir` exists or can't be written, or a checkpoint is missing or
             corrupt.
     """
+    from trainer import weights
+
     output_dir = Path(output_dir)
     if output_dir.exists():
         raise ValueError(
@@ -75,6 +72,8 @@ def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: 
 
 
 def _run(values):
+    from trainer import weights
+
     for name in ("model_dir", "output_dir"):
         if not values[name].value:
             raise ValueError(f"Expected --{name}. Received: none.")
@@ -97,20 +96,10 @@ def _run(values):
 
 
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
-    """Runs the program with parsed flags; `argv` holds what was not a flag."""
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
-    try:
-        _run(values)
-    except ValueError as error:
-        sys.exit(f"trainer.average: {error}")
-
-
-def run():
-    """Runs the program with the flags of the command line."""
-    define_flags()
-    app.run(main)
+    """Runs the program with parsed flags; `argv` is the command line without them."""
+    entry_point.run("trainer.average", _run, argv, values)
 
 
 if __name__ == "__main__":
-    run()
+    define_flags()
+    app.run(main)

@@ -1,8 +1,8 @@
-"""Which settings of a training run contradict each other."""
+"""Checks for settings of a training run that contradict each other."""
 
-# What means nothing without relative positions.
+# Settings that require relative positions.
 RELATIVE_SETTINGS = ("max_relative_position", "use_key_table", "use_value_table", "share_heads")
-# What replaces settings of the preset's architecture.
+# Settings that replace those of the preset's architecture.
 ARCHITECTURE_SETTINGS = (
     "dropout",
     "attention_dropout",
@@ -13,13 +13,10 @@ ARCHITECTURE_SETTINGS = (
 
 
 def check_together(config):
-    """Checks what settings of a run mean for each other.
-
-    Args:
-        config: a `trainer.config.RunConfig`.
+    """Checks combinations of settings of a `trainer.config.RunConfig`.
 
     Raises:
-        ValueError: for settings that contradict each other, or miss one another.
+        ValueError: if settings contradict each other, or one requires another that is missing.
     """
     if not config.model_dir:
         raise ValueError(

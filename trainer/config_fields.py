@@ -1,59 +1,51 @@
-"""Fields of a frozen dataclass of settings: each with its help, its range and the absl flag that
-is made from it.
-"""
+"""Fields of a frozen dataclass of settings: help, range, and the absl flag of each."""
 
 import dataclasses
+import os
 import types
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from absl import flags
+
+from trainer.entry_point import define_flag
 
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()
 
 
-def setting(default, help, at_least=None, below=None, choices=None, fixed=True):
-    """A field of a dataclass of settings.
+def setting(help, default=None, at_least=None, below=None, choices=None, fixed=True):
+    """Returns a field of a dataclass of settings.
 
     Args:
-        default: its value if none is given.
-        help: of its flag.
+        help: help text of its flag.
+        default: value if none is given.
         at_least: smallest value.
-        below: what the value must be below.
+        below: upper bound, excluded.
         choices: all values that it may have.
-        fixed: whether a run that continues must not change it.
+        fixed: whether it must not change when a run is resumed.
     """
-    metadata = {
-        "help": help,
-        "at_least": at_least,
-        "below": below,
-        "choices": choices,
-        "fixed": fixed,
-    }
-    return dataclasses.field(default=default, metadata=metadata)
+    limits = {"at_least": at_least, "below": below, "choices": choices}
+    return dataclasses.field(default=default, metadata={"help": help, "fixed": fixed} | limits)
 
 
 def define_flags(
     config: type, values: flags.FlagValues = flags.FLAGS, names: Collection[str] | None = None
 ):
-    """Defines an absl flag for every field of a dataclass of settings, or for those of `names`,
-    with its type, default and help.
-    """
-    definitions = {
-        int: flags.DEFINE_integer,
-        float: flags.DEFINE_float,
-        str: flags.DEFINE_string,
-        bool: flags.DEFINE_bool,
-    }
+    """Defines a flag for every field of a dataclass of settings, or for those of `names`."""
     for field in dataclasses.fields(config):
-        if names is not None and field.name not in names:
-            continue
-        help_text, choices = field.metadata["help"], field.metadata["choices"]
-        if choices:
-            flags.DEFINE_enum(field.name, field.default, choices, help_text, flag_values=values)
-        else:
-            definitions[_kind(field)](field.name, field.default, help_text, flag_values=values)
+        if names is None or field.name in names:
+            help_text, choices = field.metadata["help"], field.metadata["choices"]
+            define_flag(values, field.name, _kind(field), help_text, field.default, choices=choices)
+
+
+def absolute_paths(settings, names: Sequence[str]) -> dict:
+    """Returns the settings of `names` that are given, comma-separated paths, as absolute paths."""
+    given = {name: getattr(settings, name) for name in names if getattr(settings, name)}
+    return {
+        name: ",".join(os.path.abspath(path.strip()) for path in paths.split(","))
+        for name, paths in given.items()
+    }
 
 
 def check(settings):
@@ -68,7 +60,7 @@ def check(settings):
 
 
 def _kind(field):
-    """The type of a field without `| None`."""
+    """Returns the type of a field without `| None`."""
     if isinstance(field.type, types.UnionType):
         return next(kind for kind in typing.get_args(field.type) if kind is not type(None))
     return field.type

@@ -5,6 +5,7 @@ import runpy
 
 
 def _run(name: str):
+    # absl lists the flags of the module __main__ in --help.
     runpy.run_module(f"trainer.{name}", run_name="__main__", alter_sys=True)
 
 

@@ -11,92 +11,50 @@ line for every other metric, with its own signature after it: see `trainer.metri
 """
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable
 
-from trainer.quiet_start import import_tensorflow
-
-import_tensorflow()
-
 from absl import app, flags
 
-from trainer import atomic_files, metrics, weights
+from trainer import atomic_files, entry_point, metrics
 from trainer.allocator import keep_freed_memory
-from trainer.data import load_corpus
-from trainer.model_dir import ModelDirectory
-from trainer.serving import saved_models
-from trainer.serving.fast_transformer import FastTransformer
-from trainer.serving.translation_module import TranslationModule, TranslationSettings
-from trainer.serving.translator import Translation, Translator, one_line, translate_lines
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program on `values`."""
-
-    def define(kind, *args, **kwargs):
-        kind(*args, flag_values=values, **kwargs)
-
-    define(flags.DEFINE_string, "model_dir", None, "Directory of a trained model.")
+    define = functools.partial(entry_point.define_flag, values)
+    define("model_dir", str, "Model directory.")
     define(
-        flags.DEFINE_string,
         "checkpoint",
-        None,
-        "Of --model_dir: a step, 'latest', or 'best' on dev. Default: its model.keras.",
+        str,
+        "With --model_dir: a step, 'latest', or 'best' (on dev). Default: model.keras.",
     )
     define(
-        flags.DEFINE_string,
         "saved_model",
-        None,
-        "Instead: saved_models/NAME or saved_models/NAME/VERSION.",
+        str,
+        "Instead of --model_dir: saved_models/NAME or saved_models/NAME/VERSION.",
     )
-    define(flags.DEFINE_string, "source", None, "Text file, one sentence a line; .gz is read too.")
-    define(flags.DEFINE_string, "target", None, "Their reference translations.")
-    define(flags.DEFINE_string, "label", None, "What the printed line begins with. Default: test.")
+    define("source", str, "Text file, one sentence per line, or a .gz of one.")
+    define("target", str, "Reference translations of --source.")
+    define("label", str, "Name of the test set in the printed lines. Default: test.")
     define(
-        flags.DEFINE_string,
         "data",
-        None,
+        str,
         "Instead of files: name of a translation set of TensorFlow Datasets.",
     )
-    define(flags.DEFINE_string, "direction", None, "Languages of --data. Default: en-de.")
+    define("direction", str, "Languages of --data. Default: en-de.")
+    define("data_dir", str, "Data folder of TensorFlow Datasets. Default: ~/tensorflow_datasets.")
+    define("split", list, "Splits of --data, comma-separated. Default: test.")
+    help_text = "Metrics to print in addition to sacreBLEU, comma-separated."
+    define("metrics", list, help_text, list(metrics.DEFAULT_METRICS))
     define(
-        flags.DEFINE_string,
-        "data_dir",
-        None,
-        "Where TensorFlow Datasets keeps its data. Default: ~/tensorflow_datasets.",
+        "language", str, "Language for Moses's tokenizer. Default: target of --direction, or de."
     )
-    define(
-        flags.DEFINE_list,
-        "split",
-        None,
-        "Splits of --data, with commas between them. Default: test.",
-    )
-    define(
-        flags.DEFINE_list,
-        "metrics",
-        list(metrics.DEFAULT_METRICS),
-        "Metrics to print in addition to sacreBLEU, comma-separated.",
-    )
-    define(
-        flags.DEFINE_string,
-        "language",
-        None,
-        "Of the translations, for Moses's tokenizer. Default: as --direction says, or de.",
-    )
-    define(
-        flags.DEFINE_integer,
-        "beam_size",
-        None,
-        "Hypotheses kept per sentence. Default: 4, or as exported.",
-    )
-    define(
-        flags.DEFINE_float,
-        "alpha",
-        None,
-        "Exponent of the length penalty. Default: 0.6, or as exported.",
-    )
-    define(flags.DEFINE_integer, "batch_size", 64, "Sentences translated at a time.", lower_bound=1)
-    define(flags.DEFINE_string, "output", None, "File for the translations of a single test set.")
+    define("beam_size", int, "Hypotheses per sentence. Default: 4, or as exported.")
+    define("alpha", float, "Exponent of the length penalty. Default: 0.6, or as exported.")
+    define("batch_size", int, "Sentences per batch.", 64, lower_bound=1)
+    define("output", str, "File for the translations of a single test set.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,17 +77,19 @@ class Evaluation:
 
 
 def evaluate(
-    translate: Callable[[list[bytes]], list[Translation]],
-    corpus: load_corpus.Corpus,
+    translate: Callable[[list[bytes]], list],
+    corpus,
     batch_size: int,
 ) -> Evaluation:
-    """Translates the sources of a corpus, in batches of like length, and compares with its targets.
+    """Translates the sources of a corpus, in batches of similar lengths, and scores the results.
 
     Args:
         translate: translates one batch, as `trainer.serving.translator.Translator`.
-        corpus: the corpus to translate.
+        corpus: a `trainer.data.load_corpus.Corpus`.
         batch_size: sentences per batch.
     """
+    from trainer.serving.translator import one_line, translate_lines
+
     sources = [source.encode() for source in corpus.sources()]
     answers = list(translate_lines(translate, sources, batch_size, window=len(sources)))
     hypotheses = [one_line(answer.text).decode(errors="replace") for answer in answers]
@@ -140,75 +100,69 @@ def evaluate(
 
 
 def _read_corpora(values):
-    """The test sets by their labels."""
+    """Returns the test sets by their labels."""
+    from trainer.data import load_corpus
+
     if values.data is not None:
-        _refuse(
-            values,
-            ("source", "target", "label"),
-            "Expected either --{name} or --data. Received: both. Leave one of them out.",
-        )
+        message = "Expected either --{name} or --data. Received: both. Leave one of them out."
+        _refuse(values, ("source", "target", "label"), message)
         options = {"direction": values.direction, "data_dir": values.data_dir}
-        return {
-            split: load_corpus.open_corpus(values.data, split, **options)
-            for split in values.split or ["test"]
-        }
+        splits = values.split or ["test"]
+        return {split: load_corpus.open_corpus(values.data, split, **options) for split in splits}
     if values.source is None and values.target is None:
         raise ValueError(
             "Expected a test set. Received: none. Give --source and --target, or --data=NAME of a "
             "translation set of TensorFlow Datasets."
         )
-    if values.split is not None:
-        raise ValueError(
-            "Expected no --split with files. Received: both. Name the test set with --label."
-        )
-    _refuse(
-        values,
-        ("direction", "data_dir"),
-        "Expected no --{name} with files. Received: {value!r}. Leave it out.",
-    )
+    message = "Expected no --split with files. Received: both. Name the test set with --label."
+    _refuse(values, ("split",), message)
+    message = "Expected no --{name} with files. Received: {value!r}. Leave it out."
+    _refuse(values, ("direction", "data_dir"), message)
     return {values.label or "test": load_corpus.read_text(values.source, values.target)}
 
 
 def _refuse(values, names, message):
-    """Raises where flags are given that would mean nothing."""
+    """Raises if flags are given that have no meaning here."""
     for name in names:
         if values[name].value is not None:
             raise ValueError(message.format(name=name, value=values[name].value))
 
 
 def _load(values):
+    """Returns the function that translates a batch."""
+    from trainer.serving import saved_models
+
     if (values.model_dir is None) == (values.saved_model is None):
         received = "neither" if values.model_dir is None else "both"
         raise ValueError(f"Expected either --model_dir or --saved_model. Received: {received}.")
-    if values.saved_model is not None:
-        if values.beam_size is not None:
-            raise ValueError(
-                "Expected no --beam_size with --saved_model, whose beam size is fixed. Received: "
-                f"{values.beam_size}. "
-                "Export the model with another --beam_size, or evaluate its --model_dir."
-            )
-        _refuse(
-            values,
-            ("checkpoint",),
-            "Expected no --{name} with --saved_model. Received: {value!r}. Give its --model_dir.",
-        )
-        return saved_models.load(values.saved_model, values.alpha)
-    chosen = {
-        name: values[name].value
-        for name in ("beam_size", "alpha")
-        if values[name].value is not None
-    }
-    settings = TranslationSettings(**chosen)
+    if values.saved_model is None:
+        return _load_model_dir(values)
+    message = (
+        "Expected no --{name} with --saved_model, whose beam size is fixed. Received: {value}. "
+        "Export the model with another --beam_size, or evaluate its --model_dir."
+    )
+    _refuse(values, ("beam_size",), message)
+    message = "Expected no --{name} with --saved_model. Received: {value!r}. Give its --model_dir."
+    _refuse(values, ("checkpoint",), message)
+    return saved_models.load(values.saved_model, values.alpha)
+
+
+def _load_model_dir(values):
+    from trainer import weights
+    from trainer.model_dir import ModelDirectory
+    from trainer.serving.fast_transformer import FastTransformer
+    from trainer.serving.translation_module import TranslationModule, TranslationSettings
+    from trainer.serving.translator import Translator
+
+    given = {name: values[name].value for name in ("beam_size", "alpha")}
+    settings = TranslationSettings(**{n: value for n, value in given.items() if value is not None})
     if values.checkpoint is None:
         module = TranslationModule.from_model_dir(values.model_dir, settings)
     else:
         directory = ModelDirectory.open(values.model_dir)
-        transformer = weights.load_transformer(
-            directory, weights.find_checkpoint(directory, values.checkpoint)
-        )
-        module = TranslationModule(
-            FastTransformer(transformer), directory.load_tokenizer(), settings
-        )
+        checkpoint = weights.find_checkpoint(directory, values.checkpoint)
+        transformer = FastTransformer(weights.load_transformer(directory, checkpoint))
+        module = TranslationModule(transformer, directory.load_tokenizer(), settings)
     return Translator(module.serve, module)
 
 
@@ -278,21 +232,11 @@ def _run(values):
 
 
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
-    """Runs the program with parsed flags; `argv` holds what was not a flag."""
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
-    try:
-        _run(values)
-    except ValueError as error:
-        sys.exit(f"trainer.evaluate: {error}")
-
-
-def run():
-    """Runs the program with the flags of the command line."""
-    keep_freed_memory()
-    define_flags()
-    app.run(main)
+    """Runs the program with parsed flags; `argv` is the command line without them."""
+    entry_point.run("trainer.evaluate", _run, argv, values)
 
 
 if __name__ == "__main__":
-    run()
+    keep_freed_memory()
+    define_flags()
+    app.run(main)

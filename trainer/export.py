@@ -5,77 +5,54 @@
 Writes saved_models/NAME/VERSION/, which `python -m trainer.translate` and TensorFlow Serving read.
 """
 
-import sys
+import dataclasses
+import functools
 from pathlib import Path
 
-from trainer.quiet_start import import_tensorflow
-
-import_tensorflow()
-
-import tensorflow as tf
 from absl import app, flags, logging
 
-from trainer.serving import saved_models, warmup
-from trainer.serving.translation_module import TranslationModule, TranslationSettings
+from trainer import entry_point
+from trainer.serving.decoding_defaults import TranslationSettings
+
+_SETTINGS = {
+    "beam_size": "Hypotheses per sentence.",
+    "alpha": "Exponent of the length penalty.",
+    "max_input_length": "Largest number of ids of a sentence. Longer ones are truncated.",
+    "extra_length": "Number of ids that a translation may have in addition to its source's.",
+    "early_stopping": "Stop a search at beam_size finished translations. Faster, less exact.",
+    "max_beam_size": "Largest beam size that a request may ask for.",
+}
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program on `values`."""
-
-    def define(kind, *args, **kwargs):
-        kind(*args, flag_values=values, **kwargs)
-
-    settings = TranslationSettings()
-    define(flags.DEFINE_string, "model_dir", None, "Directory of a trained model.", required=True)
-    define(
-        flags.DEFINE_string,
-        "name",
-        None,
-        "Name of the exported model; the last part of --model_dir where omitted.",
-    )
-    define(flags.DEFINE_string, "export_dir", "saved_models", "Folder of exported models.")
-    define(flags.DEFINE_integer, "version", None, "Version to write; the next one where omitted.")
-    define(flags.DEFINE_integer, "beam_size", settings.beam_size, "Hypotheses kept per sentence.")
-    define(flags.DEFINE_float, "alpha", settings.alpha, "Exponent of the length penalty.")
-    define(
-        flags.DEFINE_integer,
-        "max_input_length",
-        settings.max_input_length,
-        "Ids of a sentence; a longer one is cut.",
-    )
-    define(
-        flags.DEFINE_integer,
-        "extra_length",
-        settings.extra_length,
-        "Ids a translation may have beyond its source's.",
-    )
-    early = (
-        "Whether a search stops with beam_size finished translations: faster, sometimes less "
-        "likely."
-    )
-    define(flags.DEFINE_boolean, "early_stopping", settings.early_stopping, early)
-    define(
-        flags.DEFINE_integer,
-        "max_beam_size",
-        settings.max_beam_size,
-        "Largest beam that a request may ask for.",
-    )
+    define = functools.partial(entry_point.define_flag, values)
+    define("model_dir", str, "Model directory to export.", required=True)
+    define("name", str, "Name of the exported model. Default: the last part of --model_dir.")
+    define("export_dir", str, "Folder of exported models.", "saved_models")
+    define("version", int, "Version to write. Default: the next one.")
+    for field in dataclasses.fields(TranslationSettings):
+        define(field.name, field.type, _SETTINGS[field.name], field.default)
 
 
-def export(module: TranslationModule, directory: Path, version: int | None = None) -> Path:
+def export(module, directory: Path, version: int | None = None) -> Path:
     """Writes a version of a model, with the requests that warm up TensorFlow Serving.
 
     Args:
-        module: the module to export.
-        directory: saved_models/NAME, made where missing; NAME is what a server knows the model by.
-        version: a positive integer; the next one where omitted.
+        module: the `TranslationModule` to export.
+        directory: saved_models/NAME, created if missing. A server knows the model by NAME.
+        version: a positive integer. Default: the next one.
 
     Returns:
         The directory of the version.
 
     Raises:
-        ValueError: where the version exists, or the directory can't be written.
+        ValueError: if the version exists, or the directory can't be written.
     """
+    import tensorflow as tf
+
+    from trainer.serving import saved_models, warmup
+
     with saved_models.new_version(directory, version) as (aside, final):
         tf.saved_model.save(module, str(aside), signatures=module.signatures)
         warmup.write(aside, directory.name, module.tokenizer, module.settings.max_input_length)
@@ -93,14 +70,13 @@ def _destination(values):
 
 
 def _run(values):
-    settings = TranslationSettings(
-        values.beam_size,
-        values.alpha,
-        values.max_input_length,
-        values.extra_length,
-        values.early_stopping,
-        values.max_beam_size,
-    )
+    import tensorflow as tf
+
+    from trainer.serving.translation_module import TranslationModule
+
+    # TensorFlow would report the temporary name of the directory.
+    tf.get_logger().setLevel("WARNING")
+    settings = TranslationSettings(**{name: values[name].value for name in _SETTINGS})
     directory = _destination(values)
     module = TranslationModule.from_model_dir(values.model_dir, settings)
     path = export(module, directory, values.version)
@@ -109,23 +85,11 @@ def _run(values):
 
 
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
-    """Runs the program with parsed flags; `argv` holds what was not a flag."""
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
-    try:
-        _run(values)
-    except ValueError as error:
-        sys.exit(f"trainer.export: {error}")
-
-
-def run():
-    """Runs the program with the flags of the command line."""
-    define_flags()
-    # TensorFlow would report the name under which the model is written aside.
-    logging.set_verbosity(logging.WARNING)
-    tf.get_logger().setLevel("WARNING")
-    app.run(main)
+    """Runs the program with parsed flags; `argv` is the command line without them."""
+    entry_point.run("trainer.export", _run, argv, values)
 
 
 if __name__ == "__main__":
-    run()
+    define_flags()
+    logging.set_verbosity(logging.WARNING)
+    app.run(main)

@@ -2,53 +2,41 @@
 
     python -m trainer.export_ctranslate2 --model_dir=runs/NAME --output_dir=ctranslate2/NAME
 
-Needs the package ctranslate2: pip install '.[ctranslate2]'.
+Requires the package ctranslate2: pip install '.[ctranslate2]'.
 """
 
-import sys
-
-from trainer.quiet_start import import_tensorflow
-
-import_tensorflow()
+import functools
 
 from absl import app, flags
 
-from trainer.serving import ctranslate2_model
+from trainer import entry_point
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program on `values`."""
-
-    def define(kind, *args, **kwargs):
-        kind(*args, flag_values=values, **kwargs)
-
-    kinds = ", ".join(ctranslate2_model.QUANTIZATIONS)
-    define(flags.DEFINE_string, "model_dir", None, "Directory of a trained model.", required=True)
-    define(flags.DEFINE_string, "output_dir", None, "Directory to make.", required=True)
-    define(flags.DEFINE_string, "quantization", "none", f"Of the weights: {kinds}.")
-    define(
-        flags.DEFINE_bool, "force", False, "Replace a CTranslate2 model that is in --output_dir."
+    define = functools.partial(entry_point.define_flag, values)
+    define("model_dir", str, "Model directory to export.", required=True)
+    define("output_dir", str, "Directory to create.", required=True)
+    help_text = (
+        "Type of the weights: none, int8, int8_float32, int8_float16, int8_bfloat16, int16, "
+        "float16, bfloat16, float32."
     )
+    define("quantization", str, help_text, "none")
+    define("force", bool, "Replace a CTranslate2 model in --output_dir.", False)
 
 
-def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
-    """Runs the program with parsed flags; `argv` holds what was not a flag."""
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
-    try:
-        ctranslate2_model.write(
-            values.model_dir, values.output_dir, values.quantization, values.force
-        )
-    except ValueError as error:
-        sys.exit(f"trainer.export_ctranslate2: {error}")
+def _run(values):
+    from trainer.serving import ctranslate2_model
+
+    ctranslate2_model.write(values.model_dir, values.output_dir, values.quantization, values.force)
     print(f"Wrote {values.output_dir}")
 
 
-def run():
-    """Runs the program with the flags of the command line."""
-    define_flags()
-    app.run(main)
+def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
+    """Runs the program with parsed flags; `argv` is the command line without them."""
+    entry_point.run("trainer.export_ctranslate2", _run, argv, values)
 
 
 if __name__ == "__main__":
-    run()
+    define_flags()
+    app.run(main)

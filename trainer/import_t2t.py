@@ -1,4 +1,4 @@
-"""Reads a checkpoint of tensor2tensor into a model directory.
+"""Imports a checkpoint of tensor2tensor into a model directory.
 
     python -m trainer.import_t2t --checkpoint=model.ckpt-250000 --hparams_set=transformer_relative \
       --vocab=vocab.translate_ende_wmt32k.32768.subwords --model_dir=runs/imported
@@ -6,78 +6,43 @@
 The model can then be evaluated, exported and fine-tuned like one that was trained here.
 """
 
-import sys
+import functools
 
 from absl import app, flags
 
-from trainer.quiet_start import import_tensorflow
+from trainer import entry_point
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program on `values`."""
-
-    def define(kind, *args, **kwargs):
-        kind(*args, flag_values=values, **kwargs)
-
+    define = functools.partial(entry_point.define_flag, values)
+    define("checkpoint", str, "Checkpoint of TensorFlow 1: its path without .index.", required=True)
+    define("hparams_set", str, "tensor2tensor's hparams set of the model.", required=True)
+    define("hparams", str, "Changes to the set: key=value,key=value.", "")
+    define("target_space_id", int, "Target space id of the problem. Generic text has 0.", 0)
+    define("vocab", str, "tensor2tensor's subword vocabulary of the problem.")
     define(
-        flags.DEFINE_string,
-        "checkpoint",
-        None,
-        "Prefix of a TF1 checkpoint: the path without .index.",
-        required=True,
+        "vocab_size", int, "Instead of --vocab, for a model without tokenizer: its number of ids."
     )
-    define(
-        flags.DEFINE_string,
-        "hparams_set",
-        None,
-        "tensor2tensor's set that the model was trained with.",
-        required=True,
-    )
-    define(flags.DEFINE_string, "hparams", "", "Changes to the set: key=value,key=value.")
-    define(
-        flags.DEFINE_integer,
-        "target_space_id",
-        0,
-        "Id of the problem's target space; 0 for plain text problems.",
-    )
-    define(flags.DEFINE_string, "vocab", None, "tensor2tensor's subword vocabulary of the problem.")
-    define(
-        flags.DEFINE_integer,
-        "vocab_size",
-        None,
-        "Instead of --vocab: its size, for a model that takes and gives ids.",
-    )
-    define(flags.DEFINE_string, "model_dir", None, "Directory to make.", required=True)
+    define("model_dir", str, "Model directory to create.", required=True)
 
 
-def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
-    """Runs the program with parsed flags; `argv` holds what was not a flag."""
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
-    import_tensorflow()
+def _run(values):
     from trainer.t2t_checkpoints import import_checkpoint
 
-    try:
-        config = import_checkpoint(
-            values.checkpoint,
-            values.model_dir,
-            hparams_set=values.hparams_set,
-            hparams=values.hparams,
-            target_space_id=values.target_space_id,
-            vocab=values.vocab,
-            vocab_size=values.vocab_size,
-        )
-    except (ValueError, OSError) as error:
-        sys.exit(f"trainer.import_t2t: {error}")
+    names = ("hparams_set", "hparams", "target_space_id", "vocab", "vocab_size")
+    config = import_checkpoint(
+        values.checkpoint, values.model_dir, **{name: values[name].value for name in names}
+    )
     print(f"Imported {values.checkpoint}: {config}")
     print(f"The model is in {values.model_dir}.")
 
 
-def run():
-    """Runs the program with the flags of the command line."""
-    define_flags()
-    app.run(main)
+def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
+    """Runs the program with parsed flags; `argv` is the command line without them."""
+    entry_point.run("trainer.import_t2t", _run, argv, values, errors=(ValueError, OSError))
 
 
 if __name__ == "__main__":
-    run()
+    define_flags()
+    app.run(main)

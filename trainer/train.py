@@ -3,8 +3,8 @@
     python -m trainer.train --preset=tiny --model_dir=runs/first \
         --train_source=train.en --train_target=train.de
 
-The same command resumes from the last checkpoint; Ctrl-C and SIGTERM write one before they end it.
-`--dry_run` says what would be trained, and does not.
+The same command resumes from the last checkpoint. Ctrl-C and SIGTERM write a checkpoint before they
+end the run. `--dry_run` reports what would be trained, and trains nothing.
 """
 
 import os
@@ -13,7 +13,7 @@ import sys
 
 from absl import app, flags
 
-from trainer import config
+from trainer import config, entry_point
 from trainer.allocator import keep_freed_memory
 from trainer.config import RunConfig
 from trainer.quiet_start import import_tensorflow
@@ -26,16 +26,15 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
         "Only say what would be trained: settings, parameters, batches and memory. No files are "
         "created."
     )
-    flags.DEFINE_bool("dry_run", False, help_text, flag_values=values)
+    entry_point.define_flag(values, "dry_run", bool, help_text, False)
 
 
 def train(config: RunConfig):
-    """Trains a model as the settings say, or continues training it.
+    """Trains a model, or resumes its training.
 
     Raises:
-        SystemExit: with a message, for everything that is wrong with the settings, the data or the
-            model directory, where the disk fails or the loss is not a number; with a code, where a
-            signal ended the run.
+        SystemExit: with a message, if the settings, the data or the model directory are wrong, the
+            disk fails, or the loss is not a number; with a code, if a signal ended the run.
     """
     try:
         config.resolve()
@@ -52,13 +51,7 @@ def train(config: RunConfig):
         run = TrainingRun(config)
         if run.worker_group.is_chief:
             print(run.describe(), flush=True)
-            last = run.config.train_steps
-            print(
-                f"Training from step {run.step} to {last}."
-                if run.step < last
-                else f"The run is complete: step {run.step} of {last}. Nothing is trained.",
-                flush=True,
-            )
+            print(_progress(run.step, run.config.train_steps), flush=True)
     except (ValueError, OSError, WorkerLostError) as error:
         sys.exit(f"trainer.train: {error}")
     try:
@@ -76,11 +69,10 @@ def train(config: RunConfig):
 
 
 def dry_run(config: RunConfig):
-    """Says what `train` would do.
+    """Reports what `train` would do.
 
     Raises:
-        SystemExit: with a message, for everything that is wrong with the settings, the data or the
-            model directory.
+        SystemExit: with a message, if the settings, the data or the model directory are wrong.
     """
     try:
         config.resolve()
@@ -92,21 +84,24 @@ def dry_run(config: RunConfig):
         sys.exit(f"trainer.train: {error}")
 
 
+def _progress(step, last):
+    if step < last:
+        return f"Training from step {step} to {last}."
+    return f"The run is complete: step {step} of {last}. Nothing is trained."
+
+
 def _stop(run, received):
-    saved = run.checkpoints.steps()
-    print(
-        "\ntrainer.train: stopped. The same command resumes from step "
-        f"{saved[-1] if saved else 0}.",
-        file=sys.stderr,
-    )
+    steps = run.checkpoints.steps()
+    step = steps[-1] if steps else 0
+    message = f"\ntrainer.train: stopped. The same command resumes from step {step}."
+    print(message, file=sys.stderr)
     # As shells report a program that a signal ended.
     sys.exit(128 + received)
 
 
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
-    """Runs the program with parsed flags; `argv` holds what was not a flag."""
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
+    """Runs the program with parsed flags; `argv` is the command line without them."""
+    entry_point.refuse_arguments(argv)
     try:
         settings = RunConfig.from_flags(values)
     except ValueError as error:
@@ -114,15 +109,10 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
     (dry_run if values["dry_run"].value else train)(settings)
 
 
-def run():
-    """Runs the program with the flags of the command line."""
+if __name__ == "__main__":
     keep_freed_memory()
-    # TensorFlow, not loaded yet, uses oneDNN by itself on some processors only; on others it makes
-    # large products much faster as well.
+    # By default, TensorFlow uses oneDNN on some processors only. It makes large matrix products
+    # faster on the others too.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     define_flags()
     app.run(main)
-
-
-if __name__ == "__main__":
-    run()

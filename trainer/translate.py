@@ -180,12 +180,7 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
         )
 
 
-def run():
-    """Runs the program with the flags of the command line."""
+if __name__ == "__main__":
     keep_freed_memory()
     define_flags()
     app.run(main)
-
-
-if __name__ == "__main__":
-    run()

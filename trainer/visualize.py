@@ -9,22 +9,13 @@ over distance. --plots writes PNG plots of the learning curves and the table nor
 matplotlib.
 """
 
-import sys
+import contextlib
 from pathlib import Path
-
-from trainer.quiet_start import import_tensorflow
-
-import_tensorflow()
 
 from absl import app, flags
 
-from trainer import atomic_files, weights
-from trainer.data.token_names import token_names
+from trainer import atomic_files, entry_point
 from trainer.model_dir import ModelDirectory
-from trainer.visualization import png_plots
-from trainer.visualization.attention_maps import read_table_norms, record_attention_maps
-from trainer.visualization.attention_page import render_page
-from trainer.visualization.sentence_pair import make_sentence_pair
 
 FLAGS = {
     "model_dir": "Model directory.",
@@ -43,6 +34,8 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
 
 
 def _check_flags(values):
+    from trainer.visualization import png_plots
+
     if not values.model_dir:
         raise ValueError("--model_dir is required.")
     if values.output is None and values.plots is None:
@@ -55,33 +48,44 @@ def _check_flags(values):
 
 
 def _write_page(directory, transformer, values):
+    from trainer.data.token_names import token_names
+    from trainer.visualization.attention_maps import read_table_norms, record_attention_maps
+    from trainer.visualization.attention_page import render_page
+    from trainer.visualization.sentence_pair import make_sentence_pair
+
     config = transformer.config
     names = token_names(directory, config.vocab_size).names
     tokenizer = directory.load_tokenizer()
     pair = make_sentence_pair(transformer, tokenizer, values.source, values.target)
     maps = record_attention_maps(transformer, pair.source_ids, pair.target_ids)
     page = render_page(config, pair, names, maps, read_table_norms(transformer))
-    try:
+    with _explain_write_errors("output", values.output):
         atomic_files.write_text(values.output, page)
-    except OSError as error:
-        raise ValueError(
-            f"--output must be writable, got {values.output} ({error.strerror})."
-        ) from error
     size = len(page.encode()) / 1e6
     print(f"Wrote {values.output} ({size:.1f} MB): {pair.source} -> {pair.target}")
 
 
 def _write_plots(directory, transformer, values):
-    try:
-        lines = png_plots.write_plots(Path(values.plots), directory, read_table_norms(transformer))
-    except OSError as error:
-        raise ValueError(
-            f"--plots must be writable, got {values.plots} ({error.strerror})."
-        ) from error
+    from trainer.visualization import png_plots
+    from trainer.visualization.attention_maps import read_table_norms
+
+    tables = read_table_norms(transformer)
+    with _explain_write_errors("plots", values.plots):
+        lines = png_plots.write_plots(Path(values.plots), directory, tables)
     print("\n".join(lines))
 
 
+@contextlib.contextmanager
+def _explain_write_errors(flag, path):
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"--{flag} must be writable, got {path} ({error.strerror}).") from error
+
+
 def _run(values):
+    from trainer import weights
+
     _check_flags(values)
     directory = ModelDirectory.open(values.model_dir)
     if values.checkpoint is None:
@@ -96,20 +100,10 @@ def _run(values):
 
 
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
-    """Runs the program with parsed flags; `argv` holds the program name only."""
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")
-    try:
-        _run(values)
-    except ValueError as error:
-        sys.exit(f"trainer.visualize: {error}")
-
-
-def run():
-    """Runs the program with the flags of the command line."""
-    define_flags()
-    app.run(main)
+    """Runs the program with parsed flags; `argv` is the command line without them."""
+    entry_point.run("trainer.visualize", _run, argv, values)
 
 
 if __name__ == "__main__":
-    run()
+    define_flags()
+    app.run(main)

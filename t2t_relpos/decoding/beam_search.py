@@ -15,6 +15,7 @@ def beam_search(
     state,
     batch_size,
     max_length,
+    *,
     beam_size=4,
     alpha=0.6,
     eos_id=1,
@@ -112,11 +113,7 @@ def beam_search(
     is_alone = is_tensorflow_without_xla() and "context" not in state and constraints.prefix is None
     first_beams = 1 if is_alone else beam_size
     context, rest = split_context(repeat_rows(state, first_beams))
-    # What every step reads of a row, in addition to the state: for the model and for the
-    # constraints.
-    fixed = {} if context is None else {"context": context}
-    if constraints.prefix is not None:
-        fixed["prefix"] = ops.repeat(constraints.prefix, beam_size, axis=0)
+    fixed = _fixed(context, constraints.prefix, beam_size)
     limit = limits(batch_size, max_length, length_limit)
 
     def advance(i, beams, limit, fixed, rest):
@@ -127,6 +124,14 @@ def beam_search(
 
     beams = search.start(limit, first_beams)
     return search.result(until_done(advance, beams, limit, fixed, rest, beam_size, max_length))
+
+
+def _fixed(context, prefix, beam_size):
+    """Returns the tensors of each row that no step changes, for the model and the constraints."""
+    fixed = {} if context is None else {"context": context}
+    if prefix is not None:
+        fixed["prefix"] = ops.repeat(prefix, beam_size, axis=0)
+    return fixed
 
 
 def _check_exact(length_limit, early_stopping, constraints):

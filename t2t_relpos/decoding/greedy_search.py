@@ -12,6 +12,7 @@ def greedy_search(
     state,
     batch_size,
     max_length,
+    *,
     eos_id=1,
     pad_id=0,
     length_limit=None,

@@ -15,6 +15,7 @@ def sample_search(
     state,
     batch_size,
     max_length,
+    *,
     temperature=1.0,
     top_k=None,
     top_p=None,

@@ -8,6 +8,15 @@ from t2t_relpos.layers.checks import integers, known_range
 LARGEST_POSITION = 2**31 - 1
 
 
+def built(layer):
+    """Raises if a layer has no weights yet."""
+    if not layer.built:
+        raise ValueError(
+            f"Expected a built layer. Received: {layer.name}, which has no weights yet. Call "
+            "the layer or its `build` first."
+        )
+
+
 def sequences(query, value, key):
     """Raises if the batch sizes of the three sequences are known and differ."""
     sizes = [x.shape[0] for x in (query, value, key)]
@@ -34,13 +43,22 @@ def sequences_and_masks(query, value, key, attention_mask, padding_masks, num_he
     for name, values in padding_masks.items():
         length, letters = (length_q, "T") if name == "query_mask" else (length_k, "S")
         mask(name, values, (f"[B, {letters}]", (batch, length)))
-    mask(
-        "attention_mask",
-        attention_mask,
-        ("[B, T, S]", (batch, length_q, length_k)),
-        ("[T, S]", (length_q, length_k)),
-        ("[B, N, T, S]", (batch, num_heads, length_q, length_k)),
-    )
+    pair_mask("attention_mask", attention_mask, (batch, length_q, length_k), num_heads)
+
+
+def pair_mask(name, values, sizes, num_heads=None):
+    """Raises if a mask of pairs has another dtype or shape than an attention needs.
+
+    Args:
+        name: name of the argument.
+        values: the mask, or None.
+        sizes: (B, T, S), None where unknown.
+        num_heads: N, or None if the mask must not differ between heads.
+    """
+    shapes = [("[B, T, S]", sizes), ("[T, S]", sizes[1:])]
+    if num_heads is not None:
+        shapes.append(("[B, N, T, S]", (sizes[0], num_heads, *sizes[1:])))
+    mask(name, values, *shapes)
 
 
 def mask(name, values, *shapes):

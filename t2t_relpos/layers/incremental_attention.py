@@ -33,7 +33,7 @@ class IncrementalAttention:
             ValueError: if a position is past the end of the cache. In a compiled graph, the
                 outputs are NaN instead.
         """
-        self._check_built()
+        call_checks.built(self)
         length = ops.shape(cache["key"])[2]
         call_checks.cache_position(position, length)
         position = ops.cast(position, "int32")
@@ -56,13 +56,6 @@ class IncrementalAttention:
         outputs = ops.where(fits, outputs, ops.cast(float("nan"), outputs.dtype))
         return self.project_output(outputs, query), {"key": keys, "value": values}
 
-    def _check_built(self):
-        if not self.built:
-            raise ValueError(
-                f"Expected a built layer. Received: {self.name}, which has no weights yet. Call "
-                "the layer or its `build` first."
-            )
-
     def attend_with_cache(
         self, query, value, cache, update_index=None, *, mask=None, query_offset=None, causal=False
     ):
@@ -84,7 +77,7 @@ class IncrementalAttention:
         Raises:
             ValueError: if the written positions are known to be past the end of the cache.
         """
-        self._check_built()
+        call_checks.built(self)
         if update_index is not None:
             last = update_index + ops.shape(value)[1] - 1
             call_checks.cache_position(ops.convert_to_tensor(last), cache.shape[2])

@@ -5,7 +5,7 @@ from keras import ops
 
 from t2t_relpos.attention.masks import both_masks
 from t2t_relpos.attention.variants import attend_two_blocks
-from t2t_relpos.layers import checks
+from t2t_relpos.layers import call_checks, checks
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
 from t2t_relpos.layers.variant_tables import add_table
 
@@ -102,6 +102,8 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
         training=None,
     ):
         key = value if key is None else key
+        masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
+        call_checks.sequences_and_masks(query, value, key, None, masks, self.num_heads)
         tables = (self.key_embedding, self.value_embedding)
         outputs = attend_two_blocks(
             self.project_query(query),

@@ -11,7 +11,8 @@ from t2t_relpos.attention.masks import (
     masked_softmax,
 )
 from t2t_relpos.attention.table_matmul import matmul_by_position
-from t2t_relpos.layers import checks
+from t2t_relpos.layers import call_checks, checks
+from t2t_relpos.layers.clone_initializer import clone_initializer
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
 
 
@@ -115,9 +116,7 @@ class RelationMultiHeadAttention(MultiHeadBase):
             self.add_weight(
                 name=f"{name}_{channel}",
                 shape=(*heads, num_labels, depth),
-                initializer=self.table_initializer.__class__.from_config(
-                    self.table_initializer.get_config()
-                ),
+                initializer=clone_initializer(self.table_initializer),
             )
             for channel, num_labels in enumerate(self.num_relations)
             if wanted
@@ -140,6 +139,8 @@ class RelationMultiHeadAttention(MultiHeadBase):
         use_causal_mask=False,
     ):
         key = value if key is None else key
+        masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
+        call_checks.sequences_and_masks(query, value, key, attention_mask, masks, self.num_heads)
         batch, length_q, length_k = ops.shape(query)[0], ops.shape(query)[1], ops.shape(key)[1]
         indices = self._indices(relations, query, key, (batch, length_q, length_k))
         self._check_edges(key_edges, value_edges, query.shape, key.shape)

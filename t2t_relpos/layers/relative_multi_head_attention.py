@@ -3,90 +3,80 @@
 import keras
 from keras import ops
 
-from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.local import attend_locally, block_size
-from t2t_relpos.attention.masks import both_masks, make_attention_mask
-from t2t_relpos.attention.relative_ids import key_positions as find_positions
-from t2t_relpos.attention.relative_ids import relative_ids_from_positions
+from t2t_relpos.attention.masks import both_masks
 from t2t_relpos.layers import call_checks, checks
+from t2t_relpos.layers.given_positions import given_positions, mask_and_ids
 from t2t_relpos.layers.incremental_attention import IncrementalAttention
+from t2t_relpos.layers.keras_attention import check_attention_axes, from_keras_attention
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
-from t2t_relpos.layers.relative_position_embedding import RelativePositionEmbedding
+from t2t_relpos.layers.relative_tables import RelativeTables
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
-    """`keras.layers.MultiHeadAttention` that also knows how far apart positions are.
+class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHeadBase):
+    """`keras.layers.MultiHeadAttention` with relative positions.
 
-    Every pair of a query at position `i` and a key at position `j` has two
-    learned vectors, chosen by `clip(j - i, -K, K)`: one adds to the key in the
-    score, the other to the value in the output. No other position encoding is
-    needed.
+    Every pair of a query at position `i` and a key at position `j` has two learned vectors, chosen
+    by `clip(j - i, -K, K)`. One is added to the key in the score, the other to the value in the
+    output. No other position encoding is needed.
 
     Args:
         num_heads: N, number of attention heads.
         key_dim: H, size of a head for queries and keys.
-        value_dim: size of a head for values; default `key_dim`.
-        dropout: rate of dropout on the attention weights.
+        value_dim: size of a head for values. Default `key_dim`.
+        dropout: rate of the dropout of attention weights.
         use_bias: whether the projections have biases.
-        output_shape: size of the output's last axis, an int; default that of
-            `query`.
-        attention_axes: `None`, 1 or (1,): the one sequence axis. Others raise:
-            relative positions have one axis.
-        sliding_window: a query sees keys less than this far away; `None` for all.
-            Self-attention without an `attention_mask`, given positions or
-            returned scores then costs O(T·window) instead of O(T²).
-        flash_attention: True: memory linear in length, weights being computed
-            again in the gradient, at any length; on TensorFlow without XLA.
-            `None` or False: above 4,096 positions. There is no fused kernel.
-        kernel_initializer: of the projections; the other arguments of this form
-            likewise.
-        bias_initializer, kernel_regularizer, bias_regularizer,
-        activity_regularizer, kernel_constraint, bias_constraint: as in
+        output_shape: size of the output's last axis, an int. Default: that of `query`.
+        attention_axes: `None`, 1 or (1,), the sequence axis. Others raise: relative positions have
+            one axis.
+        sliding_window: a query attends to keys at distances less than this; `None`: to all.
+            Self-attention without an `attention_mask`, given positions or returned scores then
+            costs O(T·window) instead of O(T²).
+        flash_attention: True: memory linear in length at any length, with weights that are computed
+            again for the gradient; on TensorFlow without XLA. `None` or False: above 4,096
+            positions. There is no fused kernel.
+        kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer,
+        activity_regularizer, kernel_constraint, bias_constraint: of the projections, as in
             keras.layers.MultiHeadAttention.
-        use_gate: multiplies what the heads give by a sigmoid of a projection of
+        use_gate: whether the outputs of the heads are multiplied by a sigmoid of a projection of
             the query.
         seed: of the dropout.
         max_relative_position: clipping distance K, at least 0. Larger distances use the rows of
             K. `None` only with both tables off.
         use_key_table: whether a^K is used (the score term).
         use_value_table: whether a^V is used (the output term).
-        share_heads: True: all heads share a table (t2t, the paper's big model);
-            False: a table for every head (the paper's base model).
+        share_heads: True: all heads share a table (t2t, the paper's big model). False: each head
+            has a table (the paper's base model).
         table_initializer: of the tables. Default `"glorot_uniform"` (t2t).
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
 
     Call arguments:
         query: `[B, T, D]`.
         value: `[B, S, D]`.
-        key: `[B, S, D]`; default `value`.
-        query_mask, value_mask, key_mask: bool `[B, T]` or `[B, S]`, True = a
-            real position; taken from mask_zero embeddings if not given. A
-            masked query has no valid key and gets zeros before the output
-            projection.
+        key: `[B, S, D]`. Default `value`.
+        query_mask, value_mask, key_mask: bool `[B, T]` or `[B, S]`, True = a token. Default: the
+            masks of mask_zero embeddings. A masked query gets zeros before the output projection.
         attention_mask: bool, `[B, T, S]`, `[T, S]` or `[B, N, T, S]`; True = attend.
         return_attention_scores: whether to return (outputs, scores).
         training: whether dropout is on.
-        use_causal_mask: whether keys after a query are hidden from it.
-        query_offset: key position of query 0, an int or a scalar tensor.
-            Default `S - T`: the queries are the last positions, for distances
-            and for causality (keras.layers.MultiHeadAttention counts from the
-            top left; for T = S both are the same).
-        query_positions: instead of an offset, int `[T]` or `[B, T]`: a position
-            for every query, for instance its place in another sequence. Default
-            `query_offset + (0, 1, …)`.
-        key_positions: int `[S]` or `[B, S]`; default `(0, 1, …)`.
-        query_packing, value_packing: a `Packing` `[B, T]` or `[B, S]`: `query`,
-            or `value` and `key`, and with `query_packing` the outputs, are
-            `[1, P, D]`, all tokens one after the other. Its padding is hidden.
+        use_causal_mask: whether keys after a query are masked.
+        query_offset: key position of query 0, an int or a scalar tensor. Default `S - T`: the
+            queries are the last positions, for distances and for causality.
+            keras.layers.MultiHeadAttention uses 0 for causality, which differs if T != S.
+        query_positions: instead of an offset, int `[T]` or `[B, T]`: a position for every query,
+            for instance in another sequence. Default `query_offset + (0, 1, …)`.
+        key_positions: int `[S]` or `[B, S]`. Default `(0, 1, …)`.
+        query_packing, value_packing: a `Packing` `[B, T]` or `[B, S]`. `query` and the outputs, or
+            `value` and `key`, are then `[1, P, D]`, all tokens in sequence. Padding is masked.
 
     Returns:
-        outputs `[B, T, D]`, and on request scores `[B, N, T, S]`: the weights
-        after softmax, before dropout.
+        outputs `[B, T, D]`, and on request scores `[B, N, T, S]`: the weights after
+        softmax, before dropout.
 
     Raises:
-        ValueError: an argument that is out of range or can't be honoured.
+        ValueError: if an argument is out of range or not supported.
 
     Example:
     >>> import numpy as np
@@ -128,25 +118,14 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         table_initializer="glorot_uniform",
         **kwargs,
     ):
+        sizes = (num_heads, key_dim, value_dim, dropout, use_bias, output_shape)
+        initializers = (kernel_initializer, bias_initializer)
+        regularizers = (kernel_regularizer, bias_regularizer, activity_regularizer)
+        constraints = (kernel_constraint, bias_constraint)
         super().__init__(
-            num_heads,
-            key_dim,
-            value_dim=value_dim,
-            dropout=dropout,
-            use_bias=use_bias,
-            output_shape=output_shape,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            use_gate=use_gate,
-            seed=seed,
-            **kwargs,
+            *sizes, *initializers, *regularizers, *constraints, use_gate, seed, **kwargs
         )
-        _check_unsupported(attention_axes)
+        check_attention_axes(attention_axes)
         if sliding_window is not None:
             sliding_window = checks.positive_int("sliding_window", sliding_window)
         if use_key_table or use_value_table or max_relative_position is not None:
@@ -162,23 +141,7 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
 
     def build(self, query_shape, value_shape, key_shape=None):
         super().build(query_shape, value_shape, key_shape)
-        self.key_embedding = self._table("key_embedding", self.use_key_table, self.key_dim)
-        self.value_embedding = self._table("value_embedding", self.use_value_table, self.value_dim)
-
-    def _table(self, name, wanted, depth):
-        if not wanted:
-            return None
-        initializer = self.table_initializer
-        embedding = RelativePositionEmbedding(
-            self.max_relative_position,
-            depth,
-            num_heads=None if self.share_heads else self.num_heads,
-            embeddings_initializer=initializer.__class__.from_config(initializer.get_config()),
-            dtype=self.dtype_policy,
-            name=name,
-        )
-        embedding.build()
-        return embedding
+        self._build_tables()
 
     def call(
         self,
@@ -210,48 +173,24 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
             self.project_value(value, value_packing),
         )
         lengths = ops.shape(projected[0])[2], ops.shape(projected[1])[2]
-        positions = _positions(lengths, query_offset, query_positions, key_positions, query)
-        extras = (attention_mask, positions, query_offset)
+        given = (query_positions, key_positions)
+        positions = given_positions(given, query_offset, lengths, query.shape[0])
         key_mask = both_masks(key_mask, value_mask)
         # In causal self-attention, padding comes after all tokens: the causal mask covers it.
-        is_later = (
-            use_causal_mask
-            and query_packing is value_packing
-            and positions is None
-            and query_offset is None
-        )
-        if value_packing is not None and not is_later:
+        is_later = use_causal_mask and query_packing is value_packing and positions is None
+        if value_packing is not None and not (is_later and query_offset is None):
             key_mask = both_masks(key_mask, value_packing.mask)
-        masks = {"query_mask": query_mask, "key_mask": key_mask}
-        dropout = self._attention_dropout(training)
+        options = {"causal": use_causal_mask, "dropout": self._attention_dropout(training)}
+        options |= {"query_mask": query_mask, "key_mask": key_mask}
+        extras = (attention_mask, positions, query_offset)
         if not return_attention_scores and self._is_local(*projected[:2], query is key, extras):
-            outputs = self._attend_locally(projected, masks, use_causal_mask, dropout)
-            weights = None
+            tables, window = self._table_values(), self.sliding_window
+            outputs, weights = attend_locally(*projected, *tables, window=window, **options), None
         else:
-            # Without given positions, causality is a rule and needs no mask of all pairs.
-            by_rule = use_causal_mask and positions is None
-            mask = make_attention_mask(
-                lengths,
-                attention_mask,
-                causal=use_causal_mask and not by_rule,
-                window=self.sliding_window,
-                query_offset=query_offset,
-                positions=positions,
-            )
-            has_tables = self.use_key_table or self.use_value_table
-            outputs, weights = self.attend(
-                *projected,
-                **masks,
-                mask=mask,
-                causal=by_rule,
-                query_offset=query_offset,
-                relative_ids=relative_ids_from_positions(*positions, self.max_relative_position)
-                if positions and has_tables
-                else None,
-                dropout=dropout,
-                return_weights=return_attention_scores,
-                rematerialize=True if self.flash_attention else False if training else None,
-            )
+            options["return_weights"] = return_attention_scores
+            options["rematerialize"] = True if self.flash_attention else False if training else None
+            options |= mask_and_ids(self, lengths, use_causal_mask, *extras)
+            outputs, weights = self.attend(*projected, **options)
         outputs = self.project_output(outputs, query, query_packing)
         return (outputs, weights) if return_attention_scores else outputs
 
@@ -268,24 +207,6 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         if not training or not self.dropout:
             return None
         return AttentionDropout(self.dropout, self.dropout_layer.seed_generator)
-
-    def _attend_locally(self, projected, masks, causal, dropout):
-        return attend_locally(
-            *projected,
-            *self._table_values(),
-            window=self.sliding_window,
-            causal=causal,
-            **masks,
-            dropout=dropout,
-        )
-
-    def _table_values(self):
-        tables = (self.key_embedding, self.value_embedding)
-        return [None if t is None else ops.convert_to_tensor(t.table) for t in tables]
-
-    def attend(self, query, key, value, **kwargs):
-        """`attention.attend` with this layer's tables: (outputs, weights)."""
-        return attend(query, key, value, *self._table_values(), **kwargs)
 
     @classmethod
     def from_multi_head_attention(cls, layer, max_relative_position, **kwargs):
@@ -312,21 +233,8 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         >>> bool(np.allclose(layer(x, x), outputs, atol=1e-5))
         True
         """
-        if not layer.built:
-            raise ValueError(
-                "Expected a built layer. Received: one without weights. Call it once first."
-            )
-        config = layer.get_config() | {"max_relative_position": max_relative_position} | kwargs
-        made = cls.from_config(config | {"table_initializer": "zeros"})
-        made.build(
-            *((None, None, dense.kernel.shape[0]) for dense in _input_projections(layer)),
-        )
-        for name in ("query", "key", "value", "gate", "output"):
-            theirs = getattr(layer, f"_{name}_dense", None)
-            if theirs is not None:
-                getattr(made, f"{name}_dense").set_weights(theirs.get_weights())
-        made.built = True
-        return made
+        extra = {"max_relative_position": max_relative_position} | kwargs
+        return from_keras_attention(cls, layer, extra)
 
     def get_config(self):
         return {
@@ -340,33 +248,3 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
             "share_heads": self.share_heads,
             "table_initializer": keras.initializers.serialize(self.table_initializer),
         }
-
-
-def _positions(lengths, query_offset, query_positions, key_positions, query):
-    """Positions of queries and keys, or None if they follow from lengths and offset."""
-    call_checks.query_offset(query_offset)
-    if query_positions is None and key_positions is None:
-        return None
-    if query_positions is not None and query_offset is not None:
-        raise ValueError("Expected either `query_offset` or `query_positions`. Received: both.")
-    call_checks.positions("query_positions", query_positions, query.shape[0], lengths[0])
-    call_checks.positions("key_positions", key_positions, query.shape[0], lengths[1])
-    if query_positions is None:
-        query_positions = find_positions(*lengths, query_offset)
-    if key_positions is None:
-        key_positions = ops.arange(lengths[1], dtype="int32")
-    return ops.cast(query_positions, "int32"), ops.cast(key_positions, "int32")
-
-
-def _input_projections(layer):
-    """Projections of query, value and key, in the order of the arguments of `build`."""
-    return layer.query_dense, layer.value_dense, layer.key_dense
-
-
-def _check_unsupported(attention_axes):
-    if attention_axes not in (None, 1, (1,), [1], -2, (-2,), [-2]):
-        raise ValueError(
-            "Expected `attention_axes` to be None or 1, the sequence axis of "
-            "[batch, length, width]: relative positions have one axis. "
-            f"Received: attention_axes={attention_axes!r}"
-        )

@@ -1,11 +1,13 @@
 """Self-attention among the cells of a grid."""
 
+import math
+
 import keras
 from keras import ops
 
 from t2t_relpos.attention.masks import combine_masks, key_padding_mask
 from t2t_relpos.attention.variants import attend_2d, two_sided_table
-from t2t_relpos.layers import checks
+from t2t_relpos.layers import call_checks, checks
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
 from t2t_relpos.layers.variant_tables import add_table
 
@@ -100,6 +102,7 @@ class RelativeMultiHeadAttention2D(MultiHeadBase):
         training=None,
     ):
         key = value if key is None else key
+        self._check_masks(query, value, key, (query_mask, value_mask, key_mask, attention_mask))
         batch, height, width, _ = ops.shape(query)
 
         def flat(x):
@@ -127,6 +130,14 @@ class RelativeMultiHeadAttention2D(MultiHeadBase):
         outputs = self.project_output(cells, flat(query))
         outputs = ops.reshape(outputs, (batch, height, width, outputs.shape[-1]))
         return (outputs, weights) if return_attention_scores else outputs
+
+    def _check_masks(self, query, value, key, masks):
+        call_checks.sequences(query, value, key)
+        grid = query.shape[:3]
+        for name, mask in zip(("query_mask", "value_mask", "key_mask"), masks):
+            call_checks.mask(name, mask, ("[B, height, width]", grid))
+        cells = math.prod(grid[1:]) if None not in grid[1:] else None
+        call_checks.pair_mask("attention_mask", masks[-1], (grid[0], cells, cells), self.num_heads)
 
     def get_config(self):
         return {

@@ -1,13 +1,14 @@
 """One block of the Transformer's decoder."""
 
 import keras
-from keras import ops
 
-from t2t_relpos.layers.transformer_encoder import TransformerEncoder, padding_and_attention_mask
+from t2t_relpos.layers.combined_mask import combined_mask
+from t2t_relpos.layers.incremental_decoder import IncrementalDecoder
+from t2t_relpos.layers.transformer_encoder import TransformerEncoder
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class TransformerDecoder(TransformerEncoder):
+class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
     """Causal self-attention, attention to an encoder, and a feed-forward network.
 
     Code for `keras_hub.layers.TransformerDecoder` runs with this class and the additional argument
@@ -91,41 +92,27 @@ class TransformerDecoder(TransformerEncoder):
         encoder_packing=None,
     ):
         self._check_sequences(encoder_sequence, self_attention_cache, cross_attention_cache)
-        decoder_mask = padding_and_attention_mask(
-            decoder_sequence, decoder_padding_mask, decoder_attention_mask
-        )
         x, self_attention_cache = self._attend_to_decoder(
             decoder_sequence,
-            self_attention_cache,
-            self_attention_cache_update_index,
-            attention_mask=decoder_mask,
+            (decoder_padding_mask, decoder_attention_mask),
+            (self_attention_cache, self_attention_cache_update_index),
             use_causal_mask=use_causal_mask,
             training=training,
             packing=packing,
         )
         scores = None
         if self.cross_attention is not None:
-            encoder_mask = padding_and_attention_mask(
-                encoder_sequence, encoder_padding_mask, encoder_attention_mask
+            x, scores, cross_attention_cache = self._attend_to_encoder(
+                x,
+                encoder_sequence,
+                (encoder_padding_mask, encoder_attention_mask),
+                (cross_attention_cache, cross_attention_cache_update_index),
+                cached_query_offset=self_attention_cache_update_index,
+                return_attention_scores=return_attention_scores,
+                training=training,
+                query_packing=packing,
+                value_packing=encoder_packing,
             )
-            sequences = x, encoder_sequence
-            if cross_attention_cache is None:
-                x, scores = self._attend_to_encoder(
-                    *sequences,
-                    attention_mask=encoder_mask,
-                    return_attention_scores=return_attention_scores,
-                    training=training,
-                    query_packing=packing,
-                    value_packing=encoder_packing,
-                )
-            else:
-                x, cross_attention_cache = self._attend_to_encoder_cache(
-                    *sequences,
-                    cross_attention_cache,
-                    cross_attention_cache_update_index,
-                    mask=encoder_mask,
-                    query_offset=self_attention_cache_update_index,
-                )
         x = self._feed(x, training)
         if self_attention_cache is not None:
             caches = self_attention_cache, cross_attention_cache
@@ -133,24 +120,25 @@ class TransformerDecoder(TransformerEncoder):
         return (x, scores) if return_attention_scores else x
 
     def _attend_to_decoder(
-        self,
-        inputs,
-        cache,
-        update_index,
-        *,
-        attention_mask,
-        use_causal_mask,
-        training,
-        packing,
+        self, inputs, masks, cache_and_index, *, use_causal_mask, training, packing
     ):
         """Returns (outputs of the self-attention with its residual, cache or None)."""
         residual = self.self_attention_residual
         x = residual.before(inputs)
+        cache, update_index = cache_and_index
+        mask = combined_mask(
+            inputs,
+            inputs,
+            masks,
+            prefix="decoder_",
+            key_length=None if cache is None else cache.shape[2],
+            packed=packing is not None,
+        )
         if cache is None:
             outputs = self.self_attention(
                 x,
                 x,
-                attention_mask=attention_mask,
+                attention_mask=mask,
                 training=training,
                 use_causal_mask=use_causal_mask,
                 query_packing=packing,
@@ -162,34 +150,32 @@ class TransformerDecoder(TransformerEncoder):
                 x,
                 cache,
                 update_index,
-                mask=attention_mask,
+                mask=mask,
                 query_offset=update_index,
                 causal=use_causal_mask,
             )
         return residual.after(inputs, outputs, training=training), cache
 
-    def _attend_to_encoder(self, inputs, encoder_sequence, *, training, **arguments):
-        """Returns (outputs of the cross-attention with its residual, scores or None)."""
+    def _attend_to_encoder(
+        self, inputs, sequence, masks, cache_and_index, cached_query_offset, **arguments
+    ):
+        """Returns (outputs of the cross-attention with its residual, scores or None, cache)."""
         residual = self.cross_attention_residual
-        outputs = self.cross_attention(
-            residual.before(inputs),
-            encoder_sequence,
-            training=training,
-            query_offset=0,
-            **arguments,
-        )
-        scores = None
-        if arguments["return_attention_scores"]:
-            outputs, scores = outputs
-        return residual.after(inputs, outputs, training=training), scores
-
-    def _attend_to_encoder_cache(self, inputs, encoder_sequence, cache, update_index, **arguments):
-        """Returns (outputs of the cross-attention with its residual, cache)."""
-        residual = self.cross_attention_residual
-        outputs, cache = self.cross_attention.attend_with_cache(
-            residual.before(inputs), encoder_sequence, cache, update_index, **arguments
-        )
-        return residual.after(inputs, outputs), cache
+        x = residual.before(inputs)
+        packed = arguments["query_packing"] is not None or arguments["value_packing"] is not None
+        mask = combined_mask(inputs, sequence, masks, prefix="encoder_", packed=packed)
+        scores, (cache, update_index) = None, cache_and_index
+        if cache is None:
+            outputs = self.cross_attention(
+                x, sequence, attention_mask=mask, query_offset=0, **arguments
+            )
+            if arguments["return_attention_scores"]:
+                outputs, scores = outputs
+        else:
+            outputs, cache = self.cross_attention.attend_with_cache(
+                x, sequence, cache, update_index, mask=mask, query_offset=cached_query_offset
+            )
+        return residual.after(inputs, outputs, training=arguments["training"]), scores, cache
 
     def _check_sequences(self, encoder_sequence, self_attention_cache, cross_attention_cache):
         if (self.cross_attention is None) != (encoder_sequence is None):
@@ -206,47 +192,6 @@ class TransformerDecoder(TransformerEncoder):
                 "Expected `self_attention_cache` and `cross_attention_cache`, or neither. "
                 "Received: one of them."
             )
-
-    def start_cache(self, batch_size, max_length):
-        """Returns an empty cache of `max_length` target positions for `step`."""
-        return self.self_attention.start_cache(batch_size, max_length)
-
-    def project_encoded(self, encoded):
-        """Returns keys and values of the source, `[B, N, S, H]`, for all steps."""
-        return {
-            "key": self.cross_attention.project_key(encoded),
-            "value": self.cross_attention.project_value(encoded),
-        }
-
-    def step(self, inputs, cache, position, context=None, encoder_mask=None):
-        """Computes one target position per row, with the earlier ones from the cache.
-
-        Args:
-            inputs: `[rows, 1, D]`.
-            cache: as `start_cache` and this method return it.
-            position: int32 `[rows]`, a position per row.
-            context: keys and values of the source, from `project_encoded`. None for a decoder-only
-                block.
-            encoder_mask: bool `[rows, S]`.
-
-        Returns:
-            (outputs `[rows, 1, D]`, the cache with this position written).
-        """
-        inputs = ops.convert_to_tensor(inputs)
-        residual = self.self_attention_residual
-        outputs, cache = self.self_attention.step(residual.before(inputs), cache, position)
-        x = residual.after(inputs, outputs)
-        if context is not None:
-            residual = self.cross_attention_residual
-            outputs = self.cross_attention.attend_to(
-                residual.before(x),
-                context["key"],
-                context["value"],
-                encoder_mask[:, None, None, :],
-                query_offset=position,
-            )
-            x = residual.after(x, outputs)
-        return self._feed(x), cache
 
     def compute_output_shape(self, decoder_sequence_shape, encoder_sequence_shape=None):
         return tuple(decoder_sequence_shape)

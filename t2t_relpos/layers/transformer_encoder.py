@@ -2,25 +2,12 @@
 
 import keras
 
-from t2t_relpos.attention.masks import combine_masks
-from t2t_relpos.layers import call_checks, checks
+from t2t_relpos.layers import checks
+from t2t_relpos.layers.combined_mask import combined_mask
 from t2t_relpos.layers.feed_forward import FeedForward
 from t2t_relpos.layers.quantized_dtype import quantized_dtype
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 from t2t_relpos.layers.residual import Residual
-
-
-def padding_and_attention_mask(inputs, padding_mask, attention_mask):
-    """Returns the conjunction of a padding mask `[B, S]` and a mask `[B, T, S]`, or None.
-
-    The padding mask defaults to the mask that Keras attached to `inputs`.
-    """
-    if padding_mask is None:
-        padding_mask = getattr(inputs, "_keras_mask", None)
-    if padding_mask is not None:
-        call_checks.mask("padding_mask", padding_mask, ("[B, S]", (None, None)))
-        padding_mask = padding_mask[:, None, :]
-    return combine_masks(padding_mask, attention_mask)
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -178,10 +165,12 @@ class TransformerEncoder(keras.layers.Layer):
     ):
         residual = self.self_attention_residual
         x = residual.before(inputs)
+        masks = (padding_mask, attention_mask)
+        mask = combined_mask(inputs, inputs, masks, packed=packing is not None)
         outputs = self.self_attention(
             x,
             x,
-            attention_mask=padding_and_attention_mask(inputs, padding_mask, attention_mask),
+            attention_mask=mask,
             return_attention_scores=return_attention_scores,
             training=training,
             query_packing=packing,

@@ -5,24 +5,18 @@ from keras import ops
 
 from t2t_relpos._backend import is_tensorflow_without_xla
 from t2t_relpos.layers.dropout import Dropout
-from t2t_relpos.layers.layer_normalization import LayerNormalization
 from t2t_relpos.layers.packing import Packing
-from t2t_relpos.layers.position_encodings import (
-    LearnedPositionEmbedding,
-    SinusoidalPositionEncoding,
-)
-from t2t_relpos.layers.token_embedding import TokenEmbedding
-from t2t_relpos.layers.transformer_decoder import TransformerDecoder
-from t2t_relpos.layers.transformer_encoder import TransformerEncoder
+from t2t_relpos.models import transformer_layers
 from t2t_relpos.models.config import TransformerConfig
 from t2t_relpos.models.generation import Generates, SearchFunctions
 from t2t_relpos.models.score_pairs import ScoresPairs
+from t2t_relpos.models.transformer_steps import TransformerSteps
 
 NUM_TARGET_SPACES = 32
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class Transformer(Generates, ScoresPairs, keras.Model):
+class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
     """An encoder-decoder Transformer, by default with relative positions only.
 
     Ids: 0 is padding (and, as the first input of the decoder, "go": the zero
@@ -75,71 +69,18 @@ class Transformer(Generates, ScoresPairs, keras.Model):
         self.config = config
         policy = self.dtype_policy
 
-        def embedding(name):
-            return TokenEmbedding(config.vocab_size, config.hidden_dim, dtype=policy, name=name)
-
-        self.source_embedding = embedding(
-            "embedding" if config.tie_embeddings else "source_embedding"
-        )
-        if config.tie_embeddings:
-            self.target_embedding = self.output_embedding = self.source_embedding
-        else:
-            self.target_embedding = embedding("target_embedding")
-            self.output_embedding = embedding("output_embedding")
-        self.source_position = self._position_layer("source_position")
-        self.target_position = self._position_layer("target_position")
+        names = ("source_embedding", "target_embedding", "output_embedding")
+        tables = transformer_layers.embeddings(config, policy, names)
+        self.source_embedding, self.target_embedding, self.output_embedding = tables
+        self.source_position = transformer_layers.position(config, policy, "source_position")
+        self.target_position = transformer_layers.position(config, policy, "target_position")
         self.embedding_dropout = Dropout(config.dropout, dtype=policy)
-        self.encoder_layers = [
-            self._block(TransformerEncoder, f"encoder_{i}")
-            for i in range(config.num_encoder_layers)
-        ]
-        self.decoder_layers = [
-            self._block(TransformerDecoder, f"decoder_{i}")
-            for i in range(config.num_decoder_layers)
-        ]
-        self.encoder_norm = self._final_norm("encoder_norm")
-        self.decoder_norm = self._final_norm("decoder_norm")
+        self.encoder_layers = transformer_layers.encoder(config, policy)
+        self.decoder_layers = transformer_layers.decoder(config, policy)
+        self.encoder_norm = transformer_layers.final_norm(config, policy, "encoder_norm")
+        self.decoder_norm = transformer_layers.final_norm(config, policy, "decoder_norm")
         self._searches = SearchFunctions()
         self.build()
-
-    def _position_layer(self, name):
-        if self.config.position == "learned":
-            return LearnedPositionEmbedding(
-                self.config.max_length, dtype=self.dtype_policy, name=name
-            )
-        if self.config.position.endswith("sinusoidal"):
-            return SinusoidalPositionEncoding(dtype=self.dtype_policy, name=name)
-        return None
-
-    def _block(self, block, name):
-        config = self.config
-        relative = config.relative
-        extra = {}
-        if block is TransformerDecoder:
-            extra["relative_cross_attention"] = config.relative_cross_attention
-        return block(
-            config.intermediate_dim,
-            config.num_heads,
-            use_bias=False,
-            max_relative_position=config.max_relative_position if relative else None,
-            use_key_table=relative and config.use_key_table,
-            use_value_table=relative and config.use_value_table,
-            share_heads=config.share_heads,
-            normalize_first=config.normalize_first,
-            dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
-            activation_dropout=config.activation_dropout,
-            layer_norm_epsilon=config.layer_norm_epsilon,
-            dtype=self.dtype_policy,
-            name=name,
-            **extra,
-        )
-
-    def _final_norm(self, name):
-        if not self.config.normalize_first:
-            return None
-        epsilon = self.config.layer_norm_epsilon
-        return LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
 
     def build(self, input_shape=None):
         """Makes all variables; their shapes depend on the config only."""
@@ -265,57 +206,6 @@ class Transformer(Generates, ScoresPairs, keras.Model):
 
     def _logits(self, states):
         return ops.cast(self.output_embedding(states, reverse=True), "float32")
-
-    def encode(self, source, max_length):
-        """Encodes sources and starts a decoding of at most `max_length` steps.
-
-        Args:
-            source: int ids `[rows, S]`.
-            max_length: number of steps that the caches have room for, an int or
-                a scalar tensor.
-
-        Returns:
-            The state that `step` takes: a nested dict; the first dimension of
-            every tensor is rows. The entry under `"context"` stays the same
-            from step to step.
-        """
-        encoded, mask = self.encode_source(source)
-        rows = ops.shape(source)[0]
-        layers = self.decoder_layers
-        return {
-            "context": {
-                "mask": mask,
-                "layers": {layer.name: layer.project_encoded(encoded) for layer in layers},
-            },
-            "cache": {layer.name: layer.start_cache(rows, max_length) for layer in layers},
-            "position": ops.zeros((rows,), dtype="int32"),
-        }
-
-    def step(self, ids, state):
-        """One step of decoding.
-
-        Args:
-            ids: int `[rows]`, the ids chosen last; 0 at the first step.
-            state: as `encode` and this method return it.
-
-        Returns:
-            (logits `[rows, V]` of the next ids, the state after this step).
-        """
-        context, position = state["context"], state["position"]
-        x = self.target_embedding(ops.expand_dims(ids, -1))
-        if self.target_position is not None:
-            x = self.target_position(x, start=position)
-        cache = {}
-        for layer in self.decoder_layers:
-            x, cache[layer.name] = layer.step(
-                x,
-                state["cache"][layer.name],
-                position,
-                context["layers"][layer.name],
-                context["mask"],
-            )
-        state = {"context": context, "cache": cache, "position": position + 1}
-        return self._logits(self._normalize(x))[:, 0], state
 
     def get_config(self):
         return {**super().get_config(), "config": self.config.to_dict()}

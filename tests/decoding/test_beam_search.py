@@ -99,7 +99,12 @@ def test_beam_search_supports_dynamic_sizes_in_a_graph(language):
         zeros = tf.zeros_like(sentences)
         state = {"context": {"sentence": sentences}, "step": zeros, "previous": zeros}
         return beam_search(
-            language.step, state, tf.shape(sentences)[0], max_length, 3, length_limit=limits
+            language.step,
+            state,
+            tf.shape(sentences)[0],
+            max_length,
+            beam_size=3,
+            length_limit=limits,
         )
 
     result = graph.get_concrete_function(

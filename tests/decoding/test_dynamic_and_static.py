@@ -20,7 +20,7 @@ def beam(language, sentences, length, size, results, prefix, limits):
         state,
         ops.shape(sentences)[0],
         length,
-        size,
+        beam_size=size,
         num_results=results,
         length_limit=limits,
         prefix=prefix,

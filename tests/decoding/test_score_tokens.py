@@ -20,7 +20,15 @@ def logits_of(language, ids):
 def test_score_tokens_equals_beam_search_scores(language, alpha, rules):
     limits = np.array([4, 2, 3], "int32")  # some outputs do not end
     found = beam_search(
-        language.step, language.start(), 3, 4, 4, alpha, length_limit=limits, num_results=4, **rules
+        language.step,
+        language.start(),
+        3,
+        4,
+        beam_size=4,
+        alpha=alpha,
+        length_limit=limits,
+        num_results=4,
+        **rules,
     )
     for n in range(4):
         ids, expected, lengths = (ops.convert_to_numpy(x)[:, n] for x in found)

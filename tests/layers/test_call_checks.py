@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 from keras import ops
 
-from t2t_relpos.layers import RelativeMultiHeadAttention, TransformerDecoder
+from t2t_relpos.layers import (
+    LocalRelativeMultiHeadAttention,
+    RelationMultiHeadAttention,
+    RelativeMultiHeadAttention,
+    RelativeMultiHeadAttention2D,
+    RelativeMultiHeadAttentionV2,
+    TransformerDecoder,
+    TransformerEncoder,
+)
 
 X, Y = np.ones((3, 7, 6), "float32"), np.ones((3, 11, 6), "float32")
 
@@ -84,6 +92,79 @@ def test_decoder_rejects_different_batch_sizes():
         TransformerDecoder(16, 2, max_relative_position=4)(X, Y[:1])
 
 
+FLOAT_MASK = "to be boolean, True = attend. Received: dtype float32. Convert an additive bias"
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"attention_mask": np.zeros((3, 7, 7), "float32")}, f"`attention_mask` {FLOAT_MASK}"),
+        ({"padding_mask": np.zeros((3, 7), "float32")}, f"`padding_mask` {FLOAT_MASK}"),
+        (
+            {"padding_mask": np.ones((3, 8), bool)},
+            r"Expected `padding_mask` of shape \[B, S\] = \[3, 7\]. Received: shape \(3, 8\).",
+        ),
+        (
+            {"attention_mask": np.ones((3, 7, 8), bool)},
+            r"Expected `attention_mask` of shape \[B, T, S\] = \[3, 7, 7\] or \[T, S\] = \[7, 7\]. "
+            r"Received: shape \(3, 7, 8\).",
+        ),
+    ],
+)
+def test_masks_of_blocks(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        TransformerEncoder(16, 2, max_relative_position=4)(X, **arguments)
+    decoder = TransformerDecoder(16, 2, max_relative_position=4)
+    with pytest.raises(ValueError, match=message.replace("`", "`decoder_", 1)):
+        decoder(X, X, **{f"decoder_{name}": mask for name, mask in arguments.items()})
+    with pytest.raises(ValueError, match=message.replace("`", "`encoder_", 1)):
+        decoder(X, X, **{f"encoder_{name}": mask for name, mask in arguments.items()})
+
+
+def test_masks_of_blocks_with_a_cache():
+    decoder = TransformerDecoder(16, 2, max_relative_position=4)
+    decoder(X)
+    cache = np.zeros((3, 2, 9, 2, 3), "float32")
+    arguments = {"self_attention_cache": cache, "self_attention_cache_update_index": 0}
+    decoder(X, decoder_padding_mask=np.ones((3, 9), bool), **arguments)
+    message = r"Expected `decoder_padding_mask` of shape \[B, S\] = \[3, 9\]. Received: .*3, 7"
+    with pytest.raises(ValueError, match=message):
+        decoder(X, decoder_padding_mask=np.ones((3, 7), bool), **arguments)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        RelationMultiHeadAttention(2, 3, num_relations=4),
+        RelativeMultiHeadAttentionV2(2, 3, max_relative_position=2),
+        LocalRelativeMultiHeadAttention(2, 3, block_length=2),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_float_masks_of_other_layers(layer):
+    arguments = {}
+    if isinstance(layer, RelationMultiHeadAttention):
+        arguments["relations"] = np.zeros((7, 7), int)
+        with pytest.raises(ValueError, match=f"`attention_mask` {FLOAT_MASK}"):
+            layer(X, X, attention_mask=np.zeros((7, 7), "float32"), **arguments)
+    for name in ("query_mask", "value_mask", "key_mask"):
+        with pytest.raises(ValueError, match=f"`{name}` {FLOAT_MASK}"):
+            layer(X, X, **{name: np.zeros((3, 7), "float32")}, **arguments)
+    with pytest.raises(ValueError, match="of the same batch size. Received: batch sizes 3, 1, 1."):
+        layer(X, X[:1], **arguments)
+
+
+def test_masks_of_grids():
+    layer, grid = RelativeMultiHeadAttention2D(2, 3, max_relative_position=2), X[:, :6, None]
+    for name in ("query_mask", "value_mask", "key_mask"):
+        with pytest.raises(ValueError, match=f"`{name}` {FLOAT_MASK}"):
+            layer(grid, grid, **{name: np.zeros((3, 6, 1), "float32")})
+        with pytest.raises(ValueError, match=r"\[B, height, width\] = \[3, 6, 1\]. Received"):
+            layer(grid, grid, **{name: np.zeros((3, 1, 6), bool)})
+    with pytest.raises(ValueError, match=r"\[B, T, S\] = \[3, 6, 6\] or .* shape \(6, 7\)"):
+        layer(grid, grid, attention_mask=np.ones((6, 7), bool))
+
+
 def test_step_beyond_the_cache_raises(layer):
     cache = layer.start_cache(3, 4)
     message = (
@@ -117,6 +198,17 @@ def test_step_rejects_an_unbuilt_layer():
     layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3, name="mine")
     with pytest.raises(ValueError, match="Expected a built layer. Received: mine, which has no"):
         layer.step(X[:, :1], layer.start_cache(3, 4), np.zeros(3, "int32"))
+
+
+def test_decoder_step_before_build():
+    layer = TransformerDecoder(16, 2, max_relative_position=3, name="mine")
+    for call in (
+        lambda: layer.start_cache(3, 4),
+        lambda: layer.project_encoded(Y),
+        lambda: layer.step(X[:, :1], {}, np.zeros(3, "int32")),
+    ):
+        with pytest.raises(ValueError, match="Expected a built layer. Received: mine, which has"):
+            call()
 
 
 @pytest.mark.parametrize("integer", [np.int64(3), np.int32(3)])

@@ -104,8 +104,8 @@ def _beam(case, state, batch_size, max_length, **arguments):
         state,
         batch_size,
         max_length,
-        case.settings["beam_size"],
-        case.settings["alpha"],
+        beam_size=case.settings["beam_size"],
+        alpha=case.settings["alpha"],
         **arguments,
     )
 

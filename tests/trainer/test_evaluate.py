@@ -8,9 +8,11 @@ import sacrebleu
 from absl import app
 
 from examples.synthetic_corpus import generate
-from trainer import evaluate, metrics
+from trainer import atomic_files, evaluate, metrics, weights
+from trainer.data import load_corpus
 from trainer.data.corpus import PairCorpus
 from trainer.model_dir import ModelDirectory
+from trainer.serving import saved_models
 from trainer.serving.fast_transformer import FastTransformer
 from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translation
@@ -105,7 +107,7 @@ def splits(monkeypatch):
     def open_corpus(_, split, **options):
         return PairCorpus(tuple(generate(split, size={"test": 7}.get(split, 5))))
 
-    monkeypatch.setattr(evaluate.load_corpus, "open_corpus", open_corpus)
+    monkeypatch.setattr(load_corpus, "open_corpus", open_corpus)
 
 
 def test_several_splits(run, exported_dir, splits, capsys):
@@ -139,7 +141,7 @@ def test_newstest2014_is_the_test_set_of_wmt14(
         translated.extend(texts)
         return [Translation(text, 0.0, False) for text in texts]
 
-    monkeypatch.setattr(evaluate.saved_models, "load", lambda *_: translate)
+    monkeypatch.setattr(saved_models, "load", lambda *_: translate)
     data = [
         "--saved_model=any",
         "--data=wmt14_translate/de-en",
@@ -164,13 +166,13 @@ def test_newstest2014_is_the_test_set_of_wmt14(
 
 def test_language_of_the_translations(run, monkeypatch, capsys):
     monkeypatch.setattr(
-        evaluate.saved_models,
+        saved_models,
         "load",
         lambda *_: lambda texts: [Translation(text, 0.0, False) for text in texts],
     )
     corpus = PairCorpus((("l'air", "l'air"),))
-    monkeypatch.setattr(evaluate.load_corpus, "open_corpus", lambda *_, **__: corpus)
-    monkeypatch.setattr(evaluate.load_corpus, "read_text", lambda *_: corpus)
+    monkeypatch.setattr(load_corpus, "open_corpus", lambda *_, **__: corpus)
+    monkeypatch.setattr(load_corpus, "read_text", lambda *_: corpus)
     chosen = ["--saved_model=any", "--metrics=compound_bleu"]
     for arguments, language in (
         (["--data=any", "--direction=en-fr"], "fr"),
@@ -188,12 +190,12 @@ def test_checkpoint_of_choice(run, trained_model_dir, test_files, tmp_path, monk
     model = ModelDirectory.open(trained_model_dir).load_model()
     chosen = []
     monkeypatch.setattr(
-        evaluate.weights,
+        weights,
         "find_checkpoint",
         lambda directory, which: chosen.append((directory.path, which)) or which,
     )
     monkeypatch.setattr(
-        evaluate.weights,
+        weights,
         "load_transformer",
         lambda directory, path: chosen.append((directory.path, path)) or model,
     )
@@ -227,7 +229,7 @@ def test_beam_of_choice(run, test_files, monkeypatch):
     def stop(path, settings):
         raise Chosen(path, settings)
 
-    monkeypatch.setattr(evaluate.TranslationModule, "from_model_dir", stop)
+    monkeypatch.setattr(TranslationModule, "from_model_dir", stop)
     files = [f"--source={test_files[0]}", f"--target={test_files[1]}"]
     with pytest.raises(Chosen) as chosen:
         run("--model_dir=any", "--beam_size=1", "--alpha=0", *files)
@@ -337,7 +339,7 @@ def test_output_is_replaced_only_when_complete(run, exported_dir, test_files, tm
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluate.atomic_files, "flush", full)
+        patch.setattr(atomic_files, "flush", full)
         run.fails(
             f"Can't write {output}: No space left on device. Its content is unchanged. Free space",
             *arguments,
@@ -353,5 +355,5 @@ def test_sources_from_a_pipe(tmp_path):
     for name, text in (("source", "a\nb\n"), ("target", "c\nd\n")):
         os.mkfifo(tmp_path / name)
         threading.Thread(target=(tmp_path / name).write_text, args=(text,), daemon=True).start()
-    corpus = evaluate.load_corpus.read_text(str(tmp_path / "source"), str(tmp_path / "target"))
+    corpus = load_corpus.read_text(str(tmp_path / "source"), str(tmp_path / "target"))
     assert list(corpus) == list(corpus) == [("a", "c"), ("b", "d")]

@@ -7,6 +7,7 @@ from absl import app
 
 from trainer import export
 from trainer.serving import saved_models
+from trainer.serving.translation_module import TranslationModule
 from trainer.serving.translator import Translator
 
 
@@ -49,7 +50,7 @@ def test_command_writes_a_version_with_its_settings(
 
 
 def test_name_is_that_of_the_model_directory(run, trained_model_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr(export.TranslationModule, "from_model_dir", lambda path, settings: None)
+    monkeypatch.setattr(TranslationModule, "from_model_dir", lambda path, settings: None)
     monkeypatch.setattr(
         export, "export", lambda module, directory, version: written.append(directory)
     )

@@ -1,0 +1,38 @@
+"""Relative attention from a trained `keras.layers.MultiHeadAttention`."""
+
+
+def from_keras_attention(cls, layer, extra):
+    """Returns a layer of the class `cls` with the weights of Keras's layer and zero tables.
+
+    Args:
+        cls: `RelativeMultiHeadAttention` or a subclass.
+        layer: a built `keras.layers.MultiHeadAttention` with one attention axis.
+        extra: arguments of `cls` that Keras's layer does not have.
+
+    Raises:
+        ValueError: if the layer is not built, or has several attention axes.
+    """
+    if not layer.built:
+        raise ValueError(
+            "Expected a built layer. Received: one without weights. Call it once first."
+        )
+    made = cls.from_config(layer.get_config() | extra | {"table_initializer": "zeros"})
+    # In the order of the arguments of `build`.
+    projections = layer.query_dense, layer.value_dense, layer.key_dense
+    made.build(*((None, None, dense.kernel.shape[0]) for dense in projections))
+    for name in ("query", "key", "value", "gate", "output"):
+        theirs = getattr(layer, f"_{name}_dense", None)
+        if theirs is not None:
+            getattr(made, f"{name}_dense").set_weights(theirs.get_weights())
+    made.built = True
+    return made
+
+
+def check_attention_axes(attention_axes):
+    """Raises if attention has other axes than the sequence axis of `[B, T, D]`."""
+    if attention_axes not in (None, 1, (1,), [1], -2, (-2,), [-2]):
+        raise ValueError(
+            "Expected `attention_axes` to be None or 1, the sequence axis of "
+            "[batch, length, width]: relative positions have one axis. "
+            f"Received: attention_axes={attention_axes!r}"
+        )

@@ -1,0 +1,39 @@
+"""The relative tables of an attention layer, and attention with them."""
+
+from keras import ops
+
+from t2t_relpos.attention.attend import attend
+from t2t_relpos.layers.clone_initializer import clone_initializer
+from t2t_relpos.layers.relative_position_embedding import RelativePositionEmbedding
+
+
+class RelativeTables:
+    """Adds tables for keys and values to a `MultiHeadBase` with the settings of the tables."""
+
+    def _build_tables(self):
+        """Creates `key_embedding` and `value_embedding`, or None for a table that is off."""
+        self.key_embedding = self._table("key_embedding", self.use_key_table, self.key_dim)
+        self.value_embedding = self._table("value_embedding", self.use_value_table, self.value_dim)
+
+    def _table(self, name, wanted, depth):
+        if not wanted:
+            return None
+        embedding = RelativePositionEmbedding(
+            self.max_relative_position,
+            depth,
+            num_heads=None if self.share_heads else self.num_heads,
+            embeddings_initializer=clone_initializer(self.table_initializer),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        embedding.build()
+        return embedding
+
+    def _table_values(self):
+        """Returns the tables of keys and values as tensors, or None for a table that is off."""
+        tables = (self.key_embedding, self.value_embedding)
+        return [None if t is None else ops.convert_to_tensor(t.table) for t in tables]
+
+    def attend(self, query, key, value, **kwargs):
+        """Returns (outputs, weights) of `attention.attend` with this layer's tables."""
+        return attend(query, key, value, *self._table_values(), **kwargs)

@@ -1,0 +1,58 @@
+"""Decoding with a `Transformer` one position at a time."""
+
+from keras import ops
+
+
+class TransformerSteps:
+    """Adds `encode` and `step` to a `Transformer`."""
+
+    def encode(self, source, max_length):
+        """Encodes sources and starts a decoding of at most `max_length` steps.
+
+        Args:
+            source: int ids `[rows, S]`.
+            max_length: number of steps that the caches have room for, an int or
+                a scalar tensor.
+
+        Returns:
+            The state that `step` takes: a nested dict; the first dimension of
+            every tensor is rows. The entry under `"context"` stays the same
+            from step to step.
+        """
+        encoded, mask = self.encode_source(source)
+        rows = ops.shape(source)[0]
+        layers = self.decoder_layers
+        return {
+            "context": {
+                "mask": mask,
+                "layers": {layer.name: layer.project_encoded(encoded) for layer in layers},
+            },
+            "cache": {layer.name: layer.start_cache(rows, max_length) for layer in layers},
+            "position": ops.zeros((rows,), dtype="int32"),
+        }
+
+    def step(self, ids, state):
+        """One step of decoding.
+
+        Args:
+            ids: int `[rows]`, the ids chosen last; 0 at the first step.
+            state: as `encode` and this method return it.
+
+        Returns:
+            (logits `[rows, V]` of the next ids, the state after this step).
+        """
+        context, position = state["context"], state["position"]
+        x = self.target_embedding(ops.expand_dims(ids, -1))
+        if self.target_position is not None:
+            x = self.target_position(x, start=position)
+        cache = {}
+        for layer in self.decoder_layers:
+            x, cache[layer.name] = layer.step(
+                x,
+                state["cache"][layer.name],
+                position,
+                context["layers"][layer.name],
+                context["mask"],
+            )
+        state = {"context": context, "cache": cache, "position": position + 1}
+        return self._logits(self._normalize(x))[:, 0], state

@@ -1,0 +1,65 @@
+"""`--help` of every program: fast, complete, and the same as a console script."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainer.serving.ctranslate2_model import QUANTIZATIONS
+
+ROOT = Path(__file__).parents[2]
+MODULE = """
+import runpy, sys
+sys.argv = ["trainer.{name}", "--help"]
+try:
+    runpy.run_module("trainer.{name}", run_name="__main__", alter_sys=True)
+except SystemExit:
+    print("loaded:", *sorted({{"keras", "tensorflow", "tensorflow_text"}} & sys.modules.keys()))
+"""
+SCRIPT = """
+import sys
+from trainer import console
+sys.argv = ["relpos-{name}", "--help"]
+try:
+    console.{name}()
+except SystemExit:
+    print("loaded:", *sorted({{"keras", "tensorflow", "tensorflow_text"}} & sys.modules.keys()))
+"""
+# A flag of each program, which is defined by the program itself or by its settings.
+FLAG = {
+    "train": "--warmup_steps",
+    "average": "--output_dir",
+    "evaluate": "--saved_model",
+    "export": "--max_beam_size",
+    "export_ctranslate2": "--quantization",
+    "translate": "--nbest",
+    "import_t2t": "--hparams_set",
+    "visualize": "--plots",
+}
+
+
+def output_of(program):
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+@pytest.mark.parametrize("name", FLAG)
+def test_help_imports_neither_keras_nor_tensorflow(name):
+    of_module, of_script = (output_of(text.format(name=name)) for text in (MODULE, SCRIPT))
+    for output in (of_module, of_script):
+        assert output.splitlines()[-1] == "loaded:"
+        assert f"  {FLAG[name]}:" in output
+    assert of_module == of_script
+
+
+def test_help_lists_all_quantizations():
+    output = output_of(MODULE.format(name="export_ctranslate2"))
+    text = " ".join(output.split())
+    assert f"Type of the weights: {', '.join(QUANTIZATIONS)}." in text
