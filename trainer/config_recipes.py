@@ -28,7 +28,7 @@ def recipe_of(config) -> dict:
 
 def _preset_recipe(config):
     if config.preset not in RECIPES:
-        near = difflib.get_close_matches(config.preset or "", RECIPES, n=1)
+        near = difflib.get_close_matches(config.preset or "", RECIPES, n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]}?" if near else " Give one with --preset."
         raise ValueError(
             f"Expected preset to be one of {', '.join(RECIPES)}. Received: "

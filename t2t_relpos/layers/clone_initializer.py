@@ -2,5 +2,8 @@
 
 
 def clone_initializer(initializer):
-    """Returns a copy: a seeded initializer shared by weights would give all the same values."""
+    """Returns a copy with its own random seed, or the same seed if one was given.
+
+    One initializer object gives all weights of a shape the same values.
+    """
     return initializer.__class__.from_config(initializer.get_config())

@@ -157,5 +157,5 @@ class TransformerConfig:
 
 
 def _did_you_mean(word, words):
-    near = difflib.get_close_matches(word, words, n=1)
+    near = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
     return f" Did you mean {near[0]!r}?" if near else ""

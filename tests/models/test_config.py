@@ -81,6 +81,8 @@ def test_from_preset_rejects_unknown_names():
         match="Expected a preset out of .*shaw_base.*'shaw_bas'. Did you mean 'shaw_base'",
     ):
         TransformerConfig.from_preset("shaw_bas", vocab_size=7)
+    with pytest.raises(ValueError, match="Received: 'tyni'. Did you mean 'tiny'"):
+        TransformerConfig.from_preset("tyni", vocab_size=7)
     with pytest.raises(ValueError, match="Received: 'droput'. Did you mean 'dropout'"):
         TransformerConfig.from_preset("tiny", vocab_size=7, droput=0.1)
     with pytest.raises(ValueError, match="Expected `vocab_size`, which no preset sets"):

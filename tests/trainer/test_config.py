@@ -161,10 +161,10 @@ def test_preset_that_does_not_exist():
     with pytest.raises(
         ValueError,
         match=(
-            "Expected preset to be one of shaw_base, .*, tiny. Received: tinny. Did you mean tiny"
+            "Expected preset to be one of shaw_base, .*, tiny. Received: tyni. Did you mean tiny"
         ),
     ):
-        RunConfig(**(MINIMAL | {"preset": "tinny"})).resolve()
+        RunConfig(**(MINIMAL | {"preset": "tyni"})).resolve()
     with pytest.raises(ValueError, match="Received: none. Give one with --preset"):
         RunConfig(**(MINIMAL | {"preset": None})).resolve()
 
