@@ -37,9 +37,10 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
         sliding_window: a query sees keys less than this far away; `None` for all.
             Self-attention without an `attention_mask`, given positions or
             returned scores then costs O(T·window) instead of O(T²).
-        flash_attention: True: memory linear in length, weights being computed
-            again in the gradient, at any length; on TensorFlow without XLA.
-            `None` or False: above 4,096 positions. There is no fused kernel.
+        flash_attention: True: memory is linear in length at any length, because
+            the gradient computes the weights again. It requires calls without
+            given positions and returned scores. `None` or False: above 4,096
+            positions. There is no fused kernel.
         kernel_initializer: of the projections; the other arguments of this form
             likewise.
         bias_initializer, kernel_regularizer, bias_regularizer,
