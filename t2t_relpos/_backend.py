@@ -1,6 +1,7 @@
 """Facts about the Keras backend on which implementations depend."""
 
 import keras
+from keras import ops
 
 
 def is_compiled_by_xla():
@@ -46,3 +47,18 @@ def device():
 
     # Keras puts tensors on an accelerator where there is one.
     return "gpu" if torch.cuda.is_available() or torch.backends.mps.is_available() else "cpu"
+
+
+def as_tensor(x):
+    """Converts a NumPy array, a Keras variable, or anything that the backend calls a tensor.
+
+    None remains None. keras.ops.convert_to_tensor leaves a tf.Variable as it is.
+    """
+    if x is None:
+        return None
+    x = ops.convert_to_tensor(x)
+    if keras.backend.backend() != "tensorflow":
+        return x
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(x)

@@ -47,6 +47,10 @@ LAYERS = {
         lambda: layers.RelativeMultiHeadAttention(**RELATIVE, share_heads=False),
         "x y",
     ),
+    "relative, flash": (
+        lambda: layers.RelativeMultiHeadAttention(**RELATIVE, flash_attention=True),
+        "x y",
+    ),
     "relative, window": (
         lambda: layers.RelativeMultiHeadAttention(**RELATIVE, sliding_window=4),
         "long long",

@@ -1,7 +1,9 @@
 """The entry point of relative attention. Every layer calls `attend`."""
 
+import numpy as np
 from keras import ops
 
+from t2t_relpos._backend import as_tensor
 from t2t_relpos.attention import dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.inputs import AttentionInputs
@@ -46,8 +48,8 @@ def attend(
         dropout: an `AttentionDropout`, or a function of the weights `[B, N, T, S]`, or None.
         return_weights: False allows implementations that never compute the full weight matrix.
         rematerialize: whether the gradient computes the weights again, so that memory is linear in
-            length. True: at any length. False: above 4,096 positions. None: above 256 positions
-            (128 if `causal`). Other backends than TensorFlow save the weights.
+            length. True: at any length. False: above 4,096 positions. None: above 1,024 positions;
+            on TensorFlow on a CPU without XLA above 256 (128 if `causal`).
         implementation: name of a row of `dispatch.TABLE`. Default: chosen by `dispatch.select`.
 
     Returns:
@@ -69,9 +71,12 @@ def attend(
     >>> ops.convert_to_numpy(outputs)[0, 0, 0].tolist()
     [2.0, 2.0, 2.0, 2.0]
     """
-    query, key, value = (ops.convert_to_tensor(x) for x in (query, key, value))
+    query, key, value, key_table, value_table, mask, key_mask, query_mask, relative_ids = map(
+        as_tensor,
+        (query, key, value, key_table, value_table, mask, key_mask, query_mask, relative_ids),
+    )
     length_q, length_k = ops.shape(query)[2], ops.shape(key)[2]
-    query_offset = length_k - length_q if query_offset is None else query_offset
+    query_offset = length_k - length_q if query_offset is None else _offset(query_offset)
     table = value_table if key_table is None else key_table
     request = dispatch.Request(
         length_q=length_q,
@@ -110,6 +115,13 @@ def attend(
         outputs = ops.where(exists, outputs, 0)
         weights = None if weights is None else ops.where(exists, weights, 0)
     return outputs, weights
+
+
+def _offset(query_offset):
+    """Converts integers of NumPy to ints, whose value is known, and variables to tensors."""
+    if isinstance(query_offset, (int, np.integer)):
+        return int(query_offset)
+    return as_tensor(query_offset) if hasattr(query_offset, "shape") else query_offset
 
 
 def _run_first(candidates, inputs):

@@ -58,7 +58,7 @@ def expand_ids(by_id, length_k, query_offset, offset_range=None):
     batch, heads, length_q, num_ids = ops.shape(by_id)
     if num_ids == 1:
         return _repeat_column(by_id, 0, length_k)
-    if not _can_slice(length_q, length_k):
+    if offset_range is None and not _can_slice(length_q, length_k):
         ids = relative_ids(length_q, length_k, (num_ids - 1) // 2, query_offset)
         ids = ops.broadcast_to(ids, (batch, heads, length_q, length_k))
         return ops.take_along_axis(by_id, ids, axis=-1)
@@ -98,7 +98,7 @@ def sum_by_id(weights, num_ids, query_offset, offset_range=None):
     batch, heads, length_q, length_k = ops.shape(weights)
     if num_ids == 1:
         return ops.sum(weights, axis=-1, keepdims=True)
-    if not _can_slice(length_q, length_k):
+    if offset_range is None and not _can_slice(length_q, length_k):
         ids = relative_ids(length_q, length_k, (num_ids - 1) // 2, query_offset)
         return matmul_by_position(weights, ops.one_hot(ids, num_ids, dtype=weights.dtype))
     left, first, last, right, start = _Distances.of(
@@ -173,6 +173,10 @@ def clip(x, low, high):
     """Returns `x` limited to `[low, high]`: an int if all are ints, else a scalar tensor."""
     if all(isinstance(n, int) for n in (x, low, high)):
         return max(low, min(high, x))
+    if backend.backend() == "jax" and not any(map(ops.is_tensor, (x, low, high))):
+        import jax
+
+        return jax.core.max_dim(low, jax.core.min_dim(high, x))
     return ops.maximum(low, ops.minimum(high, x))
 
 

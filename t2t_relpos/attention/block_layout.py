@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from keras import ops
+from keras import backend, ops
 
 from t2t_relpos.attention.band import clip
 
@@ -93,7 +93,9 @@ def make_segments(lengths, causal_offset, sizes, *, unrolled):
     length_q, length_k = lengths
     num_blocks = (length_q + sizes.block - 1) // sizes.block
     if not (isinstance(length_q, int) and isinstance(length_k, int)):
-        block = clip(sizes.block, 1, length_q)
+        # On JAX an unknown length is a symbol, of which little can be proved.
+        is_jax = backend.backend() == "jax"
+        block = sizes.block if is_jax else clip(sizes.block, 1, length_q)
         return (Segment(0, length_q, block, num_blocks, length_k, 0),)
     num_blocks = max(1, min(num_blocks, sizes.most_blocks))
     block = -(-length_q // num_blocks)

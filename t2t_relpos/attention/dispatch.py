@@ -480,13 +480,7 @@ TABLE = (
         "blockwise.attend",
         _run_blocks_in_keras,
         0,
-        (
-            *_BLOCKS,
-            Requirement(
-                "known lengths, or TensorFlow",
-                lambda r: r.knows_lengths or r.backend == "tensorflow",
-            ),
-        ),
+        _BLOCKS,
         sizes={
             "cpu": BlockSizes(128, causal_segments=4),
             "gpu": BlockSizes(512, causal_segments=4),

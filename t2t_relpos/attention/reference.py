@@ -11,6 +11,7 @@ K max_relative_position, R = 2K + 1 rows of a table.
 import keras
 from keras import ops
 
+from t2t_relpos._backend import as_tensor
 from t2t_relpos.attention.reference_checks import (
     check_attention_shapes,
     check_max_relative_position,
@@ -128,6 +129,7 @@ def relative_attention_inner(x, y, z, transpose):
     >>> keras.ops.convert_to_numpy(output).tolist()
     [[[[182.0]]]]
     """
+    x, y, z = (as_tensor(tensor) for tensor in (x, y, z))
     batch, heads, length, depth = ops.shape(x)
     if transpose:
         y, z = ops.swapaxes(y, -1, -2), ops.swapaxes(z, -1, -2)
@@ -219,6 +221,7 @@ def _attention_and_weights(
             "Expected dropout_rate to be at least 0 and below 1. "
             f"Received: dropout_rate={dropout_rate}."
         )
+    q, k, v, *tables = (as_tensor(x) for x in (q, k, v, *tables))
     check_attention_shapes(q, k, v, cache, allow_memory)
     check_table("key_embeddings", tables[0], max_relative_position, k.shape[-1])
     check_table("value_embeddings", tables[1], max_relative_position, k.shape[-1])
@@ -231,7 +234,7 @@ def _attention_and_weights(
     )
     logits = relative_attention_inner(q, k, relation_keys, True)
     if bias is not None:
-        logits = logits + ops.cast(bias, logits.dtype)
+        logits = logits + ops.cast(as_tensor(bias), logits.dtype)
     weights = _softmax(logits)
     dropped = weights
     if dropout_rate > 0.0:

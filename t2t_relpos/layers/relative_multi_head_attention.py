@@ -34,9 +34,9 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         sliding_window: a query attends to keys at distances less than this; `None`: to all.
             Self-attention without an `attention_mask`, given positions or returned scores then
             costs O(T·window) instead of O(T²).
-        flash_attention: True: memory linear in length at any length, with weights that are computed
-            again for the gradient; on TensorFlow without XLA. `None` or False: above 4,096
-            positions. There is no fused kernel.
+        flash_attention: True: memory is linear in length at any length, because the gradient
+            computes the weights again. It requires calls without given positions and returned
+            scores. `None` or False: above 4,096 positions. There is no fused kernel.
         kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer,
         activity_regularizer, kernel_constraint, bias_constraint: of the projections, as in
             keras.layers.MultiHeadAttention.

@@ -7,7 +7,11 @@ from keras import ops
 
 from t2t_relpos.attention import attend, dispatch, explain
 
-CPU = {"backend": "tensorflow", "xla": False}
+CPU = {"backend": "tensorflow", "xla": False, "device": "cpu"}
+XLA = {"backend": "tensorflow", "xla": True, "device": "gpu"}
+GPU = {**XLA, "xla": False}
+JAX = {"backend": "jax", "xla": False, "device": "tpu"}
+TORCH = {"backend": "torch", "xla": False, "device": "cpu"}
 TRAINING = {**CPU, "rematerialize": False}
 
 
@@ -29,8 +33,25 @@ TRAINING = {**CPU, "rematerialize": False}
         (512, {**CPU, "return_weights": True}, "rows"),
         (513, {**CPU, "return_weights": True}, "band"),
         (512, {**CPU, "seeded_dropout": False}, "rows"),
-        (512, {"backend": "tensorflow", "xla": True}, "rows"),
-        (513, {"backend": "jax", "xla": False}, "band"),
+        (64, XLA, "rows"),
+        (65, XLA, "unrolled_blocks"),
+        (1024, XLA, "unrolled_blocks"),
+        (1025, XLA, "scanned_blocks"),
+        (4096, {**XLA, "rematerialize": False}, "unrolled_blocks"),
+        (4097, {**XLA, "rematerialize": False}, "scanned_blocks"),
+        (11, {**XLA, "rematerialize": True}, "scanned_blocks"),
+        (11, {**XLA, "rematerialize": True, "max_relative_position": None}, "scanned_blocks"),
+        (11, {**CPU, "rematerialize": True, "max_relative_position": None}, "scanned_blocks"),
+        (65, GPU, "unrolled_blocks"),
+        (300, {**GPU, "query_offset": 1}, "unrolled_blocks"),
+        (4097, {**GPU, "rematerialize": False}, "scanned_blocks"),
+        (513, JAX, "unrolled_blocks"),
+        (513, {**JAX, "return_weights": True}, "band"),
+        (513, TORCH, "unrolled_blocks"),
+        (65, {**TORCH, "seeded_dropout": False}, "rows"),
+        (64, {**CPU, "portable": True}, "rows"),
+        (513, {**CPU, "portable": True}, "band"),
+        (513, {**XLA, "portable": True, "rematerialize": True}, "band"),
         (512, {**CPU, "ids_rank": 2}, "rows"),
         (513, {**CPU, "ids_rank": 2}, "by_id"),
         (64, {**CPU, "ids_rank": 3}, "by_id"),
@@ -54,28 +75,43 @@ def test_explanation_names_the_failed_condition():
     assert explanation.failed["without_tables"] == "requires no tables"
     assert explanation.failed["full_matrix"].startswith("requires 96 to 1024 positions (causal: 40")
     assert explanation.failed["band"] == "after the chosen row"
-    on_jax = explain(64, backend="jax", xla=False)
-    assert on_jax.failed["saved_blocks"] == "requires TensorFlow without XLA"
+    on_jax = explain(64, **JAX)
+    assert on_jax.failed["saved_blocks"] == "requires TensorFlow on a CPU without XLA"
 
 
+@pytest.mark.parametrize("where", [CPU, XLA, GPU, JAX, TORCH], ids=str)
 @pytest.mark.parametrize(
     "options, requirement",
     [
         ({"return_weights": True}, "no returned weights"),
         ({"ids_rank": 3}, "ids by one query offset"),
         ({"offset_per_entry": True}, "ids by one query offset"),
-        ({"xla": True}, "TensorFlow without XLA"),
-        ({"max_relative_position": None}, "a table"),
         ({"seeded_dropout": False}, "no dropout or `AttentionDropout`"),
     ],
 )
-def test_memory_linear_in_length_never_falls_back(options, requirement):
-    fields = {"max_relative_position": 16, **CPU, **options, "rematerialize": True}
+def test_memory_linear_in_length_never_falls_back(options, requirement, where):
+    fields = {"max_relative_position": 16, **where, **options, "rematerialize": True}
     with pytest.raises(ValueError, match=r"memory linear in length \(`rematerialize=True`") as e:
         explain(64, **fields)
     assert "Received: Request(length_q=64" in str(e.value)
-    row = {r.name: r for r in dispatch.TABLE}["rematerialized_blocks"]
+    row = {r.name: r for r in dispatch.TABLE}["scanned_blocks"]
     assert row.failed(dispatch.Request(64, 64, **fields)).text == requirement
+
+
+def test_block_sizes_depend_on_the_device():
+    for name in ("unrolled_blocks", "scanned_blocks"):
+        sizes = {r.name: r for r in dispatch.TABLE}[name].sizes
+        assert sizes["cpu"].block < sizes["gpu"].block
+
+
+def test_portable_is_a_context(ran, draw):
+    arrays = draw(101, 101, 2)
+    with dispatch.portable():
+        inside, _ = attend(*arrays, return_weights=False)
+    outside, _ = attend(*arrays, return_weights=False)
+    on_tensorflow = keras.backend.backend() == "tensorflow"
+    assert ran == ["rows", "full_matrix" if on_tensorflow else "unrolled_blocks"]
+    np.testing.assert_allclose(inside, outside, rtol=0, atol=1e-4)
 
 
 def test_named_implementation_skips_preferences_and_keeps_requirements():
@@ -94,7 +130,7 @@ def test_attend_runs_the_selected_row(ran, draw):
     on_tensorflow = keras.backend.backend() == "tensorflow"
     for options, expected in (
         ({}, "rows"),
-        ({"return_weights": False}, "full_matrix" if on_tensorflow else "rows"),
+        ({"return_weights": False}, "full_matrix" if on_tensorflow else "unrolled_blocks"),
         ({"relative_ids": np.zeros((2, 101, 101), "int32")}, "by_id"),
         ({"implementation": "band"}, "band"),
     ):

@@ -144,16 +144,19 @@ def test_second_derivatives(name, causal, draw):
         np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-9 * scale)
 
 
+@pytest.mark.parametrize("flash_attention", [None, True])
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_a_layer_trains_in_fit(jit_compile, rng):
+def test_a_layer_trains_in_fit(jit_compile, flash_attention, rng):
     inputs = keras.Input((None, 6))
-    layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3)
+    layer = RelativeMultiHeadAttention(
+        2, 5, max_relative_position=3, flash_attention=flash_attention
+    )
     model = keras.Model(inputs, layer(inputs, inputs, use_causal_mask=True))
     model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=jit_compile)
     x, y = rng.normal(size=(2, 3, 41, 6)).astype("float32")
     before = [tf.identity(v.value) for v in model.trainable_variables]
     with tf.GradientTape() as tape:
-        outputs, _ = layer(x, x, use_causal_mask=True, return_attention_scores=True)
+        outputs = layer(x, x, use_causal_mask=True)
         loss = tf.reduce_mean((outputs - y) ** 2)
     expected = tape.gradient(loss, [v.value for v in model.trainable_variables])
     history = model.fit(x, y, epochs=1, batch_size=3, verbose=0)

@@ -1,0 +1,69 @@
+"""Whatever the backend calls a tensor is accepted: variables and NumPy arrays too."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.attention import attend, dot_product_attention_relative, relative_attention_inner
+
+
+def kinds():
+    """Name -> function that converts an array."""
+    found = {
+        "array": np.asarray,
+        "tensor": ops.convert_to_tensor,
+        "keras variable": lambda x: keras.Variable(x, trainable=x.dtype.kind == "f"),
+    }
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        found |= {"tf.Variable": tf.Variable, "tf.constant": tf.constant}
+    elif keras.backend.backend() == "jax":
+        import jax
+
+        found["jax.Array"] = jax.numpy.asarray
+    else:
+        import torch
+
+        found["torch.nn.Parameter"] = lambda x: torch.nn.Parameter(
+            torch.tensor(x), requires_grad=x.dtype.kind == "f"
+        )
+    return found
+
+
+@pytest.fixture(params=kinds())
+def convert(request):
+    return kinds()[request.param]
+
+
+@pytest.fixture
+def arrays(draw):
+    return [x.astype("float32") for x in draw(7, 7, 2)]
+
+
+@pytest.mark.parametrize("implementation", ["rows", "band", "by_id", "unrolled_blocks", None])
+def test_attend(implementation, convert, arrays, rng):
+    options = {"implementation": implementation, "return_weights": False}
+    masks = {
+        "mask": rng.random((2, 1, 7, 7)) < 0.7,
+        "key_mask": rng.random((2, 7)) < 0.7,
+        "query_mask": rng.random((2, 7)) < 0.7,
+    }
+    expected, _ = attend(*arrays, **masks, **options, query_offset=1)
+    masks = {name: convert(x) for name, x in masks.items()}
+    offset = convert(np.array(1, "int32"))
+    outputs, _ = attend(*map(convert, arrays), **masks, **options, query_offset=offset)
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
+
+
+def test_ports_of_tensor2tensor(convert, arrays, rng):
+    bias = np.where(rng.random((2, 1, 7, 7)) < 0.7, 0, -1e9).astype("float32")
+    q, k, v, *tables = arrays
+    expected = dot_product_attention_relative(q, k, v, bias, *tables, 2)
+    outputs = dot_product_attention_relative(*map(convert, (q, k, v, bias, *tables)), 2)
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
+    rows = rng.normal(size=(7, 7, 5)).astype("float32")
+    expected = relative_attention_inner(q, k, rows, True)
+    outputs = relative_attention_inner(*map(convert, (q, k, rows)), True)
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
