@@ -15,7 +15,7 @@ LIBRARY_TESTS := t2t_relpos tests/attention tests/layers tests/models tests/deco
   tests/test_backends.py
 CORE_TESTS := tests/test_backends.py tests/layers/test_relation_multi_head_attention.py \
   tests/layers/test_keras_hub.py tests/layers/test_call_checks.py tests/models/test_generation.py \
-  tests/attention/test_recorded.py
+  tests/attention/test_recorded.py tests/layers/test_packing.py tests/layers/test_compile_matrix.py
 QUICKSTART := runs/quickstart
 # One process more than cores, because some tests wait; at most 4, since each needs a few GB.
 WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \
@@ -23,7 +23,7 @@ WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \
 PARALLEL := -n $(WORKERS) --dist loadfile
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: quickstart lint format test test-slow test-oldest test-backends test-backends-core package clean
+.PHONY: quickstart lint format test test-matrix test-slow test-oldest test-backends test-backends-core package clean
 
 $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -47,6 +47,10 @@ format: $(VENV)/installed
 
 test: $(VENV)/installed
 	$(RUN) -m pytest $(PARALLEL) -m 'not slow'
+
+# Tests all combinations of model, operation, dtype, masks, dropout and lengths under XLA.
+test-matrix: $(VENV)/installed
+	FULL_COMPILE_MATRIX=1 $(RUN) -m pytest -n $(WORKERS) tests/layers/test_compile_matrix.py
 
 test-slow: $(VENV)/installed
 	$(RUN) -m pytest $(PARALLEL) -m slow

@@ -21,6 +21,15 @@ def is_tensorflow_without_xla():
     return keras.backend.backend() == "tensorflow" and not is_compiled_by_xla()
 
 
+def is_compiled(tensor):
+    """Returns whether XLA or `jax.jit` compiles the code that computes a tensor."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return isinstance(tensor, jax.core.Tracer)
+    return is_compiled_by_xla()
+
+
 def device():
     """Returns the kind of device that the backend computes on: "cpu", "gpu" or "tpu"."""
     backend = keras.backend.backend()

@@ -135,8 +135,10 @@ class RunConfig:
         "float32",
         choices=("float32", "bfloat16", "float16"),
     )
-    jit_compile: bool = setting(
-        "Compile the training step with XLA. Batches are padded to few shapes.", False
+    jit_compile: bool | None = setting(
+        "Compile the training step with XLA, for one device. Batches are padded to few shapes. "
+        "Default: auto, which is on for one GPU and off on CPUs and for several devices.",
+        fixed=False,
     )
     clip_norm: float | None = setting("Largest global norm of gradients.", at_least=0.0)
     steps_per_execution: int = setting(

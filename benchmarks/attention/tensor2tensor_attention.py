@@ -41,7 +41,9 @@ class Tensor2TensorAttention(keras.layers.Layer):
             allowed = causal if allowed is None else tf.logical_and(causal, allowed)
         bias = None
         if allowed is not None:
-            bias = tf.where(allowed if len(allowed.shape) == 2 else allowed[:, None], 0.0, -1e9)
+            bias = keras.ops.where(
+                allowed if len(allowed.shape) == 2 else allowed[:, None], 0.0, -1e9
+            )
         tables = [tf.convert_to_tensor(table) for table in self.tables]
         rate = self.dropout if training else 0.0
         outputs = dot_product_attention_relative(

@@ -113,6 +113,12 @@ class CausalLM(Generates, keras.Model):
         self.norm.build(width)
         self.built = True
 
+    def export(self, filepath, *args, input_signature=None, **kwargs):
+        """Exports the model as `keras.Model.export`, by default for any batch size and length."""
+        if input_signature is None:
+            input_signature = [keras.InputSpec(shape=(None, None), dtype="int32")]
+        return super().export(filepath, *args, input_signature=input_signature, **kwargs)
+
     def call(self, ids, training=None):
         x = ops.pad(self.embedding(ids), [[0, 0], [1, 0], [0, 0]])[:, :-1]
         x = self.embedding_dropout(x, training=training)

@@ -1,6 +1,7 @@
 """How a run computes: precision, pieces, clipping, XLA."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -38,9 +39,16 @@ def test_float16_in_pieces_goes_on_where_it_was(small_run, tmp_path):
 
 
 @pytest.mark.slow
-def test_xla(small_run, tmp_path):
+def test_xla(small_run, tmp_path, capsys):
+    lines = {}
     for name, jit_compile in (("plain", False), ("xla", True)):
         small_run(tmp_path / name, train_steps=4, jit_compile=jit_compile, dropout=0.0)
+        lines[name] = [line for line in capsys.readouterr().out.splitlines() if "XLA" in line]
+    assert lines["plain"] == []
+    first, *compiled = lines["xla"]
+    assert first == "XLA: at most 2 programs to compile, one per bucket of lengths."
+    assert re.fullmatch(r"step 1/4: XLA program 1 compiled in \d+\.\d s", compiled[0])
+    assert len(compiled) <= 2
     plain, compiled = (final_arrays(tmp_path / name, 4)["model"] for name in ("plain", "xla"))
     for name, array in plain.items():
         np.testing.assert_allclose(compiled[name], array, rtol=1e-4, atol=1e-6, err_msg=name)

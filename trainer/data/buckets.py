@@ -67,3 +67,14 @@ def report_lengths(pairs: EncodedPairs, max_length: int) -> LengthReport:
         too_long += int(are_too_long.sum())
         blank += int((is_blank(*sides) & ~are_too_long).sum())
     return LengthReport(len(pairs), too_long, blank, max_length)
+
+
+def count_buckets(pairs: EncodedPairs, max_length: int) -> int:
+    """Returns the number of buckets that hold a pair of the training data."""
+    boundaries, occupied = bucket_boundaries(max_length), set()
+    for start in range(0, len(pairs), _CHUNK_PAIRS):
+        rows = np.arange(start, min(start + _CHUNK_PAIRS, len(pairs)))
+        sides = pairs.sources.lengths_of(rows), pairs.targets.lengths_of(rows)
+        used = ~is_too_long(*sides, max_length) & ~is_blank(*sides)
+        occupied.update(np.searchsorted(boundaries, np.maximum(*sides)[used]).tolist())
+    return len(occupied)

@@ -21,7 +21,7 @@ from trainer.data.batch_order import BatchOrder
 from trainer.data.encoding import EncodedPairs
 from trainer.model_dir import ModelDirectory
 from trainer.training.preparation import Preparation
-from trainer.training.strategy import choose_strategy
+from trainer.training.strategy import with_devices
 
 _FLOAT = 4  # bytes of float32
 
@@ -113,16 +113,16 @@ def memory(
     return {
         "weights, gradients, Adam": copies * _FLOAT * weights,
         "logits, twice, and their gradient": tokens * architecture.vocab_size * logits,
-        "activations (estimated)": width * _activations(architecture, tokens, length),
+        "activations (estimated)": width * _activations(architecture, config, tokens, length),
     }
 
 
-def _activations(architecture, tokens, length):
+def _activations(architecture, config, tokens, length):
     """Returns how many numbers all layers save for their gradients, estimated."""
     d, inner = architecture.hidden_dim, architecture.intermediate_dim
     heads = architecture.num_heads
     encoder, decoder = (
-        dispatch.select(_self_attention(architecture, length, causal))[0].implementation
+        dispatch.select(_self_attention(architecture, config, length, causal))[0].implementation
         for causal in (False, True)
     )
     saved, gathered = 0, 0
@@ -139,9 +139,16 @@ def _activations(architecture, tokens, length):
     return tokens * saved + gathered
 
 
-def _self_attention(architecture, length, causal):
+def _self_attention(architecture, config, length, causal):
     relative = architecture.max_relative_position if architecture.relative else None
-    return dispatch.Request(length, length, relative, causal=causal, rematerialize=False)
+    return dispatch.Request(
+        length,
+        length,
+        relative,
+        causal=causal,
+        rematerialize=False,
+        xla=bool(config.jit_compile),
+    )
 
 
 def forecast(config: RunConfig) -> str:
@@ -151,7 +158,7 @@ def forecast(config: RunConfig) -> str:
         ValueError: if settings, data or the model directory are wrong.
     """
     with _scratch_copy(config.model_dir) as directory:
-        prepared = Preparation(config, directory)
+        prepared = Preparation(with_devices(config), directory)
         config, architecture = prepared.config, prepared.architecture
         model = Transformer(architecture)
         model({side: np.ones((1, 1), "int32") for side in ("inputs", "targets")})
@@ -173,10 +180,9 @@ def forecast(config: RunConfig) -> str:
 
 
 def _count_devices(config):
-    gpus = len(tf.config.list_physical_devices("GPU"))
-    if choose_strategy(config.strategy, gpus, config.logical_devices) == "one":
+    if config.strategy == "one":
         return 1
-    return max(config.logical_devices or gpus, 1)
+    return max(config.logical_devices or len(tf.config.list_physical_devices("GPU")), 1)
 
 
 @contextlib.contextmanager

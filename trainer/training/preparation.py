@@ -9,7 +9,7 @@ from absl import logging
 from t2t_relpos.models import TransformerConfig
 from trainer.config import RunConfig
 from trainer.config_checks import ARCHITECTURE_SETTINGS, RELATIVE_SETTINGS
-from trainer.data.buckets import report_lengths
+from trainer.data.buckets import count_buckets, report_lengths
 from trainer.data.encoding import encode_pairs
 from trainer.data.load_corpus import open_corpus
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -67,9 +67,11 @@ class Preparation:
         ]
         lengths = report_lengths(self.train_pairs, self.config.max_length)
         parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
-        return "\n".join(
-            ["Settings:", *settings, f"Training data: {lengths}", f"Parameters: {parameters:,}"]
-        )
+        lines = ["Settings:", *settings, f"Training data: {lengths}", f"Parameters: {parameters:,}"]
+        if self.config.jit_compile:
+            programs = count_buckets(self.train_pairs, self.config.max_length)
+            lines.append(f"XLA: at most {programs} programs to compile, one per bucket of lengths.")
+        return "\n".join(lines)
 
     def _take_vocabulary(self, asked):
         file = self.directory.vocabulary_file()

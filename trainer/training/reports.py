@@ -51,6 +51,11 @@ class Terminal(keras.callbacks.Callback):
         progress = f"loss {logs['loss']:.4f}, {rate} tokens/s, {left} left"
         self._bar.set_postfix_str(progress, refresh=False)
         self._bar.update(self._steps.step - self._steps.before)
+        if "compile_seconds" in logs:
+            write_line(
+                f"step {self._steps.step}/{self._steps.last}: XLA program {logs['programs']} "
+                f"compiled in {logs['compile_seconds']:.1f} s"
+            )
         if "learning_rate" in logs and not self._interactive:
             norm = f"gradient norm {logs['gradient_norm']:.3g}, " if "gradient_norm" in logs else ""
             write_line(

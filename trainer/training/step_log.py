@@ -15,7 +15,8 @@ class StepLog(keras.callbacks.Callback):
     it adds `learning_rate` too: later callbacks report logs that have it. Then the model's metrics
     are reset, so the other logs are means over the steps since the last report.
 
-    Speeds leave out checkpoints, evaluation, and the first execution, in which TensorFlow compiles.
+    Speeds leave out checkpoints, evaluation, the first execution, and executions whose logs have
+    `compile_seconds`. If a report falls on such an execution, it includes it.
 
     Args:
         steps: counts the steps.
@@ -43,11 +44,22 @@ class StepLog(keras.callbacks.Callback):
             self._restart(tokens=0.0)
         elif not self._has_compiled:
             self._restart(logs["tokens"])
+        else:
+            self._leave_out_compilation(logs)
         self._has_compiled = True
 
     def _is_first_due(self, seconds):
         return self._has_compiled and not self._has_reported and seconds >= _FIRST_REPORT_SECONDS
 
+    def _leave_out_compilation(self, logs):
+        now, tokens = self._steps.clock(), logs["tokens"]
+        if "compile_seconds" in logs:
+            self._start += now - self._last
+            self._start_step += self._steps.step - self._steps.before
+            self._start_tokens += tokens - self._last_tokens
+        self._last, self._last_tokens = now, tokens
+
     def _restart(self, tokens):
         self._start, self._start_step = self._steps.clock(), self._steps.step
         self._start_tokens = tokens
+        self._last, self._last_tokens = self._start, tokens

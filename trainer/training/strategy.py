@@ -1,10 +1,13 @@
 """The devices and processes that train."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
 
 import tensorflow as tf
+
+from trainer.config import RunConfig
 
 STRATEGIES = ("auto", "one", "mirrored", "multiworker")
 _EXAMPLE = (
@@ -37,6 +40,32 @@ def choose_strategy(name: str, gpus: int, logical_devices: int = 0) -> str:
     if name != "auto":
         return name
     return "mirrored" if gpus > 1 or logical_devices else "one"
+
+
+def choose_jit_compile(jit_compile: bool | None, strategy: str, gpus: int) -> bool:
+    """Returns whether XLA compiles the training step.
+
+    Args:
+        jit_compile: the setting. None: on if a single GPU trains.
+        strategy: the strategy as from `choose_strategy`.
+        gpus: number of GPUs of this machine.
+
+    Example:
+
+    >>> [choose_jit_compile(None, "one", gpus=n) for n in (0, 1)]
+    [False, True]
+    >>> choose_jit_compile(None, "mirrored", gpus=2), choose_jit_compile(True, "one", gpus=0)
+    (False, True)
+    """
+    return strategy == "one" and gpus > 0 if jit_compile is None else jit_compile
+
+
+def with_devices(config: RunConfig) -> RunConfig:
+    """Returns the settings with the strategy and the use of XLA of this machine."""
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    strategy = choose_strategy(config.strategy, gpus, config.logical_devices)
+    jit_compile = choose_jit_compile(config.jit_compile, strategy, gpus)
+    return dataclasses.replace(config, strategy=strategy, jit_compile=jit_compile)
 
 
 def make_strategy(name: str = "auto", logical_devices: int = 0) -> tf.distribute.Strategy:

@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_relpos.models import Transformer
+from trainer.training.compiled_step import CompiledStep
 from trainer.training.gradient_updates import LossScale, sum_over_replicas
 from trainer.training.keras_compat import WithoutSymbolicBuild, skip_gradient_sum
 from trainer.training.micro_batches import accumulate, split
@@ -174,6 +175,12 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
             # For several workers, Keras takes the mean along the first axis.
             logs = {name: value[None] for name, value in logs.items()}
         return logs
+
+    def make_train_function(self, force=False):
+        if not self.jit_compile:
+            super().make_train_function(force)
+        elif force or self.train_function is None:
+            self.train_function = CompiledStep(self.train_step, self.steps_per_execution)
 
     def make_test_function(self, force=False):
         # XLA would compile each of the many shapes of evaluation batches.

@@ -1,6 +1,5 @@
 """A training run: from settings to a trained model in a model directory."""
 
-import dataclasses
 import json
 import zlib
 
@@ -25,7 +24,7 @@ from trainer.training.schedules import NoamSchedule
 from trainer.training.sharding import shard
 from trainer.training.step_counter import Steps, StopSignals
 from trainer.training.step_log import StepLog
-from trainer.training.strategy import choose_strategy, make_strategy
+from trainer.training.strategy import make_strategy, with_devices
 from trainer.training.training_model import TrainingModel
 from trainer.training.worker_group import WorkerGroup
 from trainer.training.write_checkpoints import WriteCheckpoints
@@ -52,10 +51,7 @@ class TrainingRun:
     """
 
     def __init__(self, config: RunConfig):
-        gpus = len(tf.config.list_physical_devices("GPU"))
-        config = dataclasses.replace(
-            config, strategy=choose_strategy(config.strategy, gpus, config.logical_devices)
-        )
+        config = with_devices(config)
         self._strategy = make_strategy(config.strategy, config.logical_devices)
         self.worker_group = WorkerGroup(self._strategy)
         self.signal = None

@@ -40,6 +40,14 @@ def test_lines_where_there_is_no_terminal(steps, capsys):
     ]
 
 
+def test_programs_of_xla_are_reported(steps, capsys):
+    terminal = Terminal(steps, interactive=False)
+    terminal.on_train_begin()
+    terminal.on_train_batch_end(0, LOGS | {"programs": 3, "compile_seconds": 12.345})
+    terminal.on_train_end()
+    assert capsys.readouterr().out == "step 200/7000: XLA program 3 compiled in 12.3 s\n"
+
+
 def test_bleu_and_samples(steps, capsys):
     terminal = Terminal(steps, interactive=False)
     terminal.on_test_end(evaluated(Evaluation(1000, 2.5, 0.625, 23.456), SAMPLES))

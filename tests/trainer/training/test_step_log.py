@@ -93,3 +93,20 @@ def test_first_report_comes_within_a_minute(monkeypatch):
     run.fit([1.0] * 80)
     assert run.of("step") == [31, 70]
     assert run.of("seconds_left")[0] == pytest.approx(69)
+
+
+def test_speed_leaves_out_compilation(monkeypatch):
+    run = Run(monkeypatch, log_every=4)
+    logs_of, compiled = run.model.logs, {1: 30.0, 2: 20.0}
+
+    def logs(losses):
+        step = run.steps.step - run.steps._epoch_start
+        if step not in compiled:
+            return logs_of(losses)
+        run.now += compiled[step]
+        return logs_of(losses) | {"compile_seconds": compiled[step]}
+
+    monkeypatch.setattr(run.model, "logs", logs)
+    run.fit([1.0] * 4)
+    assert run.of("tokens_per_second") == [pytest.approx(13.0)]
+    assert run.of("seconds_left") == [pytest.approx(96)]

@@ -1,9 +1,13 @@
 import json
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.training.strategy import choose_strategy, make_strategy, workers_of
+from t2t_relpos.attention import dispatch
+from t2t_relpos.layers import TransformerEncoder
+from trainer.config import RunConfig
+from trainer.training.strategy import choose_strategy, make_strategy, with_devices, workers_of
 
 
 def test_one_device():
@@ -26,6 +30,56 @@ def test_several_devices_of_a_machine_are_used_unless_one_is_asked_for(
     name, gpus, logical_devices, chosen
 ):
     assert choose_strategy(name, gpus, logical_devices) == chosen
+
+
+@pytest.fixture
+def with_gpus(monkeypatch):
+    """Makes TensorFlow report a number of GPUs that don't exist."""
+
+    def set_number(gpus):
+        fake = lambda kind=None: [f"GPU {i}" for i in range(gpus)] if kind == "GPU" else []
+        for name in ("list_physical_devices", "get_visible_devices"):
+            monkeypatch.setattr(tf.config, name, fake)
+
+    return set_number
+
+
+@pytest.mark.parametrize(
+    ("gpus", "settings", "expected"),
+    [
+        (0, {}, ("one", False)),
+        (1, {}, ("one", True)),
+        (2, {}, ("mirrored", False)),
+        (2, {"strategy": "one"}, ("one", True)),
+        (1, {"strategy": "mirrored"}, ("mirrored", False)),
+        (0, {"logical_devices": 2}, ("mirrored", False)),
+        (0, {"jit_compile": True}, ("one", True)),
+        (1, {"jit_compile": False}, ("one", False)),
+    ],
+)
+def test_a_single_gpu_compiles_with_xla(gpus, settings, expected, with_gpus):
+    with_gpus(gpus)
+    config = with_devices(RunConfig(preset="tiny", model_dir="x", data="any", **settings))
+    assert (config.strategy, config.jit_compile) == expected
+
+
+def test_attention_of_several_gpus_is_that_of_gpus(with_gpus, monkeypatch):
+    with_gpus(2)
+    requests, select = [], dispatch.select
+
+    def recording_select(request, implementation=None):
+        requests.append(request)
+        return select(request, implementation)
+
+    monkeypatch.setattr(dispatch, "select", recording_select)
+    x = np.ones((2, 5, 6), "float32")
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        layer = TransformerEncoder(7, 2, max_relative_position=2)
+        layer.build(x.shape)
+    tf.function(lambda: strategy.run(lambda: layer(x, training=True)))()
+    assert [(request.device, request.xla) for request in requests] == [("gpu", False)]
+    assert select(requests[0])[0].implementation.name not in ("full_matrix", "short_rows")
 
 
 def test_auto_without_gpus_is_one_device():
