@@ -39,8 +39,9 @@ class RelativeMultiHeadAttention(IncrementalAttention, MultiHeadBase):
             returned scores then costs O(T·window) instead of O(T²).
         flash_attention: True: memory is linear in length at any length, because
             the gradient computes the weights again. It requires calls without
-            given positions and returned scores. `None` or False: above 4,096
-            positions. There is no fused kernel.
+            given positions and returned scores. `None` or False: above 1,024
+            positions; on TensorFlow on a CPU without XLA above 4,096. There is
+            no fused kernel.
         kernel_initializer: of the projections; the other arguments of this form
             likewise.
         bias_initializer, kernel_regularizer, bias_regularizer,
