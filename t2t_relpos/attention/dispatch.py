@@ -29,8 +29,9 @@ LONGEST_FULL_MATRIX, LONGEST_FULL_MATRIX_CAUSAL = 1024, 256
 LONGEST_SHORT_CHUNKS, SHORT_CHUNK, LONG_CHUNK = 256, 16, 32
 # Weights are saved for the gradient up to this many positions.
 LONGEST_SAVED = 4096
-# Without a gradient, blocks are unrolled up to this many positions.
-LONGEST_UNROLLED_INFERENCE = 1024
+# Blocks are unrolled up to this many positions. Above, the loop is faster, although it computes the
+# weights twice: longer blocks leave the caches, and more blocks take long to compile.
+LONGEST_UNROLLED = 1024
 
 _PORTABLE = contextvars.ContextVar("portable", default=False)
 
@@ -462,11 +463,7 @@ TABLE = (
         (*_BLOCKS, Requirement("known lengths", lambda r: r.knows_lengths), _QUADRATIC),
         (
             Requirement(
-                f"up to {LONGEST_SAVED} positions; up to {LONGEST_UNROLLED_INFERENCE} if "
-                "`rematerialize` is None",
-                lambda r: r.has_at_most(
-                    LONGEST_UNROLLED_INFERENCE if r.rematerialize is None else LONGEST_SAVED
-                ),
+                f"up to {LONGEST_UNROLLED} positions", lambda r: r.has_at_most(LONGEST_UNROLLED)
             ),
         ),
         {

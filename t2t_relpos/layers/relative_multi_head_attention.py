@@ -36,7 +36,8 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
             costs O(T·window) instead of O(T²).
         flash_attention: True: memory linear in length at any length, because the gradient computes
             the weights again. It requires calls without given positions and returned scores. `None`
-            or False: above 4,096 positions. There is no fused kernel.
+            or False: above 1,024 positions, on TensorFlow on a CPU without XLA above 4,096. There
+            is no fused kernel.
         kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer,
         activity_regularizer, kernel_constraint, bias_constraint: of the projections, as in
             keras.layers.MultiHeadAttention.
