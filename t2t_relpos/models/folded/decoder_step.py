@@ -40,6 +40,15 @@ class DecoderStep:
         sentences = {**sentences, "memory": memory, "source_bias": source_bias}
         return {"sentences": sentences, "ancestors": ancestors}
 
+    @property
+    def resize(self):
+        """Function of a state and a number of steps that resizes the caches, or None."""
+        return self._resize if hasattr(self.caches, "resize") else None
+
+    def _resize(self, state, length):
+        sentences, ancestors = self.caches.resize(state["sentences"], state["ancestors"], length)
+        return {"sentences": sentences, "ancestors": ancestors}
+
     def __call__(self, ids, state):
         """Returns (logits `[rows, V]`, the next state).
 

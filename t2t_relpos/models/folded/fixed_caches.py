@@ -41,13 +41,25 @@ class FixedCaches:
         }
         return sentences, ops.zeros((batch, slots)) + HIDDEN
 
+    def resize(self, sentences, ancestors, length):
+        """Returns both with room for `length` steps, an int above the number of steps made."""
+        slots = length * self.beam_size
+        more = max(slots - ancestors.shape[1], 0)
+        caches = [
+            ops.pad(cache[:, :, :slots], [[0, 0], [0, 0], [0, more], [0, 0]])
+            for cache in sentences["caches"]
+        ]
+        ancestors = ops.pad(ancestors[:, :slots], [[0, 0], [0, more]], constant_values=HIDDEN)
+        return {**sentences, "caches": caches}, ancestors
+
     def open_step(self, sentences, ancestors, batch, beams):
         """Returns (masks with the new slots `[rows, slots]`, a `FixedStep`)."""
         time = sentences["time"][0]
         own = time * self.beam_size + ops.arange(batch * beams, dtype="int32") % self.beam_size
-        slots = ops.arange(self.max_length * self.beam_size, dtype="int32")
+        slots = ops.arange(ancestors.shape[1], dtype="int32")
         ancestors = ops.where(slots == own[:, None], 0.0, ancestors)
-        return ancestors, FixedStep(self, time, ops.reshape(ancestors, (batch, 1, beams, -1)))
+        bias = ops.reshape(ancestors, (batch, 1, beams, ancestors.shape[1]))
+        return ancestors, FixedStep(self, time, bias)
 
 
 class FixedStep:
@@ -64,11 +76,10 @@ class FixedStep:
         self._tables = [self._step_rows(tables) for tables in caches.tables]
 
     def _step_rows(self, tables):
-        """Returns the table rows for the keys of steps 0 to L - 1: `[L, H]` or `[N, L, H]`."""
-        length = self._caches.max_length
-        return {
-            name: _slice(table, length - 1 - self.time, length) for name, table in tables.items()
-        }
+        """Returns the table rows for the keys of all steps: `[steps, H]` or `[N, steps, H]`."""
+        length = self._bias.shape[-1] // self._caches.beam_size
+        first = self._caches.max_length - 1 - self.time
+        return {name: _slice(table, first, length) for name, table in tables.items()}
 
     def add(self, cache, new):
         """Returns the cache `[B, N, slots, H]` with new entries `[B, N, k, H]`."""
