@@ -5,6 +5,7 @@ from keras import ops
 from t2t_relpos.models.folded.attention_tables import has_tables, table_rows
 from t2t_relpos.models.folded.growing_caches import HIDDEN, attend
 from t2t_relpos.models.folded.layers import dense
+from t2t_relpos.models.folded.products import take_rows
 
 
 class DecoderStep:
@@ -57,12 +58,15 @@ class DecoderStep:
             state: the result of `start`, with rows repeated by the search, or of the last call.
         """
         sentences, layers, weights = state["sentences"], self.layers, self.weights
-        batch = ops.shape(sentences["source_bias"])[0]
+        source_bias = sentences["source_bias"]
+        batch, _, _, length = ops.shape(source_bias)
         beams = ops.shape(ids)[0] // batch
+        shapes = {"key_table": (batch, layers.num_heads, beams, length)}
+        shapes["value_table"] = (batch, layers.num_heads, beams, layers.depth)
         ancestors, step = self.caches.open_step(sentences, state["ancestors"], batch, beams)
-        x = ops.take(weights["target"], ids, axis=0)
+        x = take_rows(weights["target"], ids)
         if self.positions is not None:
-            x = x + ops.take(self.positions, step.time, axis=0)
+            x = x + take_rows(self.positions, step.time)
         caches = []
         for number, layer in enumerate(weights["decoder"]):
             own = slice(2 * number, 2 * number + 2)
@@ -72,8 +76,8 @@ class DecoderStep:
             outputs = step.attend(number, projected[0], key, value)
             x = layers.leave(x, self._output(outputs, layer["self"]), layer, "self")
             (query,) = self._project(x, layer["cross"], batch, beams, 1)
-            tables = self._source_tables(layer["cross"], sentences["source_bias"], step.time)
-            outputs = attend(query, *sentences["memory"][own], sentences["source_bias"], tables)
+            tables = self._source_tables(layer["cross"], source_bias, step.time)
+            outputs = attend(query, *sentences["memory"][own], source_bias, tables, shapes)
             x = layers.leave(x, self._output(outputs, layer["cross"]), layer, "cross")
             x = layers.feed_forward(x, layer)
         logits = dense(layers.enter(x), weights["logits"], weights["logits_bias"])

@@ -3,9 +3,9 @@
 from keras import ops
 
 from t2t_relpos.attention.masks import masked_softmax
-from t2t_relpos.attention.table_matmul import matmul_table
 from t2t_relpos.models.folded.attention_tables import table_rows
 from t2t_relpos.models.folded.growing_caches import HIDDEN
+from t2t_relpos.models.folded.products import matmul_table, matmul_transposed
 
 
 class FixedCaches:
@@ -88,15 +88,21 @@ class FixedStep:
     def attend(self, number, query, key, value):
         """Returns the outputs `[B, N, k, H]` of the self-attention of layer `number`."""
         tables, beam_size = self._tables[number], self._caches.beam_size
-        scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
+        shape = query.shape
+        scores = matmul_transposed(query, key)
         if "key_table" in tables:
-            by_step = matmul_table(query, tables["key_table"], transpose_table=True)
+            steps = tables["key_table"].shape[-2]
+            by_step = matmul_table(
+                query, tables["key_table"], (*shape[:3], steps), transpose_table=True
+            )
             scores = scores + ops.repeat(by_step, beam_size, axis=-1)
         weights = masked_softmax(scores + self._bias)
         outputs = ops.matmul(weights, value)
         if "value_table" in tables:
-            by_step = ops.reshape(weights, (*weights.shape[:3], -1, beam_size))
-            outputs = outputs + matmul_table(ops.sum(by_step, axis=-1), tables["value_table"])
+            by_step = ops.reshape(weights, (*shape[:3], -1, beam_size))
+            outputs = outputs + matmul_table(
+                ops.sum(by_step, axis=-1), tables["value_table"], shape
+            )
         return outputs
 
     def finish(self, sentences):

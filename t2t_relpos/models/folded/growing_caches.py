@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from t2t_relpos.attention.masks import masked_softmax
-from t2t_relpos.attention.table_matmul import matmul_table
 from t2t_relpos.models.folded.attention_tables import NAMES, has_tables, table_rows
+from t2t_relpos.models.folded.products import matmul_table, matmul_transposed
 
 # Added to a score, it makes the attention weight exactly 0 in float32.
 HIDDEN = -1e9
@@ -63,7 +63,9 @@ class GrowingCaches:
         slots = ops.shape(ancestors)[1]
         bias = ops.reshape(ancestors, (batch, 1, beams, slots))
         time = (slots - 1) // self.beam_size
-        return ancestors, GrowingStep(time, bias, self._step_tables(slots))
+        shapes = {"key_table": (batch, self.num_heads, beams, slots)}
+        shapes["value_table"] = (batch, self.num_heads, beams, self.depth)
+        return ancestors, GrowingStep(time, bias, self._step_tables(slots), shapes)
 
     def _step_tables(self, slots):
         """Returns a dict of tables for each layer."""
@@ -82,8 +84,9 @@ class GrowingStep:
         time: number of the step, a scalar.
     """
 
-    def __init__(self, time, bias, tables):
+    def __init__(self, time, bias, tables, shapes):
         self.time = time
+        self._shapes = shapes
         self._bias = bias
         self._tables = tables
 
@@ -93,14 +96,14 @@ class GrowingStep:
 
     def attend(self, number, query, key, value):
         """Returns the outputs `[B, N, k, H]` of the self-attention of layer `number`."""
-        return attend(query, key, value, self._bias, self._tables[number])
+        return attend(query, key, value, self._bias, self._tables[number], self._shapes)
 
     def finish(self, sentences):
         """Returns the entries of the next state that no cache belongs to."""
         return sentences
 
 
-def attend(query, key, value, bias, tables):
+def attend(query, key, value, bias, tables, shapes):
     """Returns attention outputs `[B, N, k, H]`.
 
     Args:
@@ -109,14 +112,17 @@ def attend(query, key, value, bias, tables):
         value: `[B, N, S, H]`.
         bias: added to the scores, broadcasts to `[B, N, k, S]`.
         tables: `key_table` and `value_table`, a row for each key: `[S, H]` or `[N, S, H]`.
+        shapes: shapes of the products with these tables, `(B, N, k, S)` and `(B, N, k, H)`.
     """
-    scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
+    scores = matmul_transposed(query, key)
     if "key_table" in tables:
-        scores = scores + matmul_table(query, tables["key_table"], transpose_table=True)
+        scores = scores + matmul_table(
+            query, tables["key_table"], shapes["key_table"], transpose_table=True
+        )
     weights = masked_softmax(scores + bias)
     outputs = ops.matmul(weights, value)
     if "value_table" in tables:
-        outputs = outputs + matmul_table(weights, tables["value_table"])
+        outputs = outputs + matmul_table(weights, tables["value_table"], shapes["value_table"])
     return outputs
 
 
@@ -124,6 +130,6 @@ def _unknown_zero():
     """Returns 0. A TensorFlow graph does not know the value, so loops let the length change."""
     if keras.backend.backend() != "tensorflow":
         return 0
-    from t2t_relpos.models.folded import _tensorflow_sizes
+    from t2t_relpos.models.folded import _tensorflow_ops
 
-    return _tensorflow_sizes.unknown_zero()
+    return _tensorflow_ops.unknown_zero()

@@ -8,6 +8,7 @@ from t2t_relpos.models.folded.decoder_step import DecoderStep
 from t2t_relpos.models.folded.fixed_caches import FixedCaches
 from t2t_relpos.models.folded.growing_caches import GrowingCaches
 from t2t_relpos.models.folded.layers import FoldedLayers, dense
+from t2t_relpos.models.folded.products import take_rows
 
 
 class FoldedTransformer:
@@ -68,7 +69,7 @@ class FoldedTransformer:
         weights, layers = self.weights, self.layers
         memory, is_real = self._encode(source), ops.not_equal(source, 0)
         batch, length = ops.shape(targets)
-        x = ops.take(weights["target"], targets, axis=0)
+        x = take_rows(weights["target"], targets)
         x = ops.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1]
         x = self._flat(self._add_positions("target", x))
         for number, layer in enumerate(weights["decoder"]):
@@ -94,7 +95,7 @@ class FoldedTransformer:
         weights, layers = self.weights, self.layers
         batch, length = sizes = ops.shape(source)
         is_real = ops.not_equal(source, 0)
-        x = ops.take(weights["source"], source, axis=0)
+        x = take_rows(weights["source"], source)
         if "space" in weights:
             x = x + weights["space"]
         x = self._flat(self._add_positions("source", x))
