@@ -21,6 +21,8 @@ _SETTINGS = {
     "extra_length": "Number of ids that a translation may have in addition to its source's.",
     "early_stopping": "Stop a search at beam_size finished translations. Faster, less exact.",
     "max_beam_size": "Largest beam size that a request may ask for.",
+    "jit_compile": "Compile serving_default with XLA, for small batches. TensorFlow Serving then "
+    "needs --xla_cpu_compilation_enabled=true.",
 }
 
 
@@ -55,7 +57,7 @@ def export(module, directory: Path, version: int | None = None) -> Path:
 
     with saved_models.new_version(directory, version) as (aside, final):
         tf.saved_model.save(module, str(aside), signatures=module.signatures)
-        warmup.write(aside, directory.name, module.tokenizer, module.settings.max_input_length)
+        warmup.write(aside, directory.name, module.tokenizer, module.settings)
     return final
 
 

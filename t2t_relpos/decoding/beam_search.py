@@ -123,7 +123,9 @@ def beam_search(
         return beams, gather_rows(split_context(new_state)[1], rows)
 
     beams = search.start(limit, first_beams)
-    return search.result(until_done(advance, beams, limit, fixed, rest, beam_size, max_length))
+    resize = getattr(step, "resize", None)
+    beams = until_done(advance, beams, limit, fixed, rest, beam_size, max_length, resize)
+    return search.result(beams)
 
 
 def _fixed(context, prefix, beam_size):

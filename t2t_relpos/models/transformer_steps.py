@@ -2,6 +2,8 @@
 
 from keras import ops
 
+from t2t_relpos.models.folded import FoldedTransformer, can_fold, fold_weights
+
 
 class TransformerSteps:
     """Adds `encode` and `step` to a `Transformer`."""
@@ -56,3 +58,10 @@ class TransformerSteps:
             )
         state = {"context": context, "cache": cache, "position": position + 1}
         return self._logits(self._normalize(x))[:, 0], state
+
+    def _start_search(self, source, max_length, num_hypotheses, growing):
+        if not can_fold(self):
+            return self.encode(source, max_length), self.step
+        # Folding costs little next to a search, and a copy would have to follow the weights.
+        folded = FoldedTransformer(self.config, fold_weights(self))
+        return folded.start(source, max_length, num_hypotheses, growing=growing)

@@ -251,3 +251,16 @@ def small_run(tmp_path_factory):
 
 # Programs for separate processes; importing them adds presets.
 collect_ignore = ["train_small.py", "data/fake_wmt.py", "training/replicas.py"]
+
+
+@pytest.fixture
+def real_text():
+    """`real_text(name)` returns a folder of text files, or skips the test."""
+    parent = Path(os.environ.get("SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+
+    def find(name):
+        if not (parent / name).is_dir():
+            pytest.skip(f"No folder {parent / name}. Set SHARED_DATA to its parent.")
+        return parent / name
+
+    return find

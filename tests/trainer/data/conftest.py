@@ -1,8 +1,5 @@
 """A vocabulary, encoded pairs of given lengths, and real text."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -48,16 +45,3 @@ def pairs(make_pairs, rng):
     """307 pairs of 2 to 41 ids a side."""
     lengths = rng.integers(2, 37, size=307)
     return make_pairs(lengths, lengths + rng.integers(0, 6, size=307))
-
-
-@pytest.fixture
-def real_text():
-    """`real_text(name)` returns a folder of text files, or skips the test."""
-    parent = Path(os.environ.get("SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
-
-    def find(name):
-        if not (parent / name).is_dir():
-            pytest.skip(f"No folder {parent / name}. Set SHARED_DATA to its parent.")
-        return parent / name
-
-    return find

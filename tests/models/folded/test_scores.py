@@ -1,11 +1,11 @@
-"""The Transformer for serving scores and aligns as the Keras model does."""
+"""Compares scores and alignments of `FoldedTransformer` with those of the Keras model."""
 
 import numpy as np
 import pytest
 
 from t2t_relpos.decoding import score_tokens
 from t2t_relpos.models import Transformer, TransformerConfig
-from trainer.serving.fast_transformer import FastTransformer
+from t2t_relpos.models.folded import FoldedTransformer, fold_weights
 
 VOCAB, BATCH, SOURCE_LENGTH, TARGET_LENGTH = 23, 5, 7, 11
 
@@ -40,7 +40,9 @@ def test_scores_and_alignments_are_the_same(settings):
     targets = rng.integers(2, VOCAB, size=(BATCH, TARGET_LENGTH)).astype("int32")
     targets[0, 3:] = targets[4, 10:] = 0
     scores, alignments = model.score(source, targets, return_alignments=True)
-    logits, fast_alignments = FastTransformer(model).score(source, targets)
+    logits, fast_alignments = FoldedTransformer(model.config, fold_weights(model)).score(
+        source, targets
+    )
     np.testing.assert_allclose(alignments, fast_alignments, atol=2e-5)
     for ours, theirs in zip(scores, score_tokens(logits, targets), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-4, rtol=1e-4)

@@ -1,14 +1,13 @@
-"""The Transformer for serving computes what the Keras model computes."""
+"""Compares `FoldedTransformer` with the Keras model, on every backend."""
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
+from keras import ops
 
 from t2t_relpos.decoding.state_rows import repeat_rows
 from t2t_relpos.models import Transformer, TransformerConfig
-from trainer.serving.fast_transformer import FastTransformer
-from trainer.serving.folded_weights import folded_weights
+from t2t_relpos.models.folded import FoldedTransformer, fold_weights
 
 VOCAB, BATCH, LENGTH, STEPS = 23, 5, 7, 6
 SMALL = {
@@ -64,6 +63,10 @@ def sources():
     return source
 
 
+def folded(model):
+    return FoldedTransformer(model.config, fold_weights(model))
+
+
 def survivors(beam_size, step):
     """For each row one that it continues from, of the same sentence: some die, some have several
     children.
@@ -72,20 +75,21 @@ def survivors(beam_size, step):
     return (beams + beam_size * np.arange(BATCH)[:, None]).ravel().astype("int32")
 
 
+@pytest.mark.parametrize("growing", [True, False])
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_steps_give_the_same_logits_whatever_beams_survive(model, beam_size):
+def test_steps_give_the_same_logits_for_all_surviving_beams(model, beam_size, growing):
     source = sources()
     plain = model.encode(np.repeat(source, beam_size, axis=0), STEPS)
-    fast, step = FastTransformer(model).start(tf.constant(source), STEPS, beam_size)
+    fast, step = folded(model).start(source, STEPS, beam_size, growing=growing)
     fast = repeat_rows(fast, beam_size)
     ids = np.zeros(BATCH * beam_size, "int32")
     for number in range(STEPS):
         expected, plain = model.step(ids, plain)
-        logits, fast = step(tf.constant(ids), fast)
+        logits, fast = step(ops.convert_to_tensor(ids), fast)
         np.testing.assert_allclose(logits, expected, atol=2e-5, rtol=2e-5)
         rows = survivors(beam_size, number)
-        plain = keras.tree.map_structure(lambda x: tf.gather(x, rows), plain)
-        fast = {**fast, "ancestors": tf.gather(fast["ancestors"], rows)}
+        plain = keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), plain)
+        fast = {**fast, "ancestors": ops.take(fast["ancestors"], rows, axis=0)}
         ids = (
             np.random.default_rng(10 + number)
             .integers(1, VOCAB, size=BATCH * beam_size)
@@ -97,13 +101,13 @@ def test_scores_given_outputs_as_the_model_does(model):
     source = sources()
     targets = np.random.default_rng(3).integers(2, VOCAB, size=(BATCH, STEPS)).astype("int32")
     targets[2, 3:] = 0
-    logits, alignments = FastTransformer(model).score(tf.constant(source), tf.constant(targets))
+    logits, alignments = folded(model).score(source, targets)
     np.testing.assert_allclose(
         logits, model({"inputs": source, "targets": targets}), atol=2e-5, rtol=2e-5
     )
     assert alignments.shape == (BATCH, STEPS, LENGTH)
-    np.testing.assert_allclose(tf.reduce_sum(alignments, -1), 1.0, rtol=1e-5)
-    np.testing.assert_array_equal(alignments.numpy()[1, :, 4:], 0.0)
+    np.testing.assert_allclose(ops.sum(alignments, -1), 1.0, rtol=1e-5)
+    np.testing.assert_array_equal(ops.convert_to_numpy(alignments)[1, :, 4:], 0.0)
 
 
 def test_alignments_are_the_mean_over_the_heads_of_the_last_layer():
@@ -111,21 +115,22 @@ def test_alignments_are_the_mean_over_the_heads_of_the_last_layer():
     source, targets = sources()[:2], np.array([[3, 1], [4, 1]], "int32")
     encoded, mask = model.encode_source(source)
     layer = model.decoder_layers[0]
-    x = tf.pad(model.target_embedding(targets), [[0, 0], [1, 0], [0, 0]])[:, :-1]
+    x = ops.pad(model.target_embedding(targets), [[0, 0], [1, 0], [0, 0]])[:, :-1]
     y = layer.self_attention_residual(
         x, sublayer=lambda y: layer.self_attention(y, y, use_causal_mask=True)
     )
     y = layer.cross_attention_residual.norm(y)
     settings = {"attention_mask": mask[:, None, :], "return_attention_scores": True}
     _, attended = layer.cross_attention(y, encoded, **settings)
-    alignments = FastTransformer(model).score(tf.constant(source), tf.constant(targets))[1]
-    np.testing.assert_allclose(alignments, tf.reduce_mean(attended, axis=1), atol=1e-5)
+    alignments = folded(model).score(source, targets)[1]
+    np.testing.assert_allclose(alignments, ops.mean(attended, axis=1), atol=1e-5)
 
 
 def test_folded_products_read_and_write_what_the_layers_do():
     model = random_model()
     layer = model.decoder_layers[0]
-    folded = folded_weights(model)["decoder"][0]["self"]
+    weights = fold_weights(model)["decoder"][0]["self"]
+    weights = keras.tree.map_structure(ops.convert_to_numpy, weights)
     x = np.random.default_rng(4).normal(size=(5, 22))
     centred = x - x.mean(-1, keepdims=True)
     normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
@@ -133,10 +138,10 @@ def test_folded_products_read_and_write_what_the_layers_do():
     read = normal * np.asarray(norm.gamma, "float64") + np.asarray(norm.beta, "float64")
     query = read @ np.asarray(layer.self_attention.query_dense.matrix, "float64") * 11**-0.5
     np.testing.assert_allclose(
-        (normal @ folded["input"] + folded["input_bias"])[:, :22], query, rtol=1e-5, atol=1e-5
+        (normal @ weights["input"] + weights["input_bias"])[:, :22], query, rtol=1e-5, atol=1e-5
     )
     written = np.asarray(layer.self_attention.output_dense.matrix, "float64")
     np.testing.assert_allclose(
-        folded["output"], written - written.mean(1, keepdims=True), atol=1e-7
+        weights["output"], written - written.mean(1, keepdims=True), atol=1e-7
     )
-    assert abs(folded["output"].sum(axis=1)).max() < 1e-5
+    assert abs(weights["output"].sum(axis=1)).max() < 1e-5
