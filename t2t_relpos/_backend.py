@@ -62,3 +62,26 @@ def as_tensor(x):
     import tensorflow as tf
 
     return tf.convert_to_tensor(x)
+
+
+def dynamic_shape(x):
+    """Returns the shape: on TensorFlow a tensor, elsewhere a tuple."""
+    if keras.backend.backend() != "tensorflow":
+        return ops.shape(x)
+    import tensorflow as tf
+
+    return tf.shape(x)
+
+
+def clip_jax_dimension(x, low, high):
+    """Returns `x` limited to `[low, high]`; sizes may be symbolic dimensions of an export."""
+    import jax
+
+    return jax.core.max_dim(low, jax.core.min_dim(high, x))
+
+
+def torch_records_gradients():
+    """Returns whether PyTorch differentiates the current code."""
+    import torch
+
+    return torch.is_grad_enabled()
