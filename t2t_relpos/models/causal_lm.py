@@ -102,7 +102,7 @@ class CausalLM(Generates, keras.Model):
         return self.settings["vocab_size"]
 
     def build(self, input_shape=None):
-        """Makes all variables; their shapes depend on the settings only."""
+        """Creates all variables. Their shapes depend on the settings only."""
         if self.built:
             return
         width = (None, None, self.settings["hidden_dim"])
