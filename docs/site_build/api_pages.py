@@ -47,7 +47,9 @@ def name_page(path: str) -> str:
 def index_page() -> str:
     """Returns a page with all public names and the first sentence of their docstrings."""
     lines = ["# API reference", ""]
-    lines += ["Every public class and function has a page. Names with a * are also in `t2t_relpos`."]
+    lines += [
+        "Every public class and function has a page. Names with a * are also in `t2t_relpos`."
+    ]
     for package, entries in api_pages().items():
         lines += ["", f"## {SUBPACKAGES[package]}: `t2t_relpos.{package}`", ""]
         lines += ["| Name | Description |", "| --- | --- |"]
