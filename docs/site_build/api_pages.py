@@ -48,7 +48,7 @@ def index_page() -> str:
     """Returns a page with all public names and the first sentence of their docstrings."""
     lines = ["# API reference", ""]
     lines += [
-        "Every public class and function has a page. Names with a * are also in `t2t_relpos`."
+        "Every public class and function has a page. `t2t_relpos` exports those with a *."
     ]
     for package, entries in api_pages().items():
         lines += ["", f"## {SUBPACKAGES[package]}: `t2t_relpos.{package}`", ""]

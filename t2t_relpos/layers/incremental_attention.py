@@ -51,8 +51,8 @@ class IncrementalAttention:
             (outputs `[B, 1, D]`, the cache with this position written).
 
         Raises:
-            ValueError: if the layer is not built, or a position is past the end of the cache. In a compiled
-                graph, the outputs of such a position are NaN instead.
+            ValueError: if the layer is not built, or a position is past the end of the cache. In a
+                compiled graph, the outputs of such a position are NaN instead.
         """
         call_checks.built(self)
         length = ops.shape(cache["key"])[2]
@@ -86,8 +86,8 @@ class IncrementalAttention:
             query: `[B, T, D]`.
             value: `[B, L, D]`, sequence of the keys and values to write.
             cache: `[B, 2, S, N, H]`, keys and values, as in KerasHub.
-            update_index: cache position of `value`, an int or a scalar tensor. Default: None, nothing is
-                written.
+            update_index: cache position of `value`, an int or a scalar tensor. Default: None,
+                nothing is written.
             mask: bool, broadcasts to `[B, N, T, S]`; True = attend. Default: None.
             query_offset: key position of query 0. Default: `S - T`.
             causal: whether keys after a query are masked. Default: False.
@@ -96,8 +96,8 @@ class IncrementalAttention:
             (outputs `[B, T, D]`, the cache).
 
         Raises:
-            ValueError: if the layer is not built, or the written positions are known to be past the end of
-                the cache.
+            ValueError: if the layer is not built, or the written positions are known to be past the
+                end of the cache.
         """
         call_checks.built(self)
         if update_index is not None:
@@ -125,7 +125,8 @@ class IncrementalAttention:
             keys: `[B, N, S, H]`, from `project_key`.
             values: `[B, N, S, Hv]`, from `project_value`.
             mask: bool, broadcasts to `[B, N, T, S]`; True = attend. Default: None.
-            query_offset: key position of query 0, an int, a scalar tensor or int `[B]`. Default: `S - T`.
+            query_offset: key position of query 0, an int, a scalar tensor or int `[B]`. Default: `S
+                - T`.
 
         Returns:
             outputs `[B, T, D]`.

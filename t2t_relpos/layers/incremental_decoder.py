@@ -57,8 +57,8 @@ class IncrementalDecoder:
             (outputs `[B, 1, D]`, the cache with this position written).
 
         Raises:
-            ValueError: if the layer is not built, or a position is past the end of the cache. In a compiled
-                graph, the outputs of such a position are NaN instead.
+            ValueError: if the layer is not built, or a position is past the end of the cache. In a
+                compiled graph, the outputs of such a position are NaN instead.
         """
         call_checks.built(self)
         inputs = ops.convert_to_tensor(inputs)

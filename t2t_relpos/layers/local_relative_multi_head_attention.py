@@ -15,21 +15,21 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
     """Causal self-attention to the block of the query and the previous block.
 
     The sequence is split into blocks of `block_length`. A query attends to keys at or before its
-    position, in its block and in the previous one. Every distance has a learned vector. Time and memory
-    are linear in length.
+    position, in its block and in the previous one. Every distance has a learned vector. Time and
+    memory are linear in length.
 
-    As in tensor2tensor, the tables have `4 * block_length` rows, of which half are used. The value table
-    has no effect on queries of the first block, nor on sequences shorter than two blocks.
+    As in tensor2tensor, the tables have `4 * block_length` rows, of which half are used. The value
+    table has no effect on queries of the first block, nor on sequences shorter than two blocks.
 
     Args:
         num_heads: N, number of attention heads.
         key_dim: H, size of a head for queries and keys.
         block_length: length of a block. Default: 128.
         use_value_table: whether values have relative vectors too. Default: False.
-        share_heads: True: all heads share the tables. False: each head has tables. Default: False, as
-            in t2t.
-        table_initializer: initializer of the tables. Default: None, a normal distribution of standard
-            deviation `H ** -0.5`, as in t2t.
+        share_heads: True: all heads share the tables. False: each head has tables. Default: False,
+            as in t2t.
+        table_initializer: initializer of the tables. Default: None, a normal distribution of
+            standard deviation `H ** -0.5`, as in t2t.
         **kwargs: `value_dim`, `dropout`, `use_bias`, `output_shape`, initializers, regularizers,
             constraints, `use_gate` and `seed` as in `RelativeMultiHeadAttention`; `name`, `dtype`,
             `trainable` of `keras.layers.Layer`.

@@ -81,8 +81,8 @@ class LearnedPositionEmbedding(keras.layers.Layer):
         start: position of the first input: an int, a scalar tensor, or int `[B]`. Default: 0.
 
     Returns:
-        `[B, T, D]`, the inputs plus the vectors. Positions of `max_length` or more use the last vector
-        if lengths are unknown.
+        `[B, T, D]`, the inputs plus the vectors. Positions of `max_length` or more use the last
+        vector if lengths are unknown.
 
     Raises:
         ValueError: if a length is known to exceed `max_length`.

@@ -20,8 +20,9 @@ from t2t_relpos.layers.multi_head_base import MultiHeadBase
 class RelationMultiHeadAttention(MultiHeadBase):
     """Multi-head attention with a labeled edge between every query and key.
 
-    The edge of a pair has two vectors. One is added to the key in the score, the other to the value in
-    the output. `RelativeMultiHeadAttention` is the case in which the label is the clipped distance.
+    The edge of a pair has two vectors. One is added to the key in the score, the other to the value
+    in the output. `RelativeMultiHeadAttention` is the case in which the label is the clipped
+    distance.
 
     Memory is O(B·N·T·(S + R)): neither a `[T, S, H]` nor a `[T, S, R]` tensor is built for labels.
 
@@ -42,29 +43,30 @@ class RelationMultiHeadAttention(MultiHeadBase):
         query: `[B, T, D]`.
         value: `[B, S, D]`.
         key: `[B, S, D]`. Default: `value`.
-        relations: int labels `[B, T, S]` or `[T, S]`; with several channels, a tuple or list of them.
-            -1 means no edge: nothing is added. Other labels outside of `[0, R)` raise an error in eager
-            calls and mean no edge in compiled code. Default: None.
-        key_edges: edge vectors for scores `[B, T, S, key_dim]`, added to those of labels. Default: None.
+        relations: int labels `[B, T, S]` or `[T, S]`; with several channels, a tuple or list of
+            them. -1 means no edge: nothing is added. Other labels outside of `[0, R)` raise an
+            error in eager calls and mean no edge in compiled code. Default: None.
+        key_edges: edge vectors for scores `[B, T, S, key_dim]`, added to those of labels. Default:
+            None.
         value_edges: edge vectors for outputs `[B, T, S, value_dim]`. Default: None.
         query_mask: bool `[B, T]`, True = a token. A masked query gets zeros before the output
             projection. Default: the mask of a mask_zero embedding.
         value_mask: bool `[B, S]`, True = attend. Default: the mask of a mask_zero embedding.
         key_mask: bool `[B, S]`, True = attend. Default: the mask of a mask_zero embedding.
-        attention_mask: bool, `[B, T, S]`, `[T, S]` or `[B, N, T, S]`; True = attend. A pair without an
-            edge is not masked by that. Default: None.
+        attention_mask: bool, `[B, T, S]`, `[T, S]` or `[B, N, T, S]`; True = attend. A pair without
+            an edge is not masked by that. Default: None.
         return_attention_scores: whether to return (outputs, scores). Default: False.
         training: whether dropout is applied. Default: Keras's training mode.
         use_causal_mask: whether keys after a query are masked. Default: False.
 
     Returns:
-        outputs `[B, T, D]`; if requested, (outputs, scores `[B, N, T, S]`), the weights after softmax
-        and before dropout.
+        outputs `[B, T, D]`; if requested, (outputs, scores `[B, N, T, S]`), the weights after
+        softmax and before dropout.
 
     Raises:
-        ValueError: if relations are missing, not integers, of another shape or number of channels, or
-            out of range in an eager call; if relations are given but there are no tables; if edge
-            vectors have another shape.
+        ValueError: if relations are missing, not integers, of another shape or number of channels,
+            or out of range in an eager call; if relations are given but there are no tables; if
+            edge vectors have another shape.
 
     Example:
     >>> import numpy as np

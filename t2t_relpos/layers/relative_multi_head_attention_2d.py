@@ -16,17 +16,17 @@ from t2t_relpos.layers.variant_tables import add_table
 class RelativeMultiHeadAttention2D(MultiHeadBase):
     """Self-attention in images, with relative positions along rows and columns.
 
-    The score of a query and a key has a learned term for the distance in rows, and one for the distance
-    in columns. Distances of K or more have no term.
+    The score of a query and a key has a learned term for the distance in rows, and one for the
+    distance in columns. Distances of K or more have no term.
 
     Args:
         num_heads: N, number of attention heads.
         key_dim: H, size of a head for queries and keys.
         max_relative_position: K, in rows and in columns; at least 1.
-        share_heads: True: all heads share the tables. False: each head has tables. Default: False, as
-            in t2t.
-        table_initializer: initializer of the tables. Default: None, a normal distribution of standard
-            deviation `H ** -0.5`, as in t2t.
+        share_heads: True: all heads share the tables. False: each head has tables. Default: False,
+            as in t2t.
+        table_initializer: initializer of the tables. Default: None, a normal distribution of
+            standard deviation `H ** -0.5`, as in t2t.
         **kwargs: `value_dim`, `dropout`, `use_bias`, `output_shape`, initializers, regularizers,
             constraints, `use_gate` and `seed` as in `RelativeMultiHeadAttention`; `name`, `dtype`,
             `trainable` of `keras.layers.Layer`.
@@ -35,12 +35,12 @@ class RelativeMultiHeadAttention2D(MultiHeadBase):
         query: `[B, height, width, D]`.
         value: `[B, height, width, D]`, of the same grid.
         key: `[B, height, width, D]`. Default: `value`.
-        query_mask: bool `[B, height, width]`, True = a cell. A masked query gets zeros before the output
-            projection. Default: None.
+        query_mask: bool `[B, height, width]`, True = a cell. A masked query gets zeros before the
+            output projection. Default: None.
         value_mask: bool `[B, height, width]`, True = attend. Default: None.
         key_mask: bool `[B, height, width]`, True = attend. Default: None.
-        attention_mask: bool, `[P, P]`, `[B, P, P]` or `[B, N, P, P]` with P = height·width and cells in
-            row-major order; True = attend. Default: None.
+        attention_mask: bool, `[P, P]`, `[B, P, P]` or `[B, N, P, P]` with P = height·width and
+            cells in row-major order; True = attend. Default: None.
         return_attention_scores: whether to return (outputs, scores). Default: False.
         training: whether dropout is applied. Default: Keras's training mode.
 

@@ -14,8 +14,8 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
     """Multi-head attention with relative positions up to a distance, and none beyond it.
 
     Distances from `-(K - 1)` to `K - 1` have learned vectors. Pairs farther apart have none, where
-    `RelativeMultiHeadAttention` clips the distance. With `masked`, keys after a query are masked, and
-    there are vectors for the distances from `-(K - 1)` to 0.
+    `RelativeMultiHeadAttention` clips the distance. With `masked`, keys after a query are masked,
+    and there are vectors for the distances from `-(K - 1)` to 0.
 
     Args:
         num_heads: N, number of attention heads.
@@ -23,10 +23,10 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
         max_relative_position: K, at least 1. Distances of K or more have no vectors.
         masked: whether keys after a query are always masked. Default: False.
         use_value_table: whether values have relative vectors too. Default: False.
-        share_heads: True: all heads share the tables. False: each head has tables. Default: False, as
-            in t2t.
-        table_initializer: initializer of the tables. Default: None, a normal distribution of standard
-            deviation `H ** -0.5`, as in t2t.
+        share_heads: True: all heads share the tables. False: each head has tables. Default: False,
+            as in t2t.
+        table_initializer: initializer of the tables. Default: None, a normal distribution of
+            standard deviation `H ** -0.5`, as in t2t.
         **kwargs: the other arguments of `RelativeMultiHeadAttention`.
 
     The call arguments and the outputs are those of `RelativeMultiHeadAttention`. With `masked`,

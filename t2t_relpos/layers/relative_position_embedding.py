@@ -11,8 +11,9 @@ from t2t_relpos.layers import checks
 class RelativePositionEmbedding(keras.layers.Layer):
     """A table of vectors by clipped relative position.
 
-    Row `clip(j - i, -K, K) + K` belongs to query position `i` and key position `j`. The attention layers
-    read the `table` and do not build the tensor of looked-up vectors. A call of this layer builds it.
+    Row `clip(j - i, -K, K) + K` belongs to query position `i` and key position `j`. The attention
+    layers read the `table` and do not build the tensor of looked-up vectors. A call of this layer
+    builds it.
 
     Args:
         max_relative_position: clipping distance K, an int from 0 to 1,000,000.
@@ -26,8 +27,8 @@ class RelativePositionEmbedding(keras.layers.Layer):
     Call arguments:
         query: `[B, T, ...]`. Only its length T is used.
         key: `[B, S, ...]`. Only its length S is used. Default: `query`.
-        query_offset: key position of query 0, an int or a scalar tensor. Default: `S - T`, so that the
-            queries are the last positions.
+        query_offset: key position of query 0, an int or a scalar tensor. Default: `S - T`, so that
+            the queries are the last positions.
 
     Returns:
         `[T, S, H]`, or `[N, T, S, H]` with a table per head.

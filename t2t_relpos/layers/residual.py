@@ -40,7 +40,8 @@ class Residual(keras.layers.Layer):
     >>> keras.ops.convert_to_numpy(outputs).round(3).tolist()
     [[[-9.0, 13.0]]]
 
-    Reference: t2t `layer_preprocess` and `layer_postprocess`: `n` and `da` (pre-norm), none and `dan`
+    Reference: t2t `layer_preprocess` and `layer_postprocess`: `n` and `da` (pre-norm), none and
+        `dan`
     (post-norm).
     """
 

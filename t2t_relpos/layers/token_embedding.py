@@ -13,13 +13,14 @@ class TokenEmbedding(keras.layers.Layer):
     Args:
         vocab_size: V, number of ids, including padding (0).
         hidden_dim: D, size of a vector.
-        embeddings_initializer: initializer of the `[V, D]` table. Default: None, a normal distribution
-            of standard deviation `D ** -0.5`, as in t2t.
+        embeddings_initializer: initializer of the `[V, D]` table. Default: None, a normal
+            distribution of standard deviation `D ** -0.5`, as in t2t.
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
 
     Call arguments:
         inputs: int ids `[B, T]` in `[0, V)`, or vectors `[B, T, D]` if `reverse`.
-        reverse: False: looks up ids. True: multiplies vectors by the transposed table. Default: False.
+        reverse: False: looks up ids. True: multiplies vectors by the transposed table. Default:
+            False.
 
     Returns:
         `[B, T, D]`, or logits `[B, T, V]`, not scaled, if `reverse`.

@@ -51,8 +51,8 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
 
     Raises:
         ValueError: if an argument is out of range, a mask has another shape or a float dtype,
-            `encoder_sequence` is given to a block without attention to an encoder or missing for one
-            with it, or only one of the two caches is given.
+            `encoder_sequence` is given to a block without attention to an encoder or missing for
+            one with it, or only one of the two caches is given.
 
     Example:
     >>> import numpy as np
