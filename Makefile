@@ -23,7 +23,8 @@ WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \
 PARALLEL := -n $(WORKERS) --dist loadfile
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: quickstart docs notebooks lint format test test-slow test-oldest test-backends test-backends-core package clean
+.PHONY: quickstart docs notebooks lint format test test-slow test-oldest test-backends \
+  test-backends-core package clean
 
 $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -125,8 +125,8 @@ class IncrementalAttention:
             keys: `[B, N, S, H]`, from `project_key`.
             values: `[B, N, S, Hv]`, from `project_value`.
             mask: bool, broadcasts to `[B, N, T, S]`; True = attend. Default: None.
-            query_offset: key position of query 0, an int, a scalar tensor or int `[B]`. Default: `S
-                - T`.
+            query_offset: key position of query 0, an int, a scalar tensor or int `[B]`. Default:
+                `S - T`.
 
         Returns:
             outputs `[B, T, D]`.

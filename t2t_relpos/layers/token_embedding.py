@@ -8,7 +8,7 @@ from t2t_relpos.layers import checks
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
 class TokenEmbedding(keras.layers.Layer):
-    """Token embedding scaled by `D ** 0.5`, with a zero vector for padding, and the tied projection.
+    """Token embedding scaled by `D ** 0.5`, with zeros for padding, and the tied projection.
 
     Args:
         vocab_size: V, number of ids, including padding (0).

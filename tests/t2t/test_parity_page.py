@@ -5,9 +5,7 @@ import pathlib
 import pytest
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "how_it_works" / "parity.md"
-REGENERATE = (
-    "regenerate the page: .venv/bin/python tests/reference/compare.py > docs/how_it_works/parity.md"
-)
+REGENERATE = "regenerate: python tests/reference/compare.py > docs/how_it_works/parity.md"
 
 
 @pytest.fixture(scope="module")
