@@ -8,6 +8,7 @@ from mkdocs.structure.files import File
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from name_links import link_names  # noqa: E402
 from public_names import SOURCES, SUBPACKAGES, api_pages, exported_names  # noqa: E402
 
 INDEX = "api/index.md"
@@ -35,6 +36,11 @@ def on_files(files, config):
     return files
 
 
+def on_page_markdown(markdown, page, **kwargs):
+    """Links public names in code font, in all pages that are not generated."""
+    return markdown if page.file.generated_by else link_names(markdown)
+
+
 def name_page(path: str) -> str:
     """Returns the page of a public name."""
     name = path.rpartition(".")[2]
@@ -47,9 +53,7 @@ def name_page(path: str) -> str:
 def index_page() -> str:
     """Returns a page with all public names and the first sentence of their docstrings."""
     lines = ["# API reference", ""]
-    lines += [
-        "Every public class and function has a page. `t2t_relpos` exports those with a *."
-    ]
+    lines += ["Every public class and function has a page. `t2t_relpos` exports those with a *."]
     for package, entries in api_pages().items():
         lines += ["", f"## {SUBPACKAGES[package]}: `t2t_relpos.{package}`", ""]
         lines += ["| Name | Description |", "| --- | --- |"]
