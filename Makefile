@@ -23,17 +23,26 @@ WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \
 PARALLEL := -n $(WORKERS) --dist loadfile
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: quickstart lint format test test-matrix test-slow test-oldest test-backends test-backends-core package clean
+.PHONY: quickstart docs notebooks lint format test test-matrix test-slow test-oldest test-backends \
+  test-backends-core package clean
 
 $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --upgrade pip
-	$(RUN) -m pip install --quiet --editable '.[lint,test]'
+	$(RUN) -m pip install --quiet --editable '.[docs,lint,test]'
 	touch $@
 
 # Trains on the synthetic corpus, evaluates, exports, translates.
 quickstart: $(VENV)/installed
 	PYTHON=$(RUN) examples/quickstart.sh $(QUICKSTART)
+
+# Builds the site in build/site. Fails on broken links, anchors and references.
+docs: $(VENV)/installed
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+
+# Writes two guides as notebooks to build/notebooks.
+notebooks: $(VENV)/installed
+	$(RUN) docs/notebooks.py
 
 # Checks style and formatting.
 lint: $(VENV)/installed

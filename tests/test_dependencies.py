@@ -1,4 +1,4 @@
-"""Tests the import rules of docs/architecture.md on the source files."""
+"""Tests the import rules of docs/dev/architecture.md on the source files."""
 
 import ast
 from pathlib import Path
