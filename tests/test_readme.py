@@ -1,4 +1,4 @@
-"""Tests that the README's Python code runs and that commands in the documentation use existing flags."""
+"""Tests the README's Python code, and that documented commands use existing flags."""
 
 import contextlib
 import importlib
