@@ -8,7 +8,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FRAMEWORKS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "torch"}
 STANDARD_LIBRARY = {
-    *"abc argparse ast collections contextlib contextvars copy dataclasses difflib functools hashlib".split(),
+    *"abc argparse ast collections contextlib contextvars copy dataclasses difflib".split(),
+    *"functools hashlib".split(),
     *"inspect io itertools json logging math numbers os pathlib re string struct tempfile".split(),
     *"time typing unicodedata warnings zlib".split(),
 }
