@@ -16,7 +16,7 @@ class StepLog(keras.callbacks.Callback):
     are reset, so the other logs are means over the steps since the last report.
 
     Speeds leave out checkpoints, evaluation, the first execution, and executions whose logs have
-    `compile_seconds`. If a report falls on such an execution, it includes it.
+    `compile_seconds`.
 
     Args:
         steps: counts the steps.
@@ -28,15 +28,20 @@ class StepLog(keras.callbacks.Callback):
         self._steps = steps
         self._log_every = log_every
         self._has_compiled = self._has_reported = False
+        self._speed = 0.0, 0.0  # Tokens per second, and seconds per step.
 
     def on_epoch_begin(self, epoch, logs=None):
         self._restart(tokens=0.0)
 
     def on_train_batch_end(self, batch, logs=None):
-        seconds = max(self._steps.clock() - self._start, 1e-9)
-        count = max(self._steps.step - self._start_step, 1)
-        logs["tokens_per_second"] = (logs["tokens"] - self._start_tokens) / seconds
-        logs["seconds_left"] = (self._steps.last - self._steps.step) * seconds / count
+        if self._has_compiled and "compile_seconds" in logs:
+            self._leave_out_last_execution(logs["tokens"])
+        seconds = self._steps.clock() - self._start
+        if seconds > 1e-9:
+            count = max(self._steps.step - self._start_step, 1)
+            self._speed = (logs["tokens"] - self._start_tokens) / seconds, seconds / count
+        logs["tokens_per_second"], seconds_per_step = self._speed
+        logs["seconds_left"] = (self._steps.last - self._steps.step) * seconds_per_step
         if self._steps.passed(self._log_every) or self._is_first_due(seconds):
             logs["learning_rate"] = float(self.model.optimizer.learning_rate)
             self._has_reported = True
@@ -45,19 +50,16 @@ class StepLog(keras.callbacks.Callback):
         elif not self._has_compiled:
             self._restart(logs["tokens"])
         else:
-            self._leave_out_compilation(logs)
+            self._last, self._last_tokens = self._steps.clock(), logs["tokens"]
         self._has_compiled = True
 
     def _is_first_due(self, seconds):
         return self._has_compiled and not self._has_reported and seconds >= _FIRST_REPORT_SECONDS
 
-    def _leave_out_compilation(self, logs):
-        now, tokens = self._steps.clock(), logs["tokens"]
-        if "compile_seconds" in logs:
-            self._start += now - self._last
-            self._start_step += self._steps.step - self._steps.before
-            self._start_tokens += tokens - self._last_tokens
-        self._last, self._last_tokens = now, tokens
+    def _leave_out_last_execution(self, tokens):
+        self._start += self._steps.clock() - self._last
+        self._start_step += self._steps.step - self._steps.before
+        self._start_tokens += tokens - self._last_tokens
 
     def _restart(self, tokens):
         self._start, self._start_step = self._steps.clock(), self._steps.step
