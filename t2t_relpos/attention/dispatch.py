@@ -55,6 +55,10 @@ def portable():
         _PORTABLE.reset(token)
 
 
+def _is_portable():
+    return _PORTABLE.get() or _backend.is_exporting()
+
+
 @dataclasses.dataclass(frozen=True)
 class Request:
     """Describes a call of `attend`.
@@ -74,7 +78,7 @@ class Request:
         xla: whether XLA compiles the call. Default: as in the current graph.
         device: "cpu", "gpu" or "tpu". Default: the backend's.
         portable: whether the implementation has to consist of standard operations. Default: whether
-            the context `portable` is entered.
+            the context `portable` is entered or Keras exports to a format that needs it.
     """
 
     length_q: Any
@@ -90,7 +94,7 @@ class Request:
     backend: str = dataclasses.field(default_factory=keras.backend.backend)
     xla: bool = dataclasses.field(default_factory=_backend.is_compiled_by_xla)
     device: str = dataclasses.field(default_factory=_backend.device)
-    portable: bool = dataclasses.field(default_factory=_PORTABLE.get)
+    portable: bool = dataclasses.field(default_factory=_is_portable)
 
     def has_at_most(self, positions):
         """Whether the score matrix has at most `positions ** 2` entries; may be a tensor."""
