@@ -8,9 +8,9 @@ def names(directory):
 
 
 def test_file_appears_when_the_block_ends(tmp_path):
-    with atomic_files.whole_file(tmp_path / "a.keras") as aside:
-        assert aside.suffix == ".keras" and aside.parent.parent == tmp_path
-        aside.write_text("new")
+    with atomic_files.atomic_file(tmp_path / "a.keras") as temporary:
+        assert temporary.suffix == ".keras" and temporary.parent.parent == tmp_path
+        temporary.write_text("new")
         assert not (tmp_path / "a.keras").exists()
     assert (tmp_path / "a.keras").read_text() == "new"
     assert names(tmp_path) == ["a.keras"]
@@ -20,9 +20,9 @@ def test_failed_file_leaves_the_one_before(tmp_path):
     (tmp_path / "a").write_text("old")
     with (
         pytest.raises(RuntimeError, match="stop"),
-        atomic_files.whole_file(tmp_path / "a") as aside,
+        atomic_files.atomic_file(tmp_path / "a") as temporary,
     ):
-        aside.write_text("new")
+        temporary.write_text("new")
         raise RuntimeError("stop")
     assert (tmp_path / "a").read_text() == "old"
     assert names(tmp_path) == ["a"]
@@ -36,9 +36,9 @@ def test_text_replaces_text(tmp_path):
 
 def test_directory_appears_when_the_block_ends_and_replaces_the_one_before(tmp_path):
     for content in ("old", "new"):
-        with atomic_files.whole_directory(tmp_path / "sub" / "d") as aside:
-            (aside / content).mkdir()
-            (aside / content / "file").write_text(content)
+        with atomic_files.atomic_directory(tmp_path / "sub" / "d") as temporary:
+            (temporary / content).mkdir()
+            (temporary / content / "file").write_text(content)
     assert names(tmp_path / "sub") == ["d"]
     assert names(tmp_path / "sub" / "d") == ["new"]
     assert (tmp_path / "sub" / "d").stat().st_mode & 0o777 == 0o755
@@ -48,9 +48,9 @@ def test_failed_directory_leaves_the_one_before(tmp_path):
     (tmp_path / "d").mkdir()
     with (
         pytest.raises(RuntimeError, match="stop"),
-        atomic_files.whole_directory(tmp_path / "d") as aside,
+        atomic_files.atomic_directory(tmp_path / "d") as temporary,
     ):
-        (aside / "file").write_text("new")
+        (temporary / "file").write_text("new")
         raise RuntimeError("stop")
     assert names(tmp_path) == ["d"] and names(tmp_path / "d") == []
 

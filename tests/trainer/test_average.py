@@ -57,8 +57,8 @@ def test_directory_is_a_models(averaged, model_dir):
 def test_steps_of_choice(run, model_dir, tmp_path, capsys):
     run(f"--model_dir={model_dir}", "--steps=2, 5", f"--output_dir={tmp_path / 'average'}")
     assert capsys.readouterr().out == (
-        f"{tmp_path / 'average'} holds the mean of 2 checkpoints of {model_dir}: step-000002, "
-        "step-000005.\n"
+        f"Wrote the mean of 2 checkpoints of {model_dir} to {tmp_path / 'average'}: "
+        "step-000002, step-000005\n"
     )
     assert (
         ModelDirectory(tmp_path / "average").read_run()["averaged"]["checkpoints"][0]
@@ -93,13 +93,13 @@ def test_what_can_not_be_averaged(run, model_dir, averaged, tmp_path):
         "Expected either --last or --steps. Received: both.", model, output, "--last=2", "--steps=2"
     )
     run.fails(
-        "Expected at least 4 checkpoints in .*Received: 3, those of step 2, 4, 5.",
+        "Expected at least 4 checkpoints in .*Received: 3, of step 2, 4, 5.",
         model,
         output,
         "--last=4",
     )
     run.fails(
-        "Expected a checkpoint of step 3 in .*Received: those of step 2, 4, 5.",
+        "Expected a checkpoint of step 3 in .*Received: checkpoints of step 2, 4, 5.",
         model,
         output,
         "--steps=2,3",

@@ -45,7 +45,7 @@ def test_flags_have_the_fields_defaults_and_help():
     define_flags(values)
     values(["train"])
     assert values["log_every"].value == 100 and values["warmup_steps"].value is None
-    assert "Longest sentence in tokens" in values["max_length"].help
+    assert "Maximum length of a sentence in tokens" in values["max_length"].help
     assert parsed("--preset=tiny", "--model_dir=runs/x", "--data=any") == RunConfig(**MINIMAL)
 
 
@@ -255,7 +255,7 @@ def test_files_become_absolute(tmp_path, monkeypatch):
         ),
         (
             {"clip_norm": 0.0},
-            "Expected clip_norm to be above 0. Received: 0. Leave it out in order not to clip",
+            "Expected clip_norm to be above 0. Received: 0. Leave it out to disable clipping",
         ),
     ],
 )

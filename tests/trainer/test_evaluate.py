@@ -127,7 +127,8 @@ def test_several_splits(run, exported_dir, splits, capsys):
         assert re.fullmatch(rf"{label} chrF2 = \d+\.\d\d  nrefs:1\|case:mixed\|.*", line)
     # The exported model takes 47 ids, and these sentences are longer.
     assert re.search(
-        r"warning: \d sentences of test_longer were cut: they are longer than the model takes.",
+        r"warning: \d sentences of test_longer were truncated to the maximum input length of the "
+        r"model.",
         printed.err,
     )
 
@@ -216,7 +217,7 @@ def test_checkpoint_of_choice(run, trained_model_dir, test_files, tmp_path, monk
     assert (tmp_path / "out").read_text().splitlines() == [text.decode() for text in translations]
     monkeypatch.undo()
     run.fails(
-        "Expected a checkpoint of step 2 in .*Received: those of no step.",
+        "Expected a checkpoint of step 2 in .*Received: checkpoints of no step.",
         *arguments,
         "--checkpoint=2",
     )
@@ -313,7 +314,7 @@ def test_arguments_that_contradict(run, arguments, message):
 
 @pytest.mark.slow
 def test_output_of_several_test_sets(run, exported_dir, splits, tmp_path):
-    message = "Expected a single test set with --output. Received: 2. Evaluate them one by one."
+    message = "Expected a single test set with --output. Received: 2. Evaluate them separately."
     arguments = [f"--saved_model={exported_dir}", "--data=any", "--split=dev,test"]
     run.fails(message, *arguments, f"--output={tmp_path / 'out'}")
     message = (

@@ -65,7 +65,7 @@ def test_name_is_that_of_the_model_directory(run, trained_model_dir, tmp_path, m
 def test_name_that_is_no_folder_name(run, trained_model_dir, tmp_path, name):
     message = (
         "Expected --name to be the name of one folder. Received: "
-        f"{re.escape(repr(name))}. Say where"
+        f"{re.escape(repr(name))}. Set its parent folder"
     )
     run.fails(
         message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", f"--name={name}"
@@ -74,8 +74,7 @@ def test_name_that_is_no_folder_name(run, trained_model_dir, tmp_path, name):
 
 def test_directory_that_holds_no_model(run, tmp_path):
     message = (
-        "Expected a model directory, which holds a config.json. Received: "
-        ".*/empty, which holds none."
+        "Expected a model directory, which has a config.json. Received: .*/empty, which has none."
     )
     (tmp_path / "empty").mkdir()
     run.fails(message, f"--model_dir={tmp_path / 'empty'}", f"--export_dir={tmp_path / 'out'}")

@@ -194,7 +194,7 @@ def test_nothing_is_left_of_a_write_that_fails(run, trained_model_dir, tmp_path,
 def test_refused_before_anything_is_read(run, tmp_path, monkeypatch):
     output = f"--output_dir={tmp_path}/ct2"
     run.fails(
-        "Expected a model directory, which holds a config.json. Received: .*nowhere",
+        "Expected a model directory, which has a config.json. Received: .*nowhere",
         f"--model_dir={tmp_path}/nowhere",
         output,
     )

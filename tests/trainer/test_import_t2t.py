@@ -162,7 +162,7 @@ def test_command_line(tmp_path, capsys):
     }
     values(["import_t2t", *(f"--{name}={value}" for name, value in arguments.items())])
     import_t2t.main(["import_t2t"], values)
-    assert f"The model is in {tmp_path / 'model'}." in capsys.readouterr().out
+    assert f"Wrote {tmp_path / 'model'}\n" in capsys.readouterr().out
     with pytest.raises(
         SystemExit, match="trainer.import_t2t: Expected a --model_dir that holds no model yet"
     ):
@@ -206,11 +206,11 @@ def test_what_does_not_fit_is_named_and_nothing_is_written(others, message, tmp_
 
 def test_no_checkpoint(tmp_path):
     with pytest.raises(
-        ValueError, match="Expected the prefix of a TF1 checkpoint.*Leave the ending out"
+        ValueError, match="Expected the prefix of a TF1 checkpoint.*Leave out the file extension"
     ):
         read_checkpoint(prefix("relative_short_k") + ".index")
     (tmp_path / "text.index").write_text("no checkpoint")
-    with pytest.raises(ValueError, match="Expected a whole TF1 checkpoint.*text'"):
+    with pytest.raises(ValueError, match="Expected a readable TF1 checkpoint.*text'"):
         read_checkpoint(str(tmp_path / "text"))
 
 
@@ -219,5 +219,5 @@ def test_truncated_checkpoint(tmp_path):
         shutil.copy(file, tmp_path)
     data = next(tmp_path.glob("*.data-*"))
     data.write_bytes(data.read_bytes()[:-1000])
-    with pytest.raises(ValueError, match="Expected a whole TF1 checkpoint.*truncated"):
+    with pytest.raises(ValueError, match="Expected a readable TF1 checkpoint.*truncated"):
         read_checkpoint(str(next(tmp_path.glob("*.index")).with_suffix("")))

@@ -46,13 +46,13 @@ def test_names_of_the_contract(directory):
 
 def test_directory_that_does_not_exist(tmp_path):
     with pytest.raises(
-        ValueError, match="Expected a model directory.*none, which does not exist. Make one with"
+        ValueError, match="Expected a model directory.*none, which does not exist. Create one with"
     ):
         ModelDirectory.open(tmp_path / "none")
 
 
 def test_directory_without_config(tmp_path):
-    with pytest.raises(ValueError, match="Received: .*, which holds none"):
+    with pytest.raises(ValueError, match="Received: .*, which has none"):
         ModelDirectory.open(tmp_path)
 
 
@@ -89,9 +89,9 @@ def test_other_architecture_names_every_difference(directory):
     with pytest.raises(ValueError) as caught:
         directory.check_architecture({"num_layers": 5, "vocab_size": 11, "dropout": 0.1})
     message = str(caught.value)
-    assert "num_layers is 3 there and 5 in this run" in message
-    assert 'position is "relative" there and not set in this run' in message
-    assert "dropout is not set there and 0.1 in this run" in message
+    assert "num_layers is 3 in the directory and 5 in this run" in message
+    assert 'position is "relative" in the directory and not set in this run' in message
+    assert "dropout is not set in the directory and 0.1 in this run" in message
     assert "vocab_size" not in message
     assert "or another --model_dir" in message
 
@@ -99,7 +99,8 @@ def test_other_architecture_names_every_difference(directory):
 def test_changed_vocabulary(directory):
     directory.vocabulary_file().write_bytes(b"another vocabulary")
     with pytest.raises(
-        ValueError, match="Expected the vocabulary that the model was made with.*has changed since"
+        ValueError,
+        match="Expected the vocabulary that the model was trained with.*has changed since",
     ):
         directory.load_tokenizer()
 

@@ -66,7 +66,7 @@ def test_model_and_tokenizer_come_back(trained):
 def test_finished_run_changes_nothing(trained, small_run, capfd):
     before = (trained / "model.keras").read_bytes()
     small_run(trained)
-    assert "The run is complete: step 5 of 5. Nothing is trained." in capfd.readouterr().out
+    assert "Training is already complete: step 5 of 5." in capfd.readouterr().out
     assert (trained / "model.keras").read_bytes() == before
 
 
@@ -109,10 +109,10 @@ def test_preset_that_does_not_exist(tmp_path, small_run):
 
 def test_model_directory_with_other_settings(trained, small_run):
     message = small_run.fails(trained, batch_tokens=31, learning_rate=0.25)
-    assert "Expected a model directory made with the settings of this run." in message
+    assert "Expected a model directory created with the settings of this run." in message
     assert (
-        "batch_tokens is 30 there and 31 in this run; learning_rate is 2.0 there and 0.25 in this "
-        "run" in message
+        "batch_tokens is 30 in the directory and 31 in this run; learning_rate is 2.0 in the "
+        "directory and 0.25 in this run" in message
     )
 
 
@@ -120,9 +120,9 @@ def test_model_directory_of_another_architecture(trained, small_run, tmp_path):
     for name in ("config.json", "vocab.model"):
         (tmp_path / name).write_bytes((trained / name).read_bytes())
     message = small_run.fails(tmp_path, preset="transformer_tiny")
-    assert "Expected a model directory made with the configuration of this run." in message
-    assert "hidden_dim is 12 there and 128 in this run" in message
-    assert 'position is "relative" there and "sinusoidal" in this run' in message
+    assert "Expected a model directory created with the configuration of this run." in message
+    assert "hidden_dim is 12 in the directory and 128 in this run" in message
+    assert 'position is "relative" in the directory and "sinusoidal" in this run' in message
 
 
 def test_model_directory_whose_architecture_is_the_presets_is_gone_on_with(
@@ -133,13 +133,13 @@ def test_model_directory_whose_architecture_is_the_presets_is_gone_on_with(
     small_run(trained, dropout=dropout, position="relative")
     monkeypatch.setitem(PRESETS["small"], "dropout", 0.25)
     small_run(trained, dropout=dropout)
-    assert capfd.readouterr().out.count("The run is complete: step 5 of 5.") == 2
-    assert f"dropout is {dropout} there and 0.25 in this run" in small_run.fails(trained)
+    assert capfd.readouterr().out.count("Training is already complete: step 5 of 5.") == 2
+    assert f"dropout is {dropout} in the directory and 0.25 in this run" in small_run.fails(trained)
 
 
 def test_model_directory_with_another_vocabulary(trained, small_run):
     message = small_run.fails(trained, vocab_size=37)
-    assert "Expected a model directory made with a vocabulary of 37 pieces." in message
+    assert "Expected a model directory created with a vocabulary of 37 pieces." in message
     assert "vocab.model, which has 40. Leave --vocab_size out to use it" in message
 
 
@@ -148,7 +148,7 @@ def test_model_directory_whose_vocabulary_was_exchanged(trained, small_run, tmp_
 
     (tmp_path / "config.json").write_bytes((trained / "config.json").read_bytes())
     SentencePieceTokenizer.train(reversed(small_run.target), 40).save(tmp_path / "vocab.model")
-    assert "Expected the vocabulary that the model was made with." in small_run.fails(tmp_path)
+    assert "Expected the vocabulary that the model was trained with." in small_run.fails(tmp_path)
 
 
 def test_model_directory_that_can_not_be_written(tmp_path, small_run):
@@ -216,7 +216,7 @@ def test_impatient_interrupt(tmp_path, small_run, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stopped:
         small_run(tmp_path)
     assert stopped.value.code == 130
-    assert "stopped. The same command resumes from step 0." in capsys.readouterr().err
+    assert "interrupted. Rerun the same command to resume from step 0." in capsys.readouterr().err
 
 
 def test_arguments_that_are_no_flags():
@@ -298,8 +298,8 @@ def test_help_lists_the_settings():
         capture_output=True,
         text=True,
     )
-    assert "--warmup_steps: Updates until the learning rate is largest." in done.stdout
-    assert "--[no]dry_run: Only say what would be trained" in done.stdout
+    assert "--warmup_steps: Number of warm-up updates," in done.stdout
+    assert "--[no]dry_run: Print settings, parameters, batches" in done.stdout
     assert "python -m trainer.train --preset=tiny" in done.stdout
 
 

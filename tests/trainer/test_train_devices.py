@@ -32,7 +32,7 @@ def test_float16_in_pieces_goes_on_where_it_was(small_run, tmp_path):
     np.testing.assert_array_equal(
         model.get_weights()[0], parts["model"]["source_embedding/embeddings"]
     )
-    assert 'precision is "float16" there and "float32" in this run' in small_run.fails(
+    assert 'precision is "float16" in the directory and "float32" in this run' in small_run.fails(
         tmp_path / "parts", clip_norm=1.0
     )
 

@@ -58,7 +58,10 @@ def test_signal_writes_a_checkpoint_and_the_run_goes_on(
         signal_at(patched, 8, signal.SIGINT)
         small_run(tmp_path, **settings)
     assert stopped.value.code == 130
-    assert "trainer.train: stopped. The same command resumes from step 8." in capfd.readouterr().err
+    assert (
+        "trainer.train: interrupted. Rerun the same command to resume from step 8."
+        in capfd.readouterr().err
+    )
     assert steps(tmp_path) == [3, 6, 8]
     assert [entry["step"] for entry in evaluations(tmp_path)] == [4]
     small_run(tmp_path, **settings)
@@ -198,7 +201,7 @@ def test_two_runs_in_a_directory(tmp_path, small_run):
     other = ModelDirectory.create(tmp_path, lock=True)
     message = small_run.fails(tmp_path)
     assert (
-        "Expected a model directory in which no other process trains. Received: "
+        "Expected a model directory that no other process is using. Received: "
         f"{tmp_path}, locked by process {os.getpid()} on " in message
     )
     other.unlock()

@@ -14,7 +14,7 @@ import tensorflow as tf
 from absl import app, flags
 
 from trainer import translate
-from trainer.inference import progress, unfinished_files
+from trainer.inference import progress, resumable_output
 from trainer.serving import saved_models
 from trainer.serving.translator import Translation, Translator, translate_lines
 
@@ -102,9 +102,7 @@ def test_lines_in_lines_out_in_a_process_of_its_own(exported_dir, exported, sent
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.split(b"\n") == [answer.text for answer in exported(lines)] + [b""]
     warnings = [line for line in done.stderr.decode().splitlines() if line.startswith("warning: ")]
-    assert warnings == [
-        "warning: line 14 is longer than the model takes: only its beginning was translated."
-    ]
+    assert warnings == ["warning: line 14 was truncated to the maximum input length of the model."]
     used = set((tmp_path / "modules").read_text().split())
     assert used <= {
         "trainer",
@@ -118,12 +116,11 @@ def test_lines_in_lines_out_in_a_process_of_its_own(exported_dir, exported, sent
         "trainer.inference",
         *(
             f"trainer.inference.{name}"
-            for name in ("output_lines", "progress", "streams", "unfinished_files")
+            for name in ("output_lines", "progress", "streams", "resumable_output")
         ),
     }
     assert re.fullmatch(
-        r"15 sentences in \d+\.\d s: [\d.]+ sentences per second, without the time to load the "
-        r"model",
+        r"15 sentences in \d+\.\d s: [\d.]+ sentences per second, excluding model loading",
         done.stderr.decode().splitlines()[-1],
     )
 
@@ -145,7 +142,7 @@ def test_warnings_name_the_lines_that_were_cut(run_fake, capsys):
     lines = [b"one", b"a long one", b"", b"another long one"]
     output, messages = run_fake(capsys, lines, "--window=3", "--batch_size=2")
     assert output == b"ONE\nA LONG ONE\n\nANOTHER LONG ONE\n"
-    assert [re.search(r"line (\d+) is longer than", text)[1] for text in messages[:-1]] == [
+    assert [re.search(r"line (\d+) was truncated", text)[1] for text in messages[:-1]] == [
         "2",
         "4",
     ]
@@ -158,7 +155,7 @@ def test_no_input_no_output(run_fake, capsys):
 
 
 def test_numbers_count_from_where_an_earlier_run_stopped(run_fake, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(unfinished_files, "SECONDS_BETWEEN_NOTES", 0.0)
+    monkeypatch.setattr(resumable_output, "SECONDS_BETWEEN_ENTRIES", 0.0)
     lines, calls = [b"%d" % number for number in range(33)] + [b"a long one"], []
 
     def fail_later(text):
@@ -173,8 +170,8 @@ def test_numbers_count_from_where_an_earlier_run_stopped(run_fake, capsys, monke
         run_fake(capsys, lines, *arguments)
     monkeypatch.setattr(saved_models, "load", lambda path, **options: Translator(shout))
     output, messages = run_fake(capsys, lines, *arguments)
-    assert messages[0] == f"Resuming after line 20; earlier lines are in {tmp_path}/out.partial."
-    assert "line 34 is" in messages[1] and messages[2].startswith("14 sentences in ")
+    assert messages[0] == f"Resuming after line 20 of {tmp_path}/out.partial."
+    assert "line 34 was" in messages[1] and messages[2].startswith("14 sentences in ")
     assert output.count(b"\n") == 34 and b"20 ||| 20 |||" in output
 
 
@@ -231,7 +228,7 @@ def test_bar_on_a_terminal(tmp_path):
     ],
 )
 def test_rate(count, seconds, text):
-    assert progress.rate(count, seconds).startswith(text + " per second, without")
+    assert progress.rate(count, seconds) == text + " per second, excluding model loading"
 
 
 def peak_of(count):
@@ -289,10 +286,7 @@ def test_output_that_can_not_be_written(run, exported_dir, tmp_path):
 def test_output_that_is_the_input(run, tmp_path):
     (tmp_path / "in").write_text("a\n")
     (tmp_path / "link").symlink_to(tmp_path / "in")
-    message = (
-        "Expected --output to be another file than --input, which it would overwrite. Received: "
-        ".*/link."
-    )
+    message = "Expected --output and --input to be different files. Received: .*/link for both."
     run.fails(
         message, "--saved_model=any", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'link'}"
     )
@@ -329,7 +323,7 @@ def test_reader_that_stops_early(exported_dir, tmp_path):
     ("message", "arguments"),
     [
         (
-            "Expected no --scores with --nbest, whose lines have them. Received: both. Leave "
+            "Expected no --scores with --nbest, whose lines contain scores. Received: both. Leave "
             "--scores out.",
             ["--nbest=2", "--scores"],
         ),
@@ -338,7 +332,7 @@ def test_reader_that_stops_early(exported_dir, tmp_path):
             ["--alignments=-"],
         ),
         (
-            "Expected --tokens to be another file than --alignments, .* Received: ./a.",
+            "Expected --tokens and --alignments to be different files. Received: ./a for both.",
             ["--alignments=a", "--tokens=./a"],
         ),
     ],

@@ -49,7 +49,7 @@ def test_step_that_only_the_best_have(copy):
     with pytest.raises(
         ValueError,
         match=(
-            "Expected a checkpoint of step 7 in .*copy. Received: those of step 2, 3, 4, 5. "
+            "Expected a checkpoint of step 7 in .*copy. Received: checkpoints of step 2, 3, 4, 5. "
             "Choose one"
         ),
     ):
@@ -99,10 +99,7 @@ def test_checkpoints_that_are_not_there(directory, trained_model_dir):
         weights.find_checkpoint(directory, "newest")
     with pytest.raises(
         ValueError,
-        match=(
-            "Expected at least 20 checkpoints in .*Received: 3, those of step 2, 4, 5. Ask for "
-            "fewer"
-        ),
+        match=("Expected at least 20 checkpoints in .*Received: 3, of step 2, 4, 5. Use fewer"),
     ):
         weights.last_checkpoints(directory, 20)
     empty = ModelDirectory.open(trained_model_dir)
@@ -119,7 +116,7 @@ def test_checkpoints_that_are_not_there(directory, trained_model_dir):
         ),
     ):
         weights.find_checkpoint(empty, "best")
-    with pytest.raises(ValueError, match="Received: those of no step. Choose"):
+    with pytest.raises(ValueError, match="Received: checkpoints of no step. Choose"):
         weights.find_checkpoint(empty, 3)
     with pytest.raises(ValueError, match="Expected a checkpoint in .* Train the model first."):
         weights.last_checkpoints(empty, 1)

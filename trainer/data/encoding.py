@@ -98,8 +98,8 @@ def encode_pairs(
     fingerprint = digest("int32 ids, int64 offsets", corpus.fingerprint, tokenizer.fingerprint)
     directory = Path(cache_dir) / f"ids-{fingerprint[:16]}"
     if not directory.is_dir():
-        with atomic_files.whole_directory(directory) as aside:
-            _write(corpus, tokenizer, aside)
+        with atomic_files.atomic_directory(directory) as temporary:
+            _write(corpus, tokenizer, temporary)
     return _load(directory)
 
 

@@ -88,8 +88,8 @@ class Tokenizer(abc.ABC):
 
     def save(self, path: str | os.PathLike):
         """Writes the vocabulary file, as `from_file` reads it."""
-        with atomic_files.whole_file(path) as aside:
-            aside.write_bytes(self._content)
+        with atomic_files.atomic_file(path) as temporary:
+            temporary.write_bytes(self._content)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> Self:

@@ -76,7 +76,7 @@ class Checkpoints:
         state = {"format_version": FORMAT_VERSION, "step": step} | facts
         state |= {name: _signatures(arrays) for name, arrays in groups.items()}
         try:
-            with atomic_files.whole_directory(self.path(step)) as folder:
+            with atomic_files.atomic_directory(self.path(step)) as folder:
                 for name, arrays in groups.items():
                     np.savez(folder / f"{name}.npz", **arrays)
                 (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")

@@ -44,7 +44,7 @@ class Bucket(NamedTuple):
     tokens: int
 
 
-def buckets(pairs: EncodedPairs, config: RunConfig) -> list[Bucket]:
+def count_buckets(pairs: EncodedPairs, config: RunConfig) -> list[Bucket]:
     """Returns the buckets of the first epoch, shortest first.
 
     Raises:
@@ -67,7 +67,7 @@ def buckets(pairs: EncodedPairs, config: RunConfig) -> list[Bucket]:
     return found
 
 
-def table(buckets: list[Bucket]) -> str:
+def format_table(buckets: list[Bucket]) -> str:
     """Returns a line for each bucket, and one for all."""
     lines = ["  length    rows   batches   padding"]
     for length, rows, batches, positions, tokens in buckets:
@@ -79,7 +79,7 @@ def table(buckets: list[Bucket]) -> str:
     )
 
 
-def largest(buckets: list[Bucket], config: RunConfig, devices: int) -> tuple[int, int]:
+def largest_micro_batch(buckets: list[Bucket], config: RunConfig, devices: int) -> tuple[int, int]:
     """Returns rows and length of the largest micro-batch of a device."""
     shapes = []
     for bucket in buckets:
@@ -91,7 +91,7 @@ def largest(buckets: list[Bucket], config: RunConfig, devices: int) -> tuple[int
     return max(shapes, key=lambda shape: (shape[0] * shape[1], shape[1]))
 
 
-def memory(
+def estimate_memory(
     model: keras.Model, architecture: TransformerConfig, config: RunConfig, rows: int, length: int
 ) -> dict[str, int]:
     """Returns what takes memory on a device in training, in bytes.
@@ -155,16 +155,16 @@ def forecast(config: RunConfig) -> str:
         config, architecture = prepared.config, prepared.architecture
         model = Transformer(architecture)
         model({side: np.ones((1, 1), "int32") for side in ("inputs", "targets")})
-        found = buckets(prepared.train_pairs, config)
+        found = count_buckets(prepared.train_pairs, config)
         devices = _count_devices(config)
-        rows, length = largest(found, config, devices)
-        sizes = memory(model, architecture, config, rows, length)
+        rows, length = largest_micro_batch(found, config, devices)
+        sizes = estimate_memory(model, architecture, config, rows, length)
         sizes["in all, about"] = sum(sizes.values())
         return "\n".join(
             [
                 prepared.describe(model),
                 f"Devices: {devices}",
-                table(found),
+                format_table(found),
                 "Memory of a device:",
                 *(f"  {name:<36}{size / 2**30:8.2f} GiB" for name, size in sizes.items()),
                 f"  ({rows} x {length} tokens at once)",

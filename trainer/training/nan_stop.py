@@ -97,7 +97,7 @@ class StopAtNan(keras.callbacks.Callback):
         batch = {side: np.asarray(ids) for side, ids in self._batch(step - 1).items()}
         path = self._directory / f"step-{step:06d}.npz"
         self._directory.mkdir(parents=True, exist_ok=True)
-        with atomic_files.whole_file(path) as temporary:
+        with atomic_files.atomic_file(path) as temporary:
             np.savez(
                 temporary,
                 **batch,

@@ -76,9 +76,9 @@ class Preparation:
         size = SentencePieceTokenizer.from_file(file).vocab_size
         if asked not in (None, size):
             raise ValueError(
-                f"Expected a model directory made with a vocabulary of {asked} pieces. Received: "
-                f"{file}, which has {size}. "
-                f"Leave --vocab_size out to use it, or give another --model_dir."
+                f"Expected a model directory created with a vocabulary of {asked} pieces. "
+                f"Received: {file}, which has {size}. Leave --vocab_size out to use it, or give "
+                "another --model_dir."
             )
         self.config = dataclasses.replace(self.config, vocab_size=size)
 

@@ -64,7 +64,7 @@ class TrainingRun:
             tf.config.experimental.enable_op_determinism()
         self.directory = ModelDirectory(config.model_dir)
         try:
-            with self.worker_group.detecting_lost_workers(self._how_to_go_on):
+            with self.worker_group.detecting_lost_workers(self._how_to_resume):
                 self._open(config)
         except BaseException:
             self.close()
@@ -109,7 +109,7 @@ class TrainingRun:
         ]
         return zlib.crc32(json.dumps([settings, sizes], sort_keys=True).encode())
 
-    def _how_to_go_on(self):
+    def _how_to_resume(self):
         saved = Checkpoints(self.directory.checkpoints).steps()
         return (
             "Start the same command on all workers again: it resumes from step "
@@ -160,7 +160,10 @@ class TrainingRun:
             NotFiniteError: if the loss is not finite.
             WorkerLostError: if another process of the run has ended.
         """
-        with self.worker_group.detecting_lost_workers(self._how_to_go_on), StopSignals() as signals:
+        with (
+            self.worker_group.detecting_lost_workers(self._how_to_resume),
+            StopSignals() as signals,
+        ):
             steps = Steps(self.step, self.config.train_steps, signals)
             self._fit(steps)
             self.step, self.signal = steps.step, signals.received

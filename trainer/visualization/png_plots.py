@@ -134,6 +134,6 @@ def make_figure(rows: int, columns: int):
 
 def save_figure(figure, path: Path) -> Path:
     """Writes a figure to a PNG file and returns its path."""
-    with atomic_files.whole_file(path) as temporary:
+    with atomic_files.atomic_file(path) as temporary:
         figure.savefig(temporary)
     return path

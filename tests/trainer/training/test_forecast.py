@@ -5,7 +5,14 @@ import pytest
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer import train
 from trainer.data.encoding import EncodedPairs, IdSequences
-from trainer.training.forecast import Bucket, buckets, forecast, largest, memory, table
+from trainer.training.forecast import (
+    Bucket,
+    count_buckets,
+    estimate_memory,
+    forecast,
+    format_table,
+    largest_micro_batch,
+)
 
 
 def sequences(lengths):
@@ -19,19 +26,21 @@ def pairs():
 
 def test_buckets_of_an_epoch(small_run, tmp_path, pairs):
     """Up to 8: four pairs, three a batch; the one left over joins that of 13."""
-    found = buckets(pairs, small_run.config(tmp_path, batch_tokens=26).resolve())
+    found = count_buckets(pairs, small_run.config(tmp_path, batch_tokens=26).resolve())
     assert [bucket[:3] for bucket in found] == [(8, 3, 1), (13, 2, 1)]
     assert sum(bucket.tokens for bucket in found) == 5 + 7 + 8 + 12 + 3 + 6 + 4 + 2 + 13 + 8
     assert found[1].positions == 2 * (12 + 13)
 
 
 def test_xla_pads_to_the_boundary(small_run, tmp_path, pairs):
-    found = buckets(pairs, small_run.config(tmp_path, batch_tokens=26, jit_compile=True).resolve())
+    found = count_buckets(
+        pairs, small_run.config(tmp_path, batch_tokens=26, jit_compile=True).resolve()
+    )
     assert [bucket.positions for bucket in found] == [3 * 16, 2 * 26]
 
 
 def test_table():
-    assert table(
+    assert format_table(
         [Bucket(8, 3, 1, positions=40, tokens=30), Bucket(13, 2, 10, positions=60, tokens=60)]
     ).splitlines() == [
         "  length    rows   batches   padding",
@@ -52,7 +61,7 @@ def test_table():
 )
 def test_largest_micro_batch(small_run, tmp_path, settings, devices, expected):
     found = [Bucket(8, 11, 1, 88, 88), Bucket(13, 7, 1, 91, 91)]
-    assert largest(found, small_run.config(tmp_path, **settings), devices) == expected
+    assert largest_micro_batch(found, small_run.config(tmp_path, **settings), devices) == expected
 
 
 def test_memory_of_state_is_exact(small_run, tmp_path):
@@ -72,7 +81,7 @@ def test_memory_of_state_is_exact(small_run, tmp_path):
     slots = sum(
         4 * int(np.prod(variable.shape)) for variable in adam.variables if len(variable.shape)
     )
-    found = memory(model, architecture, small_run.config(tmp_path), rows=5, length=11)
+    found = estimate_memory(model, architecture, small_run.config(tmp_path), rows=5, length=11)
     # Table rows of all pairs, for two tables in each of five layers.
     looked_up = 2 * 11 * 11 * 5 * (2 if architecture.share_heads else 6)
     assert found == {
@@ -83,7 +92,9 @@ def test_memory_of_state_is_exact(small_run, tmp_path):
     }
     # Longer sequences gather no rows and save fewer matrices.
     for length, kept, causal in ((100, 2, 2), (600, 2, 1), (1100, 1, 1), (4100, 0, 0)):
-        found = memory(model, architecture, small_run.config(tmp_path), rows=5, length=length)
+        found = estimate_memory(
+            model, architecture, small_run.config(tmp_path), rows=5, length=length
+        )
         weights = length * 3
         assert found["activations (estimated)"] == 4 * 5 * length * (
             2 * (72 + 14 + kept * weights) + 3 * (120 + 14 + (causal + 3) * weights)
@@ -114,6 +125,6 @@ def test_dry_run_in_a_directory_with_a_run(small_run, tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "model").rglob("*")} == before
     with pytest.raises(
         SystemExit,
-        match="trainer.train: Expected a model directory made with the configuration of this run",
+        match="trainer.train: Expected a model directory created with the configuration of this",
     ):
         train.dry_run(small_run.config(tmp_path / "model", dropout=0.25))
