@@ -168,7 +168,7 @@ def test_files_of_unlike_lengths(tmp_path, small_run):
     [
         (
             {"max_length": 2},
-            "Expected pairs of at most 2 tokens a side to train on. Received: none: 0 of 12 pairs "
+            "Expected training pairs of at most 2 tokens per side. Received: none. 0 of 12 pairs "
             "are used",
         ),
         (
