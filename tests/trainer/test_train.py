@@ -75,7 +75,7 @@ def test_it_says_what_it_does(tmp_path, small_run, capfd):
     small_run(tmp_path / "model", train_steps=2)
     out = capfd.readouterr().out
     for line in (
-        "Learning a vocabulary of 40 pieces.",
+        "Training a vocabulary of 40 pieces.",
         "  learning_rate = 2.0\n",
         "Training data: 12 of 12 pairs are used",
         "Parameters: ",
@@ -83,7 +83,7 @@ def test_it_says_what_it_does(tmp_path, small_run, capfd):
         "step 2/2: loss ",
         "source+target tokens/s",
         f"checkpoint {tmp_path / 'model' / 'checkpoints' / 'step-000002'}",
-        f"The model is in {tmp_path / 'model'}: model.keras is that of step 2, the last.",
+        f"Trained model: {tmp_path / 'model'}/model.keras (step 2)",
     ):
         assert line in out
     parameters = sum(
@@ -205,7 +205,7 @@ def test_full_disk(tmp_path, small_run, monkeypatch):
 def test_other_text_on_going_on_is_warned_of(trained, small_run, tmp_path, caplog):
     (tmp_path / "source").write_text("\n".join(small_run.source) + "\n")
     small_run(trained, train_source=str(tmp_path / "source"))
-    assert "Resume with other data than before: train_source was" in caplog.text
+    assert "Resuming with different data: train_source was" in caplog.text
 
 
 def test_impatient_interrupt(tmp_path, small_run, monkeypatch, capsys):
@@ -243,7 +243,7 @@ def test_dry_run_trains_nothing(tmp_path, small_run, capsys):
             *text,
         ),
     )
-    assert "Memory of a device:" in capsys.readouterr().out
+    assert "Memory per device:" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
 
 

@@ -118,15 +118,15 @@ def test_no_better_bleu_ends_the_run(tmp_path, small_run, capfd):
         "step 2/100: dev loss" in out and ", dev BLEU = 0.00\n" in out and "  translation: " in out
     )
     assert (
-        "Training ends early: the last 2 evaluations gave no better dev BLEU.\nBest on dev: step "
+        "Stopped early: dev BLEU did not improve in the last 2 evaluations.\nBest on dev: step "
         "2, dev BLEU = 0.00.\n" in out
     )
     assert f"  {tmp_path}/best/step-000002: dev BLEU = 0.00\n" in out
-    assert f"The model is in {tmp_path}: model.keras is that of step 6, the last." in out
+    assert f"Trained model: {tmp_path}/model.keras (step 6)" in out
     assert steps(tmp_path) == [3, 6] and BestCheckpoints(tmp_path / "best").steps() == [2, 4]
     small_run(tmp_path, **settings)
     out = capfd.readouterr().out
-    assert "Training from step 6 to 100.\nTraining ends early" in out and "dev loss" not in out
+    assert "Training from step 6 to 100.\nStopped early" in out and "dev loss" not in out
 
 
 def test_bleu_needs_a_dev_set(tmp_path, small_run):
@@ -167,8 +167,8 @@ def test_going_on_within_an_execution(tmp_path, small_run):
     small_run(tmp_path, train_steps=3)
     message = small_run.fails(tmp_path, train_steps=6, steps_per_execution=2)
     assert (
-        "Received: the checkpoint of step 3 and steps_per_execution=2. Continue with the one that "
-        "the run had before" in message
+        "Received: the checkpoint of step 3 and steps_per_execution=2. Use the previous "
+        "steps_per_execution, or 1." in message
     )
     assert ModelDirectory.open(tmp_path).load_model().count_params() > 0
 
@@ -179,7 +179,7 @@ def test_damaged_model_of_a_finished_run_is_written_again(tmp_path, small_run, c
     expected = directory.load_model().get_weights()
     os.truncate(directory.model_file, 100)
     small_run(tmp_path)
-    assert "model.keras was damaged or missing: rewritten" in capfd.readouterr().out
+    assert "model.keras was missing or corrupt and has been rewritten" in capfd.readouterr().out
     for ours, theirs in zip(directory.load_model().get_weights(), expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     directory.model_file.unlink()
