@@ -7,7 +7,7 @@ def names(directory):
     return sorted(entry.name for entry in directory.iterdir())
 
 
-def test_file_appears_when_the_block_ends(tmp_path):
+def test_atomic_file_appears_when_the_block_ends(tmp_path):
     with atomic_files.atomic_file(tmp_path / "a.keras") as temporary:
         assert temporary.suffix == ".keras" and temporary.parent.parent == tmp_path
         temporary.write_text("new")
@@ -16,7 +16,7 @@ def test_file_appears_when_the_block_ends(tmp_path):
     assert names(tmp_path) == ["a.keras"]
 
 
-def test_failed_file_leaves_the_one_before(tmp_path):
+def test_atomic_file_is_unchanged_after_an_error(tmp_path):
     (tmp_path / "a").write_text("old")
     with (
         pytest.raises(RuntimeError, match="stop"),
@@ -28,13 +28,13 @@ def test_failed_file_leaves_the_one_before(tmp_path):
     assert names(tmp_path) == ["a"]
 
 
-def test_text_replaces_text(tmp_path):
+def test_write_text_replaces_a_file(tmp_path):
     for text in ("old", "größer"):
         atomic_files.write_text(tmp_path / "a", text)
     assert (tmp_path / "a").read_bytes() == "größer".encode()
 
 
-def test_directory_appears_when_the_block_ends_and_replaces_the_one_before(tmp_path):
+def test_atomic_directory_replaces_a_directory_when_the_block_ends(tmp_path):
     for content in ("old", "new"):
         with atomic_files.atomic_directory(tmp_path / "sub" / "d") as temporary:
             (temporary / content).mkdir()
@@ -44,7 +44,7 @@ def test_directory_appears_when_the_block_ends_and_replaces_the_one_before(tmp_p
     assert (tmp_path / "sub" / "d").stat().st_mode & 0o777 == 0o755
 
 
-def test_failed_directory_leaves_the_one_before(tmp_path):
+def test_atomic_directory_is_unchanged_after_an_error(tmp_path):
     (tmp_path / "d").mkdir()
     with (
         pytest.raises(RuntimeError, match="stop"),
@@ -55,13 +55,13 @@ def test_failed_directory_leaves_the_one_before(tmp_path):
     assert names(tmp_path) == ["d"] and names(tmp_path / "d") == []
 
 
-def test_removed_directory_is_gone(tmp_path):
+def test_remove_directory_removes_the_content(tmp_path):
     (tmp_path / "d" / "e").mkdir(parents=True)
     atomic_files.remove_directory(tmp_path / "d")
     assert names(tmp_path) == []
 
 
-def test_leftovers_are_removed_and_nothing_else(tmp_path):
+def test_remove_leftovers_keeps_other_entries(tmp_path):
     for name in (".writing-a-x", "writing", ".other"):
         (tmp_path / name).mkdir()
     atomic_files.remove_leftovers(tmp_path)

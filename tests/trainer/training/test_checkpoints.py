@@ -98,14 +98,14 @@ def test_restore_returns_all_variables(tmp_path, model, other):
 
 def test_resumed_training_has_the_same_dropout(tmp_path, other):
     keras.utils.set_random_seed(5)
-    straight = made_model()
-    train(straight, 2)
-    save(Checkpoints(tmp_path), straight)
-    train(straight, 2)
+    uninterrupted = made_model()
+    train(uninterrupted, 2)
+    save(Checkpoints(tmp_path), uninterrupted)
+    train(uninterrupted, 2)
     Checkpoints(tmp_path).restore_latest(other)
     train(other, 2)
     assert int(other.optimizer.iterations) == 4
-    assert_equal(values(other), values(straight))
+    assert_equal(values(other), values(uninterrupted))
 
 
 def test_restore_without_checkpoints_returns_0(tmp_path, other):
