@@ -1,26 +1,26 @@
-"""Measures the speed of training, and decides when it is reported."""
+"""Callback that measures the speed of training and decides when to report."""
 
 import keras
 
 from trainer.training.step_counter import Steps
 
-# The first report comes early, for its estimate of the time left.
+# The first report is early, because it has an estimate of the remaining time.
 _FIRST_REPORT_SECONDS = 30.0
 
 
 class StepLog(keras.callbacks.Callback):
-    """Adds the speed to the logs of every step, and the learning rate to those to report.
+    """Callback that adds the speed to the logs of every step, and marks the logs to report.
 
-    Adds `tokens_per_second` (source and target tokens) and `seconds_left`. Every `log_every` steps
-    it adds `learning_rate` too: later callbacks report logs that have it. Then the model's metrics
-    are reset, so the other logs are means over the steps since the last report.
+    It adds `tokens_per_second` (source and target tokens) and `seconds_left`. Every `log_every`
+    steps it also adds `learning_rate`: later callbacks report logs that have it. It then resets the
+    model's metrics, so the other logs are means over the steps since the last report.
 
-    Speeds leave out checkpoints, evaluation, the first execution, and executions whose logs have
+    Speeds exclude checkpoints, evaluations, the first execution, and executions whose logs have
     `compile_seconds`.
 
     Args:
-        steps: counts the steps.
-        log_every: steps between reports.
+        steps: the step counter.
+        log_every: number of steps between reports.
     """
 
     def __init__(self, steps: Steps, log_every: int):

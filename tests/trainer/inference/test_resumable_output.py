@@ -3,8 +3,8 @@ import json
 
 import pytest
 
-from trainer.inference import unfinished_files as module
-from trainer.inference.unfinished_files import DigestedLines, unfinished_files
+from trainer.inference import resumable_output as module
+from trainer.inference.resumable_output import HashedLines, resumable_output
 
 SETTINGS = {"beam_size": 4, "alpha": None}
 TEXT = [b"one\n", b"two\r\n", b"three\n", b"four\n", b"five"]
@@ -15,26 +15,29 @@ class Interrupted(Exception):
 
 
 @pytest.fixture(autouse=True)
-def _note_at_once(monkeypatch):
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_NOTES", 0.0)
+def _record_without_delay(monkeypatch):
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_ENTRIES", 0.0)
 
 
 def write(paths, text, stop_before=None, settings=SETTINGS, window=2, **options):
-    """Writes each line and twice each line, noting after windows; returns where it began."""
-    lines = DigestedLines(text)
-    with unfinished_files(paths, settings, lines, **options) as output:
+    """Writes each line once to the first file and twice to the second, and records each window.
+
+    Returns the number of lines that earlier calls have written.
+    """
+    lines = HashedLines(text)
+    with resumable_output(paths, settings, lines, **options) as output:
         for number, line in enumerate(lines, start=output.lines_done + 1):
             if number == stop_before:
                 raise Interrupted
             for times, file in enumerate(output.files, start=1):
                 file.write(line * times + b"\n")
             if number % window == 0:
-                output.note(number, lines.digest())
+                output.record_progress(number, lines.digest())
     return output.lines_done
 
 
-def test_digest_is_that_of_the_lines_with_their_ends():
-    lines = DigestedLines([b"ein\n", b"Hund"])
+def test_digest_includes_line_ends():
+    lines = HashedLines([b"ein\n", b"Hund"])
     assert list(lines) == [b"ein", b"Hund"]
     assert lines.digest() == hashlib.sha256(b"ein\nHund").hexdigest()
 
@@ -48,7 +51,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_goes_on_behind_the_last_window(tmp_path):
+def test_resume_continues_after_the_last_window(tmp_path):
     paths = [tmp_path / "a", tmp_path / "b"]
     paths[0].write_text("of an earlier run\n")
     interrupt(paths, TEXT, stop_before=4)
@@ -62,13 +65,13 @@ def test_goes_on_behind_the_last_window(tmp_path):
     assert paths[0].read_bytes() == b"one\n"
 
 
-def test_input_that_has_grown(tmp_path):
+def test_resume_accepts_additional_input_lines(tmp_path):
     interrupt([tmp_path / "a"], TEXT[:4], stop_before=3)
     assert write([tmp_path / "a"], TEXT) == 2
     assert (tmp_path / "a").read_bytes().count(b"\n") == 5
 
 
-def test_what_was_not_written_whole_is_written_again(tmp_path):
+def test_resume_rewrites_incomplete_lines(tmp_path):
     interrupt([tmp_path / "a"], TEXT, stop_before=3)
     with open(tmp_path / "a.partial", "ab") as file:
         file.write(b"thr")
@@ -83,13 +86,13 @@ def test_what_was_not_written_whole_is_written_again(tmp_path):
     assert (tmp_path / "a").read_bytes() == b"one\ntwo\nthree\nfour\nfive\n"
 
 
-@pytest.mark.parametrize("change", ["shorter", "missing", "empty log", "another number of files"])
-def test_nothing_to_go_on_with(change, tmp_path):
+@pytest.mark.parametrize("change", ["short file", "missing file", "empty log", "fewer files"])
+def test_unusable_partial_files_are_overwritten(change, tmp_path):
     paths = [tmp_path / "a", tmp_path / "b"]
     interrupt(paths, TEXT, stop_before=4)
-    if change == "shorter":
+    if change == "short file":
         (tmp_path / "b.partial").write_bytes(b"oneone\n")
-    elif change == "missing":
+    elif change == "missing file":
         (tmp_path / "a.partial").unlink()
     elif change == "empty log":
         (tmp_path / "a.partial.log").write_bytes(b"")
@@ -99,24 +102,23 @@ def test_nothing_to_go_on_with(change, tmp_path):
     assert paths[0].read_bytes() == b"one\ntwo\nthree\nfour\nfive\n"
 
 
-def test_failure_before_the_first_window_leaves_nothing(tmp_path):
+def test_failure_before_the_first_window_leaves_no_partial_files(tmp_path):
     (tmp_path / "a").write_text("of an earlier run\n")
     interrupt([tmp_path / "a"], TEXT, stop_before=2)
     assert names(tmp_path) == ["a"] and (tmp_path / "a").read_text() == "of an earlier run\n"
 
 
-def test_failure_of_a_later_run_keeps_what_there_was(tmp_path):
+def test_failure_of_a_resumed_run_keeps_partial_files(tmp_path):
     interrupt([tmp_path / "a"], TEXT, stop_before=3)
     interrupt([tmp_path / "a"], TEXT, stop_before=3)
     assert write([tmp_path / "a"], TEXT) == 2
 
 
-def test_other_settings_are_refused(tmp_path):
+def test_resume_with_other_settings_raises(tmp_path):
     interrupt([tmp_path / "a"], TEXT, stop_before=3)
     message = (
-        r"Expected the options that .*/a\.partial was begun with, beam_size=4\. Received: "
-        r"beam_size=2\. "
-        "Give these again to continue, or --noresume to begin again."
+        r"Expected the options of the interrupted run that wrote .*/a\.partial: beam_size=4\. "
+        r"Received: beam_size=2\. Use the same options to resume, or --noresume to start over\."
     )
     with pytest.raises(ValueError, match=message):
         write([tmp_path / "a"], TEXT, settings=SETTINGS | {"beam_size": 2})
@@ -126,16 +128,16 @@ def test_other_settings_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("text", "received"),
     [
-        ([b"one\n", b"2\n", *TEXT[2:]], "another one"),
-        (TEXT[:1], "one of 1 lines"),
-        ([], "one of 0 lines"),
+        ([b"one\n", b"2\n", *TEXT[2:]], "different lines"),
+        (TEXT[:1], "an input of 1 lines"),
+        ([], "an input of 0 lines"),
     ],
 )
-def test_another_input_is_refused(text, received, tmp_path):
+def test_resume_with_another_input_raises(text, received, tmp_path):
     interrupt([tmp_path / "a"], TEXT, stop_before=4)
     message = (
-        rf"Expected the input whose first 2 lines .*/a\.partial answers\. Received: {received}\. "
-        r"Give that input to continue, or"
+        r"Expected an input that starts with the 2 lines whose translations are in .*/a\.partial\. "
+        rf"Received: {received}\. Use the same input to resume, or"
     )
     with pytest.raises(ValueError, match=message):
         write([tmp_path / "a"], text)
@@ -143,34 +145,34 @@ def test_another_input_is_refused(text, received, tmp_path):
     assert (tmp_path / "a").read_bytes().count(b"\n") == len(text)
 
 
-def test_two_writers_of_one_file(tmp_path):
+def test_two_writers_of_one_file_raise(tmp_path):
     message = (
-        "Expected an --output that no other process writes. Received: .*/a. Choose another one."
+        "Expected an --output that no other process is writing. Received: .*/a. Choose another one."
     )
-    with unfinished_files([tmp_path / "a"], SETTINGS, DigestedLines([])) as output:
+    with resumable_output([tmp_path / "a"], SETTINGS, HashedLines([])) as output:
         with pytest.raises(ValueError, match=message):
             write([tmp_path / "a"], TEXT)
         output.files[0].write(b"mine\n")
     assert (tmp_path / "a").read_bytes() == b"mine\n"
 
 
-def test_link_stays_a_link(tmp_path):
+def test_output_through_a_symbolic_link_keeps_the_link(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder/a")
     write([tmp_path / "link"], TEXT[:1])
     assert (tmp_path / "link").is_symlink() and (tmp_path / "folder/a").read_bytes() == b"one\n"
 
 
-def test_notes_are_at_least_a_second_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_NOTES", 1.0)
+def test_log_entries_are_at_least_one_second_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_ENTRIES", 1.0)
     now = iter([7.0, 7.0, 7.5, 8.25, 8.25, 9.0])
     monkeypatch.setattr(module.time, "monotonic", lambda: next(now))
     with (
         pytest.raises(Interrupted),
-        unfinished_files([tmp_path / "a"], SETTINGS, DigestedLines([])) as output,
+        resumable_output([tmp_path / "a"], SETTINGS, HashedLines([])) as output,
     ):
         for number in (2, 4, 6, 8):
-            output.note(number, "")
+            output.record_progress(number, "")
         raise Interrupted
     assert [
         json.loads(line).get("lines")
