@@ -1,5 +1,7 @@
 """The loop of a search over many sentences."""
 
+import functools
+
 from keras import ops
 
 from t2t_relpos._backend import is_tensorflow_without_xla
@@ -32,8 +34,21 @@ def until_done(advance, beams, limit, fixed, rest, beam_size, max_length, resize
         from t2t_relpos.decoding import _tensorflow_search_loop
 
         return _tensorflow_search_loop.until_done(advance, beams, limit, fixed, rest, beam_size)
-    start = ops.convert_to_tensor(0, dtype="int32"), beams, rest
-    return _Loops(advance, limit, fixed, resize).run(start, _loop_ends(max_length, resize))
+
+    def step(i, beams, rest):
+        return i + 1, *advance(i, beams, limit, fixed, rest)
+
+    i = ops.convert_to_tensor(0, dtype="int32")
+    for end in _loop_ends(max_length, resize):
+        rest = rest if resize is None else resize(rest, end)
+        proceed = functools.partial(_is_before, end)
+        i, beams, rest = ops.while_loop(proceed, step, (i, beams, rest))
+    return beams
+
+
+def _is_before(end, i, beams, rest):
+    """Returns whether a loop that ends before step `end` continues."""
+    return ops.logical_and(i < end, ops.logical_not(ops.all(beams["done"])))
 
 
 def _loop_ends(max_length, resize):
@@ -43,39 +58,3 @@ def _loop_ends(max_length, resize):
         ends.append(end)
         end *= 2
     return [*ends, max_length]
-
-
-class _Loops:
-    """A sequence of loops. The arguments are those of `until_done`."""
-
-    def __init__(self, advance, limit, fixed, resize):
-        self.advance = advance
-        self.limit = limit
-        self.fixed = fixed
-        self.resize = resize
-
-    def run(self, start, ends):
-        """Returns the beams after loops that end before the steps `ends`.
-
-        Args:
-            start: (number of steps made, beams, rest).
-            ends: ascending list of steps.
-        """
-        i, beams, rest = start
-        end, *later = ends
-        if self.resize is not None:
-            rest = self.resize(rest, end)
-
-        def proceed(i, beams, rest):
-            return ops.logical_and(i < end, ops.logical_not(ops.all(beams["done"])))
-
-        i, beams, rest = ops.while_loop(proceed, self.step, (i, beams, rest))
-        if not later:
-            return beams
-        return ops.cond(
-            ops.all(beams["done"]), lambda: beams, lambda: self.run((i, beams, rest), later)
-        )
-
-    def step(self, i, beams, rest):
-        """Makes one step of all sentences."""
-        return i + 1, *self.advance(i, beams, self.limit, self.fixed, rest)
