@@ -25,15 +25,18 @@ def public_names():
 
 @pytest.mark.parametrize("package", ["layers", "models", "attention", "decoding", "t2t"])
 def test_every_public_name_has_an_api_page(public_names, package):
-    names = importlib.import_module(f"t2t_relpos.{package}").__all__
-    assert public_names.api_pages()[package] == [
-        (f"t2t_relpos.{package}.{name}", f"api/{package}/{name}.md") for name in names
-    ]
+    module = importlib.import_module(f"t2t_relpos.{package}")
+    assert list(public_names.api_pages()[package]) == module.__all__
+    for name in module.__all__:
+        path, _, last = public_names.identifiers()[name].rpartition(".")
+        assert getattr(importlib.import_module(path), last) is getattr(module, name)
 
 
 def test_every_name_of_the_package_is_documented_in_a_subpackage(public_names):
     assert public_names.exported_names() == t2t_relpos.__all__
     assert set(t2t_relpos.__all__) <= set(public_names.identifiers())
+    for statement in public_names.import_statements().values():
+        exec(statement, {})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))

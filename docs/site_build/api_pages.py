@@ -9,7 +9,14 @@ from mkdocs.structure.files import File
 sys.path.insert(0, str(Path(__file__).parent))
 
 from name_links import link_names  # noqa: E402
-from public_names import SOURCES, SUBPACKAGES, api_pages, exported_names  # noqa: E402
+from public_names import (  # noqa: E402
+    SOURCES,
+    SUBPACKAGES,
+    api_pages,
+    defining_module,
+    exported_names,
+    identifiers,
+)
 
 INDEX = "api/index.md"
 
@@ -17,8 +24,8 @@ INDEX = "api/index.md"
 def on_config(config):
     """Replaces the navigation entry `api/` by the index and the pages."""
     sections = [
-        {SUBPACKAGES[package]: [{path.rpartition(".")[2]: page} for path, page in entries]}
-        for package, entries in api_pages().items()
+        {SUBPACKAGES[package]: [{name: page} for name, page in names.items()]}
+        for package, names in api_pages().items()
     ]
     for entry in config.nav:
         if entry == {"API reference": "api/"}:
@@ -30,9 +37,9 @@ def on_config(config):
 def on_files(files, config):
     """Adds the generated pages."""
     files.append(File.generated(config, INDEX, content=index_page()))
-    for entries in api_pages().values():
-        for path, page in entries:
-            files.append(File.generated(config, page, content=name_page(path)))
+    for names in api_pages().values():
+        for name, page in names.items():
+            files.append(File.generated(config, page, content=name_page(name)))
     return files
 
 
@@ -41,42 +48,31 @@ def on_page_markdown(markdown, page, **kwargs):
     return markdown if page.file.generated_by else link_names(markdown)
 
 
-def name_page(path: str) -> str:
+def name_page(name: str) -> str:
     """Returns the page of a public name."""
-    name = path.rpartition(".")[2]
-    text = f"---\ntitle: {name}\n---\n\n::: {path}\n"
-    if name in exported_names():
-        text += f"\nAlso available as `t2t_relpos.{name}`.\n"
-    return text
+    return f"---\ntitle: {name}\n---\n\n::: {identifiers()[name]}\n"
 
 
 def index_page() -> str:
-    """Returns a page with all public names and the first sentence of their docstrings."""
+    """Returns a page with all public names and the first lines of their docstrings."""
     lines = ["# API reference", ""]
     lines += ["Every public class and function has a page. `t2t_relpos` exports those with a *."]
-    for package, entries in api_pages().items():
+    for package, names in api_pages().items():
         lines += ["", f"## {SUBPACKAGES[package]}: `t2t_relpos.{package}`", ""]
         lines += ["| Name | Description |", "| --- | --- |"]
-        for path, page in entries:
-            name = path.rpartition(".")[2]
+        for name, page in names.items():
             star = "\\*" if name in exported_names() else ""
             link = f"[`{name}`]({page.removeprefix('api/')})"
-            lines.append(f"| {link}{star} | {first_sentence(package, name)} |")
+            lines.append(f"| {link}{star} | {first_line(package, name)} |")
     return "\n".join(lines) + "\n"
 
 
-def first_sentence(package: str, name: str) -> str:
-    """Returns the first line of the docstring of a class or function, or of a module."""
-    module = ast.parse((SOURCES / package / "__init__.py").read_text())
-    for node in module.body:
-        if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
-            path = SOURCES.parent.joinpath(*node.module.split(".")).with_suffix(".py")
-            return _docstring(ast.parse(path.read_text()), name).split("\n")[0]
-    raise ValueError(f"t2t_relpos/{package}/__init__.py imports no {name}.")
-
-
-def _docstring(module: ast.Module, name: str) -> str:
+def first_line(package: str, name: str) -> str:
+    """Returns the first line of the docstring of a class, a function, or its module."""
+    path = SOURCES.parent.joinpath(*defining_module(package, name).split("."))
+    module = ast.parse(path.with_suffix(".py").read_text())
+    documented = module
     for node in module.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
-            return ast.get_docstring(node) or ""
-    return ast.get_docstring(module) or ""
+            documented = node
+    return (ast.get_docstring(documented) or "").split("\n")[0]

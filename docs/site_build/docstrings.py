@@ -10,6 +10,7 @@ import griffe
 sys.path.insert(0, str(Path(__file__).parent))
 
 from name_links import link_names  # noqa: E402
+from public_names import import_statements  # noqa: E402
 
 CALL_ARGUMENTS = re.compile(r"^Call arguments:$", re.MULTILINE)
 EXAMPLE = re.compile(r"^Example:\n((?:.+\n?)+)", re.MULTILINE)
@@ -23,7 +24,9 @@ class KerasDocstrings(griffe.Extension):
     def on_object(self, *, obj, **kwargs):
         """Rewrites the docstring of an object."""
         if obj.docstring is not None and not getattr(obj.docstring, "is_converted", False):
-            obj.docstring.value = convert(obj.docstring.value, obj.name)
+            is_public = obj.name in import_statements() and obj.parent.is_module
+            text = convert(obj.docstring.value, obj.name)
+            obj.docstring.value = add_import(text, obj.name) if is_public else text
             obj.docstring.is_converted = True
 
 
@@ -40,3 +43,9 @@ def convert(text: str, name: str = "") -> str:
     text = CALL_ARGUMENTS.sub("Other Parameters: Call arguments:", text)
     text = REFERENCE.sub("**Reference:**", text)
     return link_names(text, name)
+
+
+def add_import(text: str, name: str) -> str:
+    """Returns a docstring with the import statement after its first paragraph."""
+    first, _, rest = text.partition("\n\n")
+    return f"{first}\n\n```python\n{import_statements()[name]}\n```\n\n{rest}"

@@ -26,7 +26,7 @@ def link_names(text: str, name: str = "") -> str:
     for line in text.split("\n"):
         if line.lstrip().startswith(FENCE):
             in_code = not in_code
-        skipped = in_code or line.lstrip().startswith((">>>", "...", "#", "|"))
+        skipped = in_code or line.lstrip().startswith((">>>", "...", "#", "|", "**Reference"))
         lines.append(line if skipped else CODE.sub(lambda match: _link(match, paths), line))
     return "\n".join(lines)
 

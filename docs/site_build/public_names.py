@@ -17,26 +17,48 @@ SUBPACKAGES = {
 
 def exported_names(package: str = "") -> list[str]:
     """Returns `__all__` of `t2t_relpos` or of one of its subpackages."""
-    tree = ast.parse((SOURCES / package / "__init__.py").read_text())
-    for node in tree.body:
+    for node in _init(package).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return ast.literal_eval(node.value)
     raise ValueError(f"No __all__ in t2t_relpos/{package}/__init__.py.")
 
 
-def api_pages() -> dict[str, list[tuple[str, str]]]:
-    """Returns (public path, page) of every documented name, by subpackage."""
+def defining_module(package: str, name: str) -> str:
+    """Returns the dotted name of the module that defines a public name of a subpackage."""
+    for node in _init(package).body:
+        if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+            return node.module
+    raise ValueError(f"t2t_relpos/{package}/__init__.py imports no {name}.")
+
+
+def api_pages() -> dict[str, dict[str, str]]:
+    """Returns the page of every documented name, by subpackage and name."""
     return {
-        package: [
-            (f"t2t_relpos.{package}.{name}", f"api/{package}/{name}.md")
-            for name in exported_names(package)
-        ]
+        package: {name: f"api/{package}/{name}.md" for name in exported_names(package)}
         for package in SUBPACKAGES
     }
 
 
 def identifiers() -> dict[str, str]:
-    """Returns the public path of every documented name, by its last component."""
+    """Returns the dotted path of every documented name.
+
+    The path names the defining module, because some names are also names of modules.
+    """
     return {
-        path.rpartition(".")[2]: path for entries in api_pages().values() for path, _ in entries
+        name: f"{defining_module(package, name)}.{name}"
+        for package, names in api_pages().items()
+        for name in names
     }
+
+
+def import_statements() -> dict[str, str]:
+    """Returns the import statement of every documented name."""
+    return {
+        name: f"from t2t_relpos{'' if name in exported_names() else '.' + package} import {name}"
+        for package, names in api_pages().items()
+        for name in names
+    }
+
+
+def _init(package: str) -> ast.Module:
+    return ast.parse((SOURCES / package / "__init__.py").read_text())

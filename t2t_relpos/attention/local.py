@@ -31,13 +31,13 @@ def attend_locally(
         query: as in `attend`.
         key: as in `attend`, with S = T.
         value: as in `attend`, with S = T.
-        key_table: as in `attend`.
-        value_table: as in `attend`.
+        key_table: as in `attend`. Default: None.
+        value_table: as in `attend`. Default: None.
         window: a query attends to keys at distances less than this.
-        causal: whether keys after a query are masked.
-        query_mask: bool `[B, T]`; False gives zeros. None: all True.
-        key_mask: bool `[B, T]`; True = attend. None: all True.
-        dropout: as in `attend`; receives weights `[B * blocks, N, C, 2C or 3C]`.
+        causal: whether keys after a query are masked. Default: False.
+        query_mask: bool `[B, T]`; False gives zeros. Default: None, all True.
+        key_mask: bool `[B, T]`; True = attend. Default: None, all True.
+        dropout: as in `attend`; receives weights `[B * blocks, N, C, 2C or 3C]`. Default: None.
 
     Returns:
         outputs `[B, N, T, Hv]`.

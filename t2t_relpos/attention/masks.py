@@ -9,9 +9,9 @@ def causal_mask(length_q, length_k, query_offset=None):
     """Returns True where the key is not after the query.
 
     Args:
-        length_q: number of queries T.
-        length_k: number of keys S.
-        query_offset: key position of query 0. Default `S - T`, so that the last query attends to
+        length_q: number of queries T, an int or a scalar tensor.
+        length_k: number of keys S, an int or a scalar tensor.
+        query_offset: key position of query 0. Default: `S - T`, so that the last query attends to
             every key. keras.layers.MultiHeadAttention uses 0, which differs if T != S.
 
     Returns:
@@ -31,11 +31,11 @@ def window_mask(length_q, length_k, window, query_offset=None):
     """Returns True where the distance of query and key is less than `window`.
 
     Args:
-        length_q: number of queries T.
-        length_k: number of keys S.
+        length_q: number of queries T, an int or a scalar tensor.
+        length_k: number of keys S, an int or a scalar tensor.
         window: as `sliding_window` of keras.layers.MultiHeadAttention. With 1, a query attends to
             its own position only.
-        query_offset: key position of query 0. Default `S - T`.
+        query_offset: key position of query 0. Default: `S - T`.
 
     Returns:
         bool `[T, S]`, or `[B, T, S]` for a `query_offset` of shape `[B]`.
@@ -46,7 +46,14 @@ def window_mask(length_q, length_k, window, query_offset=None):
 
 
 def key_padding_mask(mask):
-    """Expands a mask of keys `[B, S]` to all heads and queries, `[B, 1, 1, S]`."""
+    """Returns a mask of keys, expanded to all heads and queries.
+
+    Args:
+        mask: bool or int `[B, S]`, True = attend.
+
+    Returns:
+        bool `[B, 1, 1, S]`.
+    """
     return ops.cast(mask, "bool")[:, None, None, :]
 
 
@@ -84,12 +91,12 @@ def make_attention_mask(
 
     Args:
         lengths: (T, S).
-        attention_mask: bool `[T, S]`, `[B, T, S]` or `[B, N, T, S]`, or None.
-        causal: whether keys after a query are masked.
-        window: see `window_mask`.
-        query_offset: key position of query 0. Default `S - T`.
+        attention_mask: bool `[T, S]`, `[B, T, S]` or `[B, N, T, S]`. Default: None.
+        causal: whether keys after a query are masked. Default: False.
+        window: a query attends to keys at distances less than this. Default: None, to all.
+        query_offset: key position of query 0. Default: `S - T`.
         positions: (int positions of queries, `[T]` or `[B, T]`, and of keys, `[S]` or `[B, S]`).
-            They replace `query_offset`.
+            They replace `query_offset`. Default: None.
 
     Returns:
         bool that broadcasts to `[B, N, T, S]`, or None.
@@ -112,7 +119,7 @@ def masked_softmax(scores, mask=None):
 
     Args:
         scores: `[..., S]` logits.
-        mask: bool, broadcasts to `scores`; True = attend. None: all.
+        mask: bool, broadcasts to `scores`; True = attend. Default: None, all entries.
 
     Returns:
         `[..., S]` weights in the dtype of `scores`.

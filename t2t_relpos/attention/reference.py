@@ -1,8 +1,8 @@
 """Relative-position attention as tensor2tensor computes it, term by term.
 
-Nothing here is optimised: every [T, S, H] tensor of the original is built. The
-faster paths of this package are held to these functions, and these functions
-are held to outputs and gradients recorded from tensor2tensor 1.15.7.
+Nothing here is optimized: every `[T, S, H]` tensor of the original is built. Tests compare these
+functions with outputs and gradients recorded from tensor2tensor 1.15.7, and all other
+implementations with these functions.
 
 Shapes: B batch, T query length, S key length, N heads, H depth of a head,
 K max_relative_position, R = 2K + 1 rows of a table.
@@ -21,18 +21,17 @@ from t2t_relpos.attention.reference_checks import (
 
 
 def relative_positions_matrix(length_q, length_k, max_relative_position, cache=False):
-    """Row of the embedding table for every pair of a query and a key.
+    """Returns the table row of every pair of a query and a key.
 
     The pair (i, j) gets `clip(j - i, -K, K) + K`. When the lengths differ, the
     queries are the last `length_q` positions of the keys. With `cache` there is
     one query, and it is at the last key.
 
     Args:
-        length_q: T, a Python int or a scalar integer tensor. Unused with `cache`.
-        length_k: S, a Python int or a scalar integer tensor.
-        max_relative_position: K, the distance beyond which all positions share
-            a row; an int, at least 0.
-        cache: whether one query is being decoded against all earlier keys.
+        length_q: T, an int or a scalar tensor. Unused with `cache`.
+        length_k: S, an int or a scalar tensor.
+        max_relative_position: clipping distance K, an int of at least 0.
+        cache: whether there is one query, at the last key. Default: False.
 
     Returns:
         int32 tensor, `[T, S]`, or `[1, S]` with `cache`; entries in 0 … 2K.
@@ -41,9 +40,7 @@ def relative_positions_matrix(length_q, length_k, max_relative_position, cache=F
         ValueError: if `max_relative_position` is not an int of at least 0, or
             if `length_q` is known to exceed `length_k`.
 
-    Reference:
-        Shaw et al. 2018, equation 5 (`clip`); tensor2tensor
-        `common_attention._generate_relative_positions_matrix`.
+    Reference: Shaw et al. 2018, section 3.2; t2t `_generate_relative_positions_matrix`.
 
     Example:
     >>> import keras
@@ -65,25 +62,22 @@ def relative_positions_matrix(length_q, length_k, max_relative_position, cache=F
 
 
 def relative_position_embeddings(table, length_q, length_k, max_relative_position, cache=False):
-    """Embedding of the relative position of every pair of a query and a key.
+    """Returns the table vector of every pair of a query and a key.
 
     Args:
         table: `[R, H]`, row K belongs to distance 0.
-        length_q: T, a Python int or a scalar integer tensor. Unused with `cache`.
-        length_k: S, a Python int or a scalar integer tensor.
+        length_q: T, an int or a scalar tensor. Unused with `cache`.
+        length_k: S, an int or a scalar tensor.
         max_relative_position: K, an int of at least 0.
-        cache: whether one query is being decoded against all earlier keys.
+        cache: whether there is one query, at the last key. Default: False.
 
     Returns:
         Tensor `[T, S, H]`, or `[1, S, H]` with `cache`, of the table's dtype.
 
     Raises:
-        ValueError: if the table has not 2K + 1 rows, or as
-            `relative_positions_matrix` does.
+        ValueError: if the table does not have 2K + 1 rows, or as in `relative_positions_matrix`.
 
-    Reference:
-        Shaw et al. 2018, equation 5; tensor2tensor
-        `common_attention._generate_relative_positions_embeddings`.
+    Reference: Shaw et al. 2018, section 3.2; t2t `_generate_relative_positions_embeddings`.
 
     Example:
     >>> import keras
@@ -99,12 +93,11 @@ def relative_position_embeddings(table, length_q, length_k, max_relative_positio
 
 
 def relative_attention_inner(x, y, z, transpose):
-    """Product of attention with keys or values, plus the relative term.
+    """Returns the product of attention with keys or values, plus the relative term.
 
     With `transpose`, x holds queries, y keys and z key embeddings, and the
-    result is `x·yᵀ + x·zᵀ`; without it, x holds weights, y values and z value
-    embeddings, and the result is `x·y + x·z`. In the term with z each query
-    position i uses its own matrix `z[i]`.
+    result is `x·yᵀ + x·zᵀ`. Without it, x holds weights, y values and z value
+    embeddings, and the result is `x·y + x·z`. Query i is multiplied by `z[i]`.
 
     Args:
         x: `[B, N, T, H]` with `transpose`, otherwise `[B, N, T, S]`.
@@ -115,9 +108,7 @@ def relative_attention_inner(x, y, z, transpose):
     Returns:
         Tensor `[B, N, T, S]` with `transpose`, otherwise `[B, N, T, H]`.
 
-    Reference:
-        Shaw et al. 2018, section 3.3 (equation 6: the split into two terms);
-        tensor2tensor `common_attention._relative_attention_inner`.
+    Reference: Shaw et al. 2018, section 3.3; t2t `_relative_attention_inner`.
 
     Example:
     >>> import keras
@@ -152,11 +143,10 @@ def dot_product_attention_relative(
     allow_memory=False,
     seed=None,
 ):
-    """Self-attention with relative positions in both the keys and the values.
+    """Returns self-attention with relative positions in keys and values.
 
-    As in tensor2tensor the queries are not scaled here; the caller multiplies
-    them by H^-0.5. All heads share the two tables, which are arguments where
-    tensor2tensor makes variables.
+    Queries are not scaled: multiply them by `H ** -0.5`. All heads share the two tables. They are
+    arguments; tensor2tensor creates variables.
 
     Args:
         q: queries, `[B, N, T, H]`.
@@ -167,12 +157,12 @@ def dot_product_attention_relative(
         key_embeddings: `[R, H]`, the table a^K of the paper.
         value_embeddings: `[R, H]`, the table a^V of the paper.
         max_relative_position: K, an int of at least 1.
-        dropout_rate: probability of dropping a weight, in [0, 1). Above 0 it
-            always drops: the function does not know whether it is training.
-        cache: whether q is the one query at the last key's position.
-        allow_memory: whether k and v may be longer than q; the queries are then
-            the last T positions of the keys.
-        seed: for the dropout, as in `keras.random.dropout`.
+        dropout_rate: probability of dropping a weight, in [0, 1), in training and in inference.
+            Default: 0.0.
+        cache: whether there is one query, at the last key. Default: False.
+        allow_memory: whether k and v may be longer than q. The queries are then the last T
+            positions of the keys. Default: False.
+        seed: seed of the dropout, as in `keras.random.dropout`. Default: None.
 
     Returns:
         Tensor `[B, N, T, H]`.
@@ -181,9 +171,7 @@ def dot_product_attention_relative(
         ValueError: if `max_relative_position` or `dropout_rate` is out of
             range, or if shapes do not fit.
 
-    Reference:
-        Shaw et al. 2018, equations 3 and 4; tensor2tensor
-        `common_attention.dot_product_attention_relative`.
+    Reference: Shaw et al. 2018, equations 3 and 4; t2t `dot_product_attention_relative`.
 
     Example:
     >>> import keras
@@ -214,7 +202,7 @@ def dot_product_attention_relative(
 def _attention_and_weights(
     q, k, v, bias, tables, max_relative_position, dropout_rate, cache, allow_memory, seed
 ):
-    """The output `[B, N, T, H]` and the weights `[B, N, T, S]` before dropout."""
+    """Returns the output `[B, N, T, H]` and the weights `[B, N, T, S]` before dropout."""
     check_max_relative_position(max_relative_position, minimum=1)
     if not 0.0 <= dropout_rate < 1.0:
         raise ValueError(

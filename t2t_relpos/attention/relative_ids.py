@@ -10,7 +10,7 @@ def key_positions(length_q, length_k, query_offset=None):
         length_q: number of queries T, an int or a scalar tensor.
         length_k: number of keys S, an int or a scalar tensor.
         query_offset: key position of query 0: an int, a scalar tensor, or an int tensor `[B]` (one
-            position per batch entry). Default `S - T`: the queries are the last T positions of the
+            position per batch entry). Default: `S - T`, the queries are the last T positions of the
             keys (tensor2tensor's memory rule).
 
     Returns:
@@ -37,12 +37,12 @@ def relative_ids(length_q, length_k, max_relative_position, query_offset=None):
         length_q: number of queries T, an int or a scalar tensor.
         length_k: number of keys S, an int or a scalar tensor.
         max_relative_position: clipping distance K. With 0, all pairs share one row.
-        query_offset: key position of query 0. Default `S - T`.
+        query_offset: key position of query 0. Default: `S - T`.
 
     Returns:
         int32 `[T, S]`, or `[B, T, S]` for a `query_offset` of shape `[B]`, in `[0, 2K]`.
 
-    Reference: Shaw et al. 2018, equation 5; t2t `_generate_relative_positions_matrix`.
+    Reference: Shaw et al. 2018, section 3.2; t2t `_generate_relative_positions_matrix`.
 
     Example:
     >>> from keras import ops

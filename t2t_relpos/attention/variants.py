@@ -53,7 +53,8 @@ def attend_2d(query, key, value, height_table, width_table, *, mask=None, dropou
         height_table: `[2K + 1, H]` for all heads or `[N, 2K + 1, H]`, by clipped distance.
         width_table: as `height_table`.
         mask: bool, broadcasts to `[B, N, P, P]` with P = height·width; True = attend.
-        dropout: a function of the weights, or None.
+            Default: None.
+        dropout: a function of the weights. Default: None.
 
     Returns:
         (outputs `[B, N, height, width, Hv]`, weights before dropout `[B, N, P, P]`).
@@ -117,10 +118,10 @@ def attend_two_blocks(
         value: `[B, N, T, Hv]`.
         key_table: rows for distances from `-(R - 1)` to 0, `[R, H]` for all heads or `[N, R, H]`,
             with R at least twice `block_length`.
-        value_table: as `key_table` with depth Hv, or None.
+        value_table: as `key_table` with depth Hv. Default: None.
         block_length: an int.
-        key_mask: bool `[B, T]`; True = attend. None: all True.
-        dropout: a function of the weights, or None.
+        key_mask: bool `[B, T]`; True = attend. Default: None, all True.
+        dropout: a function of the weights. Default: None.
 
     Returns:
         outputs `[B, N, T, Hv]`.
