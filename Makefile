@@ -15,7 +15,8 @@ LIBRARY_TESTS := t2t_relpos tests/attention tests/layers tests/models tests/deco
   tests/test_backends.py
 CORE_TESTS := tests/test_backends.py tests/layers/test_relation_multi_head_attention.py \
   tests/layers/test_keras_hub.py tests/layers/test_call_checks.py tests/models/test_generation.py \
-  tests/attention/test_recorded.py
+  tests/attention/test_recorded.py tests/layers/test_packing.py tests/layers/test_compile_matrix.py \
+  tests/examples/test_jax_translation.py
 QUICKSTART := runs/quickstart
 # One process more than cores, because some tests wait; at most 4, since each needs a few GB.
 WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \
@@ -23,17 +24,26 @@ WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \
 PARALLEL := -n $(WORKERS) --dist loadfile
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: quickstart lint format test test-slow test-oldest test-backends test-backends-core package clean
+.PHONY: quickstart docs notebooks lint format test test-matrix test-slow test-oldest test-backends \
+  test-backends-core package clean
 
 $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --upgrade pip
-	$(RUN) -m pip install --quiet --editable '.[lint,test]'
+	$(RUN) -m pip install --quiet --editable '.[docs,lint,test]'
 	touch $@
 
 # Trains on the synthetic corpus, evaluates, exports, translates.
 quickstart: $(VENV)/installed
 	PYTHON=$(RUN) examples/quickstart.sh $(QUICKSTART)
+
+# Builds the site in build/site. Fails on broken links, anchors and references.
+docs: $(VENV)/installed
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+
+# Writes two guides as notebooks to build/notebooks.
+notebooks: $(VENV)/installed
+	$(RUN) docs/notebooks.py
 
 # Checks style and formatting.
 lint: $(VENV)/installed
@@ -47,6 +57,10 @@ format: $(VENV)/installed
 
 test: $(VENV)/installed
 	$(RUN) -m pytest $(PARALLEL) -m 'not slow'
+
+# Tests all combinations of model, operation, dtype, masks, dropout and lengths under XLA.
+test-matrix: $(VENV)/installed
+	FULL_COMPILE_MATRIX=1 $(RUN) -m pytest -n $(WORKERS) tests/layers/test_compile_matrix.py
 
 test-slow: $(VENV)/installed
 	$(RUN) -m pytest $(PARALLEL) -m slow

@@ -66,7 +66,11 @@ def make_layer(name: str):
     else:
         layer = RelativeMultiHeadAttention(sliding_window=FLAGS.window, **relative)
     is_attention = name not in ("recurrent", "convolutional")
-    call = (lambda x: layer(x, x)) if is_attention else layer
+    arguments = 2 if is_attention else 1
+
+    def call(x):
+        return layer(*[x] * arguments, training=True)
+
     return call, lambda: [weight.value for weight in layer.trainable_weights]
 
 

@@ -1,7 +1,12 @@
 """Facts about the Keras backend on which implementations depend."""
 
+import inspect
+
 import keras
 from keras import ops
+
+# Formats of `keras.Model.export` whose converters know the standard operations only.
+PORTABLE_FORMATS = ("onnx", "litert", "openvino", "torch")
 
 
 def is_compiled_by_xla():
@@ -19,6 +24,15 @@ def is_tensorflow_without_xla():
     XLA requires loops to keep the shapes of their variables.
     """
     return keras.backend.backend() == "tensorflow" and not is_compiled_by_xla()
+
+
+def is_compiled(tensor):
+    """Returns whether XLA or `jax.jit` compiles the code that computes a tensor."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return isinstance(tensor, jax.core.Tracer)
+    return is_compiled_by_xla()
 
 
 def device():
@@ -53,3 +67,58 @@ def as_tensor(x):
     import tensorflow as tf
 
     return tf.convert_to_tensor(x)
+
+
+def dynamic_shape(x):
+    """Returns the shape: on TensorFlow a tensor, elsewhere a tuple."""
+    if keras.backend.backend() != "tensorflow":
+        return ops.shape(x)
+    import tensorflow as tf
+
+    return tf.shape(x)
+
+
+def clip_jax_dimension(x, low, high):
+    """Returns `x` limited to `[low, high]`; sizes may be symbolic dimensions of an export."""
+    import jax
+
+    return jax.core.max_dim(low, jax.core.min_dim(high, x))
+
+
+def torch_records_gradients():
+    """Returns whether PyTorch differentiates the current code."""
+    import torch
+
+    return torch.is_grad_enabled()
+
+
+def is_exporting():
+    """Returns whether the current code is traced for an export that needs standard operations.
+
+    True within `keras.Model.export` to one of `PORTABLE_FORMATS`, and on PyTorch within
+    `torch.onnx.export` and `torch.export.export`. Other exporters need the context manager
+    `t2t_relpos.attention.portable`.
+    """
+    backend = keras.backend.backend()
+    if backend == "torch":
+        import torch
+
+        return torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        if tf.executing_eagerly():
+            return False
+    return _format_of_running_export() in PORTABLE_FORMATS
+
+
+def _format_of_running_export():
+    """Returns the argument `format` of the running `keras.Model.export`, or None.
+
+    Keras does not tell layers that they are exported, so the call stack is searched for the call.
+    """
+    code = inspect.unwrap(keras.Model.export).__code__
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return None if frame is None else frame.f_locals["format"]

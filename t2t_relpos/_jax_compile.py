@@ -3,8 +3,16 @@
 import keras
 
 
-def compile_function(model, function):
-    """Returns `function` jitted. It reads the current weights of the model at every call."""
+def compile_function(model, function, jit_compile):
+    """Returns `function` jitted, or `function` itself.
+
+    Args:
+        model: the model. The jitted function reads its current weights at every call.
+        function: function of tensors.
+        jit_compile: whether to jit.
+    """
+    if not jit_compile:
+        return function
     # Doctest collection imports this module where JAX is not installed.
     import jax
 

@@ -1,11 +1,11 @@
-"""Settings of the C library's memory allocator."""
+"""Configuration of the C library's memory allocator."""
 
 import ctypes
 import os
 
-# Of glibc's malloc.h.
+# Constants from glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
-# The largest that glibc takes.
+# Largest value that glibc accepts.
 _LARGEST_MMAP_THRESHOLD = 32 << 20
 _TOP_PAD = 64 << 20
 _NEVER = 2**31 - 1
@@ -15,11 +15,11 @@ def keep_freed_memory() -> bool:
     """Makes glibc keep freed memory instead of returning large blocks to the system.
 
     TensorFlow frees and allocates the same megabytes in every step, and the system zeroes each page
-    of them. Call it at the start of a program. It does nothing with other C libraries, or if the
-    environment has `MALLOC_*_` or `GLIBC_TUNABLES`.
+    again. Call this function at the start of a program. It does nothing with other C libraries, or
+    if the environment has variables `MALLOC_*` or `GLIBC_TUNABLES`.
 
     Returns:
-        Whether anything was set.
+        Whether the allocator was configured.
     """
     if "GLIBC_TUNABLES" in os.environ or any(name.startswith("MALLOC_") for name in os.environ):
         return False

@@ -1,4 +1,4 @@
-"""Atomic writes of files and directories: written to a temporary name, flushed, then renamed."""
+"""Atomic writes: a file or directory is written under a temporary name, flushed, then renamed."""
 
 import contextlib
 import errno
@@ -10,11 +10,11 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike) -> Iterator[Path]:
-    """Writes a file, which replaces `path` when the block ends without an error.
+def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
+    """Replaces the file `path` atomically when the block ends without an error.
 
     Yields:
-        The path to write to: in the same directory, with the same suffix.
+        A temporary path to write to, with the same name, in a subdirectory of `path`'s directory.
     """
     path = Path(path)
     with _temporary_directory(path) as directory:
@@ -26,11 +26,11 @@ def whole_file(path: str | os.PathLike) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def whole_directory(path: str | os.PathLike) -> Iterator[Path]:
-    """Writes a directory, which replaces `path` when the block ends without an error.
+def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
+    """Replaces the directory `path` atomically when the block ends without an error.
 
     Yields:
-        An empty directory next to `path`, which is created with its parents if missing.
+        An empty temporary directory next to `path`. Missing parent directories are created.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def _temporary_directory(path):
 
 
 def check_writable(path: str | os.PathLike):
-    """Raises OSError if a file of this name can't be written. Changes nothing."""
+    """Raises OSError if the file `path` can't be written. The file is not changed."""
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -68,30 +68,30 @@ def check_writable(path: str | os.PathLike):
 
 
 def write_text(path: str | os.PathLike, text: str):
-    """Writes a UTF-8 file atomically, or directly if `path` is a pipe or device."""
+    """Writes a UTF-8 file atomically, or directly if `path` is a pipe or a device."""
     path = Path(path)
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
         return
-    with whole_file(path) as temporary:
+    with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def remove_directory(path: str | os.PathLike):
-    """Renames a directory and then removes it, so that a partly removed one is never read."""
+    """Renames a directory, then removes it, so that no reader sees a partly removed directory."""
     path = Path(path)
     with _temporary_directory(path) as temporary:
         path.rename(temporary / path.name)
 
 
 def remove_leftovers(directory: str | os.PathLike):
-    """Removes what a killed process was writing in `directory`."""
+    """Removes the temporary files that a killed process left in `directory`."""
     for entry in Path(directory).glob(".writing-*"):
         shutil.rmtree(entry, ignore_errors=True)
 
 
 def flush(path: Path):
-    """Waits until a file or the entries of a directory are on the disk."""
+    """Waits until a file, or the list of entries of a directory, is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

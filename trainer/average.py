@@ -1,9 +1,9 @@
-"""Averages the weights of a run's last checkpoints into another model directory.
+"""Averages the weights of several checkpoints and writes them to a new model directory.
 
     python -m trainer.average --model_dir=runs/big --last=20 --output_dir=runs/big-average
 
-Every other command takes the directory: `trainer.evaluate`, `trainer.export`, `--init_from` of
-`trainer.train`.
+The new directory works with all other commands, such as `trainer.evaluate`, `trainer.export` and
+`trainer.train --init_from`.
 """
 
 import os
@@ -20,22 +20,22 @@ from trainer.model_dir import ModelDirectory
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program on `values`."""
     flags.DEFINE_string("model_dir", None, "Directory of the run.", flag_values=values)
-    last = "Number of checkpoints to average: the last ones of the run."
+    last = "Average this number of the run's last checkpoints."
     flags.DEFINE_integer("last", None, last, lower_bound=1, flag_values=values)
-    steps = "Instead of --last: steps of checkpoints, separated by commas."
+    steps = "Instead of --last: steps of the checkpoints to average, comma-separated."
     flags.DEFINE_list("steps", None, steps, flag_values=values)
     output_dir = "Model directory to write, which must not exist yet."
     flags.DEFINE_string("output_dir", None, output_dir, flag_values=values)
 
 
 def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: str | os.PathLike):
-    """Writes a model directory with the mean of checkpoints' weights, atomically.
+    """Writes a model directory with the mean weights of several checkpoints, atomically.
 
-    Its run.json has the settings of the run, and lists the checkpoints under `averaged`.
+    Its run.json has the settings of the run and lists the checkpoints under `averaged`.
 
     Args:
         directory: the run's model directory.
-        paths: folders of its checkpoints.
+        paths: folders of the checkpoints.
         output_dir: the model directory to write.
 
     Raises:
@@ -57,7 +57,7 @@ def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: 
         "checkpoints": [str(path.relative_to(directory.path)) for path in paths],
     }
     try:
-        with atomic_files.whole_directory(output_dir) as temporary:
+        with atomic_files.atomic_directory(output_dir) as temporary:
             average = ModelDirectory(temporary)
             for file in (directory.config_file.name, tokenizer.get("file")):
                 if file is not None:
@@ -90,8 +90,8 @@ def _run(values):
     write_average(directory, paths, values.output_dir)
     names = ", ".join(path.name for path in paths)
     print(
-        f"{values.output_dir} holds the mean of {len(paths)} checkpoints of {values.model_dir}: "
-        f"{names}."
+        f"Wrote the mean of {len(paths)} checkpoints of {values.model_dir} to "
+        f"{values.output_dir}: {names}"
     )
 
 

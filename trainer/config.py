@@ -1,4 +1,4 @@
-"""The settings of a training run: frozen, checked, made from a dict or from absl flags."""
+"""The settings of a training run: a frozen dataclass, created from a dict or from absl flags."""
 
 import dataclasses
 import difflib
@@ -23,7 +23,7 @@ POSITIONS = ("relative", "sinusoidal", "learned", "relative+sinusoidal", "none")
 class RunConfig:
     """Settings of `python -m trainer.train`.
 
-    Settings that are None come from the preset's recipe: see `resolve`.
+    `resolve` replaces settings that are None by those of the preset's recipe.
 
     Raises:
         ValueError: for a setting out of range, or settings that contradict each other.
@@ -42,8 +42,8 @@ class RunConfig:
         "Directory of the model. Created, or resumed if it exists.", fixed=False
     )
     init_from: str | None = setting(
-        "Instead of --preset: a model directory whose architecture, vocabulary and weights are "
-        "the start.",
+        "Instead of --preset: start from the architecture, vocabulary and weights of this model "
+        "directory.",
         fixed=False,
     )
     data: str | None = setting(
@@ -72,22 +72,26 @@ class RunConfig:
         at_least=1,
     )
     max_length: int = setting(
-        "Longest sentence in tokens. Longer pairs are skipped.", 256, at_least=2
+        "Maximum length of a sentence in tokens. Longer pairs are skipped.", 256, at_least=2
     )
     learning_rate: float | None = setting("Factor of the Noam schedule." + _RECIPE, at_least=0.0)
     warmup_steps: int | None = setting(
-        "Updates until the learning rate is largest." + _RECIPE, at_least=1
+        "Number of warm-up updates, during which the learning rate rises." + _RECIPE, at_least=1
     )
     label_smoothing: float | None = setting(
-        "Probability of all wrong ids together in the targets." + _RECIPE, at_least=0.0, below=1.0
+        "Total probability of all other ids in the smoothed targets." + _RECIPE,
+        at_least=0.0,
+        below=1.0,
     )
     adam_beta1: float | None = setting(
-        "Decay of Adam's mean of gradients." + _RECIPE, at_least=0.0, below=1.0
+        "Adam's decay rate of the mean gradient." + _RECIPE, at_least=0.0, below=1.0
     )
     adam_beta2: float | None = setting(
-        "Decay of Adam's mean of squared gradients." + _RECIPE, at_least=0.0, below=1.0
+        "Adam's decay rate of the mean squared gradient." + _RECIPE, at_least=0.0, below=1.0
     )
-    adam_epsilon: float | None = setting("Added to Adam's denominator." + _RECIPE, at_least=0.0)
+    adam_epsilon: float | None = setting(
+        "Constant added to Adam's denominator." + _RECIPE, at_least=0.0
+    )
     dropout: float | None = setting(
         "Dropout rate of embeddings and sublayers." + _PRESET, at_least=0.0, below=1.0
     )
@@ -98,7 +102,8 @@ class RunConfig:
         "Dropout rate inside the feed-forward networks." + _PRESET, at_least=0.0, below=1.0
     )
     position: str | None = setting(
-        "Position encoding: in every self-attention, or added to embeddings." + _PRESET,
+        "Position encoding. 'relative' is used in every self-attention layer; 'sinusoidal' and "
+        "'learned' are added to embeddings." + _PRESET,
         choices=POSITIONS,
     )
     max_relative_position: int | None = setting(
@@ -112,33 +117,35 @@ class RunConfig:
     seed: int = setting("Seed of initial weights, dropout and data order.", 1, at_least=0)
     deterministic: bool = setting("Use deterministic operations. Slower.", False, fixed=False)
     strategy: str = setting(
-        "'one' device, 'mirrored' over all GPUs of this machine, 'multiworker' over those of the "
-        "machines in TF_CONFIG. 'auto': mirrored if there are several GPUs, else one.",
+        "'one': a single device. 'mirrored': all GPUs of this machine. 'multiworker': the GPUs of "
+        "all machines in TF_CONFIG. 'auto': mirrored if there are several GPUs, else one.",
         "auto",
         choices=("auto", "one", "mirrored", "multiworker"),
         fixed=False,
     )
     logical_devices: int = setting(
-        "Divide the CPU into this number of devices and train on all of them.",
+        "Split the CPU into this number of devices and train on all of them.",
         0,
         at_least=0,
         fixed=False,
     )
     device_tokens: int | None = setting(
-        "Tokens of the longer side that a device computes at once, padding included. Larger "
+        "Tokens of the longer side in a micro-batch of a device, padding included. Larger "
         "batches are split and their gradients accumulated." + _RECIPE,
         at_least=1,
         fixed=False,
     )
     precision: str = setting(
-        "Data type of layer computations. Weights are always float32; float16 uses loss scaling.",
+        "Compute dtype of the layers. Weights are always float32; float16 uses loss scaling.",
         "float32",
         choices=("float32", "bfloat16", "float16"),
     )
-    jit_compile: bool = setting(
-        "Compile the training step with XLA. Batches are padded to few shapes.", False
+    jit_compile: bool | None = setting(
+        "Compile the training step with XLA, for one device. Batches are padded to few shapes. "
+        "Default: auto, which is on for one GPU and off on CPUs and for several devices.",
+        fixed=False,
     )
-    clip_norm: float | None = setting("Largest global norm of gradients.", at_least=0.0)
+    clip_norm: float | None = setting("Clip gradients to this global norm.", at_least=0.0)
     steps_per_execution: int = setting(
         "Updates per call of the compiled function.", 1, at_least=1, fixed=False
     )
@@ -146,18 +153,18 @@ class RunConfig:
         "Updates between checkpoints." + _RECIPE, at_least=1, fixed=False
     )
     checkpoint_minutes: float | None = setting(
-        "Largest number of minutes between checkpoints." + _RECIPE, at_least=0.0, fixed=False
+        "Maximum number of minutes between checkpoints." + _RECIPE, at_least=0.0, fixed=False
     )
     keep_checkpoints: int | None = setting(
         "Number of latest checkpoints to keep." + _RECIPE, at_least=1, fixed=False
     )
     evaluate_every: int | None = setting(
-        "Updates between evaluations on dev. Default: --checkpoint_every, or 1000 without one.",
+        "Updates between evaluations on the dev set. Default: --checkpoint_every, or 1000.",
         at_least=1,
         fixed=False,
     )
     dev_bleu: bool = setting(
-        "Whether evaluations also translate dev, with a beam of 1, and report BLEU.",
+        "Whether evaluations also translate the dev set greedily and report BLEU.",
         False,
         fixed=False,
     )
@@ -165,12 +172,12 @@ class RunConfig:
         "Number of checkpoints with the best dev BLEU to keep.", 0, at_least=0, fixed=False
     )
     early_stopping: int | None = setting(
-        "Evaluations without a better dev BLEU after which training stops.",
+        "Stop training after this number of evaluations without a better dev BLEU.",
         at_least=1,
         fixed=False,
     )
     log_every: int = setting(
-        "Updates between lines in the log and points in TensorBoard.", 100, at_least=1, fixed=False
+        "Updates between log lines and TensorBoard points.", 100, at_least=1, fixed=False
     )
 
     def __post_init__(self):
@@ -179,18 +186,19 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, settings: dict) -> "RunConfig":
-        """Returns the settings of a dict.
+        """Returns settings from a dict.
 
         Raises:
-            ValueError: for an unknown name, with similar names; and as the class itself.
+            ValueError: for an unknown name (the message suggests similar names), a value out of
+                range, or settings that contradict each other.
         """
         names = [field.name for field in dataclasses.fields(cls)]
         for name in settings:
             if name not in names:
-                near = difflib.get_close_matches(name, names)
+                similar = difflib.get_close_matches(name, names)
                 hint = (
-                    f"Did you mean {' or '.join(near)}?"
-                    if near
+                    f"Did you mean {' or '.join(similar)}?"
+                    if similar
                     else f"The settings are {', '.join(names)}."
                 )
                 raise ValueError(f"Expected the name of a setting. Received: {name!r}. {hint}")
@@ -198,14 +206,14 @@ class RunConfig:
 
     @classmethod
     def from_flags(cls, values: flags.FlagValues = flags.FLAGS) -> "RunConfig":
-        """Returns the values of the flags of `define_flags`."""
+        """Returns settings from the flags that `define_flags` defines."""
         return cls(**{field.name: values[field.name].value for field in dataclasses.fields(cls)})
 
     def resolve(self) -> "RunConfig":
-        """Returns these settings with a recipe's values in place of None.
+        """Returns these settings with None replaced by the values of a recipe.
 
-        The recipe is that of the preset, or of the model that `init_from` names. Settings that are
-        still None are those of the architecture.
+        The recipe is that of the preset, or of the model that `init_from` names. Settings that the
+        recipe lacks stay None, such as those of the architecture.
 
         Raises:
             ValueError: if the preset or that model does not exist.
@@ -227,7 +235,7 @@ class RunConfig:
         return dataclasses.asdict(self)
 
     def architecture(self) -> dict:
-        """Returns the settings that replace those of the preset's architecture."""
+        """Returns the settings that override the preset's architecture."""
         values = {name: getattr(self, name) for name in ARCHITECTURE_SETTINGS}
         return {name: value for name, value in values.items() if value is not None}
 

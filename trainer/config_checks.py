@@ -1,8 +1,8 @@
-"""Checks for settings of a training run that contradict each other."""
+"""Checks that the settings of a training run do not contradict each other."""
 
 # Settings that require relative positions.
 RELATIVE_SETTINGS = ("max_relative_position", "use_key_table", "use_value_table", "share_heads")
-# Settings that replace those of the preset's architecture.
+# Settings that override the preset's architecture.
 ARCHITECTURE_SETTINGS = (
     "dropout",
     "attention_dropout",
@@ -29,12 +29,12 @@ def check_together(config):
     for name in ("position", *RELATIVE_SETTINGS):
         if getattr(config, name) is not None and config.init_from is not None:
             raise ValueError(
-                f"Expected no {name} with init_from, whose positions and tables are what they are. "
-                f"Received: {getattr(config, name)}. Leave it out."
+                f"Expected no {name} with init_from, because that model's position encoding is "
+                f"fixed. Received: {getattr(config, name)}. Leave it out."
             )
     if config.clip_norm == 0:
         raise ValueError(
-            "Expected clip_norm to be above 0. Received: 0. Leave it out in order not to clip."
+            "Expected clip_norm to be above 0. Received: 0. Leave it out to disable clipping."
         )
     _check_data(config)
     _check_steps(config)
@@ -57,8 +57,7 @@ def _check_data(config):
     if config.data_dir is not None and config.data in (None, "files"):
         raise ValueError(
             "Expected data_dir only with a set of TensorFlow Datasets. Received: "
-            f"{config.data_dir!r} with "
-            f"{config.data or 'text files'}. Leave it out."
+            f"{config.data_dir!r} with {config.data or 'text files'}. Leave it out."
         )
     if config.data not in (None, "files"):
         for name in ("train_source", "dev_source"):
@@ -69,9 +68,8 @@ def _check_data(config):
                 )
     elif config.direction is not None:
         raise ValueError(
-            "Expected no direction with text files, which have one. Received: "
-            f"direction={config.direction!r}. "
-            "Exchange source and target files instead."
+            f"Expected no direction with text files. Received: direction={config.direction!r}. "
+            "Swap the source and target files instead."
         )
 
 
@@ -81,8 +79,7 @@ def _check_pair(config, split):
         given, missing = ("source", "target") if source else ("target", "source")
         raise ValueError(
             f"Expected {split}_source and {split}_target together. Received: {split}_{given} "
-            "only. "
-            f"Give --{split}_{missing} too."
+            f"only. Give --{split}_{missing} too."
         )
 
 
@@ -101,14 +98,13 @@ def _check_steps(config):
 def _check_several_devices(config):
     if config.steps_per_execution > 1:
         raise ValueError(
-            f"Expected steps_per_execution to be 1 with the strategy {config.strategy}: Keras "
-            "can't run several steps of batches of "
-            f"unlike shapes on several devices at once. Received: {config.steps_per_execution}. "
-            "Use 1, or --strategy=one."
+            f"Expected steps_per_execution to be 1 with the strategy {config.strategy}: with "
+            "several devices, Keras can't run several steps of batches of different shapes. "
+            f"Received: {config.steps_per_execution}. Use 1, or --strategy=one."
         )
     if config.jit_compile:
         raise ValueError(
             f"Expected no jit_compile with the strategy {config.strategy}: XLA can't compile a "
-            "step of several devices. Received: "
-            "jit_compile=True. Leave it out, or use --strategy=one."
+            "step that runs on several devices. Received: jit_compile=True. Leave it out, or use "
+            "--strategy=one."
         )

@@ -1,4 +1,4 @@
-"""Fields of a frozen dataclass of settings: help, range, and the absl flag of each."""
+"""Fields of a dataclass of settings, with help, range and an absl flag for each field."""
 
 import dataclasses
 import os
@@ -18,12 +18,12 @@ def setting(help, default=None, at_least=None, below=None, choices=None, fixed=T
     """Returns a field of a dataclass of settings.
 
     Args:
-        help: help text of its flag.
-        default: value if none is given.
-        at_least: smallest value.
-        below: upper bound, excluded.
-        choices: all values that it may have.
-        fixed: whether it must not change when a run is resumed.
+        help: help text of the field's flag.
+        default: default value.
+        at_least: lower bound, included; None for no bound.
+        below: upper bound, excluded; None for no bound.
+        choices: the allowed values; None for all.
+        fixed: whether the value must not change when a run is resumed.
     """
     limits = {"at_least": at_least, "below": below, "choices": choices}
     return dataclasses.field(default=default, metadata={"help": help, "fixed": fixed} | limits)
@@ -36,11 +36,12 @@ def define_flags(
     for field in dataclasses.fields(config):
         if names is None or field.name in names:
             help_text, choices = field.metadata["help"], field.metadata["choices"]
-            define_flag(values, field.name, _kind(field), help_text, field.default, choices=choices)
+            flag_type = _required_type(field)
+            define_flag(values, field.name, flag_type, help_text, field.default, choices=choices)
 
 
 def absolute_paths(settings, names: Sequence[str]) -> dict:
-    """Returns the settings of `names` that are given, comma-separated paths, as absolute paths."""
+    """Returns the settings `names` that are not empty, with comma-separated paths made absolute."""
     given = {name: getattr(settings, name) for name in names if getattr(settings, name)}
     return {
         name: ",".join(os.path.abspath(path.strip()) for path in paths.split(","))
@@ -59,21 +60,21 @@ def check(settings):
         _check_range(field, getattr(settings, field.name))
 
 
-def _kind(field):
+def _required_type(field):
     """Returns the type of a field without `| None`."""
     if isinstance(field.type, types.UnionType):
-        return next(kind for kind in typing.get_args(field.type) if kind is not type(None))
+        return next(option for option in typing.get_args(field.type) if option is not type(None))
     return field.type
 
 
 def _check_type(field, value):
-    kind = _kind(field)
-    allowed = (int, float) if kind is float else kind
+    expected = _required_type(field)
+    allowed = (int, float) if expected is float else expected
     if value is None and isinstance(field.type, types.UnionType):
         return
-    if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
+    if not isinstance(value, allowed) or (isinstance(value, bool) and expected is not bool):
         raise ValueError(
-            f"Expected {field.name} to be of type {kind.__name__}. Received: {value!r}."
+            f"Expected {field.name} to be of type {expected.__name__}. Received: {value!r}."
         )
 
 

@@ -1,16 +1,16 @@
-"""Recipe values for the settings of a run: from a preset, or from the model of `init_from`."""
+"""Recipes, which provide default settings of a run: from a preset or from an existing model."""
 
 import difflib
 
 from trainer.model_dir import ModelDirectory
 from trainer.recipes import CHECKPOINT_EVERY, DEFAULTS, RECIPES
 
-# All settings of a recipe except the vocabulary size: `init_from` has a vocabulary.
+# All settings of a recipe except the vocabulary size, because `init_from` has a vocabulary.
 _INHERITED = tuple(name for name in RECIPES["transformer_base"] if name != "vocab_size")
 
 
 def recipe_of(config) -> dict:
-    """Returns values for settings of a `trainer.config.RunConfig` that are None.
+    """Returns the recipe for the settings of a `trainer.config.RunConfig` that are None.
 
     Raises:
         ValueError: if the preset or the model of `init_from` does not exist, or that model does not
@@ -28,8 +28,8 @@ def recipe_of(config) -> dict:
 
 def _preset_recipe(config):
     if config.preset not in RECIPES:
-        near = difflib.get_close_matches(config.preset or "", RECIPES, n=1, cutoff=0.5)
-        hint = f" Did you mean {near[0]}?" if near else " Give one with --preset."
+        similar = difflib.get_close_matches(config.preset or "", RECIPES, n=1, cutoff=0.5)
+        hint = f" Did you mean {similar[0]}?" if similar else " Give one with --preset."
         raise ValueError(
             f"Expected preset to be one of {', '.join(RECIPES)}. Received: "
             f"{config.preset or 'none'}.{hint}"

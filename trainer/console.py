@@ -1,11 +1,11 @@
-"""Console scripts: each runs a program as `python -m trainer.NAME` does."""
+"""Console scripts. Each one is equivalent to `python -m trainer.NAME`."""
 
 import functools
 import runpy
 
 
 def _run(name: str):
-    # absl lists the flags of the module __main__ in --help.
+    # With --help, absl lists the flags of the module __main__.
     runpy.run_module(f"trainer.{name}", run_name="__main__", alter_sys=True)
 
 

@@ -40,16 +40,16 @@ class DirectoryLock:
         except BlockingIOError as error:
             owner = os.read(self._descriptor, 1000).decode(errors="replace").strip()
             raise ValueError(
-                "Expected a model directory in which no other process trains. Received: "
+                "Expected a model directory that no other process is using. Received: "
                 f"{self._directory}, locked by {owner or 'another process'}. Wait until it ends, "
                 "or choose another --model_dir."
             ) from error
         except OSError as error:
-            # Some network file systems have no locks.
+            # Some network file systems do not support locks.
             logging.warning("%s can't be locked: %s", self._directory, error.strerror)
 
     def release(self):
-        """Releases the lock, and removes the directory if it is otherwise empty."""
+        """Releases the lock, and removes the directory if it has no other file."""
         if os.listdir(self._directory) == [LOCK_NAME]:
             shutil.rmtree(self._directory)
         os.close(self._descriptor)

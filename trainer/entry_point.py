@@ -1,7 +1,7 @@
-"""How every program starts: it parses its flags, imports TensorFlow quietly, and then runs.
+"""The common entry point of all programs: parse flags, import TensorFlow quietly, run.
 
-`--help` must not wait for TensorFlow. At its top, a program therefore imports only modules that
-import neither TensorFlow nor Keras. The functions of a program import the others.
+`--help` must not wait for TensorFlow. The top level of a program therefore imports only modules
+that import neither TensorFlow nor Keras. All other modules are imported inside functions.
 """
 
 import sys
@@ -24,23 +24,23 @@ _DEFINE = {
 
 
 def define_flag(
-    values: flags.FlagValues, name: str, kind: type, help: str, default=None, **options
+    values: flags.FlagValues, name: str, flag_type: type, help: str, default=None, **options
 ):
-    """Defines a flag for values of a Python type, `bool`, `float`, `int`, `list` or `str`.
+    """Defines an absl flag by its Python type.
 
     Args:
-        values: where the flag is defined.
+        values: the `FlagValues` to define the flag in.
         name: name of the flag.
-        kind: the type.
+        flag_type: `bool`, `float`, `int`, `list` or `str`.
         help: help text.
-        default: value if the flag is not given.
-        **options: `choices`, all values that the flag may have, or options of absl's definition.
+        default: default value.
+        **options: `choices`, the allowed values, or further arguments of absl's `DEFINE_*`.
     """
     choices = options.pop("choices", None)
     if choices:
         flags.DEFINE_enum(name, default, choices, help, flag_values=values, **options)
     else:
-        _DEFINE[kind](name, default, help, flag_values=values, **options)
+        _DEFINE[flag_type](name, default, help, flag_values=values, **options)
 
 
 def run(
@@ -50,16 +50,16 @@ def run(
     values: flags.FlagValues,
     errors: type[Exception] | tuple[type[Exception], ...] = ValueError,
 ):
-    """Imports TensorFlow and runs a program; `errors` end it with one line on stderr.
+    """Imports TensorFlow and runs a program.
 
     Args:
         name: name of the program, such as `trainer.export`.
-        program: takes the parsed flags.
+        program: function of the parsed flags.
         argv: the command line without its flags.
         values: the parsed flags.
-        errors: exceptions whose message is meant for users.
+        errors: exceptions to report to the user as one line on stderr, without a traceback.
     """
-    refuse_arguments(argv)
+    reject_arguments(argv)
     import_tensorflow()
     try:
         program(values)
@@ -67,7 +67,7 @@ def run(
         sys.exit(f"{name}: {error}")
 
 
-def refuse_arguments(argv: list[str]):
-    """Raises if the command line has arguments that are not flags."""
+def reject_arguments(argv: list[str]):
+    """Raises UsageError if the command line has arguments that are not flags."""
     if len(argv) > 1:
         raise app.UsageError(f"Expected flags only. Received: {argv[1]!r}.")

@@ -1,4 +1,4 @@
-"""Translates a test set and prints its sacreBLEU, cased and on detokenised text, and other metrics.
+"""Translates a test set and prints its sacreBLEU score and other metrics.
 
     python -m trainer.evaluate --model_dir=runs/NAME --source=test.en --target=test.de
     python -m trainer.evaluate --model_dir=runs/NAME --checkpoint=best \
@@ -6,8 +6,8 @@
     python -m trainer.evaluate --saved_model=saved_models/NAME --data=wmt14_translate/de-en \
         --split=dev,test
 
-Prints a line such as `test BLEU = 97.31` for every test set, then sacreBLEU's signature, then a
-line for every other metric, with its own signature after it: see `trainer.metrics`.
+Prints a line such as `test BLEU = 97.31` for every test set, then the signature of sacreBLEU, then
+a line with the value and the signature of every other metric: see `trainer.metrics`.
 """
 
 import dataclasses
@@ -28,15 +28,17 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define(
         "checkpoint",
         str,
-        "With --model_dir: a step, 'latest', or 'best' (on dev). Default: model.keras.",
+        "With --model_dir: step of a checkpoint, 'latest', or 'best' (highest dev BLEU). "
+        "Default: model.keras.",
     )
     define(
         "saved_model",
         str,
-        "Instead of --model_dir: saved_models/NAME or saved_models/NAME/VERSION.",
+        "Instead of --model_dir: an exported model, saved_models/NAME or "
+        "saved_models/NAME/VERSION.",
     )
-    define("source", str, "Text file, one sentence per line, or a .gz of one.")
-    define("target", str, "Reference translations of --source.")
+    define("source", str, "Text file with one sentence per line, or a .gz file.")
+    define("target", str, "File with the reference translations of --source.")
     define("label", str, "Name of the test set in the printed lines. Default: test.")
     define(
         "data",
@@ -49,24 +51,26 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     help_text = "Metrics to print in addition to sacreBLEU, comma-separated."
     define("metrics", list, help_text, list(metrics.DEFAULT_METRICS))
     define(
-        "language", str, "Language for Moses's tokenizer. Default: target of --direction, or de."
+        "language",
+        str,
+        "Language for Moses's tokenizer. Default: target language of --direction, or de.",
     )
-    define("beam_size", int, "Hypotheses per sentence. Default: 4, or as exported.")
-    define("alpha", float, "Exponent of the length penalty. Default: 0.6, or as exported.")
+    define("beam_size", int, "Hypotheses per sentence. Default: 4, or the exported value.")
+    define("alpha", float, "Exponent of the length penalty. Default: 0.6, or the exported value.")
     define("batch_size", int, "Sentences per batch.", 64, lower_bound=1)
-    define("output", str, "File for the translations of a single test set.")
+    define("output", str, "File to write the translations to. Requires a single test set.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """The translations of a test set and how good they are.
+    """The translations of a test set and their sacreBLEU score.
 
     Args:
         hypotheses: one translation per sentence, each a single line.
         references: reference translations.
-        bleu: sacreBLEU, from 0 to 100.
-        signature: sacreBLEU's description of how it counted.
-        truncated: number of sentences that were truncated.
+        bleu: sacreBLEU score, from 0 to 100.
+        signature: signature of sacreBLEU.
+        truncated: number of source sentences that were truncated.
     """
 
     hypotheses: list[str]
@@ -81,11 +85,11 @@ def evaluate(
     corpus,
     batch_size: int,
 ) -> Evaluation:
-    """Translates the sources of a corpus, in batches of similar lengths, and scores the results.
+    """Translates the sources of a corpus in batches of similar length and scores the translations.
 
     Args:
-        translate: translates one batch, as `trainer.serving.translator.Translator`.
-        corpus: a `trainer.data.load_corpus.Corpus`.
+        translate: function that translates a batch, as `trainer.serving.translator.Translator`.
+        corpus: a `trainer.data.corpus.Corpus`.
         batch_size: sentences per batch.
     """
     from trainer.serving.translator import one_line, translate_lines
@@ -100,12 +104,12 @@ def evaluate(
 
 
 def _read_corpora(values):
-    """Returns the test sets by their labels."""
+    """Returns the test sets by label."""
     from trainer.data import load_corpus
 
     if values.data is not None:
         message = "Expected either --{name} or --data. Received: both. Leave one of them out."
-        _refuse(values, ("source", "target", "label"), message)
+        _reject_flags(values, ("source", "target", "label"), message)
         options = {"direction": values.direction, "data_dir": values.data_dir}
         splits = values.split or ["test"]
         return {split: load_corpus.open_corpus(values.data, split, **options) for split in splits}
@@ -115,14 +119,14 @@ def _read_corpora(values):
             "translation set of TensorFlow Datasets."
         )
     message = "Expected no --split with files. Received: both. Name the test set with --label."
-    _refuse(values, ("split",), message)
+    _reject_flags(values, ("split",), message)
     message = "Expected no --{name} with files. Received: {value!r}. Leave it out."
-    _refuse(values, ("direction", "data_dir"), message)
+    _reject_flags(values, ("direction", "data_dir"), message)
     return {values.label or "test": load_corpus.read_text(values.source, values.target)}
 
 
-def _refuse(values, names, message):
-    """Raises if flags are given that have no meaning here."""
+def _reject_flags(values, names, message):
+    """Raises ValueError if one of the flags `names` is set."""
     for name in names:
         if values[name].value is not None:
             raise ValueError(message.format(name=name, value=values[name].value))
@@ -141,9 +145,9 @@ def _load(values):
         "Expected no --{name} with --saved_model, whose beam size is fixed. Received: {value}. "
         "Export the model with another --beam_size, or evaluate its --model_dir."
     )
-    _refuse(values, ("beam_size",), message)
+    _reject_flags(values, ("beam_size",), message)
     message = "Expected no --{name} with --saved_model. Received: {value!r}. Give its --model_dir."
-    _refuse(values, ("checkpoint",), message)
+    _reject_flags(values, ("checkpoint",), message)
     return saved_models.load(values.saved_model, values.alpha)
 
 
@@ -180,13 +184,13 @@ def _check_metrics(values):
 
 
 def _check_output(path, count):
-    """Raises if --output can't be written, before anything is translated."""
+    """Raises ValueError if --output can't be written. Called before the first translation."""
     if path is None:
         return
     if count > 1:
         raise ValueError(
-            f"Expected a single test set with --output. Received: {count}. Evaluate them one by "
-            "one."
+            f"Expected a single test set with --output. Received: {count}. Evaluate them "
+            "separately."
         )
     try:
         atomic_files.check_writable(path)
@@ -197,7 +201,7 @@ def _check_output(path, count):
 
 
 def _write_output(path, hypotheses):
-    """Writes the translations; the file is complete, or as it was."""
+    """Writes the translations atomically."""
     try:
         atomic_files.write_text(path, "".join(f"{hypothesis}\n" for hypothesis in hypotheses))
     except OSError as error:
@@ -217,8 +221,8 @@ def _run(values):
         results[label] = result = evaluate(translate, corpus, values.batch_size)
         if result.truncated:
             print(
-                f"warning: {result.truncated} sentences of {label} were cut: they are longer than "
-                "the model takes.",
+                f"warning: {result.truncated} sentences of {label} were truncated to the maximum "
+                "input length of the model.",
                 file=sys.stderr,
             )
         print(f"{label} BLEU = {result.bleu:.2f}", flush=True)

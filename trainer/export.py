@@ -17,10 +17,12 @@ from trainer.serving.decoding_defaults import TranslationSettings
 _SETTINGS = {
     "beam_size": "Hypotheses per sentence.",
     "alpha": "Exponent of the length penalty.",
-    "max_input_length": "Largest number of ids of a sentence. Longer ones are truncated.",
-    "extra_length": "Number of ids that a translation may have in addition to its source's.",
+    "max_input_length": "Maximum number of ids of a sentence. Longer sentences are truncated.",
+    "extra_length": "Maximum number of ids by which a translation may exceed its source.",
     "early_stopping": "Stop a search at beam_size finished translations. Faster, less exact.",
-    "max_beam_size": "Largest beam size that a request may ask for.",
+    "max_beam_size": "Maximum beam size of a request.",
+    "jit_compile": "Compile serving_default with XLA, for small batches. TensorFlow Serving then "
+    "needs --xla_cpu_compilation_enabled=true.",
 }
 
 
@@ -36,12 +38,12 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
 
 
 def export(module, directory: Path, version: int | None = None) -> Path:
-    """Writes a version of a model, with the requests that warm up TensorFlow Serving.
+    """Writes a version of a model, with warm-up requests for TensorFlow Serving.
 
     Args:
         module: the `TranslationModule` to export.
-        directory: saved_models/NAME, created if missing. A server knows the model by NAME.
-        version: a positive integer. Default: the next one.
+        directory: saved_models/NAME, created if missing. NAME is the name of the model on a server.
+        version: a positive integer. Default: the latest version plus 1.
 
     Returns:
         The directory of the version.
@@ -53,9 +55,9 @@ def export(module, directory: Path, version: int | None = None) -> Path:
 
     from trainer.serving import saved_models, warmup
 
-    with saved_models.new_version(directory, version) as (aside, final):
-        tf.saved_model.save(module, str(aside), signatures=module.signatures)
-        warmup.write(aside, directory.name, module.tokenizer, module.settings.max_input_length)
+    with saved_models.new_version(directory, version) as (temporary, final):
+        tf.saved_model.save(module, str(temporary), signatures=module.signatures)
+        warmup.write(temporary, directory.name, module.tokenizer, module.settings)
     return final
 
 
@@ -63,8 +65,8 @@ def _destination(values):
     name = values.name if values.name is not None else Path(values.model_dir).resolve().name
     if name in ("", "..") or Path(name).name != name:
         raise ValueError(
-            f"Expected --name to be the name of one folder. Received: {name!r}. Say where it lies "
-            "with --export_dir."
+            f"Expected --name to be the name of one folder. Received: {name!r}. Set its parent "
+            "folder with --export_dir."
         )
     return Path(values.export_dir) / name
 
@@ -74,7 +76,7 @@ def _run(values):
 
     from trainer.serving.translation_module import TranslationModule
 
-    # TensorFlow would report the temporary name of the directory.
+    # Without this, TensorFlow logs the temporary name of the directory.
     tf.get_logger().setLevel("WARNING")
     settings = TranslationSettings(**{name: values[name].value for name in _SETTINGS})
     directory = _destination(values)

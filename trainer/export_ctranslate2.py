@@ -22,7 +22,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
         "float16, bfloat16, float32."
     )
     define("quantization", str, help_text, "none")
-    define("force", bool, "Replace a CTranslate2 model in --output_dir.", False)
+    define("force", bool, "Replace an existing CTranslate2 model in --output_dir.", False)
 
 
 def _run(values):

@@ -3,7 +3,7 @@
     python -m trainer.import_t2t --checkpoint=model.ckpt-250000 --hparams_set=transformer_relative \
       --vocab=vocab.translate_ende_wmt32k.32768.subwords --model_dir=runs/imported
 
-The model can then be evaluated, exported and fine-tuned like one that was trained here.
+All other commands can read the directory, for example to evaluate, export or fine-tune the model.
 """
 
 import functools
@@ -16,14 +16,12 @@ from trainer import entry_point
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program on `values`."""
     define = functools.partial(entry_point.define_flag, values)
-    define("checkpoint", str, "Checkpoint of TensorFlow 1: its path without .index.", required=True)
-    define("hparams_set", str, "tensor2tensor's hparams set of the model.", required=True)
-    define("hparams", str, "Changes to the set: key=value,key=value.", "")
-    define("target_space_id", int, "Target space id of the problem. Generic text has 0.", 0)
-    define("vocab", str, "tensor2tensor's subword vocabulary of the problem.")
-    define(
-        "vocab_size", int, "Instead of --vocab, for a model without tokenizer: its number of ids."
-    )
+    define("checkpoint", str, "Path of a TensorFlow 1 checkpoint, without .index.", required=True)
+    define("hparams_set", str, "Name of the model's hparams set in tensor2tensor.", required=True)
+    define("hparams", str, "Changes to the hparams set: key=value,key=value.", "")
+    define("target_space_id", int, "Target space id of the problem; 0 for generic text.", 0)
+    define("vocab", str, "Subword vocabulary file of the tensor2tensor problem.")
+    define("vocab_size", int, "Instead of --vocab, for a model without tokenizer: number of ids.")
     define("model_dir", str, "Model directory to create.", required=True)
 
 
@@ -35,7 +33,7 @@ def _run(values):
         values.checkpoint, values.model_dir, **{name: values[name].value for name in names}
     )
     print(f"Imported {values.checkpoint}: {config}")
-    print(f"The model is in {values.model_dir}.")
+    print(f"Wrote {values.model_dir}")
 
 
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):

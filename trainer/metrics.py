@@ -1,7 +1,7 @@
-"""Metrics of translations, in percent, over a test set with one reference per sentence.
+"""Translation metrics, in percent, for test sets with one reference per sentence.
 
-sacreBLEU counts the n-grams of all metrics. This module adds the tokenization and the formula of
-tensor2tensor's BLEU, and the compound splitting of papers of 2016 to 2018.
+sacreBLEU counts the n-grams for all metrics. This module adds the tokenization and the formula of
+tensor2tensor's BLEU, and the compound splitting used in papers from 2016 to 2018.
 """
 
 import dataclasses
@@ -20,9 +20,9 @@ class Score:
     """The value of a metric.
 
     Args:
-        name: such as "chrF2".
-        value: in percent.
-        signature: description of the metric in the style of sacreBLEU.
+        name: name of the metric, such as "chrF2".
+        value: value in percent.
+        signature: description of the metric in sacreBLEU's format.
     """
 
     name: str
@@ -31,14 +31,14 @@ class Score:
 
 
 def sacrebleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Returns sacreBLEU, case-sensitive, of detokenized text."""
+    """Returns the case-sensitive sacreBLEU score of detokenized text."""
     return _sacrebleu_score("BLEU", BLEU(), hypotheses, references)
 
 
 def t2t_bleu(
     hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False
 ) -> Score:
-    """Returns BLEU_cased of tensor2tensor's `t2t-bleu`, or BLEU_uncased.
+    """Returns the BLEU_cased or BLEU_uncased score of tensor2tensor's `t2t-bleu`.
 
     Reference: tensor2tensor `bleu_hook.bleu_wrapper`.
     """
@@ -55,15 +55,16 @@ def t2t_bleu(
 def compound_split_bleu(
     hypotheses: Sequence[str], references: Sequence[str], language: str = "de"
 ) -> Score:
-    """Returns BLEU of Moses's tokens with compounds split at hyphens.
+    """Returns the BLEU score of Moses tokens with compounds split at hyphens.
 
-    Papers of 2016 to 2018 report it. Both sides are tokenized as by Moses's tokenizer.perl of that
-    time (sacremoses), and n-grams are counted as by multi-bleu.perl.
+    Papers from 2016 to 2018 report this score. Both sides are tokenized as by Moses's
+    tokenizer.perl of that time (sacremoses). N-grams are counted as by multi-bleu.perl.
 
     Args:
         hypotheses: the translations.
-        references: their references; tensor2tensor's script expects them tokenized.
-        language: of both, for abbreviations and apostrophes.
+        references: the reference translations, not tokenized. (tensor2tensor's script expects
+            tokenized references.)
+        language: language of both sides, for abbreviations and apostrophes.
 
     Reference: tensor2tensor `utils/get_ende_bleu.sh`.
     """
@@ -87,12 +88,12 @@ def _sacrebleu_score(name, metric, hypotheses, references):
 
 
 _LOWERCASED = functools.partial(_sacrebleu_score, "BLEU lower-cased", BLEU(lowercase=True))
-# For models of text with separated tokens: only spaces separate words.
+# For text that is already tokenized: only spaces separate words.
 _TOKENIZED = functools.partial(
     _sacrebleu_score, "BLEU of tokens", BLEU(tokenize="none", force=True)
 )
 _CHRF = functools.partial(_sacrebleu_score, "chrF2", CHRF())
-# By the names of `trainer.evaluate --metrics`.
+# Keys are the values of `trainer.evaluate --metrics`.
 METRICS: dict[str, Callable[..., Score]] = {
     "bleu_lc": _LOWERCASED,
     "bleu_tokenized": _TOKENIZED,
@@ -101,23 +102,30 @@ METRICS: dict[str, Callable[..., Score]] = {
     "t2t_bleu_uncased": functools.partial(t2t_bleu, lowercase=True),
     "compound_bleu": compound_split_bleu,
 }
-# The metrics of detokenized text.
+# All metrics of detokenized text.
 DEFAULT_METRICS = tuple(name for name in METRICS if name != "bleu_tokenized")
 
 
 def score(
     name: str, hypotheses: Sequence[str], references: Sequence[str], language: str = "de"
 ) -> Score:
-    """Returns the score of one of `METRICS`. `language` is that of the references."""
+    """Returns the score of the metric `name` of `METRICS`.
+
+    Args:
+        name: key of `METRICS`.
+        hypotheses: the translations.
+        references: the reference translations.
+        language: language of the references.
+    """
     settings = {"language": language} if name == "compound_bleu" else {}
     return METRICS[name](hypotheses, references, **settings)
 
 
 def t2t_bleu_tokenize(line: str) -> list[str]:
-    """Separates symbols, and punctuation that is not between digits.
+    """Splits a line into tokens: separates symbols, and punctuation that is not between digits.
 
-    sacreBLEU's `intl` differs for numbers that are no digits ("½.") and for backslashes, which are
-    no punctuation here.
+    sacreBLEU's `intl` tokenizer differs for numbers that are not digits ("½.") and for backslashes,
+    which do not count as punctuation here.
 
     Reference: tensor2tensor `bleu_hook.bleu_tokenize`.
     """
@@ -138,16 +146,16 @@ def _count(hypotheses, references, **settings):
 
 
 def _t2t_formula(matches, possible, length, reference_length):
-    """Returns BLEU of n-gram counts.
+    """Returns the BLEU score of n-gram counts.
 
-    Orders without possible n-grams count as exact. Orders without a match are smoothed.
+    Orders without possible n-grams have a precision of 1. Orders without a match are smoothed.
     """
     logarithms, smooth = 0.0, 1.0
-    for right, total in zip(matches, possible):
-        if total and not right:
+    for matching, total in zip(matches, possible):
+        if total and not matching:
             smooth *= 2
         if total:
-            logarithms += math.log((right or 1 / smooth) / total)
+            logarithms += math.log((matching or 1 / smooth) / total)
     if not length:
         return 0.0
     brevity = math.exp(min(0.0, 1 - reference_length / length))
@@ -156,12 +164,12 @@ def _t2t_formula(matches, possible, length, reference_length):
 
 @functools.cache
 def _t2t_patterns():
-    """Returns (pattern, replacement) pairs. The patterns list all characters of two categories."""
+    """Returns (pattern, replacement) pairs. The patterns list all punctuation and all symbols."""
     classes = {"P": [], "S": []}
     for character in map(chr, range(sys.maxunicode)):
-        kind = unicodedata.category(character)[0]
-        if kind in classes and character != "\\":
-            classes[kind].append(re.escape(character))
+        category = unicodedata.category(character)[0]
+        if category in classes and character != "\\":
+            classes[category].append(re.escape(character))
     punctuation, symbols = ("[" + "".join(characters) + "]" for characters in classes.values())
     return (
         (re.compile(rf"(\D)({punctuation})"), r"\1 \2 "),

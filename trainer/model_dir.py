@@ -1,18 +1,18 @@
-"""A model directory: the files of one model, written by training, read by every other command.
+"""The model directory: the files of one model. Training writes it, all other commands read it.
 
 config.json            architecture, tokenizer, format version
-model.keras            the Transformer only
+model.keras            the Transformer, without the optimizer
 vocab.model            the SentencePiece vocabulary (`vocab.subwords` for tensor2tensor's)
 run.json               the resolved settings of the training run
 checkpoints/step-000123/
-best/step-000123/      checkpoints with the best BLEU on dev, with --keep_best
-evaluations.json       the results of all evaluations on dev
-logs/                  for TensorBoard
-ids/                   the corpora as ids, which resumed runs read; may be deleted
-.lock                  locked while a run trains here
+best/step-000123/      checkpoints with the best dev BLEU, with --keep_best
+evaluations.json       results of all evaluations on the dev set
+logs/                  TensorBoard logs
+ids/                   token ids of the corpora, a cache for resumed runs; may be deleted
+.lock                  locked while a training run uses the directory
 nan/step-000123.npz    a batch whose loss was not finite
 
-All paths, formats and checks of these files are in this module, which is therefore longer than 200
+All paths, formats and checks of these files are in this module, which is why it is longer than 200
 lines.
 """
 
@@ -30,10 +30,10 @@ VOCABULARY_FILES = {"sentencepiece": "vocab.model", "subwords": "vocab.subwords"
 
 
 class ModelDirectory:
-    """The paths of a model directory, and the content of its files.
+    """A model directory: its paths, and methods that read and write its files.
 
     Args:
-        path: the directory. It is not read before `open` or `create`.
+        path: path of the directory. The constructor does not access it.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -53,7 +53,7 @@ class ModelDirectory:
         """Returns an existing model directory.
 
         Raises:
-            ValueError: as `read_config`.
+            ValueError: if it is not a model directory, or has another format version.
         """
         directory = cls(path)
         directory.read_config()
@@ -64,8 +64,8 @@ class ModelDirectory:
         """Creates a directory for training if it is missing, and removes partly written files.
 
         Args:
-            path: its path.
-            lock: whether to lock it until `unlock` is called or the process ends.
+            path: path of the directory.
+            lock: whether to lock the directory until `unlock` is called or the process ends.
 
         Raises:
             ValueError: if it can't be written, is a file, or another process has locked it.
@@ -80,14 +80,14 @@ class ModelDirectory:
             directory.path.mkdir(parents=True, exist_ok=True)
             if lock:
                 directory._lock = DirectoryLock(directory.path)
-            # A full disk has no room for content.
+            # The file needs content: on a full disk, an empty file can still be created.
             atomic_files.write_text(directory.path / "writable", "content")
             (directory.path / "writable").unlink()
         except OSError as error:
             directory.unlock()
             raise ValueError(
                 f"Expected a model directory that can be written. Received: {path} "
-                f"({error.strerror}). Make room, give permission to write, or choose another with "
+                f"({error.strerror}). Free space, grant write permission, or choose another "
                 "--model_dir."
             ) from error
         for folder in (directory.path, directory.nan, *directory.path.glob("ids/*")):
@@ -95,7 +95,7 @@ class ModelDirectory:
         return directory
 
     def unlock(self):
-        """Releases the lock, and removes the directory if it is otherwise empty."""
+        """Releases the lock, and removes the directory if it has no other file."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -107,7 +107,7 @@ class ModelDirectory:
 
     @property
     def tokenizer_kind(self) -> str:
-        """ "sentencepiece", "subwords", or "none" for a model of ids without a vocabulary."""
+        """Kind of tokenizer: "sentencepiece", "subwords", or "none" without a vocabulary."""
         return self.read_config()["tokenizer"]["kind"]
 
     def vocabulary_file(self, kind: str = "sentencepiece") -> Path:
@@ -115,11 +115,11 @@ class ModelDirectory:
         return self.path / VOCABULARY_FILES[kind]
 
     def write_config(self, architecture: dict, tokenizer: str = "sentencepiece"):
-        """Writes config.json. The vocabulary must exist.
+        """Writes config.json. The vocabulary file must exist.
 
         Args:
             architecture: `TransformerConfig.to_dict()`.
-            tokenizer: as `tokenizer_kind`.
+            tokenizer: kind of tokenizer, see `tokenizer_kind`.
         """
         entry = {"kind": tokenizer}
         if tokenizer != "none":
@@ -142,11 +142,11 @@ class ModelDirectory:
         """
         if not self.is_configured:
             state = "is a file" if self.path.exists() else "does not exist"
-            state = "holds none" if self.path.is_dir() else state
+            state = "has none" if self.path.is_dir() else state
             raise ValueError(
-                f"Expected a model directory, which holds a config.json. Received: {self.path}, "
-                f"which {state}. Make one with `python -m trainer.train --model_dir=...`, or give "
-                "the path of one that exists."
+                f"Expected a model directory, which has a config.json. Received: {self.path}, "
+                f"which {state}. Create one with `python -m trainer.train --model_dir=...`, or "
+                "give the path of an existing model directory."
             )
         config = _read_json(self.config_file)
         version = config.get("format_version")
@@ -160,30 +160,31 @@ class ModelDirectory:
         return config
 
     def check_architecture(self, architecture: dict):
-        """Checks that the directory has an architecture, as `check_same`."""
+        """Raises ValueError if the directory has another architecture: see `check_same`."""
         self.check_same(self.read_config()["architecture"], architecture, "configuration")
 
-    def check_same(self, recorded: dict, asked: dict, what: str):
-        """Checks that the settings of a run are those of the directory.
+    def check_same(self, recorded: dict, current: dict, description: str):
+        """Checks that the settings of a run are equal to those of the directory.
 
         Args:
             recorded: settings of the directory.
-            asked: settings of the run.
-            what: name of the settings in the message.
+            current: settings of the run.
+            description: what the settings are called in the error.
 
         Raises:
-            ValueError: naming every setting that differs, with both values.
+            ValueError: if settings differ. The message has both values of each.
         """
         differing = [
-            f"{name} is {_shown(recorded, name)} there and {_shown(asked, name)} in this run"
-            for name in dict.fromkeys([*recorded, *asked])
-            if _shown(recorded, name) != _shown(asked, name)
+            f"{name} is {_format(recorded, name)} in the directory and {_format(current, name)} in "
+            "this run"
+            for name in dict.fromkeys([*recorded, *current])
+            if _format(recorded, name) != _format(current, name)
         ]
         if differing:
             raise ValueError(
-                f"Expected a model directory made with the {what} of this run. Received: "
-                f"{self.path}, where {'; '.join(differing)}. Give the settings that the directory "
-                "was made with, or another --model_dir."
+                f"Expected a model directory created with the {description} of this run. Received: "
+                f"{self.path}, where {'; '.join(differing)}. Use the same settings, or another "
+                "--model_dir."
             )
 
     def load_tokenizer(self):
@@ -201,14 +202,14 @@ class ModelDirectory:
         vocabulary = self.path / entry["file"]
         if not vocabulary.is_file():
             raise ValueError(
-                f"Expected the vocabulary of the model at {vocabulary}. Received: a directory "
-                "without it. Restore the file, or train in another --model_dir."
+                f"Expected the vocabulary of the model at {vocabulary}. Received: no such file. "
+                "Restore it, or train in another --model_dir."
             )
         if _digest(vocabulary) != entry["sha256"]:
             raise ValueError(
-                f"Expected the vocabulary that the model was made with. Received: {vocabulary}, "
-                "which has changed since: its SHA-256 is not the one in config.json. Restore the "
-                "file, or train in another --model_dir."
+                f"Expected the vocabulary that the model was trained with. Received: {vocabulary}, "
+                "which has changed since: its SHA-256 differs from the one in config.json. "
+                "Restore the file, or train in another --model_dir."
             )
         # These modules import TensorFlow Text.
         if entry["kind"] == "subwords":
@@ -218,12 +219,12 @@ class ModelDirectory:
         return Tokenizer.from_file(vocabulary)
 
     def save_model(self, model):
-        """Writes the Transformer to model.keras atomically, with the compute dtype float32."""
-        with atomic_files.whole_file(self.model_file) as temporary:
+        """Writes a Transformer to model.keras atomically. Its compute dtype is saved as float32."""
+        with atomic_files.atomic_file(self.model_file) as temporary:
             _in_float32(model).save(temporary)
 
     def has_intact_model(self) -> bool:
-        """Returns whether model.keras exists and the checksums of its ZIP archive are right."""
+        """Returns whether model.keras exists and the checksums of its ZIP archive are correct."""
         try:
             with zipfile.ZipFile(self.model_file) as archive:
                 return archive.testzip() is None
@@ -234,14 +235,14 @@ class ModelDirectory:
         """Returns the Transformer of model.keras.
 
         Raises:
-            ValueError: if training has not written it yet, or it can't be read.
+            ValueError: if training has not written the file yet, or it can't be read.
         """
         self.read_config()
         if not self.model_file.is_file():
             raise ValueError(
-                f"Expected a trained model at {self.model_file}. Received: a directory without "
-                "it: training has not reached its first checkpoint. Continue training with the "
-                "same `python -m trainer.train` command."
+                f"Expected a trained model at {self.model_file}. Received: no such file, because "
+                "training has not reached its first checkpoint. Rerun the same "
+                "`python -m trainer.train` command to resume."
             )
         import keras
 
@@ -252,8 +253,8 @@ class ModelDirectory:
         except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
             raise ValueError(
                 f"Expected a readable Keras model. Received: {self.model_file}, which fails to "
-                f"load ({error}). Continue training with the same `python -m trainer.train` "
-                "command to write it again."
+                f"load ({error}). Rerun the same `python -m trainer.train` command to write it "
+                "again."
             ) from error
 
     def write_run(self, settings: dict):
@@ -261,7 +262,7 @@ class ModelDirectory:
         _write_json(self.run_file, settings)
 
     def read_run(self) -> dict:
-        """Returns the settings in run.json, or an empty dict without it."""
+        """Returns the settings in run.json, or an empty dict if there is no such file."""
         return _read_json(self.run_file) if self.run_file.is_file() else {}
 
 
@@ -273,7 +274,7 @@ def _in_float32(model):
     return copy
 
 
-def _shown(settings, name):
+def _format(settings, name):
     return "not set" if settings.get(name) is None else json.dumps(settings[name])
 
 
@@ -289,7 +290,7 @@ def _read_json(path):
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
-            raise ValueError(f"it holds a {type(content).__name__}")
+            raise ValueError(f"it has a {type(content).__name__}")
         return content
     except ValueError as error:
         raise ValueError(

@@ -12,11 +12,12 @@ from absl import logging as absl_logging
 
 
 def import_tensorflow():
-    """Imports TensorFlow and looks for GPUs, with stderr buffered; makes warnings plain lines.
+    """Imports TensorFlow, initializes its GPUs, and hides the messages that this prints.
 
-    The buffer is printed if that fails. `--verbosity=1` on the command line prints everything.
+    The messages are printed if the import fails, or with `--verbosity=1` on the command line.
+    Warnings that programs log later have the format `LEVEL: message`.
     """
-    # Without this, warnings begin with a time, a thread and a line of code.
+    # absl's default format starts with a time, a thread id and a line of code.
     absl_logging.get_absl_handler().setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     if "tensorflow" in sys.modules:
         return
@@ -25,8 +26,8 @@ def import_tensorflow():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if importlib.util.find_spec("tensorflow") is None:
         sys.exit(
-            "trainer: Expected TensorFlow to be installed. Received: an environment without it. "
-            "Install everything that the trainer needs with `pip install t2t_relpos`."
+            "trainer: TensorFlow is not installed. Install it and the other requirements with "
+            "`pip install t2t_relpos`."
         )
     with _buffered_stderr():
         import tensorflow as tf
@@ -36,7 +37,7 @@ def import_tensorflow():
 
 @contextlib.contextmanager
 def _buffered_stderr() -> Iterator[None]:
-    """Buffers everything written to file descriptor 2; prints it if the block raises."""
+    """Discards everything written to file descriptor 2, or prints it if the block raises."""
     sys.stderr.flush()
     with tempfile.TemporaryFile() as buffer, os.fdopen(os.dup(2), "wb") as stderr:
         os.dup2(buffer.fileno(), 2)

@@ -1,7 +1,8 @@
 """Default training settings of each preset.
 
-Architectures are in t2t_relpos.models.PRESETS. DEFAULTS has the settings that a recipe lacks.
-`learning_rate` multiplies the Noam schedule. `batch_tokens` counts one side, over all devices.
+The presets' architectures are in t2t_relpos.models.PRESETS. DEFAULTS applies to all recipes.
+`learning_rate` multiplies the Noam schedule. `batch_tokens` counts the tokens of the longer side
+over all devices.
 """
 
 # Shaw et al. 2018, section 4.1, and Vaswani et al. 2017, section 5.
@@ -16,18 +17,18 @@ _SHAW = {
     "adam_beta2": 0.98,
     "adam_epsilon": 1e-9,
 }
-# Section 4.1 again: "a checkpoint every 10 minutes", and big averages the last 20. A device
-# takes the batch in pieces, since the logits of 25,000 tokens take 3 GB.
+# Section 4.1 as well: "a checkpoint every 10 minutes", and the big model averages the last 20.
+# Batches are split into micro-batches, because the logits of 25,000 tokens take 3 GB.
 _SHAW_RUN = {"checkpoint_minutes": 10.0, "device_tokens": 4096}
-# t2t transformer_base_v1: the paper's, with t2t's batch; 250,000 steps are the default of
-# t2t_trainer.
+# t2t transformer_base_v1: the paper's settings with t2t's batch size. 250,000 steps are the default
+# of t2t_trainer.
 _T2T_V1 = _SHAW | {"train_steps": 250_000, "batch_tokens": 4096}
 # t2t transformer_base_v3.
 _T2T = _T2T_V1 | {"learning_rate": 2.0, "warmup_steps": 8000, "adam_beta2": 0.997}
 _T2T_BIG = _T2T | {"batch_tokens": 2048}
 
-# For some ten thousand sentences; chosen on Multi30k's dev set: docs/results.md, "The recipe for
-# small data".
+# For corpora of a few ten thousand sentences, tuned on the dev set of Multi30k: see "The recipe for
+# small data" in docs/results.md.
 _SMALL = {
     "vocab_size": 8000,
     "train_steps": 16_000,
@@ -52,5 +53,5 @@ RECIPES = {
 }
 
 DEFAULTS = {"keep_checkpoints": 5}
-# Where nothing says when to write checkpoints.
+# If neither the settings nor the recipe have a checkpoint interval.
 CHECKPOINT_EVERY = 1000

@@ -1,4 +1,4 @@
-"""tensor2tensor's TF1 checkpoints -> model directories, and back."""
+"""Conversion between tensor2tensor's TF1 checkpoints and model directories."""
 
 import os
 
@@ -11,7 +11,7 @@ from t2t_relpos.t2t import config_from_hparams, load_t2t_weights, parse_hparams,
 from trainer.data.subword_tokenizer import SubwordTokenizer
 from trainer.model_dir import ModelDirectory
 
-# tensor2tensor's name -> that of a setting of trainer.train.
+# From tensor2tensor's hparams to settings of trainer.train.
 _TRAINING_SETTINGS = {
     "batch_size": "batch_tokens",
     "learning_rate_constant": "learning_rate",
@@ -33,21 +33,20 @@ def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
         ValueError: if the checkpoint is missing or corrupt.
     """
     if not tf.io.gfile.exists(f"{prefix}.index"):
-        has_ending = prefix.endswith((".index", ".meta")) or ".data-" in prefix
-        hint = " Leave the ending out." if has_ending else ""
+        has_extension = prefix.endswith((".index", ".meta")) or ".data-" in prefix
+        hint = " Leave out the file extension." if has_extension else ""
         raise ValueError(
-            "Expected the prefix of a TF1 checkpoint, next to which PREFIX.index and "
-            "PREFIX.data-... lie. "
-            f"Received: {prefix!r}, without {os.path.basename(prefix)}.index.{hint}"
+            "Expected the prefix of a TF1 checkpoint with the files PREFIX.index and "
+            f"PREFIX.data-... . Received: {prefix!r}, but {os.path.basename(prefix)}.index does "
+            f"not exist.{hint}"
         )
     try:
         reader = tf.train.load_checkpoint(prefix)
         return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"Expected a whole TF1 checkpoint. Received: {prefix!r}, which can't be read: it is "
-            "truncated, damaged or "
-            f"another kind of file ({error}). Copy it again from where it was trained."
+            f"Expected a readable TF1 checkpoint. Received: {prefix!r}, which is truncated, "
+            f"corrupt or not a checkpoint ({error}). Copy the original files again."
         ) from error
 
 
@@ -59,7 +58,7 @@ def write_checkpoint(model: Transformer, prefix: str):
         prefix: the path without `.index`.
 
     Raises:
-        ValueError: for a model that tensor2tensor has no variables for.
+        ValueError: if the model has an option that tensor2tensor does not support.
     """
     arrays = {**t2t_weights(model), "global_step": np.array(0, "int64")}
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -82,16 +81,16 @@ def import_checkpoint(
     vocab: str | None = None,
     vocab_size: int | None = None,
 ) -> TransformerConfig:
-    """Reads a checkpoint into a new model directory. After an error nothing is written.
+    """Reads a checkpoint into a new model directory. If it raises, nothing is written.
 
     Args:
         prefix: the path of the checkpoint without `.index`.
         model_dir: directory to create; may exist if it holds no model.
-        hparams_set: tensor2tensor's name, such as "transformer_relative".
-        hparams: changes to it, `"key=value,key=value"`.
-        target_space_id: the problem's; 0 for plain text problems.
+        hparams_set: name of an hparams set of tensor2tensor, such as "transformer_relative".
+        hparams: changes to the hparams set, `"key=value,key=value"`.
+        target_space_id: target space id of the problem; 0 for plain text problems.
         vocab: file of tensor2tensor's subword vocabulary.
-        vocab_size: its size, instead of `vocab`.
+        vocab_size: instead of `vocab`, the size of the vocabulary.
 
     Returns:
         The architecture.
@@ -127,5 +126,5 @@ def _write(directory, model, tokenizer, hparams):
     kind = "none" if tokenizer is None else "subwords"
     if tokenizer is not None:
         tokenizer.save(directory.vocabulary_file(kind))
-    # Last: with it the directory counts as a model's.
+    # Written last, because its existence marks the directory as complete.
     directory.write_config(model.config.to_dict(), tokenizer=kind)

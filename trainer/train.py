@@ -3,8 +3,8 @@
     python -m trainer.train --preset=tiny --model_dir=runs/first \
         --train_source=train.en --train_target=train.de
 
-The same command resumes from the last checkpoint. Ctrl-C and SIGTERM write a checkpoint before they
-end the run. `--dry_run` reports what would be trained, and trains nothing.
+The same command resumes from the last checkpoint. After Ctrl-C or SIGTERM, the run writes a
+checkpoint and ends. `--dry_run` reports settings, batches and memory without training.
 """
 
 import os
@@ -23,7 +23,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program on `values`: the settings of a run, and --dry_run."""
     config.define_flags(values)
     help_text = (
-        "Only say what would be trained: settings, parameters, batches and memory. No files are "
+        "Print settings, parameters, batches and memory, then exit without training. No files are "
         "created."
     )
     entry_point.define_flag(values, "dry_run", bool, help_text, False)
@@ -33,14 +33,14 @@ def train(config: RunConfig):
     """Trains a model, or resumes its training.
 
     Raises:
-        SystemExit: with a message, if the settings, the data or the model directory are wrong, the
-            disk fails, or the loss is not a number; with a code, if a signal ended the run.
+        SystemExit: with a message, if the settings, the data or the model directory are invalid,
+            a write fails, or the loss is not finite; with a code, if a signal ended the run.
     """
     try:
         config.resolve()
     except ValueError as error:
         sys.exit(f"trainer.train: {error}")
-    # Not before the settings are known to be right.
+    # Check the settings first: importing TensorFlow takes seconds.
     import_tensorflow()
     from trainer.training.checkpoints import CheckpointError
     from trainer.training.nan_stop import NotFiniteError
@@ -69,10 +69,10 @@ def train(config: RunConfig):
 
 
 def dry_run(config: RunConfig):
-    """Reports what `train` would do.
+    """Prints the settings, batches and memory of a run without training.
 
     Raises:
-        SystemExit: with a message, if the settings, the data or the model directory are wrong.
+        SystemExit: with a message, if the settings, the data or the model directory are invalid.
     """
     try:
         config.resolve()
@@ -87,21 +87,21 @@ def dry_run(config: RunConfig):
 def _progress(step, last):
     if step < last:
         return f"Training from step {step} to {last}."
-    return f"The run is complete: step {step} of {last}. Nothing is trained."
+    return f"Training is already complete: step {step} of {last}."
 
 
 def _stop(run, received):
     steps = run.checkpoints.steps()
     step = steps[-1] if steps else 0
-    message = f"\ntrainer.train: stopped. The same command resumes from step {step}."
+    message = f"\ntrainer.train: interrupted. Rerun the same command to resume from step {step}."
     print(message, file=sys.stderr)
-    # As shells report a program that a signal ended.
+    # The exit status by which shells report a signal.
     sys.exit(128 + received)
 
 
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
     """Runs the program with parsed flags; `argv` is the command line without them."""
-    entry_point.refuse_arguments(argv)
+    entry_point.reject_arguments(argv)
     try:
         settings = RunConfig.from_flags(values)
     except ValueError as error:
@@ -111,8 +111,8 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
 
 if __name__ == "__main__":
     keep_freed_memory()
-    # By default, TensorFlow uses oneDNN on some processors only. It makes large matrix products
-    # faster on the others too.
+    # TensorFlow enables oneDNN by default on some processors only, but large matrix products are
+    # faster with it on the others too.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     define_flags()
     app.run(main)

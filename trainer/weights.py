@@ -1,4 +1,4 @@
-"""Finds the checkpoints of a model directory and loads or averages their weights."""
+"""Functions that find the checkpoints of a model directory and load or average their weights."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:
 
     Args:
         directory: model directory of the run.
-        which: a step, "latest", or "best" for the best BLEU on the dev set.
+        which: a step, "latest", or "best" for the highest dev BLEU.
 
     Raises:
         ValueError: if there is no such checkpoint.
@@ -41,16 +41,16 @@ def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:
             return kept.path(int(which))
     found = sorted({*checkpoints.steps(), *best.steps()})
     raise ValueError(
-        f"Expected a checkpoint of step {which} in {directory.path}. Received: those of "
-        f"{_listed(found)}. Choose one of these."
+        f"Expected a checkpoint of step {which} in {directory.path}. Received: checkpoints of "
+        f"{_format_steps(found)}. Choose one of these."
     )
 
 
 def last_checkpoints(directory: ModelDirectory, count: int) -> list[Path]:
-    """Returns the folders of the last checkpoints of a run, the earliest first.
+    """Returns the folders of the last `count` checkpoints of a run, in the order of their steps.
 
     Raises:
-        ValueError: if there are fewer.
+        ValueError: if there are fewer than `count` checkpoints.
     """
     checkpoints = Checkpoints(directory.checkpoints)
     steps = checkpoints.steps()
@@ -62,7 +62,7 @@ def last_checkpoints(directory: ModelDirectory, count: int) -> list[Path]:
     if len(steps) < count:
         raise ValueError(
             f"Expected at least {count} checkpoints in {directory.checkpoints}. Received: "
-            f"{len(steps)}, those of {_listed(steps)}. Ask for fewer, or train with a larger "
+            f"{len(steps)}, of {_format_steps(steps)}. Use fewer, or train with a larger "
             "--keep_checkpoints."
         )
     return [checkpoints.path(step) for step in steps[-count:]]
@@ -72,7 +72,7 @@ def load_transformer(directory: ModelDirectory, path: Path) -> Transformer:
     """Returns the Transformer of a model directory with the weights of a checkpoint.
 
     Raises:
-        ValueError: if the checkpoint is missing, corrupt, or of another architecture.
+        ValueError: if the checkpoint is missing or corrupt, or has another architecture.
     """
     transformer = Transformer(TransformerConfig.from_dict(directory.read_config()["architecture"]))
     ids = np.ones((1, 1), "int32")
@@ -82,16 +82,16 @@ def load_transformer(directory: ModelDirectory, path: Path) -> Transformer:
 
 
 def average(directory: ModelDirectory, paths: Sequence[Path]) -> Transformer:
-    """Returns the Transformer with the mean of the weights of checkpoints, summed in float64.
+    """Returns a Transformer with the mean weights of several checkpoints.
 
-    States of random generators are those of the last checkpoint.
+    Weights are summed in float64. States of seed generators are those of the last checkpoint.
 
     Args:
         directory: model directory of the run.
-        paths: folders of its checkpoints.
+        paths: folders of the checkpoints.
 
     Raises:
-        ValueError: if one is missing, corrupt, or of another architecture.
+        ValueError: if a checkpoint is missing or corrupt, or has another architecture.
 
     Reference: tensor2tensor `utils.avg_checkpoints`.
     """
@@ -111,5 +111,5 @@ def average(directory: ModelDirectory, paths: Sequence[Path]) -> Transformer:
     return transformer
 
 
-def _listed(steps):
+def _format_steps(steps):
     return f"step {', '.join(map(str, steps))}" if steps else "no step"

@@ -3,15 +3,20 @@
     python -m benchmarks.attention --output_dir=runs/attention
     python -m benchmarks.attention --lengths=512,2048 --parts=core --max_relative_positions=2,16
     python -m benchmarks.attention --baseline=../other_checkout --passes=both --parts=layer
+    python -m benchmarks.attention --xla --parts=core,attention --passes=both
+    KERAS_BACKEND=jax python -m benchmarks.attention --parts=core,attention --passes=both
 
 Parts:
     core    attention of given queries, keys and values
+    attention
+            the multi-head attention layer. Its reference is keras.layers.MultiHeadAttention
     layer   a pre-norm encoder layer: attention, feed-forward network, layer normalization
 
 Implementations:
     plain          this library without tables; in `layer` also keras.layers.MultiHeadAttention.
                    The faster one is the reference of all ratios
     relative       this library
+    flash          this library with memory linear in length (--compare_flash)
     tensor2tensor  tensor2tensor's algorithm, up to --tensor2tensor_max_length
     matmul         only the matrix products of plain attention: a lower bound (`core` only)
 
@@ -31,12 +36,13 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import keras
 import numpy as np
-import tensorflow as tf
 from absl import app, flags
 
 from benchmarks.attention import plot
 from benchmarks.attention.compare_checkouts import Repetition, compare
+from benchmarks.attention.compiled_steps import set_threads
 from benchmarks.attention.steps import (
     IMPLEMENTATIONS,
     Case,
@@ -52,9 +58,11 @@ from benchmarks.common.tables import print_cells, print_header, write_csv
 
 FLAGS = flags.FLAGS
 DIRECTIONS, PASSES = ("bidirectional", "causal"), ("forward", "both")
-COMPARED = ("relative", "tensor2tensor", "matmul")
+COMPARED = ("relative", "flash", "tensor2tensor", "matmul")
 flags.DEFINE_list("lengths", "32,64,128,256,512,1024,2048,4096", "Sequence lengths n.")
-flags.DEFINE_list("parts", list(IMPLEMENTATIONS), "Parts: core, layer.")
+flags.DEFINE_list("parts", ["core", "layer"], "Parts: core, attention, layer.")
+flags.DEFINE_bool("xla", False, "Compile with XLA on TensorFlow.")
+flags.DEFINE_bool("compare_flash", False, "Also measure attention with memory linear in length.")
 flags.DEFINE_list("directions", list(DIRECTIONS), "Directions: bidirectional, causal.")
 flags.DEFINE_list(
     "passes", list(PASSES), "Passes: forward (inference), both (forward and backward)."
@@ -101,7 +109,7 @@ def get_cases() -> list[Case]:
 
 
 def get_options() -> Options:
-    return Options(FLAGS.padding, FLAGS.flash_attention, FLAGS.dropout)
+    return Options(FLAGS.padding, FLAGS.flash_attention, FLAGS.dropout, FLAGS.xla)
 
 
 def measure(case: Case) -> list[dict]:
@@ -109,7 +117,8 @@ def measure(case: Case) -> list[dict]:
     steps = {
         name: make_step(name, case, get_options())
         for name in IMPLEMENTATIONS[case.part]
-        if name != "tensor2tensor" or case.length <= FLAGS.tensor2tensor_max_length
+        if (name != "tensor2tensor" or case.length <= FLAGS.tensor2tensor_max_length)
+        and (name != "flash" or FLAGS.compare_flash)
     }
     for step in steps.values():
         step()
@@ -120,9 +129,9 @@ def measure(case: Case) -> list[dict]:
             start = time.perf_counter()
             step()
             times[name].append(time.perf_counter() - start)
+    references = ("keras",) if case.part == "attention" else ("plain", "keras")
     plain = min(
-        (name for name in ("plain", "keras") if name in times),
-        key=lambda name: np.median(times[name]),
+        (name for name in references if name in times), key=lambda name: np.median(times[name])
     )
     rows = []
     for name in steps:
@@ -141,7 +150,8 @@ def measure_memory(implementation: str, case: Case) -> float | str:
     if not FLAGS.memory or not case.training or implementation == "matmul":
         return ""
     settings = {
-        name: FLAGS[name].value for name in ("dropout", "flash_attention", "padding", "threads")
+        name: FLAGS[name].value
+        for name in ("dropout", "flash_attention", "padding", "threads", "xla")
     }
     values = implementation, *dataclasses.astuple(case)
     return memory.measure_in_new_process("benchmarks.attention", values, settings)
@@ -169,10 +179,11 @@ def print_rows(rows):
 
 def main(argv):
     check_no_arguments(argv)
-    # Every case builds a new graph; silence TensorFlow's warning about it.
-    tf.get_logger().setLevel("ERROR")
-    tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    if keras.backend.backend() == "jax" and FLAGS.threads == 1:
+        # JAX reads them at the first computation.
+        flag = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
+    set_threads(FLAGS.threads)
     if FLAGS.memory_of:
         print_memory(*FLAGS.memory_of.split(","))
         return

@@ -5,8 +5,9 @@ import inspect
 
 import keras
 import numpy as np
-import tensorflow as tf
+from keras import ops
 
+from benchmarks.attention.compiled_steps import compile_step
 from benchmarks.attention.tensor2tensor_attention import Tensor2TensorAttention
 from benchmarks.common import memory
 from t2t_relpos import RelativeMultiHeadAttention
@@ -21,8 +22,9 @@ from t2t_relpos.attention.dropout import AttentionDropout
 NUM_HEADS, KEY_DIM, WIDTH, INTERMEDIATE_DIM = 8, 64, 512, 2048
 TOKENS_PER_BATCH = 2048
 IMPLEMENTATIONS = {
-    "core": ("plain", "relative", "tensor2tensor", "matmul"),
-    "layer": ("plain", "keras", "relative", "tensor2tensor"),
+    "core": ("plain", "relative", "flash", "tensor2tensor", "matmul"),
+    "attention": ("keras", "plain", "relative", "flash"),
+    "layer": ("plain", "keras", "relative", "flash", "tensor2tensor"),
 }
 # Older checkouts, to which `--baseline` compares, call the argument `recompute`.
 REMATERIALIZE = "rematerialize"
@@ -35,7 +37,8 @@ class Case:
     """One line of the printed table.
 
     Args:
-        part: "core", attention of given queries, keys and values, or "layer", an encoder layer.
+        part: "core", attention of given queries, keys and values; "attention", the multi-head
+            attention layer; or "layer", an encoder layer.
         direction: "bidirectional" or "causal".
         passes: "forward", without dropout, or "both", forward and backward.
         max_relative_position: K.
@@ -69,29 +72,20 @@ class Options:
         padding: whether the last quarter of every other sequence is padding.
         flash_attention: whether this library's attention has memory linear in length.
         dropout: rate of the dropout of attention weights.
+        xla: whether TensorFlow compiles with XLA.
     """
 
     padding: bool = False
     flash_attention: bool = False
     dropout: float = 0.0
+    xla: bool = False
 
 
 def make_step(implementation: str, case: Case, options: Options):
     """Returns a function without arguments that runs one step and waits for its result."""
     make = make_core if case.part == "core" else make_layer
-    function, tensors = make(implementation, case, options)
-
-    @tf.function(jit_compile=False)
-    def step():
-        if not case.training:
-            return [tf.reduce_sum(function(*tensors))]
-        with tf.GradientTape() as tape:
-            tape.watch(tensors)
-            loss = tf.reduce_sum(tf.square(function(*tensors)))
-        # Return all gradients: TensorFlow prunes the computation of unused ones.
-        return [tf.convert_to_tensor(g) for g in tape.gradient(loss, tensors)]
-
-    return lambda: step()[0].numpy()
+    function, tensors, variables = make(implementation, case, options)
+    return compile_step(function, tensors, variables, training=case.training, xla=options.xla)
 
 
 def measure_peak_memory(implementation: str, case: Case, options: Options) -> float:
@@ -105,14 +99,17 @@ def measure_peak_memory(implementation: str, case: Case, options: Options) -> fl
 
 
 def make_core(implementation: str, case: Case, options: Options):
-    """Returns attention as a function, and its arguments: q, k, v `[B, N, n, H]` and the tables."""
+    """Returns attention as a function, its arguments, and no variables.
+
+    Arguments are q, k, v `[B, N, n, H]` and the tables.
+    """
     rng, shape = np.random.default_rng(0), (case.batch_size, NUM_HEADS, case.length, KEY_DIM)
     qkv = [_draw(rng, shape) * KEY_DIM**-0.25 for _ in range(3)]
     tables = [_draw(rng, (2 * case.max_relative_position + 1, KEY_DIM)) * 0.1 for _ in range(2)]
     key_mask = _key_mask(case) if options.padding else None
     rate = options.dropout if case.training else 0.0
     if implementation == "matmul":
-        return _matmul, qkv
+        return _matmul, qkv, []
     if implementation == "tensor2tensor":
         bias = _bias(case, key_mask)
 
@@ -121,21 +118,21 @@ def make_core(implementation: str, case: Case, options: Options):
                 query, key, value, bias, *tables, case.max_relative_position, rate
             )
 
-        return attend_like_tensor2tensor, [*qkv, *tables]
+        return attend_like_tensor2tensor, [*qkv, *tables], []
     # Same value as RelativeMultiHeadAttention passes.
     rematerialize = False if case.training else None
-    if options.flash_attention and implementation == "relative":
+    if implementation == "flash" or (options.flash_attention and implementation == "relative"):
         rematerialize = True
     settings = {"causal": case.causal, "key_mask": key_mask, "return_weights": False}
     settings |= {REMATERIALIZE: rematerialize}
     if rate:
         settings["dropout"] = AttentionDropout(rate, keras.random.SeedGenerator(1))
     function = lambda *tensors: attend(*tensors, **settings)[0]
-    return function, qkv if implementation == "plain" else [*qkv, *tables]
+    return function, qkv if implementation == "plain" else [*qkv, *tables], []
 
 
 def make_layer(implementation: str, case: Case, options: Options):
-    """Returns an encoder layer as a function, and its input and weights."""
+    """Returns an encoder layer or its attention as a function, its input, and its variables."""
     inputs = _draw(np.random.default_rng(0), (case.batch_size, case.length, WIDTH))
     attention = _make_attention_layer(implementation, case, options)
     norms = [keras.layers.LayerNormalization(epsilon=1e-6) for _ in range(2)]
@@ -143,15 +140,20 @@ def make_layer(implementation: str, case: Case, options: Options):
     outer = keras.layers.Dense(WIDTH)
     mask = _key_mask(case)[:, None, :] if options.padding else None
 
-    def call(x, *_):
-        y = norms[0](x)
-        masks = {"attention_mask": mask, "use_causal_mask": case.causal}
-        x = x + attention(y, y, **masks, training=case.training)
+    masks = {"attention_mask": mask, "use_causal_mask": case.causal}
+
+    def attend_only(x):
+        return attention(x, x, **masks, training=case.training)
+
+    def call(x):
+        x = x + attend_only(norms[0](x))
         return x + outer(inner(norms[1](x)))
 
-    call(inputs[:, :8] if mask is None else inputs)
-    layers = (attention, *norms, inner, outer)
-    return call, [inputs, *(w.value for layer in layers for w in layer.trainable_weights)]
+    only = case.part == "attention"
+    function = attend_only if only else call
+    function(inputs[:, :8] if mask is None else inputs)
+    layers = (attention,) if only else (attention, *norms, inner, outer)
+    return function, [inputs], [w for layer in layers for w in layer.trainable_weights]
 
 
 def _make_attention_layer(implementation, case, options):
@@ -161,8 +163,8 @@ def _make_attention_layer(implementation, case, options):
         return keras.layers.MultiHeadAttention(**settings)
     if implementation == "tensor2tensor":
         return Tensor2TensorAttention(NUM_HEADS, KEY_DIM, k, options.dropout)
-    if implementation == "relative":
-        flash_attention = options.flash_attention or None
+    if implementation in ("relative", "flash"):
+        flash_attention = options.flash_attention or implementation == "flash" or None
         return RelativeMultiHeadAttention(
             max_relative_position=k, flash_attention=flash_attention, **settings
         )
@@ -173,18 +175,18 @@ def _make_attention_layer(implementation, case, options):
 
 def _matmul(query, key, value):
     """Computes the matrix products of plain attention; their gradients are four more."""
-    return tf.matmul(tf.matmul(query, key, transpose_b=True), value)
+    return ops.matmul(ops.matmul(query, ops.swapaxes(key, -1, -2)), value)
 
 
 def _draw(rng, shape):
-    return tf.constant(rng.normal(size=shape), tf.float32)
+    return ops.convert_to_tensor(rng.normal(size=shape), dtype="float32")
 
 
 def _key_mask(case):
     """Returns bool `[B, n]`, False in the last quarter of every other sequence."""
     even = np.arange(case.batch_size) % 2 == 0
     lengths = np.where(even, case.length, max(1, 3 * case.length // 4))
-    return tf.constant(np.arange(case.length) < lengths[:, None])
+    return ops.convert_to_tensor(np.arange(case.length) < lengths[:, None])
 
 
 def _bias(case, key_mask):
@@ -192,5 +194,5 @@ def _bias(case, key_mask):
     allowed = causal_mask(case.length, case.length) if case.causal else None
     if key_mask is not None:
         padding = key_padding_mask(key_mask)
-        allowed = padding if allowed is None else tf.logical_and(allowed, padding)
-    return None if allowed is None else tf.where(allowed, 0.0, -1e9)
+        allowed = padding if allowed is None else ops.logical_and(allowed, padding)
+    return None if allowed is None else ops.where(allowed, 0.0, -1e9)

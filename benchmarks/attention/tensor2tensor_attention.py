@@ -1,7 +1,7 @@
 """Multi-head attention that runs tensor2tensor's algorithm."""
 
 import keras
-import tensorflow as tf
+from keras import ops
 
 from t2t_relpos.attention import causal_mask, dot_product_attention_relative
 
@@ -38,11 +38,11 @@ class Tensor2TensorAttention(keras.layers.Layer):
         allowed = attention_mask
         if use_causal_mask:
             causal = causal_mask(query.shape[1], value.shape[1])
-            allowed = causal if allowed is None else tf.logical_and(causal, allowed)
+            allowed = causal if allowed is None else ops.logical_and(causal, allowed)
         bias = None
         if allowed is not None:
-            bias = tf.where(allowed if len(allowed.shape) == 2 else allowed[:, None], 0.0, -1e9)
-        tables = [tf.convert_to_tensor(table) for table in self.tables]
+            bias = ops.where(allowed if len(allowed.shape) == 2 else allowed[:, None], 0.0, -1e9)
+        tables = [ops.convert_to_tensor(table) for table in self.tables]
         rate = self.dropout if training else 0.0
         outputs = dot_product_attention_relative(
             q * self.key_dim**-0.5, k, v, bias, *tables, self.max_relative_position, rate

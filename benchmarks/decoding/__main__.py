@@ -10,6 +10,9 @@ Systems:
                        possible, as in tensor2tensor
     early              the same with --early_stopping of trainer.export: the search ends with the
                        first beam_size finished translations, as in CTranslate2
+    compiled           `exact` with --jit_compile: XLA compiles the search of up to 8 sentences of
+                       up to 64 ids
+    compiled early     both
     ctranslate2        CTranslate2 in float32
     ctranslate2 int8   CTranslate2 with quantized weights
     opennmt            OpenNMT-tf 2.32 in the environment of --opennmt_python
@@ -50,7 +53,10 @@ from benchmarks.decoding import models as models_module
 from benchmarks.decoding.exported_models import ExportedModels
 
 FLAGS = flags.FLAGS
-SYSTEMS = ("exact", "early", "ctranslate2", "ctranslate2 int8", "opennmt")
+SYSTEMS = (
+    *("exact", "early", "compiled", "compiled early"),
+    *("ctranslate2", "ctranslate2 int8", "opennmt"),
+)
 flags.DEFINE_string("model_dir", None, "Directory of a trained model.")
 flags.DEFINE_string("preset", None, "Architecture with random weights, instead of --model_dir.")
 flags.DEFINE_multi_string("vocab_text", [], "With --preset: text to train the vocabulary on.")

@@ -42,9 +42,10 @@ class ExportedModels:
             beam_size,
             ALPHA,
             extra_length=0 if self.length else 50,
-            early_stopping=system == "early",
+            early_stopping=system.endswith("early"),
+            jit_compile=system.startswith("compiled"),
         )
-        path = self._export(f"{system}_{beam_size}", models.write_saved_model, settings)
+        path = self._export(f"{system} {beam_size}", models.write_saved_model, settings)
         return common | {"kind": "saved_model", "path": path}
 
     def _export(self, name, write, *args):

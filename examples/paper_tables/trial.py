@@ -113,7 +113,7 @@ class Trial:
     def _translate(self, split, lock):
         if self.translations(split).is_file():
             return
-        with atomic_files.whole_file(self.translations(split)) as temporary:
+        with atomic_files.atomic_file(self.translations(split)) as temporary:
             flags = {"model_dir": self.model_dir, "metrics": "", "output": temporary}
             flags |= self.dataset.evaluation_flags(split)
             self._run(_make_command("trainer.evaluate", flags), lock, record_time=False)

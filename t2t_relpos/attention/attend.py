@@ -48,8 +48,8 @@ def attend(
         dropout: an `AttentionDropout`, or a function of the weights `[B, N, T, S]`, or None.
         return_weights: False allows implementations that never compute the full weight matrix.
         rematerialize: whether the gradient computes the weights again, so that memory is linear in
-            length. True: at any length. False: above 4,096 positions. None: above 1,024 positions;
-            on TensorFlow on a CPU without XLA above 256 (128 if `causal`).
+            length. True: at any length. Otherwise above 1,024 positions; on TensorFlow on a CPU
+            without XLA above 4,096 if False, above 256 (128 if `causal`) if None.
         implementation: name of a row of `dispatch.TABLE`. Default: chosen by `dispatch.select`.
 
     Returns:

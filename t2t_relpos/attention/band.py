@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from keras import backend, ops
 
+from t2t_relpos import _backend
 from t2t_relpos.attention.relative_ids import relative_ids
 from t2t_relpos.attention.table_matmul import matmul_by_position, matmul_table
 
@@ -174,9 +175,7 @@ def clip(x, low, high):
     if all(isinstance(n, int) for n in (x, low, high)):
         return max(low, min(high, x))
     if backend.backend() == "jax" and not any(map(ops.is_tensor, (x, low, high))):
-        import jax
-
-        return jax.core.max_dim(low, jax.core.min_dim(high, x))
+        return _backend.clip_jax_dimension(x, low, high)
     return ops.maximum(low, ops.minimum(high, x))
 
 

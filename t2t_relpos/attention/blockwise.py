@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from t2t_relpos import _backend
 from t2t_relpos.attention.band import expand_ids, sum_by_id
 from t2t_relpos.attention.block_layout import KeyWindow, Segment, make_segments
 from t2t_relpos.attention.dropout import SeededDropout
@@ -160,20 +161,15 @@ def _run(tensors, settings):
             else:
                 # PyTorch saves no graph of the forward pass. For second derivatives it is repeated.
                 used = _Tensors(**dict(zip(names, args)))
-                of_forward = _forward(used, settings)[1] if _records_gradients() else saved
+                of_forward = (
+                    _forward(used, settings)[1] if _backend.torch_records_gradients() else saved
+                )
             gradients = _backward(used, of_forward, upstream, settings)
             return tuple(gradients.get(name) for name in names)
 
         return outputs, gradient
 
     return ops.custom_gradient(attention)(*(x for x in tensors if x is not None))
-
-
-def _records_gradients():
-    """Whether PyTorch differentiates the current code."""
-    import torch
-
-    return torch.is_grad_enabled()
 
 
 class _Block:

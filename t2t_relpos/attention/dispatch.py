@@ -29,8 +29,9 @@ LONGEST_FULL_MATRIX, LONGEST_FULL_MATRIX_CAUSAL = 1024, 256
 LONGEST_SHORT_CHUNKS, SHORT_CHUNK, LONG_CHUNK = 256, 16, 32
 # Weights are saved for the gradient up to this many positions.
 LONGEST_SAVED = 4096
-# Without a gradient, blocks are unrolled up to this many positions.
-LONGEST_UNROLLED_INFERENCE = 1024
+# Blocks are unrolled up to this many positions. Above, the loop is faster, although it computes the
+# weights twice: longer blocks leave the caches, and more blocks take long to compile.
+LONGEST_UNROLLED = 1024
 
 _PORTABLE = contextvars.ContextVar("portable", default=False)
 
@@ -54,6 +55,10 @@ def portable():
         _PORTABLE.reset(token)
 
 
+def _is_portable():
+    return _PORTABLE.get() or _backend.is_exporting()
+
+
 @dataclasses.dataclass(frozen=True)
 class Request:
     """Describes a call of `attend`.
@@ -73,7 +78,7 @@ class Request:
         xla: whether XLA compiles the call. Default: as in the current graph.
         device: "cpu", "gpu" or "tpu". Default: the backend's.
         portable: whether the implementation has to consist of standard operations. Default: whether
-            the context `portable` is entered.
+            the context `portable` is entered or Keras exports to a format that needs it.
     """
 
     length_q: Any
@@ -89,7 +94,7 @@ class Request:
     backend: str = dataclasses.field(default_factory=keras.backend.backend)
     xla: bool = dataclasses.field(default_factory=_backend.is_compiled_by_xla)
     device: str = dataclasses.field(default_factory=_backend.device)
-    portable: bool = dataclasses.field(default_factory=_PORTABLE.get)
+    portable: bool = dataclasses.field(default_factory=_is_portable)
 
     def has_at_most(self, positions):
         """Whether the score matrix has at most `positions ** 2` entries; may be a tensor."""
@@ -462,11 +467,7 @@ TABLE = (
         (*_BLOCKS, Requirement("known lengths", lambda r: r.knows_lengths), _QUADRATIC),
         (
             Requirement(
-                f"up to {LONGEST_SAVED} positions; up to {LONGEST_UNROLLED_INFERENCE} if "
-                "`rematerialize` is None",
-                lambda r: r.has_at_most(
-                    LONGEST_UNROLLED_INFERENCE if r.rematerialize is None else LONGEST_SAVED
-                ),
+                f"up to {LONGEST_UNROLLED} positions", lambda r: r.has_at_most(LONGEST_UNROLLED)
             ),
         ),
         {

@@ -1,4 +1,4 @@
-"""Searches that know no model."""
+"""Search algorithms for any model with a step function."""
 
 from t2t_relpos.decoding.beam_search import beam_search
 from t2t_relpos.decoding.greedy_search import greedy_search

@@ -1,22 +1,21 @@
-"""The best of beams times vocabulary in two stages, on TensorFlow.
+"""Selection among beams times vocabulary in two stages, on TensorFlow.
 
-The ids are in groups. The best `count` of all entries are in the `count` groups with the largest
-maxima: of a group that is left out each entry is at most its maximum, and `count` maxima are at
-least as large. So one pass finds the maxima, and what has to be sorted are `count` groups in place
-of the vocabulary.
+Ids are divided into groups. The best `count` entries are in the `count` groups with the largest
+maxima, because each of these maxima is at least as large as any entry of another group. One pass
+finds the maxima. Then only `count` groups are sorted instead of the vocabulary.
 """
 
 import tensorflow as tf
 
 SMALLEST_GROUP, USUAL_GROUP, LARGEST_GROUP = 16, 64, 256
-# Rows whose largest score is within this have sums of exponentials far from the ends of float32.
+# With maxima up to this size, sums of exponentials do not overflow or underflow in float32.
 SAFE = 60.0
-# Below, sorting everything costs less than the operations that avoid it.
+# Below this size, sorting the vocabulary is faster.
 SMALLEST_VOCABULARY = 512
 
 
 def can_take(scores):
-    """Whether the scores `[rows, V]` are of a vocabulary for which two stages pay."""
+    """Returns whether two stages are faster for scores `[rows, V]`."""
     return (scores.shape[-1] or 0) >= SMALLEST_VOCABULARY
 
 
@@ -48,7 +47,7 @@ def best_candidates(scores, offsets, count, never_id, never, normalize):
 
 
 def group_size(vocab_size):
-    """The size nearest to the usual one that divides the vocabulary, or the usual one."""
+    """Returns the divisor of the vocabulary size nearest to the usual group size, or the latter."""
     sizes = [size for size in range(SMALLEST_GROUP, LARGEST_GROUP + 1) if vocab_size % size == 0]
     return min(sizes, key=lambda size: abs(size - USUAL_GROUP), default=USUAL_GROUP)
 
@@ -59,10 +58,9 @@ def _filled_up(scores, size, never):
 
 
 def _log_normalizer(scores, maxima):
-    """Log of the sum of exponentials of each row.
+    """Returns the log of the sum of exponentials of each row.
 
-    Without a shift if none is needed: to subtract a number from each row costs
-    more than the exponentials.
+    The maxima are subtracted only if necessary, because that costs more than the exponentials.
     """
     largest = tf.reduce_max(maxima, axis=-1, keepdims=True)
 
@@ -78,7 +76,7 @@ def _log_normalizer(scores, maxima):
 
 
 def _without(never_id, entries, maxima):
-    """The maxima `[rows, groups]` of groups of entries as if `never_id` were not available."""
+    """Returns the maxima `[rows, groups]` without the entry of `never_id`."""
     if never_id is None:
         return maxima
     number, place = divmod(never_id, entries.shape[-1])

@@ -1,21 +1,21 @@
-"""The loop of a search that lets go of sentences when they are done, for graphs of TensorFlow.
+"""Search loop that removes finished sentences from the batch, for TensorFlow graphs without XLA.
 
-A batch's last steps are for few sentences. So an inner loop runs until a share of them is done, and
-an outer one keeps their results and continues with the others.
+Few sentences need the last steps. An inner loop runs until a fraction of the sentences is done. An
+outer loop stores their results and continues with the others.
 """
 
 import tensorflow as tf
 
 from t2t_relpos.decoding.state_rows import gather_rows
 
-# Gathering what is left costs about as much as the steps of a quarter of the sentences.
+# Removing sentences costs about as much as the steps of a quarter of them.
 SHARE_DONE = 4
-# What of the beams is requested at the end.
+# Entries of the beams that `Beams.result` reads.
 RESULTS = ("finished_ids", "finished_scores", "length")
 
 
 def until_done(advance, beams, limit, fixed, rest, beam_size):
-    """See `search_loop.until_done`. Returns what `RESULTS` names, of each sentence as it left."""
+    """See `search_loop.until_done`. Returns the entries `RESULTS` of each sentence when it left."""
 
     def inner(i, order, beams, limit, fixed, rest):
         enough = tf.maximum(1, tf.size(order) // SHARE_DONE)

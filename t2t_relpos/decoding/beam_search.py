@@ -1,4 +1,4 @@
-"""Beam search with length penalty. Knows no model: it takes a step function."""
+"""Beam search with length penalty for any model with a step function."""
 
 from keras import ops
 
@@ -31,56 +31,57 @@ def beam_search(
 ):
     """Finds likely outputs by log-probability over length penalty.
 
-    Every sentence is searched on its own, and stops on its own, at its own limit
-    at the latest, whatever other sentences are in the batch. On TensorFlow,
-    where sizes may change in a loop, sentences that are done leave the batch.
+    The result of a sentence does not depend on the other sentences of the batch. Each sentence
+    stops at its own limit at the latest. In TensorFlow graphs without XLA, finished sentences leave
+    the batch.
 
     Args:
         step: `step(ids [rows], state) -> (logits [rows, V], state)` with
-            rows = B * beam_size. The first ids are `pad_id`.
+            rows = B * beam_size. The first ids are `pad_id`. It may have a method
+            `resize(state, steps) -> state`. Compiled searches then start with room for a few steps
+            and call it for more.
         state: a nested dict of tensors `[B, ...]`. The search repeats and
-            reorders rows; the entry under `"context"` does not change and is
-            the same for all beams of a sentence, so it is only repeated. What
-            is under `"sentences"` is one per sentence, whatever its beams:
-            the step may change it, and the search does not change it.
+            reorders rows. The entry under `"context"` never changes and is
+            the same for all beams of a sentence, so it is only repeated. The
+            entry under `"sentences"` has one row per sentence. The step may
+            change it; the search neither repeats nor reorders it.
         batch_size: B, an int or a scalar tensor.
-        max_length: L, most ids of an output, an int or a scalar tensor.
-        beam_size: k, an int, or a scalar tensor whose value the caller checked.
+        max_length: L, largest number of ids of an output, an int or a scalar tensor.
+        beam_size: k, an int, or a scalar tensor with a valid value.
         alpha: exponent of the length penalty; 0 for none.
-        eos_id: ends an output.
-        pad_id: fills up; never chosen.
-        length_limit: int `[B]`, most ids of each sentence; default
+        eos_id: id that ends an output.
+        pad_id: padding after the end; never chosen.
+        length_limit: int `[B]`, largest number of ids of each sentence; default
             `max_length`.
-        num_results: n, at most `beam_size`; as that.
+        num_results: n, at most `beam_size`; an int, or a scalar tensor with a valid value.
         early_stopping: True: a sentence stops as soon as it has `beam_size` finished
-            outputs: fewer steps, and sometimes an output that is less likely (as in
-            CTranslate2, which counts ends among the best `beam_size` candidates of a
-            step only). False: when no living beam can beat its
-            `num_results` best finished ones, even with the length penalty of
+            outputs. This takes fewer steps and sometimes finds a less likely output.
+            CTranslate2 does the same, but only counts ends among the best `beam_size`
+            candidates of a step. False: a sentence stops when no living beam can beat
+            its `num_results` best finished outputs, even with the length penalty of
             the limit (t2t).
-        t2t_exact: do as tensor2tensor does in every detail: padding may be
-            chosen, no sentence stops before all can, and outputs that did not
-            finish have their log-probability as score, without penalty. A
-            sentence's result then depends on the batch it sits in.
-        min_length: the end of sentence is not chosen before so many ids came
-            before it; an int or a scalar tensor.
-        prefix: int `[B, P]`, padded at the end: the first ids of each sentence.
-            They count with the model's log-probabilities, limits hold for them,
-            the other constraints do not.
-        no_repeat_ngram_size: n; no n ids in a row occur twice. 0: they may.
-        repetition_penalty: what the log-probability of an id that occurred is
-            multiplied by; above 0. As `no_repeat_ngram_size`, this is what
-            Hugging Face's beam search means by it: log-probabilities are not
-            normalised again, and the penalty counts in the score.
+        t2t_exact: whether to follow tensor2tensor in every detail: padding may be
+            chosen, no sentence stops before all can, and the score of an unfinished
+            output is its log-probability without penalty. The result of a sentence
+            then depends on the batch.
+        min_length: smallest number of ids before the end of sentence, an int or a
+            scalar tensor.
+        prefix: int `[B, P]`, padded at the end: the first ids of each output.
+            Their log-probabilities count in the score. Limits apply to them; other
+            constraints do not.
+        no_repeat_ngram_size: n. No sequence of n ids occurs twice. 0: no constraint.
+        repetition_penalty: factor above 0 for the log-probabilities of ids that
+            occurred before. As in Hugging Face's beam search, log-probabilities are
+            not normalized again, and the penalty is part of the score.
 
     Returns:
         A `DecodingResult` of the n best: ids `[B, n, L]`. Scores are
-        log-probabilities over length penalty; where no beam finished within
-        the limit, those of the living beams.
+        log-probabilities over length penalty. If no beam finished within
+        the limit, the living beams are returned.
 
     Raises:
-        ValueError: a beam size below 1, n above it, a constraint that is out of
-            range, or `length_limit` or a constraint together with `t2t_exact`.
+        ValueError: if the beam size is below 1, n is above it, a constraint is out of
+            range, or `length_limit` or a constraint is combined with `t2t_exact`.
 
     Reference: t2t `beam_search.beam_search`.
 
@@ -109,7 +110,7 @@ def beam_search(
         early_stopping=early_stopping,
         t2t_exact=t2t_exact,
     )
-    # All beams are one before the first step; where sizes may change, one row is enough for it.
+    # All beams are equal in the first step. One row is enough if sizes may change.
     is_alone = is_tensorflow_without_xla() and "context" not in state and constraints.prefix is None
     first_beams = 1 if is_alone else beam_size
     context, rest = split_context(repeat_rows(state, first_beams))
@@ -123,7 +124,9 @@ def beam_search(
         return beams, gather_rows(split_context(new_state)[1], rows)
 
     beams = search.start(limit, first_beams)
-    return search.result(until_done(advance, beams, limit, fixed, rest, beam_size, max_length))
+    resize = getattr(step, "resize", None)
+    beams = until_done(advance, beams, limit, fixed, rest, beam_size, max_length, resize)
+    return search.result(beams)
 
 
 def _fixed(context, prefix, beam_size):

@@ -1,4 +1,4 @@
-"""The bookkeeping of a beam search, apart from the model and from the loop."""
+"""The hypotheses of a beam search: scores, selection and the stopping rule."""
 
 from keras import ops
 
@@ -11,16 +11,16 @@ from t2t_relpos.decoding.top_k import top_k
 
 
 class Beams:
-    """Which outputs of each sentence live, which are finished, and when that is enough.
+    """Selects living and finished hypotheses of each sentence, and decides when it is done.
 
-    Between two steps this is a dict of tensors, `[B, ...]`: `ids`, `last` ids and `log_probs` of
-    the living outputs, `finished_ids` and `finished_scores` of the best finished ones, `length`,
-    the steps made, and `done`.
+    The hypotheses are a dict of tensors `[B, ...]`: `ids`, `last` ids and `log_probs` of the living
+    ones, `finished_ids` and `finished_scores` of the best finished ones, `length`, the number of
+    steps, and `done`.
 
     Args:
         beam_size, alpha, eos_id, pad_id, num_results, max_length, early_stopping, t2t_exact: see
             `beam_search`.
-        constraints: `Constraints` but for the prefix.
+        constraints: `Constraints` without a prefix.
     """
 
     def __init__(self, constraints, **settings):
@@ -35,7 +35,7 @@ class Beams:
         self.slots = ops.arange(settings["max_length"], dtype="int32")
 
     def start(self, limit, beams):
-        """Before the first step: one empty output lives; there are places for `beams`, 1 or k."""
+        """Returns the dict before the first step: one living hypothesis in `beams` rows, 1 or k."""
         living, finished = (
             ops.zeros_like(limit)[:, None] + ops.arange(size, dtype="int32")
             for size in (beams, self.beam_size)
@@ -55,21 +55,21 @@ class Beams:
         }
 
     def advance(self, beams, i, logits, limit, prefix):
-        """One more id for every living beam.
+        """Extends every living beam by one id.
 
         Args:
             beams: the dict.
-            i: steps made.
+            i: number of steps so far.
             logits: `[B * k, V]`.
-            limit: int `[B]`, most ids of each sentence.
+            limit: int `[B]`, largest number of ids of each sentence.
             prefix: int `[B * k, P]` or None.
 
         Returns:
-            (the dict, the rows, int `[B * k]`, that the living beams come from.)
+            (the new dict, the rows from which the living beams continue, int `[B * k]`).
         """
         k = self.beam_size
         top, source, token = self._candidates(beams, i, logits, prefix)
-        # A beam that never lived (small vocabularies have fewer than 2k candidates) can't end.
+        # With fewer than 2k candidates, the remaining ones are not real and can't end.
         ends = ops.logical_and(token == self.eos_id, top > NEVER / 2)
         ids = ops.where(self.slots == i, token[..., None], take_beams(beams["ids"], source))
 
@@ -79,7 +79,7 @@ class Beams:
             "last": take_beams(token, living),
             "log_probs": log_probs,
         }
-        # What ends after its sentence was done, would make an answer depend on the batch.
+        # Ends of a sentence that is done would make its result depend on the batch.
         counts = ops.logical_and(ends, ops.logical_not(beams["done"])[:, None])
         scores = ops.where(counts, top / length_penalty(i + 1, self.alpha), NEVER)
         finished = self._finished(beams, ids, scores)
@@ -104,14 +104,14 @@ class Beams:
         return best_candidates(log_probs, beams["log_probs"], count)
 
     def _finished(self, beams, ids, scores):
-        """The best k of the outputs finished earlier and those finished now."""
+        """Returns the best k of the outputs that finished earlier or in this step."""
         scores = ops.concatenate([beams["finished_scores"], scores], axis=1)
         ids = ops.concatenate([beams["finished_ids"], ids], axis=1)
         best, index = top_k(scores, self.beam_size)
         return {"finished_ids": take_beams(ids, index), "finished_scores": best}
 
     def _at_limit(self, old, new, length, limit):
-        """Where nothing has finished at the limit, the living outputs count as they are."""
+        """Returns `new`, with the living outputs as results if none finished within the limit."""
         nothing = ops.logical_and(new["finished_scores"][:, 0] < NEVER / 2, length >= limit)
         nothing = ops.logical_and(nothing, ops.logical_not(old["done"]))[:, None]
         scores = new["log_probs"]
@@ -124,7 +124,7 @@ class Beams:
         }
 
     def _done(self, old, new, length, limit):
-        """Whether a sentence's results are final."""
+        """Returns whether the results of each sentence are final."""
         if self.early_stopping:
             enough = new["finished_scores"][:, -1] > NEVER / 2
         else:
@@ -137,13 +137,12 @@ class Beams:
         return ops.logical_or(old["done"], ops.logical_or(enough, length >= limit))
 
     def result(self, beams):
-        """The best outputs, as a `DecodingResult`."""
+        """Returns the best outputs as a `DecodingResult`."""
         n = self.num_results
         ids = beams["finished_ids"][:, :n]
         ends = ops.cast(ids == self.eos_id, "int32")
         after = ops.cumsum(ends, axis=-1) - ends > 0
-        # Where constraints left nothing else, an output may continue after an end that came too
-        # early.
+        # If constraints forbid all other ids, an output can continue after its end.
         ids = ops.where(after, self.pad_id, ids)
         # The length of an output without an end is the number of steps.
         has_end = ops.any(ends > 0, axis=-1)

@@ -1,4 +1,4 @@
-"""Which continuations of a sentence's beams are the likeliest."""
+"""Selection of the most likely continuations of the beams of a sentence."""
 
 import keras
 from keras import ops
@@ -7,23 +7,22 @@ from t2t_relpos.decoding.top_k import top_k
 
 
 def best_candidates(scores, offsets, count, never_id=None, never=-1e7, normalize=False):
-    """The best continuations of each sentence, over all its beams and ids.
+    """Returns the best continuations of each sentence over all its beams and ids.
 
     Args:
-        scores: float32 `[B * k, V]`, of every id as the next one of a beam.
+        scores: float32 `[B * k, V]`, the score of every id as the next one of a beam.
         offsets: float32 `[B, k]`, added to all scores of a beam.
-        count: how many, an int or a scalar tensor; at most `k * V`, but on
-            TensorFlow, where sums far below `never` fill up.
-        never_id: an id whose score is `never` in place of what `scores` says.
-        never: below every score that counts.
-        normalize: whether the scores are logits: their log-probabilities are
-            taken instead, `never_id` with a share in them.
+        count: number of continuations, an int or a scalar tensor. At most `k * V`; on
+            TensorFlow, missing ones get sums far below `never`.
+        never_id: an id whose score is replaced by `never`.
+        never: a score below all others.
+        normalize: whether the scores are logits, which are replaced by their
+            log-probabilities before `never_id` is.
 
     Returns:
-        (sums float32 `[B, count]`, best first; the beam, int32 `[B, count]`, and
-        the id, int32 `[B, count]`, that each belongs to.) Among equal sums the
-        first beam and id come first, but on TensorFlow, where only which sums
-        are found is certain.
+        (sums float32 `[B, count]`, best first; their beams, int32 `[B, count]`; their ids,
+        int32 `[B, count]`). Equal sums are in the order of beams and ids, except on
+        TensorFlow, where their order is not defined.
 
     Example:
     >>> import numpy as np
@@ -50,8 +49,7 @@ def best_candidates(scores, offsets, count, never_id=None, never=-1e7, normalize
     sums = ops.reshape(scores, (batch, beams, size)) + ops.expand_dims(offsets, -1)
     sums = ops.reshape(sums, (batch, beams * size))
     if keras.backend.backend() == "tensorflow":
-        # A single beam may have fewer. A graph does not know the number, so there are always
-        # enough.
+        # A single beam may have too few entries, and a graph does not know the number.
         sums = ops.pad(sums, [[0, 0], [0, count]], constant_values=2 * never)
     best, index = top_k(sums, count)
     index = ops.minimum(index, beams * size - 1)

@@ -1,37 +1,36 @@
-"""What outputs a search may not make: pure functions of log-probabilities and the ids so far.
+"""Constraints on outputs: pure functions of log-probabilities and previous ids.
 
-Each takes `log_probs` `[rows, V]` and returns log-probabilities that are not normalized: whatever
-is forbidden takes nothing from the score of what is left, as in Hugging Face's beam search.
-CTranslate2 changes logits, before their softmax: the other ids gain the probability of forbidden
-ones, a penalty divides where logits are above 0, and forced ids cost nothing. `ids` are the ids so
-far, int `[rows, L]`, padding from place `i` on, and `i` is the number of ids that came before.
+Each takes `log_probs` `[rows, V]` and returns log-probabilities that are not normalized again. The
+scores of allowed ids do not change, as in Hugging Face's beam search. CTranslate2 changes logits
+before the softmax instead: allowed ids gain the probability of forbidden ones, a penalty divides
+positive logits, and forced ids cost nothing. `ids` are the previous ids, int `[rows, L]`, with
+padding from index `i` on, where `i` is their number.
 """
 
 from typing import NamedTuple
 
 from keras import ops
 
-# Below every score that occurs (and t2t's own value); -inf would make nan where it is multiplied by
-# 0.
+# Below every score, as in t2t. Negative infinity times 0 would be NaN.
 NEVER = -1e7
-# What an output can't hold at all. An end that comes too early is better, if nothing else is left.
+# For ids that are never allowed. If no id is left, an early end is preferred to them.
 FORBIDDEN = 2 * NEVER
 
 
 class Constraints(NamedTuple):
-    """Settings of a search; those that are off cost nothing.
+    """Constraints of a search. The defaults are no constraints and cost nothing.
 
     Attributes:
-        min_length: ids that come before the end of sentence at least, an int or
+        min_length: smallest number of ids before the end of sentence, an int or
             a scalar tensor.
         prefix: int `[rows, P]`, forced first ids, padded at the end; or None.
-            They count with the model's own log-probabilities and are free of the
-            other constraints; these still apply to later ids.
-        no_repeat_ngram_size: n; no n ids in a row occur twice in an output. An
-            int, 0 for no such rule.
-        repetition_penalty: the log-probability of every id that occurred is
-            multiplied by it (Keskar et al. 2019 as in Hugging Face's beam
-            search); a float or a scalar tensor, 1 for none.
+            Their log-probabilities count in the score. The other constraints
+            apply to later ids only.
+        no_repeat_ngram_size: n. No sequence of n ids occurs twice in an output. An
+            int, 0 for no constraint.
+        repetition_penalty: factor for the log-probabilities of previous ids
+            (Keskar et al. 2019 as in Hugging Face's beam search); a float or a
+            scalar tensor, 1 for none.
     """
 
     min_length: object = 0
@@ -41,7 +40,7 @@ class Constraints(NamedTuple):
 
     @property
     def any(self):
-        """Whether any of them is on."""
+        """Whether there is a constraint."""
         return self.prefix is not None or any(
             _is_on(getattr(self, name), off) for name, off in _OFF.items()
         )
@@ -55,11 +54,11 @@ def _is_on(value, off):
 
 
 def checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty):
-    """`Constraints` of arguments; values of tensors are the caller's to check.
+    """Returns `Constraints`. Values of tensors are not checked.
 
     Raises:
-        ValueError: a length or size that is no int of at least 0, a penalty that
-            is not above 0, a prefix that is not `[B, P]`.
+        ValueError: if a length or size is no int of at least 0, the penalty is not above 0, or the
+            prefix is not `[B, P]`.
     """
     if not ops.is_tensor(min_length) and not _is_count(min_length):
         raise ValueError(
@@ -91,7 +90,7 @@ def _is_count(value):
 
 
 def constrain(log_probs, ids, i, constraints, eos_id=1, pad_id=0):
-    """All constraints that are on, and no padding.
+    """Applies all constraints, and forbids padding.
 
     Example:
     >>> from keras import ops
@@ -116,25 +115,25 @@ def constrain(log_probs, ids, i, constraints, eos_id=1, pad_id=0):
 
 
 def forbid_padding(log_probs, pad_id):
-    """Padding is never chosen."""
+    """Forbids padding."""
     return ops.where(_is_id(log_probs, pad_id), _value(FORBIDDEN, log_probs), log_probs)
 
 
 def forbid_early_end(log_probs, i, min_length, eos_id):
-    """The end of sentence has to wait for `min_length` ids."""
+    """Forbids the end of sentence before `min_length` ids."""
     early = ops.logical_and(_is_id(log_probs, eos_id), i < min_length)
     return ops.where(early, _value(NEVER, log_probs), log_probs)
 
 
 def penalize_repetitions(log_probs, ids, penalty):
-    """Log-probabilities of ids that occurred, times `penalty`; padding counts as one that did."""
+    """Multiplies the log-probabilities of previous ids and of padding by `penalty`."""
     penalized = ops.take_along_axis(log_probs, ids, axis=1) * ops.cast(penalty, log_probs.dtype)
     return _write(log_probs, ids, penalized)
 
 
 def forbid_repeated_ngrams(log_probs, ids, i, size, pad_id):
-    """Ids that would end a sequence of `size` ids that occurred already, are forbidden."""
-    # Row by row and place by place: the id that followed the `size - 1` ids from that place on.
+    """Forbids ids that would complete a sequence of `size` ids that occurred before."""
+    # For each index: do the `size - 1` ids from there on equal the latest ones?
     place = ops.arange(ops.shape(ids)[1], dtype="int32")
     repeats = ops.broadcast_to(place + size - 1 < i, ops.shape(ids))
     for j in range(size - 1):
@@ -146,8 +145,8 @@ def forbid_repeated_ngrams(log_probs, ids, i, size, pad_id):
 
 
 def force_prefix(log_probs, model_log_probs, i, prefix, pad_id):
-    """Where the prefix has an id at place `i`: only that id, with the model's probability."""
-    # One column of padding at the end: ids after a prefix of any length are free.
+    """Forbids all other ids if the prefix has an id at index `i`."""
+    # Padding after the prefix means that all ids are allowed.
     prefix = ops.pad(prefix, [[0, 0], [0, 1]], constant_values=pad_id)
     forced = ops.take(prefix, ops.minimum(i, ops.shape(prefix)[1] - 1), axis=1)[:, None]
     only = ops.where(_is_id(log_probs, forced), model_log_probs, _value(FORBIDDEN, model_log_probs))

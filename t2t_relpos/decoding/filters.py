@@ -1,4 +1,4 @@
-"""Which ids sampling may draw: pure functions of logits `[rows, V]`.
+"""Filters of the ids that sampling draws from: pure functions of logits `[rows, V]`.
 
 Excluded ids get -inf. Logits are log-probabilities up to a constant of each row.
 """
@@ -9,7 +9,7 @@ from t2t_relpos.decoding.top_k import top_k
 
 
 def keep_top_k(logits, k):
-    """The k most likely ids, earlier ids first among equals; all if there are fewer.
+    """Keeps the k most likely ids. Among equal ones, earlier ids are kept.
 
     Args:
         logits: `[rows, V]`.
@@ -28,11 +28,10 @@ def keep_top_k(logits, k):
 
 
 def keep_top_p(logits, p):
-    """The nucleus: the fewest of the most likely ids whose probability together is at least `p`.
+    """Keeps the nucleus: the fewest most likely ids whose probabilities sum to at least `p`.
 
-    At least one; earlier ids come first among equals (Holtzman et al. 2020,
-    section 3.1). Probabilities are the softmax of `logits`, so after
-    `keep_top_k` those among the k.
+    At least one id is kept. Among equal ones, earlier ids are kept (Holtzman et al. 2020, section
+    3.1). Probabilities are the softmax of `logits`, so that filters can be combined.
 
     Args:
         logits: `[rows, V]`.
@@ -62,19 +61,18 @@ def _keep_down_to(logits, value, index):
 
 
 def draw(logits, uniform):
-    """An id of every row, as likely as the softmax of `logits` says.
+    """Draws an id for each row from the softmax of `logits`.
 
     Args:
-        logits: `[rows, V]`; -inf for ids that are left out.
+        logits: `[rows, V]`; -inf for excluded ids.
         uniform: `[rows]`, random numbers in [0, 1).
 
     Returns:
-        int32 `[rows]`: the first id at which the sum of probabilities exceeds
-        the random number.
+        int32 `[rows]`: the first id whose cumulative probability exceeds the random number.
     """
     probabilities = ops.softmax(logits, axis=-1)
     possible = probabilities > 0
-    # Sums may be rounded: the total is the last partial sum, and the draw stays below it.
+    # Because of rounding, the total may differ from 1. The draw stays below it.
     sums = ops.where(possible, ops.cumsum(probabilities, axis=-1), 0.0)
     whole = ops.max(sums, axis=-1, keepdims=True) * (1 - 2.0**-22)
     return ops.cast(ops.argmax(sums > uniform[:, None] * whole, axis=-1), "int32")

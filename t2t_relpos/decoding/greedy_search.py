@@ -1,4 +1,4 @@
-"""The most likely next id, again and again."""
+"""Greedy search."""
 
 from keras import ops
 
@@ -21,18 +21,18 @@ def greedy_search(
     no_repeat_ngram_size=0,
     repetition_penalty=1.0,
 ):
-    """Greedy decoding; every sentence ends at its own end of sentence or limit.
+    """Chooses the most likely id in each step until the end of each sentence or its limit.
 
     Args:
         step: `step(ids [B], state) -> (logits [B, V], state)`. The first ids are
             `pad_id`.
-        state: a nested dict of tensors `[B, ...]`; the entry under
-            `"context"` does not change.
+        state: a nested dict of tensors `[B, ...]`. The entry under
+            `"context"` never changes.
         batch_size: B, an int or a scalar tensor.
-        max_length: most ids to make, an int or a scalar tensor.
-        eos_id: ends a sentence.
-        pad_id: fills up; never chosen.
-        length_limit: int `[B]`, most ids of each sentence; default
+        max_length: largest number of ids of an output, an int or a scalar tensor.
+        eos_id: id that ends a sentence.
+        pad_id: padding after the end; never chosen.
+        length_limit: int `[B]`, largest number of ids of each sentence; default
             `max_length`.
         min_length: as in `beam_search`.
         prefix: as in `beam_search`.
@@ -44,7 +44,7 @@ def greedy_search(
         A `DecodingResult` with n = 1; scores are sums of log-probabilities.
 
     Raises:
-        ValueError: a constraint that is out of range.
+        ValueError: if a constraint is out of range.
 
     Example:
     >>> import numpy as np

@@ -1,10 +1,10 @@
-"""What every search returns."""
+"""The result of a search."""
 
 from typing import NamedTuple
 
 
 class DecodingResult(NamedTuple):
-    """Outputs of a search, best first; those of `sample_search` as they were drawn.
+    """Outputs of a search, best first; with `sample_search` in the order drawn.
 
     Attributes:
         ids: int32 `[B, n, L]`, end of sentence included, then padded with 0.

@@ -1,4 +1,4 @@
-"""Outputs drawn at random, as likely by the model's probabilities."""
+"""Sampling from the probabilities of a model."""
 
 import keras
 from keras import ops
@@ -32,30 +32,29 @@ def sample_search(
 ):
     """Draws outputs id by id.
 
-    The constraints come first, then the temperature divides log-probabilities,
-    then `top_k`, then `top_p` leave some ids out; of the rest one is drawn.
+    Each step applies the constraints, divides log-probabilities by the
+    temperature, applies `top_k`, then `top_p`, and draws one of the ids left.
 
-    All random numbers are drawn before the first step, one for every place of
-    every output. The same seed and sizes (B, n, L) give the same outputs again.
-    A sentence's outputs depend on its place in the batch and not on what the
-    other sentences are.
+    All random numbers are drawn before the first step, one for each id of
+    each output. The same seed and sizes (B, n, L) give the same outputs.
+    The outputs of a sentence depend on its index in the batch, but not on the
+    other sentences.
 
     Args:
         step: `step(ids [rows], state) -> (logits [rows, V], state)` with
             rows = B * num_results. The first ids are `pad_id`.
         state: as in `beam_search`; rows are never reordered.
         batch_size: B, an int or a scalar tensor.
-        max_length: L, most ids of an output, an int or a scalar tensor.
+        max_length: L, largest number of ids of an output, an int or a scalar tensor.
         temperature: above 0; below 1 likely ids become more likely.
-        top_k: draws among the `top_k` most likely ids; default all.
-        top_p: draws among the fewest ids that together have this probability,
+        top_k: number of most likely ids to draw from; default all.
+        top_p: draws from the fewest ids whose probabilities sum to this number,
             above 0 and at most 1; default all.
-        num_results: n, independent outputs of a sentence.
+        num_results: n, number of independent outputs of a sentence.
         seed: an int, a `keras.random.SeedGenerator`, or None for Keras's global
             one.
-        uniform: instead of a seed, float `[B, n, L]` in [0, 1): the random
-            numbers themselves, for instance drawn sentence by sentence, so that
-            nothing depends on the batch.
+        uniform: random numbers in [0, 1) instead of a seed, float `[B, n, L]`. If they
+            are drawn per sentence, results do not depend on the batch.
         eos_id: as in `beam_search`.
         pad_id: as in `beam_search`.
         length_limit: as in `beam_search`.
@@ -64,15 +63,15 @@ def sample_search(
         no_repeat_ngram_size: as in `beam_search`.
         repetition_penalty: as in `beam_search`.
 
-    Temperature, `top_k`, `top_p` and `num_results` may be scalar tensors; their
-    values are then the caller's to check.
+    Temperature, `top_k`, `top_p` and `num_results` may be scalar tensors, whose
+    values are not checked.
 
     Returns:
         A `DecodingResult`, ids `[B, n, L]`, in the order drawn. Scores are sums
         of log-probabilities under the constraints, before the temperature.
 
     Raises:
-        ValueError: a setting that is out of range, or both `seed` and `uniform`.
+        ValueError: if a setting is out of range, or both `seed` and `uniform` are given.
 
     Example:
     >>> import numpy as np
@@ -111,7 +110,7 @@ def sample_search(
 
 
 def _uniform(shape, seed, uniform):
-    """The random numbers, `[B * n, L]`."""
+    """Returns the random numbers `[B * n, L]`."""
     if uniform is None:
         uniform = keras.random.uniform(shape, seed=seed)
     elif seed is not None:

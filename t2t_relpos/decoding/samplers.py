@@ -23,6 +23,11 @@ class Sampler:
             "repetition_penalty": repetition_penalty,
         }
 
+    @property
+    def num_hypotheses(self):
+        """Rows per sentence of the step function."""
+        return self.num_results
+
     def settings(self):
         """Returns the settings of the search as a hashable value. Seeds do not belong to them."""
         values = {name: v for name, v in vars(self).items() if name not in ("seed", "constraints")}
@@ -32,7 +37,9 @@ class Sampler:
         """Returns the random numbers of one search, `[B, n, L]`, or None if it needs none."""
         return None
 
-    def search(self, step, state, batch_size, max_length, uniform=None, prefix=None):
+    def search(
+        self, step, state, batch_size, max_length, uniform=None, prefix=None, length_limit=None
+    ):
         """Runs the search.
 
         Args:
@@ -42,6 +49,7 @@ class Sampler:
             max_length: L, largest number of ids of an output.
             uniform: the result of `random_numbers`.
             prefix: int `[B, P]`, the first ids of every output, or None.
+            length_limit: int `[B]`, largest number of ids of each sentence's outputs. Default: L.
 
         Returns:
             A `DecodingResult`.
@@ -64,8 +72,11 @@ class GreedySampler(Sampler):
     (1, 4)
     """
 
-    def search(self, step, state, batch_size, max_length, uniform=None, prefix=None):
-        return greedy_search(step, state, batch_size, max_length, prefix=prefix, **self.constraints)
+    def search(
+        self, step, state, batch_size, max_length, uniform=None, prefix=None, length_limit=None
+    ):
+        arguments = {"prefix": prefix, "length_limit": length_limit, **self.constraints}
+        return greedy_search(step, state, batch_size, max_length, **arguments)
 
 
 class BeamSampler(Sampler):
@@ -86,7 +97,13 @@ class BeamSampler(Sampler):
         self.num_results = num_results
         self.early_stopping = early_stopping
 
-    def search(self, step, state, batch_size, max_length, uniform=None, prefix=None):
+    @property
+    def num_hypotheses(self):
+        return self.num_beams
+
+    def search(
+        self, step, state, batch_size, max_length, uniform=None, prefix=None, length_limit=None
+    ):
         return beam_search(
             step,
             state,
@@ -97,6 +114,7 @@ class BeamSampler(Sampler):
             num_results=self.num_results,
             early_stopping=self.early_stopping,
             prefix=prefix,
+            length_limit=length_limit,
             **self.constraints,
         )
 
@@ -113,7 +131,9 @@ class _RandomSampler(Sampler):
     def random_numbers(self, batch_size, max_length):
         return keras.random.uniform((batch_size, self.num_results, max_length), seed=self.seed)
 
-    def _draw(self, step, state, batch_size, max_length, uniform, prefix, **filters):
+    def search(
+        self, step, state, batch_size, max_length, uniform=None, prefix=None, length_limit=None
+    ):
         return sample_search(
             step,
             state,
@@ -123,7 +143,8 @@ class _RandomSampler(Sampler):
             num_results=self.num_results,
             uniform=uniform,
             prefix=prefix,
-            **filters,
+            length_limit=length_limit,
+            **self._filters(),
             **self.constraints,
         )
 
@@ -143,8 +164,8 @@ class TopKSampler(_RandomSampler):
         super().__init__(temperature, seed, num_results, **constraints)
         self.k = k
 
-    def search(self, step, state, batch_size, max_length, uniform=None, prefix=None):
-        return self._draw(step, state, batch_size, max_length, uniform, prefix, top_k=self.k)
+    def _filters(self):
+        return {"top_k": self.k}
 
 
 class TopPSampler(_RandomSampler):
@@ -162,10 +183,8 @@ class TopPSampler(_RandomSampler):
         self.p = p
         self.k = k
 
-    def search(self, step, state, batch_size, max_length, uniform=None, prefix=None):
-        return self._draw(
-            step, state, batch_size, max_length, uniform, prefix, top_k=self.k, top_p=self.p
-        )
+    def _filters(self):
+        return {"top_k": self.k, "top_p": self.p}
 
 
 SAMPLERS = {

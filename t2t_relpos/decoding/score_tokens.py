@@ -1,4 +1,4 @@
-"""How likely given ids are."""
+"""Log-probabilities of given ids."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ class TokenScores(NamedTuple):
 
     Attributes:
         token_scores: float32 `[B, T]`, log-probabilities, 0 on padding.
-        scores: float32 `[B]`, their sums, over the length penalty on request.
+        scores: float32 `[B]`, their sums over the length penalty.
         lengths: int32 `[B]`, number of ids, end of sentence included.
     """
 
@@ -22,17 +22,15 @@ class TokenScores(NamedTuple):
 
 
 def score_tokens(logits, ids, pad_id=0, alpha=0.0):
-    """Log-probabilities of ids.
+    """Returns the log-probabilities of ids.
 
-    With the `alpha` of a search, `scores` are those that `beam_search` gives for
-    the same ids (without repetition penalty): padding, which it never chooses,
-    keeps its share of the probability here as there. That is also how to get
-    the scores of the single ids that a search found.
+    With the same `alpha`, `scores` are equal to those of `beam_search` without
+    repetition penalty.
 
     Args:
-        logits: `[B, T, V]`, those at `t` of `ids[:, t]`.
+        logits: `[B, T, V]`. `logits[:, t]` predict `ids[:, t]`.
         ids: int `[B, T]`, padded with `pad_id`.
-        pad_id: fills up; does not count.
+        pad_id: id of padding, which does not count.
         alpha: exponent of the length penalty; 0 for none.
 
     Returns:

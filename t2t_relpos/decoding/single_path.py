@@ -1,4 +1,4 @@
-"""One output per row, id after id, each chosen by a rule."""
+"""Searches with one hypothesis per row: greedy search and sampling."""
 
 from keras import ops
 
@@ -7,16 +7,16 @@ from t2t_relpos.decoding.state_rows import join_context, split_context
 
 
 def follow(choose, step, state, limit, max_length, constraints, eos_id, pad_id):
-    """Makes outputs id by id.
+    """Extends outputs id by id.
 
     Args:
         choose: `choose(log_probs [rows, V], i) -> ids [rows]` for the next id,
-            the one at place `i`.
+            at index `i`.
         step: as in `greedy_search`.
-        state: as in `greedy_search`, of all rows.
-        limit: int32 `[rows]`, most ids of each row, at most `max_length`.
+        state: as in `greedy_search`, with a first dimension of rows.
+        limit: int32 `[rows]`, largest number of ids of each row, at most `max_length`.
         max_length: L, an int or a scalar tensor.
-        constraints: `Constraints`; its prefix has all rows.
+        constraints: `Constraints` with a prefix for each row.
         eos_id: as in `greedy_search`.
         pad_id: as in `greedy_search`.
 
@@ -55,7 +55,7 @@ def follow(choose, step, state, limit, max_length, constraints, eos_id, pad_id):
 
 
 def limits(batch_size, max_length, length_limit):
-    """Most ids of each sentence, int32 `[B]`."""
+    """Returns the largest number of ids of each sentence, int32 `[B]`."""
     most = ops.zeros((batch_size,), dtype="int32") + max_length
     if length_limit is None:
         return most

@@ -1,8 +1,7 @@
-"""Moving the rows of a decoding state, a nested dict of tensors.
+"""Repeats and reorders the rows of a decoding state, a nested dict of tensors `[rows, ...]`.
 
-Most have a row for every beam, `[rows, ...]`. The entry under `"context"` is the same for all
-beams of a sentence and never changes. The entry under `"sentences"` is one per sentence, `[B,
-...]`: the step may change it, and the search does not change it.
+The entry under `"context"` is the same for all beams of a sentence and never changes. The entry
+under `"sentences"` has tensors `[B, ...]`, which searches neither repeat nor reorder.
 """
 
 import keras
@@ -17,7 +16,7 @@ def repeat_rows(state, times):
 
 
 def gather_rows(state, index):
-    """Rows `index` (int `[rows]`) of every tensor; `"sentences"` as they are."""
+    """Returns rows `index` (int `[rows]`) of every tensor, and `"sentences"` unchanged."""
     if keras.backend.backend() == "tensorflow":
         from t2t_relpos.decoding import _tensorflow_state_rows
 
@@ -33,7 +32,7 @@ def _map_rows(function, state):
 
 
 def take_beams(x, index):
-    """`x[b, index[b, i]]`: `[B, k, ...]`, int `[B, n]` -> `[B, n, ...]`."""
+    """Returns `x[b, index[b, i]]` `[B, n, ...]` for x `[B, k, ...]` and int index `[B, n]`."""
     if keras.backend.backend() == "tensorflow":
         from t2t_relpos.decoding import _tensorflow_state_rows
 
@@ -43,7 +42,7 @@ def take_beams(x, index):
 
 
 def split_context(state):
-    """(what stays the same from step to step, the rest)."""
+    """Returns (the entry `"context"` or None, the other entries)."""
     rest = {name: value for name, value in state.items() if name != "context"}
     return state.get("context"), rest
 

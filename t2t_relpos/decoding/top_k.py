@@ -1,18 +1,18 @@
-"""The largest entries, in the same order on every backend."""
+"""Top k with the same order of equal entries on every backend."""
 
 import keras
 from keras import ops
 
 
 def top_k(x, k):
-    """The k largest entries of each row, largest first, the first ones first among equals.
+    """Returns the k largest entries of each row, in descending order.
 
-    TensorFlow and JAX promise that order in `keras.ops.top_k`; PyTorch may give
-    any of several equal entries.
+    Equal entries are in the order of their indices. `keras.ops.top_k` guarantees this on
+    TensorFlow and JAX, but not on PyTorch.
 
     Args:
         x: `[B, n]`.
-        k: an int of at most n.
+        k: an int, at most n.
 
     Returns:
         (values `[B, k]`, their indices, int32 `[B, k]`).
@@ -30,7 +30,7 @@ def top_k(x, k):
     x = ops.convert_to_tensor(x)
     least = ops.top_k(x, k)[0][:, -1:]
     size = x.shape[-1]
-    # No two are equal of what is chosen: entries above the least one, then the first ones as large.
+    # Ranks are distinct: entries above the smallest selected one first, then equal ones by index.
     earliness = size - ops.arange(size, dtype="int32")
     rank = ops.where(x > least, earliness + size, ops.where(x == least, earliness, 0))
     indices = ops.top_k(rank, k)[1]

@@ -9,22 +9,26 @@ from t2t_relpos.layers.dropout import Dropout
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
 class FeedForward(keras.layers.Layer):
-    """`activation(x·W1 + b1)·W2 + b2`, the same at every position.
+    """Two dense layers at every position: `activation(x·W1 + b1)·W2 + b2`.
 
     Args:
         intermediate_dim: width between the two products.
-        dropout: rate of the dropout of the activations.
-        activation: activation function. Default `"relu"`.
-        kernel_initializer, bias_initializer: of both dense layers.
-        seed: of the dropout.
+        dropout: rate of the dropout of the activations. Default: 0.0.
+        activation: activation function. Default: `"relu"`.
+        kernel_initializer: initializer of both kernels. Default: `"glorot_uniform"`.
+        bias_initializer: initializer of both biases. Default: `"zeros"`.
+        seed: seed of the dropout. Default: None, a random seed.
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
 
     Call arguments:
         inputs: `[B, T, D]`.
-        training: whether dropout is on.
+        training: whether dropout is applied. Default: Keras's training mode.
 
     Returns:
         `[B, T, D]`.
+
+    Raises:
+        ValueError: if `intermediate_dim` is not a positive integer, or `dropout` not in [0, 1).
 
     Example:
     >>> import numpy as np

@@ -77,12 +77,12 @@ class KernelMatrix:
 
     @property
     def variable(self):
-        self._check_floating()
+        self.check_floating()
         return self._projection._kernel
 
     def numpy(self):
         """Returns the matrix as an array."""
-        self._check_floating()
+        self.check_floating()
         kernel = ops.convert_to_numpy(ops.convert_to_tensor(self._projection.kernel))
         return np.array(kernel.reshape(self.shape))
 
@@ -98,7 +98,8 @@ class KernelMatrix:
             )
         self.variable.assign(np.reshape(matrix, self.variable.shape))
 
-    def _check_floating(self):
+    def check_floating(self):
+        """Raises a ValueError if the kernel is quantized."""
         if self._projection.quantization_mode is not None:
             raise ValueError(
                 "Expected a projection with a floating-point kernel. Received: "

@@ -10,7 +10,28 @@ class IncrementalAttention:
     """Steps with a cache, for a `MultiHeadBase` that has `attend` and a `sliding_window`."""
 
     def start_cache(self, batch_size, max_length):
-        """An empty cache of `max_length` positions for `step`."""
+        """Returns an empty cache for `step`.
+
+        Args:
+            batch_size: number of sequences or hypotheses, an int or a scalar tensor.
+            max_length: number of positions, an int or a scalar tensor.
+
+        Returns:
+            A dict of `"key"` `[batch_size, N, max_length, H]` and `"value"`
+            `[batch_size, N, max_length, Hv]`.
+
+        Example:
+        >>> import numpy as np
+        >>> from t2t_relpos.layers import RelativeMultiHeadAttention
+        >>> layer = RelativeMultiHeadAttention(num_heads=2, key_dim=4, max_relative_position=16)
+        >>> x = np.random.default_rng(0).normal(size=(3, 5, 8)).astype("float32")
+        >>> expected = layer(x, x, use_causal_mask=True)
+        >>> cache = layer.start_cache(batch_size=3, max_length=5)
+        >>> for i in range(5):
+        ...     output, cache = layer.step(x[:, i : i + 1], cache, np.full(3, i))
+        >>> bool(np.allclose(output[:, 0], expected[:, 4], atol=1e-5))
+        True
+        """
 
         def zeros(depth):
             shape = (batch_size, self.num_heads, max_length, depth)
@@ -19,19 +40,19 @@ class IncrementalAttention:
         return {"key": zeros(self.key_dim), "value": zeros(self.value_dim)}
 
     def step(self, query, cache, position):
-        """One position of causal self-attention, with the earlier ones from the cache.
+        """Returns causal self-attention of one position to the cached earlier positions.
 
         Args:
-            query: `[rows, 1, D]`.
-            cache: as `start_cache` and this method return it.
-            position: int32 `[rows]`, every row's own.
+            query: `[B, 1, D]`.
+            cache: the dict that `start_cache` or this method returned.
+            position: int `[B]`, the position of each batch entry.
 
         Returns:
-            (outputs `[rows, 1, D]`, the cache with this position written).
+            (outputs `[B, 1, D]`, the cache with this position written).
 
         Raises:
-            ValueError: if a position is past the end of the cache. In a compiled graph, the
-                outputs are NaN instead.
+            ValueError: if the layer is not built, or a position is past the end of the cache. In a
+                compiled graph, the outputs of such a position are NaN instead.
         """
         call_checks.built(self)
         length = ops.shape(cache["key"])[2]
@@ -59,23 +80,24 @@ class IncrementalAttention:
     def attend_with_cache(
         self, query, value, cache, update_index=None, *, mask=None, query_offset=None, causal=False
     ):
-        """Attends to a cache, after writing the keys and values of `value` into it.
+        """Returns attention to a cache, after writing the keys and values of `value` into it.
 
         Args:
             query: `[B, T, D]`.
             value: `[B, L, D]`, sequence of the keys and values to write.
             cache: `[B, 2, S, N, H]`, keys and values, as in KerasHub.
-            update_index: cache position of `value`, an int or a scalar tensor. None: nothing is
-                written.
-            mask: bool, broadcasts to `[B, N, T, S]`; True = attend.
-            query_offset: key position of query 0. Default `S - T`.
-            causal: whether keys after a query are masked.
+            update_index: cache position of `value`, an int or a scalar tensor. Default: None,
+                nothing is written.
+            mask: bool, broadcasts to `[B, N, T, S]`; True = attend. Default: None.
+            query_offset: key position of query 0. Default: `S - T`.
+            causal: whether keys after a query are masked. Default: False.
 
         Returns:
             (outputs `[B, T, D]`, the cache).
 
         Raises:
-            ValueError: if the written positions are known to be past the end of the cache.
+            ValueError: if the layer is not built, or the written positions are known to be past the
+                end of the cache.
         """
         call_checks.built(self)
         if update_index is not None:
@@ -96,14 +118,14 @@ class IncrementalAttention:
         return self.project_output(outputs, query), cache
 
     def attend_to(self, query, keys, values, mask=None, query_offset=None):
-        """Attention to keys and values that are projected already.
+        """Returns attention to projected keys and values.
 
         Args:
             query: `[B, T, D]`.
             keys: `[B, N, S, H]`, from `project_key`.
             values: `[B, N, S, Hv]`, from `project_value`.
-            mask: bool, broadcasts to `[B, N, T, S]`; True = attend.
-            query_offset: key position of query 0, a scalar or int `[B]`; default
+            mask: bool, broadcasts to `[B, N, T, S]`; True = attend. Default: None.
+            query_offset: key position of query 0, an int, a scalar tensor or int `[B]`. Default:
                 `S - T`.
 
         Returns:

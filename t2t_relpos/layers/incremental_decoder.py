@@ -9,12 +9,33 @@ class IncrementalDecoder:
     """Adds steps with a cache to a decoder block."""
 
     def start_cache(self, batch_size, max_length):
-        """Returns an empty cache of `max_length` target positions for `step`."""
+        """Returns an empty cache for `step`.
+
+        Args:
+            batch_size: number of sequences or hypotheses, an int or a scalar tensor.
+            max_length: number of target positions, an int or a scalar tensor.
+
+        Returns:
+            A dict of keys and values, as `RelativeMultiHeadAttention.start_cache` returns it.
+
+        Raises:
+            ValueError: if the layer is not built.
+        """
         call_checks.built(self)
         return self.self_attention.start_cache(batch_size, max_length)
 
     def project_encoded(self, encoded):
-        """Returns keys and values of the source, `[B, N, S, H]`, for all steps."""
+        """Returns the keys and values of the encoder outputs, for `step`.
+
+        Args:
+            encoded: `[B, S, D]`, outputs of the encoder.
+
+        Returns:
+            A dict of keys and values `[B, N, S, H]`.
+
+        Raises:
+            ValueError: if the layer is not built.
+        """
         call_checks.built(self)
         return {
             "key": self.cross_attention.project_key(encoded),
@@ -22,18 +43,22 @@ class IncrementalDecoder:
         }
 
     def step(self, inputs, cache, position, context=None, encoder_mask=None):
-        """Computes one target position per row, with the earlier ones from the cache.
+        """Returns the outputs of one target position per hypothesis.
 
         Args:
-            inputs: `[rows, 1, D]`.
-            cache: as `start_cache` and this method return it.
-            position: int32 `[rows]`, a position per row.
-            context: keys and values of the source, from `project_encoded`. None for a decoder-only
-                block.
-            encoder_mask: bool `[rows, S]`.
+            inputs: `[B, 1, D]`.
+            cache: the cache that `start_cache` or this method returned.
+            position: int `[B]`, the position of each hypothesis.
+            context: keys and values of the encoder, from `project_encoded`. Default: None, for a
+                decoder-only block.
+            encoder_mask: bool `[B, S]`, True = attend. Default: None.
 
         Returns:
-            (outputs `[rows, 1, D]`, the cache with this position written).
+            (outputs `[B, 1, D]`, the cache with this position written).
+
+        Raises:
+            ValueError: if the layer is not built, or a position is past the end of the cache. In a
+                compiled graph, the outputs of such a position are NaN instead.
         """
         call_checks.built(self)
         inputs = ops.convert_to_tensor(inputs)

@@ -12,43 +12,43 @@ from t2t_relpos.layers.variant_tables import add_table
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
 class LocalRelativeMultiHeadAttention(MultiHeadBase):
-    """Causal multi-head self-attention to a query's own block and the one before it.
+    """Causal self-attention to the block of the query and the previous block.
 
-    The sequence is cut into blocks of `block_length`. A query sees the keys
-    that are not after it, in its block and in the previous one; for each
-    distance there is a learned vector. Time and memory grow with the length,
-    not with its square.
+    The sequence is split into blocks of `block_length`. A query attends to keys at or before its
+    position, in its block and in the previous one. Every distance has a learned vector. Time and
+    memory are linear in length.
 
-    As in tensor2tensor, the tables have `4 * block_length` rows. The
-    distances use half of them. The value table has no effect on queries of the
-    first block, nor on any of a sequence shorter than two blocks.
+    As in tensor2tensor, the tables have `4 * block_length` rows, of which half are used. The value
+    table has no effect on queries of the first block, nor on sequences shorter than two blocks.
 
     Args:
         num_heads: N, number of attention heads.
         key_dim: H, size of a head for queries and keys.
-        block_length: length of a block.
-        use_value_table: whether values have relative vectors too.
-        share_heads: True: all heads share a table; False: a table for every
-            head (t2t's default).
-        table_initializer: of the tables. Default `None`: normal of standard
-            deviation `H ** -0.5`, as in t2t.
-        **kwargs: `value_dim`, `dropout`, `use_bias`, `output_shape`,
-            initializers, regularizers, constraints, `use_gate` and `seed` as in
-            `RelativeMultiHeadAttention`; `name`, `dtype`, `trainable`.
+        block_length: length of a block. Default: 128.
+        use_value_table: whether values have relative vectors too. Default: False.
+        share_heads: True: all heads share the tables. False: each head has tables. Default: False,
+            as in t2t.
+        table_initializer: initializer of the tables. Default: None, a normal distribution of
+            standard deviation `H ** -0.5`, as in t2t.
+        **kwargs: `value_dim`, `dropout`, `use_bias`, `output_shape`, initializers, regularizers,
+            constraints, `use_gate` and `seed` as in `RelativeMultiHeadAttention`; `name`, `dtype`,
+            `trainable` of `keras.layers.Layer`.
 
     Call arguments:
         query: `[B, T, D]`.
-        value: `[B, T, D]`: self-attention, of the same length.
-        key: `[B, T, D]`; default `value`.
-        query_mask, value_mask, key_mask: bool `[B, T]`, True = a real position.
-            A masked query gets zeros before the output projection.
-        training: whether dropout is on.
+        value: `[B, T, D]`, of the same length.
+        key: `[B, T, D]`. Default: `value`.
+        query_mask: bool `[B, T]`, True = a token. A masked query gets zeros before the output
+            projection. Default: the mask of a mask_zero embedding.
+        value_mask: bool `[B, T]`, True = attend. Default: the mask of a mask_zero embedding.
+        key_mask: bool `[B, T]`, True = attend. Default: the mask of a mask_zero embedding.
+        training: whether dropout is applied. Default: Keras's training mode.
 
     Returns:
         outputs `[B, T, D]`.
 
     Raises:
-        ValueError: an argument that is out of range, or different lengths.
+        ValueError: if an argument is out of range, lengths differ, or a mask has another shape.
 
     Example:
     >>> import numpy as np

@@ -118,19 +118,52 @@ class MultiHeadBase(keras.layers.Layer):
         return keras.Operation.compute_output_spec(self, query, value, key, **kwargs)
 
     def project_query(self, query, packing=None):
-        """Projects `[B, T, D]`, or `[1, P, D]` if packed, to `[B, N, T, H]` times `H ** -0.5`."""
+        """Returns the queries of all heads, times `H ** -0.5`.
+
+        Args:
+            query: `[B, T, D]`, or `[1, P, D]` if packed.
+            packing: a `Packing` `[B, T]`. Default: None.
+
+        Returns:
+            `[B, N, T, H]`.
+        """
         return self._split_heads(self.query_dense(query) * self.key_dim**-0.5, packing)
 
     def project_key(self, key, packing=None):
-        """`[B, S, D]`, or `[1, P, D]` with a `Packing`, -> `[B, N, S, H]`."""
+        """Returns the keys of all heads.
+
+        Args:
+            key: `[B, S, D]`, or `[1, P, D]` if packed.
+            packing: a `Packing` `[B, S]`. Default: None.
+
+        Returns:
+            `[B, N, S, H]`.
+        """
         return self._split_heads(self.key_dense(key), packing)
 
     def project_value(self, value, packing=None):
-        """`[B, S, D]`, or `[1, P, D]` with a `Packing`, -> `[B, N, S, Hv]`."""
+        """Returns the values of all heads.
+
+        Args:
+            value: `[B, S, D]`, or `[1, P, D]` if packed.
+            packing: a `Packing` `[B, S]`. Default: None.
+
+        Returns:
+            `[B, N, S, Hv]`.
+        """
         return self._split_heads(self.value_dense(value), packing)
 
     def project_output(self, outputs, query, packing=None):
-        """Projects `[B, N, T, Hv]` to `[B, T, D]`, or `[1, P, D]`; `query` feeds the gate."""
+        """Returns the projection of the outputs of all heads.
+
+        Args:
+            outputs: `[B, N, T, Hv]`.
+            query: the input of the layer, which the gate of `use_gate` reads.
+            packing: a `Packing` `[B, T]`. Default: None.
+
+        Returns:
+            `[B, T, D]`, or `[1, P, D]` if packed.
+        """
         if packing is None:
             merged = ops.transpose(outputs, (0, 2, 1, 3))
         else:

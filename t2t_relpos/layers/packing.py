@@ -3,28 +3,33 @@
 import keras
 from keras import ops
 
+from t2t_relpos import _backend
+from t2t_relpos.layers.checks import known_range
+
 
 class Packing:
-    """Where the tokens of a batch of padded sequences stand, one after the other.
+    """The positions of the tokens of a padded batch `[B, T]` in one sequence without padding.
 
-    What a layer does at each position separately, it does not do on padding then:
-    inputs `[1, P, D]` are all P tokens of a batch `[B, T]`. Attention takes the
-    packing as a call argument: it needs the sequences.
+    Layers that treat positions separately then do no work for padding: their inputs `[1, P, D]` are
+    the P tokens of the batch. Attention needs the sequences, so it has the packing as a call
+    argument.
 
-    Their number depends on the mask's values: on JAX a packing can't be made
-    where these are traced, on TensorFlow not where XLA compiles.
+    Without `capacity`, P is the number of tokens. It depends on the values of the mask, so this
+    form is not available in code that XLA or `jax.jit` compiles. With `capacity`, P is `capacity`:
+    zeros follow the tokens.
 
     Args:
-        mask: bool `[B, T]`, True = a token. whatever is before the last token
-            of a sequence is taken for one; a batch without any has one at its
-            first position.
+        mask: bool `[B, T]`, True = a token. Everything before the last token of a sequence counts
+            as a token. A batch without tokens has one, at its first position.
+        capacity: P, an int of at least the number of tokens. Default: the number of tokens. In
+            compiled code, `pack` and `unpack` return NaN if the tokens exceed the capacity.
 
     Attributes:
         mask: bool `[B, T]`, True = packed.
 
     Raises:
-        ValueError: a mask of another rank; tensors of other shapes than this
-            batch's, as far as these are known.
+        ValueError: if the mask is not of rank 2, or tensors do not have the shape of this batch, or
+            the tokens exceed `capacity`, or compiled code has no `capacity`.
 
     Example:
     >>> import numpy as np
@@ -38,9 +43,11 @@ class Packing:
     >>> outputs = packing.unpack(layer(packed, packing=packing))
     >>> tuple(outputs.shape), bool(ops.all(outputs[1, 1:] == 0))
     ((2, 3, 8), True)
+    >>> tuple(Packing(np.ones((2, 3), bool), capacity=8).pack(np.ones((2, 3, 8))).shape)
+    (1, 8, 8)
     """
 
-    def __init__(self, mask):
+    def __init__(self, mask, capacity=None):
         mask = ops.convert_to_tensor(mask)
         if len(mask.shape) != 2:
             raise ValueError(
@@ -54,24 +61,29 @@ class Packing:
         is_first = ops.arange(ops.size(flat)) == 0
         flat = ops.logical_or(flat, ops.logical_and(is_first, ops.logical_not(ops.any(flat))))
         self.mask = ops.reshape(flat, self._shape)
-        (slots,) = ops.nonzero(flat)
-        # The slot `b·T + t` of every token, and the token in every slot, -1 for padding.
-        self._slots = ops.cast(slots, "int32")
-        self._tokens = ops.where(flat, ops.cumsum(ops.cast(flat, "int32")) - 1, -1)
+        count = ops.cumsum(ops.cast(flat, "int32"))
+        # The token in every slot `b·T + t`, and the slot of every token; -1 for padding.
+        self._tokens = ops.where(flat, count - 1, -1)
+        self._fits = True
+        if capacity is None:
+            self._slots = _slots_of_tokens(flat)
+        else:
+            self._slots = _slots_with_padding(count, capacity)
+            self._fits = _check_capacity(count, capacity)
 
     def pack(self, x):
         """`[B, T, D]` -> `[1, P, D]`."""
         _check_sizes(x, "sequences, as the mask's", (*self._shape, None))
         width = x.shape[-1]
         packed = take_rows(ops.reshape(x, (-1, width)), self._slots, self._tokens)
-        return ops.expand_dims(packed, 0)
+        return ops.expand_dims(self._or_nan(packed), 0)
 
     def unpack(self, x):
         """`[1, P, D]` -> `[B, T, D]`, zeros on padding."""
         self._check_packed(x)
         width = x.shape[-1]
         rows = take_rows(ops.reshape(x, (-1, width)), self._tokens, self._slots)
-        return ops.reshape(rows, (*self._shape, width))
+        return ops.reshape(self._or_nan(rows), (*self._shape, width))
 
     def split_heads(self, x, num_heads):
         """`[1, P, N·H]` -> `[B, N, T, H]`, zeros on padding."""
@@ -94,6 +106,12 @@ class Packing:
     def _check_packed(self, x):
         _check_sizes(x, "tokens, as `pack` gives them", (1, self._slots.shape[0], None))
 
+    def _or_nan(self, x):
+        """Returns `x`, or NaN if the tokens exceed the capacity."""
+        if self._fits is True or "float" not in keras.backend.standardize_dtype(x.dtype):
+            return x
+        return ops.where(self._fits, x, float("nan"))
+
     # Asked for again by every layer: TensorFlow merges in a graph what is computed from the same
     # tensors.
     def _rows_of_heads(self, num_heads):
@@ -104,6 +122,7 @@ class Packing:
         of_slots = ops.where(tokens < 0, -1, tokens * num_heads + heads[:, None])
         rows, places = self._slots // length, self._slots % length
         of_tokens = (rows[:, None] * num_heads + heads) * length + places[:, None]
+        of_tokens = ops.where(self._slots[:, None] < 0, -1, of_tokens)
         return ops.reshape(of_slots, (-1,)), ops.reshape(of_tokens, (-1,))
 
 
@@ -120,6 +139,44 @@ def _check_sizes(x, what, sizes):
             return
     expected = ", ".join(str(size) if isinstance(size, int) else "*" for size in sizes)
     raise ValueError(f"Expected {what}, of shape [{expected}]. Received: shape {shape}")
+
+
+def _slots_of_tokens(flat):
+    """Returns the slots of all tokens `[P]` from their mask `[B·T]`."""
+    if _backend.is_compiled(flat):
+        raise ValueError(
+            "Packing requires `capacity` in code that XLA or jax.jit compiles, because the number "
+            "of tokens depends on the mask's values. Write Packing(mask, capacity=N), with N at "
+            "least the number of tokens of a batch, or do not compile this code."
+        )
+    return ops.cast(ops.nonzero(flat)[0], "int32")
+
+
+def _slots_with_padding(count, capacity):
+    """Returns the slots of `capacity` tokens, -1 after the last one.
+
+    Args:
+        count: int `[B·T]`, number of tokens up to every slot.
+        capacity: an int.
+    """
+    if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
+        raise ValueError(f"Expected `capacity` to be an int of at least 1. Received: {capacity!r}")
+    number = ops.arange(1, capacity + 1, dtype="int32")
+    slots = ops.cast(ops.searchsorted(count, number, side="left"), "int32")
+    return ops.where(number <= count[-1:], slots, -1)
+
+
+def _check_capacity(count, capacity):
+    """Returns True, or a scalar tensor if the number of tokens is not known yet."""
+    _, tokens = known_range(count[-1:])
+    if tokens is None:
+        return ops.all(count[-1:] <= capacity)
+    if tokens > capacity:
+        raise ValueError(
+            f"The batch has {tokens} tokens, but the packing has capacity={capacity}. Increase "
+            "`capacity`, or split the batch."
+        )
+    return True
 
 
 def take_rows(x, places, back):

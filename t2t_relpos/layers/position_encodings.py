@@ -41,11 +41,10 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
 
     Call arguments:
         inputs: `[B, T, D]`.
-        start: position of the first one, an int, a scalar, or int `[B]`, a
-            start for every row.
+        start: position of the first input: an int, a scalar tensor, or int `[B]`. Default: 0.
 
     Returns:
-        `[B, T, D]`, the inputs plus the signal.
+        `[B, T, D]`, the inputs plus the encoding.
 
     Example:
     >>> import numpy as np
@@ -72,20 +71,21 @@ class LearnedPositionEmbedding(keras.layers.Layer):
     """Adds a learned vector for every position.
 
     Args:
-        max_length: number of positions that have a vector. Positions beyond
-            raise where lengths are known, and take the last vector otherwise.
-        embeddings_initializer: of the table. Default N(0, 1/D), as the tokens'.
+        max_length: number of positions with a vector.
+        embeddings_initializer: initializer of the table. Default: None, a normal distribution of
+            standard deviation `D ** -0.5`, as for `TokenEmbedding`.
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
 
     Call arguments:
         inputs: `[B, T, D]`.
-        start: position of the first one, an int, a scalar, or int `[B]`.
+        start: position of the first input: an int, a scalar tensor, or int `[B]`. Default: 0.
 
     Returns:
-        `[B, T, D]`, the inputs plus the vectors.
+        `[B, T, D]`, the inputs plus the vectors. Positions of `max_length` or more use the last
+        vector if lengths are unknown.
 
     Raises:
-        ValueError: a length above `max_length`.
+        ValueError: if a length is known to exceed `max_length`.
 
     Example:
     >>> import numpy as np

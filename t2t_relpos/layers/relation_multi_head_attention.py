@@ -18,53 +18,55 @@ from t2t_relpos.layers.multi_head_base import MultiHeadBase
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
 class RelationMultiHeadAttention(MultiHeadBase):
-    """Attention that knows the kind of edge between any two positions.
+    """Multi-head attention with a labeled edge between every query and key.
 
-    Shaw et al. (2018, section 3.1) attend over a graph whose edge from `i` to
-    `j` has two vectors: one adds to the key in the score, the other to the
-    value in the output. Relative positions are the case in which an edge's
-    label is `clip(j - i, -K, K) + K`; here the labels are given.
+    The edge of a pair has two vectors. One is added to the key in the score, the other to the value
+    in the output. `RelativeMultiHeadAttention` is the case in which the label is the clipped
+    distance.
 
-    Memory grows as B·N·T·(S + R), forward and backward: neither a
-    `[T, S, depth]` nor a `[T, S, R]` tensor is made for labels.
+    Memory is O(B·N·T·(S + R)): neither a `[T, S, H]` nor a `[T, S, R]` tensor is built for labels.
 
     Args:
         num_heads: N, number of attention heads.
         key_dim: H, size of a head for queries and keys.
-        num_relations: R, number of labels; a tuple for several channels, whose
-            vectors add. `None` if only dense edge vectors are given.
-        use_key_table: whether edges act on scores.
-        use_value_table: whether edges act on outputs.
-        share_heads: True: all heads share a table; False: each has its own.
-        table_initializer: of the tables.
-        **kwargs: those of keras.layers.MultiHeadAttention that
-            `RelativeMultiHeadAttention` has, and of `keras.layers.Layer`.
+        num_relations: R, number of labels. A tuple: one number for each of several channels, whose
+            vectors are added. Default: None, only edge vectors are given.
+        use_key_table: whether labels act on scores. Default: True.
+        use_value_table: whether labels act on outputs. Default: True.
+        share_heads: True: all heads share the tables. False: each head has tables. Default: True.
+        table_initializer: initializer of the tables. Default: `"glorot_uniform"`.
+        **kwargs: `value_dim`, `dropout`, `use_bias`, `output_shape`, initializers, regularizers,
+            constraints, `use_gate` and `seed` as in `RelativeMultiHeadAttention`; `name`, `dtype`,
+            `trainable` of `keras.layers.Layer`.
 
     Call arguments:
         query: `[B, T, D]`.
         value: `[B, S, D]`.
-        key: `[B, S, D]`; default `value`.
-        relations: int labels `[B, T, S]` or `[T, S]`; with several channels a
-            tuple or list of them. A label outside of `[0, R)`, by custom -1, is
-            "no edge": nothing is added. In eager calls labels of R or more and
-            below -1 raise; where values can't be looked at (`tf.function` and
-            `jax.jit`, so in `fit` and `predict` there) they are "no edge" too.
-        key_edges: dense edge vectors `[B, T, S, key_dim]` for scores, added to
-            those of labels.
-        value_edges: dense edge vectors `[B, T, S, value_dim]` for outputs.
-        query_mask, value_mask, key_mask, attention_mask,
-        return_attention_scores, training, use_causal_mask: as in
-            `RelativeMultiHeadAttention`. "No edge" does not hide a key; a mask
-            does.
+        key: `[B, S, D]`. Default: `value`.
+        relations: int labels `[B, T, S]` or `[T, S]`; with several channels, a tuple or list of
+            them. -1 means no edge: nothing is added. Other labels outside of `[0, R)` raise an
+            error in eager calls and mean no edge in compiled code. Default: None.
+        key_edges: edge vectors for scores `[B, T, S, key_dim]`, added to those of labels. Default:
+            None.
+        value_edges: edge vectors for outputs `[B, T, S, value_dim]`. Default: None.
+        query_mask: bool `[B, T]`, True = a token. A masked query gets zeros before the output
+            projection. Default: the mask of a mask_zero embedding.
+        value_mask: bool `[B, S]`, True = attend. Default: the mask of a mask_zero embedding.
+        key_mask: bool `[B, S]`, True = attend. Default: the mask of a mask_zero embedding.
+        attention_mask: bool, `[B, T, S]`, `[T, S]` or `[B, N, T, S]`; True = attend. A pair without
+            an edge is not masked by that. Default: None.
+        return_attention_scores: whether to return (outputs, scores). Default: False.
+        training: whether dropout is applied. Default: Keras's training mode.
+        use_causal_mask: whether keys after a query are masked. Default: False.
 
     Returns:
-        outputs `[B, T, D]`, and on request scores `[B, N, T, S]`: the weights
-        after softmax, before dropout.
+        outputs `[B, T, D]`; if requested, (outputs, scores `[B, N, T, S]`), the weights after
+        softmax and before dropout.
 
     Raises:
-        ValueError: relations missing, of a float dtype, of a wrong rank, shape
-            or number of channels, or, in eager calls, out of range; relations
-            without tables for them; edge vectors of a wrong shape.
+        ValueError: if relations are missing, not integers, of another shape or number of channels,
+            or out of range in an eager call; if relations are given but there are no tables; if
+            edge vectors have another shape.
 
     Example:
     >>> import numpy as np

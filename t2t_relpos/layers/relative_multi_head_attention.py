@@ -25,58 +25,67 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
     Args:
         num_heads: N, number of attention heads.
         key_dim: H, size of a head for queries and keys.
-        value_dim: size of a head for values. Default `key_dim`.
-        dropout: rate of the dropout of attention weights.
-        use_bias: whether the projections have biases.
+        value_dim: size of a head for values. Default: `key_dim`.
+        dropout: rate of the dropout of attention weights. Default: 0.0.
+        use_bias: whether the projections have biases. Default: True.
         output_shape: size of the output's last axis, an int. Default: that of `query`.
-        attention_axes: `None`, 1 or (1,), the sequence axis. Others raise: relative positions have
-            one axis.
-        sliding_window: a query attends to keys at distances less than this; `None`: to all.
+        attention_axes: None, 1 or (1,), the sequence axis. Others raise an error, because relative
+            positions have one axis. Default: None.
+        sliding_window: a query attends to keys at distances less than this. Default: None, to all.
             Self-attention without an `attention_mask`, given positions or returned scores then
             costs O(T·window) instead of O(T²).
         flash_attention: True: memory linear in length at any length, because the gradient computes
             the weights again. It requires calls without given positions and returned scores. `None`
-            or False: above 4,096 positions. There is no fused kernel.
-        kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer,
-        activity_regularizer, kernel_constraint, bias_constraint: of the projections, as in
-            keras.layers.MultiHeadAttention.
+            or False: above 1,024 positions, on TensorFlow on a CPU without XLA above 4,096. There
+            is no fused kernel.
+        kernel_initializer: initializer of the projection kernels. Default: `"glorot_uniform"`.
+        bias_initializer: initializer of the projection biases. Default: `"zeros"`.
+        kernel_regularizer: regularizer of the projection kernels. Default: None.
+        bias_regularizer: regularizer of the projection biases. Default: None.
+        activity_regularizer: regularizer of the outputs of the projections. Default: None.
+        kernel_constraint: constraint of the projection kernels. Default: None.
+        bias_constraint: constraint of the projection biases. Default: None.
         use_gate: whether the outputs of the heads are multiplied by a sigmoid of a projection of
-            the query.
-        seed: of the dropout.
-        max_relative_position: clipping distance K, at least 0. Larger distances use the rows of
-            K. `None` only with both tables off.
-        use_key_table: whether a^K is used (the score term).
-        use_value_table: whether a^V is used (the output term).
+            the query. Default: False.
+        seed: seed of the dropout. Default: None, a random seed.
+        max_relative_position: clipping distance K, an int from 0 to 1,000,000. Larger distances use
+            the table rows of K. Required unless both tables are off. Default: None.
+        use_key_table: whether a^K is used (the score term). Default: True.
+        use_value_table: whether a^V is used (the output term). Default: True.
         share_heads: True: all heads share a table (t2t, the paper's big model). False: each head
-            has a table (the paper's base model).
-        table_initializer: of the tables. Default `"glorot_uniform"` (t2t).
+            has a table (the paper's base model). Default: True.
+        table_initializer: initializer of the tables. Default: `"glorot_uniform"`, as in t2t.
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
 
     Call arguments:
         query: `[B, T, D]`.
         value: `[B, S, D]`.
-        key: `[B, S, D]`. Default `value`.
-        query_mask, value_mask, key_mask: bool `[B, T]` or `[B, S]`, True = a token. Default: the
-            masks of mask_zero embeddings. A masked query gets zeros before the output projection.
-        attention_mask: bool, `[B, T, S]`, `[T, S]` or `[B, N, T, S]`; True = attend.
-        return_attention_scores: whether to return (outputs, scores).
-        training: whether dropout is on.
-        use_causal_mask: whether keys after a query are masked.
-        query_offset: key position of query 0, an int or a scalar tensor. Default `S - T`: the
-            queries are the last positions, for distances and for causality.
+        key: `[B, S, D]`. Default: `value`.
+        query_mask: bool `[B, T]`, True = a token. A masked query gets zeros before the output
+            projection. Default: the mask of a mask_zero embedding.
+        value_mask: bool `[B, S]`, True = attend. Default: the mask of a mask_zero embedding.
+        key_mask: bool `[B, S]`, True = attend. Default: the mask of a mask_zero embedding.
+        attention_mask: bool, `[B, T, S]`, `[T, S]` or `[B, N, T, S]`; True = attend. Default: None.
+        return_attention_scores: whether to return (outputs, scores). Default: False.
+        training: whether dropout is applied. Default: Keras's training mode.
+        use_causal_mask: whether keys after a query are masked. Default: False.
+        query_offset: key position of query 0, an int or a scalar tensor. Default: `S - T`, so that
+            the queries are the last positions, for distances and for causality.
             keras.layers.MultiHeadAttention uses 0 for causality, which differs if T != S.
-        query_positions: instead of an offset, int `[T]` or `[B, T]`: a position for every query,
-            for instance in another sequence. Default `query_offset + (0, 1, …)`.
-        key_positions: int `[S]` or `[B, S]`. Default `(0, 1, …)`.
-        query_packing, value_packing: a `Packing` `[B, T]` or `[B, S]`. `query` and the outputs, or
-            `value` and `key`, are then `[1, P, D]`, all tokens in sequence. Padding is masked.
+        query_positions: int `[T]` or `[B, T]`, a position for every query. Replaces `query_offset`.
+            Default: `query_offset + (0, 1, …)`.
+        key_positions: int `[S]` or `[B, S]`, a position for every key. Default: `(0, 1, …)`.
+        query_packing: a `Packing` `[B, T]`. `query` and the outputs are then `[1, P, D]`, the
+            tokens of all sequences. Padding is masked. Default: None.
+        value_packing: a `Packing` `[B, S]`. `value` and `key` are then `[1, P, D]`. Default: None.
 
     Returns:
-        outputs `[B, T, D]`, and on request scores `[B, N, T, S]`: the weights after
-        softmax, before dropout.
+        outputs `[B, T, D]`; if requested, (outputs, scores `[B, N, T, S]`), the weights after
+        softmax and before dropout.
 
     Raises:
-        ValueError: if an argument is out of range or not supported.
+        ValueError: if an argument is out of range or not supported, or a mask, a position or an
+            offset has another shape or dtype.
 
     Example:
     >>> import numpy as np
@@ -86,7 +95,7 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
     >>> tuple(attention(x, x, use_causal_mask=True).shape)
     (3, 7, 8)
 
-    Reference: Shaw et al. 2018, equations 3 to 5; t2t
+    Reference: Shaw et al. 2018, section 3; t2t
     `multihead_attention(attention_type="dot_product_relative")`.
     """
 
@@ -218,6 +227,9 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
             layer: a built `keras.layers.MultiHeadAttention` with one attention axis.
             max_relative_position: clipping distance K.
             **kwargs: further arguments that Keras's layer does not have, such as `share_heads`.
+
+        Returns:
+            A built layer.
 
         Raises:
             ValueError: if the layer is not built, or has several attention axes.

@@ -14,43 +14,42 @@ from t2t_relpos.layers.variant_tables import add_table
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
 class RelativeMultiHeadAttention2D(MultiHeadBase):
-    """Multi-head self-attention in images that knows how many rows and columns cells are apart.
+    """Self-attention in images, with relative positions along rows and columns.
 
-    The score of a query and a key has one learned term for the rows and one
-    for the columns between them. Cells K or more rows apart have no term for
-    rows, likewise for columns.
+    The score of a query and a key has a learned term for the distance in rows, and one for the
+    distance in columns. Distances of K or more have no term.
 
     Args:
         num_heads: N, number of attention heads.
         key_dim: H, size of a head for queries and keys.
         max_relative_position: K, in rows and in columns; at least 1.
-        share_heads: True: all heads share the two tables; False: tables for
-            every head (t2t's default).
-        table_initializer: of the tables. Default `None`: normal of standard
-            deviation `H ** -0.5`, as in t2t.
-        **kwargs: `value_dim`, `dropout`, `use_bias`, `output_shape`,
-            initializers, regularizers, constraints, `use_gate` and `seed` as in
-            `RelativeMultiHeadAttention`; `name`, `dtype`, `trainable`.
+        share_heads: True: all heads share the tables. False: each head has tables. Default: False,
+            as in t2t.
+        table_initializer: initializer of the tables. Default: None, a normal distribution of
+            standard deviation `H ** -0.5`, as in t2t.
+        **kwargs: `value_dim`, `dropout`, `use_bias`, `output_shape`, initializers, regularizers,
+            constraints, `use_gate` and `seed` as in `RelativeMultiHeadAttention`; `name`, `dtype`,
+            `trainable` of `keras.layers.Layer`.
 
     Call arguments:
         query: `[B, height, width, D]`.
-        value: `[B, height, width, D]`: self-attention, of the same grid.
-        key: `[B, height, width, D]`; default `value`.
-        query_mask, value_mask, key_mask: bool `[B, height, width]`, True = a
-            real cell. A masked query has no valid key and gets zeros before
-            the output projection.
-        attention_mask: bool, `[P, P]`, `[B, P, P]` or `[B, N, P, P]` with
-            P = height·width, cells row by row; True = attend.
-        return_attention_scores: whether to return (outputs, scores).
-        training: whether dropout is on.
+        value: `[B, height, width, D]`, of the same grid.
+        key: `[B, height, width, D]`. Default: `value`.
+        query_mask: bool `[B, height, width]`, True = a cell. A masked query gets zeros before the
+            output projection. Default: None.
+        value_mask: bool `[B, height, width]`, True = attend. Default: None.
+        key_mask: bool `[B, height, width]`, True = attend. Default: None.
+        attention_mask: bool, `[P, P]`, `[B, P, P]` or `[B, N, P, P]` with P = height·width and
+            cells in row-major order; True = attend. Default: None.
+        return_attention_scores: whether to return (outputs, scores). Default: False.
+        training: whether dropout is applied. Default: Keras's training mode.
 
     Returns:
-        outputs `[B, height, width, D]`, and on request scores `[B, N, P, P]`:
-        the weights after softmax, before dropout.
+        outputs `[B, height, width, D]`; if requested, (outputs, scores `[B, N, P, P]`), the weights
+        after softmax and before dropout.
 
     Raises:
-        ValueError: an argument that is out of range, or grids of different
-            sizes.
+        ValueError: if an argument is out of range, or the grids have different sizes.
 
     Example:
     >>> import numpy as np

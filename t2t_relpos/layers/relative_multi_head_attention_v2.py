@@ -13,29 +13,27 @@ from t2t_relpos.layers.variant_tables import add_table
 class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
     """Multi-head attention with relative positions up to a distance, and none beyond it.
 
-    Pairs at the distances `-(K - 1)` … `K - 1` have separate vectors; pairs
-    further apart have none, where `RelativeMultiHeadAttention` clips the
-    distance. With `masked` no query sees a later key, and there are vectors
-    for the distances `-(K - 1)` … 0.
+    Distances from `-(K - 1)` to `K - 1` have learned vectors. Pairs farther apart have none, where
+    `RelativeMultiHeadAttention` clips the distance. With `masked`, keys after a query are masked,
+    and there are vectors for the distances from `-(K - 1)` to 0.
 
     Args:
         num_heads: N, number of attention heads.
         key_dim: H, size of a head for queries and keys.
-        max_relative_position: clipping distance K. Greater distances have no
-            vectors; at least 1.
-        masked: whether keys after a query are always hidden from it.
-        use_value_table: whether values have relative vectors too.
-        share_heads: True: all heads share a table; False: a table for every
-            head (t2t's default).
-        table_initializer: of the tables. Default `None`: normal of standard
-            deviation `H ** -0.5`, as in t2t.
-        **kwargs: all other arguments of `RelativeMultiHeadAttention`.
+        max_relative_position: K, at least 1. Distances of K or more have no vectors.
+        masked: whether keys after a query are always masked. Default: False.
+        use_value_table: whether values have relative vectors too. Default: False.
+        share_heads: True: all heads share the tables. False: each head has tables. Default: False,
+            as in t2t.
+        table_initializer: initializer of the tables. Default: None, a normal distribution of
+            standard deviation `H ** -0.5`, as in t2t.
+        **kwargs: the other arguments of `RelativeMultiHeadAttention`.
 
-    Call arguments and returns: those of `RelativeMultiHeadAttention`.
-    `use_causal_mask` is always on with `masked`.
+    The call arguments and the outputs are those of `RelativeMultiHeadAttention`. With `masked`,
+    `use_causal_mask` is always on.
 
     Raises:
-        ValueError: an argument that is out of range or can't be honoured.
+        ValueError: if an argument is out of range or not supported.
 
     Example:
     >>> import numpy as np

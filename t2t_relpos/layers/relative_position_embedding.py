@@ -9,34 +9,32 @@ from t2t_relpos.layers import checks
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
 class RelativePositionEmbedding(keras.layers.Layer):
-    """Looks up a vector for every pair of a query's and a key's position.
+    """A table of vectors by clipped relative position.
 
-    Row `clip(j - i, -K, K) + K` of a table of `2K + 1` rows belongs to query
-    position `i` and key position `j`. `RelativeMultiHeadAttention` holds one
-    such layer for keys and one for values and reads its `table`, without
-    ever making the looked-up tensor; call the layer if that is wanted.
+    Row `clip(j - i, -K, K) + K` belongs to query position `i` and key position `j`. The attention
+    layers read the `table` and do not build the tensor of looked-up vectors. A call of this layer
+    builds it.
 
     Args:
-        max_relative_position: K, an int of at least 0.
-        depth: length H of a vector.
-        num_heads: N for a table per head; `None` for one that all share.
-        embeddings_initializer: of the table. Default `"glorot_uniform"`, as in
-            t2t.
-        embeddings_regularizer: of the table.
-        embeddings_constraint: of the table.
+        max_relative_position: clipping distance K, an int from 0 to 1,000,000.
+        depth: H, size of a vector.
+        num_heads: N for a table per head. Default: None, one table for all heads.
+        embeddings_initializer: initializer of the table. Default: `"glorot_uniform"`, as in t2t.
+        embeddings_regularizer: regularizer of the table. Default: None.
+        embeddings_constraint: constraint of the table. Default: None.
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
 
     Call arguments:
-        query: `[B, T, ...]`; only its length T is used.
-        key: `[B, S, ...]`; default `query`.
-        query_offset: key position of query 0, an int or a scalar tensor.
-            Default `S - T`: the queries are the last positions.
+        query: `[B, T, ...]`. Only its length T is used.
+        key: `[B, S, ...]`. Only its length S is used. Default: `query`.
+        query_offset: key position of query 0, an int or a scalar tensor. Default: `S - T`, so that
+            the queries are the last positions.
 
     Returns:
         `[T, S, H]`, or `[N, T, S, H]` with a table per head.
 
     Raises:
-        ValueError: an argument out of its range.
+        ValueError: if `max_relative_position`, `depth` or `num_heads` is out of range.
 
     Example:
     >>> import numpy as np
@@ -46,11 +44,10 @@ class RelativePositionEmbedding(keras.layers.Layer):
     >>> vectors = embedding(np.zeros((1, 7, 5)))
     >>> tuple(vectors.shape)
     (7, 7, 3)
-    >>> bool(ops.all(vectors[0, 6] == embedding.table[4]))  # 6 apart, clipped to 2
+    >>> bool(ops.all(vectors[0, 6] == embedding.table[4]))  # distance 6, clipped to 2
     True
 
-    Reference: Shaw et al. 2018, section 3.2;
-    t2t `_generate_relative_positions_embeddings`.
+    Reference: Shaw et al. 2018, section 3.2; t2t `_generate_relative_positions_embeddings`.
     """
 
     def __init__(

@@ -35,5 +35,15 @@ class RelativeTables:
         return [None if t is None else ops.convert_to_tensor(t.table) for t in tables]
 
     def attend(self, query, key, value, **kwargs):
-        """Returns (outputs, weights) of `attention.attend` with this layer's tables."""
+        """Returns `attention.attend` with the tables of this layer.
+
+        Args:
+            query: `[B, N, T, H]`, from `project_query`.
+            key: `[B, N, S, H]`, from `project_key`.
+            value: `[B, N, S, Hv]`, from `project_value`.
+            **kwargs: the keyword arguments of `attention.attend`, such as `mask` and `causal`.
+
+        Returns:
+            (outputs `[B, N, T, Hv]`, weights `[B, N, T, S]`, or None without `return_weights`).
+        """
         return attend(query, key, value, *self._table_values(), **kwargs)

@@ -9,25 +9,27 @@ from t2t_relpos.layers.layer_normalization import LayerNormalization
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
 class Residual(keras.layers.Layer):
-    """Normalization, dropout and residual sum around a sub-layer.
+    """Layer normalization, dropout and residual sum around a sublayer.
 
-    Pre-norm (t2t: `n` before, `da` after): `x + dropout(f(norm(x)))`.
-    Post-norm (t2t: nothing before, `dan` after): `norm(x + dropout(f(x)))`.
+    Pre-norm: `x + dropout(f(norm(x)))`. Post-norm: `norm(x + dropout(f(x)))`.
 
     Args:
-        normalize_first: True for pre-norm, False for post-norm.
-        dropout: rate of the dropout of the sublayer's outputs.
-        epsilon: of the normalization, inside the root.
-        seed: of the dropout.
+        normalize_first: True for pre-norm, False for post-norm. Default: True.
+        dropout: rate of the dropout of the sublayer's outputs. Default: 0.0.
+        epsilon: added to the variance in the layer normalization. Default: 1e-6.
+        seed: seed of the dropout. Default: None, a random seed.
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
 
     Call arguments:
         inputs: `[B, T, D]`.
-        sublayer: a function of one tensor `[B, T, D]`; by keyword.
-        training: whether dropout is on.
+        sublayer: a function of one tensor `[B, T, D]`, passed by keyword.
+        training: whether dropout is applied. Default: Keras's training mode.
 
     Returns:
         `[B, T, D]`.
+
+    Raises:
+        ValueError: if `dropout` is not in [0, 1).
 
     Example:
     >>> import keras
@@ -37,6 +39,10 @@ class Residual(keras.layers.Layer):
     >>> outputs = residual(np.array([[[1.0, 3.0]]]), sublayer=lambda x: 10 * x)
     >>> keras.ops.convert_to_numpy(outputs).round(3).tolist()
     [[[-9.0, 13.0]]]
+
+    Reference: t2t `layer_preprocess` and `layer_postprocess`: `n` and `da` (pre-norm), none and
+        `dan`
+    (post-norm).
     """
 
     def __init__(self, normalize_first=True, dropout=0.0, epsilon=1e-6, seed=None, **kwargs):
@@ -57,11 +63,21 @@ class Residual(keras.layers.Layer):
         return self.after(inputs, sublayer(self.before(inputs)), training=training)
 
     def before(self, inputs):
-        """Returns the inputs of the sublayer."""
+        """Returns the inputs of the sublayer: normalized if pre-norm.
+
+        Args:
+            inputs: `[B, T, D]`.
+        """
         return self.norm(inputs) if self.normalize_first else inputs
 
     def after(self, inputs, outputs, training=None):
-        """Returns the sum of the inputs and of the sublayer's outputs, normalized if post-norm."""
+        """Returns the sum of inputs and sublayer outputs, normalized if post-norm.
+
+        Args:
+            inputs: `[B, T, D]`, the inputs of `before`.
+            outputs: `[B, T, D]`, the outputs of the sublayer.
+            training: whether dropout is applied. Default: Keras's training mode.
+        """
         x = inputs + self.dropout_layer(outputs, training=training)
         return x if self.normalize_first else self.norm(x)
 

@@ -8,25 +8,25 @@ from t2t_relpos.layers import checks
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
 class TokenEmbedding(keras.layers.Layer):
-    """Embeds ids, scaled by sqrt(D), id 0 (padding) as the zero vector; and projects back.
+    """Token embedding scaled by `D ** 0.5`, with zeros for padding, and the tied projection.
 
     Args:
-        vocab_size: V, number of ids, padding included.
-        hidden_dim: D, length of a vector.
-        embeddings_initializer: of the `[V, D]` table. Default N(0, 1/D), as in
-            t2t.
+        vocab_size: V, number of ids, including padding (0).
+        hidden_dim: D, size of a vector.
+        embeddings_initializer: initializer of the `[V, D]` table. Default: None, a normal
+            distribution of standard deviation `D ** -0.5`, as in t2t.
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
 
     Call arguments:
-        inputs: int ids `[B, T]` in `[0, V)`.
-        reverse: False: ids to vectors. True: `inputs` are vectors
-            `[B, T, D]`, the result their scalar products with the table's rows.
+        inputs: int ids `[B, T]` in `[0, V)`, or vectors `[B, T, D]` if `reverse`.
+        reverse: False: looks up ids. True: multiplies vectors by the transposed table. Default:
+            False.
 
     Returns:
-        `[B, T, D]`, or with `reverse` logits `[B, T, V]`, not scaled.
+        `[B, T, D]`, or logits `[B, T, V]`, not scaled, if `reverse`.
 
     Raises:
-        ValueError: ids of a float dtype, or, in eager calls, out of range.
+        ValueError: if ids are not integers, or are out of range in an eager call.
 
     Example:
     >>> import numpy as np
@@ -39,8 +39,7 @@ class TokenEmbedding(keras.layers.Layer):
     >>> tuple(embedding(vectors, reverse=True).shape)
     (1, 2, 7)
 
-    Reference: t2t `SymbolModality` (`bottom`, `top` with
-    `shared_embedding_and_softmax_weights`).
+    Reference: t2t `SymbolModality` (`bottom`, `top` with `shared_embedding_and_softmax_weights`).
     """
 
     def __init__(self, vocab_size, hidden_dim, embeddings_initializer=None, **kwargs):

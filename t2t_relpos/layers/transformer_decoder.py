@@ -18,27 +18,31 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
     Args:
         *args: arguments of `TransformerEncoder`.
         relative_cross_attention: whether the attention to the encoder has relative positions, with
-            tables of its own. Target position `i` is at source position `i`.
+            its own tables. Target position `i` is at source position `i`. Default: False.
         **kwargs: arguments of `TransformerEncoder`.
 
     Call arguments:
         decoder_sequence: `[B, T, D]`.
-        encoder_sequence: `[B, S, D]`, or None for a decoder-only block.
+        encoder_sequence: `[B, S, D]`. Default: None, for a decoder-only block.
         decoder_padding_mask: bool `[B, T]`, True = a token. Default: the mask of a mask_zero
             embedding. With a cache, bool `[B, max_length]`.
-        decoder_attention_mask: bool `[B, T, T]`, True = attend.
-        encoder_padding_mask: bool `[B, S]`. Default: the mask of a mask_zero embedding.
-        encoder_attention_mask: bool `[B, T, S]`.
+        decoder_attention_mask: bool `[B, T, T]`, True = attend. Default: None.
+        encoder_padding_mask: bool `[B, S]`, True = a token. Default: the mask of a mask_zero
+            embedding.
+        encoder_attention_mask: bool `[B, T, S]`, True = attend. Default: None.
         self_attention_cache: `[B, 2, max_length, N, H]`, keys and values of earlier positions.
+            Default: None.
         self_attention_cache_update_index: position of `decoder_sequence` in the cache, an int or a
-            scalar tensor.
-        cross_attention_cache: `[B, 2, S, N, H]`, keys and values of the encoder.
+            scalar tensor. Default: None.
+        cross_attention_cache: `[B, 2, S, N, H]`, keys and values of the encoder. Default: None.
         cross_attention_cache_update_index: 0 to compute `cross_attention_cache`, None to reuse it.
-        use_causal_mask: whether keys after a query are masked in self-attention.
-        training: whether dropouts are on.
-        return_attention_scores: whether to return (outputs, scores). Not with caches.
-        packing: a `Packing` `[B, T]`. Inputs and outputs are then `[1, P, D]`.
-        encoder_packing: a `Packing` `[B, S]` of `encoder_sequence`.
+            Default: None.
+        use_causal_mask: whether keys after a query are masked in self-attention. Default: True.
+        training: whether dropout is applied. Default: Keras's training mode.
+        return_attention_scores: whether to return (outputs, scores). Not with caches. Default:
+            False.
+        packing: a `Packing` `[B, T]`. Inputs and outputs are then `[1, P, D]`. Default: None.
+        encoder_packing: a `Packing` `[B, S]` of `encoder_sequence`. Default: None.
 
     Returns:
         outputs `[B, T, D]`; (outputs, self_attention_cache) or (outputs, self_attention_cache,
@@ -46,8 +50,9 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
         requested: the weights of the attention to the encoder.
 
     Raises:
-        ValueError: if `encoder_sequence` is given to a block without attention to an encoder or
-            missing for one with it, or only one of the two caches is given.
+        ValueError: if an argument is out of range, a mask has another shape or a float dtype,
+            `encoder_sequence` is given to a block without attention to an encoder or missing for
+            one with it, or only one of the two caches is given.
 
     Example:
     >>> import numpy as np

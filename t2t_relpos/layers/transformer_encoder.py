@@ -20,33 +20,37 @@ class TransformerEncoder(keras.layers.Layer):
     Args:
         intermediate_dim: width of the feed-forward network.
         num_heads: N. Must divide the width of the inputs.
-        dropout: rate of the dropout after each sublayer.
-        activation: of the feed-forward network.
-        layer_norm_epsilon: epsilon of the layer normalizations.
-        kernel_initializer, bias_initializer: of attention projections and dense layers.
-        normalize_first: True for pre-norm, False for post-norm.
-        max_relative_position: clipping distance K of the self-attention. `None` only with both
-            tables off.
-        use_key_table, use_value_table, share_heads: see `RelativeMultiHeadAttention`.
-        use_bias: whether the attention's projections have biases.
-        attention_dropout: rate of the dropout of attention weights. Default: `dropout`.
-        activation_dropout: rate of the dropout inside the feed-forward network.
-        seed: of the dropouts.
+        dropout: rate of the dropout after each sublayer. Default: 0.
+        activation: activation function of the feed-forward network. Default: `"relu"`.
+        layer_norm_epsilon: epsilon of the layer normalizations. Default: 1e-5.
+        kernel_initializer: initializer of all kernels. Default: `"glorot_uniform"`.
+        bias_initializer: initializer of all biases. Default: `"zeros"`.
+        normalize_first: True for pre-norm, False for post-norm. Default: False.
+        max_relative_position: clipping distance K of the self-attention. Required unless both
+            tables are off. Default: None.
+        use_key_table: whether a^K is used (the score term). Default: True.
+        use_value_table: whether a^V is used (the output term). Default: True.
+        share_heads: whether all heads share a table. Default: True.
+        use_bias: whether the projections of the attention have biases. Default: True.
+        attention_dropout: rate of the dropout of attention weights. Default: None, as `dropout`.
+        activation_dropout: rate of the dropout inside the feed-forward network. Default: 0.0.
+        seed: seed of the dropouts. Default: None, a random seed.
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
 
     Call arguments:
         inputs: `[B, S, D]`.
         padding_mask: bool `[B, S]`, True = a token. Default: the mask of a mask_zero embedding.
-        attention_mask: bool `[B, S, S]`, True = attend.
-        training: whether dropouts are on.
-        return_attention_scores: whether to return (outputs, scores).
-        packing: a `Packing` `[B, S]`. Inputs and outputs are then `[1, P, D]`.
+        attention_mask: bool `[B, S, S]`, True = attend. Default: None.
+        training: whether dropout is applied. Default: Keras's training mode.
+        return_attention_scores: whether to return (outputs, scores). Default: False.
+        packing: a `Packing` `[B, S]`. Inputs and outputs are then `[1, P, D]`. Default: None.
 
     Returns:
-        outputs `[B, S, D]`, and on request attention scores `[B, N, S, S]`.
+        outputs `[B, S, D]`; if requested, (outputs, attention scores `[B, N, S, S]`).
 
     Raises:
-        ValueError: if N does not divide D, or a mask has another shape.
+        ValueError: if an argument is out of range, N does not divide D, or a mask has another shape
+            or a float dtype.
 
     Example:
     >>> import numpy as np

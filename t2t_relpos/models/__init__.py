@@ -1,4 +1,4 @@
-"""Models made of the layers."""
+"""Models that consist of the layers."""
 
 from t2t_relpos.models.causal_lm import CausalLM
 from t2t_relpos.models.config import TransformerConfig

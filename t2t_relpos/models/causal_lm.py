@@ -102,7 +102,7 @@ class CausalLM(Generates, keras.Model):
         return self.settings["vocab_size"]
 
     def build(self, input_shape=None):
-        """Makes all variables; their shapes depend on the settings only."""
+        """Creates all variables. Their shapes depend on the settings only."""
         if self.built:
             return
         width = (None, None, self.settings["hidden_dim"])
@@ -112,6 +112,12 @@ class CausalLM(Generates, keras.Model):
             block.build(width)
         self.norm.build(width)
         self.built = True
+
+    def export(self, filepath, *args, input_signature=None, **kwargs):
+        """Exports the model as `keras.Model.export`, by default for any batch size and length."""
+        if input_signature is None:
+            input_signature = [keras.InputSpec(shape=(None, None), dtype="int32")]
+        return super().export(filepath, *args, input_signature=input_signature, **kwargs)
 
     def call(self, ids, training=None):
         x = ops.pad(self.embedding(ids), [[0, 0], [1, 0], [0, 0]])[:, :-1]

@@ -1,4 +1,4 @@
-"""What a Transformer is made of: frozen, checked, written to and read from JSON."""
+"""The architecture of a Transformer as a frozen dataclass that converts to and from JSON."""
 
 import dataclasses
 import difflib
@@ -14,35 +14,34 @@ class TransformerConfig:
     """Architecture of a `Transformer`.
 
     Args:
-        vocab_size: V, number of ids, padding (0) and end of sentence (1)
-            included; source and target share them.
-        num_encoder_layers: of the encoder.
-        num_decoder_layers: of the decoder.
+        vocab_size: V, number of ids of source and target, including padding (0) and end of
+            sentence (1).
+        num_encoder_layers: number of encoder layers.
+        num_decoder_layers: number of decoder layers.
         hidden_dim: D, the width of the model.
         intermediate_dim: width of the feed-forward networks.
-        num_heads: N; divides D.
-        position: how positions enter: "relative" (in every self-attention),
-            "sinusoidal" or "learned" (added to the embeddings),
-            "relative+sinusoidal", or "none".
-        max_relative_position: K of relative positions.
+        num_heads: N. Must divide D.
+        position: "relative" (in every self-attention), "sinusoidal" or "learned" (added to the
+            embeddings), "relative+sinusoidal", or "none".
+        max_relative_position: clipping distance K of relative positions.
         use_key_table: whether a^K is used (the paper's Table 3).
         use_value_table: whether a^V is used.
-        share_heads: one table for all heads (True) or one for each (False).
+        share_heads: whether the heads of a layer share relative tables.
         relative_cross_attention: whether the decoder's attention to the encoder
-            has relative positions too. Needs a relative `position`.
+            has relative positions too. Requires a relative `position`.
         normalize_first: pre-norm (True) or post-norm (False).
         tie_embeddings: whether source, target and output share one `[V, D]`
-            table; three tables otherwise.
-        dropout: rate on embeddings and on what each sub-layer gives.
-        attention_dropout: rate on attention weights.
-        activation_dropout: rate inside the feed-forward networks.
-        layer_norm_epsilon: of the layer normalizations.
-        max_length: number of positions that "learned" has vectors for.
+            table. Otherwise there are three.
+        dropout: dropout rate of embeddings and of the outputs of sublayers.
+        attention_dropout: dropout rate of attention weights.
+        activation_dropout: dropout rate inside the feed-forward networks.
+        layer_norm_epsilon: epsilon of the layer normalizations.
+        max_length: number of learned positions.
         target_space_id: row of t2t's target space embedding, which is added to
-            every encoder position; `None` for models without it.
+            every encoder position. None: no such embedding.
 
     Raises:
-        ValueError: a setting that is out of range, or unknown.
+        ValueError: if a setting is out of range or unknown.
 
     Example:
     >>> from t2t_relpos.models import TransformerConfig
@@ -115,20 +114,20 @@ class TransformerConfig:
 
     @property
     def relative(self):
-        """Whether self-attentions know relative positions."""
+        """Whether self-attentions use relative positions."""
         return self.position.startswith("relative")
 
     @classmethod
     def from_preset(cls, preset, **settings):
-        """The settings of a preset, with some of them replaced.
+        """Returns the config of a preset with some settings replaced.
 
         Args:
             preset: a key of `t2t_relpos.models.PRESETS`.
-            **settings: `vocab_size`, which no preset has, and any other to
+            **settings: `vocab_size`, which no preset has, and other settings to
                 replace.
 
         Raises:
-            ValueError: no such preset, or no such setting.
+            ValueError: if there is no such preset or setting.
         """
         if preset not in PRESETS:
             raise ValueError(
@@ -139,7 +138,7 @@ class TransformerConfig:
 
     @classmethod
     def from_dict(cls, settings):
-        """Inverse of `to_dict`. An unknown name raises a ValueError."""
+        """Returns the config of a dict from `to_dict`. Unknown names raise a ValueError."""
         names = [field.name for field in dataclasses.fields(cls)]
         for name in settings:
             if name not in names:
@@ -152,7 +151,7 @@ class TransformerConfig:
         return cls(**settings)
 
     def to_dict(self):
-        """All settings, ready for JSON."""
+        """Returns all settings as a dict of JSON types."""
         return dataclasses.asdict(self)
 
 

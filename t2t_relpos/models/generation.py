@@ -4,8 +4,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from t2t_relpos.decoding.samplers import get_sampler
+from t2t_relpos.decoding.samplers import BeamSampler, get_sampler
 from t2t_relpos.layers import checks
+from t2t_relpos.models import search_sizes
 
 
 class Generates:
@@ -14,10 +15,12 @@ class Generates:
     # Whether outputs start with the source, as in a language model.
     _continues_source = False
 
-    def generate(self, source, sampler="beam", max_length=None):
+    def generate(self, source, sampler="beam", max_length=None, jit_compile="auto"):
         """Generates ids with a sampler, compiled on TensorFlow and JAX.
 
-        Caches have room for `max_length` ids, so that no search exceeds them.
+        A compiled search pads the batch and the sources to a few sizes, because each size and each
+        `max_length` is compiled once. That takes seconds. A compiled search of a `Transformer` in
+        float32 reads the current weights and folds them in every call.
 
         Args:
             source: int ids `[B, S]`, padded with 0. Sentences of an encoder-decoder model end with
@@ -26,6 +29,8 @@ class Generates:
                 `t2t_relpos.decoding`.
             max_length: largest number of ids of an output, id 1 at its end included. Default:
                 S + 50.
+            jit_compile: whether XLA compiles the search. "auto": True on TensorFlow and JAX, False
+                on PyTorch. With False, TensorFlow runs a graph, and JAX and PyTorch run eagerly.
 
         Returns:
             An int32 array `[B, max_length]`, padded with 0 after id 1. With samplers whose
@@ -33,7 +38,8 @@ class Generates:
 
         Raises:
             ValueError: if `source` is not `[B, S]`, holds ids out of range, or is longer than
-                `max_length` (`CausalLM`), or the sampler does not exist.
+                `max_length` (`CausalLM`), the sampler does not exist, or `jit_compile` is True on
+                PyTorch.
 
         Example:
         >>> import numpy as np
@@ -42,7 +48,7 @@ class Generates:
         >>> model.generate(np.array([[5, 7, 1], [3, 1, 0]]), max_length=6).shape
         (2, 6)
         """
-        sampler = get_sampler(sampler)
+        sampler, jit_compile = get_sampler(sampler), _resolve_jit_compile(jit_compile)
         source = np.asarray(ops.convert_to_numpy(ops.convert_to_tensor(source)))
         if source.ndim != 2:
             raise ValueError(
@@ -51,12 +57,17 @@ class Generates:
             )
         # A compiled search can't check ids.
         checks.token_ids(source, self.vocab_size)
-        max_length = source.shape[1] + 50 if max_length is None else max_length
-        self._check_max_length(source.shape[1], max_length)
-        uniform = sampler.random_numbers(len(source), max_length)
-        source = ops.cast(source, "int32")
-        arguments = (source,) if uniform is None else (source, uniform)
-        ids = ops.convert_to_numpy(self._search_function(sampler, max_length)(*arguments))
+        batch, length = source.shape
+        extra_length = None if max_length is not None else search_sizes.DEFAULT_EXTRA_LENGTH
+        max_length = length + extra_length if max_length is None else max_length
+        self._check_max_length(length, max_length)
+        uniform = sampler.random_numbers(batch, max_length)
+        inputs = search_sizes.SearchInputs(source, max_length, uniform)
+        if jit_compile:
+            inputs = inputs.padded(extra_length)
+        search = self._search_function(sampler, inputs.max_length, jit_compile)
+        ids = ops.convert_to_numpy(search(*inputs.tensors(batch, max_length)))
+        ids = ids[:batch, :, :max_length]
         return ids if sampler.num_results > 1 else ids[:, 0]
 
     def _check_max_length(self, length, max_length):
@@ -70,21 +81,35 @@ class Generates:
                 f"which outputs start with. Received: {max_length}."
             )
 
-    def _search_function(self, sampler, max_length):
+    def _search_function(self, sampler, max_length, jit_compile):
         """Returns the compiled search, one per settings of a sampler and length."""
-        key = (type(sampler), sampler.settings(), max_length)
+        key = (type(sampler), sampler.settings(), max_length, jit_compile)
         if key not in self._searches.functions:
-            self._searches.functions[key] = _compile(self, self._search(sampler, max_length))
+            search = self._search(sampler, max_length, jit_compile)
+            self._searches.functions[key] = _compile(self, search, jit_compile)
         return self._searches.functions[key]
 
-    def _search(self, sampler, max_length):
-        def search(source, uniform=None):
-            state = self.encode(source, max_length)
+    def _search(self, sampler, max_length, jit_compile):
+        growing = _may_grow(sampler, jit_compile)
+
+        def search(source, limit, uniform=None):
+            state, step = self._start_search(source, max_length, sampler.num_hypotheses, growing)
             prefix = source if self._continues_source else None
             rows = ops.shape(source)[0]
-            return sampler.search(self.step, state, rows, max_length, uniform, prefix).ids
+            return sampler.search(step, state, rows, max_length, uniform, prefix, limit).ids
 
         return search
+
+    def _start_search(self, source, max_length, num_hypotheses, growing):
+        """Returns (state, step function) of a search.
+
+        Args:
+            source: int ids `[B, S]`.
+            max_length: number of steps, an int.
+            num_hypotheses: rows per sentence.
+            growing: whether caches may grow from step to step.
+        """
+        return self.encode(source, max_length), self.step
 
 
 class SearchFunctions:
@@ -98,7 +123,26 @@ class SearchFunctions:
         return SearchFunctions()
 
 
-def _compile(model, function):
+def _resolve_jit_compile(jit_compile):
+    is_torch = keras.backend.backend() == "torch"
+    if jit_compile == "auto":
+        return not is_torch
+    if jit_compile and is_torch:
+        raise ValueError(
+            f'Expected `jit_compile` to be False or "auto" on PyTorch. Received: {jit_compile!r}.'
+        )
+    return bool(jit_compile)
+
+
+def _may_grow(sampler, jit_compile):
+    """Returns whether the search allows tensors whose sizes change from step to step."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        return not jit_compile and isinstance(sampler, BeamSampler)
+    return backend == "torch"
+
+
+def _compile(model, function, jit_compile):
     backend = keras.backend.backend()
     if backend == "tensorflow":
         from t2t_relpos import _tensorflow_compile as compiler
@@ -106,4 +150,4 @@ def _compile(model, function):
         from t2t_relpos import _jax_compile as compiler
     else:
         return function
-    return compiler.compile_function(model, function)
+    return compiler.compile_function(model, function, jit_compile)

@@ -1,9 +1,9 @@
-"""Architectures by name. Only data: training recipes live with the trainer.
+"""Architectures by name. Training recipes are in the trainer.
 
-`shaw_*` are Shaw et al. 2018, section 4.1. Where the paper is silent (place of
-the normalization, tied embeddings, dropout on attention weights) they follow
-tensor2tensor's transformer_base_v1 and transformer_big. The others, but for
-`tiny`, are tensor2tensor's hparams sets of the same name.
+`shaw_*` are those of Shaw et al. 2018, section 4.1. Settings that the paper does not specify
+(position of the normalization, tied embeddings, attention dropout) are from tensor2tensor's
+transformer_base_v1 and transformer_big. The others except `tiny` are tensor2tensor's hparams sets
+of the same names.
 """
 
 _BASE = {
@@ -33,7 +33,7 @@ _BIG = {
     "dropout": 0.3,
 }
 _RELATIVE = {"position": "relative", "max_relative_position": 20, "share_heads": True}
-# transformer_base_v1: post-norm, dropout nowhere but on what sub-layers give.
+# transformer_base_v1: post-norm, dropout of sublayer outputs only.
 _V1 = {"normalize_first": False, "attention_dropout": 0.0, "activation_dropout": 0.0}
 
 PRESETS = {

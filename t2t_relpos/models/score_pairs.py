@@ -1,4 +1,4 @@
-"""How likely a model finds given outputs, and what they come from."""
+"""Scores and alignments of given outputs."""
 
 from keras import ops
 
@@ -6,28 +6,27 @@ from t2t_relpos.decoding import score_tokens
 
 
 class ScoresPairs:
-    """What an encoder-decoder with `logits_and_attention` and `decoder_layers` gets: `score`."""
+    """Adds `score` to an encoder-decoder with `logits_and_attention` and `decoder_layers`."""
 
     def score(self, source, targets, alpha=0.0, return_alignments=False, layer=None):
-        """How likely given outputs are.
+        """Returns the log-probabilities of given outputs.
 
         Args:
-            source: int ids `[B, S]`, 0 = padding.
-            targets: int ids `[B, T]`, with their ends of sentence, 0 = padding.
-            alpha: exponent of the length penalty; with that of a `beam_search`,
-                the scores are those that it gives for the same ids.
+            source: int ids `[B, S]`, padded with 0.
+            targets: int ids `[B, T]` including ends of sentences, padded with 0.
+            alpha: exponent of the length penalty. With the same value, scores are equal to those
+                of `beam_search`.
             return_alignments: whether to return (`TokenScores`, alignments).
-            layer: the decoder layer whose attention to the source the alignments
-                are, from 0 or, negative, from the end. Default: the last.
+            layer: index of the decoder layer whose cross-attention gives the alignments. Default:
+                the last.
 
         Returns:
-            `TokenScores`, and on request alignments, float32 `[B, T, S]`: the
-            weights with which the step that predicts `targets[:, t]` attends to
-            the source, the mean over the heads. They sum to 1, with 0 on padding
-            of the source; those on padding of the targets mean nothing.
+            `TokenScores`, or (`TokenScores`, alignments float32 `[B, T, S]`). Alignments are the
+            cross-attention weights of the step that predicts `targets[:, t]`, the mean over the
+            heads. They are 0 on padding of the source and not defined on padding of the targets.
 
         Raises:
-            ValueError: a layer that the decoder does not have, or one without
+            ValueError: if the decoder has no such layer, or `layer` is given without
                 `return_alignments`.
 
         Example:
@@ -59,7 +58,7 @@ class ScoresPairs:
 
 
 def _number_of(layer, layers):
-    """From 0 on."""
+    """Returns the index of a layer, counted from 0."""
     number = -1 if layer is None else layer
     if not isinstance(number, int) or not -layers <= number < layers:
         raise ValueError(

@@ -19,9 +19,8 @@ NUM_TARGET_SPACES = 32
 class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
     """An encoder-decoder Transformer, by default with relative positions only.
 
-    Ids: 0 is padding (and, as the first input of the decoder, "go": the zero
-    vector), 1 ends a sentence. Padded source positions are hidden as keys. The
-    targets are shifted right inside.
+    Id 0 is padding and id 1 ends a sentence. Padding of the source is masked as keys. The
+    model shifts targets right. The first input of the decoder is the zero vector.
 
     Args:
         config: a `TransformerConfig`.
@@ -32,10 +31,10 @@ class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
         training: whether dropouts are on.
 
     Returns:
-        logits, float32 `[B, T, V]`; those at `t` predict `targets[:, t]`.
+        logits, float32 `[B, T, V]`. `logits[:, t]` predict `targets[:, t]`.
 
     Raises:
-        ValueError: ids of a float dtype or, in eager calls, out of range.
+        ValueError: if ids have a float dtype or, in eager calls, are out of range.
 
     Example:
     >>> import keras
@@ -47,8 +46,7 @@ class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
     >>> tuple(model({"inputs": inputs, "targets": targets}).shape)
     (1, 2, 11)
 
-    Plain Keras trains it: the targets are also the labels, and padding has no
-    weight.
+    To train it with Keras, pass the targets as inputs and labels, and weights of 0 for padding.
 
     >>> loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     >>> model.compile("adam", loss)
@@ -83,7 +81,7 @@ class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
         self.build()
 
     def build(self, input_shape=None):
-        """Makes all variables; their shapes depend on the config only."""
+        """Creates all variables. Their shapes depend on the config only."""
         if self.built:
             return
         width = (None, None, self.config.hidden_dim)
@@ -149,11 +147,10 @@ class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
         return self._logits(states), attention
 
     def states(self, inputs, training=None):
-        """What the call multiplies with the rows of `output_embedding`: `[B, T, D]`.
+        """Returns the decoder's outputs `[B, T, D]`, from which the call computes the logits.
 
-        For losses that make no tensor of all logits, or fewer of them. What
-        stands after the last target of a row means nothing: on TensorFlow, but
-        with XLA, padding is not computed (see `Packing`).
+        For losses that do not need the tensor of all logits. Outputs at padding
+        are not defined: TensorFlow without XLA does not compute them (see `Packing`).
         """
         # The number of tokens changes from batch to batch.
         return self._decode(inputs, None, training, packed=is_tensorflow_without_xla())[0]
@@ -161,8 +158,8 @@ class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
     def _decode(self, inputs, attention_layer, training, packed=False):
         encoded, mask, of_source = self._encode(inputs["inputs"], training, packed)
         x = self.target_embedding(inputs["targets"])
-        # Not the ids: the gradient of what stands first, of zeros that are normalized, may be
-        # infinite, and no mask makes that 0.
+        # Shift the embeddings, not the ids: the gradient of a normalized zero vector may be
+        # infinite, and a mask would not make it 0.
         x = ops.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1]
         packing = Packing(ops.not_equal(inputs["targets"], 0)) if packed else None
         x = self._enter(x, self.target_position, packing, training)
@@ -178,7 +175,7 @@ class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
         return x if packing is None else packing.unpack(x), attention
 
     def encode_source(self, source, training=None):
-        """The encoder only: ids `[B, S]` -> (`[B, S, D]`, bool `[B, S]`, True = real)."""
+        """Returns the encoder's outputs `[B, S, D]`, and a mask `[B, S]`, False on padding."""
         return self._encode(source, training)[:2]
 
     def _encode(self, source, training, packed=False):
@@ -194,7 +191,7 @@ class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
         return (x if self.encoder_norm is None else self.encoder_norm(x)), mask, packing
 
     def _enter(self, x, position, packing, training):
-        """What the first layer takes of embedded ids."""
+        """Returns the input of the first layer from embedded ids."""
         if position is not None:
             x = position(x)
         if packing is not None:

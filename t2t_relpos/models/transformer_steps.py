@@ -2,12 +2,14 @@
 
 from keras import ops
 
+from t2t_relpos.models.folded import FoldedTransformer, can_fold, fold_weights
+
 
 class TransformerSteps:
     """Adds `encode` and `step` to a `Transformer`."""
 
     def encode(self, source, max_length):
-        """Encodes sources and starts a decoding of at most `max_length` steps.
+        """Returns the state before the first of at most `max_length` decoding steps.
 
         Args:
             source: int ids `[rows, S]`.
@@ -15,9 +17,8 @@ class TransformerSteps:
                 a scalar tensor.
 
         Returns:
-            The state that `step` takes: a nested dict; the first dimension of
-            every tensor is rows. The entry under `"context"` stays the same
-            from step to step.
+            The state that `step` takes: a nested dict of tensors whose first dimension
+            is rows. The entry under `"context"` never changes.
         """
         encoded, mask = self.encode_source(source)
         rows = ops.shape(source)[0]
@@ -32,14 +33,14 @@ class TransformerSteps:
         }
 
     def step(self, ids, state):
-        """One step of decoding.
+        """Computes the logits of the next ids.
 
         Args:
-            ids: int `[rows]`, the ids chosen last; 0 at the first step.
+            ids: int `[rows]`, the previous ids; 0 in the first step.
             state: as `encode` and this method return it.
 
         Returns:
-            (logits `[rows, V]` of the next ids, the state after this step).
+            (logits `[rows, V]`, the state after this step).
         """
         context, position = state["context"], state["position"]
         x = self.target_embedding(ops.expand_dims(ids, -1))
@@ -56,3 +57,10 @@ class TransformerSteps:
             )
         state = {"context": context, "cache": cache, "position": position + 1}
         return self._logits(self._normalize(x))[:, 0], state
+
+    def _start_search(self, source, max_length, num_hypotheses, growing):
+        if not can_fold(self):
+            return self.encode(source, max_length), self.step
+        # Folding costs little next to a search, and a copy would have to follow the weights.
+        folded = FoldedTransformer(self.config, fold_weights(self))
+        return folded.start(source, max_length, num_hypotheses, growing=growing)

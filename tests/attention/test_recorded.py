@@ -1,4 +1,4 @@
-"""Attention compared with recordings of tensor2tensor (tests/reference): see docs/parity.md."""
+"""Attention compared with recordings of tensor2tensor in tests/reference."""
 
 import pytest
 

@@ -180,6 +180,78 @@ def test_packed_transformer_blocks_equal_padded(
         np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
+def test_capacity_pads_tokens(rng):
+    x = draw(rng, TARGETS)
+    packing = Packing(TARGETS, capacity=15)
+    expected = np.concatenate([x[TARGET_TOKENS], np.zeros((3, 6))])
+    packed = packing.pack(x)
+    np.testing.assert_array_equal(packed, expected[None])
+    unpacked = np.where(TARGET_TOKENS[..., None], x, 0)
+    np.testing.assert_array_equal(packing.unpack(packed), unpacked)
+    heads = np.reshape(unpacked, (3, 7, 2, 3)).transpose(0, 2, 1, 3)
+    np.testing.assert_array_equal(packing.split_heads(packed, 2), heads)
+    np.testing.assert_array_equal(packing.merge_heads(heads), expected[None])
+    ids = np.arange(21).reshape(3, 7, 1)
+    np.testing.assert_array_equal(packing.pack(ids)[0, 9:, 0], [18, 19, 20, 0, 0, 0])
+
+
+def test_capacity_without_tokens(rng):
+    x = draw(rng, np.zeros((2, 3)))
+    packing = Packing(np.zeros((2, 3), bool), capacity=2)
+    np.testing.assert_array_equal(packing.pack(x)[0], [x[0, 0], np.zeros(6)])
+
+
+def test_capacity_is_checked_in_eager_mode():
+    Packing(TARGETS, capacity=12)
+    with pytest.raises(ValueError, match="has 12 tokens, but the packing has capacity=11"):
+        Packing(TARGETS, capacity=11)
+    for capacity in (0, 2.5, True):
+        with pytest.raises(ValueError, match=f"int of at least 1. Received: {capacity}"):
+            Packing(TARGETS, capacity=capacity)
+
+
+def compile_function(function):
+    """Returns the function compiled by XLA."""
+    if keras.backend.backend() == "torch":
+        pytest.skip("PyTorch is not compiled by XLA")
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.jit(function)
+    import tensorflow as tf
+
+    return tf.function(function, jit_compile=True, autograph=False)
+
+
+@pytest.mark.parametrize("normalize_first", [True, False])
+def test_packing_with_capacity_is_compiled(normalize_first, rng, output_and_gradients):
+    encoder = TransformerEncoder(
+        11, 2, max_relative_position=3, normalize_first=normalize_first, bias_initializer="normal"
+    )
+    x = draw(rng, SOURCE)
+    encoder(x)
+    cotangent = draw(rng, SOURCE) * SOURCE[..., None]
+
+    def packed(x, mask):
+        packing = Packing(mask, capacity=25)
+        return packing.unpack(encoder(packing.pack(x), packing=packing))
+
+    padded = lambda x: ops.where(SOURCE[..., None], encoder(x, padding_mask=SOURCE), 0.0)
+    compiled = compile_function(packed)
+    found = output_and_gradients(lambda x: compiled(x, SOURCE), x, cotangent)
+    expected = output_and_gradients(padded, x, cotangent)
+    for a, b in zip(keras.tree.flatten(found), keras.tree.flatten(expected), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5)
+    too_many = compiled(ops.convert_to_tensor(x), np.ones_like(SOURCE))
+    assert np.isnan(ops.convert_to_numpy(too_many)).all()
+
+
+def test_packing_without_capacity_can_not_be_compiled(rng):
+    compiled = compile_function(lambda x, mask: Packing(mask).pack(x))
+    with pytest.raises(ValueError, match=r"Write Packing\(mask, capacity=N\)"):
+        compiled(draw(rng, SOURCE), SOURCE)
+
+
 @pytest.mark.parametrize(
     ("use", "message"),
     [

@@ -14,7 +14,8 @@ from t2t_relpos.decoding import (
     greedy_search,
     sample_search,
 )
-from t2t_relpos.models import CausalLM, Transformer
+from t2t_relpos.models import CausalLM, Transformer, TransformerConfig
+from t2t_relpos.models.folded import can_fold
 
 SOURCE = np.array([[5, 7, 9, 2, 1], [3, 1, 0, 0, 0], [8, 8, 4, 1, 0]])
 SMALL = {"num_encoder_layers": 1, "num_decoder_layers": 2}
@@ -84,6 +85,38 @@ def test_generate_compiles_a_search_once(model):
     for seed in (1, 2):
         model.generate(SOURCE, TopKSampler(k=4, seed=seed), max_length=5)
     assert len(model._searches.functions) == count + 1
+
+
+def test_generate_compiles_once_for_similar_lengths(model):
+    count = len(model._searches.functions)
+    sampler = BeamSampler(num_beams=3)
+    for length in (3, 4, 5):
+        outputs = model.generate(SOURCE[:, :length], sampler)
+        assert outputs.shape == (3, length + 50)
+        assert (outputs[:, -1] == 0).all() or (outputs != 0).all(axis=1).any()
+    compiled = keras.backend.backend() != "torch"
+    assert len(model._searches.functions) == count + (1 if compiled else 3)
+
+
+@pytest.mark.parametrize("sampler", ["beam", "greedy"])
+def test_generate_without_jit_compile_is_equal(model, sampler):
+    expected = model.generate(SOURCE, sampler, max_length=9)
+    outputs = model.generate(SOURCE, sampler, max_length=9, jit_compile=False)
+    np.testing.assert_array_equal(outputs, expected)
+
+
+def test_generate_rejects_jit_compile_on_torch(model):
+    if keras.backend.backend() != "torch":
+        pytest.skip("The other backends compile.")
+    with pytest.raises(ValueError, match="to be False or .auto. on PyTorch. Received: True"):
+        model.generate(SOURCE, jit_compile=True)
+
+
+def test_generate_in_bfloat16_runs_the_model_itself():
+    config = TransformerConfig.from_preset("tiny", vocab_size=11, **SMALL)
+    model = Transformer(config, dtype="mixed_bfloat16")
+    assert not can_fold(model)
+    assert model.generate(SOURCE, max_length=5).shape == (3, 5)
 
 
 def test_generate_uses_the_current_weights(model):

@@ -1,6 +1,6 @@
-"""Writes docs/parity.md, which lists the largest error of each compared quantity.
+"""Writes docs/how_it_works/parity.md, which lists the largest error of each compared quantity.
 
-    python tests/reference/compare.py > docs/parity.md
+    python tests/reference/compare.py > docs/how_it_works/parity.md
 
 Exits with status 1 if an error exceeds its limit.
 """

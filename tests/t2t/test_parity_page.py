@@ -1,11 +1,11 @@
-"""Tests that docs/parity.md lists all comparisons."""
+"""Tests that docs/how_it_works/parity.md lists all comparisons."""
 
 import pathlib
 
 import pytest
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "parity.md"
-REGENERATE = "regenerate the page: .venv/bin/python tests/reference/compare.py > docs/parity.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "how_it_works" / "parity.md"
+REGENERATE = "regenerate: python tests/reference/compare.py > docs/how_it_works/parity.md"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Fixtures: a tiny trained model for the tests of serving, and data in the form of WMT."""
+"""Fixtures: a tiny trained model, small training runs, and a fake WMT 2014."""
 
 import fcntl
 import importlib.util
@@ -30,8 +30,9 @@ MAX_INPUT_LENGTH = 47
 
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory):
-    """`made_once(name, make)`: a directory of that name which `make(path)` makes in the first
-    process of this run that asks.
+    """`made_once(name, make)` returns a directory that all processes of the test run share.
+
+    The first process that calls it creates the directory with `make(path)`.
     """
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -51,7 +52,7 @@ def made_once(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def synthetic_files(made_once):
-    """Flags of `trainer.train` for a part of the synthetic corpus, in text files."""
+    """Flags of `trainer.train` for text files with a part of the synthetic corpus."""
 
     def make(folder):
         folder.mkdir()
@@ -67,7 +68,7 @@ def synthetic_files(made_once):
 
 @pytest.fixture(scope="session")
 def trained_model_dir(made_once):
-    """A model directory whose model has seen enough to end its sentences: path."""
+    """Path of a model directory. Its model was trained long enough to end sentences."""
     return made_once("tiny", _make_model_dir)
 
 
@@ -124,10 +125,10 @@ def tokenizer(trained_model_dir):
 
 @pytest.fixture
 def make_module(trained_model_dir):
-    """Builds the translation module of the tiny model in this process: `make_module(**settings)`.
+    """`make_module(**settings)` returns a translation module of the tiny model in this process.
 
-    A new one for every test: setting TensorFlow's seed, as every test does, drops the tokenizer's
-    resource.
+    The scope of the fixture is a test, because every test sets TensorFlow's seed, which deletes the
+    tokenizer's resource.
     """
 
     def make(max_input_length=MAX_INPUT_LENGTH, **settings):
@@ -140,7 +141,7 @@ def make_module(trained_model_dir):
 
 @pytest.fixture(scope="session")
 def exported_dir(trained_model_dir, made_once):
-    """The tiny model as saved_models/tiny with version 1: path of saved_models/tiny."""
+    """Path of saved_models/tiny, with the tiny model as version 1."""
 
     def make(path):
         module = TranslationModule.from_model_dir(
@@ -153,25 +154,26 @@ def exported_dir(trained_model_dir, made_once):
 
 @pytest.fixture(scope="session")
 def sentences():
-    """English sentences of unlike lengths that the tiny model was not trained on."""
+    """English sentences of different lengths that the tiny model was not trained on."""
     return [source for source, _ in generate("test", size=11)]
 
 
 @pytest.fixture(scope="session")
 def exported(exported_dir):
-    """Translates with the exported model."""
+    """A function that translates with the exported model."""
     return saved_models.load(exported_dir)
 
 
 @pytest.fixture(scope="session")
 def loaded(exported_dir):
-    """The exported model as TensorFlow loads it."""
+    """The exported model, loaded with TensorFlow."""
     return tf.saved_model.load(str(exported_dir / "1"))
 
 
 class FakeWmt(NamedTuple):
-    """Where TensorFlow Datasets finds WMT 2014, and what `pairs(part)` its parts hold: see
-    data/fake_wmt.py.
+    """Data folder of TensorFlow Datasets with a fake WMT 2014, and the pairs of its parts.
+
+    See data/fake_wmt.py.
     """
 
     data_dir: str
@@ -193,11 +195,13 @@ def wmt14(tmp_path_factory):
 
 
 class SmallRun:
-    """`small_run(directory, **settings)` trains a small model on twelve sentences in this process,
-    with the preset "small".
+    """Trains a small model on twelve sentences in this process, with the preset "small".
+
+    Call it as `small_run(directory, **settings)`.
 
     Attributes:
-        text: the settings with which it finds the sentences.
+        text: settings with the files of the training data.
+        dev: settings with the files of the dev set, which has the same sentences.
     """
 
     source = [
@@ -213,7 +217,7 @@ class SmallRun:
         self.dev = {f"dev_{name}": str(directory / name) for name in ("source", "target")}
 
     def config(self, directory, **settings):
-        """The `RunConfig`."""
+        """Returns the `RunConfig`."""
         sizes = {
             "vocab_size": 40,
             "batch_tokens": 30,
@@ -229,7 +233,7 @@ class SmallRun:
         train.train(self.config(directory, **settings))
 
     def fails(self, directory, **settings):
-        """The message with which the run ends."""
+        """Asserts that the run exits with a message, and returns the message."""
         with pytest.raises(SystemExit) as stopped:
             self(directory, **settings)
         assert isinstance(stopped.value.code, str), "a message makes the exit code 1"
@@ -251,3 +255,16 @@ def small_run(tmp_path_factory):
 
 # Programs for separate processes; importing them adds presets.
 collect_ignore = ["train_small.py", "data/fake_wmt.py", "training/replicas.py"]
+
+
+@pytest.fixture
+def real_text():
+    """`real_text(name)` returns a folder of text files, or skips the test."""
+    parent = Path(os.environ.get("SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+
+    def find(name):
+        if not (parent / name).is_dir():
+            pytest.skip(f"No folder {parent / name}. Set SHARED_DATA to its parent.")
+        return parent / name
+
+    return find

@@ -1,4 +1,4 @@
-"""Freed memory stays where it is, unless the environment says otherwise."""
+"""Tests that freed memory is kept, unless the environment configures the allocator."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-# A tensor of 16 MB comes and goes; each of its pages that the system hands out again is a fault.
+# Arrays of 16 MB are allocated and freed. A page that the system provides again is a page fault.
 COUNT_FAULTS = """
 import resource, sys
 import numpy as np
@@ -38,15 +38,15 @@ def count_faults(*arguments, **environment):
     return kept == "True", int(faults)
 
 
-def test_pages_are_asked_for_once():
+def test_freed_pages_are_kept():
     kept, faults = count_faults("keep")
     if not kept:
         pytest.skip("this C library has no mallopt")
     assert faults < 100
-    # 8,192 pages of 4 KB come and go 20 times, or 16 huge ones of 2 MB.
+    # Otherwise 8,192 pages of 4 KB, or 16 huge pages of 2 MB, are provided 20 times.
     assert count_faults()[1] > 10 * max(faults, 1)
 
 
-def test_environment_has_the_last_word():
+def test_environment_variables_take_precedence():
     assert not count_faults("keep", MALLOC_TRIM_THRESHOLD_="131072")[0]
     assert not count_faults("keep", GLIBC_TUNABLES="glibc.malloc.trim_threshold=131072")[0]

@@ -7,61 +7,61 @@ def names(directory):
     return sorted(entry.name for entry in directory.iterdir())
 
 
-def test_file_appears_when_the_block_ends(tmp_path):
-    with atomic_files.whole_file(tmp_path / "a.keras") as aside:
-        assert aside.suffix == ".keras" and aside.parent.parent == tmp_path
-        aside.write_text("new")
+def test_atomic_file_appears_when_the_block_ends(tmp_path):
+    with atomic_files.atomic_file(tmp_path / "a.keras") as temporary:
+        assert temporary.suffix == ".keras" and temporary.parent.parent == tmp_path
+        temporary.write_text("new")
         assert not (tmp_path / "a.keras").exists()
     assert (tmp_path / "a.keras").read_text() == "new"
     assert names(tmp_path) == ["a.keras"]
 
 
-def test_failed_file_leaves_the_one_before(tmp_path):
+def test_atomic_file_is_unchanged_after_an_error(tmp_path):
     (tmp_path / "a").write_text("old")
     with (
         pytest.raises(RuntimeError, match="stop"),
-        atomic_files.whole_file(tmp_path / "a") as aside,
+        atomic_files.atomic_file(tmp_path / "a") as temporary,
     ):
-        aside.write_text("new")
+        temporary.write_text("new")
         raise RuntimeError("stop")
     assert (tmp_path / "a").read_text() == "old"
     assert names(tmp_path) == ["a"]
 
 
-def test_text_replaces_text(tmp_path):
+def test_write_text_replaces_a_file(tmp_path):
     for text in ("old", "größer"):
         atomic_files.write_text(tmp_path / "a", text)
     assert (tmp_path / "a").read_bytes() == "größer".encode()
 
 
-def test_directory_appears_when_the_block_ends_and_replaces_the_one_before(tmp_path):
+def test_atomic_directory_replaces_a_directory_when_the_block_ends(tmp_path):
     for content in ("old", "new"):
-        with atomic_files.whole_directory(tmp_path / "sub" / "d") as aside:
-            (aside / content).mkdir()
-            (aside / content / "file").write_text(content)
+        with atomic_files.atomic_directory(tmp_path / "sub" / "d") as temporary:
+            (temporary / content).mkdir()
+            (temporary / content / "file").write_text(content)
     assert names(tmp_path / "sub") == ["d"]
     assert names(tmp_path / "sub" / "d") == ["new"]
     assert (tmp_path / "sub" / "d").stat().st_mode & 0o777 == 0o755
 
 
-def test_failed_directory_leaves_the_one_before(tmp_path):
+def test_atomic_directory_is_unchanged_after_an_error(tmp_path):
     (tmp_path / "d").mkdir()
     with (
         pytest.raises(RuntimeError, match="stop"),
-        atomic_files.whole_directory(tmp_path / "d") as aside,
+        atomic_files.atomic_directory(tmp_path / "d") as temporary,
     ):
-        (aside / "file").write_text("new")
+        (temporary / "file").write_text("new")
         raise RuntimeError("stop")
     assert names(tmp_path) == ["d"] and names(tmp_path / "d") == []
 
 
-def test_removed_directory_is_gone(tmp_path):
+def test_remove_directory_removes_the_content(tmp_path):
     (tmp_path / "d" / "e").mkdir(parents=True)
     atomic_files.remove_directory(tmp_path / "d")
     assert names(tmp_path) == []
 
 
-def test_leftovers_are_removed_and_nothing_else(tmp_path):
+def test_remove_leftovers_keeps_other_entries(tmp_path):
     for name in (".writing-a-x", "writing", ".other"):
         (tmp_path / name).mkdir()
     atomic_files.remove_leftovers(tmp_path)

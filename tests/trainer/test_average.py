@@ -1,4 +1,4 @@
-"""`trainer.average`: a model directory like others, or a clear message and nothing."""
+"""Tests of `trainer.average`: the written model directory, and errors."""
 
 import json
 
@@ -31,7 +31,7 @@ def averaged(run, model_dir):
     return path
 
 
-def test_directory_is_a_models(averaged, model_dir):
+def test_output_is_a_model_directory_with_mean_weights(averaged, model_dir):
     assert sorted(entry.name for entry in averaged.iterdir()) == [
         "config.json",
         "model.keras",
@@ -54,11 +54,11 @@ def test_directory_is_a_models(averaged, model_dir):
     assert recorded == original.read_run()
 
 
-def test_steps_of_choice(run, model_dir, tmp_path, capsys):
+def test_steps_flag_selects_checkpoints(run, model_dir, tmp_path, capsys):
     run(f"--model_dir={model_dir}", "--steps=2, 5", f"--output_dir={tmp_path / 'average'}")
     assert capsys.readouterr().out == (
-        f"{tmp_path / 'average'} holds the mean of 2 checkpoints of {model_dir}: step-000002, "
-        "step-000005.\n"
+        f"Wrote the mean of 2 checkpoints of {model_dir} to {tmp_path / 'average'}: "
+        "step-000002, step-000005\n"
     )
     assert (
         ModelDirectory(tmp_path / "average").read_run()["averaged"]["checkpoints"][0]
@@ -67,7 +67,7 @@ def test_steps_of_choice(run, model_dir, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_others_take_it(averaged, small_run, tmp_path, capsys):
+def test_output_works_with_evaluate_and_train(averaged, small_run, tmp_path, capsys):
     values = flags.FlagValues()
     evaluate.define_flags(values)
     arguments = [
@@ -83,7 +83,7 @@ def test_others_take_it(averaged, small_run, tmp_path, capsys):
     assert ModelDirectory.open(tmp_path / "tuned").read_run()["init_from"] == str(averaged)
 
 
-def test_what_can_not_be_averaged(run, model_dir, averaged, tmp_path):
+def test_invalid_flags_raise(run, model_dir, averaged, tmp_path):
     model = f"--model_dir={model_dir}"
     output = f"--output_dir={tmp_path / 'out'}"
     run.fails("Expected --model_dir. Received: none.", "--last=2", output)
@@ -93,13 +93,13 @@ def test_what_can_not_be_averaged(run, model_dir, averaged, tmp_path):
         "Expected either --last or --steps. Received: both.", model, output, "--last=2", "--steps=2"
     )
     run.fails(
-        "Expected at least 4 checkpoints in .*Received: 3, those of step 2, 4, 5.",
+        "Expected at least 4 checkpoints in .*Received: 3, of step 2, 4, 5.",
         model,
         output,
         "--last=4",
     )
     run.fails(
-        "Expected a checkpoint of step 3 in .*Received: those of step 2, 4, 5.",
+        "Expected a checkpoint of step 3 in .*Received: checkpoints of step 2, 4, 5.",
         model,
         output,
         "--steps=2,3",
@@ -127,6 +127,6 @@ def test_what_can_not_be_averaged(run, model_dir, averaged, tmp_path):
     run.fails(message, model, "--last=2", f"--output_dir={tmp_path / 'file' / 'out'}")
 
 
-def test_argument_that_is_no_flag(run):
+def test_positional_argument_raises(run):
     with pytest.raises(app.UsageError, match="Expected flags only. Received: 'runs/x'."):
         run("runs/x")

@@ -40,16 +40,16 @@ def test_flags_set_every_type():
     assert config.strategy == "mirrored" and config.deterministic is True
 
 
-def test_flags_have_the_fields_defaults_and_help():
+def test_flags_have_defaults_and_help_of_the_fields():
     values = flags.FlagValues()
     define_flags(values)
     values(["train"])
     assert values["log_every"].value == 100 and values["warmup_steps"].value is None
-    assert "Longest sentence in tokens" in values["max_length"].help
+    assert "Maximum length of a sentence in tokens" in values["max_length"].help
     assert parsed("--preset=tiny", "--model_dir=runs/x", "--data=any") == RunConfig(**MINIMAL)
 
 
-def test_misspelled_flag_is_refused_by_absl():
+def test_misspelled_flag_raises():
     with pytest.raises(
         flags.UnrecognizedFlagError,
         match="Unknown command line flag 'warmup_step'. Did you mean: warmup_steps",
@@ -57,17 +57,17 @@ def test_misspelled_flag_is_refused_by_absl():
         parsed("--warmup_step=3")
 
 
-def test_flag_of_wrong_type_is_refused_by_absl():
+def test_flag_of_wrong_type_raises():
     with pytest.raises(flags.IllegalFlagValueError, match="flag --seed=x"):
         parsed("--seed=x")
 
 
-def test_dict_and_json_come_back():
+def test_from_dict_inverts_to_dict():
     config = RunConfig(**MINIMAL, dropout=0.3).resolve()
     assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
-def test_unknown_name_in_a_dict():
+def test_from_dict_with_an_unknown_name_raises():
     with pytest.raises(
         ValueError,
         match=(
@@ -81,7 +81,7 @@ def test_unknown_name_in_a_dict():
         RunConfig.from_dict(MINIMAL | {"xyzzy": 1})
 
 
-def test_recipe_fills_what_is_not_set():
+def test_resolve_fills_settings_from_the_recipe():
     config = RunConfig(**(MINIMAL | {"preset": "shaw_base"}), warmup_steps=7).resolve()
     assert (config.adam_beta1, config.adam_beta2, config.adam_epsilon) == (0.9, 0.98, 1e-9)
     assert (config.batch_tokens, config.train_steps, config.label_smoothing) == (
@@ -105,7 +105,7 @@ def test_recipe_fills_what_is_not_set():
         ("shaw_base", {"checkpoint_every": 70}, 70, 70),
     ],
 )
-def test_evaluations_come_with_checkpoints_that_are_counted_in_steps(
+def test_evaluate_every_defaults_to_checkpoint_every(
     preset, given, checkpoint_every, evaluate_every
 ):
     config = RunConfig(preset=preset, model_dir="x", data="any", **given).resolve()
@@ -122,7 +122,7 @@ def test_evaluations_come_with_checkpoints_that_are_counted_in_steps(
         ({"early_stopping": 3}, True),
     ],
 )
-def test_whatever_needs_bleu_has_the_dev_set_translated(given, translates):
+def test_translates_dev_if_a_setting_requires_bleu(given, translates):
     assert RunConfig(preset="tiny", model_dir="x", data="any", **given).translates_dev is translates
 
 
@@ -132,11 +132,11 @@ def test_every_architecture_has_a_recipe():
     assert RECIPES.keys() == PRESETS.keys()
     for preset in RECIPES:
         resolved = RunConfig(**(MINIMAL | {"preset": preset})).resolve().to_dict()
-        undecided = {name for name, value in resolved.items() if value is None}
-        assert not undecided & RECIPES[preset].keys()
+        unset = {name for name, value in resolved.items() if value is None}
+        assert not unset & RECIPES[preset].keys()
 
 
-def test_architecture_holds_what_replaces_the_preset():
+def test_architecture_returns_overrides_of_the_preset():
     changes = {
         "dropout": 0.0,
         "position": "relative+sinusoidal",
@@ -147,7 +147,7 @@ def test_architecture_holds_what_replaces_the_preset():
     assert RunConfig(**MINIMAL).architecture() == {}
 
 
-def test_positions_are_those_of_the_model():
+def test_positions_equal_those_of_the_model():
     from t2t_relpos.models import config
 
     assert POSITIONS == config.POSITIONS
@@ -157,7 +157,7 @@ def test_positions_are_those_of_the_model():
         RunConfig(**MINIMAL, position="relatve")
 
 
-def test_preset_that_does_not_exist():
+def test_unknown_preset_raises():
     with pytest.raises(
         ValueError,
         match=(
@@ -169,7 +169,7 @@ def test_preset_that_does_not_exist():
         RunConfig(**(MINIMAL | {"preset": None})).resolve()
 
 
-def test_files_become_absolute(tmp_path, monkeypatch):
+def test_resolve_makes_paths_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = RunConfig(preset="tiny", model_dir="m", train_source="a", train_target="b").resolve()
     assert (config.data, config.train_source) == ("files", str(tmp_path / "a"))
@@ -255,16 +255,16 @@ def test_files_become_absolute(tmp_path, monkeypatch):
         ),
         (
             {"clip_norm": 0.0},
-            "Expected clip_norm to be above 0. Received: 0. Leave it out in order not to clip",
+            "Expected clip_norm to be above 0. Received: 0. Leave it out to disable clipping",
         ),
     ],
 )
-def test_settings_that_can_not_be(settings, message):
+def test_invalid_settings_raise(settings, message):
     with pytest.raises(ValueError, match=message):
         RunConfig.from_dict(MINIMAL | settings)
 
 
-def test_reading_settings_loads_no_framework():
+def test_config_imports_neither_keras_nor_tensorflow():
     program = (
         "import sys; from trainer.config import RunConfig; "
         "RunConfig(preset='tiny', model_dir='x', data='any').resolve(); "

@@ -1,4 +1,4 @@
-"""`--help` of every program: fast, complete, and the same as a console script."""
+"""Tests of `--help` of every program, as a module and as a console script."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ try:
 except SystemExit:
     print("loaded:", *sorted({{"keras", "tensorflow", "tensorflow_text"}} & sys.modules.keys()))
 """
-# A flag of each program, which is defined by the program itself or by its settings.
+# One flag of each program.
 FLAG = {
     "train": "--warmup_steps",
     "average": "--output_dir",

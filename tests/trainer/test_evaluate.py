@@ -28,14 +28,14 @@ def run(program):
 
 @pytest.fixture
 def test_files(tmp_path, sentences):
-    """Source and reference files of a few sentences: their paths."""
+    """Paths of a source file and a reference file with a few sentences."""
     references = [target for _, target in generate("test", size=len(sentences))]
     for name, lines in (("source", sentences), ("target", references)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return tmp_path / "source", tmp_path / "target"
 
 
-def test_bleu_is_sacrebleus_in_the_order_of_the_corpus():
+def test_evaluate_equals_sacrebleu_and_keeps_the_order():
     answers = {
         "a man sleeps here now": "Ein Mann schläft jetzt hier .",
         "the dog": "Der Hund",
@@ -52,8 +52,8 @@ def test_bleu_is_sacrebleus_in_the_order_of_the_corpus():
 
     result = evaluate.evaluate(translate, PairCorpus(tuple(zip(answers, references))), batch_size=2)
     assert result.hypotheses == list(answers.values())
-    # 13a splits the full stop off, so that only "sie" differs: of words, pairs, triples and
-    # quadruples so many are right.
+    # The tokenizer 13a separates the full stop, so only "sie" differs. These are the precisions of
+    # n-grams of the orders 1 to 4.
     expected = 100 * (12 / 13 * 9 / 10 * 6 / 7 * 4 / 5) ** 0.25
     assert result.bleu == pytest.approx(expected)
     assert result.signature == SIGNATURE
@@ -61,7 +61,7 @@ def test_bleu_is_sacrebleus_in_the_order_of_the_corpus():
     assert [len(batch) for batch in batches] == [2, 1] and batches[0][0] == b"the dog"
 
 
-def test_exact_translations_have_the_bleu_100_and_lower_case_has_not():
+def test_exact_translations_have_a_bleu_of_100():
     pairs = tuple(generate("dev", size=17))
     corpus = PairCorpus(pairs)
 
@@ -77,7 +77,7 @@ def test_exact_translations_have_the_bleu_100_and_lower_case_has_not():
 
 
 @pytest.mark.slow
-def test_model_directory_and_export_print_the_same(
+def test_model_directory_and_export_print_equal_scores(
     run, trained_model_dir, exported_dir, test_files, tmp_path, capsys
 ):
     arguments = [f"--source={test_files[0]}", f"--target={test_files[1]}", "--batch_size=5"]
@@ -102,7 +102,7 @@ def test_model_directory_and_export_print_the_same(
 
 @pytest.fixture
 def splits(monkeypatch):
-    """Makes `--data=any` the first sentences of the synthetic corpus."""
+    """Replaces `--data=any` by the first sentences of the synthetic corpus."""
 
     def open_corpus(_, split, **options):
         return PairCorpus(tuple(generate(split, size={"test": 7}.get(split, 5))))
@@ -110,7 +110,7 @@ def splits(monkeypatch):
     monkeypatch.setattr(load_corpus, "open_corpus", open_corpus)
 
 
-def test_several_splits(run, exported_dir, splits, capsys):
+def test_several_splits_are_evaluated(run, exported_dir, splits, capsys):
     run(
         f"--saved_model={exported_dir}",
         "--data=any",
@@ -125,14 +125,15 @@ def test_several_splits(run, exported_dir, splits, capsys):
     assert lines[2] == SIGNATURE
     for line, label in zip(lines[3:], ("test", "test_longer"), strict=True):
         assert re.fullmatch(rf"{label} chrF2 = \d+\.\d\d  nrefs:1\|case:mixed\|.*", line)
-    # The exported model takes 47 ids, and these sentences are longer.
+    # The exported model has a maximum input length of 47 ids, and some sentences are longer.
     assert re.search(
-        r"warning: \d sentences of test_longer were cut: they are longer than the model takes.",
+        r"warning: \d sentences of test_longer were truncated to the maximum input length of the "
+        r"model.",
         printed.err,
     )
 
 
-def test_newstest2014_is_the_test_set_of_wmt14(
+def test_test_split_of_wmt14_is_newstest2014(
     run, exported_dir, wmt14, tmp_path, monkeypatch, capsys
 ):
     translated = []
@@ -164,7 +165,7 @@ def test_newstest2014_is_the_test_set_of_wmt14(
     assert capsys.readouterr().out.startswith("dev BLEU = ")
 
 
-def test_language_of_the_translations(run, monkeypatch, capsys):
+def test_language_defaults_to_the_target_language(run, monkeypatch, capsys):
     monkeypatch.setattr(
         saved_models,
         "load",
@@ -186,7 +187,9 @@ def test_language_of_the_translations(run, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_checkpoint_of_choice(run, trained_model_dir, test_files, tmp_path, monkeypatch, capsys):
+def test_checkpoint_flag_selects_a_checkpoint(
+    run, trained_model_dir, test_files, tmp_path, monkeypatch, capsys
+):
     model = ModelDirectory.open(trained_model_dir).load_model()
     chosen = []
     monkeypatch.setattr(
@@ -216,13 +219,13 @@ def test_checkpoint_of_choice(run, trained_model_dir, test_files, tmp_path, monk
     assert (tmp_path / "out").read_text().splitlines() == [text.decode() for text in translations]
     monkeypatch.undo()
     run.fails(
-        "Expected a checkpoint of step 2 in .*Received: those of no step.",
+        "Expected a checkpoint of step 2 in .*Received: checkpoints of no step.",
         *arguments,
         "--checkpoint=2",
     )
 
 
-def test_beam_of_choice(run, test_files, monkeypatch):
+def test_beam_size_and_alpha_flags_set_the_search(run, test_files, monkeypatch):
     class Chosen(Exception):
         pass
 
@@ -307,13 +310,13 @@ def test_beam_of_choice(run, test_files, monkeypatch):
         ),
     ],
 )
-def test_arguments_that_contradict(run, arguments, message):
+def test_invalid_flags_raise(run, arguments, message):
     run.fails(message, *arguments)
 
 
 @pytest.mark.slow
-def test_output_of_several_test_sets(run, exported_dir, splits, tmp_path):
-    message = "Expected a single test set with --output. Received: 2. Evaluate them one by one."
+def test_output_of_several_test_sets_raises(run, exported_dir, splits, tmp_path):
+    message = "Expected a single test set with --output. Received: 2. Evaluate them separately."
     arguments = [f"--saved_model={exported_dir}", "--data=any", "--split=dev,test"]
     run.fails(message, *arguments, f"--output={tmp_path / 'out'}")
     message = (
@@ -323,7 +326,7 @@ def test_output_of_several_test_sets(run, exported_dir, splits, tmp_path):
     run.fails(message, *arguments[:2], f"--output={tmp_path / 'absent/out'}")
 
 
-def test_argument_that_is_no_flag(run):
+def test_positional_argument_raises(run):
     with pytest.raises(app.UsageError, match="Expected flags only. Received: 'test.en'."):
         run("--model_dir=any", "test.en")
 
@@ -345,13 +348,13 @@ def test_output_is_replaced_only_when_complete(run, exported_dir, test_files, tm
             *arguments,
         )
     assert output.read_text() == "before\n"
-    # BLEU is printed all the same.
+    # BLEU is printed even though the output can't be written.
     assert "test BLEU = " in capsys.readouterr().out
     run(*arguments)
     assert len(output.read_text().splitlines()) == 11
 
 
-def test_sources_from_a_pipe(tmp_path):
+def test_files_may_be_pipes(tmp_path):
     for name, text in (("source", "a\nb\n"), ("target", "c\nd\n")):
         os.mkfifo(tmp_path / name)
         threading.Thread(target=(tmp_path / name).write_text, args=(text,), daemon=True).start()

@@ -16,7 +16,7 @@ def run(program):
     return program(export)
 
 
-def test_exported_model_answers_as_the_model_in_this_process(make_module, loaded, sentences):
+def test_exported_model_equals_the_model_in_this_process(make_module, loaded, sentences):
     module = make_module()
     text = tf.constant(sentences)
     for settings in ({}, {"beam_size": 3, "alpha": 0.0, "max_length": 17, "num_results": 2}):
@@ -49,7 +49,7 @@ def test_command_writes_a_version_with_its_settings(
     )
 
 
-def test_name_is_that_of_the_model_directory(run, trained_model_dir, tmp_path, monkeypatch):
+def test_name_defaults_to_the_model_directory(run, trained_model_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(TranslationModule, "from_model_dir", lambda path, settings: None)
     monkeypatch.setattr(
         export, "export", lambda module, directory, version: written.append(directory)
@@ -62,27 +62,26 @@ def test_name_is_that_of_the_model_directory(run, trained_model_dir, tmp_path, m
 
 
 @pytest.mark.parametrize("name", ["", "..", ".", "a/b", "/a"])
-def test_name_that_is_no_folder_name(run, trained_model_dir, tmp_path, name):
+def test_name_that_is_not_a_folder_name_raises(run, trained_model_dir, tmp_path, name):
     message = (
         "Expected --name to be the name of one folder. Received: "
-        f"{re.escape(repr(name))}. Say where"
+        f"{re.escape(repr(name))}. Set its parent folder"
     )
     run.fails(
         message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", f"--name={name}"
     )
 
 
-def test_directory_that_holds_no_model(run, tmp_path):
+def test_directory_without_a_model_raises(run, tmp_path):
     message = (
-        "Expected a model directory, which holds a config.json. Received: "
-        ".*/empty, which holds none."
+        "Expected a model directory, which has a config.json. Received: .*/empty, which has none."
     )
     (tmp_path / "empty").mkdir()
     run.fails(message, f"--model_dir={tmp_path / 'empty'}", f"--export_dir={tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()
 
 
-def test_export_folder_that_can_not_be_written(run, trained_model_dir, tmp_path):
+def test_unwritable_export_folder_raises(run, trained_model_dir, tmp_path):
     (tmp_path / "file").touch()
     message = (
         r"Expected an export folder that can be written. Received: .*/file/tiny "
@@ -91,13 +90,13 @@ def test_export_folder_that_can_not_be_written(run, trained_model_dir, tmp_path)
     run.fails(message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path / 'file'}")
 
 
-def test_settings_out_of_range(run, trained_model_dir, tmp_path):
+def test_settings_out_of_range_raise(run, trained_model_dir, tmp_path):
     message = "Expected beam_size to be an integer of at least 1. Received: 0."
     run.fails(
         message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", "--beam_size=0"
     )
 
 
-def test_argument_that_is_no_flag(run):
+def test_positional_argument_raises(run):
     with pytest.raises(app.UsageError, match="Expected flags only. Received: 'runs/mine'."):
         run("--model_dir=any", "runs/mine")

@@ -1,4 +1,4 @@
-"""From a model directory to a directory that CTranslate2 loads, and the same translations."""
+"""Tests of exports for CTranslate2: files, translations, scores and errors."""
 
 import dataclasses
 import json
@@ -36,7 +36,7 @@ def load(directory):
 
 @pytest.fixture(scope="module")
 def written(run, trained_model_dir, tmp_path_factory):
-    """The tiny trained model for CTranslate2: path."""
+    """Path of the tiny trained model in CTranslate2's format."""
     directory = tmp_path_factory.mktemp("ctranslate2") / "tiny"
     run(f"--model_dir={trained_model_dir}", f"--output_dir={directory}")
     return directory
@@ -44,14 +44,13 @@ def written(run, trained_model_dir, tmp_path_factory):
 
 @pytest.fixture
 def sentences():
-    """Sentences of unlike lengths that the tiny model was not trained on."""
+    """Sentences of different lengths that the tiny model was not trained on."""
     return [source for source, _ in generate("test", size=97)]
 
 
-def test_trained_model_translates_the_same(written, make_module, sentences):
+def test_translations_equal_the_trained_model(written, make_module, sentences):
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(written / "vocab.model"))
-    # Without length penalty both searches mean the same, if not in every detail: see tests of the
-    # weights.
+    # Without a length penalty, both searches have the same objective but differ in details.
     options = {
         "beam_size": 4,
         "length_penalty": 0,
@@ -79,7 +78,7 @@ def test_quantized_model_translates(run, trained_model_dir, tmp_path, sentences)
     assert len({pieces.decode(result.hypotheses[0]) for result in results}) > 20
 
 
-def test_what_is_written(written, trained_model_dir):
+def test_written_files(written, trained_model_dir):
     assert {path.name for path in written.iterdir()} == {
         "config.json",
         "model.bin",
@@ -96,9 +95,7 @@ def test_what_is_written(written, trained_model_dir):
 
 @pytest.fixture
 def imported(tmp_path):
-    """A model that tensor2tensor could have trained, with a subword vocabulary and a target space:
-    directory.
-    """
+    """Path of an imported tensor2tensor model with a subword vocabulary and a target space."""
     subtokens = [
         "<pad>_",
         "<EOS>_",
@@ -127,7 +124,7 @@ def imported(tmp_path):
     return tmp_path / "imported"
 
 
-def test_imported_model_scores_the_same(run, imported, tmp_path):
+def test_scores_equal_the_imported_model(run, imported, tmp_path):
     run(f"--model_dir={imported}", f"--output_dir={tmp_path}/ct2")
     vocabulary = SubwordVocabulary.from_bytes((tmp_path / "ct2/vocab.subwords").read_bytes())
     names = json.loads((tmp_path / "ct2/shared_vocabulary.json").read_text())
@@ -145,7 +142,7 @@ def test_imported_model_scores_the_same(run, imported, tmp_path):
     np.testing.assert_allclose(result.log_probs, expected, atol=1e-5)
 
 
-def test_model_without_vocabulary_takes_ids(run, imported, tmp_path):
+def test_model_without_vocabulary_uses_ids_as_names(run, imported, tmp_path):
     directory = ModelDirectory(tmp_path / "bare")
     directory.path.mkdir()
     model = ModelDirectory.open(imported).load_model()
@@ -158,7 +155,7 @@ def test_model_without_vocabulary_takes_ids(run, imported, tmp_path):
     assert all(name in names for name in result.hypotheses[0])
 
 
-def test_existing_directory(run, trained_model_dir, written, tmp_path):
+def test_existing_directory_raises_without_force(run, trained_model_dir, written, tmp_path):
     arguments = [f"--model_dir={trained_model_dir}", f"--output_dir={written}"]
     run.fails(
         f"Expected an --output_dir that does not exist yet. Received: {written}, which does. "
@@ -178,7 +175,7 @@ def test_existing_directory(run, trained_model_dir, written, tmp_path):
     assert (tmp_path / "other/thesis.txt").read_text() == "mine"
 
 
-def test_nothing_is_left_of_a_write_that_fails(run, trained_model_dir, tmp_path, monkeypatch):
+def test_failed_write_leaves_no_files(run, trained_model_dir, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
@@ -191,10 +188,10 @@ def test_nothing_is_left_of_a_write_that_fails(run, trained_model_dir, tmp_path,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_refused_before_anything_is_read(run, tmp_path, monkeypatch):
+def test_invalid_flags_and_missing_package_raise(run, tmp_path, monkeypatch):
     output = f"--output_dir={tmp_path}/ct2"
     run.fails(
-        "Expected a model directory, which holds a config.json. Received: .*nowhere",
+        "Expected a model directory, which has a config.json. Received: .*nowhere",
         f"--model_dir={tmp_path}/nowhere",
         output,
     )
@@ -245,7 +242,7 @@ CONFIG = TransformerConfig(
         ),
     ],
 )
-def test_what_ctranslate2_has_no_form_for(run, settings, message, tmp_path):
+def test_unsupported_architecture_raises(run, settings, message, tmp_path):
     config = dataclasses.replace(CONFIG, **settings)
     directory = ModelDirectory(tmp_path / "model")
     directory.path.mkdir()
@@ -259,13 +256,13 @@ def test_what_ctranslate2_has_no_form_for(run, settings, message, tmp_path):
     assert not Path(tmp_path / "ct2").exists()
 
 
-def test_vocabulary_of_another_size(run, trained_model_dir, tmp_path):
+def test_vocabulary_of_another_size_raises(run, trained_model_dir, tmp_path):
     directory = ModelDirectory(tmp_path / "model")
     directory.path.mkdir()
     directory.save_model(Transformer(CONFIG))
     directory.vocabulary_file().write_bytes((trained_model_dir / "vocab.model").read_bytes())
     directory.write_config(CONFIG.to_dict())
     run.fails(
-        "Expected a vocabulary of the 11 ids that the model has. Received: .*vocab.model, of 211.",
+        "Expected a vocabulary of 11 ids, as the model has. Received: .*vocab.model with 211 ids.",
         f"--model_dir={directory.path}", f"--output_dir={tmp_path}/ct2",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Resume from the weights of another model directory, with a new schedule."""
+"""Tests of training from the weights of another model directory, with a new schedule."""
 
 import json
 
@@ -61,8 +61,8 @@ def weights(directory):
 
 
 @pytest.mark.slow
-def test_starts_from_the_weights_and_inherits_what_is_not_given(parent):
-    # The first update has the learning rate 0: the weights are still the parent's.
+def test_init_from_inherits_weights_and_settings(parent):
+    # The first update has a learning rate of 0, so the weights are still the parent's.
     train.train(RunConfig(**settings(parent, dropout=0.5, warmup_steps=11)))
     child = ModelDirectory.open(parent.path.parent / "child")
     for ours, theirs in zip(weights(child), weights(parent), strict=True):
@@ -80,7 +80,7 @@ def test_starts_from_the_weights_and_inherits_what_is_not_given(parent):
 
 
 @pytest.mark.slow
-def test_goes_on_from_its_own_checkpoint(parent):
+def test_fine_tuning_resumes_from_its_own_checkpoint(parent):
     train.train(RunConfig(**settings(parent, train_steps=3)))
     child = ModelDirectory.open(parent.path.parent / "child")
     before = weights(child)
@@ -91,21 +91,21 @@ def test_goes_on_from_its_own_checkpoint(parent):
 
 
 @pytest.mark.slow
-def test_goes_on_from_an_average_with_a_new_schedule(parent):
+def test_init_from_an_average_starts_a_new_schedule(parent):
     train.train(RunConfig(**settings(parent, train_steps=3, checkpoint_every=1)))
     child = ModelDirectory.open(parent.path.parent / "child")
     average = ModelDirectory(parent.path.parent / "average")
     write_average(
         child, [Checkpoints(child.checkpoints).path(step) for step in (2, 3)], average.path
     )
-    asked = {
+    changes = {
         "learning_rate": 0.5,
         "warmup_steps": 11,
         "model_dir": str(parent.path.parent / "grandchild"),
     }
-    run = TrainingRun(RunConfig(**settings(parent, init_from=str(average.path), **asked)))
+    run = TrainingRun(RunConfig(**settings(parent, init_from=str(average.path), **changes)))
     run.close()
-    # All of the schedule, from its beginning.
+    # The new schedule starts from step 0.
     rates = keras.saving.deserialize_keras_object(run.model.optimizer.get_config()["learning_rate"])
     assert rates.get_config() == {"model_width": 12, "warmup_steps": 11, "multiplier": 0.5}
     assert run.step == 0 and run.config.label_smoothing == 0.25
@@ -127,13 +127,11 @@ def test_goes_on_from_an_average_with_a_new_schedule(parent):
         ({"init_from": "nowhere"}, "Expected a model directory.*nowhere, which does not exist"),
     ],
 )
-def test_errors_of_the_settings(parent, others, message):
+def test_invalid_settings_raise(parent, others, message):
     with pytest.raises(ValueError, match=message):
         RunConfig(**settings(parent, **others)).resolve()
 
 
-def test_another_vocabulary_is_refused(parent):
-    with pytest.raises(
-        SystemExit, match="Expected no other vocab_size than that of .*24. Received: 99"
-    ):
+def test_other_vocab_size_raises(parent):
+    with pytest.raises(SystemExit, match="Expected the vocab_size of .*parent, 24. Received: 99"):
         train.train(RunConfig(**settings(parent, vocab_size=99)))

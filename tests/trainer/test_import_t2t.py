@@ -1,4 +1,4 @@
-"""From a checkpoint that tensor2tensor wrote to a model directory that every command reads."""
+"""Tests of the import of tensor2tensor's checkpoints into model directories."""
 
 import shutil
 from pathlib import Path
@@ -37,7 +37,7 @@ def write_vocabulary(path, size=37):
     return len(subtokens)
 
 
-def test_logits_are_those_recorded(tmp_path):
+def test_logits_equal_tensor2tensor(tmp_path):
     config = import_case(tmp_path / "model")
     assert (config.activation_dropout, config.max_relative_position, config.target_space_id) == (
         0.25,
@@ -53,7 +53,7 @@ def test_logits_are_those_recorded(tmp_path):
 
 
 @pytest.mark.parametrize("case", ["relative_adam_slots", "relative_averaged"])
-def test_slots_and_averages_are_read(case, tmp_path):
+def test_import_of_checkpoints_with_slots_or_averages(case, tmp_path):
     import_case(tmp_path / "model", case, f"{SMALL},max_relative_position=2")
     forward = np.load(RECORDED / case / "forward.npz")
     model = ModelDirectory.open(tmp_path / "model").load_model()
@@ -63,7 +63,7 @@ def test_slots_and_averages_are_read(case, tmp_path):
     )
 
 
-def test_written_back_it_is_the_same_checkpoint(tmp_path):
+def test_write_checkpoint_inverts_import_checkpoint(tmp_path):
     import_case(tmp_path / "model")
     write_checkpoint(ModelDirectory.open(tmp_path / "model").load_model(), str(tmp_path / "back"))
     back, original = (
@@ -77,7 +77,7 @@ def test_written_back_it_is_the_same_checkpoint(tmp_path):
 
 @pytest.fixture
 def imported(tmp_path, monkeypatch):
-    """A model with a vocabulary: the recorded weights, with rows for more subtokens."""
+    """Path of an imported model with a vocabulary."""
     size = write_vocabulary(tmp_path / "vocab.subwords", size=99)
     from t2t_relpos.models import Transformer
     from t2t_relpos.t2t import config_from_hparams, parse_hparams
@@ -95,7 +95,7 @@ def imported(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_with_a_vocabulary_it_is_exported_from_string_to_string(imported, tmp_path):
+def test_imported_model_can_be_exported(imported, tmp_path):
     module = TranslationModule.from_model_dir(str(imported))
     path = export.export(module, tmp_path / "exported")
     served = tf.saved_model.load(str(path)).signatures["serving_default"]
@@ -106,7 +106,7 @@ def test_with_a_vocabulary_it_is_exported_from_string_to_string(imported, tmp_pa
 
 
 @pytest.mark.slow
-def test_its_other_signatures_know_tensor2tensors_vocabulary(imported, tmp_path):
+def test_all_signatures_of_an_imported_model(imported, tmp_path):
     module = TranslationModule.from_model_dir(str(imported))
     path = export.export(module, tmp_path / "exported")
     signatures = tf.saved_model.load(str(path)).signatures
@@ -126,7 +126,7 @@ def test_its_other_signatures_know_tensor2tensors_vocabulary(imported, tmp_path)
 
 
 @pytest.mark.slow
-def test_it_is_fine_tuned_with_the_dropouts_it_was_trained_with(imported, tmp_path):
+def test_fine_tuning_uses_the_dropout_rates_of_the_import(imported, tmp_path):
     (tmp_path / "text").write_text("the dog\nthe the dog\n")
     text = {"train_source": str(tmp_path / "text"), "train_target": str(tmp_path / "text")}
     train.train(
@@ -150,7 +150,7 @@ def test_it_is_fine_tuned_with_the_dropouts_it_was_trained_with(imported, tmp_pa
     )
 
 
-def test_command_line(tmp_path, capsys):
+def test_program_imports_a_checkpoint_once(tmp_path, capsys):
     values = flags.FlagValues()
     import_t2t.define_flags(values)
     arguments = {
@@ -162,7 +162,7 @@ def test_command_line(tmp_path, capsys):
     }
     values(["import_t2t", *(f"--{name}={value}" for name, value in arguments.items())])
     import_t2t.main(["import_t2t"], values)
-    assert f"The model is in {tmp_path / 'model'}." in capsys.readouterr().out
+    assert f"Wrote {tmp_path / 'model'}\n" in capsys.readouterr().out
     with pytest.raises(
         SystemExit, match="trainer.import_t2t: Expected a --model_dir that holds no model yet"
     ):
@@ -198,26 +198,26 @@ def test_command_line(tmp_path, capsys):
         ({"vocab_size": None}, "Expected either --vocab or --vocab_size. Received: neither"),
     ],
 )
-def test_what_does_not_fit_is_named_and_nothing_is_written(others, message, tmp_path):
+def test_mismatched_checkpoint_raises_and_writes_no_files(others, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         import_case(tmp_path / "model", **others)
     assert not (tmp_path / "model").exists()
 
 
-def test_no_checkpoint(tmp_path):
+def test_missing_or_invalid_checkpoint_raises(tmp_path):
     with pytest.raises(
-        ValueError, match="Expected the prefix of a TF1 checkpoint.*Leave the ending out"
+        ValueError, match="Expected the prefix of a TF1 checkpoint.*Leave out the file extension"
     ):
         read_checkpoint(prefix("relative_short_k") + ".index")
     (tmp_path / "text.index").write_text("no checkpoint")
-    with pytest.raises(ValueError, match="Expected a whole TF1 checkpoint.*text'"):
+    with pytest.raises(ValueError, match="Expected a readable TF1 checkpoint.*text'"):
         read_checkpoint(str(tmp_path / "text"))
 
 
-def test_truncated_checkpoint(tmp_path):
+def test_truncated_checkpoint_raises(tmp_path):
     for file in (RECORDED / "relative_short_k").glob("model.ckpt*"):
         shutil.copy(file, tmp_path)
     data = next(tmp_path.glob("*.data-*"))
     data.write_bytes(data.read_bytes()[:-1000])
-    with pytest.raises(ValueError, match="Expected a whole TF1 checkpoint.*truncated"):
+    with pytest.raises(ValueError, match="Expected a readable TF1 checkpoint.*truncated"):
         read_checkpoint(str(next(tmp_path.glob("*.index")).with_suffix("")))

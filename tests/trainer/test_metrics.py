@@ -1,5 +1,6 @@
-"""Metrics next to what tensor2tensor and Moses's programs made of the same lines
-(tests/reference/bleu.json).
+"""Tests of metrics, compared with recorded results of tensor2tensor and Moses.
+
+The recorded results are in tests/reference/bleu.json.
 """
 
 import json
@@ -18,35 +19,35 @@ CORPORA = pytest.mark.parametrize(
 
 
 @CORPORA
-def test_t2t_bleu_is_tensor2tensors(corpus):
+def test_t2t_bleu_equals_tensor2tensor(corpus):
     sides = corpus["hypotheses"], corpus["references"]
-    # It gives float32.
+    # tensor2tensor returns float32.
     assert metrics.t2t_bleu(*sides).value == pytest.approx(corpus["cased"], rel=1e-6)
     assert metrics.t2t_bleu(*sides, lowercase=True).value == pytest.approx(
         corpus["uncased"], rel=1e-6
     )
 
 
-def test_t2t_tokens_are_tensor2tensors():
+def test_t2t_bleu_tokenize_equals_tensor2tensor():
     for line, tokens in RECORDED["tokens"]:
         assert metrics.t2t_bleu_tokenize(line) == tokens
 
 
-def test_intl_of_sacrebleu_would_not_do():
+def test_sacrebleu_intl_tokenizer_differs():
     intl = sacrebleu.BLEU(tokenize="intl").tokenizer
     differing = [line for line, tokens in RECORDED["tokens"] if intl(line).split() != tokens]
     assert 0 < len(differing) < 6
 
 
 @CORPORA
-def test_compound_split_bleu_is_that_of_moses_programs(corpus):
+def test_compound_split_bleu_equals_moses(corpus):
     score = metrics.compound_split_bleu(corpus["hypotheses"], corpus["references"], "de")
-    # Nothing is printed for translations without a word.
+    # multi-bleu.perl prints nothing for translations without words.
     expected = corpus["multi_bleu"] or {"bleu": 0.0}
     assert score.value == pytest.approx(expected["bleu"], abs=0.0051)
 
 
-def test_moses_tokens_are_those_of_the_perl_program():
+def test_sacremoses_equals_tokenizer_perl():
     import sacremoses
 
     tokenizer = sacremoses.MosesTokenizer(lang="de")
@@ -64,7 +65,7 @@ def test_language_of_the_compound_split_bleu():
     french, german = (
         metrics.score("compound_bleu", *sides, language=language) for language in ("fr", "de")
     )
-    # French splits the articles off: four words of five; German has "l 'air d 'hier".
+    # With "fr" the tokenizer keeps the apostrophe with the article, with "de" with the noun.
     assert french.signature.startswith(
         "nrefs:1|case:mixed|tok:moses-fr|compounds:split|smooth:none|sacremoses:"
     )
@@ -74,7 +75,7 @@ def test_language_of_the_compound_split_bleu():
     )
 
 
-def test_sacrebleus_own_metrics_have_its_signatures():
+def test_sacrebleu_metrics_have_its_signatures():
     sides = ["Der Hund schläft dort heute", "Ja"], ["der Hund schläft dort heute nicht", "ja"]
     version = sacrebleu.__version__
     score = metrics.score("bleu_lc", *sides)
@@ -88,8 +89,8 @@ def test_sacrebleus_own_metrics_have_its_signatures():
     )
     score = metrics.score("bleu_tokenized", ["a , b c-d ."], ["a , b c - d ."])
     assert score.signature == f"nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:{version}"
-    # 4 of 5 words, 2 of 4 pairs, 1 of 3 triples, none of 2 of four (smoothed to a half), and one
-    # too short: 5 of 7.
+    # Matches: 4 of 5 unigrams, 2 of 4 bigrams, 1 of 3 trigrams, 0 of 2 4-grams (smoothed to 1/2).
+    # The brevity penalty is for 5 of 7 words.
     assert score.value == pytest.approx(
         100 * (4 / 5 * 2 / 4 * 1 / 3 * 1 / 4) ** 0.25 * 2.718281828459045 ** (1 - 7 / 5)
     )
@@ -101,7 +102,7 @@ def test_sacrebleus_own_metrics_have_its_signatures():
     assert score.value == pytest.approx(sacrebleu.corpus_chrf(sides[0], [sides[1]]).score)
 
 
-def test_names_and_signatures_of_the_others():
+def test_names_and_signatures_of_all_metrics():
     sides = ["Das ist gut so."], ["Das ist gut so."]
     found = {name: metrics.score(name, *sides) for name in metrics.METRICS}
     assert [score.name for score in found.values()] == [

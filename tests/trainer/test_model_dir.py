@@ -19,7 +19,7 @@ def directory(tmp_path):
     return made
 
 
-def test_config_comes_back(directory):
+def test_read_config_inverts_write_config(directory):
     config = ModelDirectory.open(directory.path).read_config()
     assert config["architecture"] == ARCHITECTURE
     assert config["format_version"] == 2
@@ -27,7 +27,7 @@ def test_config_comes_back(directory):
     assert config["tokenizer"]["file"] == "vocab.model"
 
 
-def test_names_of_the_contract(directory):
+def test_file_names(directory):
     names = (
         directory.config_file,
         directory.model_file,
@@ -44,26 +44,26 @@ def test_names_of_the_contract(directory):
     assert (directory.checkpoints.name, directory.logs.name) == ("checkpoints", "logs")
 
 
-def test_directory_that_does_not_exist(tmp_path):
+def test_open_missing_directory_raises(tmp_path):
     with pytest.raises(
-        ValueError, match="Expected a model directory.*none, which does not exist. Make one with"
+        ValueError, match="Expected a model directory.*none, which does not exist. Create one with"
     ):
         ModelDirectory.open(tmp_path / "none")
 
 
-def test_directory_without_config(tmp_path):
-    with pytest.raises(ValueError, match="Received: .*, which holds none"):
+def test_open_directory_without_config_raises(tmp_path):
+    with pytest.raises(ValueError, match="Received: .*, which has none"):
         ModelDirectory.open(tmp_path)
 
 
-def test_file_instead_of_directory(tmp_path):
+def test_open_file_raises(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="Received: .*file, which is a file"):
         ModelDirectory.open(tmp_path / "file")
 
 
 @pytest.mark.parametrize(("version", "age"), [(1, "an older"), (3, "a newer")])
-def test_another_format(directory, version, age):
+def test_open_other_format_version_raises(directory, version, age):
     config = json.loads(directory.config_file.read_text())
     directory.config_file.write_text(json.dumps(config | {"format_version": version}))
     with pytest.raises(
@@ -75,42 +75,43 @@ def test_another_format(directory, version, age):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "7"])
-def test_config_that_is_no_json_object(directory, text):
+def test_config_that_is_not_a_json_object_raises(directory, text):
     directory.config_file.write_text(text)
     with pytest.raises(ValueError, match="Expected a JSON object. .*config.json, which is not one"):
         directory.read_config()
 
 
-def test_same_architecture_passes(directory):
+def test_check_architecture_accepts_the_same_architecture(directory):
     directory.check_architecture(dict(ARCHITECTURE))
 
 
-def test_other_architecture_names_every_difference(directory):
+def test_check_architecture_reports_all_differences(directory):
     with pytest.raises(ValueError) as caught:
         directory.check_architecture({"num_layers": 5, "vocab_size": 11, "dropout": 0.1})
     message = str(caught.value)
-    assert "num_layers is 3 there and 5 in this run" in message
-    assert 'position is "relative" there and not set in this run' in message
-    assert "dropout is not set there and 0.1 in this run" in message
+    assert "num_layers is 3 in the directory and 5 in this run" in message
+    assert 'position is "relative" in the directory and not set in this run' in message
+    assert "dropout is not set in the directory and 0.1 in this run" in message
     assert "vocab_size" not in message
     assert "or another --model_dir" in message
 
 
-def test_changed_vocabulary(directory):
+def test_changed_vocabulary_raises(directory):
     directory.vocabulary_file().write_bytes(b"another vocabulary")
     with pytest.raises(
-        ValueError, match="Expected the vocabulary that the model was made with.*has changed since"
+        ValueError,
+        match="Expected the vocabulary that the model was trained with.*has changed since",
     ):
         directory.load_tokenizer()
 
 
-def test_missing_vocabulary(directory):
+def test_missing_vocabulary_raises(directory):
     directory.vocabulary_file().unlink()
     with pytest.raises(ValueError, match="Expected the vocabulary of the model at .*vocab.model"):
         directory.load_tokenizer()
 
 
-def test_model_without_a_vocabulary(directory):
+def test_load_tokenizer_without_a_vocabulary_raises(directory):
     directory.write_config(ARCHITECTURE, "none")
     assert directory.tokenizer_kind == "none"
     with pytest.raises(
@@ -119,7 +120,7 @@ def test_model_without_a_vocabulary(directory):
         directory.load_tokenizer()
 
 
-def test_model_comes_back(directory):
+def test_load_model_inverts_save_model(directory):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(5)])
     directory.save_model(model)
     x = np.arange(6, dtype="float32").reshape(2, 3)
@@ -127,7 +128,7 @@ def test_model_comes_back(directory):
     assert not list(directory.path.glob(".writing-*"))
 
 
-def test_failed_save_leaves_the_model_before(directory):
+def test_failed_save_keeps_the_previous_model(directory):
     class Unwritable:
         compute_dtype = "float32"
 
@@ -142,14 +143,14 @@ def test_failed_save_leaves_the_model_before(directory):
     assert not list(directory.path.glob(".writing-*"))
 
 
-def test_no_model_yet(directory):
+def test_load_model_before_the_first_checkpoint_raises(directory):
     with pytest.raises(
         ValueError, match="Expected a trained model at .*model.keras.*first checkpoint"
     ):
         directory.load_model()
 
 
-def test_unreadable_model(directory):
+def test_load_unreadable_model_raises(directory):
     directory.model_file.write_bytes(b"no zip file")
     with pytest.raises(
         ValueError, match="Expected a readable Keras model. Received: .*model.keras"
@@ -157,13 +158,13 @@ def test_unreadable_model(directory):
         directory.load_model()
 
 
-def test_run_settings_come_back(directory):
+def test_read_run_inverts_write_run(directory):
     assert directory.read_run() == {}
     directory.write_run({"seed": 7})
     assert directory.read_run() == {"seed": 7}
 
 
-def test_path_under_a_file_can_not_be_made(tmp_path):
+def test_create_below_a_file_raises(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(
         ValueError, match="Expected a model directory that can be written. Received: .*file/model"
@@ -171,8 +172,8 @@ def test_path_under_a_file_can_not_be_made(tmp_path):
         ModelDirectory.create(tmp_path / "file" / "model")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_directory_without_permission(tmp_path):
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to all files")
+def test_create_without_permission_raises(tmp_path):
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
     with pytest.raises(
         ValueError, match="Expected a model directory that can be written.*Permission denied"
@@ -180,7 +181,7 @@ def test_directory_without_permission(tmp_path):
         ModelDirectory.create(tmp_path)
 
 
-def test_create_clears_half_written_files(tmp_path):
+def test_create_removes_partly_written_files(tmp_path):
     (tmp_path / ".writing-model-x").mkdir()
     (tmp_path / ".writing-model-x" / "model.keras").write_bytes(b"half")
     (tmp_path / "ids" / "train" / ".writing-ids-x").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Programs print no start-up messages of TensorFlow, unless they are wanted or start-up fails."""
+"""Tests that programs hide TensorFlow's start-up messages, unless start-up fails."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ def stderr_of(*command, returncode):
 
 
 @pytest.mark.parametrize("program", ["export", "evaluate", "average"])
-def test_one_line_on_stderr(program, tmp_path):
+def test_errors_are_one_line_on_stderr(program, tmp_path):
     arguments = {
         "export": ["--model_dir", str(tmp_path)],
         "evaluate": ["--model_dir", str(tmp_path), f"--source={__file__}", f"--target={__file__}"],
@@ -33,7 +33,7 @@ def test_one_line_on_stderr(program, tmp_path):
     assert text.count("\n") == 1
 
 
-def test_failed_start_is_printed():
+def test_messages_of_a_failed_start_are_printed():
     program = (
         "import os, sys\n"
         "from trainer import quiet_start\n"

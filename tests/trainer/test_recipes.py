@@ -1,6 +1,4 @@
-"""The paper's recipe on WMT 2014, from the command that the documentation gives, with a smaller
-model and invented sentences.
-"""
+"""Tests of the paper's recipe on a fake WMT 2014, with the documented command and a small model."""
 
 import json
 import re
@@ -35,7 +33,7 @@ def run(program, define, *arguments):
 
 @pytest.fixture(scope="module")
 def trained(wmt14, tmp_path_factory):
-    """Three steps of shaw_base's recipe: the model directory."""
+    """Path of a model directory after three steps of the recipe shaw_base."""
     path = tmp_path_factory.mktemp("runs") / "base"
     data = [
         "--data=wmt14_translate/de-en",
@@ -51,7 +49,7 @@ def trained(wmt14, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_settings_are_the_papers(trained):
+def test_recorded_settings_equal_the_paper(trained):
     recorded = json.loads((trained / "run.json").read_text())
     assert (recorded["batch_tokens"], recorded["device_tokens"], recorded["warmup_steps"]) == (
         25_000,
@@ -77,7 +75,7 @@ def test_settings_are_the_papers(trained):
 
 
 @pytest.mark.slow
-def test_training_and_dev_set_are_wmts(trained, wmt14):
+def test_training_and_dev_sets_are_those_of_wmt(trained, wmt14):
     assert [path.name for path in sorted((trained / "checkpoints").iterdir())] == [
         "step-000001",
         "step-000002",
@@ -96,7 +94,7 @@ def test_training_and_dev_set_are_wmts(trained, wmt14):
     lengths = report_lengths(corpora["train"], 256)
     assert (lengths.pairs, lengths.used) == (3 * len(wmt14.pairs("train")), lengths.pairs)
     assert len(corpora["dev"]) == len(wmt14.pairs("newstest2013"))
-    # Batches of the size that the recipe asks for, which take several pieces of device_tokens.
+    # Batches have the size of the recipe and are split into several micro-batches.
     batches = training_batches(corpora["train"], 25_000, 256, seed=1).take(3).as_numpy_iterator()
     assert 4 * 4096 < max(targets.size for _, targets, _ in batches) <= 25_000
 
@@ -127,7 +125,7 @@ def test_average_and_evaluation(trained, wmt14, tmp_path, capsys):
     assert len((tmp_path / "out").read_text().splitlines()) == len(wmt14.pairs("newstest2014"))
 
 
-def test_recipes_beside_the_paper():
+def test_recipes_equal_the_paper():
     """Shaw et al. 2018, section 4.1."""
     for preset, steps, dropout, last in (
         ("shaw_base", 100_000, 0.1, None),

@@ -52,7 +52,7 @@ def test_model_directory_is_complete(trained):
     )
 
 
-def test_model_and_tokenizer_come_back(trained):
+def test_model_and_tokenizer_can_be_loaded(trained):
     directory = ModelDirectory.open(trained)
     model, tokenizer = directory.load_model(), directory.load_tokenizer()
     assert tokenizer.vocab_size == model.config.vocab_size == 40
@@ -66,16 +66,16 @@ def test_model_and_tokenizer_come_back(trained):
 def test_finished_run_changes_nothing(trained, small_run, capfd):
     before = (trained / "model.keras").read_bytes()
     small_run(trained)
-    assert "The run is complete: step 5 of 5. Nothing is trained." in capfd.readouterr().out
+    assert "Training is already complete: step 5 of 5." in capfd.readouterr().out
     assert (trained / "model.keras").read_bytes() == before
 
 
 @pytest.mark.slow
-def test_it_says_what_it_does(tmp_path, small_run, capfd):
+def test_training_prints_status_lines(tmp_path, small_run, capfd):
     small_run(tmp_path / "model", train_steps=2)
     out = capfd.readouterr().out
     for line in (
-        "Learning a vocabulary of 40 pieces.",
+        "Training a vocabulary of 40 pieces.",
         "  learning_rate = 2.0\n",
         "Training data: 12 of 12 pairs are used",
         "Parameters: ",
@@ -83,7 +83,7 @@ def test_it_says_what_it_does(tmp_path, small_run, capfd):
         "step 2/2: loss ",
         "source+target tokens/s",
         f"checkpoint {tmp_path / 'model' / 'checkpoints' / 'step-000002'}",
-        f"The model is in {tmp_path / 'model'}: model.keras is that of step 2, the last.",
+        f"Trained model: {tmp_path / 'model'}/model.keras (step 2)",
     ):
         assert line in out
     parameters = sum(
@@ -95,69 +95,67 @@ def test_it_says_what_it_does(tmp_path, small_run, capfd):
 
 
 @pytest.mark.slow
-def test_vocabulary_that_is_there_already_is_used(tmp_path, trained, small_run):
+def test_existing_vocabulary_is_used(tmp_path, trained, small_run):
     (tmp_path / "vocab.model").write_bytes((trained / "vocab.model").read_bytes())
     small_run(tmp_path, vocab_size=None, train_steps=1)
     assert json.loads((tmp_path / "run.json").read_text())["vocab_size"] == 40
 
 
-def test_preset_that_does_not_exist(tmp_path, small_run):
+def test_unknown_preset_exits(tmp_path, small_run):
     message = small_run.fails(tmp_path, preset="smal")
     assert "Expected preset to be one of shaw_base, shaw_big, transformer_base" in message
     assert "Received: smal. Did you mean small?" in message
 
 
-def test_model_directory_with_other_settings(trained, small_run):
+def test_resume_with_other_settings_exits(trained, small_run):
     message = small_run.fails(trained, batch_tokens=31, learning_rate=0.25)
-    assert "Expected a model directory made with the settings of this run." in message
+    assert "Expected a model directory created with the settings of this run." in message
     assert (
-        "batch_tokens is 30 there and 31 in this run; learning_rate is 2.0 there and 0.25 in this "
-        "run" in message
+        "batch_tokens is 30 in the directory and 31 in this run; learning_rate is 2.0 in the "
+        "directory and 0.25 in this run" in message
     )
 
 
-def test_model_directory_of_another_architecture(trained, small_run, tmp_path):
+def test_resume_with_another_architecture_exits(trained, small_run, tmp_path):
     for name in ("config.json", "vocab.model"):
         (tmp_path / name).write_bytes((trained / name).read_bytes())
     message = small_run.fails(tmp_path, preset="transformer_tiny")
-    assert "Expected a model directory made with the configuration of this run." in message
-    assert "hidden_dim is 12 there and 128 in this run" in message
-    assert 'position is "relative" there and "sinusoidal" in this run' in message
+    assert "Expected a model directory created with the configuration of this run." in message
+    assert "hidden_dim is 12 in the directory and 128 in this run" in message
+    assert 'position is "relative" in the directory and "sinusoidal" in this run' in message
 
 
-def test_model_directory_whose_architecture_is_the_presets_is_gone_on_with(
-    trained, small_run, monkeypatch, capfd
-):
-    """Also where it is spelled out, and where the preset has changed since."""
+def test_resume_compares_architectures_and_not_presets(trained, small_run, monkeypatch, capfd):
+    """Explicit settings may equal those of the preset. A preset may change between runs."""
     dropout = PRESETS["small"]["dropout"]
     small_run(trained, dropout=dropout, position="relative")
     monkeypatch.setitem(PRESETS["small"], "dropout", 0.25)
     small_run(trained, dropout=dropout)
-    assert capfd.readouterr().out.count("The run is complete: step 5 of 5.") == 2
-    assert f"dropout is {dropout} there and 0.25 in this run" in small_run.fails(trained)
+    assert capfd.readouterr().out.count("Training is already complete: step 5 of 5.") == 2
+    assert f"dropout is {dropout} in the directory and 0.25 in this run" in small_run.fails(trained)
 
 
-def test_model_directory_with_another_vocabulary(trained, small_run):
+def test_resume_with_another_vocab_size_exits(trained, small_run):
     message = small_run.fails(trained, vocab_size=37)
-    assert "Expected a model directory made with a vocabulary of 37 pieces." in message
+    assert "Expected a model directory created with a vocabulary of 37 pieces." in message
     assert "vocab.model, which has 40. Leave --vocab_size out to use it" in message
 
 
-def test_model_directory_whose_vocabulary_was_exchanged(trained, small_run, tmp_path):
+def test_resume_with_a_changed_vocabulary_exits(trained, small_run, tmp_path):
     from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 
     (tmp_path / "config.json").write_bytes((trained / "config.json").read_bytes())
     SentencePieceTokenizer.train(reversed(small_run.target), 40).save(tmp_path / "vocab.model")
-    assert "Expected the vocabulary that the model was made with." in small_run.fails(tmp_path)
+    assert "Expected the vocabulary that the model was trained with." in small_run.fails(tmp_path)
 
 
-def test_model_directory_that_can_not_be_written(tmp_path, small_run):
+def test_unwritable_model_directory_exits(tmp_path, small_run):
     (tmp_path / "file").write_text("")
     message = small_run.fails(tmp_path / "file" / "model")
     assert "Expected a model directory that can be written. Received: " in message
 
 
-def test_files_of_unlike_lengths(tmp_path, small_run):
+def test_files_with_different_numbers_of_lines_exit(tmp_path, small_run):
     (tmp_path / "short").write_text("eine Zeile\n")
     message = small_run.fails(tmp_path / "model", train_target=str(tmp_path / "short"))
     assert "Received: 12 and 1 lines" in message
@@ -168,7 +166,7 @@ def test_files_of_unlike_lengths(tmp_path, small_run):
     [
         (
             {"max_length": 2},
-            "Expected pairs of at most 2 tokens a side to train on. Received: none: 0 of 12 pairs "
+            "Expected training pairs of at most 2 tokens per side. Received: none. 0 of 12 pairs "
             "are used",
         ),
         (
@@ -177,11 +175,11 @@ def test_files_of_unlike_lengths(tmp_path, small_run):
         ),
     ],
 )
-def test_no_batch_can_be_made(tmp_path, small_run, settings, message):
+def test_settings_without_possible_batches_exit(tmp_path, small_run, settings, message):
     assert message in small_run.fails(tmp_path, **settings)
 
 
-def test_max_relative_position_of_a_model_without(tmp_path, small_run):
+def test_max_relative_position_without_relative_positions_exits(tmp_path, small_run):
     message = small_run.fails(tmp_path, preset="transformer_tiny", max_relative_position=5)
     assert (
         "Expected max_relative_position only with relative positions. Received: 5 with the "
@@ -190,7 +188,7 @@ def test_max_relative_position_of_a_model_without(tmp_path, small_run):
 
 
 @pytest.mark.slow
-def test_full_disk(tmp_path, small_run, monkeypatch):
+def test_full_disk_exits(tmp_path, small_run, monkeypatch):
     def full(self, model):
         raise OSError(28, "No space left on device")
 
@@ -202,13 +200,13 @@ def test_full_disk(tmp_path, small_run, monkeypatch):
     )
 
 
-def test_other_text_on_going_on_is_warned_of(trained, small_run, tmp_path, caplog):
+def test_resume_with_different_text_warns(trained, small_run, tmp_path, caplog):
     (tmp_path / "source").write_text("\n".join(small_run.source) + "\n")
     small_run(trained, train_source=str(tmp_path / "source"))
-    assert "Resume with other data than before: train_source was" in caplog.text
+    assert "Resuming with different data: train_source was" in caplog.text
 
 
-def test_impatient_interrupt(tmp_path, small_run, monkeypatch, capsys):
+def test_second_interrupt_exits_immediately(tmp_path, small_run, monkeypatch, capsys):
     def interrupted(*arguments, **named):
         raise KeyboardInterrupt
 
@@ -216,22 +214,22 @@ def test_impatient_interrupt(tmp_path, small_run, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stopped:
         small_run(tmp_path)
     assert stopped.value.code == 130
-    assert "stopped. The same command resumes from step 0." in capsys.readouterr().err
+    assert "interrupted. Rerun the same command to resume from step 0." in capsys.readouterr().err
 
 
-def test_arguments_that_are_no_flags():
+def test_positional_argument_raises():
     from absl import app
 
     with pytest.raises(app.UsageError, match="Expected flags only. Received: 'tiny'"):
         train.main(["train", "tiny"], parsed())
 
 
-def test_contradicting_flags():
+def test_missing_flags_exit():
     with pytest.raises(SystemExit, match="trainer.train: Expected training data. Received: none"):
         train.main(["train"], parsed("--preset=tiny", "--model_dir=x"))
 
 
-def test_dry_run_trains_nothing(tmp_path, small_run, capsys):
+def test_dry_run_writes_no_files(tmp_path, small_run, capsys):
     text = [f"--{name}={value}" for name, value in small_run.text.items()]
     train.main(
         ["train"],
@@ -243,7 +241,7 @@ def test_dry_run_trains_nothing(tmp_path, small_run, capsys):
             *text,
         ),
     )
-    assert "Memory of a device:" in capsys.readouterr().out
+    assert "Memory per device:" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -256,7 +254,7 @@ def parsed(*arguments):
 
 @pytest.fixture
 def command(synthetic_files):
-    """`command(directory, *flags)`: the command that trains in a process of its own."""
+    """`command(directory, *flags)` returns a command that trains in a separate process."""
     return functools.partial(make_command, synthetic_files)
 
 
@@ -273,7 +271,7 @@ def make_command(files, directory, *arguments):
     ]
 
 
-def test_misspelled_flag_is_named_by_the_program(command, tmp_path):
+def test_misspelled_flag_is_reported(command, tmp_path):
     done = subprocess.run(
         command(tmp_path, "--warmup_stepz=3"), env=ENVIRONMENT, capture_output=True, text=True
     )
@@ -282,7 +280,7 @@ def test_misspelled_flag_is_named_by_the_program(command, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_error_is_one_message_and_exit_code_1(command, tmp_path):
+def test_errors_exit_with_a_message_and_code_1(command, tmp_path):
     done = subprocess.run(
         command(tmp_path, "--preset=smal"), env=ENVIRONMENT, capture_output=True, text=True
     )
@@ -298,13 +296,13 @@ def test_help_lists_the_settings():
         capture_output=True,
         text=True,
     )
-    assert "--warmup_steps: Updates until the learning rate is largest." in done.stdout
-    assert "--[no]dry_run: Only say what would be trained" in done.stdout
+    assert "--warmup_steps: Number of warm-up updates," in done.stdout
+    assert "--[no]dry_run: Print settings, parameters, batches" in done.stdout
     assert "python -m trainer.train --preset=tiny" in done.stdout
 
 
 @pytest.mark.slow
-def test_two_devices_go_on_from_their_checkpoint(command, tmp_path):
+def test_training_on_two_devices_resumes(command, tmp_path):
     devices = ("--strategy=mirrored", "--logical_devices=2", "--keep_best=1")
     for steps in (3, 5):
         subprocess.run(

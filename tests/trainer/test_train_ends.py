@@ -1,4 +1,4 @@
-"""Runs that end otherwise than at the last step, and continue."""
+"""Tests of runs that end before the last step, and of resumed runs."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def evaluations(directory):
 
 
 def signal_at(monkeypatch, step, number):
-    """Sends this process a signal in a step."""
+    """Sends a signal to this process during a step."""
     count = Steps.on_train_batch_end
 
     def count_and_send(self, batch, logs=None):
@@ -37,39 +37,42 @@ def signal_at(monkeypatch, step, number):
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory, small_run):
-    directory = tmp_path_factory.mktemp("straight") / "model"
+def uninterrupted(tmp_path_factory, small_run):
+    directory = tmp_path_factory.mktemp("uninterrupted") / "model"
     small_run(directory, checkpoint_every=3, evaluate_every=4, train_steps=9, **small_run.dev)
     return directory
 
 
-def test_checkpoints_and_evaluations_have_their_own_steps(straight):
-    assert steps(straight) == [3, 6, 9]
-    assert [entry["step"] for entry in evaluations(straight)] == [4, 8, 9]
+def test_checkpoints_and_evaluations_have_different_intervals(uninterrupted):
+    assert steps(uninterrupted) == [3, 6, 9]
+    assert [entry["step"] for entry in evaluations(uninterrupted)] == [4, 8, 9]
 
 
 @pytest.mark.slow
-def test_signal_writes_a_checkpoint_and_the_run_goes_on(
-    straight, tmp_path, small_run, monkeypatch, capfd
+def test_signal_writes_a_checkpoint_and_the_run_resumes(
+    uninterrupted, tmp_path, small_run, monkeypatch, capfd
 ):
-    """In a step after which an evaluation is due, which the run makes when it continues."""
+    """An evaluation is due after the interrupted step. The resumed run makes up for it."""
     settings = dict(checkpoint_every=3, evaluate_every=4, train_steps=9, **small_run.dev)
     with monkeypatch.context() as patched, pytest.raises(SystemExit) as stopped:
         signal_at(patched, 8, signal.SIGINT)
         small_run(tmp_path, **settings)
     assert stopped.value.code == 130
-    assert "trainer.train: stopped. The same command resumes from step 8." in capfd.readouterr().err
+    assert (
+        "trainer.train: interrupted. Rerun the same command to resume from step 8."
+        in capfd.readouterr().err
+    )
     assert steps(tmp_path) == [3, 6, 8]
     assert [entry["step"] for entry in evaluations(tmp_path)] == [4]
     small_run(tmp_path, **settings)
     assert "Training from step 8 to 9." in capfd.readouterr().out
     assert [entry["step"] for entry in evaluations(tmp_path)] == [4, 8, 9]
-    for ours, theirs in zip(evaluations(tmp_path), evaluations(straight)):
+    for ours, theirs in zip(evaluations(tmp_path), evaluations(uninterrupted)):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
     for ours, theirs in zip(
         *(
             read_weights(Checkpoints(run / "checkpoints").path(9)).values()
-            for run in (tmp_path, straight)
+            for run in (tmp_path, uninterrupted)
         ),
         strict=True,
     ):
@@ -77,7 +80,7 @@ def test_signal_writes_a_checkpoint_and_the_run_goes_on(
 
 
 @pytest.mark.slow
-def test_signal_in_an_evaluation(tmp_path, small_run, monkeypatch):
+def test_signal_during_an_evaluation(tmp_path, small_run, monkeypatch):
     def interrupted(self, *arguments):
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -99,7 +102,7 @@ def test_signal_in_an_evaluation(tmp_path, small_run, monkeypatch):
 
 
 @pytest.mark.slow
-def test_no_better_bleu_ends_the_run(tmp_path, small_run, capfd):
+def test_early_stopping_without_better_bleu(tmp_path, small_run, capfd):
     settings = dict(
         train_steps=100,
         checkpoint_every=3,
@@ -115,18 +118,18 @@ def test_no_better_bleu_ends_the_run(tmp_path, small_run, capfd):
         "step 2/100: dev loss" in out and ", dev BLEU = 0.00\n" in out and "  translation: " in out
     )
     assert (
-        "Training ends early: the last 2 evaluations gave no better dev BLEU.\nBest on dev: step "
+        "Stopped early: dev BLEU did not improve in the last 2 evaluations.\nBest on dev: step "
         "2, dev BLEU = 0.00.\n" in out
     )
     assert f"  {tmp_path}/best/step-000002: dev BLEU = 0.00\n" in out
-    assert f"The model is in {tmp_path}: model.keras is that of step 6, the last." in out
+    assert f"Trained model: {tmp_path}/model.keras (step 6)" in out
     assert steps(tmp_path) == [3, 6] and BestCheckpoints(tmp_path / "best").steps() == [2, 4]
     small_run(tmp_path, **settings)
     out = capfd.readouterr().out
-    assert "Training from step 6 to 100.\nTraining ends early" in out and "dev loss" not in out
+    assert "Training from step 6 to 100.\nStopped early" in out and "dev loss" not in out
 
 
-def test_bleu_needs_a_dev_set(tmp_path, small_run):
+def test_early_stopping_without_a_dev_set_exits(tmp_path, small_run):
     message = small_run.fails(tmp_path, early_stopping=2)
     assert (
         "Expected a dev set with dev_bleu, keep_best or early_stopping. Received: none. Give "
@@ -135,14 +138,14 @@ def test_bleu_needs_a_dev_set(tmp_path, small_run):
 
 
 @pytest.mark.parametrize("per_execution", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_loss_that_is_not_a_number(tmp_path, small_run, per_execution):
+def test_not_finite_loss_exits_and_saves_the_batch(tmp_path, small_run, per_execution):
     settings = dict(train_steps=20, learning_rate=1e38, steps_per_execution=per_execution)
     message = small_run.fails(tmp_path, **settings)
     assert "Expected a finite " in message and "the learning rate" in message
     files = sorted((tmp_path / "nan").iterdir())
     assert len(files) == per_execution and str(files[0]) in message
     failed = int(files[0].stem.removeprefix("step-"))
-    # The last step that was good is the last checkpoint.
+    # The last checkpoint is from before the failed step.
     good = (failed - 1) // 2 * 2
     assert good > 0 and steps(tmp_path)[-1] == good
     assert all(
@@ -160,23 +163,23 @@ def test_loss_that_is_not_a_number(tmp_path, small_run, per_execution):
 
 
 @pytest.mark.slow
-def test_going_on_within_an_execution(tmp_path, small_run):
+def test_resume_within_an_execution_exits(tmp_path, small_run):
     small_run(tmp_path, train_steps=3)
     message = small_run.fails(tmp_path, train_steps=6, steps_per_execution=2)
     assert (
-        "Received: the checkpoint of step 3 and steps_per_execution=2. Continue with the one that "
-        "the run had before" in message
+        "Received: the checkpoint of step 3 and steps_per_execution=2. Use the previous "
+        "steps_per_execution, or 1." in message
     )
     assert ModelDirectory.open(tmp_path).load_model().count_params() > 0
 
 
-def test_damaged_model_of_a_finished_run_is_written_again(tmp_path, small_run, capfd):
+def test_corrupt_model_of_a_finished_run_is_rewritten(tmp_path, small_run, capfd):
     small_run(tmp_path)
     directory = ModelDirectory.open(tmp_path)
     expected = directory.load_model().get_weights()
     os.truncate(directory.model_file, 100)
     small_run(tmp_path)
-    assert "model.keras was damaged or missing: rewritten" in capfd.readouterr().out
+    assert "model.keras was missing or corrupt and has been rewritten" in capfd.readouterr().out
     for ours, theirs in zip(directory.load_model().get_weights(), expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     directory.model_file.unlink()
@@ -184,7 +187,7 @@ def test_damaged_model_of_a_finished_run_is_written_again(tmp_path, small_run, c
     assert directory.has_intact_model()
 
 
-def test_fewer_steps_than_the_checkpoint_has(tmp_path, small_run):
+def test_train_steps_below_the_last_checkpoint_exits(tmp_path, small_run):
     small_run(tmp_path)
     before = sorted(path.name for path in tmp_path.rglob("*"))
     assert small_run.fails(tmp_path, train_steps=2) == (
@@ -194,11 +197,11 @@ def test_fewer_steps_than_the_checkpoint_has(tmp_path, small_run):
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
-def test_two_runs_in_a_directory(tmp_path, small_run):
+def test_second_run_in_a_locked_directory_exits(tmp_path, small_run):
     other = ModelDirectory.create(tmp_path, lock=True)
     message = small_run.fails(tmp_path)
     assert (
-        "Expected a model directory in which no other process trains. Received: "
+        "Expected a model directory that no other process is using. Received: "
         f"{tmp_path}, locked by process {os.getpid()} on " in message
     )
     other.unlock()

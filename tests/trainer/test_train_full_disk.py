@@ -1,4 +1,4 @@
-"""A full disk during training: one clear error, no file lost, and the run resumes."""
+"""Tests of a full disk during training: the error, the remaining files, and resumption."""
 
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ class SmallDisk:
         self.path = path
         path.mkdir()
         if not shutil.which("mount"):
-            pytest.skip("No file system can be mounted here: there is no program for it.")
+            pytest.skip("No file system can be mounted here: the program mount is missing.")
         mounted = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(path)],
             capture_output=True,
@@ -27,11 +27,11 @@ class SmallDisk:
         )
         if mounted.returncode:
             pytest.skip(f"No file system can be mounted here: {mounted.stderr.strip()}")
-        # tmpfs takes a size of 0, that of an empty one with nothing left, for no limit.
+        # Reserve a page, because a tmpfs of size 0 has no limit.
         (path / "occupied").write_bytes(bytes(PAGE))
 
     def leave(self, free):
-        """Changes the size, so that so many bytes are free."""
+        """Changes the size, so that `free` bytes are available."""
         size = shutil.disk_usage(self.path).used + free
         subprocess.run(["mount", "-o", f"remount,size={size}", str(self.path)], check=True)
 
@@ -51,8 +51,8 @@ def entries(directory):
 
 
 @pytest.mark.slow
-def test_full_disk(disk, small_run, monkeypatch):
-    """While model.keras is written, while a checkpoint is, and before anything is."""
+def test_full_disk_exits_and_the_run_resumes(disk, small_run, monkeypatch):
+    """The disk is full while model.keras is written, while a checkpoint is written, and before."""
     directory = disk.path / "model"
     small_run(directory, train_steps=2)
     before, names = read_weights(directory / "checkpoints" / "step-000002"), entries(directory)
@@ -68,8 +68,8 @@ def test_full_disk(disk, small_run, monkeypatch):
             message = small_run.fails(directory, train_steps=4)
         assert message.startswith(f"trainer.train: {expected.format(directory)}")
         assert "No space left on device" in message
-        assert pages == 0 or f"it resumes from {directory}/checkpoints/step-000002." in message
-        # The previous one is complete, and nothing is left of what was being written.
+        assert pages == 0 or f"to resume from {directory}/checkpoints/step-000002." in message
+        # The previous checkpoint is unchanged, and there are no temporary files.
         for ours, theirs in zip(
             read_weights(directory / "checkpoints" / "step-000002").values(),
             before.values(),
@@ -83,17 +83,16 @@ def test_full_disk(disk, small_run, monkeypatch):
 
 
 @pytest.mark.slow
-def test_full_disk_of_logs(disk, small_run, tmp_path, caplog):
-    """Curves are worth less than the run."""
+def test_full_disk_of_logs_does_not_stop_training(disk, small_run, tmp_path, caplog):
     disk.leave(64 << 20)
     (disk.path / "logs").mkdir()
     (tmp_path / "logs").symlink_to(disk.path / "logs")
     disk.leave(0)
     small_run(tmp_path, train_steps=2)
-    warnings = [record.message for record in caplog.records if "No curves" in record.message]
+    warnings = [record.message for record in caplog.records if "TensorBoard" in record.message]
     assert len(warnings) == 1
     assert (
-        f"No curves are written any more to {tmp_path / 'logs'}: " in warnings[0]
+        f"Can't write TensorBoard logs to {tmp_path / 'logs'}; they end here: " in warnings[0]
         and "No space left on device" in warnings[0]
     )
     assert Checkpoints(tmp_path / "checkpoints").steps() == [2]

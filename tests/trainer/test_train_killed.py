@@ -1,6 +1,4 @@
-"""Runs that are killed, and end with the weights of one that never was: bit for bit, with dropout
-on.
-"""
+"""A run with dropout that is killed several times ends with the exact weights of another run."""
 
 import contextlib
 import json
@@ -37,18 +35,23 @@ def start(directory, files):
     return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
 
 
-def kill_at_a_line(process, line, seconds):
-    """Kills it some time after it has said something."""
-    for said in process.stdout:
-        if line in said:
+def kill_after_line(process, text, seconds):
+    """Kills a process a number of seconds after it has printed a text."""
+    for line in process.stdout:
+        if text in line:
             time.sleep(seconds)
             process.kill()
     process.wait()
 
 
 def kill_while_writing(process, directory, name, times):
-    """Kills it when something with this name is being written, or removed, aside for the last of
-    so many times.
+    """Kills a process when it writes or removes an entry `name` of a directory for the n-th time.
+
+    Args:
+        process: the process.
+        directory: the directory.
+        name: start of the entry's name.
+        times: n.
     """
     drain = threading.Thread(target=process.stdout.read)
     drain.start()
@@ -67,10 +70,10 @@ def kill_while_writing(process, directory, name, times):
 
 
 def kill(directory, files, rng, where):
-    """Starts a run that is killed soon."""
+    """Starts a run and kills it. Returns False if it ends before."""
     with start(directory, files) as process:
         if where == "anywhere":
-            kill_at_a_line(process, "Training from step", rng.uniform(0, 3))
+            kill_after_line(process, "Training from step", rng.uniform(0, 3))
         else:
             folder, name, times = {
                 "checkpoints": ("checkpoints", "step", rng.randint(1, 6)),
@@ -90,7 +93,7 @@ def run(directory, files):
 
 
 def saved(directory):
-    """All arrays of the checkpoints that are kept, and what the evaluations gave."""
+    """Returns all arrays of the checkpoints, and the results of the evaluations."""
     found = {"evaluations": json.loads((directory / "evaluations.json").read_text())}
     for file in sorted(directory.glob("*/step-*/*.npz")):
         with np.load(file) as arrays:
@@ -101,15 +104,15 @@ def saved(directory):
 
 
 @pytest.mark.slow
-def test_killed_run_ends_as_one_that_never_was(synthetic_files, tmp_path):
+def test_killed_run_equals_an_uninterrupted_run(synthetic_files, tmp_path):
     rng = random.Random(20180401)
     places = ["best", "checkpoints", "model", "anywhere", "checkpoints", "anywhere", "checkpoints"]
     kills = [kill(tmp_path / "killed", synthetic_files, rng, where) for where in places]
     assert sum(kills) >= 5
     out = run(tmp_path / "killed", synthetic_files)
     assert f" to {STEPS}.\n" in out and "Training from step 0 " not in out
-    run(tmp_path / "straight", synthetic_files)
-    ours, theirs = saved(tmp_path / "killed"), saved(tmp_path / "straight")
+    run(tmp_path / "uninterrupted", synthetic_files)
+    ours, theirs = saved(tmp_path / "killed"), saved(tmp_path / "uninterrupted")
     assert (
         ours.keys() == theirs.keys()
         and f"checkpoints/step-{STEPS:06d}/model.npz source_embedding/embeddings" in ours
@@ -118,6 +121,6 @@ def test_killed_run_ends_as_one_that_never_was(synthetic_files, tmp_path):
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
     assert (
         Checkpoints(tmp_path / "killed" / "best").steps()
-        == Checkpoints(tmp_path / "straight" / "best").steps()
+        == Checkpoints(tmp_path / "uninterrupted" / "best").steps()
     )
     assert not list((tmp_path / "killed").rglob(".writing-*"))

@@ -1,4 +1,4 @@
-"""Training in several processes when one dies."""
+"""Tests of training in several processes, one of which is killed."""
 
 import json
 import os
@@ -21,7 +21,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROGRAM.parents[2]), "TF_CPP_MIN_L
 
 
 class Workers:
-    """Processes on this machine that train together, each with its output in a file."""
+    """Worker processes on this machine, each with its output in a file."""
 
     def __init__(self, directory, *flags):
         ports = [socket.create_server(("localhost", 0)) for _ in range(WORKERS)]
@@ -51,7 +51,7 @@ class Workers:
         return self.processes[index].wait(timeout)
 
     def output(self, index):
-        """Its output without TensorFlow's messages."""
+        """Returns the output lines of a worker, without TensorFlow's messages."""
         lines = self.files[index].read_text().splitlines()
         return [
             line
@@ -67,7 +67,7 @@ class Workers:
 
 @pytest.fixture
 def start(tmp_path):
-    """`start(*flags)` starts workers with a small corpus and a model directory that they share."""
+    """`start(*flags)` starts workers with a small corpus and a shared model directory."""
     started = []
     pairs = generate("train", size=211)
     for side, texts in zip(("source", "target"), zip(*pairs)):
@@ -97,12 +97,12 @@ def wait_for(path, workers):
             return
         assert workers.processes[0].poll() is None, workers.output(0)
         time.sleep(0.1)
-    raise AssertionError(f"there is no {path}")
+    raise AssertionError(f"{path} was not written in time")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [1, 0])
-def test_a_worker_dies_and_the_run_goes_on_when_all_start_again(start, tmp_path, lost):
+def test_run_resumes_after_a_worker_was_killed(start, tmp_path, lost):
     settings = ("--dev_bleu", "--evaluate_every=4", "--checkpoint_every=3", "--keep_checkpoints=2")
     workers = start("--train_steps=100000", *settings)
     directory = ModelDirectory(tmp_path / "model")
@@ -112,19 +112,17 @@ def test_a_worker_dies_and_the_run_goes_on_when_all_start_again(start, tmp_path,
     saved = max(int(path.name[5:]) for path in directory.checkpoints.glob("step-*"))
     message = workers.output(1 - lost)[-1]
     assert message.startswith(
-        "trainer.train: Expected all 2 workers until the run ends. Received: one that is gone"
+        f"trainer.train: Lost connection to a worker (detected by worker {1 - lost} of 2: "
     )
-    assert message.endswith(
-        f"Start the same command on all workers again: it resumes from step {saved}."
-    )
+    assert message.endswith(f"Rerun the same command on all workers to resume from step {saved}.")
     assert not any("Traceback" in line for line in workers.output(1 - lost))
 
     workers = start(f"--train_steps={saved + 5}", *settings)
     assert [workers.wait(index) for index in range(WORKERS)] == [0, 0]
     assert f"Training from step {saved} to {saved + 5}." in workers.output(0)
     (line,) = workers.output(1)
-    assert re.fullmatch("Worker 1 of 2 waits for the others: localhost:.*", line), (
-        "the chief only prints"
+    assert re.fullmatch("Worker 1 of 2 is waiting for the others: localhost:.*", line), (
+        "only the chief prints status lines"
     )
     assert (directory.checkpoints / f"step-{saved + 5:06d}").is_dir()
     evaluations = json.loads(directory.evaluations_file.read_text())

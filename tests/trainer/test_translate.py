@@ -14,7 +14,7 @@ import tensorflow as tf
 from absl import app, flags
 
 from trainer import translate
-from trainer.inference import progress, unfinished_files
+from trainer.inference import progress, resumable_output
 from trainer.serving import saved_models
 from trainer.serving.translator import Translation, Translator, translate_lines
 
@@ -22,15 +22,15 @@ ROOT = Path(__file__).parents[2]
 FAKE_PROGRAM = Path(__file__).parent / "inference/fake_translate.py"
 RUN = 'runpy.run_module("trainer.translate", run_name="__main__", alter_sys=True)'
 
-# Runs the program where what it must not need can't be imported, and says which of this project's
-# modules it used.
+# Runs the program without packages that it must not require, and writes the names of this project's
+# modules that it has imported.
 PROGRAM = """
 import importlib.abc, runpy, sys
 
 class Absent(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        refused = ("t2t_relpos", "sentencepiece", "sacrebleu", "tensorflow_datasets")
-        if name.split(".")[0] in refused:
+        absent = ("t2t_relpos", "sentencepiece", "sacrebleu", "tensorflow_datasets")
+        if name.split(".")[0] in absent:
             raise ModuleNotFoundError(name, name=name)
 
 sys.meta_path.insert(0, Absent())
@@ -51,11 +51,11 @@ def run(program):
 
 @pytest.fixture
 def run_fake(run, monkeypatch, tmp_path):
-    """`run_fake(lines, ...)` translates lines to upper case, with warnings above 6 characters.
+    """`run_fake(capsys, lines, ...)` translates lines to upper case with a fake model.
 
-    Returns the output, and the lines on stderr.
+    The model truncates lines above 6 characters. Returns the output and the lines on stderr.
     """
-    monkeypatch.setattr(saved_models, "load", lambda path, **options: Translator(shout))
+    monkeypatch.setattr(saved_models, "load", lambda path, **options: Translator(to_upper_case))
     monkeypatch.setattr(saved_models, "fingerprint", lambda path: "fake")
 
     def run_on(capsys, lines, *arguments):
@@ -67,7 +67,7 @@ def run_fake(run, monkeypatch, tmp_path):
     return run_on
 
 
-def shout(text):
+def to_upper_case(text):
     sentences = text.numpy().tolist()
     return {
         "translations": tf.constant([sentence.upper() for sentence in sentences], tf.string),
@@ -76,7 +76,7 @@ def shout(text):
     }
 
 
-def test_lines_in_lines_out_in_a_process_of_its_own(exported_dir, exported, sentences, tmp_path):
+def test_standard_input_to_standard_output(exported_dir, exported, sentences, tmp_path):
     lines = [
         *(sentence.encode() for sentence in sentences),
         b"",
@@ -102,9 +102,7 @@ def test_lines_in_lines_out_in_a_process_of_its_own(exported_dir, exported, sent
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.split(b"\n") == [answer.text for answer in exported(lines)] + [b""]
     warnings = [line for line in done.stderr.decode().splitlines() if line.startswith("warning: ")]
-    assert warnings == [
-        "warning: line 14 is longer than the model takes: only its beginning was translated."
-    ]
+    assert warnings == ["warning: line 14 was truncated to the maximum input length of the model."]
     used = set((tmp_path / "modules").read_text().split())
     assert used <= {
         "trainer",
@@ -118,17 +116,16 @@ def test_lines_in_lines_out_in_a_process_of_its_own(exported_dir, exported, sent
         "trainer.inference",
         *(
             f"trainer.inference.{name}"
-            for name in ("output_lines", "progress", "streams", "unfinished_files")
+            for name in ("output_lines", "progress", "streams", "resumable_output")
         ),
     }
     assert re.fullmatch(
-        r"15 sentences in \d+\.\d s: [\d.]+ sentences per second, without the time to load the "
-        r"model",
+        r"15 sentences in \d+\.\d s: [\d.]+ sentences per second, excluding model loading",
         done.stderr.decode().splitlines()[-1],
     )
 
 
-def test_file_to_file(run, exported_dir, exported, sentences, tmp_path):
+def test_input_file_to_output_file(run, exported_dir, exported, sentences, tmp_path):
     (tmp_path / "in").write_bytes("\r\n".join([*sentences, "", "x"]).encode())
     run(
         f"--saved_model={exported_dir / '1'}",
@@ -141,40 +138,40 @@ def test_file_to_file(run, exported_dir, exported, sentences, tmp_path):
     ] + [b""]
 
 
-def test_warnings_name_the_lines_that_were_cut(run_fake, capsys):
+def test_warnings_have_the_numbers_of_truncated_lines(run_fake, capsys):
     lines = [b"one", b"a long one", b"", b"another long one"]
     output, messages = run_fake(capsys, lines, "--window=3", "--batch_size=2")
     assert output == b"ONE\nA LONG ONE\n\nANOTHER LONG ONE\n"
-    assert [re.search(r"line (\d+) is longer than", text)[1] for text in messages[:-1]] == [
+    assert [re.search(r"line (\d+) was truncated", text)[1] for text in messages[:-1]] == [
         "2",
         "4",
     ]
     assert messages[-1].startswith("4 sentences in ")
 
 
-def test_no_input_no_output(run_fake, capsys):
+def test_empty_input_writes_empty_output(run_fake, capsys):
     output, messages = run_fake(capsys, [])
     assert output == b"" and messages[0].startswith("0 sentences in 0.0 s: 0.0 sentences")
 
 
-def test_numbers_count_from_where_an_earlier_run_stopped(run_fake, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(unfinished_files, "SECONDS_BETWEEN_NOTES", 0.0)
+def test_line_numbers_of_a_resumed_run(run_fake, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(resumable_output, "SECONDS_BETWEEN_ENTRIES", 0.0)
     lines, calls = [b"%d" % number for number in range(33)] + [b"a long one"], []
 
     def fail_later(text):
         calls.append(text)
         if len(calls) > 8:
             raise KeyboardInterrupt
-        return shout(text)
+        return to_upper_case(text)
 
     monkeypatch.setattr(saved_models, "load", lambda path, **options: Translator(fail_later))
     arguments = "--window=10", "--batch_size=4", "--nbest=1"
     with pytest.raises(SystemExit):
         run_fake(capsys, lines, *arguments)
-    monkeypatch.setattr(saved_models, "load", lambda path, **options: Translator(shout))
+    monkeypatch.setattr(saved_models, "load", lambda path, **options: Translator(to_upper_case))
     output, messages = run_fake(capsys, lines, *arguments)
-    assert messages[0] == f"Resuming after line 20; earlier lines are in {tmp_path}/out.partial."
-    assert "line 34 is" in messages[1] and messages[2].startswith("14 sentences in ")
+    assert messages[0] == f"Resuming after line 20 of {tmp_path}/out.partial."
+    assert "line 34 was" in messages[1] and messages[2].startswith("14 sentences in ")
     assert output.count(b"\n") == 34 and b"20 ||| 20 |||" in output
 
 
@@ -199,7 +196,7 @@ def test_help_and_wrong_flags_do_not_load_tensorflow(arguments, output):
     assert "Traceback" not in done.stderr
 
 
-def test_no_message_of_tensorflow(tmp_path):
+def test_messages_of_tensorflow_are_hidden(tmp_path):
     environment = {name: v for name, v in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     command = [sys.executable, "-m", "trainer.translate", f"--saved_model={tmp_path}"]
     settings = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "cwd": ROOT}
@@ -208,7 +205,7 @@ def test_no_message_of_tensorflow(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_bar_on_a_terminal(tmp_path):
+def test_progress_bar_on_a_terminal(tmp_path):
     (tmp_path / "in").write_text("a\nb\n")
     ours, theirs = pty.openpty()
     command = [sys.executable, str(FAKE_PROGRAM), "--saved_model=any", f"--input={tmp_path / 'in'}"]
@@ -231,11 +228,11 @@ def test_bar_on_a_terminal(tmp_path):
     ],
 )
 def test_rate(count, seconds, text):
-    assert progress.rate(count, seconds).startswith(text + " per second, without")
+    assert progress.rate(count, seconds) == text + " per second, excluding model loading"
 
 
 def peak_of(count):
-    """Bytes held at most while so many lines are translated, and the length of the output."""
+    """Returns peak memory in bytes while `count` lines are translated, and the output length."""
     lines = (b"ein Satz mit der Nummer %d" % number for number in range(count))
     upper = lambda batch: [[Translation(line.upper(), 0.0, False)] for line in batch]
     tracemalloc.start()
@@ -247,13 +244,13 @@ def peak_of(count):
         tracemalloc.stop()
 
 
-def test_memory_does_not_grow_with_the_input():
+def test_memory_does_not_depend_on_input_size():
     (short, _), (long, written) = peak_of(2_000), peak_of(60_000)
     assert written > 10 * long
     assert long < 1.1 * short
 
 
-def test_saved_model_that_is_missing(run, tmp_path):
+def test_missing_saved_model_raises(run, tmp_path):
     (tmp_path / "in").write_text("a\n")
     run.fails(
         r"Expected the directory of a SavedModel, .* Received: .*/absent, "
@@ -265,14 +262,14 @@ def test_saved_model_that_is_missing(run, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_input_that_can_not_be_read(run, tmp_path):
+def test_unreadable_input_raises(run, tmp_path):
     message = (
         r"Expected a file that can be read. Received: .*/absent \(No such file or directory\)\."
     )
     run.fails(message, "--saved_model=any", f"--input={tmp_path / 'absent'}")
 
 
-def test_output_that_can_not_be_written(run, exported_dir, tmp_path):
+def test_unwritable_output_raises(run, exported_dir, tmp_path):
     (tmp_path / "in").write_text("a\n")
     message = (
         r"Expected a file that can be written. Received: .*/absent/out\S* \(No such file or "
@@ -286,20 +283,17 @@ def test_output_that_can_not_be_written(run, exported_dir, tmp_path):
     )
 
 
-def test_output_that_is_the_input(run, tmp_path):
+def test_output_equal_to_input_raises(run, tmp_path):
     (tmp_path / "in").write_text("a\n")
     (tmp_path / "link").symlink_to(tmp_path / "in")
-    message = (
-        "Expected --output to be another file than --input, which it would overwrite. Received: "
-        ".*/link."
-    )
+    message = "Expected --output and --input to be different files. Received: .*/link for both."
     run.fails(
         message, "--saved_model=any", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'link'}"
     )
     assert (tmp_path / "in").read_text() == "a\n"
 
 
-def test_text_on_the_command_line(run):
+def test_positional_argument_raises(run):
     with pytest.raises(
         app.UsageError,
         match="Expected the text in --input or on the standard input. Received: 'Hello'.",
@@ -308,7 +302,7 @@ def test_text_on_the_command_line(run):
 
 
 @pytest.mark.slow
-def test_reader_that_stops_early(exported_dir, tmp_path):
+def test_closed_output_pipe_is_no_error(exported_dir, tmp_path):
     (tmp_path / "in").write_text("a\n" * 30_000)
     command = (
         f"{sys.executable} -m trainer.translate --saved_model={exported_dir} "
@@ -329,7 +323,7 @@ def test_reader_that_stops_early(exported_dir, tmp_path):
     ("message", "arguments"),
     [
         (
-            "Expected no --scores with --nbest, whose lines have them. Received: both. Leave "
+            "Expected no --scores with --nbest, whose lines contain scores. Received: both. Leave "
             "--scores out.",
             ["--nbest=2", "--scores"],
         ),
@@ -338,19 +332,19 @@ def test_reader_that_stops_early(exported_dir, tmp_path):
             ["--alignments=-"],
         ),
         (
-            "Expected --tokens to be another file than --alignments, .* Received: ./a.",
+            "Expected --tokens and --alignments to be different files. Received: ./a for both.",
             ["--alignments=a", "--tokens=./a"],
         ),
     ],
 )
-def test_options_that_can_not_be_honoured(run, message, arguments):
-    run.fails(f"{message}", "--saved_model=any", *arguments)
+def test_contradicting_flags_raise(run, message, arguments):
+    run.fails(message, "--saved_model=any", *arguments)
 
 
 @pytest.mark.parametrize(
     "name", ["beam_size", "nbest", "max_length", "batch_size", "window", "alpha"]
 )
-def test_numbers_below_the_least(run, name):
+def test_flags_below_their_minimum_raise(run, name):
     with pytest.raises(flags.IllegalFlagValueError, match=f"--{name}=-1: -1"):
         run("--saved_model=any", f"--{name}=-1")
 
@@ -368,7 +362,7 @@ def test_numbers_below_the_least(run, name):
         ),
     ],
 )
-def test_options_beyond_the_limits_of_the_model(run, exported_dir, tmp_path, message, options):
+def test_flags_above_the_limits_of_the_model_raise(run, exported_dir, tmp_path, message, options):
     (tmp_path / "in").write_text("a\n")
     files = f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}"
     run.fails(message, f"--saved_model={exported_dir}", *files, *options)
@@ -376,7 +370,7 @@ def test_options_beyond_the_limits_of_the_model(run, exported_dir, tmp_path, mes
 
 
 @pytest.mark.slow
-def test_lists_scores_and_alignments(run, exported_dir, loaded, sentences, tmp_path):
+def test_nbest_alignments_and_tokens(run, exported_dir, loaded, sentences, tmp_path):
     (tmp_path / "in").write_text("\n".join([*sentences, "", "x"]) + "\n")
     paths = {name: tmp_path / name for name in ("output", "alignments", "tokens")}
     files = [
@@ -411,7 +405,7 @@ def test_lists_scores_and_alignments(run, exported_dir, loaded, sentences, tmp_p
         assert "".join(target).replace("▁", " ").strip() == text.strip()
 
 
-def test_scores_in_a_column(run, exported_dir, exported, sentences, tmp_path):
+def test_scores_are_a_second_column(run, exported_dir, exported, sentences, tmp_path):
     (tmp_path / "in").write_text("\n".join([*sentences, ""]) + "\n")
     run(
         f"--saved_model={exported_dir}",
@@ -428,7 +422,7 @@ def test_scores_in_a_column(run, exported_dir, exported, sentences, tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_and_gone_on_with(exported_dir, sentences, tmp_path):
+def test_killed_run_resumes(exported_dir, sentences, tmp_path):
     (tmp_path / "in").write_text("\n".join(sentences * 60) + "\n")
 
     def start(name):
@@ -458,8 +452,8 @@ def test_killed_and_gone_on_with(exported_dir, sentences, tmp_path):
                 time.sleep(0.01)
             if kills < 2:
                 process.kill()
-            said = process.stderr.read()
-        assert process.returncode in (0, -signal.SIGKILL), said
+            stderr = process.stderr.read()
+        assert process.returncode in (0, -signal.SIGKILL), stderr
         kills += process.returncode != 0
-    assert kills > 0 and "Resuming after line " in said
+    assert kills > 0 and "Resuming after line " in stderr
     assert (tmp_path / "killed").read_bytes() == (tmp_path / "whole").read_bytes()

@@ -1,4 +1,4 @@
-"""Checkpoints of a run by name, and the mean of their weights."""
+"""Tests of functions that find, load and average the checkpoints of a run."""
 
 import shutil
 
@@ -12,7 +12,7 @@ from trainer.training.checkpoints import read_weights
 
 @pytest.fixture(scope="module")
 def directory(small_run, tmp_path_factory):
-    """A run with checkpoints of the steps 2, 4 and 5, and the best on dev of some step."""
+    """A run with checkpoints of the steps 2, 4 and 5, and a best checkpoint of step 5."""
     path = tmp_path_factory.mktemp("runs") / "run"
     small_run(path, keep_best=1, evaluate_every=5, **small_run.dev)
     return ModelDirectory.open(path)
@@ -20,7 +20,7 @@ def directory(small_run, tmp_path_factory):
 
 @pytest.fixture
 def copy(directory, tmp_path):
-    """The same run, to be spoilt."""
+    """A copy of the run that tests may change."""
     return ModelDirectory.open(shutil.copytree(directory.path, tmp_path / "copy"))
 
 
@@ -28,7 +28,7 @@ def is_weight(array):
     return array.dtype == np.float32
 
 
-def test_checkpoints_by_name(directory):
+def test_find_checkpoint_by_step_or_name(directory):
     folder = directory.checkpoints
     assert weights.find_checkpoint(directory, "latest") == folder / "step-000005"
     assert (
@@ -43,20 +43,20 @@ def test_checkpoints_by_name(directory):
     ]
 
 
-def test_step_that_only_the_best_have(copy):
+def test_find_checkpoint_among_the_best(copy):
     shutil.move(copy.best / "step-000005", copy.best / "step-000003")
     assert weights.find_checkpoint(copy, 3) == copy.best / "step-000003"
     with pytest.raises(
         ValueError,
         match=(
-            "Expected a checkpoint of step 7 in .*copy. Received: those of step 2, 3, 4, 5. "
+            "Expected a checkpoint of step 7 in .*copy. Received: checkpoints of step 2, 3, 4, 5. "
             "Choose one"
         ),
     ):
         weights.find_checkpoint(copy, 7)
 
 
-def test_transformer_of_a_checkpoint(directory):
+def test_load_transformer_of_a_checkpoint(directory):
     path = weights.find_checkpoint(directory, 2)
     transformer = weights.load_transformer(directory, path)
     for variable, value in zip(transformer.variables, read_weights(path).values(), strict=True):
@@ -66,7 +66,7 @@ def test_transformer_of_a_checkpoint(directory):
         np.testing.assert_array_equal(variable.numpy(), value.numpy())
 
 
-def test_average_is_the_mean_in_float64_and_states_are_the_last(directory):
+def test_average_is_the_mean_in_float64_with_the_last_states(directory):
     paths = weights.last_checkpoints(directory, 3)
     read = [read_weights(path).values() for path in paths]
     averaged = [variable.numpy() for variable in weights.average(directory, paths).variables]
@@ -80,10 +80,10 @@ def test_average_is_the_mean_in_float64_and_states_are_the_last(directory):
         )
         np.testing.assert_array_equal(array, expected)
     differing = [not np.array_equal(*others[1:]) for others in zip(*read)]
-    assert sum(differing) > len(differing) / 2, "checkpoints that are all equal prove nothing"
+    assert sum(differing) > len(differing) / 2, "the checkpoints are equal"
 
 
-def test_average_of_one_is_that_checkpoint(directory):
+def test_average_of_one_checkpoint_equals_it(directory):
     path = weights.find_checkpoint(directory, 4)
     for variable, value in zip(
         weights.average(directory, [path]).variables, read_weights(path).values(), strict=True
@@ -91,7 +91,7 @@ def test_average_of_one_is_that_checkpoint(directory):
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
-def test_checkpoints_that_are_not_there(directory, trained_model_dir):
+def test_missing_checkpoints_raise(directory, trained_model_dir):
     with pytest.raises(
         ValueError,
         match="Expected the step of a checkpoint, 'latest' or 'best'. Received: 'newest'.",
@@ -99,10 +99,7 @@ def test_checkpoints_that_are_not_there(directory, trained_model_dir):
         weights.find_checkpoint(directory, "newest")
     with pytest.raises(
         ValueError,
-        match=(
-            "Expected at least 20 checkpoints in .*Received: 3, those of step 2, 4, 5. Ask for "
-            "fewer"
-        ),
+        match=("Expected at least 20 checkpoints in .*Received: 3, of step 2, 4, 5. Use fewer"),
     ):
         weights.last_checkpoints(directory, 20)
     empty = ModelDirectory.open(trained_model_dir)
@@ -119,13 +116,13 @@ def test_checkpoints_that_are_not_there(directory, trained_model_dir):
         ),
     ):
         weights.find_checkpoint(empty, "best")
-    with pytest.raises(ValueError, match="Received: those of no step. Choose"):
+    with pytest.raises(ValueError, match="Received: checkpoints of no step. Choose"):
         weights.find_checkpoint(empty, 3)
     with pytest.raises(ValueError, match="Expected a checkpoint in .* Train the model first."):
         weights.last_checkpoints(empty, 1)
 
 
-def test_damaged_checkpoint(copy):
+def test_average_of_a_corrupt_checkpoint_raises(copy):
     (copy.checkpoints / "step-000004" / "model.npz").write_bytes(b"PK")
     with pytest.raises(
         ValueError, match="Can't read the checkpoint .*step-000004 .*Use another one"

@@ -1,6 +1,4 @@
-"""`python -m trainer.train` with the preset `small` besides the others, for tests that need a
-separate process.
-"""
+"""`python -m trainer.train` with an additional preset, `small`, for tests in a separate process."""
 
 import sys
 

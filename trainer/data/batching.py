@@ -18,31 +18,32 @@ def training_batches(
     pad_to_boundary: bool = False,
     chunk_pairs: int = CHUNK_PAIRS,
 ) -> tf.data.Dataset:
-    """Returns an endless dataset of batches, each epoch in another order.
+    """Returns an infinite dataset of batches, with a different order in each epoch.
 
-    The length of a pair is that of its longer side with EOS. A batch of the bucket of length n has
-    `batch_tokens // n` pairs. The remaining pairs of a bucket join the next longer one, so that one
-    batch of an epoch (of each chunk, for large corpora) is smaller. Batch number n depends only on
-    pairs, settings and seed, so that a run can resume at any step: see `trainer.data.batch_order`.
+    The length of a pair is the length of its longer side with EOS. A batch of the bucket of length
+    n has `batch_tokens // n` pairs. Pairs that do not fill a batch are moved to the next longer
+    bucket, so that only one batch of an epoch (of each chunk, for large corpora) is smaller. Batch
+    n depends only on pairs, settings and seed, so that a run can resume at any step: see
+    `trainer.data.batch_order`.
 
     Args:
         pairs: the encoded corpus.
-        batch_tokens: maximum tokens of the longer side in a batch, including padding.
+        batch_tokens: maximum number of tokens of the longer side in a batch, including padding.
         max_length: maximum length of a side, in ids with EOS. Longer pairs and pairs with a blank
             side are skipped: `trainer.data.buckets.report_lengths` counts them.
         seed: seed of the order.
         start_step: number of the first batch.
-        pad_to_boundary: pad both sides to the bucket's boundary, and small batches with rows of
-            padding, so that there is one shape per bucket, for XLA. By default batches are as wide
-            as their longest sentences.
-        chunk_pairs: number of pairs that are shuffled together, and held in memory.
+        pad_to_boundary: whether to pad both sides to the boundary of the bucket, and small batches
+            with entries of padding. There is then one shape per bucket, as XLA needs. By default
+            batches are padded to their longest sentences.
+        chunk_pairs: number of pairs that are shuffled together and held in memory.
 
     Returns:
         A dataset of `({"inputs": int32 [B, S], "targets": int32 [B, T]}, targets, weights)`, where
         weights are float32 `[B, T]`: 1 for tokens and 0 for padding.
 
     Raises:
-        ValueError: if no pair is left, or the longest pair does not fit into a batch.
+        ValueError: if all pairs are skipped, or the longest pair does not fit into a batch.
     """
     if start_step < 0:
         raise ValueError(f"Expected start_step to be at least 0. Received: {start_step}.")
@@ -61,13 +62,16 @@ def training_batches(
 
 
 def evaluation_batches(pairs: EncodedPairs, batch_tokens: int) -> tf.data.Dataset:
-    """Returns a dataset of all pairs in order, in batches of at most `batch_tokens` tokens of the
-    longer side, including padding.
+    """Returns a dataset of batches of all pairs in order.
 
-    A pair that is longer than `batch_tokens` is a batch by itself. All lengths are held in memory.
+    A pair that is longer than `batch_tokens` forms its own batch. All lengths are held in memory.
+
+    Args:
+        pairs: the encoded corpus.
+        batch_tokens: maximum number of tokens of the longer side in a batch, including padding.
 
     Returns:
-        A dataset as from `training_batches`, of known cardinality.
+        A dataset in the format of `training_batches`, with known cardinality.
     """
     starts, longest = [0], 0
     for row, length in enumerate(pairs.lengths):
@@ -85,7 +89,7 @@ def evaluation_batches(pairs: EncodedPairs, batch_tokens: int) -> tf.data.Datase
 
 
 def _make_dataset(numbers, make_batch):
-    # Dataset.from_generator would make malloc return memory to the system at every step.
+    # With Dataset.from_generator, malloc would return memory to the system at every step.
     def load(number):
         sides = tf.numpy_function(make_batch, [number], (tf.int32, tf.int32))
         inputs, targets = (tf.ensure_shape(side, [None, None]) for side in sides)

@@ -1,4 +1,4 @@
-"""Lengths of sentence pairs: which pairs are used for training, and the boundaries of buckets."""
+"""Length buckets, and the rules by which training skips sentence pairs."""
 
 from dataclasses import dataclass
 
@@ -28,18 +28,18 @@ def bucket_boundaries(max_length: int) -> np.ndarray:
 
 
 def is_too_long(sources: np.ndarray, targets: np.ndarray, max_length: int) -> np.ndarray:
-    """Returns which pairs have more than `max_length` ids on a side, given both sides' lengths."""
+    """Returns whether each pair has more than `max_length` ids on a side, from both lengths."""
     return np.maximum(sources, targets) > max_length
 
 
 def is_blank(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Returns which pairs have a side with EOS only, given both sides' lengths."""
+    """Returns whether each pair has a side that consists of EOS only, from both lengths."""
     return np.minimum(sources, targets) < 2
 
 
 @dataclass(frozen=True)
 class LengthReport:
-    """Numbers of pairs that training uses and skips. `str` gives a sentence."""
+    """Numbers of pairs that training uses and skips. `str` returns a summary."""
 
     pairs: int
     too_long: int
@@ -58,7 +58,7 @@ class LengthReport:
 
 
 def report_lengths(pairs: EncodedPairs, max_length: int) -> LengthReport:
-    """Counts the pairs that training skips."""
+    """Returns the numbers of pairs that training uses and skips."""
     too_long = blank = 0
     for start in range(0, len(pairs), _CHUNK_PAIRS):
         rows = np.arange(start, min(start + _CHUNK_PAIRS, len(pairs)))
@@ -67,3 +67,14 @@ def report_lengths(pairs: EncodedPairs, max_length: int) -> LengthReport:
         too_long += int(are_too_long.sum())
         blank += int((is_blank(*sides) & ~are_too_long).sum())
     return LengthReport(len(pairs), too_long, blank, max_length)
+
+
+def count_buckets(pairs: EncodedPairs, max_length: int) -> int:
+    """Returns the number of buckets that hold a pair of the training data."""
+    boundaries, occupied = bucket_boundaries(max_length), set()
+    for start in range(0, len(pairs), _CHUNK_PAIRS):
+        rows = np.arange(start, min(start + _CHUNK_PAIRS, len(pairs)))
+        sides = pairs.sources.lengths_of(rows), pairs.targets.lengths_of(rows)
+        used = ~is_too_long(*sides, max_length) & ~is_blank(*sides)
+        occupied.update(np.searchsorted(boundaries, np.maximum(*sides)[used]).tolist())
+    return len(occupied)

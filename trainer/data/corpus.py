@@ -1,4 +1,4 @@
-"""Sentence pairs that can be read any number of times."""
+"""Corpora of sentence pairs, which can be iterated any number of times."""
 
 import abc
 import hashlib
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Corpus(abc.ABC):
-    """Pairs of a source sentence and its translation.
+    """Abstract base class of corpora: pairs of a source sentence and its translation.
 
     Every iteration yields the same pairs of str, in the same order.
     """
@@ -18,7 +18,7 @@ class Corpus(abc.ABC):
     @property
     @abc.abstractmethod
     def fingerprint(self) -> str:
-        """A name for derived data in a cache. It changes if the pairs may have changed."""
+        """Cache key for data derived from the corpus. It changes if the pairs may have changed."""
 
     def sources(self) -> Iterator[str]:
         """Yields the source sentences, in order."""
@@ -35,7 +35,7 @@ class Corpus(abc.ABC):
 
 @dataclass(frozen=True)
 class PairCorpus(Corpus):
-    """Sentence pairs in memory."""
+    """A corpus in memory."""
 
     pairs: tuple[tuple[str, str], ...]
 
@@ -48,5 +48,5 @@ class PairCorpus(Corpus):
 
 
 def digest(*parts) -> str:
-    """Returns a hash of values by their repr."""
+    """Returns a hash of the values' `repr`."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()

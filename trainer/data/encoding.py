@@ -1,5 +1,6 @@
-"""Corpora as ids: tokenized once, then read from memory-mapped files. Memory does not grow with the
-corpus.
+"""Encoding of corpora as ids, which are then read from memory-mapped files.
+
+Memory use does not grow with the corpus.
 """
 
 import collections
@@ -22,7 +23,7 @@ from trainer.data.tokenizer import Tokenizer
 
 _CHUNK_PAIRS = 4096
 _SIDES = ("source", "target")
-# Fields of IdSequences: each is a file of plain numbers.
+# Fields of IdSequences. Each is stored in a binary file without header.
 _ARRAYS = {"ids": np.int32, "offsets": np.int64}
 
 
@@ -43,16 +44,18 @@ class IdSequences:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Number of ids of every sequence, including EOS: int64 `[sequences]`."""
+        """Number of ids of every sequence, including EOS, int64 `[sequences]`."""
         return np.diff(self.offsets)
 
     def lengths_of(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the number of ids of the sequences `rows`, including EOS: int64 `[rows]`."""
+        """Returns the number of ids of the sequences `rows`, including EOS, int64 `[rows]`."""
         return self.offsets[rows + 1] - self.offsets[rows]
 
     def padded(self, rows: np.ndarray, width: int | None = None) -> np.ndarray:
-        """Returns the sequences `rows`, padded with 0 to the longest of them or to `width`: int32
-        `[rows, width]`.
+        """Returns the sequences `rows`, padded with 0 to `width` or to the longest of them.
+
+        Returns:
+            int32 `[rows, width]`.
         """
         starts, lengths = self.offsets[rows], self.lengths_of(rows)
         columns = np.arange(lengths.max() if width is None else width)
@@ -62,7 +65,7 @@ class IdSequences:
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """The ids of a corpus: sequence i of `targets` translates sequence i of `sources`."""
+    """The ids of a corpus. Sequence i of `targets` translates sequence i of `sources`."""
 
     sources: IdSequences
     targets: IdSequences
@@ -72,20 +75,20 @@ class EncodedPairs:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Number of ids of the longer side of every pair, including EOS: int64 `[pairs]`."""
+        """Number of ids of the longer side of every pair, including EOS, int64 `[pairs]`."""
         return np.maximum(self.sources.lengths, self.targets.lengths)
 
 
 def encode_pairs(
     corpus: Corpus, tokenizer: Tokenizer, cache_dir: str | os.PathLike | None = None
 ) -> EncodedPairs:
-    """Tokenizes a corpus.
+    """Returns the ids of a corpus.
 
     Args:
-        corpus: sentence pairs; read once, as a stream.
-        tokenizer: of both sides.
-        cache_dir: directory that keeps the ids. They are used again for the same corpus and
-            tokenizer. By default nothing is kept.
+        corpus: sentence pairs. They are read once, as a stream.
+        tokenizer: tokenizer of both sides.
+        cache_dir: directory to cache the ids in. Later calls with the same corpus and tokenizer
+            read them from there. By default they are not cached.
 
     Raises:
         ValueError: if the corpus has no pair.
@@ -93,18 +96,18 @@ def encode_pairs(
     if cache_dir is None:
         with tempfile.TemporaryDirectory(prefix="ids-") as directory:
             _write(corpus, tokenizer, Path(directory))
-            # Mapped files stay readable after they are deleted.
+            # Memory-mapped files stay readable after they are deleted.
             return _load(Path(directory))
     fingerprint = digest("int32 ids, int64 offsets", corpus.fingerprint, tokenizer.fingerprint)
     directory = Path(cache_dir) / f"ids-{fingerprint[:16]}"
     if not directory.is_dir():
-        with atomic_files.whole_directory(directory) as aside:
-            _write(corpus, tokenizer, aside)
+        with atomic_files.atomic_directory(directory) as temporary:
+            _write(corpus, tokenizer, temporary)
     return _load(directory)
 
 
 def _write(corpus, tokenizer, directory):
-    """Writes the arrays of `IdSequences` of both sides, as plain bytes."""
+    """Writes the arrays of both sides' `IdSequences` to binary files."""
     with contextlib.ExitStack() as stack:
         files = [
             [stack.enter_context(open(directory / f"{side}.{name}", "wb")) for name in _ARRAYS]
@@ -121,15 +124,14 @@ def _write(corpus, tokenizer, directory):
                 files[i][1].write(offsets.tobytes())
     if not ends[0]:
         raise ValueError(
-            "Expected a corpus with sentence pairs. Received: one without any. Give files with "
-            "text."
+            "Expected a corpus with sentence pairs. Received: an empty corpus. Use files with text."
         )
 
 
 def _tokenize_chunks(corpus, tokenizer) -> Iterator[list[tf.RaggedTensor]]:
     """Yields the ids of both sides of every chunk of pairs, in order.
 
-    Chunks are tokenized on all cores, at most one per core ahead of the reader.
+    Chunks are tokenized in parallel. At most one chunk per core waits for the reader.
     """
 
     def tokenize(chunk):

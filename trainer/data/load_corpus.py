@@ -1,4 +1,4 @@
-"""Corpora by name: text files, or translation sets of TensorFlow Datasets."""
+"""Access to corpora by name: text files or translation sets of TensorFlow Datasets."""
 
 from trainer.data.corpus import Corpus
 from trainer.data.text_files import read_text
@@ -19,11 +19,11 @@ def open_corpus(
     Args:
         data: "files" for text files, or the name of a translation set of TensorFlow Datasets, such
             as "wmt14_translate/de-en".
-        split: train, dev or test; ignored with "files".
+        split: "train", "dev" or "test"; ignored with "files".
         source: with "files", paths of the source sentences: see `read_text`.
         target: with "files", paths of their translations.
         direction: source and target language of a set; "en-de" by default.
-        data_dir: where TensorFlow Datasets keeps its data; see `read_tfds`.
+        data_dir: data folder of TensorFlow Datasets: see `read_tfds`.
 
     Raises:
         ValueError: if the data can't be read: see `read_text` and `read_tfds`.

@@ -1,7 +1,8 @@
-"""Greedy longest match as TensorFlow ops: splits words into subtokens.
+"""Splits words into subtokens by greedy longest match, with TensorFlow ops.
 
-tensorflow_text's WordPiece ops don't accept every vocabulary: the fast one stops at subtokens of
-256 bytes and at NUL; the other one needs a lookup resource, and is slow on long words.
+tensorflow_text's WordPiece ops don't accept every vocabulary. The fast one does not support
+subtokens of 256 bytes or NUL characters. The other one requires a lookup resource and is slow on
+long words.
 """
 
 from collections.abc import Mapping
@@ -14,14 +15,14 @@ _CHARACTER_BITS = 21
 
 
 class LongestMatch:
-    """Splits words into subtokens, from the front, always the longest that fits.
+    """Splits words into subtokens from left to right, each time taking the longest match.
 
     All characters of all words are processed in parallel. One loop descends a trie to find the
-    longest subtoken at every character. A second loop marks the characters where the subtokens of
-    a word begin: its first character, and every character after a marked subtoken.
+    longest subtoken that starts at every character. A second loop marks the characters where the
+    subtokens of a word start: its first character, and every character after a marked subtoken.
 
     Args:
-        ids: the id of every subtoken; none is empty.
+        ids: ids by subtoken. Subtokens must not be empty.
 
     Example:
 
@@ -43,28 +44,28 @@ class LongestMatch:
             words: string `[W]`, UTF-8.
 
         Returns:
-            int32 RaggedTensor `[W, (ids)]`; a character that begins no subtoken is -1.
+            int32 RaggedTensor `[W, (ids)]`. A character at which no subtoken starts has the id -1.
         """
         characters = tf.strings.unicode_decode(words, "UTF-8")
         position = tf.range(tf.size(characters.values), dtype=tf.int64)
         word = characters.value_rowids()
-        left = tf.gather(characters.row_limits(), word) - position
-        lengths, ids = self._longest_everywhere(tf.cast(characters.values, tf.int64), left)
+        remaining = tf.gather(characters.row_limits(), word) - position
+        lengths, ids = self._longest_matches(tf.cast(characters.values, tf.int64), remaining)
         is_first = position == tf.gather(characters.row_starts(), word)
-        begins = _mark_begins(is_first, position + lengths, tf.reduce_max(left))
+        is_start = _mark_starts(is_first, position + lengths, tf.reduce_max(remaining))
         return tf.RaggedTensor.from_value_rowids(
-            tf.boolean_mask(ids, begins),
-            tf.boolean_mask(word, begins),
+            tf.boolean_mask(ids, is_start),
+            tf.boolean_mask(word, is_start),
             characters.nrows(),
             validate=False,
         )
 
-    def _longest_everywhere(self, characters, left):
-        """Returns length and id of the longest subtoken at every character: `[n]` each.
+    def _longest_matches(self, characters, remaining):
+        """Returns length and id of the longest subtoken that starts at every character, `[n]` each.
 
         Args:
-            characters: code points of all words `[n]`.
-            left: number of characters up to the end of the word `[n]`.
+            characters: code points of all words, `[n]`.
+            remaining: number of characters from each character to the end of its word, `[n]`.
         """
 
         def descend(depth, position, node, lengths, ids):
@@ -81,7 +82,7 @@ class LongestMatch:
             lengths = tf.tensor_scatter_nd_update(lengths, matched, length)
             matched_ids = tf.boolean_mask(node_ids, is_subtoken)
             ids = tf.tensor_scatter_nd_update(ids, matched, matched_ids)
-            continues = tf.gather(left, position) > depth
+            continues = tf.gather(remaining, position) > depth
             position, node = tf.boolean_mask(position, continues), tf.boolean_mask(node, continues)
             return depth, position, node, lengths, ids
 
@@ -93,32 +94,32 @@ class LongestMatch:
         return lengths, ids
 
 
-def _mark_begins(is_first, following, longest):
-    """Returns the characters where subtokens begin: bool `[n]`.
+def _mark_starts(is_first, following, longest):
+    """Returns whether a subtoken starts at each character, bool `[n]`.
 
-    After round r, the first 2^r subtokens of every word are marked, so that the number of rounds is
-    the logarithm of the longest word.
+    After iteration r, the first 2^r subtokens of every word are marked. The number of iterations is
+    therefore logarithmic in the length of the longest word.
 
     Args:
-        is_first: whether a character is the first of its word: bool `[n]`.
-        following: index of the character after the longest subtoken at every character: `[n]`.
+        is_first: whether each character is the first of its word, bool `[n]`.
+        following: index of the character after the longest subtoken at each character, `[n]`.
         longest: length of the longest word.
     """
 
-    def double(marked, begins, following):
-        targets = tf.boolean_mask(following, begins)[:, None]
-        begins = tf.tensor_scatter_nd_update(
-            begins, targets, tf.ones(tf.shape(targets)[:1], tf.bool)
+    def double(marked, is_start, following):
+        targets = tf.boolean_mask(following, is_start)[:, None]
+        is_start = tf.tensor_scatter_nd_update(
+            is_start, targets, tf.ones(tf.shape(targets)[:1], tf.bool)
         )
-        return marked * 2, begins, tf.gather(following, following)
+        return marked * 2, is_start, tf.gather(following, following)
 
-    # The last subtoken of a word leads to the first character of the next word, which is marked
-    # anyway; that of the last word leads to an additional entry at the end.
+    # After the last subtoken of a word comes the first character of the next word, which is marked
+    # already. After the last word comes an additional entry at the end.
     end = tf.size(following, tf.int64)[None]
-    begins, following = tf.concat([is_first, [False]], 0), tf.concat([following, end], 0)
-    state = tf.constant(1, tf.int64), begins, following
-    _, begins, _ = _loop(lambda marked, *_: marked < longest, double, state)
-    return begins[:-1]
+    is_start, following = tf.concat([is_first, [False]], 0), tf.concat([following, end], 0)
+    state = tf.constant(1, tf.int64), is_start, following
+    _, is_start, _ = _loop(lambda marked, *_: marked < longest, double, state)
+    return is_start[:-1]
 
 
 def _loop(condition, body, state):
@@ -132,9 +133,9 @@ def _edge(node, character):
 
 
 def _make_trie(ids):
-    """Returns {edge: node}, and for every node the id of the subtoken that ends there, or -1.
+    """Returns a trie: {edge: node}, and for every node the id of the subtoken that ends there.
 
-    The root is node 0.
+    The id is -1 if no subtoken ends at a node. The root is node 0.
     """
     children, node_ids = {}, [-1]
     for subtoken, subtoken_id in ids.items():

@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies as TensorFlow ops."""
+"""Tokenizer for SentencePiece vocabularies, as TensorFlow ops."""
 
 import io
 import itertools
@@ -12,21 +12,21 @@ import tensorflow_text
 from trainer.data.token_ids import EOS_ID, PAD_ID, UNK_ID
 from trainer.data.tokenizer import Tokenizer
 
-# Share of the text's characters that get a piece. The rarest characters become unk.
+# Fraction of the text's characters that the vocabulary covers. Rarer characters become unk.
 _CHARACTER_COVERAGE = 0.99999
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece model as TensorFlow ops: pad 0, eos 1, unk 2, no bos.
+    """A SentencePiece tokenizer as TensorFlow ops, with pad 0, eos 1, unk 2 and no bos.
 
-    An exported graph needs only `tensorflow_text`.
+    An exported graph requires only `tensorflow_text`.
 
     Args:
         content: the serialised SentencePiece model, bytes.
 
     Raises:
-        ValueError: if the bytes are not a SentencePiece model, or one with other ids for pad, eos,
-            unk and bos.
+        ValueError: if the bytes are not a SentencePiece model, or its ids of pad, eos, unk and bos
+            differ.
 
     Example:
 
@@ -55,21 +55,22 @@ class SentencePieceTokenizer(Tokenizer):
         """Trains a BPE vocabulary. The same sentences give the same vocabulary.
 
         Args:
-            sentences: strings; of both languages for a joint vocabulary. Read once, as a stream.
+            sentences: iterable of str, read once. For a joint vocabulary it has sentences of both
+                languages.
             vocab_size: number of pieces, including pad, eos and unk.
-            max_sentences: size of the random sample that training holds in memory. The same
-                sentences give the same sample.
+            max_sentences: maximum number of sentences that training holds in memory. From more
+                sentences, a sample is drawn with a fixed seed.
 
         Raises:
-            ValueError: if there is no sentence, or the vocabulary is larger or smaller than the
-                sentences allow.
+            ValueError: if there is no sentence, or `vocab_size` is too large or too small for the
+                sentences.
         """
         sentences = iter(sentences)
         first = next((sentence for sentence in sentences if sentence.strip()), None)
         if first is None:
             raise ValueError(
-                "Expected sentences to learn a vocabulary from. Received: only blank sentences. "
-                "Give a file with text."
+                "Expected sentences to train a vocabulary on. Received: only blank sentences. Use "
+                "a file with text."
             )
         model = io.BytesIO()
         sentencepiece.set_random_generator_seed(1)
@@ -86,7 +87,7 @@ class SentencePieceTokenizer(Tokenizer):
                 eos_id=EOS_ID,
                 unk_id=UNK_ID,
                 bos_id=-1,
-                # Results must not depend on the machine.
+                # A fixed number, because the result depends on it.
                 num_threads=8,
                 minloglevel=2,
             )
@@ -106,8 +107,8 @@ class SentencePieceTokenizer(Tokenizer):
         return tf.where(is_piece, self._op().id_to_string(tf.where(is_piece, ids, UNK_ID)), "")
 
     def _op(self):
-        # Not cached: tensorflow_text's resource belongs to the kernel that made it, and
-        # tf.random.set_seed drops all kernels that ran outside of graphs.
+        # Not cached: tensorflow_text's resource belongs to the kernel that created it, and
+        # tf.random.set_seed deletes all kernels that ran eagerly.
         return tensorflow_text.SentencepieceTokenizer(
             model=self._content, out_type=tf.int32, add_eos=True
         )
@@ -119,8 +120,8 @@ def _read_names(content):
         processor.LoadFromSerializedProto(content)
     except RuntimeError as error:
         raise ValueError(
-            f"Expected a serialised SentencePiece model. Received: {len(content)} bytes that are "
-            "none. Train one with SentencePieceTokenizer.train."
+            f"Expected a serialised SentencePiece model. Received: {len(content)} bytes of another "
+            "format. Train a model with SentencePieceTokenizer.train."
         ) from error
     ids = processor.pad_id(), processor.eos_id(), processor.unk_id(), processor.bos_id()
     if ids != (PAD_ID, EOS_ID, UNK_ID, -1):
@@ -133,20 +134,19 @@ def _read_names(content):
 
 
 def _training_error(error, vocab_size):
-    """Returns the ValueError for an error of SentencePiece's training."""
+    """Converts an error of SentencePiece's training to a ValueError that names the setting."""
     most = re.search(r"Vocabulary size too high .*<= (\d+)", str(error))
     if most:
         return ValueError(
-            f"Expected a vocab_size of at most {most[1]}, which is all that these sentences give. "
+            f"Expected a vocab_size of at most {most[1]}, the maximum for these sentences. "
             f"Received: {vocab_size}. Lower vocab_size, or train on more text."
         )
     least = re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error))
     if least:
         return ValueError(
-            f"Expected a vocab_size of at least {least[1]}, one for every character of these "
-            f"sentences. Received: {vocab_size}. Give a larger vocab_size."
+            f"Expected a vocab_size of at least {least[1]}, the number of characters in these "
+            f"sentences. Received: {vocab_size}. Raise vocab_size."
         )
     return ValueError(
-        "Expected sentences and settings that SentencePiece can learn from. Received from it: "
-        f"{error}."
+        f"SentencePiece could not train a vocabulary of {vocab_size} pieces: {error}."
     )

@@ -1,4 +1,4 @@
-"""tensor2tensor's subword vocabularies as TensorFlow ops."""
+"""Tokenizer for tensor2tensor's subword vocabularies, as TensorFlow ops."""
 
 import hashlib
 import unicodedata
@@ -22,17 +22,17 @@ _PRIVATE_USE = range(0xE000, LARGEST_CODE_POINT + 1)
 
 
 class SubwordTokenizer(Tokenizer):
-    """A vocabulary of tensor2tensor's `SubwordTextEncoder` as TensorFlow ops: pad 0, eos 1, no unk.
+    """tensor2tensor's `SubwordTextEncoder` as TensorFlow ops, with pad 0, eos 1 and no unk.
 
-    Gives the same ids and strings as tensor2tensor. EOS is added by `tokenize` and removed by
-    `detokenize`, which replaces halves of surrogate pairs by U+FFFD. An exported graph needs only
-    `tensorflow`.
+    Ids and strings are equal to those of tensor2tensor. `tokenize` adds EOS and `detokenize`
+    removes it. `detokenize` replaces halves of surrogate pairs by U+FFFD. An exported graph
+    requires only `tensorflow`.
 
     Args:
         content: the content of the vocabulary file, bytes.
 
     Raises:
-        ValueError: if the bytes are not a vocabulary of tensor2tensor, or an incomplete one: see
+        ValueError: if the bytes are not a vocabulary of tensor2tensor, or if it is incomplete: see
             `t2t_relpos.t2t.subwords.SubwordVocabulary`.
 
     Reference:
@@ -50,7 +50,7 @@ class SubwordTokenizer(Tokenizer):
     [b'the cat', b'cats!']
     """
 
-    # Every character can be spelled out, so that no token is unknown.
+    # No token is unknown, because every character can be escaped.
     unk_id = PAD_ID
     file_kind = "a vocabulary of tensor2tensor"
 
@@ -61,14 +61,14 @@ class SubwordTokenizer(Tokenizer):
         self._match = LongestMatch(vocabulary.ids)
         self._alphabet = _CodePoints(map(ord, vocabulary.alphabet))
         self._alphanumeric = _CodePoints(map(ord, alphanumeric_characters()))
-        # The last one is for ids that the vocabulary does not have.
+        # The last entry is for ids outside the vocabulary.
         self._subtokens = np.array([name.encode() for name in (*self.names, "")], object)
-        # A character that no subtoken contains, to mark where pieces of a string end.
-        self._border = next(chr(i) for i in _PRIVATE_USE if chr(i) not in vocabulary.alphabet)
+        # A character that no subtoken contains, to separate the pieces of a string.
+        self._separator = next(chr(i) for i in _PRIVATE_USE if chr(i) not in vocabulary.alphabet)
 
     @property
     def fingerprint(self) -> str:
-        # Python's version of Unicode decides which characters are letters.
+        # The set of letters depends on Python's version of Unicode.
         return hashlib.sha256(self._content + unicodedata.unidata_version.encode()).hexdigest()
 
     def tokenize(self, strings: tf.Tensor) -> tf.RaggedTensor:
@@ -90,8 +90,13 @@ class SubwordTokenizer(Tokenizer):
             return tf.gather(self._subtokens, tf.where(is_piece, ids, self.vocab_size))
 
     def _tokens(self, characters):
-        """Splits code points, ragged `[B, (characters)]`, into the tokens that t2t looks up:
-        escaped, ragged `[B, (tokens)]`.
+        """Splits texts into escaped tokens, as tensor2tensor does before the longest match.
+
+        Args:
+            characters: code points, ragged `[B, (characters)]`.
+
+        Returns:
+            string RaggedTensor `[B, (tokens)]`.
         """
         rows, row_count = characters.value_rowids(), characters.nrows()
         characters = characters.values
@@ -114,7 +119,7 @@ class SubwordTokenizer(Tokenizer):
         )
 
     def _escaped(self, characters):
-        """Converts code points `[n]` to strings of characters that the vocabulary has."""
+        """Converts code points `[n]` to strings, and escapes characters outside the vocabulary."""
         number = tf.strings.join(["\\", tf.strings.as_string(characters), ";"])
         is_plain = self._alphabet.contain(characters) & (characters != ord("\n"))
         escaped = tf.where(is_plain, _strings(characters), number)
@@ -122,11 +127,11 @@ class SubwordTokenizer(Tokenizer):
         return tf.where(characters == ord("\\"), "\\\\", escaped)
 
     def _joined(self, texts):
-        """Converts concatenated subtokens `[B]` to the strings that they stand for."""
-        bordered = tf.strings.regex_replace(
-            texts, f"({ESCAPED}|_)", rf"{self._border}\1{self._border}"
+        """Converts concatenated subtokens `[B]` to the strings that they encode."""
+        separated = tf.strings.regex_replace(
+            texts, f"({ESCAPED}|_)", rf"{self._separator}\1{self._separator}"
         )
-        pieces = tf.strings.split(bordered, self._border)
+        pieces = tf.strings.split(separated, self._separator)
         pieces, rows, row_count = pieces.values, pieces.value_rowids(), pieces.nrows()
         is_end = pieces == "_"
         begins = is_end | _changes(rows)
@@ -159,27 +164,31 @@ class _CodePoints:
 
 
 def _changes(values):
-    """Returns where a value differs from the one before, and True for the first: bool `[n]`."""
+    """Returns whether each value differs from the previous one, True for the first, bool `[n]`."""
     return (values != tf.roll(values, 1, 0)) | (tf.range(tf.size(values)) == 0)
 
 
 def _segment_ids(begins):
-    """Returns the segment of every element, given where segments begin: `[n]`."""
+    """Returns the segment number of every element, `[n]`.
+
+    Args:
+        begins: whether a segment begins at each element, bool `[n]`.
+    """
     return tf.cumsum(tf.cast(begins, tf.int64)) - 1
 
 
 def _strings(characters):
-    """Converts code points `[n]` to strings of one character."""
+    """Converts code points `[n]` to strings of one character each."""
     return tf.strings.unicode_encode(characters[:, None], "UTF-8")
 
 
 def _unescaped(pieces):
-    """Replaces every piece that is an escape by its character."""
+    """Replaces every piece that is an escape sequence by its character."""
     is_number = tf.strings.regex_full_match(pieces, r"\\[0-9]+;")
     digits = tf.strings.regex_replace(
         tf.where(is_number, pieces, "\\0;"), r"^\\0*([0-9]+);$", r"\1"
     )
-    # Seven digits exceed Unicode.
+    # Longer numbers could overflow int32. 9999999 is above all code points.
     number = tf.strings.to_number(
         tf.where(tf.strings.length(digits) <= 7, digits, "9999999"), tf.int32
     )

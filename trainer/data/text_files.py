@@ -12,7 +12,7 @@ from trainer.data.corpus import Corpus, digest
 
 @dataclass(frozen=True)
 class TextCorpus(Corpus):
-    """Sentence pairs from text files, read as a stream. Made by `read_text`, which checks them."""
+    """A corpus in text files, read as a stream. Create it with `read_text`, which checks them."""
 
     source_files: tuple[Path, ...]
     target_files: tuple[Path, ...]
@@ -31,19 +31,20 @@ class TextCorpus(Corpus):
 
 
 def read_text(source: str, target: str) -> TextCorpus:
-    """Checks text files and returns their sentence pairs.
+    """Returns the sentence pairs of text files, after checking the files.
 
-    Files have one sentence per line in UTF-8. Those whose names end in .gz are compressed. A pipe
+    Files have one sentence per line in UTF-8. Files whose names end in .gz are decompressed. A pipe
     is copied to a temporary file.
 
     Args:
         source: path of the source sentences, or several paths separated by commas.
-        target: path of their translations; as many paths as `source`, each with as many lines as
-            its source.
+        target: path of their translations, or as many paths as in `source`. Line n of a file is the
+            translation of line n of the corresponding source file.
 
     Raises:
-        ValueError: if only one side is given; if a file is missing, empty, not in UTF-8 or not
-            compressed as its name says; or if source and target have different numbers of lines.
+        ValueError: if only one side is given; if a file is missing, empty, not in UTF-8, or not
+            compressed despite its suffix .gz; or if source and target have different numbers of
+            lines.
     """
     if not source or not target:
         given, missing = ("source", "target") if source else ("target", "source")
@@ -55,16 +56,16 @@ def read_text(source: str, target: str) -> TextCorpus:
     if len(sources) != len(targets):
         raise ValueError(
             f"Expected as many source files as target files. Received: {len(sources)} ({source}) "
-            f"and {len(targets)} ({target}). "
-            "Give them in pairs, in the same order."
+            f"and {len(targets)} ({target}). Give one target file per source file, in the same "
+            "order."
         )
     for source_file, target_file in zip(sources, targets):
         lines = _check_file(source_file), _check_file(target_file)
         if lines[0] != lines[1]:
             raise ValueError(
                 f"Expected as many sentences in {source_file} as translations in {target_file}. "
-                f"Received: {lines[0]} and {lines[1]} lines. Line n of the one has to be the "
-                "translation of line n of the other."
+                f"Received: {lines[0]} and {lines[1]} lines. Line n of the target file must be the "
+                "translation of line n of the source file."
             )
     return TextCorpus(sources, targets)
 
@@ -74,7 +75,7 @@ def _split_paths(paths):
 
 
 def _copy_pipe(file):
-    """Returns a temporary copy of a pipe, which can be read only once; other files as they are."""
+    """Returns a temporary copy of a pipe, which can be read only once, or `file` itself."""
     if not file.exists() or file.is_file() or file.is_dir():
         return file
     copy = tempfile.NamedTemporaryFile(prefix="pipe-", delete=False)
@@ -85,14 +86,14 @@ def _copy_pipe(file):
 
 
 def _lines(file):
-    """Yields the lines as bytes. Like tf.data.TextLineDataset, splits at \\n only and drops \\r."""
+    """Yields lines as bytes. Like tf.data.TextLineDataset, splits at \\n only and removes \\r."""
     with gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb") as lines:
         for line in lines:
             yield line.rstrip(b"\n").replace(b"\r", b"")
 
 
 def _check_file(file):
-    """Returns the number of lines of a valid file."""
+    """Checks a file and returns its number of lines."""
     if not file.is_file():
         received = "a directory" if file.is_dir() else "no such file"
         raise ValueError(f"Expected a text file at {file}. Received: {received}. Check the path.")
@@ -101,27 +102,24 @@ def _check_file(file):
         for number, line in enumerate(_lines(file), start=1):
             if number == 1 and line.startswith(b"\xef\xbb\xbf"):
                 raise ValueError(
-                    f"Expected {file} without a byte order mark. Received: a file that begins "
-                    "with one. "
-                    f"Remove it: sed -i '1s/^\\xEF\\xBB\\xBF//' {file}"
+                    f"Expected {file} without a byte order mark. Received: a file that starts "
+                    f"with one. Remove it: sed -i '1s/^\\xEF\\xBB\\xBF//' {file}"
                 )
             line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"Expected UTF-8 in {file}. Received: bytes that are not, "
-            f"{error.object[error.start : error.end]!r}, in line {number}. "
-            f"Convert the file: iconv -f ISO-8859-1 -t UTF-8 {file} > {file.stem}.utf8 (or name "
-            "the encoding that it has)."
+            f"Expected UTF-8 in {file}. Received: invalid bytes "
+            f"{error.object[error.start : error.end]!r} in line {number}. Convert the file from "
+            f"its encoding, such as: iconv -f ISO-8859-1 -t UTF-8 {file} > {file.stem}.utf8"
         ) from error
     except (gzip.BadGzipFile, EOFError) as error:
         raise ValueError(
-            f"Expected {file} to be compressed with gzip, as its name says. Received: a file that "
-            f"is not, or is cut: {error}. "
-            "Rename it if it is plain text, or make it again."
+            f"Expected {file} to be a gzip file, because of its suffix. Received: another or a "
+            f"truncated file ({error}). Rename it if it is plain text, or compress it again."
         ) from error
     if number == 0:
         raise ValueError(
-            f"Expected {file} to hold one sentence a line. Received: an empty file. Give a file "
+            f"Expected {file} to have one sentence per line. Received: an empty file. Use a file "
             "with text."
         )
     return number

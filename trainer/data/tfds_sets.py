@@ -1,4 +1,4 @@
-"""Sentence pairs from translation sets of TensorFlow Datasets, which is imported on first use."""
+"""Sentence pairs from TensorFlow Datasets, which is imported on first use."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ class MissingSplitError(ValueError):
 
 @dataclass(frozen=True)
 class TfdsCorpus(Corpus):
-    """Sentence pairs from a translation set on disk. Made by `read_tfds`, which prepares it."""
+    """A corpus in TensorFlow Datasets. Create it with `read_tfds`, which prepares the data."""
 
     name: str
     split: str
@@ -42,16 +42,16 @@ def read_tfds(name: str, split: str, direction: str, data_dir: str | None = None
     The set is downloaded and prepared unless it is on disk.
 
     Args:
-        name: the set, such as "wmt14_translate/de-en".
-        split: a split of the set; "dev" means its "validation".
+        name: name of the set, such as "wmt14_translate/de-en".
+        split: a split of the set; "dev" is an alias of "validation".
         direction: source and target language, such as "en-de".
-        data_dir: where TensorFlow Datasets keeps its data; by default $TFDS_DATA_DIR or
+        data_dir: data folder of TensorFlow Datasets; by default $TFDS_DATA_DIR or
             ~/tensorflow_datasets.
 
     Raises:
-        ValueError: if TensorFlow Datasets doesn't know the set, or the set does not have these
+        ValueError: if TensorFlow Datasets has no such set, or the set does not have these
             languages.
-        MissingSplitError: a ValueError too, if the set does not have the split.
+        MissingSplitError: if the set does not have the split. It is a subclass of ValueError.
     """
     builder = _builder(name, data_dir)
     languages = tuple(getattr(builder.info.features, "languages", ()))
@@ -82,5 +82,5 @@ def _builder(name, data_dir):
         raise ValueError(
             "Expected the name of a translation set of TensorFlow Datasets, such as "
             f"'wmt14_translate/de-en'. Received: {name!r}. "
-            f"TensorFlow Datasets says: {error}"
+            f"Error of TensorFlow Datasets: {error}"
         ) from error

@@ -1,4 +1,4 @@
-"""Unique names of a model's token ids, which CTranslate2 needs."""
+"""Unique names of a model's token ids, as CTranslate2 requires."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,13 +8,13 @@ from trainer.model_dir import ModelDirectory
 
 
 class TokenNames(NamedTuple):
-    """A name for every id, and the names with a special meaning.
+    """A name for every id, and the names of special tokens.
 
     Attributes:
-        names: by id, all different.
-        pad: of id 0, with which decoding starts.
-        eos: of id 1, which ends a sentence.
-        unknown: for tokens without an id.
+        names: unique names by id.
+        pad: name of id 0, with which decoding starts.
+        eos: name of id 1, which ends a sentence.
+        unknown: name for tokens without an id.
     """
 
     names: list[str]
@@ -24,8 +24,10 @@ class TokenNames(NamedTuple):
 
 
 def token_names(directory: ModelDirectory, vocab_size: int) -> TokenNames:
-    """Returns the names of a model directory's ids: SentencePiece's pieces, tensor2tensor's
-    subtokens, or ids in decimal if there is no vocabulary.
+    """Returns the names of the token ids of a model.
+
+    Names are SentencePiece's pieces, tensor2tensor's subtokens, or decimal numbers if there is no
+    vocabulary.
 
     Raises:
         ValueError: if the vocabulary is missing, has changed, or has another size.
@@ -38,17 +40,17 @@ def token_names(directory: ModelDirectory, vocab_size: int) -> TokenNames:
         names, unk_id = distinct(tokenizer.names), tokenizer.unk_id
     if len(names) != vocab_size:
         raise ValueError(
-            f"Expected a vocabulary of the {vocab_size} ids that the model has. Received: "
-            f"{directory.vocabulary_file(kind)}, of {len(names)}. Restore the vocabulary that the "
-            "model was trained with."
+            f"Expected a vocabulary of {vocab_size} ids, as the model has. Received: "
+            f"{directory.vocabulary_file(kind)} with {len(names)} ids. Restore the vocabulary that "
+            "the model was trained with."
         )
     return TokenNames(names, names[PAD_ID], names[EOS_ID], names[unk_id])
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Returns the names, with "<id N>" for empty names and all but the last of equal names.
+    """Replaces empty names, and all but the last of several equal names, by "<id N>".
 
-    tensor2tensor's vocabularies can contain both, and never use those ids.
+    tensor2tensor's vocabularies may contain both. Their ids are never used.
 
     Example:
         >>> distinct(["<pad>", "<EOS>", "a", "", "a"])

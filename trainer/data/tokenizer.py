@@ -1,4 +1,4 @@
-"""What every tokenizer does: strings to ids and back, inside a TensorFlow graph."""
+"""Base class of tokenizers, which convert strings to ids and back inside a TensorFlow graph."""
 
 import abc
 import hashlib
@@ -14,10 +14,10 @@ from trainer.data.token_ids import EOS_ID, PAD_ID
 
 
 class Tokenizer(abc.ABC):
-    """A vocabulary as TensorFlow ops: pad 0, eos 1.
+    """Abstract base class of tokenizers as TensorFlow ops, with pad 0 and eos 1.
 
-    A graph that tokenizes contains the vocabulary. It can be exported from any tf.Module, and
-    served without this project.
+    A graph that tokenizes contains the vocabulary. It can be exported from any tf.Module and served
+    without this project.
 
     Args:
         content: the content of the vocabulary file, bytes.
@@ -26,9 +26,9 @@ class Tokenizer(abc.ABC):
         ValueError: if the bytes are not a vocabulary of this kind.
 
     Attributes:
-        names: the name of every id, as the vocabulary file spells it.
-        unk_id: id of tokens that the vocabulary does not have.
-        file_kind: the vocabulary file in error messages.
+        names: the name of every id, as in the vocabulary file.
+        unk_id: id of tokens outside the vocabulary.
+        file_kind: what the vocabulary file is called in error messages.
     """
 
     names: Sequence[str]
@@ -43,10 +43,10 @@ class Tokenizer(abc.ABC):
         """Splits strings into ids.
 
         Args:
-            strings: string `[B]`. Bytes that are not UTF-8 count as U+FFFD.
+            strings: string `[B]`. Invalid UTF-8 is replaced by U+FFFD.
 
         Returns:
-            int32 RaggedTensor `[B, (ids)]`; every row ends in EOS.
+            int32 RaggedTensor `[B, (ids)]`. Every row ends in EOS.
         """
 
     @abc.abstractmethod
@@ -54,15 +54,14 @@ class Tokenizer(abc.ABC):
         """Joins ids into strings.
 
         Args:
-            ids: int32 `[B, (ids)]`, ragged or padded with 0. Every row ends at its first EOS;
-                padding is ignored.
+            ids: int32 `[B, (ids)]`, ragged or padded with 0. Padding, and ids from the first EOS
+                of a row on, are ignored.
 
         Returns:
             string `[B]`.
 
         Raises:
-            ValueError: outside of a graph, for ids that the vocabulary does not have. In a graph
-                they are ignored.
+            ValueError: for ids outside the vocabulary, in eager mode. In a graph they are ignored.
         """
 
     @abc.abstractmethod
@@ -73,12 +72,12 @@ class Tokenizer(abc.ABC):
             ids: int32, of any shape.
 
         Returns:
-            string, shaped as `ids`; "" for padding and for ids that the vocabulary does not have.
+            string, with the shape of `ids`. Padding and ids outside the vocabulary are "".
         """
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids."""
+        """Number of ids in the vocabulary."""
         return len(self.names)
 
     @property
@@ -87,16 +86,16 @@ class Tokenizer(abc.ABC):
         return hashlib.sha256(self._content).hexdigest()
 
     def save(self, path: str | os.PathLike):
-        """Writes the vocabulary file, as `from_file` reads it."""
-        with atomic_files.whole_file(path) as aside:
-            aside.write_bytes(self._content)
+        """Writes the vocabulary file."""
+        with atomic_files.atomic_file(path) as temporary:
+            temporary.write_bytes(self._content)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> Self:
-        """Reads a vocabulary file.
+        """Returns a tokenizer with the vocabulary of a file.
 
         Raises:
-            ValueError: if there is no such file, or its content is not a vocabulary of this kind.
+            ValueError: if there is no such file, or it is not a vocabulary of this kind.
         """
         path = Path(path)
         if not path.is_file():
@@ -112,8 +111,11 @@ class Tokenizer(abc.ABC):
         return (ids >= 0) & (ids < self.vocab_size)
 
     def _split_text(self, ids):
-        """Returns dense int32 ids `[B, T]`, and which of them are text: known, not padding, and
-        before the first EOS.
+        """Returns dense ids, and whether each id is text.
+
+        Returns:
+            ids, int32 `[B, T]`, and is_text, bool `[B, T]`: True for ids in the vocabulary that are
+            not padding and come before the first EOS.
         """
         if isinstance(ids, tf.RaggedTensor):
             ids = ids.to_tensor(PAD_ID)
@@ -121,7 +123,7 @@ class Tokenizer(abc.ABC):
         is_known = self._is_known(ids)
         if tf.executing_eagerly() and not tf.reduce_all(is_known):
             raise ValueError(
-                f"Expected ids from 0 to {self.vocab_size - 1}, the vocabulary's. Received: "
+                f"Expected ids from 0 to {self.vocab_size - 1}, as in the vocabulary. Received: "
                 f"{int(tf.boolean_mask(ids, ~is_known)[0])}. Use the tokenizer that made the ids."
             )
         is_before_eos = tf.cumsum(tf.cast(ids == EOS_ID, tf.int32), axis=1) == 0

@@ -1,7 +1,7 @@
-"""Formats of output lines.
+"""Functions that format output lines.
 
 Every function takes the number of the input line, from 1, and its translations, best first. It
-returns complete lines.
+returns complete lines, including line ends.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,10 @@ def n_best(number: int, translations: Sequence[Translation]) -> bytes:
 
 
 def links(number: int, translations: Sequence[Translation]) -> bytes:
-    """Returns links `i-j` in Pharaoh's format: target token j attends most to source token i."""
+    """Returns a line of links `i-j` in Pharaoh's format per translation.
+
+    A link means that target token j attends most to source token i.
+    """
     return b"".join(
         b" ".join(b"%d-%d" % (i, j) for j, i in enumerate(each.alignment.sources)) + b"\n"
         for each in translations
@@ -38,7 +41,7 @@ def links(number: int, translations: Sequence[Translation]) -> bytes:
 
 
 def tokens(number: int, translations: Sequence[Translation]) -> bytes:
-    """Returns the subwords that `links` refers to, as fast_align reads them."""
+    """Returns the subwords that `links` refers to, in the format that fast_align reads."""
     sides = ((each.alignment.source_tokens, each.alignment.target_tokens) for each in translations)
     return b"".join(
         b"%s ||| %s\n" % tuple(b" ".join(map(_one_word, side)) for side in pair) for pair in sides
@@ -50,6 +53,6 @@ _SPACE = "▁".encode()
 
 
 def _one_word(token):
-    """Returns a token without spaces and separators, so that token n is word n of the line."""
+    """Replaces spaces and separators in a token, so that token n is word n of the line."""
     token = token.replace(b"|||", b"| | |").replace(b" ", _SPACE)
     return token.translate(None, b"\r\n") or _SPACE

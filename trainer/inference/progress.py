@@ -1,4 +1,4 @@
-"""The progress bar of a translation, and its rate."""
+"""Progress bar and translation rate."""
 
 import sys
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from trainer.inference.streams import count_lines
 
 
 def progress_bar(source: BinaryIO, done: int, writes_to_stdout: bool) -> tqdm:
-    """Returns a bar of translated sentences on stderr.
+    """Returns a progress bar that counts translated sentences on stderr.
 
-    It is hidden unless stderr is a terminal on which nothing else is typed or written.
+    The bar is shown only if stderr is a terminal that is not used for input or output.
 
     Args:
-        source: the input, after the first `done` lines.
+        source: the input stream, positioned after the first `done` lines.
         done: number of lines that earlier runs have translated.
-        writes_to_stdout: whether the output is the standard output.
+        writes_to_stdout: whether translations are written to the standard output.
     """
     is_shared = source.isatty() or (writes_to_stdout and sys.stdout.isatty())
     is_shown = sys.stderr.isatty() and not is_shared
@@ -29,7 +29,7 @@ def progress_bar(source: BinaryIO, done: int, writes_to_stdout: bool) -> tqdm:
 
 
 def counting(call: Callable[[list], list], bar: tqdm) -> Callable[[list], list]:
-    """Returns `call`, a function of batches, as a function that also updates the bar."""
+    """Returns a function that calls `call` with a batch and then advances the bar."""
 
     def call_and_count(sentences):
         answers = call(sentences)
@@ -40,10 +40,10 @@ def counting(call: Callable[[list], list], bar: tqdm) -> Callable[[list], list]:
 
 
 def rate(count: int, seconds: float) -> str:
-    """Returns the status line of a rate."""
+    """Returns a status line with the number of sentences, the time and the rate."""
     per_second = count / max(seconds, 1e-9)
     shown = f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}"
     return (
-        f"{count:,} sentences in {seconds:,.1f} s: {shown} sentences per second, without the time "
-        "to load the model"
+        f"{count:,} sentences in {seconds:,.1f} s: {shown} sentences per second, excluding model "
+        "loading"
     )

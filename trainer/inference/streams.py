@@ -32,7 +32,7 @@ def reading(path: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def writing(paths: Sequence[str]) -> Iterator[list[BinaryIO]]:
-    """Opens files for writing, or the standard output for `-`, and flushes them at the end."""
+    """Opens files for writing, or the standard output for `-`. Flushes them at the end."""
     with contextlib.ExitStack() as stack:
         files = [
             sys.stdout.buffer if path == STANDARD else stack.enter_context(open(path, "wb"))
@@ -47,10 +47,11 @@ def typed_lines() -> Iterator[bytes]:
     """Prompts for lines on the terminal of the standard input until Ctrl-D.
 
     Lines can be edited and recalled if Python has readline. If the standard output is not a
-    terminal, the prompt goes to the standard error, so that the output has translations only.
+    terminal, the prompt is written to the standard error, so that the output contains only
+    translations.
 
     Yields:
-        Each line without its end, in the encoding of the terminal.
+        Each line without the line end, in the encoding of the terminal.
     """
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (input() edits lines once it is imported)
@@ -67,18 +68,18 @@ def typed_lines() -> Iterator[bytes]:
 
 
 def can_be_renamed(path: str) -> bool:
-    """Returns whether a path is a regular file or does not exist: no pipe, no device."""
+    """Returns whether a path is a regular file or does not exist. False for pipes and devices."""
     return path != STANDARD and (os.path.isfile(path) or not os.path.exists(path))
 
 
-def refuse_same_files(flags: dict[str, str]):
-    """Checks that the paths of all flags are different files.
+def check_distinct_files(flags: dict[str, str]):
+    """Checks that the paths of all flags are different files. Ignores pipes and devices.
 
     Args:
-        flags: path by name of the flag.
+        flags: paths by name of the flag.
 
     Raises:
-        ValueError: if two are the same file.
+        ValueError: if two paths refer to the same file.
     """
     seen = {}
     for name, path in flags.items():
@@ -87,14 +88,14 @@ def refuse_same_files(flags: dict[str, str]):
         real = os.path.realpath(path)
         if real in seen:
             raise ValueError(
-                f"Expected --{name} to be another file than --{seen[real]}, which it would "
-                f"overwrite. Received: {path}."
+                f"Expected --{name} and --{seen[real]} to be different files. Received: {path} "
+                "for both."
             )
         seen[real] = name
 
 
 def count_lines(file: BinaryIO) -> int | None:
-    """Returns the number of lines from here to the end, or None if the file is not seekable."""
+    """Returns the number of lines after the current position, or None if it can't seek."""
     if not file.seekable():
         return None
     start = file.tell()

@@ -65,7 +65,7 @@ def write(
     spec = build(model, token_names(directory, model.config.vocab_size))
     spec.optimize(quantization=None if quantization == "none" else quantization)
     try:
-        with atomic_files.whole_directory(output) as temporary:
+        with atomic_files.atomic_directory(output) as temporary:
             spec.save(str(temporary))
             if directory.tokenizer_kind != "none":
                 shutil.copy(directory.vocabulary_file(directory.tokenizer_kind), temporary)

@@ -19,6 +19,9 @@ class TranslationSettings:
         early_stopping: whether the search of a sentence stops as soon as `beam_size` translations
             are finished. This takes fewer steps and sometimes finds a less likely translation.
         max_beam_size: largest beam size of a request, which limits the memory of a server.
+        jit_compile: whether XLA compiles the search with these settings. Batches and sentences are
+            padded to the sizes in `compiled_search`; larger ones, and requests with other
+            settings, run without XLA.
 
     Raises:
         ValueError: for values out of range.
@@ -30,6 +33,7 @@ class TranslationSettings:
     extra_length: int = 50
     early_stopping: bool = False
     max_beam_size: int = 32
+    jit_compile: bool = False
 
     def __post_init__(self):
         for name, least in _LEAST.items():

@@ -7,7 +7,9 @@ from trainer.data.token_ids import EOS_ID, PAD_ID
 from trainer.serving.translator import ABSENT
 
 
-def n_best(transformer, source, length_limit, alpha, **settings) -> DecodingResult:
+def n_best(
+    transformer, source, length_limit, alpha, *, max_length=None, **settings
+) -> DecodingResult:
     """Returns the n most likely outputs.
 
     Args:
@@ -15,6 +17,7 @@ def n_best(transformer, source, length_limit, alpha, **settings) -> DecodingResu
         source: int32 ids `[B, S]`, padded with 0.
         length_limit: int32 `[B]`, largest number of ids of each sentence's outputs.
         alpha: exponent of the length penalty.
+        max_length: for XLA only: largest number of ids of any output, an int.
         **settings: `beam_size`, `num_results` and `early_stopping` of `beam_search`. All but the
             last, and `alpha`, may be scalar tensors.
 
@@ -22,12 +25,14 @@ def n_best(transformer, source, length_limit, alpha, **settings) -> DecodingResu
         A `DecodingResult`. If there are fewer than n outputs, the empty places have no ids and the
         score `ABSENT`.
     """
-    max_length = tf.reduce_max(length_limit)
-    state, step = transformer.start(source, max_length, settings["beam_size"])
+    growing = max_length is None
+    if growing:
+        max_length = tf.reduce_max(length_limit)
+    state, step = transformer.start(source, max_length, settings["beam_size"], growing=growing)
     found = beam_search(
         step,
         state,
-        batch_size=tf.shape(source)[0],
+        batch_size=tf.shape(source)[0] if growing else source.shape[0],
         max_length=max_length,
         alpha=alpha,
         eos_id=EOS_ID,

@@ -14,6 +14,6 @@ class PlainTransformer:
         self.config = transformer.config
         self._transformer = transformer
 
-    def start(self, source, max_length, beam_size):
-        """Returns (state, step function) of a search, as `FastTransformer.start`."""
+    def start(self, source, max_length, beam_size, *, growing=True):
+        """Returns (state, step function) of a search, as `FoldedTransformer.start`."""
         return self._transformer.encode(source, max_length), self._transformer.step

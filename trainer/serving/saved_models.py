@@ -143,7 +143,7 @@ def new_version(directory: Path, version: int | None = None) -> Iterator[tuple[P
     final = directory / str(version)
     _refuse_existing(final)
     try:
-        with atomic_files.whole_directory(final) as temporary:
+        with atomic_files.atomic_directory(final) as temporary:
             yield temporary, final
             _refuse_existing(final)
     except (OSError, tf.errors.OpError) as error:

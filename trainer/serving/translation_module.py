@@ -5,11 +5,14 @@ loads with tensorflow and tensorflow_text only. The module is longer than 200 li
 signatures of an export are documented here.
 """
 
+import functools
+
 import tensorflow as tf
 
 from t2t_relpos.decoding import score_tokens
 from trainer.data.token_ids import EOS_ID, PAD_ID
 from trainer.model_dir import ModelDirectory
+from trainer.serving.compiled_search import CompiledSearches
 from trainer.serving.decoding_defaults import TranslationSettings
 from trainer.serving.fast_transformer import FastTransformer
 from trainer.serving.n_best import n_best
@@ -30,8 +33,8 @@ class TranslationModule(tf.Module):
     error: the tokenizer would flatten them silently.
 
     Args:
-        transformer: has `config`, `start(source, max_length, beam_size)` and, for the signature
-            `score` only, `score(source, targets)`, as `FastTransformer`.
+        transformer: has `config`, `start(source, max_length, beam_size, growing=True)` and, for the
+            signature `score` only, `score(source, targets)`, as `FastTransformer`.
         tokenizer: has in-graph `tokenize`, `detokenize`, `pieces` and `vocab_size`, as
             `trainer.data.tokenizer.Tokenizer`.
         settings: a `TranslationSettings`. Default: its defaults.
@@ -75,9 +78,8 @@ class TranslationModule(tf.Module):
             tf.errors.InvalidArgumentError: when the graph runs, if `text` has another rank.
         """
         settings = self.settings
-        answer = self._answer(
-            text, settings.beam_size, settings.alpha, settings.longest_translation, 1
-        )
+        search = self._compiled_search if settings.jit_compile else self._default_search
+        answer = self._answer(text, search, 1)
         return answer | {name: answer[name][:, 0] for name in ("translations", "scores")}
 
     @tf.function(
@@ -117,7 +119,9 @@ class TranslationModule(tf.Module):
             "num_results": num_results,
         }
         limits = self.settings.max_beam_size, self.settings.longest_translation
-        return self._answer(text, **checked_search(arguments, *limits))
+        arguments = checked_search(arguments, *limits)
+        search = functools.partial(self._search, **arguments)
+        return self._answer(text, search, arguments["num_results"])
 
     @tf.function(
         input_signature=[_TEXT, tf.TensorSpec([None], tf.string, name="translation")],
@@ -206,13 +210,13 @@ class TranslationModule(tf.Module):
         names = ("translate", "score", "tokenize", "ids", "detokenize")
         return {"serving_default": self.serve} | {name: getattr(self, name) for name in names}
 
-    def _answer(self, text, beam_size, alpha, max_length, num_results):
+    def _answer(self, text, search, num_results):
+        """Returns the answer of `translate`; `search` is a function of ragged ids, as `_search`."""
         ids, truncated = self._truncated_ids(text)
         rows = tf.where(ids.row_lengths() > 1)  # [rows, 1]; blank sentences have EOS only
-        arguments = beam_size, alpha, max_length, num_results
         translations, scores = tf.cond(
             tf.size(rows) > 0,
-            lambda: self._search(tf.gather(ids, rows[:, 0]), *arguments),
+            lambda: search(tf.gather(ids, rows[:, 0])),
             lambda: (tf.zeros([0, num_results], tf.string), tf.zeros([0, num_results])),
         )
         # A blank sentence has one translation, the empty one.
@@ -239,16 +243,29 @@ class TranslationModule(tf.Module):
 
     def _search(self, ids, beam_size, alpha, max_length, num_results):
         """Returns translations, string `[B, n]`, and scores `[B, n]` of ragged ids, B >= 1."""
-        length_limit = tf.minimum(_lengths(ids) + self.settings.extra_length, max_length)
         found = n_best(
             self.transformer,
             ids.to_tensor(),
-            length_limit,
+            tf.minimum(_lengths(ids) + self.settings.extra_length, max_length),
             beam_size=beam_size,
             alpha=alpha,
             num_results=num_results,
             early_stopping=self.settings.early_stopping,
         )
+        return self._texts(found)
+
+    def _default_search(self, ids):
+        settings = self.settings
+        arguments = settings.beam_size, settings.alpha, settings.longest_translation, 1
+        return self._search(ids, *arguments)
+
+    def _compiled_search(self, ids):
+        searches = CompiledSearches(self.transformer, self.settings)
+        limit = _lengths(ids) + self.settings.extra_length
+        otherwise = functools.partial(self._default_search, ids)
+        return searches.run(ids.to_tensor(), limit, self._texts, otherwise)
+
+    def _texts(self, found):
         flat = tf.reshape(found.ids, [-1, tf.shape(found.ids)[2]])
         return tf.reshape(self.tokenizer.detokenize(flat), tf.shape(found.scores)), found.scores
 

@@ -11,34 +11,43 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from trainer.serving import compiled_search
+
 FILE = Path("assets.extra/tf_serving_warmup_requests")
 BATCH_SIZES = (1, 8, 32)
 # Ids of a short sentence and of a long one.
 LENGTHS = (8, 32)
 
 
-def write(directory: Path, model_name: str, tokenizer, longest: int):
+def write(directory: Path, model_name: str, tokenizer, settings):
     """Writes the requests into a SavedModel.
 
     Args:
         directory: directory of the version.
         model_name: name of the model in the server.
         tokenizer: tokenizer of the model, with `detokenize` and `vocab_size`.
-        longest: largest number of ids of a source sentence, with EOS.
+        settings: the `TranslationSettings` of the export.
     """
     file = directory / FILE
     file.parent.mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(file)) as writer:
-        for signature_name, inputs in requests(tokenizer, longest):
+        for signature_name, inputs in requests(tokenizer, settings):
             writer.write(prediction_log(model_name, signature_name, inputs))
 
 
-def requests(tokenizer, longest: int) -> Iterator[tuple[str, dict]]:
-    """Yields (signature, arguments) for several batch sizes and sentence lengths."""
-    for length in LENGTHS:
-        for batch_size in BATCH_SIZES:
-            text = sentences(tokenizer, batch_size, min(length, longest))
-            yield "serving_default", {"text": text}
+def requests(tokenizer, settings) -> Iterator[tuple[str, dict]]:
+    """Yields (signature, arguments) for several batch sizes and sentence lengths.
+
+    With `jit_compile`, they include every size for which the search is compiled.
+    """
+    longest = settings.max_input_length
+    sizes = [(batch, min(length, longest)) for length in LENGTHS for batch in BATCH_SIZES]
+    if settings.jit_compile:
+        # Texts of about three quarters of a length, so that a few more ids do not exceed it.
+        lengths = [max(length * 3 // 4, 2) for length in compiled_search.lengths(longest)]
+        sizes += [(batch, length) for length in lengths for batch in compiled_search.BATCH_SIZES]
+    for batch_size, length in sizes:
+        yield "serving_default", {"text": sentences(tokenizer, batch_size, length)}
     text = sentences(tokenizer, 1, min(LENGTHS[0], longest))
     yield "score", {"text": text, "translation": text}
     yield "tokenize", {"text": text}

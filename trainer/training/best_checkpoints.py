@@ -1,4 +1,4 @@
-"""The checkpoints with the best BLEU on the dev set, in `best/step-000123/`."""
+"""The checkpoints with the best dev BLEU, in `best/step-000123/`."""
 
 from pathlib import Path
 
@@ -10,17 +10,17 @@ from trainer.training.training_model import TrainingModel
 
 
 class BestCheckpoints(Checkpoints):
-    """The checkpoints of a run with the best BLEU on the dev set.
+    """The checkpoints of a run with the best dev BLEU.
 
-    Each stores its BLEU in its state.json; there is no index that could get out of date.
+    Each checkpoint stores its BLEU in its state.json, so that no separate index is needed.
 
     The arguments are those of `Checkpoints`.
     """
 
     def scores(self) -> dict[int, float]:
-        """Returns dev BLEU by step, the best first, the earlier step first if equal.
+        """Returns dev BLEU by step, best first. Of equal scores, the earlier step comes first.
 
-        Checkpoints that can't be read are left out.
+        Corrupt checkpoints are ignored with a warning.
         """
         scores = {}
         for step in self.steps():
@@ -31,23 +31,23 @@ class BestCheckpoints(Checkpoints):
         return dict(sorted(scores.items(), key=lambda entry: -entry[1]))
 
     def best(self) -> Path | None:
-        """Returns the folder of the checkpoint with the best BLEU, or None without one."""
+        """Returns the folder of the checkpoint with the best BLEU, or None if there is none."""
         return next((self.path(step) for step in self.scores()), None)
 
     def offer(self, model: TrainingModel, step: int, dev_bleu: float) -> bool:
-        """Writes a checkpoint if it is among the best, and removes surplus ones.
+        """Writes a checkpoint if it is among the best, and removes surplus checkpoints.
 
         Args:
-            model: the trained model.
-            step: number of batches it was trained on.
-            dev_bleu: its BLEU on the dev set.
+            model: the model in training.
+            step: number of batches the model was trained on.
+            dev_bleu: BLEU of the model on the dev set.
 
         Returns:
-            Whether it was written. An existing checkpoint of the same step, from a run that was
-            killed and resumed, stays if it is at least as good.
+            Whether the checkpoint was written. An existing checkpoint of the same step, from a run
+            that was killed and resumed, is kept if its BLEU is at least as high.
 
         Raises:
-            CheckpointError: if it can't be written. Existing checkpoints stay.
+            CheckpointError: if the checkpoint can't be written. Existing checkpoints are kept.
         """
         if self.directory.is_dir():
             atomic_files.remove_leftovers(self.directory)

@@ -1,10 +1,10 @@
-"""Checkpoints of a run, `checkpoints/step-000123/`: everything needed to resume exactly.
+"""Checkpoints of a run, `checkpoints/step-000123/`, which contain all state to resume exactly.
 
 state.json      format version, step, shapes and dtypes of all arrays by key
-model.npz       variables of the Transformer: weights and states of its random generators
+model.npz       variables of the Transformer: weights and states of seed generators
 optimizer.npz   variables of the optimizer, including the number of updates
 
-Arrays have the keys of `variable_keys`.
+`variable_keys` defines the keys of arrays.
 """
 
 import json
@@ -48,7 +48,7 @@ class Checkpoints:
         self.keep = keep
 
     def steps(self) -> list[int]:
-        """Returns the steps that have checkpoints, ascending."""
+        """Returns the steps of all checkpoints in ascending order."""
         if not self.directory.is_dir():
             return []
         names = (re.fullmatch(r"step-(\d{6,})", entry.name) for entry in self.directory.iterdir())
@@ -58,25 +58,25 @@ class Checkpoints:
         """Returns the folder of a step's checkpoint."""
         return self.directory / f"step-{step:06d}"
 
-    def save(self, model: TrainingModel, step: int, **facts) -> Path:
-        """Writes a checkpoint atomically, reads it back, and removes old checkpoints.
+    def save(self, model: TrainingModel, step: int, **entries) -> Path:
+        """Writes a checkpoint atomically, verifies it, and removes old checkpoints.
 
         Args:
-            model: the trained model.
-            step: number of batches it was trained on.
-            **facts: further entries of state.json.
+            model: the model in training.
+            step: number of batches the model was trained on.
+            **entries: further entries of state.json.
 
         Raises:
-            CheckpointError: if it can't be written. Existing checkpoints stay.
+            CheckpointError: if the checkpoint can't be written. Existing checkpoints are kept.
         """
         groups = {
             name: {key: variable.value.numpy() for key, variable in group.items()}
             for name, group in _groups(model).items()
         }
-        state = {"format_version": FORMAT_VERSION, "step": step} | facts
+        state = {"format_version": FORMAT_VERSION, "step": step} | entries
         state |= {name: _signatures(arrays) for name, arrays in groups.items()}
         try:
-            with atomic_files.whole_directory(self.path(step)) as folder:
+            with atomic_files.atomic_directory(self.path(step)) as folder:
                 for name, arrays in groups.items():
                     np.savez(folder / f"{name}.npz", **arrays)
                 (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
@@ -94,7 +94,7 @@ class Checkpoints:
         """Returns the error for a file of the run that can't be written."""
         return CheckpointError(
             f"Can't write {path}: {getattr(error, 'strerror', None) or error}. Free space or grant "
-            "write permission, then rerun the same command: it resumes from "
+            "write permission, then rerun the same command to resume from "
             f"{self._resume_point()}."
         )
 
@@ -103,17 +103,17 @@ class Checkpoints:
         return self.path(saved[-1]) if saved else "the beginning"
 
     def restore_latest(self, model: TrainingModel) -> int:
-        """Restores the last readable checkpoint and warns about later corrupt ones.
+        """Restores the last readable checkpoint. Logs a warning for each corrupt checkpoint.
 
         Args:
-            model: a compiled model of the same architecture, with the same kind of optimizer.
+            model: a compiled model of the same architecture, with the same class of optimizer.
 
         Returns:
-            The number of batches it was trained on; 0 without a checkpoint.
+            The number of batches the model was trained on; 0 without a checkpoint.
 
         Raises:
             ValueError: if a checkpoint has another architecture, optimizer or format version, or if
-                all are corrupt.
+                all checkpoints are corrupt.
         """
         if self.directory.is_dir():
             atomic_files.remove_leftovers(self.directory)
@@ -142,10 +142,10 @@ def read_weights(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """Returns the variables of a checkpoint's Transformer by key.
 
     Args:
-        path: folder of the checkpoint, as from `Checkpoints.path`.
+        path: folder of the checkpoint, see `Checkpoints.path`.
 
     Returns:
-        float32 weights, and uint32 states of random generators, which only a resumed run uses.
+        float32 weights, and uint32 states of seed generators, which only resumed runs use.
 
     Raises:
         ValueError: if the checkpoint is missing, corrupt, or has another format version.
@@ -164,7 +164,7 @@ def restore_transformer(transformer, path: str | os.PathLike):
     """Assigns the weights of a checkpoint to a Transformer.
 
     Raises:
-        ValueError: if the checkpoint is missing, corrupt, or of another architecture.
+        ValueError: if the checkpoint is missing or corrupt, or has another architecture.
     """
     remedy = f"{path} does not fit. Use a checkpoint of the same --model_dir."
     _assign(model_keys(transformer), read_weights(path), "this model", remedy)
@@ -205,11 +205,11 @@ def read_state(folder: Path) -> dict:
 
 
 def _read(folder, names):
-    """Returns arrays by group and key. Checksums of the ZIP format detect corruption."""
+    """Returns arrays by group and key. The checksums of the ZIP format detect corruption."""
     state = read_state(folder)
     groups = {}
     for name in names:
-        # np.load leaves a corrupt file open.
+        # If the file is corrupt, np.load does not close it.
         with open(folder / f"{name}.npz", "rb") as file, np.load(file) as arrays:
             groups[name] = {key: arrays[key] for key in state[name]}
         if _signatures(groups[name]) != state[name]:
@@ -218,14 +218,14 @@ def _read(folder, names):
 
 
 def _signatures(arrays):
-    """Returns [shape, dtype] by key, of arrays or variables."""
+    """Returns [shape, dtype] of arrays or variables by key."""
     return {key: [list(x.shape), str(np.dtype(x.dtype))] for key, x in arrays.items()}
 
 
 def _first_difference(expected, received):
-    def shown(signature):
+    def describe(signature):
         return "none" if signature is None else f"shape {signature[0]}, {signature[1]}"
 
     pairs = {key: (expected.get(key), received.get(key)) for key in [*expected, *received]}
     key, (one, other) = next(item for item in pairs.items() if item[1][0] != item[1][1])
-    return f"First difference: {key}, expected {shown(one)}, received {shown(other)}."
+    return f"First difference: {key}, expected {describe(one)}, received {describe(other)}."

@@ -1,4 +1,4 @@
-"""BLEU of the dev set, from translations of the model in training."""
+"""BLEU of the model in training on the dev set."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -24,7 +24,7 @@ class Sample(NamedTuple):
 
 
 class DevBleu(NamedTuple):
-    """sacreBLEU of the dev set (cased, detokenized, 0 to 100) and sample translations."""
+    """The sacreBLEU score of the dev set (cased, detokenized, 0 to 100) and sample translations."""
 
     bleu: float
     samples: list[Sample]
@@ -35,15 +35,15 @@ class _Interrupted(Exception):
 
 
 class DevTranslator:
-    """Translates the dev set with greedy search.
+    """A function that translates the dev set with greedy search.
 
-    The graph is traced once and reads the variables in training.
+    The graph is traced once. Every call uses the current weights of the model.
 
     Args:
         transformer: the `t2t_relpos.models.Transformer` in training.
         tokenizer: the model's tokenizer.
-        corpus: the dev set; held in memory.
-        longest: ids of its longest source sentence, with EOS.
+        corpus: the dev set, which is held in memory.
+        longest: number of ids of its longest source sentence, with EOS.
     """
 
     def __init__(self, transformer: keras.Model, tokenizer, corpus: Corpus, longest: int):
@@ -55,7 +55,7 @@ class DevTranslator:
         self._pairs = list(corpus)
 
     def __call__(self, interrupted: Callable[[], bool] = lambda: False) -> DevBleu | None:
-        """Returns BLEU and samples, or None if `interrupted()` is true before a batch."""
+        """Returns BLEU and samples, or None if `interrupted()` returns True before a batch."""
 
         def translate(sentences):
             if interrupted():

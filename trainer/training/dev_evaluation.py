@@ -1,4 +1,4 @@
-"""Callback that evaluates on the dev set during training."""
+"""Callback that evaluates a model on the dev set during training."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,20 +14,22 @@ from trainer.training.step_counter import Steps
 
 
 class EvaluateDev(keras.callbacks.Callback):
-    """Evaluates on the dev set every so many steps, and detects that BLEU no longer improves.
+    """Callback that evaluates on the dev set, and detects when dev BLEU no longer improves.
 
     Args:
-        steps: counts the steps.
-        every: steps between evaluations.
-        batches: the dev set, over all devices, of known cardinality.
-        evaluations: stores the results.
-        checkpoints: the run's checkpoints, named in errors.
-        callbacks: called during evaluation. The logs of their `on_test_end` have `evaluation` (an
-            `Evaluation`) and `samples` (a list of `Sample`), unless a signal came.
-        translate: measures BLEU, or None.
-        best: stores the best checkpoints, or None.
-        patience: evaluations in a row without a better BLEU after which training ends, or None.
-        from_chief: returns the number that the process which translates passes to it.
+        steps: the step counter.
+        every: number of steps between evaluations.
+        batches: batches of the dev set over all devices, of known cardinality.
+        evaluations: storage of the results.
+        checkpoints: checkpoints of the run, for error messages.
+        callbacks: callbacks to call during evaluation. The logs of their `on_test_end` have
+            `evaluation` (an `Evaluation`) and `samples` (a list of `Sample`), unless a signal
+            interrupted the evaluation.
+        translate: function that computes BLEU, or None.
+        best: storage of the best checkpoints, or None.
+        patience: number of evaluations without a better BLEU after which training ends, or None.
+        from_chief: function that returns the chief's argument on all workers. Only the chief
+            computes BLEU.
     """
 
     def __init__(
@@ -58,13 +60,13 @@ class EvaluateDev(keras.callbacks.Callback):
 
     @property
     def has_converged(self) -> bool:
-        """Whether the last evaluations gave no better BLEU."""
+        """Whether the last `patience` evaluations gave no better BLEU."""
         return (
             self._patience is not None and self._evaluations.without_improvement() >= self._patience
         )
 
     def evaluate_if_due(self, model: keras.Model):
-        """Evaluates if this step is due and has no result yet. A signal interrupts it.
+        """Evaluates if an evaluation is due and this step has no result. A signal interrupts it.
 
         Raises:
             CheckpointError: if results or checkpoints can't be written.
@@ -86,7 +88,7 @@ class EvaluateDev(keras.callbacks.Callback):
             return
         bleu = self._from_chief(dev and dev.bleu)
         evaluation = Evaluation(self._steps.step, logs["loss"], logs["accuracy"], bleu)
-        # First the larger file: a run killed between the two repeats the evaluation.
+        # Write the checkpoint first: a run killed before it is recorded repeats the evaluation.
         if self._best is not None:
             self._best.offer(self.model, evaluation.step, bleu)
         try:

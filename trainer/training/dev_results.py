@@ -1,4 +1,4 @@
-"""Results on the dev set, in `evaluations.json`, and whether they still improve."""
+"""Results on the dev set, which are stored in `evaluations.json`."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from trainer import atomic_files
 
 
 class Evaluation(NamedTuple):
-    """Results of a step: loss and accuracy per target token, and BLEU if it was measured."""
+    """The results of a step: loss and accuracy per target token, and BLEU or None."""
 
     step: int
     loss: float
@@ -20,9 +20,10 @@ class Evaluations:
     """The evaluations of a run, in the order of their steps.
 
     Args:
-        file: where they are kept; read if it exists.
-        until: the step that the run resumes from. Later entries are dropped: the run repeats them.
-        writes: whether to write the file. In a run of several processes, only one does.
+        file: file of the results. It is read if it exists.
+        until: the step that the run resumes from. Later entries are dropped, because the run
+            repeats them.
+        writes: whether to write the file. If there are several processes, only one writes it.
 
     Raises:
         ValueError: if the file can't be read.
@@ -37,10 +38,10 @@ class Evaluations:
         return any(entry.step == step for entry in self.entries)
 
     def add(self, evaluation: Evaluation):
-        """Adds an evaluation, also to the file.
+        """Adds an evaluation and writes the file.
 
         Raises:
-            OSError: if it can't be written.
+            OSError: if the file can't be written.
         """
         self.entries.append(evaluation)
         if self._writes:
@@ -48,7 +49,7 @@ class Evaluations:
             atomic_files.write_text(self.file, f"[\n{lines}\n]\n")
 
     def best(self) -> Evaluation | None:
-        """Returns the first entry with the highest BLEU, or None without BLEU."""
+        """Returns the first entry with the highest BLEU, or None if no entry has BLEU."""
         return max(self._with_bleu(), key=lambda entry: entry.bleu, default=None)
 
     def without_improvement(self) -> int:
@@ -67,6 +68,6 @@ def _read(file):
         return [Evaluation(**entry) for entry in json.loads(file.read_text(encoding="utf-8"))]
     except (ValueError, TypeError) as error:
         raise ValueError(
-            f"Expected a list of evaluations. Received: {file}, which holds none ({error}). "
-            "Restore the file, or remove it to count the evaluations again."
+            f"Expected a list of evaluations in {file}. Received: invalid content ({error}). "
+            "Restore the file, or remove it to start a new list."
         ) from error

@@ -1,4 +1,4 @@
-"""Forecast of a run: the shapes of its batches and the memory that they need."""
+"""Forecast of a run: its settings, the shapes of its batches, and its memory per device."""
 
 import collections
 import contextlib
@@ -21,7 +21,7 @@ from trainer.data.batch_order import BatchOrder
 from trainer.data.encoding import EncodedPairs
 from trainer.model_dir import ModelDirectory
 from trainer.training.preparation import Preparation
-from trainer.training.strategy import choose_strategy
+from trainer.training.strategy import with_devices
 
 _FLOAT = 4  # bytes of float32
 
@@ -30,10 +30,10 @@ class Bucket(NamedTuple):
     """The batches of an epoch whose pairs have similar lengths.
 
     Args:
-        length: length of the longest side, in tokens.
-        rows: largest number of pairs in a batch.
+        length: maximum length of a side, in tokens.
+        rows: maximum number of pairs in a batch.
         batches: number of batches.
-        positions: number of positions of both sides, with padding.
+        positions: number of positions of both sides, including padding.
         tokens: number of tokens of both sides.
     """
 
@@ -44,18 +44,18 @@ class Bucket(NamedTuple):
     tokens: int
 
 
-def buckets(pairs: EncodedPairs, config: RunConfig) -> list[Bucket]:
+def count_buckets(pairs: EncodedPairs, config: RunConfig) -> list[Bucket]:
     """Returns the buckets of the first epoch, shortest first.
 
     Raises:
-        ValueError: as `trainer.data.batch_order.BatchOrder`.
+        ValueError: if all pairs are skipped, or the longest pair does not fit into a batch.
     """
-    plan = BatchOrder(pairs, config.batch_tokens, config.max_length, config.seed)
+    order = BatchOrder(pairs, config.batch_tokens, config.max_length, config.seed)
     batches = collections.defaultdict(list)
-    for number in range(plan.batches_per_epoch):
-        rows, length = plan.batch(number)
+    for number in range(order.batches_per_epoch):
+        rows, length = order.batch(number)
         sides = [side.lengths_of(rows) for side in (pairs.sources, pairs.targets)]
-        if config.jit_compile:  # Batches are padded to few shapes.
+        if config.jit_compile:  # Batches are padded to the bucket's boundary.
             positions = 2 * length * (config.batch_tokens // length)
         else:
             positions = len(rows) * sum(side.max() for side in sides)
@@ -67,8 +67,8 @@ def buckets(pairs: EncodedPairs, config: RunConfig) -> list[Bucket]:
     return found
 
 
-def table(buckets: list[Bucket]) -> str:
-    """Returns a line for each bucket, and one for all."""
+def format_table(buckets: list[Bucket]) -> str:
+    """Returns a table with a line for each bucket and a line of totals."""
     lines = ["  length    rows   batches   padding"]
     for length, rows, batches, positions, tokens in buckets:
         lines.append(f"{length:>8}{rows:>8}{batches:>10}{1 - tokens / positions:>10.1%}")
@@ -79,104 +79,110 @@ def table(buckets: list[Bucket]) -> str:
     )
 
 
-def largest(buckets: list[Bucket], config: RunConfig, devices: int) -> tuple[int, int]:
-    """Returns rows and length of the largest micro-batch of a device."""
+def largest_micro_batch(buckets: list[Bucket], config: RunConfig, devices: int) -> tuple[int, int]:
+    """Returns the number of pairs and the length of the largest micro-batch of a device."""
     shapes = []
     for bucket in buckets:
         rows = math.ceil(bucket.rows / devices)
         if config.device_tokens:
             rows = min(rows, max(1, config.device_tokens // bucket.length))
         shapes.append((rows, bucket.length))
-    # If sizes are equal, attention saves more for the longer one.
+    # Of equal sizes, the longer one needs more memory for attention.
     return max(shapes, key=lambda shape: (shape[0] * shape[1], shape[1]))
 
 
-def memory(
+def estimate_memory(
     model: keras.Model, architecture: TransformerConfig, config: RunConfig, rows: int, length: int
 ) -> dict[str, int]:
-    """Returns what takes memory on a device in training, in bytes.
+    """Returns the memory that training needs on a device, in bytes by purpose.
 
     Args:
         model: the Transformer.
-        architecture: its configuration.
+        architecture: configuration of the Transformer.
         config: the resolved settings.
         rows: number of pairs in the largest micro-batch.
-        length: length of both sides of them.
+        length: length of both sides of these pairs.
     """
     weights = sum(math.prod(variable.shape) for variable in model.trainable_variables)
-    # Weights, gradients and two slots; with micro-batches also the sum of gradients.
+    # Weights, gradients and two slots of Adam; with micro-batches also the accumulated gradients.
     copies = 5 if config.device_tokens else 4
     width = _FLOAT if config.precision == "float32" else 2
     tokens = rows * length
-    # Logits, the softmax and its gradient in float32, and a narrow softmax.
+    # Logits, the softmax and its gradient in float32, and a copy of the softmax in 16 bits.
     logits = 3 * _FLOAT + (width if width < _FLOAT else 0)
     return {
         "weights, gradients, Adam": copies * _FLOAT * weights,
-        "logits, twice, and their gradient": tokens * architecture.vocab_size * logits,
-        "activations (estimated)": width * _activations(architecture, tokens, length),
+        "logits, softmax, gradient": tokens * architecture.vocab_size * logits,
+        "activations (estimated)": width * _activations(architecture, config, tokens, length),
     }
 
 
-def _activations(architecture, tokens, length):
-    """Returns how many numbers all layers save for their gradients, estimated."""
+def _activations(architecture, config, tokens, length):
+    """Returns an estimate of the number of values that all layers save for their gradients."""
     d, inner = architecture.hidden_dim, architecture.intermediate_dim
     heads = architecture.num_heads
     encoder, decoder = (
-        dispatch.select(_self_attention(architecture, length, causal))[0].implementation
+        dispatch.select(_self_attention(architecture, config, length, causal))[0].implementation
         for causal in (False, True)
     )
     saved, gathered = 0, 0
     for layers, widths, matrices, implementation in (
         (architecture.num_encoder_layers, 12, 0, encoder),
-        # Cross-attention saves eight vectors and three matrices more.
+        # Cross-attention saves eight more vectors per token and three more matrices.
         (architecture.num_decoder_layers, 20, 3, decoder),
     ):
         matrices += implementation.saved_matrices
         saved += layers * (widths * d + 2 * inner + matrices * heads * length)
         if implementation.name == "short_rows":
-            # Two tables of rows gathered for all pairs of positions.
+            # Rows of two tables are gathered for all pairs of positions.
             gathered += layers * 2 * length**2 * (d // heads if architecture.share_heads else d)
     return tokens * saved + gathered
 
 
-def _self_attention(architecture, length, causal):
+def _self_attention(architecture, config, length, causal):
     relative = architecture.max_relative_position if architecture.relative else None
-    return dispatch.Request(length, length, relative, causal=causal, rematerialize=False)
+    return dispatch.Request(
+        length,
+        length,
+        relative,
+        causal=causal,
+        rematerialize=False,
+        xla=bool(config.jit_compile),
+    )
 
 
 def forecast(config: RunConfig) -> str:
-    """Returns what `trainer.train` would train, and the memory it needs. Leaves no files.
+    """Returns settings, batches and estimated memory of a run as text. Leaves no files.
 
     Raises:
-        ValueError: if settings, data or the model directory are wrong.
+        ValueError: if settings, data or the model directory are invalid.
     """
     with _scratch_copy(config.model_dir) as directory:
-        prepared = Preparation(config, directory)
+        prepared = Preparation(with_devices(config), directory)
         config, architecture = prepared.config, prepared.architecture
         model = Transformer(architecture)
         model({side: np.ones((1, 1), "int32") for side in ("inputs", "targets")})
-        found = buckets(prepared.train_pairs, config)
+        found = count_buckets(prepared.train_pairs, config)
         devices = _count_devices(config)
-        rows, length = largest(found, config, devices)
-        sizes = memory(model, architecture, config, rows, length)
-        sizes["in all, about"] = sum(sizes.values())
+        rows, length = largest_micro_batch(found, config, devices)
+        sizes = estimate_memory(model, architecture, config, rows, length)
+        sizes["total (estimated)"] = sum(sizes.values())
         return "\n".join(
             [
                 prepared.describe(model),
                 f"Devices: {devices}",
-                table(found),
-                "Memory of a device:",
+                format_table(found),
+                "Memory per device:",
                 *(f"  {name:<36}{size / 2**30:8.2f} GiB" for name, size in sizes.items()),
-                f"  ({rows} x {length} tokens at once)",
+                f"  (largest micro-batch: {rows} x {length} tokens)",
             ]
         )
 
 
 def _count_devices(config):
-    gpus = len(tf.config.list_physical_devices("GPU"))
-    if choose_strategy(config.strategy, gpus, config.logical_devices) == "one":
+    if config.strategy == "one":
         return 1
-    return max(config.logical_devices or gpus, 1)
+    return max(config.logical_devices or len(tf.config.list_physical_devices("GPU")), 1)
 
 
 @contextlib.contextmanager

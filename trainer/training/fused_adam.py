@@ -1,4 +1,4 @@
-"""Adam with one TensorFlow op per variable, where Keras uses fourteen."""
+"""Adam with one TensorFlow op per variable. Keras's Adam uses fourteen."""
 
 import keras
 import tensorflow as tf
@@ -7,10 +7,10 @@ from trainer.training import keras_compat
 
 
 class FusedAdam(keras.optimizers.Adam):
-    """keras.optimizers.Adam whose update of a variable is one TensorFlow op.
+    """keras.optimizers.Adam with a fused update op.
 
-    Numbers are equal up to rounding, and variables have the same names, so either resumes the
-    other's checkpoints. With `amsgrad`, and for sparse gradients, Keras's update runs.
+    Results are equal to Keras's up to rounding. Variables have the same names, so checkpoints are
+    interchangeable. With `amsgrad`, and for sparse gradients, Keras's update is used.
 
     Reference: Kingma and Ba 2015, algorithm 1 with the change at the end of section 2.
 

@@ -5,7 +5,10 @@ import tensorflow as tf
 
 
 def sum_over_replicas(values):
-    """Returns a tensor or a list of tensors, summed over all replicas. Call it in a step."""
+    """Returns a tensor or a list of tensors, summed over all replicas.
+
+    Must be called in the replica context of a training or evaluation step.
+    """
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return values
@@ -13,16 +16,17 @@ def sum_over_replicas(values):
 
 
 class LossScale:
-    """A factor of the loss that keeps the gradients of float16 computations in range.
+    """Dynamic loss scaling, which keeps the gradients of float16 computations in range.
 
-    If a gradient is not finite, the scale is halved and the update skipped. After `growth_steps`
-    updates without that, the scale is doubled. Skipped updates count in `optimizer.iterations`,
-    which `keras.optimizers.LossScaleOptimizer` does not do.
+    If a gradient is not finite, the scale is halved and the update is skipped. After `growth_steps`
+    consecutive updates with finite gradients, the scale is doubled. Unlike in
+    `keras.optimizers.LossScaleOptimizer`, skipped updates increment `optimizer.iterations`.
 
     Args:
-        optimizer: a built optimizer. It gets two variables, so that checkpoints hold the state.
-        initial: the first scale.
-        growth_steps: updates after which the scale is doubled.
+        optimizer: a built optimizer. Two variables are added to it, so that checkpoints contain the
+            state.
+        initial: initial scale.
+        growth_steps: number of updates after which the scale is doubled.
 
     Reference: Micikevicius et al. 2018, "Mixed precision training", section 3.2.
     """
@@ -52,8 +56,14 @@ class LossScale:
         )
 
     def apply(self, gradients: list[tf.Tensor], variables: list, finite: tf.Tensor):
-        """Applies unscaled gradients summed over replicas if they are finite; adapts the scale."""
-        # Replicas update variables together, which they can't do inside tf.cond.
+        """Applies gradients if they are finite, and adapts the scale.
+
+        Args:
+            gradients: unscaled gradients, summed over replicas.
+            variables: the variables to update.
+            finite: scalar bool, whether all gradients are finite.
+        """
+        # Variables are updated in a merge call, which is not possible inside tf.cond.
         tf.distribute.get_replica_context().merge_call(
             self._apply_or_count, args=(gradients, finite), kwargs={"variables": variables}
         )

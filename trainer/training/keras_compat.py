@@ -1,4 +1,4 @@
-"""All uses of private Keras. Each fails with the version number if Keras changes."""
+"""All uses of private Keras APIs. Each raises an error with Keras's version if the API changed."""
 
 import inspect
 
@@ -8,11 +8,11 @@ from trainer.training.variable_keys import parts
 
 
 def seed_states(model: keras.Model) -> list[keras.Variable]:
-    """Returns the states `[seed, number of the next draw]` of a model's seed generators.
+    """Returns the states of a model's seed generators, each `[seed, number of the next draw]`.
 
     Raises:
-        ImportError: if a state is missing, has another layout, or can't be replaced by a
-            `StatelessScope`. Replicas would then share dropout masks.
+        ImportError: if a state is missing, has another layout, or can't be replaced in a
+            `StatelessScope`. In these cases, replicas would share dropout masks.
     """
     try:
         generators = parts(model, keras.random.SeedGenerator)
@@ -29,7 +29,7 @@ def seed_states(model: keras.Model) -> list[keras.Variable]:
 
 
 def _draws_from_scope(generator):
-    """Returns whether a generator draws from the state that a `StatelessScope` gives it."""
+    """Returns whether a generator draws from the state that a `StatelessScope` defines."""
     state = generator.state
     drawn = []
     for seed in (3, 5):
@@ -44,7 +44,7 @@ def _draws_from_scope(generator):
 def adam_slots(
     optimizer: keras.optimizers.Adam, variable: keras.Variable
 ) -> tuple[keras.Variable, keras.Variable]:
-    """Returns momentum and velocity of a variable; within a replica, those of the replica."""
+    """Returns momentum and velocity of a variable. In a replica context, of that replica."""
     try:
         index = optimizer._get_variable_index(variable)
         return optimizer._momentums[index], optimizer._velocities[index]
@@ -55,17 +55,17 @@ def adam_slots(
 def skip_gradient_sum(optimizer: keras.optimizers.Optimizer):
     """Makes an optimizer expect gradients that are already summed over replicas.
 
-    By default a Keras optimizer clips before it sums, by the norm of a replica's gradient.
+    By default, Keras optimizers clip each replica's gradients before they sum them.
     """
     _check_called(type(optimizer), "_all_reduce_sum_gradients", "keras.optimizers.Optimizer")
     optimizer._all_reduce_sum_gradients = lambda gradients_and_variables: gradients_and_variables
 
 
 class WithoutSymbolicBuild:
-    """Mixin for a built model: `fit` does not build it symbolically.
+    """Mixin of a built model that disables the symbolic build in `fit`.
 
-    The symbolic build reduces a batch over the replicas, which fails if they have batches of
-    different sizes.
+    The symbolic build reduces a batch over replicas, which fails if their batches have different
+    sizes.
     """
 
     def __init_subclass__(cls, **kwargs):
@@ -77,7 +77,7 @@ class WithoutSymbolicBuild:
 
 
 def _check_called(owner, name, public_name):
-    """Checks that a class has a method, and that its module calls it."""
+    """Checks that a class has a method and that the class's module calls it."""
     method = getattr(owner, name, None)
     caller = "" if method is None else inspect.getsource(inspect.getmodule(method))
     if f"self.{name}(" not in caller:

@@ -1,4 +1,4 @@
-"""Micro-batches: the parts of a device's batch that it computes one after the other."""
+"""Micro-batches, the parts into which a device's batch is split to save memory."""
 
 from collections.abc import Callable
 
@@ -6,17 +6,18 @@ import tensorflow as tf
 
 
 def split(batch: dict, device_tokens: int) -> dict:
-    """Splits a batch into micro-batches with equal numbers of rows.
+    """Splits a batch into micro-batches of equal size.
 
-    Rows of padding fill the last one. A batch without rows gives one row of padding.
+    The last micro-batch is filled with entries of padding. An empty batch gives one entry of
+    padding.
 
     Args:
         batch: ids by side, `[B, length of the side]`.
-        device_tokens: tokens of the longer side, with padding, in a micro-batch at most. A longer
-            row is a micro-batch.
+        device_tokens: maximum number of tokens of the longer side in a micro-batch, including
+            padding. A longer batch entry forms its own micro-batch.
 
     Returns:
-        Ids by side, `[number of micro-batches, rows, length of the side]`.
+        Ids by side, `[number of micro-batches, batch entries, length of the side]`.
 
     Example:
 
@@ -40,17 +41,17 @@ def split(batch: dict, device_tokens: int) -> dict:
 
 
 def accumulate(compute: Callable, parts: dict, like, states: list[tf.Tensor]):
-    """Returns sums over all micro-batches, computed one after the other.
+    """Returns the sums of a function's values over all micro-batches.
 
     Args:
-        compute: `compute(part, number) -> (values, ..., states)`: values to sum, and states that
+        compute: `compute(part, number) -> (values, ..., states)`. The values are summed. The states
             are equal for all micro-batches.
-        parts: micro-batches as `split` returns them.
-        like: tensors or variables with the structure, shapes and types of the values.
-        states: tensors with the shapes and types of the states.
+        parts: micro-batches, from `split`.
+        like: tensors or variables with the structure, shapes and dtypes of the values.
+        states: tensors with the shapes and dtypes of the states.
 
     Returns:
-        The sums, ..., and the states.
+        The sums, ..., and the states of the last micro-batch.
     """
     count = tf.shape(next(iter(parts.values())))[0]
 
@@ -60,7 +61,7 @@ def accumulate(compute: Callable, parts: dict, like, states: list[tf.Tensor]):
         return number + 1, tf.nest.map_structure(tf.add, totals, tuple(values)), after
 
     zeros = tf.nest.map_structure(lambda value: tf.zeros(value.shape, value.dtype), like)
-    # Not in parallel: memory holds one micro-batch only.
+    # No parallel iterations, so that only one micro-batch is in memory.
     _, totals, after = tf.while_loop(
         lambda number, *_: number < count,
         body,

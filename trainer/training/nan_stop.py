@@ -1,4 +1,4 @@
-"""Stops a run whose loss is not finite, and warns about a very large loss."""
+"""Callback that stops a run if its loss is not finite, and warns about a very large loss."""
 
 import math
 from collections.abc import Callable
@@ -12,26 +12,29 @@ from absl import logging
 from trainer import atomic_files
 from trainer.training.step_counter import Steps
 
-# A loss this many times that of equal probabilities for all words is reported as divergence.
-_LARGE = 5
+# A loss above this multiple of the loss of uniform probabilities is reported as divergence.
+_DIVERGENCE_FACTOR = 5
 
 
 class NotFiniteError(ValueError):
-    """A loss or a gradient is infinite or not a number."""
+    """A loss or a gradient norm is infinite or not a number."""
 
 
 class StopAtNan(keras.callbacks.Callback):
-    """Raises `NotFiniteError` if the loss or the gradient norm is not finite, and saves the batch.
+    """Callback that saves the batch and raises if the loss or the gradient norm is not finite.
 
-    In float16 only the loss counts, because updates with gradients that are not finite are skipped.
-    Logs one warning if the loss becomes very large.
+    In float16, only the loss is checked, because updates with gradients that are not finite are
+    skipped. One warning is logged if the loss becomes very large.
 
     Args:
-        steps: counts the steps. All batches of an execution of several steps are saved.
-        directory: folder of the saved batches.
+        steps: the step counter. If an execution has several steps, all their batches are saved.
+        directory: folder for saved batches.
         batch: `batch(number) -> {"inputs": ids [B, S], "targets": ids [B, T]}`, from number 0.
         tokenizer: the model's tokenizer.
-        schedule: the learning rate of each update, from 0.
+        schedule: the learning rate as a function of the update, from 0.
+
+    Raises:
+        NotFiniteError: if the loss or the gradient norm is not finite.
     """
 
     def __init__(
@@ -54,15 +57,15 @@ class StopAtNan(keras.callbacks.Callback):
         for name in ("loss",) if "loss_scale" in logs else ("loss", "gradient_norm"):
             if not math.isfinite(logs.get(name, 0.0)):
                 raise NotFiniteError(self._message(name.replace("_", " "), logs[name]))
-        guessing = math.log(self._tokenizer.vocab_size)
-        if logs["loss"] > _LARGE * guessing and not self._has_warned:
+        uniform_loss = math.log(self._tokenizer.vocab_size)
+        if logs["loss"] > _DIVERGENCE_FACTOR * uniform_loss and not self._has_warned:
             self._has_warned = True
             logging.warning(
-                "The loss is %.3g at step %d. Equal probabilities for all words give %.3g. "
-                "Training diverges: lower --learning_rate or raise --warmup_steps.",
+                "Training diverges: the loss is %.3g at step %d, but uniform probabilities have a "
+                "loss of %.3g. Lower --learning_rate or raise --warmup_steps.",
                 logs["loss"],
                 self._steps.step,
-                guessing,
+                uniform_loss,
             )
 
     def _message(self, name, value):
@@ -70,14 +73,15 @@ class StopAtNan(keras.callbacks.Callback):
         step = f"step {last}" if first == last else f"one of the steps {first} to {last}"
         rate = float(self._schedule(last - 1))
         return (
-            f"Expected a finite {name}. Received: {value} at {step}, with the learning rate "
-            f"{rate:.3g}. {self._saved(first, last)} "
-            "No checkpoint was written since. Continue from the last one in another --model_dir, "
-            "given as --init_from, with a lower "
-            "--learning_rate, a longer --warmup_steps or --clip_norm, or without the text at fault."
+            f"Expected a finite {name}. Received: {value} at {step}, with learning rate "
+            f"{rate:.3g}. {self._save_all(first, last)} No checkpoint was written since. Start "
+            "from the last one in another --model_dir: give this one as --init_from, and lower "
+            "--learning_rate, raise --warmup_steps, set --clip_norm, or remove the text of the "
+            "batch."
         )
 
-    def _saved(self, first, last):
+    def _save_all(self, first, last):
+        """Saves the batches of the steps and returns a sentence about their files."""
         try:
             paths = [self._save(step) for step in range(first, last + 1)]
         except OSError as error:
@@ -88,7 +92,7 @@ class StopAtNan(keras.callbacks.Callback):
             else f"Their batches are {paths[0]} to {paths[-1]}"
         )
         return (
-            f"{which}, with the arrays inputs, targets, source_text and target_text. Look at it "
+            f"{which}, with the arrays inputs, targets, source_text and target_text. Print it "
             f"with: python -c \"import numpy; batch = numpy.load('{paths[-1]}'); "
             "print(batch['source_text'], batch['inputs'])\"."
         )
@@ -97,7 +101,7 @@ class StopAtNan(keras.callbacks.Callback):
         batch = {side: np.asarray(ids) for side, ids in self._batch(step - 1).items()}
         path = self._directory / f"step-{step:06d}.npz"
         self._directory.mkdir(parents=True, exist_ok=True)
-        with atomic_files.whole_file(path) as temporary:
+        with atomic_files.atomic_file(path) as temporary:
             np.savez(
                 temporary,
                 **batch,

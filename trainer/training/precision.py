@@ -1,10 +1,10 @@
-"""Precision of layer computations."""
+"""Numerical precision of layer computations."""
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 def dtype_policy(precision: str) -> str:
-    """Returns the Keras dtype policy that computes in `precision`, with float32 weights.
+    """Returns the Keras dtype policy for a compute dtype, with float32 weights.
 
     Softmax, layer normalization and the loss are always float32.
 

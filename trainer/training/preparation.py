@@ -1,4 +1,4 @@
-"""Preparation of a run: vocabulary, architecture, and the corpora as ids."""
+"""Preparation of a run: vocabulary, architecture and encoded corpora."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ from absl import logging
 from t2t_relpos.models import TransformerConfig
 from trainer.config import RunConfig
 from trainer.config_checks import ARCHITECTURE_SETTINGS, RELATIVE_SETTINGS
-from trainer.data.buckets import report_lengths
+from trainer.data.buckets import count_buckets, report_lengths
 from trainer.data.encoding import encode_pairs
 from trainer.data.load_corpus import open_corpus
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -18,15 +18,15 @@ from trainer.model_dir import ModelDirectory
 
 
 class Preparation:
-    """The parts of a run before its model is made. Missing files are added to the model directory.
+    """The vocabulary, architecture and data of a run. Missing files are written.
 
     Args:
-        config: the settings; those that are None are resolved here.
+        config: the settings. They are resolved here.
         directory: a writable model directory.
 
     Attributes:
         config: the resolved settings, with the actual size of the vocabulary.
-        parent: the model directory whose weights the run starts from, or None.
+        parent: the model directory with the initial weights, or None.
         directory: the model directory.
         tokenizer: the model's tokenizer.
         architecture: a `TransformerConfig`.
@@ -35,7 +35,7 @@ class Preparation:
         dev_pairs: the dev set as `EncodedPairs`, or None.
 
     Raises:
-        ValueError: if settings, data or the model directory are wrong.
+        ValueError: if settings, data or the model directory are invalid.
     """
 
     def __init__(self, config: RunConfig, directory: ModelDirectory):
@@ -43,7 +43,7 @@ class Preparation:
         self.parent = ModelDirectory.open(config.init_from) if config.init_from else None
         self.directory = directory
         if self.parent is None and directory.vocabulary_file().is_file():
-            self._take_vocabulary(config.vocab_size)
+            self._use_vocabulary_file(config.vocab_size)
         if directory.is_configured:
             self._check_recorded()
         train = self._corpus("train")
@@ -67,37 +67,39 @@ class Preparation:
         ]
         lengths = report_lengths(self.train_pairs, self.config.max_length)
         parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
-        return "\n".join(
-            ["Settings:", *settings, f"Training data: {lengths}", f"Parameters: {parameters:,}"]
-        )
+        lines = ["Settings:", *settings, f"Training data: {lengths}", f"Parameters: {parameters:,}"]
+        if self.config.jit_compile:
+            programs = count_buckets(self.train_pairs, self.config.max_length)
+            lines.append(f"XLA: at most {programs} programs to compile, one per bucket of lengths.")
+        return "\n".join(lines)
 
-    def _take_vocabulary(self, asked):
+    def _use_vocabulary_file(self, requested_size):
         file = self.directory.vocabulary_file()
         size = SentencePieceTokenizer.from_file(file).vocab_size
-        if asked not in (None, size):
+        if requested_size not in (None, size):
             raise ValueError(
-                f"Expected a model directory made with a vocabulary of {asked} pieces. Received: "
-                f"{file}, which has {size}. "
-                f"Leave --vocab_size out to use it, or give another --model_dir."
+                f"Expected a model directory created with a vocabulary of {requested_size} pieces. "
+                f"Received: {file}, which has {size}. Leave --vocab_size out to use it, or give "
+                "another --model_dir."
             )
         self.config = dataclasses.replace(self.config, vocab_size=size)
 
     def _check_recorded(self):
-        recorded, asked = self.directory.read_run(), self.config.to_dict()
-        # `_configure` compares the architecture, with the preset's defaults filled in.
+        recorded, current = self.directory.read_run(), self.config.to_dict()
+        # `_configure` compares the architecture, including the defaults of the preset.
         names = (recorded.keys() & self.config.fixed()) - set(ARCHITECTURE_SETTINGS)
-        ours, theirs = (
+        fixed_recorded, fixed_current = (
             {name: settings[name] for name in self.config.fixed() if name in names}
-            for settings in (asked, recorded)
+            for settings in (recorded, current)
         )
-        self.directory.check_same(theirs, ours, "settings")
+        self.directory.check_same(fixed_recorded, fixed_current, "settings")
         for name in ("train_source", "train_target"):
-            if recorded.get(name, asked[name]) != asked[name]:
+            if recorded.get(name, current[name]) != current[name]:
                 logging.warning(
-                    "Resume with other data than before: %s was %s, is %s",
+                    "Resuming with different data: %s was %s and is now %s",
                     name,
                     recorded[name],
-                    asked[name],
+                    current[name],
                 )
 
     def _corpus(self, split):
@@ -127,15 +129,14 @@ class Preparation:
         tokenizer = self.parent.load_tokenizer()
         if self.config.vocab_size not in (None, tokenizer.vocab_size):
             raise ValueError(
-                f"Expected no other vocab_size than that of {self.parent.path}, "
-                f"{tokenizer.vocab_size}. "
+                f"Expected the vocab_size of {self.parent.path}, {tokenizer.vocab_size}. "
                 f"Received: {self.config.vocab_size}. Leave --vocab_size out."
             )
         tokenizer.save(self.directory.vocabulary_file(self.parent.tokenizer_kind))
         return tokenizer
 
     def _train_tokenizer(self, corpus):
-        print(f"Learning a vocabulary of {self.config.vocab_size} pieces.", flush=True)
+        print(f"Training a vocabulary of {self.config.vocab_size} pieces.", flush=True)
         tokenizer = SentencePieceTokenizer.train(corpus.sentences(), self.config.vocab_size)
         tokenizer.save(self.directory.vocabulary_file())
         return tokenizer
@@ -154,8 +155,7 @@ class Preparation:
             if name in settings and not architecture.relative:
                 raise ValueError(
                     f"Expected {name} only with relative positions. Received: {settings[name]} "
-                    "with the position "
-                    f"{architecture.position}. Leave it out."
+                    f"with the position {architecture.position}. Leave it out."
                 )
         if self.directory.is_configured:
             self.directory.check_architecture(architecture.to_dict())

@@ -1,9 +1,9 @@
-"""Label-smoothed cross-entropy of tensor2tensor, without a gradient of the logits.
+"""tensor2tensor's label-smoothed cross-entropy, which never materializes the logits' gradient.
 
-`[tokens, V]` is the largest tensor of a step, and every pass over it takes time. The gradient of
-the logits is softmax minus target. The target is constant except at the label, so its products
-with states and table are sums of rows, and only the softmax is multiplied. Padding gets no logits,
-except with XLA, which needs to know the number of tokens.
+The logits `[tokens, V]` are the largest tensor of a step, so every pass over them takes time. Their
+gradient is softmax minus target. The target is constant except at the label, so its products with
+states and table are sums of rows. Only the softmax needs a matrix product. Logits of padding are
+not computed, except with XLA, which requires a static number of tokens.
 """
 
 import math
@@ -13,29 +13,30 @@ import tensorflow as tf
 from t2t_relpos import _backend
 
 PADDING = 0
-# Smaller probabilities are close to the smallest float32.
-_SMALLEST = 1e-30
-# A product with so few columns is faster with them on the left.
-_FEW = 128
+# Below this probability, float32 is close to underflow.
+_SMALLEST_PROBABILITY = 1e-30
+# A product with at most this number of columns is faster if it is computed transposed.
+_FEW_COLUMNS = 128
 
 
 def projected_cross_entropy(
     labels: tf.Tensor, states: tf.Tensor, table: tf.Tensor, label_smoothing: float = 0.0
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the cross-entropy of the logits `states · tableᵀ`, and which tokens are correct.
+    """Returns the cross-entropy of the logits `states · tableᵀ`, and whether tokens are correct.
 
-    The target gives the label the probability 1 - ε and each other word ε / (V - 1). The target's
-    entropy is subtracted, so that the smallest possible loss is 0.
+    The target probability is 1 - ε for the label and ε / (V - 1) for each other id. The entropy of
+    the target is subtracted, so that the smallest possible loss is 0.
 
     Args:
         labels: ids `[B, T]`, 0 is padding.
         states: `[B, T, D]`.
-        table: `[V, D]`, cast to the type of the states.
+        table: `[V, D]`, cast to the dtype of the states.
         label_smoothing: ε, at least 0 and below 1.
 
     Returns:
-        The losses `[B, T]`, and 1.0 for each token whose label is the most probable word `[B, T]`.
-        Both are 0 at padding. They have the type of the states, or float32 for 16-bit types.
+        losses `[B, T]`, and correct `[B, T]`: 1.0 for tokens whose label has the largest logit,
+        else 0.0. Both are 0 at padding. Their dtype is that of the states, or float32 for 16-bit
+        states.
 
     Raises:
         ValueError: if label_smoothing is out of range.
@@ -46,8 +47,8 @@ def projected_cross_entropy(
 
     >>> states = tf.constant([[[1.0, 2.0], [0.0, 1.0]]])
     >>> table = tf.constant([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]])
-    >>> losses, right = projected_cross_entropy(tf.constant([[2, 0]]), states, table)
-    >>> [round(float(loss), 4) for loss in losses[0]], right.numpy().tolist()
+    >>> losses, correct = projected_cross_entropy(tf.constant([[2, 0]]), states, table)
+    >>> [round(float(loss), 4) for loss in losses[0]], correct.numpy().tolist()
     ([0.1698, 0.0], [[1.0, 0.0]])
     """
     target = _smoothed_target(label_smoothing, table.shape[0])
@@ -65,12 +66,12 @@ def projected_cross_entropy(
                 tf.gather_nd(ids, tokens), _gather_rows(tokens, states), table, target
             )
         ]
-    losses, right = (tf.reshape(x, tf.shape(labels)) for x in values)
-    return losses, right
+    losses, correct = (tf.reshape(x, tf.shape(labels)) for x in values)
+    return losses, correct
 
 
 def _smoothed_target(label_smoothing, vocab_size):
-    """Returns the probability of other words, what the label has above it, and the entropy."""
+    """Returns the probability of other ids, its difference to the label's, and the entropy."""
     if not 0 <= label_smoothing < 1:
         raise ValueError(
             f"Expected label_smoothing to be at least 0 and below 1. Received: {label_smoothing}."
@@ -82,7 +83,7 @@ def _smoothed_target(label_smoothing, vocab_size):
 
 @tf.custom_gradient
 def _gather_rows(indices, states):
-    """Returns rows of states, with a dense gradient."""
+    """Returns `states[indices]`, with a dense gradient."""
 
     def gradient(d_rows):
         return None, _scatter(indices, d_rows, states)
@@ -96,59 +97,65 @@ def _scatter(indices, values, like):
 
 def _cross_entropy(labels, states, table, target):
     low, high, entropy = target
-    wide = tf.float32 if states.dtype in (tf.float16, tf.bfloat16) else states.dtype
+    accumulation = tf.float32 if states.dtype in (tf.float16, tf.bfloat16) else states.dtype
     label_indices = tf.stack([tf.range(tf.size(labels)), tf.cast(labels, tf.int32)], axis=1)
 
     @tf.custom_gradient
-    def losses_and_right(states, table):
-        logits = tf.cast(tf.matmul(states, table, transpose_b=True), wide)
+    def losses_and_correct(states, table):
+        logits = tf.cast(tf.matmul(states, table, transpose_b=True), accumulation)
         softmax = tf.nn.softmax(logits)
         largest, chosen = tf.reduce_max(logits, axis=-1), tf.gather_nd(logits, label_indices)
         total = _log_sum_exp(softmax, chosen, tf.gather_nd(softmax, label_indices), largest)
-        # A matrix product is seven times as fast as a sum over so many rows.
-        all_words = tf.linalg.matvec(
-            tf.cast(table, wide), tf.ones([table.shape[0]], wide), transpose_a=True
+        # The sum of all rows. The matrix product is seven times as fast as tf.reduce_sum.
+        row_sum = tf.linalg.matvec(
+            tf.cast(table, accumulation), tf.ones([table.shape[0]], accumulation), transpose_a=True
         )
         losses = total - high * chosen - entropy
         if low:
-            losses -= low * tf.linalg.matvec(tf.cast(states, wide), all_words)
+            losses -= low * tf.linalg.matvec(tf.cast(states, accumulation), row_sum)
 
         def gradient(d_losses, _):
-            # Products in the type of the states, sums in the wide one.
-            narrow, wide_table = tf.cast(softmax, states.dtype), tf.cast(table, wide)
-            weighted = d_losses[:, None] * tf.cast(states, wide)
+            # Matrix products have the dtype of the states, sums the accumulation dtype.
+            narrow_softmax = tf.cast(softmax, states.dtype)
+            wide_table = tf.cast(table, accumulation)
+            weighted = d_losses[:, None] * tf.cast(states, accumulation)
             d_states = (
-                tf.cast(tf.matmul(narrow, table), wide)
+                tf.cast(tf.matmul(narrow_softmax, table), accumulation)
                 - high * tf.gather(wide_table, labels)
-                - low * all_words
+                - low * row_sum
             )
-            d_table = tf.cast(_matmul_transposed(narrow, tf.cast(weighted, states.dtype)), wide)
+            product = _matmul_transposed(narrow_softmax, tf.cast(weighted, states.dtype))
+            d_table = tf.cast(product, accumulation)
             if low:
                 d_table -= low * tf.reduce_sum(weighted, axis=0)
             d_table = tf.tensor_scatter_nd_sub(d_table, labels[:, None], high * weighted)
             d_states = tf.cast(d_losses[:, None] * d_states, states.dtype)
             return d_states, tf.cast(d_table, table.dtype)
 
-        return (losses, tf.cast(chosen >= largest, wide)), gradient
+        return (losses, tf.cast(chosen >= largest, accumulation)), gradient
 
-    return losses_and_right(states, table)
+    return losses_and_correct(states, table)
 
 
 def _log_sum_exp(softmax, chosen, probability, largest):
-    """Returns log-sum-exp of the logits, from a logit of each row and its probability.
+    """Returns the log-sum-exp of each row of logits.
 
-    If one of these probabilities is too small for a logarithm, it uses the largest logits.
+    Args:
+        softmax: probabilities of all ids, `[tokens, V]`.
+        chosen: logits of the labels, `[tokens]`.
+        probability: probabilities of the labels, `[tokens]`.
+        largest: largest logit of each row, `[tokens]`.
     """
     return tf.cond(
-        tf.reduce_all(probability > _SMALLEST),
+        tf.reduce_all(probability > _SMALLEST_PROBABILITY),
         lambda: chosen - tf.math.log(probability),
-        # At least 1/V, but this is one more pass over all probabilities.
+        # The largest probability is at least 1/V, but needs one more pass over the softmax.
         lambda: largest - tf.math.log(tf.reduce_max(softmax, axis=-1)),
     )
 
 
 def _matmul_transposed(left, right):
     """Returns `leftᵀ · right`."""
-    if right.shape[-1] <= _FEW:
+    if right.shape[-1] <= _FEW_COLUMNS:
         return tf.transpose(tf.matmul(right, left, transpose_a=True))
     return tf.matmul(left, right, transpose_a=True)

@@ -7,16 +7,17 @@ import tensorflow as tf
 
 from trainer.training import keras_compat
 
-# Coprime with 2^31 - 2, by which Keras reduces seeds: no two streams get the same seed.
+# Keras reduces seeds modulo 2^31 - 2. The stride is coprime to it, so all streams have different
+# seeds.
 _STRIDE = 1_640_531_527
 
 
 class RandomStreams:
-    """Independent random streams of a model's seed generators.
+    """Independent random streams from a model's seed generators.
 
-    Keras's generators have a state [seed, number of the next draw], of which every replica has a
-    copy. Stream 0 draws what Keras would. The others change the seed only, so all replicas get the
-    same state, however many streams they use.
+    A seed generator of Keras has a state [seed, number of the next draw], and every replica has a
+    copy of it. Stream 0 is equal to Keras's. Other streams change the seed only, so the states stay
+    equal on all replicas, regardless of the number of streams.
 
     Args:
         model: a built model.
@@ -30,10 +31,10 @@ class RandomStreams:
 
         Args:
             number: number of the stream, from 0 to 2^31 - 3.
-            function: takes no arguments.
+            function: function without arguments.
 
         Returns:
-            The function's result, and the states of the generators after it, for `move_to`.
+            The result of the function, and the new states of the generators, for `set_states`.
         """
         shift = tf.stack([tf.cast(number, tf.int64) * _STRIDE, 0])
         scope = keras.StatelessScope(
@@ -47,7 +48,7 @@ class RandomStreams:
         """Returns the states of the generators."""
         return [tf.identity(state.value) for state in self._states]
 
-    def move_to(self, states: list[tf.Tensor]):
+    def set_states(self, states: list[tf.Tensor]):
         """Sets the states of the generators."""
         for state, value in zip(self._states, states):
             state.assign(value)

@@ -1,6 +1,7 @@
-"""Callbacks that report training and evaluation: on the terminal and in TensorBoard.
+"""Callbacks that report training and evaluation on the terminal and in TensorBoard.
 
-They read the logs of `StepLog` (those with a learning rate are reported) and of `EvaluateDev`.
+They report logs of training steps to which `StepLog` has added a learning rate, and logs of
+`EvaluateDev`.
 """
 
 import shutil
@@ -16,17 +17,19 @@ from trainer.training.step_counter import Steps
 
 
 def write_line(line: str):
-    """Writes a line to the standard output, above a progress line if there is one."""
+    """Writes a line to the standard output, above the progress bar if there is one."""
     tqdm.write(line)
     sys.stdout.flush()
 
 
 class Terminal(keras.callbacks.Callback):
-    """Reports to the standard output: one updating line on a terminal, else a line per report.
+    """Callback that reports to the standard output.
+
+    On a terminal, it updates a progress bar. Otherwise, it writes a line per report.
 
     Args:
-        steps: counts the steps.
-        interactive: whether there is a terminal. Default: detected.
+        steps: the step counter.
+        interactive: whether the standard output is a terminal. By default this is detected.
     """
 
     def __init__(self, steps: Steps, interactive: bool | None = None):
@@ -41,16 +44,21 @@ class Terminal(keras.callbacks.Callback):
             disable=not self._interactive,
             file=sys.stdout,
             ncols=shutil.get_terminal_size().columns,
-            nrows=20,  # tqdm prints nothing if the terminal has no height.
+            nrows=20,  # tqdm prints nothing if the height of the terminal is 0.
             bar_format="{percentage:3.0f}%|{bar}| step {n_fmt}/{total_fmt}{postfix}",
         )
 
     def on_train_batch_end(self, batch, logs=None):
         rate, left = f"{logs['tokens_per_second']:,.0f}", _duration(logs["seconds_left"])
-        # Fits into 80 columns.
+        # Short enough for 80 columns.
         progress = f"loss {logs['loss']:.4f}, {rate} tokens/s, {left} left"
         self._bar.set_postfix_str(progress, refresh=False)
         self._bar.update(self._steps.step - self._steps.before)
+        if "compile_seconds" in logs:
+            write_line(
+                f"step {self._steps.step}/{self._steps.last}: XLA program {logs['programs']} "
+                f"compiled in {logs['compile_seconds']:.1f} s"
+            )
         if "learning_rate" in logs and not self._interactive:
             norm = f"gradient norm {logs['gradient_norm']:.3g}, " if "gradient_norm" in logs else ""
             write_line(
@@ -78,14 +86,14 @@ class Terminal(keras.callbacks.Callback):
 
 
 class TensorBoard(keras.callbacks.Callback):
-    """Writes event files.
+    """Callback that writes event files for TensorBoard.
 
-    train/ has `loss`, `accuracy`, `learning_rate`, `tokens_per_second` and `gradient_norm`; dev/
+    train/ has `loss`, `accuracy`, `learning_rate`, `tokens_per_second` and `gradient_norm`. dev/
     has `loss`, `accuracy`, `bleu` and the text `translations`.
 
     Args:
-        steps: counts the steps.
-        directory: the directory to give to `tensorboard --logdir`.
+        steps: the step counter.
+        directory: directory for `tensorboard --logdir`.
     """
 
     _NAMES = ("loss", "accuracy", "learning_rate", "tokens_per_second", "gradient_norm")
@@ -131,7 +139,7 @@ class TensorBoard(keras.callbacks.Callback):
             writer.flush()
 
     def _try(self, write):
-        """Calls a function; if the disk is full, training continues without curves."""
+        """Calls a function. If a write fails, training continues without TensorBoard logs."""
         if self._has_failed:
             return
         try:
@@ -139,14 +147,14 @@ class TensorBoard(keras.callbacks.Callback):
         except tf.errors.OpError as error:
             self._has_failed = True
             logging.warning(
-                "No curves are written any more to %s: %s",
+                "Can't write TensorBoard logs to %s; they end here: %s",
                 self._directory,
                 error.message.splitlines()[0],
             )
 
 
 def _table(samples):
-    """Returns the samples as a table in Markdown, or None without samples."""
+    """Returns the samples as a Markdown table, or None without samples."""
     if not samples:
         return None
     rows = [" | ".join(text.replace("|", "\\|") for text in sample) for sample in samples]

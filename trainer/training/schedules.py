@@ -6,14 +6,14 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="trainer")
 class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up, then the inverse square root of the step.
+    """The Noam schedule: linear warm-up, then decay with the inverse square root of the step.
 
-    The rate at step s, from 0, is
+    The learning rate at step s, from 0, is
     `multiplier · min(1, s / warmup_steps) · max(s, warmup_steps)^-0.5 · model_width^-0.5`.
 
     Args:
         model_width: width D of the model.
-        warmup_steps: updates until the rate is largest.
+        warmup_steps: number of updates until the learning rate reaches its maximum.
         multiplier: constant factor: 1 in Vaswani et al., 2 in t2t's transformer_base_v3.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Division of batches among replicas."""
+"""Division of batches into one shard per replica."""
 
 import functools
 
@@ -8,18 +8,18 @@ import tensorflow as tf
 def shard(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy):
     """Returns a dataset that gives every replica its shard of each batch.
 
-    Of R replicas, number r has the rows r, r + R, r + 2R, … of every tensor. Rows are sorted by
-    length, so all replicas have long and short ones. A replica may have one row less than another,
-    or none. Every worker makes the whole batch and takes its rows, so all workers must make the
-    same batches.
+    Of R replicas, replica r gets the batch entries r, r + R, r + 2R, … of every tensor. Entries are
+    sorted by length, so every replica gets long and short ones. A replica may get one entry less
+    than another, or none. Every worker creates the complete batch and takes its shard, so all
+    workers must create the same batches.
 
     Args:
         dataset: batches over all replicas.
-        strategy: the strategy that trains.
+        strategy: the strategy of the model.
 
     Returns:
-        A dataset for `fit` and `evaluate` of a model of that strategy. Give them the number of
-        steps too: Keras does not find it out.
+        A dataset for `fit` and `evaluate` of a model of that strategy. The number of steps must be
+        passed too, because Keras can't infer it.
     """
     replicas = strategy.num_replicas_in_sync
     if replicas == 1:
@@ -31,7 +31,7 @@ def shard(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy):
         numbers = tf.data.Dataset.range(first, first + local)
         shards = dataset.flat_map(functools.partial(_shards, numbers, replicas))
         if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
-            # Otherwise workers ask each other before every step whether there is a batch.
+            # Without this, workers synchronize before every step to check that there is a batch.
             shards = shards.apply(
                 tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
             )

@@ -1,4 +1,4 @@
-"""Which step a run is at, and when it ends."""
+"""Counter of training steps, which also ends training."""
 
 import contextlib
 import signal
@@ -9,12 +9,12 @@ import keras
 
 
 class StopSignals:
-    """Context in which SIGINT (Ctrl-C) and SIGTERM ask a run to end after its step.
+    """Context manager in which SIGINT (Ctrl-C) and SIGTERM end a run after the current step.
 
-    A second signal has its usual effect.
+    A second signal has its default effect.
 
     Attributes:
-        received: the signal that came, or None.
+        received: the received signal, or None.
     """
 
     def __init__(self):
@@ -22,7 +22,7 @@ class StopSignals:
         self._previous = {}
 
     def __enter__(self):
-        # Python lets only the main thread handle signals.
+        # Python allows signal handlers in the main thread only.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._receive)
@@ -41,18 +41,18 @@ class StopSignals:
 
 
 class Steps(keras.callbacks.Callback):
-    """Counts batches; ends training after the last one, or after a signal.
+    """Callback that counts batches, and ends training after the last one or after a signal.
 
-    Must be the first callback: the others read the step from it.
+    It must be the first callback, because the others read the step from it.
 
     Args:
-        first: number of batches seen before this run.
+        first: number of batches that the model was trained on before this run.
         last: number of batches after which training ends.
         signals: the signals that end training and evaluation early.
 
     Attributes:
-        step: number of batches seen.
-        before: `step` before the last execution, which may hold several steps.
+        step: number of batches that the model was trained on.
+        before: value of `step` before the last execution, which may have several steps.
     """
 
     def __init__(self, first: int, last: int, signals: StopSignals | None = None):
@@ -64,7 +64,7 @@ class Steps(keras.callbacks.Callback):
 
     @property
     def interrupted(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal was received."""
         return self.signals.received is not None
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -80,11 +80,11 @@ class Steps(keras.callbacks.Callback):
             self.model.stop_evaluating = True
 
     def passed(self, every: int) -> bool:
-        """Returns whether the last execution reached a multiple of `every`."""
+        """Returns whether the last execution reached or passed a multiple of `every`."""
         return self.step // every > self.before // every
 
     def clock(self) -> float:
-        """Returns the time in seconds, which stands still in `paused` blocks."""
+        """Returns the time in seconds, excluding `paused` blocks."""
         return time.perf_counter() - self._seconds_paused
 
     @contextlib.contextmanager

@@ -1,26 +1,29 @@
-"""The devices and processes that train."""
+"""Selection of the distribution strategy: devices and processes of a run."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
 
 import tensorflow as tf
 
+from trainer.config import RunConfig
+
 STRATEGIES = ("auto", "one", "mirrored", "multiworker")
 _EXAMPLE = (
     'TF_CONFIG=\'{"cluster": {"worker": ["host0:12345", "host1:12345"]}, '
     '"task": {"type": "worker", "index": 0}}\', with the same '
-    "addresses for every worker and for each its own index"
+    "addresses on every worker and a different index on each"
 )
 
 
 def choose_strategy(name: str, gpus: int, logical_devices: int = 0) -> str:
-    """Returns the strategy that "auto" stands for: "mirrored" for several devices, else "one".
+    """Returns the name of a strategy. "auto" is "mirrored" with several devices, else "one".
 
     Args:
-        name: one of STRATEGIES; one other than "auto" is returned.
+        name: one of STRATEGIES. Names other than "auto" are returned unchanged.
         gpus: number of GPUs of this machine.
-        logical_devices: number of devices that the CPU is divided into.
+        logical_devices: number of devices that the CPU is split into.
 
     Raises:
         ValueError: for an unknown name.
@@ -39,6 +42,32 @@ def choose_strategy(name: str, gpus: int, logical_devices: int = 0) -> str:
     return "mirrored" if gpus > 1 or logical_devices else "one"
 
 
+def choose_jit_compile(jit_compile: bool | None, strategy: str, gpus: int) -> bool:
+    """Returns whether XLA compiles the training step.
+
+    Args:
+        jit_compile: the setting. None: on if a single GPU trains.
+        strategy: the strategy as from `choose_strategy`.
+        gpus: number of GPUs of this machine.
+
+    Example:
+
+    >>> [choose_jit_compile(None, "one", gpus=n) for n in (0, 1)]
+    [False, True]
+    >>> choose_jit_compile(None, "mirrored", gpus=2), choose_jit_compile(True, "one", gpus=0)
+    (False, True)
+    """
+    return strategy == "one" and gpus > 0 if jit_compile is None else jit_compile
+
+
+def with_devices(config: RunConfig) -> RunConfig:
+    """Returns the settings with the strategy and the use of XLA of this machine."""
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    strategy = choose_strategy(config.strategy, gpus, config.logical_devices)
+    jit_compile = choose_jit_compile(config.jit_compile, strategy, gpus)
+    return dataclasses.replace(config, strategy=strategy, jit_compile=jit_compile)
+
+
 def make_strategy(name: str = "auto", logical_devices: int = 0) -> tf.distribute.Strategy:
     """Returns the strategy of a run.
 
@@ -46,12 +75,12 @@ def make_strategy(name: str = "auto", logical_devices: int = 0) -> tf.distribute
         name: "one": one device, the first GPU if there is one. "mirrored": all GPUs of this
             machine. "multiworker": the GPUs of all machines in the environment variable TF_CONFIG,
             or their CPUs; waits for a process on each. "auto": see `choose_strategy`.
-        logical_devices: with "mirrored", divide the CPU into this many devices instead of using
-            GPUs. TensorFlow must be unused in the process.
+        logical_devices: with "mirrored", split the CPU into this number of devices instead of using
+            GPUs. TensorFlow must not have been used in the process.
 
     Raises:
         ValueError: for an unknown name, if the devices are not available, or if TF_CONFIG is
-            missing or wrong.
+            missing or invalid.
     """
     name = choose_strategy(name, len(tf.config.list_physical_devices("GPU")), logical_devices)
     if logical_devices and name != "mirrored":
@@ -70,8 +99,8 @@ def make_strategy(name: str = "auto", logical_devices: int = 0) -> tf.distribute
     if not gpus:
         raise ValueError(
             "Expected at least one GPU for the strategy mirrored. Received: a machine where "
-            "TensorFlow finds none. "
-            "Use --strategy=one, or try it on the CPU with --logical_devices=2."
+            "TensorFlow finds none. Use --strategy=one, or try the strategy on the CPU with "
+            "--logical_devices=2."
         )
     return tf.distribute.MirroredStrategy([device.name for device in gpus])
 
@@ -80,7 +109,7 @@ def workers_of(environment: Mapping[str, str]) -> tuple[list[str], int]:
     """Returns the addresses of all workers in TF_CONFIG, and the index of this process.
 
     Raises:
-        ValueError: if TF_CONFIG is missing or has another form than this program needs.
+        ValueError: if TF_CONFIG is missing or is not a cluster of workers.
 
     Example:
 
@@ -102,13 +131,13 @@ def workers_of(environment: Mapping[str, str]) -> tuple[list[str], int]:
         raise _config_error(f"a cluster with {' and '.join(others)} too: {text}")
     is_list = isinstance(workers, list) and bool(workers)
     if not is_list or not all(isinstance(worker, str) and ":" in worker for worker in workers):
-        raise _config_error(f"the workers {workers!r}, which is no list of addresses with ports")
+        raise _config_error(f"the workers {workers!r}, not a list of addresses with ports")
     if len(workers) == 1:
         raise _config_error(f"a single worker, {workers[0]}; for one process use another strategy")
     if len(set(workers)) < len(workers):
-        raise _config_error(f"the workers {workers!r}, with one address twice")
+        raise _config_error(f"the workers {workers!r}, with a duplicate address")
     if kind != "worker" or index not in range(len(workers)):
-        raise _config_error(f"the task {task!r}, which is none of the {len(workers)} workers")
+        raise _config_error(f"the task {task!r}, which is not one of the {len(workers)} workers")
     return workers, index
 
 
@@ -123,9 +152,10 @@ def _config_error(received):
 def _join_workers():
     workers, index = workers_of(os.environ)
     print(
-        f"Worker {index} of {len(workers)} waits for the others: {', '.join(workers)}.", flush=True
+        f"Worker {index} of {len(workers)} is waiting for the others: {', '.join(workers)}.",
+        flush=True,
     )
-    # Below WARNING, TensorFlow logs every sum over the workers.
+    # At lower levels, TensorFlow logs every sum over the workers.
     tf.get_logger().setLevel("WARNING")
     return tf.distribute.MultiWorkerMirroredStrategy()
 
@@ -140,7 +170,7 @@ def _divide_cpu(count):
         )
     except RuntimeError as error:
         raise ValueError(
-            f"Expected TensorFlow to be unused before its CPU is divided into {count} devices. "
-            "Received: a process in which it has run already. Make the strategy first."
+            f"Expected TensorFlow to be unused before the CPU is split into {count} devices. "
+            "Received: a process that has used it. Create the strategy first."
         ) from error
     return [device.name for device in tf.config.list_logical_devices("CPU")]

@@ -1,10 +1,11 @@
-"""The Keras model that `fit` trains: a Transformer with the mean loss per token."""
+"""The Keras model for `fit`: a Transformer with the mean loss per token."""
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from t2t_relpos.models import Transformer
+from trainer.training.compiled_step import CompiledStep
 from trainer.training.gradient_updates import LossScale, sum_over_replicas
 from trainer.training.keras_compat import WithoutSymbolicBuild, skip_gradient_sum
 from trainer.training.micro_batches import accumulate, split
@@ -13,9 +14,9 @@ from trainer.training.random_streams import RandomStreams
 
 
 class TokenStatistics(keras.metrics.Metric):
-    """Loss and accuracy per target token, and the number of tokens, since the last reset.
+    """Metric of loss and accuracy per target token, and of the number of tokens.
 
-    It is updated with sums over all replicas, so all replicas hold the same values.
+    It is updated with sums over all replicas, so its value is equal on all replicas.
     """
 
     def __init__(self, name="token_statistics", **kwargs):
@@ -33,36 +34,36 @@ class TokenStatistics(keras.metrics.Metric):
         self.totals.assign_add(tf.cast(totals, tf.float64))
 
     def result(self):
-        loss, right, target_tokens, source_tokens = tf.unstack(tf.convert_to_tensor(self.totals))
+        loss, correct, target_tokens, source_tokens = tf.unstack(tf.convert_to_tensor(self.totals))
         count = tf.maximum(target_tokens, 1.0)
         return {
             "loss": loss / count,
-            "accuracy": right / count,
+            "accuracy": correct / count,
             "tokens": source_tokens + target_tokens,
             "target_tokens": target_tokens,
         }
 
 
 class TrainingModel(WithoutSymbolicBuild, keras.Model):
-    """Trains a Transformer; only the Transformer is saved.
+    """A Keras model that trains a Transformer. Only the Transformer is saved.
 
-    The loss of a step is the sum over the target tokens of all replicas divided by their number, so
-    it does not depend on the distribution of the batch. (Keras takes the mean of the replicas'
-    means, which weighs tokens unequally.)
+    The loss of a step is the mean over the target tokens of all replicas, so it does not depend on
+    the distribution of the batch. (Keras takes the mean of the replicas' means, which weights
+    tokens unequally.)
 
-    `fit` and `evaluate` take datasets whose elements, or first parts of elements, are the
-    Transformer's inputs. Logs are `loss`, `accuracy`, `tokens` (source and target) and
-    `target_tokens` since the last reset of metrics. Logs of training also have the last step's
-    `gradient_norm` before clipping, and in float16 `loss_scale`.
+    `fit` and `evaluate` take datasets of the Transformer's inputs, or of tuples that start with
+    them. Logs are `loss`, `accuracy`, `tokens` (source and target) and `target_tokens` since the
+    last reset of metrics. Training logs also have the `gradient_norm` of the last step before
+    clipping, and `loss_scale` in float16.
 
     Args:
-        transformer: takes `{"inputs": [B, S], "targets": [B, T]}`. Created, as this model, in the
-            scope of the strategy that trains it. One that computes in float16 is trained with a
-            `LossScale`.
-        label_smoothing: label smoothing of the training loss; evaluation has none.
-        device_tokens: tokens of the longer side in a micro-batch, see `micro_batches.split`. None:
-            no micro-batches.
-        clip_norm: largest global norm of a step's gradient, or None.
+        transformer: Transformer with inputs `{"inputs": [B, S], "targets": [B, T]}`. It must be
+            created in the scope of the same strategy as this model. If its compute dtype is
+            float16, it is trained with a `LossScale`.
+        label_smoothing: label smoothing of the training loss. Evaluation does not use it.
+        device_tokens: tokens of the longer side in a micro-batch, see `micro_batches.split`. None
+            disables micro-batches.
+        clip_norm: maximum global norm of a step's gradients, or None.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
         return self.transformer(inputs, training=training)
 
     def compile(self, optimizer: keras.optimizers.Optimizer, **kwargs):
-        """Sets the optimizer and options of `keras.Model.compile`; the default is without XLA."""
+        """Sets the optimizer and options of `keras.Model.compile`. XLA is off by default."""
         super().compile(optimizer=optimizer, jit_compile=kwargs.pop("jit_compile", False), **kwargs)
         skip_gradient_sum(self.optimizer)
         with self.distribute_strategy.scope():
@@ -112,7 +113,7 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
         return self._report(sums, tokens, self._update(gradients))
 
     def _differentiate(self, batch, factor):
-        """Returns the replica's sums (loss, correct tokens), and gradients of loss times factor."""
+        """Returns the replica's sums (loss, correct tokens) and the gradients of loss * factor."""
         variables = self.trainable_variables
         context = tf.distribute.get_replica_context()
         replicas, replica = context.num_replicas_in_sync, context.replica_id_in_sync_group
@@ -136,11 +137,11 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
             sums, gradients, states = accumulate(
                 differentiate, parts, (tf.zeros([2]), variables), self._random.states()
             )
-        self._random.move_to(states)
+        self._random.set_states(states)
         return sums, gradients
 
     def _update(self, gradients):
-        """Applies the replica's gradients. Returns entries of the logs."""
+        """Applies the replica's gradients and returns entries for the logs."""
         variables, logs = self.trainable_variables, {}
         gradients = sum_over_replicas(gradients)
         if self.loss_scale:
@@ -163,20 +164,26 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
     def _sums(self, batch, label_smoothing, training):
         states = self.transformer.states(batch, training=training)
         table = tf.convert_to_tensor(self.transformer.output_embedding.embeddings)
-        losses, right = projected_cross_entropy(batch["targets"], states, table, label_smoothing)
-        return tf.stack([tf.reduce_sum(losses), tf.reduce_sum(right)])
+        losses, correct = projected_cross_entropy(batch["targets"], states, table, label_smoothing)
+        return tf.stack([tf.reduce_sum(losses), tf.reduce_sum(correct)])
 
     def _report(self, sums, tokens, others):
         """Returns the logs of a step."""
         self.statistics.update_state(tf.concat([sum_over_replicas(sums), tokens], axis=0))
         logs = self.statistics.result() | others
         if isinstance(self.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            # For several workers, Keras takes the mean along the first axis.
+            # With several workers, Keras reduces logs along the first axis.
             logs = {name: value[None] for name, value in logs.items()}
         return logs
 
+    def make_train_function(self, force=False):
+        if not self.jit_compile:
+            super().make_train_function(force)
+        elif force or self.train_function is None:
+            self.train_function = CompiledStep(self.train_step, self.steps_per_execution)
+
     def make_test_function(self, force=False):
-        # XLA would compile each of the many shapes of evaluation batches.
+        # Without XLA, which would compile each of the many shapes of evaluation batches.
         self.jit_compile, jit_compile = False, self.jit_compile
         super().make_test_function(force)
         self.jit_compile = jit_compile
@@ -192,7 +199,7 @@ def _count_tokens(batch):
 
 
 def _dense(gradient):
-    # The embedding table is also the softmax's matrix: its gradient has a sparse and a dense part.
+    # The embedding table is also the output projection, so its gradient has a sparse part.
     if isinstance(gradient, tf.IndexedSlices):
         return tf.math.unsorted_segment_sum(
             gradient.values, gradient.indices, gradient.dense_shape[0]

@@ -1,6 +1,5 @@
-"""A training run: from settings to a trained model in a model directory."""
+"""A training run, from settings to a trained model in a model directory."""
 
-import dataclasses
 import json
 import zlib
 
@@ -25,37 +24,33 @@ from trainer.training.schedules import NoamSchedule
 from trainer.training.sharding import shard
 from trainer.training.step_counter import Steps, StopSignals
 from trainer.training.step_log import StepLog
-from trainer.training.strategy import choose_strategy, make_strategy
+from trainer.training.strategy import make_strategy, with_devices
 from trainer.training.training_model import TrainingModel
 from trainer.training.worker_group import WorkerGroup
 from trainer.training.write_checkpoints import WriteCheckpoints
 
 
 class TrainingRun:
-    """Opens the data, the model directory and the devices of a run, and restores its last
-    checkpoint.
+    """A training run, restored from its last checkpoint.
 
     Args:
-        config: the settings; those that are None are resolved here.
+        config: the settings. They are resolved here.
 
     Attributes:
         config: the resolved settings.
         directory: the `ModelDirectory`.
         model: the `TrainingModel`.
-        step: number of batches that the model has seen.
+        step: number of batches that the model was trained on.
         signal: the `signal.Signals` that ended `fit`, or None.
         worker_group: the `WorkerGroup` of processes that train together.
 
     Raises:
-        ValueError: if settings, data or the model directory are wrong.
+        ValueError: if settings, data or the model directory are invalid.
         WorkerLostError: if another process of the run has ended.
     """
 
     def __init__(self, config: RunConfig):
-        gpus = len(tf.config.list_physical_devices("GPU"))
-        config = dataclasses.replace(
-            config, strategy=choose_strategy(config.strategy, gpus, config.logical_devices)
-        )
+        config = with_devices(config)
         self._strategy = make_strategy(config.strategy, config.logical_devices)
         self.worker_group = WorkerGroup(self._strategy)
         self.signal = None
@@ -64,7 +59,7 @@ class TrainingRun:
             tf.config.experimental.enable_op_determinism()
         self.directory = ModelDirectory(config.model_dir)
         try:
-            with self.worker_group.detecting_lost_workers(self._how_to_go_on):
+            with self.worker_group.detecting_lost_workers(self._how_to_resume):
                 self._open(config)
         except BaseException:
             self.close()
@@ -95,7 +90,7 @@ class TrainingRun:
             self.directory.evaluations_file, self.step, writes=self.worker_group.is_chief
         )
         self.worker_group.check_same(
-            self.step, "the same checkpoint in --model_dir, on a file system that all share,"
+            self.step, "the same last checkpoint (--model_dir must be on a shared file system)"
         )
         if self.worker_group.is_chief:
             self.directory.write_run(self.config.to_dict())
@@ -109,10 +104,10 @@ class TrainingRun:
         ]
         return zlib.crc32(json.dumps([settings, sizes], sort_keys=True).encode())
 
-    def _how_to_go_on(self):
+    def _how_to_resume(self):
         saved = Checkpoints(self.directory.checkpoints).steps()
         return (
-            "Start the same command on all workers again: it resumes from step "
+            "Rerun the same command on all workers to resume from step "
             f"{saved[-1] if saved else 0}."
         )
 
@@ -140,10 +135,10 @@ class TrainingRun:
             )
         if self.step % self.config.steps_per_execution:
             raise ValueError(
-                "Expected to continue at a multiple of steps_per_execution. Received: the "
+                "Expected to resume from a multiple of steps_per_execution. Received: the "
                 f"checkpoint of step {self.step} and "
-                f"steps_per_execution={self.config.steps_per_execution}. Continue with the one "
-                "that the run had before, or with 1."
+                f"steps_per_execution={self.config.steps_per_execution}. Use the previous "
+                "steps_per_execution, or 1."
             )
 
     def describe(self) -> str:
@@ -151,7 +146,7 @@ class TrainingRun:
         return self._prepared.describe(self.model)
 
     def fit(self):
-        """Trains to the last step, until dev BLEU no longer improves, or until a signal comes.
+        """Trains until the last step, until dev BLEU no longer improves, or until a signal.
 
         Writes checkpoints, logs and model.keras.
 
@@ -160,7 +155,10 @@ class TrainingRun:
             NotFiniteError: if the loss is not finite.
             WorkerLostError: if another process of the run has ended.
         """
-        with self.worker_group.detecting_lost_workers(self._how_to_go_on), StopSignals() as signals:
+        with (
+            self.worker_group.detecting_lost_workers(self._how_to_resume),
+            StopSignals() as signals,
+        ):
             steps = Steps(self.step, self.config.train_steps, signals)
             self._fit(steps)
             self.step, self.signal = steps.step, signals.received
@@ -184,7 +182,7 @@ class TrainingRun:
         write.write()
 
     def _alternate(self, steps, callbacks, evaluate):
-        """Evaluates if it is due, then trains to the next evaluation, until training ends."""
+        """Alternates between evaluation, if it is due, and training to the next evaluation."""
         every = self.config.evaluate_every if evaluate else steps.last
         while True:
             if evaluate is not None:
@@ -244,12 +242,12 @@ class TrainingRun:
         )
 
     def summary(self) -> str:
-        """Returns the models that exist after `fit`, as text."""
+        """Returns a summary of the results of `fit` as text."""
         lines, best = [], self.evaluations.best()
         if self.step < self.config.train_steps:
             lines.append(
-                f"Training ends early: the last {self.evaluations.without_improvement()} "
-                "evaluations gave no better dev BLEU."
+                "Stopped early: dev BLEU did not improve in the last "
+                f"{self.evaluations.without_improvement()} evaluations."
             )
         if best is not None:
             lines.append(f"Best on dev: step {best.step}, dev BLEU = {best.bleu:.2f}.")
@@ -259,8 +257,5 @@ class TrainingRun:
                 f"  {self.directory.best}/step-{step:06d}: dev BLEU = {bleu:.2f}"
                 for step, bleu in kept.items()
             ]
-        lines.append(
-            f"The model is in {self.directory.path}: model.keras is that of step {self.step}, the "
-            "last."
-        )
+        lines.append(f"Trained model: {self.directory.model_file} (step {self.step})")
         return "\n".join(lines)

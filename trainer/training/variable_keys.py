@@ -1,7 +1,7 @@
-"""Keys of variables in checkpoints: attribute paths that are the same in every process.
+"""Keys of variables in checkpoints. Keys are attribute paths, which are equal in every process.
 
-Automatic names of Keras depend on what a process made before: the second model of a process has
-variables `transformer_1/...`. The path of attributes, `encoder_layers/0/...`, does not.
+Keras's automatic names depend on the objects that a process created before. For example, the second
+model has variables `transformer_1/...`. Attribute paths, `encoder_layers/0/...`, do not.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ import keras
 def model_keys(model: keras.layers.Layer) -> dict[str, keras.Variable]:
     """Returns the variables of a built model by attribute path, in the order of `model.variables`.
 
-    Seed generators contribute their states.
+    The states of seed generators are included.
 
     Raises:
         ValueError: if a variable of the model is not an attribute of the model or its layers.
@@ -40,7 +40,8 @@ def optimizer_keys(
 ) -> dict[str, keras.Variable]:
     """Returns the variables of a built optimizer by key.
 
-    A slot has the key of its variable plus the name of the slot. Other variables have their names.
+    The key of a slot is the key of its variable plus the name of the slot. The key of another
+    variable is its name.
 
     Raises:
         ValueError: if two variables would have the same key.
@@ -61,13 +62,13 @@ def optimizer_keys(
     return keys
 
 
-def parts(model: keras.layers.Layer, kind: type) -> list:
-    """Returns the layers, seed generators and variables of a model that have a class."""
-    return [part for _, part in _walk(model) if isinstance(part, kind)]
+def parts(model: keras.layers.Layer, part_type: type) -> list:
+    """Returns the layers, seed generators and variables of a model that are of a given class."""
+    return [part for _, part in _walk(model) if isinstance(part, part_type)]
 
 
 def _walk(model):
-    """Yields (path, part) of layers, seed generators and variables, closest to the model first."""
+    """Yields (path, part) of layers, seed generators and variables in breadth-first order."""
     queue, seen = deque([((), model)]), {id(model)}
     while queue:
         path, owner = queue.popleft()
@@ -87,7 +88,7 @@ def _attributes(owner):
     """Yields (path, value) of public attributes, entries of public containers, and variables."""
     for name, value in vars(owner).items():
         if isinstance(value, keras.Variable):
-            # Dense keeps its kernel in `_kernel`, with a property `kernel`.
+            # Dense stores its kernel in `_kernel` and has a property `kernel`.
             yield (name.lstrip("_"),), value
         elif name.startswith("_"):
             continue

@@ -1,4 +1,4 @@
-"""Communication between the processes of a run, in addition to gradients."""
+"""Communication between the processes of a run, apart from gradients."""
 
 import contextlib
 import math
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-# The errors that TensorFlow raises for a lost process, depending on the moment.
+# TensorFlow raises one of these errors if a process is lost, depending on the current operation.
 _LOST = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -22,10 +22,10 @@ class WorkerLostError(RuntimeError):
 
 
 class WorkerGroup:
-    """The processes of a strategy, maybe only one. Only the chief, worker 0, writes and prints.
+    """The processes of a strategy. Only the chief, which is worker 0, writes files and prints.
 
     Args:
-        strategy: the strategy that trains.
+        strategy: the strategy of the run. It may have a single process.
 
     Attributes:
         size: number of processes.
@@ -46,12 +46,12 @@ class WorkerGroup:
         return self.index == 0
 
     def wait(self):
-        """Waits until all workers call this."""
+        """Waits until all workers call this method."""
         self.from_chief(0.0)
 
     @contextlib.contextmanager
     def chief_first(self):
-        """Lets the chief run the block before the other workers do."""
+        """Context manager: the chief runs the block first, then the other workers do."""
         if not self.is_chief:
             self.wait()
         yield
@@ -59,7 +59,7 @@ class WorkerGroup:
             self.wait()
 
     def from_chief(self, value: float | None) -> float | None:
-        """Returns the chief's value. Every worker must call this at the same point."""
+        """Returns the chief's value. All workers must call this method at the same point."""
         if self.size == 1:
             return value
         number = math.nan if value is None else value
@@ -67,25 +67,32 @@ class WorkerGroup:
         found = float(self._strategy.experimental_local_results(results)[0])
         return None if math.isnan(found) else found
 
-    def check_same(self, value: int, what: str):
-        """Checks that an integer below 2^53 is the chief's.
+    def check_same(self, value: int, description: str):
+        """Checks that an integer is equal to the chief's.
+
+        Args:
+            value: an integer below 2^53.
+            description: what the error expects on all workers.
 
         Raises:
-            ValueError: on the workers where it is not.
+            ValueError: on workers whose value differs.
         """
         expected = int(self.from_chief(float(value)))
         if value != expected:
             raise ValueError(
-                f"Expected {what} on all workers. Received: {value} on worker {self.index}, "
-                f"{expected} on worker 0."
+                f"Expected {description} on all workers. Received: {value} on worker "
+                f"{self.index}, {expected} on worker 0."
             )
 
     @contextlib.contextmanager
     def detecting_lost_workers(self, remedy: Callable[[], str]):
-        """Turns TensorFlow's errors for a lost process into a WorkerLostError.
+        """Context manager that converts TensorFlow's errors for a lost process.
 
         Args:
-            remedy: returns what the message tells the user to do.
+            remedy: function that returns the end of the error message, with instructions.
+
+        Raises:
+            WorkerLostError: if another process has ended.
         """
         try:
             yield
@@ -93,9 +100,8 @@ class WorkerGroup:
             if self.size == 1:
                 raise
             raise WorkerLostError(
-                f"Expected all {self.size} workers until the run ends. Received: one that is "
-                f"gone, as worker {self.index} notices "
-                f"({type(error).__name__}: {_reason(error)}). {remedy()}"
+                f"Lost connection to a worker (detected by worker {self.index} of {self.size}: "
+                f"{type(error).__name__}: {_reason(error)}). {remedy()}"
             ) from error
 
 
@@ -108,7 +114,14 @@ def _from_first_replica(value):
 
 
 def _reason(error):
-    """Returns TensorFlow's message without positions in the graph."""
+    """Returns TensorFlow's error message without graph locations."""
     lines = [line.strip() for line in error.message.splitlines()]
-    places = ("Graph execution error", "Detected at", "File ", "[[", "Additional GRPC", ":UNKNOWN")
-    return " ".join(line for line in lines if line and not line.startswith(places))[:300]
+    locations = (
+        "Graph execution error",
+        "Detected at",
+        "File ",
+        "[[",
+        "Additional GRPC",
+        ":UNKNOWN",
+    )
+    return " ".join(line for line in lines if line and not line.startswith(locations))[:300]

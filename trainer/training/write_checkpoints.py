@@ -11,14 +11,14 @@ from trainer.training.step_counter import Steps
 
 
 class WriteCheckpoints(keras.callbacks.Callback):
-    """Writes model.keras and a checkpoint when one is due, and when training ends.
+    """Callback that writes model.keras and checkpoints at intervals and when training ends.
 
     Args:
-        steps: counts the steps.
+        steps: the step counter.
         directory: the model directory.
-        checkpoints: its checkpoints.
-        every: steps between checkpoints, or None.
-        minutes: minutes between checkpoints, or None.
+        checkpoints: the checkpoints of the model directory.
+        every: number of steps between checkpoints, or None.
+        minutes: number of minutes between checkpoints, or None.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class WriteCheckpoints(keras.callbacks.Callback):
         self._written, self._time = steps.step, time.monotonic()
 
     def on_train_batch_end(self, batch, logs=None):
-        # After a signal that comes between two callbacks, training ends one step later.
+        # If a signal is received between two callbacks, training ends one step later.
         if self.model.stop_training or self._is_due():
             self.write()
 
@@ -48,7 +48,7 @@ class WriteCheckpoints(keras.callbacks.Callback):
         return self._minutes is not None and time.monotonic() - self._time >= 60 * self._minutes
 
     def write(self):
-        """Writes model.keras and a checkpoint, unless this step has both.
+        """Writes model.keras and a checkpoint, unless both exist for this step.
 
         Raises:
             CheckpointError: if a file can't be written.
@@ -62,7 +62,8 @@ class WriteCheckpoints(keras.callbacks.Callback):
             except OSError as error:
                 raise self._checkpoints.write_error(self._directory.model_file, error) from error
             if has_checkpoint:
-                write_line(f"{self._directory.model_file} was damaged or missing: rewritten")
+                file = self._directory.model_file
+                write_line(f"{file} was missing or corrupt and has been rewritten")
                 return
             path = self._checkpoints.save(self.model, self._steps.step)
         self._written, self._time = self._steps.step, time.monotonic()

@@ -25,7 +25,10 @@ class TokenAxes(NamedTuple):
 
 
 def draw_weights(layers: list[AttentionMap], axes: TokenAxes) -> go.Figure:
-    """Returns heat maps of the attention weights of all heads, with a slider over layers."""
+    """Returns a figure with heat maps of the attention weights of all heads.
+
+    A slider selects the layer.
+    """
     weights = np.stack([_hide_masked(layer.weights, layer.visible) for layer in layers])
     heads = [f"Head {head + 1}" for head in range(weights.shape[1])]
     steps = [f"layer {number + 1}" for number in range(len(layers))]
@@ -34,9 +37,10 @@ def draw_weights(layers: list[AttentionMap], axes: TokenAxes) -> go.Figure:
 
 
 def draw_logits(layers: list[AttentionMap], axes: TokenAxes) -> go.Figure:
-    """Returns heat maps of the logits and their parts, with a slider over layers and heads.
+    """Returns a figure with heat maps of the logits and their parts.
 
-    The second row of heat maps shows the logits minus each query's mean.
+    A slider selects layer and head. The second row of heat maps shows the logits minus each query's
+    mean.
     """
     maps = [_logit_maps(layer) for layer in layers]
     titles = list(maps[0])
@@ -66,7 +70,7 @@ def _logit_maps(layer):
 
 
 def draw_logit_parts(layers: list[AttentionMap], names: list[str]) -> go.Figure:
-    """Returns heat maps of values of `measure_logit_parts` over layers and heads."""
+    """Returns a figure with heat maps over layers and heads of values of `measure_logit_parts`."""
     parts = [measure_logit_parts(layer) for layer in layers]
     values = np.array([[layer[name] for layer in parts] for name in names])
     figure = px.imshow(
@@ -85,10 +89,10 @@ def draw_logit_parts(layers: list[AttentionMap], names: list[str]) -> go.Figure:
 
 
 def draw_table_norms(lines: list[NormLine], *, causal: bool) -> go.Figure:
-    """Returns the row norms of a^K and a^V over distance.
+    """Returns a figure of the row norms of a^K and a^V by distance.
 
     Args:
-        lines: lines of one attention kind, from `read_table_norms`.
+        lines: lines of one kind of attention, from `read_table_norms`.
         causal: whether keys after the query are masked; their distances are shaded.
     """
     has_table = [any(line.column == column for line in lines) for column in (0, 1)]
@@ -112,7 +116,7 @@ def draw_table_norms(lines: list[NormLine], *, causal: bool) -> go.Figure:
 
 
 def _draw_maps(quantity, maps, axes, steps, titles, *, columns, **colors):
-    """Returns heat maps of `maps [steps, titles, T, S]` with a slider over the first axis."""
+    """Returns a figure of heat maps of `maps [steps, titles, T, S]`, with a slider over steps."""
     rows = -(-len(titles) // columns)
     height = 110 + len(axes.queries) * min(24, max(8, 500 // len(axes.queries)))
     figure = px.imshow(
@@ -128,7 +132,7 @@ def _draw_maps(quantity, maps, axes, steps, titles, *, columns, **colors):
         **colors,
     )
     _set_titles(figure, titles)
-    # There is no slider if there is only one step.
+    # With a single step, Plotly Express adds no slider.
     for slider in figure.layout.sliders:
         slider.update(currentvalue_prefix="", pad_t=130, x=0, len=1)
         for step, label in zip(slider.steps, steps, strict=True):
@@ -154,7 +158,7 @@ def _set_titles(figure, titles):
 
 
 def _hide_masked(values, visible):
-    """Replaces masked pairs by nan, which Plotly leaves empty."""
+    """Replaces masked pairs by nan, which Plotly does not draw."""
     return np.where(visible, values, np.nan)
 
 

@@ -9,7 +9,7 @@ from keras import ops
 
 
 class AttentionKind(NamedTuple):
-    """One of the three kinds of attention: the attention layers of one stack of blocks.
+    """One of the three kinds of attention: encoder, decoder or cross-attention.
 
     `stack` and `attention` are attributes of the Transformer and of its blocks.
     """
@@ -36,8 +36,8 @@ class AttentionMap(NamedTuple):
 
     Attributes:
         weights: `[N, T, S]`, the softmax of `content + position` over the visible keys.
-        content: `[N, T, S]`, the products q·k. q is scaled.
-        position: `[N, T, S]`, the products of q and the row of a^K; None without a key table.
+        content: `[N, T, S]`, the products q·k with scaled q.
+        position: `[N, T, S]`, the products of q and rows of a^K; None without a key table.
         visible: bool `[T, S]`, whether the query may attend to the key.
     """
 
@@ -48,7 +48,7 @@ class AttentionMap(NamedTuple):
 
 
 class NormLine(NamedTuple):
-    """The row norms of one table of a layer, or of one head's.
+    """The row norms of a table of a layer, or of the table of one head.
 
     Attributes:
         layer: number of the layer, from 1.

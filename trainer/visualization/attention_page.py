@@ -12,7 +12,7 @@ from trainer.visualization.sentence_pair import SentencePair
 
 # The decoder's first input.
 _GO = "<go>"
-# The browser must not load anything: all scripts are inline.
+# Prevents the browser from loading anything. All scripts are inline.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
@@ -46,9 +46,9 @@ def render_page(
     Args:
         config: configuration of the Transformer.
         pair: the sentences.
-        names: token of every id of the vocabulary.
+        names: name of every token id.
         maps: attention maps, from `record_attention_maps`.
-        norms: norms of the relative-position tables, from `read_table_norms`.
+        norms: row norms of the relative-position tables, from `read_table_norms`.
     """
     axes = _token_axes(pair, names)
     sections = [_render_kind(kind, maps[kind.id], norms[kind.id], axes[kind.id]) for kind in KINDS]
@@ -105,6 +105,6 @@ def _render_kind(kind, layers, norms, axes):
 
 
 def _render(figure):
-    # The removed button would upload the figure.
+    # Remove the button that uploads the figure.
     config = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud"]}
     return figure.to_html(config=config, auto_play=False, include_plotlyjs=False, full_html=False)

@@ -8,14 +8,16 @@ from trainer.visualization.attention_maps import AttentionMap
 def measure_logit_parts(layer: AttentionMap) -> dict[str, np.ndarray]:
     """Returns the contributions of content and position to the logits of a layer with a key table.
 
-    Softmax is invariant to a constant added to all logits of a query. The mean over the query's
-    visible keys is therefore subtracted from both parts first.
+    Softmax is invariant to a constant added to all logits of a query. Therefore each query's mean
+    over visible keys is subtracted from both parts first.
 
     Returns:
-        Values of all heads, `[N]`, by name. "content", "position": root mean square of q·k and
-        q·a^K over all visible pairs. "share": fraction of the position part in the sum of both mean
-        squares; nan if both are 0. "moved": total variation distance, averaged over queries,
-        between the attention weights with and without the position part; from 0 to 1.
+        Values of all heads, `[N]`, by name:
+        "content", "position": root mean square of q·k and of q·a^K over all visible pairs.
+        "share": mean square of the position part divided by the sum of both mean squares; nan if
+            both are 0.
+        "moved": total variation distance between the attention weights with and without the
+            position part, averaged over queries; from 0 to 1.
     """
     visible = layer.visible
     parts = (subtract_row_means(part, visible) for part in (layer.content, layer.position))

@@ -18,10 +18,10 @@ def write_plots(folder: Path, directory: ModelDirectory, norms: dict) -> list[st
     Args:
         folder: output folder; created if missing.
         directory: model directory with the records of the training run.
-        norms: norms of the tables of the model, from `read_table_norms`.
+        norms: row norms of the tables of the model, from `read_table_norms`.
 
     Returns:
-        For each plot a status line: the file, or why it was skipped.
+        A status line for each plot: the file, or the reason why the plot was skipped.
 
     Raises:
         OSError: if the folder can't be written.
@@ -45,9 +45,9 @@ def write_plots(folder: Path, directory: ModelDirectory, norms: dict) -> list[st
 
 
 def read_train_loss(logs: Path) -> list[tuple[int, float]]:
-    """Returns (step, loss) from the TensorBoard files in a directory; empty without files.
+    """Returns (step, loss) pairs from the TensorBoard files in a directory.
 
-    Points that a resumed run has recorded again replace the earlier ones.
+    If a resumed run has recorded steps again, the later points replace the earlier ones.
     """
     scalars = []
     for file in logs.glob("*tfevents*"):
@@ -67,7 +67,7 @@ def read_train_loss(logs: Path) -> list[tuple[int, float]]:
 def plot_curves(
     train_loss: list[tuple[int, float]], evaluations: list[Evaluation], label_smoothing: float
 ):
-    """Returns a figure of the losses over steps and, if recorded, of dev BLEU."""
+    """Returns a figure of the losses by step and, if recorded, of dev BLEU."""
     dev_loss = [(entry.step, entry.loss) for entry in evaluations]
     dev_bleu = [(entry.step, entry.bleu) for entry in evaluations if entry.bleu is not None]
     figure, axes = make_figure(1, 2 if dev_bleu else 1)
@@ -87,7 +87,7 @@ def plot_curves(
 
 
 def plot_table_norms(norms: dict[str, list[NormLine]]):
-    """Returns a figure with one line per layer, or per layer and head if heads have own tables.
+    """Returns a figure with a line per layer, or per layer and head if each head has its tables.
 
     Rows of subplots are the kinds of attention with tables; columns are a^K and a^V.
     """
@@ -134,6 +134,6 @@ def make_figure(rows: int, columns: int):
 
 def save_figure(figure, path: Path) -> Path:
     """Writes a figure to a PNG file and returns its path."""
-    with atomic_files.whole_file(path) as temporary:
+    with atomic_files.atomic_file(path) as temporary:
         figure.savefig(temporary)
     return path

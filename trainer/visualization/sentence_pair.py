@@ -7,15 +7,15 @@ import tensorflow as tf
 
 from trainer.serving.decoding_defaults import TranslationSettings
 
-# For longer sentences the page becomes too large: 128 tokens take 90 MB for a base model.
+# Limits the size of the page, which is 90 MB for a base model with 128 tokens per sentence.
 MAX_LENGTH = 128
 
 
 class SentencePair(NamedTuple):
     """A source sentence and its translation, as text and as token ids with EOS.
 
-    The ids of a generated translation have no EOS if it was cut at the length limit. `is_given` is
-    whether the translation was given; otherwise the model generated it.
+    The ids of a generated translation have no EOS if it was truncated at the length limit.
+    `is_given` is False if the model generated the translation.
     """
 
     source: str
@@ -28,7 +28,7 @@ class SentencePair(NamedTuple):
 def make_sentence_pair(
     transformer, tokenizer, source: str, target: str | None = None
 ) -> SentencePair:
-    """Tokenizes a sentence and its translation, which the model generates if it is not given.
+    """Tokenizes a sentence and its translation. If there is none, the model generates one.
 
     Args:
         transformer: a `t2t_relpos.models.Transformer`.
@@ -37,7 +37,7 @@ def make_sentence_pair(
         target: its translation, or None to generate it with the default beam search.
 
     Raises:
-        ValueError: if a sentence is empty or longer than the limit of the model or the page.
+        ValueError: if a sentence is empty, or longer than the model or the page supports.
     """
     limit = MAX_LENGTH
     if transformer.config.position == "learned":

@@ -11,22 +11,35 @@ CASES = [[part, "causal", "both", "2", "8"] for part in ("core", "layer")]
 
 @pytest.mark.slow
 def test_attention_benchmark_writes_all_implementations(run_table, read_csv, tmp_path):
-    header, core, layer = run_table("attention", *SIZES, f"--output_dir={tmp_path}")
-    assert header[5:9] == ["plain ms", "relative", "tensor2tensor", "matmul"]
+    flags = ["--compare_flash", f"--output_dir={tmp_path}"]
+    header, core, layer = run_table("attention", *SIZES, *flags)
+    assert header[5:10] == ["plain ms", "relative", "flash", "tensor2tensor", "matmul"]
     assert [core[:5], layer[:5]] == CASES
-    assert all(core[5:9])
-    assert all(layer[5:8])
-    assert not layer[8]
+    assert all(core[5:10])
+    assert all(layer[5:9])
+    assert not layer[9]
     rows = [
         (row["part"], row["implementation"])
         for row in read_csv(tmp_path / "attention.csv")
         if float(row["ratio"]) > 0
     ]
     assert rows == [
-        *(("core", name) for name in ("plain", "relative", "tensor2tensor", "matmul")),
-        *(("layer", name) for name in ("plain", "keras", "relative", "tensor2tensor")),
+        *(("core", name) for name in ("plain", "relative", "flash", "tensor2tensor", "matmul")),
+        *(("layer", name) for name in ("plain", "keras", "relative", "flash", "tensor2tensor")),
     ]
     assert (tmp_path / "attention.png").stat().st_size > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_attention_benchmark_runs_on_other_backends_and_with_xla(
+    backend, run_table, tmp_path, monkeypatch
+):
+    pytest.importorskip(backend)
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    flags = ["--xla", "--parts=core,attention", f"--output_dir={tmp_path}"]
+    _, *rows = run_table("attention", *SIZES, *flags)
+    assert [row[0] for row in rows] == ["core", "attention"]
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import pytest
 
 from examples.synthetic_corpus import generate
 
-SYSTEMS = ["exact", "early", "ctranslate2", "ctranslate2 int8"]
+SYSTEMS = ["exact", "early", "compiled", "compiled early", "ctranslate2", "ctranslate2 int8"]
 
 
 @pytest.mark.slow

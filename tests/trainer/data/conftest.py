@@ -1,7 +1,4 @@
-"""A vocabulary, encoded pairs of given lengths, and real text."""
-
-import os
-from pathlib import Path
+"""Fixtures: a vocabulary, encoded pairs of given lengths, and real text."""
 
 import numpy as np
 import pytest
@@ -13,21 +10,22 @@ from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 
 @pytest.fixture(scope="session")
 def synthetic_pairs():
-    """211 pairs of sentences."""
+    """211 sentence pairs of the synthetic corpus."""
     return tuple(generate("dev", size=211))
 
 
 @pytest.fixture(scope="session")
 def tokenizer(synthetic_pairs):
-    """A joint vocabulary of `synthetic_pairs` with 307 pieces."""
+    """A tokenizer with a joint vocabulary of 307 pieces, trained on `synthetic_pairs`."""
     sentences = (sentence for pair in synthetic_pairs for sentence in pair)
     return SentencePieceTokenizer.train(sentences, vocab_size=307)
 
 
 @pytest.fixture(scope="session")
 def make_pairs():
-    """`make_pairs(sources, targets, end_in_eos=True)` returns `EncodedPairs` with sides of these
-    lengths. Pair i consists of the id i + 10.
+    """`make_pairs(sources, targets, end_in_eos=True)` returns `EncodedPairs` of these lengths.
+
+    Pair i consists of the id i + 10.
     """
 
     def make(sources, targets, end_in_eos=True):
@@ -45,19 +43,6 @@ def make_pairs():
 
 @pytest.fixture
 def pairs(make_pairs, rng):
-    """307 pairs of 2 to 41 ids a side."""
+    """307 pairs with 2 to 41 ids per side."""
     lengths = rng.integers(2, 37, size=307)
     return make_pairs(lengths, lengths + rng.integers(0, 6, size=307))
-
-
-@pytest.fixture
-def real_text():
-    """`real_text(name)` returns a folder of text files, or skips the test."""
-    parent = Path(os.environ.get("SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
-
-    def find(name):
-        if not (parent / name).is_dir():
-            pytest.skip(f"No folder {parent / name}. Set SHARED_DATA to its parent.")
-        return parent / name
-
-    return find

@@ -1,8 +1,6 @@
-"""WMT 2014 as TensorFlow Datasets prepares it, from archives that hold sentences of the synthetic
-corpus.
+"""WMT 2014 in TensorFlow Datasets, prepared from archives with sentences of the synthetic corpus.
 
-Sentences are what is fake: files have the names and formats of WMT's archives, and TensorFlow
-Datasets' own program reads them.
+The archives have the file names and formats of WMT. TensorFlow Datasets' own builder reads them.
 """
 
 import gzip
@@ -19,21 +17,21 @@ _PARTS = {"newstest2013": ("dev", 29), "newstest2014": ("test", 31)}
 
 
 def sentence_pairs(part: str) -> list[tuple[str, str]]:
-    """The pairs of English and German sentences that are in for a part of WMT's data; all for
-    training are equal.
+    """Returns the (English, German) pairs that replace a part of WMT's data.
+
+    All parts of the training data have the same pairs.
     """
     split, size = _PARTS.get(part, ("train", 499))
     return generate(split, size)
 
 
 def prepare(data_dir: str | os.PathLike, archives: str | os.PathLike, languages: str = "de-en"):
-    """Has TensorFlow Datasets prepare wmt14_translate in `data_dir`.
+    """Prepares wmt14_translate in `data_dir` with TensorFlow Datasets.
 
     Args:
-        data_dir: as `tfds.load` takes it.
-        archives: where the files that the archives would hold are written.
-        languages: the configuration; the language before the "-" has German sentences whatever it
-            is.
+        data_dir: data folder of TensorFlow Datasets.
+        archives: folder to write the content of the archives to.
+        languages: the configuration. The language before the "-" always has German sentences.
     """
     builder = tfds.builder(f"wmt14_translate/{languages}", data_dir=data_dir)
     language = languages.split("-")[0]
@@ -41,7 +39,7 @@ def prepare(data_dir: str | os.PathLike, archives: str | os.PathLike, languages:
         _write(Path(archives), wmt.DATASET_MAP[part], language)
 
     def unpack(manager, urls):
-        """In place of the download: the root of all archives for everything that is requested."""
+        """Replaces the download: returns the folder of the archives for every URL."""
         if isinstance(urls, dict):
             return {name: unpack(manager, value) for name, value in urls.items()}
         return [str(archives) for _ in urls] if isinstance(urls, list) else str(archives)

@@ -1,6 +1,4 @@
-"""Plans of corpora in chunks: every pair once an epoch, a function of the step, at constant
-memory.
-"""
+"""Tests of the batch order of corpora in several chunks, and of its memory use."""
 
 import hashlib
 import tracemalloc
@@ -31,7 +29,7 @@ def rows_of(batches):
     ("pairs", "size"),
     [(1, 1), (7, 7), (8, 7), (307, 67), (1009, 1), (5003, 769), (5003, 1021), (1031, 512)],
 )
-def test_chunks_share_a_corpus_out(pairs, size):
+def test_chunks_partition_a_corpus(pairs, size):
     chunks = Chunks(pairs, size)
     rows = [chunks.rows(chunk) for chunk in range(len(chunks))]
     assert sorted(np.concatenate(rows)) == list(range(pairs))
@@ -40,14 +38,14 @@ def test_chunks_share_a_corpus_out(pairs, size):
     assert min(map(len, rows)) >= max(map(len, rows)) - chunks.block
 
 
-def test_chunks_have_their_share_of_every_part_of_a_corpus():
+def test_chunks_have_pairs_from_all_parts_of_a_corpus():
     chunks = Chunks(50_021, 1009)
     for chunk in range(len(chunks)):
         part = np.bincount(chunks.rows(chunk) // 10_005, minlength=5)[:5]
         assert part.min() > 0.95 * len(chunks.rows(chunk)) / 5
 
 
-def test_batches_of_one_chunk_are_those_of_earlier_versions(make_pairs):
+def test_batches_of_one_chunk_equal_those_of_earlier_versions(make_pairs):
     sizes = np.array([2 + i * i % 37 for i in range(307)])
     pairs = make_pairs(sizes, sizes + np.arange(307) % 6, end_in_eos=False)
     assert len(pairs) < CHUNK_PAIRS
@@ -58,12 +56,11 @@ def test_batches_of_one_chunk_are_those_of_earlier_versions(make_pairs):
         ):
             digest.update(inputs["inputs"].tobytes())
             digest.update(targets.tobytes())
-    # A run that was begun with an earlier version continues with the batches that it would have
-    # had.
+    # A run that was started with an earlier version resumes with the same batches.
     assert digest.hexdigest() == "1ef8f8f0df1da8c6b41a0dad19ab60cdef36a2a346bb65b51269de415744a572"
 
 
-def test_every_used_pair_once_an_epoch_in_another_order(pairs):
+def test_epochs_have_all_used_pairs_once_in_different_orders(pairs):
     order = BatchOrder(pairs, **SETTINGS, chunk_pairs=CHUNK)
     assert len(order.chunks) == 5
     first, second = epoch_of(order, 0), epoch_of(order, 1)
@@ -73,7 +70,7 @@ def test_every_used_pair_once_an_epoch_in_another_order(pairs):
     assert sorted(map(sorted, rows_of(first))) != sorted(map(sorted, rows_of(second)))
 
 
-def test_chunks_keep_their_pairs_and_change_their_order(pairs):
+def test_epochs_visit_the_same_chunks_in_different_orders(pairs):
     order = BatchOrder(pairs, **SETTINGS, chunk_pairs=CHUNK)
     chunk_of = {row: chunk for chunk in range(5) for row in order.chunks.rows(chunk).tolist()}
     orders = []
@@ -88,7 +85,7 @@ def test_chunks_keep_their_pairs_and_change_their_order(pairs):
     assert len(set(orders)) > 1
 
 
-def test_batches_are_full_but_for_one_of_a_chunk(pairs):
+def test_all_batches_of_a_chunk_but_one_are_full(pairs):
     order = BatchOrder(pairs, **SETTINGS, chunk_pairs=CHUNK)
     batches = epoch_of(order, 0)
     assert sum(len(rows) < 127 // boundary for rows, boundary in batches) <= 5
@@ -101,15 +98,15 @@ def test_order_differs_by_seed_and_chunk(pairs, make_pairs):
     first = rows_of(epoch_of(BatchOrder(pairs, **settings), 0))
     assert first == rows_of(epoch_of(BatchOrder(pairs, **settings), 0))
     assert first != rows_of(epoch_of(BatchOrder(pairs, **settings | {"seed": 6}), 0))
-    alike = make_pairs(np.full(134, 7), np.full(134, 7))
-    order = BatchOrder(alike, **settings)
+    equal_lengths = make_pairs(np.full(134, 7), np.full(134, 7))
+    order = BatchOrder(equal_lengths, **settings)
     shuffled = [np.concatenate([rows for rows, _ in order.chunk_batches(0, i)]) for i in (0, 1)]
-    places = [np.searchsorted(order.chunks.rows(i), rows) for i, rows in enumerate(shuffled)]
-    assert places[0].tolist() != places[1].tolist()
+    positions = [np.searchsorted(order.chunks.rows(i), rows) for i, rows in enumerate(shuffled)]
+    assert positions[0].tolist() != positions[1].tolist()
 
 
 @pytest.mark.parametrize("start_step", [0, 1, 17, 83, 211, 1009])
-def test_a_run_goes_on_at_any_step(pairs, start_step):
+def test_dataset_starts_at_any_step(pairs, start_step):
     order = BatchOrder(pairs, **SETTINGS, chunk_pairs=CHUNK)
     for step in range(max(0, start_step - 40), start_step):
         order.batch(step)
@@ -118,7 +115,7 @@ def test_a_run_goes_on_at_any_step(pairs, start_step):
         assert (inputs["inputs"][:, 0] - 10).tolist() == order.batch(step)[0].tolist()
 
 
-def test_a_chunk_without_a_used_pair(make_pairs):
+def test_chunk_without_used_pairs_has_no_batches(make_pairs):
     sizes = np.full(6, 5)
     sizes[1::2] = 40
     order = BatchOrder(make_pairs(sizes, sizes), **SETTINGS, chunk_pairs=3)
@@ -127,7 +124,7 @@ def test_a_chunk_without_a_used_pair(make_pairs):
 
 
 def mapped_pairs(directory, count):
-    """Pairs whose offsets are in a file, as those of `encode_pairs`."""
+    """Returns pairs whose offsets are memory-mapped, like those of `encode_pairs`."""
     sizes = np.random.default_rng(3).integers(2, 33, size=count)
     np.save(directory / f"{count}.npy", np.cumsum([0, *sizes]))
     side = IdSequences(
@@ -137,7 +134,7 @@ def mapped_pairs(directory, count):
     return EncodedPairs(side, side)
 
 
-def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
+def test_memory_does_not_depend_on_corpus_size(tmp_path, monkeypatch):
     monkeypatch.setattr(buckets, "_CHUNK_PAIRS", 4096)
 
     def peak(pairs, steps):

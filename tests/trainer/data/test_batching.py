@@ -1,4 +1,4 @@
-"""Batches: every pair once an epoch, of like length, in an order that seed and step decide."""
+"""Tests of training and evaluation batches: content, order, lengths and padding."""
 
 import numpy as np
 import pytest
@@ -17,13 +17,13 @@ def take(dataset, count):
 
 
 def names(batch):
-    """Which pairs a batch holds."""
+    """Returns the first ids of a batch's sources, which identify the pairs."""
     ids = batch[0]["inputs"][:, 0]
     return ids[ids > 0].tolist()
 
 
 def epochs(pairs, count, **settings):
-    """The names of the pairs in `count` epochs, batch by batch."""
+    """Returns the names of the pairs by epoch and batch, for `count` epochs."""
     used = report_lengths(pairs, SETTINGS["max_length"]).used
     result = []
     iterator = training_batches(pairs, **SETTINGS | settings).as_numpy_iterator()
@@ -35,7 +35,7 @@ def epochs(pairs, count, **settings):
     return result
 
 
-def test_batches_hold_the_pairs_with_weights_for_tokens(pairs):
+def test_batches_have_ids_of_both_sides_and_weights(pairs):
     for inputs, targets, weights in take(training_batches(pairs, **SETTINGS), 61):
         assert sorted(inputs) == ["inputs", "targets"]
         np.testing.assert_array_equal(inputs["targets"], targets)
@@ -56,10 +56,10 @@ def test_batches_hold_the_pairs_with_weights_for_tokens(pairs):
                     and not ids[length:].any()
                 )
         for side in (inputs["inputs"], targets):
-            assert side[:, -1].any(), "wider than the longest sentence"
+            assert side[:, -1].any(), "padded beyond the longest sentence"
 
 
-def test_every_pair_once_an_epoch_in_another_order(pairs):
+def test_epochs_have_all_used_pairs_once_in_different_batches(pairs):
     first, second = epochs(pairs, 2)
     used = (np.flatnonzero(pairs.lengths <= 31) + 10).tolist()
     assert 200 < len(used) < 307
@@ -68,17 +68,17 @@ def test_every_pair_once_an_epoch_in_another_order(pairs):
     assert len(first) == len(second)
     assert first != second
     assert sorted(map(sorted, first)) != sorted(map(sorted, second)), (
-        "the same batches in another order"
+        "only the order of the batches differs"
     )
 
 
-def test_order_is_a_function_of_the_seed(pairs):
+def test_order_depends_on_the_seed_only(pairs):
     assert epochs(pairs, 2) == epochs(pairs, 2)
     assert epochs(pairs, 1) != epochs(pairs, 1, seed=6)
 
 
 @pytest.mark.parametrize("start_step", [0, 1, 13, 71, 211])
-def test_a_run_goes_on_at_any_step(pairs, start_step):
+def test_dataset_starts_at_any_step(pairs, start_step):
     expected = take(training_batches(pairs, **SETTINGS), start_step + 3)[start_step:]
     for batch, other in zip(
         expected, take(training_batches(pairs, **SETTINGS, start_step=start_step), 3), strict=True
@@ -87,7 +87,7 @@ def test_a_run_goes_on_at_any_step(pairs, start_step):
         np.testing.assert_array_equal(batch[1], other[1])
 
 
-def test_batches_are_full_but_for_the_last_of_an_epoch(pairs):
+def test_all_batches_of_an_epoch_but_one_are_full(pairs):
     (epoch,) = epochs(pairs, 1)
     smaller = 0
     boundaries = bucket_boundaries(31)
@@ -99,7 +99,7 @@ def test_batches_are_full_but_for_the_last_of_an_epoch(pairs):
     assert smaller <= 1
 
 
-def test_lengths_in_a_batch_are_alike(pairs):
+def test_lengths_in_a_batch_are_similar(pairs):
     (epoch,) = epochs(pairs, 1)
     spread = [np.ptp(pairs.lengths[np.array(batch) - 10]) for batch in epoch]
     assert np.mean(spread) < 2
@@ -107,7 +107,7 @@ def test_lengths_in_a_batch_are_alike(pairs):
     assert shuffled != sorted(shuffled, key=lambda name: pairs.lengths[name - 10])
 
 
-def test_padded_to_boundaries_there_are_as_many_shapes_as_buckets(pairs):
+def test_pad_to_boundary_gives_one_shape_per_bucket(pairs):
     plain = take(training_batches(pairs, **SETTINGS), 83)
     padded = take(training_batches(pairs, **SETTINGS, pad_to_boundary=True), 83)
     shapes = set()
@@ -123,7 +123,7 @@ def test_padded_to_boundaries_there_are_as_many_shapes_as_buckets(pairs):
     )
 
 
-def test_evaluation_takes_all_pairs_once_in_order(pairs):
+def test_evaluation_batches_have_all_pairs_in_order(pairs):
     dataset = evaluation_batches(pairs, batch_tokens=127)
     batches = list(dataset.as_numpy_iterator())
     assert dataset.cardinality() == len(batches)
@@ -134,24 +134,24 @@ def test_evaluation_takes_all_pairs_once_in_order(pairs):
     assert sum(weights.sum() for _, _, weights in batches) == pairs.targets.lengths.sum()
 
 
-def test_evaluation_with_a_pair_longer_than_a_batch(make_pairs):
+def test_evaluation_batches_with_a_pair_above_batch_tokens(make_pairs):
     pairs = make_pairs([3, 2, 5, 2], [3, 7, 29, 2])
     batches = list(evaluation_batches(pairs, batch_tokens=17).as_numpy_iterator())
     assert list(map(names, batches)) == [[10, 11], [12], [13]]
 
 
-def test_no_pair_that_is_short_enough_is_an_error(pairs):
+def test_max_length_below_all_pairs_raises(pairs):
     with pytest.raises(
         ValueError,
         match=(
-            "Expected pairs of at most 1 tokens a side .* 0 of 307 pairs are used. Skipped: 307 .* "
-            "Raise max_length"
+            "Expected training pairs of at most 1 tokens per side. Received: none. 0 of 307 pairs "
+            "are used. Skipped: 307 .* Raise max_length"
         ),
     ):
         training_batches(pairs, batch_tokens=127, max_length=1, seed=0)
 
 
-def test_batch_smaller_than_a_sentence_is_an_error(pairs):
+def test_batch_tokens_below_the_longest_pair_raises(pairs):
     with pytest.raises(
         ValueError,
         match=(
@@ -162,26 +162,26 @@ def test_batch_smaller_than_a_sentence_is_an_error(pairs):
         training_batches(pairs, batch_tokens=29, max_length=31, seed=0)
 
 
-def test_negative_start_step_is_an_error(pairs):
+def test_negative_start_step_raises(pairs):
     with pytest.raises(ValueError, match="Expected start_step to be at least 0. Received: -1."):
         training_batches(pairs, **SETTINGS, start_step=-1)
 
 
 @pytest.mark.parametrize("name", ["multi30k", "wmt_sample"])
-def test_real_text_is_batched_with_little_padding(real_text, name):
+def test_batches_of_real_text_have_little_padding(real_text, name):
     folder = real_text(name)
     corpus = read_text(str(folder / "train.en.gz"), str(folder / "train.de.gz"))
     tokenizer = SentencePieceTokenizer.train(corpus.sentences(), vocab_size=8000)
     pairs = encode_pairs(corpus, tokenizer)
     used = report_lengths(pairs, 256).used
     assert used > 0.99 * len(pairs)
-    tokens = slots = rows = 0
+    tokens = positions = rows = 0
     for inputs, targets, _ in training_batches(
         pairs, batch_tokens=4096, max_length=256, seed=0
     ).as_numpy_iterator():
         tokens += np.count_nonzero(inputs["inputs"]) + np.count_nonzero(targets)
-        slots += inputs["inputs"].size + targets.size
+        positions += inputs["inputs"].size + targets.size
         rows += len(targets)
         if rows == used:
             break
-    assert tokens / slots > 0.9
+    assert tokens / positions > 0.9

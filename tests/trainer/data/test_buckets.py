@@ -1,10 +1,10 @@
-"""Buckets, and the report of what is left out."""
+"""Tests of bucket boundaries and of the report of skipped pairs."""
 
 from trainer.data import buckets
-from trainer.data.buckets import bucket_boundaries, report_lengths
+from trainer.data.buckets import bucket_boundaries, count_buckets, report_lengths
 
 
-def test_boundaries_are_those_of_tensor2tensor():
+def test_bucket_boundaries_equal_tensor2tensor():
     assert bucket_boundaries(7).tolist() == [7]
     assert bucket_boundaries(8).tolist() == [8]
     assert bucket_boundaries(64).tolist() == [
@@ -13,7 +13,7 @@ def test_boundaries_are_those_of_tensor2tensor():
     ]
 
 
-def test_report_counts_what_is_left_out(make_pairs, monkeypatch):
+def test_report_lengths_counts_skipped_pairs(make_pairs, monkeypatch):
     pairs = make_pairs([2, 9, 1, 12, 1, 3, 11], [3, 13, 4, 4, 40, 1, 11])
     report = report_lengths(pairs, max_length=11)
     assert (report.pairs, report.used, report.too_long, report.blank) == (7, 2, 3, 2)
@@ -22,3 +22,11 @@ def test_report_counts_what_is_left_out(make_pairs, monkeypatch):
     )
     monkeypatch.setattr(buckets, "_CHUNK_PAIRS", 3)
     assert report_lengths(pairs, max_length=11) == report
+
+
+def test_buckets_with_pairs_are_counted(make_pairs, monkeypatch):
+    # Buckets 8, 10 and 11. The others are too long or blank.
+    pairs = make_pairs([2, 8, 10, 11, 12, 1, 3], [3, 4, 4, 9, 40, 1, 1])
+    assert count_buckets(pairs, max_length=11) == 3
+    monkeypatch.setattr(buckets, "_CHUNK_PAIRS", 3)
+    assert count_buckets(pairs, max_length=11) == 3

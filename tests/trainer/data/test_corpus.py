@@ -1,4 +1,4 @@
-"""Pairs in memory."""
+"""Tests of corpora in memory."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from trainer.data.corpus import PairCorpus
 PAIRS = tuple(generate("dev", size=13))
 
 
-def test_pairs_and_their_sides():
+def test_pair_corpus_iterates_over_pairs_and_sides():
     corpus = PairCorpus(PAIRS)
     assert list(corpus) == list(corpus) == list(PAIRS)
     assert list(corpus.sources()) == [source for source, _ in PAIRS]
@@ -16,12 +16,12 @@ def test_pairs_and_their_sides():
     assert list(corpus.sentences())[:4] == [*PAIRS[0], *PAIRS[1]]
 
 
-def test_fingerprint_is_that_of_the_pairs():
+def test_fingerprint_depends_on_the_pairs():
     corpus = PairCorpus(PAIRS)
     assert corpus.fingerprint == PairCorpus(PAIRS).fingerprint
     assert corpus.fingerprint != PairCorpus(PAIRS[1:]).fingerprint
 
 
-def test_is_frozen():
+def test_pair_corpus_is_frozen():
     with pytest.raises(AttributeError):
         PairCorpus(PAIRS).pairs = ()

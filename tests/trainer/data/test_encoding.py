@@ -1,4 +1,4 @@
-"""Encoded corpora: the tokenizer's ids, kept on disk until corpus or tokenizer change."""
+"""Tests of encoded corpora and their cache."""
 
 import tracemalloc
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 
 @dataclass(frozen=True)
 class CountedCorpus(Corpus):
-    """Pairs in memory; counts how often they are read."""
+    """A corpus in memory that records every iteration in `readings`."""
 
     pairs: tuple
     readings: list
@@ -40,7 +40,7 @@ def tokenized(tokenizer, texts):
 
 
 @pytest.mark.parametrize("chunk_pairs", [4096, 7])
-def test_ids_are_the_tokenizers(synthetic_pairs, tokenizer, monkeypatch, chunk_pairs):
+def test_encode_pairs_equals_the_tokenizer(synthetic_pairs, tokenizer, monkeypatch, chunk_pairs):
     monkeypatch.setattr(encoding, "_CHUNK_PAIRS", chunk_pairs)
     pairs = encode_pairs(PairCorpus(synthetic_pairs), tokenizer)
     sources, targets = zip(*synthetic_pairs)
@@ -54,7 +54,7 @@ def test_ids_are_the_tokenizers(synthetic_pairs, tokenizer, monkeypatch, chunk_p
     assert pairs.lengths.tolist() == expected
 
 
-def test_kept_ids_are_used_until_corpus_or_tokenizer_change(synthetic_pairs, tokenizer, tmp_path):
+def test_cache_is_used_until_corpus_or_tokenizer_change(synthetic_pairs, tokenizer, tmp_path):
     readings = []
     first = encode_pairs(
         CountedCorpus(synthetic_pairs, readings), tokenizer, cache_dir=tmp_path / "cache"
@@ -75,18 +75,18 @@ def test_kept_ids_are_used_until_corpus_or_tokenizer_change(synthetic_pairs, tok
     assert sequences(changed.targets) != sequences(first.targets)
 
 
-def test_ids_that_were_half_written_are_not_used(synthetic_pairs, tokenizer, tmp_path):
+def test_partly_written_ids_are_removed(synthetic_pairs, tokenizer, tmp_path):
     class BrokenCorpus(CountedCorpus):
         def __iter__(self):
             yield from self.pairs
-            raise OSError("the disk is gone")
+            raise OSError("disk error")
 
-    with pytest.raises(OSError, match="the disk is gone"):
+    with pytest.raises(OSError, match="disk error"):
         encode_pairs(BrokenCorpus(synthetic_pairs, []), tokenizer, cache_dir=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ids_are_mapped_from_files(synthetic_pairs, tokenizer):
+def test_ids_are_memory_mapped(synthetic_pairs, tokenizer):
     pairs = encode_pairs(PairCorpus(synthetic_pairs), tokenizer)
     assert all(
         isinstance(side.ids, np.memmap) and isinstance(side.offsets, np.memmap)
@@ -94,9 +94,9 @@ def test_ids_are_mapped_from_files(synthetic_pairs, tokenizer):
     )
 
 
-def test_memory_does_not_grow_with_the_corpus(synthetic_pairs, monkeypatch):
+def test_memory_does_not_depend_on_corpus_size(synthetic_pairs, monkeypatch):
     class Letters:
-        """A tokenizer without separate tables."""
+        """A tokenizer without a vocabulary: ids are code points."""
 
         fingerprint = "letters"
 
@@ -123,7 +123,7 @@ def test_memory_does_not_grow_with_the_corpus(synthetic_pairs, monkeypatch):
     assert peak(140) < 2.5 * peak(7)
 
 
-def test_padded():
+def test_padded_sequences():
     side = IdSequences(np.array([5, 1, 7, 8, 9, 1, 1], "int32"), np.array([0, 2, 6, 7]))
     assert len(side) == 3
     assert side.lengths.tolist() == [2, 4, 1]
@@ -134,12 +134,11 @@ def test_padded():
     assert padded.dtype == np.int32
 
 
-def test_corpus_without_pairs_is_an_error(tokenizer):
+def test_empty_corpus_raises(tokenizer):
     with pytest.raises(
         ValueError,
         match=(
-            "Expected a corpus with sentence pairs. Received: one without any. Give files with "
-            "text."
+            "Expected a corpus with sentence pairs. Received: an empty corpus. Use files with text."
         ),
     ):
         encode_pairs(PairCorpus(()), tokenizer)

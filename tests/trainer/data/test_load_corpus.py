@@ -1,4 +1,4 @@
-"""Corpora by name."""
+"""Tests of access to corpora by name."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from trainer.data import load_corpus
 from trainer.data.load_corpus import open_corpus
 
 
-def test_files(tmp_path):
+def test_open_corpus_of_text_files(tmp_path):
     (tmp_path / "a.en").write_text("one\n")
     (tmp_path / "a.de").write_text("eins\n")
     corpus = open_corpus(
@@ -15,7 +15,7 @@ def test_files(tmp_path):
     assert list(corpus) == [("one", "eins")]
 
 
-def test_any_other_name_is_a_set_of_tensorflow_datasets(monkeypatch):
+def test_open_corpus_of_tensorflow_datasets(monkeypatch):
     monkeypatch.setattr(load_corpus, "read_tfds", lambda *arguments: arguments)
     assert open_corpus("wmt14_translate/de-en", "train") == (
         "wmt14_translate/de-en",
@@ -30,7 +30,7 @@ def test_any_other_name_is_a_set_of_tensorflow_datasets(monkeypatch):
     )
 
 
-def test_errors():
+def test_open_corpus_with_wrong_arguments_raises():
     with pytest.raises(
         ValueError, match="Expected source and target files. Received: only source files, a.en."
     ):

@@ -1,4 +1,4 @@
-"""Greedy longest match in the graph: by hand, and against a search of every prefix."""
+"""Tests of greedy longest match: examples, and comparison with a loop in Python."""
 
 import random
 
@@ -9,7 +9,7 @@ from trainer.data.longest_match import LongestMatch
 
 
 def plain_match(ids, word):
-    """The ids of a word, found by trying all ends."""
+    """Returns the ids of a word, found with a loop over all possible ends."""
     found, start = [], 0
     while start < len(word):
         end = next((end for end in range(len(word), start, -1) if word[start:end] in ids), None)
@@ -18,13 +18,13 @@ def plain_match(ids, word):
     return found
 
 
-def test_takes_the_longest_and_not_the_best():
+def test_match_is_greedy():
     match = LongestMatch({"a": 7, "ab": 3, "abc": 5, "cd": 2, "d": 11})
     words = ["abcd", "abd", "", "a", "dcdabca", ""]
     assert match(tf.constant(words)).to_list() == [[5, 11], [3, 11], [], [7], [11, 2, 5, 7], []]
 
 
-def test_longer_subtokens_begin_anew_where_they_break_off():
+def test_match_falls_back_to_shorter_subtokens():
     match = LongestMatch({"a": 0, "b": 1, "aaaab": 2, "aab": 3})
     assert match(tf.constant(["aaaaaab", "aaaa", "aab"])).to_list() == [
         [0, 0, 2],
@@ -33,7 +33,7 @@ def test_longer_subtokens_begin_anew_where_they_break_off():
     ]
 
 
-def test_a_subtoken_does_not_reach_into_the_next_word():
+def test_match_does_not_cross_words():
     match = LongestMatch({"a": 0, "b": 1, "ab": 2})
     assert match(tf.constant(["a", "b", "ab", "a", "", "b"])).to_list() == [
         [0],
@@ -45,13 +45,13 @@ def test_a_subtoken_does_not_reach_into_the_next_word():
     ]
 
 
-def test_what_no_subtoken_begins_with_is_minus_one():
+def test_character_without_a_subtoken_has_id_minus_one():
     match = LongestMatch({"ab": 4, "b": 2})
     assert match(tf.constant(["abab", "aab", "zbz"])).to_list() == [[4, 4], [-1, 4], [-1, 2, -1]]
 
 
 @pytest.mark.parametrize("words", [[], [""], ["", "", ""]])
-def test_no_characters(words):
+def test_match_of_empty_words(words):
     match = LongestMatch({"a": 0})
     ids = tf.function(match)(tf.constant(words, tf.string))
     assert ids.dtype == tf.int32
@@ -59,7 +59,7 @@ def test_no_characters(words):
 
 
 @pytest.mark.parametrize("seed", range(7))
-def test_is_the_search_of_every_prefix(seed):
+def test_match_equals_the_loop(seed):
     random_choice = random.Random(seed)
     characters = random_choice.sample("ab_\\1é字😀\u0301 \t\x00\n\U0010ffff", k=2 + seed)
     subtokens = {
@@ -82,8 +82,8 @@ def test_is_the_search_of_every_prefix(seed):
     )
 
 
-def test_one_word_of_a_hundred_thousand_characters():
+def test_match_of_a_very_long_word():
     match = LongestMatch({"a": 0, "b": 1, "ab" * 30: 2, "aba": 3})
     ids = match(tf.constant(["ab" * 50_021, "a"])).to_list()
-    # 50,021 is 1667 times 30, 5 times 2, and 1.
+    # 50,021 = 1667 * 30 + 5 * 2 + 1.
     assert ids == [[2] * 1667 + [3, 1] * 5 + [0, 1], [0]]

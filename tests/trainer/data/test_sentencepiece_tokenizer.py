@@ -1,4 +1,4 @@
-"""SentencePiece in the graph: ids that end in EOS, and strings from them."""
+"""Tests of the SentencePiece tokenizer."""
 
 import os
 import subprocess
@@ -14,7 +14,8 @@ from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 SENTENCES = [text for pair in generate("dev", size=211) for text in pair]
 
 
-def train_elsewhere(path, **settings):
+def train_with_sentencepiece(path, **settings):
+    """Trains a model with the sentencepiece package and returns its file."""
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(SENTENCES),
         model_prefix=str(path),
@@ -25,7 +26,7 @@ def train_elsewhere(path, **settings):
     return path.with_suffix(".model")
 
 
-def test_ids_end_in_eos_and_come_back(tokenizer):
+def test_detokenize_inverts_tokenize(tokenizer):
     ids = tokenizer.tokenize(tf.constant(SENTENCES[:31]))
     assert ids.dtype == tf.int32
     for row in ids.to_list():
@@ -34,7 +35,7 @@ def test_ids_end_in_eos_and_come_back(tokenizer):
     assert [text.decode() for text in tokenizer.detokenize(ids).numpy()] == SENTENCES[:31]
 
 
-def test_ids_are_those_of_the_sentencepiece_package(tokenizer, tmp_path):
+def test_tokenize_equals_the_sentencepiece_package(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "vocab.model")
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "vocab.model"))
     assert tokenizer.vocab_size == processor.get_piece_size() == 307
@@ -44,19 +45,19 @@ def test_ids_are_those_of_the_sentencepiece_package(tokenizer, tmp_path):
     ]
 
 
-def test_works_in_a_graph_and_with_an_empty_batch(tokenizer):
-    there_and_back = tf.function(
+def test_tokenizer_in_a_graph_and_with_an_empty_batch(tokenizer):
+    round_trip = tf.function(
         lambda strings: tokenizer.detokenize(tokenizer.tokenize(strings)),
         input_signature=[tf.TensorSpec([None], tf.string)],
     )
-    assert there_and_back(tf.constant([], tf.string)).numpy().tolist() == []
+    assert round_trip(tf.constant([], tf.string)).numpy().tolist() == []
     texts = [SENTENCES[2].encode(), b"", SENTENCES[5].encode()]
-    assert there_and_back(tf.constant(texts)).numpy().tolist() == texts
+    assert round_trip(tf.constant(texts)).numpy().tolist() == texts
     assert tokenizer.tokenize(tf.constant([], tf.string)).to_list() == []
     assert tokenizer.tokenize(tf.constant([""])).to_list() == [[1]]
 
 
-def test_outlives_a_change_of_the_seed(tokenizer):
+def test_tokenizer_works_after_set_seed(tokenizer):
     split = tf.function(lambda strings: tokenizer.tokenize(strings).to_tensor(0))
     text = tf.constant(SENTENCES[:5])
     before = split(text)
@@ -69,7 +70,7 @@ def test_outlives_a_change_of_the_seed(tokenizer):
     )
 
 
-def test_detokenize_cuts_at_the_first_eos_and_leaves_padding_out(tokenizer):
+def test_detokenize_stops_at_eos_and_ignores_padding(tokenizer):
     first, second = tokenizer.tokenize(tf.constant(SENTENCES[:2])).to_list()
     expected = [SENTENCES[0].encode(), SENTENCES[1].encode(), b""]
     ragged = tf.ragged.constant([first + second, second[:-1], [1] + first], dtype=tf.int32)
@@ -80,15 +81,15 @@ def test_detokenize_cuts_at_the_first_eos_and_leaves_padding_out(tokenizer):
     )
 
 
-def test_bytes_that_are_not_utf8_are_replaced(tokenizer):
+def test_invalid_utf8_is_replaced(tokenizer):
     strings = [b"The \xff\xfe man", "The \ufffd\ufffd man".encode(), b"The man"]
-    broken, replaced, whole = tokenizer.tokenize(tf.constant(strings)).to_list()
-    # SentencePiece's normalisation takes U+FFFD for a space.
-    assert broken == replaced == whole
+    broken, replaced, plain = tokenizer.tokenize(tf.constant(strings)).to_list()
+    # SentencePiece's normalization converts U+FFFD to a space.
+    assert broken == replaced == plain
 
 
 @pytest.mark.slow
-def test_exports_with_tensorflow_text_alone(tokenizer, tmp_path):
+def test_exported_graph_requires_tensorflow_text_only(tokenizer, tmp_path):
     module = tf.Module()
     module.tokenizer = tokenizer
     module.split = tf.function(
@@ -116,7 +117,7 @@ def test_exports_with_tensorflow_text_alone(tokenizer, tmp_path):
     assert printed.strip() == str(tokenizer.tokenize(tf.constant(SENTENCES[:1])).to_list())
 
 
-def test_training_is_quiet_and_repeats(capfd):
+def test_training_is_deterministic_and_prints_nothing(capfd):
     first = SentencePieceTokenizer.train(SENTENCES, vocab_size=307)
     second = SentencePieceTokenizer.train(iter(SENTENCES), vocab_size=307)
     assert capfd.readouterr() == ("", "")
@@ -128,7 +129,7 @@ def test_training_is_quiet_and_repeats(capfd):
     ]
 
 
-def test_large_corpora_are_sampled_and_training_repeats():
+def test_training_on_a_sample_is_deterministic():
     lines = [text for pair in generate("train", size=607) for text in pair]
     everything = SentencePieceTokenizer.train(lines, vocab_size=151)
     sample = SentencePieceTokenizer.train(
@@ -140,10 +141,10 @@ def test_large_corpora_are_sampled_and_training_repeats():
     assert sample.fingerprint == again.fingerprint
     assert sample.fingerprint != everything.fingerprint
     first = SentencePieceTokenizer.train(lines[:211], vocab_size=151)
-    assert sample.fingerprint != first.fingerprint, "the beginning instead of a sample"
+    assert sample.fingerprint != first.fingerprint, "trained on the first sentences, not a sample"
 
 
-def test_characters_without_a_piece_are_unknown(tokenizer):
+def test_characters_outside_the_vocabulary_are_unknown(tokenizer):
     ids = tokenizer.tokenize(tf.constant(["Ω"]))
     assert 2 in ids.to_list()[0]
     assert tokenizer.detokenize(ids).numpy()[0].decode().strip() == "⁇"
@@ -157,7 +158,7 @@ def test_save_and_from_file(tokenizer, tmp_path):
     assert again.tokenize(text).to_list() == tokenizer.tokenize(text).to_list()
 
 
-def test_vocabulary_larger_than_the_text_gives_is_an_error():
+def test_vocab_size_above_the_maximum_raises():
     with pytest.raises(
         ValueError,
         match=r"Expected a vocab_size of at most \d+, .* Received: 50021. Lower vocab_size",
@@ -165,31 +166,31 @@ def test_vocabulary_larger_than_the_text_gives_is_an_error():
         SentencePieceTokenizer.train(SENTENCES, vocab_size=50021)
 
 
-def test_the_largest_vocabulary_named_by_the_error_is_possible():
+def test_maximum_vocab_size_in_the_error_is_valid():
     with pytest.raises(ValueError) as raised:
         SentencePieceTokenizer.train(SENTENCES[:20], vocab_size=50021)
     most = int(str(raised.value).partition("at most ")[2].partition(",")[0])
     assert SentencePieceTokenizer.train(SENTENCES[:20], vocab_size=most).vocab_size == most
 
 
-def test_vocabulary_smaller_than_the_characters_is_an_error():
+def test_vocab_size_below_the_number_of_characters_raises():
     with pytest.raises(
         ValueError,
-        match=r"Expected a vocab_size of at least \d+, one for every character.* Received: 11.",
+        match=r"Expected a vocab_size of at least \d+, the number of characters.* Received: 11.",
     ):
         SentencePieceTokenizer.train(SENTENCES, vocab_size=11)
 
 
 @pytest.mark.parametrize("sentences", [[], ["", "  "]])
-def test_no_sentence_is_an_error(sentences):
+def test_training_without_sentences_raises(sentences):
     with pytest.raises(
         ValueError,
-        match="Expected sentences to learn a vocabulary from. Received: only blank sentences.",
+        match="Expected sentences to train a vocabulary on. Received: only blank sentences.",
     ):
         SentencePieceTokenizer.train(sentences, vocab_size=307)
 
 
-def test_missing_and_foreign_files_are_errors(tmp_path):
+def test_from_file_of_a_missing_or_other_file_raises(tmp_path):
     with pytest.raises(
         ValueError, match="Expected a SentencePiece model at .*none.model. Received: no such file."
     ):
@@ -199,7 +200,7 @@ def test_missing_and_foreign_files_are_errors(tmp_path):
         ValueError, match="text.model: Expected a serialised SentencePiece model. Received: 8 bytes"
     ):
         SentencePieceTokenizer.from_file(tmp_path / "text.model")
-    foreign = train_elsewhere(tmp_path / "foreign")
+    foreign = train_with_sentencepiece(tmp_path / "foreign")
     with pytest.raises(
         ValueError,
         match=(
@@ -210,9 +211,9 @@ def test_missing_and_foreign_files_are_errors(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [307, -1])
-def test_ids_out_of_range_are_an_error(tokenizer, wrong):
+def test_ids_outside_the_vocabulary_raise(tokenizer, wrong):
     with pytest.raises(
         ValueError,
-        match=f"Expected ids from 0 to 306, the vocabulary's. Received: {wrong}. Use the tokenizer",
+        match=f"Expected ids from 0 to 306, as in the vocabulary. Received: {wrong}. Use the",
     ):
         tokenizer.detokenize(tf.constant([[5, wrong, 1]]))

@@ -1,5 +1,5 @@
-"""tensor2tensor's subwords in the graph: held to what the real one made of the same files, and to
-the plain one.
+"""Tests of the subword tokenizer, compared with recorded results of tensor2tensor and with
+`t2t_relpos.t2t.subwords`.
 """
 
 import gzip
@@ -27,7 +27,7 @@ SENTENCES = [text for pair in generate("test", size=53) for text in pair]
 
 @pytest.fixture(params=["hostile", "sentences", "small", "unquoted"])
 def recorded(request):
-    """A tokenizer of a vocabulary that tensor2tensor built, and what it made of strings and ids."""
+    """A tokenizer with a vocabulary of tensor2tensor, and tensor2tensor's recorded results."""
     path = RECORDED[request.param]
     return SubwordTokenizer.from_file(path), json.loads(path.with_suffix(".json").read_text())
 
@@ -38,11 +38,11 @@ def tokenizer():
 
 
 def in_utf8(text):
-    """Halves of surrogate pairs have no UTF-8."""
+    """Encodes a string and replaces halves of surrogate pairs, which UTF-8 can't encode."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text).encode()
 
 
-def test_encodes_as_tensor2tensor(recorded):
+def test_tokenize_equals_tensor2tensor(recorded):
     tokenizer, expected = recorded
     texts = [text for text, _ in expected["encoded"]]
     ids = tokenizer.tokenize(tf.constant(texts))
@@ -52,13 +52,13 @@ def test_encodes_as_tensor2tensor(recorded):
     ]
 
 
-def test_decodes_as_tensor2tensor(recorded):
+def test_detokenize_equals_tensor2tensor(recorded):
     tokenizer, expected = recorded
     pairs = [
         (ids, in_utf8(text)) for ids, text in expected["decoded"] if 0 not in ids and 1 not in ids
     ]
     assert len(pairs) > 570
-    # Within a graph, where ids out of range are nothing, as for tensor2tensor.
+    # In a graph, ids outside the vocabulary are ignored, as in tensor2tensor.
     texts = tf.function(tokenizer.detokenize)(
         tf.ragged.constant([ids for ids, _ in pairs], dtype=tf.int32)
     )
@@ -66,29 +66,29 @@ def test_decodes_as_tensor2tensor(recorded):
 
 
 @pytest.mark.slow
-def test_a_string_alone_is_as_in_a_batch(recorded):
+def test_single_strings_equal_a_batch(recorded):
     tokenizer, expected = recorded
     for text, ids in expected["encoded"][::7]:
         assert tokenizer.tokenize(tf.constant([text])).to_list() == [ids + [1]]
         assert tokenizer.detokenize(tf.constant([ids + [1]])).numpy().tolist() == [text.encode()]
 
 
-def test_works_in_a_graph_and_with_an_empty_batch(tokenizer):
-    there_and_back = tf.function(
+def test_tokenizer_in_a_graph_and_with_an_empty_batch(tokenizer):
+    round_trip = tf.function(
         lambda strings: tokenizer.detokenize(tokenizer.tokenize(strings)),
         input_signature=[tf.TensorSpec([None], tf.string)],
     )
-    assert there_and_back(tf.constant([], tf.string)).numpy().tolist() == []
-    assert there_and_back(tf.constant(["", ""])).numpy().tolist() == [b"", b""]
+    assert round_trip(tf.constant([], tf.string)).numpy().tolist() == []
+    assert round_trip(tf.constant(["", ""])).numpy().tolist() == [b"", b""]
     texts = [SENTENCES[2].encode(), b"", " tab\t_ Ж ".encode(), SENTENCES[5].encode()]
-    assert there_and_back(tf.constant(texts)).numpy().tolist() == texts
+    assert round_trip(tf.constant(texts)).numpy().tolist() == texts
     assert tokenizer.tokenize(tf.constant([], tf.string)).to_list() == []
     assert tokenizer.tokenize(tf.constant(["", ""])).to_list() == [[1], [1]]
     assert tokenizer.detokenize(tf.zeros([0, 5], tf.int32)).numpy().tolist() == []
     assert tokenizer.detokenize(tf.zeros([3, 0], tf.int32)).numpy().tolist() == [b"", b"", b""]
 
 
-def test_works_in_a_dataset_after_a_change_of_the_seed(tokenizer):
+def test_tokenizer_works_in_a_dataset_after_set_seed(tokenizer):
     text = tf.constant(SENTENCES[:5])
     before = tokenizer.tokenize(text).to_list()
     tf.random.set_seed(7)
@@ -96,7 +96,7 @@ def test_works_in_a_dataset_after_a_change_of_the_seed(tokenizer):
     assert next(iter(dataset)).to_list() == tokenizer.tokenize(text).to_list() == before
 
 
-def test_detokenize_cuts_at_the_first_eos_and_leaves_padding_out(tokenizer):
+def test_detokenize_stops_at_eos_and_ignores_padding(tokenizer):
     first, second = tokenizer.tokenize(tf.constant(SENTENCES[:2])).to_list()
     expected = [SENTENCES[0].encode(), SENTENCES[1].encode(), b""]
     ragged = tf.ragged.constant([first + second, second[:-1], [1] + first], dtype=tf.int32)
@@ -108,7 +108,7 @@ def test_detokenize_cuts_at_the_first_eos_and_leaves_padding_out(tokenizer):
     )
 
 
-def test_bytes_that_are_not_utf8_are_replaced(tokenizer):
+def test_invalid_utf8_is_replaced(tokenizer):
     strings = [b"The \xff\xfe man", "The \ufffd\ufffd man".encode(), b"\xed\xa0\x80", b"\xe4\xbd"]
     ids = tokenizer.tokenize(tf.constant(strings))
     rows = ids.to_list()
@@ -117,7 +117,7 @@ def test_bytes_that_are_not_utf8_are_replaced(tokenizer):
     assert tokenizer.detokenize(ids).numpy().tolist() == [text.encode() for text in replaced]
 
 
-def test_letters_and_numbers_are_those_of_unicodedata(tokenizer):
+def test_alphanumeric_characters_equal_unicodedata(tokenizer):
     characters = [chr(i) for i in range(0x110000) if not 0xD800 <= i < 0xE000]
     letters = set(alphanumeric_characters())
     contained = tokenizer._alphanumeric.contain(tf.constant(list(map(ord, characters)))).numpy()
@@ -125,7 +125,7 @@ def test_letters_and_numbers_are_those_of_unicodedata(tokenizer):
 
 
 @pytest.mark.slow
-def test_exports_with_tensorflow_alone(tmp_path):
+def test_exported_graph_requires_tensorflow_only(tmp_path):
     tokenizer = SubwordTokenizer.from_file(RECORDED["hostile"])
     module = tf.Module()
     module.tokenizer = tokenizer
@@ -170,7 +170,7 @@ def test_save_and_from_file(tokenizer, tmp_path):
     assert SubwordTokenizer.from_file(RECORDED["small"]).fingerprint != tokenizer.fingerprint
 
 
-def test_missing_and_foreign_files_are_errors(tmp_path):
+def test_from_file_of_a_missing_or_other_file_raises(tmp_path):
     with pytest.raises(
         ValueError,
         match="Expected a vocabulary of tensor2tensor at .*none.subwords. Received: no such file.",
@@ -191,18 +191,16 @@ def test_missing_and_foreign_files_are_errors(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [305, -1])
-def test_ids_out_of_range_are_an_error(tokenizer, wrong):
+def test_ids_outside_the_vocabulary_raise(tokenizer, wrong):
     with pytest.raises(
         ValueError,
-        match=f"Expected ids from 0 to 304, the vocabulary's. Received: {wrong}. Use the tokenizer",
+        match=f"Expected ids from 0 to 304, as in the vocabulary. Received: {wrong}. Use the",
     ):
         tokenizer.detokenize(tf.constant([[5, wrong, 1]]))
 
 
 def frequent_pieces(lines, size):
-    """A vocabulary file of the commonest words of real text, in quotes, their beginnings, and half
-    of the characters.
-    """
+    """Returns a vocabulary file with the most frequent words of a text and their prefixes."""
     words = Counter(
         word + "_"
         for line in lines
@@ -220,7 +218,7 @@ def frequent_pieces(lines, size):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["wmt_sample", "multi30k"])
-def test_every_line_of_real_text_is_as_from_the_plain_one(real_text, folder):
+def test_real_text_equals_the_python_vocabulary(real_text, folder):
     files = sorted(real_text(folder).glob("*.gz"))
     assert files
     lines = [

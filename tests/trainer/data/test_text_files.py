@@ -1,4 +1,4 @@
-"""Text files: their pairs, and clear errors before anything runs."""
+"""Tests of corpora in text files and of the errors for invalid files."""
 
 import gzip
 
@@ -20,7 +20,7 @@ def write(tmp_path):
     return write
 
 
-def test_text_files_give_their_lines_in_order(write):
+def test_read_text_yields_lines_in_order(write):
     corpus = read_text(write("a.en", "\n".join(ENGLISH) + "\n"), write("a.de", "\r\n".join(GERMAN)))
     assert list(corpus) == list(zip(ENGLISH, GERMAN))
     assert list(corpus) == list(corpus)
@@ -29,7 +29,7 @@ def test_text_files_give_their_lines_in_order(write):
     assert list(corpus.sentences())[:3] == [ENGLISH[0], GERMAN[0], ENGLISH[1]]
 
 
-def test_several_files_plain_and_compressed(write):
+def test_read_text_of_several_plain_and_compressed_files(write):
     source = write("a.en", "one\ntwo\n") + "," + write("b.en.gz", "three\n")
     target = write("a.de.gz", "eins\nzwei\n") + ", " + write("b.de", "drei\n")
     corpus = read_text(source, target)
@@ -45,15 +45,15 @@ def test_fingerprint_changes_with_the_files(write):
     assert read_text(source, target).fingerprint != before
 
 
-def test_text_is_a_stream(write):
-    # A file is opened when its first line is requested, and closed after its last.
+def test_files_are_read_as_a_stream(write):
+    # A file is opened when its first line is requested and closed after its last line.
     corpus = read_text(write("a.en", "one\ntwo\n"), write("a.de", "eins\nzwei\n"))
     pairs = iter(corpus)
     write("a.en", "un\ndeux\n")
     assert list(pairs) == [("un", "eins"), ("deux", "zwei")]
 
 
-def test_missing_file(write, tmp_path):
+def test_missing_file_raises(write, tmp_path):
     with pytest.raises(
         ValueError,
         match="Expected a text file at .*none.en. Received: no such file. Check the path.",
@@ -64,14 +64,15 @@ def test_missing_file(write, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.de", "a.de.gz"])
-def test_empty_file(write, name):
+def test_empty_file_raises(write, name):
     with pytest.raises(
-        ValueError, match=f"Expected .*{name} to hold one sentence a line. Received: an empty file."
+        ValueError,
+        match=f"Expected .*{name} to have one sentence per line. Received: an empty file.",
     ):
         read_text(write("a.en", "one\n"), write(name, ""))
 
 
-def test_different_line_counts(write):
+def test_different_numbers_of_lines_raise(write):
     source = write("a.en", "one\n") + "," + write("b.en", "one\ntwo\nthree\n")
     target = write("a.de", "eins\n") + "," + write("b.de", "eins\nzwei\ndrei\nvier\nfünf")
     with pytest.raises(
@@ -80,42 +81,43 @@ def test_different_line_counts(write):
         read_text(source, target)
 
 
-def test_different_numbers_of_files(write):
+def test_different_numbers_of_files_raise(write):
     first, second = write("a.en", "one\n"), write("b.en", "two\n")
     with pytest.raises(
         ValueError,
         match=(
-            "Expected as many source files as target files. Received: 2 .* and 1 .* Give them in "
-            "pairs"
+            "Expected as many source files as target files. Received: 2 .* and 1 .* Give one "
+            "target file per source file"
         ),
     ):
         read_text(f"{first},{second}", write("a.de", "eins\n"))
 
 
-def test_invalid_utf8_names_file_and_line(write):
+def test_invalid_utf8_raises_with_file_and_line(write):
     with pytest.raises(
         ValueError,
-        match=r"Expected UTF-8 in .*a.de. Received: bytes .*\\xfc.*, in line 2. Convert .*iconv -f",
+        match=r"Expected UTF-8 in .*a.de. Received: invalid bytes .*\\xfc.* in line 2. Convert .*"
+        r"iconv -f",
     ):
         read_text(write("a.en", "one\nfive\n"), write("a.de", "eins\nfünf\n".encode("latin-1")))
 
 
-def test_byte_order_mark(write):
+def test_byte_order_mark_raises(write):
     with pytest.raises(
         ValueError, match="Expected .*a.en without a byte order mark. .* Remove it: sed -i"
     ):
         read_text(write("a.en", "\ufeffone\n"), write("a.de", "eins\n"))
 
 
-def test_gz_that_is_none_or_is_cut(write, tmp_path):
+def test_invalid_or_truncated_gz_file_raises(write, tmp_path):
     target = write("a.de", "eins\n")
     (tmp_path / "plain.gz").write_text("one\n")
-    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"one\n")[:-9])
-    for name in ("plain.gz", "cut.gz"):
+    (tmp_path / "truncated.gz").write_bytes(gzip.compress(b"one\n")[:-9])
+    for name in ("plain.gz", "truncated.gz"):
         with pytest.raises(
             ValueError,
             match=(
-                f"Expected .*{name} to be compressed with gzip, as its name says. Received: a file"
+                f"Expected .*{name} to be a gzip file, because of its suffix. Received: another or"
             ),
         ):
             read_text(str(tmp_path / name), target)
@@ -124,7 +126,7 @@ def test_gz_that_is_none_or_is_cut(write, tmp_path):
 @pytest.mark.parametrize(
     "source, target", [("a.en", ""), ("", "a.de"), (None, "a.de"), (None, None)]
 )
-def test_only_one_side(source, target):
+def test_missing_side_raises(source, target):
     with pytest.raises(
         ValueError,
         match="Expected source and target files. Received: (only (source|target) files, a|neither)",
@@ -132,7 +134,7 @@ def test_only_one_side(source, target):
         read_text(source, target)
 
 
-def test_real_text(real_text):
+def test_read_text_of_real_text(real_text):
     folder = real_text("multi30k")
     pairs = list(read_text(str(folder / "val.en.gz"), str(folder / "val.de.gz")))
     assert len(pairs) == 1014

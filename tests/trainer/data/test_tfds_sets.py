@@ -1,6 +1,4 @@
-"""Translation sets of TensorFlow Datasets: a small one, made here, and errors for names that are
-wrong.
-"""
+"""Tests of translation sets of TensorFlow Datasets, with a small set and a fake WMT 2014."""
 
 import pytest
 import tensorflow_datasets as tfds
@@ -16,7 +14,7 @@ GERMAN = ["Ein Hund läuft.", "Leer?", "Sie schläft gut.", "Es ist fünf Uhr."]
 
 
 class TinyTranslate(tfds.core.GeneratorBasedBuilder):
-    """A translation set as TensorFlow Datasets has them, which needs no download."""
+    """A translation set that needs no download."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -32,7 +30,7 @@ class TinyTranslate(tfds.core.GeneratorBasedBuilder):
 
 
 class TrainOnlyTranslate(TinyTranslate):
-    """A translation set without a split for development."""
+    """A translation set without a validation split."""
 
     def _split_generators(self, download_manager):
         return {"train": self._generate_examples(0, 4)}
@@ -43,7 +41,7 @@ def tfds_dir(tmp_path_factory):
     return str(tmp_path_factory.mktemp("tensorflow_datasets"))
 
 
-def test_tfds_translation_set_in_both_directions(tfds_dir):
+def test_read_tfds_in_both_directions(tfds_dir):
     corpus = read_tfds("tiny_translate", "dev", "en-de", data_dir=tfds_dir)
     reverse = read_tfds("tiny_translate", "dev", "de-en", data_dir=tfds_dir)
     assert sorted(corpus) == sorted(zip(ENGLISH[1:], GERMAN[1:]))
@@ -60,25 +58,25 @@ def test_wmt14_splits_are_newstest2013_and_newstest2014(wmt14):
     )
     assert sorted(dev) == sorted(wmt14.pairs("newstest2013"))
     assert sorted(test) == sorted(wmt14.pairs("newstest2014"))
-    # Three corpora make the training data up, each of them the same here.
+    # The training data consists of three corpora, which are equal here.
     assert sorted(train) == sorted(3 * wmt14.pairs("train"))
     assert list(train) == list(train)
 
 
-def test_wmt14_english_french_comes_of_five_corpora(wmt14):
+def test_wmt14_french_training_data_has_five_corpora(wmt14):
     train = open_corpus(
         "wmt14_translate/fr-en", "train", direction="en-fr", data_dir=wmt14.data_dir
     )
     assert sorted(train) == sorted(5 * wmt14.pairs("train"))
 
 
-def test_examples_that_tensorflow_datasets_makes_up(wmt14):
+def test_read_tfds_with_mock_data(wmt14):
     with tfds.testing.mock_data(num_examples=13, data_dir=wmt14.data_dir):
         pairs = list(read_tfds("wmt14_translate/de-en", "train", "en-de", data_dir=wmt14.data_dir))
     assert len(pairs) == 13 and all(source and target for source, target in pairs)
 
 
-def test_tfds_errors(tfds_dir):
+def test_read_tfds_with_wrong_arguments_raises(tfds_dir):
     with pytest.raises(
         ValueError,
         match="Expected the name of a translation set .* Received: 'wmt14_tranlsate/de-en'.",
@@ -108,7 +106,7 @@ def test_tfds_errors(tfds_dir):
         read_tfds("tiny_translate", "trian", "en-de", data_dir=tfds_dir)
 
 
-def test_training_without_a_split_for_development(tfds_dir, tmp_path, caplog):
+def test_training_without_a_validation_split_warns(tfds_dir, tmp_path, caplog):
     with pytest.raises(
         MissingSplitError,
         match="Expected a split of train_only_translate: train. Received: 'validation'. Choose",

@@ -1,10 +1,10 @@
-"""`trainer.translate` with a model that needs no TensorFlow, starts at once, and takes as long for
-a batch as FAKE_SECONDS says, and FAKE_FIRST_SECONDS longer for the first call.
+"""`trainer.translate` with a fake model that does not need TensorFlow.
 
-Its answers are the sentences in upper case; their scores report how many characters the batch held,
-so that nobody who translates in other batches writes the same file. It notes its progress after
-every window. With FAKE_OPERATIONS=n it kills itself before the n-th operation on its files. Each
-writes at most seven bytes.
+A batch takes FAKE_SECONDS, and the first call FAKE_FIRST_SECONDS more. Translations are the
+sentences in upper case. Scores are the negative number of characters in the batch, so that
+translating in other batches writes a different file. Progress is recorded after every window. With
+FAKE_OPERATIONS=n, the process kills itself before its file operation number n. An operation writes
+at most seven bytes.
 """
 
 import atexit
@@ -21,7 +21,7 @@ if __name__ == "__main__":
 from absl import app  # noqa: E402
 
 from trainer import translate  # noqa: E402
-from trainer.inference import unfinished_files  # noqa: E402
+from trainer.inference import resumable_output  # noqa: E402
 from trainer.serving import saved_models  # noqa: E402
 from trainer.serving.translator import Alignment, Translation  # noqa: E402
 
@@ -49,40 +49,40 @@ class FakeTranslator:
         ]
 
 
-class DoomedFiles:
-    """Files of a process that does not survive so many operations on them."""
+class LimitedFileOperations:
+    """Patches file operations, so that the process is killed after `operations` of them."""
 
     def __init__(self, operations):
         self.operations = self.left = operations
         self.fsync, self.replace = os.fsync, os.replace
 
-    def survive(self, operation, *arguments):
+    def count(self, operation, *arguments):
         self.left -= 1
         if self.left < 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return operation(*arguments)
 
     def install(self):
-        doom = self
+        counter = self
 
         class File(io.FileIO):
             def write(self, data):
                 return sum(
-                    doom.survive(super(File, self).write, data[i : i + 7])
+                    counter.count(super(File, self).write, data[i : i + 7])
                     for i in range(0, len(data), 7)
                 )
 
-        unfinished_files.open = lambda path, mode: File(path, mode.replace("b", ""))
-        os.fsync = lambda *arguments: self.survive(self.fsync, *arguments)
-        os.replace = lambda *arguments: self.survive(self.replace, *arguments)
+        resumable_output.open = lambda path, mode: File(path, mode.replace("b", ""))
+        os.fsync = lambda *arguments: self.count(self.fsync, *arguments)
+        os.replace = lambda *arguments: self.count(self.replace, *arguments)
         atexit.register(lambda: print("operations:", self.operations - self.left, file=sys.stderr))
 
 
 if __name__ == "__main__":
     saved_models.load = FakeTranslator
     saved_models.fingerprint = lambda path: "fake"
-    unfinished_files.SECONDS_BETWEEN_NOTES = 0.0
+    resumable_output.SECONDS_BETWEEN_ENTRIES = 0.0
     if "FAKE_OPERATIONS" in os.environ:
-        DoomedFiles(int(os.environ["FAKE_OPERATIONS"])).install()
+        LimitedFileOperations(int(os.environ["FAKE_OPERATIONS"])).install()
     translate.define_flags()
     app.run(translate.main)

@@ -1,4 +1,4 @@
-"""Runs that are killed, again and again, and end with the files of one that never was."""
+"""Translation runs that are killed repeatedly write the same files as an uninterrupted run."""
 
 import os
 import random
@@ -21,7 +21,7 @@ def write_input(path, count):
         " ".join(rng.choices(["ein", "hund", "", "läuft", "schnell"], k=rng.randint(0, 9)))
         for _ in range(count)
     )
-    path.write_bytes("\n".join(lines).encode() + b"\n\xff\n\nlast line without its end")
+    path.write_bytes("\n".join(lines).encode() + b"\n\xff\n\nlast line without a line end")
 
 
 def start(folder, name, **environment):
@@ -39,48 +39,48 @@ def start(folder, name, **environment):
 
 
 def run(folder, name, **environment):
-    """What a run says, or None where it was killed."""
+    """Returns the output on stderr, or None if the process was killed."""
     with start(folder, name, **environment) as process:
-        said = process.stderr.read()
-    assert process.returncode in (0, -signal.SIGKILL), said
-    return said if process.returncode == 0 else None
+        stderr = process.stderr.read()
+    assert process.returncode in (0, -signal.SIGKILL), stderr
+    return stderr if process.returncode == 0 else None
 
 
-def written(folder, name):
+def read_results(folder, name):
     assert sorted(path.name for path in folder.glob(f"{name}.*")) == sorted(
         f"{name}.{result}" for result in RESULTS
     )
     return [(folder / f"{name}.{result}").read_bytes() for result in RESULTS]
 
 
-def test_killed_inside_of_lines_of_text_and_of_the_log(tmp_path):
+def test_resume_after_kills_inside_lines(tmp_path):
     write_input(tmp_path / "input", 150)
     assert run(tmp_path, "whole").startswith("153 sentences in ")
-    expected = written(tmp_path, "whole")
+    expected = read_results(tmp_path, "whole")
     assert [len(content.splitlines()) for content in expected] == [306] * 3
     rng, kills = random.Random(43), 0
-    while (said := run(tmp_path, "killed", FAKE_OPERATIONS=rng.randint(100, 1500))) is None:
+    while (stderr := run(tmp_path, "killed", FAKE_OPERATIONS=rng.randint(100, 1500))) is None:
         kills += 1
-    assert said.startswith("Resuming after line ")
+    assert stderr.startswith("Resuming after line ")
     assert 2 < kills < 30
-    assert written(tmp_path, "killed") == expected
+    assert read_results(tmp_path, "killed") == expected
 
 
 @pytest.mark.slow
-def test_killed_while_files_get_their_names(tmp_path):
+def test_resume_after_kills_during_the_final_renames(tmp_path):
     write_input(tmp_path / "input", 8)
     whole = run(tmp_path, "whole", FAKE_OPERATIONS=10**6)
     operations = int(whole.split()[-1])
-    # The last ones wait for the disk and rename, file by file.
-    for before_the_end in range(1, 8):
-        name = f"end-{before_the_end}"  # as long as the other, which is in the log
-        assert run(tmp_path, name, FAKE_OPERATIONS=operations - before_the_end) is None
+    # The last operations flush and rename one file after the other.
+    for remaining in range(1, 8):
+        name = f"end-{remaining}"  # as long as "whole", because the log contains the name
+        assert run(tmp_path, name, FAKE_OPERATIONS=operations - remaining) is None
         run(tmp_path, name)
-        assert written(tmp_path, name) == written(tmp_path, "whole")
+        assert read_results(tmp_path, name) == read_results(tmp_path, "whole")
 
 
 @pytest.mark.slow
-def test_killed_at_any_time(tmp_path):
+def test_resume_after_kills_at_random_times(tmp_path):
     write_input(tmp_path / "input", 300)
     run(tmp_path, "whole")
     rng, kills = random.Random(47), 0
@@ -93,4 +93,4 @@ def test_killed_at_any_time(tmp_path):
             break
         kills += 1
     assert kills > 1
-    assert written(tmp_path, "killed") == written(tmp_path, "whole")
+    assert read_results(tmp_path, "killed") == read_results(tmp_path, "whole")

@@ -7,7 +7,7 @@ HOSTILE = Translation(b"ein\tHund\nund\r\nmehr", -2.0, False)
 ALIGNED = Translation(b"", 0.0, False, Alignment([], [], []))
 
 
-def test_every_sentence_stays_on_its_line():
+def test_formats_write_one_line_per_sentence():
     assert output_lines.best(7, [HOSTILE]) == b"ein\tHund und mehr\n"
     assert output_lines.best_and_score(7, [HOSTILE]) == b"ein Hund und mehr\t-2.0000\n"
     assert (
@@ -16,7 +16,7 @@ def test_every_sentence_stays_on_its_line():
     )
 
 
-def test_empty_sentences():
+def test_formats_of_empty_sentences():
     assert output_lines.best(1, [ALIGNED]) == b"\n"
     assert output_lines.best_and_score(1, [ALIGNED]) == b"\t0.0000\n"
     assert output_lines.links(1, [ALIGNED]) == b"\n"
@@ -42,7 +42,7 @@ def test_links_and_tokens():
         ("▁ein".encode(), "▁ein"),
     ],
 )
-def test_every_token_is_one_word(token, word):
+def test_tokens_are_single_words(token, word):
     aligned = Alignment([b"x", token], [token], [1])
     line = output_lines.tokens(1, [Translation(b"", 0.0, False, aligned)]).decode()
     assert line == f"x {word} ||| {word}\n"

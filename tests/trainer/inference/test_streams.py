@@ -9,21 +9,21 @@ from trainer.inference import streams
 @pytest.mark.parametrize(
     ("text", "count"), [(b"", 0), (b"\n", 1), (b"a", 1), (b"a\nb", 2), (b"a\n\nb\n", 3)]
 )
-def test_lines_are_counted_from_here(text, count):
+def test_count_lines_starts_at_the_current_position(text, count):
     file = io.BytesIO(b"before\n" + text)
     file.readline()
     assert streams.count_lines(file) == count
     assert file.tell() == 7
 
 
-def test_lines_of_a_pipe_are_not_counted():
+def test_count_lines_of_a_pipe_returns_none():
     read, write = os.pipe()
     os.close(write)
     with open(read, "rb") as file:
         assert streams.count_lines(file) is None
 
 
-def test_files_that_take_their_names_at_the_end(tmp_path):
+def test_can_be_renamed(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").touch()
     expected = {
@@ -37,5 +37,5 @@ def test_files_that_take_their_names_at_the_end(tmp_path):
     assert {path: streams.can_be_renamed(path) for path in expected} == expected
 
 
-def test_devices_may_be_named_twice():
-    streams.refuse_same_files({"output": "/dev/null", "tokens": "/dev/null"})
+def test_check_distinct_files_ignores_devices():
+    streams.check_distinct_files({"output": "/dev/null", "tokens": "/dev/null"})

@@ -1,7 +1,6 @@
-"""Trains the same model on the same batches on several devices, and writes what came out; run by
-tests.
+"""Trains a model on the same batches on several devices and writes the results. Run by tests.
 
-replicas.py OUT_1 1 OUT_2 2 …   on 1, 2, … of the devices that the CPU is divided into
+replicas.py OUT_1 1 OUT_2 2 …   on 1, 2, … of the devices into which the CPU is split
 replicas.py OUT                 as one of the workers of TF_CONFIG
 """
 
@@ -27,9 +26,7 @@ SIZES = {
 
 
 def batches():
-    """Rows are divided between the replicas: unlike numbers of tokens, replicas with only padding,
-    replicas without a row.
-    """
+    """Returns batches that give replicas different numbers of tokens, padding only, or no entry."""
     generator = np.random.default_rng(3)
     made = []
     for rows, length, real in ((5, 4, (4, 1, 4, 1, 4)), (4, 5, (5, 0, 5, 0)), (1, 3, (3,))):
@@ -77,7 +74,7 @@ def results(strategy):
         model.optimizer.learning_rate = rate
         keep(name, fit(strategy, model, batches, steps))
         for i, weights in enumerate(model.transformer.trainable_variables):
-            # With a rate of 1, what one step took off is the gradient.
+            # With a learning rate of 1, the change of one step is the gradient.
             found[f"{name} weights {i}"] = start[i] - weights.numpy()
 
     for i, batch in enumerate(batches()):
@@ -95,8 +92,9 @@ def results(strategy):
 
 
 def with_dropout_in_float16(strategy):
-    """The loss of one row for each replica, and all replicas' random states after it; then an
-    update that is not finite.
+    """Returns results of a step with dropout, and of updates with gradients that are not finite.
+
+    In the first step, every replica gets the same batch entry.
     """
     model = make_model(
         strategy, lambda: keras.optimizers.SGD(0.1), dropout=0.5, dtype="mixed_float16"

@@ -29,7 +29,7 @@ def offered(directory, model, bleus, keep=2):
     return best, [best.offer(model, step, bleu) for step, bleu in bleus.items()]
 
 
-def test_the_best_are_kept_in_order(tmp_path, model):
+def test_best_checkpoints_are_kept_in_order(tmp_path, model):
     best, written = offered(tmp_path, model, {3: 10.5, 6: 30.25, 9: 20.0, 12: 5.0})
     assert written == [True, True, True, False]
     assert list(best.scores().items()) == [(6, 30.25), (9, 20.0)]
@@ -40,13 +40,13 @@ def test_the_best_are_kept_in_order(tmp_path, model):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_of_equal_ones_the_earlier_stays(tmp_path, model):
+def test_earlier_of_equal_checkpoints_is_kept(tmp_path, model):
     best, written = offered(tmp_path, model, {3: 0.0, 6: 0.0}, keep=1)
     assert written == [True, False] and best.steps() == [3]
 
 
-def test_same_step_again(tmp_path, model):
-    """A killed run comes back to steps whose checkpoints are there."""
+def test_same_step_is_replaced_only_if_better(tmp_path, model):
+    """A run that was killed and resumed repeats steps whose checkpoints exist."""
     best, _ = offered(tmp_path, model, {3: 10.0, 6: 20.0})
     assert not best.offer(model, 6, 20.0)
     assert not best.offer(model, 6, 15.0)
@@ -54,13 +54,13 @@ def test_same_step_again(tmp_path, model):
     assert list(best.scores().items()) == [(3, 25.0), (6, 20.0)]
 
 
-def test_fewer_are_kept_than_before(tmp_path, model):
+def test_lower_keep_removes_checkpoints(tmp_path, model):
     offered(tmp_path, model, {3: 10.0, 6: 20.0})
     best, _ = offered(tmp_path, model, {9: 30.0}, keep=1)
     assert best.steps() == [9]
 
 
-def test_damaged_one_is_left_out(tmp_path, model, caplog):
+def test_corrupt_checkpoint_is_ignored(tmp_path, model, caplog):
     best, _ = offered(tmp_path, model, {3: 10.0, 6: 20.0})
     (best.path(6) / "state.json").write_text("{")
     with caplog.at_level(logging.WARNING, logger="absl"):
@@ -68,17 +68,17 @@ def test_damaged_one_is_left_out(tmp_path, model, caplog):
     assert "Ignoring the corrupt checkpoint" in caplog.text and "step-000006" in caplog.text
 
 
-def test_what_a_killed_run_was_writing_is_removed(tmp_path, model):
+def test_temporary_files_of_a_killed_run_are_removed(tmp_path, model):
     (tmp_path / ".writing-step-000003-x").mkdir()
     offered(tmp_path, model, {3: 10.0})
     assert [entry.name for entry in tmp_path.iterdir()] == ["step-000003"]
 
 
-def test_none_yet(tmp_path):
+def test_best_without_checkpoints_returns_none(tmp_path):
     assert BestCheckpoints(tmp_path / "best").best() is None
 
 
-def test_full_disk(tmp_path, model, monkeypatch):
+def test_full_disk_raises(tmp_path, model, monkeypatch):
     best, _ = offered(tmp_path, model, {3: 10.0})
 
     def full(path, **arrays):

@@ -81,7 +81,7 @@ def save(checkpoints, model):
     return checkpoints.save(model, int(model.optimizer.iterations))
 
 
-def test_everything_comes_back(tmp_path, model, other):
+def test_restore_returns_all_variables(tmp_path, model, other):
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     path = save(checkpoints, model)
     assert path == tmp_path / "checkpoints" / "step-000002"
@@ -96,25 +96,25 @@ def test_everything_comes_back(tmp_path, model, other):
     assert [entry.name for entry in (tmp_path / "checkpoints").iterdir()] == ["step-000002"]
 
 
-def test_training_goes_on_with_the_same_dropout(tmp_path, other):
+def test_resumed_training_has_the_same_dropout(tmp_path, other):
     keras.utils.set_random_seed(5)
-    straight = made_model()
-    train(straight, 2)
-    save(Checkpoints(tmp_path), straight)
-    train(straight, 2)
+    uninterrupted = made_model()
+    train(uninterrupted, 2)
+    save(Checkpoints(tmp_path), uninterrupted)
+    train(uninterrupted, 2)
     Checkpoints(tmp_path).restore_latest(other)
     train(other, 2)
     assert int(other.optimizer.iterations) == 4
-    assert_equal(values(other), values(straight))
+    assert_equal(values(other), values(uninterrupted))
 
 
-def test_no_checkpoint_is_step_0(tmp_path, other):
+def test_restore_without_checkpoints_returns_0(tmp_path, other):
     before = values(other)
     assert Checkpoints(tmp_path / "none").restore_latest(other) == 0
     assert_equal(values(other), before)
 
 
-def test_only_the_last_are_kept(tmp_path, other):
+def test_only_the_last_checkpoints_are_kept(tmp_path, other):
     checkpoints = Checkpoints(tmp_path, keep=2)
     first = int(other.optimizer.iterations)
     for _ in range(4):
@@ -131,7 +131,7 @@ def test_steps_are_in_numerical_order(tmp_path):
     assert Checkpoints(tmp_path).path(1000000).name == "step-1000000"
 
 
-def cut(path):
+def truncate(path):
     path.write_bytes(path.read_bytes()[:-100])
 
 
@@ -141,7 +141,7 @@ def empty(path):
 
 def flip_bits(path):
     content = bytearray(path.read_bytes())
-    # More bytes than a local header of the ZIP format, which has no checksum.
+    # More bytes than a local ZIP header, which has no checksum.
     for i in range(200):
         content[len(content) // 3 + i] ^= 1
     path.write_bytes(content)
@@ -150,14 +150,14 @@ def flip_bits(path):
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
-        ("model.npz", cut),
+        ("model.npz", truncate),
         ("model.npz", flip_bits),
         ("model.npz", empty),
-        ("optimizer.npz", cut),
+        ("optimizer.npz", truncate),
         ("optimizer.npz", flip_bits),
         ("optimizer.npz", os.remove),
         ("state.json", os.remove),
-        ("state.json", cut),
+        ("state.json", truncate),
         ("state.json", empty),
         ("state.json", lambda path: path.write_text("{")),
     ],
@@ -175,7 +175,7 @@ def test_corrupt_checkpoint_is_ignored_with_a_warning(tmp_path, model, other, fi
     assert_equal(values(other), values(model))
 
 
-def test_all_checkpoints_are_corrupt(tmp_path, model, other):
+def test_restore_of_corrupt_checkpoints_raises(tmp_path, model, other):
     checkpoints = Checkpoints(tmp_path)
     (save(checkpoints, model) / "model.npz").unlink()
     with pytest.raises(ValueError, match="All 1 checkpoints in .* are corrupt. Remove them"):
@@ -183,7 +183,7 @@ def test_all_checkpoints_are_corrupt(tmp_path, model, other):
 
 
 @pytest.mark.parametrize(("version", "age"), [(2, "an older"), (4, "a newer")])
-def test_another_format_version_is_an_error(tmp_path, model, other, version, age):
+def test_other_format_version_raises(tmp_path, model, other, version, age):
     path = save(Checkpoints(tmp_path), model)
     state = json.loads((path / "state.json").read_text()) | {"format_version": version}
     (path / "state.json").write_text(json.dumps(state))
@@ -197,8 +197,7 @@ def test_another_format_version_is_an_error(tmp_path, model, other, version, age
         read_weights(path)
 
 
-def test_weights_of_the_same_shape_can_not_be_exchanged(tmp_path, model, other):
-    """The order in a file has no effect; exchanged names are found out by their arrays."""
+def test_restore_depends_on_keys_and_not_on_their_order(tmp_path, model, other):
     path = save(Checkpoints(tmp_path), model)
     keys = list(json.loads((path / "state.json").read_text())["model"])
     with np.load(path / "model.npz") as arrays:
@@ -219,7 +218,7 @@ def test_weights_of_the_same_shape_can_not_be_exchanged(tmp_path, model, other):
         Checkpoints(tmp_path).restore_latest(other)
 
 
-def test_checkpoint_of_another_architecture(tmp_path, model):
+def test_restore_of_another_architecture_raises(tmp_path, model):
     save(Checkpoints(tmp_path), model)
     message = (
         "arrays of this run's model. First difference: source_embedding/embeddings, expected shape "
@@ -229,13 +228,13 @@ def test_checkpoint_of_another_architecture(tmp_path, model):
         Checkpoints(tmp_path).restore_latest(made_model(hidden_dim=9))
 
 
-def test_checkpoint_of_another_optimizer(tmp_path, model):
+def test_restore_of_another_optimizer_raises(tmp_path, model):
     save(Checkpoints(tmp_path), model)
     with pytest.raises(ValueError, match="Expected the .* arrays of this run's optimizer"):
         Checkpoints(tmp_path).restore_latest(made_model(optimizer=keras.optimizers.SGD(0.1)))
 
 
-def test_full_disk_leaves_the_checkpoint_before(tmp_path, model, other, monkeypatch):
+def test_full_disk_keeps_the_previous_checkpoint(tmp_path, model, other, monkeypatch):
     checkpoints = Checkpoints(tmp_path)
     save(checkpoints, model)
     other.optimizer.iterations.assign(3)
@@ -247,7 +246,7 @@ def test_full_disk_leaves_the_checkpoint_before(tmp_path, model, other, monkeypa
     monkeypatch.setattr(np, "savez", full)
     with pytest.raises(
         CheckpointError,
-        match="Can't write .*: No space left on device. Free space .* resumes from .*step-000002",
+        match="Can't write .*: No space left on device. Free space .* resume from .*step-000002",
     ):
         save(checkpoints, other)
     monkeypatch.undo()
@@ -255,7 +254,7 @@ def test_full_disk_leaves_the_checkpoint_before(tmp_path, model, other, monkeypa
     assert checkpoints.restore_latest(other) == 2
 
 
-def test_checkpoint_that_reads_back_otherwise_gets_no_name(tmp_path, other, monkeypatch):
+def test_checkpoint_that_fails_verification_is_removed(tmp_path, other, monkeypatch):
     written = np.savez
 
     def damaging(path, **arrays):
@@ -268,20 +267,20 @@ def test_checkpoint_that_reads_back_otherwise_gets_no_name(tmp_path, other, monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_killed_while_writing_leaves_nothing_to_restore(tmp_path, other):
+def test_partly_written_checkpoint_is_not_restored(tmp_path, other):
     (tmp_path / ".writing-step-000009-x").mkdir()
     assert Checkpoints(tmp_path).restore_latest(other) == 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_step_is_of_batches_not_of_updates(tmp_path, model, other):
-    """With float16, updates whose gradients are not finite are left out."""
+def test_restore_returns_the_number_of_batches(tmp_path, model, other):
+    """It differs from the number of updates, because float16 may skip updates."""
     assert Checkpoints(tmp_path).save(model, 17).name == "step-000017"
     assert Checkpoints(tmp_path).restore_latest(other) == 17
     assert int(other.optimizer.iterations) == 2
 
 
-def test_weights_alone(tmp_path, model, other):
+def test_restore_transformer_does_not_change_the_optimizer(tmp_path, model, other):
     path = save(Checkpoints(tmp_path), model)
     assert_equal(
         list(read_weights(path).values()),
@@ -293,7 +292,7 @@ def test_weights_alone(tmp_path, model, other):
     assert_equal(values(other), [*read_weights(path).values(), *optimizer])
 
 
-def test_weights_of_a_missing_or_a_damaged_checkpoint(tmp_path, model):
+def test_read_weights_of_a_missing_or_corrupt_checkpoint_raises(tmp_path, model):
     checkpoints = Checkpoints(tmp_path)
     with pytest.raises(
         ValueError,
@@ -306,7 +305,7 @@ def test_weights_of_a_missing_or_a_damaged_checkpoint(tmp_path, model):
         read_weights(path)
 
 
-def test_weights_of_another_architecture(tmp_path, model):
+def test_restore_transformer_of_another_architecture_raises(tmp_path, model):
     path = save(Checkpoints(tmp_path), model)
     with pytest.raises(
         ValueError,
@@ -315,6 +314,6 @@ def test_weights_of_another_architecture(tmp_path, model):
         restore_transformer(made_model(hidden_dim=9).transformer, path)
 
 
-def test_keep_has_to_be_positive(tmp_path):
+def test_keep_of_0_raises(tmp_path):
     with pytest.raises(ValueError, match="Expected to keep at least 1 checkpoint. Received: 0"):
         Checkpoints(tmp_path, keep=0)

@@ -21,7 +21,7 @@ def parts(trained_model_dir):
 
 
 def expected(trained_model_dir, corpus):
-    """BLEU and translations of the model as it was saved."""
+    """Returns BLEU and translations of the saved model."""
     module = TranslationModule.from_model_dir(trained_model_dir, TranslationSettings(beam_size=1))
     answers = [
         answer.text.decode() for answer in Translator(module.serve, module)(list(corpus.sources()))
@@ -30,14 +30,14 @@ def expected(trained_model_dir, corpus):
 
 
 @pytest.mark.slow
-def test_bleu_and_samples_are_those_of_the_greedy_translations(trained_model_dir, parts, corpus):
+def test_bleu_and_samples_equal_greedy_translations(trained_model_dir, parts, corpus):
     bleu, answers = expected(trained_model_dir, corpus)
     dev = DevTranslator(*parts, corpus, longest=60)()
     assert dev.bleu == pytest.approx(bleu) and bleu > 0
     assert dev.samples == [Sample(*corpus.pairs[i], answers[i]) for i in (0, 23, 46)]
 
 
-def test_it_follows_the_training(parts, corpus):
+def test_translations_use_the_current_weights(parts, corpus):
     model, tokenizer = parts
     translate = DevTranslator(model, tokenizer, corpus, longest=60)
     assert translate().bleu > 0
@@ -48,7 +48,7 @@ def test_it_follows_the_training(parts, corpus):
     assert translate().bleu > 0
 
 
-def test_fewer_sentences_than_samples(parts):
+def test_samples_of_a_small_dev_set(parts):
     corpus = PairCorpus((("A dog.", "Ein Hund."), ("", "")))
     assert [sample.source for sample in DevTranslator(*parts, corpus, longest=9)().samples] == [
         "A dog.",
@@ -56,12 +56,12 @@ def test_fewer_sentences_than_samples(parts):
     ]
 
 
-def test_interrupted(parts, corpus):
-    asked = []
+def test_interrupted_translation_returns_none(parts, corpus):
+    calls = []
 
-    def second_batch():
-        asked.append(None)
-        return len(asked) > 1
+    def interrupted():
+        calls.append(None)
+        return len(calls) > 1
 
-    assert DevTranslator(*parts, corpus, longest=60)(second_batch) is None
-    assert len(asked) == 2
+    assert DevTranslator(*parts, corpus, longest=60)(interrupted) is None
+    assert len(calls) == 2

@@ -49,7 +49,7 @@ class Best:
 
 
 class Run:
-    """Evaluations of a run that is at `step`."""
+    """A run at `step` with evaluations."""
 
     def __init__(self, directory, step=0, last=10, every=2, during=lambda: None, **settings):
         self.signals, self.report = StopSignals(), Recorder()
@@ -73,17 +73,17 @@ class Run:
 
 
 def bleus(*values):
-    left = iter(values)
-    return lambda interrupted: None if interrupted() else DevBleu(next(left), SAMPLES)
+    remaining = iter(values)
+    return lambda interrupted: None if interrupted() else DevBleu(next(remaining), SAMPLES)
 
 
-def test_at_multiples_and_after_the_last_step(tmp_path):
+def test_evaluates_at_multiples_and_after_the_last_step(tmp_path):
     run = Run(tmp_path, last=7)
     assert run.at(0, 2, 3, 4, 7) == [2, 4, 7]
     assert run.report.calls == [(Evaluation(step, 2.5, 0.5), []) for step in (2, 4, 7)]
 
 
-def test_what_has_been_evaluated_is_not_again(tmp_path):
+def test_resumed_run_does_not_repeat_evaluations(tmp_path):
     Run(tmp_path).at(2, 4)
     again = Run(tmp_path, step=4)
     again.at(4)
@@ -93,7 +93,7 @@ def test_what_has_been_evaluated_is_not_again(tmp_path):
     assert killed_before_4.model.evaluated == 1
 
 
-def test_bleu_is_reported_and_the_best_are_offered(tmp_path):
+def test_bleu_is_reported_and_offered_to_best_checkpoints(tmp_path):
     best = Best()
     run = Run(tmp_path, translate=bleus(10.0, 20.0), best=best)
     run.at(2, 4)
@@ -104,7 +104,7 @@ def test_bleu_is_reported_and_the_best_are_offered(tmp_path):
     assert best.offers == [(2, 10.0), (4, 20.0)]
 
 
-def test_no_better_bleu_is_convergence(tmp_path):
+def test_has_converged_without_better_bleu(tmp_path):
     run = Run(tmp_path, last=100, translate=bleus(10.0, 20.0, 20.0, 15.0), patience=2)
     run.at(2, 4, 6)
     assert not run.evaluate.has_converged
@@ -112,7 +112,7 @@ def test_no_better_bleu_is_convergence(tmp_path):
     assert run.evaluate.has_converged
 
 
-def test_patience_outlives_a_kill(tmp_path):
+def test_patience_counts_evaluations_of_earlier_runs(tmp_path):
     Run(tmp_path, translate=bleus(20.0, 10.0), patience=2).at(2, 4)
     again = Run(tmp_path, step=4, translate=bleus(15.0), patience=2)
     again.at(6)
@@ -120,7 +120,7 @@ def test_patience_outlives_a_kill(tmp_path):
 
 
 @pytest.mark.parametrize("when", ["before", "loss", "bleu"])
-def test_signal_breaks_it_off(tmp_path, when):
+def test_signal_interrupts_evaluation(tmp_path, when):
     def interrupt(*arguments):
         run.signals.received = 15
 
@@ -144,7 +144,7 @@ def test_signal_breaks_it_off(tmp_path, when):
     assert run.model.stop_evaluating == (when == "loss")
 
 
-def test_full_disk(tmp_path, monkeypatch):
+def test_full_disk_raises(tmp_path, monkeypatch):
     def full(evaluation):
         raise OSError(28, "No space left on device")
 
@@ -157,7 +157,7 @@ def test_full_disk(tmp_path, monkeypatch):
         run.at(2)
 
 
-def test_bleu_is_what_the_process_that_translates_finds(tmp_path):
+def test_bleu_comes_from_the_chief(tmp_path):
     run = Run(tmp_path, from_chief=lambda value: 12.5 if value is None else value)
     run.at(2)
     assert run.evaluations.entries == [Evaluation(2, 2.5, 0.5, 12.5)]

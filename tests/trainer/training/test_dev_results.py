@@ -5,16 +5,16 @@ import pytest
 from trainer.training.dev_results import Evaluation, Evaluations
 
 
-def noted(file, bleus, until=0):
+def add_evaluations(file, bleus, until=0):
     evaluations = Evaluations(file, until)
     for step, bleu in bleus.items():
         evaluations.add(Evaluation(step, 2.5, 0.5, bleu))
     return evaluations
 
 
-def test_file_is_a_list_a_line_each(tmp_path):
+def test_file_has_one_line_per_evaluation(tmp_path):
     file = tmp_path / "evaluations.json"
-    noted(file, {3: 12.5, 6: None})
+    add_evaluations(file, {3: 12.5, 6: None})
     assert json.loads(file.read_text()) == [
         {"step": 3, "loss": 2.5, "accuracy": 0.5, "bleu": 12.5},
         {"step": 6, "loss": 2.5, "accuracy": 0.5, "bleu": None},
@@ -22,8 +22,8 @@ def test_file_is_a_list_a_line_each(tmp_path):
     assert len(file.read_text().splitlines()) == 4
 
 
-def test_going_on_forgets_what_comes_again(tmp_path):
-    noted(tmp_path / "file", {3: 10.0, 6: 20.0, 9: 5.0})
+def test_resumed_run_drops_later_evaluations(tmp_path):
+    add_evaluations(tmp_path / "file", {3: 10.0, 6: 20.0, 9: 5.0})
     again = Evaluations(tmp_path / "file", until=7)
     assert 6 in again and 9 not in again
     assert again.best() == Evaluation(6, 2.5, 0.5, 20.0) and again.without_improvement() == 0
@@ -32,27 +32,27 @@ def test_going_on_forgets_what_comes_again(tmp_path):
     assert [entry.step for entry in Evaluations(tmp_path / "file", until=100).entries] == [3, 6, 9]
 
 
-def test_equal_is_no_improvement(tmp_path):
-    evaluations = noted(tmp_path / "file", {3: 0.0, 6: 0.0, 9: None, 12: 0.0})
+def test_equal_bleu_is_no_improvement(tmp_path):
+    evaluations = add_evaluations(tmp_path / "file", {3: 0.0, 6: 0.0, 9: None, 12: 0.0})
     assert evaluations.best().step == 3 and evaluations.without_improvement() == 2
 
 
-def test_without_bleu_there_is_no_best(tmp_path):
-    evaluations = noted(tmp_path / "file", {3: None, 6: None})
+def test_best_without_bleu_is_none(tmp_path):
+    evaluations = add_evaluations(tmp_path / "file", {3: None, 6: None})
     assert evaluations.best() is None and evaluations.without_improvement() == 0
 
 
 @pytest.mark.parametrize("content", ["[", '[{"step": 3}]', "3"])
-def test_file_that_is_none(tmp_path, content):
+def test_invalid_file_raises(tmp_path, content):
     (tmp_path / "file").write_text(content)
     with pytest.raises(
         ValueError,
-        match="Expected a list of evaluations. Received: .*Restore the file, or remove it",
+        match="Expected a list of evaluations in .*Restore the file, or remove it",
     ):
         Evaluations(tmp_path / "file", until=3)
 
 
-def test_only_one_process_writes(tmp_path):
+def test_evaluations_without_writes_leave_no_file(tmp_path):
     file = tmp_path / "evaluations.json"
     other = Evaluations(file, 0, writes=False)
     other.add(Evaluation(2, 1.5, 0.5))

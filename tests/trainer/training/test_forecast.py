@@ -5,7 +5,14 @@ import pytest
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer import train
 from trainer.data.encoding import EncodedPairs, IdSequences
-from trainer.training.forecast import Bucket, buckets, forecast, largest, memory, table
+from trainer.training.forecast import (
+    Bucket,
+    count_buckets,
+    estimate_memory,
+    forecast,
+    format_table,
+    largest_micro_batch,
+)
 
 
 def sequences(lengths):
@@ -17,21 +24,23 @@ def pairs():
     return EncodedPairs(sequences([5, 7, 8, 12, 3, 300]), sequences([6, 4, 2, 13, 8, 4]))
 
 
-def test_buckets_of_an_epoch(small_run, tmp_path, pairs):
-    """Up to 8: four pairs, three a batch; the one left over joins that of 13."""
-    found = buckets(pairs, small_run.config(tmp_path, batch_tokens=26).resolve())
+def test_count_buckets(small_run, tmp_path, pairs):
+    """Of four pairs with at most 8 tokens, three fill a batch and one moves to the next bucket."""
+    found = count_buckets(pairs, small_run.config(tmp_path, batch_tokens=26).resolve())
     assert [bucket[:3] for bucket in found] == [(8, 3, 1), (13, 2, 1)]
     assert sum(bucket.tokens for bucket in found) == 5 + 7 + 8 + 12 + 3 + 6 + 4 + 2 + 13 + 8
     assert found[1].positions == 2 * (12 + 13)
 
 
-def test_xla_pads_to_the_boundary(small_run, tmp_path, pairs):
-    found = buckets(pairs, small_run.config(tmp_path, batch_tokens=26, jit_compile=True).resolve())
+def test_count_buckets_with_xla_pads_to_boundaries(small_run, tmp_path, pairs):
+    found = count_buckets(
+        pairs, small_run.config(tmp_path, batch_tokens=26, jit_compile=True).resolve()
+    )
     assert [bucket.positions for bucket in found] == [3 * 16, 2 * 26]
 
 
-def test_table():
-    assert table(
+def test_format_table():
+    assert format_table(
         [Bucket(8, 3, 1, positions=40, tokens=30), Bucket(13, 2, 10, positions=60, tokens=60)]
     ).splitlines() == [
         "  length    rows   batches   padding",
@@ -52,10 +61,10 @@ def test_table():
 )
 def test_largest_micro_batch(small_run, tmp_path, settings, devices, expected):
     found = [Bucket(8, 11, 1, 88, 88), Bucket(13, 7, 1, 91, 91)]
-    assert largest(found, small_run.config(tmp_path, **settings), devices) == expected
+    assert largest_micro_batch(found, small_run.config(tmp_path, **settings), devices) == expected
 
 
-def test_memory_of_state_is_exact(small_run, tmp_path):
+def test_estimate_memory(small_run, tmp_path):
     sizes = {
         "num_encoder_layers": 2,
         "num_decoder_layers": 3,
@@ -72,41 +81,43 @@ def test_memory_of_state_is_exact(small_run, tmp_path):
     slots = sum(
         4 * int(np.prod(variable.shape)) for variable in adam.variables if len(variable.shape)
     )
-    found = memory(model, architecture, small_run.config(tmp_path), rows=5, length=11)
-    # Table rows of all pairs, for two tables in each of five layers.
-    looked_up = 2 * 11 * 11 * 5 * (2 if architecture.share_heads else 6)
+    found = estimate_memory(model, architecture, small_run.config(tmp_path), rows=5, length=11)
+    # Gathered table rows of all pairs of positions, for two tables in each of five layers.
+    gathered = 2 * 11 * 11 * 5 * (2 if architecture.share_heads else 6)
     assert found == {
         "weights, gradients, Adam": 2 * weights + slots,
-        "logits, twice, and their gradient": 3 * 4 * 55 * 13,
+        "logits, softmax, gradient": 3 * 4 * 55 * 13,
         "activations (estimated)": 4
-        * (55 * (2 * (72 + 14 + 99) + 3 * (120 + 14 + 198)) + looked_up),
+        * (55 * (2 * (72 + 14 + 99) + 3 * (120 + 14 + 198)) + gathered),
     }
     # Longer sequences gather no rows and save fewer matrices.
-    for length, kept, causal in ((100, 2, 2), (600, 2, 1), (1100, 1, 1), (4100, 0, 0)):
-        found = memory(model, architecture, small_run.config(tmp_path), rows=5, length=length)
+    for length, saved, causal in ((100, 2, 2), (600, 2, 1), (1100, 1, 1), (4100, 0, 0)):
+        found = estimate_memory(
+            model, architecture, small_run.config(tmp_path), rows=5, length=length
+        )
         weights = length * 3
         assert found["activations (estimated)"] == 4 * 5 * length * (
-            2 * (72 + 14 + kept * weights) + 3 * (120 + 14 + (causal + 3) * weights)
+            2 * (72 + 14 + saved * weights) + 3 * (120 + 14 + (causal + 3) * weights)
         )
 
 
-def test_dry_run_leaves_nothing_behind(small_run, tmp_path):
-    said = forecast(small_run.config(tmp_path / "model", **small_run.dev))
+def test_forecast_leaves_no_files(small_run, tmp_path):
+    text = forecast(small_run.config(tmp_path / "model", **small_run.dev))
     for part in (
         f"  model_dir = {tmp_path / 'model'}\n",
         "  vocab_size = 40\n",
         "Parameters: 3,778\n",
         "Devices: 1\n",
         "An epoch: ",
-        "Memory of a device:\n  weights, gradients, Adam                ",
-        "  in all, about  ",
+        "Memory per device:\n  weights, gradients, Adam                ",
+        "  total (estimated)  ",
     ):
-        assert part in said
+        assert part in text
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_dry_run_in_a_directory_with_a_run(small_run, tmp_path, capsys):
+def test_dry_run_does_not_change_an_existing_run(small_run, tmp_path, capsys):
     small_run(tmp_path / "model", train_steps=1)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "model").rglob("*")}
     train.dry_run(small_run.config(tmp_path / "model", vocab_size=None))
@@ -114,6 +125,6 @@ def test_dry_run_in_a_directory_with_a_run(small_run, tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "model").rglob("*")} == before
     with pytest.raises(
         SystemExit,
-        match="trainer.train: Expected a model directory made with the configuration of this run",
+        match="trainer.train: Expected a model directory created with the configuration of this",
     ):
         train.dry_run(small_run.config(tmp_path / "model", dropout=0.25))

@@ -1,6 +1,4 @@
-"""Adam in one operation a variable: equal to Keras's. On several replicas: test_replicas.py, whose
-runs train with it.
-"""
+"""Tests of Adam with one op per variable. test_replicas.py tests it on several replicas."""
 
 import keras
 import numpy as np
@@ -13,7 +11,7 @@ SETTINGS = {"learning_rate": 0.1, "beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9
 
 
 def train(optimizer, weights, gradients):
-    """The weights after updates with gradients `[steps, weights]`."""
+    """Returns weights and optimizer variables after updates with gradients `[steps, weights]`."""
     variables = [keras.Variable(x) for x in weights]
     optimizer.build(variables)
     step = tf.function(lambda *of_step: optimizer.apply(of_step, variables), autograph=False)
@@ -22,7 +20,7 @@ def train(optimizer, weights, gradients):
     return [x.numpy() for x in variables], [x.numpy() for x in optimizer.variables]
 
 
-def test_equals_keras(rng):
+def test_updates_equal_keras(rng):
     shapes = (3, 5), (7,), ()
     weights = [rng.normal(size=shape).astype("float32") for shape in shapes]
     gradients = [[rng.normal(size=shape).astype("float32") for shape in shapes] for _ in range(4)]
@@ -32,7 +30,7 @@ def test_equals_keras(rng):
         np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=2e-6)
 
 
-def test_equals_the_paper(rng):
+def test_updates_equal_the_paper(rng):
     gradients = rng.normal(size=(4, 7)).astype("float32")
     (actual,), _ = train(FusedAdam(**SETTINGS), [np.ones(7, "float32")], gradients[:, None])
     weight, first, second = np.ones(7), np.zeros(7), np.zeros(7)
@@ -43,7 +41,7 @@ def test_equals_the_paper(rng):
     np.testing.assert_allclose(actual, weight, rtol=0, atol=2e-6)
 
 
-def test_its_variables_are_those_of_adam(rng):
+def test_variables_equal_those_of_keras(rng):
     names = []
     for kind in (FusedAdam, keras.optimizers.Adam):
         optimizer = kind(**SETTINGS, name="adam")
@@ -52,7 +50,7 @@ def test_its_variables_are_those_of_adam(rng):
     assert names[0] == names[1]
 
 
-def test_amsgrad_and_sparse_gradients_are_left_to_keras(rng):
+def test_amsgrad_and_sparse_gradients_equal_keras(rng):
     table = rng.normal(size=(5, 3)).astype("float32")
     sparse = tf.IndexedSlices(tf.ones((2, 3)), tf.constant([1, 3]), tf.constant([5, 3]))
     for settings, gradient in (({"amsgrad": True}, tf.constant(table * 2)), ({}, sparse)):
@@ -64,6 +62,6 @@ def test_amsgrad_and_sparse_gradients_are_left_to_keras(rng):
         np.testing.assert_array_equal(*updated)
 
 
-def test_is_made_again_from_its_settings():
+def test_from_config_restores_the_settings():
     again = FusedAdam.from_config(FusedAdam(**SETTINGS).get_config())
     assert {name: again.get_config()[name] for name in SETTINGS} == pytest.approx(SETTINGS)

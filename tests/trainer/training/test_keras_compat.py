@@ -1,4 +1,4 @@
-"""A changed Keras is an error that names its version."""
+"""Tests of private Keras APIs, and of the errors if Keras changes them."""
 
 import keras
 import numpy as np
@@ -35,26 +35,26 @@ def test_seed_states(model):
     np.testing.assert_array_equal(model.dropout.seed_generator.state, before)
 
 
-def test_a_larger_seed_state_is_an_error(model, monkeypatch):
+def test_seed_state_of_another_shape_raises(model, monkeypatch):
     monkeypatch.setattr(model.dropout.seed_generator.state, "_shape", (3,))
     with changed_seeds():
         keras_compat.seed_states(model)
 
 
-def test_a_renamed_seed_state_is_an_error(model, monkeypatch):
+def test_renamed_seed_state_raises(model, monkeypatch):
     model.dropout.seed_generator.moved = model.dropout.seed_generator.state
     monkeypatch.delattr(model.dropout.seed_generator, "state")
     with changed_seeds():
         keras_compat.seed_states(model)
 
 
-def test_a_hidden_seed_generator_is_an_error(model, monkeypatch):
+def test_hidden_seed_generator_raises(model, monkeypatch):
     monkeypatch.setattr(keras_compat, "parts", lambda model, kind: [])
     with changed_seeds():
         keras_compat.seed_states(model)
 
 
-def test_dropout_without_a_seed_generator_is_an_error():
+def test_dropout_without_a_seed_generator_raises():
     class OwnDropout(keras.layers.Layer):
         rate = 0.5
 
@@ -67,8 +67,8 @@ def test_dropout_without_a_seed_generator_is_an_error():
         keras_compat.seed_states(Model())
 
 
-def test_draws_that_ignore_the_scope_are_an_error(model, monkeypatch):
-    """Then all replicas would share a dropout mask."""
+def test_draws_that_ignore_the_scope_raise(model, monkeypatch):
+    """If draws ignored the scope, all replicas would share a dropout mask."""
     seed = keras.ops.convert_to_tensor([3, 7], "uint32")
     monkeypatch.setattr(keras.random.SeedGenerator, "next", lambda self, ordered=True: seed)
     with changed_seeds():

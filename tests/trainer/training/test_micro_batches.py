@@ -20,22 +20,22 @@ def batch(rows, source_length=5, target_length=3):
         (7, 34, (2, 4)),
         (7, 10, (4, 2)),
         (7, 9, (7, 1)),
-        (7, 1, (7, 1)),  # a row that is too long is a micro-batch
+        (7, 1, (7, 1)),  # an entry above device_tokens forms its own micro-batch
         (11, 20, (3, 4)),
         (1, 100, (1, 1)),
         (0, 100, (1, 1)),
     ],
 )
-def test_micro_batches_are_as_few_as_fit_and_of_one_size(rows, device_tokens, shape):
-    whole = batch(rows)
-    made = micro_batches.split(whole, device_tokens)
-    for side, ids in made.items():
-        assert ids.shape == (*shape, whole[side].shape[1])
-        np.testing.assert_array_equal(tf.reshape(ids, [-1, ids.shape[-1]])[:rows], whole[side])
+def test_split_makes_few_micro_batches_of_equal_size(rows, device_tokens, shape):
+    full = batch(rows)
+    parts = micro_batches.split(full, device_tokens)
+    for side, ids in parts.items():
+        assert ids.shape == (*shape, full[side].shape[1])
+        np.testing.assert_array_equal(tf.reshape(ids, [-1, ids.shape[-1]])[:rows], full[side])
         assert not np.any(tf.reshape(ids, [-1, ids.shape[-1]])[rows:])
 
 
-def test_the_longer_side_counts():
+def test_split_counts_tokens_of_the_longer_side():
     assert micro_batches.split(batch(6, source_length=2, target_length=5), 10)["inputs"].shape == (
         3,
         2,
@@ -44,19 +44,19 @@ def test_the_longer_side_counts():
 
 
 @pytest.mark.parametrize("in_graph", [False, True])
-def test_values_are_added_up_and_states_are_the_last(in_graph):
+def test_accumulate_sums_values_and_returns_the_last_states(in_graph):
     def compute(part, number):
         total = tf.cast(tf.reduce_sum(part["inputs"]), tf.float32)
         return total, [total * tf.cast(number, tf.float32)], [tf.constant(11)]
 
-    def run(whole):
+    def run(full):
         return micro_batches.accumulate(
             compute,
-            micro_batches.split(whole, 10),
+            micro_batches.split(full, 10),
             (tf.zeros([]), [tf.zeros([])]),
             [tf.constant(0)],
         )
 
     total, (weighted,), (state,) = (tf.function(run) if in_graph else run)(batch(5))
-    # Rows 1–10, 11–20 and 21–25 with one row of padding.
+    # Ids 1–10, 11–20, and 21–25 with an entry of padding.
     assert (float(total), float(weighted), int(state)) == (325, 155 + 2 * 115, 11)

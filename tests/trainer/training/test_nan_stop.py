@@ -43,14 +43,13 @@ def test_finite_numbers_pass(stop, tmp_path):
 @pytest.mark.parametrize(
     "logs", [{"loss": float("nan")}, {"loss": float("inf")}, {"gradient_norm": float("inf")}]
 )
-def test_message_and_batch(stop, tmp_path, tokenizer, logs):
+def test_not_finite_value_raises_and_saves_the_batch(stop, tmp_path, tokenizer, logs):
     ((name, value),) = logs.items()
     path = tmp_path / "nan" / "step-000117.npz"
     message = (
-        f"Expected a finite {name.replace('_', ' ')}. Received: {value} at step 117, with the "
-        "learning rate 0.116. "
-        f"Its batch is {path}, with the arrays inputs, targets, source_text and target_text. Look "
-        "at it with: python -c "
+        f"Expected a finite {name.replace('_', ' ')}. Received: {value} at step 117, with "
+        f"learning rate 0.116. Its batch is {path}, with the arrays inputs, targets, source_text "
+        "and target_text. Print it with: python -c "
     )
     with pytest.raises(NotFiniteError, match=re.escape(message)):
         stop.on_train_batch_end(0, FINE | logs)
@@ -61,7 +60,7 @@ def test_message_and_batch(stop, tmp_path, tokenizer, logs):
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
-def test_the_command_that_it_names_shows_the_batch(stop, capsys):
+def test_command_in_the_message_prints_the_batch(stop, capsys):
     with pytest.raises(NotFiniteError) as raised:
         stop.on_train_batch_end(0, {"loss": float("nan")})
     names = {}
@@ -70,7 +69,7 @@ def test_the_command_that_it_names_shows_the_batch(stop, capsys):
     assert LINES[0] in capsys.readouterr().out
 
 
-def test_float16_leaves_out_gradients_that_are_not_finite(stop):
+def test_float16_accepts_gradients_that_are_not_finite(stop):
     stop.on_train_batch_end(0, FINE | {"gradient_norm": float("inf"), "loss_scale": 32768.0})
     with pytest.raises(NotFiniteError, match="Expected a finite loss"):
         stop.on_train_batch_end(0, FINE | {"loss": float("nan"), "loss_scale": 32768.0})
@@ -86,19 +85,19 @@ def test_all_batches_of_an_execution_are_saved(stop, tmp_path):
     assert len(list((tmp_path / "nan").iterdir())) == 3
 
 
-def test_full_disk(stop, tmp_path):
+def test_batch_that_can_not_be_saved_is_reported(stop, tmp_path):
     (tmp_path / "nan").write_text("a file")
     with pytest.raises(NotFiniteError, match="Its batch could not be saved in .*nan .File exists."):
         stop.on_train_batch_end(0, {"loss": float("nan")})
 
 
-def test_very_large_loss_is_warned_of_once(stop, caplog):
+def test_very_large_loss_warns_once(stop, caplog):
     with caplog.at_level(logging.WARNING, logger="absl"):
         stop.on_train_batch_end(0, FINE | {"loss": 15.5})
         assert caplog.text == ""
         for _ in range(2):
             stop.on_train_batch_end(0, FINE | {"loss": 7.7e10})
     assert [record.getMessage() for record in caplog.records] == [
-        "The loss is 7.7e+10 at step 117. Equal probabilities for all words give 3.18. Training "
-        "diverges: lower --learning_rate or raise --warmup_steps."
+        "Training diverges: the loss is 7.7e+10 at step 117, but uniform probabilities have a "
+        "loss of 3.18. Lower --learning_rate or raise --warmup_steps."
     ]

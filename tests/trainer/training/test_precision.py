@@ -37,7 +37,7 @@ def train(model, steps):
     return model.fit(data, steps_per_epoch=1, epochs=steps, verbose=0, shuffle=False).history
 
 
-def test_unknown_precision():
+def test_unknown_precision_raises():
     with pytest.raises(
         ValueError,
         match="Expected precision to be one of float32, bfloat16, float16. Received: 'half'",
@@ -51,7 +51,7 @@ def float32_losses():
 
 
 @pytest.mark.parametrize("precision, rtol", [("bfloat16", 0.03), ("float16", 0.005)])
-def test_mixed_precision_learns_as_float32(float32_losses, precision, rtol):
+def test_mixed_precision_losses_equal_float32(float32_losses, precision, rtol):
     model = make_model(precision)
     assert model.transformer.compute_dtype == precision
     assert {variable.dtype for variable in model.transformer.trainable_variables} == {"float32"}
@@ -60,7 +60,7 @@ def test_mixed_precision_learns_as_float32(float32_losses, precision, rtol):
     assert losses[-1] < 0.6 * losses[0]
 
 
-def test_mixed_model_is_saved_as_one_of_float32(tmp_path):
+def test_mixed_precision_model_is_saved_in_float32(tmp_path):
     model = make_model("bfloat16").transformer
     directory = ModelDirectory.create(tmp_path)
     directory.write_config(CONFIG.to_dict(), tokenizer="none")
@@ -75,7 +75,7 @@ def test_mixed_model_is_saved_as_one_of_float32(tmp_path):
 
 
 @pytest.mark.slow
-def test_update_that_is_not_finite_is_left_out_and_halves_the_scale():
+def test_not_finite_update_is_skipped_and_halves_the_scale():
     model = make_model("float16")
     model.loss_scale.scale.assign(2.0**120)
     before = model.get_weights()
@@ -89,20 +89,20 @@ def test_update_that_is_not_finite_is_left_out_and_halves_the_scale():
     )
     for one, other in zip(before, model.get_weights()):
         np.testing.assert_array_equal(one, other)
-    assert int(model.optimizer.iterations) == 2, "the batches are counted"
+    assert int(model.optimizer.iterations) == 2, "skipped updates are counted"
     model.loss_scale.scale.assign(2.0**10)
     assert train(model, 1)["loss_scale"] == [2.0**10]
     assert any(np.any(one != other) for one, other in zip(before, model.get_weights()))
 
 
-def test_scale_is_doubled_after_a_while():
+def test_scale_doubles_after_growth_steps():
     model = make_model("float16", run_eagerly=True)
     model.loss_scale._growth_steps = 2
     assert train(model, 5)["loss_scale"] == [2.0**15, 2.0**15, 2.0**16, 2.0**16, 2.0**17]
 
 
 @pytest.mark.slow
-def test_xla_computes_the_same():
+def test_xla_equals_no_xla():
     histories = []
     for jit_compile in (False, True):
         keras.utils.set_random_seed(7)

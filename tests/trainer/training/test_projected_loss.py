@@ -1,4 +1,4 @@
-"""The training loss from states and table, compared with the loss of dense targets."""
+"""Tests of the training loss from states and table, compared with a loss of dense targets."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def arrays():
 
 
 def from_logits(labels, states, table, label_smoothing):
-    """The definition: a dense matrix of targets."""
+    """Returns losses and correct tokens by definition, with a dense matrix of targets."""
     logits = tf.einsum("btd,vd->btv", states, table)
     low = label_smoothing / (table.shape[0] - 1)
     targets = tf.one_hot(
@@ -33,19 +33,19 @@ def from_logits(labels, states, table, label_smoothing):
     )
     losses = tf.nn.softmax_cross_entropy_with_logits(labels=targets, logits=logits)
     losses -= -tf.reduce_sum(tf.math.xlogy(targets, targets), axis=-1)
-    right = tf.cast(tf.argmax(logits, -1, labels.dtype) == labels, logits.dtype)
+    correct = tf.cast(tf.argmax(logits, -1, labels.dtype) == labels, logits.dtype)
     weights = tf.cast(labels != 0, logits.dtype)
-    return losses * weights, right * weights
+    return losses * weights, correct * weights
 
 
 def values_and_gradients(function, labels, arrays, label_smoothing):
-    """Losses, right tokens, and the gradients of a weighted sum of the losses."""
+    """Returns losses, correct tokens, and the gradients of a weighted sum of the losses."""
     weights = tf.constant(np.random.default_rng(17).normal(size=(BATCH, LENGTH)))
     with tf.GradientTape() as tape:
         tape.watch(arrays)
-        losses, right = function(labels, *arrays, label_smoothing)
+        losses, correct = function(labels, *arrays, label_smoothing)
         total = tf.reduce_sum(losses * tf.cast(weights, losses.dtype))
-    return [losses, right, *tape.gradient(total, arrays)]
+    return [losses, correct, *tape.gradient(total, arrays)]
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.37])
@@ -58,7 +58,7 @@ def values_and_gradients(function, labels, arrays, label_smoothing):
     ],
     ids=["eager", "graph", "XLA"],
 )
-def test_equals_the_loss_of_the_logits(labels, arrays, label_smoothing, compile_with):
+def test_loss_and_gradients_equal_dense_targets(labels, arrays, label_smoothing, compile_with):
     assert 0 in labels.numpy()
     expected = values_and_gradients(from_logits, labels, arrays, label_smoothing)
     received = compile_with(values_and_gradients)(
@@ -72,10 +72,8 @@ def test_equals_the_loss_of_the_logits(labels, arrays, label_smoothing, compile_
 @pytest.mark.parametrize(
     "dtype, tolerance", [("float32", 1e-6), ("bfloat16", 2e-2), ("float16", 2e-3)]
 )
-def test_other_types(labels, arrays, dtype, tolerance):
-    """Losses are summed in float32; the tolerance is relative to the largest value of each, of the
-    same narrow arrays in float64.
-    """
+def test_loss_and_gradients_of_other_dtypes(labels, arrays, dtype, tolerance):
+    """The tolerance is relative to the largest value of each array, computed in float64."""
     narrow = [tf.cast(array, dtype) for array in arrays]
     expected = values_and_gradients(
         from_logits, labels, [tf.cast(array, tf.float64) for array in narrow], 0.1
@@ -92,32 +90,29 @@ def test_smallest_loss_is_zero():
     best = np.full((1, 1, VOCABULARY), np.log(low))
     best[0, 0, 4] = np.log(0.9)
     table = tf.eye(VOCABULARY, dtype=tf.float64)
-    losses, right = projected_cross_entropy(tf.constant([[4]]), tf.constant(best), table, 0.1)
-    assert abs(float(losses[0, 0])) < 1e-14 and right.numpy().tolist() == [[1.0]]
+    losses, correct = projected_cross_entropy(tf.constant([[4]]), tf.constant(best), table, 0.1)
+    assert abs(float(losses[0, 0])) < 1e-14 and correct.numpy().tolist() == [[1.0]]
 
 
-def test_logits_far_apart_stay_finite():
-    """Where the softmax of the label is 0 the loss is not."""
+def test_loss_is_finite_if_the_probability_underflows():
     states, table = tf.constant([[[1e4]]]), tf.constant([[1.0], [-1.0], [0.0]])
-    losses, right, to_states, to_table = (
+    losses, correct, to_states, to_table = (
         value.numpy() for value in values_and_gradients_of_one(tf.constant([[1]]), [states, table])
     )
-    assert losses.tolist() == [[2e4]] and right.tolist() == [[0.0]]
+    assert losses.tolist() == [[2e4]] and correct.tolist() == [[0.0]]
     assert to_states.tolist() == [[[2.0]]] and to_table.tolist() == [[1e4], [-1e4], [0.0]]
 
 
 @pytest.mark.parametrize("gap", [20.0, 65.0, 75.0, 95.0, 120.0])
-def test_losses_are_right_however_small_probabilities_are(gap):
-    """From where they say all to where types of 32 bits have none of them; next to a label that has
-    a large one.
-    """
+def test_loss_of_small_probabilities(gap):
+    """Probabilities range from normal float32 numbers to underflow."""
     states, table = tf.constant([[[gap], [0.7]]]), tf.constant([[0.0], [1.0], [0.31], [-0.17]])
-    losses, right = projected_cross_entropy(tf.constant([[2, 1]]), states, table)
+    losses, correct = projected_cross_entropy(tf.constant([[2, 1]]), states, table)
     expected, _ = from_logits(
         tf.constant([[2, 1]]), *(tf.cast(x, tf.float64) for x in (states, table)), 0.0
     )
     np.testing.assert_allclose(losses, expected, rtol=1e-6)
-    assert right.numpy().tolist() == [[0.0, 1.0]]
+    assert correct.numpy().tolist() == [[0.0, 1.0]]
     small, _ = projected_cross_entropy(tf.constant([[3]]), states[:, :1], table)
     np.testing.assert_allclose(small, [[1.17 * gap]], rtol=1e-6)
 
@@ -125,19 +120,19 @@ def test_losses_are_right_however_small_probabilities_are(gap):
 def values_and_gradients_of_one(labels, arrays):
     with tf.GradientTape() as tape:
         tape.watch(arrays)
-        losses, right = projected_cross_entropy(labels, *arrays)
-    return [losses, right, *tape.gradient(losses, arrays)]
+        losses, correct = projected_cross_entropy(labels, *arrays)
+    return [losses, correct, *tape.gradient(losses, arrays)]
 
 
-def test_no_rows():
-    losses, right = projected_cross_entropy(
+def test_loss_of_an_empty_batch():
+    losses, correct = projected_cross_entropy(
         tf.zeros([0, LENGTH], tf.int32), tf.zeros([0, LENGTH, WIDTH]), tf.ones([VOCABULARY, WIDTH])
     )
-    assert losses.shape == right.shape == (0, LENGTH)
+    assert losses.shape == correct.shape == (0, LENGTH)
 
 
-def test_all_logits_are_computed_on_by_their_softmax_alone(labels, arrays):
-    """No subtraction, product or sum of tensors of all logits."""
+def test_softmax_is_the_only_pass_over_the_logits(labels, arrays):
+    """There is no subtraction, product or sum of tensors with the shape of the logits."""
     graph = (
         tf.function(values_and_gradients)
         .get_concrete_function(projected_cross_entropy, labels, arrays, 0.1)
@@ -156,8 +151,8 @@ def test_all_logits_are_computed_on_by_their_softmax_alone(labels, arrays):
 @pytest.mark.parametrize(
     "compile_with", [lambda function: function, tf.function], ids=["eager", "graph"]
 )
-def test_padding_is_not_multiplied(labels, arrays, compile_with):
-    """States of padding may be what they like, and get no gradient; a batch may be all padding."""
+def test_states_of_padding_are_ignored(labels, arrays, compile_with):
+    """Padded states may be nan, and get a gradient of 0. A batch may consist of padding only."""
     states, table = arrays
     padding = (labels == 0)[..., None]
     expected = values_and_gradients(from_logits, labels, arrays, 0.1)
@@ -176,7 +171,7 @@ def test_padding_is_not_multiplied(labels, arrays, compile_with):
 
 
 @pytest.mark.parametrize("label_smoothing", [-0.1, 1.0])
-def test_smoothing_out_of_range(labels, arrays, label_smoothing):
+def test_label_smoothing_out_of_range_raises(labels, arrays, label_smoothing):
     message = f"Expected label_smoothing to be at least 0 and below 1. Received: {label_smoothing}."
     with pytest.raises(ValueError, match=message):
         projected_cross_entropy(labels, *arrays, label_smoothing)

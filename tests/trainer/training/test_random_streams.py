@@ -10,7 +10,7 @@ from trainer.training.random_streams import RandomStreams
 
 @pytest.fixture
 def layers():
-    """A model with two dropouts; one draws twice per call."""
+    """A model with two dropout layers, one of which draws twice per call."""
 
     class Dropouts(keras.Model):
         def __init__(self):
@@ -29,13 +29,13 @@ def layers():
 ONES = np.ones((31, 37), "float32")
 
 
-def drawn(layers, streams, number):
+def draw(layers, streams, number):
     return streams.draw(number, lambda: layers(ONES, training=True))
 
 
-def test_stream_0_draws_what_keras_would_and_moves_as_far(layers):
+def test_stream_0_equals_keras(layers):
     streams = RandomStreams(layers)
-    found, states = drawn(layers, streams, 0)
+    found, states = draw(layers, streams, 0)
     before = [state.numpy() for state in streams.states()]
     np.testing.assert_array_equal(found, layers(ONES, training=True))
     for state, moved, start, draws in zip(streams.states(), states, before, (2, 1)):
@@ -43,24 +43,24 @@ def test_stream_0_draws_what_keras_would_and_moves_as_far(layers):
         np.testing.assert_array_equal(moved - start, [0, draws])
 
 
-def test_streams_draw_other_masks_and_reach_the_same_states(layers):
+def test_streams_draw_different_masks_and_have_equal_states(layers):
     streams = RandomStreams(layers)
-    found = [drawn(layers, streams, number) for number in range(5)]
+    found = [draw(layers, streams, number) for number in range(5)]
     masks = {(output.numpy() != 0).tobytes() for output, _ in found}
     assert len(masks) == 5
     for _, states in found[1:]:
         np.testing.assert_array_equal(states, found[0][1])
 
 
-def test_masks_change_when_the_states_move_on(layers):
+def test_masks_change_with_the_states(layers):
     streams = RandomStreams(layers)
-    first, states = drawn(layers, streams, 3)
-    again, _ = drawn(layers, streams, 3)
+    first, states = draw(layers, streams, 3)
+    again, _ = draw(layers, streams, 3)
     np.testing.assert_array_equal(first, again)
-    streams.move_to(states)
-    after, _ = drawn(layers, streams, 3)
+    streams.set_states(states)
+    after, _ = draw(layers, streams, 3)
     assert np.any(after.numpy() != first.numpy())
 
 
-def test_no_two_numbers_give_a_generator_one_seed():
+def test_all_streams_have_different_seeds():
     assert math.gcd(random_streams._STRIDE, 2**31 - 2) == 1

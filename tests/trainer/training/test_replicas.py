@@ -1,4 +1,4 @@
-"""One device, several, and several processes train alike."""
+"""Training on one device, on several devices and in several processes gives equal results."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def on_devices(directory, *counts):
 @pytest.fixture(scope="module")
 def one_two_and_four(tmp_path_factory):
     directory = tmp_path_factory.mktemp("replicas")
-    # TensorFlow sums over groups of one size in a process.
+    # Within a process, TensorFlow supports sums over only one number of devices above 1.
     return [found for counts in ((1, 2), (4,)) for found in on_devices(directory, *counts)]
 
 
@@ -45,7 +45,7 @@ def check_same(found, expected, part):
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.slow
-def test_two_and_four_replicas_have_the_losses_and_weights_of_one(one_two_and_four, part):
+def test_two_and_four_replicas_equal_one(one_two_and_four, part):
     one, *several = one_two_and_four
     for found in several:
         assert found.keys() == one.keys()
@@ -53,18 +53,18 @@ def test_two_and_four_replicas_have_the_losses_and_weights_of_one(one_two_and_fo
 
 
 @pytest.mark.slow
-def test_batches_are_what_the_tests_are_about(one_two_and_four):
+def test_batches_differ_in_tokens_and_clipping(one_two_and_four):
     one = one_two_and_four[0]
     assert [float(one[f"batch {i} target_tokens"][0]) for i in range(3)] == [14, 10, 3]
     norms = [float(one[f"batch {i} gradient_norm"][0]) for i in range(3)]
-    assert min(norms) < 2.0 < max(norms), "some are clipped"
+    assert min(norms) < 2.0 < max(norms), "some gradients are clipped, some are not"
 
 
 @pytest.mark.slow
-def test_replicas_have_dropout_of_their_own_and_the_same_states(one_two_and_four):
+def test_replicas_have_different_dropout_and_equal_states(one_two_and_four):
     one, *several = one_two_and_four
     for count, found in zip((2, 4), several, strict=True):
-        # With one mask for all, equal rows would have equal losses.
+        # With a shared mask, equal batch entries would have equal losses.
         assert found["dropout loss"] != pytest.approx(one["dropout loss"], rel=1e-3)
         assert found["dropout states"].shape[1] == count
         for replica in range(count):
@@ -73,7 +73,7 @@ def test_replicas_have_dropout_of_their_own_and_the_same_states(one_two_and_four
             )
 
 
-def check_updates_left_out(found):
+def check_skipped_updates(found):
     np.testing.assert_array_equal(found[f"scale {2.0**120}"], [2.0**120, 2.0**119])
     np.testing.assert_array_equal(found[f"scale {2.0**10}"], [2.0**10, 2.0**10])
     assert found["moved"].tolist() == [False, True]
@@ -81,13 +81,13 @@ def check_updates_left_out(found):
 
 
 @pytest.mark.slow
-def test_updates_that_are_not_finite_are_left_out(one_two_and_four):
+def test_not_finite_updates_are_skipped(one_two_and_four):
     for found in one_two_and_four:
-        check_updates_left_out(found)
+        check_skipped_updates(found)
 
 
 @pytest.mark.slow
-def test_two_processes_have_the_losses_and_weights_of_one(tmp_path, one_two_and_four):
+def test_two_processes_equal_one(tmp_path, one_two_and_four):
     cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
     files = [tmp_path / f"{index}.npz" for index in range(2)]
     workers = []
@@ -102,7 +102,7 @@ def test_two_processes_have_the_losses_and_weights_of_one(tmp_path, one_two_and_
         for part in PARTS:
             check_same(found, one, part)
         np.testing.assert_allclose(found["dropout loss"], two["dropout loss"], rtol=1e-6)
-        check_updates_left_out(found)
+        check_skipped_updates(found)
 
 
 def free_ports(count):

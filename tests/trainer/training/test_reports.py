@@ -21,7 +21,7 @@ def steps():
     return Steps(200, 7000)
 
 
-def test_lines_where_there_is_no_terminal(steps, capsys):
+def test_terminal_writes_lines_to_a_file(steps, capsys):
     terminal = Terminal(steps, interactive=False)
     terminal.on_train_begin()
     terminal.on_train_batch_end(0, LOGS)
@@ -40,7 +40,15 @@ def test_lines_where_there_is_no_terminal(steps, capsys):
     ]
 
 
-def test_bleu_and_samples(steps, capsys):
+def test_programs_of_xla_are_reported(steps, capsys):
+    terminal = Terminal(steps, interactive=False)
+    terminal.on_train_begin()
+    terminal.on_train_batch_end(0, LOGS | {"programs": 3, "compile_seconds": 12.345})
+    terminal.on_train_end()
+    assert capsys.readouterr().out == "step 200/7000: XLA program 3 compiled in 12.3 s\n"
+
+
+def test_terminal_writes_bleu_and_samples(steps, capsys):
     terminal = Terminal(steps, interactive=False)
     terminal.on_test_end(evaluated(Evaluation(1000, 2.5, 0.625, 23.456), SAMPLES))
     assert capsys.readouterr().out.splitlines() == [
@@ -52,7 +60,7 @@ def test_bleu_and_samples(steps, capsys):
     ]
 
 
-def test_one_updating_line_on_a_terminal(steps, capsys, monkeypatch):
+def test_terminal_updates_a_progress_bar(steps, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     terminal = Terminal(steps, interactive=True)
     terminal.on_train_begin()

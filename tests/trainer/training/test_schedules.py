@@ -6,12 +6,12 @@ from trainer.training.schedules import NoamSchedule
 
 
 @pytest.mark.parametrize("step", [0, 1, 3999, 4000, 4001, 100000])
-def test_equals_the_formula(step):
+def test_noam_schedule_equals_the_formula(step):
     expected = 2 * min(1, step / 4000) * max(step, 4000) ** -0.5 * 512**-0.5
     assert float(NoamSchedule(512, 4000)(step)) == pytest.approx(expected, rel=1e-6)
 
 
-def test_multiplier_1_is_the_paper():
+def test_noam_schedule_with_multiplier_1_equals_the_paper():
     schedule = NoamSchedule(512, 4000, multiplier=1.0)
     for step in (1, 1000, 4000, 30000):
         assert float(schedule(step)) == pytest.approx(
@@ -19,7 +19,7 @@ def test_multiplier_1_is_the_paper():
         )
 
 
-def test_first_update_has_rate_zero():
+def test_first_update_has_learning_rate_0():
     optimizer = keras.optimizers.SGD(NoamSchedule(4, 2))
     variable = keras.Variable([1.0, 5.0])
     optimizer.apply([np.ones(2, "float32")], [variable])
@@ -30,7 +30,7 @@ def test_first_update_has_rate_zero():
     )
 
 
-def test_comes_back_with_its_optimizer():
+def test_schedule_is_serialized_with_the_optimizer():
     optimizer = keras.optimizers.Adam(NoamSchedule(7, 13, multiplier=1.5))
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert again._learning_rate.get_config() == {
@@ -41,6 +41,6 @@ def test_comes_back_with_its_optimizer():
 
 
 @pytest.mark.parametrize("name", ["model_width", "warmup_steps", "multiplier"])
-def test_arguments_have_to_be_positive(name):
+def test_arguments_that_are_not_positive_raise(name):
     with pytest.raises(ValueError, match=f"Expected {name} to be positive. Received: 0"):
         NoamSchedule(**({"model_width": 2, "warmup_steps": 3} | {name: 0}))

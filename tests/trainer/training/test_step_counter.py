@@ -19,7 +19,7 @@ def counter(first=0, last=100, signals=None):
     return steps
 
 
-def test_counts_over_executions_epochs_and_runs():
+def test_steps_count_over_executions_epochs_and_runs():
     steps = counter(first=10)
     steps.on_train_batch_end(3)
     steps.on_train_batch_end(7)
@@ -29,7 +29,7 @@ def test_counts_over_executions_epochs_and_runs():
     assert (steps.before, steps.step) == (18, 19)
 
 
-def test_ends_after_the_last_step():
+def test_training_ends_after_the_last_step():
     steps = counter(last=3)
     steps.on_train_batch_end(1)
     assert not steps.model.stop_training
@@ -37,14 +37,14 @@ def test_ends_after_the_last_step():
     assert steps.model.stop_training and not steps.interrupted
 
 
-def test_multiples_that_an_execution_passes():
+def test_passed_detects_multiples_within_an_execution():
     steps = counter(first=4)
     steps.on_train_batch_end(3)
     assert (steps.before, steps.step) == (4, 8)
     assert [every for every in range(1, 12) if steps.passed(every)] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-def test_clock_stands_still_in_pauses(monkeypatch):
+def test_clock_excludes_pauses(monkeypatch):
     times = iter([10.0, 13.0, 20.0, 25.0, 30.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(times))
     steps = counter()
@@ -63,7 +63,7 @@ def test_signal_ends_the_run_after_its_step(number):
         steps.on_train_batch_end(0)
         assert not steps.interrupted and not steps.model.stop_training
         os.kill(os.getpid(), number)
-        # The next one does what it always does.
+        # The next signal has its default effect.
         assert signal.getsignal(number) == before
         steps.on_train_batch_end(1)
         assert steps.interrupted and steps.model.stop_training
@@ -72,7 +72,7 @@ def test_signal_ends_the_run_after_its_step(number):
     assert signals.received is number
 
 
-def test_handlers_are_given_back():
+def test_signal_handlers_are_restored():
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with StopSignals() as signals:
         assert signal.getsignal(signal.SIGINT) != before[0]
@@ -80,7 +80,7 @@ def test_handlers_are_given_back():
     assert signals.received is None
 
 
-def test_in_another_thread_signals_are_left_alone():
+def test_signals_are_not_handled_in_other_threads():
     entered = []
 
     def enter():

@@ -9,7 +9,7 @@ from trainer.training.step_log import StepLog
 
 
 class Model:
-    """Losses of steps; every step has 4 correct of 8 target tokens, and 5 source tokens."""
+    """A model whose steps have given losses, 8 target tokens and 5 source tokens."""
 
     stop_training = False
     optimizer = keras.optimizers.SGD(0.25)
@@ -24,7 +24,7 @@ class Model:
 
 
 class Run:
-    """Steps that take a second each."""
+    """A run whose steps take one second each."""
 
     def __init__(self, monkeypatch, first=0, last=100, log_every=2):
         self.now, self.model, self.reports = 100.0, Model(), []
@@ -50,18 +50,18 @@ class Run:
         return [report[name] for report in self.reports]
 
 
-def test_reports_are_means_of_their_own_steps(monkeypatch):
+def test_reports_are_means_since_the_last_report(monkeypatch):
     run = Run(monkeypatch)
     run.fit([8.0, 6.0, 4.0, 1.0])
     assert run.of("step") == [2, 4]
-    # The first step, in which TensorFlow compiles, is left out of the speed only.
+    # The first step, in which TensorFlow traces, is excluded from the speed only.
     assert run.of("loss") == [7.0, 2.5]
     assert run.of("tokens_per_second") == [pytest.approx(13.0)] * 2
     assert run.of("seconds_left") == [pytest.approx(98), pytest.approx(96)]
     assert run.of("learning_rate") == [0.25, 0.25]
 
 
-def test_first_report_of_a_resumed_run_has_its_first_step(monkeypatch):
+def test_first_report_of_a_resumed_run_includes_its_first_step(monkeypatch):
     run = Run(monkeypatch, first=8, last=15, log_every=5)
     run.fit([8.0, 4.0, 1.0, 1.0])
     assert run.of("step") == [10] and run.of("loss") == [6.0]
@@ -71,7 +71,7 @@ def test_first_report_of_a_resumed_run_has_its_first_step(monkeypatch):
     assert run.of("tokens_per_second")[1] == pytest.approx(13.0)
 
 
-def test_time_of_checkpoints_does_not_count(monkeypatch):
+def test_speed_excludes_checkpoints(monkeypatch):
     run = Run(monkeypatch)
     run.fit([1.0] * 3)
     with run.steps.paused():
@@ -80,16 +80,32 @@ def test_time_of_checkpoints_does_not_count(monkeypatch):
     assert run.of("tokens_per_second") == [pytest.approx(13.0)] * 3
 
 
-def test_several_steps_in_an_execution(monkeypatch):
+def test_reports_with_several_steps_per_execution(monkeypatch):
     run = Run(monkeypatch, log_every=3)
     run.fit([1.0] * 8, per_execution=4)
     assert run.of("step") == [4, 8]
     assert run.of("tokens_per_second")[1] == pytest.approx(13.0)
 
 
-def test_first_report_comes_within_a_minute(monkeypatch):
-    """For the time left, even if the next report is hours away."""
+def test_first_report_is_early(monkeypatch):
     run = Run(monkeypatch, log_every=70)
     run.fit([1.0] * 80)
     assert run.of("step") == [31, 70]
     assert run.of("seconds_left")[0] == pytest.approx(69)
+
+
+def test_speed_leaves_out_compilation(monkeypatch):
+    run = Run(monkeypatch, log_every=4)
+    logs_of, compiled = run.model.logs, {1: 30.0, 2: 20.0}
+
+    def logs(losses):
+        step = run.steps.step - run.steps._epoch_start
+        if step not in compiled:
+            return logs_of(losses)
+        run.now += compiled[step]
+        return logs_of(losses) | {"compile_seconds": compiled[step]}
+
+    monkeypatch.setattr(run.model, "logs", logs)
+    run.fit([1.0] * 4)
+    assert run.of("tokens_per_second") == [pytest.approx(13.0)]
+    assert run.of("seconds_left") == [pytest.approx(96)]

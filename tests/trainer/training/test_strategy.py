@@ -1,12 +1,16 @@
 import json
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.training.strategy import choose_strategy, make_strategy, workers_of
+from t2t_relpos.attention import dispatch
+from t2t_relpos.layers import TransformerEncoder
+from trainer.config import RunConfig
+from trainer.training.strategy import choose_strategy, make_strategy, with_devices, workers_of
 
 
-def test_one_device():
+def test_one_is_the_default_strategy():
     assert make_strategy("one") is tf.distribute.get_strategy()
 
 
@@ -22,17 +26,65 @@ def test_one_device():
         ("multiworker", 2, 0, "multiworker"),
     ],
 )
-def test_several_devices_of_a_machine_are_used_unless_one_is_asked_for(
-    name, gpus, logical_devices, chosen
-):
+def test_choose_strategy(name, gpus, logical_devices, chosen):
     assert choose_strategy(name, gpus, logical_devices) == chosen
 
 
-def test_auto_without_gpus_is_one_device():
+@pytest.fixture
+def with_gpus(monkeypatch):
+    """Makes TensorFlow report a number of GPUs that don't exist."""
+
+    def set_number(gpus):
+        fake = lambda kind=None: [f"GPU {i}" for i in range(gpus)] if kind == "GPU" else []
+        for name in ("list_physical_devices", "get_visible_devices"):
+            monkeypatch.setattr(tf.config, name, fake)
+
+    return set_number
+
+
+@pytest.mark.parametrize(
+    ("gpus", "settings", "expected"),
+    [
+        (0, {}, ("one", False)),
+        (1, {}, ("one", True)),
+        (2, {}, ("mirrored", False)),
+        (2, {"strategy": "one"}, ("one", True)),
+        (1, {"strategy": "mirrored"}, ("mirrored", False)),
+        (0, {"logical_devices": 2}, ("mirrored", False)),
+        (0, {"jit_compile": True}, ("one", True)),
+        (1, {"jit_compile": False}, ("one", False)),
+    ],
+)
+def test_a_single_gpu_compiles_with_xla(gpus, settings, expected, with_gpus):
+    with_gpus(gpus)
+    config = with_devices(RunConfig(preset="tiny", model_dir="x", data="any", **settings))
+    assert (config.strategy, config.jit_compile) == expected
+
+
+def test_attention_of_several_gpus_is_that_of_gpus(with_gpus, monkeypatch):
+    with_gpus(2)
+    requests, select = [], dispatch.select
+
+    def recording_select(request, implementation=None):
+        requests.append(request)
+        return select(request, implementation)
+
+    monkeypatch.setattr(dispatch, "select", recording_select)
+    x = np.ones((2, 5, 6), "float32")
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        layer = TransformerEncoder(7, 2, max_relative_position=2)
+        layer.build(x.shape)
+    tf.function(lambda: strategy.run(lambda: layer(x, training=True)))()
+    assert [(request.device, request.xla) for request in requests] == [("gpu", False)]
+    assert select(requests[0])[0].implementation.name not in ("full_matrix", "short_rows")
+
+
+def test_auto_without_gpus_is_the_default_strategy():
     assert make_strategy("auto") is tf.distribute.get_strategy()
 
 
-def test_unknown_strategy():
+def test_unknown_strategy_raises():
     with pytest.raises(
         ValueError,
         match="Expected strategy to be one of auto, one, mirrored, multiworker. Received: 'two'",
@@ -40,7 +92,7 @@ def test_unknown_strategy():
         make_strategy("two")
 
 
-def test_multiworker_without_cluster(monkeypatch):
+def test_multiworker_without_tf_config_raises(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     with pytest.raises(
         ValueError,
@@ -49,14 +101,14 @@ def test_multiworker_without_cluster(monkeypatch):
         make_strategy("multiworker")
 
 
-def test_logical_devices_need_the_mirrored_strategy():
+def test_logical_devices_with_another_strategy_raise():
     with pytest.raises(
         ValueError, match="Expected logical_devices only with the strategy mirrored. Received: 2"
     ):
         make_strategy("one", logical_devices=2)
 
 
-def test_mirrored_without_gpu(monkeypatch):
+def test_mirrored_without_gpus_raises(monkeypatch):
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [])
     with pytest.raises(
         ValueError,
@@ -65,16 +117,16 @@ def test_mirrored_without_gpu(monkeypatch):
         make_strategy("mirrored")
 
 
-def test_a_single_logical_device():
+def test_single_logical_device_raises():
     with pytest.raises(ValueError, match="Expected logical_devices to be at least 2. Received: 1"):
         make_strategy("mirrored", logical_devices=1)
 
 
-def test_cpu_is_divided_before_use_only():
+def test_logical_devices_after_use_of_tensorflow_raise():
     tf.zeros([])
     with pytest.raises(
         ValueError,
-        match="Expected TensorFlow to be unused before its CPU is divided into 2 devices",
+        match="Expected TensorFlow to be unused before the CPU is split into 2 devices",
     ):
         make_strategy("mirrored", logical_devices=2)
 
@@ -87,7 +139,7 @@ def config(cluster=CLUSTER, task=TASK):
     return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
 
 
-def test_workers_and_which_this_is():
+def test_workers_of_tf_config():
     assert workers_of(config()) == (WORKERS, 2)
 
 
@@ -101,21 +153,21 @@ def test_workers_and_which_this_is():
         (config({"worker": WORKERS, "ps": ["fourth:1"]}), "Received: a cluster with ps too"),
         (
             config({"worker": "first:12345"}),
-            "Received: the workers 'first:12345', which is no list of addresses with ports",
+            "Received: the workers 'first:12345', not a list of addresses with ports",
         ),
-        (config({"worker": ["first", "second"]}), "which is no list of addresses with ports"),
+        (config({"worker": ["first", "second"]}), "not a list of addresses with ports"),
         (config({"worker": []}), r"the workers \[\]"),
         (
             config({"worker": WORKERS[:1]}),
             "Received: a single worker, first:12345; for one process use another strategy",
         ),
-        (config({"worker": WORKERS[:1] * 2}), "with one address twice"),
-        (config(task={"type": "worker", "index": 3}), "which is none of the 3 workers"),
-        (config(task={"type": "chief", "index": 0}), "which is none of the 3 workers"),
-        (config(task={"type": "worker", "index": "0"}), "which is none of the 3 workers"),
+        (config({"worker": WORKERS[:1] * 2}), "with a duplicate address"),
+        (config(task={"type": "worker", "index": 3}), "which is not one of the 3 workers"),
+        (config(task={"type": "chief", "index": 0}), "which is not one of the 3 workers"),
+        (config(task={"type": "worker", "index": "0"}), "which is not one of the 3 workers"),
     ],
 )
-def test_wrong_tf_config(environment, message):
+def test_invalid_tf_config_raises(environment, message):
     with pytest.raises(ValueError, match=message) as caught:
         workers_of(environment)
     assert (

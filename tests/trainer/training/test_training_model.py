@@ -43,17 +43,17 @@ def as_dataset(*batches):
 
 
 def expected_loss(model, label_smoothing):
-    # Of states: without padding, sums of float32 are rounded otherwise than those of the call. That
-    # both are the same, tests/models/test_transformer.py shows in float64.
+    # From `states`, because float32 sums in a call of the model are rounded differently.
+    # tests/models/test_transformer.py compares the two in float64.
     logits = model.transformer.output_embedding(model.transformer.states(BATCH), reverse=True)
-    losses, right = projected_cross_entropy(
+    losses, correct = projected_cross_entropy(
         tf.constant(BATCH["targets"]), logits, tf.eye(VOCABULARY), label_smoothing
     )
-    return tf.reduce_sum(losses) / 6, float(tf.reduce_sum(right)) / 6
+    return tf.reduce_sum(losses) / 6, float(tf.reduce_sum(correct)) / 6
 
 
 @pytest.mark.parametrize("run_eagerly", [False, True])
-def test_step_follows_the_gradient_of_the_mean_over_tokens(run_eagerly):
+def test_step_applies_the_gradient_of_the_mean_over_tokens(run_eagerly):
     model = small_model(run_eagerly=run_eagerly)
     with tf.GradientTape() as tape:
         loss, accuracy = expected_loss(model, 0.1)
@@ -69,7 +69,7 @@ def test_step_follows_the_gradient_of_the_mean_over_tokens(run_eagerly):
         )
 
 
-def test_evaluation_has_neither_smoothing_nor_dropout():
+def test_evaluation_has_no_label_smoothing_and_no_dropout():
     model = small_model(dropout=0.5)
     loss, accuracy = expected_loss(model, 0.0)
     for _ in range(2):
@@ -90,7 +90,7 @@ def test_training_has_dropout():
     assert first.history["loss"] != second.history["loss"]
 
 
-def test_elements_may_be_tuples():
+def test_datasets_of_tuples_are_accepted():
     labels = BATCH["targets"]
     triple = tf.data.Dataset.from_tensors((BATCH, labels, (labels != 0).astype("float32")))
     histories = [
@@ -101,7 +101,7 @@ def test_elements_may_be_tuples():
 
 
 @pytest.mark.slow
-def test_several_steps_in_one_execution_are_the_same_steps():
+def test_steps_per_execution_does_not_change_results():
     histories, weights = [], []
     for steps_per_execution in (1, 2):
         model = small_model(run_eagerly=False, steps_per_execution=steps_per_execution)
@@ -128,8 +128,8 @@ def test_batch_without_target_tokens_changes_nothing():
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_table_that_is_looked_up_and_multiplied(tied):
-    """Its gradient is of slices and dense at once."""
+def test_gradient_of_the_embedding_table(tied):
+    """The gradient of a tied table has a sparse and a dense part."""
     keras.utils.set_random_seed(7)
     model = TrainingModel(small_transformer(dropout=0.0, tie_embeddings=tied))
     model.compile(keras.optimizers.SGD(1.0))
@@ -143,7 +143,7 @@ def test_table_that_is_looked_up_and_multiplied(tied):
 
 
 def gradients_of_a_step(batch, **settings):
-    """What one step with a rate of 1 takes off the weights, and its logs."""
+    """Returns the change of the weights in one step with a learning rate of 1, and its logs."""
     model = small_model(**settings)
     before = [variable.numpy() for variable in model.transformer.trainable_variables]
     history = model.fit(as_dataset(batch), verbose=0, shuffle=False).history
@@ -155,7 +155,7 @@ def gradients_of_a_step(batch, **settings):
 
 @pytest.fixture(scope="module")
 def wide_batch():
-    """Seven rows; one has no target."""
+    """A batch of seven entries, one of which has no target."""
     generator = np.random.default_rng(5)
     batch = {
         "inputs": generator.integers(2, VOCABULARY, (7, 5)),
@@ -166,25 +166,25 @@ def wide_batch():
 
 
 @pytest.fixture(scope="module")
-def whole(wide_batch):
+def full(wide_batch):
     return gradients_of_a_step(wide_batch)
 
 
 @pytest.mark.parametrize(
     "run_eagerly, device_tokens", [(False, 11), (True, 1), (True, 15), (True, 100)]
 )
-def test_micro_batches_have_the_same_gradients(wide_batch, whole, run_eagerly, device_tokens):
+def test_micro_batches_do_not_change_gradients(wide_batch, full, run_eagerly, device_tokens):
     found, history = gradients_of_a_step(
         wide_batch, run_eagerly=run_eagerly, device_tokens=device_tokens
     )
-    for name, values in whole[1].items():
+    for name, values in full[1].items():
         np.testing.assert_allclose(history[name], values, rtol=1e-6, err_msg=name)
-    for one, other in zip(found, whole[0]):
+    for one, other in zip(found, full[0]):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_micro_batches_of_few_rows(wide_batch, rows):
+def test_micro_batches_of_small_batches(wide_batch, rows):
     few = {side: ids[:rows] for side, ids in wide_batch.items()}
     found, history = gradients_of_a_step(few, device_tokens=7)
     expected, expected_history = gradients_of_a_step(few)
@@ -194,14 +194,14 @@ def test_micro_batches_of_few_rows(wide_batch, rows):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
 
 
-def test_every_micro_batch_has_its_own_dropout():
+def test_micro_batches_have_different_dropout():
     row = {side: ids[:1] for side, ids in BATCH.items()}
     twice = {side: np.repeat(ids, 2, axis=0) for side, ids in row.items()}
     one, two = (
         gradients_of_a_step(batch, dropout=0.5, device_tokens=5)[1]["loss"][0]
         for batch in (row, twice)
     )
-    # With one mask for both, the mean of both rows would be that of one.
+    # With a shared mask, the mean loss of two equal entries would equal that of one.
     assert two != pytest.approx(one, rel=1e-3)
 
 
@@ -216,24 +216,24 @@ def test_random_states_do_not_depend_on_micro_batches():
         np.testing.assert_array_equal(states, found[0])
 
 
-def test_gradient_norm_is_that_of_the_last_step():
+def test_gradient_norm_of_the_last_step_is_logged():
     gradients, history = gradients_of_a_step(BATCH)
     assert history["gradient_norm"] == [
         pytest.approx(np.sqrt(sum(np.sum(g**2) for g in gradients)), rel=1e-5)
     ]
 
 
-@pytest.mark.parametrize("share", [0.5, 2.0])
-def test_gradients_are_clipped_by_their_global_norm(share):
+@pytest.mark.parametrize("fraction", [0.5, 2.0])
+def test_gradients_are_clipped_by_their_global_norm(fraction):
     gradients, history = gradients_of_a_step(BATCH)
     norm = history["gradient_norm"][0]
-    clipped, clipped_history = gradients_of_a_step(BATCH, clip_norm=share * norm)
+    clipped, clipped_history = gradients_of_a_step(BATCH, clip_norm=fraction * norm)
     assert clipped_history["gradient_norm"] == [pytest.approx(norm)]
     for one, other in zip(clipped, gradients):
-        np.testing.assert_allclose(one, other * min(share, 1.0), rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(one, other * min(fraction, 1.0), rtol=1e-5, atol=1e-7)
 
 
-def test_a_gradient_of_zero_is_not_clipped():
+def test_gradient_of_zero_is_not_clipped():
     empty = BATCH | {"targets": np.zeros_like(BATCH["targets"])}
     gradients, history = gradients_of_a_step(empty, clip_norm=1.0)
     assert history["gradient_norm"] == [0] and not any(np.any(gradient) for gradient in gradients)

@@ -19,7 +19,7 @@ def make(position="relative"):
 
 
 @pytest.mark.parametrize("position", ["relative", "sinusoidal", "learned"])
-def test_keys_of_two_models_of_a_process_are_equal(position):
+def test_keys_of_two_models_in_one_process_are_equal(position):
     (one, one_adam), (other, other_adam) = make(position), make(position)
     assert one.variables[0].path != other.variables[0].path, "automatic names differ"
     assert list(model_keys(one)) == list(model_keys(other))
@@ -46,14 +46,14 @@ def test_every_variable_has_a_key():
             assert slot in ("momentum", "velocity") and variable.shape == keys[key].shape
 
 
-def test_seed_generators_are_those_of_the_variables():
+def test_parts_finds_all_seed_generators():
     model, _ = make()
     states = [variable for variable in model.variables if variable.name == "seed_generator_state"]
     generators = parts(model, keras.random.SeedGenerator)
     assert {id(generator.state) for generator in generators} == set(map(id, states))
 
 
-def test_a_hidden_variable_is_an_error():
+def test_hidden_variable_raises():
     class Hidden(keras.layers.Layer):
         def build(self, input_shape):
             self._parts = [self.add_weight(shape=(), name="hidden")]

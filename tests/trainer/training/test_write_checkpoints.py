@@ -40,7 +40,7 @@ class RecordedCheckpoints(Checkpoints):
 
 
 class Run:
-    """Steps and what writes checkpoints of them."""
+    """Runs the step counter and the callback that writes checkpoints."""
 
     def __init__(self, directory, first=0, last=100, transformer=None, **settings):
         self.signals = StopSignals()
@@ -72,13 +72,13 @@ class Run:
         (96, 4, 1, 50, [100]),
     ],
 )
-def test_every_so_many_steps_and_after_the_last(
+def test_checkpoints_at_multiples_of_steps_and_after_the_last(
     tmp_path, first, batches, per_execution, every, expected
 ):
     assert Run(tmp_path, first, every=every)(batches, per_execution) == expected
 
 
-def test_every_so_many_minutes(tmp_path, monkeypatch):
+def test_checkpoints_at_intervals_of_minutes(tmp_path, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     run = Run(tmp_path, minutes=2.0, every=7)
@@ -86,11 +86,11 @@ def test_every_so_many_minutes(tmp_path, monkeypatch):
     def half_a_minute(batch):
         now[0] += 30
 
-    # The one after 7 steps begins the minutes again.
+    # The checkpoint after 7 steps restarts the interval.
     assert run(12, after=half_a_minute) == [4, 7, 11]
 
 
-def test_signal(tmp_path):
+def test_checkpoint_after_a_signal(tmp_path):
     run = Run(tmp_path)
 
     def signal_in_the_second_step(batch):
@@ -100,7 +100,7 @@ def test_signal(tmp_path):
     assert run(2, after=signal_in_the_second_step) == [2]
 
 
-def test_signal_between_the_callbacks(tmp_path):
+def test_checkpoint_after_a_signal_between_callbacks(tmp_path):
     run = Run(tmp_path)
     run.steps.on_train_batch_end(0, {})
     run.signals.received = 15
@@ -109,7 +109,7 @@ def test_signal_between_the_callbacks(tmp_path):
     assert run(2)[0] == 1 and run.write.model.stop_training
 
 
-def test_model_is_written_and_a_line_reports_it(tmp_path, capsys, monkeypatch):
+def test_write_reports_the_checkpoint(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(time, "perf_counter", iter([3.0, 10.0, 11.0]).__next__)
     run = Run(tmp_path, every=2)
     run(2)
@@ -129,7 +129,7 @@ def test_same_step_is_written_once(tmp_path):
     assert run.checkpoints.saved == [7]
 
 
-def test_full_disk(tmp_path):
+def test_full_disk_raises(tmp_path):
     run = Run(tmp_path, every=1, transformer=Unwritable())
     with pytest.raises(
         CheckpointError,

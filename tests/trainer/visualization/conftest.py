@@ -1,4 +1,4 @@
-"""Small Transformers with all position encodings and tables."""
+"""Fixtures: small Transformers with all position encodings and tables."""
 
 import keras
 import pytest

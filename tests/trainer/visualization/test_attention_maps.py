@@ -1,4 +1,4 @@
-"""Recorded attention maps against the layers' own outputs and the formula of the logits."""
+"""Tests of attention maps, compared with the layers' outputs and the formula of the logits."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_weights_are_softmax_of_content_and_position(transformer):
             np.testing.assert_allclose(layer.weights, expected, rtol=1e-5, atol=1e-9)
 
 
-def test_first_encoder_layer(transformer):
+def test_first_encoder_layer_equals_the_formula(transformer):
     layer = record_attention_maps(transformer, SOURCE, TARGET)["encoder"][0]
     config = transformer.config
     x = transformer.source_embedding(np.array([SOURCE]))
@@ -90,7 +90,7 @@ def test_row_norms(rng, shape):
     np.testing.assert_allclose(row_norms(table), expected)
 
 
-def test_norms_of_all_tables(transformer):
+def test_read_table_norms_of_all_tables(transformer):
     config, norms = transformer.config, read_table_norms(transformer)
     max_distance, num_heads = config.max_relative_position, 1 if config.share_heads else 2
     is_used = (config.use_key_table, config.use_value_table)

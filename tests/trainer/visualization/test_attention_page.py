@@ -1,4 +1,4 @@
-"""The HTML page: sections, escaping, and no external resources."""
+"""Tests of the HTML page: sections, escaping, and absence of external resources."""
 
 import re
 from html.parser import HTMLParser
@@ -15,7 +15,7 @@ PAIR = SentencePair(MARKUP, MARKUP, [5, 7, 9, 1], [3, 1, 1], True)
 
 
 class PageParser(HTMLParser):
-    """Collects the tags, the visible text and the scripts of a page."""
+    """Parser that collects the tags, the visible text and the scripts of a page."""
 
     def __init__(self, page):
         super().__init__()
@@ -59,7 +59,7 @@ def page(render):
         ("learned", 6, 3),
     ],
 )
-def test_figures(render, variant, num_figures, num_unpositioned):
+def test_page_has_figures_of_all_tables(render, variant, num_figures, num_unpositioned):
     page = render(variant)
     figures = [script for script in page.scripts if "Plotly.newPlot" in script]
     # The library itself mentions Plotly.newPlot.
@@ -70,7 +70,7 @@ def test_figures(render, variant, num_figures, num_unpositioned):
     assert "num_heads=2" in page.text and "(given translation)" in page.text
 
 
-def test_text_is_escaped(page):
+def test_page_escapes_text(page):
     assert page.text.count(MARKUP) == 3, "title, source and target"
     assert {tag for tag, _ in page.tags} == {
         *("html", "head", "meta", "title", "style", "script", "body", "div"),
@@ -82,7 +82,7 @@ def test_text_is_escaped(page):
     assert all("&lt;" in script for script in figures if "ticktext" in script)
 
 
-def test_nothing_external_is_loaded(page):
+def test_page_loads_no_external_resources(page):
     assert not any({"src", "href"} & attributes.keys() for _, attributes in page.tags)
     (policy,) = (a["content"] for tag, a in page.tags if tag == "meta" and "http-equiv" in a)
     assert policy.startswith("default-src 'none'; ") and "http" not in policy

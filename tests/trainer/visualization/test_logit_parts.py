@@ -1,4 +1,4 @@
-"""Summary statistics against their definitions."""
+"""Tests of the summary statistics, compared with their definitions."""
 
 import math
 from types import SimpleNamespace
@@ -22,12 +22,12 @@ def layer(rng):
 
 
 def heads(layer):
-    """The parts of each head as a namespace."""
+    """Returns the values of each head as a namespace."""
     parts = measure_logit_parts(layer)
     return [SimpleNamespace(**dict(zip(parts, head))) for head in zip(*parts.values())]
 
 
-def test_definitions(layer):
+def test_measure_logit_parts_equals_the_definitions(layer):
     for head, parts in enumerate(heads(layer)):
         squares, moved = np.zeros(2), []
         for i in range(5):
@@ -42,7 +42,7 @@ def test_definitions(layer):
         assert math.isclose(parts.moved, np.mean(moved))
 
 
-def test_row_means_and_masked_pairs_are_ignored(layer, rng):
+def test_measure_logit_parts_ignores_row_means_and_masked_pairs(layer, rng):
     changed = {}
     for name in ("content", "position"):
         shifted = getattr(layer, name) + 100 * rng.normal(size=(3, 5, 1))
@@ -53,7 +53,7 @@ def test_row_means_and_masked_pairs_are_ignored(layer, rng):
         np.testing.assert_allclose(values, expected[name], rtol=1e-9)
 
 
-def test_one_part_is_zero(layer):
+def test_measure_logit_parts_of_zeros(layer):
     zeros = np.zeros((3, 5, 7))
     for parts in heads(make_map(zeros, layer.position)):
         assert parts.share == 1 and parts.content == 0 and parts.moved > 0

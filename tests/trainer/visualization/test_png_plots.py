@@ -21,7 +21,7 @@ def points(axis):
     return {line.get_label(): list(map(tuple, line.get_xydata().tolist())) for line in axis.lines}
 
 
-def test_curves():
+def test_plot_curves():
     train_loss = [(100, 5.5), (200, 4.25)]
     losses, bleu = png_plots.plot_curves(train_loss, EVALUATIONS, 0.125).axes
     assert points(losses) == {
@@ -37,7 +37,7 @@ def test_curves():
     "variant, num_kinds",
     [("shared tables", 2), ("tables per head", 2), ("relative cross-attention", 3), ("K = 0", 2)],
 )
-def test_table_norms(make_transformer, variant, num_kinds):
+def test_plot_table_norms(make_transformer, variant, num_kinds):
     norms = read_table_norms(make_transformer(variant))
     axes = iter(png_plots.plot_table_norms(norms).axes)
     for lines in list(norms.values())[:num_kinds]:
@@ -50,14 +50,14 @@ def test_table_norms(make_transformer, variant, num_kinds):
     assert next(axes, None) is None
 
 
-def test_missing_table(make_transformer):
+def test_plot_table_norms_with_a_missing_table(make_transformer):
     norms = read_table_norms(make_transformer("a^V only"))
     key_axis, value_axis = png_plots.plot_table_norms(norms).axes[:2]
     assert [text.get_text() for text in key_axis.texts] == ["no such table"]
     assert len(value_axis.lines) == 2
 
 
-def test_files(make_transformer, tmp_path):
+def test_write_plots(make_transformer, tmp_path):
     directory, folder = ModelDirectory(tmp_path), tmp_path / "a" / "b"
     Evaluations(directory.evaluations_file, until=0).add(EVALUATIONS[0])
     lines = png_plots.write_plots(folder, directory, read_table_norms(make_transformer("K = 0")))
@@ -66,7 +66,7 @@ def test_files(make_transformer, tmp_path):
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
 
 
-def test_skipped_plots(make_transformer, tmp_path):
+def test_write_plots_skips_plots_without_data(make_transformer, tmp_path):
     norms = read_table_norms(make_transformer("sinusoidal"))
     assert png_plots.write_plots(tmp_path / "plots", ModelDirectory(tmp_path), norms) == [
         "Skipped learning_curves.png: the model directory has no training log.",
@@ -82,7 +82,7 @@ def record(logs, losses):
             tf.summary.scalar("learning_rate", 0.5, step=step)
 
 
-def test_resumed_run(tmp_path):
+def test_read_train_loss_of_a_resumed_run(tmp_path):
     assert read_train_loss(tmp_path / "absent") == []
     record(tmp_path, {100: 5.5, 200: 4.25, 300: 3.5})
     assert read_train_loss(tmp_path) == [(100, 5.5), (200, 4.25), (300, 3.5)]
@@ -92,7 +92,7 @@ def test_resumed_run(tmp_path):
 
 
 @pytest.mark.slow
-def test_log_of_the_trainer(small_run, tmp_path):
+def test_read_train_loss_of_a_training_run(small_run, tmp_path):
     small_run(tmp_path / "run")
     losses = read_train_loss(ModelDirectory.open(tmp_path / "run").logs / "train")
     assert [step for step, _ in losses] == [2, 4]

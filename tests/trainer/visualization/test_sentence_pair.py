@@ -1,4 +1,4 @@
-"""Token ids of given and generated translations, and errors."""
+"""Tests of token ids of given and generated translations, and of errors."""
 
 import re
 
@@ -50,13 +50,13 @@ class EndlessModel(Generates):
         return tf.tile([[0.0, -99.0, 0.0, 9.0, *[0.0] * 20]], [tf.size(ids), 1]), state
 
 
-def test_endless_translation_is_cut():
+def test_endless_translation_is_truncated():
     assert translate_ids(EndlessModel(), [5, 7, 1], limit=19) == [3] * 19
     assert translate_ids(EndlessModel(), [5, 7, 1], limit=99) == [3] * 53
 
 
 @pytest.mark.parametrize("text", ["", "  ", "\t\n"])
-def test_empty_sentence(model, tokenizer, text):
+def test_empty_sentence_raises(model, tokenizer, text):
     message = re.escape(f"must be a sentence, got {text!r}.")
     with pytest.raises(ValueError, match=f"--source {message}"):
         make_sentence_pair(model, tokenizer, text)
@@ -64,7 +64,7 @@ def test_empty_sentence(model, tokenizer, text):
         make_sentence_pair(model, tokenizer, "The dog", text)
 
 
-def test_sentence_above_page_limit(model, tokenizer):
+def test_sentence_above_the_page_limit_raises(model, tokenizer):
     text = "the dog " * MAX_LENGTH
     message = f"must have at most {MAX_LENGTH} token ids, got "
     with pytest.raises(ValueError, match=f"--source {message}"):
@@ -73,11 +73,11 @@ def test_sentence_above_page_limit(model, tokenizer):
         make_sentence_pair(model, tokenizer, "The dog", text)
 
 
-def test_sentence_above_model_limit(make_transformer, tokenizer):
+def test_sentence_above_the_model_limit_raises(make_transformer, tokenizer):
     with pytest.raises(ValueError, match="--source must have at most 19 token ids, got "):
         make_sentence_pair(make_transformer("learned"), tokenizer, "the dog " * 20)
 
 
-def test_invalid_utf8(model, tokenizer):
+def test_invalid_utf8_raises(model, tokenizer):
     with pytest.raises(ValueError, match=r"--source must be valid UTF-8, got 'dog\\udcff'."):
         make_sentence_pair(model, tokenizer, b"dog\xff".decode(errors="surrogateescape"))

@@ -1,0 +1,215 @@
+"""Measures relative attention on the accelerator of the Keras backend, or on the CPU.
+
+    python -m benchmarks.accelerator --output_dir=runs/accelerator
+    KERAS_BACKEND=jax python -m benchmarks.accelerator --lengths=1024,4096 --dtypes=bfloat16
+
+Parts, all forward and backward:
+    core      attention of given queries, keys and values
+    layer     the multi-head attention layer
+    training  a training step of a Transformer, in source and target tokens per second
+
+Implementations:
+    plain            this library without tables; in `layer` keras.layers.MultiHeadAttention; in
+                     `training` sinusoidal position encodings
+    flash            jax.nn.dot_product_attention or scaled_dot_product_attention of PyTorch
+    relative         relative attention with its default settings
+    relative_linear  relative attention with memory linear in length
+
+All implementations take turns in one process. Peak memory is measured before that, in a new process
+for each: of the device on accelerators, of the process on CPUs. Writes accelerator.md,
+accelerator.csv and, if matplotlib is installed, accelerator.png. Plain attention above
+--plain_max_length is left out, because its memory is quadratic in length.
+"""
+
+import dataclasses
+import itertools
+import os
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# This process and those that measure memory share the device.
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+import numpy as np
+from absl import app, flags
+
+from benchmarks.accelerator import devices
+from benchmarks.accelerator.steps import Case, attention_step, implementations, training_step
+from benchmarks.attention.plot import plot_ratios
+from benchmarks.common import memory
+from benchmarks.common.bootstrap import format_interval, median_and_interval
+from benchmarks.common.flag_checks import check_no_arguments, check_values, positive_integers
+from benchmarks.common.pyplot import import_pyplot
+from benchmarks.common.tables import write_csv
+from benchmarks.common.worker_processes import in_turns
+
+FLAGS = flags.FLAGS
+PARTS, DIRECTIONS = ("core", "layer", "training"), ("bidirectional", "causal")
+DTYPES = ("float32", "bfloat16")
+flags.DEFINE_list("lengths", "256,512,1024,2048,4096,8192,16384", "Numbers of positions.")
+flags.DEFINE_list("parts", list(PARTS), "Parts: core, layer, training.")
+flags.DEFINE_list("directions", list(DIRECTIONS), "Directions: bidirectional, causal.")
+flags.DEFINE_list("dtypes", list(DTYPES), "Dtypes: float32, bfloat16.")
+flags.DEFINE_integer("batch_tokens", 16384, "Positions of all sequences together.", lower_bound=1)
+flags.DEFINE_integer("max_relative_position", 16, "Clipping distance K.", lower_bound=1)
+flags.DEFINE_integer("plain_max_length", 16384, "Longest plain attention.", lower_bound=1)
+flags.DEFINE_integer("runs", 20, "Turns of each implementation.", lower_bound=1)
+flags.DEFINE_bool("xla", True, "Compile with XLA on TensorFlow.")
+flags.DEFINE_bool("memory", True, "Measure peak memory.")
+flags.DEFINE_string("preset", "shaw_base", "Sizes of the Transformer of the training step.")
+flags.DEFINE_integer("vocab_size", 32000, "Its vocabulary.", lower_bound=4)
+flags.DEFINE_integer("pairs", 64, "Sentence pairs of its batch.", lower_bound=1)
+flags.DEFINE_integer("pair_length", 64, "Length of both sides of a pair.", lower_bound=2)
+flags.DEFINE_string("output_dir", "runs/accelerator", "Folder of the results.")
+flags.DEFINE_string(
+    "memory_of",
+    None,
+    "Print only the peak memory in MB of IMPLEMENTATION,PART,DIRECTION,DTYPE,LENGTH,BATCH,K.",
+)
+COLUMNS = [field.name for field in dataclasses.fields(Case)] + [
+    *("implementation", "milliseconds", "megabytes", "tokens_per_second"),
+    *(f"{column}_{of}" for of in ("plain", "flash") for column in ("over", "low", "high")),
+]
+
+
+def get_cases() -> list[Case]:
+    """Returns all combinations of the flags but those of the training step."""
+    check_values("parts", PARTS)
+    check_values("directions", DIRECTIONS)
+    check_values("dtypes", DTYPES)
+    parts = [part for part in FLAGS.parts if part != "training"]
+    k = FLAGS.max_relative_position
+    settings = itertools.product(
+        parts, FLAGS.directions, FLAGS.dtypes, positive_integers("lengths")
+    )
+    return [Case(*values, max(1, FLAGS.batch_tokens // values[-1]), k) for values in settings]
+
+
+def names_of(case: Case) -> list[str]:
+    """Returns the implementations that are measured for a case."""
+    is_long = case.length > FLAGS.plain_max_length
+    return [name for name in implementations() if name != "plain" or not is_long]
+
+
+def measure_memory(cases: list[Case]) -> dict:
+    """Returns the peak memory in MB by (case, implementation)."""
+    if not FLAGS.memory:
+        return {}
+    return {
+        (case, name): memory.measure_in_new_process(
+            "benchmarks.accelerator", (name, *dataclasses.astuple(case)), {"xla": FLAGS.xla}
+        )
+        for case in cases
+        for name in names_of(case)
+    }
+
+
+def print_memory(implementation, part, direction, dtype, length, batch_size, k):
+    """Prints the peak memory of an implementation."""
+    case = Case(part, direction, dtype, int(length), int(batch_size), int(k))
+    step = attention_step(implementation, case, FLAGS.xla)
+    print(f"{devices.peak_increase(step):.1f}")
+
+
+def take_turns(steps: dict) -> dict[str, list[float]]:
+    """Returns the seconds of every run of every step."""
+    for step in steps.values():
+        step()
+        step()
+    devices.wait()
+    seconds = {name: [] for name in steps}
+    for _, name in in_turns(steps, FLAGS.runs):
+        start = time.perf_counter()
+        steps[name]()
+        devices.wait()
+        seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def rows_of(settings: dict, seconds: dict[str, list[float]]) -> list[dict]:
+    """Returns a row for every implementation, with ratios to plain and flash attention."""
+    rows = []
+    for name, times in seconds.items():
+        row = settings | {"implementation": name, "milliseconds": 1000 * np.median(times)}
+        for of in ("plain", "flash"):
+            if of in seconds:
+                values = median_and_interval(np.divide(times, seconds[of]))
+                row |= dict(zip((f"over_{of}", f"low_{of}", f"high_{of}"), values))
+        rows.append(row)
+    return rows
+
+
+def measure_attention(case: Case, megabytes: dict) -> list[dict]:
+    """Returns the rows of a case."""
+    steps = {name: attention_step(name, case, FLAGS.xla) for name in names_of(case)}
+    rows = rows_of(dataclasses.asdict(case), take_turns(steps))
+    return [row | {"megabytes": megabytes.get((case, row["implementation"]))} for row in rows]
+
+
+def measure_training(dtype: str) -> list[dict]:
+    """Returns the rows of the training step."""
+    sizes = FLAGS.vocab_size, FLAGS.pairs, FLAGS.pair_length
+    steps = {
+        name: training_step(position, dtype, FLAGS.preset, sizes)
+        for name, position in (("plain", "sinusoidal"), ("relative", "relative"))
+    }
+    settings = {"part": "training", "dtype": dtype}
+    settings |= {"length": FLAGS.pair_length, "batch_size": FLAGS.pairs}
+    tokens = 2 * FLAGS.pairs * FLAGS.pair_length
+    rows = rows_of(settings, take_turns(steps))
+    return [row | {"tokens_per_second": 1000 * tokens / row["milliseconds"]} for row in rows]
+
+
+def markdown(row: dict) -> str:
+    """Returns a line of the Markdown table."""
+    cells = [row["part"], row.get("direction", ""), row["dtype"], row["length"]]
+    cells += [row["batch_size"], row["implementation"], f"{row['milliseconds']:.2f}"]
+    for of in ("plain", "flash"):
+        values = [row.get(f"{column}_{of}") for column in ("over", "low", "high")]
+        cells.append("" if values[0] is None else format_interval(*values))
+    for name in ("megabytes", "tokens_per_second"):
+        cells.append("" if row.get(name) is None else f"{row[name]:,.0f}")
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def main(argv):
+    check_no_arguments(argv)
+    if FLAGS.memory_of:
+        print_memory(*FLAGS.memory_of.split(","))
+        return
+    cases, output_dir = get_cases(), Path(FLAGS.output_dir)
+    megabytes = measure_memory(cases)
+    header = ["part", "direction", "dtype", "positions", "batch", "implementation", "ms"]
+    header += ["over plain", "over flash", "MB", "tokens/s"]
+    lines = [devices.describe(), "", "| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    print("\n".join(lines), flush=True)
+    rows = []
+    measurements = [lambda case=case: measure_attention(case, megabytes) for case in cases]
+    if "training" in FLAGS.parts:
+        measurements += [lambda dtype=dtype: measure_training(dtype) for dtype in FLAGS.dtypes]
+    for measure in measurements:
+        rows += (measured := measure())
+        lines += (new := list(map(markdown, measured)))
+        print("\n".join(new), flush=True)
+    write_csv(output_dir / "accelerator.csv", COLUMNS, rows)
+    (output_dir / "accelerator.md").write_text("\n".join(lines) + "\n")
+    plot(rows, output_dir / "accelerator.png")
+
+
+def plot(rows: list[dict], path: Path):
+    """Draws the time over that of plain attention by length, if there are such rows."""
+    compared = [
+        row | {"part": f"{row['part']}, {row['dtype']}", "passes": "both", "ratio": ratio}
+        for row in rows
+        if row["implementation"] != "plain"
+        and row["part"] != "training"
+        and (ratio := row.get("over_plain"))
+    ]
+    if compared and (pyplot := import_pyplot()) is not None:
+        plot_ratios(pyplot, compared, path)
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,36 @@
+"""Draws the figure of docs/performance.md: python docs/figures/attention_ratios.py
+
+Reads attention.csv in docs/dev/measurements.
+"""
+
+from charts import draw_ratios, pyplot, read_measurements, save
+
+PROCESSOR = "AMD EPYC (Zen 5, AVX-512)"
+DEVICE_CLASSES = {
+    "TensorFlow": {"backend": "tensorflow", "compiled": "no"},
+    "TensorFlow with XLA": {"backend": "tensorflow", "compiled": "yes"},
+    "JAX with jit": {"backend": "jax", "compiled": "yes"},
+}
+
+
+def main():
+    measured = {}
+    for name, settings in DEVICE_CLASSES.items():
+        core = {"processor": PROCESSOR, "part": "core", "passes": "both", "options": ""}
+        rows = read_measurements(
+            "attention.csv", implementation="relative", max_relative_position=16, **core, **settings
+        )
+        if rows:
+            measured[name] = rows
+    figure, axes = pyplot.subplots(
+        1, len(measured), figsize=(3.2 * len(measured), 3.4), sharey=True
+    )
+    for axis, (name, rows) in zip(axes, measured.items()):
+        draw_ratios(axis, name, rows)
+    axes[0].set(ylabel="time / time of plain attention", ylim=(0, None))
+    axes[0].legend()
+    save(figure, "attention_ratios")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Transforms the weights of a Transformer, so that fewer operations compute the same function.
+
+The transformations are exact except for rounding:
+
+- The scale of queries is part of their projection. Queries, keys and values of a self-attention
+  come from one product, and so do the encoder's keys and values for all decoder layers.
+- Embeddings are stored scaled by sqrt(D), and zero for padding.
+- With pre-norm, everything that is added to the residual stream has mean 0. A layer normalization
+  is then `x / sqrt(mean(x ** 2) + epsilon)`. Its gain and offset are part of the next product.
+"""
+
+from keras import ops
+
+
+def can_fold(transformer):
+    """Returns whether all layers of a model compute in float32 and none is quantized."""
+    return all(layer.dtype_policy.name == "float32" for layer in transformer._flatten_layers())
+
+
+def fold_weights(transformer, dtype="float32"):
+    """Returns the folded weights of a `Transformer`. The model does not change.
+
+    Args:
+        transformer: a built `t2t_relpos.models.Transformer`.
+        dtype: dtype of the computation, "float32" or "float64".
+
+    Returns:
+        A nested dict of float32 tensors. With V ids, P learned positions and L decoder layers:
+
+        - `source`, `target` `[V, D]`; `source_positions`, `target_positions` `[P, D]` for learned
+          positions; `space` `[D]` for a target space.
+        - `encoder`, `decoder`: a list of layers. Each has the attention `self`, in the decoder the
+          attention `cross`, and `feed_forward` with `inner`, `inner_bias`, `outer`, `outer_bias`.
+          With post-norm it has `norms`, pairs of gain and offset.
+        - `memory` `[D, 2·L·D]`, `memory_bias`: projection of the encoder's outputs to the keys and
+          values of all decoder layers, in the order key 0, value 0, key 1, value 1, …
+        - `logits` `[D, V]`, `logits_bias` `[V]`.
+
+        An attention has `input`, `input_bias` and `output` `[D, D]`, and `key_table` and
+        `value_table` if the model has them. `input` is `[D, 3·D]` for query, key and value; in
+        `cross` it is `[D, D]`, for the query.
+
+    Raises:
+        ValueError: if a projection is quantized.
+    """
+    return _Fold(transformer.config, dtype).weights(transformer)
+
+
+class _Fold:
+    """The transformations for one config."""
+
+    def __init__(self, config, dtype):
+        self.config = config
+        self.dtype = dtype
+
+    def weights(self, transformer):
+        memory = [
+            self._matrix(projection)
+            for layer in transformer.decoder_layers
+            for projection in _key_and_value(layer.cross_attention)
+        ]
+        memory, memory_bias = self._after_norm(
+            ops.concatenate(memory, axis=1), 0.0, transformer.encoder_norm
+        )
+        logits = ops.transpose(self._cast(transformer.output_embedding.embeddings))
+        logits, logits_bias = self._after_norm(logits, 0.0, transformer.decoder_norm)
+        return {
+            **self._embeddings(transformer),
+            "encoder": [self._layer(layer) for layer in transformer.encoder_layers],
+            "decoder": [self._layer(layer) for layer in transformer.decoder_layers],
+            "memory": _float32(memory),
+            "memory_bias": _float32(memory_bias),
+            "logits": _float32(logits),
+            "logits_bias": _float32(logits_bias),
+        }
+
+    def _cast(self, weight):
+        return ops.cast(ops.convert_to_tensor(weight), self.dtype)
+
+    def _matrix(self, projection):
+        """Returns the kernel of a `HeadProjection` as a matrix."""
+        matrix = projection.matrix
+        matrix.check_floating()
+        return ops.reshape(self._cast(projection.kernel), matrix.shape)
+
+    def _centered(self, weight):
+        """Returns what is added to the residual stream, with mean 0 for pre-norm."""
+        if not self.config.normalize_first:
+            return weight
+        return weight - ops.mean(weight, axis=-1, keepdims=True)
+
+    def _after_norm(self, kernel, bias, norm):
+        """Returns kernel and bias of a product that reads the output of a normalization."""
+        bias = bias + ops.zeros_like(kernel[0])
+        if norm is None or not self.config.normalize_first:
+            return kernel, bias
+        gain, offset = self._cast(norm.gamma)[:, None], self._cast(norm.beta)[:, None]
+        return gain * kernel, bias + ops.sum(offset * kernel, axis=0)
+
+    def _embeddings(self, transformer):
+        config, weights = self.config, {}
+        for name in ("source", "target"):
+            table = self._cast(getattr(transformer, f"{name}_embedding").embeddings)
+            table = ops.concatenate([ops.zeros_like(table[:1]), table[1:]], axis=0)
+            weights[name] = _float32(self._centered(table * config.hidden_dim**0.5))
+            if config.position == "learned":
+                positions = self._cast(getattr(transformer, f"{name}_position").embeddings)
+                weights[f"{name}_positions"] = _float32(self._centered(positions))
+        if config.target_space_id is not None:
+            space = self._cast(transformer.target_space_embedding)[config.target_space_id]
+            weights["space"] = _float32(self._centered(space))
+        return weights
+
+    def _layer(self, layer):
+        norms = {"self": layer.self_attention_residual.norm}
+        weights = {"self": self._attention(layer.self_attention, norms["self"], is_self=True)}
+        if hasattr(layer, "cross_attention"):
+            norms["cross"] = layer.cross_attention_residual.norm
+            weights["cross"] = self._attention(layer.cross_attention, norms["cross"], is_self=False)
+        norms["feed_forward"] = layer.feed_forward_residual.norm
+        weights["feed_forward"] = self._feed_forward(layer.feed_forward, norms["feed_forward"])
+        if not self.config.normalize_first:
+            weights["norms"] = {
+                name: [_float32(self._cast(part)) for part in (norm.gamma, norm.beta)]
+                for name, norm in norms.items()
+            }
+        return weights
+
+    def _attention(self, attention, norm, is_self):
+        parts = [self._matrix(attention.query_dense) * attention.key_dim**-0.5]
+        if is_self:
+            parts += [self._matrix(projection) for projection in _key_and_value(attention)]
+        kernel, bias = self._after_norm(ops.concatenate(parts, axis=1), 0.0, norm)
+        weights = {
+            "input": _float32(kernel),
+            "input_bias": _float32(bias),
+            "output": _float32(self._centered(self._matrix(attention.output_dense))),
+        }
+        for name in ("key", "value"):
+            embedding = getattr(attention, f"{name}_embedding")
+            if embedding is not None:
+                weights[f"{name}_table"] = _float32(self._cast(embedding.table))
+        return weights
+
+    def _feed_forward(self, feed_forward, norm):
+        inner, outer = feed_forward.inner, feed_forward.outer
+        kernel, bias = self._after_norm(self._cast(inner.kernel), self._cast(inner.bias), norm)
+        return {
+            "inner": _float32(kernel),
+            "inner_bias": _float32(bias),
+            "outer": _float32(self._centered(self._cast(outer.kernel))),
+            "outer_bias": _float32(self._centered(self._cast(outer.bias))),
+        }
+
+
+def _key_and_value(attention):
+    return attention.key_dense, attention.value_dense
+
+
+def _float32(weight):
+    return ops.cast(weight, "float32")

@@ -1,0 +1,135 @@
+"""Caches of decoder keys and values that grow with every step, for graphs of dynamic sizes."""
+
+import keras
+from keras import ops
+
+from t2t_relpos.attention.masks import masked_softmax
+from t2t_relpos.models.folded.attention_tables import NAMES, has_tables, table_rows
+from t2t_relpos.models.folded.products import matmul_table, matmul_transposed
+
+# Added to a score, it makes the attention weight exactly 0 in float32.
+HIDDEN = -1e9
+
+
+class GrowingCaches:
+    """Keys and values of all hypotheses, in slots that are never reordered.
+
+    Step 0 adds one slot per hypothesis, that is 1 or k, and every other step adds k. A mask of each
+    living hypothesis, `"ancestors"` `[rows, slots]`, hides the slots of other hypotheses. A search
+    reorders the masks, and not the larger keys and values.
+
+    Args:
+        config: a `TransformerConfig`.
+        decoder: folded weights of the decoder layers.
+        max_length: L, maximum number of steps, an int or a scalar tensor.
+        beam_size: k, an int or a scalar tensor.
+    """
+
+    def __init__(self, config, decoder, max_length, beam_size):
+        self.num_heads = config.num_heads
+        self.depth = config.hidden_dim // config.num_heads
+        self.decoder = decoder
+        self.beam_size = beam_size
+        self.num_slots = max_length * beam_size
+        # A new slot is visible to its own hypothesis only.
+        self.new_masks = HIDDEN * (1.0 - ops.eye(beam_size))
+        self.tables = self._tables(max_length, config.max_relative_position)
+
+    def _tables(self, max_length, last_id):
+        """Returns the rows for the slots of all steps, for all layers in one tensor, or None.
+
+        With s slots, the last s rows are used.
+        """
+        if not has_tables(self.decoder[0]["self"]):
+            return None
+        ids = ops.maximum(ops.arange(1 - max_length, 1, dtype="int32") + last_id, 0)
+        ids = ops.repeat(ids, self.beam_size)
+        tables = [
+            table for layer in self.decoder for table in table_rows(layer["self"], ids).values()
+        ]
+        return ops.stack(tables)
+
+    def start(self, batch):
+        """Returns the state of B sentences: a dict for the sentences, and the mask of each."""
+        length = _unknown_zero()
+        empty = ops.zeros((batch, self.num_heads, length, self.depth))
+        caches = [empty for _ in range(2 * len(self.decoder))]
+        return {"caches": caches}, ops.zeros((batch, length))
+
+    def open_step(self, sentences, ancestors, batch, beams):
+        """Returns (masks with the new slots `[rows, slots]`, a `GrowingStep`)."""
+        new = ops.tile(self.new_masks[:beams, :beams], (batch, 1))
+        ancestors = ops.concatenate([ancestors, new], axis=1)
+        slots = ops.shape(ancestors)[1]
+        bias = ops.reshape(ancestors, (batch, 1, beams, slots))
+        time = (slots - 1) // self.beam_size
+        shapes = {"key_table": (batch, self.num_heads, beams, slots)}
+        shapes["value_table"] = (batch, self.num_heads, beams, self.depth)
+        return ancestors, GrowingStep(time, bias, self._step_tables(slots), shapes)
+
+    def _step_tables(self, slots):
+        """Returns a dict of tables for each layer."""
+        if self.tables is None:
+            return [{} for _ in self.decoder]
+        names = [name for name in NAMES if name in self.decoder[0]["self"]]
+        rows = self.tables[..., self.num_slots - slots :, :]
+        rows = iter(ops.unstack(rows, len(names) * len(self.decoder)))
+        return [{name: next(rows) for name in names} for _ in self.decoder]
+
+
+class GrowingStep:
+    """One step with `GrowingCaches`.
+
+    Attributes:
+        time: number of the step, a scalar.
+    """
+
+    def __init__(self, time, bias, tables, shapes):
+        self.time = time
+        self._shapes = shapes
+        self._bias = bias
+        self._tables = tables
+
+    def add(self, cache, new):
+        """Returns the cache `[B, N, slots, H]` with new entries `[B, N, k, H]`."""
+        return ops.concatenate([cache, new], axis=2)
+
+    def attend(self, number, query, key, value):
+        """Returns the outputs `[B, N, k, H]` of the self-attention of layer `number`."""
+        return attend(query, key, value, self._bias, self._tables[number], self._shapes)
+
+    def finish(self, sentences):
+        """Returns the entries of the next state that no cache belongs to."""
+        return sentences
+
+
+def attend(query, key, value, bias, tables, shapes):
+    """Returns attention outputs `[B, N, k, H]`.
+
+    Args:
+        query: `[B, N, k, H]`.
+        key: `[B, N, S, H]`.
+        value: `[B, N, S, H]`.
+        bias: added to the scores, broadcasts to `[B, N, k, S]`.
+        tables: `key_table` and `value_table`, a row for each key: `[S, H]` or `[N, S, H]`.
+        shapes: shapes of the products with these tables, `(B, N, k, S)` and `(B, N, k, H)`.
+    """
+    scores = matmul_transposed(query, key)
+    if "key_table" in tables:
+        scores = scores + matmul_table(
+            query, tables["key_table"], shapes["key_table"], transpose_table=True
+        )
+    weights = masked_softmax(scores + bias)
+    outputs = ops.matmul(weights, value)
+    if "value_table" in tables:
+        outputs = outputs + matmul_table(weights, tables["value_table"], shapes["value_table"])
+    return outputs
+
+
+def _unknown_zero():
+    """Returns 0. A TensorFlow graph does not know the value, so loops let the length change."""
+    if keras.backend.backend() != "tensorflow":
+        return 0
+    from t2t_relpos.models.folded import _tensorflow_ops
+
+    return _tensorflow_ops.unknown_zero()

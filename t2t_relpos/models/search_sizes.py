@@ -1,0 +1,72 @@
+"""Sizes of compiled searches. A small number of sizes keeps the number of compilations small."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+# Ids that an output may have in addition to its source, if no maximum length is given.
+DEFAULT_EXTRA_LENGTH = 50
+_LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128)
+_LENGTH_STEP = 64
+_BATCHES = (1, 2, 4, 8)
+_BATCH_STEP = 8
+
+
+def length_bucket(length):
+    """Returns the length to which a source of `length` ids is padded."""
+    return _bucket(length, _LENGTHS, _LENGTH_STEP)
+
+
+def batch_bucket(batch):
+    """Returns the size to which a batch of `batch` sentences is padded."""
+    return _bucket(batch, _BATCHES, _BATCH_STEP)
+
+
+def _bucket(size, sizes, step):
+    return next((each for each in sizes if each >= size), -(-size // step) * step)
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchInputs:
+    """Inputs of a search.
+
+    Args:
+        source: int ids `[B, S]`, an array.
+        max_length: L, maximum number of ids of an output.
+        uniform: random numbers `[B, n, L]`, or None.
+    """
+
+    source: np.ndarray
+    max_length: int
+    uniform: Any = None
+
+    def padded(self, extra_length=None):
+        """Returns inputs whose sizes are buckets.
+
+        Args:
+            extra_length: if given, `max_length` becomes the padded length plus this number.
+        """
+        rows, length = batch_bucket(len(self.source)), length_bucket(self.source.shape[1])
+        max_length = self.max_length if extra_length is None else length + extra_length
+        uniform = self.uniform
+        if uniform is not None:
+            uniform = np.asarray(ops.convert_to_numpy(uniform))
+            uniform = _pad(uniform, (rows, uniform.shape[1], max_length))
+        return SearchInputs(_pad(self.source, (rows, length)), max_length, uniform)
+
+    def tensors(self, batch, limit):
+        """Returns the arguments of a search function: source, limits `[B]` and random numbers.
+
+        Args:
+            batch: number of sentences. The other rows are padding and have the limit 0.
+            limit: maximum number of ids of the outputs of these sentences.
+        """
+        limits = np.where(np.arange(len(self.source)) < batch, limit, 0).astype("int32")
+        tensors = ops.cast(self.source, "int32"), ops.convert_to_tensor(limits)
+        return tensors if self.uniform is None else (*tensors, self.uniform)
+
+
+def _pad(array, shape):
+    return np.pad(array, [(0, size - old) for size, old in zip(shape, array.shape)])

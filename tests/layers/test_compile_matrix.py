@@ -1,0 +1,334 @@
+"""Tests that layers and models compiled by XLA give the values of uncompiled ones.
+
+The fast tests cover every pair of options. `make test-matrix` tests all combinations.
+"""
+
+import itertools
+import os
+import random
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos import layers
+from t2t_relpos.models import CausalLM, Transformer, TransformerConfig
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() == "torch", reason="XLA compiles TensorFlow and JAX only"
+)
+BATCH, WIDTH, VOCAB_SIZE = 3, 6, 11
+HEADS = {"num_heads": 2, "key_dim": 3}
+RELATIVE = HEADS | {"max_relative_position": 2}
+BLOCK = {"intermediate_dim": 7, "num_heads": 2, "max_relative_position": 2}
+LENGTHS = {"fixed": (5, 5), "changing": (9, 5)}
+# Largest difference, relative to the largest value.
+TOLERANCES = {"float32": 1e-5, "mixed_bfloat16": 3e-2, "mixed_float16": 4e-3}
+OPERATIONS = ("fit", "predict", "export")
+if keras.backend.backend() == "jax":
+    OPERATIONS = ("fit", "predict")
+
+
+class Options(NamedTuple):
+    """A combination of options.
+
+    Args:
+        model: a key of MODELS.
+        operation: one of OPERATIONS.
+        dtype: a key of TOLERANCES.
+        masks: whether the model has mask inputs, or a causal mask.
+        dropout: rate of all dropouts.
+        lengths: a key of LENGTHS.
+    """
+
+    model: str
+    operation: str
+    dtype: str
+    masks: bool
+    dropout: float
+    lengths: str
+
+
+def floats(name):
+    return keras.Input((None, WIDTH), name=name)
+
+
+def bools(name):
+    return keras.Input((None,), dtype="bool", name=name)
+
+
+def model_of(inputs, outputs):
+    """Returns a model whose inputs are a dict."""
+    return keras.Model({x.name: x for x in inputs}, outputs)
+
+
+def attention(layer, masks, **arguments):
+    """Returns a model of an attention layer on the inputs `x` and `y`."""
+    x, y = floats("x"), floats("y")
+    if masks:
+        arguments["value_mask"] = bools("y_mask")
+    inputs = [x, y, *filter(keras.backend.is_keras_tensor, arguments.values())]
+    return model_of(inputs, layer(x, y, **arguments))
+
+
+def relative(masks, dropout):
+    layer = layers.RelativeMultiHeadAttention(**RELATIVE, dropout=dropout)
+    return attention(layer, masks, use_causal_mask=masks)
+
+
+def flash(masks, dropout):
+    layer = layers.RelativeMultiHeadAttention(**RELATIVE, dropout=dropout, flash_attention=True)
+    return attention(layer, masks)
+
+
+def window(masks, dropout):
+    x = floats("x")
+    layer = layers.RelativeMultiHeadAttention(**RELATIVE, dropout=dropout, sliding_window=1)
+    return model_of([x], layer(x, x, use_causal_mask=masks))
+
+
+def version_2(masks, dropout):
+    layer = layers.RelativeMultiHeadAttentionV2(
+        **RELATIVE, dropout=dropout, masked=masks, use_value_table=True
+    )
+    return attention(layer, masks)
+
+
+def two_dimensional(masks, dropout):
+    x = keras.Input((None, 3, WIDTH), name="image")
+    layer = layers.RelativeMultiHeadAttention2D(**RELATIVE, dropout=dropout)
+    mask = {"value_mask": keras.Input((None, 3), dtype="bool", name="image_mask")} if masks else {}
+    return model_of([x, *mask.values()], layer(x, x, **mask))
+
+
+def local(masks, dropout):
+    x = floats("x")
+    layer = layers.LocalRelativeMultiHeadAttention(
+        **HEADS, dropout=dropout, block_length=2, use_value_table=True
+    )
+    mask = {"value_mask": bools("x_mask")} if masks else {}
+    return model_of([x, *mask.values()], layer(x, x, **mask))
+
+
+def relations(masks, dropout):
+    layer = layers.RelationMultiHeadAttention(**HEADS, num_relations=3, dropout=dropout)
+    labels = keras.Input((None, None), dtype="int32", name="labels")
+    return attention(layer, masks, relations=labels)
+
+
+def layers_without_attention(masks, dropout):
+    ids, embedding = (
+        keras.Input((None,), dtype="int32", name="ids"),
+        layers.TokenEmbedding(VOCAB_SIZE, WIDTH),
+    )
+    x = embedding(ids)
+    x = layers.LearnedPositionEmbedding(31)(layers.SinusoidalPositionEncoding()(x))
+    vectors = layers.RelativePositionEmbedding(2, depth=WIDTH)(x)
+    x = layers.FeedForward(7, dropout=dropout)(ops.einsum("bsd,tsd->btd", x, vectors))
+    x = layers.Residual(dropout=dropout)(x, sublayer=ops.tanh)
+    return model_of([ids], embedding(x, reverse=True))
+
+
+def encoder(masks, dropout):
+    x = floats("x")
+    mask = {"padding_mask": bools("x_mask")} if masks else {}
+    layer = layers.TransformerEncoder(**BLOCK, dropout=dropout, activation_dropout=dropout)
+    return model_of([x, *mask.values()], layer(x, **mask))
+
+
+def decoder(masks, dropout):
+    x, y = floats("x"), floats("y")
+    mask = {}
+    if masks:
+        mask = {"decoder_padding_mask": bools("x_mask"), "encoder_padding_mask": bools("y_mask")}
+    layer = layers.TransformerDecoder(
+        **BLOCK, dropout=dropout, normalize_first=True, relative_cross_attention=True
+    )
+    return model_of([x, y, *mask.values()], layer(x, y, **mask))
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class PackedEncoder(keras.layers.Layer):
+    """An encoder block that is not computed at padding."""
+
+    def __init__(self, dropout, **kwargs):
+        super().__init__(**kwargs)
+        self.block = layers.TransformerEncoder(**BLOCK, dropout=dropout)
+
+    def build(self, x_shape, is_token_shape):
+        self.block.build(x_shape)
+
+    def call(self, x, is_token, training=None):
+        packing = layers.Packing(is_token, capacity=BATCH * 9)
+        return packing.unpack(self.block(packing.pack(x), packing=packing, training=training))
+
+
+def packed_encoder(masks, dropout):
+    x, mask = floats("x"), bools("x_mask")
+    return model_of([x, mask], PackedEncoder(dropout)(x, mask))
+
+
+SMALL = {"hidden_dim": WIDTH, "intermediate_dim": 7, "num_heads": 2, "max_relative_position": 2}
+
+
+def transformer(masks, dropout):
+    sizes = {"vocab_size": VOCAB_SIZE, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    return Transformer(TransformerConfig(**SMALL, **sizes, dropout=dropout))
+
+
+def causal_lm(masks, dropout):
+    return CausalLM(VOCAB_SIZE, 1, **SMALL, dropout=dropout)
+
+
+MAKERS = (
+    relative,
+    flash,
+    window,
+    version_2,
+    two_dimensional,
+    local,
+    relations,
+    layers_without_attention,
+    encoder,
+    decoder,
+    packed_encoder,
+    transformer,
+    causal_lm,
+)
+MODELS = {maker.__name__: maker for maker in MAKERS}
+ALL = [
+    Options(*row)
+    for row in itertools.product(
+        MODELS, OPERATIONS, TOLERANCES, (False, True), (0.0, 0.25), LENGTHS
+    )
+]
+
+
+def pairs(row):
+    return set(itertools.combinations(enumerate(row), 2))
+
+
+def covering(rows):
+    """Returns few of the rows such that every pair of options is in one of them."""
+    rows, chosen, missing = list(rows), [], set().union(*map(pairs, rows))
+    # Without the order of ALL, the options of a chosen row are independent of each other.
+    random.Random(0).shuffle(rows)
+    while missing:
+        chosen.append(max(rows, key=lambda row: len(pairs(row) & missing)))
+        missing -= pairs(chosen[-1])
+    return chosen
+
+
+SELECTED = ALL if os.environ.get("FULL_COMPILE_MATRIX") else covering(ALL)
+
+
+def random_inputs(model, length, masks):
+    """Returns a batch for a model. The input `y` is longer than `x`."""
+    if isinstance(model, (Transformer, CausalLM)):
+        names = ("inputs", "targets") if isinstance(model, Transformer) else ("ids",)
+        inputs = dict.fromkeys(names, ("int32", (None, None)))
+    else:
+        inputs = {x.name: (x.dtype, x.shape) for x in model.inputs}
+    rng, batch = np.random.default_rng(length), {}
+    for name, (dtype, shape) in inputs.items():
+        lengths = [length, length + 2] if name == "labels" else [length + 2 * name.startswith("y")]
+        shape = (BATCH, *lengths, *shape[1 + len(lengths) :])
+        if dtype == "float32":
+            batch[name] = rng.normal(size=shape).astype(dtype)
+        elif dtype == "int32":
+            batch[name] = rng.integers(1, 3, shape).astype(dtype)
+        else:
+            batch[name] = np.ones(shape, dtype)
+        if masks and dtype != "float32" and name != "labels":
+            batch[name][1, 3:] = batch[name][2, 1:] = 0
+    return batch["ids"] if isinstance(model, CausalLM) else batch
+
+
+class Batches(keras.utils.PyDataset):
+    """The batches of `fit`."""
+
+    def __init__(self, batches):
+        super().__init__()
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.batches[index]
+
+
+def make_model_and_batches(options):
+    keras.utils.set_random_seed(3)
+    keras.config.set_dtype_policy(options.dtype)
+    model = MODELS[options.model](options.masks, options.dropout)
+    batches = [random_inputs(model, n, options.masks) for n in LENGTHS[options.lengths]]
+    return model, batches
+
+
+def losses_and_weights(options, epochs, **compile_options):
+    """Returns the losses of all epochs and the weights after them."""
+    model, batches = make_model_and_batches(options)
+    data = Batches([(x, 0.5 * np.ones(model(x).shape, "float32")) for x in batches])
+    model.compile(keras.optimizers.SGD(0.05), "mse", **compile_options)
+    losses = model.fit(data, epochs=epochs, shuffle=False, verbose=0).history["loss"]
+    return [np.array(losses), *map(ops.convert_to_numpy, model.trainable_variables)]
+
+
+def assert_close(found, expected, dtype):
+    for a, b in zip(found, expected, strict=True):
+        a, b = (ops.convert_to_numpy(ops.cast(x, "float32")) for x in (a, b))
+        assert np.isfinite(a).all()
+        np.testing.assert_allclose(a, b, atol=TOLERANCES[dtype] * max(np.abs(b).max(), 1))
+
+
+def options_of(operation):
+    return pytest.mark.parametrize(
+        "options",
+        [options for options in SELECTED if options.operation == operation],
+        ids=lambda options: "-".join(map(str, options)),
+    )
+
+
+def test_models_contain_all_layers():
+    classes = {
+        value
+        for value in vars(layers).values()
+        if isinstance(value, type) and issubclass(value, keras.Layer)
+    }
+    models = [make(True, 0.0) for make in MODELS.values()]
+    found = {type(layer) for model in models for layer in model._flatten_layers()}
+    assert classes <= found
+
+
+@options_of("fit")
+def test_compiled_fit(options):
+    if options.dropout:
+        losses, *weights = losses_and_weights(options, 8, jit_compile=True)
+        assert all(np.isfinite(x).all() for x in [losses, *weights])
+        assert losses[-2:].mean() < losses[:2].mean()
+    else:
+        expected = losses_and_weights(options, 2, run_eagerly=True)
+        assert_close(losses_and_weights(options, 2, jit_compile=True), expected, options.dtype)
+
+
+@options_of("predict")
+def test_compiled_predict(options):
+    model, batches = make_model_and_batches(options)
+    expected = list(map(model, batches))
+    model.compile(jit_compile=True)
+    assert_close(list(map(model.predict_on_batch, batches)), expected, options.dtype)
+
+
+@options_of("export")
+def test_export_of_compiled_model(options, tmp_path):
+    import tensorflow as tf
+
+    model, batches = make_model_and_batches(options)
+    expected = list(map(model, batches))
+    model.compile("sgd", "mse", jit_compile=True)
+    model.export(str(tmp_path), verbose=False)
+    exported = tf.saved_model.load(str(tmp_path))
+    assert_close(list(map(exported.serve, batches)), expected, options.dtype)

@@ -1,0 +1,147 @@
+"""Compares `FoldedTransformer` with the Keras model, on every backend."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.decoding.state_rows import repeat_rows
+from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models.folded import FoldedTransformer, fold_weights
+
+VOCAB, BATCH, LENGTH, STEPS = 23, 5, 7, 6
+SMALL = {
+    "vocab_size": VOCAB,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 2,
+    "hidden_dim": 22,
+    "intermediate_dim": 13,
+    "num_heads": 2,
+    "max_relative_position": 3,
+    "max_length": 11,
+}
+CONFIGS = {
+    "relative": {"num_encoder_layers": 2, "num_decoder_layers": 3},
+    "post-norm": {"normalize_first": False},
+    "a table for every head": {"share_heads": False},
+    "one head with a separate table": {"share_heads": False, "num_heads": 1},
+    "keys only": {"use_value_table": False},
+    "values only": {"use_key_table": False},
+    "one distance": {"max_relative_position": 0},
+    "longer than any output": {"max_relative_position": 17},
+    "relative to the source": {"relative_cross_attention": True},
+    "relative to the source, a table for every head": {
+        "relative_cross_attention": True,
+        "share_heads": False,
+    },
+    "sinusoidal": {"position": "sinusoidal"},
+    "sinusoidal, post-norm": {"position": "sinusoidal", "normalize_first": False},
+    "both": {"position": "relative+sinusoidal"},
+    "learned": {"position": "learned", "tie_embeddings": False},
+    "no positions": {"position": "none"},
+    "target space": {"target_space_id": 9, "layer_norm_epsilon": 0.1},
+}
+
+
+@pytest.fixture(params=CONFIGS, ids=lambda name: name.replace(" ", "-"))
+def model(request):
+    return random_model(**CONFIGS[request.param])
+
+
+def random_model(**settings):
+    """A Transformer none of whose weights is at its start, where a gain is 1 and an offset 0."""
+    model = Transformer(TransformerConfig(**SMALL | settings))
+    rng = np.random.default_rng(7)
+    for weight in model.weights:
+        weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
+    return model
+
+
+def sources():
+    source = np.random.default_rng(2).integers(2, VOCAB, size=(BATCH, LENGTH)).astype("int32")
+    source[1, 4:] = source[3, 1:] = 0
+    return source
+
+
+def folded(model):
+    return FoldedTransformer(model.config, fold_weights(model))
+
+
+def survivors(beam_size, step):
+    """For each row one that it continues from, of the same sentence: some die, some have several
+    children.
+    """
+    beams = np.random.default_rng(step).integers(beam_size, size=(BATCH, beam_size))
+    return (beams + beam_size * np.arange(BATCH)[:, None]).ravel().astype("int32")
+
+
+@pytest.mark.parametrize("growing", [True, False])
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_steps_give_the_same_logits_for_all_surviving_beams(model, beam_size, growing):
+    source = sources()
+    plain = model.encode(np.repeat(source, beam_size, axis=0), STEPS)
+    fast, step = folded(model).start(source, STEPS, beam_size, growing=growing)
+    fast = repeat_rows(fast, beam_size)
+    ids = np.zeros(BATCH * beam_size, "int32")
+    for number in range(STEPS):
+        expected, plain = model.step(ids, plain)
+        logits, fast = step(ops.convert_to_tensor(ids), fast)
+        np.testing.assert_allclose(logits, expected, atol=2e-5, rtol=2e-5)
+        rows = survivors(beam_size, number)
+        plain = keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), plain)
+        fast = {**fast, "ancestors": ops.take(fast["ancestors"], rows, axis=0)}
+        ids = (
+            np.random.default_rng(10 + number)
+            .integers(1, VOCAB, size=BATCH * beam_size)
+            .astype("int32")
+        )
+
+
+def test_scores_given_outputs_as_the_model_does(model):
+    source = sources()
+    targets = np.random.default_rng(3).integers(2, VOCAB, size=(BATCH, STEPS)).astype("int32")
+    targets[2, 3:] = 0
+    logits, alignments = folded(model).score(source, targets)
+    np.testing.assert_allclose(
+        logits, model({"inputs": source, "targets": targets}), atol=2e-5, rtol=2e-5
+    )
+    assert alignments.shape == (BATCH, STEPS, LENGTH)
+    np.testing.assert_allclose(ops.sum(alignments, -1), 1.0, rtol=1e-5)
+    np.testing.assert_array_equal(ops.convert_to_numpy(alignments)[1, :, 4:], 0.0)
+
+
+def test_alignments_are_the_mean_over_the_heads_of_the_last_layer():
+    model = random_model(num_encoder_layers=1, num_decoder_layers=1)
+    source, targets = sources()[:2], np.array([[3, 1], [4, 1]], "int32")
+    encoded, mask = model.encode_source(source)
+    layer = model.decoder_layers[0]
+    x = ops.pad(model.target_embedding(targets), [[0, 0], [1, 0], [0, 0]])[:, :-1]
+    y = layer.self_attention_residual(
+        x, sublayer=lambda y: layer.self_attention(y, y, use_causal_mask=True)
+    )
+    y = layer.cross_attention_residual.norm(y)
+    settings = {"attention_mask": mask[:, None, :], "return_attention_scores": True}
+    _, attended = layer.cross_attention(y, encoded, **settings)
+    alignments = folded(model).score(source, targets)[1]
+    np.testing.assert_allclose(alignments, ops.mean(attended, axis=1), atol=1e-5)
+
+
+def test_folded_products_read_and_write_what_the_layers_do():
+    model = random_model()
+    layer = model.decoder_layers[0]
+    weights = fold_weights(model)["decoder"][0]["self"]
+    weights = keras.tree.map_structure(ops.convert_to_numpy, weights)
+    x = np.random.default_rng(4).normal(size=(5, 22))
+    centred = x - x.mean(-1, keepdims=True)
+    normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+    norm = layer.self_attention_residual.norm
+    read = normal * np.asarray(norm.gamma, "float64") + np.asarray(norm.beta, "float64")
+    query = read @ np.asarray(layer.self_attention.query_dense.matrix, "float64") * 11**-0.5
+    np.testing.assert_allclose(
+        (normal @ weights["input"] + weights["input_bias"])[:, :22], query, rtol=1e-5, atol=1e-5
+    )
+    written = np.asarray(layer.self_attention.output_dense.matrix, "float64")
+    np.testing.assert_allclose(
+        weights["output"], written - written.mean(1, keepdims=True), atol=1e-7
+    )
+    assert abs(weights["output"].sum(axis=1)).max() < 1e-5

@@ -1,0 +1,81 @@
+"""Tests that the pages of docs/ fit the code: API pages, figures, notebooks, versions."""
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import t2t_relpos
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+
+
+@pytest.fixture(scope="module")
+def public_names():
+    sys.path.insert(0, str(DOCS / "site_build"))
+    yield importlib.import_module("public_names")
+    sys.path.pop(0)
+
+
+@pytest.mark.parametrize("package", ["layers", "models", "attention", "decoding", "t2t"])
+def test_every_public_name_has_an_api_page(public_names, package):
+    names = importlib.import_module(f"t2t_relpos.{package}").__all__
+    assert public_names.api_pages()[package] == [
+        (f"t2t_relpos.{package}.{name}", f"api/{package}/{name}.md") for name in names
+    ]
+
+
+def test_every_name_of_the_package_is_documented_in_a_subpackage(public_names):
+    assert public_names.exported_names() == t2t_relpos.__all__
+    assert set(t2t_relpos.__all__) <= set(public_names.identifiers())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_images_exist_and_have_an_alternative_text(page):
+    for text, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text()):
+        assert len(text) >= 10, target
+        assert (page.parent / target).is_file(), target
+
+
+def test_every_diagram_has_a_page_and_a_program():
+    text = "".join(page.read_text() for page in PAGES)
+    for name in ("relative_edges", "band", "clipped_tails", "blocks"):
+        assert f"figures/{name}.svg" in text
+        assert (DOCS / "figures" / f"{name}.py").is_file()
+        assert (DOCS / "figures" / f"{name}.svg").read_text().startswith("<?xml")
+
+
+def test_notebooks_have_cells_of_the_guides_without_outputs(tmp_path):
+    command = [sys.executable, str(DOCS / "notebooks.py"), str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    for name, guide in (("layers", "relative_attention"), ("translation", "train_a_translator")):
+        cells = json.loads((tmp_path / f"{name}.ipynb").read_text())["cells"]
+        title = (DOCS / "guides" / f"{guide}.md").read_text().split("\n")[0]
+        assert "".join(cells[0]["source"]).startswith(title)
+        assert all(not cell.get("outputs") for cell in cells)
+
+
+def test_notebook_of_a_page():
+    sys.path.insert(0, str(DOCS))
+    notebooks = importlib.import_module("notebooks")
+    sys.path.pop(0)
+    page = "# Title\n\nA [link](page.md).\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n\n"
+    page += "<!-- not run: slow -->\n```sh\nls\n```\n"
+    cells = notebooks.make_notebook(page).cells
+    assert [(cell.cell_type, cell.source) for cell in cells] == [
+        ("markdown", "# Title\n\nA link."),
+        ("code", "print(1)"),
+        ("code", "%%bash\nls"),
+    ]
+
+
+def test_citation_and_changelog_have_the_version():
+    version = t2t_relpos.__version__
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert re.search(rf"^## {re.escape(version)} ", (ROOT / "CHANGELOG.md").read_text(), re.M)
