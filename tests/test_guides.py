@@ -1,0 +1,143 @@
+"""Runs the code of docs/get_started.md and docs/guides, and compares its output with the pages.
+
+All blocks of a page run in one empty folder, in the order of the page: `python` blocks in one
+namespace of a new interpreter, `sh` blocks in bash. The `text` block after a block is its expected
+standard output. In it, `...` stands for any text, white space for any white space, and numbers with
+a decimal point may differ by 2 %. HTML comments before a block change this:
+
+    <!-- not run: REASON -->    the block does not run
+    <!-- tolerance: 0.1 -->     relative tolerance of the numbers in a `text` block
+    <!-- output varies: REASON -->    only the number of lines of a `text` block is compared
+
+To see all outputs of a page: `python tests/test_guides.py PAGE`, in an empty folder.
+"""
+
+import contextlib
+import dataclasses
+import io
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "docs/get_started.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
+BLOCK = re.compile(
+    r"(?:^<!-- (?P<option>not run|tolerance|output varies): (?P<value>.*?) -->\n+)?"
+    r"^```(?P<language>\w+)\n(?P<code>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
+NUMBER = re.compile(r"-?\d+\.\d*(?:e[-+]?\d+)?")
+
+
+@dataclasses.dataclass
+class Block:
+    """A fenced block of a page: its language, its code, and the comment before it."""
+
+    language: str
+    code: str
+    option: str | None
+    value: str | None
+
+
+def read_blocks(page):
+    """Returns the blocks of a page that run, or are an expected output."""
+    blocks = [
+        Block(match["language"], match["code"], match["option"], match["value"])
+        for match in BLOCK.finditer(page.read_text())
+    ]
+    return [block for block in blocks if block.option != "not run"]
+
+
+def run_block(block, scope):
+    """Returns the standard output of a `python` or `sh` block."""
+    if block.language == "python":
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            exec(compile(block.code, "<page>", "exec"), scope)
+        return output.getvalue()
+    command = ["bash", "-euo", "pipefail", "-c", block.code]
+    return subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+
+
+def output_matches(expected, output, tolerance):
+    """Returns whether an output is as expected: see the module's docstring."""
+    pattern, numbers, end = "", [], 0
+    for match in re.finditer(rf"\.\.\.|\s+|{NUMBER.pattern}", expected.strip()):
+        pattern += re.escape(expected.strip()[end : match.start()])
+        end = match.end()
+        if match[0] == "...":
+            pattern += ".*?"
+        elif match[0].isspace():
+            pattern += r"\s+"
+        else:
+            numbers.append(float(match[0]))
+            pattern += f"({NUMBER.pattern})"
+    pattern += re.escape(expected.strip()[end:])
+    found = re.fullmatch(pattern, output.strip(), re.DOTALL)
+    return found is not None and all(
+        math.isclose(float(number), expected_number, rel_tol=tolerance, abs_tol=1e-6)
+        for number, expected_number in zip(found.groups(), numbers, strict=True)
+    )
+
+
+def block_matches(block, output):
+    """Returns whether an output is as its `text` block says."""
+    if block.option == "output varies":
+        return len(output.splitlines()) == len(block.code.splitlines())
+    return output_matches(block.code, output, float(block.value or 0.02))
+
+
+def run_page(page):
+    """Runs the blocks of a page in this folder, prints their outputs, and compares them."""
+    output, scope = "", {"__name__": "__main__"}
+    for block in read_blocks(page):
+        if block.language in ("python", "sh"):
+            output = run_block(block, scope)
+            print(f"{block.code}--- output:\n{output}", flush=True)
+        elif block.language == "text":
+            if not block_matches(block, output):
+                sys.exit(f"Expected the output:\n{block.code}")
+
+
+def _parameter(page):
+    is_slow = any(block.language == "sh" for block in read_blocks(page))
+    return pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if is_slow else [])
+
+
+@pytest.mark.parametrize("page", [_parameter(page) for page in PAGES])
+def test_code_of_page_prints_what_the_page_says(page, tmp_path):
+    paths = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": os.pathsep.join(paths)}
+    run = subprocess.run(
+        [sys.executable, __file__, page],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout[-8000:]
+
+
+@pytest.mark.parametrize(
+    ("expected", "output", "tolerance", "matches"),
+    [
+        ("a ...\nb", "a 1\n2\nb\n", 0.02, True),
+        ("loss 1.00", "loss  1.01", 0.02, True),
+        ("loss 1.00", "loss 1.10", 0.02, False),
+        ("loss 1.00", "loss 1.10", 0.2, True),
+        ("(2, 5)", "(2, 6)", 0.02, False),
+        ("[0. 1.]", "[0. 1.]", 0.0, True),
+        ("a", "a b", 0.02, False),
+    ],
+)
+def test_output_matches(expected, output, tolerance, matches):
+    assert output_matches(expected, output, tolerance) is matches
+
+
+if __name__ == "__main__":
+    run_page(Path(sys.argv[1]))
