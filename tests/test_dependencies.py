@@ -10,7 +10,7 @@ FRAMEWORKS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "to
 STANDARD = {
     *"abc argparse ast collections contextlib copy dataclasses difflib functools hashlib".split(),
     *"inspect io itertools json logging math numbers os pathlib re string struct tempfile".split(),
-    *"time typing unicodedata warnings zlib".split(),
+    *"contextvars time typing unicodedata warnings zlib".split(),
 }
 ENTRY_POINTS = (
     "train",

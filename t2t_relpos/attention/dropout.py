@@ -90,9 +90,9 @@ class SeededDropout:
 
 def _shape(x):
     if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
+        from t2t_relpos.attention.tensorflow import compat
 
-        return tf.shape(x)
+        return compat.shape(x)
     return ops.shape(x)
 
 

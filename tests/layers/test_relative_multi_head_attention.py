@@ -199,9 +199,6 @@ def test_argument_errors(settings, message):
         make(**settings)
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="TensorFlow's own way to compute"
-)
 def test_flash_attention_is_the_same_attention(rng):
     x, y = arrays(rng, 7, 11)
     layer = make(flash_attention=True)
@@ -217,19 +214,6 @@ def test_flash_attention_is_the_same_attention(rng):
         ),
     ):
         layer(x, y, return_attention_scores=True)
-
-
-@pytest.mark.skipif(
-    keras.backend.backend() == "tensorflow", reason="other backends have no such way"
-)
-def test_flash_attention_is_an_error_where_there_is_none(rng):
-    with pytest.raises(
-        ValueError,
-        match=(
-            r"memory linear in length \(`rematerialize=True`, `flash_attention=True` of a layer\)"
-        ),
-    ):
-        make(flash_attention=True)(*arrays(rng, 7, 11))
 
 
 def test_shape_errors(rng):

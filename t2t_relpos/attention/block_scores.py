@@ -1,0 +1,224 @@
+"""Scores, masks and relative terms of one block of queries, in keras.ops.
+
+Shapes: C queries of a block; L ids without the reference row (2K, or K if causal).
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from keras import ops
+
+from t2t_relpos.attention.band import expand_ids, sum_by_id
+from t2t_relpos.attention.block_layout import KeyWindow, Segment
+from t2t_relpos.attention.dropout import SeededDropout
+from t2t_relpos.attention.table_matmul import matmul_table
+
+# Far below any logit; its difference to a logit is finite. A power of two is exact in every dtype.
+_MASKED_SCORE = -(2.0**100)
+
+
+class Tensors(NamedTuple):
+    """All tensors of a call. None: absent."""
+
+    query: Any
+    key: Any
+    value: Any
+    key_rows: Any = None
+    value_rows: Any = None
+    key_mask: Any = None
+    mask: Any = None
+    query_offset: Any = None
+    seed: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Python constants of a call.
+
+    Args:
+        max_relative_position: K, at least 1.
+        causal: whether keys after a query are masked.
+        query_offset: key position of query 0 if it is an int, else None.
+        needs_totals: whether the weights of a query may sum to another number than 1.
+        rate: dropout rate, or None.
+        save_weights: whether weights are saved for the gradient.
+        segments: the `Segment`s of the queries.
+        dtype: dtype in which matrices are multiplied.
+    """
+
+    max_relative_position: int
+    causal: bool
+    query_offset: int | None
+    needs_totals: bool
+    rate: float | None
+    save_weights: bool
+    segments: tuple[Segment, ...]
+    dtype: str
+
+    @property
+    def accumulation(self):
+        """Dtype of scores, weights and sums: float32 at least."""
+        return "float32" if self.dtype in ("float16", "bfloat16") else self.dtype
+
+
+class Block:
+    """One block of queries: its scores, masks and relative terms.
+
+    Args:
+        settings: the `Settings`.
+        segment: the `Segment`.
+        number: number of the block in the segment, an int or a scalar tensor.
+        query_offset: key position of query 0, an int or a scalar tensor.
+    """
+
+    def __init__(self, settings, segment, number, query_offset):
+        self._settings, self.segment = settings, segment
+        self.start = number * segment.block
+        self._number = segment.number + number
+        self._first = query_offset + segment.start + self.start
+        first_range = None
+        if isinstance(query_offset, int) and isinstance(segment.count, int):
+            first = query_offset + segment.start
+            first_range = first, first + (segment.count - 1) * segment.block
+        self._window = KeyWindow.of(
+            self._first,
+            segment,
+            settings.max_relative_position,
+            causal=settings.causal,
+            first_range=first_range,
+        )
+
+    def add_bias(self, scores, by_id):
+        """Returns scores `[B, N, C, S]` plus biases by id `[B, N, C, L]`."""
+        window, num_keys = self._window, self.segment.num_keys
+        if not (isinstance(window.width, int) and window.width == 0):
+            bias = expand_ids(
+                self._with_reference(by_id), window.width, window.offset, window.offset_range
+            )
+            scores = scores + window.place(bias, num_keys)
+        if self._settings.causal or (isinstance(window.start, int) and window.start == 0):
+            return scores
+        return scores + ops.where(self._in_left_tail(), by_id[..., :1], 0)
+
+    def sum_by_id(self, weights):
+        """The transpose of `add_bias`: `[B, N, C, S]` -> `[B, N, C, L]`."""
+        window, k = self._window, self._settings.max_relative_position
+        if isinstance(window.width, int) and window.width == 0:
+            ids = k if self._settings.causal else 2 * k
+            sums = ops.repeat(ops.zeros_like(weights[..., :1]), ids, axis=-1)
+        else:
+            sums = sum_by_id(window.cut(weights), 2 * k + 1, window.offset, window.offset_range)
+            sums = sums[..., 1 : k + 1] if self._settings.causal else sums[..., : 2 * k]
+        if self._settings.causal or (isinstance(window.start, int) and window.start == 0):
+            return sums
+        if isinstance(window.start, int):
+            tail = ops.sum(weights[..., : window.start], axis=-1, keepdims=True)
+        else:
+            tail = ops.sum(ops.where(self._in_left_tail(), weights, 0), axis=-1, keepdims=True)
+        return ops.concatenate([sums[..., :1] + tail, sums[..., 1:]], axis=-1)
+
+    def _with_reference(self, by_id):
+        """Appends zeros for the ids that differ from the reference row by nothing."""
+        if not self._settings.causal:
+            return ops.concatenate([by_id, ops.zeros_like(by_id[..., :1])], axis=-1)
+        return ops.concatenate([ops.zeros_like(by_id[..., :1]), by_id, ops.zeros_like(by_id)], -1)
+
+    def _in_left_tail(self):
+        return ops.arange(self.segment.num_keys, dtype="int32") < self._window.start
+
+    def mask(self, scores, key_mask, mask):
+        """Returns the scores `[B, N, C, S]` with masked entries set to a large negative number."""
+        allowed = None
+        if self._settings.causal:
+            queries = self._first + ops.arange(self.segment.block, dtype="int32")
+            keys = ops.arange(self.segment.num_keys, dtype="int32")
+            allowed = keys <= queries[:, None]
+        if key_mask is not None:
+            exists = self.segment.keys(key_mask[:, None, None], axis=3)
+            allowed = exists if allowed is None else ops.logical_and(allowed, exists)
+        if mask is not None:
+            mask = mask if mask.shape[2] == 1 else self.rows(mask)
+            mask = mask if mask.shape[3] == 1 else self.segment.keys(mask, axis=3)
+            allowed = mask if allowed is None else ops.logical_and(allowed, mask)
+        if allowed is None:
+            return scores
+        return ops.where(allowed, scores, ops.cast(_MASKED_SCORE, scores.dtype))
+
+    def rows(self, x):
+        """Returns the rows of this block in a tensor of the segment's queries."""
+        return self.segment.block_rows(x, self.start)
+
+    def dropout_factors(self, weights, seed):
+        """Returns the dropout factors of the weights `[B, N, C, S]`; the same at every call."""
+        dropout = SeededDropout(self._settings.rate, seed)
+        return dropout.factors(ops.shape(weights), weights.dtype, self._number)
+
+
+class SegmentScores:
+    """The scores of a segment's blocks.
+
+    Args:
+        tensors: the `Tensors`.
+        settings: the `Settings`.
+        segment: the `Segment`.
+        by_id: products of all queries with the rows of the key table, or None.
+    """
+
+    def __init__(self, tensors, settings, segment, by_id):
+        self._tensors, self._settings, self._segment = tensors, settings, segment
+        self._query_offset = settings.query_offset
+        if self._query_offset is None:
+            self._query_offset = tensors.query_offset
+        self.query = segment.rows(tensors.query)
+        self.key, self.value = segment.keys(tensors.key), segment.keys(tensors.value)
+        self._by_id = None if by_id is None else segment.rows(by_id)
+        self._mask = tensors.mask
+        if self._mask is not None and self._mask.shape[2] != 1:
+            self._mask = segment.rows(self._mask)
+
+    def block(self, number):
+        return Block(self._settings, self._segment, number, self._query_offset)
+
+    def scores(self, block):
+        """Returns the masked scores of a block `[B, N, C, S]`."""
+        scores = matmul(block.rows(self.query), transpose(self.key), self._settings)
+        if self._by_id is not None:
+            scores = block.add_bias(scores, block.rows(self._by_id))
+        return block.mask(scores, self._tensors.key_mask, self._mask)
+
+
+def softmax(scores):
+    """Returns (weights, log-sum-exp, totals 1 or 0). Fully masked queries have weights of zero."""
+    # `initial` allows empty batches.
+    largest = ops.max(scores, axis=-1, keepdims=True, initial=_MASKED_SCORE)
+    exponentials = ops.exp(scores - largest)
+    total = ops.sum(exponentials, axis=-1, keepdims=True)
+    has_valid_key = largest > _MASKED_SCORE / 10
+    log_sums = ops.where(
+        has_valid_key, largest + ops.log(total), ops.cast(-_MASKED_SCORE, scores.dtype)
+    )
+    has_valid_key = ops.cast(has_valid_key, scores.dtype)
+    return exponentials * (has_valid_key / total), log_sums, has_valid_key
+
+
+def matmul(x, y, settings):
+    """Returns the product in the dtype of sums, of factors in the dtype of the inputs."""
+    product = ops.matmul(ops.cast(x, settings.dtype), ops.cast(y, settings.dtype))
+    return ops.cast(product, settings.accumulation)
+
+
+def matmul_rows(x, table, settings, *, transpose_table=False):
+    """Returns the product of `[B, N, T, X]` with rows of a table, as `matmul` does."""
+    x, table = ops.cast(x, settings.dtype), ops.cast(table, settings.dtype)
+    product = matmul_table(x, table, transpose_table=transpose_table)
+    return ops.cast(product, settings.accumulation)
+
+
+def scores_by_id(x, rows, settings):
+    """Returns the products of `[B, N, T, H]` with all rows, `[B, N, T, L]`, or None."""
+    return None if rows is None else matmul_rows(x, rows, settings, transpose_table=True)
+
+
+def transpose(x):
+    """Swaps the last two axes."""
+    return ops.swapaxes(x, -1, -2)
