@@ -1,4 +1,4 @@
-"""Which queries form a block, which keys it reads, and the loop over blocks."""
+"""The queries of a block, the keys that it reads, and the loop over blocks."""
 
 from typing import Any, NamedTuple
 
@@ -93,7 +93,7 @@ def make_segments(lengths, causal_offset, sizes, *, unrolled):
     length_q, length_k = lengths
     num_blocks = (length_q + sizes.block - 1) // sizes.block
     if not (isinstance(length_q, int) and isinstance(length_k, int)):
-        # On JAX an unknown length is a symbol, of these little can be proved.
+        # On JAX an unknown length is a symbol. Little can be proved about it.
         is_jax = backend.backend() == "jax"
         block = sizes.block if is_jax else clip_size(sizes.block, 1, length_q)
         return (Segment(0, length_q, block, num_blocks, length_k, 0),)
