@@ -39,19 +39,15 @@ def device():
     """Returns the kind of device that the backend computes on: "cpu", "gpu" or "tpu"."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
-        import tensorflow as tf
+        from t2t_relpos.attention.tensorflow import compat
 
-        kinds = (kind for kind in ("TPU", "GPU") if tf.config.get_visible_devices(kind))
-        return next(kinds, "CPU").lower()
+        return compat.device()
     if backend == "jax":
-        import jax
+        from t2t_relpos import _jax_backend
 
-        kind = jax.default_backend()
-        return kind if kind in ("cpu", "tpu") else "gpu"
-    import torch
-
-    # Keras puts tensors on an accelerator where there is one.
-    return "gpu" if torch.cuda.is_available() or torch.backends.mps.is_available() else "cpu"
+        return _jax_backend.device()
+    # Keras puts tensors on an accelerator where there is one. Shape inference has device "meta".
+    return "cpu" if ops.convert_to_tensor(0).device.type in ("cpu", "meta") else "gpu"
 
 
 def as_tensor(x):
@@ -64,32 +60,23 @@ def as_tensor(x):
     x = ops.convert_to_tensor(x)
     if keras.backend.backend() != "tensorflow":
         return x
-    import tensorflow as tf
+    from t2t_relpos.attention.tensorflow import compat
 
-    return tf.convert_to_tensor(x)
-
-
-def dynamic_shape(x):
-    """Returns the shape: on TensorFlow a tensor, elsewhere a tuple."""
-    if keras.backend.backend() != "tensorflow":
-        return ops.shape(x)
-    import tensorflow as tf
-
-    return tf.shape(x)
+    return compat.as_tensor(x)
 
 
-def clip_jax_dimension(x, low, high):
-    """Returns `x` limited to `[low, high]`; sizes may be symbolic dimensions of an export."""
-    import jax
+def clip_size(x, low, high):
+    """Returns a size limited to `[low, high]`: an int if all are ints, else as the backend has it.
 
-    return jax.core.max_dim(low, jax.core.min_dim(high, x))
+    A scalar tensor, or on JAX the symbol of an unknown length.
+    """
+    if all(isinstance(n, int) for n in (x, low, high)):
+        return max(low, min(high, x))
+    if keras.backend.backend() == "jax" and not any(map(ops.is_tensor, (x, low, high))):
+        from t2t_relpos import _jax_backend
 
-
-def torch_records_gradients():
-    """Returns whether PyTorch differentiates the current code."""
-    import torch
-
-    return torch.is_grad_enabled()
+        return _jax_backend.clip_symbol(x, low, high)
+    return ops.maximum(low, ops.minimum(high, x))
 
 
 def is_exporting():

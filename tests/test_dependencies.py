@@ -11,7 +11,7 @@ STANDARD_LIBRARY = {
     *"abc argparse ast collections contextlib contextvars copy dataclasses difflib".split(),
     *"functools hashlib".split(),
     *"inspect io itertools json logging math numbers os pathlib re string struct tempfile".split(),
-    *"time typing unicodedata warnings zlib".split(),
+    *"contextvars time typing unicodedata warnings zlib".split(),
 }
 ENTRY_POINTS = (
     "train",

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from keras import backend, ops
 
-from t2t_relpos import _backend
+from t2t_relpos._backend import clip_size
 from t2t_relpos.attention.relative_ids import relative_ids
 from t2t_relpos.attention.table_matmul import matmul_by_position, matmul_table
 
@@ -160,23 +160,14 @@ class _Distances(NamedTuple):
         else:
             # Beyond these offsets, all keys have the first or the last id.
             limits = 1 - length_q - k, length_k - 1 + k
-            smallest, largest = (clip(x, *limits) for x in offset_range or limits)
+            smallest, largest = (clip_size(x, *limits) for x in offset_range or limits)
             start = largest - ops.clip(ops.cast(query_offset, "int32"), smallest, largest)
         lowest, highest = 1 - length_q - largest, length_k - 1 - smallest
         total = highest - lowest + 1
-        left = clip(-k - lowest, 0, total)
-        right = clip(highest - k, 0, total)
-        first = clip(lowest + k, 0, num_ids)
+        left = clip_size(-k - lowest, 0, total)
+        right = clip_size(highest - k, 0, total)
+        first = clip_size(lowest + k, 0, num_ids)
         return cls(left, first, first + (total - left - right), right, start)
-
-
-def clip(x, low, high):
-    """Returns `x` limited to `[low, high]`: an int if all are ints, else a scalar tensor."""
-    if all(isinstance(n, int) for n in (x, low, high)):
-        return max(low, min(high, x))
-    if backend.backend() == "jax" and not any(map(ops.is_tensor, (x, low, high))):
-        return _backend.clip_jax_dimension(x, low, high)
-    return ops.maximum(low, ops.minimum(high, x))
 
 
 def _repeat_column(by_id, column, count):

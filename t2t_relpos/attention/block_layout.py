@@ -1,10 +1,10 @@
-"""Which queries form a block, which keys it reads, and the loop over blocks."""
+"""The queries of a block, the keys that it reads, and the loop over blocks."""
 
 from typing import Any, NamedTuple
 
 from keras import backend, ops
 
-from t2t_relpos.attention.band import clip
+from t2t_relpos._backend import clip_size
 
 
 class Segment(NamedTuple):
@@ -93,9 +93,9 @@ def make_segments(lengths, causal_offset, sizes, *, unrolled):
     length_q, length_k = lengths
     num_blocks = (length_q + sizes.block - 1) // sizes.block
     if not (isinstance(length_q, int) and isinstance(length_k, int)):
-        # On JAX an unknown length is a symbol, of which little can be proved.
+        # On JAX an unknown length is a symbol. Little can be proved about it.
         is_jax = backend.backend() == "jax"
-        block = sizes.block if is_jax else clip(sizes.block, 1, length_q)
+        block = sizes.block if is_jax else clip_size(sizes.block, 1, length_q)
         return (Segment(0, length_q, block, num_blocks, length_k, 0),)
     num_blocks = max(1, min(num_blocks, sizes.most_blocks))
     block = -(-length_q // num_blocks)
@@ -110,7 +110,7 @@ def make_segments(lengths, causal_offset, sizes, *, unrolled):
         length = min(count * block, length_q - start)
         num_keys = length_k
         if causal_offset is not None:
-            num_keys = clip(causal_offset + start + length, min(1, length_k), length_k)
+            num_keys = clip_size(causal_offset + start + length, min(1, length_k), length_k)
         size = length if count == 1 else block
         segments.append(Segment(start, length, size, count, num_keys, number))
     return tuple(segments)
@@ -145,16 +145,16 @@ class KeyWindow(NamedTuple):
         k, block, num_keys = max_relative_position, segment.block, segment.num_keys
         span = block + (k - 1) * (1 if causal else 2)
         if isinstance(first, int) and isinstance(num_keys, int):
-            start = clip(first - k + 1, 0, num_keys)
-            width = clip(first - k + 1 + span, start, num_keys) - start
+            start = clip_size(first - k + 1, 0, num_keys)
+            width = clip_size(first - k + 1 + span, start, num_keys) - start
             return cls(start, width, first - start, None)
-        width = clip(span, 0, num_keys)
-        start = clip(first - k + 1, 0, num_keys - width)
+        width = clip_size(span, 0, num_keys)
+        start = clip_size(first - k + 1, 0, num_keys - width)
         if first_range is None:
             offset_range = 1 - block - k, width - 1 + k
         else:
             # The offset never decreases from one block to the next.
-            offset_range = [x - clip(x - k + 1, 0, num_keys - width) for x in first_range]
+            offset_range = [x - clip_size(x - k + 1, 0, num_keys - width) for x in first_range]
         return cls(start, width, first - start, tuple(offset_range))
 
     def cut(self, x):

@@ -1,15 +1,15 @@
-"""The forward pass of blockwise attention and its gradient, block by block."""
+"""Forward and backward pass of blockwise attention, segment by segment, in keras.ops."""
 
 from typing import Any, NamedTuple
 
 from keras import ops
 
 from t2t_relpos.attention.block_scores import (
-    MASKED_SCORE,
     SegmentScores,
-    product,
-    product_with_rows,
-    products_by_id,
+    matmul,
+    matmul_rows,
+    scores_by_id,
+    softmax,
     transpose,
 )
 
@@ -33,7 +33,7 @@ class Saved(NamedTuple):
 
 def forward(tensors, settings):
     """Returns (outputs, `Saved`)."""
-    by_id = products_by_id(tensors.query, tensors.key_rows, settings)
+    by_id = scores_by_id(tensors.query, tensors.key_rows, settings)
     found = [
         _forward_segment(
             SegmentScores(tensors, settings, segment, by_id), tensors, settings, segment
@@ -47,7 +47,7 @@ def forward(tensors, settings):
     totals = [others.pop(0)] if settings.needs_totals else []
     sums = others.pop(0) if others else None
     if sums is not None:
-        outputs = outputs + product_with_rows(sums, tensors.value_rows, settings)
+        outputs = outputs + matmul_rows(sums, tensors.value_rows, settings)
     # A new tensor, which PyTorch's graph doesn't refer to.
     outputs = ops.concatenate([outputs, *totals], axis=-1)
     saved = Saved(
@@ -66,13 +66,13 @@ def _forward_segment(scores_of, tensors, settings, segment):
     def compute(number):
         block = scores_of.block(number)
         scores = scores_of.scores(block)
-        weights, log_sums, total = _softmax(scores)
+        weights, log_sums, total = softmax(scores)
         if settings.save_weights:
             weights_of_block.append(weights)
         if settings.rate is not None:
             weights = weights * block.dropout_factors(weights, tensors.seed)
             total = ops.sum(weights, axis=-1, keepdims=True)
-        rows = [product(weights, scores_of.value, settings), log_sums]
+        rows = [matmul(weights, scores_of.value, settings), log_sums]
         rows += [total] * settings.needs_totals
         rows += [] if tensors.value_rows is None else [block.sum_by_id(weights)]
         return rows, ()
@@ -81,20 +81,6 @@ def _forward_segment(scores_of, tensors, settings, segment):
     depths += [] if tensors.value_rows is None else [tensors.value_rows.shape[-2]]
     rows, _ = segment.run(compute, _zeros(segment, depths, tensors, settings))
     return rows, weights_of_block[0] if weights_of_block else None
-
-
-def _softmax(scores):
-    """Returns (weights, log-sum-exp, totals 1 or 0). Fully masked queries have weights of zero."""
-    # `initial` allows empty batches.
-    largest = ops.max(scores, axis=-1, keepdims=True, initial=MASKED_SCORE)
-    exponentials = ops.exp(scores - largest)
-    total = ops.sum(exponentials, axis=-1, keepdims=True)
-    has_valid_key = largest > MASKED_SCORE / 10
-    log_sums = ops.where(
-        has_valid_key, largest + ops.log(total), ops.cast(-MASKED_SCORE, scores.dtype)
-    )
-    has_valid_key = ops.cast(has_valid_key, scores.dtype)
-    return exponentials * (has_valid_key / total), log_sums, has_valid_key
 
 
 def _zeros(segment, depths, tensors, settings):
@@ -118,10 +104,10 @@ def backward(tensors, saved, d_outputs, settings):
         "row_sums": row_sums,
         "d_totals": d_totals,
         "log_sums": saved.log_sums,
-        "d_by_id": products_by_id(d_outputs, tensors.value_rows, settings),
+        "d_by_id": scores_by_id(d_outputs, tensors.value_rows, settings),
     }
     queries = {name: x for name, x in queries.items() if x is not None}
-    by_id = products_by_id(tensors.query, tensors.key_rows, settings)
+    by_id = scores_by_id(tensors.query, tensors.key_rows, settings)
     found = []
     for index, segment in enumerate(settings.segments):
         scores_of = SegmentScores(tensors, settings, segment, by_id)
@@ -135,7 +121,7 @@ def backward(tensors, saved, d_outputs, settings):
     d_key, d_value = (_add_keys([totals[i] for _, totals in found], tensors.key) for i in range(2))
     gradients = {"key": d_key, "value": d_value}
     if d_sums:
-        d_query = d_query + product_with_rows(d_sums[0], tensors.key_rows, settings)
+        d_query = d_query + matmul_rows(d_sums[0], tensors.key_rows, settings)
         gradients["key_rows"] = _d_rows(d_sums[0], tensors.query, tensors.key_rows, settings)
     if saved.sums is not None:
         gradients["value_rows"] = _d_rows(saved.sums, d_outputs, tensors.value_rows, settings)
@@ -152,7 +138,7 @@ def _backward_segment(scores_of, given, weights, tensors, settings, segment):
         used = weights
         if used is None:
             used = ops.exp(scores_of.scores(block) - rows["log_sums"])
-        d_weights = product(rows["d_outputs"], transpose(scores_of.value), settings)
+        d_weights = matmul(rows["d_outputs"], transpose(scores_of.value), settings)
         if "d_by_id" in rows:
             d_weights = block.add_bias(d_weights, rows["d_by_id"])
         if settings.needs_totals:
@@ -162,11 +148,11 @@ def _backward_segment(scores_of, given, weights, tensors, settings, segment):
             factors = block.dropout_factors(used, tensors.seed)
             dropped, d_weights = used * factors, d_weights * factors
         d_scores = used * (d_weights - rows["row_sums"])
-        d_rows = [product(d_scores, scores_of.key, settings)]
+        d_rows = [matmul(d_scores, scores_of.key, settings)]
         d_rows += [] if tensors.key_rows is None else [block.sum_by_id(d_scores)]
         terms = (
-            product(transpose(d_scores), block.rows(scores_of.query), settings),
-            product(transpose(dropped), rows["d_outputs"], settings),
+            matmul(transpose(d_scores), block.rows(scores_of.query), settings),
+            matmul(transpose(dropped), rows["d_outputs"], settings),
         )
         return d_rows, terms
 
@@ -196,7 +182,7 @@ def _add_keys(terms, like):
 def _d_rows(sums, x, rows, settings):
     """Returns the gradient of rows `[L, H]` or `[N, L, H]`: `sumsᵀ·x`, summed."""
     if len(rows.shape) == 3:
-        d_rows = ops.sum(product(transpose(sums), x, settings), axis=0)
+        d_rows = ops.sum(matmul(transpose(sums), x, settings), axis=0)
         return d_rows if rows.shape[0] != 1 else ops.sum(d_rows, axis=0, keepdims=True)
     sums, x = (ops.reshape(y, (-1, y.shape[-1])) for y in (sums, x))
-    return product(transpose(sums), x, settings)
+    return matmul(transpose(sums), x, settings)

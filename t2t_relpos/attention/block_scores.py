@@ -1,4 +1,7 @@
-"""Scores of a block of queries: masks, relative terms, dropout factors."""
+"""Scores, masks and relative terms of one block of queries, in keras.ops.
+
+Shapes: C queries of a block; L ids without the reference row (2K, or K if causal).
+"""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -11,10 +14,10 @@ from t2t_relpos.attention.dropout import SeededDropout
 from t2t_relpos.attention.table_matmul import matmul_table
 
 # Far below any logit; its difference to a logit is finite. A power of two is exact in every dtype.
-MASKED_SCORE = -(2.0**100)
+_MASKED_SCORE = -(2.0**100)
 
 
-class BlockTensors(NamedTuple):
+class Tensors(NamedTuple):
     """All tensors of a call. None: absent."""
 
     query: Any
@@ -29,7 +32,7 @@ class BlockTensors(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class BlockSettings:
+class Settings:
     """Python constants of a call.
 
     Args:
@@ -58,11 +61,11 @@ class BlockSettings:
         return "float32" if self.dtype in ("float16", "bfloat16") else self.dtype
 
 
-class BlockScores:
+class Block:
     """One block of queries: its scores, masks and relative terms.
 
     Args:
-        settings: the `BlockSettings`.
+        settings: the `Settings`.
         segment: the `Segment`.
         number: number of the block in the segment, an int or a scalar tensor.
         query_offset: key position of query 0, an int or a scalar tensor.
@@ -139,7 +142,7 @@ class BlockScores:
             allowed = mask if allowed is None else ops.logical_and(allowed, mask)
         if allowed is None:
             return scores
-        return ops.where(allowed, scores, ops.cast(MASKED_SCORE, scores.dtype))
+        return ops.where(allowed, scores, ops.cast(_MASKED_SCORE, scores.dtype))
 
     def rows(self, x):
         """Returns the rows of this block in a tensor of the segment's queries."""
@@ -151,45 +154,21 @@ class BlockScores:
         return dropout.factors(ops.shape(weights), weights.dtype, self._number)
 
 
-def product(x, y, settings):
-    """Returns the matrix product of two tensors in the accumulation dtype."""
-    result = ops.matmul(ops.cast(x, settings.dtype), ops.cast(y, settings.dtype))
-    return ops.cast(result, settings.accumulation)
-
-
-def product_with_rows(x, table, settings, *, transpose_table=False):
-    """Returns the product of `[B, N, T, X]` and table rows; see `matmul_table`."""
-    x, table = ops.cast(x, settings.dtype), ops.cast(table, settings.dtype)
-    result = matmul_table(x, table, transpose_table=transpose_table)
-    return ops.cast(result, settings.accumulation)
-
-
-def products_by_id(x, rows, settings):
-    """Returns the products of `[B, N, T, H]` with all rows, `[B, N, T, L]`, or None."""
-    return None if rows is None else product_with_rows(x, rows, settings, transpose_table=True)
-
-
-def transpose(x):
-    """Returns `x` with its last two axes swapped."""
-    return ops.swapaxes(x, -1, -2)
-
-
-def _offset(tensors, settings):
-    return tensors.query_offset if settings.query_offset is None else settings.query_offset
-
-
 class SegmentScores:
     """The scores of a segment's blocks.
 
     Args:
-        tensors: the `BlockTensors`.
-        settings: the `BlockSettings`.
+        tensors: the `Tensors`.
+        settings: the `Settings`.
         segment: the `Segment`.
         by_id: products of all queries with the rows of the key table, or None.
     """
 
     def __init__(self, tensors, settings, segment, by_id):
         self._tensors, self._settings, self._segment = tensors, settings, segment
+        self._query_offset = settings.query_offset
+        if self._query_offset is None:
+            self._query_offset = tensors.query_offset
         self.query = segment.rows(tensors.query)
         self.key, self.value = segment.keys(tensors.key), segment.keys(tensors.value)
         self._by_id = None if by_id is None else segment.rows(by_id)
@@ -198,14 +177,48 @@ class SegmentScores:
             self._mask = segment.rows(self._mask)
 
     def block(self, number):
-        """Returns the `BlockScores` of a block of this segment."""
-        return BlockScores(
-            self._settings, self._segment, number, _offset(self._tensors, self._settings)
-        )
+        return Block(self._settings, self._segment, number, self._query_offset)
 
     def scores(self, block):
         """Returns the masked scores of a block `[B, N, C, S]`."""
-        scores = product(block.rows(self.query), transpose(self.key), self._settings)
+        scores = matmul(block.rows(self.query), transpose(self.key), self._settings)
         if self._by_id is not None:
             scores = block.add_bias(scores, block.rows(self._by_id))
         return block.mask(scores, self._tensors.key_mask, self._mask)
+
+
+def softmax(scores):
+    """Returns (weights, log-sum-exp, totals 1 or 0). Fully masked queries have weights of zero."""
+    # `initial` allows empty batches.
+    largest = ops.max(scores, axis=-1, keepdims=True, initial=_MASKED_SCORE)
+    exponentials = ops.exp(scores - largest)
+    total = ops.sum(exponentials, axis=-1, keepdims=True)
+    has_valid_key = largest > _MASKED_SCORE / 10
+    log_sums = ops.where(
+        has_valid_key, largest + ops.log(total), ops.cast(-_MASKED_SCORE, scores.dtype)
+    )
+    has_valid_key = ops.cast(has_valid_key, scores.dtype)
+    return exponentials * (has_valid_key / total), log_sums, has_valid_key
+
+
+def matmul(x, y, settings):
+    """Returns the product in the dtype of sums, of factors in the dtype of the inputs."""
+    product = ops.matmul(ops.cast(x, settings.dtype), ops.cast(y, settings.dtype))
+    return ops.cast(product, settings.accumulation)
+
+
+def matmul_rows(x, table, settings, *, transpose_table=False):
+    """Returns the product of `[B, N, T, X]` with rows of a table, as `matmul` does."""
+    x, table = ops.cast(x, settings.dtype), ops.cast(table, settings.dtype)
+    product = matmul_table(x, table, transpose_table=transpose_table)
+    return ops.cast(product, settings.accumulation)
+
+
+def scores_by_id(x, rows, settings):
+    """Returns the products of `[B, N, T, H]` with all rows, `[B, N, T, L]`, or None."""
+    return None if rows is None else matmul_rows(x, rows, settings, transpose_table=True)
+
+
+def transpose(x):
+    """Swaps the last two axes."""
+    return ops.swapaxes(x, -1, -2)

@@ -17,10 +17,9 @@ Shapes: C queries of a block; L ids without the reference row (2K, or K if causa
 import keras
 from keras import ops
 
-from t2t_relpos import _backend
 from t2t_relpos.attention.block_layout import make_segments
 from t2t_relpos.attention.block_passes import backward, forward
-from t2t_relpos.attention.block_scores import BlockSettings, BlockTensors
+from t2t_relpos.attention.block_scores import Settings, Tensors
 from t2t_relpos.attention.masks import combine_masks
 
 
@@ -35,7 +34,7 @@ def attend(inputs, sizes, *, save_weights):
     length_q, length_k = inputs.lengths
     tensors, reference, max_relative_position = _prepare(inputs)
     offset = inputs.query_offset if isinstance(inputs.query_offset, int) else None
-    settings = BlockSettings(
+    settings = Settings(
         max_relative_position=max_relative_position,
         causal=inputs.causal,
         query_offset=offset,
@@ -68,7 +67,7 @@ def _prepare(inputs):
     if mask is not None:
         mask = ops.reshape(mask, (*[1] * (4 - len(mask.shape)), *ops.shape(mask)))
     offset = inputs.query_offset
-    tensors = BlockTensors(
+    tensors = Tensors(
         query=inputs.query,
         key=inputs.key,
         value=inputs.value,
@@ -101,7 +100,7 @@ def _run(tensors, settings):
 
     # All tensors are arguments, because JAX can't differentiate a function that captures some.
     def attention(*args):
-        given = BlockTensors(**dict(zip(names, args)))
+        given = Tensors(**dict(zip(names, args)))
         outputs, saved = forward(given, settings)
 
         def gradient(*args, upstream=None):
@@ -109,13 +108,16 @@ def _run(tensors, settings):
                 used, of_forward, upstream = given, saved, args[0]
             else:
                 # PyTorch saves no graph of the forward pass. For second derivatives it is repeated.
-                used = BlockTensors(**dict(zip(names, args)))
-                of_forward = (
-                    forward(used, settings)[1] if _backend.torch_records_gradients() else saved
-                )
+                used = Tensors(**dict(zip(names, args)))
+                of_forward = forward(used, settings)[1] if _records_gradients(used) else saved
             gradients = backward(used, of_forward, upstream, settings)
             return tuple(gradients.get(name) for name in names)
 
         return outputs, gradient
 
     return ops.custom_gradient(attention)(*(x for x in tensors if x is not None))
+
+
+def _records_gradients(tensors):
+    """Whether PyTorch records operations on the tensors for a gradient."""
+    return any(x[:0].requires_grad for x in tensors[:5] if x is not None)

@@ -6,8 +6,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from t2t_relpos import _backend
-
 
 def drop(x, rate, seed_generator):
     """Returns `x` with entries set to zero at a rate and the others scaled up.
@@ -72,7 +70,7 @@ class SeededDropout:
 
     def __call__(self, x):
         """Returns `x` with entries set to zero at the rate and the others scaled up."""
-        return x * self.factors(_backend.dynamic_shape(x), x.dtype)
+        return x * self.factors(_shape(x), x.dtype)
 
     def factors(self, shape, dtype, block=None):
         """Returns the factors of the entries: 0 at the rate, 1 / (1 - rate) elsewhere.
@@ -88,6 +86,14 @@ class SeededDropout:
             return dropout.factors(shape, self.rate, dropout.as_seed(self.seed, block), dtype)
         uniform = keras.random.uniform(shape, seed=_DrawnSeed(self.seed, block))
         return ops.cast(uniform >= self.rate, dtype) / (1 - self.rate)
+
+
+def _shape(x):
+    if keras.backend.backend() == "tensorflow":
+        from t2t_relpos.attention.tensorflow import compat
+
+        return compat.shape(x)
+    return ops.shape(x)
 
 
 class _DrawnSeed(keras.random.SeedGenerator):

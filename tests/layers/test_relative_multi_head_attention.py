@@ -201,7 +201,6 @@ def test_relative_attention_rejects_invalid_settings(settings, message):
         make(**settings)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="requires TensorFlow")
 def test_flash_attention_equals_the_default(rng):
     x, y = arrays(rng, 7, 11)
     layer = make(flash_attention=True)
@@ -217,19 +216,6 @@ def test_flash_attention_equals_the_default(rng):
         ),
     ):
         layer(x, y, return_attention_scores=True)
-
-
-@pytest.mark.skipif(
-    keras.backend.backend() == "tensorflow", reason="TensorFlow supports flash_attention"
-)
-def test_flash_attention_raises_on_other_backends(rng):
-    with pytest.raises(
-        ValueError,
-        match=(
-            r"memory linear in length \(`rematerialize=True`, `flash_attention=True` of a layer\)"
-        ),
-    ):
-        make(flash_attention=True)(*arrays(rng, 7, 11))
 
 
 def test_relative_attention_rejects_invalid_shapes(rng):

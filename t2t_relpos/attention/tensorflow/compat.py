@@ -1,4 +1,7 @@
-"""All uses of private TensorFlow. Each fails with the version number if TensorFlow changes."""
+"""Facts about TensorFlow, and all uses of private TensorFlow.
+
+A use of private TensorFlow fails with the version number if TensorFlow changes.
+"""
 
 import functools
 
@@ -12,6 +15,22 @@ def is_compiled_by_xla():
     except ImportError as error:
         raise _changed("control_flow_util.GraphOrParentsInXlaContext") from error
     return GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+def device():
+    """Returns the kind of device that TensorFlow computes on: "cpu", "gpu" or "tpu"."""
+    kinds = (kind for kind in ("TPU", "GPU") if tf.config.get_visible_devices(kind))
+    return next(kinds, "CPU").lower()
+
+
+def as_tensor(x):
+    """Returns the value of a variable, or a tensor itself."""
+    return tf.convert_to_tensor(x)
+
+
+def shape(x):
+    """Returns the shape of a tensor as a tensor `[rank]`; the rank may be unknown."""
+    return tf.shape(x)
 
 
 def shared_function(function):

@@ -1,0 +1,17 @@
+"""Facts about JAX on which implementations depend."""
+
+
+def device():
+    """Returns the kind of JAX's default device: "cpu", "gpu" or "tpu"."""
+    # Doctest collection imports this module where JAX is not installed.
+    import jax
+
+    kind = jax.default_backend()
+    return kind if kind in ("cpu", "tpu") else "gpu"
+
+
+def clip_symbol(x, low, high):
+    """Returns the symbol of a length limited to `[low, high]`."""
+    import jax
+
+    return jax.core.max_dim(low, jax.core.min_dim(high, x))
