@@ -91,8 +91,8 @@ test-backends: $(BACKENDS_VENV)/installed
 
 # Runs the tests that compare backends on JAX and PyTorch. Fails if either can't be installed.
 test-backends-core: $(BACKENDS_VENV)/installed
-	KERAS_BACKEND=jax $(RUN_BACKENDS) -m pytest -m 'not slow' $(CORE_TESTS)
-	KERAS_BACKEND=torch $(RUN_BACKENDS) -m pytest -m 'not slow' $(CORE_TESTS)
+	KERAS_BACKEND=jax $(RUN_BACKENDS) -m pytest $(PARALLEL) -m 'not slow' $(CORE_TESTS)
+	KERAS_BACKEND=torch $(RUN_BACKENDS) -m pytest $(PARALLEL) -m 'not slow' $(CORE_TESTS)
 
 # Builds the wheel and the sdist. Tests each in an environment without the other.
 package:

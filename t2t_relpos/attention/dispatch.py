@@ -3,18 +3,20 @@
 All thresholds on sequence lengths are here. They were measured on CPUs.
 """
 
-import contextlib
-import contextvars
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping
-from typing import Any
 
-import keras
 from keras import ops
 
 from t2t_relpos import _backend
 from t2t_relpos.attention import blockwise, full_matrix
+from t2t_relpos.attention.implementation import (
+    BlockSizes,
+    Candidate,
+    GroupedBlockSizes,
+    Implementation,
+    Requirement,
+)
+from t2t_relpos.attention.request import Request, portable  # noqa: F401 (public here)
 
 # Rows are gathered for each pair up to this many positions, on TensorFlow without XLA.
 LONGEST_SHORT_ROWS, LONGEST_SHORT_ROWS_CAUSAL = 256, 128
@@ -32,160 +34,6 @@ LONGEST_SAVED = 4096
 # Blocks are unrolled up to this many positions. Above, the loop is faster, although it computes the
 # weights twice: longer blocks leave the caches, and more blocks take long to compile.
 LONGEST_UNROLLED = 1024
-
-_PORTABLE = contextvars.ContextVar("portable", default=False)
-
-
-@contextlib.contextmanager
-def portable():
-    """Context manager: `attend` runs implementations that consist of standard operations only.
-
-    For the export to ONNX and LiteRT. Memory is quadratic in length there.
-
-    Example:
-    >>> from t2t_relpos.attention import dispatch, explain
-    >>> with dispatch.portable():
-    ...     explain(5000).chosen
-    'band'
-    """
-    token = _PORTABLE.set(True)
-    try:
-        yield
-    finally:
-        _PORTABLE.reset(token)
-
-
-def _is_portable():
-    return _PORTABLE.get() or _backend.is_exporting()
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """Describes a call of `attend`.
-
-    Args:
-        length_q: number of queries T, an int or a scalar tensor.
-        length_k: number of keys S, an int or a scalar tensor.
-        max_relative_position: K. None: no tables.
-        causal: whether keys after a query are masked by rule.
-        query_offset: key position of query 0, an int or a scalar tensor. Default `S - T`.
-        offset_per_entry: whether there is a query offset for each batch entry.
-        ids_rank: rank of the given relative ids, 2 or 3. None: ids follow from the offset.
-        return_weights: whether all attention weights are returned.
-        rematerialize: as in `attend`.
-        seeded_dropout: False for a dropout that is an arbitrary function.
-        backend: name of the Keras backend. Default: the current one.
-        xla: whether XLA compiles the call. Default: as in the current graph.
-        device: "cpu", "gpu" or "tpu". Default: the backend's.
-        portable: whether the implementation has to consist of standard operations. Default: whether
-            the context `portable` is entered or Keras exports to a format that needs it.
-    """
-
-    length_q: Any
-    length_k: Any
-    max_relative_position: int | None
-    causal: bool = False
-    query_offset: Any = None
-    offset_per_entry: bool = False
-    ids_rank: int | None = None
-    return_weights: bool = False
-    rematerialize: bool | None = None
-    seeded_dropout: bool = True
-    backend: str = dataclasses.field(default_factory=keras.backend.backend)
-    xla: bool = dataclasses.field(default_factory=_backend.is_compiled_by_xla)
-    device: str = dataclasses.field(default_factory=_backend.device)
-    portable: bool = dataclasses.field(default_factory=_is_portable)
-
-    def has_at_most(self, positions):
-        """Whether the score matrix has at most `positions ** 2` entries; may be a tensor."""
-        return self.length_q * self.length_k <= positions**2
-
-    @property
-    def knows_lengths(self):
-        """Whether both lengths are Python ints."""
-        return isinstance(self.length_q, int) and isinstance(self.length_k, int)
-
-
-@dataclasses.dataclass(frozen=True)
-class Requirement:
-    """A condition on requests: its text, and a function that gives a bool or a scalar tensor."""
-
-    text: str
-    holds: Callable[[Request], Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class BlockSizes:
-    """Sizes of the blocks of `blockwise.attend`.
-
-    Args:
-        block: number of queries of a block.
-        most_blocks: with more blocks than this, blocks are longer instead.
-        causal_segments: if causal, queries are split into this many segments. The blocks of a
-            segment read the keys up to its last query. For the scanned form.
-    """
-
-    block: int
-    most_blocks: int = 2**30
-    causal_segments: int = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class GroupedBlockSizes:
-    """Sizes of the blocks of `tensorflow.blockwise.attend`.
-
-    Args:
-        largest_block: largest number of queries of a block.
-        keys_per_group: heads are processed together up to this many keys in total.
-        chunk: number of keys of a chunk of the left tail.
-    """
-
-    largest_block: int
-    keys_per_group: int
-    chunk: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Implementation:
-    """A row of the table.
-
-    Args:
-        name: name of the row.
-        function: dotted name of the function in `t2t_relpos.attention`.
-        run: runs it: `run(implementation, inputs)` gives (outputs, weights or None).
-        saved_matrices: number of `[T, S]` matrices per head that are saved for the gradient.
-        requirements: conditions for exact results.
-        preferences: further conditions for `select`. A request that names the row skips them.
-        sizes: `GroupedBlockSizes` by direction, "bidirectional" or "causal"; or `BlockSizes` by
-            device; or None.
-    """
-
-    name: str
-    function: str
-    run: Callable[["Implementation", Any], tuple]
-    saved_matrices: int
-    requirements: tuple[Requirement, ...]
-    preferences: tuple[Requirement, ...] = ()
-    sizes: Mapping[str, Any] | None = None
-
-    def failed(self, request, *, named=False):
-        """Returns the first condition that is known not to hold, or None."""
-        conditions = self.requirements if named else self.requirements + self.preferences
-        return next((c for c in conditions if c.holds(request) is False), None)
-
-    def condition(self, request, *, named=False):
-        """Returns True, or a scalar tensor if the conditions depend on unknown lengths."""
-        conditions = self.requirements if named else self.requirements + self.preferences
-        unknown = [x for x in (c.holds(request) for c in conditions) if not isinstance(x, bool)]
-        return functools.reduce(ops.logical_and, unknown) if unknown else True
-
-
-@dataclasses.dataclass(frozen=True)
-class Candidate:
-    """An implementation, and the condition under which it runs: True or a scalar tensor."""
-
-    implementation: Implementation
-    condition: Any = True
 
 
 @dataclasses.dataclass(frozen=True)

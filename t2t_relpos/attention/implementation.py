@@ -1,0 +1,92 @@
+"""Classes for the rows of `dispatch.TABLE`: implementations, their conditions and block sizes."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from keras import ops
+
+from t2t_relpos.attention.request import Request
+
+
+@dataclasses.dataclass(frozen=True)
+class Requirement:
+    """A condition on requests: its text, and a function that gives a bool or a scalar tensor."""
+
+    text: str
+    holds: Callable[[Request], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockSizes:
+    """Sizes of the blocks of `blockwise.attend`.
+
+    Args:
+        block: number of queries of a block.
+        most_blocks: with more blocks than this, blocks are longer instead.
+        causal_segments: if causal, queries are split into this many segments. The blocks of a
+            segment read the keys up to its last query. For the scanned form.
+    """
+
+    block: int
+    most_blocks: int = 2**30
+    causal_segments: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupedBlockSizes:
+    """Sizes of the blocks of `tensorflow.blockwise.attend`.
+
+    Args:
+        largest_block: largest number of queries of a block.
+        keys_per_group: heads are processed together up to this many keys in total.
+        chunk: number of keys of a chunk of the left tail.
+    """
+
+    largest_block: int
+    keys_per_group: int
+    chunk: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Implementation:
+    """A row of the table.
+
+    Args:
+        name: name of the row.
+        function: dotted name of the function in `t2t_relpos.attention`.
+        run: runs it: `run(implementation, inputs)` gives (outputs, weights or None).
+        saved_matrices: number of `[T, S]` matrices per head that are saved for the gradient.
+        requirements: conditions for exact results.
+        preferences: further conditions for `select`. A request that names the row skips them.
+        sizes: `GroupedBlockSizes` by direction, "bidirectional" or "causal"; or `BlockSizes` by
+            device; or None.
+    """
+
+    name: str
+    function: str
+    run: Callable[["Implementation", Any], tuple]
+    saved_matrices: int
+    requirements: tuple[Requirement, ...]
+    preferences: tuple[Requirement, ...] = ()
+    sizes: Mapping[str, Any] | None = None
+
+    def failed(self, request, *, named=False):
+        """Returns the first condition that is known not to hold, or None."""
+        conditions = self.requirements if named else self.requirements + self.preferences
+        return next((c for c in conditions if c.holds(request) is False), None)
+
+    def condition(self, request, *, named=False):
+        """Returns True, or a scalar tensor if the conditions depend on unknown lengths."""
+        conditions = self.requirements if named else self.requirements + self.preferences
+        unknown = [x for x in (c.holds(request) for c in conditions) if not isinstance(x, bool)]
+        return functools.reduce(ops.logical_and, unknown) if unknown else True
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """An implementation, and the condition under which it runs: True or a scalar tensor."""
+
+    implementation: Implementation
+    condition: Any = True

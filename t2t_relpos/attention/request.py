@@ -1,0 +1,82 @@
+"""Describes calls of `attend` to `dispatch`, and the context `portable`."""
+
+import contextlib
+import contextvars
+import dataclasses
+from typing import Any
+
+import keras
+
+from t2t_relpos import _backend
+
+_PORTABLE = contextvars.ContextVar("portable", default=False)
+
+
+@contextlib.contextmanager
+def portable():
+    """Context manager: `attend` runs implementations that consist of standard operations only.
+
+    For the export to ONNX and LiteRT. Memory is quadratic in length there.
+
+    Example:
+    >>> from t2t_relpos.attention import dispatch, explain
+    >>> with dispatch.portable():
+    ...     explain(5000).chosen
+    'band'
+    """
+    token = _PORTABLE.set(True)
+    try:
+        yield
+    finally:
+        _PORTABLE.reset(token)
+
+
+def _is_portable():
+    return _PORTABLE.get() or _backend.is_exporting()
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """Describes a call of `attend`.
+
+    Args:
+        length_q: number of queries T, an int or a scalar tensor.
+        length_k: number of keys S, an int or a scalar tensor.
+        max_relative_position: K. None: no tables.
+        causal: whether keys after a query are masked by rule.
+        query_offset: key position of query 0, an int or a scalar tensor. Default `S - T`.
+        offset_per_entry: whether there is a query offset for each batch entry.
+        ids_rank: rank of the given relative ids, 2 or 3. None: ids follow from the offset.
+        return_weights: whether all attention weights are returned.
+        rematerialize: as in `attend`.
+        seeded_dropout: False for a dropout that is an arbitrary function.
+        backend: name of the Keras backend. Default: the current one.
+        xla: whether XLA compiles the call. Default: as in the current graph.
+        device: "cpu", "gpu" or "tpu". Default: the backend's.
+        portable: whether the implementation has to consist of standard operations. Default: whether
+            the context `portable` is entered or Keras exports to a format that needs it.
+    """
+
+    length_q: Any
+    length_k: Any
+    max_relative_position: int | None
+    causal: bool = False
+    query_offset: Any = None
+    offset_per_entry: bool = False
+    ids_rank: int | None = None
+    return_weights: bool = False
+    rematerialize: bool | None = None
+    seeded_dropout: bool = True
+    backend: str = dataclasses.field(default_factory=keras.backend.backend)
+    xla: bool = dataclasses.field(default_factory=_backend.is_compiled_by_xla)
+    device: str = dataclasses.field(default_factory=_backend.device)
+    portable: bool = dataclasses.field(default_factory=_is_portable)
+
+    def has_at_most(self, positions):
+        """Whether the score matrix has at most `positions ** 2` entries; may be a tensor."""
+        return self.length_q * self.length_k <= positions**2
+
+    @property
+    def knows_lengths(self):
+        """Whether both lengths are Python ints."""
+        return isinstance(self.length_q, int) and isinstance(self.length_k, int)
