@@ -1,4 +1,4 @@
-"""Where normalization, dropout and the residual sum stand around a sub-layer."""
+"""Layer normalization, dropout and the residual sum around a sublayer."""
 
 import keras
 
@@ -41,8 +41,7 @@ class Residual(keras.layers.Layer):
     [[[-9.0, 13.0]]]
 
     Reference: t2t `layer_preprocess` and `layer_postprocess`: `n` and `da` (pre-norm), none and
-        `dan`
-    (post-norm).
+    `dan` (post-norm).
     """
 
     def __init__(self, normalize_first=True, dropout=0.0, epsilon=1e-6, seed=None, **kwargs):
@@ -58,6 +57,13 @@ class Residual(keras.layers.Layer):
         self.norm = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm")
         self.norm.build(input_shape)
         self.dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=policy)
+
+    def compute_output_spec(self, inputs, sublayer, training=None):
+        """Returns the shape and dtype of the outputs, without a call of the sublayer.
+
+        JAX can't infer them, because a function is an argument.
+        """
+        return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
 
     def call(self, inputs, sublayer, training=None):
         return self.after(inputs, sublayer(self.before(inputs)), training=training)

@@ -160,6 +160,10 @@ class PackedEncoder(keras.layers.Layer):
     def build(self, x_shape, is_token_shape):
         self.block.build(x_shape)
 
+    def compute_output_shape(self, x_shape, is_token_shape):
+        # JAX can't infer it for an unknown batch size and length.
+        return x_shape
+
     def call(self, x, is_token, training=None):
         packing = layers.Packing(is_token, capacity=BATCH * 9)
         return packing.unpack(self.block(packing.pack(x), packing=packing, training=training))
