@@ -3,8 +3,6 @@
 All thresholds on sequence lengths are here. They were measured on CPUs.
 """
 
-import contextlib
-import contextvars
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -14,6 +12,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _backend
+from t2t_relpos._portable import is_portable
 from t2t_relpos.attention import blockwise, full_matrix
 
 # Rows are gathered for each pair up to this many positions, on TensorFlow without XLA.
@@ -31,31 +30,6 @@ LONGEST_SHORT_CHUNKS, SHORT_CHUNK, LONG_CHUNK = 256, 16, 32
 LONGEST_SAVED = 4096
 # Without a gradient, blocks are unrolled up to this many positions.
 LONGEST_UNROLLED_INFERENCE = 1024
-
-_PORTABLE = contextvars.ContextVar("portable", default=False)
-
-
-@contextlib.contextmanager
-def portable():
-    """Context manager: `attend` runs implementations that consist of standard operations only.
-
-    For the export to ONNX and LiteRT. Memory is quadratic in length there.
-
-    Example:
-    >>> from t2t_relpos.attention import dispatch, explain
-    >>> with dispatch.portable():
-    ...     explain(5000).chosen
-    'band'
-    """
-    token = _PORTABLE.set(True)
-    try:
-        yield
-    finally:
-        _PORTABLE.reset(token)
-
-
-def _is_portable():
-    return _PORTABLE.get() or _backend.is_exporting()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +51,7 @@ class Request:
         xla: whether XLA compiles the call. Default: as in the current graph.
         device: "cpu", "gpu" or "tpu". Default: the backend's.
         portable: whether the implementation has to consist of standard operations. Default: whether
-            the context `portable` is entered or Keras exports to a format that needs it.
+            the context `portable` is entered or Keras exports to a format that needs them.
     """
 
     length_q: Any
@@ -93,7 +67,7 @@ class Request:
     backend: str = dataclasses.field(default_factory=keras.backend.backend)
     xla: bool = dataclasses.field(default_factory=_backend.is_compiled_by_xla)
     device: str = dataclasses.field(default_factory=_backend.device)
-    portable: bool = dataclasses.field(default_factory=_is_portable)
+    portable: bool = dataclasses.field(default_factory=is_portable)
 
     def has_at_most(self, positions):
         """Whether the score matrix has at most `positions ** 2` entries; may be a tensor."""
