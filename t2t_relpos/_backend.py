@@ -1,12 +1,7 @@
 """Facts about the Keras backend on which implementations depend."""
 
-import inspect
-
 import keras
 from keras import ops
-
-# Formats of `keras.Model.export` whose converters know the standard operations only.
-PORTABLE_FORMATS = ("onnx", "litert", "openvino", "torch")
 
 
 def is_compiled_by_xla():
@@ -77,35 +72,3 @@ def clip_size(x, low, high):
 
         return _jax_backend.clip_symbol(x, low, high)
     return ops.maximum(low, ops.minimum(high, x))
-
-
-def is_exporting():
-    """Returns whether the current code is traced for an export that needs standard operations.
-
-    True within `keras.Model.export` to one of `PORTABLE_FORMATS`, and on PyTorch within
-    `torch.onnx.export` and `torch.export.export`. Other exporters need the context manager
-    `t2t_relpos.attention.portable`.
-    """
-    backend = keras.backend.backend()
-    if backend == "torch":
-        import torch
-
-        return torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting()
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        if tf.executing_eagerly():
-            return False
-    return _format_of_running_export() in PORTABLE_FORMATS
-
-
-def _format_of_running_export():
-    """Returns the argument `format` of the running `keras.Model.export`, or None.
-
-    Keras does not tell layers that they are exported, so the call stack is searched for the call.
-    """
-    code = inspect.unwrap(keras.Model.export).__code__
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    return None if frame is None else frame.f_locals["format"]

@@ -1,5 +1,6 @@
 """Attention with relative positions as functions of tensors."""
 
+from t2t_relpos._portable import portable
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.dispatch import explain
 from t2t_relpos.attention.local import attend_locally
@@ -33,6 +34,7 @@ __all__ = [
     "key_positions",
     "make_attention_mask",
     "masked_softmax",
+    "portable",
     "relative_attention_inner",
     "relative_ids",
     "relative_ids_from_positions",

@@ -111,7 +111,7 @@ def attend(
     else:
         outputs, weights = _run_first(candidates, inputs), None
     if query_mask is not None:
-        exists = ops.cast(query_mask, "bool")[:, None, :, None]
+        exists = ops.expand_dims(ops.cast(query_mask, "bool"), (1, 3))
         outputs = ops.where(exists, outputs, 0)
         weights = None if weights is None else ops.where(exists, weights, 0)
     return outputs, weights

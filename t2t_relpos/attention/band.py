@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from keras import backend, ops
 
 from t2t_relpos._backend import clip_size
+from t2t_relpos._portable import is_portable
+from t2t_relpos.attention.gather import expand_by_one_hot, sum_by_one_hot
 from t2t_relpos.attention.relative_ids import relative_ids
 from t2t_relpos.attention.table_matmul import matmul_by_position, matmul_table
 
@@ -61,6 +63,8 @@ def expand_ids(by_id, length_k, query_offset, offset_range=None):
         return _repeat_column(by_id, 0, length_k)
     if offset_range is None and not _can_slice(length_q, length_k):
         ids = relative_ids(length_q, length_k, (num_ids - 1) // 2, query_offset)
+        if is_portable():
+            return expand_by_one_hot(by_id, ids)
         ids = ops.broadcast_to(ids, (batch, heads, length_q, length_k))
         return ops.take_along_axis(by_id, ids, axis=-1)
     distances = _Distances.of(length_q, length_k, num_ids, query_offset, offset_range)
@@ -101,6 +105,8 @@ def sum_by_id(weights, num_ids, query_offset, offset_range=None):
         return ops.sum(weights, axis=-1, keepdims=True)
     if offset_range is None and not _can_slice(length_q, length_k):
         ids = relative_ids(length_q, length_k, (num_ids - 1) // 2, query_offset)
+        if is_portable():
+            return sum_by_one_hot(weights, ids, num_ids)
         return matmul_by_position(weights, ops.one_hot(ids, num_ids, dtype=weights.dtype))
     left, first, last, right, start = _Distances.of(
         length_q, length_k, num_ids, query_offset, offset_range
@@ -118,8 +124,8 @@ def sum_by_id(weights, num_ids, query_offset, offset_range=None):
     if start is not None:
         row = zeros(length_q, end + right + 1)
         by_distance = ops.slice_update(row, (0, 0, 0, start), by_distance)
-    left_tail = ops.sum(by_distance[..., :left], axis=-1, keepdims=True)
-    right_tail = ops.sum(by_distance[..., end : end + right], axis=-1, keepdims=True)
+    left_tail = _sum_columns(by_distance[..., :left], left)
+    right_tail = _sum_columns(by_distance[..., end : end + right], right)
     parts = [zeros(length_q, first), by_distance[..., left:end], zeros(length_q, num_ids - last)]
     sums = ops.concatenate(parts, axis=-1)
     return ops.concatenate(
@@ -127,8 +133,18 @@ def sum_by_id(weights, num_ids, query_offset, offset_range=None):
     )
 
 
+def _sum_columns(x, count):
+    """Returns the sums over the last axis, which has `count` entries, possibly none."""
+    sums = ops.sum(x, axis=-1, keepdims=True)
+    # LiteRT does not write the sum over an empty axis: its memory keeps earlier values.
+    return ops.where(count > 0, sums, ops.zeros_like(sums)) if is_portable() else sums
+
+
 def _can_slice(*sizes):
     """Whether slices may have these sizes: JAX needs ints, and has symbols."""
+    if backend.backend() == "jax" and is_portable():
+        # jax2onnx 0.17 converts a shift by reshaping to a graph with wrong shapes.
+        return False
     return backend.backend() == "tensorflow" or all(isinstance(n, int) for n in sizes)
 
 

@@ -16,7 +16,7 @@ from t2t_relpos.attention.implementation import (
     Implementation,
     Requirement,
 )
-from t2t_relpos.attention.request import Request, portable  # noqa: F401 (public here)
+from t2t_relpos.attention.request import Request
 
 # Rows are gathered for each pair up to this many positions, on TensorFlow without XLA.
 LONGEST_SHORT_ROWS, LONGEST_SHORT_ROWS_CAUSAL = 256, 128

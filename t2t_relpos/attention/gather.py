@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from t2t_relpos._portable import arange, is_portable
 from t2t_relpos.attention.table_matmul import matmul_by_position, matmul_table
 
 
@@ -55,9 +56,11 @@ def pair_index(ids, num_ids, num_heads):
         num_heads: N.
 
     Returns:
-        int32 `[B, N, T, S]`.
+        int32 `[B, N, T, S]`. Within `portable` the ids themselves.
     """
     ids = ops.cast(ids, "int32")
+    if is_portable():
+        return ids
     is_edge = ops.logical_and(ids >= 0, ids < num_ids)
     ids = ops.where(is_edge, ids, num_ids)
     batch, length_q, _ = ops.shape(ids)
@@ -81,6 +84,8 @@ def scores_by_id(query, table, index):
         `[B, N, T, S]`.
     """
     by_id = matmul_table(query, table, transpose_table=True)
+    if is_portable():
+        return expand_by_one_hot(by_id, index)
     by_id = ops.concatenate([by_id, ops.zeros_like(by_id[..., :1])], axis=-1)
     # The gradient of a gather along an inner axis is dense.
     return ops.take(ops.reshape(by_id, (1, -1)), index, axis=1)[0]
@@ -97,8 +102,10 @@ def values_by_id(weights, table, index):
     Returns:
         `[B, N, T, H]`.
     """
-    batch, heads, length_q, _ = ops.shape(weights)
     num_ids = table.shape[-2]
+    if is_portable():
+        return matmul_table(sum_by_one_hot(weights, index, num_ids), table)
+    batch, heads, length_q, _ = ops.shape(weights)
     sums = ops.segment_sum(
         ops.reshape(weights, (-1,)),
         ops.reshape(index, (-1,)),
@@ -106,3 +113,40 @@ def values_by_id(weights, table, index):
     )
     by_id = ops.reshape(sums, (batch, heads, length_q, num_ids + 1))[..., :num_ids]
     return matmul_table(by_id, table)
+
+
+def expand_by_one_hot(by_id, ids):
+    """Returns `out[b, n, i, j] = by_id[b, n, i, ids[i, j]]` without a gather, for converters.
+
+    Args:
+        by_id: `[B, N, T, R]`.
+        ids: int `[T, S]` or `[B, T, S]`. Ids outside `[0, R)` give 0.
+
+    Returns:
+        `[B, N, T, S]`.
+    """
+    one_hot = _one_hot(ids, by_id.shape[-1], by_id.dtype)
+    by_position = ops.matmul(ops.swapaxes(by_id, 1, 2), ops.swapaxes(one_hot, -1, -2))
+    return ops.swapaxes(by_position, 1, 2)
+
+
+def sum_by_one_hot(weights, ids, num_ids):
+    """Returns `out[b, n, i, r]`, the sum of `weights[b, n, i, j]` over the keys j with id r.
+
+    The transpose of `expand_by_one_hot`.
+
+    Args:
+        weights: `[B, N, T, S]`.
+        ids: int `[T, S]` or `[B, T, S]`.
+        num_ids: R.
+
+    Returns:
+        `[B, N, T, R]`.
+    """
+    by_position = ops.matmul(ops.swapaxes(weights, 1, 2), _one_hot(ids, num_ids, weights.dtype))
+    return ops.swapaxes(by_position, 1, 2)
+
+
+def _one_hot(ids, num_ids, dtype):
+    """Returns `ops.one_hot` by a comparison, which every converter has."""
+    return ops.cast(ops.equal(ops.expand_dims(ids, -1), arange(num_ids)), dtype)

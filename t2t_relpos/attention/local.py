@@ -6,6 +6,7 @@ become batch entries of `attend`.
 
 from keras import ops
 
+from t2t_relpos._portable import is_portable
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.masks import causal_mask, combine_masks, window_mask
 
@@ -55,6 +56,13 @@ def attend_locally(
     True
     """
     batch, _, length, _ = ops.shape(query)
+    if is_portable():
+        # Numbers of blocks that depend on the length are more than some converters can express.
+        mask = window_mask(length, length, window)
+        masks = {"mask": mask, "query_mask": query_mask, "key_mask": key_mask, "causal": causal}
+        tables = key_table, value_table
+        options = {"dropout": dropout, "return_weights": False}
+        return attend(query, key, value, *tables, **masks, **options)[0]
     size = block_size(window)
     neighbours = (-1, 0) if causal else (-1, 0, 1)
     count = (length + size - 1) // size
@@ -67,7 +75,7 @@ def attend_locally(
             mask = ops.broadcast_to(exists, (batch, count * size))
         else:
             mask = ops.pad(ops.cast(mask, "bool"), [[0, 0], [0, padding]])
-        return mask[:, None, :, None]
+        return ops.expand_dims(mask, (1, 3))
 
     key_exists = join_neighbours(pad_mask(key_mask), count, size, neighbours)
     query_exists = None if query_mask is None else split_blocks(pad_mask(query_mask), count, size)

@@ -2,6 +2,7 @@
 
 from keras import backend, ops
 
+from t2t_relpos._portable import arange
 from t2t_relpos.attention.relative_ids import key_positions
 
 
@@ -24,7 +25,7 @@ def causal_mask(length_q, length_k, query_offset=None):
     [[True, True, False], [True, True, True]]
     """
     queries = key_positions(length_q, length_k, query_offset)
-    return ops.arange(length_k, dtype="int32") <= ops.expand_dims(queries, -1)
+    return arange(length_k) <= ops.expand_dims(queries, -1)
 
 
 def window_mask(length_q, length_k, window, query_offset=None):
@@ -41,7 +42,7 @@ def window_mask(length_q, length_k, window, query_offset=None):
         bool `[T, S]`, or `[B, T, S]` for a `query_offset` of shape `[B]`.
     """
     queries = key_positions(length_q, length_k, query_offset)
-    distance = ops.arange(length_k, dtype="int32") - ops.expand_dims(queries, -1)
+    distance = arange(length_k) - ops.expand_dims(queries, -1)
     return ops.abs(distance) < window
 
 
@@ -54,7 +55,7 @@ def key_padding_mask(mask):
     Returns:
         bool `[B, 1, 1, S]`.
     """
-    return ops.cast(mask, "bool")[:, None, None, :]
+    return ops.expand_dims(ops.cast(mask, "bool"), (1, 2))
 
 
 def both_masks(mask, other):
@@ -134,7 +135,8 @@ def masked_softmax(scores, mask=None):
     if mask is not None:
         # Far below any logit; its difference to a logit is finite.
         scores = ops.where(mask, scores, ops.cast(-1e30, scores.dtype))
-    if scores.shape[-1] == 1:
+    # A length that PyTorch traces is a tensor: the branch would hold for the traced length only.
+    if isinstance(scores.shape[-1], int) and scores.shape[-1] == 1:
         # Keras warns about a softmax over a single entry, which is intended here.
         weights = ops.exp(scores - scores)
     else:

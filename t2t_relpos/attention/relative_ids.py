@@ -2,6 +2,8 @@
 
 from keras import ops
 
+from t2t_relpos._portable import arange
+
 
 def key_positions(length_q, length_k, query_offset=None):
     """Returns the key position of every query, `i + query_offset`.
@@ -24,7 +26,7 @@ def key_positions(length_q, length_k, query_offset=None):
     if query_offset is None:
         query_offset = length_k - length_q
     offset = ops.cast(query_offset, "int32")
-    positions = ops.arange(length_q, dtype="int32")
+    positions = arange(length_q)
     return ops.expand_dims(offset, -1) + positions if len(offset.shape) else offset + positions
 
 
@@ -51,7 +53,7 @@ def relative_ids(length_q, length_k, max_relative_position, query_offset=None):
     [[1, 2, 2], [0, 1, 2], [0, 0, 1]]
     """
     queries = key_positions(length_q, length_k, query_offset)
-    keys = ops.arange(length_k, dtype="int32")
+    keys = arange(length_k)
     return relative_ids_from_positions(queries, keys, max_relative_position)
 
 

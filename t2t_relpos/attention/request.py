@@ -1,38 +1,12 @@
-"""Describes calls of `attend` to `dispatch`, and the context `portable`."""
+"""Describes calls of `attend` to `dispatch`."""
 
-import contextlib
-import contextvars
 import dataclasses
 from typing import Any
 
 import keras
 
 from t2t_relpos import _backend
-
-_PORTABLE = contextvars.ContextVar("portable", default=False)
-
-
-@contextlib.contextmanager
-def portable():
-    """Context manager: `attend` runs implementations that consist of standard operations only.
-
-    For the export to ONNX and LiteRT. Memory is quadratic in length there.
-
-    Example:
-    >>> from t2t_relpos.attention import dispatch, explain
-    >>> with dispatch.portable():
-    ...     explain(5000).chosen
-    'band'
-    """
-    token = _PORTABLE.set(True)
-    try:
-        yield
-    finally:
-        _PORTABLE.reset(token)
-
-
-def _is_portable():
-    return _PORTABLE.get() or _backend.is_exporting()
+from t2t_relpos._portable import is_portable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +44,7 @@ class Request:
     backend: str = dataclasses.field(default_factory=keras.backend.backend)
     xla: bool = dataclasses.field(default_factory=_backend.is_compiled_by_xla)
     device: str = dataclasses.field(default_factory=_backend.device)
-    portable: bool = dataclasses.field(default_factory=_is_portable)
+    portable: bool = dataclasses.field(default_factory=is_portable)
 
     def has_at_most(self, positions):
         """Whether the score matrix has at most `positions ** 2` entries; may be a tensor."""

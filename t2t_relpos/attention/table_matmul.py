@@ -1,5 +1,6 @@
 """Matrix products of `[B, N, T, X]` with matrices that all batch entries share."""
 
+import keras
 from keras import ops
 
 
@@ -18,7 +19,7 @@ def matmul_table(x, table, transpose_table=False):
         table = ops.swapaxes(table, -1, -2)
     if len(table.shape) == 3 and table.shape[0] == 1:
         table = table[0]
-    if len(table.shape) == 3:
+    if len(table.shape) == 3 or keras.backend.backend() != "tensorflow":
         return ops.matmul(x, table)
     batch, heads, length, width = ops.shape(x)
     product = ops.matmul(ops.reshape(x, (batch * heads * length, width)), table)

@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from t2t_relpos._portable import arange, check_exported_lengths
 from t2t_relpos.attention.band import relative_scores, relative_values
 from t2t_relpos.attention.local import join_blocks, join_neighbours, split_blocks
 from t2t_relpos.attention.masks import causal_mask, masked_softmax
@@ -71,6 +72,7 @@ def attend_2d(query, key, value, height_table, width_table, *, mask=None, dropou
     ((1, 2, 3, 5, 4), (1, 2, 15, 15))
     """
     batch, heads, height, width, _ = ops.shape(query)
+    check_exported_lengths("RelativeMultiHeadAttention2D", batch, height, width)
     cells = height * width
     flat_query, flat_key, flat_value = (
         ops.reshape(x, (batch, heads, cells, x.shape[-1])) for x in (query, key, value)
@@ -78,9 +80,9 @@ def attend_2d(query, key, value, height_table, width_table, *, mask=None, dropou
     scores = ops.matmul(flat_query, ops.swapaxes(flat_key, -1, -2))
     scores = ops.reshape(scores, (batch, heads, height, width, height, width))
     # Each term depends on one axis of the key and is broadcast along the other.
-    by_column = _scores_along_width(query, width_table)
-    by_row = _scores_along_width(ops.swapaxes(query, 2, 3), height_table)
-    scores = scores + by_column[:, :, :, :, None, :] + ops.swapaxes(by_row, 2, 3)[..., None]
+    by_column = ops.expand_dims(_scores_along_width(query, width_table), 4)
+    by_row = ops.swapaxes(_scores_along_width(ops.swapaxes(query, 2, 3), height_table), 2, 3)
+    scores = scores + by_column + ops.expand_dims(by_row, -1)
     weights = masked_softmax(ops.reshape(scores, (batch, heads, cells, cells)), mask)
     dropped = weights if dropout is None else dropout(weights)
     outputs = ops.matmul(dropped, flat_value)
@@ -136,6 +138,7 @@ def attend_two_blocks(
     (1, 2, 7, 4)
     """
     batch, _, length, _ = ops.shape(query)
+    check_exported_lengths("LocalRelativeMultiHeadAttention", batch, length)
     count = (length + block_length - 1) // block_length
     queries = split_blocks(_pad_end(query, count, block_length), count, block_length)
     keys, values = (_with_previous(x, count, block_length) for x in (key, value))
@@ -161,11 +164,11 @@ def _table_of_two_blocks(table, block_length):
 
 def _has_values(length, batch, count, block_length, like):
     """Returns 1 for blocks whose outputs include `value_table`, 0 for others."""
-    not_first = ops.arange(count, dtype="int32") > 0
+    not_first = arange(count) > 0
     # As a tensor: JAX can't compare symbolic lengths.
     is_long = ops.convert_to_tensor(length, dtype="int32") >= 2 * block_length
     has_values = ops.cast(ops.logical_and(not_first, is_long), like.dtype)
-    return ops.tile(has_values, [batch])[:, None, None, None]
+    return ops.expand_dims(ops.tile(has_values, [batch]), (1, 2, 3))
 
 
 def _pad_end(x, count, size):
@@ -182,6 +185,6 @@ def _with_previous(x, count, size):
 
 def _two_block_mask(key_mask, count, size):
     """Returns bool `[B * blocks, 1, C, 2C]`: keys that exist and are not after the query."""
-    exists = ops.cast(key_mask, "int32")[:, None, :, None]
+    exists = ops.expand_dims(ops.cast(key_mask, "int32"), (1, 3))
     exists = _with_previous(exists, count, size)[..., 0]
-    return ops.logical_and(exists[:, :, None, :] > 0, causal_mask(size, 2 * size, size))
+    return ops.logical_and(ops.expand_dims(exists, 2) > 0, causal_mask(size, 2 * size, size))

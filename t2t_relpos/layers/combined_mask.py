@@ -1,5 +1,7 @@
 """The mask of an attention sublayer from a padding mask and a mask of pairs."""
 
+from keras import ops
+
 from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.layers import call_checks
 
@@ -27,5 +29,5 @@ def combined_mask(query, key, masks, *, prefix="", key_length=None, packed=False
     sizes = (batch, length_q, length_k)
     call_checks.pair_mask(f"{prefix}attention_mask", attention_mask, sizes)
     if padding_mask is not None:
-        padding_mask = padding_mask[:, None, :]
+        padding_mask = ops.expand_dims(padding_mask, 1)
     return combine_masks(padding_mask, attention_mask)

@@ -1,6 +1,9 @@
 """Layer normalization, fast to train on TensorFlow."""
 
 import keras
+from keras import ops
+
+from t2t_relpos._portable import is_portable
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -35,11 +38,22 @@ class LayerNormalization(keras.layers.LayerNormalization):
         super().__init__(epsilon=epsilon, **kwargs)
 
     def call(self, inputs):
+        if keras.backend.backend() == "torch" and is_portable():
+            return self._normalize(inputs)
         if keras.backend.backend() != "tensorflow":
             return super().call(inputs)
         from t2t_relpos.layers import _tensorflow_layer_normalization
 
-        inputs, gamma, beta = (
-            keras.ops.convert_to_tensor(x) for x in (inputs, self.gamma, self.beta)
-        )
+        inputs, gamma, beta = (ops.convert_to_tensor(x) for x in (inputs, self.gamma, self.beta))
         return _tensorflow_layer_normalization.normalize(inputs, gamma, beta, self.epsilon)
+
+    def _normalize(self, inputs):
+        """Returns the outputs by elementary operations.
+
+        PyTorch can't export its layer normalization to ONNX if a length is unknown.
+        """
+        x = ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
+        centred = x - ops.mean(x, axis=-1, keepdims=True)
+        variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
+        normalized = centred * ops.rsqrt(variance + self.epsilon)
+        return ops.cast(normalized * self.gamma + self.beta, inputs.dtype)

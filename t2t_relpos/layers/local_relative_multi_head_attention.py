@@ -115,7 +115,7 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
             dropout=lambda x: self.dropout_layer(x, training=training),
         )
         if query_mask is not None:
-            outputs = outputs * ops.cast(query_mask, outputs.dtype)[:, None, :, None]
+            outputs = outputs * ops.expand_dims(ops.cast(query_mask, outputs.dtype), (1, 3))
         return self.project_output(outputs, query)
 
     def get_config(self):

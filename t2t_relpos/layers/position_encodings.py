@@ -5,6 +5,7 @@ import math
 import keras
 from keras import ops
 
+from t2t_relpos._portable import arange, is_portable
 from t2t_relpos.layers import checks
 
 
@@ -24,7 +25,7 @@ def sinusoids(positions, width, max_wavelength=10_000.0):
     """
     count = width // 2
     step = math.log(max_wavelength) / max(count - 1, 1)
-    rates = ops.exp(ops.arange(count, dtype="float32") * -step)
+    rates = ops.exp(ops.cast(arange(count), "float32") * -step)
     angles = ops.expand_dims(ops.cast(positions, "float32"), -1) * rates
     signal = ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)
     if width % 2:
@@ -116,9 +117,11 @@ class LearnedPositionEmbedding(keras.layers.Layer):
         if isinstance(start, int):
             self._check_length(inputs.shape[1], start)
         positions = ops.minimum(_positions(inputs, start), self.max_length - 1)
+        table = ops.convert_to_tensor(self.embeddings)
+        if is_portable():
+            return inputs + ops.take(table, positions, axis=0)
         # take along axis 1 of [1, P, D]: its gradient is dense.
-        vectors = ops.take(ops.convert_to_tensor(self.embeddings)[None], positions, axis=1)[0]
-        return inputs + vectors
+        return inputs + ops.take(table[None], positions, axis=1)[0]
 
     def compute_output_shape(self, input_shape):
         # Else Keras calls the layer with an arbitrary length, at least on PyTorch.
@@ -144,6 +147,6 @@ class LearnedPositionEmbedding(keras.layers.Layer):
 
 def _positions(inputs, start):
     """int32 `[T]`, or `[B, T]` for a start per row."""
-    positions = ops.arange(ops.shape(inputs)[1], dtype="int32")
+    positions = arange(ops.shape(inputs)[1])
     start = ops.cast(start, "int32")
     return ops.expand_dims(start, -1) + positions if len(start.shape) else start + positions

@@ -84,7 +84,9 @@ class RelativePositionEmbedding(keras.layers.Layer):
         length_q = ops.shape(query)[1]
         length_k = length_q if key is None else ops.shape(key)[1]
         ids = relative_ids(length_q, length_k, self.max_relative_position, query_offset)
-        return ops.take(ops.convert_to_tensor(self.table), ids, axis=-2)
+        table = ops.convert_to_tensor(self.table)
+        # Not -2: PyTorch can export the lookup along the first axis only.
+        return ops.take(table, ids, axis=len(table.shape) - 2)
 
     def get_config(self):
         return {

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from t2t_relpos.attention import attend, dispatch, explain
+from t2t_relpos.attention import attend, dispatch, explain, portable
 
 CPU = {"backend": "tensorflow", "xla": False, "device": "cpu"}
 XLA = {"backend": "tensorflow", "xla": True, "device": "gpu"}
@@ -106,7 +106,7 @@ def test_block_sizes_depend_on_the_device():
 
 def test_portable_is_a_context(ran, draw):
     arrays = draw(101, 101, 2)
-    with dispatch.portable():
+    with portable():
         inside, _ = attend(*arrays, return_weights=False)
     outside, _ = attend(*arrays, return_weights=False)
     on_tensorflow = keras.backend.backend() == "tensorflow"

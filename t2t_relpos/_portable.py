@@ -1,0 +1,97 @@
+"""Whether the current code has to consist of standard operations, as converters require."""
+
+import contextlib
+import contextvars
+import inspect
+
+import keras
+from keras import ops
+
+# Formats of `keras.Model.export` whose converters know the standard operations only.
+FORMATS = ("onnx", "litert", "openvino", "torch")
+
+_ENTERED = contextvars.ContextVar("portable", default=False)
+
+
+@contextlib.contextmanager
+def portable():
+    """Returns a context manager in which layers consist of standard operations only.
+
+    For converters other than `keras.Model.export`, for example `tf.lite.TFLiteConverter`.
+    `keras.Model.export` needs no context. Memory is quadratic in length there.
+
+    Example:
+    >>> from t2t_relpos.attention import explain, portable
+    >>> with portable():
+    ...     explain(5000).chosen
+    'band'
+    """
+    token = _ENTERED.set(True)
+    try:
+        yield
+    finally:
+        _ENTERED.reset(token)
+
+
+def is_portable():
+    """Returns whether the current code has to consist of standard operations.
+
+    True within `portable` and within `keras.Model.export` to one of `FORMATS`. On PyTorch also
+    within `torch.onnx.export` and `torch.export.export`.
+    """
+    if _ENTERED.get():
+        return True
+    backend = keras.backend.backend()
+    if backend == "torch":
+        import torch
+
+        return torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        if tf.executing_eagerly():
+            return False
+    return _format_of_running_export() in FORMATS
+
+
+def arange(length):
+    """Returns int32 `[length]`: 0, 1, 2, ...
+
+    Args:
+        length: an int, a scalar tensor, or a symbolic length of JAX.
+    """
+    if keras.backend.backend() == "jax" and is_portable():
+        # jax2onnx 0.17 can convert neither `arange` of a symbolic length nor one without a start.
+        return ops.cumsum(ops.ones((length,), dtype="int32")) - 1
+    return ops.arange(length, dtype="int32")
+
+
+def check_exported_lengths(layer, *sizes):
+    """Raises an error if JAX exports a layer that needs known sizes to `FORMATS`.
+
+    Args:
+        layer: name of the layer, for the error.
+        *sizes: batch size and lengths, ints or symbolic lengths of JAX.
+
+    Raises:
+        ValueError: if a size is symbolic. jax2onnx 0.17 can't convert the layer's reshapes then.
+    """
+    is_known = all(isinstance(size, int) for size in sizes)
+    if keras.backend.backend() == "jax" and not is_known and is_portable():
+        raise ValueError(
+            f"{layer} can be exported from JAX for a fixed batch size and length only. Pass "
+            "`input_signature` with fixed shapes to `export`, or export on TensorFlow or PyTorch. "
+            f"Received: sizes {sizes}."
+        )
+
+
+def _format_of_running_export():
+    """Returns the argument `format` of the running `keras.Model.export`, or None.
+
+    Keras does not tell layers that they are exported, so the call stack is searched for the call.
+    """
+    code = inspect.unwrap(keras.Model.export).__code__
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return None if frame is None else frame.f_locals["format"]
