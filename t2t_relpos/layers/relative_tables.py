@@ -46,4 +46,6 @@ class RelativeTables:
         Returns:
             (outputs `[B, N, T, Hv]`, weights `[B, N, T, S]`, or None without `return_weights`).
         """
-        return attend(query, key, value, *self._table_values(), **kwargs)
+        # A decoding step is no call of Keras, so variables are not cast to the compute dtype.
+        tables = (None if t is None else ops.cast(t, query.dtype) for t in self._table_values())
+        return attend(query, key, value, *tables, **kwargs)

@@ -141,7 +141,7 @@ def test_early_stopping_without_a_dev_set_exits(tmp_path, small_run):
 def test_not_finite_loss_exits_and_saves_the_batch(tmp_path, small_run, per_execution):
     settings = dict(train_steps=20, learning_rate=1e38, steps_per_execution=per_execution)
     message = small_run.fails(tmp_path, **settings)
-    assert "Expected a finite " in message and "the learning rate" in message
+    assert "Expected a finite " in message and "with learning rate" in message
     files = sorted((tmp_path / "nan").iterdir())
     assert len(files) == per_execution and str(files[0]) in message
     failed = int(files[0].stem.removeprefix("step-"))

@@ -129,7 +129,7 @@ class Babbler:
     def __init__(self, vocab_size):
         self.config = TransformerConfig(vocab_size=vocab_size)
 
-    def start(self, source, max_length, beam_size):
+    def start(self, source, max_length, beam_size, growing=True):
         return {"cache": ops.zeros((ops.shape(source)[0], max_length))}, self.step
 
     def step(self, ids, state):
