@@ -43,13 +43,15 @@ def is_portable():
         return True
     backend = keras.backend.backend()
     if backend == "torch":
-        import torch
+        # torch.compile can't trace a search of the call stack.
+        from t2t_relpos import _torch_export
 
-        return torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting()
+        return _torch_export.is_exporting()
     if backend == "tensorflow":
-        import tensorflow as tf
+        # Eager calls skip the search.
+        from t2t_relpos import _tensorflow_compile
 
-        if tf.executing_eagerly():
+        if not _tensorflow_compile.is_tracing():
             return False
     return _format_of_running_export() in FORMATS
 

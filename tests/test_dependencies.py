@@ -57,7 +57,7 @@ def imported_packages(path):
 @pytest.mark.parametrize("path", modules("t2t_relpos"), ids=str)
 def test_library_imports_no_framework_and_no_trainer(path):
     allowed = STANDARD_LIBRARY | {"keras", "numpy", "t2t_relpos"}
-    for_a_backend = path.stem.startswith(("_backend", "_portable", "_tensorflow", "_jax"))
+    for_a_backend = path.stem.startswith(("_backend", "_tensorflow", "_jax", "_torch"))
     if for_a_backend or path.parent.name == "tensorflow":
         allowed |= FRAMEWORKS
     assert imported_packages(path) <= allowed
