@@ -24,7 +24,7 @@ WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \
 PARALLEL := -n $(WORKERS) --dist loadfile
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: quickstart docs notebooks lint format test test-matrix test-slow test-oldest test-backends \
+.PHONY: quickstart docs notebooks lint format test test-matrix test-slow test-guides test-oldest test-backends \
   test-backends-core package clean
 
 $(VENV)/installed: setup.cfg pyproject.toml
@@ -56,7 +56,7 @@ format: $(VENV)/installed
 	$(RUN) -m ruff format .
 
 test: $(VENV)/installed
-	$(RUN) -m pytest $(PARALLEL) -m 'not slow'
+	$(RUN) -m pytest $(PARALLEL) -m 'not slow and not guide'
 
 # Tests all combinations of model, operation, dtype, masks, dropout and lengths under XLA.
 test-matrix: $(VENV)/installed
@@ -64,6 +64,10 @@ test-matrix: $(VENV)/installed
 
 test-slow: $(VENV)/installed
 	$(RUN) -m pytest $(PARALLEL) -m slow
+
+# Runs the guides of the documentation that train models, and compares their output with the pages.
+test-guides: $(VENV)/installed
+	$(RUN) -m pytest $(PARALLEL) -m guide tests/test_guides.py
 
 # The lower bounds of install_requires and of the extra `test`, as pip constraints.
 $(OLDEST_VENV)/installed: setup.cfg pyproject.toml .ci/oldest_constraints.py
@@ -76,7 +80,7 @@ $(OLDEST_VENV)/installed: setup.cfg pyproject.toml .ci/oldest_constraints.py
 
 # Runs the fast tests on the oldest versions that setup.cfg allows.
 test-oldest: $(OLDEST_VENV)/installed
-	$(RUN_OLDEST) -m pytest $(PARALLEL) -m 'not slow'
+	$(RUN_OLDEST) -m pytest $(PARALLEL) -m 'not slow and not guide'
 
 $(BACKENDS_VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(BACKENDS_VENV)

@@ -104,8 +104,8 @@ def run_page(page):
 
 
 def _parameter(page):
-    is_slow = any(block.language == "sh" for block in read_blocks(page))
-    return pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if is_slow else [])
+    trains = any(block.language == "sh" for block in read_blocks(page))
+    return pytest.param(page, id=page.stem, marks=[pytest.mark.guide] if trains else [])
 
 
 @pytest.mark.parametrize("page", [_parameter(page) for page in PAGES])
