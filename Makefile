@@ -15,8 +15,7 @@ LIBRARY_TESTS := t2t_relpos tests/attention tests/layers tests/models tests/deco
   tests/test_backends.py
 CORE_TESTS := tests/test_backends.py tests/layers/test_relation_multi_head_attention.py \
   tests/layers/test_keras_hub.py tests/layers/test_call_checks.py tests/models/test_generation.py \
-  tests/attention/test_recorded.py tests/layers/test_packing.py tests/layers/test_compile_matrix.py \
-  tests/examples/test_jax_translation.py
+  tests/attention/test_recorded.py tests/layers/test_packing.py
 QUICKSTART := runs/quickstart
 # One process more than cores, because some tests wait; at most 4, since each needs a few GB.
 WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \
@@ -24,7 +23,7 @@ WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \
 PARALLEL := -n $(WORKERS) --dist loadfile
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: quickstart docs notebooks lint format test test-matrix test-slow test-guides test-oldest test-backends \
+.PHONY: quickstart docs notebooks lint format test test-matrix test-slow test-guides test-long test-oldest test-backends \
   test-backends-core package clean
 
 $(VENV)/installed: setup.cfg pyproject.toml
@@ -56,7 +55,7 @@ format: $(VENV)/installed
 	$(RUN) -m ruff format .
 
 test: $(VENV)/installed
-	$(RUN) -m pytest $(PARALLEL) -m 'not slow and not guide'
+	$(RUN) -m pytest $(PARALLEL) -m 'not slow and not guide and not long'
 
 # Tests all combinations of model, operation, dtype, masks, dropout and lengths under XLA.
 test-matrix: $(VENV)/installed
@@ -64,6 +63,9 @@ test-matrix: $(VENV)/installed
 
 test-slow: $(VENV)/installed
 	$(RUN) -m pytest $(PARALLEL) -m slow
+
+test-long: $(VENV)/installed
+	$(RUN) -m pytest $(PARALLEL) -m long
 
 # Runs the guides of the documentation that train models, and compares their output with the pages.
 test-guides: $(VENV)/installed
@@ -80,7 +82,7 @@ $(OLDEST_VENV)/installed: setup.cfg pyproject.toml .ci/oldest_constraints.py
 
 # Runs the fast tests on the oldest versions that setup.cfg allows.
 test-oldest: $(OLDEST_VENV)/installed
-	$(RUN_OLDEST) -m pytest $(PARALLEL) -m 'not slow and not guide'
+	$(RUN_OLDEST) -m pytest $(PARALLEL) -m 'not slow and not guide and not long'
 
 $(BACKENDS_VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(BACKENDS_VENV)

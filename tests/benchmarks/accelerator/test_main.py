@@ -7,7 +7,7 @@ SIZES += ["--preset=tiny", "--vocab_size=11", "--pairs=2", "--pair_length=4"]
 FAST = ["--directions=causal", "--dtypes=bfloat16", "--nomemory"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_accelerator_benchmark_compares_all_implementations(
     backend, run_table, read_csv, tmp_path, monkeypatch
@@ -38,7 +38,7 @@ def test_accelerator_benchmark_compares_all_implementations(
     assert (tmp_path / "accelerator.png").stat().st_size > 1000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_accelerator_benchmark_measures_memory(run_table, tmp_path):
     flags = ["--parts=core", "--dtypes=float32", "--directions=bidirectional", "--runs=1"]
     flags += ["--lengths=64,512", "--batch_tokens=512", "--plain_max_length=64"]
