@@ -15,7 +15,7 @@ LIBRARY_TESTS := t2t_relpos tests/attention tests/layers tests/models tests/deco
   tests/test_backends.py
 CORE_TESTS := tests/test_backends.py tests/layers/test_relation_multi_head_attention.py \
   tests/layers/test_keras_hub.py tests/layers/test_call_checks.py tests/models/test_generation.py \
-  tests/attention/test_recorded.py tests/layers/test_packing.py
+  tests/attention/test_recorded.py tests/layers/test_packing.py tests/layers/test_export.py
 QUICKSTART := runs/quickstart
 # One process more than cores, because some tests wait; at most 4, since each needs a few GB.
 WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \
@@ -87,7 +87,7 @@ test-oldest: $(OLDEST_VENV)/installed
 $(BACKENDS_VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(BACKENDS_VENV)
 	$(RUN_BACKENDS) -m pip install --quiet --upgrade pip
-	$(RUN_BACKENDS) -m pip install --quiet --editable '.[jax,test,torch]'
+	$(RUN_BACKENDS) -m pip install --quiet --editable '.[jax,jax-onnx,test,torch]'
 	touch $@
 
 # Runs all fast tests of the library on JAX and PyTorch.

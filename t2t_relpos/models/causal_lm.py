@@ -116,7 +116,8 @@ class CausalLM(Generates, keras.Model):
     def export(self, filepath, *args, input_signature=None, **kwargs):
         """Exports the model as `keras.Model.export`, by default for any batch size and length."""
         if input_signature is None:
-            input_signature = [keras.InputSpec(shape=(None, None), dtype="int32")]
+            ids = keras.InputSpec(shape=(None, None), dtype="int32", name="ids")
+            input_signature = [ids]
         return super().export(filepath, *args, input_signature=input_signature, **kwargs)
 
     def call(self, ids, training=None):

@@ -130,8 +130,9 @@ class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
     def export(self, filepath, *args, input_signature=None, **kwargs):
         """Exports the model as `keras.Model.export`, by default for any batch size and length."""
         if input_signature is None:
-            ids = keras.InputSpec(shape=(None, None), dtype="int32")
-            input_signature = [{"inputs": ids, "targets": ids}]
+            ids = {"shape": (None, None), "dtype": "int32"}
+            names = ("inputs", "targets")
+            input_signature = [{name: keras.InputSpec(name=name, **ids) for name in names}]
         return super().export(filepath, *args, input_signature=input_signature, **kwargs)
 
     def compute_output_shape(self, input_shape):
