@@ -33,6 +33,14 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define("name", str, "Name of the exported model. Default: the last part of --model_dir.")
     define("export_dir", str, "Folder of exported models.", "saved_models")
     define("version", int, "Version to write. Default: the next one.")
+    define(
+        "precision",
+        str,
+        "Dtype of the products with weights. bfloat16 is faster on processors with instructions "
+        "for it, and the export is half as large.",
+        "float32",
+        choices=("float32", "bfloat16"),
+    )
     for field in dataclasses.fields(TranslationSettings):
         define(field.name, field.type, _SETTINGS[field.name], field.default)
 
@@ -80,7 +88,7 @@ def _run(values):
     tf.get_logger().setLevel("WARNING")
     settings = TranslationSettings(**{name: values[name].value for name in _SETTINGS})
     directory = _destination(values)
-    module = TranslationModule.from_model_dir(values.model_dir, settings)
+    module = TranslationModule.from_model_dir(values.model_dir, settings, values.precision)
     path = export(module, directory, values.version)
     print(f"Wrote {path}")
     print(f"Translate with it: python -m trainer.translate --saved_model={directory} < source.txt")

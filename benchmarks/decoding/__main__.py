@@ -13,6 +13,8 @@ Systems:
     compiled           `exact` with --jit_compile: XLA compiles the search of up to 8 sentences of
                        up to 64 ids
     compiled early     both
+    early bfloat16, compiled early bfloat16
+                       the same with --precision=bfloat16
     ctranslate2        CTranslate2 in float32
     ctranslate2 int8   CTranslate2 with quantized weights
     opennmt            OpenNMT-tf 2.32 in the environment of --opennmt_python
@@ -55,6 +57,7 @@ from benchmarks.decoding.exported_models import ExportedModels
 FLAGS = flags.FLAGS
 SYSTEMS = (
     *("exact", "early", "compiled", "compiled early"),
+    *("early bfloat16", "compiled early bfloat16"),
     *("ctranslate2", "ctranslate2 int8", "opennmt"),
 )
 flags.DEFINE_string("model_dir", None, "Directory of a trained model.")

@@ -38,14 +38,16 @@ class ExportedModels:
             # Both length penalties are similar near a length of 15.
             penalty = ALPHA * 15 / (5 + 15)
             return common | {"kind": "ctranslate2", "path": path, "length_penalty": penalty}
+        options = system.split()
         settings = TranslationSettings(
             beam_size,
             ALPHA,
             extra_length=0 if self.length else 50,
-            early_stopping=system.endswith("early"),
-            jit_compile=system.startswith("compiled"),
+            early_stopping="early" in options,
+            jit_compile="compiled" in options,
         )
-        path = self._export(f"{system} {beam_size}", models.write_saved_model, settings)
+        precision = "bfloat16" if "bfloat16" in options else "float32"
+        path = self._export(f"{system} {beam_size}", models.write_saved_model, settings, precision)
         return common | {"kind": "saved_model", "path": path}
 
     def _export(self, name, write, *args):

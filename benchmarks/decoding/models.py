@@ -85,9 +85,11 @@ def cut_sentences(directory: Path, texts: list[str], length: int, count: int) ->
     )
 
 
-def write_saved_model(model_dir: Path, folder: Path, settings: TranslationSettings) -> str:
+def write_saved_model(
+    model_dir: Path, folder: Path, settings: TranslationSettings, precision: str
+) -> str:
     """Exports the SavedModel. Returns the path of its version."""
-    return str(export(TranslationModule.from_model_dir(model_dir, settings), folder))
+    return str(export(TranslationModule.from_model_dir(model_dir, settings, precision), folder))
 
 
 def write_for_ctranslate2(model_dir: Path, folder: Path, quantization: str) -> str:

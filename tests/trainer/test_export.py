@@ -49,8 +49,27 @@ def test_command_writes_a_version_with_its_settings(
     )
 
 
+def test_bfloat16_halves_the_export_and_keeps_scores(
+    run, trained_model_dir, exported_dir, sentences, tmp_path
+):
+    arguments = [f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", "--name=mine"]
+    run(*arguments, "--precision=bfloat16", "--max_input_length=47")
+
+    def size(path):
+        return sum(file.stat().st_size for file in path.rglob("variables.data*"))
+
+    exact = saved_models.load(exported_dir)
+    assert size(tmp_path / "mine") < 0.8 * size(exported_dir)
+    found = saved_models.load(tmp_path / "mine")(sentences)
+    for translation, expected in zip(found, exact(sentences), strict=True):
+        if translation.text == expected.text:
+            assert translation.score == pytest.approx(expected.score, rel=0.05, abs=0.02)
+    same = sum(a.text == b.text for a, b in zip(found, exact(sentences), strict=True))
+    assert same >= 0.7 * len(sentences)
+
+
 def test_name_defaults_to_the_model_directory(run, trained_model_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr(TranslationModule, "from_model_dir", lambda path, settings: None)
+    monkeypatch.setattr(TranslationModule, "from_model_dir", lambda *arguments: None)
     monkeypatch.setattr(
         export, "export", lambda module, directory, version: written.append(directory)
     )

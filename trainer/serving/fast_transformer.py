@@ -11,14 +11,15 @@ class FastTransformer(tf.Module):
 
     Args:
         transformer: a `t2t_relpos.models.Transformer`.
+        precision: dtype of the kernels and of the products with them, "float32" or "bfloat16".
     """
 
-    def __init__(self, transformer):
+    def __init__(self, transformer, precision="float32"):
         super().__init__(name="fast_transformer")
         self.config = transformer.config
         self.weights = keras.tree.map_structure(
             lambda weight: tf.Variable(weight, trainable=False),
-            fold_weights(transformer, "float64"),
+            fold_weights(transformer, "float64", precision),
         )
         folded = FoldedTransformer(self.config, self.weights)
         self.start, self.score = folded.start, folded.score

@@ -53,15 +53,21 @@ class TranslationModule(tf.Module):
 
     @classmethod
     def from_model_dir(
-        cls, path, settings: TranslationSettings | None = None
+        cls, path, settings: TranslationSettings | None = None, precision: str = "float32"
     ) -> "TranslationModule":
         """Returns the module of a model directory.
+
+        Args:
+            path: the model directory.
+            settings: as for the class.
+            precision: dtype of the products with weights, "float32" or "bfloat16".
 
         Raises:
             ValueError: if it is no model directory or has no trained model yet; and as the class.
         """
         directory = ModelDirectory.open(path)
-        return cls(FastTransformer(directory.load_model()), directory.load_tokenizer(), settings)
+        transformer = FastTransformer(directory.load_model(), precision)
+        return cls(transformer, directory.load_tokenizer(), settings)
 
     @tf.function(input_signature=[_TEXT], autograph=False)
     def serve(self, text):

@@ -4,8 +4,7 @@ from keras import ops
 
 from t2t_relpos.models.folded.attention_tables import has_tables, table_rows
 from t2t_relpos.models.folded.growing_caches import HIDDEN, attend
-from t2t_relpos.models.folded.layers import dense
-from t2t_relpos.models.folded.products import take_rows
+from t2t_relpos.models.folded.products import dense, take_rows
 
 
 class DecoderStep:
@@ -89,7 +88,7 @@ class DecoderStep:
         return self.layers.split(projected, batch, beams, parts)
 
     def _output(self, outputs, attention):
-        return ops.matmul(self.layers.merge(outputs), attention["output"])
+        return dense(self.layers.merge(outputs), attention["output"])
 
     def _source_tables(self, attention, source_bias, time):
         """Returns the table rows of source positions for a query at position `time`."""

@@ -17,15 +17,17 @@ def can_fold(transformer):
     return all(layer.dtype_policy.name == "float32" for layer in transformer._flatten_layers())
 
 
-def fold_weights(transformer, dtype="float32"):
+def fold_weights(transformer, dtype="float32", kernel_dtype="float32"):
     """Returns the folded weights of a `Transformer`. The model does not change.
 
     Args:
         transformer: a built `t2t_relpos.models.Transformer`.
         dtype: dtype of the computation, "float32" or "float64".
+        kernel_dtype: dtype of the kernels, and of the products with them: "float32" or "bfloat16".
 
     Returns:
-        A nested dict of float32 tensors. With V ids, P learned positions and L decoder layers:
+        A nested dict of tensors, float32 except for the kernels. With V ids, P learned positions
+        and L decoder layers:
 
         - `source`, `target` `[V, D]`; `source_positions`, `target_positions` `[P, D]` for learned
           positions; `space` `[D]` for a target space.
@@ -43,15 +45,16 @@ def fold_weights(transformer, dtype="float32"):
     Raises:
         ValueError: if a projection is quantized.
     """
-    return _Fold(transformer.config, dtype).weights(transformer)
+    return _Fold(transformer.config, dtype, kernel_dtype).weights(transformer)
 
 
 class _Fold:
     """The transformations for one config."""
 
-    def __init__(self, config, dtype):
+    def __init__(self, config, dtype, kernel_dtype):
         self.config = config
         self.dtype = dtype
+        self.kernel_dtype = kernel_dtype
 
     def weights(self, transformer):
         memory = [
@@ -68,11 +71,14 @@ class _Fold:
             **self._embeddings(transformer),
             "encoder": [self._layer(layer) for layer in transformer.encoder_layers],
             "decoder": [self._layer(layer) for layer in transformer.decoder_layers],
-            "memory": _float32(memory),
+            "memory": self._kernel(memory),
             "memory_bias": _float32(memory_bias),
-            "logits": _float32(logits),
+            "logits": self._kernel(logits),
             "logits_bias": _float32(logits_bias),
         }
+
+    def _kernel(self, kernel):
+        return ops.cast(kernel, self.kernel_dtype)
 
     def _cast(self, weight):
         return ops.cast(ops.convert_to_tensor(weight), self.dtype)
@@ -132,9 +138,9 @@ class _Fold:
             parts += [self._matrix(projection) for projection in _key_and_value(attention)]
         kernel, bias = self._after_norm(ops.concatenate(parts, axis=1), 0.0, norm)
         weights = {
-            "input": _float32(kernel),
+            "input": self._kernel(kernel),
             "input_bias": _float32(bias),
-            "output": _float32(self._centered(self._matrix(attention.output_dense))),
+            "output": self._kernel(self._centered(self._matrix(attention.output_dense))),
         }
         for name in ("key", "value"):
             embedding = getattr(attention, f"{name}_embedding")
@@ -146,9 +152,9 @@ class _Fold:
         inner, outer = feed_forward.inner, feed_forward.outer
         kernel, bias = self._after_norm(self._cast(inner.kernel), self._cast(inner.bias), norm)
         return {
-            "inner": _float32(kernel),
+            "inner": self._kernel(kernel),
             "inner_bias": _float32(bias),
-            "outer": _float32(self._centered(self._cast(outer.kernel))),
+            "outer": self._kernel(self._centered(self._cast(outer.kernel))),
             "outer_bias": _float32(self._centered(self._cast(outer.bias))),
         }
 

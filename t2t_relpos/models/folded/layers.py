@@ -2,6 +2,8 @@
 
 from keras import ops
 
+from t2t_relpos.models.folded.products import dense
+
 
 class FoldedLayers:
     """The parts that encoder and decoder layers share.
@@ -59,8 +61,3 @@ class FoldedLayers:
     def merge(self, x):
         """Returns `[B, N, T, H]` as `[B * T, D]`."""
         return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, self.width))
-
-
-def dense(x, kernel, bias):
-    """Returns `x·kernel + bias`."""
-    return ops.add(ops.matmul(x, kernel), bias)

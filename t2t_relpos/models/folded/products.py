@@ -13,6 +13,16 @@ def take_rows(table, ids):
     return ops.take(table, ids, axis=0)
 
 
+def dense(x, kernel, bias=None):
+    """Returns `x·kernel + bias`, computing the product in the dtype of the kernel."""
+    dtype = keras.backend.standardize_dtype(kernel.dtype)
+    if dtype == keras.backend.standardize_dtype(x.dtype):
+        product = ops.matmul(x, kernel)
+    else:
+        product = ops.cast(ops.matmul(ops.cast(x, dtype), kernel), x.dtype)
+    return product if bias is None else ops.add(product, bias)
+
+
 def matmul_transposed(x, y):
     """Returns `x·yᵀ` over the last two axes."""
     if keras.backend.backend() == "tensorflow":

@@ -7,8 +7,8 @@ from t2t_relpos.layers.position_encodings import sinusoids
 from t2t_relpos.models.folded.decoder_step import DecoderStep
 from t2t_relpos.models.folded.fixed_caches import FixedCaches
 from t2t_relpos.models.folded.growing_caches import GrowingCaches
-from t2t_relpos.models.folded.layers import FoldedLayers, dense
-from t2t_relpos.models.folded.products import take_rows
+from t2t_relpos.models.folded.layers import FoldedLayers
+from t2t_relpos.models.folded.products import dense, take_rows
 
 
 class FoldedTransformer:
@@ -84,7 +84,7 @@ class FoldedTransformer:
                 key_mask=is_real,
                 query_offset=0,
             )
-            x = layers.leave(x, ops.matmul(layers.merge(outputs), cross["output"]), layer, "cross")
+            x = layers.leave(x, dense(layers.merge(outputs), cross["output"]), layer, "cross")
             x = layers.feed_forward(x, layer)
         logits = dense(layers.enter(x), weights["logits"], weights["logits_bias"])
         logits = ops.reshape(logits, (batch, length, self.config.vocab_size))
@@ -110,7 +110,7 @@ class FoldedTransformer:
         projected = dense(layers.enter(x), weights["input"], weights["input_bias"])
         projected = layers.split(projected, *sizes, 3)
         outputs, _ = attend(*projected, *_tables(weights), **masks, return_weights=False)
-        outputs = ops.matmul(layers.merge(outputs), weights["output"])
+        outputs = dense(layers.merge(outputs), weights["output"])
         return layers.leave(x, outputs, layer, "self")
 
     def _flat(self, x):

@@ -8,6 +8,7 @@ from keras import ops
 from t2t_relpos.decoding.state_rows import repeat_rows
 from t2t_relpos.models import Transformer, TransformerConfig
 from t2t_relpos.models.folded import FoldedTransformer, fold_weights
+from t2t_relpos.models.folded.products import dense
 
 VOCAB, BATCH, LENGTH, STEPS = 23, 5, 7, 6
 SMALL = {
@@ -108,6 +109,42 @@ def test_scores_given_outputs_as_the_model_does(model):
     assert alignments.shape == (BATCH, STEPS, LENGTH)
     np.testing.assert_allclose(ops.sum(alignments, -1), 1.0, rtol=1e-5)
     np.testing.assert_array_equal(ops.convert_to_numpy(alignments)[1, :, 4:], 0.0)
+
+
+def test_products_in_bfloat16_give_the_same_logits_up_to_rounding():
+    model, source = random_model(), sources()
+    targets = np.random.default_rng(3).integers(2, VOCAB, size=(BATCH, STEPS)).astype("int32")
+    weights = fold_weights(model, kernel_dtype="bfloat16")
+    dtypes = {
+        name: keras.backend.standardize_dtype(weights["decoder"][0]["self"][name].dtype)
+        for name in ("input", "input_bias", "output", "key_table")
+    }
+    assert dtypes == {
+        "input": "bfloat16",
+        "input_bias": "float32",
+        "output": "bfloat16",
+        "key_table": "float32",
+    }
+    logits, _ = FoldedTransformer(model.config, weights).score(source, targets)
+    expected, _ = folded(model).score(source, targets)
+    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+    error = ops.convert_to_numpy(ops.abs(logits - expected))
+    # 8 bits of precision, in each of about ten products.
+    assert 1e-4 < error.max() < 0.05 * ops.convert_to_numpy(ops.abs(expected)).max()
+
+
+@pytest.mark.parametrize("kernel_dtype", ["float32", "bfloat16"])
+def test_dense_rounds_inputs_to_the_dtype_of_the_kernel(kernel_dtype):
+    rng = np.random.default_rng(5)
+    x, kernel = rng.normal(size=(3, 5)), rng.normal(size=(5, 7))
+    x, kernel = (ops.convert_to_tensor(v.astype("float32")) for v in (x, kernel))
+    bias = np.full(7, 100.0, "float32")
+    found = dense(x, ops.cast(kernel, kernel_dtype), bias)
+    rounded = [np.asarray(ops.cast(ops.cast(v, kernel_dtype), "float64")) for v in (x, kernel)]
+    product = ops.convert_to_tensor((rounded[0] @ rounded[1]).astype("float32"))
+    expected = ops.cast(ops.cast(product, kernel_dtype), "float32") + bias
+    assert keras.backend.standardize_dtype(found.dtype) == "float32"
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
 
 
 def test_alignments_are_the_mean_over_the_heads_of_the_last_layer():
