@@ -56,7 +56,7 @@ class Terminal(keras.callbacks.Callback):
         self._bar.update(self._steps.step - self._steps.before)
         if "compile_seconds" in logs:
             write_line(
-                f"step {self._steps.step}/{self._steps.last}: XLA program {logs['programs']} "
+                f"step {self._steps.step}/{self._steps.last}: XLA program {int(logs['programs'])} "
                 f"compiled in {logs['compile_seconds']:.1f} s"
             )
         if "learning_rate" in logs and not self._interactive:
