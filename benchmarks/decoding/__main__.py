@@ -10,7 +10,7 @@ Systems:
                        possible, as in tensor2tensor
     early              the same with --early_stopping of trainer.export: the search ends with the
                        first beam_size finished translations, as in CTranslate2
-    compiled           `exact` with --jit_compile: XLA compiles the search of up to 8 sentences of
+    compiled           `exact` with --jit_compile: XLA compiles the search of up to 4 sentences of
                        up to 64 ids
     compiled early     both
     early bfloat16, compiled early bfloat16

@@ -20,9 +20,9 @@ from t2t_relpos.attention.request import Request
 
 # Rows are gathered for each pair up to this many positions, on TensorFlow without XLA.
 LONGEST_SHORT_ROWS, LONGEST_SHORT_ROWS_CAUSAL = 256, 128
-# Elsewhere lengths must be known, and rows are gathered up to this many positions: the second
-# number where blocks can't run, because weights are returned, for example.
-LONGEST_ROWS, LONGEST_ROWS_WITHOUT_BLOCKS = 64, 512
+# Elsewhere lengths must be known, and rows are gathered up to this many positions: the last number
+# where blocks can't run, because weights are returned, for example.
+LONGEST_ROWS, LONGEST_ROWS_JAX, LONGEST_ROWS_WITHOUT_BLOCKS = 64, 16, 512
 # The band is faster than gathered rows from this many positions.
 SHORTEST_FULL_MATRIX, SHORTEST_FULL_MATRIX_CAUSAL = 96, 40
 # The full matrix is faster than blocks up to this many positions.
@@ -166,8 +166,9 @@ def _within_full_matrix_range(request):
 
 
 def _within_rows_range(request):
-    may_be_blocks = all(condition.holds(request) for condition in _BLOCKS)
-    return request.has_at_most(LONGEST_ROWS if may_be_blocks else LONGEST_ROWS_WITHOUT_BLOCKS)
+    if not all(condition.holds(request) for condition in _BLOCKS):
+        return request.has_at_most(LONGEST_ROWS_WITHOUT_BLOCKS)
+    return request.has_at_most(LONGEST_ROWS_JAX if request.backend == "jax" else LONGEST_ROWS)
 
 
 def _run_full_matrix(implementation, inputs):
@@ -301,8 +302,8 @@ TABLE = (
         (
             Requirement("known lengths", lambda r: r.knows_lengths),
             Requirement(
-                f"up to {LONGEST_ROWS} positions, {LONGEST_ROWS_WITHOUT_BLOCKS} where blocks don't "
-                "meet the request",
+                f"up to {LONGEST_ROWS} positions (JAX: {LONGEST_ROWS_JAX}), "
+                f"{LONGEST_ROWS_WITHOUT_BLOCKS} where blocks don't meet the request",
                 _within_rows_range,
             ),
         ),
@@ -319,7 +320,7 @@ TABLE = (
             ),
         ),
         {
-            "cpu": BlockSizes(128, most_blocks=8),
+            "cpu": BlockSizes(64, most_blocks=8),
             "gpu": BlockSizes(512, most_blocks=8),
             "tpu": BlockSizes(512, most_blocks=8),
         },

@@ -6,6 +6,7 @@ version whose warm-up fails is not served. The requests therefore leave out `tra
 largest batch is `max(BATCH_SIZES)`.
 """
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,13 +42,14 @@ def requests(tokenizer, settings) -> Iterator[tuple[str, dict]]:
     With `jit_compile`, they include every size for which the search is compiled.
     """
     longest = settings.max_input_length
-    sizes = [(batch, min(length, longest)) for length in LENGTHS for batch in BATCH_SIZES]
+    for length, batch in itertools.product(LENGTHS, BATCH_SIZES):
+        yield "serving_default", {"text": sentences(tokenizer, batch, min(length, longest))}
     if settings.jit_compile:
-        # Texts of about three quarters of a length, so that a few more ids do not exceed it.
-        lengths = [max(length * 3 // 4, 2) for length in compiled_search.lengths(longest)]
-        sizes += [(batch, length) for length in lengths for batch in compiled_search.BATCH_SIZES]
-    for batch_size, length in sizes:
-        yield "serving_default", {"text": sentences(tokenizer, batch_size, length)}
+        shorter = 0
+        for length in compiled_search.lengths(longest):
+            for batch in compiled_search.BATCH_SIZES:
+                yield "serving_default", {"text": _longer_than(shorter, tokenizer, batch)}
+            shorter = length
     text = sentences(tokenizer, 1, min(LENGTHS[0], longest))
     yield "score", {"text": text, "translation": text}
     yield "tokenize", {"text": text}
@@ -60,6 +62,15 @@ def sentences(tokenizer, count: int, length: int) -> tf.Tensor:
     first = tokenizer.vocab_size // 2
     number = tf.range(count)[:, None] + tf.range(length - 1)
     return tokenizer.detokenize(first + number % (tokenizer.vocab_size - first))
+
+
+def _longer_than(shorter, tokenizer, count):
+    """Returns texts of which the longest has more than `shorter` ids, with EOS, but few more."""
+    for length in itertools.count(shorter + 2):
+        # The tokenizer may join or split the ids of a text.
+        text = sentences(tokenizer, count, length)
+        if tokenizer.tokenize(text).bounding_shape(axis=1) > shorter:
+            return text
 
 
 def prediction_log(model_name: str, signature_name: str, inputs: dict[str, tf.Tensor]) -> bytes:

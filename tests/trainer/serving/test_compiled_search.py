@@ -42,12 +42,13 @@ def test_compiled_search_equals_the_search_without_xla(
     settings = SETTINGS | {"early_stopping": early_stopping}
     plain, compiled = make_module(**settings), make_module(jit_compile=True, **settings)
     texts = ["", *sentences, " ".join(sentences)]
-    for batch in (texts[:2], texts[2:3], (texts * 2)[:8], (texts * 3)[:9]):
+    # A blank sentence is not searched. Five sentences are too many for the compiled sizes.
+    for batch in (texts[:2], texts[1:3], texts[1:5], texts[-3:], texts[1:6]):
         answer, expected = compiled.serve(batch), plain.serve(batch)
         for name in ("translations", "truncated"):
             assert answer[name].numpy().tolist() == expected[name].numpy().tolist()
         np.testing.assert_allclose(answer["scores"], expected["scores"], atol=1e-5)
-    assert set(searched_sizes) == {(batch, length) for batch in (1, 8) for length in (16, 21)}
+    assert set(searched_sizes) == {(batch, length) for batch in (1, 2, 4) for length in (16, 21)}
 
 
 def test_lengths_end_with_the_longest_source():
@@ -63,7 +64,7 @@ def test_warmup_requests_have_all_compiled_sizes(tokenizer):
         if signature == "serving_default":
             ids = tokenizer.tokenize(inputs["text"]).to_tensor()
             found.add((len(ids), next((n for n in (16, 32, 40) if n >= ids.shape[1]), 40)))
-    assert {(batch, length) for batch in (1, 8) for length in (16, 32, 40)} <= found
+    assert {(batch, length) for batch in (1, 2, 4) for length in (16, 32, 40)} <= found
 
 
 @pytest.mark.slow
@@ -84,8 +85,8 @@ def test_compiled_search_translates_a_test_set_identically(make_module, real_tex
         lines = file.read().splitlines()
     assert len(lines) == 1000
     different = []
-    for start in range(0, len(lines), 8):
-        batch = tf.constant(lines[start : start + 8])
+    for start in range(0, len(lines), 4):
+        batch = tf.constant(lines[start : start + 4])
         found, expected = (module.serve(batch)["translations"] for module in (compiled, plain))
         scores = [_scores(plain, batch, texts) for texts in (found, expected)]
         equal = (found == expected).numpy() | (abs(scores[0] - scores[1]) < 1e-4)
