@@ -124,8 +124,8 @@ def test_each_head_uses_its_own_table(
             lambda xs: reference(xs, bias), of_head, cotangent[:, one]
         )
         assert_close([found[0][:, one]], [outputs], precision.atol)
-        ours = [x[:, one] for x in found[1][:3]] + [x[head] for x in found[1][3:]]
-        assert_close(ours, gradients, 10 * precision.atol)
+        actual = [x[:, one] for x in found[1][:3]] + [x[head] for x in found[1][3:]]
+        assert_close(actual, gradients, 10 * precision.atol)
 
 
 @pytest.mark.parametrize("missing", [3, 4])
@@ -225,8 +225,8 @@ def test_error_in_low_precision(
 
     found = output_and_gradients(in_dtype, rounded)
     exact = output_and_gradients(lambda xs: run(implementation, xs, causal=causal), rounded)
-    for ours, theirs in zip([found[0], *found[1]], [exact[0], *exact[1]], strict=True):
-        assert np.abs(ours - theirs).max() < tolerance * np.abs(theirs).max()
+    for actual, expected in zip([found[0], *found[1]], [exact[0], *exact[1]], strict=True):
+        assert np.abs(actual - expected).max() < tolerance * np.abs(expected).max()
 
 
 class FixedSeed:
@@ -289,5 +289,5 @@ def test_one_head_in_float32_has_no_memory_errors(
     exact = output_and_gradients(lambda xs: run(implementation, xs, causal=causal), arrays)
     single = [x.astype("float32") for x in arrays]
     found = output_and_gradients(lambda xs: run(implementation, xs, causal=causal), single)
-    for ours, theirs in zip([found[0], *found[1]], [exact[0], *exact[1]], strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5 * np.abs(theirs).max())
+    for actual, expected in zip([found[0], *found[1]], [exact[0], *exact[1]], strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5 * np.abs(expected).max())

@@ -64,9 +64,9 @@ def test_gradients_equal_dense_attention(draw, rng, precision, output_and_gradie
     arrays = draw(61, 3)
     cotangent = rng.normal(size=(2, 3, 61, 5))
     mask = make_attention_mask((61, 61), window=5)
-    _, ours = output_and_gradients(lambda xs: attend_locally(*xs, window=5), arrays, cotangent)
+    _, gradients = output_and_gradients(lambda xs: attend_locally(*xs, window=5), arrays, cotangent)
     _, expected = output_and_gradients(lambda xs: attend(*xs, mask=mask)[0], arrays, cotangent)
-    for actual, dense in zip(ours, expected, strict=True):
+    for actual, dense in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(actual, dense, rtol=0, atol=10 * precision.atol)
 
 
