@@ -41,7 +41,7 @@ def device():
         from t2t_relpos import _jax_backend
 
         return _jax_backend.device()
-    # Keras puts tensors on an accelerator where there is one. Shape inference has device "meta".
+    # Keras puts tensors on an accelerator if there is one. Shape inference has device "meta".
     return "cpu" if ops.convert_to_tensor(0).device.type in ("cpu", "meta") else "gpu"
 
 

@@ -28,7 +28,7 @@ def peak_increase(step) -> float:
     """Returns the peak memory of two calls of `step` in MB, minus the memory in use before them.
 
     On accelerators this is memory of the device, on CPUs of the process. JAX can't reset the peak:
-    measure each step in a process of its own.
+    measure each step in a separate process.
     """
     if device() == "cpu":
         return memory.peak_increase(step)

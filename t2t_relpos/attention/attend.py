@@ -105,16 +105,20 @@ def attend(
         dropout=dropout.with_drawn_seed() if isinstance(dropout, AttentionDropout) else dropout,
     )
     if return_weights:
-        # Rows that return weights have no conditions that depend on unknown lengths.
-        row = candidates[0].implementation
-        outputs, weights = row.run(row, inputs)
+        # Implementations that return weights have no conditions that depend on unknown lengths.
+        selected = candidates[0].implementation
+        outputs, weights = selected.run(selected, inputs)
     else:
         outputs, weights = _run_first(candidates, inputs), None
-    if query_mask is not None:
-        exists = ops.expand_dims(ops.cast(query_mask, "bool"), (1, 3))
-        outputs = ops.where(exists, outputs, 0)
-        weights = None if weights is None else ops.where(exists, weights, 0)
-    return outputs, weights
+    return _zero_masked_queries(outputs, weights, query_mask)
+
+
+def _zero_masked_queries(outputs, weights, query_mask):
+    if query_mask is None:
+        return outputs, weights
+    exists = ops.expand_dims(ops.cast(query_mask, "bool"), (1, 3))
+    outputs = ops.where(exists, outputs, 0)
+    return outputs, None if weights is None else ops.where(exists, weights, 0)
 
 
 def _offset(query_offset):

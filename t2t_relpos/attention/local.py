@@ -57,7 +57,7 @@ def attend_locally(
     """
     batch, _, length, _ = ops.shape(query)
     if is_portable():
-        # Numbers of blocks that depend on the length are more than some converters can express.
+        # Some converters do not support a number of blocks that depends on the length.
         mask = window_mask(length, length, window)
         masks = {"mask": mask, "query_mask": query_mask, "key_mask": key_mask, "causal": causal}
         tables = key_table, value_table
@@ -66,26 +66,8 @@ def attend_locally(
     size = block_size(window)
     neighbours = (-1, 0) if causal else (-1, 0, 1)
     count = (length + size - 1) // size
-    padding = count * size - length
-
-    def pad_mask(mask):
-        """Bool `[B, T]` or None -> `[B, 1, blocks * C, 1]`. Padding is False."""
-        if mask is None:
-            exists = ops.arange(count * size) < length
-            mask = ops.broadcast_to(exists, (batch, count * size))
-        else:
-            mask = ops.pad(ops.cast(mask, "bool"), [[0, 0], [0, padding]])
-        return ops.expand_dims(mask, (1, 3))
-
-    key_exists = join_neighbours(pad_mask(key_mask), count, size, neighbours)
-    query_exists = None if query_mask is None else split_blocks(pad_mask(query_mask), count, size)
-    mask = combine_masks(
-        ops.swapaxes(key_exists, -1, -2),
-        window_mask(size, len(neighbours) * size, window, size),
-        causal_mask(size, len(neighbours) * size, size) if causal else None,
-        query_exists,
-    )
-    pad = [[0, 0], [0, 0], [0, padding], [0, 0]]
+    mask = _block_mask((batch, length), window, causal, query_mask, key_mask)
+    pad = [[0, 0], [0, 0], [0, count * size - length], [0, 0]]
     outputs, _ = attend(
         split_blocks(ops.pad(query, pad), count, size),
         join_neighbours(ops.pad(key, pad), count, size, neighbours),
@@ -98,6 +80,43 @@ def attend_locally(
         return_weights=False,
     )
     return join_blocks(outputs, batch, count)[:, :, :length]
+
+
+def _block_mask(shape, window, causal, query_mask, key_mask):
+    """Returns the mask of the pairs in all blocks, bool `[B * blocks, 1, C, 2C or 3C]`.
+
+    Args:
+        shape: (B, T).
+        window: as in `attend_locally`.
+        causal: as in `attend_locally`.
+        query_mask: as in `attend_locally`.
+        key_mask: as in `attend_locally`.
+    """
+    _, length = shape
+    size = block_size(window)
+    neighbours = (-1, 0) if causal else (-1, 0, 1)
+    count = (length + size - 1) // size
+    key_exists = _pad_mask(key_mask, shape, count * size)
+    key_exists = join_neighbours(key_exists, count, size, neighbours)
+    query_exists = None
+    if query_mask is not None:
+        query_exists = split_blocks(_pad_mask(query_mask, shape, count * size), count, size)
+    return combine_masks(
+        ops.swapaxes(key_exists, -1, -2),
+        window_mask(size, len(neighbours) * size, window, size),
+        causal_mask(size, len(neighbours) * size, size) if causal else None,
+        query_exists,
+    )
+
+
+def _pad_mask(mask, shape, padded_length):
+    """Returns a mask `[B, T]` or None as bool `[B, 1, padded_length, 1]`. Padding is False."""
+    batch, length = shape
+    if mask is None:
+        mask = ops.broadcast_to(ops.arange(padded_length) < length, (batch, padded_length))
+    else:
+        mask = ops.pad(ops.cast(mask, "bool"), [[0, 0], [0, padded_length - length]])
+    return ops.expand_dims(mask, (1, 3))
 
 
 def block_size(window):

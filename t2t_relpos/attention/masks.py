@@ -40,6 +40,12 @@ def window_mask(length_q, length_k, window, query_offset=None):
 
     Returns:
         bool `[T, S]`, or `[B, T, S]` for a `query_offset` of shape `[B]`.
+
+    Example:
+    >>> from keras import ops
+    >>> from t2t_relpos.attention import window_mask
+    >>> ops.convert_to_numpy(window_mask(3, 3, window=2)).tolist()
+    [[True, True, False], [True, True, True], [False, True, True]]
     """
     queries = key_positions(length_q, length_k, query_offset)
     distance = arange(length_k) - ops.expand_dims(queries, -1)
@@ -54,6 +60,14 @@ def key_padding_mask(mask):
 
     Returns:
         bool `[B, 1, 1, S]`.
+
+    Example:
+    >>> import numpy as np
+    >>> from keras import ops
+    >>> from t2t_relpos.attention import key_padding_mask
+    >>> token_ids = np.array([[5, 7, 0]])
+    >>> ops.convert_to_numpy(key_padding_mask(token_ids != 0)).tolist()
+    [[[[True, True, False]]]]
     """
     return ops.expand_dims(ops.cast(mask, "bool"), (1, 2))
 
@@ -73,6 +87,14 @@ def combine_masks(*masks):
 
     Returns:
         bool that broadcasts to `[B, N, T, S]`, or None.
+
+    Example:
+    >>> import numpy as np
+    >>> from keras import ops
+    >>> from t2t_relpos.attention import causal_mask, combine_masks, key_padding_mask
+    >>> padding = key_padding_mask(np.array([[True, True, False]]))
+    >>> ops.convert_to_numpy(combine_masks(padding, causal_mask(3, 3), None)).tolist()
+    [[[[True, False, False], [True, True, False], [True, True, False]]]]
     """
     combined = None
     for mask in masks:
@@ -101,6 +123,12 @@ def make_attention_mask(
 
     Returns:
         bool that broadcasts to `[B, N, T, S]`, or None.
+
+    Example:
+    >>> from keras import ops
+    >>> from t2t_relpos.attention import make_attention_mask
+    >>> ops.convert_to_numpy(make_attention_mask((3, 3), causal=True, window=2)).tolist()
+    [[True, False, False], [True, True, False], [False, True, True]]
     """
     if positions is None:
         not_later = causal_mask(*lengths, query_offset) if causal else None
@@ -116,7 +144,7 @@ def make_attention_mask(
 def masked_softmax(scores, mask=None):
     """Returns the softmax over the unmasked entries of the last axis, zero elsewhere.
 
-    Computed in float32 at least. A fully masked row is zero.
+    The softmax is computed at least in float32. A fully masked row is zero.
 
     Args:
         scores: `[..., S]` logits.
@@ -124,6 +152,14 @@ def masked_softmax(scores, mask=None):
 
     Returns:
         `[..., S]` weights in the dtype of `scores`.
+
+    Example:
+    >>> import numpy as np
+    >>> from keras import ops
+    >>> from t2t_relpos.attention import masked_softmax
+    >>> mask = np.array([[True, True, False], [False, False, False]])
+    >>> ops.convert_to_numpy(masked_softmax(np.ones((2, 3), "float32"), mask)).tolist()
+    [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
     """
     dtype = backend.standardize_dtype(scores.dtype)
     if dtype in ("float16", "bfloat16"):

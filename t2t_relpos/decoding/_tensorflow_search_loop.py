@@ -1,27 +1,32 @@
-"""Search loop that removes finished sentences from the batch, for TensorFlow graphs without XLA.
+"""Search loop for TensorFlow graphs without XLA, which removes finished sentences from the batch.
 
-Few sentences need the last steps. An inner loop runs until a fraction of the sentences is done. An
-outer loop stores their results and continues with the others.
+Only a few sentences require the last steps. An inner loop runs until a fraction of the sentences
+is done. An outer loop stores their results and continues with the other sentences.
 """
 
 import tensorflow as tf
 
 from t2t_relpos.decoding.state_rows import gather_rows
 
-# Removing sentences costs about as much as the steps of a quarter of them.
-SHARE_DONE = 4
-# Entries of the beams that `Beams.result` reads.
+# The inner loop stops when a quarter of the sentences is done. Removing sentences takes about as
+# long as the steps of a quarter of them.
+REMOVAL_DIVISOR = 4
+# The entries of the hypotheses that `Beams.result` reads.
 RESULTS = ("finished_ids", "finished_scores", "length")
 
 
 def until_done(advance, beams, limit, fixed, rest, beam_size):
-    """See `search_loop.until_done`. Returns the entries `RESULTS` of each sentence when it left."""
+    """Implements `search_loop.until_done`.
+
+    Returns:
+        The entries `RESULTS`, for each sentence from the step in which it was removed.
+    """
 
     def inner(i, order, beams, limit, fixed, rest):
-        enough = tf.maximum(1, tf.size(order) // SHARE_DONE)
+        num_to_remove = tf.maximum(1, tf.size(order) // REMOVAL_DIVISOR)
 
         def proceed(i, beams, rest):
-            return tf.math.count_nonzero(beams["done"], dtype=tf.int32) < enough
+            return tf.math.count_nonzero(beams["done"], dtype=tf.int32) < num_to_remove
 
         def step(i, beams, rest):
             return i + 1, *advance(i, beams, limit, fixed, rest)
@@ -35,16 +40,16 @@ def until_done(advance, beams, limit, fixed, rest, beam_size):
     def step(i, order, beams, limit, fixed, rest, results):
         i, beams, rest = inner(i, order, beams, limit, fixed, rest)
         done = tf.where(beams["done"])[:, 0]
-        places = tf.gather(order, done)[:, None]
+        indices = tf.gather(order, done)[:, None]
         results = {
-            name: tf.tensor_scatter_nd_update(results[name], places, tf.gather(beams[name], done))
+            name: tf.tensor_scatter_nd_update(results[name], indices, tf.gather(beams[name], done))
             for name in results
         }
-        living = tf.cast(tf.where(~beams["done"])[:, 0], tf.int32)
-        rows = tf.reshape(living[:, None] * beam_size + tf.range(beam_size), [-1])
-        order, beams, limit = _gather((order, beams, limit), living)
+        remaining = tf.cast(tf.where(~beams["done"])[:, 0], tf.int32)
+        rows = tf.reshape(remaining[:, None] * beam_size + tf.range(beam_size), [-1])
+        order, beams, limit = _gather((order, beams, limit), remaining)
         sentences = {
-            name: _gather(part, living) for name, part in rest.items() if name == "sentences"
+            name: _gather(part, remaining) for name, part in rest.items() if name == "sentences"
         }
         rest = gather_rows(rest, rows) | sentences
         return i, order, beams, limit, _gather(fixed, rows), rest, results
@@ -60,7 +65,7 @@ def _gather(nested, index):
 
 
 def _shapes(nested):
-    """Returns loop-invariant shapes: the batch shrinks, and the first step makes one beam k."""
+    """Returns shape invariants: the batch shrinks, and the first step may change one beam to k."""
     is_beams = isinstance(nested, dict) and "log_probs" in nested
 
     def shape_of(x):

@@ -1,13 +1,16 @@
-"""Reorders rows with one TensorFlow op each. keras.ops also handles negative indices."""
+"""Reorders rows with one TensorFlow op.
+
+keras.ops runs several ops, because it supports negative indices.
+"""
 
 import tensorflow as tf
 
 
 def gather_rows(x, index):
-    """`x[index]`."""
+    """Returns `x[index]`."""
     return tf.gather(x, index)
 
 
 def take_beams(x, index):
-    """`x[b, index[b, i]]`."""
+    """Returns `x[b, index[b, i]]`, `[B, n, ...]`."""
     return tf.gather(x, index, batch_dims=1)

@@ -29,17 +29,17 @@ def beam_search(
     no_repeat_ngram_size=0,
     repetition_penalty=1.0,
 ):
-    """Finds likely outputs by log-probability over length penalty.
+    """Returns the outputs with the largest log-probability over length penalty.
 
     The result of a sentence does not depend on the other sentences of the batch. Each sentence
-    stops at its own limit at the latest. In TensorFlow graphs without XLA, finished sentences leave
-    the batch.
+    stops at its own limit at the latest. In TensorFlow graphs without XLA, finished sentences are
+    removed from the batch.
 
     Args:
         step: `step(ids [rows], state) -> (logits [rows, V], state)` with
             rows = B * beam_size. The first ids are `pad_id`. It may have a method
-            `resize(state, steps) -> state`. Compiled searches then start with room for a few steps
-            and call it for more.
+            `resize(state, steps) -> state`. Compiled searches then start with a state for a few
+            steps and enlarge it with `resize`.
         state: a nested dict of tensors `[B, ...]`. The search repeats and
             reorders rows. The entry under `"context"` never changes and is
             the same for all beams of a sentence, so it is only repeated. The
@@ -47,17 +47,18 @@ def beam_search(
             change it; the search neither repeats nor reorders it.
         batch_size: B, an int or a scalar tensor.
         max_length: L, largest number of ids of an output, an int or a scalar tensor.
-        beam_size: k, an int, or a scalar tensor with a valid value.
+        beam_size: k, an int or a scalar tensor. Values of tensors are not checked.
         alpha: exponent of the length penalty; 0 for none.
         eos_id: id that ends an output.
         pad_id: padding after the end; never chosen.
         length_limit: int `[B]`, largest number of ids of each sentence; default
             `max_length`.
-        num_results: n, at most `beam_size`; an int, or a scalar tensor with a valid value.
+        num_results: n, at most `beam_size`, an int or a scalar tensor. Values of tensors are not
+            checked.
         early_stopping: True: a sentence stops as soon as it has `beam_size` finished
             outputs. This takes fewer steps and sometimes finds a less likely output.
-            CTranslate2 does the same, but only counts ends among the best `beam_size`
-            candidates of a step. False: a sentence stops when no living beam can beat
+            CTranslate2 does the same, but only accepts ends among the best `beam_size`
+            candidates of a step. False: a sentence stops when no active beam can beat
             its `num_results` best finished outputs, even with the length penalty of
             the limit (t2t).
         t2t_exact: whether to follow tensor2tensor in every detail: padding may be
@@ -67,17 +68,17 @@ def beam_search(
         min_length: smallest number of ids before the end of sentence, an int or a
             scalar tensor.
         prefix: int `[B, P]`, padded at the end: the first ids of each output.
-            Their log-probabilities count in the score. Limits apply to them; other
+            The score includes their log-probabilities. Limits apply to them; other
             constraints do not.
-        no_repeat_ngram_size: n. No sequence of n ids occurs twice. 0: no constraint.
+        no_repeat_ngram_size: n; no sequence of n ids occurs twice. With 0, any may repeat.
         repetition_penalty: factor above 0 for the log-probabilities of ids that
-            occurred before. As in Hugging Face's beam search, log-probabilities are
+            already occurred. As in Hugging Face's beam search, log-probabilities are
             not normalized again, and the penalty is part of the score.
 
     Returns:
         A `DecodingResult` of the n best: ids `[B, n, L]`. Scores are
         log-probabilities over length penalty. If no beam finished within
-        the limit, the living beams are returned.
+        the limit, the active beams are returned.
 
     Raises:
         ValueError: if the beam size is below 1, n is above it, a constraint is out of
@@ -110,12 +111,15 @@ def beam_search(
         early_stopping=early_stopping,
         t2t_exact=t2t_exact,
     )
-    # All beams are equal in the first step. One row is enough if sizes may change.
-    is_alone = is_tensorflow_without_xla() and "context" not in state and constraints.prefix is None
-    first_beams = 1 if is_alone else beam_size
-    context, rest = split_context(repeat_rows(state, first_beams))
-    fixed = _fixed(context, constraints.prefix, beam_size)
     limit = limits(batch_size, max_length, length_limit)
+    return _run(search, step, state, limit, max_length, constraints.prefix)
+
+
+def _run(search, step, state, limit, max_length, prefix):
+    """Runs the loop of the search and returns its result."""
+    first_beams = _num_first_beams(search, state, prefix)
+    context, rest = split_context(repeat_rows(state, first_beams))
+    fixed = _fixed(context, prefix, search.beam_size)
 
     def advance(i, beams, limit, fixed, rest):
         last = ops.reshape(beams["last"], (-1,))
@@ -125,12 +129,21 @@ def beam_search(
 
     beams = search.start(limit, first_beams)
     resize = getattr(step, "resize", None)
-    beams = until_done(advance, beams, limit, fixed, rest, beam_size, max_length, resize)
+    beams = until_done(advance, beams, limit, fixed, rest, search.beam_size, max_length, resize)
     return search.result(beams)
 
 
+def _num_first_beams(search, state, prefix):
+    """Returns the number of rows per sentence in the first step.
+
+    All beams are equal in the first step. One row is enough if sizes may change.
+    """
+    sizes_may_change = is_tensorflow_without_xla() and "context" not in state and prefix is None
+    return 1 if sizes_may_change else search.beam_size
+
+
 def _fixed(context, prefix, beam_size):
-    """Returns the tensors of each row that no step changes, for the model and the constraints."""
+    """Returns the tensors of each row that never change: context of the model, and prefix."""
     fixed = {} if context is None else {"context": context}
     if prefix is not None:
         fixed["prefix"] = ops.repeat(prefix, beam_size, axis=0)
@@ -146,12 +159,12 @@ def _check_exact(length_limit, early_stopping, constraints):
     if early_stopping:
         raise ValueError(
             "Expected `early_stopping` to be False with `t2t_exact`: tensor2tensor stops when no "
-            "living beam can win. Received: both."
+            "active beam can win. Received: both."
         )
     if constraints.any:
         raise ValueError(
             "Expected none of `min_length`, `prefix`, `no_repeat_ngram_size` and "
-            "`repetition_penalty` with `t2t_exact`: tensor2tensor has none of them. "
+            "`repetition_penalty` with `t2t_exact`: tensor2tensor does not support them. "
             "Received: both."
         )
 

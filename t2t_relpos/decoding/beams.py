@@ -11,9 +11,9 @@ from t2t_relpos.decoding.top_k import top_k
 
 
 class Beams:
-    """Selects living and finished hypotheses of each sentence, and decides when it is done.
+    """Selects active and finished hypotheses of each sentence, and decides when it is done.
 
-    The hypotheses are a dict of tensors `[B, ...]`: `ids`, `last` ids and `log_probs` of the living
+    The hypotheses are a dict of tensors `[B, ...]`: `ids`, `last` ids and `log_probs` of the active
     ones, `finished_ids` and `finished_scores` of the best finished ones, `length`, the number of
     steps, and `done`.
 
@@ -35,27 +35,32 @@ class Beams:
         self.slots = ops.arange(settings["max_length"], dtype="int32")
 
     def start(self, limit, beams):
-        """Returns the dict before the first step: one living hypothesis in `beams` rows, 1 or k."""
-        living, finished = (
+        """Returns the dict before the first step.
+
+        Args:
+            limit: int `[B]`, largest number of ids of each sentence.
+            beams: number of rows of each sentence, 1 or k. Only the first one is active.
+        """
+        active, finished = (
             ops.zeros_like(limit)[:, None] + ops.arange(size, dtype="int32")
             for size in (beams, self.beam_size)
         )
 
-        def empty(places):
-            return places[..., None] * 0 + self.slots * 0 + self.pad_id
+        def padding(rows):
+            return rows[..., None] * 0 + self.slots * 0 + self.pad_id
 
         return {
-            "ids": empty(living),
-            "last": living * 0 + self.pad_id,
-            "log_probs": ops.where(living == 0, 0.0, NEVER),
-            "finished_ids": empty(finished),
+            "ids": padding(active),
+            "last": active * 0 + self.pad_id,
+            "log_probs": ops.where(active == 0, 0.0, NEVER),
+            "finished_ids": padding(finished),
             "finished_scores": ops.cast(finished * 0, "float32") + NEVER,
             "length": ops.zeros_like(limit),
             "done": limit <= 0,
         }
 
     def advance(self, beams, i, logits, limit, prefix):
-        """Extends every living beam by one id.
+        """Extends every active beam by one id.
 
         Args:
             beams: the dict.
@@ -65,33 +70,36 @@ class Beams:
             prefix: int `[B * k, P]` or None.
 
         Returns:
-            (the new dict, the rows from which the living beams continue, int `[B * k]`).
+            (the new dict, the rows that the active beams extend, int `[B * k]`).
         """
         k = self.beam_size
         top, source, token = self._candidates(beams, i, logits, prefix)
-        # With fewer than 2k candidates, the remaining ones are not real and can't end.
+        # If fewer than 2k candidates exist, the others are placeholders and can't end.
         ends = ops.logical_and(token == self.eos_id, top > NEVER / 2)
         ids = ops.where(self.slots == i, token[..., None], take_beams(beams["ids"], source))
 
-        log_probs, living = top_k(ops.where(ends, NEVER, top), k)
-        alive = {
-            "ids": take_beams(ids, living),
-            "last": take_beams(token, living),
+        log_probs, index = top_k(ops.where(ends, NEVER, top), k)
+        active = {
+            "ids": take_beams(ids, index),
+            "last": take_beams(token, index),
             "log_probs": log_probs,
         }
-        # Ends of a sentence that is done would make its result depend on the batch.
-        counts = ops.logical_and(ends, ops.logical_not(beams["done"])[:, None])
-        scores = ops.where(counts, top / length_penalty(i + 1, self.alpha), NEVER)
+        # With later ends of a done sentence, its result would depend on the batch.
+        is_valid = ops.logical_and(ends, ops.logical_not(beams["done"])[:, None])
+        scores = ops.where(is_valid, top / length_penalty(i + 1, self.alpha), NEVER)
         finished = self._finished(beams, ids, scores)
-        new = self._at_limit(beams, {**alive, **finished}, i + 1, limit)
+        new = self._at_limit(beams, {**active, **finished}, i + 1, limit)
         new["done"] = self._done(beams, new, i + 1, limit)
         new["length"] = ops.where(beams["done"], beams["length"], i + 1)
         batch, before = ops.shape(beams["log_probs"])
         first_row = ops.arange(batch, dtype="int32")[:, None] * before
-        return new, ops.reshape(first_row + take_beams(source, living), (-1,))
+        return new, ops.reshape(first_row + take_beams(source, index), (-1,))
 
     def _candidates(self, beams, i, logits, prefix):
-        """Selects k living beams. At most k of 2k candidates end. Arguments: `[B, 2k]` each."""
+        """Returns the 2k best continuations: log-probabilities, beams and ids, each `[B, 2k]`.
+
+        At most k of them end, so k active beams remain.
+        """
         count = 2 * self.beam_size
         logits = ops.cast(logits, "float32")
         if not self.constraints.any and prefix is None:
@@ -104,37 +112,37 @@ class Beams:
         return best_candidates(log_probs, beams["log_probs"], count)
 
     def _finished(self, beams, ids, scores):
-        """Returns the best k of the outputs that finished earlier or in this step."""
+        """Returns the k best outputs among those that finished earlier or in this step."""
         scores = ops.concatenate([beams["finished_scores"], scores], axis=1)
         ids = ops.concatenate([beams["finished_ids"], ids], axis=1)
         best, index = top_k(scores, self.beam_size)
         return {"finished_ids": take_beams(ids, index), "finished_scores": best}
 
     def _at_limit(self, old, new, length, limit):
-        """Returns `new`, with the living outputs as results if none finished within the limit."""
-        nothing = ops.logical_and(new["finished_scores"][:, 0] < NEVER / 2, length >= limit)
-        nothing = ops.logical_and(nothing, ops.logical_not(old["done"]))[:, None]
+        """Returns `new`, with the active beams as results if none finished within the limit."""
+        none_finished = ops.logical_and(new["finished_scores"][:, 0] < NEVER / 2, length >= limit)
+        is_replaced = ops.logical_and(none_finished, ops.logical_not(old["done"]))[:, None]
         scores = new["log_probs"]
         if not self.t2t_exact:
             scores = scores / length_penalty(length, self.alpha)
         return {
             **new,
-            "finished_scores": ops.where(nothing, scores, new["finished_scores"]),
-            "finished_ids": ops.where(nothing[..., None], new["ids"], new["finished_ids"]),
+            "finished_scores": ops.where(is_replaced, scores, new["finished_scores"]),
+            "finished_ids": ops.where(is_replaced[..., None], new["ids"], new["finished_ids"]),
         }
 
     def _done(self, old, new, length, limit):
         """Returns whether the results of each sentence are final."""
         if self.early_stopping:
-            enough = new["finished_scores"][:, -1] > NEVER / 2
+            is_final = new["finished_scores"][:, -1] > NEVER / 2
         else:
-            # No living beam can still enter the results.
+            # Results are final if no active beam can beat them.
             best_possible = new["log_probs"][:, 0] / length_penalty(limit, self.alpha)
             worst_result = ops.take(new["finished_scores"], self.num_results - 1, axis=1)
-            enough = worst_result > best_possible
+            is_final = worst_result > best_possible
         if self.t2t_exact:
-            enough = ops.logical_and(enough, ops.all(enough))
-        return ops.logical_or(old["done"], ops.logical_or(enough, length >= limit))
+            is_final = ops.logical_and(is_final, ops.all(is_final))
+        return ops.logical_or(old["done"], ops.logical_or(is_final, length >= limit))
 
     def result(self, beams):
         """Returns the best outputs as a `DecodingResult`."""
@@ -142,7 +150,7 @@ class Beams:
         ids = beams["finished_ids"][:, :n]
         ends = ops.cast(ids == self.eos_id, "int32")
         after = ops.cumsum(ends, axis=-1) - ends > 0
-        # If constraints forbid all other ids, an output can continue after its end.
+        # An output continues after its end if constraints forbid all other ids.
         ids = ops.where(after, self.pad_id, ids)
         # The length of an output without an end is the number of steps.
         has_end = ops.any(ends > 0, axis=-1)

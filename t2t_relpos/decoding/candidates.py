@@ -12,12 +12,12 @@ def best_candidates(scores, offsets, count, never_id=None, never=-1e7, normalize
     Args:
         scores: float32 `[B * k, V]`, the score of every id as the next one of a beam.
         offsets: float32 `[B, k]`, added to all scores of a beam.
-        count: number of continuations, an int or a scalar tensor. At most `k * V`; on
-            TensorFlow, missing ones get sums far below `never`.
+        count: number of continuations, an int or a scalar tensor, at most `k * V`. On
+            TensorFlow it may be larger. The sums of missing ones are then far below `never`.
         never_id: an id whose score is replaced by `never`.
         never: a score below all others.
-        normalize: whether the scores are logits, which are replaced by their
-            log-probabilities before `never_id` is.
+        normalize: whether the scores are logits, which are converted to log-probabilities
+            first.
 
     Returns:
         (sums float32 `[B, count]`, best first; their beams, int32 `[B, count]`; their ids,
@@ -36,7 +36,7 @@ def best_candidates(scores, offsets, count, never_id=None, never=-1e7, normalize
     if keras.backend.backend() == "tensorflow":
         from t2t_relpos.decoding import _tensorflow_candidates
 
-        if _tensorflow_candidates.can_take(scores):
+        if _tensorflow_candidates.is_faster(scores):
             return _tensorflow_candidates.best_candidates(
                 scores, offsets, count, never_id, never, normalize
             )
@@ -49,7 +49,7 @@ def best_candidates(scores, offsets, count, never_id=None, never=-1e7, normalize
     sums = ops.reshape(scores, (batch, beams, size)) + ops.expand_dims(offsets, -1)
     sums = ops.reshape(sums, (batch, beams * size))
     if keras.backend.backend() == "tensorflow":
-        # A single beam may have too few entries, and a graph does not know the number.
+        # One beam may have fewer than `count` entries. The number is unknown in a graph.
         sums = ops.pad(sums, [[0, 0], [0, count]], constant_values=2 * never)
     best, index = top_k(sums, count)
     index = ops.minimum(index, beams * size - 1)

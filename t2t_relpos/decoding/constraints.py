@@ -1,32 +1,33 @@
 """Constraints on outputs: pure functions of log-probabilities and previous ids.
 
-Each takes `log_probs` `[rows, V]` and returns log-probabilities that are not normalized again. The
-scores of allowed ids do not change, as in Hugging Face's beam search. CTranslate2 changes logits
-before the softmax instead: allowed ids gain the probability of forbidden ones, a penalty divides
-positive logits, and forced ids cost nothing. `ids` are the previous ids, int `[rows, L]`, with
-padding from index `i` on, where `i` is their number.
+Each function takes `log_probs` `[rows, V]` and returns log-probabilities that are not normalized
+again. The scores of allowed ids do not change, as in Hugging Face's beam search. CTranslate2
+constrains logits before the softmax instead. Its allowed ids gain the probability of forbidden
+ones, its penalty divides positive logits, and forced ids don't lower the score.
+
+`ids` are the previous ids, int `[rows, L]`. `i` is their number, and `ids[:, i:]` is padding.
 """
 
 from typing import NamedTuple
 
 from keras import ops
 
-# Below every score, as in t2t. Negative infinity times 0 would be NaN.
+# Below every score, as in t2t. It is finite because infinity times 0 is NaN.
 NEVER = -1e7
-# For ids that are never allowed. If no id is left, an early end is preferred to them.
+# For ids that are never allowed. If no id is allowed, an early end of sentence is preferred.
 FORBIDDEN = 2 * NEVER
 
 
 class Constraints(NamedTuple):
-    """Constraints of a search. The defaults are no constraints and cost nothing.
+    """Constraints of a search. The defaults are no constraints and add no operations.
 
     Attributes:
         min_length: smallest number of ids before the end of sentence, an int or
             a scalar tensor.
         prefix: int `[rows, P]`, forced first ids, padded at the end; or None.
-            Their log-probabilities count in the score. The other constraints
-            apply to later ids only.
-        no_repeat_ngram_size: n. No sequence of n ids occurs twice in an output. An
+            The score includes their log-probabilities. The other constraints
+            only apply to later ids.
+        no_repeat_ngram_size: n; no sequence of n ids occurs twice in an output. An
             int, 0 for no constraint.
         repetition_penalty: factor for the log-probabilities of previous ids
             (Keskar et al. 2019 as in Hugging Face's beam search); a float or a
@@ -42,23 +43,23 @@ class Constraints(NamedTuple):
     def any(self):
         """Whether there is a constraint."""
         return self.prefix is not None or any(
-            _is_on(getattr(self, name), off) for name, off in _OFF.items()
+            _is_enabled(getattr(self, name), disabled) for name, disabled in _DISABLED.items()
         )
 
 
-_OFF = {"min_length": 0, "no_repeat_ngram_size": 0, "repetition_penalty": 1}
+_DISABLED = {"min_length": 0, "no_repeat_ngram_size": 0, "repetition_penalty": 1}
 
 
-def _is_on(value, off):
-    return ops.is_tensor(value) or value != off
+def _is_enabled(value, disabled):
+    return ops.is_tensor(value) or value != disabled
 
 
 def checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty):
     """Returns `Constraints`. Values of tensors are not checked.
 
     Raises:
-        ValueError: if a length or size is no int of at least 0, the penalty is not above 0, or the
-            prefix is not `[B, P]`.
+        ValueError: if a length or size is not an int of at least 0, the penalty is not above 0, or
+            the prefix is not `[B, P]`.
     """
     if not ops.is_tensor(min_length) and not _is_count(min_length):
         raise ValueError(
@@ -90,7 +91,7 @@ def _is_count(value):
 
 
 def constrain(log_probs, ids, i, constraints, eos_id=1, pad_id=0):
-    """Applies all constraints, and forbids padding.
+    """Returns log-probabilities with all constraints applied and padding forbidden.
 
     Example:
     >>> from keras import ops
@@ -102,11 +103,11 @@ def constrain(log_probs, ids, i, constraints, eos_id=1, pad_id=0):
     [[False, False, False, False]]
     """
     allowed = log_probs
-    if _is_on(constraints.repetition_penalty, 1):
+    if _is_enabled(constraints.repetition_penalty, 1):
         allowed = penalize_repetitions(allowed, ids, constraints.repetition_penalty)
     if constraints.no_repeat_ngram_size:
         allowed = forbid_repeated_ngrams(allowed, ids, i, constraints.no_repeat_ngram_size, pad_id)
-    if _is_on(constraints.min_length, 0):
+    if _is_enabled(constraints.min_length, 0):
         allowed = forbid_early_end(allowed, i, constraints.min_length, eos_id)
     allowed = forbid_padding(allowed, pad_id)
     if constraints.prefix is not None:
@@ -132,10 +133,10 @@ def penalize_repetitions(log_probs, ids, penalty):
 
 
 def forbid_repeated_ngrams(log_probs, ids, i, size, pad_id):
-    """Forbids ids that would complete a sequence of `size` ids that occurred before."""
-    # For each index: do the `size - 1` ids from there on equal the latest ones?
-    place = ops.arange(ops.shape(ids)[1], dtype="int32")
-    repeats = ops.broadcast_to(place + size - 1 < i, ops.shape(ids))
+    """Forbids ids that would repeat a sequence of `size` ids."""
+    # True for each index where `size - 1` ids start that equal the latest `size - 1` ids.
+    start = ops.arange(ops.shape(ids)[1], dtype="int32")
+    repeats = ops.broadcast_to(start + size - 1 < i, ops.shape(ids))
     for j in range(size - 1):
         latest = ops.take(ids, ops.maximum(i - size + 1 + j, 0), axis=1)
         repeats = ops.logical_and(repeats, ops.roll(ids, -j, axis=1) == latest[:, None])
@@ -162,7 +163,10 @@ def _value(value, like):
 
 
 def _write(log_probs, ids, values):
-    """`log_probs[row, ids[row, l]] = values[row, l]`; values of one id are equal."""
+    """Returns `log_probs` with `log_probs[row, ids[row, l]] = values[row, l]`.
+
+    If an id occurs several times in a row, its values must be equal.
+    """
     rows = ops.arange(ops.shape(ids)[0], dtype="int32")[:, None] + ops.zeros_like(ids)
-    places = ops.stack([ops.reshape(rows, (-1,)), ops.reshape(ids, (-1,))], axis=1)
-    return ops.scatter_update(log_probs, places, ops.reshape(values, (-1,)))
+    indices = ops.stack([ops.reshape(rows, (-1,)), ops.reshape(ids, (-1,))], axis=1)
+    return ops.scatter_update(log_probs, indices, ops.reshape(values, (-1,)))

@@ -1,6 +1,6 @@
-"""Filters of the ids that sampling draws from: pure functions of logits `[rows, V]`.
+"""Filters that restrict the ids of sampling: pure functions of logits `[rows, V]`.
 
-Excluded ids get -inf. Logits are log-probabilities up to a constant of each row.
+The logits of excluded ids become -inf.
 """
 
 from keras import ops
@@ -9,7 +9,7 @@ from t2t_relpos.decoding.top_k import top_k
 
 
 def keep_top_k(logits, k):
-    """Keeps the k most likely ids. Among equal ones, earlier ids are kept.
+    """Keeps the k most likely ids. Of equally likely ids, smaller ones are kept.
 
     Args:
         logits: `[rows, V]`.
@@ -30,8 +30,10 @@ def keep_top_k(logits, k):
 def keep_top_p(logits, p):
     """Keeps the nucleus: the fewest most likely ids whose probabilities sum to at least `p`.
 
-    At least one id is kept. Among equal ones, earlier ids are kept (Holtzman et al. 2020, section
-    3.1). Probabilities are the softmax of `logits`, so that filters can be combined.
+    At least one id is kept. Of equally likely ids, smaller ones are kept. Probabilities are the
+    softmax of `logits`, so filters can be combined.
+
+    Reference: Holtzman et al. 2020, section 3.1.
 
     Args:
         logits: `[rows, V]`.
@@ -54,10 +56,10 @@ def keep_top_p(logits, p):
 
 
 def _keep_down_to(logits, value, index):
-    """Returns which ids are likelier than id `index`, that id, and equally likely earlier ids."""
+    """Keeps ids whose logit is above `value`, and ids up to `index` whose logit equals it."""
     ids = ops.arange(logits.shape[-1], dtype="int32")
-    as_likely = ops.logical_and(logits == value, ids <= index)
-    return ops.where(ops.logical_or(logits > value, as_likely), logits, float("-inf"))
+    is_tie = ops.logical_and(logits == value, ids <= index)
+    return ops.where(ops.logical_or(logits > value, is_tie), logits, float("-inf"))
 
 
 def draw(logits, uniform):
@@ -72,7 +74,7 @@ def draw(logits, uniform):
     """
     probabilities = ops.softmax(logits, axis=-1)
     possible = probabilities > 0
-    # Because of rounding, the total may differ from 1. The draw stays below it.
+    # Because of rounding, the total may differ from 1. The random number is scaled below it.
     sums = ops.where(possible, ops.cumsum(probabilities, axis=-1), 0.0)
-    whole = ops.max(sums, axis=-1, keepdims=True) * (1 - 2.0**-22)
-    return ops.cast(ops.argmax(sums > uniform[:, None] * whole, axis=-1), "int32")
+    total = ops.max(sums, axis=-1, keepdims=True) * (1 - 2.0**-22)
+    return ops.cast(ops.argmax(sums > uniform[:, None] * total, axis=-1), "int32")

@@ -4,7 +4,7 @@ from keras import ops
 
 from t2t_relpos.decoding.constraints import checked_constraints
 from t2t_relpos.decoding.result import DecodingResult
-from t2t_relpos.decoding.single_path import follow, limits
+from t2t_relpos.decoding.single_path import limits, search_single_path
 
 
 def greedy_search(
@@ -21,7 +21,9 @@ def greedy_search(
     no_repeat_ngram_size=0,
     repetition_penalty=1.0,
 ):
-    """Chooses the most likely id in each step until the end of each sentence or its limit.
+    """Returns outputs that consist of the most likely id of each step.
+
+    A sentence stops when it ends or reaches its limit.
 
     Args:
         step: `step(ids [B], state) -> (logits [B, V], state)`. The first ids are
@@ -61,5 +63,7 @@ def greedy_search(
         return ops.cast(ops.argmax(log_probs, axis=-1), "int32")
 
     limit = limits(batch_size, max_length, length_limit)
-    found = follow(most_likely, step, state, limit, max_length, constraints, eos_id, pad_id)
+    found = search_single_path(
+        most_likely, step, state, limit, max_length, constraints, eos_id, pad_id
+    )
     return DecodingResult(*(x[:, None] for x in found))

@@ -6,7 +6,7 @@ from keras import ops
 from t2t_relpos.decoding.constraints import checked_constraints
 from t2t_relpos.decoding.filters import draw, keep_top_k, keep_top_p
 from t2t_relpos.decoding.result import DecodingResult
-from t2t_relpos.decoding.single_path import follow, limits
+from t2t_relpos.decoding.single_path import limits, search_single_path
 from t2t_relpos.decoding.state_rows import repeat_rows
 
 
@@ -30,10 +30,10 @@ def sample_search(
     no_repeat_ngram_size=0,
     repetition_penalty=1.0,
 ):
-    """Draws outputs id by id.
+    """Returns outputs whose ids are drawn at random.
 
     Each step applies the constraints, divides log-probabilities by the
-    temperature, applies `top_k`, then `top_p`, and draws one of the ids left.
+    temperature, applies `top_k`, then `top_p`, and draws one of the remaining ids.
 
     All random numbers are drawn before the first step, one for each id of
     each output. The same seed and sizes (B, n, L) give the same outputs.
@@ -46,13 +46,13 @@ def sample_search(
         state: as in `beam_search`; rows are never reordered.
         batch_size: B, an int or a scalar tensor.
         max_length: L, largest number of ids of an output, an int or a scalar tensor.
-        temperature: above 0; below 1 likely ids become more likely.
+        temperature: above 0. Below 1, likely ids become more likely.
         top_k: number of most likely ids to draw from; default all.
         top_p: draws from the fewest ids whose probabilities sum to this number,
             above 0 and at most 1; default all.
         num_results: n, number of independent outputs of a sentence.
-        seed: an int, a `keras.random.SeedGenerator`, or None for Keras's global
-            one.
+        seed: an int, a `keras.random.SeedGenerator`, or None for the global generator
+            of Keras.
         uniform: random numbers in [0, 1) instead of a seed, float `[B, n, L]`. If they
             are drawn per sentence, results do not depend on the batch.
         eos_id: as in `beam_search`.
@@ -101,7 +101,7 @@ def sample_search(
 
     limit = ops.repeat(limits(batch_size, max_length, length_limit), num_results, axis=0)
     state = repeat_rows(state, num_results)
-    ids, scores, lengths = follow(
+    ids, scores, lengths = search_single_path(
         choose, step, state, limit, max_length, constraints, eos_id, pad_id
     )
     return DecodingResult(

@@ -12,6 +12,17 @@ class Sampler:
 
     Args:
         min_length, no_repeat_ngram_size, repetition_penalty: as in `beam_search`.
+
+    Example:
+    >>> import numpy as np
+    >>> from t2t_relpos.decoding import Sampler, greedy_search
+    >>> from t2t_relpos.models import Transformer
+    >>> class ShortSampler(Sampler):
+    ...     def search(self, step, state, batch_size, max_length, *arguments):
+    ...         return greedy_search(step, state, batch_size, 2)
+    >>> model = Transformer.from_preset("tiny", vocab_size=11)
+    >>> model.generate(np.array([[5, 7, 1]]), sampler=ShortSampler(), max_length=4).shape
+    (1, 2)
     """
 
     num_results = 1
@@ -25,16 +36,16 @@ class Sampler:
 
     @property
     def num_hypotheses(self):
-        """Rows per sentence of the step function."""
+        """Number of rows per sentence in calls of the step function."""
         return self.num_results
 
     def settings(self):
-        """Returns the settings of the search as a hashable value. Seeds do not belong to them."""
+        """Returns the settings of the search, without seeds, as a hashable value."""
         values = {name: v for name, v in vars(self).items() if name not in ("seed", "constraints")}
         return tuple(sorted((values | self.constraints).items()))
 
     def random_numbers(self, batch_size, max_length):
-        """Returns the random numbers of one search, `[B, n, L]`, or None if it needs none."""
+        """Returns the random numbers of one search, `[B, n, L]`, or None if it uses none."""
         return None
 
     def search(
@@ -58,7 +69,7 @@ class Sampler:
 
 
 class GreedySampler(Sampler):
-    """Chooses the most likely id at every step.
+    """A sampler that selects the most likely id at every step.
 
     Args:
         **constraints: as in `Sampler`.
@@ -80,7 +91,7 @@ class GreedySampler(Sampler):
 
 
 class BeamSampler(Sampler):
-    """Finds the outputs with the largest log-probability over length penalty.
+    """A sampler that finds the outputs with the largest log-probability over length penalty.
 
     Args:
         num_beams: hypotheses kept per sentence.
@@ -88,6 +99,15 @@ class BeamSampler(Sampler):
         num_results: number of outputs per sentence, at most `num_beams`.
         early_stopping: as in `beam_search`.
         **constraints: as in `Sampler`.
+
+    Example:
+    >>> import numpy as np
+    >>> from t2t_relpos.decoding import BeamSampler
+    >>> from t2t_relpos.models import Transformer
+    >>> model = Transformer.from_preset("tiny", vocab_size=11)
+    >>> sampler = BeamSampler(num_beams=3, num_results=2)
+    >>> model.generate(np.array([[5, 7, 1]]), sampler=sampler, max_length=4).shape
+    (1, 2, 4)
     """
 
     def __init__(self, num_beams=4, alpha=0.6, num_results=1, early_stopping=False, **constraints):
@@ -120,7 +140,7 @@ class BeamSampler(Sampler):
 
 
 class _RandomSampler(Sampler):
-    """Draws ids at random: the part that top-k and top-p share."""
+    """Base class of samplers that draw ids at random."""
 
     def __init__(self, temperature, seed, num_results, **constraints):
         super().__init__(**constraints)
@@ -150,14 +170,23 @@ class _RandomSampler(Sampler):
 
 
 class TopKSampler(_RandomSampler):
-    """Draws every id among the k most likely ones.
+    """A sampler that draws each id from the k most likely ones.
 
     Args:
-        k: number of ids to draw among.
+        k: number of ids to draw from.
         temperature: above 0. Below 1, likely ids become more likely.
         seed: int, or None. Every call of `generate` continues the sequence of random numbers.
         num_results: number of outputs per sentence.
         **constraints: as in `Sampler`.
+
+    Example:
+    >>> import numpy as np
+    >>> from t2t_relpos.decoding import TopKSampler
+    >>> from t2t_relpos.models import Transformer
+    >>> model = Transformer.from_preset("tiny", vocab_size=11)
+    >>> sampler = TopKSampler(k=3, temperature=0.8, seed=7)
+    >>> model.generate(np.array([[5, 7, 1]]), sampler=sampler, max_length=4).shape
+    (1, 4)
     """
 
     def __init__(self, k=5, temperature=1.0, seed=None, num_results=1, **constraints):
@@ -169,13 +198,22 @@ class TopKSampler(_RandomSampler):
 
 
 class TopPSampler(_RandomSampler):
-    """Draws every id among the fewest ids whose probabilities sum to p.
+    """A sampler that draws each id from the fewest ids whose probabilities sum to p.
 
     Args:
         p: above 0 and at most 1.
         k: if given, only the k most likely ids are considered.
         temperature, seed, num_results: as in `TopKSampler`.
         **constraints: as in `Sampler`.
+
+    Example:
+    >>> import numpy as np
+    >>> from t2t_relpos.decoding import TopPSampler
+    >>> from t2t_relpos.models import Transformer
+    >>> model = Transformer.from_preset("tiny", vocab_size=11)
+    >>> sampler = TopPSampler(p=0.9, seed=7)
+    >>> model.generate(np.array([[5, 7, 1]]), sampler=sampler, max_length=4).shape
+    (1, 4)
     """
 
     def __init__(self, p=0.1, k=None, temperature=1.0, seed=None, num_results=1, **constraints):
@@ -196,10 +234,10 @@ SAMPLERS = {
 
 
 def get_sampler(sampler):
-    """Returns a `Sampler` for a name or a sampler.
+    """Returns the `Sampler` of a name, or a given `Sampler` itself.
 
     Raises:
-        ValueError: if it is neither.
+        ValueError: if the name is unknown.
     """
     if isinstance(sampler, Sampler):
         return sampler

@@ -11,9 +11,16 @@ class TokenScores(NamedTuple):
     """Scores of given outputs.
 
     Attributes:
-        token_scores: float32 `[B, T]`, log-probabilities, 0 on padding.
-        scores: float32 `[B]`, their sums over the length penalty.
+        token_scores: float32 `[B, T]`, log-probabilities, 0 for padding.
+        scores: float32 `[B]`, their sums divided by the length penalty.
         lengths: int32 `[B]`, number of ids, end of sentence included.
+
+    Example:
+    >>> from keras import ops
+    >>> from t2t_relpos.decoding import score_tokens
+    >>> logits = ops.log([[[0.25, 0.25, 0.5], [0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]])
+    >>> ops.convert_to_numpy(score_tokens(logits, [[2, 1, 0]]).lengths).tolist()
+    [2]
     """
 
     token_scores: object
@@ -30,7 +37,7 @@ def score_tokens(logits, ids, pad_id=0, alpha=0.0):
     Args:
         logits: `[B, T, V]`. `logits[:, t]` predict `ids[:, t]`.
         ids: int `[B, T]`, padded with `pad_id`.
-        pad_id: id of padding, which does not count.
+        pad_id: id of padding, which is excluded from scores and lengths.
         alpha: exponent of the length penalty; 0 for none.
 
     Returns:
@@ -48,9 +55,9 @@ def score_tokens(logits, ids, pad_id=0, alpha=0.0):
     """
     ids = ops.cast(ids, "int32")
     log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
-    given = ops.take_along_axis(log_probs, ids[..., None], axis=-1)[..., 0]
-    real = ids != pad_id
-    token_scores = ops.where(real, given, 0.0)
-    lengths = ops.sum(ops.cast(real, "int32"), axis=-1)
+    token_scores = ops.take_along_axis(log_probs, ids[..., None], axis=-1)[..., 0]
+    is_token = ids != pad_id
+    token_scores = ops.where(is_token, token_scores, 0.0)
+    lengths = ops.sum(ops.cast(is_token, "int32"), axis=-1)
     scores = ops.sum(token_scores, axis=-1) / length_penalty(lengths, alpha)
     return TokenScores(token_scores, scores, lengths)

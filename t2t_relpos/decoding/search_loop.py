@@ -1,4 +1,4 @@
-"""The loop of a search over many sentences."""
+"""The loop of beam search over the sentences of a batch."""
 
 import functools
 
@@ -6,7 +6,7 @@ from keras import ops
 
 from t2t_relpos._backend import is_tensorflow_without_xla
 
-# Steps of the first loop. Every further loop has room for twice as many.
+# Steps of the first loop. Each further loop doubles the number.
 FIRST_STEPS = 16
 
 
@@ -22,14 +22,14 @@ def until_done(advance, beams, limit, fixed, rest, beam_size, max_length, resize
             of the model.
         beam_size: k.
         max_length: maximum number of steps of all sentences.
-        resize: `resize(rest, steps)` returns `rest` with room for so many steps, or None. It keeps
-            the tensors of short searches small where loops can't change shapes.
+        resize: `resize(rest, steps)`, which returns `rest` with space for that many steps, or None.
+            With it, short searches have small tensors although loops can't change shapes.
 
     Returns:
-        The beams, or the part of them that `Beams.result` reads. The entries of a sentence are from
-        the step in which it was done or a later one.
+        The beams, or only the entries that `Beams.result` reads. The entries of a sentence are from
+        the step in which it was done or from a later one.
     """
-    # Tensors change their sizes from step to step.
+    # Only these graphs may change the sizes of tensors between steps.
     if is_tensorflow_without_xla():
         from t2t_relpos.decoding import _tensorflow_search_loop
 
@@ -52,7 +52,7 @@ def _is_before(end, i, beams, rest):
 
 
 def _loop_ends(max_length, resize):
-    """Returns the step before which each of a sequence of loops ends."""
+    """Returns the step before which each loop ends."""
     ends, end = [], FIRST_STEPS
     while resize is not None and end < max_length:
         ends.append(end)

@@ -6,11 +6,11 @@ from t2t_relpos.decoding.constraints import constrain
 from t2t_relpos.decoding.state_rows import join_context, split_context
 
 
-def follow(choose, step, state, limit, max_length, constraints, eos_id, pad_id):
-    """Extends outputs id by id.
+def search_single_path(choose, step, state, limit, max_length, constraints, eos_id, pad_id):
+    """Returns outputs with one hypothesis per row.
 
     Args:
-        choose: `choose(log_probs [rows, V], i) -> ids [rows]` for the next id,
+        choose: `choose(log_probs [rows, V], i) -> ids [rows]`, which selects the ids
             at index `i`.
         step: as in `greedy_search`.
         state: as in `greedy_search`, with a first dimension of rows.
@@ -56,7 +56,7 @@ def follow(choose, step, state, limit, max_length, constraints, eos_id, pad_id):
 
 def limits(batch_size, max_length, length_limit):
     """Returns the largest number of ids of each sentence, int32 `[B]`."""
-    most = ops.zeros((batch_size,), dtype="int32") + max_length
+    limit = ops.zeros((batch_size,), dtype="int32") + max_length
     if length_limit is None:
-        return most
-    return ops.minimum(ops.cast(length_limit, "int32"), most)
+        return limit
+    return ops.minimum(ops.cast(length_limit, "int32"), limit)

@@ -9,14 +9,14 @@ from keras import ops
 
 
 def repeat_rows(state, times):
-    """Repeats each row: `[B, ...]` -> `[B * times, ...]`; `"sentences"` are unchanged."""
+    """Repeats each row: `[B, ...]` -> `[B * times, ...]`, except under `"sentences"`."""
     if isinstance(times, int) and times == 1:
         return state
     return _map_rows(lambda x: ops.repeat(x, times, axis=0), state)
 
 
 def gather_rows(state, index):
-    """Returns rows `index` (int `[rows]`) of every tensor, and `"sentences"` unchanged."""
+    """Returns the rows `index`, int `[rows]`, of all tensors except those under `"sentences"`."""
     if keras.backend.backend() == "tensorflow":
         from t2t_relpos.decoding import _tensorflow_state_rows
 
@@ -42,11 +42,11 @@ def take_beams(x, index):
 
 
 def split_context(state):
-    """Returns (the entry `"context"` or None, the other entries)."""
+    """Returns the entry `"context"` (or None) and a dict of the other entries."""
     rest = {name: value for name, value in state.items() if name != "context"}
     return state.get("context"), rest
 
 
 def join_context(context, rest):
-    """Inverse of `split_context`."""
+    """Returns the state that `split_context` split."""
     return rest if context is None else {**rest, "context": context}

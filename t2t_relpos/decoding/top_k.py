@@ -1,4 +1,4 @@
-"""Top k with the same order of equal entries on every backend."""
+"""Top k with the same order of equal entries on all backends."""
 
 import keras
 from keras import ops
@@ -28,11 +28,11 @@ def top_k(x, k):
         values, indices = ops.top_k(x, k)
         return values, ops.cast(indices, "int32")
     x = ops.convert_to_tensor(x)
-    least = ops.top_k(x, k)[0][:, -1:]
+    smallest = ops.top_k(x, k)[0][:, -1:]
     size = x.shape[-1]
-    # Ranks are distinct: entries above the smallest selected one first, then equal ones by index.
-    earliness = size - ops.arange(size, dtype="int32")
-    rank = ops.where(x > least, earliness + size, ops.where(x == least, earliness, 0))
+    # Distinct ranks: entries above the smallest selected one, then entries equal to it by index.
+    rank_by_index = size - ops.arange(size, dtype="int32")
+    rank = ops.where(x > smallest, rank_by_index + size, ops.where(x == smallest, rank_by_index, 0))
     indices = ops.top_k(rank, k)[1]
     values = ops.take_along_axis(x, indices, axis=-1)
     order = ops.argsort(-values, axis=-1)

@@ -1,4 +1,4 @@
-"""Keras layers, one a file."""
+"""Keras layers, one per file."""
 
 from t2t_relpos.layers.feed_forward import FeedForward
 from t2t_relpos.layers.local_relative_multi_head_attention import LocalRelativeMultiHeadAttention

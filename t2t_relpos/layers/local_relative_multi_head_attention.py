@@ -18,8 +18,9 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
     position, in its block and in the previous one. Every distance has a learned vector. Time and
     memory are linear in length.
 
-    As in tensor2tensor, the tables have `4 * block_length` rows, of which half are used. The value
-    table has no effect on queries of the first block, nor on sequences shorter than two blocks.
+    As in tensor2tensor, the tables have `4 * block_length` rows, and half of them are unused. The
+    value table has no effect on queries of the first block, nor on sequences shorter than two
+    blocks.
 
     Args:
         num_heads: N, number of attention heads.

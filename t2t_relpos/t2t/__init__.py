@@ -1,4 +1,4 @@
-"""Imports tensor2tensor models: reads its hparams and maps its variables to our weights."""
+"""Imports models of tensor2tensor: parses hparams and converts variables to weights."""
 
 from t2t_relpos.t2t.checkpoint import load_t2t_weights, t2t_weights
 from t2t_relpos.t2t.hparams import config_from_hparams, parse_hparams

@@ -22,8 +22,20 @@ def load_t2t_weights(model, arrays, num_shards=16):
         ValueError: if a variable is missing, unexpected, of another shape, or not
             floating-point. The message lists the variables, both shapes, and the hparams that
             determine them. The model is left unchanged.
+
+    Example:
+    >>> from t2t_relpos.models import Transformer
+    >>> from t2t_relpos.t2t import (
+    ...     config_from_hparams, load_t2t_weights, parse_hparams, t2t_weights)
+    >>> hparams = parse_hparams("transformer_relative_tiny", "hidden_size=32,filter_size=32")
+    >>> config = config_from_hparams(hparams, vocab_size=100)
+    >>> first, second = Transformer(config), Transformer(config)
+    >>> load_t2t_weights(second, t2t_weights(first))
+    >>> name = "transformer/body/encoder/layer_0/ffn/conv1/kernel"
+    >>> bool((t2t_weights(first)[name] == t2t_weights(second)[name]).all())
+    True
     """
-    _check_expressible(model.config)
+    _check_has_t2t_variables(model.config)
     arrays = {name: np.asarray(array) for name, array in canonical_weights(arrays).items()}
     check_shapes(
         {name: array.shape for name, array in arrays.items()}, expected_shapes(model, num_shards)
@@ -31,7 +43,7 @@ def load_t2t_weights(model, arrays, num_shards=16):
     for name, array in arrays.items():
         if not np.issubdtype(array.dtype, np.floating):
             raise ValueError(
-                f"Expected variables of float32. Received: {name} of dtype {array.dtype} "
+                f"Expected floating-point variables. Received: {name} of dtype {array.dtype} "
                 "(look at weight_dtype)."
             )
     for name, variable in t2t_names(model).items():
@@ -52,10 +64,20 @@ def t2t_weights(model, num_shards=16):
         A dict that maps variable names to arrays, without the global step.
 
     Raises:
-        ValueError: if t2t has no variables for the model: tables per head, only one of the two
-            tables, relative cross-attention, or `max_relative_position` 0.
+        ValueError: if t2t has no variables for the model. Such models have tables per head, only
+            one of the two tables, relative cross-attention, or `max_relative_position=0`.
+
+    Example:
+    >>> from t2t_relpos.models import Transformer
+    >>> from t2t_relpos.t2t import config_from_hparams, parse_hparams, t2t_weights
+    >>> hparams = parse_hparams("transformer_relative_tiny")
+    >>> arrays = t2t_weights(Transformer(config_from_hparams(hparams, vocab_size=100)))
+    >>> arrays["transformer/body/encoder/layer_0/ffn/conv1/kernel"].shape
+    (128, 512)
+    >>> arrays["transformer/symbol_modality_100_128/shared/weights_0"].shape
+    (7, 128)
     """
-    _check_expressible(model.config)
+    _check_has_t2t_variables(model.config)
     arrays = {name: _numpy(variable) for name, variable in t2t_names(model).items()}
     for scope, variable in embedding_names(model).items():
         ends = np.cumsum(shard_sizes(variable.shape[0], num_shards))
@@ -68,7 +90,7 @@ def _numpy(variable):
     return np.array(variable.numpy())
 
 
-def _check_expressible(config):
+def _check_has_t2t_variables(config):
     if not config.relative:
         return
     for name in ("share_heads", "use_key_table", "use_value_table"):

@@ -64,7 +64,7 @@ def _split(overrides):
             )
         if key in pairs:
             raise ValueError(
-                f"Expected every hparam once. Received: {key!r} twice in {overrides!r}."
+                f"Expected each hparam at most once. Received: {key!r} twice in {overrides!r}."
             )
         pairs[key] = value
     return pairs.items()
@@ -89,7 +89,7 @@ def _value(key, text):
     elif isinstance(default, str):
         return text
     raise ValueError(
-        f"Expected {key} to be of the type {type(default).__name__}. Received: {key}={text}."
+        f"Expected {key} to be of type {type(default).__name__}. Received: {key}={text}."
     )
 
 
@@ -141,8 +141,9 @@ def config_from_hparams(hparams, vocab_size, target_space_id=0):
         raise _unsupported("shared_embedding without shared softmax weights", True, [False])
     relative = hparams["self_attention_type"] == "dot_product_relative"
     if relative and hparams["max_relative_position"] <= 0:
-        raise _unsupported(
-            "max_relative_position", hparams["max_relative_position"], ["at least 1"]
+        raise ValueError(
+            f"Expected max_relative_position to be at least 1 with {position[0]!r}. "
+            f"Received: {hparams['max_relative_position']!r}."
         )
     layers = hparams["num_hidden_layers"]
     return TransformerConfig(
@@ -168,8 +169,8 @@ def config_from_hparams(hparams, vocab_size, target_space_id=0):
 
 def _unsupported(key, value, supported):
     return ValueError(
-        f"Expected {key} to be {' or '.join(map(repr, supported))}: nothing else of tensor2tensor "
-        f"is supported there. Received: {value!r}."
+        f"Expected {key} to be {' or '.join(map(repr, supported))}. Other values are not "
+        f"supported. Received: {value!r}."
     )
 
 

@@ -1,6 +1,6 @@
 """tensor2tensor subword vocabularies in plain Python.
 
-This implementation is slow and needs no framework. `trainer.data.subword_tokenizer` is the
+This implementation is slow but requires no framework. `trainer.data.subword_tokenizer` is the
 equivalent for TensorFlow graphs.
 """
 

@@ -14,14 +14,14 @@ def t2t_names(model):
     """
     names = {}
     config = model.config
-    for side, layers, final in (
+    for stack, layers, final_norm in (
         ("encoder", model.encoder_layers, model.encoder_norm),
         ("decoder", model.decoder_layers, model.decoder_norm),
     ):
         for i, layer in enumerate(layers):
-            names.update(_layer_names(f"{_BODY}/{side}/layer_{i}", layer, config))
-        if final is not None:
-            names.update(_norm_names(f"{_BODY}/{side}/layer_prepostprocess", final))
+            names.update(_layer_names(f"{_BODY}/{stack}/layer_{i}", layer, config))
+        if final_norm is not None:
+            names.update(_norm_names(f"{_BODY}/{stack}/layer_prepostprocess", final_norm))
     if config.position == "learned":
         names[f"{_BODY}/inputs_positional_embedding"] = model.source_position.embeddings
         names[f"{_BODY}/targets_positional_embedding"] = model.target_position.embeddings
@@ -34,13 +34,15 @@ def _layer_names(prefix, layer, config):
     norm = "layer_prepostprocess" if config.normalize_first else "layer_postprocess"
     names = {}
     sublayers = {"self_attention": "self_attention", "encdec_attention": "cross_attention"}
-    for theirs, ours in sublayers.items():
-        if hasattr(layer, ours):
+    for t2t_name, attribute in sublayers.items():
+        if hasattr(layer, attribute):
             names.update(
-                _attention_names(f"{prefix}/{theirs}/multihead_attention", getattr(layer, ours))
+                _attention_names(
+                    f"{prefix}/{t2t_name}/multihead_attention", getattr(layer, attribute)
+                )
             )
-            residual = getattr(layer, f"{ours}_residual")
-            names.update(_norm_names(f"{prefix}/{theirs}/{norm}", residual.norm))
+            residual = getattr(layer, f"{attribute}_residual")
+            names.update(_norm_names(f"{prefix}/{t2t_name}/{norm}", residual.norm))
     for conv, dense in (("conv1", layer.feed_forward.inner), ("conv2", layer.feed_forward.outer)):
         names[f"{prefix}/ffn/{conv}/kernel"] = dense.kernel
         names[f"{prefix}/ffn/{conv}/bias"] = dense.bias

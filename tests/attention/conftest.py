@@ -1,4 +1,4 @@
-"""Fixtures for the tests of attention."""
+"""Fixtures shared by the attention tests."""
 
 import dataclasses
 
@@ -10,7 +10,10 @@ from t2t_relpos.attention import dispatch
 
 @pytest.fixture
 def draw(rng, precision):
-    """`draw(T, S, K, heads=None, value_dim=5)`: query, key, value and two tables."""
+    """Returns `draw(T, S, K, heads=None, value_dim=5)`.
+
+    It returns random query, key, value, key table and value table.
+    """
 
     def draw(length_q, length_k, k, heads=None, value_dim=5):
         lead = () if heads is None else (heads,)
@@ -22,43 +25,44 @@ def draw(rng, precision):
 
 
 @pytest.fixture(scope="session")
-def small_rows():
-    """The rows of the table by name, with blocks so small that short sequences need several."""
+def small_block_implementations():
+    """Returns all implementations by name. Blocks are small, so that tests use several."""
     grouped = dict.fromkeys(("bidirectional", "causal"), dispatch.GroupedBlockSizes(5, 16, 2))
     blocks = dict.fromkeys(("cpu", "gpu", "tpu"), dispatch.BlockSizes(5, causal_segments=2))
 
-    def shrink(row):
-        if not row.sizes:
-            return row
-        return dataclasses.replace(row, sizes=grouped if "causal" in row.sizes else blocks)
+    def with_small_blocks(implementation):
+        if not implementation.sizes:
+            return implementation
+        sizes = grouped if "causal" in implementation.sizes else blocks
+        return dataclasses.replace(implementation, sizes=sizes)
 
-    return {row.name: shrink(row) for row in dispatch.TABLE}
+    return {each.name: with_small_blocks(each) for each in dispatch.TABLE}
 
 
 @pytest.fixture
-def ran(monkeypatch):
-    """The names of the rows that ran, in order."""
+def run_log(monkeypatch):
+    """Returns a list to which each implementation appends its name when it runs."""
     names = []
     original = dispatch.Implementation
 
-    def record(row):
-        def run(implementation, inputs):
-            names.append(row.name)
-            return row.run(implementation, inputs)
+    def with_log(implementation):
+        def run(self, inputs):
+            names.append(implementation.name)
+            return implementation.run(self, inputs)
 
-        return dataclasses.replace(row, run=run)
+        return dataclasses.replace(implementation, run=run)
 
-    assert all(isinstance(row, original) for row in dispatch.TABLE)
-    monkeypatch.setattr(dispatch, "TABLE", tuple(map(record, dispatch.TABLE)))
+    assert all(isinstance(each, original) for each in dispatch.TABLE)
+    monkeypatch.setattr(dispatch, "TABLE", tuple(map(with_log, dispatch.TABLE)))
     return names
 
 
 @pytest.fixture(scope="session")
 def assert_close():
-    """`assert_close(actual, expected, atol)`: equal lists of arrays, up to `atol`."""
+    """Returns `assert_close(actual, expected, atol)`, which compares two lists of arrays."""
 
     def check(actual, expected, atol):
-        for ours, theirs in zip(actual, expected, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=0, atol=atol)
+        for found, wanted in zip(actual, expected, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=atol)
 
     return check

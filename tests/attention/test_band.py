@@ -5,7 +5,7 @@ from keras import ops
 from t2t_relpos.attention import relative_ids
 from t2t_relpos.attention.band import expand_ids, sum_by_id
 
-# (T, S, K, query_offset): with and without a band, all keys on one side, one query.
+# (T, S, K, query_offset). The cases include no band, keys on one side only, and one query.
 CASES = [
     (1, 1, 2, 0),
     (3, 3, 5, 0),
@@ -23,7 +23,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_expand_ids_is_a_lookup_by_label(case, rng, precision):
+def test_expand_ids_looks_up_entries_by_relative_id(case, rng, precision):
     length_q, length_k, k, offset = case
     rows = rng.normal(size=(2, 3, length_q, 2 * k + 1)).astype(precision.dtype)
     ids = ops.convert_to_numpy(relative_ids(length_q, length_k, k, offset))
@@ -32,7 +32,7 @@ def test_expand_ids_is_a_lookup_by_label(case, rng, precision):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_sum_by_id_sums_by_label(case, rng, precision):
+def test_sum_by_id_sums_weights_by_relative_id(case, rng, precision):
     length_q, length_k, k, offset = case
     weights = rng.normal(size=(2, 3, length_q, length_k)).astype(precision.dtype)
     ids = ops.convert_to_numpy(relative_ids(length_q, length_k, k, offset))

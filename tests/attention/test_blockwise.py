@@ -1,4 +1,7 @@
-"""Properties of the rows `unrolled_blocks` and `scanned_blocks` that the shared suite can't see."""
+"""Tests that only apply to `unrolled_blocks` and `scanned_blocks`.
+
+test_implementations.py tests all implementations.
+"""
 
 import gc
 import math
@@ -18,18 +21,18 @@ NAMES = ("unrolled_blocks", "scanned_blocks")
 
 
 @pytest.fixture(params=NAMES)
-def row(request, small_rows):
-    return small_rows[request.param]
+def implementation(request, small_block_implementations):
+    return small_block_implementations[request.param]
 
 
-def gradients_of_gradients(loss, arrays):
-    """The gradients of the sum of squares of the loss's gradients."""
+def second_derivatives(loss, arrays):
+    """Returns the gradients of the sum of squares of the loss's gradients."""
     if BACKEND == "jax":
         import jax
 
-        numbers = tuple(range(len(arrays)))
-        first = jax.grad(loss, numbers)
-        second = jax.grad(lambda *xs: sum((g**2).sum() for g in first(*xs)), numbers)
+        argnums = tuple(range(len(arrays)))
+        first = jax.grad(loss, argnums)
+        second = jax.grad(lambda *xs: sum((g**2).sum() for g in first(*xs)), argnums)
         return jax.jit(second)(*map(jax.numpy.asarray, arrays))
     if BACKEND == "tensorflow":
         import tensorflow as tf
@@ -51,37 +54,39 @@ def gradients_of_gradients(loss, arrays):
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_second_derivatives_equal_autodiff_or_raise(causal, masked, row, draw):
-    """TensorFlow has no gradient of the slice update in the loop of the scanned form."""
+def test_second_derivatives_equal_autodiff_or_raise(causal, masked, implementation, draw):
+    """`scanned_blocks` may raise: TensorFlow has no gradient of the slice update in its loop."""
     arrays = draw(13, 13, 2)
     key_mask = np.arange(13) < np.array([[13], [7]]) if masked else None
 
-    def second(implementation):
+    def derivatives_of(selected):
         def loss(*xs):
             outputs, _ = attend(
                 *xs,
                 causal=causal,
                 key_mask=key_mask,
-                implementation=implementation,
+                implementation=selected,
                 return_weights=False,
             )
             return ops.sum(outputs**2)
 
-        return gradients_of_gradients(loss, arrays)
+        return second_derivatives(loss, arrays)
 
-    if row.name == "scanned_blocks" and BACKEND != "torch":
+    if implementation.name == "scanned_blocks" and BACKEND != "torch":
         try:
-            found = second(row)
+            found = derivatives_of(implementation)
         except (LookupError, ValueError) as error:
             assert re.search("(?i)gradient|differentiat", str(error))
             return
-    found = second(row)
-    for actual, expected in zip(found, second("by_id"), strict=True):
+    found = derivatives_of(implementation)
+    for actual, expected in zip(found, derivatives_of("by_id"), strict=True):
         actual, expected = map(ops.convert_to_numpy, (actual, expected))
         np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
 
 
-def test_traced_offset_equals_a_known_one(row, draw, precision, output_and_gradients, assert_close):
+def test_traced_query_offset_equals_an_int(
+    implementation, draw, precision, output_and_gradients, assert_close
+):
     arrays = draw(11, 23, 2)
     for causal in (False, True):
         for offset in (5, -40, 40):
@@ -93,7 +98,7 @@ def test_traced_offset_equals_a_known_one(row, draw, precision, output_and_gradi
                     *xs,
                     causal=causal,
                     query_offset=ops.convert_to_tensor(offset, dtype="int32"),
-                    implementation=row,
+                    implementation=implementation,
                     return_weights=False,
                 )[0],
                 arrays,
@@ -101,17 +106,22 @@ def test_traced_offset_equals_a_known_one(row, draw, precision, output_and_gradi
             assert_close([found[0], *found[1]], [expected[0], *expected[1]], 10 * precision.atol)
 
 
-def test_without_tables(row, draw, precision, output_and_gradients, assert_close):
+def test_outputs_and_gradients_without_tables(
+    implementation, draw, precision, output_and_gradients, assert_close
+):
     arrays = draw(23, 23, 2)[:3]
     expected = output_and_gradients(lambda xs: attend(*xs, causal=True)[0], arrays)
     found = output_and_gradients(
-        lambda xs: attend(*xs, causal=True, implementation=row, return_weights=False)[0], arrays
+        lambda xs: attend(*xs, causal=True, implementation=implementation, return_weights=False)[0],
+        arrays,
     )
     assert_close([found[0], *found[1]], [expected[0], *expected[1]], 10 * precision.atol)
 
 
-def test_both_forms_drop_the_same_weights(small_rows, draw, precision, output_and_gradients):
-    # A multiple of the block, so that both forms have the same blocks.
+def test_unrolled_and_scanned_blocks_drop_the_same_weights(
+    small_block_implementations, draw, precision, output_and_gradients
+):
+    # With a multiple of the block size, both implementations have the same blocks.
     arrays = draw(25, 25, 2)
     found = []
     for name in NAMES:
@@ -126,19 +136,23 @@ def test_both_forms_drop_the_same_weights(small_rows, draw, precision, output_an
         found.append(
             output_and_gradients(
                 lambda xs, dropout=dropout, name=name: attend(
-                    *xs, dropout=dropout, implementation=small_rows[name], return_weights=False
+                    *xs,
+                    dropout=dropout,
+                    implementation=small_block_implementations[name],
+                    return_weights=False,
                 )[0],
                 arrays,
             )
         )
     plain = ops.convert_to_numpy(attend(*arrays)[0])
     assert np.abs(found[0][0] - plain).max() > 0.1
-    for one, other in zip([found[0][0], *found[0][1]], [found[1][0], *found[1][1]], strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=20 * precision.atol)
+    unrolled, scanned = ([outputs, *gradients] for outputs, gradients in found)
+    for actual, expected in zip(scanned, unrolled, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=20 * precision.atol)
 
 
-def jitted(length, name, causal, **options):
-    """The compiled function of the outputs' gradients on JAX."""
+def compile_on_jax(length, name, causal, **options):
+    """Returns the compiled function that computes a loss and its gradients."""
     import jax
 
     shapes = [(1, 2, length, 16)] * 3 + [(9, 16)] * 2
@@ -153,9 +167,10 @@ def jitted(length, name, causal, **options):
     return jax.jit(jax.value_and_grad(loss, range(5))).lower(*arrays).compile()
 
 
-def compiled_text(length, name, causal):
+def compiled_code(length, name, causal):
+    """Returns the optimized HLO of outputs and gradients as text."""
     if BACKEND == "jax":
-        return jitted(length, name, causal).as_text()
+        return compile_on_jax(length, name, causal).as_text()
     import tensorflow as tf
 
     arrays = [tf.ones((1, 2, length, 16)) for _ in range(3)] + [tf.ones((9, 16))] * 2
@@ -170,41 +185,41 @@ def compiled_text(length, name, causal):
     return gradients.experimental_get_compiler_ir(*arrays)(stage="optimized_hlo")
 
 
-@pytest.mark.skipif(BACKEND == "torch", reason="XLA compiles on TensorFlow and JAX")
+@pytest.mark.skipif(BACKEND == "torch", reason="XLA requires TensorFlow or JAX")
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_compiled_code_has_no_gather_and_no_tensor_of_rows_for_all_pairs(name, causal):
+def test_compiled_code_has_no_gather_and_no_embedding_per_pair(name, causal):
     length = 512
-    text = compiled_text(length, name, causal)
+    text = compiled_code(length, name, causal)
     instructions = set(re.findall(r"= \S+ ([a-z-]+)\(", text))
     assert "dot" in instructions or "custom-call" in instructions
     assert not {"gather", "scatter"} & instructions
     shapes = re.findall(r"[a-z]+\d+\[([\d,]+)\]", text)
     largest = max(math.prod(map(int, shape.split(","))) for shape in shapes)
-    # All weights of two heads would be 2·T·S; rows for all pairs 16·T·S.
+    # The weights of two heads have 2·T·S entries. An embedding of each pair has 16·T·S.
     assert largest <= (2 if name == "unrolled_blocks" else 1) * length**2
 
 
-@pytest.mark.skipif(BACKEND != "jax", reason="memory as JAX's compiler reports it")
+@pytest.mark.skipif(BACKEND != "jax", reason="only JAX reports the memory of compiled code")
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-def test_memory_of_the_scanned_form_is_linear(masked, causal):
-    bytes_of = []
+def test_memory_of_scanned_blocks_is_linear_in_length(masked, causal):
+    temporary_bytes = []
     for length in (2048, 8192):
         options = {"key_mask": np.ones((1, length), bool)} if masked else {}
-        compiled = jitted(length, "scanned_blocks", causal, **options)
-        bytes_of.append(compiled.memory_analysis().temp_size_in_bytes)
-    assert bytes_of[1] < 4.4 * bytes_of[0]
+        compiled = compile_on_jax(length, "scanned_blocks", causal, **options)
+        temporary_bytes.append(compiled.memory_analysis().temp_size_in_bytes)
+    assert temporary_bytes[1] < 4.4 * temporary_bytes[0]
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="only PyTorch frees memory by counting references")
-def test_nothing_refers_to_the_outputs(row, draw):
+def test_outputs_are_freed_without_garbage_collection(implementation, draw):
     import torch
 
     arrays = [torch.tensor(x, requires_grad=True) for x in draw(23, 23, 2)]
     gc.disable()
     try:
-        outputs, _ = attend(*arrays, implementation=row, return_weights=False)
+        outputs, _ = attend(*arrays, implementation=implementation, return_weights=False)
         reference = weakref.ref(outputs)
         del outputs
         assert reference() is None

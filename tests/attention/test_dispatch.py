@@ -63,10 +63,10 @@ TRAINING = {**CPU, "rematerialize": False}
         (300, {**TRAINING, "query_offset": 1}, "saved_blocks"),
     ],
 )
-def test_explain(length, options, expected):
+def test_explain_names_the_selected_implementation(length, options, expected):
     explanation = explain(length, **{"max_relative_position": 16, **options})
     assert explanation.chosen == expected
-    assert set(explanation.failed) == {r.name for r in dispatch.TABLE} - {expected}
+    assert set(explanation.failed) == {each.name for each in dispatch.TABLE} - {expected}
 
 
 def test_explanation_names_the_failed_condition():
@@ -79,7 +79,7 @@ def test_explanation_names_the_failed_condition():
     assert on_jax.failed["saved_blocks"] == "requires TensorFlow on a CPU without XLA"
 
 
-@pytest.mark.parametrize("where", [CPU, XLA, GPU, JAX, TORCH], ids=str)
+@pytest.mark.parametrize("platform", [CPU, XLA, GPU, JAX, TORCH], ids=str)
 @pytest.mark.parametrize(
     "options, requirement",
     [
@@ -89,32 +89,32 @@ def test_explanation_names_the_failed_condition():
         ({"seeded_dropout": False}, "no dropout or `AttentionDropout`"),
     ],
 )
-def test_memory_linear_in_length_never_falls_back(options, requirement, where):
-    fields = {"max_relative_position": 16, **where, **options, "rematerialize": True}
+def test_rematerialize_raises_instead_of_using_quadratic_memory(options, requirement, platform):
+    fields = {"max_relative_position": 16, **platform, **options, "rematerialize": True}
     with pytest.raises(ValueError, match=r"memory linear in length \(`rematerialize=True`") as e:
         explain(64, **fields)
     assert "Received: Request(length_q=64" in str(e.value)
-    row = {r.name: r for r in dispatch.TABLE}["scanned_blocks"]
-    assert row.failed(dispatch.Request(64, 64, **fields)).text == requirement
+    implementation = {each.name: each for each in dispatch.TABLE}["scanned_blocks"]
+    assert implementation.failed(dispatch.Request(64, 64, **fields)).text == requirement
 
 
 def test_block_sizes_depend_on_the_device():
     for name in ("unrolled_blocks", "scanned_blocks"):
-        sizes = {r.name: r for r in dispatch.TABLE}[name].sizes
+        sizes = {each.name: each for each in dispatch.TABLE}[name].sizes
         assert sizes["cpu"].block < sizes["gpu"].block
 
 
-def test_portable_is_a_context(ran, draw):
+def test_portable_applies_inside_its_context_only(run_log, draw):
     arrays = draw(101, 101, 2)
     with portable():
         inside, _ = attend(*arrays, return_weights=False)
     outside, _ = attend(*arrays, return_weights=False)
     on_tensorflow = keras.backend.backend() == "tensorflow"
-    assert ran == ["rows", "full_matrix" if on_tensorflow else "unrolled_blocks"]
+    assert run_log == ["rows", "full_matrix" if on_tensorflow else "unrolled_blocks"]
     np.testing.assert_allclose(inside, outside, rtol=0, atol=1e-4)
 
 
-def test_named_implementation_skips_preferences_and_keeps_requirements():
+def test_named_implementation_must_meet_requirements_but_not_preferences():
     request = dispatch.Request(2000, 2000, 16, **CPU)
     assert dispatch.select(request, "rows")[0].implementation.name == "rows"
     request = dataclasses.replace(request, return_weights=True)
@@ -125,7 +125,7 @@ def test_named_implementation_skips_preferences_and_keeps_requirements():
         dispatch.select(request, "flash")
 
 
-def test_attend_runs_the_selected_row(ran, draw):
+def test_attend_runs_the_selected_implementation(run_log, draw):
     arrays = draw(101, 101, 2)
     on_tensorflow = keras.backend.backend() == "tensorflow"
     for options, expected in (
@@ -135,12 +135,13 @@ def test_attend_runs_the_selected_row(ran, draw):
         ({"implementation": "band"}, "band"),
     ):
         attend(*arrays, **options)
-        assert ran.pop() == expected and not ran
+        assert run_log == [expected]
+        run_log.clear()
     attend(*arrays[:3])
-    assert ran == ["without_tables"]
+    assert run_log == ["without_tables"]
 
 
-def test_the_number_of_saved_matrices_falls_with_length():
+def test_longer_sequences_save_fewer_matrices():
     saved = [
         dispatch.select(dispatch.Request(n, n, 16, **TRAINING))[0].implementation.saved_matrices
         for n in (32, 512, 2048, 8192)
@@ -156,7 +157,7 @@ def test_query_mask_zeroes_outputs_and_weights(draw):
         assert ops.convert_to_numpy(x)[1, :, :3].any()
 
 
-def test_offset_per_batch_entry_equals_single_offsets(draw, precision):
+def test_query_offset_per_batch_entry_equals_separate_calls(draw, precision):
     query, key, value, *tables = draw(1, 11, 3)
     offsets = np.array([4, 10], "int32")
     outputs = ops.convert_to_numpy(attend(query, key, value, *tables, query_offset=offsets)[0])
@@ -168,14 +169,14 @@ def test_offset_per_batch_entry_equals_single_offsets(draw, precision):
         )
 
 
-def test_dropout_acts_on_both_terms(draw, precision):
+def test_dropout_applies_to_values_and_value_table(draw, precision):
     arrays = draw(7, 7, 3)
-    twice = ops.convert_to_numpy(attend(*arrays, dropout=lambda weights: 2 * weights)[0])
+    doubled = ops.convert_to_numpy(attend(*arrays, dropout=lambda weights: 2 * weights)[0])
     expected = 2 * ops.convert_to_numpy(attend(*arrays)[0])
-    np.testing.assert_allclose(twice, expected, rtol=0, atol=precision.atol)
+    np.testing.assert_allclose(doubled, expected, rtol=0, atol=precision.atol)
 
 
-def test_weights_are_returned(draw, precision):
+def test_returned_weights_sum_to_one(draw, precision):
     for name in ("rows", "band", "by_id"):
         _, weights = attend(*draw(7, 11, 3), implementation=name)
         np.testing.assert_allclose(ops.sum(weights, axis=-1), 1, atol=precision.atol)

@@ -1,4 +1,4 @@
-"""Relative terms from gathered rows, and gradients of tables."""
+"""Tests of relative terms that gather table rows, and of the gradients of tables."""
 
 import keras
 import numpy as np
@@ -10,7 +10,7 @@ IDS = np.clip(np.arange(7) - np.arange(5)[:, None], -2, 2) + 2
 
 
 @pytest.mark.parametrize("heads", [(), (3,)])
-def test_scores_and_values_are_sums_over_rows(heads, rng, precision):
+def test_scores_and_values_by_rows_equal_einsum(heads, rng, precision):
     table = rng.normal(size=(*heads, 5, 11)).astype(precision.dtype)
     rows = np.broadcast_to(table, (3, 5, 11))[:, IDS]
     query, weights = (rng.normal(size=(2, 3, 5, last)).astype(precision.dtype) for last in (11, 7))
@@ -24,30 +24,30 @@ def test_scores_and_values_are_sums_over_rows(heads, rng, precision):
 
 
 @pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="TensorFlow's gradient is written out"
+    keras.backend.backend() != "tensorflow", reason="the custom gradient is for TensorFlow"
 )
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("static_shape", [True, False])
 @pytest.mark.parametrize("heads", [(), (3,)])
-def test_the_gradient_of_a_table_is_the_sum_of_its_rows_gradients(heads, known, rng):
+def test_table_gradient_sums_the_gradients_of_gathered_rows(heads, static_shape, rng):
     import tensorflow as tf
 
     from t2t_relpos.attention.tensorflow.lookup import gather_rows
 
     table = tf.constant(rng.normal(size=(*heads, 5, 11)))
-    weigh = rng.normal(size=(*heads, 5, 7, 11))
+    row_gradients = rng.normal(size=(*heads, 5, 7, 11))
 
     @tf.function(
         autograph=False,
-        input_signature=[tf.TensorSpec(IDS.shape if known else [None, None], tf.int32)],
+        input_signature=[tf.TensorSpec(IDS.shape if static_shape else [None, None], tf.int32)],
     )
     def gradient(ids):
         with tf.GradientTape() as tape:
             tape.watch(table)
-            loss = tf.reduce_sum(gather_rows(table, ids) * weigh)
+            loss = tf.reduce_sum(gather_rows(table, ids) * row_gradients)
         return tape.gradient(loss, table)
 
     expected = np.zeros(table.shape)
-    np.add.at(expected, (..., IDS, slice(None)), weigh)
+    np.add.at(expected, (..., IDS, slice(None)), row_gradients)
     actual = gradient(IDS.astype("int32"))
     assert isinstance(actual, tf.Tensor)
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)

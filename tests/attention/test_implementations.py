@@ -1,4 +1,4 @@
-"""Every row of the dispatch table against the port of tensor2tensor: outputs and all gradients."""
+"""Compares outputs and gradients of every implementation with the port of tensor2tensor."""
 
 import keras
 import numpy as np
@@ -9,32 +9,33 @@ from t2t_relpos.attention import attend, causal_mask, dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.reference import dot_product_attention_relative
 
-NAMES = [row.name for row in dispatch.TABLE if row.name != "without_tables"]
-ON_TENSORFLOW = {"full_matrix", "short_rows", "saved_blocks", "rematerialized_blocks"}
-# (T, S, K): length 1, T < 2K + 1, T >> 2K + 1, T != S.
+NAMES = [each.name for each in dispatch.TABLE if each.name != "without_tables"]
+TENSORFLOW_ONLY = {"full_matrix", "short_rows", "saved_blocks", "rematerialized_blocks"}
+# (T, S, K). The cases include length 1, T < 2K + 1, T >> 2K + 1, and T != S.
 LENGTHS = [(1, 1, 2), (3, 3, 5), (7, 7, 3), (37, 37, 2), (5, 11, 3), (1, 13, 3), (29, 31, 2)]
 
 
 @pytest.fixture(params=NAMES)
-def row(request, small_rows):
-    row = small_rows[request.param]
-    if row.name in ON_TENSORFLOW and keras.backend.backend() != "tensorflow":
-        pytest.skip(f"{row.name} requires TensorFlow")
-    return row
+def implementation(request, small_block_implementations):
+    implementation = small_block_implementations[request.param]
+    if implementation.name in TENSORFLOW_ONLY and keras.backend.backend() != "tensorflow":
+        pytest.skip(f"{implementation.name} requires TensorFlow")
+    return implementation
 
 
-def run(row, arrays, **options):
-    """Returns the outputs of a row, or skips the test if it can't take these lengths."""
+def run(implementation, arrays, **options):
+    """Returns the outputs of an implementation. Skips the test if it does not support the call."""
     lengths = arrays[0].shape[2], arrays[1].shape[2]
     k = (arrays[3].shape[-2] - 1) // 2
     request = dispatch.Request(*lengths, k, causal=options.get("causal", False))
-    failed = row.failed(request, named=True)
+    failed = implementation.failed(request, named=True)
     if failed is not None:
-        pytest.skip(f"{row.name} requires {failed.text}")
-    return attend(*arrays, implementation=row, return_weights=False, **options)[0]
+        pytest.skip(f"{implementation.name} requires {failed.text}")
+    return attend(*arrays, implementation=implementation, return_weights=False, **options)[0]
 
 
 def reference(arrays, bias=None):
+    """Returns the outputs of the port."""
     query, key, value, key_table, value_table = arrays
     k = (key_table.shape[0] - 1) // 2
     return dot_product_attention_relative(
@@ -44,14 +45,14 @@ def reference(arrays, bias=None):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("lengths", LENGTHS)
-def test_outputs_and_gradients_equal_the_port_of_t2t(
-    lengths, causal, row, draw, rng, precision, output_and_gradients, assert_close
+def test_outputs_and_gradients_equal_the_port(
+    lengths, causal, implementation, draw, rng, precision, output_and_gradients, assert_close
 ):
     arrays = draw(*lengths)
     cotangent = rng.normal(size=(2, 3, lengths[0], 5))
     bias = np.where(causal_mask(*lengths[:2]), 0.0, -1e9) if causal else None
     outputs, gradients = output_and_gradients(
-        lambda xs: run(row, xs, causal=causal), arrays, cotangent
+        lambda xs: run(implementation, xs, causal=causal), arrays, cotangent
     )
     expected = output_and_gradients(lambda xs: reference(xs, bias), arrays, cotangent)
     assert_close([outputs], [expected[0]], precision.atol)
@@ -59,16 +60,24 @@ def test_outputs_and_gradients_equal_the_port_of_t2t(
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("kind", ["key_mask", "mask", "both"])
+@pytest.mark.parametrize("mask_arguments", ["key_mask", "mask", "both"])
 @pytest.mark.parametrize("lengths", [(23, 23, 2), (19, 29, 3), (3, 5, 5)])
-def test_masks_equal_the_bias_of_t2t(
-    lengths, kind, causal, row, draw, rng, precision, output_and_gradients, assert_close
+def test_masks_equal_a_bias_of_the_port(
+    lengths,
+    mask_arguments,
+    causal,
+    implementation,
+    draw,
+    rng,
+    precision,
+    output_and_gradients,
+    assert_close,
 ):
     arrays = draw(*lengths)
     masks = {}
-    if kind != "mask":
+    if mask_arguments != "mask":
         masks["key_mask"] = rng.random((2, lengths[1])) < 0.6
-    if kind != "key_mask":
+    if mask_arguments != "key_mask":
         masks["mask"] = rng.random((2, 1, *lengths[:2])) < 0.5
         masks["mask"][0, :, 1] = False  # a fully masked query
     valid = np.ones((2, 1, *lengths[:2]), bool)
@@ -77,10 +86,10 @@ def test_masks_equal_the_bias_of_t2t(
     if causal:
         valid &= ops.convert_to_numpy(causal_mask(*lengths[:2]))
     has_valid_key = valid.any(-1)[..., None]
-    # The port spreads the weight of a fully masked query; `attend` gives zeros.
+    # For a fully masked query, the port averages all values, but `attend` returns zeros.
     cotangent = rng.normal(size=(2, 3, lengths[0], 5)) * has_valid_key
     outputs, gradients = output_and_gradients(
-        lambda xs: run(row, xs, causal=causal, **masks), arrays, cotangent
+        lambda xs: run(implementation, xs, causal=causal, **masks), arrays, cotangent
     )
     assert not (outputs * ~has_valid_key).any()
     bias = np.where(valid, 0.0, -1e9)
@@ -89,20 +98,24 @@ def test_masks_equal_the_bias_of_t2t(
     assert_close(gradients, expected[1], 10 * precision.atol)
 
 
-def test_fully_masked_queries_have_gradients_of_zero(row, draw, output_and_gradients):
+def test_fully_masked_queries_have_zero_gradients(implementation, draw, output_and_gradients):
     mask = np.zeros((23, 23), bool)
-    _, gradients = output_and_gradients(lambda xs: run(row, xs, mask=mask), draw(23, 23, 2))
+    _, gradients = output_and_gradients(
+        lambda xs: run(implementation, xs, mask=mask), draw(23, 23, 2)
+    )
     for gradient in gradients:
         np.testing.assert_array_equal(gradient, 0)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_each_head_uses_its_own_table(
-    causal, row, draw, precision, rng, output_and_gradients, assert_close
+    causal, implementation, draw, precision, rng, output_and_gradients, assert_close
 ):
     arrays = draw(23, 23, 2, heads=3)
     cotangent = rng.normal(size=(2, 3, 23, 5))
-    found = output_and_gradients(lambda xs: run(row, xs, causal=causal), arrays, cotangent)
+    found = output_and_gradients(
+        lambda xs: run(implementation, xs, causal=causal), arrays, cotangent
+    )
     bias = np.where(causal_mask(23, 23), 0.0, -1e9) if causal else None
     for head in range(3):
         one = slice(head, head + 1)
@@ -111,41 +124,51 @@ def test_each_head_uses_its_own_table(
             lambda xs: reference(xs, bias), of_head, cotangent[:, one]
         )
         assert_close([found[0][:, one]], [outputs], precision.atol)
-        ours = [x[:, one] for x in found[1][:3]] + [x[head] for x in found[1][3:]]
-        assert_close(ours, gradients, 10 * precision.atol)
+        actual = [x[:, one] for x in found[1][:3]] + [x[head] for x in found[1][3:]]
+        assert_close(actual, gradients, 10 * precision.atol)
 
 
-@pytest.mark.parametrize("off", [3, 4])
+@pytest.mark.parametrize("missing", [3, 4])
 @pytest.mark.parametrize("causal", [False, True])
 def test_missing_table_equals_a_table_of_zeros(
-    causal, off, row, draw, precision, output_and_gradients, assert_close
+    causal, missing, implementation, draw, precision, output_and_gradients, assert_close
 ):
     arrays = draw(23, 23, 2)
-    arrays[off] = np.zeros_like(arrays[off])
-    expected = output_and_gradients(lambda xs: run(row, xs, causal=causal), arrays)
-    given = [x for i, x in enumerate(arrays) if i != off]
+    arrays[missing] = np.zeros_like(arrays[missing])
+    expected = output_and_gradients(lambda xs: run(implementation, xs, causal=causal), arrays)
+    remaining = [x for i, x in enumerate(arrays) if i != missing]
 
     def without_table(xs):
-        xs = [*xs[:3], *((None, xs[3]) if off == 3 else (xs[3], None))]
-        return attend(*xs, implementation=row, return_weights=False, causal=causal)[0]
+        xs = [*xs[:3], *((None, xs[3]) if missing == 3 else (xs[3], None))]
+        return attend(*xs, implementation=implementation, return_weights=False, causal=causal)[0]
 
-    outputs, gradients = output_and_gradients(without_table, given)
+    outputs, gradients = output_and_gradients(without_table, remaining)
     assert_close([outputs], [expected[0]], precision.atol)
-    expected[1].pop(off)
+    expected[1].pop(missing)
     assert_close(gradients, expected[1], 10 * precision.atol)
 
 
 @pytest.mark.parametrize("lengths, offset", [((11, 23, 2), 5), ((23, 11, 3), 0), ((5, 7, 2), -9)])
 @pytest.mark.parametrize("causal", [False, True])
-def test_query_offset(
-    causal, lengths, offset, row, draw, precision, rng, output_and_gradients, assert_close
+def test_query_offset_equals_numpy(
+    causal,
+    lengths,
+    offset,
+    implementation,
+    draw,
+    precision,
+    rng,
+    output_and_gradients,
+    assert_close,
 ):
-    if row.name == "full_matrix":
+    if implementation.name == "full_matrix":
         pytest.skip("full_matrix requires query offset S - T")
     arrays = draw(*lengths)
     options = {"query_offset": offset, "causal": causal}
     cotangent = rng.normal(size=(2, 3, lengths[0], 5))
-    outputs, gradients = output_and_gradients(lambda xs: run(row, xs, **options), arrays, cotangent)
+    outputs, gradients = output_and_gradients(
+        lambda xs: run(implementation, xs, **options), arrays, cotangent
+    )
     k = lengths[2]
     distance = np.arange(lengths[1]) - (np.arange(lengths[0])[:, None] + offset)
     ids = np.clip(distance, -k, k) + k
@@ -157,82 +180,90 @@ def test_query_offset(
     weights /= np.maximum(weights.sum(-1, keepdims=True), 1e-30)
     expected = weights @ arrays[2] + np.einsum("bnts,tsh->bnth", weights, value)
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=10 * precision.atol)
-    rows = output_and_gradients(
+    expected_by_rows = output_and_gradients(
         lambda xs: attend(*xs, implementation="rows", **options)[0], arrays, cotangent
     )
-    assert_close(gradients, rows[1], 10 * precision.atol)
+    assert_close(gradients, expected_by_rows[1], 10 * precision.atol)
 
 
-def test_max_relative_position_0_adds_the_same_value_for_all_pairs(row, draw, precision):
-    if row.name == "full_matrix":
+def test_max_relative_position_0_adds_one_vector_to_all_outputs(implementation, draw, precision):
+    if implementation.name == "full_matrix":
         pytest.skip("full_matrix requires K >= 1")
     *qkv, key_table, value_table = draw(7, 7, 0)
-    outputs = attend(*qkv, key_table, value_table, implementation=row, return_weights=False)[0]
+    outputs = attend(
+        *qkv, key_table, value_table, implementation=implementation, return_weights=False
+    )[0]
     plain = ops.convert_to_numpy(attend(*qkv)[0])
     np.testing.assert_allclose(outputs, plain + value_table[0], rtol=0, atol=precision.atol)
 
 
-def test_empty_batch_has_gradients_of_zero(row, draw, output_and_gradients):
+def test_empty_batch_has_zero_gradients(implementation, draw, output_and_gradients):
     arrays = [x[:0] if x.ndim == 4 else x for x in draw(23, 23, 2)]
-    outputs, gradients = output_and_gradients(lambda xs: run(row, xs), arrays)
+    outputs, gradients = output_and_gradients(lambda xs: run(implementation, xs), arrays)
     assert outputs.shape == (0, 3, 23, 5)
     assert [g.shape for g in gradients] == [x.shape for x in arrays]
     assert not any(g.any() for g in gradients[3:])
 
 
-# Largest error over the largest entry, against the same rounded inputs in the widest dtype.
+# Tolerances are relative to the largest entry. Expected results are computed from the same rounded
+# inputs in the widest dtype.
 @pytest.mark.parametrize(
     "dtype, tolerance", [("float32", 1e-5), ("float16", 1e-2), ("bfloat16", 6e-2)]
 )
 @pytest.mark.parametrize("causal", [False, True])
-def test_lower_precision(causal, dtype, tolerance, row, draw, precision, output_and_gradients):
-    low = [
+def test_error_in_low_precision(
+    causal, dtype, tolerance, implementation, draw, precision, output_and_gradients
+):
+    rounded = [
         ops.convert_to_numpy(ops.cast(ops.cast(x, dtype), precision.dtype)) for x in draw(37, 37, 3)
     ]
 
     def in_dtype(xs):
-        outputs = run(row, [ops.cast(x, dtype) for x in xs], causal=causal)
+        outputs = run(implementation, [ops.cast(x, dtype) for x in xs], causal=causal)
         assert keras.backend.standardize_dtype(outputs.dtype) == dtype
         return ops.cast(outputs, precision.dtype)
 
-    found = output_and_gradients(in_dtype, low)
-    exact = output_and_gradients(lambda xs: run(row, xs, causal=causal), low)
-    for ours, theirs in zip([found[0], *found[1]], [exact[0], *exact[1]], strict=True):
-        assert np.abs(ours - theirs).max() < tolerance * np.abs(theirs).max()
+    found = output_and_gradients(in_dtype, rounded)
+    exact = output_and_gradients(lambda xs: run(implementation, xs, causal=causal), rounded)
+    for actual, expected in zip([found[0], *found[1]], [exact[0], *exact[1]], strict=True):
+        assert np.abs(actual - expected).max() < tolerance * np.abs(expected).max()
 
 
 class FixedSeed:
-    """A seed generator that always draws the same seed."""
+    """A seed generator that always returns the same seed."""
 
     def next(self):
         return ops.convert_to_tensor(np.array([7, 11], "uint32"))
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="FixedSeed is for TensorFlow")
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="FixedSeed requires TensorFlow")
 class TestDropout:
     @pytest.mark.parametrize("causal", [False, True])
-    def test_gradient_repeats_the_mask_of_the_outputs(
-        self, causal, row, draw, rng, output_and_gradients
+    def test_gradient_uses_the_dropout_mask_of_the_outputs(
+        self, causal, implementation, draw, rng, output_and_gradients
     ):
         arrays, directions = draw(19, 23, 2), draw(19, 23, 2)
         options = {"dropout": AttentionDropout(0.4, FixedSeed()), "causal": causal}
         cotangent = rng.normal(size=(2, 3, 19, 5))
-        _, gradients = output_and_gradients(lambda xs: run(row, xs, **options), arrays, cotangent)
-        slope = sum(np.sum(g * d) for g, d in zip(gradients, directions, strict=True))
-        ends = [
-            np.sum(
-                cotangent
-                * run(row, [x + step * d for x, d in zip(arrays, directions)], **options).numpy()
-            )
+        _, gradients = output_and_gradients(
+            lambda xs: run(implementation, xs, **options), arrays, cotangent
+        )
+        expected = sum(np.sum(g * d) for g, d in zip(gradients, directions, strict=True))
+
+        def loss(xs):
+            return np.sum(cotangent * run(implementation, xs, **options).numpy())
+
+        losses = [
+            loss([x + step * d for x, d in zip(arrays, directions, strict=True)])
             for step in (-1e-6, 1e-6)
         ]
-        np.testing.assert_allclose((ends[1] - ends[0]) / 2e-6, slope, rtol=1e-6)
+        np.testing.assert_allclose((losses[1] - losses[0]) / 2e-6, expected, rtol=1e-6)
 
-    def test_weights_are_kept_at_the_rate_and_scaled(self, row, draw):
+    def test_dropout_keeps_and_scales_weights_by_its_rate(self, implementation, draw):
         query, key, _, key_table, _ = draw(61, 67, 3)
-        value = np.broadcast_to(np.eye(67), (2, 3, 67, 67))  # the outputs are the weights
+        value = np.broadcast_to(np.eye(67), (2, 3, 67, 67))  # outputs equal the weights
         arrays = [query, key, value, key_table, np.zeros((7, 67))]
-        dropped = run(row, arrays, dropout=AttentionDropout(0.3, FixedSeed())).numpy()
+        dropped = run(implementation, arrays, dropout=AttentionDropout(0.3, FixedSeed())).numpy()
         weights = attend(query, key, value, key_table)[1].numpy()
         kept = dropped != 0
         np.testing.assert_allclose(dropped[kept], weights[kept] / 0.7, rtol=1e-4)
@@ -241,20 +272,22 @@ class TestDropout:
         assert (kept[:, :, 5:] != kept[:, :, :-5]).mean() > 0.3
         assert (kept[0] != kept[1]).mean() > 0.3 and (kept[:, 0] != kept[:, 1]).mean() > 0.3
 
-    def test_calls_draw_different_masks(self, row, draw):
+    def test_each_call_draws_another_mask(self, implementation, draw):
         dropout = AttentionDropout(0.5, keras.random.SeedGenerator(3))
         arrays = draw(23, 23, 2)
-        one, other = (run(row, arrays, dropout=dropout).numpy() for _ in range(2))
+        one, other = (run(implementation, arrays, dropout=dropout).numpy() for _ in range(2))
         assert np.abs(one - other).max() > 0.1
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="oneDNN is for TensorFlow")
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="oneDNN requires TensorFlow")
 @pytest.mark.parametrize("causal", [False, True])
-def test_one_head_in_float32(causal, row, draw, output_and_gradients, assert_close):
-    """oneDNN corrupts memory in products of one head with a table (tensorflow#117700)."""
+def test_one_head_in_float32_has_no_memory_errors(
+    causal, implementation, draw, output_and_gradients, assert_close
+):
+    """oneDNN corrupts memory when it multiplies one head with a table (tensorflow#117700)."""
     arrays = [x[:, :1] if x.ndim == 4 else x for x in draw(101, 101, 3)]
-    exact = output_and_gradients(lambda xs: run(row, xs, causal=causal), arrays)
+    exact = output_and_gradients(lambda xs: run(implementation, xs, causal=causal), arrays)
     single = [x.astype("float32") for x in arrays]
-    found = output_and_gradients(lambda xs: run(row, xs, causal=causal), single)
-    for ours, theirs in zip([found[0], *found[1]], [exact[0], *exact[1]], strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5 * np.abs(theirs).max())
+    found = output_and_gradients(lambda xs: run(implementation, xs, causal=causal), single)
+    for actual, expected in zip([found[0], *found[1]], [exact[0], *exact[1]], strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5 * np.abs(expected).max())

@@ -1,4 +1,4 @@
-"""Whatever the backend calls a tensor is accepted: variables and NumPy arrays too."""
+"""Tests that functions accept NumPy arrays, variables and all tensor types of the backend."""
 
 import keras
 import numpy as np
@@ -8,8 +8,8 @@ from keras import ops
 from t2t_relpos.attention import attend, dot_product_attention_relative, relative_attention_inner
 
 
-def kinds():
-    """Name -> function that converts an array."""
+def converters():
+    """Returns functions that convert an array to each type, by name of the type."""
     found = {
         "array": np.asarray,
         "tensor": ops.convert_to_tensor,
@@ -32,9 +32,9 @@ def kinds():
     return found
 
 
-@pytest.fixture(params=kinds())
+@pytest.fixture(params=converters())
 def convert(request):
-    return kinds()[request.param]
+    return converters()[request.param]
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def arrays(draw):
 
 
 @pytest.mark.parametrize("implementation", ["rows", "band", "by_id", "unrolled_blocks", None])
-def test_attend(implementation, convert, arrays, rng):
+def test_attend_accepts_all_types(implementation, convert, arrays, rng):
     options = {"implementation": implementation, "return_weights": False}
     masks = {
         "mask": rng.random((2, 1, 7, 7)) < 0.7,
@@ -57,7 +57,7 @@ def test_attend(implementation, convert, arrays, rng):
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
 
 
-def test_ports_of_tensor2tensor(convert, arrays, rng):
+def test_ports_accept_all_types(convert, arrays, rng):
     bias = np.where(rng.random((2, 1, 7, 7)) < 0.7, 0, -1e9).astype("float32")
     q, k, v, *tables = arrays
     expected = dot_product_attention_relative(q, k, v, bias, *tables, 2)

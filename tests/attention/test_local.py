@@ -9,7 +9,7 @@ from t2t_relpos.attention.masks import make_attention_mask
 
 @pytest.fixture
 def draw(rng, precision):
-    """`draw(T, K, N)`: query, key, value and two tables, for all heads or for N."""
+    """Returns `draw(T, K, heads=None)`: random query, key, value and two tables."""
 
     def draw(length, k, heads=None):
         shapes = [(2, 3, length, 5)] * 3
@@ -22,7 +22,9 @@ def draw(rng, precision):
 @pytest.mark.parametrize("length", [1, 7, 16, 17, 61, 97])
 @pytest.mark.parametrize("window, k", [(1, 2), (5, 2), (23, 29)])
 @pytest.mark.parametrize("causal", [False, True])
-def test_equals_dense_attention_under_the_window_mask(length, window, k, causal, draw, precision):
+def test_outputs_equal_dense_attention_with_a_window_mask(
+    length, window, k, causal, draw, precision
+):
     arrays = draw(length, k)
     outputs = attend_locally(*arrays, window=window, causal=causal)
     mask = make_attention_mask((length, length), causal=causal, window=window)
@@ -30,7 +32,7 @@ def test_equals_dense_attention_under_the_window_mask(length, window, k, causal,
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_masks_of_queries_and_keys(causal, draw, rng, precision):
+def test_query_and_key_masks_equal_a_dense_mask(causal, draw, rng, precision):
     arrays = draw(61, 3, heads=3)
     masks = rng.random((2, 2, 61)) > 0.4
     outputs = attend_locally(
@@ -43,33 +45,33 @@ def test_masks_of_queries_and_keys(causal, draw, rng, precision):
     assert not ops.convert_to_numpy(outputs).swapaxes(1, 2)[~masks[0]].any()
 
 
-def test_dropout_receives_weights_of_blocks(draw, precision):
+def test_dropout_receives_the_weights_of_blocks(draw, precision):
     arrays = draw(97, 3)
-    seen = []
+    shapes = []
 
     def dropout(weights):
-        seen.append(tuple(weights.shape))
+        shapes.append(tuple(weights.shape))
         return 2 * weights
 
-    twice = attend_locally(*arrays, window=5, dropout=dropout)
-    assert seen == [(2 * 7, 3, 16, 48)]  # 7 blocks of 16 positions, each with its neighbours
+    doubled = attend_locally(*arrays, window=5, dropout=dropout)
+    assert shapes == [(2 * 7, 3, 16, 48)]  # 7 blocks of 16 positions, each with its neighbours
     np.testing.assert_allclose(
-        twice, 2 * attend_locally(*arrays, window=5), rtol=0, atol=precision.atol
+        doubled, 2 * attend_locally(*arrays, window=5), rtol=0, atol=precision.atol
     )
 
 
-def test_gradients(draw, rng, precision, output_and_gradients):
+def test_gradients_equal_dense_attention(draw, rng, precision, output_and_gradients):
     arrays = draw(61, 3)
     cotangent = rng.normal(size=(2, 3, 61, 5))
     mask = make_attention_mask((61, 61), window=5)
-    _, ours = output_and_gradients(lambda xs: attend_locally(*xs, window=5), arrays, cotangent)
+    _, gradients = output_and_gradients(lambda xs: attend_locally(*xs, window=5), arrays, cotangent)
     _, expected = output_and_gradients(lambda xs: attend(*xs, mask=mask)[0], arrays, cotangent)
-    for actual, dense in zip(ours, expected, strict=True):
+    for actual, dense in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(actual, dense, rtol=0, atol=10 * precision.atol)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a TensorFlow graph")
-def test_gradients_in_a_graph_of_unknown_lengths(draw, output_and_gradients):
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="requires a TensorFlow graph")
+def test_gradients_with_unknown_lengths(draw, output_and_gradients):
     import tensorflow as tf
 
     arrays = [tf.constant(x) for x in draw(61, 3)]

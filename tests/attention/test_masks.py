@@ -15,14 +15,14 @@ def test_causal_mask_is_aligned_with_the_last_key():
     )
 
 
-def test_window_mask_counts_the_own_position():
+def test_window_mask_includes_the_position_of_the_query():
     np.testing.assert_array_equal(window_mask(3, 3, 1), np.eye(3, dtype=bool))
     np.testing.assert_array_equal(
         window_mask(3, 3, 2), [[True, True, False], [True, True, True], [False, True, True]]
     )
 
 
-def test_combine_masks_broadcasts_and_leaves_out_none(rng):
+def test_combine_masks_broadcasts_and_ignores_none(rng):
     assert combine_masks(None, None) is None
     keys = rng.random((2, 5)) > 0.5
     pairs = rng.random((2, 3, 5)) > 0.5
@@ -30,7 +30,7 @@ def test_combine_masks_broadcasts_and_leaves_out_none(rng):
     np.testing.assert_array_equal(combined, keys[:, None, None, :] & pairs[:, None])
 
 
-def test_masked_softmax_gives_zeros_where_nothing_may_be_attended_to(rng, precision):
+def test_masked_softmax_is_zero_for_masked_entries_and_rows(rng, precision):
     scores = rng.normal(size=(2, 5)).astype(precision.dtype)
     mask = np.array([[True, False, True, False, False], [False] * 5])
     weights = ops.convert_to_numpy(masked_softmax(scores, mask))
@@ -40,18 +40,18 @@ def test_masked_softmax_gives_zeros_where_nothing_may_be_attended_to(rng, precis
     np.testing.assert_array_equal(weights[1], 0)
 
 
-def test_masked_softmax_has_the_gradient_of_what_it_keeps(rng, precision, output_and_gradients):
+def test_masked_softmax_gradient_equals_finite_differences(rng, precision, output_and_gradients):
     scores, cotangent = rng.normal(size=(2, 2, 3, 5)).astype(precision.dtype)
     mask = rng.random((3, 5)) > 0.5
     mask[1] = False
     step = 1e-6 if precision.dtype == "float64" else 1e-2
-    sides = []
+    shifted = []
     for sign in (1, -1):
-        moved = scores + sign * step * np.eye(15, dtype=precision.dtype).reshape(15, 1, 3, 5)
-        sides.append(ops.convert_to_numpy(masked_softmax(moved, mask)))
+        inputs = scores + sign * step * np.eye(15, dtype=precision.dtype).reshape(15, 1, 3, 5)
+        shifted.append(ops.convert_to_numpy(masked_softmax(inputs, mask)))
     _, gradient = output_and_gradients(lambda x: masked_softmax(x, mask), scores, cotangent)
-    slopes = (sides[0] - sides[1]) / (2 * step)
-    expected = np.einsum("mbts,bts->bm", slopes, cotangent).reshape(scores.shape)
+    derivatives = (shifted[0] - shifted[1]) / (2 * step)
+    expected = np.einsum("mbts,bts->bm", derivatives, cotangent).reshape(scores.shape)
     np.testing.assert_allclose(
         gradient, expected, atol=1e-8 if precision.dtype == "float64" else 1e-3
     )
@@ -59,7 +59,7 @@ def test_masked_softmax_has_the_gradient_of_what_it_keeps(rng, precision, output
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_masked_softmax_keeps_a_low_precision_dtype(dtype, rng):
+def test_masked_softmax_returns_low_precision_dtypes(dtype, rng):
     scores = ops.cast(rng.normal(size=(3, 7)), dtype)
     weights = masked_softmax(scores)
     assert keras.backend.standardize_dtype(weights.dtype) == dtype
@@ -67,7 +67,7 @@ def test_masked_softmax_keeps_a_low_precision_dtype(dtype, rng):
     np.testing.assert_allclose(sums, 1, atol=2e-2)
 
 
-def test_softmax_of_a_single_key_is_one():
+def test_masked_softmax_of_a_single_key_is_one():
     np.testing.assert_array_equal(
         masked_softmax(np.array([[3.0], [-7.0]], "float32")), [[1.0], [1.0]]
     )

@@ -1,9 +1,9 @@
-"""Attention compared with recordings of tensor2tensor in tests/reference."""
+"""Compares attention functions with recorded results of tensor2tensor (tests/reference)."""
 
 import pytest
 
-# Number of recordings, of both dtypes.
-FUNCTIONS = {
+# Number of recordings in float32 and float64, by function.
+NUM_RECORDINGS = {
     "reference.relative_position_embeddings": 8,
     "reference.relative_attention_inner": 12,
     "reference.dot_product_attention_relative": 34,
@@ -20,24 +20,24 @@ def compare(import_reference):
     return import_reference("compare_attention")
 
 
-def assert_holds(compare, name):
+def assert_within_limits(compare, name):
     (family,) = (f for f in compare.FAMILIES if f.ours == name)
-    assert len(family.paths("float32", "float64")) == FUNCTIONS[name]
+    assert len(family.paths("float32", "float64")) == NUM_RECORDINGS[name]
     for path in family.paths():
         for measurement in compare.compare(family, path):
             assert measurement.holds, measurement
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_equal_tensor2tensors(compare, name):
-    assert_holds(compare, name)
+@pytest.mark.parametrize("name", NUM_RECORDINGS)
+def test_functions_equal_tensor2tensor(compare, name):
+    assert_within_limits(compare, name)
 
 
-def test_no_function_is_left_out(compare):
-    assert [family.ours for family in compare.FAMILIES] == list(FUNCTIONS)
+def test_all_functions_are_compared(compare):
+    assert [family.ours for family in compare.FAMILIES] == list(NUM_RECORDINGS)
 
 
-def test_an_error_is_noticed(compare):
+def test_compare_detects_a_wrong_output(compare):
     (family,) = (f for f in compare.FAMILIES if f.ours == "attend_2d")
 
     def slightly_wrong(record, tensors):

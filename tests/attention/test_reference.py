@@ -1,4 +1,4 @@
-"""The ports equal what the real tensor2tensor computed (tests/reference/attention)."""
+"""Compares the ports with recorded results of tensor2tensor (tests/reference/attention)."""
 
 import pathlib
 
@@ -11,12 +11,12 @@ from t2t_relpos.attention import reference
 
 RECORDED = pathlib.Path(__file__).parents[1] / "reference" / "attention"
 TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
-# Gradients through a nearly saturated softmax are differences of larger numbers.
+# Gradients of a nearly saturated softmax are differences of much larger numbers.
 GRADIENT_TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 
 on_tensorflow = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow",
-    reason="shapes known at run time, in a TensorFlow graph",
+    reason="unknown shapes require a TensorFlow graph",
 )
 
 
@@ -29,12 +29,12 @@ def load(path):
 
 def recorded(prefix):
     paths = sorted(RECORDED.glob(f"{prefix}_*.npz"))
-    assert paths, f"nothing recorded under {RECORDED}"
+    assert paths, f"no recordings in {RECORDED}"
     return pytest.mark.parametrize("path", paths, ids=lambda path: path.stem)
 
 
 def assert_close(actual, expected, tolerance=TOLERANCE):
-    """Equal relative to the largest entry expected."""
+    """Asserts equality. The tolerance is relative to the largest expected entry."""
     actual = ops.convert_to_numpy(actual)
     assert actual.shape == expected.shape
     assert actual.dtype == expected.dtype
@@ -81,7 +81,7 @@ def random_inputs(length, rows=5, batch=2, heads=3, depth=7):
     return {name: rng.normal(size=shape).astype("float32") for name, shape in shapes.items()}
 
 
-def test_matrices_equal_tensor2tensors():
+def test_position_matrices_equal_tensor2tensor():
     matrices = load(RECORDED / "positions_matrix.npz")
     assert len(matrices) == 43
     for key, expected in matrices.items():
@@ -94,14 +94,14 @@ def test_matrices_equal_tensor2tensors():
         np.testing.assert_array_equal(actual, expected, err_msg=key)
 
 
-def test_matrix_of_one_distance_has_one_row_for_every_pair():
+def test_position_matrix_is_zero_for_max_relative_position_0():
     actual = reference.relative_positions_matrix(2, 3, 0)
     np.testing.assert_array_equal(ops.convert_to_numpy(actual), np.zeros((2, 3)))
 
 
 @on_tensorflow
 @pytest.mark.parametrize("length_q, length_k, cache", [(4, 11, 0), (7, 7, 0), (1, 11, 1)])
-def test_matrix_of_lengths_known_at_run_time(length_q, length_k, cache):
+def test_position_matrix_with_unknown_lengths(length_q, length_k, cache):
     import tensorflow as tf
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.int32)] * 2)
@@ -115,7 +115,7 @@ def test_matrix_of_lengths_known_at_run_time(length_q, length_k, cache):
 
 
 @recorded("embeddings")
-def test_embeddings_equal_tensor2tensors(path, assert_output_and_gradients):
+def test_embeddings_equal_tensor2tensor(path, assert_output_and_gradients):
     record = load(path)
     length_q, length_k, max_relative_position, cache = record["arguments"].tolist()
     assert_output_and_gradients(
@@ -128,7 +128,7 @@ def test_embeddings_equal_tensor2tensors(path, assert_output_and_gradients):
 
 
 @recorded("inner")
-def test_inner_equals_tensor2tensors(path, assert_output_and_gradients):
+def test_relative_attention_inner_equals_tensor2tensor(path, assert_output_and_gradients):
     record = load(path)
     transpose = bool(record["transpose"])
     assert_output_and_gradients(
@@ -139,7 +139,7 @@ def test_inner_equals_tensor2tensors(path, assert_output_and_gradients):
 
 
 @recorded("attention")
-def test_output_and_weights_equal_tensor2tensors(path):
+def test_output_and_weights_equal_tensor2tensor(path):
     record = load(path)
     arguments = attention_arguments(record)
     q, k, v, *tables = (ops.convert_to_tensor(record[x]) for x in ATTENTION_INPUTS)
@@ -158,7 +158,7 @@ def test_output_and_weights_equal_tensor2tensors(path):
 
 
 @recorded("attention")
-def test_attention_and_gradients_equal_tensor2tensors(path, assert_output_and_gradients):
+def test_output_and_gradients_equal_tensor2tensor(path, assert_output_and_gradients):
     record = load(path)
     arguments = attention_arguments(record)
     assert_output_and_gradients(
@@ -170,7 +170,7 @@ def test_attention_and_gradients_equal_tensor2tensors(path, assert_output_and_gr
 
 @on_tensorflow
 @recorded("attention")
-def test_attention_of_shapes_known_at_run_time(path):
+def test_attention_with_unknown_shapes(path):
     import tensorflow as tf
 
     record = load(path)
@@ -179,16 +179,16 @@ def test_attention_of_shapes_known_at_run_time(path):
     inputs = {name: tf.constant(record[name]) for name in ATTENTION_INPUTS}
     bias = tf.constant(record.get("bias", np.zeros([1] * 4, record["q"].dtype)))
 
-    def unknown(tensor):
-        # Heads and depth are known, as in the original.
+    def spec(tensor):
+        # As in tensor2tensor, only heads and depth are known.
         heads, depth = record["q"].shape[1::2]
-        known = [None, heads, None, depth] if tensor.shape.rank == 4 else [None, depth]
-        return tf.TensorSpec(known, tensor.dtype)
+        shape = [None, heads, None, depth] if tensor.shape.rank == 4 else [None, depth]
+        return tf.TensorSpec(shape, tensor.dtype)
 
     @tf.function(
         input_signature=[
             tf.TensorSpec([None] * 4, bias.dtype),
-            {name: unknown(tensor) for name, tensor in inputs.items()},
+            {name: spec(tensor) for name, tensor in inputs.items()},
         ]
     )
     def compute(bias, inputs):
@@ -198,7 +198,7 @@ def test_attention_of_shapes_known_at_run_time(path):
     assert_close(compute(bias, inputs), record["output"])
 
 
-def test_bias_takes_the_dtype_of_the_logits():
+def test_bias_is_cast_to_the_dtype_of_the_logits():
     inputs = random_inputs(length=3)
     bias = np.zeros((1, 1, 3, 3))
     bias[..., 2] = -1e9
@@ -210,8 +210,8 @@ def test_bias_takes_the_dtype_of_the_logits():
     np.testing.assert_array_equal(ops.convert_to_numpy(output), ops.convert_to_numpy(expected))
 
 
-def test_dropout_drops_single_weights_and_repeats_with_a_seed():
-    # With v = 0 and a table of ones, the output is the sum of the kept weights.
+def test_dropout_is_independent_per_weight_and_repeats_with_a_seed():
+    # With v = 0 and a value table of ones, outputs are the sums of the kept weights.
     inputs = random_inputs(length=97)
     inputs["v"] = np.zeros_like(inputs["v"])
     inputs["q"] = np.zeros_like(inputs["q"])
@@ -228,7 +228,7 @@ def test_dropout_drops_single_weights_and_repeats_with_a_seed():
     kept = dropped * 97 * 0.75
     np.testing.assert_allclose(kept, kept.round(), atol=1e-3)
     assert abs(dropped.mean() - 1.0) < 0.02
-    # Independent in batch, head and query: hardly two rows keep as many.
+    # The number of kept weights differs between batch entries, heads and queries.
     assert (np.ptp(kept, axis=0) > 1).any()
     assert (np.ptp(kept, axis=1) > 1).any()
     assert (np.ptp(kept, axis=2) > 1).all()

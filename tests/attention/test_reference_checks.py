@@ -1,4 +1,4 @@
-"""What the reference ports say to arguments that they can't take."""
+"""Tests that the ports reject invalid arguments."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_max_relative_position_must_be_positive(value):
 
 
 @pytest.mark.parametrize("value", [None, -1, 2.0, True])
-def test_matrix_needs_a_distance_of_at_least_zero(value):
+def test_position_matrix_rejects_invalid_max_relative_position(value):
     with pytest.raises(
         ValueError,
         match=r"Expected max_relative_position to be an int of at least 0: .*"
@@ -40,7 +40,7 @@ def test_matrix_needs_a_distance_of_at_least_zero(value):
         reference.relative_positions_matrix(3, 3, value)
 
 
-def test_more_queries_than_keys():
+def test_rejects_more_queries_than_keys():
     message = (
         r"Expected at most as many queries as keys: .*"
         r"Received: length_q=5, length_k=3\."
@@ -54,7 +54,7 @@ def test_more_queries_than_keys():
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0])
-def test_dropout_rate_out_of_range(rate):
+def test_rejects_dropout_rate_out_of_range(rate):
     with pytest.raises(
         ValueError,
         match=r"Expected dropout_rate to be at least 0 and below 1\. "
@@ -65,7 +65,7 @@ def test_dropout_rate_out_of_range(rate):
         )
 
 
-def test_table_of_another_number_of_rows():
+def test_rejects_tables_of_a_wrong_shape():
     with pytest.raises(
         ValueError,
         match=r"Expected table to have 2 \* max_relative_position \+ 1 = 7 rows\. "
@@ -84,7 +84,7 @@ def test_table_of_another_number_of_rows():
             reference.dot_product_attention_relative(**inputs, bias=None, max_relative_position=2)
 
 
-def test_lengths_that_differ_without_memory():
+def test_different_lengths_require_allow_memory():
     with pytest.raises(
         ValueError,
         match=r"Expected q, k and v of one shape: .* Pass allow_memory=True .*"
@@ -95,7 +95,7 @@ def test_lengths_that_differ_without_memory():
         )
 
 
-def test_several_queries_with_cache():
+def test_cache_requires_a_single_query():
     with pytest.raises(
         ValueError,
         match=r"Expected one query \(length 1\) with cache=True\. "
@@ -106,7 +106,7 @@ def test_several_queries_with_cache():
         )
 
 
-def test_keys_and_values_of_different_shapes():
+def test_rejects_keys_and_values_of_different_shapes():
     inputs = random_inputs()
     inputs["v"] = inputs["v"][:, :, :2]
     with pytest.raises(
@@ -117,7 +117,7 @@ def test_keys_and_values_of_different_shapes():
         reference.dot_product_attention_relative(**inputs, bias=None, max_relative_position=2)
 
 
-def test_rank_other_than_four():
+def test_rejects_ranks_other_than_four():
     inputs = random_inputs()
     inputs["q"] = inputs["q"][0]
     with pytest.raises(

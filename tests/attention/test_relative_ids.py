@@ -8,29 +8,29 @@ from t2t_relpos.attention.reference import relative_positions_matrix
 
 @pytest.mark.parametrize("lengths", [(1, 1), (3, 3), (7, 7), (2, 5), (1, 11)])
 @pytest.mark.parametrize("k", [0, 1, 2, 13])
-def test_labels_equal_t2t(lengths, k):
+def test_relative_ids_equal_the_port(lengths, k):
     expected = relative_positions_matrix(*lengths, k)
     np.testing.assert_array_equal(relative_ids(*lengths, k), expected)
 
 
-def test_offset_moves_the_queries():
+def test_query_offset_is_the_position_of_the_first_query():
     np.testing.assert_array_equal(relative_ids(2, 3, 2, query_offset=0), [[2, 3, 4], [1, 2, 3]])
 
 
-def test_an_offset_for_every_row():
+def test_query_offset_per_batch_entry():
     offsets = np.array([0, 3, 1], "int32")
     ids = ops.convert_to_numpy(relative_ids(2, 5, 2, query_offset=offsets))
     assert ids.shape == (3, 2, 5)
-    for row, offset in enumerate(offsets):
-        np.testing.assert_array_equal(ids[row], relative_ids(2, 5, 2, int(offset)))
+    for entry, offset in enumerate(offsets):
+        np.testing.assert_array_equal(ids[entry], relative_ids(2, 5, 2, int(offset)))
     np.testing.assert_array_equal(key_positions(2, 5, offsets), [[0, 1], [3, 4], [1, 2]])
 
 
-def test_positions_that_are_given():
+def test_relative_ids_from_positions():
     queries, keys = np.array([7, 3]), np.array([0, 3, 4, 9])
     np.testing.assert_array_equal(
         relative_ids_from_positions(queries, keys, 2), [[0, 0, 0, 4], [0, 2, 3, 4]]
     )
-    both = relative_ids_from_positions(np.stack([queries, queries + 1]), keys, 2)
-    np.testing.assert_array_equal(both[0], relative_ids_from_positions(queries, keys, 2))
-    np.testing.assert_array_equal(both[1], relative_ids_from_positions(queries + 1, keys, 2))
+    batch = relative_ids_from_positions(np.stack([queries, queries + 1]), keys, 2)
+    np.testing.assert_array_equal(batch[0], relative_ids_from_positions(queries, keys, 2))
+    np.testing.assert_array_equal(batch[1], relative_ids_from_positions(queries + 1, keys, 2))

@@ -7,10 +7,11 @@ from t2t_relpos.layers import RelationMultiHeadAttention
 
 
 @pytest.mark.parametrize("transpose", [False, True])
-@pytest.mark.parametrize("heads, tables", [(1, None), (1, 1), (3, None), (3, 3)])
-def test_matmul_table(heads, tables, transpose, rng):
+@pytest.mark.parametrize("heads, num_tables", [(1, None), (1, 1), (3, None), (3, 3)])
+def test_matmul_table(heads, num_tables, transpose, rng):
     x = rng.normal(size=(5, heads, 7, 11)).astype("float32")
-    table = rng.normal(size=(11, 13) if tables is None else (tables, 11, 13)).astype("float32")
+    shape = (11, 13) if num_tables is None else (num_tables, 11, 13)
+    table = rng.normal(size=shape).astype("float32")
     actual = matmul_table(
         keras.ops.convert_to_tensor(x),
         np.swapaxes(table, -1, -2) if transpose else table,
@@ -30,7 +31,7 @@ def test_matmul_by_position(heads, rng):
     )
 
 
-def test_vectors_of_edges_for_the_whole_batch_of_one_query(rng):
+def test_edge_vectors_of_one_query_broadcast_over_the_batch(rng):
     layer = RelationMultiHeadAttention(num_heads=3, key_dim=7)
     x, y = (rng.normal(size=shape).astype("float32") for shape in ((5, 1, 11), (5, 13, 11)))
     edges = rng.normal(size=(1, 1, 13, 7)).astype("float32")

@@ -1,4 +1,4 @@
-"""Sums over the left tail on TensorFlow, with and without keys after the last whole chunk."""
+"""Tests sums over the left tail, with and without an incomplete last chunk of keys."""
 
 import keras
 import numpy as np
@@ -20,15 +20,15 @@ def sum_tail(weights, lengths, k, chunk, prefer_matmul):
 
 
 @pytest.mark.parametrize("prefer_matmul", [True, False])
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("static_shape", [True, False])
 @pytest.mark.parametrize("length_k", [1, 4, 5, 23, 25])
-def test_tail_consists_of_whole_chunks(length_k, known, prefer_matmul):
+def test_sum_tail_sums_complete_chunks(length_k, static_shape, prefer_matmul):
     k, chunk, length_q = 3, 5, min(length_k, 19)
     weights = np.random.default_rng(0).normal(size=(2, 3, length_q, length_k)).astype("float32")
 
-    @tf.function(input_signature=[tf.TensorSpec(weights.shape if known else [None] * 4)])
+    @tf.function(input_signature=[tf.TensorSpec(weights.shape if static_shape else [None] * 4)])
     def run(x):
-        lengths = (length_q, length_k) if known else tf.unstack(tf.shape(x)[2:])
+        lengths = (length_q, length_k) if static_shape else tf.unstack(tf.shape(x)[2:])
         return sum_tail(x, lengths, k, chunk, prefer_matmul)
 
     first = length_k - length_q

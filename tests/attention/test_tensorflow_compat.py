@@ -26,7 +26,7 @@ def test_shared_function_is_not_inlined():
     assert functions[0].attr["_noinline"].b
 
 
-def test_a_changed_tensorflow_is_an_error_with_the_version(monkeypatch):
+def test_changed_tensorflow_internals_raise_an_error_with_the_version(monkeypatch):
     message = rf"different in TensorFlow {tf.__version__}. Install a version of TensorFlow"
     monkeypatch.delattr(control_flow_util, "GraphOrParentsInXlaContext")
     with pytest.raises(ImportError, match=message):

@@ -1,11 +1,11 @@
-"""Graphs of TensorFlow whose lengths are unknown when they are traced."""
+"""Tests TensorFlow graphs that are traced with unknown lengths."""
 
 import keras
 import numpy as np
 import pytest
 
 if keras.backend.backend() != "tensorflow":
-    pytest.skip("graphs of TensorFlow", allow_module_level=True)
+    pytest.skip("TensorFlow only", allow_module_level=True)
 
 import tensorflow as tf
 
@@ -13,24 +13,26 @@ from t2t_relpos import RelativeMultiHeadAttention
 from t2t_relpos.attention import attend, dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
 
-OTHERS = ("without_tables", "rows", "unrolled_blocks")
-ROWS = [row.name for row in dispatch.TABLE if row.name not in OTHERS]
+EXCLUDED = ("without_tables", "rows", "unrolled_blocks")
+NAMES = [each.name for each in dispatch.TABLE if each.name not in EXCLUDED]
 
 
 def graph_of(function, tables, jit_compile=False):
-    """A function of queries, keys and values of unknown lengths, and of two tables."""
+    """Returns a graph function of query, key and value of unknown lengths, and of two tables."""
     specs = [tf.TensorSpec((None, 3, None, width), tf.float64) for width in (5, 5, 7)]
     specs += [tf.TensorSpec(x.shape, tf.float64) for x in tables]
     return tf.function(function, input_signature=specs, jit_compile=jit_compile)
 
 
-def gradients_of(**options):
+def outputs_and_gradients_with(**options):
+    """Returns a function that returns the outputs of `attend` and all gradients."""
+
     def outputs_and_gradients(*xs):
         with tf.GradientTape() as tape:
             tape.watch(xs)
             outputs, _ = attend(*xs, return_weights=False, **options)
         gradients = tape.gradient(outputs, xs)
-        assert all(isinstance(x, tf.Tensor) for x in gradients), "a sparse gradient"
+        assert all(isinstance(x, tf.Tensor) for x in gradients), "gradients are dense"
         return [outputs, *gradients]
 
     return outputs_and_gradients
@@ -38,41 +40,42 @@ def gradients_of(**options):
 
 @pytest.mark.parametrize("heads", [None, 3])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", ROWS)
-def test_outputs_and_gradients_equal_those_of_known_lengths(
-    name, causal, heads, small_rows, draw, assert_close
+@pytest.mark.parametrize("name", NAMES)
+def test_outputs_and_gradients_equal_known_lengths(
+    name, causal, heads, small_block_implementations, draw, assert_close
 ):
-    row, tables = small_rows[name], draw(1, 1, 2, heads, value_dim=7)[3:]
-    run = graph_of(gradients_of(implementation=row, causal=causal), tables)
+    implementation = small_block_implementations[name]
+    tables = draw(1, 1, 2, heads, value_dim=7)[3:]
+    run = graph_of(outputs_and_gradients_with(implementation=implementation, causal=causal), tables)
     for lengths in ((31, 31), (1, 1), (17, 37)):
         arrays = [tf.constant(x) for x in (*draw(*lengths, 2, value_dim=7)[:3], *tables)]
-        expected = gradients_of(implementation="rows", causal=causal)(*arrays)
+        expected = outputs_and_gradients_with(implementation="rows", causal=causal)(*arrays)
         assert_close(run(*arrays), expected, 1e-12)
 
 
 @pytest.mark.parametrize("rematerialize", [None, False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_selected_row_depends_on_the_lengths_of_the_call(
-    causal, rematerialize, ran, draw, assert_close
+def test_the_graph_selects_an_implementation_by_the_lengths_of_the_call(
+    causal, rematerialize, run_log, draw, assert_close
 ):
     tables = draw(1, 1, 2, value_dim=7)[3:]
-    run = graph_of(gradients_of(rematerialize=rematerialize, causal=causal), tables)
+    run = graph_of(outputs_and_gradients_with(rematerialize=rematerialize, causal=causal), tables)
     for length in (7, 101, 271):
         arrays = [tf.constant(x) for x in (*draw(length, length, 2, value_dim=7)[:3], *tables)]
-        expected = gradients_of(implementation="rows", causal=causal)(*arrays)
+        expected = outputs_and_gradients_with(implementation="rows", causal=causal)(*arrays)
         assert_close(run(*arrays), expected, 1e-11)
     if rematerialize:
-        assert set(ran) - {"rows"} == {"rematerialized_blocks"}
+        assert set(run_log) - {"rows"} == {"rematerialized_blocks"}
     else:
-        assert {"full_matrix", "short_rows", "rematerialized_blocks"} <= set(ran)
+        assert {"full_matrix", "short_rows", "rematerialized_blocks"} <= set(run_log)
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("return_weights", [False, True])
-def test_no_tensor_of_rows_for_all_pairs(jit_compile, return_weights, ran, draw):
-    """`[T, S, H]` would take 6.4 GB a table at 5,000 positions."""
+def test_graphs_have_no_embedding_per_pair(jit_compile, return_weights, run_log, draw):
+    """For H = 64 and 5,000 positions, a float32 tensor `[T, S, H]` takes 6.4 GB per table."""
     if not (jit_compile or return_weights):
-        pytest.skip("short_rows runs in a branch for short sequences only")
+        pytest.skip("a branch for short sequences contains short_rows")
     tables = draw(1, 1, 2, value_dim=7)[3:]
 
     def run(*xs):
@@ -84,7 +87,7 @@ def test_no_tensor_of_rows_for_all_pairs(jit_compile, return_weights, ran, draw)
 
     function = graph_of(run, tables, jit_compile)
     concrete = function.get_concrete_function()
-    assert ran == ["band" if return_weights else "scanned_blocks"]
+    assert run_log == ["band" if return_weights else "scanned_blocks"]
     gathers = [op for op in concrete.graph.get_operations() if "Gather" in op.type]
     assert not [op for op in gathers if op.outputs[0].shape.rank in (None, 3, 4)]
     arrays = [tf.constant(x) for x in (*draw(23, 29, 2, value_dim=7)[:3], *tables)]
@@ -92,10 +95,12 @@ def test_no_tensor_of_rows_for_all_pairs(jit_compile, return_weights, ran, draw)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_empty_batch(name, small_rows, draw):
+@pytest.mark.parametrize("name", NAMES)
+def test_empty_batch_has_zero_gradients(name, small_block_implementations, draw):
     *arrays, key_table, value_table = draw(23, 23, 2, value_dim=7)
-    run = graph_of(gradients_of(implementation=small_rows[name]), (key_table, value_table))
+    implementation = small_block_implementations[name]
+    compute = outputs_and_gradients_with(implementation=implementation)
+    run = graph_of(compute, (key_table, value_table))
     outputs, *gradients = run(*(x[:0] for x in arrays), key_table, value_table)
     assert outputs.shape == (0, 3, 23, 7)
     assert [tuple(g.shape)[-2:] for g in gradients] == [(23, 5), (23, 5), (23, 7), (5, 5), (5, 7)]
@@ -103,7 +108,7 @@ def test_empty_batch(name, small_rows, draw):
 
 
 def test_seeds_are_drawn_outside_of_branches(draw):
-    """Programs that carry the states of seed generators themselves see the update."""
+    """A `keras.StatelessScope` sees the new state of the seed generator."""
     generator = keras.random.SeedGenerator(3)
     dropout = AttentionDropout(0.5, generator)
     tables = draw(1, 1, 3, value_dim=7)[3:]
@@ -124,10 +129,10 @@ def test_seeds_are_drawn_outside_of_branches(draw):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", ["full_matrix", "short_rows", "band", "unrolled_blocks"])
-def test_second_derivatives(name, causal, draw):
+def test_second_derivatives_equal_autodiff(name, causal, draw):
     arrays = [tf.constant(x) for x in draw(23, 23, 3, value_dim=7)]
 
-    def second(name):
+    def second_derivatives(name):
         with tf.GradientTape() as outer:
             outer.watch(arrays)
             with tf.GradientTape() as inner:
@@ -139,14 +144,14 @@ def test_second_derivatives(name, causal, draw):
             total = tf.add_n([tf.reduce_sum(x**2) for x in inner.gradient(loss, arrays)])
         return outer.gradient(total, arrays)
 
-    for actual, expected in zip(second(name), second("by_id"), strict=True):
+    for actual, expected in zip(second_derivatives(name), second_derivatives("by_id"), strict=True):
         scale = np.abs(expected).max()
         np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-9 * scale)
 
 
 @pytest.mark.parametrize("flash_attention", [None, True])
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_a_layer_trains_in_fit(jit_compile, flash_attention, rng):
+def test_fit_applies_the_gradients_of_a_layer(jit_compile, flash_attention, rng):
     inputs = keras.Input((None, 6))
     layer = RelativeMultiHeadAttention(
         2, 5, max_relative_position=3, flash_attention=flash_attention

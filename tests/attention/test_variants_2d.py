@@ -6,8 +6,8 @@ from keras import ops
 from t2t_relpos.attention.variants import attend_2d
 
 
-def naive(query, key, value, height_table, width_table):
-    """By loops over pairs of cells; tables `[N, 2K + 1, H]`."""
+def attend_in_loops(query, key, value, height_table, width_table):
+    """Computes attention with loops over pairs of cells. Tables have shape `[N, 2K + 1, H]`."""
     batch, heads, height, width, _ = query.shape
     k = height_table.shape[-2] // 2
     outputs = np.zeros((*query.shape[:-1], value.shape[-1]))
@@ -29,32 +29,33 @@ def tensors(rng):
     return [rng.normal(size=shape).astype("float32") for shape in shapes]
 
 
-def test_equals_loops(tensors):
+def test_outputs_equal_loops(tensors):
     outputs, weights = attend_2d(*tensors)
-    np.testing.assert_allclose(outputs, naive(*tensors), atol=1e-5)
+    np.testing.assert_allclose(outputs, attend_in_loops(*tensors), atol=1e-5)
     assert weights.shape == (2, 3, 35, 35)
     np.testing.assert_allclose(ops.sum(weights, axis=-1), 1, atol=1e-5)
 
 
-def test_mask_hides_cells(tensors):
-    hidden = np.ones((2, 1, 1, 35), bool)
-    hidden[1, ..., 14:] = False  # all but the first two rows
-    outputs, weights = attend_2d(*tensors, mask=hidden)
+def test_masked_cells_have_zero_weight(tensors):
+    mask = np.ones((2, 1, 1, 35), bool)
+    mask[1, ..., 14:] = False  # all but the first two rows
+    outputs, weights = attend_2d(*tensors, mask=mask)
     np.testing.assert_array_equal(np.array(weights)[1, ..., 14:], 0)
     small = [x[1:, :, :2] for x in tensors[:3]]
-    np.testing.assert_allclose(np.array(outputs)[1:, :, :2], naive(*small, *tensors[3:]), atol=1e-5)
+    expected = attend_in_loops(*small, *tensors[3:])
+    np.testing.assert_allclose(np.array(outputs)[1:, :, :2], expected, atol=1e-5)
 
 
-def test_dropout_is_given_the_weights(tensors):
+def test_dropout_receives_the_weights(tensors):
     outputs, weights = attend_2d(*tensors, dropout=lambda w: w * 2)
-    np.testing.assert_allclose(outputs, 2 * naive(*tensors), atol=1e-5)
+    np.testing.assert_allclose(outputs, 2 * attend_in_loops(*tensors), atol=1e-5)
     np.testing.assert_allclose(ops.sum(weights, axis=-1), 1, atol=1e-5)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="sizes at run time")
-def test_sizes_known_at_run_time(tensors):
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="requires a TensorFlow graph")
+def test_outputs_with_unknown_sizes(tensors):
     import tensorflow as tf
 
     spec = [tf.TensorSpec([None, 3, None, None, depth]) for depth in (4, 4, 11)]
     graph = tf.function(lambda *x: attend_2d(*x, *tensors[3:])[0], input_signature=spec)
-    np.testing.assert_allclose(graph(*tensors[:3]), naive(*tensors), atol=1e-5)
+    np.testing.assert_allclose(graph(*tensors[:3]), attend_in_loops(*tensors), atol=1e-5)

@@ -46,7 +46,7 @@ def expected(program, tmp_path_factory):
 
 
 def results(path, model_path, backend, devices=1):
-    """Returns the results of the program in a process of its own."""
+    """Returns the results of the program, which runs in a separate process."""
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     variables = {

@@ -1,6 +1,6 @@
 """Exported models give the outputs of Keras for sizes other than the traced ones.
 
-The fast tests export some layers in one model. The slow tests export each layer alone.
+The fast tests export some layers in one model. The slow tests export each layer separately.
 """
 
 import keras
@@ -102,8 +102,8 @@ def model_of(names, batch_size=None, length_q=None, length_k=None):
 def derived(x, encoded):
     """Returns masks and ids as functions of other inputs.
 
-    Keras names the lengths of all inputs differently when it exports from JAX, so a mask that is an
-    input of its own can't be combined with a sequence.
+    Keras names the lengths of all inputs differently when it exports from JAX, so a mask that is a
+    separate input can't be combined with a sequence.
     """
     first = x[..., 0]
     pairs = ops.expand_dims(first, 2) * ops.expand_dims(first, 1)

@@ -27,12 +27,12 @@ DECODING = (
     "beam scores",
     "greedy ids",
     "greedy scores",
-    "ids, single and in a batch",
-    "scores, single and in a batch",
+    "ids, single vs. batch",
+    "scores, single vs. batch",
 )
 FORWARD = tuple(name for name in compare_models.LIMITS if name not in DECODING)
 FAMILIES = (*compare_attention.FAMILIES, *compare_layers.FAMILIES)
-COUNTED = ("beam ids", "greedy ids", "ids, single and in a batch", "weights given back")
+COUNTED = ("beam ids", "greedy ids", "ids, single vs. batch", "weights that differ")
 
 
 def table(head, rows):
@@ -52,7 +52,7 @@ def cell(measurement):
 
 def model_table(measurements, quantities):
     found = {(m.case, m.quantity): m for m in measurements}
-    limits = ["*largest allowed*", *(f"{compare_models.LIMITS[q]:.0e}" for q in quantities)]
+    limits = ["*limit*", *(f"{compare_models.LIMITS[q]:.0e}" for q in quantities)]
     limits = [text.replace("0e+00", "0") for text in limits]
     rows = [
         [f"`{case}`", *(cell(found.get((case, quantity))) for quantity in quantities)]
@@ -97,14 +97,14 @@ def main():
         f"TensorFlow {tf.__version__}",
         f"NumPy {np.__version__}",
     )
-    head = ["tensor2tensor", "here", "dtype", "cases", "output (limit)", "gradients (limit)"]
+    head = ["tensor2tensor", "t2t_relpos", "dtype", "cases", "output (limit)", "gradients (limit)"]
     page = template.substitute(
         versions=", ".join(versions),
         forward=model_table(models, FORWARD),
         decoding=model_table(models, DECODING),
         attention=table(head, attention_rows(attention)),
         subwords=table(
-            ["vocabulary", "size", "strings encoded otherwise", "ids decoded otherwise"],
+            ["vocabulary", "size", "strings encoded differently", "ids decoded differently"],
             subword_rows(subwords),
         ),
     )

@@ -26,9 +26,9 @@ LIMITS = {
     "beam scores": 1e-4,
     "greedy ids": 0,
     "greedy scores": 1e-4,
-    "weights given back": 0,
-    "ids, single and in a batch": 0,
-    "scores, single and in a batch": 1e-4,
+    "weights that differ": 0,
+    "ids, single vs. batch": 0,
+    "scores, single vs. batch": 1e-4,
 }
 
 
@@ -178,8 +178,8 @@ def compare_batches(case):
             padded = np.pad(ids[0], [(0, 0), (0, limits.max() - limits[row])])
             different += (padded != together[0][row]).any()
             errors.append(np.abs(scores[0] - together[1][row]).max())
-    yield measured(case, "ids, single and in a batch", different, len(errors))
-    yield measured(case, "scores, single and in a batch", max(errors), len(errors))
+    yield measured(case, "ids, single vs. batch", different, len(errors))
+    yield measured(case, "scores, single vs. batch", max(errors), len(errors))
 
 
 def compare_weights(case):
@@ -189,7 +189,7 @@ def compare_weights(case):
         array.dtype != case.arrays[name].dtype or array.tobytes() != case.arrays[name].tobytes()
         for name, array in exported.items()
     )
-    yield measured(case, "weights given back", different, len(exported))
+    yield measured(case, "weights that differ", different, len(exported))
 
 
 COMPARISONS = (

@@ -78,11 +78,13 @@ def test_canonical_weights_of_doubled_scopes_match_the_model(record):
     "name, canonical",
     [
         (
-            "transformer/parallel_0_4/transformer/transformer/body/decoder/layer_0_1/ffn/conv1/kernel",
+            "transformer/parallel_0_4/transformer/transformer/body/decoder/layer_0_1/ffn/conv1/"
+            "kernel",
             "transformer/body/decoder/layer_0/ffn/conv1/kernel",
         ),
         (
-            "while/transformer/parallel_11/transformer/transformer/body/encoder/layer_13/ffn/conv2/bias",
+            "while/transformer/parallel_11/transformer/transformer/body/encoder/layer_13/ffn/conv2/"
+            "bias",
             "transformer/body/encoder/layer_13/ffn/conv2/bias",
         ),
         (f"{ATTENTION}/v/kernel", f"{ATTENTION}/v/kernel"),

@@ -68,16 +68,16 @@ def test_parse_hparams_converts_overrides_to_the_default_type(text, key, value):
         ("hidden_sise=64", "Received: 'hidden_sise'. Did you mean 'hidden_size'?"),
         ("hidden_size", "Expected hparams as key=value,key=value. Received: 'hidden_size'"),
         ("=64", "Expected hparams as key=value,key=value. Received: '=64'"),
-        ("pos=emb,pos=timing", "Expected every hparam once. Received: 'pos' twice"),
+        ("pos=emb,pos=timing", "Expected each hparam at most once. Received: 'pos' twice"),
         (
             "hidden_size=64.0",
-            "Expected hidden_size to be of the type int. Received: hidden_size=64.0",
+            "Expected hidden_size to be of type int. Received: hidden_size=64.0",
         ),
-        ("hidden_size=", "Expected hidden_size to be of the type int. Received: hidden_size=."),
-        ("label_smoothing=much", "Expected label_smoothing to be of the type float"),
-        ("learning_rate_minimum=low", "Expected learning_rate_minimum to be of the type float"),
-        ("shared_embedding=yes", "Expected shared_embedding to be of the type bool"),
-        ("loss=x", "Expected loss to be of the type dict. Received: loss=x"),
+        ("hidden_size=", "Expected hidden_size to be of type int. Received: hidden_size=."),
+        ("label_smoothing=much", "Expected label_smoothing to be of type float"),
+        ("learning_rate_minimum=low", "Expected learning_rate_minimum to be of type float"),
+        ("shared_embedding=yes", "Expected shared_embedding to be of type bool"),
+        ("loss=x", "Expected loss to be of type dict. Received: loss=x"),
     ],
 )
 def test_parse_hparams_rejects_invalid_overrides(text, message):
@@ -171,7 +171,7 @@ def test_config_from_hparams_ignores_hparams_of_other_attention_types(hparams_se
         ),
         (
             "max_relative_position=0",
-            "Expected max_relative_position to be 'at least 1'.*Received: 0",
+            "Expected max_relative_position to be at least 1.*Received: 0",
         ),
         ("num_heads=3", "Expected `num_heads` to divide `hidden_dim`"),
     ],

@@ -59,9 +59,9 @@ def test_limits_equal_the_documented_values(compare):
         "beam scores": 1e-4,
         "greedy ids": 0,
         "greedy scores": 1e-4,
-        "weights given back": 0,
-        "ids, single and in a batch": 0,
-        "scores, single and in a batch": 1e-4,
+        "weights that differ": 0,
+        "ids, single vs. batch": 0,
+        "scores, single vs. batch": 1e-4,
     }
 
 
@@ -98,13 +98,13 @@ def test_greedy_search_equals_tensor2tensor(compare, case):
 def test_default_search_is_independent_of_the_batch(compare, case):
     assert_within_limits(
         compare.compare_batches(case),
-        ["ids, single and in a batch", "scores, single and in a batch"],
+        ["ids, single vs. batch", "scores, single vs. batch"],
     )
 
 
 @on_all_models
 def test_weights_round_trip_to_the_checkpoint(compare, case):
-    assert_within_limits(compare.compare_weights(case), ["weights given back"])
+    assert_within_limits(compare.compare_weights(case), ["weights that differ"])
     weights = sum(name.startswith("transformer/") and "/Adam" not in name for name in case.arrays)
     assert next(compare.compare_weights(case)).count == weights
 

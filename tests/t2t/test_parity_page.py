@@ -49,7 +49,7 @@ def test_model_table_formats_measurements(compare):
     assert compare.model_table(measurements, ["loss", "gradients", "beam ids", "greedy ids"]) == (
         "| model | loss | gradients | beam ids | greedy ids |\n"
         "| --- | --- | --- | --- | --- |\n"
-        "| *largest allowed* | 1e-06 | 1e-04 | 0 | 0 |\n"
+        "| *limit* | 1e-06 | 1e-04 | 0 | 0 |\n"
         "| `learned` | 2.0e-07 | 3.0e-05 (68) | 2 of 100 | – |"
     )
     assert [m.holds for m in measurements] == [True, True, False]

@@ -15,7 +15,7 @@ class GrowingCaches:
     """Keys and values of all hypotheses, in slots that are never reordered.
 
     Step 0 adds one slot per hypothesis, that is 1 or k, and every other step adds k. A mask of each
-    living hypothesis, `"ancestors"` `[rows, slots]`, hides the slots of other hypotheses. A search
+    active hypothesis, `"ancestors"` `[rows, slots]`, hides the slots of other hypotheses. A search
     reorders the masks, and not the larger keys and values.
 
     Args:
