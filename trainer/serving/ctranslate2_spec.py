@@ -1,23 +1,6 @@
 """Converts a Transformer to a model specification of CTranslate2.
 
-CTranslate2 computes its layers in `src/layers/transformer.cc`, `attention.cc` and `common.cc`. Its
-search differs from ours as follows:
-
-    length_penalty        divides the log-probability by `length ** length_penalty`; ours divides it
-                          by `((5 + length) / 6) ** alpha`. Both count EOS. For lengths of about L,
-                          length_penalty = alpha * L / (5 + L) has the most similar ranking.
-    patience              a sentence is done after beam_size * patience finished hypotheses (with
-                          length_penalty=0: when the best hypothesis of the beam is finished); ours
-                          when no living hypothesis can beat the best finished one
-    (no option)           a hypothesis ends only among the best beam_size of the 2 * beam_size
-                          candidates of a step; ours among all of them, as in tensor2tensor
-    coverage_penalty      use 0; ours has none
-    max_decoding_length   256, the same for all sentences of a call; truncated hypotheses count as
-                          finished. Ours adds 50 to each source length and prefers finished ones
-    min_decoding_length   1; ours is 0
-    max_input_length      1,024; 256 in an export
-
-Neither search chooses padding. CTranslate2 gives it probability 0, so its scores are higher.
+CTranslate2 computes its layers in `src/layers/transformer.cc`, `attention.cc` and `common.cc`.
 """
 
 import numpy as np
