@@ -67,6 +67,25 @@ def check_writable(path: str | os.PathLike):
             pass
 
 
+@contextlib.contextmanager
+def explaining_write_errors(description: str, path: str | os.PathLike, remedy: str, errors=OSError):
+    """Context manager that converts an error of a write to a ValueError for the user.
+
+    Args:
+        description: name of the file or directory in the message, such as "an --output_dir".
+        path: the path that the block writes.
+        remedy: last sentence of the message.
+        errors: the type of the errors, or a tuple of types.
+    """
+    try:
+        yield
+    except errors as error:
+        raise ValueError(
+            f"Expected {description} that can be written. Received: {path} "
+            f"({getattr(error, 'strerror', None) or error}). {remedy}"
+        ) from error
+
+
 def write_text(path: str | os.PathLike, text: str):
     """Writes a UTF-8 file atomically, or directly if `path` is a pipe or a device."""
     path = Path(path)

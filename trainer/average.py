@@ -6,6 +6,7 @@ The new directory works with all other commands, such as `trainer.evaluate`, `tr
 `trainer.train --init_from`.
 """
 
+import functools
 import os
 import shutil
 from collections.abc import Sequence
@@ -19,13 +20,11 @@ from trainer.model_dir import ModelDirectory
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program on `values`."""
-    flags.DEFINE_string("model_dir", None, "Directory of the run.", flag_values=values)
-    last = "Average this number of the run's last checkpoints."
-    flags.DEFINE_integer("last", None, last, lower_bound=1, flag_values=values)
-    steps = "Instead of --last: steps of the checkpoints to average, comma-separated."
-    flags.DEFINE_list("steps", None, steps, flag_values=values)
-    output_dir = "Model directory to write, which must not exist yet."
-    flags.DEFINE_string("output_dir", None, output_dir, flag_values=values)
+    define = functools.partial(entry_point.define_flag, values)
+    define("model_dir", str, "Directory of the run.")
+    define("last", int, "Average this number of the run's last checkpoints.", lower_bound=1)
+    define("steps", list, "Instead of --last: steps of the checkpoints, comma-separated.")
+    define("output_dir", str, "Model directory to write, which must not exist yet.")
 
 
 def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: str | os.PathLike):
@@ -56,19 +55,16 @@ def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: 
         "model_dir": str(directory.path),
         "checkpoints": [str(path.relative_to(directory.path)) for path in paths],
     }
-    try:
-        with atomic_files.atomic_directory(output_dir) as temporary:
-            average = ModelDirectory(temporary)
-            for file in (directory.config_file.name, tokenizer.get("file")):
-                if file is not None:
-                    shutil.copyfile(directory.path / file, temporary / file)
-            average.save_model(transformer)
-            average.write_run(directory.read_run() | {"averaged": averaged})
-    except OSError as error:
-        raise ValueError(
-            f"Expected an --output_dir that can be written. Received: {output_dir} "
-            f"({error.strerror or error}). Choose another."
-        ) from error
+    with (
+        atomic_files.explaining_write_errors("an --output_dir", output_dir, "Choose another one."),
+        atomic_files.atomic_directory(output_dir) as temporary,
+    ):
+        average = ModelDirectory(temporary)
+        for file in (directory.config_file.name, tokenizer.get("file")):
+            if file is not None:
+                shutil.copyfile(directory.path / file, temporary / file)
+        average.save_model(transformer)
+        average.write_run(directory.read_run() | {"averaged": averaged})
 
 
 def _run(values):
@@ -95,9 +91,7 @@ def _run(values):
     )
 
 
-def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
-    """Runs the program with parsed flags; `argv` is the command line without them."""
-    entry_point.run("trainer.average", _run, argv, values)
+main = functools.partial(entry_point.run, "trainer.average", _run)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,19 @@
-"""The settings of a training run: a frozen dataclass, created from a dict or from absl flags."""
+"""The settings of a training run, as a frozen dataclass and as absl flags."""
 
 import dataclasses
-import difflib
+import os
 
 from absl import flags
 
 from trainer import config_fields
 from trainer.config_checks import ARCHITECTURE_SETTINGS, check_together
 from trainer.config_fields import setting
-from trainer.config_recipes import recipe_of
+from trainer.recipes import recipe_of
 
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()
 
+_FILES = ("train_source", "train_target", "dev_source", "dev_target")
 _RECIPE = " Default: the recipe's value."
 _PRESET = " Default: the preset's value."
 # Equal to t2t_relpos.models.config.POSITIONS, which is not imported: that imports TensorFlow.
@@ -185,29 +186,9 @@ class RunConfig:
         check_together(self)
 
     @classmethod
-    def from_dict(cls, settings: dict) -> "RunConfig":
-        """Returns settings from a dict.
-
-        Raises:
-            ValueError: for an unknown name (the message suggests similar names), a value out of
-                range, or settings that contradict each other.
-        """
-        names = [field.name for field in dataclasses.fields(cls)]
-        for name in settings:
-            if name not in names:
-                similar = difflib.get_close_matches(name, names)
-                hint = (
-                    f"Did you mean {' or '.join(similar)}?"
-                    if similar
-                    else f"The settings are {', '.join(names)}."
-                )
-                raise ValueError(f"Expected the name of a setting. Received: {name!r}. {hint}")
-        return cls(**settings)
-
-    @classmethod
     def from_flags(cls, values: flags.FlagValues = flags.FLAGS) -> "RunConfig":
         """Returns settings from the flags that `define_flags` defines."""
-        return cls(**{field.name: values[field.name].value for field in dataclasses.fields(cls)})
+        return cls(**config_fields.read_flags(cls, values))
 
     def resolve(self) -> "RunConfig":
         """Returns these settings with None replaced by the values of a recipe.
@@ -220,9 +201,7 @@ class RunConfig:
         """
         recipe = recipe_of(self)
         missing = {name: value for name, value in recipe.items() if getattr(self, name) is None}
-        files = config_fields.absolute_paths(
-            self, ("train_source", "train_target", "dev_source", "dev_target")
-        )
+        files = {name: _absolute(getattr(self, name)) for name in _FILES if getattr(self, name)}
         return dataclasses.replace(self, **missing, **files)
 
     @property
@@ -231,8 +210,13 @@ class RunConfig:
         return self.dev_bleu or bool(self.keep_best) or self.early_stopping is not None
 
     def to_dict(self) -> dict:
-        """Returns all settings by name, for `from_dict`."""
+        """Returns all settings by name."""
         return dataclasses.asdict(self)
+
+    @property
+    def dtype_policy(self) -> str:
+        """The Keras dtype policy of the layers. Weights are float32."""
+        return self.precision if self.precision == "float32" else f"mixed_{self.precision}"
 
     def architecture(self) -> dict:
         """Returns the settings that override the preset's architecture."""
@@ -245,6 +229,10 @@ class RunConfig:
         return {
             field.name: getattr(self, field.name) for field in fields if field.metadata["fixed"]
         }
+
+
+def _absolute(paths):
+    return ",".join(os.path.abspath(path.strip()) for path in paths.split(","))
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):

@@ -45,14 +45,10 @@ def check_together(config):
 def _check_data(config):
     _check_pair(config, "train")
     _check_pair(config, "dev")
-    if config.data is None and not config.train_source:
+    if config.data in (None, "files") and not config.train_source:
         raise ValueError(
             "Expected training data. Received: none. Give --train_source and --train_target, or "
             "--data=NAME of a TensorFlow Datasets set."
-        )
-    if config.data == "files" and not config.train_source:
-        raise ValueError(
-            "Expected train_source and train_target with the data 'files'. Received: neither."
         )
     if config.data_dir is not None and config.data in (None, "files"):
         raise ValueError(

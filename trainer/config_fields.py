@@ -1,10 +1,9 @@
 """Fields of a dataclass of settings, with help, range and an absl flag for each field."""
 
 import dataclasses
-import os
 import types
 import typing
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from absl import flags
 
@@ -40,13 +39,9 @@ def define_flags(
             define_flag(values, field.name, flag_type, help_text, field.default, choices=choices)
 
 
-def absolute_paths(settings, names: Sequence[str]) -> dict:
-    """Returns the settings `names` that are not empty, with comma-separated paths made absolute."""
-    given = {name: getattr(settings, name) for name in names if getattr(settings, name)}
-    return {
-        name: ",".join(os.path.abspath(path.strip()) for path in paths.split(","))
-        for name, paths in given.items()
-    }
+def read_flags(config: type, values: flags.FlagValues = flags.FLAGS) -> dict:
+    """Returns the values of the flags of all fields by name."""
+    return {field.name: values[field.name].value for field in dataclasses.fields(config)}
 
 
 def check(settings):

@@ -47,7 +47,7 @@ def run(
     name: str,
     program: Callable[[flags.FlagValues], None],
     argv: list[str],
-    values: flags.FlagValues,
+    values: flags.FlagValues = flags.FLAGS,
     errors: type[Exception] | tuple[type[Exception], ...] = ValueError,
 ):
     """Imports TensorFlow and runs a program.
@@ -56,7 +56,7 @@ def run(
         name: name of the program, such as `trainer.export`.
         program: function of the parsed flags.
         argv: the command line without its flags.
-        values: the parsed flags.
+        values: the parsed flags. By default those of the command line.
         errors: exceptions to report to the user as one line on stderr, without a traceback.
     """
     reject_arguments(argv)

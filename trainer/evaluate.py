@@ -20,45 +20,34 @@ from absl import app, flags
 from trainer import atomic_files, entry_point, metrics
 from trainer.allocator import keep_freed_memory
 
+_STRING_FLAGS = {
+    "model_dir": "Model directory.",
+    "checkpoint": "With --model_dir: step of a checkpoint, 'latest', or 'best' (highest dev BLEU). "
+    "Default: model.keras.",
+    "saved_model": "Instead of --model_dir: an exported model, saved_models/NAME or "
+    "saved_models/NAME/VERSION.",
+    "source": "Text file with one sentence per line, or a .gz file.",
+    "target": "File with the reference translations of --source.",
+    "label": "Name of the test set in the printed lines. Default: test.",
+    "data": "Instead of files: name of a translation set of TensorFlow Datasets.",
+    "direction": "Languages of --data. Default: en-de.",
+    "data_dir": "Data folder of TensorFlow Datasets. Default: ~/tensorflow_datasets.",
+    "language": "Language for Moses's tokenizer. Default: target language of --direction, or de.",
+    "output": "File to write the translations to. Requires a single test set.",
+}
+
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program on `values`."""
     define = functools.partial(entry_point.define_flag, values)
-    define("model_dir", str, "Model directory.")
-    define(
-        "checkpoint",
-        str,
-        "With --model_dir: step of a checkpoint, 'latest', or 'best' (highest dev BLEU). "
-        "Default: model.keras.",
-    )
-    define(
-        "saved_model",
-        str,
-        "Instead of --model_dir: an exported model, saved_models/NAME or "
-        "saved_models/NAME/VERSION.",
-    )
-    define("source", str, "Text file with one sentence per line, or a .gz file.")
-    define("target", str, "File with the reference translations of --source.")
-    define("label", str, "Name of the test set in the printed lines. Default: test.")
-    define(
-        "data",
-        str,
-        "Instead of files: name of a translation set of TensorFlow Datasets.",
-    )
-    define("direction", str, "Languages of --data. Default: en-de.")
-    define("data_dir", str, "Data folder of TensorFlow Datasets. Default: ~/tensorflow_datasets.")
+    for name, text in _STRING_FLAGS.items():
+        define(name, str, text)
     define("split", list, "Splits of --data, comma-separated. Default: test.")
     help_text = "Metrics to print in addition to sacreBLEU, comma-separated."
     define("metrics", list, help_text, list(metrics.DEFAULT_METRICS))
-    define(
-        "language",
-        str,
-        "Language for Moses's tokenizer. Default: target language of --direction, or de.",
-    )
     define("beam_size", int, "Hypotheses per sentence. Default: 4, or the exported value.")
     define("alpha", float, "Exponent of the length penalty. Default: 0.6, or the exported value.")
     define("batch_size", int, "Sentences per batch.", 64, lower_bound=1)
-    define("output", str, "File to write the translations to. Requires a single test set.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,15 +57,13 @@ class Evaluation:
     Args:
         hypotheses: one translation per sentence, each a single line.
         references: reference translations.
-        bleu: sacreBLEU score, from 0 to 100.
-        signature: signature of sacreBLEU.
+        score: sacreBLEU score.
         truncated: number of source sentences that were truncated.
     """
 
     hypotheses: list[str]
     references: list[str]
-    bleu: float
-    signature: str
+    score: metrics.Score
     truncated: int
 
 
@@ -92,27 +79,24 @@ def evaluate(
         corpus: a `trainer.data.corpus.Corpus`.
         batch_size: sentences per batch.
     """
-    from trainer.serving.translator import one_line, translate_lines
+    from trainer.serving.translator import translate_texts
 
-    sources = [source.encode() for source in corpus.sources()]
-    answers = list(translate_lines(translate, sources, batch_size, window=len(sources)))
-    hypotheses = [one_line(answer.text).decode(errors="replace") for answer in answers]
+    hypotheses, truncated = translate_texts(translate, corpus.sources(), batch_size)
     references = list(corpus.targets())
     score = metrics.sacrebleu(hypotheses, references)
-    truncated = sum(answer.truncated for answer in answers)
-    return Evaluation(hypotheses, references, score.value, score.signature, truncated)
+    return Evaluation(hypotheses, references, score, truncated)
 
 
 def _read_corpora(values):
     """Returns the test sets by label."""
-    from trainer.data import load_corpus
+    from trainer.data import text_files, tfds_sets
 
     if values.data is not None:
         message = "Expected either --{name} or --data. Received: both. Leave one of them out."
         _reject_flags(values, ("source", "target", "label"), message)
-        options = {"direction": values.direction, "data_dir": values.data_dir}
+        options = values.direction, values.data_dir
         splits = values.split or ["test"]
-        return {split: load_corpus.open_corpus(values.data, split, **options) for split in splits}
+        return {split: tfds_sets.read_tfds(values.data, split, *options) for split in splits}
     if values.source is None and values.target is None:
         raise ValueError(
             "Expected a test set. Received: none. Give --source and --target, or --data=NAME of a "
@@ -122,7 +106,7 @@ def _read_corpora(values):
     _reject_flags(values, ("split",), message)
     message = "Expected no --{name} with files. Received: {value!r}. Leave it out."
     _reject_flags(values, ("direction", "data_dir"), message)
-    return {values.label or "test": load_corpus.read_text(values.source, values.target)}
+    return {values.label or "test": text_files.read_text(values.source, values.target)}
 
 
 def _reject_flags(values, names, message):
@@ -160,17 +144,14 @@ def _load_model_dir(values):
 
     given = {name: values[name].value for name in ("beam_size", "alpha")}
     settings = TranslationSettings(**{n: value for n, value in given.items() if value is not None})
-    if values.checkpoint is None:
-        module = TranslationModule.from_model_dir(values.model_dir, settings)
-    else:
-        directory = ModelDirectory.open(values.model_dir)
-        checkpoint = weights.find_checkpoint(directory, values.checkpoint)
-        transformer = FastTransformer(weights.load_transformer(directory, checkpoint))
-        module = TranslationModule(transformer, directory.load_tokenizer(), settings)
+    directory = ModelDirectory.open(values.model_dir)
+    transformer = FastTransformer(weights.load_model(directory, values.checkpoint))
+    module = TranslationModule(transformer, directory.load_tokenizer(), settings)
     return Translator(module.serve, module)
 
 
 def _check_metrics(values):
+    """Checks --metrics, and returns the language for Moses's tokenizer."""
     unknown = [name for name in values.metrics if name not in metrics.METRICS]
     if unknown:
         raise ValueError(
@@ -192,12 +173,8 @@ def _check_output(path, count):
             f"Expected a single test set with --output. Received: {count}. Evaluate them "
             "separately."
         )
-    try:
+    with atomic_files.explaining_write_errors("a file", path, "Choose another --output."):
         atomic_files.check_writable(path)
-    except OSError as error:
-        raise ValueError(
-            f"Expected a file that can be written. Received: {path} ({error.strerror})."
-        ) from error
 
 
 def _write_output(path, hypotheses):
@@ -225,19 +202,17 @@ def _run(values):
                 "input length of the model.",
                 file=sys.stderr,
             )
-        print(f"{label} BLEU = {result.bleu:.2f}", flush=True)
+        print(f"{label} BLEU = {result.score.value:.2f}", flush=True)
         if values.output is not None:
             _write_output(values.output, result.hypotheses)
-    print(result.signature)
+    print(result.score.signature)
     for label, result in results.items():
         for name in values.metrics:
             score = metrics.score(name, result.hypotheses, result.references, language)
             print(f"{label} {score.name} = {score.value:.2f}  {score.signature}", flush=True)
 
 
-def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
-    """Runs the program with parsed flags; `argv` is the command line without them."""
-    entry_point.run("trainer.evaluate", _run, argv, values)
+main = functools.partial(entry_point.run, "trainer.evaluate", _run)
 
 
 if __name__ == "__main__":

@@ -5,25 +5,13 @@
 Writes saved_models/NAME/VERSION/, which `python -m trainer.translate` and TensorFlow Serving read.
 """
 
-import dataclasses
 import functools
 from pathlib import Path
 
 from absl import app, flags, logging
 
-from trainer import entry_point
+from trainer import config_fields, entry_point
 from trainer.serving.decoding_defaults import TranslationSettings
-
-_SETTINGS = {
-    "beam_size": "Hypotheses per sentence.",
-    "alpha": "Exponent of the length penalty.",
-    "max_input_length": "Maximum number of ids of a sentence. Longer sentences are truncated.",
-    "extra_length": "Maximum number of ids by which a translation may exceed its source.",
-    "early_stopping": "Stop a search at beam_size finished translations. Faster, less exact.",
-    "max_beam_size": "Maximum beam size of a request.",
-    "jit_compile": "Compile serving_default with XLA, for small batches. TensorFlow Serving then "
-    "needs --xla_cpu_compilation_enabled=true.",
-}
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -41,8 +29,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
         "float32",
         choices=("float32", "bfloat16"),
     )
-    for field in dataclasses.fields(TranslationSettings):
-        define(field.name, field.type, _SETTINGS[field.name], field.default)
+    config_fields.define_flags(TranslationSettings, values)
 
 
 def export(module, directory: Path, version: int | None = None) -> Path:
@@ -86,7 +73,7 @@ def _run(values):
 
     # Without this, TensorFlow logs the temporary name of the directory.
     tf.get_logger().setLevel("WARNING")
-    settings = TranslationSettings(**{name: values[name].value for name in _SETTINGS})
+    settings = TranslationSettings(**config_fields.read_flags(TranslationSettings, values))
     directory = _destination(values)
     module = TranslationModule.from_model_dir(values.model_dir, settings, values.precision)
     path = export(module, directory, values.version)
@@ -94,9 +81,7 @@ def _run(values):
     print(f"Translate with it: python -m trainer.translate --saved_model={directory} < source.txt")
 
 
-def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
-    """Runs the program with parsed flags; `argv` is the command line without them."""
-    entry_point.run("trainer.export", _run, argv, values)
+main = functools.partial(entry_point.run, "trainer.export", _run)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,40 @@
 
     python -m trainer.export_ctranslate2 --model_dir=runs/NAME --output_dir=ctranslate2/NAME
 
-Requires the package ctranslate2: pip install '.[ctranslate2]'.
+Requires the package ctranslate2: pip install '.[ctranslate2]'. The search of CTranslate2 differs
+from ours as follows:
+
+    length_penalty        divides the log-probability by `length ** length_penalty`; ours divides it
+                          by `((5 + length) / 6) ** alpha`. Both count EOS. For lengths of about L,
+                          length_penalty = alpha * L / (5 + L) has the most similar ranking.
+    patience              a sentence is done after beam_size * patience finished hypotheses (with
+                          length_penalty=0: when the best hypothesis of the beam is finished); ours
+                          when no living hypothesis can beat the best finished one
+    (no option)           a hypothesis ends only among the best beam_size of the 2 * beam_size
+                          candidates of a step; ours among all of them, as in tensor2tensor
+    coverage_penalty      use 0; ours has none
+    max_decoding_length   256, the same for all sentences of a call; truncated hypotheses count as
+                          finished. Ours adds 50 to each source length and prefers finished ones
+    min_decoding_length   1; ours is 0
+    max_input_length      1,024; 256 in an export
+
+Neither search chooses padding. CTranslate2 gives it probability 0, so its scores are higher.
 """
 
 import functools
+import os
+import shutil
+from pathlib import Path
 
 from absl import app, flags
 
-from trainer import entry_point
+from trainer import atomic_files, entry_point
+from trainer.data.token_names import token_names
+from trainer.model_dir import ModelDirectory
+
+QUANTIZATIONS = tuple(
+    "none int8 int8_float32 int8_float16 int8_bfloat16 int16 float16 bfloat16 float32".split()
+)
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -17,24 +43,78 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define = functools.partial(entry_point.define_flag, values)
     define("model_dir", str, "Model directory to export.", required=True)
     define("output_dir", str, "Directory to create.", required=True)
-    help_text = (
-        "Type of the weights: none, int8, int8_float32, int8_float16, int8_bfloat16, int16, "
-        "float16, bfloat16, float32."
-    )
-    define("quantization", str, help_text, "none")
+    define("quantization", str, f"Type of the weights: {', '.join(QUANTIZATIONS)}.", "none")
     define("force", bool, "Replace an existing CTranslate2 model in --output_dir.", False)
 
 
-def _run(values):
-    from trainer.serving import ctranslate2_model
+def export(
+    model_dir: str | os.PathLike,
+    output_dir: str | os.PathLike,
+    quantization: str = "none",
+    force: bool = False,
+):
+    """Writes the model of a model directory and its vocabulary for CTranslate2, atomically.
 
-    ctranslate2_model.write(values.model_dir, values.output_dir, values.quantization, values.force)
+    Args:
+        model_dir: the model directory.
+        output_dir: directory to create.
+        quantization: type of the weights, one of `QUANTIZATIONS`.
+        force: whether to replace an existing CTranslate2 model.
+
+    Raises:
+        ValueError: if the model directory has no model, CTranslate2 does not support the model,
+            `output_dir` can't be written, or the package ctranslate2 is not installed.
+    """
+    if quantization not in QUANTIZATIONS:
+        raise ValueError(
+            f"Expected --quantization to be one of {', '.join(QUANTIZATIONS)}. Received: "
+            f"{quantization!r}."
+        )
+    try:
+        from trainer.serving.ctranslate2_spec import build
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            "Expected the package ctranslate2. Received: an environment without it. Install it: "
+            "pip install '.[ctranslate2]'."
+        ) from error
+    output = Path(output_dir)
+    _check_destination(output, force)
+    directory = ModelDirectory.open(model_dir)
+    model = directory.load_model()
+    spec = build(model, *token_names(directory, model.config.vocab_size))
+    spec.optimize(quantization=None if quantization == "none" else quantization)
+    with (
+        atomic_files.explaining_write_errors("an --output_dir", output, "Choose another one."),
+        atomic_files.atomic_directory(output) as temporary,
+    ):
+        spec.save(str(temporary))
+        if directory.tokenizer_kind != "none":
+            shutil.copy(directory.vocabulary_file(directory.tokenizer_kind), temporary)
+        _check_destination(output, force)
+
+
+def _check_destination(output, force):
+    """Raises ValueError if `output` exists, unless it is a CTranslate2 model and `force` is set."""
+    if not output.exists():
+        return
+    if not force:
+        raise ValueError(
+            f"Expected an --output_dir that does not exist yet. Received: {output}, which does. "
+            "Replace it with --force."
+        )
+    if not (output / "model.bin").is_file():
+        raise ValueError(
+            "Expected --force to replace a CTranslate2 model, which has a model.bin. Received: "
+            f"{output}, which has none. Choose another --output_dir."
+        )
+
+
+def _run(values):
+    export(values.model_dir, values.output_dir, values.quantization, values.force)
     print(f"Wrote {values.output_dir}")
 
 
-def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
-    """Runs the program with parsed flags; `argv` is the command line without them."""
-    entry_point.run("trainer.export_ctranslate2", _run, argv, values)
+main = functools.partial(entry_point.run, "trainer.export_ctranslate2", _run)
 
 
 if __name__ == "__main__":

@@ -36,9 +36,7 @@ def _run(values):
     print(f"Wrote {values.model_dir}")
 
 
-def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
-    """Runs the program with parsed flags; `argv` is the command line without them."""
-    entry_point.run("trainer.import_t2t", _run, argv, values, errors=(ValueError, OSError))
+main = functools.partial(entry_point.run, "trainer.import_t2t", _run, errors=(ValueError, OSError))
 
 
 if __name__ == "__main__":

@@ -87,17 +87,14 @@ def _sacrebleu_score(name, metric, hypotheses, references):
     return Score(name, value, str(metric.get_signature()))
 
 
-_LOWERCASED = functools.partial(_sacrebleu_score, "BLEU lower-cased", BLEU(lowercase=True))
-# For text that is already tokenized: only spaces separate words.
-_TOKENIZED = functools.partial(
-    _sacrebleu_score, "BLEU of tokens", BLEU(tokenize="none", force=True)
-)
-_CHRF = functools.partial(_sacrebleu_score, "chrF2", CHRF())
 # Keys are the values of `trainer.evaluate --metrics`.
 METRICS: dict[str, Callable[..., Score]] = {
-    "bleu_lc": _LOWERCASED,
-    "bleu_tokenized": _TOKENIZED,
-    "chrf": _CHRF,
+    "bleu_lc": functools.partial(_sacrebleu_score, "BLEU lower-cased", BLEU(lowercase=True)),
+    # For text that is already tokenized: only spaces separate words.
+    "bleu_tokenized": functools.partial(
+        _sacrebleu_score, "BLEU of tokens", BLEU(tokenize="none", force=True)
+    ),
+    "chrf": functools.partial(_sacrebleu_score, "chrF2", CHRF()),
     "t2t_bleu": t2t_bleu,
     "t2t_bleu_uncased": functools.partial(t2t_bleu, lowercase=True),
     "compound_bleu": compound_split_bleu,

@@ -159,10 +159,6 @@ class ModelDirectory:
             )
         return config
 
-    def check_architecture(self, architecture: dict):
-        """Raises ValueError if the directory has another architecture: see `check_same`."""
-        self.check_same(self.read_config()["architecture"], architecture, "configuration")
-
     def check_same(self, recorded: dict, current: dict, description: str):
         """Checks that the settings of a run are equal to those of the directory.
 

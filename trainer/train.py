@@ -61,7 +61,7 @@ def train(config: RunConfig):
     except KeyboardInterrupt:
         _stop(run, signal.SIGINT)
     finally:
-        run.close()
+        run.directory.unlock()
     if run.signal is not None:
         _stop(run, run.signal)
     if run.worker_group.is_chief:

@@ -9,7 +9,7 @@ by distance. --plots writes PNG plots of the learning curves and the table norms
 matplotlib.
 """
 
-import contextlib
+import functools
 from pathlib import Path
 
 from absl import app, flags
@@ -49,39 +49,33 @@ def _check_flags(values):
 
 
 def _write_page(directory, transformer, values):
+    from t2t_relpos.models.attention_maps import read_table_norms, record_attention_maps
     from trainer.data.token_names import token_names
-    from trainer.visualization.attention_maps import read_table_norms, record_attention_maps
     from trainer.visualization.attention_page import render_page
     from trainer.visualization.sentence_pair import make_sentence_pair
 
     config = transformer.config
-    names = token_names(directory, config.vocab_size).names
+    names, _ = token_names(directory, config.vocab_size)
     tokenizer = directory.load_tokenizer()
     pair = make_sentence_pair(transformer, tokenizer, values.source, values.target)
     maps = record_attention_maps(transformer, pair.source_ids, pair.target_ids)
     page = render_page(config, pair, names, maps, read_table_norms(transformer))
-    with _explain_write_errors("output", values.output):
+    remedy = "Choose another --output."
+    with atomic_files.explaining_write_errors("a file", values.output, remedy):
         atomic_files.write_text(values.output, page)
     size = len(page.encode()) / 1e6
     print(f"Wrote {values.output} ({size:.1f} MB): {pair.source} -> {pair.target}")
 
 
 def _write_plots(directory, transformer, values):
+    from t2t_relpos.models.attention_maps import read_table_norms
     from trainer.visualization import png_plots
-    from trainer.visualization.attention_maps import read_table_norms
 
     tables = read_table_norms(transformer)
-    with _explain_write_errors("plots", values.plots):
+    remedy = "Choose another folder for --plots."
+    with atomic_files.explaining_write_errors("a folder", values.plots, remedy):
         lines = png_plots.write_plots(Path(values.plots), directory, tables)
     print("\n".join(lines))
-
-
-@contextlib.contextmanager
-def _explain_write_errors(flag, path):
-    try:
-        yield
-    except OSError as error:
-        raise ValueError(f"--{flag} must be writable, got {path} ({error.strerror}).") from error
 
 
 def _run(values):
@@ -89,20 +83,14 @@ def _run(values):
 
     _check_flags(values)
     directory = ModelDirectory.open(values.model_dir)
-    if values.checkpoint is None:
-        transformer = directory.load_model()
-    else:
-        checkpoint = weights.find_checkpoint(directory, values.checkpoint)
-        transformer = weights.load_transformer(directory, checkpoint)
+    transformer = weights.load_model(directory, values.checkpoint)
     if values.output is not None:
         _write_page(directory, transformer, values)
     if values.plots is not None:
         _write_plots(directory, transformer, values)
 
 
-def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
-    """Runs the program with parsed flags; `argv` is the command line without them."""
-    entry_point.run("trainer.visualize", _run, argv, values)
+main = functools.partial(entry_point.run, "trainer.visualize", _run)
 
 
 if __name__ == "__main__":

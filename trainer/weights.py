@@ -81,6 +81,17 @@ def load_transformer(directory: ModelDirectory, path: Path) -> Transformer:
     return transformer
 
 
+def load_model(directory: ModelDirectory, checkpoint: str | int | None = None) -> Transformer:
+    """Returns the Transformer of model.keras, or of a checkpoint as in `find_checkpoint`.
+
+    Raises:
+        ValueError: if the file or the checkpoint is missing or corrupt.
+    """
+    if checkpoint is None:
+        return directory.load_model()
+    return load_transformer(directory, find_checkpoint(directory, checkpoint))
+
+
 def average(directory: ModelDirectory, paths: Sequence[Path]) -> Transformer:
     """Returns a Transformer with the mean weights of several checkpoints.
 

@@ -33,10 +33,9 @@ from benchmarks.common.flag_checks import check_no_arguments
 from benchmarks.common.tables import print_cells, print_header
 from benchmarks.decoding.finish_among_best import FinishAmongBestK
 from t2t_relpos.decoding import beam_search, greedy_search
-from trainer import metrics
+from trainer import export_ctranslate2, metrics
 from trainer.data.text_files import read_text
 from trainer.model_dir import ModelDirectory
-from trainer.serving import ctranslate2_model
 
 FLAGS = flags.FLAGS
 SEARCHES = ("greedy", "beam", "normalized", "rescored")
@@ -188,7 +187,7 @@ def main(argv):
     this_project, others = ThisProject(FLAGS.model_dir), []
     with tempfile.TemporaryDirectory() as folder:
         for quantization in ("none", "int8"):
-            ctranslate2_model.write(FLAGS.model_dir, Path(folder) / quantization, quantization)
+            export_ctranslate2.export(FLAGS.model_dir, Path(folder) / quantization, quantization)
             others.append(CTranslate2(Path(folder) / quantization, processor))
     print_header(HEADER)
     for search in FLAGS.search:

@@ -10,12 +10,12 @@ import numpy as np
 
 from benchmarks.common.worker_processes import child_environment
 from t2t_relpos.models import Transformer, TransformerConfig
+from trainer import export_ctranslate2
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.token_ids import EOS_ID
 from trainer.data.token_names import token_names
 from trainer.export import export
 from trainer.model_dir import ModelDirectory
-from trainer.serving import ctranslate2_model
 from trainer.serving.decoding_defaults import TranslationSettings
 from trainer.serving.translation_module import TranslationModule
 
@@ -94,7 +94,7 @@ def write_saved_model(
 
 def write_for_ctranslate2(model_dir: Path, folder: Path, quantization: str) -> str:
     """Writes CTranslate2's model. Returns its path."""
-    ctranslate2_model.write(model_dir, folder, quantization)
+    export_ctranslate2.export(model_dir, folder, quantization)
     return str(folder)
 
 
@@ -119,7 +119,7 @@ def write_for_opennmt(model_dir: Path, folder: Path, alpha: float) -> Path:
         )
     folder.mkdir(parents=True)
     (folder / "architecture.json").write_text(json.dumps(config.to_dict() | {"alpha": alpha}))
-    tokens = token_names(directory, config.vocab_size).names[EOS_ID + 1 :]
+    tokens = token_names(directory, config.vocab_size)[0][EOS_ID + 1 :]
     (folder / "tokens.txt").write_text("".join(f"{token}\n" for token in tokens))
     np.savez(folder / "weights.npz", **_collect_weights(model))
     return folder

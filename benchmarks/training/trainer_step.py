@@ -6,7 +6,6 @@ from benchmarks.common.worker_protocol import tensorflow_with_threads
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.recipes import RECIPES
 from trainer.training.fused_adam import FusedAdam
-from trainer.training.precision import dtype_policy
 from trainer.training.schedules import NoamSchedule
 from trainer.training.training_model import TrainingModel
 
@@ -16,7 +15,9 @@ def make(settings):
     tf = tensorflow_with_threads(settings["threads"])
     keras.utils.set_random_seed(1)
     config = TransformerConfig.from_dict(settings["config"])
-    transformer = Transformer(config, dtype=dtype_policy(settings["precision"]))
+    precision = settings["precision"]
+    policy = precision if precision == "float32" else f"mixed_{precision}"
+    transformer = Transformer(config, dtype=policy)
     model = TrainingModel(transformer, settings["label_smoothing"])
     recipe = RECIPES[settings["preset"]]
     schedule = NoamSchedule(config.hidden_dim, recipe["warmup_steps"], recipe["learning_rate"])

@@ -3,8 +3,9 @@
 import dataclasses
 from pathlib import Path
 
-from trainer.data import load_corpus
 from trainer.data.corpus import Corpus
+from trainer.data.text_files import read_text
+from trainer.data.tfds_sets import read_tfds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,10 +71,8 @@ class Dataset:
     def open_corpus(self, split: str) -> Corpus:
         """Returns the sentence pairs of a split."""
         if self._is_folder:
-            return load_corpus.read_text(*self._files(split))
-        return load_corpus.open_corpus(
-            self.data, split, direction=self.direction, data_dir=self.data_dir
-        )
+            return read_text(*self._files(split))
+        return read_tfds(self.data, split, self.direction, self.data_dir)
 
     @property
     def _is_folder(self):

@@ -62,23 +62,17 @@ def test_flag_of_wrong_type_raises():
         parsed("--seed=x")
 
 
-def test_from_dict_inverts_to_dict():
+def test_settings_equal_their_dict():
     config = RunConfig(**MINIMAL, dropout=0.3).resolve()
-    assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert RunConfig(**json.loads(json.dumps(config.to_dict()))) == config
 
 
-def test_from_dict_with_an_unknown_name_raises():
-    with pytest.raises(
-        ValueError,
-        match=(
-            "Expected the name of a setting. Received: 'learning_rat'. Did you mean learning_rate"
-        ),
-    ):
-        RunConfig.from_dict(MINIMAL | {"learning_rat": 1.0})
-    with pytest.raises(
-        ValueError, match="Received: 'xyzzy'. The settings are preset, model_dir, init_from, data"
-    ):
-        RunConfig.from_dict(MINIMAL | {"xyzzy": 1})
+@pytest.mark.parametrize(
+    ("precision", "policy"),
+    [("float32", "float32"), ("bfloat16", "mixed_bfloat16"), ("float16", "mixed_float16")],
+)
+def test_dtype_policy(precision, policy):
+    assert RunConfig(**MINIMAL, precision=precision).dtype_policy == policy
 
 
 def test_resolve_fills_settings_from_the_recipe():
@@ -189,7 +183,7 @@ def test_resolve_makes_paths_absolute(tmp_path, monkeypatch):
         ),
         (
             {"data": "files"},
-            "Expected train_source and train_target with the data 'files'. Received: neither",
+            "Expected training data. Received: none. Give --train_source and --train_target, or ",
         ),
         (
             {"train_source": "x"},
@@ -261,7 +255,7 @@ def test_resolve_makes_paths_absolute(tmp_path, monkeypatch):
 )
 def test_invalid_settings_raise(settings, message):
     with pytest.raises(ValueError, match=message):
-        RunConfig.from_dict(MINIMAL | settings)
+        RunConfig(**MINIMAL | settings)
 
 
 def test_config_imports_neither_keras_nor_tensorflow():

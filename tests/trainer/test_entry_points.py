@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.serving.ctranslate2_model import QUANTIZATIONS
+from trainer.export_ctranslate2 import QUANTIZATIONS
 
 ROOT = Path(__file__).parents[2]
 MODULE = """

@@ -9,7 +9,7 @@ from absl import app
 
 from examples.synthetic_corpus import generate
 from trainer import atomic_files, evaluate, metrics, weights
-from trainer.data import load_corpus
+from trainer.data import text_files, tfds_sets
 from trainer.data.corpus import PairCorpus
 from trainer.model_dir import ModelDirectory
 from trainer.serving import saved_models
@@ -55,8 +55,8 @@ def test_evaluate_equals_sacrebleu_and_keeps_the_order():
     # The tokenizer 13a separates the full stop, so only "sie" differs. These are the precisions of
     # n-grams of the orders 1 to 4.
     expected = 100 * (12 / 13 * 9 / 10 * 6 / 7 * 4 / 5) ** 0.25
-    assert result.bleu == pytest.approx(expected)
-    assert result.signature == SIGNATURE
+    assert result.score.value == pytest.approx(expected)
+    assert result.score.signature == SIGNATURE
     assert result.truncated == 1
     assert [len(batch) for batch in batches] == [2, 1] and batches[0][0] == b"the dog"
 
@@ -72,8 +72,8 @@ def test_exact_translations_have_a_bleu_of_100():
         }
         return lambda sentences: [known[sentence] for sentence in sentences]
 
-    assert evaluate.evaluate(answer(str), corpus, batch_size=5).bleu == pytest.approx(100.0)
-    assert evaluate.evaluate(answer(str.lower), corpus, batch_size=5).bleu < 70.0
+    assert evaluate.evaluate(answer(str), corpus, batch_size=5).score.value == pytest.approx(100.0)
+    assert evaluate.evaluate(answer(str.lower), corpus, batch_size=5).score.value < 70.0
 
 
 @pytest.mark.slow
@@ -104,10 +104,10 @@ def test_model_directory_and_export_print_equal_scores(
 def splits(monkeypatch):
     """Replaces `--data=any` by the first sentences of the synthetic corpus."""
 
-    def open_corpus(_, split, **options):
+    def read_tfds(_, split, *options):
         return PairCorpus(tuple(generate(split, size={"test": 7}.get(split, 5))))
 
-    monkeypatch.setattr(load_corpus, "open_corpus", open_corpus)
+    monkeypatch.setattr(tfds_sets, "read_tfds", read_tfds)
 
 
 def test_several_splits_are_evaluated(run, exported_dir, splits, capsys):
@@ -172,8 +172,8 @@ def test_language_defaults_to_the_target_language(run, monkeypatch, capsys):
         lambda *_: lambda texts: [Translation(text, 0.0, False) for text in texts],
     )
     corpus = PairCorpus((("l'air", "l'air"),))
-    monkeypatch.setattr(load_corpus, "open_corpus", lambda *_, **__: corpus)
-    monkeypatch.setattr(load_corpus, "read_text", lambda *_: corpus)
+    monkeypatch.setattr(tfds_sets, "read_tfds", lambda *_: corpus)
+    monkeypatch.setattr(text_files, "read_text", lambda *_: corpus)
     chosen = ["--saved_model=any", "--metrics=compound_bleu"]
     for arguments, language in (
         (["--data=any", "--direction=en-fr"], "fr"),
@@ -306,7 +306,7 @@ def test_beam_size_and_alpha_flags_set_the_search(run, test_files, monkeypatch):
         ),
         (
             [*FILES, "--model_dir=a", "--beam_size=0"],
-            "Expected beam_size to be an integer of at least 1. Received: 0.",
+            "Expected beam_size to be at least 1. Received: 0.",
         ),
     ],
 )
@@ -358,5 +358,5 @@ def test_files_may_be_pipes(tmp_path):
     for name, text in (("source", "a\nb\n"), ("target", "c\nd\n")):
         os.mkfifo(tmp_path / name)
         threading.Thread(target=(tmp_path / name).write_text, args=(text,), daemon=True).start()
-    corpus = load_corpus.read_text(str(tmp_path / "source"), str(tmp_path / "target"))
+    corpus = text_files.read_text(str(tmp_path / "source"), str(tmp_path / "target"))
     assert list(corpus) == list(corpus) == [("a", "c"), ("b", "d")]

@@ -110,7 +110,7 @@ def test_unwritable_export_folder_raises(run, trained_model_dir, tmp_path):
 
 
 def test_settings_out_of_range_raise(run, trained_model_dir, tmp_path):
-    message = "Expected beam_size to be an integer of at least 1. Received: 0."
+    message = "Expected beam_size to be at least 1. Received: 0."
     run.fails(
         message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", "--beam_size=0"
     )

@@ -17,7 +17,6 @@ from t2t_relpos.t2t import config_from_hparams, parse_hparams
 from t2t_relpos.t2t.subwords import SubwordVocabulary
 from trainer import export_ctranslate2
 from trainer.model_dir import ModelDirectory
-from trainer.serving import ctranslate2_model
 from trainer.t2t_checkpoints import import_checkpoint, write_checkpoint
 
 ctranslate2 = pytest.importorskip(
@@ -168,8 +167,8 @@ def test_existing_directory_raises_without_force(run, trained_model_dir, written
     (tmp_path / "other").mkdir()
     (tmp_path / "other/thesis.txt").write_text("mine")
     run.fails(
-        "Expected --force to replace a CTranslate2 model, which holds a model.bin. Received: "
-        ".*other, which holds none.",
+        "Expected --force to replace a CTranslate2 model, which has a model.bin. Received: "
+        ".*other, which has none.",
         arguments[0], f"--output_dir={tmp_path}/other", "--force",
     )  # fmt: skip
     assert (tmp_path / "other/thesis.txt").read_text() == "mine"
@@ -179,7 +178,7 @@ def test_failed_write_leaves_no_files(run, trained_model_dir, tmp_path, monkeypa
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(ctranslate2_model.shutil, "copy", fail)
+    monkeypatch.setattr(export_ctranslate2.shutil, "copy", fail)
     message = (
         r"Expected an --output_dir that can be written. Received: .*ct2 \(No space left on "
         r"device\). Choose another one."
@@ -232,11 +231,12 @@ CONFIG = TransformerConfig(
         ),
         (
             {"relative_cross_attention": True},
-            "since CTranslate2 has none there. Received: relative_cross_attention=True.",
+            "since CTranslate2 does not support them there. Received: "
+            "relative_cross_attention=True.",
         ),
         (
             {"position": "relative+sinusoidal", "normalize_first": False},
-            "since CTranslate2 adds no sinusoids where the first layer has relative positions. "
+            "since CTranslate2 adds no sinusoids if the first layer has relative positions. "
             "Received: "
             "position='relative+sinusoidal', normalize_first=False.",
         ),

@@ -104,7 +104,7 @@ def test_init_from_an_average_starts_a_new_schedule(parent):
         "model_dir": str(parent.path.parent / "grandchild"),
     }
     run = TrainingRun(RunConfig(**settings(parent, init_from=str(average.path), **changes)))
-    run.close()
+    run.directory.unlock()
     # The new schedule starts from step 0.
     rates = keras.saving.deserialize_keras_object(run.model.optimizer.get_config()["learning_rate"])
     assert rates.get_config() == {"model_width": 12, "warmup_steps": 11, "multiplier": 0.5}

@@ -81,13 +81,16 @@ def test_config_that_is_not_a_json_object_raises(directory, text):
         directory.read_config()
 
 
-def test_check_architecture_accepts_the_same_architecture(directory):
-    directory.check_architecture(dict(ARCHITECTURE))
+def test_check_same_accepts_the_same_architecture(directory):
+    directory.check_same(
+        directory.read_config()["architecture"], dict(ARCHITECTURE), "configuration"
+    )
 
 
-def test_check_architecture_reports_all_differences(directory):
+def test_check_same_reports_all_differences(directory):
+    current = {"num_layers": 5, "vocab_size": 11, "dropout": 0.1}
     with pytest.raises(ValueError) as caught:
-        directory.check_architecture({"num_layers": 5, "vocab_size": 11, "dropout": 0.1})
+        directory.check_same(directory.read_config()["architecture"], current, "configuration")
     message = str(caught.value)
     assert "num_layers is 3 in the directory and 5 in this run" in message
     assert 'position is "relative" in the directory and not set in this run' in message

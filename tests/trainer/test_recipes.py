@@ -13,7 +13,7 @@ from trainer.config import RunConfig
 from trainer.data.batching import training_batches
 from trainer.data.buckets import report_lengths
 from trainer.data.encoding import encode_pairs
-from trainer.data.load_corpus import open_corpus
+from trainer.data.tfds_sets import read_tfds
 from trainer.model_dir import ModelDirectory
 
 SMALLER = {
@@ -83,7 +83,7 @@ def test_training_and_dev_sets_are_those_of_wmt(trained, wmt14):
     ]
     corpora = {
         split: encode_pairs(
-            open_corpus("wmt14_translate/de-en", split, data_dir=wmt14.data_dir),
+            read_tfds("wmt14_translate/de-en", split, data_dir=wmt14.data_dir),
             ModelDirectory(trained).load_tokenizer(),
         )
         for split in ("train", "dev")

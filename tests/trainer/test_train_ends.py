@@ -153,7 +153,7 @@ def test_not_finite_loss_exits_and_saves_the_batch(tmp_path, small_run, per_exec
         for array in read_weights(Checkpoints(tmp_path / "checkpoints").path(good)).values()
     )
     run = TrainingRun(small_run.config(tmp_path, **settings))
-    run.close()
+    run.directory.unlock()
     pairs = run._prepared.train_pairs
     expected, _, _ = next(iter(training_batches(pairs, 30, 256, 1, start_step=failed - 1)))
     with np.load(files[0]) as saved:

@@ -88,7 +88,7 @@ def test_invalid_flags_raise(run, trained_model_dir, tmp_path):
 )
 def test_unwritable_output_raises(run, trained_model_dir, tmp_path, name, reason):
     (tmp_path / "file").touch()
-    message = rf"--output must be writable, got .* \({reason}\)."
+    message = rf"Expected a file that can be written. Received: .* \({reason}\). Choose"
     options = {"source": SENTENCE, "target": TRANSLATION, "output": tmp_path / name}
     run.fails(message, model_dir=trained_model_dir, **options)
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
@@ -97,7 +97,7 @@ def test_unwritable_output_raises(run, trained_model_dir, tmp_path, name, reason
 @needs_matplotlib
 def test_unwritable_plots_folder_raises(run, trained_model_dir, tmp_path):
     (tmp_path / "file").touch()
-    message = r"--plots must be writable, got .*file \(File exists\)."
+    message = r"Expected a folder that can be written. Received: .*file \(File exists\)."
     run.fails(message, model_dir=trained_model_dir, plots=tmp_path / "file")
 
 

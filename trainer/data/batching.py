@@ -45,8 +45,6 @@ def training_batches(
     Raises:
         ValueError: if all pairs are skipped, or the longest pair does not fit into a batch.
     """
-    if start_step < 0:
-        raise ValueError(f"Expected start_step to be at least 0. Received: {start_step}.")
     order = BatchOrder(pairs, batch_tokens, max_length, seed, chunk_pairs)
 
     def make_batch(step):

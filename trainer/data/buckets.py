@@ -39,12 +39,16 @@ def is_blank(sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LengthReport:
-    """Numbers of pairs that training uses and skips. `str` returns a summary."""
+    """Numbers of pairs that training uses and skips. `str` returns a summary.
+
+    `buckets` is the number of buckets that have a pair to train on.
+    """
 
     pairs: int
     too_long: int
     blank: int
     max_length: int
+    buckets: int
 
     @property
     def used(self) -> int:
@@ -59,22 +63,14 @@ class LengthReport:
 
 def report_lengths(pairs: EncodedPairs, max_length: int) -> LengthReport:
     """Returns the numbers of pairs that training uses and skips."""
+    boundaries, occupied = bucket_boundaries(max_length), set()
     too_long = blank = 0
     for start in range(0, len(pairs), _CHUNK_PAIRS):
         rows = np.arange(start, min(start + _CHUNK_PAIRS, len(pairs)))
         sides = pairs.sources.lengths_of(rows), pairs.targets.lengths_of(rows)
-        are_too_long = is_too_long(*sides, max_length)
+        are_too_long, are_blank = is_too_long(*sides, max_length), is_blank(*sides)
         too_long += int(are_too_long.sum())
-        blank += int((is_blank(*sides) & ~are_too_long).sum())
-    return LengthReport(len(pairs), too_long, blank, max_length)
-
-
-def count_buckets(pairs: EncodedPairs, max_length: int) -> int:
-    """Returns the number of buckets that hold a pair of the training data."""
-    boundaries, occupied = bucket_boundaries(max_length), set()
-    for start in range(0, len(pairs), _CHUNK_PAIRS):
-        rows = np.arange(start, min(start + _CHUNK_PAIRS, len(pairs)))
-        sides = pairs.sources.lengths_of(rows), pairs.targets.lengths_of(rows)
-        used = ~is_too_long(*sides, max_length) & ~is_blank(*sides)
-        occupied.update(np.searchsorted(boundaries, np.maximum(*sides)[used]).tolist())
-    return len(occupied)
+        blank += int((are_blank & ~are_too_long).sum())
+        used = np.maximum(*sides)[~are_too_long & ~are_blank]
+        occupied.update(np.searchsorted(boundaries, used).tolist())
+    return LengthReport(len(pairs), too_long, blank, max_length, len(occupied))

@@ -63,9 +63,7 @@ class LongestMatch:
     def _longest_matches(self, characters, remaining):
         """Returns length and id of the longest subtoken that starts at every character, `[n]` each.
 
-        Args:
-            characters: code points of all words, `[n]`.
-            remaining: number of characters from each character to the end of its word, `[n]`.
+        `remaining` is the number of characters from each character to the end of its word, `[n]`.
         """
 
         def descend(depth, position, node, lengths, ids):
@@ -98,12 +96,8 @@ def _mark_starts(is_first, following, longest):
     """Returns whether a subtoken starts at each character, bool `[n]`.
 
     After iteration r, the first 2^r subtokens of every word are marked. The number of iterations is
-    therefore logarithmic in the length of the longest word.
-
-    Args:
-        is_first: whether each character is the first of its word, bool `[n]`.
-        following: index of the character after the longest subtoken at each character, `[n]`.
-        longest: length of the longest word.
+    therefore logarithmic in the length of the longest word. `following` is the index of the
+    character after the longest subtoken at each character.
     """
 
     def double(marked, is_start, following):

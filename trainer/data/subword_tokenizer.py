@@ -90,14 +90,7 @@ class SubwordTokenizer(Tokenizer):
             return tf.gather(self._subtokens, tf.where(is_piece, ids, self.vocab_size))
 
     def _tokens(self, characters):
-        """Splits texts into escaped tokens, as tensor2tensor does before the longest match.
-
-        Args:
-            characters: code points, ragged `[B, (characters)]`.
-
-        Returns:
-            string RaggedTensor `[B, (tokens)]`.
-        """
+        """Splits ragged code points into escaped tokens, as tensor2tensor does before the match."""
         rows, row_count = characters.value_rowids(), characters.nrows()
         characters = characters.values
         begins = _changes(rows) | _changes(self._alphanumeric.contain(characters))
@@ -169,11 +162,7 @@ def _changes(values):
 
 
 def _segment_ids(begins):
-    """Returns the segment number of every element, `[n]`.
-
-    Args:
-        begins: whether a segment begins at each element, bool `[n]`.
-    """
+    """Returns the segment number of every element, from whether a segment begins there."""
     return tf.cumsum(tf.cast(begins, tf.int64)) - 1
 
 

@@ -36,7 +36,9 @@ class TfdsCorpus(Corpus):
         return digest("tfds", full_name, self.split, self.source_language, self.target_language)
 
 
-def read_tfds(name: str, split: str, direction: str, data_dir: str | None = None) -> TfdsCorpus:
+def read_tfds(
+    name: str, split: str, direction: str | None = None, data_dir: str | None = None
+) -> TfdsCorpus:
     """Returns the sentence pairs of a translation set of TensorFlow Datasets.
 
     The set is downloaded and prepared unless it is on disk.
@@ -44,7 +46,7 @@ def read_tfds(name: str, split: str, direction: str, data_dir: str | None = None
     Args:
         name: name of the set, such as "wmt14_translate/de-en".
         split: a split of the set; "dev" is an alias of "validation".
-        direction: source and target language, such as "en-de".
+        direction: source and target language; "en-de" by default.
         data_dir: data folder of TensorFlow Datasets; by default $TFDS_DATA_DIR or
             ~/tensorflow_datasets.
 
@@ -53,7 +55,13 @@ def read_tfds(name: str, split: str, direction: str, data_dir: str | None = None
             languages.
         MissingSplitError: if the set does not have the split. It is a subclass of ValueError.
     """
-    builder = _builder(name, data_dir)
+    if name == "synthetic":
+        raise ValueError(
+            "Expected 'files' or the name of a TensorFlow Datasets set as --data. Received: "
+            "'synthetic'. Write the synthetic corpus as text files first: "
+            "python -m examples.synthetic_corpus FOLDER"
+        )
+    builder, direction = _builder(name, data_dir), direction or "en-de"
     languages = tuple(getattr(builder.info.features, "languages", ()))
     pair = tuple(direction.split("-"))
     if len(pair) != 2 or pair[0] == pair[1] or not set(pair) <= set(languages):

@@ -1,30 +1,13 @@
 """Unique names of a model's token ids, as CTranslate2 requires."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from trainer.data.token_ids import EOS_ID, PAD_ID
+from trainer.data.token_ids import PAD_ID
 from trainer.model_dir import ModelDirectory
 
 
-class TokenNames(NamedTuple):
-    """A name for every id, and the names of special tokens.
-
-    Attributes:
-        names: unique names by id.
-        pad: name of id 0, with which decoding starts.
-        eos: name of id 1, which ends a sentence.
-        unknown: name for tokens without an id.
-    """
-
-    names: list[str]
-    pad: str
-    eos: str
-    unknown: str
-
-
-def token_names(directory: ModelDirectory, vocab_size: int) -> TokenNames:
-    """Returns the names of the token ids of a model.
+def token_names(directory: ModelDirectory, vocab_size: int) -> tuple[list[str], int]:
+    """Returns unique names of a model's token ids, and the id of unknown tokens.
 
     Names are SentencePiece's pieces, tensor2tensor's subtokens, or decimal numbers if there is no
     vocabulary.
@@ -44,7 +27,7 @@ def token_names(directory: ModelDirectory, vocab_size: int) -> TokenNames:
             f"{directory.vocabulary_file(kind)} with {len(names)} ids. Restore the vocabulary that "
             "the model was trained with."
         )
-    return TokenNames(names, names[PAD_ID], names[EOS_ID], names[unk_id])
+    return names, unk_id
 
 
 def distinct(names: Sequence[str]) -> list[str]:

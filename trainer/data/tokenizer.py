@@ -111,12 +111,7 @@ class Tokenizer(abc.ABC):
         return (ids >= 0) & (ids < self.vocab_size)
 
     def _split_text(self, ids):
-        """Returns dense ids, and whether each id is text.
-
-        Returns:
-            ids, int32 `[B, T]`, and is_text, bool `[B, T]`: True for ids in the vocabulary that are
-            not padding and come before the first EOS.
-        """
+        """Returns dense ids, and whether each id is text: known, not padding, and before EOS."""
         if isinstance(ids, tf.RaggedTensor):
             ids = ids.to_tensor(PAD_ID)
         ids = tf.cast(ids, tf.int32)

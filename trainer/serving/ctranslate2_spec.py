@@ -1,76 +1,97 @@
-"""Converts a Transformer to CTranslate2's specification of a model.
+"""Converts a Transformer to a model specification of CTranslate2.
 
-The computation of CTranslate2 is that of its files `src/layers/transformer.cc`, `attention.cc` and
-`common.cc`.
+CTranslate2 computes its layers in `src/layers/transformer.cc`, `attention.cc` and `common.cc`.
 """
 
 import numpy as np
 from ctranslate2.specs import transformer_spec
 
 from t2t_relpos.layers.position_encodings import sinusoids
-from trainer.data.token_ids import PAD_ID
-from trainer.data.token_names import TokenNames
+from trainer.data.token_ids import EOS_ID, PAD_ID
 
-# Number of sinusoidal positions: twice CTranslate2's default limit of a sentence.
-MOST_POSITIONS = 2048
+# Number of positions: twice CTranslate2's default limit of a sentence.
+_MAX_POSITIONS = 2048
 # A logit whose exponential is 0.
-NEVER = -1e9
-# Width of a feed-forward network that adds zeros.
-INERT_WIDTH = 8
+_MASKED_LOGIT = -1e9
+# Inner width of a feed-forward network of zeros.
+_ZERO_WIDTH = 8
 
 
-def build(model, tokens: TokenNames) -> transformer_spec.TransformerSpec:
-    """Returns a Transformer as a validated specification without quantization.
+def build(model, names: list[str], unk_id: int) -> transformer_spec.TransformerSpec:
+    """Returns the validated specification of a Transformer, without quantization.
 
     Args:
-        model: a `t2t_relpos.models.Transformer` that passes `ctranslate2_model.check_expressible`.
-        tokens: the names of its ids.
+        model: a `t2t_relpos.models.Transformer`.
+        names: unique names of its token ids.
+        unk_id: id of unknown tokens.
+
+    Raises:
+        ValueError: if CTranslate2 does not support the architecture.
     """
+    _check_supported(model.config)
     encoder = _stack(transformer_spec.TransformerEncoderSpec, model.config, model.encoder_layers)
     decoder = _stack(transformer_spec.TransformerDecoderSpec, model.config, model.decoder_layers)
     _set_embeddings(encoder, decoder, model)
     if model.source_position is not None:
         encoder.position_encodings.encodings = _encodings(model.source_position, model.config)
-        # The decoder repeats its last learned position. The encoder's input is limited instead.
-        last = _encodings(model.target_position, model.config)
-        beyond = max(MOST_POSITIONS - len(last), 0)
-        decoder.position_encodings.encodings = np.pad(last, [(0, beyond), (0, 0)], mode="edge")
+        # Outputs may be longer than a learned table, whose last row is repeated.
+        encodings = _encodings(model.target_position, model.config)
+        missing = max(_MAX_POSITIONS - len(encodings), 0)
+        encodings = np.pad(encodings, [(0, missing), (0, 0)], mode="edge")
+        decoder.position_encodings.encodings = encodings
     if model.config.normalize_first:
         _set_norm(encoder.layer_norm, model.encoder_norm)
         _set_norm(decoder.layer_norm, model.decoder_norm)
     spec = transformer_spec.TransformerSpec(encoder, decoder)
-    spec.register_source_vocabulary(tokens.names)
-    spec.register_target_vocabulary(tokens.names)
-    _set_config(spec.config, model.config, tokens)
+    spec.register_source_vocabulary(names)
+    spec.register_target_vocabulary(names)
+    spec.config.unk_token = names[unk_id]
+    spec.config.eos_token = names[EOS_ID]
+    spec.config.bos_token = spec.config.decoder_start_token = names[PAD_ID]
+    spec.config.add_source_eos = True
+    spec.config.layer_norm_epsilon = model.config.layer_norm_epsilon
     spec.validate()
     return spec
 
 
-def _set_config(spec_config, config, tokens):
-    spec_config.unk_token = tokens.unknown
-    spec_config.eos_token = tokens.eos
-    spec_config.bos_token = spec_config.decoder_start_token = tokens.pad
-    spec_config.add_source_eos = True
-    spec_config.layer_norm_epsilon = config.layer_norm_epsilon
+def _check_supported(config):
+    has_tables = config.relative and (config.use_key_table or config.use_value_table)
+    if has_tables and not config.share_heads and config.num_heads > 1:
+        raise ValueError(
+            "Expected relative positions that all heads share, since CTranslate2 has one table "
+            f"for all heads of a layer. Received: share_heads=False with {config.num_heads} heads. "
+            "Presets such as tiny and shaw_big share them."
+        )
+    if config.relative_cross_attention:
+        raise ValueError(
+            "Expected cross-attention without relative positions, since CTranslate2 does not "
+            "support them there. Received: relative_cross_attention=True."
+        )
+    if config.position == "relative+sinusoidal" and not config.normalize_first:
+        raise ValueError(
+            "Expected either relative positions or sinusoids in a post-norm model, since "
+            "CTranslate2 adds no sinusoids if the first layer has relative positions. Received: "
+            "position='relative+sinusoidal', normalize_first=False."
+        )
 
 
 def _stack(spec_class, config, layers):
     """Returns the specification of an encoder or decoder with the weights of its layers."""
-    # CTranslate2 adds sinusoids if the first layer has neither tables nor position encodings.
+    # CTranslate2 adds sinusoids unless the first layer has tables or there are position encodings.
     # Models without positions therefore get tables of zeros. For relative positions with
-    # sinusoids, a first layer without tables is added that returns its input.
+    # sinusoids, an identity layer without tables is added before the first layer.
     with_tables = config.position not in ("sinusoidal", "learned")
-    inert = config.position == "relative+sinusoidal"
+    has_identity = config.position == "relative+sinusoidal"
     stack = spec_class(
-        len(layers) + inert,
+        len(layers) + has_identity,
         config.num_heads,
         pre_norm=config.normalize_first,
-        relative_position=with_tables and not inert,
+        relative_position=with_tables and not has_identity,
     )
-    if inert:
-        _set_inert(stack.layer[0], config.hidden_dim)
+    if has_identity:
+        _set_identity(stack.layer[0], config.hidden_dim)
         stack.layer[1:] = [type(stack.layer[0])(relative_position=True) for _ in layers]
-    for spec, layer in zip(stack.layer[inert:], layers, strict=True):
+    for spec, layer in zip(stack.layer[has_identity:], layers, strict=True):
         _set_attention(
             spec.self_attention, layer.self_attention, layer.self_attention_residual, with_tables
         )
@@ -87,10 +108,12 @@ def _set_attention(spec, attention, residual, with_tables=False):
         np.asarray(dense.matrix).T
         for dense in (attention.query_dense, attention.key_dense, attention.value_dense)
     ]
-    # Self-attention has one matrix for query, key and value; cross-attention has two.
-    num_first = 3 if len(spec.linear) == 2 else 1
-    spec.linear[0].weight = np.concatenate(kernels[:num_first])
-    if num_first == 1:
+    # Self-attention has one matrix for query, key and value. Cross-attention has one for the query
+    # and one for key and value.
+    if len(spec.linear) == 2:
+        spec.linear[0].weight = np.concatenate(kernels)
+    else:
+        spec.linear[0].weight = kernels[0]
         spec.linear[1].weight = np.concatenate(kernels[1:])
     spec.linear[-1].weight = np.asarray(attention.output_dense.matrix).T
     _set_norm(spec.layer_norm, residual.norm)
@@ -100,15 +123,15 @@ def _set_attention(spec, attention, residual, with_tables=False):
 
 
 def _table(embedding, attention):
-    """Returns a table `[2K + 1, H]`; zeros if the layer has none."""
+    """Returns a table `[2K + 1, H]`, of zeros if the layer has none."""
     rows = 2 * (attention.max_relative_position or 0) + 1
     if embedding is None:
         return np.zeros((rows, attention.key_dim), "float32")
     return _array(embedding.table).reshape(rows, attention.key_dim)
 
 
-def _set_inert(spec, width):
-    """Makes a pre-norm layer return its input: its sub-layers add zeros."""
+def _set_identity(spec, width):
+    """Makes a pre-norm layer return its input: its sublayers add zeros."""
     attentions = [spec.self_attention] + ([spec.attention] if hasattr(spec, "attention") else [])
     for attention in attentions:
         _set_unit_norm(attention.layer_norm, width)
@@ -116,19 +139,19 @@ def _set_inert(spec, width):
         for linear, count in zip(attention.linear, rows, strict=True):
             linear.weight = np.zeros((count * width, width), "float32")
     _set_unit_norm(spec.ffn.layer_norm, width)
-    spec.ffn.linear_0.weight = np.zeros((INERT_WIDTH, width), "float32")
-    spec.ffn.linear_1.weight = np.zeros((width, INERT_WIDTH), "float32")
+    spec.ffn.linear_0.weight = np.zeros((_ZERO_WIDTH, width), "float32")
+    spec.ffn.linear_1.weight = np.zeros((width, _ZERO_WIDTH), "float32")
 
 
 def _set_embeddings(encoder, decoder, model):
-    """Sets the three embedding tables. Padding, the first decoder input, has zeros."""
+    """Sets the three embedding tables. The row of padding, the first decoder input, is zero."""
     config = model.config
     source, target, output = (
         _without_padding(embedding.embeddings)
         for embedding in (model.source_embedding, model.target_embedding, model.output_embedding)
     )
     if config.target_space_id is not None:
-        # The vector is added after scaling, so the table is scaled here.
+        # The vector is added to scaled embeddings, so the table is scaled here.
         space = _array(model.target_space_embedding)[config.target_space_id]
         source = source * np.float32(config.hidden_dim**0.5) + space
         encoder.scale_embeddings = False
@@ -136,15 +159,15 @@ def _set_embeddings(encoder, decoder, model):
     decoder.embeddings.weight = target
     decoder.projection.weight = output
     bias = np.zeros(config.vocab_size, "float32")
-    bias[PAD_ID] = NEVER
+    bias[PAD_ID] = _MASKED_LOGIT
     decoder.projection.bias = bias
 
 
 def _encodings(position, config):
-    """Returns the vectors of all positions, `[P, D]`."""
+    """Returns the encodings of all positions, `[P, D]`."""
     if config.position == "learned":
         return _array(position.embeddings)
-    return _array(sinusoids(np.arange(MOST_POSITIONS), config.hidden_dim))
+    return _array(sinusoids(np.arange(_MAX_POSITIONS), config.hidden_dim))
 
 
 def _without_padding(embeddings):

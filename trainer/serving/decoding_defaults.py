@@ -1,58 +1,51 @@
-"""Default options of an exported translator, and the limits of its requests."""
+"""Default options of an exported model, and limits of its requests."""
 
 import dataclasses
 
-_LEAST = {"beam_size": 1, "max_input_length": 2, "extra_length": 0, "max_beam_size": 1}
+from trainer import config_fields
+from trainer.config_fields import setting
 
 
 @dataclasses.dataclass(frozen=True)
 class TranslationSettings:
     """Default options and limits of a `TranslationModule`.
 
-    Args:
-        beam_size: hypotheses kept per sentence.
-        alpha: exponent of the length penalty `((5 + length) / 6) ** alpha`.
-        max_input_length: ids of a source sentence, with EOS; a longer sentence is truncated. The
-            default is tensor2tensor's `max_length`.
-        extra_length: ids that a translation may have in addition to the length of its source. The
-            default is tensor2tensor's.
-        early_stopping: whether the search of a sentence stops as soon as `beam_size` translations
-            are finished. This takes fewer steps and sometimes finds a less likely translation.
-        max_beam_size: largest beam size of a request, which limits the memory of a server.
-        jit_compile: whether XLA compiles the search with these settings. Batches and sentences are
-            padded to the sizes in `compiled_search`; larger ones, and requests with other
-            settings, run without XLA.
+    The length penalty is `((5 + length) / 6) ** alpha`. Defaults of `max_input_length` and
+    `extra_length` are those of tensor2tensor. With `jit_compile`, batches are padded to the sizes
+    in `trainer.serving.search`. Larger batches, longer sentences, and requests with other settings
+    run without XLA.
 
     Raises:
-        ValueError: for values out of range.
+        ValueError: for a value out of range.
     """
 
-    beam_size: int = 4
-    alpha: float = 0.6
-    max_input_length: int = 256
-    extra_length: int = 50
-    early_stopping: bool = False
-    max_beam_size: int = 32
-    jit_compile: bool = False
+    beam_size: int = setting("Hypotheses per sentence.", 4, at_least=1)
+    alpha: float = setting("Exponent of the length penalty.", 0.6, at_least=0.0, below=float("inf"))
+    max_input_length: int = setting(
+        "Maximum number of ids of a sentence. Longer sentences are truncated.", 256, at_least=2
+    )
+    extra_length: int = setting(
+        "Maximum number of ids by which a translation may exceed its source.", 50, at_least=0
+    )
+    early_stopping: bool = setting(
+        "Stop a search at beam_size finished translations. Faster, less exact.", False
+    )
+    max_beam_size: int = setting("Maximum beam size of a request.", 32, at_least=1)
+    jit_compile: bool = setting(
+        "Compile serving_default with XLA, for small batches. TensorFlow Serving then needs "
+        "--xla_cpu_compilation_enabled=true.",
+        False,
+    )
 
     def __post_init__(self):
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(
-                    f"Expected {name} to be an integer of at least {least}. Received: {value!r}."
-                )
-        if not 0.0 <= self.alpha < float("inf"):
-            raise ValueError(
-                f"Expected alpha to be a finite number of at least 0. Received: {self.alpha!r}."
-            )
+        config_fields.check(self)
         if self.beam_size > self.max_beam_size:
             raise ValueError(
                 f"Expected beam_size to be at most max_beam_size, {self.max_beam_size}. Received: "
-                f"{self.beam_size}. Give --max_beam_size={self.beam_size}, or a smaller beam."
+                f"{self.beam_size}. Give --max_beam_size={self.beam_size}, or a smaller beam size."
             )
 
     @property
     def longest_translation(self) -> int:
-        """Largest number of ids of any translation, with EOS."""
+        """Maximum number of ids of a translation, with EOS."""
         return self.max_input_length + self.extra_length

@@ -1,4 +1,4 @@
-"""The Transformer of an export: folded weights as variables."""
+"""The Transformer of an exported model, with folded weights as variables."""
 
 import keras
 import tensorflow as tf
@@ -7,7 +7,7 @@ from t2t_relpos.models.folded import FoldedTransformer, fold_weights
 
 
 class FastTransformer(tf.Module):
-    """A copy of a trained Transformer as a `FoldedTransformer`, without Keras objects.
+    """A copy of a Transformer as a `FoldedTransformer`, without Keras objects.
 
     Args:
         transformer: a `t2t_relpos.models.Transformer`.

@@ -1,42 +1,24 @@
-"""Checks of a request's arguments inside the graph, so that every client gets the reason."""
+"""Checks of request arguments. They run inside the graph, so every client gets the message."""
 
 import tensorflow as tf
 
 
 def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
-    """Checks the arguments of a search.
+    """Returns the arguments of a search, which depend on checks of their range.
 
     Args:
         arguments: scalar tensors `beam_size`, `alpha`, `max_length` and `num_results`.
-        max_beam_size: largest `beam_size`.
-        longest: largest `max_length`.
-
-    Returns:
-        The same tensors, which depend on the checks.
+        max_beam_size: maximum `beam_size`.
+        longest: maximum `max_length`.
 
     Raises:
         tf.errors.InvalidArgumentError: when the graph runs, for the first value out of range.
     """
-    beam_size, num_results = arguments["beam_size"], arguments["num_results"]
-    alpha, max_length = arguments["alpha"], arguments["max_length"]
-    expected_beam = f"from 1 to {max_beam_size}, the largest that this model was exported for"
-    expected_length = f"from 1 to {longest}, the most ids that this model gives a translation"
+    alpha, beam_size = arguments["alpha"], arguments["beam_size"]
     checks = [
-        (
-            (beam_size >= 1) & (beam_size <= max_beam_size),
-            [f"Expected beam_size {expected_beam}. Received: ", beam_size],
-        ),
-        (
-            (num_results >= 1) & (num_results <= beam_size),
-            [
-                "Expected num_results from 1 to beam_size. Received: ",
-                *(num_results, ", with a beam_size of ", beam_size),
-            ],
-        ),
-        (
-            (max_length >= 1) & (max_length <= longest),
-            [f"Expected max_length {expected_length}. Received: ", max_length],
-        ),
+        _check_range(arguments, "beam_size", max_beam_size, "maximum of this export"),
+        _check_range(arguments, "num_results", beam_size, "beam_size"),
+        _check_range(arguments, "max_length", longest, "maximum of this export"),
         (
             (alpha >= 0.0) & (alpha < float("inf")),
             ["Expected alpha to be a finite number of at least 0. Received: ", alpha],
@@ -61,10 +43,17 @@ def checked_pairs(text: tf.Tensor, translation: tf.Tensor) -> tuple[tf.Tensor, t
         return tf.identity(text), tf.identity(translation)
 
 
+def _check_range(arguments, name, most, limit):
+    """Returns (condition, parts of the message) for an argument from 1 to `most`."""
+    value = arguments[name]
+    message = [f"Expected {name} from 1 to ", most, f", the {limit}. Received: ", value]
+    return (value >= 1) & (value <= most), message
+
+
 def _assert_in_order(checks):
     """Returns assertions of (condition, parts of the message). Only the first failure is reported.
 
-    The text of an assertion is one string, so that clients can read it.
+    The message of an assertion is a single string, so that clients can read it.
     """
     done = []
     for holds, message in checks:
@@ -75,4 +64,5 @@ def _assert_in_order(checks):
 
 
 def _as_string(number):
+    number = tf.convert_to_tensor(number)
     return tf.strings.as_string(number, shortest=number.dtype.is_floating)

@@ -1,13 +1,14 @@
-"""Exported models on disk: NAME/VERSION/ with integer versions, as TensorFlow Serving needs."""
+"""Directories of exported models, NAME/VERSION/. TensorFlow Serving needs integer versions."""
 
 import contextlib
 import functools
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow as tf
-import tensorflow_text  # noqa: F401  (registers the tokenizer's ops, which the graph uses)
+import tensorflow_text  # noqa: F401  (registers ops of the tokenizer)
 
 from trainer import atomic_files
 from trainer.serving.translator import Translator
@@ -16,18 +17,15 @@ OUTPUTS = ("scores", "translations", "truncated")
 
 
 def versions(directory: Path) -> list[int]:
-    """Returns the versions under saved_models/NAME, ascending; none without the directory."""
+    """Returns the versions in saved_models/NAME in ascending order."""
     if not directory.is_dir():
         return []
-    return sorted(
-        int(entry.name)
-        for entry in directory.iterdir()
-        if entry.is_dir() and _is_version(entry.name)
-    )
+    names = [entry.name for entry in directory.iterdir() if entry.is_dir()]
+    return sorted(int(name) for name in names if re.fullmatch("[1-9][0-9]*", name))
 
 
 def find(path: str | os.PathLike) -> Path:
-    """Returns the version directory that `path` names: itself, or its latest version.
+    """Returns the directory of a SavedModel: `path` or its latest version.
 
     Args:
         path: saved_models/NAME/VERSION or saved_models/NAME.
@@ -41,7 +39,7 @@ def find(path: str | os.PathLike) -> Path:
     found = versions(path)
     if found and (path / str(found[-1]) / "saved_model.pb").is_file():
         return path / str(found[-1])
-    state = "holds none" if path.is_dir() else "is a file" if path.exists() else "does not exist"
+    state = "has none" if path.is_dir() else "is a file" if path.exists() else "does not exist"
     raise ValueError(
         "Expected the directory of a SavedModel, saved_models/NAME or saved_models/NAME/VERSION. "
         f"Received: {path}, which {state}. Write one with `python -m trainer.export`."
@@ -62,21 +60,17 @@ def load(
     Args:
         path: saved_models/NAME (its latest version) or saved_models/NAME/VERSION.
         alpha, beam_size, max_length: as for the signature `translate`. Default: as exported.
-        nbest: translations per sentence. Default: one.
+        nbest: number of translations per sentence. Default: 1.
         aligned: whether translations have alignments.
 
     Raises:
-        ValueError: if there is no SavedModel, it can't be read, it does not translate, or `nbest`
-            is above the beam size. Calls check the other options.
+        ValueError: if there is no SavedModel, it can't be read, it is no translation model, or
+            `nbest` is above the beam size. The graph checks the other options when it runs.
     """
     loaded = _load(find(path))
-    # The arguments of the signature `translate`.
-    options = {
-        "beam_size": beam_size,
-        "alpha": alpha,
-        "max_length": max_length,
-        "num_results": nbest,
-    }
+    # Arguments of the signature `translate`.
+    options = {"beam_size": beam_size, "alpha": alpha, "max_length": max_length}
+    options["num_results"] = nbest
     options = {name: value for name, value in options.items() if value is not None}
     call = loaded.signatures["serving_default"]
     if options:
@@ -110,28 +104,28 @@ def _load(directory):
 
 
 def fingerprint(path: str | os.PathLike) -> str:
-    """Returns a string that is equal for all copies of an export and differs between exports."""
+    """Returns a string that is equal for copies of an export and different for other exports."""
     directory = find(path)
     try:
         return tf.saved_model.experimental.read_fingerprint(str(directory)).singleprint()
     except (FileNotFoundError, RuntimeError, ValueError):
-        # Without fingerprint.pb, which TF Serving does not need.
+        # TensorFlow Serving works without fingerprint.pb, so it may be missing.
         return str(directory.resolve())
 
 
 @contextlib.contextmanager
 def new_version(directory: Path, version: int | None = None) -> Iterator[tuple[Path, Path]]:
-    """Writes the next version of a model atomically.
+    """Creates the directory of a new version of a model atomically.
 
-    TensorFlow Serving loads a directory as soon as its name is an integer. The model is therefore
-    written to a temporary name and renamed.
+    TensorFlow Serving loads every directory whose name is an integer. The model is therefore
+    written to a directory with a temporary name, which is then renamed.
 
     Args:
         directory: saved_models/NAME; created if missing.
-        version: a positive integer. Default: the latest plus 1.
+        version: a positive integer. Default: the latest version plus 1.
 
     Yields:
-        The directory to write to, and its path after the block has ended without an error.
+        The directory to write to, and its path after it is renamed.
 
     Raises:
         ValueError: if the version exists, or the directory can't be written.
@@ -141,26 +135,21 @@ def new_version(directory: Path, version: int | None = None) -> Iterator[tuple[P
     if version is None:
         version = max(versions(directory), default=0) + 1
     final = directory / str(version)
-    _refuse_existing(final)
-    try:
-        with atomic_files.atomic_directory(final) as temporary:
-            yield temporary, final
-            _refuse_existing(final)
-    except (OSError, tf.errors.OpError) as error:
-        reason = getattr(error, "strerror", None) or getattr(error, "message", None) or error
-        raise ValueError(
-            f"Expected an export folder that can be written. Received: {directory} ({reason}). "
-            "Choose another with --export_dir."
-        ) from error
+    _check_new(final)
+    explaining_errors = atomic_files.explaining_write_errors(
+        "an export folder",
+        directory,
+        "Choose another one with --export_dir.",
+        (OSError, tf.errors.OpError),
+    )
+    with explaining_errors, atomic_files.atomic_directory(final) as temporary:
+        yield temporary, final
+        _check_new(final)
 
 
-def _refuse_existing(final):
+def _check_new(final):
     if final.exists():
         raise ValueError(
             f"Expected a version that does not exist yet. Received: {final}, which does. "
             "Leave --version out to write the next one."
         )
-
-
-def _is_version(name):
-    return name.isascii() and name.isdigit() and not name.startswith("0")

@@ -1,8 +1,8 @@
-"""The module that is exported: it maps strings to strings in one graph.
+"""The exported module, which translates strings in one TensorFlow graph.
 
-It tracks tf.Variables and the tokenizer's resource only, no Keras object, so that the SavedModel
-loads with tensorflow and tensorflow_text only. The module is longer than 200 lines since the
-signatures of an export are documented here.
+It tracks tf.Variables and resources but no Keras objects, so that loading the SavedModel requires
+only tensorflow and tensorflow_text. This file documents the signatures of an export, which is why
+it is longer than 200 lines.
 """
 
 import functools
@@ -12,35 +12,32 @@ import tensorflow as tf
 from t2t_relpos.decoding import score_tokens
 from trainer.data.token_ids import EOS_ID, PAD_ID
 from trainer.model_dir import ModelDirectory
-from trainer.serving.compiled_search import CompiledSearches
 from trainer.serving.decoding_defaults import TranslationSettings
 from trainer.serving.fast_transformer import FastTransformer
-from trainer.serving.n_best import n_best
 from trainer.serving.request_checks import checked_pairs, checked_search
+from trainer.serving.search import compiled_search, n_best
 from trainer.serving.translator import ABSENT
 
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
 
 
 class TranslationModule(tf.Module):
-    """Translates batches of strings with a Transformer, a tokenizer and a beam search.
+    """A module that translates batches of strings with a Transformer and beam search.
 
-    The translation of a sentence does not depend on the other sentences of its batch, and no
-    sentence fails a batch. Bytes that are not UTF-8 count as U+FFFD. A sentence without ids has the
-    empty translation and score 0. A sentence longer than `max_input_length` is truncated.
+    The translation of a sentence does not depend on the other sentences of its batch, and every
+    string is accepted: invalid UTF-8 is replaced by U+FFFD, and sentences longer than
+    `max_input_length` are truncated. The translation of a blank sentence is empty, with score 0.
 
-    All functions with the argument `text` take a string tensor of shape `[B]`. Other ranks are an
-    error: the tokenizer would flatten them silently.
+    The argument `text` is always a string tensor of shape `[B]`. Other ranks are an error, because
+    the tokenizer would flatten them.
 
     Args:
-        transformer: has `config`, `start(source, max_length, beam_size, growing=True)` and, for the
-            signature `score` only, `score(source, targets)`, as `FastTransformer`.
-        tokenizer: has in-graph `tokenize`, `detokenize`, `pieces` and `vocab_size`, as
-            `trainer.data.tokenizer.Tokenizer`.
+        transformer: a `FastTransformer`, or an object with its methods.
+        tokenizer: a `trainer.data.tokenizer.Tokenizer`.
         settings: a `TranslationSettings`. Default: its defaults.
 
     Raises:
-        ValueError: if the tokenizer has another vocabulary than the Transformer, or
+        ValueError: if the tokenizer has another vocabulary size than the Transformer, or
             `max_input_length` is above its number of learned positions.
     """
 
@@ -63,7 +60,7 @@ class TranslationModule(tf.Module):
             precision: dtype of the products with weights, "float32" or "bfloat16".
 
         Raises:
-            ValueError: if it is no model directory or has no trained model yet; and as the class.
+            ValueError: if this is no model directory, or it has no trained model.
         """
         directory = ModelDirectory.open(path)
         transformer = FastTransformer(directory.load_model(), precision)
@@ -77,8 +74,8 @@ class TranslationModule(tf.Module):
             text: string `[B]`.
 
         Returns:
-            A dict: `translations`, string `[B]`; `scores`, float32 `[B]`, log-probability over the
-            length penalty; `truncated`, bool `[B]`, whether only the beginning was translated.
+            A dict: `translations`, string `[B]`; `scores`, float32 `[B]`, log-probability divided
+            by the length penalty; `truncated`, bool `[B]`, whether the sentence was truncated.
 
         Raises:
             tf.errors.InvalidArgumentError: when the graph runs, if `text` has another rank.
@@ -99,31 +96,27 @@ class TranslationModule(tf.Module):
         autograph=False,
     )
     def translate(self, text, beam_size, alpha, max_length, num_results):
-        """Translates with settings given by the request.
+        """Translates with the settings of the request.
 
         Args:
             text: string `[B]`.
             beam_size: int32, hypotheses kept per sentence, from 1 to the settings' `max_beam_size`.
             alpha: float32, exponent of the length penalty, finite and at least 0.
-            max_length: int32, largest number of ids of a translation, with EOS, from 1 to the
-                settings' `longest_translation`. The limit of each sentence is also its own number
-                of ids plus `extra_length`.
-            num_results: int32 n, translations of each sentence, from 1 to `beam_size`.
+            max_length: int32, maximum number of ids of a translation, with EOS, from 1 to the
+                settings' `longest_translation`. A translation also has at most `extra_length` ids
+                more than its source.
+            num_results: int32 n, translations per sentence, from 1 to `beam_size`.
 
         Returns:
             A dict as from `serve`, with `translations` and `scores` of shape `[B, n]`, best first.
-            If fewer than n translations end within the limit, the other places have the empty
-            translation and the score -1e7. If none ends, truncated translations are returned.
+            If fewer than n translations end within the limit, the missing ones are empty and have
+            the score -1e7. If no translation ends, truncated translations are returned.
 
         Raises:
             tf.errors.InvalidArgumentError: when the graph runs, for arguments out of range.
         """
-        arguments = {
-            "beam_size": beam_size,
-            "alpha": alpha,
-            "max_length": max_length,
-            "num_results": num_results,
-        }
+        arguments = {"beam_size": beam_size, "alpha": alpha, "max_length": max_length}
+        arguments["num_results"] = num_results
         limits = self.settings.max_beam_size, self.settings.longest_translation
         arguments = checked_search(arguments, *limits)
         search = functools.partial(self._search, **arguments)
@@ -136,28 +129,29 @@ class TranslationModule(tf.Module):
     def score(self, text, translation):
         """Returns the log-probabilities and alignments of given translations.
 
-        `translate` divides the sum of the log-probabilities by `((5 + lengths) / 6) ** alpha`. The
-        scores agree if the search has split the translation into the same tokens as the tokenizer.
-        `translate` gives blank sentences the score 0 without running the model.
+        The scores of `translate` are these `scores` divided by `((5 + lengths) / 6) ** alpha`, with
+        two exceptions: blank sentences, and translations whose tokens in the search differ from
+        those of the tokenizer.
 
         Args:
             text: string `[B]`.
             translation: string `[B]`.
 
         Returns:
-            A dict, with EOS included everywhere: `token_scores`, float32 `[B, T]`,
-            log-probabilities, padded with 0; `scores`, float32 `[B]`, their sums; `tokens`, string
-            `[B, T]`, and `source_tokens`, string `[B, S]`, padded with ""; `lengths` and
-            `source_lengths`, int32 `[B]`; `alignments`, float32 `[B, T, S]`, attention to the
-            source, padded with 0; `truncated`, bool `[B]`, whether the source or the translation
-            was truncated, the latter to `longest_translation` ids.
+            A dict. All lengths and tokens include EOS. `token_scores`, float32 `[B, T]`:
+            log-probabilities, padded with 0. `scores`, float32 `[B]`: their sums. `tokens`, string
+            `[B, T]`, and `source_tokens`, string `[B, S]`: padded with "". `lengths` and
+            `source_lengths`, int32 `[B]`. `alignments`, float32 `[B, T, S]`: cross-attention
+            weights of the last decoder layer, averaged over heads, padded with 0. `truncated`, bool
+            `[B]`: whether the source or the translation was truncated. Translations are truncated
+            to `longest_translation` ids.
 
         Raises:
             tf.errors.InvalidArgumentError: when the graph runs, if the numbers of texts and
                 translations differ.
         """
         text, translation = checked_pairs(text, translation)
-        # An empty batch has no longest sentence. A blank pair is added and removed below.
+        # The maximum length of an empty batch is undefined. Add a blank pair, and remove it below.
         count = tf.size(text)
         blank = tf.fill([tf.cast(count == 0, tf.int32)], "")
         text, translation = tf.concat([text, blank], 0), tf.concat([translation, blank], 0)
@@ -179,7 +173,7 @@ class TranslationModule(tf.Module):
 
     @tf.function(input_signature=[], autograph=False)
     def defaults(self):
-        """Returns the arguments with which `translate` does the same as `serve`."""
+        """Returns the arguments with which `translate` is equivalent to `serve`."""
         settings = self.settings
         return {
             "beam_size": tf.constant(settings.beam_size),
@@ -206,7 +200,7 @@ class TranslationModule(tf.Module):
     def detokenize(self, ids):
         """Returns `text`, string `[B]`, of int32 `[B, T]` up to the first EOS of each sentence.
 
-        Ids out of range are left out.
+        Ids outside the vocabulary are ignored.
         """
         return {"text": self.tokenizer.detokenize(ids)}
 
@@ -217,15 +211,15 @@ class TranslationModule(tf.Module):
         return {"serving_default": self.serve} | {name: getattr(self, name) for name in names}
 
     def _answer(self, text, search, num_results):
-        """Returns the answer of `translate`; `search` is a function of ragged ids, as `_search`."""
+        """Returns the dict of `translate`, from a function of ragged ids that searches."""
         ids, truncated = self._truncated_ids(text)
-        rows = tf.where(ids.row_lengths() > 1)  # [rows, 1]; blank sentences have EOS only
+        rows = tf.where(ids.row_lengths() > 1)  # [rows, 1]; blank sentences have only EOS
         translations, scores = tf.cond(
             tf.size(rows) > 0,
             lambda: search(tf.gather(ids, rows[:, 0])),
             lambda: (tf.zeros([0, num_results], tf.string), tf.zeros([0, num_results])),
         )
-        # A blank sentence has one translation, the empty one.
+        # A blank sentence has a single translation, which is empty.
         blank_scores = tf.where(tf.range(num_results) == 0, 0.0, ABSENT)
         blank_scores = tf.tile(blank_scores[None], [tf.size(text), 1])
         return {
@@ -235,12 +229,12 @@ class TranslationModule(tf.Module):
         }
 
     def _ids(self, text):
-        """Returns the ids of `text [B]` with EOS, ragged."""
-        # The runtime does not compare the shapes of a signature's arguments with its input spec.
+        """Returns the ids of texts `[B]` with EOS, ragged."""
+        # TensorFlow does not compare the shape of a signature's argument with its input spec.
         return self.tokenizer.tokenize(tf.ensure_shape(text, [None]))
 
     def _truncated_ids(self, text):
-        """Returns ragged ids, at most `max_input_length` with EOS, and which were truncated."""
+        """Returns ragged ids truncated to `max_input_length`, and which rows were truncated."""
         ids = self._ids(text)
         limit = self.settings.max_input_length
         words = ids[:, :-1]
@@ -248,7 +242,7 @@ class TranslationModule(tf.Module):
         return tf.concat([words[:, : limit - 1], eos], axis=1), ids.row_lengths() > limit
 
     def _search(self, ids, beam_size, alpha, max_length, num_results):
-        """Returns translations, string `[B, n]`, and scores `[B, n]` of ragged ids, B >= 1."""
+        """Returns translations, string `[B, n]`, and scores `[B, n]`, of ragged ids, B >= 1."""
         found = n_best(
             self.transformer,
             ids.to_tensor(),
@@ -266,10 +260,10 @@ class TranslationModule(tf.Module):
         return self._search(ids, *arguments)
 
     def _compiled_search(self, ids):
-        searches = CompiledSearches(self.transformer, self.settings)
         limit = _lengths(ids) + self.settings.extra_length
         otherwise = functools.partial(self._default_search, ids)
-        return searches.run(ids.to_tensor(), limit, self._texts, otherwise)
+        model = self.transformer, self.settings
+        return compiled_search(*model, ids.to_tensor(), limit, self._texts, otherwise)
 
     def _texts(self, found):
         flat = tf.reshape(found.ids, [-1, tf.shape(found.ids)[2]])
@@ -283,12 +277,12 @@ def _lengths(ids):
 def _check_fit(config, tokenizer, settings):
     if config.vocab_size != tokenizer.vocab_size:
         raise ValueError(
-            f"Expected a tokenizer of the {config.vocab_size} ids that the model has. Received: "
-            f"one of {tokenizer.vocab_size}. Use the vocabulary that the model was trained with."
+            f"Expected a tokenizer of {config.vocab_size} ids, as the model has. Received: one of "
+            f"{tokenizer.vocab_size} ids. Use the vocabulary that the model was trained with."
         )
     if config.position == "learned" and settings.max_input_length > config.max_length:
         raise ValueError(
-            f"Expected max_input_length to be at most {config.max_length}, the positions that the "
-            f"model has learned. Received: {settings.max_input_length}. Give "
+            f"Expected max_input_length to be at most {config.max_length}, the number of learned "
+            f"positions. Received: {settings.max_input_length}. Give "
             f"--max_input_length={config.max_length}, or less."
         )

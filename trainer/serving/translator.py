@@ -1,4 +1,4 @@
-"""Calls a translation graph with sentences, batches and streams of lines."""
+"""Translation of sentences, batches and streams of lines with a translation graph."""
 
 import itertools
 import re
@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-# The score of an empty place in a list of translations. Finite, since JSON has no infinity.
+# Score of a missing translation. It is finite, because JSON has no infinity.
 ABSENT = -1e7
 
 
 class Alignment(NamedTuple):
-    """Subwords of a sentence and its translation without EOS, and for each target subword the index
-    of the source subword that it attends to most.
+    """Subwords of a sentence and its translation, without EOS, and their alignment.
+
+    `sources` has the index of the source subword that each target subword attends to most.
     """
 
     source_tokens: Sequence[bytes]
@@ -25,10 +26,10 @@ class Translation(NamedTuple):
     """The translation of one sentence.
 
     Attributes:
-        text: UTF-8.
-        score: log-probability over the length penalty.
-        truncated: whether only the beginning of the input was translated.
-        alignment: set if the `Translator` has a score function.
+        text: the translation in UTF-8.
+        score: log-probability divided by the length penalty.
+        truncated: whether the input was truncated.
+        alignment: None if the `Translator` has no score function.
     """
 
     text: bytes
@@ -38,13 +39,13 @@ class Translation(NamedTuple):
 
 
 class Translator:
-    """A translation graph as a function of lists of sentences.
+    """A function that translates lists of sentences with a translation graph.
 
     Args:
-        call: takes the keyword `text`, a string tensor `[B]`, and returns the dict of
+        call: function of the keyword argument `text`, a string tensor `[B]`. It returns the dict of
             `TranslationModule.serve` or `TranslationModule.translate`.
-        owner: the module of `call`. TensorFlow functions refer to it only weakly.
-        score: `TranslationModule.score`; if given, translations have alignments.
+        owner: module of `call`, to keep it alive. TensorFlow functions have weak references to it.
+        score: `TranslationModule.score`. If it is given, translations have alignments.
 
     Attributes:
         call, owner: as given.
@@ -62,7 +63,7 @@ class Translator:
         return [translations[0] for translations in self.n_best(sentences)]
 
     def n_best(self, sentences: Sequence[str | bytes]) -> list[list[Translation]]:
-        """Returns the translations of each sentence of a batch, best first, without empty places.
+        """Returns the translations of each sentence of a batch, best first, without missing ones.
 
         Raises:
             ValueError: if the graph rejects the options.
@@ -105,12 +106,14 @@ class Translator:
 def align(source_tokens, source_length: int, tokens, length: int, weights) -> Alignment:
     """Returns the alignment of one translation from its attention weights.
 
-    EOS of the source is excluded: attention to it is high for tokens without a counterpart.
+    EOS of the source is excluded: tokens without a counterpart attend to it most.
 
     Args:
-        source_tokens, tokens: subwords `[S]` and `[T]`.
-        source_length, length: their numbers, with EOS.
-        weights: attention `[T, S]`.
+        source_tokens: subwords of the source, `[S]`.
+        source_length: number of source subwords, with EOS.
+        tokens: subwords of the translation, `[T]`.
+        length: number of subwords of the translation, with EOS.
+        weights: attention weights `[T, S]`.
     """
     rows, columns = max(length - 1, 0), max(source_length - 1, 0)
     sources = weights[:rows, :columns].argmax(axis=1).tolist() if columns else []
@@ -118,7 +121,7 @@ def align(source_tokens, source_length: int, tokens, length: int, weights) -> Al
 
 
 def plain_message(error) -> str:
-    """Returns the message of a `tf.errors.OpError` in one line, without the name of its node."""
+    """Returns the message of a `tf.errors.OpError` as one line, without the name of the op."""
     failed = re.search(r"assertion failed: (.*)", error.message)
     if failed is None:
         return error.message.strip().splitlines()[-1]
@@ -131,13 +134,13 @@ def translate_lines(
     batch_size: int,
     window: int,
 ) -> Iterator:
-    """Translates a stream of lines, with at most one window of it in memory.
+    """Translates a stream of lines, with at most one window of lines in memory.
 
     Args:
-        translate: translates one batch, as a `Translator` or its `n_best`.
-        lines: sentences without their line ends.
+        translate: function that translates a batch, such as a `Translator` or its `n_best`.
+        lines: sentences without line ends.
         batch_size: sentences per call of `translate`.
-        window: lines read before the first result. They are sorted by length to reduce padding.
+        window: number of lines to read at a time. They are sorted by length to reduce padding.
 
     Yields:
         The result of each line, in order.
@@ -145,6 +148,21 @@ def translate_lines(
     lines = iter(lines)
     while block := list(itertools.islice(lines, window)):
         yield from _translate_window(translate, block, batch_size)
+
+
+def translate_texts(
+    translate: Callable[[Sequence[bytes]], Sequence[Translation]],
+    sources: Iterable[str],
+    batch_size: int,
+) -> tuple[list[str], int]:
+    """Returns the translations of sentences as single lines, and the number of truncated sentences.
+
+    The arguments are those of `translate_lines`.
+    """
+    lines = [source.encode() for source in sources]
+    answers = list(translate_lines(translate, lines, batch_size, window=len(lines)))
+    texts = [one_line(answer.text).decode(errors="replace") for answer in answers]
+    return texts, sum(answer.truncated for answer in answers)
 
 
 def _translate_window(translate, lines, batch_size):
@@ -158,5 +176,5 @@ def _translate_window(translate, lines, batch_size):
 
 
 def one_line(text: bytes) -> bytes:
-    """Returns a text as one line, so that line N of a file is the translation of line N."""
+    """Replaces line ends by spaces, so that line n of a file is the translation of line n."""
     return b" ".join(text.splitlines())

@@ -1,8 +1,8 @@
-"""Requests that warm up a version in TensorFlow Serving before it takes any others.
+"""Requests with which TensorFlow Serving warms up a version of a model before it serves it.
 
-TensorFlow Serving reads them from `assets.extra/tf_serving_warmup_requests`. A server that batches
-rejects signatures with arguments that have no batch dimension, and batches larger than its limit. A
-version whose warm-up fails is not served. The requests therefore leave out `translate`, and the
+TensorFlow Serving reads them from `assets.extra/tf_serving_warmup_requests`. If a request fails,
+the server does not serve the version. A server with batching rejects arguments without a batch
+dimension, and batches above its limit. The requests therefore leave out `translate`, and the
 largest batch is `max(BATCH_SIZES)`.
 """
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from trainer.serving import compiled_search
+from trainer.serving.search import COMPILED_BATCH_SIZES, compiled_lengths
 
 FILE = Path("assets.extra/tf_serving_warmup_requests")
 BATCH_SIZES = (1, 8, 32)
-# Ids of a short sentence and of a long one.
+# Numbers of ids of a short sentence and of a long one.
 LENGTHS = (8, 32)
 
 
@@ -25,8 +25,8 @@ def write(directory: Path, model_name: str, tokenizer, settings):
 
     Args:
         directory: directory of the version.
-        model_name: name of the model in the server.
-        tokenizer: tokenizer of the model, with `detokenize` and `vocab_size`.
+        model_name: name of the model on the server.
+        tokenizer: the model's `trainer.data.tokenizer.Tokenizer`.
         settings: the `TranslationSettings` of the export.
     """
     file = directory / FILE
@@ -39,15 +39,15 @@ def write(directory: Path, model_name: str, tokenizer, settings):
 def requests(tokenizer, settings) -> Iterator[tuple[str, dict]]:
     """Yields (signature, arguments) for several batch sizes and sentence lengths.
 
-    With `jit_compile`, they include every size for which the search is compiled.
+    With `jit_compile`, the requests include every size for which the search is compiled.
     """
     longest = settings.max_input_length
     for length, batch in itertools.product(LENGTHS, BATCH_SIZES):
         yield "serving_default", {"text": sentences(tokenizer, batch, min(length, longest))}
     if settings.jit_compile:
         shorter = 0
-        for length in compiled_search.lengths(longest):
-            for batch in compiled_search.BATCH_SIZES:
+        for length in compiled_lengths(longest):
+            for batch in COMPILED_BATCH_SIZES:
                 yield "serving_default", {"text": _longer_than(shorter, tokenizer, batch)}
             shorter = length
     text = sentences(tokenizer, 1, min(LENGTHS[0], longest))
@@ -76,11 +76,12 @@ def _longer_than(shorter, tokenizer, count):
 def prediction_log(model_name: str, signature_name: str, inputs: dict[str, tf.Tensor]) -> bytes:
     """Returns a serialized `tensorflow.serving.PredictionLog` of one request.
 
-    The package tensorflow-serving-api would install another TensorFlow. The field numbers are those
-    of tensorflow_serving/apis/prediction_log.proto, predict.proto and model.proto.
+    The message is written by hand, because the package tensorflow-serving-api installs another
+    version of TensorFlow. The field numbers are those of prediction_log.proto, predict.proto and
+    model.proto in tensorflow_serving/apis.
 
     Args:
-        model_name: name of the model in the server.
+        model_name: name of the model on the server.
         signature_name: a signature of the SavedModel.
         inputs: the arguments of the signature.
     """

@@ -38,12 +38,10 @@ class Checkpoints:
 
     Args:
         directory: folder of the checkpoints; created if missing.
-        keep: number of checkpoints to keep.
+        keep: number of checkpoints to keep, at least 1.
     """
 
     def __init__(self, directory: str | os.PathLike, keep: int = 5):
-        if keep < 1:
-            raise ValueError(f"Expected to keep at least 1 checkpoint. Received: {keep}.")
         self.directory = Path(directory)
         self.keep = keep
 

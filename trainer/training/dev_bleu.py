@@ -4,12 +4,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import keras
-from sacrebleu.metrics import BLEU
 
+from trainer import metrics
 from trainer.data.corpus import Corpus
-from trainer.serving.plain_transformer import PlainTransformer
 from trainer.serving.translation_module import TranslationModule, TranslationSettings
-from trainer.serving.translator import Translator, one_line, translate_lines
+from trainer.serving.translator import Translator, translate_texts
 
 _SAMPLES = 3
 _BATCH_SIZE = 64
@@ -34,6 +33,20 @@ class _Interrupted(Exception):
     pass
 
 
+class _CurrentWeights:
+    """A Transformer in training with the methods of a `FastTransformer` that a search needs.
+
+    Every search reads the current weights.
+    """
+
+    def __init__(self, transformer):
+        self.config = transformer.config
+        self._transformer = transformer
+
+    def start(self, source, max_length, beam_size, *, growing=True):
+        return self._transformer.encode(source, max_length), self._transformer.step
+
+
 class DevTranslator:
     """A function that translates the dev set with greedy search.
 
@@ -50,7 +63,7 @@ class DevTranslator:
         if transformer.config.position == "learned":
             longest = min(longest, transformer.config.max_length)
         settings = TranslationSettings(beam_size=1, max_input_length=max(longest, 2))
-        module = TranslationModule(PlainTransformer(transformer), tokenizer, settings)
+        module = TranslationModule(_CurrentWeights(transformer), tokenizer, settings)
         self._translate = Translator(module.serve, module)
         self._pairs = list(corpus)
 
@@ -62,12 +75,11 @@ class DevTranslator:
                 raise _Interrupted
             return self._translate(sentences)
 
-        sources = [source.encode() for source, _ in self._pairs]
+        sources, references = zip(*self._pairs)
         try:
-            answers = list(translate_lines(translate, sources, _BATCH_SIZE, window=len(sources)))
+            hypotheses, _ = translate_texts(translate, sources, _BATCH_SIZE)
         except _Interrupted:
             return None
-        hypotheses = [one_line(answer.text).decode(errors="replace") for answer in answers]
-        score = BLEU().corpus_score(hypotheses, [[target for _, target in self._pairs]]).score
+        bleu = metrics.sacrebleu(hypotheses, references).value
         rows = range(0, len(hypotheses), max(1, len(hypotheses) // _SAMPLES))[:_SAMPLES]
-        return DevBleu(score, [Sample(*self._pairs[i], hypotheses[i]) for i in rows])
+        return DevBleu(bleu, [Sample(*self._pairs[i], hypotheses[i]) for i in rows])

@@ -121,10 +121,8 @@ def _activations(architecture, config, tokens, length):
     """Returns an estimate of the number of values that all layers save for their gradients."""
     d, inner = architecture.hidden_dim, architecture.intermediate_dim
     heads = architecture.num_heads
-    encoder, decoder = (
-        dispatch.select(_self_attention(architecture, config, length, causal))[0].implementation
-        for causal in (False, True)
-    )
+    requests = (_self_attention(architecture, config, length, causal) for causal in (False, True))
+    encoder, decoder = (dispatch.select(request)[0].implementation for request in requests)
     saved, gathered = 0, 0
     for layers, widths, matrices, implementation in (
         (architecture.num_encoder_layers, 12, 0, encoder),
@@ -141,14 +139,8 @@ def _activations(architecture, config, tokens, length):
 
 def _self_attention(architecture, config, length, causal):
     relative = architecture.max_relative_position if architecture.relative else None
-    return dispatch.Request(
-        length,
-        length,
-        relative,
-        causal=causal,
-        rematerialize=False,
-        xla=bool(config.jit_compile),
-    )
+    options = {"causal": causal, "rematerialize": False, "xla": bool(config.jit_compile)}
+    return dispatch.Request(length, length, relative, **options)
 
 
 def forecast(config: RunConfig) -> str:
@@ -163,7 +155,8 @@ def forecast(config: RunConfig) -> str:
         model = Transformer(architecture)
         model({side: np.ones((1, 1), "int32") for side in ("inputs", "targets")})
         found = count_buckets(prepared.train_pairs, config)
-        devices = _count_devices(config)
+        gpus = len(tf.config.list_physical_devices("GPU"))
+        devices = 1 if config.strategy == "one" else max(config.logical_devices or gpus, 1)
         rows, length = largest_micro_batch(found, config, devices)
         sizes = estimate_memory(model, architecture, config, rows, length)
         sizes["total (estimated)"] = sum(sizes.values())
@@ -177,12 +170,6 @@ def forecast(config: RunConfig) -> str:
                 f"  (largest micro-batch: {rows} x {length} tokens)",
             ]
         )
-
-
-def _count_devices(config):
-    if config.strategy == "one":
-        return 1
-    return max(config.logical_devices or len(tf.config.list_physical_devices("GPU")), 1)
 
 
 @contextlib.contextmanager

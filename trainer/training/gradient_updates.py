@@ -19,30 +19,24 @@ class LossScale:
     """Dynamic loss scaling, which keeps the gradients of float16 computations in range.
 
     If a gradient is not finite, the scale is halved and the update is skipped. After `growth_steps`
-    consecutive updates with finite gradients, the scale is doubled. Unlike in
+    consecutive updates with finite gradients, the scale is doubled. Unlike for
     `keras.optimizers.LossScaleOptimizer`, skipped updates increment `optimizer.iterations`.
 
     Args:
         optimizer: a built optimizer. Two variables are added to it, so that checkpoints contain the
             state.
-        initial: initial scale.
-        growth_steps: number of updates after which the scale is doubled.
 
     Reference: Micikevicius et al. 2018, "Mixed precision training", section 3.2.
     """
 
-    def __init__(
-        self,
-        optimizer: keras.optimizers.Optimizer,
-        initial: float = 2.0**15,
-        growth_steps: int = 2000,
-    ):
+    growth_steps = 2000
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer):
         self._optimizer = optimizer
-        self._growth_steps = growth_steps
         # Aggregation "none": every replica computes the same values.
         self.scale = optimizer.add_variable(
             (),
-            initializer=keras.initializers.Constant(initial),
+            initializer=keras.initializers.Constant(2.0**15),
             dtype="float32",
             aggregation="none",
             name="loss_scale",
@@ -67,7 +61,7 @@ class LossScale:
         tf.distribute.get_replica_context().merge_call(
             self._apply_or_count, args=(gradients, finite), kwargs={"variables": variables}
         )
-        grows = finite & (self._since_change.value + 1 >= self._growth_steps)
+        grows = finite & (self._since_change.value + 1 >= self.growth_steps)
         factor = tf.where(finite, tf.where(grows, 2.0, 1.0), 0.5)
         self._since_change.assign(tf.where(finite & ~grows, self._since_change.value + 1, 0))
         self.scale.assign(self.scale.value * factor)

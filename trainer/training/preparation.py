@@ -9,11 +9,11 @@ from absl import logging
 from t2t_relpos.models import TransformerConfig
 from trainer.config import RunConfig
 from trainer.config_checks import ARCHITECTURE_SETTINGS, RELATIVE_SETTINGS
-from trainer.data.buckets import count_buckets, report_lengths
+from trainer.data.buckets import report_lengths
 from trainer.data.encoding import encode_pairs
-from trainer.data.load_corpus import open_corpus
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
-from trainer.data.tfds_sets import MissingSplitError
+from trainer.data.text_files import read_text
+from trainer.data.tfds_sets import MissingSplitError, read_tfds
 from trainer.model_dir import ModelDirectory
 
 
@@ -69,8 +69,9 @@ class Preparation:
         parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
         lines = ["Settings:", *settings, f"Training data: {lengths}", f"Parameters: {parameters:,}"]
         if self.config.jit_compile:
-            programs = count_buckets(self.train_pairs, self.config.max_length)
-            lines.append(f"XLA: at most {programs} programs to compile, one per bucket of lengths.")
+            lines.append(
+                f"XLA: at most {lengths.buckets} programs to compile, one per bucket of lengths."
+            )
         return "\n".join(lines)
 
     def _use_vocabulary_file(self, requested_size):
@@ -106,11 +107,9 @@ class Preparation:
         config = self.config
         if config.data == "files":
             source, target = (getattr(config, f"{split}_{side}") for side in ("source", "target"))
-            return open_corpus("files", split, source=source, target=target) if source else None
+            return read_text(source, target) if source else None
         try:
-            return open_corpus(
-                config.data, split, direction=config.direction, data_dir=config.data_dir
-            )
+            return read_tfds(config.data, split, config.direction, config.data_dir)
         except MissingSplitError as error:
             if split != "dev":
                 raise
@@ -158,7 +157,8 @@ class Preparation:
                     f"with the position {architecture.position}. Leave it out."
                 )
         if self.directory.is_configured:
-            self.directory.check_architecture(architecture.to_dict())
+            recorded = self.directory.read_config()["architecture"]
+            self.directory.check_same(recorded, architecture.to_dict(), "configuration")
         else:
             kind = "sentencepiece" if self.parent is None else self.parent.tokenizer_kind
             self.directory.write_config(architecture.to_dict(), kind)

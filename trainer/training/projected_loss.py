@@ -138,14 +138,7 @@ def _cross_entropy(labels, states, table, target):
 
 
 def _log_sum_exp(softmax, chosen, probability, largest):
-    """Returns the log-sum-exp of each row of logits.
-
-    Args:
-        softmax: probabilities of all ids, `[tokens, V]`.
-        chosen: logits of the labels, `[tokens]`.
-        probability: probabilities of the labels, `[tokens]`.
-        largest: largest logit of each row, `[tokens]`.
-    """
+    """Returns the log-sum-exp of logits from the logit and probability of each label."""
     return tf.cond(
         tf.reduce_all(probability > _SMALLEST_PROBABILITY),
         lambda: chosen - tf.math.log(probability),

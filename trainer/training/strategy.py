@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from trainer.config import RunConfig
 
-STRATEGIES = ("auto", "one", "mirrored", "multiworker")
 _EXAMPLE = (
     'TF_CONFIG=\'{"cluster": {"worker": ["host0:12345", "host1:12345"]}, '
     '"task": {"type": "worker", "index": 0}}\', with the same '
@@ -17,72 +16,34 @@ _EXAMPLE = (
 )
 
 
-def choose_strategy(name: str, gpus: int, logical_devices: int = 0) -> str:
-    """Returns the name of a strategy. "auto" is "mirrored" with several devices, else "one".
-
-    Args:
-        name: one of STRATEGIES. Names other than "auto" are returned unchanged.
-        gpus: number of GPUs of this machine.
-        logical_devices: number of devices that the CPU is split into.
-
-    Raises:
-        ValueError: for an unknown name.
-
-    Example:
-
-    >>> [choose_strategy("auto", gpus=n) for n in (0, 8)] + [choose_strategy("one", gpus=8)]
-    ['one', 'mirrored', 'one']
-    """
-    if name not in STRATEGIES:
-        raise ValueError(
-            f"Expected strategy to be one of {', '.join(STRATEGIES)}. Received: {name!r}."
-        )
-    if name != "auto":
-        return name
-    return "mirrored" if gpus > 1 or logical_devices else "one"
-
-
-def choose_jit_compile(jit_compile: bool | None, strategy: str, gpus: int) -> bool:
-    """Returns whether XLA compiles the training step.
-
-    Args:
-        jit_compile: the setting. None: on if a single GPU trains.
-        strategy: the strategy as from `choose_strategy`.
-        gpus: number of GPUs of this machine.
-
-    Example:
-
-    >>> [choose_jit_compile(None, "one", gpus=n) for n in (0, 1)]
-    [False, True]
-    >>> choose_jit_compile(None, "mirrored", gpus=2), choose_jit_compile(True, "one", gpus=0)
-    (False, True)
-    """
-    return strategy == "one" and gpus > 0 if jit_compile is None else jit_compile
-
-
 def with_devices(config: RunConfig) -> RunConfig:
-    """Returns the settings with the strategy and the use of XLA of this machine."""
+    """Returns the settings with the strategy and the use of XLA of this machine.
+
+    "auto" is replaced by "mirrored" if there are several devices, else by "one". By default, XLA
+    is used if a single GPU trains.
+    """
     gpus = len(tf.config.list_physical_devices("GPU"))
-    strategy = choose_strategy(config.strategy, gpus, config.logical_devices)
-    jit_compile = choose_jit_compile(config.jit_compile, strategy, gpus)
+    strategy, jit_compile = config.strategy, config.jit_compile
+    if strategy == "auto":
+        strategy = "mirrored" if gpus > 1 or config.logical_devices else "one"
+    if jit_compile is None:
+        jit_compile = strategy == "one" and gpus > 0
     return dataclasses.replace(config, strategy=strategy, jit_compile=jit_compile)
 
 
-def make_strategy(name: str = "auto", logical_devices: int = 0) -> tf.distribute.Strategy:
+def make_strategy(name: str, logical_devices: int = 0) -> tf.distribute.Strategy:
     """Returns the strategy of a run.
 
     Args:
         name: "one": one device, the first GPU if there is one. "mirrored": all GPUs of this
             machine. "multiworker": the GPUs of all machines in the environment variable TF_CONFIG,
-            or their CPUs; waits for a process on each. "auto": see `choose_strategy`.
+            or their CPUs; waits for a process on each.
         logical_devices: with "mirrored", split the CPU into this number of devices instead of using
             GPUs. TensorFlow must not have been used in the process.
 
     Raises:
-        ValueError: for an unknown name, if the devices are not available, or if TF_CONFIG is
-            missing or invalid.
+        ValueError: if the devices are not available, or if TF_CONFIG is missing or invalid.
     """
-    name = choose_strategy(name, len(tf.config.list_physical_devices("GPU")), logical_devices)
     if logical_devices and name != "mirrored":
         raise ValueError(
             "Expected logical_devices only with the strategy mirrored. Received: "

@@ -17,7 +17,6 @@ from trainer.training.dev_evaluation import EvaluateDev
 from trainer.training.dev_results import Evaluations
 from trainer.training.fused_adam import FusedAdam
 from trainer.training.nan_stop import StopAtNan
-from trainer.training.precision import dtype_policy
 from trainer.training.preparation import Preparation
 from trainer.training.reports import TensorBoard, Terminal
 from trainer.training.schedules import NoamSchedule
@@ -62,12 +61,8 @@ class TrainingRun:
             with self.worker_group.detecting_lost_workers(self._how_to_resume):
                 self._open(config)
         except BaseException:
-            self.close()
+            self.directory.unlock()
             raise
-
-    def close(self):
-        """Unlocks the model directory."""
-        self.directory.unlock()
 
     def _open(self, config):
         with self.worker_group.chief_first():
@@ -113,7 +108,7 @@ class TrainingRun:
 
     def _make_model(self):
         config, architecture = self.config, self._prepared.architecture
-        transformer = Transformer(architecture, dtype=dtype_policy(config.precision))
+        transformer = Transformer(architecture, dtype=config.dtype_policy)
         model = TrainingModel(
             transformer, config.label_smoothing, config.device_tokens, config.clip_norm
         )

@@ -9,8 +9,8 @@ from plotly import graph_objects as go
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
-from trainer.visualization.attention_maps import AttentionMap, NormLine
-from trainer.visualization.logit_parts import measure_logit_parts, subtract_row_means
+from t2t_relpos.models.attention_maps import AttentionMap, NormLine
+from t2t_relpos.models.logit_parts import measure_logit_parts, subtract_row_means
 
 _MAX_LABEL_LENGTH = 12
 

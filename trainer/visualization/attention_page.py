@@ -5,9 +5,9 @@ import html
 from plotly.offline import get_plotlyjs
 
 from t2t_relpos.models import TransformerConfig
+from t2t_relpos.models.attention_maps import KINDS
 from trainer.visualization import attention_figures
 from trainer.visualization.attention_figures import TokenAxes
-from trainer.visualization.attention_maps import KINDS
 from trainer.visualization.sentence_pair import SentencePair
 
 # The decoder's first input.

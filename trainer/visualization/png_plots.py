@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from t2t_relpos.models.attention_maps import KINDS, NormLine
 from trainer import atomic_files
 from trainer.model_dir import ModelDirectory
 from trainer.training.dev_results import Evaluation, Evaluations
-from trainer.visualization.attention_maps import KINDS, NormLine
 
 
 def write_plots(folder: Path, directory: ModelDirectory, norms: dict) -> list[str]:

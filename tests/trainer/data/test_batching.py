@@ -162,11 +162,6 @@ def test_batch_tokens_below_the_longest_pair_raises(pairs):
         training_batches(pairs, batch_tokens=29, max_length=31, seed=0)
 
 
-def test_negative_start_step_raises(pairs):
-    with pytest.raises(ValueError, match="Expected start_step to be at least 0. Received: -1."):
-        training_batches(pairs, **SETTINGS, start_step=-1)
-
-
 @pytest.mark.parametrize("name", ["multi30k", "wmt_sample"])
 def test_batches_of_real_text_have_little_padding(real_text, name):
     folder = real_text(name)

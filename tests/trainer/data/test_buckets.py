@@ -1,7 +1,7 @@
 """Tests of bucket boundaries and of the report of skipped pairs."""
 
 from trainer.data import buckets
-from trainer.data.buckets import bucket_boundaries, count_buckets, report_lengths
+from trainer.data.buckets import bucket_boundaries, report_lengths
 
 
 def test_bucket_boundaries_equal_tensor2tensor():
@@ -27,6 +27,6 @@ def test_report_lengths_counts_skipped_pairs(make_pairs, monkeypatch):
 def test_buckets_with_pairs_are_counted(make_pairs, monkeypatch):
     # Buckets 8, 10 and 11. The others are too long or blank.
     pairs = make_pairs([2, 8, 10, 11, 12, 1, 3], [3, 4, 4, 9, 40, 1, 1])
-    assert count_buckets(pairs, max_length=11) == 3
+    assert report_lengths(pairs, max_length=11).buckets == 3
     monkeypatch.setattr(buckets, "_CHUNK_PAIRS", 3)
-    assert count_buckets(pairs, max_length=11) == 3
+    assert report_lengths(pairs, max_length=11).buckets == 3

@@ -4,7 +4,6 @@ import pytest
 import tensorflow_datasets as tfds
 
 from trainer.config import RunConfig
-from trainer.data.load_corpus import open_corpus
 from trainer.data.tfds_sets import MissingSplitError, read_tfds
 from trainer.model_dir import ModelDirectory
 from trainer.training.preparation import Preparation
@@ -53,7 +52,7 @@ def test_read_tfds_in_both_directions(tfds_dir):
 
 def test_wmt14_splits_are_newstest2013_and_newstest2014(wmt14):
     dev, test, train = (
-        open_corpus("wmt14_translate/de-en", split, data_dir=wmt14.data_dir)
+        read_tfds("wmt14_translate/de-en", split, data_dir=wmt14.data_dir)
         for split in ("dev", "test", "train")
     )
     assert sorted(dev) == sorted(wmt14.pairs("newstest2013"))
@@ -64,9 +63,7 @@ def test_wmt14_splits_are_newstest2013_and_newstest2014(wmt14):
 
 
 def test_wmt14_french_training_data_has_five_corpora(wmt14):
-    train = open_corpus(
-        "wmt14_translate/fr-en", "train", direction="en-fr", data_dir=wmt14.data_dir
-    )
+    train = read_tfds("wmt14_translate/fr-en", "train", direction="en-fr", data_dir=wmt14.data_dir)
     assert sorted(train) == sorted(5 * wmt14.pairs("train"))
 
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from trainer.export import export
-from trainer.serving import compiled_search, warmup
+from trainer.serving import search, warmup
 from trainer.serving.decoding_defaults import TranslationSettings
 
 SETTINGS = {"max_input_length": 21, "extra_length": 5, "beam_size": 3}
@@ -25,13 +25,13 @@ sys.stdout.buffer.write(serve(text=tf.constant(sys.argv[2:]))["translations"].nu
 @pytest.fixture
 def searched_sizes(monkeypatch):
     """Returns the sizes of the searches that are traced for XLA."""
-    sizes, search = [], compiled_search.CompiledSearches._search
+    sizes, search_compiled = [], search._search_compiled
 
-    def record(self, source, length_limit):
+    def record(transformer, settings, source, length_limit):
         sizes.append(tuple(source.shape))
-        return search(self, source, length_limit)
+        return search_compiled(transformer, settings, source, length_limit)
 
-    monkeypatch.setattr(compiled_search.CompiledSearches, "_search", record)
+    monkeypatch.setattr(search, "_search_compiled", record)
     return sizes
 
 
@@ -52,9 +52,9 @@ def test_compiled_search_equals_the_search_without_xla(
 
 
 def test_lengths_end_with_the_longest_source():
-    assert compiled_search.lengths(256) == [16, 32, 64]
-    assert compiled_search.lengths(40) == [16, 32, 40]
-    assert compiled_search.lengths(5) == [5]
+    assert search.compiled_lengths(256) == [16, 32, 64]
+    assert search.compiled_lengths(40) == [16, 32, 40]
+    assert search.compiled_lengths(5) == [5]
 
 
 def test_warmup_requests_have_all_compiled_sizes(tokenizer):

@@ -11,7 +11,6 @@ ctranslate2 = pytest.importorskip(
     "ctranslate2", reason="the package ctranslate2 is not installed: pip install '.[ctranslate2]'"
 )
 
-from trainer.data.token_names import TokenNames  # noqa: E402
 from trainer.model_dir import ModelDirectory  # noqa: E402
 from trainer.serving import ctranslate2_spec  # noqa: E402
 
@@ -71,7 +70,7 @@ def random_model(rng, **settings):
 def translator(model, directory, quantization=None):
     """CTranslate2 with a model, whose tokens are ids in decimal."""
     names = [str(i) for i in range(model.config.vocab_size)]
-    spec = ctranslate2_spec.build(model, TokenNames(names, "0", "1", "2"))
+    spec = ctranslate2_spec.build(model, names, 2)
     spec.optimize(quantization=quantization)
     directory.mkdir(exist_ok=True)
     spec.save(str(directory))

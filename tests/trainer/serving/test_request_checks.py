@@ -35,12 +35,9 @@ def test_arguments_that_a_search_can_honour(changed):
     }
 
 
-BEAM = "Expected beam_size from 1 to 7, the largest that this model was exported for. Received: {}."
-RESULTS = "Expected num_results from 1 to beam_size. Received: {}, with a beam_size of {}."
-LENGTH = (
-    "Expected max_length from 1 to 29, the most ids that this model gives a translation. "
-    "Received: {}."
-)
+BEAM = "Expected beam_size from 1 to 7, the maximum of this export. Received: {}."
+RESULTS = "Expected num_results from 1 to 4, the beam_size. Received: {}."
+LENGTH = "Expected max_length from 1 to 29, the maximum of this export. Received: {}."
 ALPHA = "Expected alpha to be a finite number of at least 0. Received: {}."
 
 
@@ -50,8 +47,8 @@ ALPHA = "Expected alpha to be a finite number of at least 0. Received: {}."
         ({"beam_size": 0}, BEAM.format(0)),
         ({"beam_size": -5}, BEAM.format(-5)),
         ({"beam_size": 8}, BEAM.format(8)),
-        ({"num_results": 0}, RESULTS.format(0, 4)),
-        ({"num_results": 5}, RESULTS.format(5, 4)),
+        ({"num_results": 0}, RESULTS.format(0)),
+        ({"num_results": 5}, RESULTS.format(5)),
         ({"max_length": 0}, LENGTH.format(0)),
         ({"max_length": 30}, LENGTH.format(30)),
         ({"alpha": -0.5}, ALPHA.format(-0.5)),

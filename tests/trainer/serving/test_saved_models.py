@@ -262,8 +262,8 @@ def test_latest_version_is_the_highest_number(tmp_path):
     ("name", "state"),
     [
         ("absent", "does not exist"),
-        ("empty", "holds none"),
-        ("hollow", "holds none"),
+        ("empty", "has none"),
+        ("hollow", "has none"),
         ("file", "is a file"),
     ],
 )

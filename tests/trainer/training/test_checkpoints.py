@@ -312,8 +312,3 @@ def test_restore_transformer_of_another_architecture_raises(tmp_path, model):
         match=r"arrays of this model. .*received shape \[13, 6\].*of the same --model_dir",
     ):
         restore_transformer(made_model(hidden_dim=9).transformer, path)
-
-
-def test_keep_of_0_raises(tmp_path):
-    with pytest.raises(ValueError, match="Expected to keep at least 1 checkpoint. Received: 0"):
-        Checkpoints(tmp_path, keep=0)

@@ -7,27 +7,11 @@ import tensorflow as tf
 from t2t_relpos.attention import dispatch
 from t2t_relpos.layers import TransformerEncoder
 from trainer.config import RunConfig
-from trainer.training.strategy import choose_strategy, make_strategy, with_devices, workers_of
+from trainer.training.strategy import make_strategy, with_devices, workers_of
 
 
 def test_one_is_the_default_strategy():
     assert make_strategy("one") is tf.distribute.get_strategy()
-
-
-@pytest.mark.parametrize(
-    "name, gpus, logical_devices, chosen",
-    [
-        ("auto", 0, 0, "one"),
-        ("auto", 1, 0, "one"),
-        ("auto", 2, 0, "mirrored"),
-        ("auto", 0, 3, "mirrored"),
-        ("one", 2, 0, "one"),
-        ("mirrored", 1, 0, "mirrored"),
-        ("multiworker", 2, 0, "multiworker"),
-    ],
-)
-def test_choose_strategy(name, gpus, logical_devices, chosen):
-    assert choose_strategy(name, gpus, logical_devices) == chosen
 
 
 @pytest.fixture
@@ -49,13 +33,14 @@ def with_gpus(monkeypatch):
         (1, {}, ("one", True)),
         (2, {}, ("mirrored", False)),
         (2, {"strategy": "one"}, ("one", True)),
+        (2, {"strategy": "multiworker"}, ("multiworker", False)),
         (1, {"strategy": "mirrored"}, ("mirrored", False)),
         (0, {"logical_devices": 2}, ("mirrored", False)),
         (0, {"jit_compile": True}, ("one", True)),
         (1, {"jit_compile": False}, ("one", False)),
     ],
 )
-def test_a_single_gpu_compiles_with_xla(gpus, settings, expected, with_gpus):
+def test_strategy_and_xla_of_a_machine(gpus, settings, expected, with_gpus):
     with_gpus(gpus)
     config = with_devices(RunConfig(preset="tiny", model_dir="x", data="any", **settings))
     assert (config.strategy, config.jit_compile) == expected
@@ -78,18 +63,6 @@ def test_attention_of_several_gpus_is_that_of_gpus(with_gpus, monkeypatch):
     tf.function(lambda: strategy.run(lambda: layer(x, training=True)))()
     assert [(request.device, request.xla) for request in requests] == [("gpu", False)]
     assert select(requests[0])[0].implementation.name not in ("full_matrix", "short_rows")
-
-
-def test_auto_without_gpus_is_the_default_strategy():
-    assert make_strategy("auto") is tf.distribute.get_strategy()
-
-
-def test_unknown_strategy_raises():
-    with pytest.raises(
-        ValueError,
-        match="Expected strategy to be one of auto, one, mirrored, multiworker. Received: 'two'",
-    ):
-        make_strategy("two")
 
 
 def test_multiworker_without_tf_config_raises(monkeypatch):

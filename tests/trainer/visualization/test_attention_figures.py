@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from t2t_relpos.models.attention_maps import read_table_norms, record_attention_maps
+from t2t_relpos.models.logit_parts import measure_logit_parts, subtract_row_means
 from trainer.visualization import attention_figures as figures
 from trainer.visualization.attention_figures import TokenAxes
-from trainer.visualization.attention_maps import read_table_norms, record_attention_maps
-from trainer.visualization.logit_parts import measure_logit_parts, subtract_row_means
 
 SOURCE, TARGET = [5, 7, 9, 1], [3, 1, 1]
 AXES = TokenAxes("predicts", ["<b>", "a&b", "c" * 20], "has read", ["x", "y", "z"])

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from trainer.visualization.attention_maps import read_table_norms, record_attention_maps
+from t2t_relpos.models.attention_maps import read_table_norms, record_attention_maps
 from trainer.visualization.attention_page import render_page
 from trainer.visualization.sentence_pair import SentencePair
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from t2t_relpos.models.attention_maps import read_table_norms
 from trainer.model_dir import ModelDirectory
 from trainer.training.dev_results import Evaluation, Evaluations
 from trainer.visualization import png_plots
-from trainer.visualization.attention_maps import read_table_norms
 from trainer.visualization.png_plots import read_train_loss
 
 pytestmark = pytest.mark.skipif(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trainer.visualization.attention_maps import AttentionMap
+from t2t_relpos.models.attention_maps import AttentionMap
 
 
 def measure_logit_parts(layer: AttentionMap) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Reads the attention of a Transformer: its tables, and its weights and logits for a sentence."""
+"""Attention maps of a Transformer: weights and logits for a sentence, and norms of its tables."""
 
 import contextlib
 from collections.abc import Iterator

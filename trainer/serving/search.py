@@ -1,0 +1,117 @@
+"""Beam search of an exported model: for all sizes, or compiled by XLA for a few sizes."""
+
+import functools
+
+import tensorflow as tf
+
+from t2t_relpos.decoding import DecodingResult, beam_search, length_penalty
+from trainer.data.token_ids import EOS_ID, PAD_ID
+from trainer.serving.translator import ABSENT
+
+# With 8 sentences, the search without XLA is faster.
+COMPILED_BATCH_SIZES = (1, 2, 4)
+_COMPILED_LENGTHS = (16, 32, 64)
+
+
+def n_best(
+    transformer, source, length_limit, alpha, *, max_length=None, **settings
+) -> DecodingResult:
+    """Returns the n best hypotheses of each sentence.
+
+    Args:
+        transformer: as for `TranslationModule`.
+        source: int32 ids `[B, S]`, padded with 0.
+        length_limit: int32 `[B]`, maximum number of output ids of each sentence.
+        alpha: exponent of the length penalty.
+        max_length: int, required by XLA: maximum number of output ids of all sentences.
+        **settings: `beam_size`, `num_results` and `early_stopping` of `beam_search`. Except for the
+            last one, these and `alpha` may be scalar tensors.
+
+    Returns:
+        A `DecodingResult`. If a sentence has fewer than n hypotheses, the missing ones have no ids
+        and the score `ABSENT`.
+    """
+    growing = max_length is None
+    if growing:
+        max_length = tf.reduce_max(length_limit)
+    state, step = transformer.start(source, max_length, settings["beam_size"], growing=growing)
+    found = beam_search(
+        step,
+        state,
+        batch_size=tf.shape(source)[0] if growing else source.shape[0],
+        max_length=max_length,
+        alpha=alpha,
+        eos_id=EOS_ID,
+        pad_id=PAD_ID,
+        length_limit=length_limit,
+        **settings,
+    )
+    # A missing hypothesis has a very low log-probability, which the length penalty may have raised.
+    log_probs = found.scores * length_penalty(found.lengths, alpha)
+    is_absent = tf.minimum(found.scores, log_probs) < ABSENT / 2
+    return DecodingResult(
+        ids=tf.where(is_absent[..., None], PAD_ID, found.ids),
+        scores=tf.where(is_absent, ABSENT, found.scores),
+        lengths=tf.where(is_absent, 0, found.lengths),
+    )
+
+
+def compiled_lengths(max_input_length: int) -> list[int]:
+    """Returns the source lengths for which XLA compiles searches, in ids with EOS."""
+    return sorted({min(length, max_input_length) for length in _COMPILED_LENGTHS})
+
+
+def compiled_search(transformer, settings, source, length_limit, finish, otherwise):
+    """Pads a batch to the next compiled sizes, and searches with the settings of an export.
+
+    Args:
+        transformer: as for `TranslationModule`.
+        settings: a `TranslationSettings`.
+        source: int32 ids `[B, S]`, padded with 0.
+        length_limit: int32 `[B]`, maximum number of output ids of each sentence.
+        finish: function of the `DecodingResult`. Its results must not depend on the sizes.
+        otherwise: function without arguments that returns the same results. It is called for larger
+            batches and longer sentences.
+
+    Returns:
+        The result of `finish` or `otherwise`.
+    """
+    lengths = compiled_lengths(settings.max_input_length)
+    batch = _count_below(COMPILED_BATCH_SIZES, source, axis=0)
+    length = _count_below(lengths, source, axis=1)
+    is_compiled = (batch < len(COMPILED_BATCH_SIZES)) & (length < len(lengths))
+    search = functools.partial(_search_compiled, transformer, settings)
+    branches = [
+        functools.partial(_pad_and_search, search, (rows, columns), source, length_limit, finish)
+        for rows in COMPILED_BATCH_SIZES
+        for columns in lengths
+    ]
+    index = tf.where(is_compiled, batch * len(lengths) + length, -1)
+    return tf.switch_case(index, dict(enumerate(branches)), default=otherwise)
+
+
+def _search_compiled(transformer, settings, source, length_limit):
+    return n_best(
+        transformer,
+        source,
+        length_limit,
+        settings.alpha,
+        max_length=source.shape[1] + settings.extra_length,
+        beam_size=settings.beam_size,
+        num_results=1,
+        early_stopping=settings.early_stopping,
+    )
+
+
+def _pad_and_search(search, size, source, length_limit, finish):
+    batch, length = tf.unstack(tf.shape(source))
+    source = tf.pad(source, [[0, size[0] - batch], [0, size[1] - length]])
+    length_limit = tf.pad(length_limit, [[0, size[0] - batch]])
+    compiled = tf.function(search, jit_compile=True, autograph=False)
+    found = compiled(tf.ensure_shape(source, size), tf.ensure_shape(length_limit, size[:1]))
+    return finish(type(found)(*(part[:batch] for part in found)))
+
+
+def _count_below(sizes, source, axis):
+    """Returns the number of `sizes` that are below the size of `source`."""
+    return tf.reduce_sum(tf.cast(tf.constant(sizes) < tf.shape(source)[axis], tf.int32))
