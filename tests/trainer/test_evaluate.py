@@ -12,7 +12,7 @@ from trainer import atomic_files, evaluate, metrics, weights
 from trainer.data import text_files, tfds_sets
 from trainer.data.corpus import PairCorpus
 from trainer.model_dir import ModelDirectory
-from trainer.serving import saved_models
+from trainer.serving import saved_models, translation_module
 from trainer.serving.fast_transformer import FastTransformer
 from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translation
@@ -225,21 +225,22 @@ def test_checkpoint_flag_selects_a_checkpoint(
     )
 
 
-def test_beam_size_and_alpha_flags_set_the_search(run, test_files, monkeypatch):
+def test_beam_size_and_alpha_flags_set_the_search(run, trained_model_dir, test_files, monkeypatch):
     class Chosen(Exception):
         pass
 
-    def stop(path, settings):
-        raise Chosen(path, settings)
+    def stop(transformer, tokenizer, settings):
+        raise Chosen(settings)
 
-    monkeypatch.setattr(TranslationModule, "from_model_dir", stop)
-    files = [f"--source={test_files[0]}", f"--target={test_files[1]}"]
+    monkeypatch.setattr(translation_module, "TranslationModule", stop)
+    arguments = [f"--model_dir={trained_model_dir}"]
+    arguments += [f"--source={test_files[0]}", f"--target={test_files[1]}"]
     with pytest.raises(Chosen) as chosen:
-        run("--model_dir=any", "--beam_size=1", "--alpha=0", *files)
-    assert chosen.value.args == ("any", TranslationSettings(beam_size=1, alpha=0.0))
+        run("--beam_size=1", "--alpha=0", *arguments)
+    assert chosen.value.args == (TranslationSettings(beam_size=1, alpha=0.0),)
     with pytest.raises(Chosen) as chosen:
-        run("--model_dir=any", *files)
-    assert chosen.value.args == ("any", TranslationSettings(beam_size=4, alpha=0.6))
+        run(*arguments)
+    assert chosen.value.args == (TranslationSettings(beam_size=4, alpha=0.6),)
 
 
 @pytest.mark.parametrize(

@@ -374,7 +374,7 @@ def test_folder_that_can_not_be_written(tmp_path):
     (tmp_path / "file").touch()
     message = (
         r"Expected an export folder that can be written. Received: .*/file/name \(Not a "
-        r"directory\). Choose another with"
+        r"directory\). Choose another one with"
     )
     with pytest.raises(ValueError, match=message), saved_models.new_version(tmp_path / "file/name"):
         pass
