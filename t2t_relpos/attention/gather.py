@@ -44,7 +44,10 @@ def _gather_rows(table, ids):
         from t2t_relpos.attention.tensorflow import lookup
 
         return lookup.gather_rows(table, ids)
-    return ops.take(table, ids, axis=-2)
+    # At least in float32, because the gradient sums over all pairs with the same id.
+    dtype = keras.backend.result_type(table.dtype, "float32")
+    rows = ops.take(ops.cast(table, dtype), ids, axis=-2)
+    return ops.cast(rows, table.dtype)
 
 
 def pair_index(ids, num_ids, num_heads):
@@ -86,6 +89,8 @@ def scores_by_id(query, table, index):
     by_id = matmul_table(query, table, transpose_table=True)
     if is_portable():
         return expand_by_one_hot(by_id, index)
+    if keras.backend.backend() == "jax" and not by_id.shape[0]:
+        return ops.zeros_like(index, dtype=by_id.dtype)  # JAX can't take from no entries.
     by_id = ops.concatenate([by_id, ops.zeros_like(by_id[..., :1])], axis=-1)
     # The gradient of a gather along an inner axis is dense.
     return ops.take(ops.reshape(by_id, (1, -1)), index, axis=1)[0]
