@@ -24,8 +24,8 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define(
         "precision",
         str,
-        "Dtype of the products with weights. bfloat16 is faster on processors with instructions "
-        "for it, and the export is half as large.",
+        "Dtype of the products with weights, except for the logits. bfloat16 is faster for "
+        "batches on processors with instructions for it.",
         "float32",
         choices=("float32", "bfloat16"),
     )

@@ -11,7 +11,7 @@ class FastTransformer(tf.Module):
 
     Args:
         transformer: a `t2t_relpos.models.Transformer`.
-        precision: dtype of the kernels and of the products with them, "float32" or "bfloat16".
+        precision: `kernel_dtype` of `fold_weights`, "float32" or "bfloat16".
     """
 
     def __init__(self, transformer, precision="float32"):

@@ -57,7 +57,7 @@ class TranslationModule(tf.Module):
         Args:
             path: the model directory.
             settings: as for the class.
-            precision: dtype of the products with weights, "float32" or "bfloat16".
+            precision: as for `FastTransformer`.
 
         Raises:
             ValueError: if this is no model directory, or it has no trained model.

@@ -24,6 +24,7 @@ def fold_weights(transformer, dtype="float32", kernel_dtype="float32"):
         transformer: a built `t2t_relpos.models.Transformer`.
         dtype: dtype of the computation, "float32" or "float64".
         kernel_dtype: dtype of the kernels, and of the products with them: "float32" or "bfloat16".
+            The kernel of the logits is always float32.
 
     Returns:
         A nested dict of tensors, float32 except for the kernels. With V ids, P learned positions
@@ -73,7 +74,8 @@ class _Fold:
             "decoder": [self._layer(layer) for layer in transformer.decoder_layers],
             "memory": self._kernel(memory),
             "memory_bias": _float32(memory_bias),
-            "logits": self._kernel(logits),
+            # Rounded logits change the order of likely ids.
+            "logits": _float32(logits),
             "logits_bias": _float32(logits_bias),
         }
 
