@@ -6,7 +6,7 @@ attention.csv in docs/dev/measurements.
 
 from charts import draw_ratios, pyplot, read_measurements, save
 
-PROCESSOR = "Intel (Ice Lake, AVX-512)"
+PROCESSOR = "AMD EPYC (Zen 5, AVX-512)"
 LENGTH, K = 9, 3
 
 
