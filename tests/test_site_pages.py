@@ -23,6 +23,11 @@ def public_names():
     sys.path.pop(0)
 
 
+def test_pages_have_no_conflict_markers():
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *PAGES]
+    assert [page for page in pages if re.search(r"<{7} |>{7} ", page.read_text())] == []
+
+
 @pytest.mark.parametrize("package", ["layers", "models", "attention", "decoding", "t2t"])
 def test_every_public_name_has_an_api_page(public_names, package):
     module = importlib.import_module(f"t2t_relpos.{package}")

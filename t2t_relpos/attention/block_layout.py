@@ -87,7 +87,7 @@ def make_segments(lengths, causal_offset, sizes, *, unrolled):
         lengths: (T, S), ints; or scalar tensors if not `unrolled`.
         causal_offset: key position of query 0, an int, if keys after a query are masked. None:
             every segment reads all keys.
-        sizes: `dispatch.BlockSizes`.
+        sizes: a `BlockSizes`.
         unrolled: whether every block is a segment.
     """
     length_q, length_k = lengths

@@ -118,7 +118,10 @@ class Block:
         return ops.concatenate([sums[..., :1] + tail, sums[..., 1:]], axis=-1)
 
     def _with_reference(self, by_id):
-        """Appends zeros for the ids that differ from the reference row by nothing."""
+        """Returns a column for each of the 2K + 1 ids.
+
+        The reference id gets 0. If causal, the ids of later keys get 0 too: they are masked.
+        """
         if not self._settings.causal:
             return ops.concatenate([by_id, ops.zeros_like(by_id[..., :1])], axis=-1)
         return ops.concatenate([ops.zeros_like(by_id[..., :1]), by_id, ops.zeros_like(by_id)], -1)

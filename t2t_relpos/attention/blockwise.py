@@ -28,7 +28,7 @@ def attend(inputs, sizes, *, save_weights):
 
     Args:
         inputs: an `AttentionInputs`.
-        sizes: `dispatch.BlockSizes`.
+        sizes: a `BlockSizes`.
         save_weights: True: the unrolled form. False: the scanned form.
     """
     length_q, length_k = inputs.lengths

@@ -20,16 +20,16 @@ from t2t_relpos.attention.request import Request
 
 # Rows are gathered for each pair up to this many positions, on TensorFlow without XLA.
 LONGEST_SHORT_ROWS, LONGEST_SHORT_ROWS_CAUSAL = 256, 128
-# Elsewhere lengths must be known, and rows are gathered up to this many positions: the last number
-# where blocks can't run, because weights are returned, for example.
+# Limits of the implementation `rows`, which requires known lengths. The last one holds where blocks
+# can't run, for example because weights are returned.
 LONGEST_ROWS, LONGEST_ROWS_JAX, LONGEST_ROWS_WITHOUT_BLOCKS = 64, 16, 512
-# The band is faster than gathered rows from this many positions.
+# `full_matrix` is faster than `short_rows` from this many positions.
 SHORTEST_FULL_MATRIX, SHORTEST_FULL_MATRIX_CAUSAL = 96, 40
-# The full matrix is faster than blocks up to this many positions.
+# With `rematerialize=False`, `full_matrix` is faster than blocks up to this many positions.
 LONGEST_FULL_MATRIX, LONGEST_FULL_MATRIX_CAUSAL = 1024, 256
-# Keys per chunk of the left tail: short chunks up to this many keys, then long ones.
+# `full_matrix` sums the left tail in chunks: short ones up to this many keys, then long ones.
 LONGEST_SHORT_CHUNKS, SHORT_CHUNK, LONG_CHUNK = 256, 16, 32
-# Weights are saved for the gradient up to this many positions.
+# With `rematerialize=False`, weights are saved for the gradient up to this many positions.
 LONGEST_SAVED = 4096
 # Blocks are unrolled up to this many positions. Above, the loop is faster, although it computes the
 # weights twice: longer blocks leave the caches, and more blocks take long to compile.
@@ -38,7 +38,7 @@ LONGEST_UNROLLED = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """The name of the chosen row, and the failed condition of every row that can't be chosen."""
+    """The name of the chosen row, and for every other row the reason why it was not chosen."""
 
     chosen: str
     failed: dict[str, str]
@@ -201,12 +201,13 @@ _QUADRATIC = Requirement(
     lambda r: r.rematerialize is not True or r.portable,
 )
 _ONE_OFFSET = Requirement(
-    "ids by one query offset", lambda r: r.ids_rank is None and not r.offset_per_entry
+    "no `relative_ids`, and one query offset for the batch",
+    lambda r: r.ids_rank is None and not r.offset_per_entry,
 )
 _BLOCKS = (
     _ONE_OFFSET,
     Requirement("no returned weights", lambda r: not r.return_weights),
-    Requirement("no dropout or `AttentionDropout`", lambda r: r.seeded_dropout),
+    Requirement("dropout is None or an `AttentionDropout`", lambda r: r.seeded_dropout),
     Requirement("not `portable`", lambda r: not r.portable),
 )
 _TENSORFLOW = (
@@ -303,7 +304,7 @@ TABLE = (
             Requirement("known lengths", lambda r: r.knows_lengths),
             Requirement(
                 f"up to {LONGEST_ROWS} positions (JAX: {LONGEST_ROWS_JAX}), "
-                f"{LONGEST_ROWS_WITHOUT_BLOCKS} where blocks don't meet the request",
+                f"{LONGEST_ROWS_WITHOUT_BLOCKS} if `unrolled_blocks` does not meet the request",
                 _within_rows_range,
             ),
         ),

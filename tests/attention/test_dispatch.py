@@ -84,9 +84,9 @@ def test_explanation_names_the_failed_condition():
     "options, requirement",
     [
         ({"return_weights": True}, "no returned weights"),
-        ({"ids_rank": 3}, "ids by one query offset"),
-        ({"offset_per_entry": True}, "ids by one query offset"),
-        ({"seeded_dropout": False}, "no dropout or `AttentionDropout`"),
+        ({"ids_rank": 3}, "no `relative_ids`, and one query offset for the batch"),
+        ({"offset_per_entry": True}, "no `relative_ids`, and one query offset for the batch"),
+        ({"seeded_dropout": False}, "dropout is None or an `AttentionDropout`"),
     ],
 )
 def test_rematerialize_raises_instead_of_using_quadratic_memory(options, requirement, platform):

@@ -24,8 +24,8 @@ def n_best(
         length_limit: int32 `[B]`, maximum number of output ids of each sentence.
         alpha: exponent of the length penalty.
         max_length: int, required by XLA: maximum number of output ids of all sentences.
-        **settings: `beam_size`, `num_results` and `early_stopping` of `beam_search`. Except for the
-            last one, these and `alpha` may be scalar tensors.
+        **settings: `beam_size`, `num_results` and `early_stopping` of `beam_search`. `beam_size`,
+            `num_results` and `alpha` may be scalar tensors.
 
     Returns:
         A `DecodingResult`. If a sentence has fewer than n hypotheses, the missing ones have no ids
@@ -46,7 +46,8 @@ def n_best(
         length_limit=length_limit,
         **settings,
     )
-    # A missing hypothesis has a very low log-probability, which the length penalty may have raised.
+    # A missing hypothesis has a very low log-probability. The length penalty may have raised its
+    # score above the threshold, so both are compared.
     log_probs = found.scores * length_penalty(found.lengths, alpha)
     is_absent = tf.minimum(found.scores, log_probs) < ABSENT / 2
     return DecodingResult(

@@ -47,7 +47,7 @@ def attend(inputs, sizes, save_weights):
 
     Args:
         inputs: an `AttentionInputs`.
-        sizes: `dispatch.BlockSizes`.
+        sizes: a `GroupedBlockSizes`.
         save_weights: whether the gradient reads saved weights instead of rematerializing them. Such
             a function can't be saved with its gradient.
     """
