@@ -10,7 +10,7 @@ from ours as follows:
                           length_penalty = alpha * L / (5 + L) has the most similar ranking.
     patience              a sentence is done after beam_size * patience finished hypotheses (with
                           length_penalty=0: when the best hypothesis of the beam is finished); ours
-                          when no living hypothesis can beat the best finished one
+                          when no unfinished hypothesis can beat the best finished one
     (no option)           a hypothesis ends only among the best beam_size of the 2 * beam_size
                           candidates of a step; ours among all of them, as in tensor2tensor
     coverage_penalty      use 0; ours has none

@@ -166,23 +166,24 @@ def _within_full_matrix_range(request):
 
 
 def _within_rows_range(request):
-    if not all(condition.holds(request) for condition in _BLOCKS):
+    if not all(condition.holds(request) for condition in _BLOCK_REQUIREMENTS):
         return request.has_at_most(LONGEST_ROWS_WITHOUT_BLOCKS)
     return request.has_at_most(LONGEST_ROWS_JAX if request.backend == "jax" else LONGEST_ROWS)
 
 
 def _run_full_matrix(implementation, inputs):
-    from t2t_relpos.attention.tensorflow import full_matrix
+    from t2t_relpos.attention.tensorflow import full_matrix as tensorflow_full_matrix
 
-    return full_matrix.attend(inputs, full_matrix_chunk(inputs.lengths[1])), None
+    chunk = full_matrix_chunk(inputs.lengths[1])
+    return tensorflow_full_matrix.attend(inputs, chunk), None
 
 
 def _run_grouped_blocks(implementation, inputs):
-    from t2t_relpos.attention.tensorflow import blockwise
+    from t2t_relpos.attention.tensorflow import blockwise as tensorflow_blockwise
 
     sizes = implementation.sizes["causal" if inputs.causal else "bidirectional"]
     save_weights = implementation.saved_matrices > 0
-    return blockwise.attend(inputs, sizes, save_weights=save_weights), None
+    return tensorflow_blockwise.attend(inputs, sizes, save_weights=save_weights), None
 
 
 def _run_blocks_in_keras(implementation, inputs):
@@ -204,21 +205,21 @@ _ONE_OFFSET = Requirement(
     "no `relative_ids`, and one query offset for the batch",
     lambda r: r.ids_rank is None and not r.offset_per_entry,
 )
-_BLOCKS = (
+_BLOCK_REQUIREMENTS = (
     _ONE_OFFSET,
     Requirement("no returned weights", lambda r: not r.return_weights),
     Requirement("dropout is None or an `AttentionDropout`", lambda r: r.seeded_dropout),
     Requirement("not `portable`", lambda r: not r.portable),
 )
-_TENSORFLOW = (
+_TENSORFLOW_REQUIREMENTS = (
     Requirement(
         "TensorFlow on a CPU without XLA",
         lambda r: r.backend == "tensorflow" and not r.xla and r.device == "cpu",
     ),
     _HAS_TABLE,
-    *_BLOCKS,
+    *_BLOCK_REQUIREMENTS,
 )
-_ALIGNED = Requirement(
+_FULL_MATRIX_FITS_REQUIREMENT = Requirement(
     "K >= 1, S >= T, query offset S - T, T >= K + chunk (K if causal)", _full_matrix_fits
 )
 
@@ -235,7 +236,7 @@ TABLE = (
         "tensorflow.full_matrix.attend",
         _run_full_matrix,
         2,
-        (*_TENSORFLOW, _ALIGNED, _QUADRATIC),
+        (*_TENSORFLOW_REQUIREMENTS, _FULL_MATRIX_FITS_REQUIREMENT, _QUADRATIC),
         (
             Requirement(
                 f"{SHORTEST_FULL_MATRIX} to {LONGEST_FULL_MATRIX} positions "
@@ -251,7 +252,7 @@ TABLE = (
         "full_matrix.attend_by_rows",
         _keras(full_matrix.attend_by_rows),
         3,
-        (*_TENSORFLOW, _QUADRATIC),
+        (*_TENSORFLOW_REQUIREMENTS, _QUADRATIC),
         (
             Requirement(
                 f"up to {LONGEST_SHORT_ROWS} positions (causal: {LONGEST_SHORT_ROWS_CAUSAL})",
@@ -266,7 +267,7 @@ TABLE = (
         "tensorflow.blockwise.attend",
         _run_grouped_blocks,
         1,
-        (*_TENSORFLOW, _QUADRATIC),
+        (*_TENSORFLOW_REQUIREMENTS, _QUADRATIC),
         (
             Requirement("`rematerialize` False", lambda r: r.rematerialize is False),
             Requirement(f"up to {LONGEST_SAVED} positions", lambda r: r.has_at_most(LONGEST_SAVED)),
@@ -281,7 +282,7 @@ TABLE = (
         "tensorflow.blockwise.attend",
         _run_grouped_blocks,
         0,
-        _TENSORFLOW,
+        _TENSORFLOW_REQUIREMENTS,
         sizes={
             "bidirectional": GroupedBlockSizes(256, 4096, 32),
             "causal": GroupedBlockSizes(128, 4096, 32),
@@ -314,7 +315,7 @@ TABLE = (
         "blockwise.attend",
         _run_blocks_in_keras,
         1,
-        (*_BLOCKS, Requirement("known lengths", lambda r: r.knows_lengths), _QUADRATIC),
+        (*_BLOCK_REQUIREMENTS, Requirement("known lengths", lambda r: r.knows_lengths), _QUADRATIC),
         (
             Requirement(
                 f"up to {LONGEST_UNROLLED} positions", lambda r: r.has_at_most(LONGEST_UNROLLED)
@@ -331,7 +332,7 @@ TABLE = (
         "blockwise.attend",
         _run_blocks_in_keras,
         0,
-        _BLOCKS,
+        _BLOCK_REQUIREMENTS,
         sizes={
             "cpu": BlockSizes(128, causal_segments=4),
             "gpu": BlockSizes(512, causal_segments=4),
