@@ -1,6 +1,7 @@
 """The table of attention implementations, and the only code that chooses one.
 
-All thresholds on sequence lengths are here. They were measured on CPUs.
+All thresholds are in this module. They were measured on CPUs. Block sizes for GPUs and TPUs are
+estimates.
 """
 
 import dataclasses
@@ -18,10 +19,11 @@ from t2t_relpos.attention.implementation import (
 )
 from t2t_relpos.attention.request import Request
 
-# Rows are gathered for each pair up to this many positions, on TensorFlow without XLA.
+# `short_rows` gathers a table row for each pair, up to this many positions. `full_matrix` has the
+# same limit, except with `rematerialize=False`.
 LONGEST_SHORT_ROWS, LONGEST_SHORT_ROWS_CAUSAL = 256, 128
-# Limits of the implementation `rows`, which requires known lengths. The last one holds where blocks
-# can't run, for example because weights are returned.
+# Limits of `rows`, which requires known lengths. The last one holds for requests that blocks do not
+# support, for example because weights are returned.
 LONGEST_ROWS, LONGEST_ROWS_JAX, LONGEST_ROWS_WITHOUT_BLOCKS = 64, 16, 512
 # `full_matrix` is faster than `short_rows` from this many positions.
 SHORTEST_FULL_MATRIX, SHORTEST_FULL_MATRIX_CAUSAL = 96, 40
@@ -31,8 +33,9 @@ LONGEST_FULL_MATRIX, LONGEST_FULL_MATRIX_CAUSAL = 1024, 256
 LONGEST_SHORT_CHUNKS, SHORT_CHUNK, LONG_CHUNK = 256, 16, 32
 # With `rematerialize=False`, weights are saved for the gradient up to this many positions.
 LONGEST_SAVED = 4096
-# Blocks are unrolled up to this many positions. Above, the loop is faster, although it computes the
-# weights twice: longer blocks leave the caches, and more blocks take long to compile.
+# Blocks are unrolled up to this many positions. `scanned_blocks` is faster for longer sequences,
+# although it computes the weights twice. Unrolled blocks would exceed the CPU caches, or be too
+# many to compile quickly.
 LONGEST_UNROLLED = 1024
 
 
@@ -53,14 +56,15 @@ def select(request, implementation=None):
 
     Args:
         request: a `Request`.
-        implementation: the name of a row, or an `Implementation`, to be tried first.
+        implementation: an `Implementation` or its name. It is used if it meets the requirements;
+            its preferences are ignored.
 
     Returns:
         A list of `Candidate`. The condition of the last one is True. The list has several entries
         only if lengths are unknown.
 
     Raises:
-        ValueError: if the named implementation, or every implementation, fails a requirement.
+        ValueError: if `implementation` fails a requirement, or no implementation meets the request.
     """
     rows = [(row, False) for row in TABLE]
     if implementation is not None:
@@ -80,10 +84,10 @@ def select(request, implementation=None):
             if candidates[-1].condition is True:
                 return candidates
     raise ValueError(
-        "Attention with memory linear in length (`rematerialize=True`, `flash_attention=True` of a "
-        "layer) requires relative positions by one offset, no returned attention scores, and "
-        "dropout by an `AttentionDropout`. Call the layer without `return_attention_scores` and "
-        f"given positions, or set `flash_attention=None`. Received: {request}"
+        "Expected no returned attention scores, no explicit positions or relative ids, and no "
+        "custom dropout function with memory linear in length (`rematerialize=True`, "
+        "`flash_attention=True` of a layer). Remove these arguments, or set "
+        f"`flash_attention=None`. Received: {request}"
     )
 
 
@@ -115,14 +119,17 @@ def explain(length_q, length_k=None, max_relative_position=16, **options):
 
 
 def table_as_markdown():
-    """Returns the table for the documentation."""
+    """Returns the table for the documentation, with abbreviations for common requirements."""
     header = ["Implementation", "Function", "Requires", "Chosen for", "Saved `[T, S]` matrices"]
     lines = [header, ["---"] * len(header)]
     for row in TABLE:
-        requires, chosen = (
-            "; ".join(condition.text for condition in conditions)
-            for conditions in (row.requirements, row.preferences)
-        )
+        chosen = "; ".join(condition.text for condition in row.preferences)
+        requires = "; ".join(condition.text for condition in row.requirements)
+        for conditions, name in (
+            (_BLOCK_REQUIREMENTS, "block conditions"),
+            ((_QUADRATIC_MEMORY_ALLOWED,), "quadratic memory"),
+        ):
+            requires = requires.replace("; ".join(c.text for c in conditions), name)
         lines.append(
             [f"`{row.name}`", f"`{row.function}`", requires, chosen or "all", row.saved_matrices]
         )
@@ -178,7 +185,7 @@ def _run_full_matrix(implementation, inputs):
     return tensorflow_full_matrix.attend(inputs, chunk), None
 
 
-def _run_grouped_blocks(implementation, inputs):
+def _run_tensorflow_blocks(implementation, inputs):
     from t2t_relpos.attention.tensorflow import blockwise as tensorflow_blockwise
 
     sizes = implementation.sizes["causal" if inputs.causal else "bidirectional"]
@@ -186,19 +193,19 @@ def _run_grouped_blocks(implementation, inputs):
     return tensorflow_blockwise.attend(inputs, sizes, save_weights=save_weights), None
 
 
-def _run_blocks_in_keras(implementation, inputs):
+def _run_keras_blocks(implementation, inputs):
     sizes = implementation.sizes[_backend.device()]
     save_weights = implementation.saved_matrices > 0
     return blockwise.attend(inputs, sizes, save_weights=save_weights), None
 
 
-def _keras(function):
+def _ignoring_implementation(function):
     return lambda implementation, inputs: function(inputs)
 
 
-_HAS_TABLE = Requirement("a table", lambda r: r.max_relative_position is not None)
-_QUADRATIC = Requirement(
-    "`rematerialize` not True (memory is quadratic)",
+_HAS_TABLE = Requirement("a relative table", lambda r: r.max_relative_position is not None)
+_QUADRATIC_MEMORY_ALLOWED = Requirement(
+    "`rematerialize` not True, or `portable` (memory is quadratic)",
     lambda r: r.rematerialize is not True or r.portable,
 )
 _ONE_OFFSET = Requirement(
@@ -220,29 +227,37 @@ _TENSORFLOW_REQUIREMENTS = (
     *_BLOCK_REQUIREMENTS,
 )
 _FULL_MATRIX_FITS_REQUIREMENT = Requirement(
-    "K >= 1, S >= T, query offset S - T, T >= K + chunk (K if causal)", _full_matrix_fits
+    "K >= 1; S >= T; query offset S - T; T >= K if causal and K > 1, otherwise T >= K + chunk",
+    _full_matrix_fits,
 )
 
 TABLE = (
     Implementation(
         "without_tables",
         "full_matrix.attend_without_tables",
-        _keras(full_matrix.attend_without_tables),
-        3,
-        (Requirement("no tables", lambda r: r.max_relative_position is None), _QUADRATIC),
+        _ignoring_implementation(full_matrix.attend_without_tables),
+        saved_matrices=3,
+        requirements=(
+            Requirement("no relative tables", lambda r: r.max_relative_position is None),
+            _QUADRATIC_MEMORY_ALLOWED,
+        ),
     ),
     Implementation(
         "full_matrix",
         "tensorflow.full_matrix.attend",
         _run_full_matrix,
-        2,
-        (*_TENSORFLOW_REQUIREMENTS, _FULL_MATRIX_FITS_REQUIREMENT, _QUADRATIC),
-        (
+        saved_matrices=2,
+        requirements=(
+            *_TENSORFLOW_REQUIREMENTS,
+            _FULL_MATRIX_FITS_REQUIREMENT,
+            _QUADRATIC_MEMORY_ALLOWED,
+        ),
+        preferences=(
             Requirement(
                 f"{SHORTEST_FULL_MATRIX} to {LONGEST_FULL_MATRIX} positions "
-                f"(causal: {SHORTEST_FULL_MATRIX_CAUSAL} to {LONGEST_FULL_MATRIX_CAUSAL}); if "
-                f"`rematerialize` is None up to {LONGEST_SHORT_ROWS} "
-                f"(causal: {LONGEST_SHORT_ROWS_CAUSAL})",
+                f"(causal: {SHORTEST_FULL_MATRIX_CAUSAL} to {LONGEST_FULL_MATRIX_CAUSAL}, with K = 1 "
+                f"from {SHORTEST_FULL_MATRIX}); if `rematerialize` is None up to "
+                f"{LONGEST_SHORT_ROWS} (causal: {LONGEST_SHORT_ROWS_CAUSAL})",
                 _within_full_matrix_range,
             ),
         ),
@@ -250,10 +265,10 @@ TABLE = (
     Implementation(
         "short_rows",
         "full_matrix.attend_by_rows",
-        _keras(full_matrix.attend_by_rows),
-        3,
-        (*_TENSORFLOW_REQUIREMENTS, _QUADRATIC),
-        (
+        _ignoring_implementation(full_matrix.attend_by_rows),
+        saved_matrices=3,
+        requirements=(*_TENSORFLOW_REQUIREMENTS, _QUADRATIC_MEMORY_ALLOWED),
+        preferences=(
             Requirement(
                 f"up to {LONGEST_SHORT_ROWS} positions (causal: {LONGEST_SHORT_ROWS_CAUSAL})",
                 lambda r: r.has_at_most(
@@ -265,47 +280,48 @@ TABLE = (
     Implementation(
         "saved_blocks",
         "tensorflow.blockwise.attend",
-        _run_grouped_blocks,
-        1,
-        (*_TENSORFLOW_REQUIREMENTS, _QUADRATIC),
-        (
+        _run_tensorflow_blocks,
+        saved_matrices=1,
+        requirements=(*_TENSORFLOW_REQUIREMENTS, _QUADRATIC_MEMORY_ALLOWED),
+        preferences=(
             Requirement("`rematerialize` False", lambda r: r.rematerialize is False),
             Requirement(f"up to {LONGEST_SAVED} positions", lambda r: r.has_at_most(LONGEST_SAVED)),
         ),
-        {
-            "bidirectional": GroupedBlockSizes(512, 16384, 64),
-            "causal": GroupedBlockSizes(256, 16384, 64),
+        sizes={
+            "bidirectional": GroupedBlockSizes(largest_block=512, keys_per_group=16384, chunk=64),
+            "causal": GroupedBlockSizes(largest_block=256, keys_per_group=16384, chunk=64),
         },
     ),
     Implementation(
         "rematerialized_blocks",
         "tensorflow.blockwise.attend",
-        _run_grouped_blocks,
-        0,
-        _TENSORFLOW_REQUIREMENTS,
+        _run_tensorflow_blocks,
+        saved_matrices=0,
+        requirements=_TENSORFLOW_REQUIREMENTS,
         sizes={
-            "bidirectional": GroupedBlockSizes(256, 4096, 32),
-            "causal": GroupedBlockSizes(128, 4096, 32),
+            "bidirectional": GroupedBlockSizes(largest_block=256, keys_per_group=4096, chunk=32),
+            "causal": GroupedBlockSizes(largest_block=128, keys_per_group=4096, chunk=32),
         },
     ),
     Implementation(
         "rows",
         "full_matrix.attend_by_rows",
-        _keras(full_matrix.attend_by_rows),
-        3,
-        (
+        _ignoring_implementation(full_matrix.attend_by_rows),
+        saved_matrices=3,
+        requirements=(
             _HAS_TABLE,
             Requirement(
                 "the same ids for all batch entries",
                 lambda r: r.ids_rank != 3 and not r.offset_per_entry,
             ),
-            _QUADRATIC,
+            _QUADRATIC_MEMORY_ALLOWED,
         ),
-        (
+        preferences=(
             Requirement("known lengths", lambda r: r.knows_lengths),
             Requirement(
                 f"up to {LONGEST_ROWS} positions (JAX: {LONGEST_ROWS_JAX}), "
-                f"{LONGEST_ROWS_WITHOUT_BLOCKS} if `unrolled_blocks` does not meet the request",
+                f"{LONGEST_ROWS_WITHOUT_BLOCKS} with `relative_ids`, returned weights, a dropout "
+                "function or `portable`",
                 _within_rows_range,
             ),
         ),
@@ -313,15 +329,19 @@ TABLE = (
     Implementation(
         "unrolled_blocks",
         "blockwise.attend",
-        _run_blocks_in_keras,
-        1,
-        (*_BLOCK_REQUIREMENTS, Requirement("known lengths", lambda r: r.knows_lengths), _QUADRATIC),
-        (
+        _run_keras_blocks,
+        saved_matrices=1,
+        requirements=(
+            *_BLOCK_REQUIREMENTS,
+            Requirement("known lengths", lambda r: r.knows_lengths),
+            _QUADRATIC_MEMORY_ALLOWED,
+        ),
+        preferences=(
             Requirement(
                 f"up to {LONGEST_UNROLLED} positions", lambda r: r.has_at_most(LONGEST_UNROLLED)
             ),
         ),
-        {
+        sizes={
             "cpu": BlockSizes(64, most_blocks=8),
             "gpu": BlockSizes(512, most_blocks=8),
             "tpu": BlockSizes(512, most_blocks=8),
@@ -330,27 +350,27 @@ TABLE = (
     Implementation(
         "scanned_blocks",
         "blockwise.attend",
-        _run_blocks_in_keras,
-        0,
-        _BLOCK_REQUIREMENTS,
+        _run_keras_blocks,
+        saved_matrices=0,
+        requirements=_BLOCK_REQUIREMENTS,
         sizes={
-            "cpu": BlockSizes(128, causal_segments=4),
-            "gpu": BlockSizes(512, causal_segments=4),
-            "tpu": BlockSizes(512, causal_segments=4),
+            "cpu": BlockSizes(128, causal_segments=3),
+            "gpu": BlockSizes(512, causal_segments=3),
+            "tpu": BlockSizes(512, causal_segments=3),
         },
     ),
     Implementation(
         "band",
         "full_matrix.attend_by_band",
-        _keras(full_matrix.attend_by_band),
-        3,
-        (_HAS_TABLE, _ONE_OFFSET, _QUADRATIC),
+        _ignoring_implementation(full_matrix.attend_by_band),
+        saved_matrices=3,
+        requirements=(_HAS_TABLE, _ONE_OFFSET, _QUADRATIC_MEMORY_ALLOWED),
     ),
     Implementation(
         "by_id",
         "full_matrix.attend_by_id",
-        _keras(full_matrix.attend_by_id),
-        3,
-        (_HAS_TABLE, _QUADRATIC),
+        _ignoring_implementation(full_matrix.attend_by_id),
+        saved_matrices=3,
+        requirements=(_HAS_TABLE, _QUADRATIC_MEMORY_ALLOWED),
     ),
 )
