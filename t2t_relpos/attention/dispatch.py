@@ -255,8 +255,8 @@ TABLE = (
         preferences=(
             Requirement(
                 f"{SHORTEST_FULL_MATRIX} to {LONGEST_FULL_MATRIX} positions "
-                f"(causal: {SHORTEST_FULL_MATRIX_CAUSAL} to {LONGEST_FULL_MATRIX_CAUSAL}, with K = 1 "
-                f"from {SHORTEST_FULL_MATRIX}); if `rematerialize` is None up to "
+                f"(causal: {SHORTEST_FULL_MATRIX_CAUSAL} to {LONGEST_FULL_MATRIX_CAUSAL}, with "
+                f"K = 1 from {SHORTEST_FULL_MATRIX}); if `rematerialize` is None up to "
                 f"{LONGEST_SHORT_ROWS} (causal: {LONGEST_SHORT_ROWS_CAUSAL})",
                 _within_full_matrix_range,
             ),

@@ -72,7 +72,7 @@ def test_explain_names_the_selected_implementation(length, options, expected):
 def test_explanation_names_the_failed_condition():
     explanation = explain(64, **CPU)
     assert str(explanation).splitlines()[0] == "short_rows: chosen"
-    assert explanation.failed["without_tables"] == "requires no tables"
+    assert explanation.failed["without_tables"] == "requires no relative tables"
     assert explanation.failed["full_matrix"].startswith("requires 96 to 1024 positions (causal: 40")
     assert explanation.failed["band"] == "after the chosen row"
     on_jax = explain(64, **JAX)
