@@ -16,7 +16,7 @@ flags.disclaim_key_flags()
 _FILES = ("train_source", "train_target", "dev_source", "dev_target")
 _RECIPE = " Default: the recipe's value."
 _PRESET = " Default: the preset's value."
-# Equal to t2t_relpos.models.config.POSITIONS, which is not imported: that imports TensorFlow.
+# Copy of t2t_relpos.models.config.POSITIONS. Importing it would import TensorFlow.
 POSITIONS = ("relative", "sinusoidal", "learned", "relative+sinusoidal", "none")
 
 
@@ -24,7 +24,8 @@ POSITIONS = ("relative", "sinusoidal", "learned", "relative+sinusoidal", "none")
 class RunConfig:
     """Settings of `python -m trainer.train`.
 
-    `resolve` replaces settings that are None by those of the preset's recipe.
+    A recipe is the default training settings of a preset (`trainer.recipes`). `resolve` takes
+    settings that are None from it.
 
     Raises:
         ValueError: for a setting out of range, or settings that contradict each other.
@@ -48,7 +49,7 @@ class RunConfig:
         fixed=False,
     )
     data: str | None = setting(
-        "Name of a translation set of TensorFlow Datasets. Default: 'files', those of "
+        "Name of a translation set of TensorFlow Datasets. Default: 'files', which reads "
         "--train_source and --train_target."
     )
     direction: str | None = setting("Languages of a set of TensorFlow Datasets. Default: en-de.")
@@ -59,28 +60,35 @@ class RunConfig:
     train_source: str | None = setting(
         "Text file of source sentences, one per line; or several, comma-separated.", fixed=False
     )
-    train_target: str | None = setting("Text file of their translations.", fixed=False)
+    train_target: str | None = setting(
+        "Text file of the translations of --train_source, one per line.", fixed=False
+    )
     dev_source: str | None = setting(
         "Text file of source sentences for evaluations during training.", fixed=False
     )
-    dev_target: str | None = setting("Text file of their translations.", fixed=False)
+    dev_target: str | None = setting(
+        "Text file of the translations of --dev_source, one per line.", fixed=False
+    )
     vocab_size: int | None = setting(
         "Size of the joint SentencePiece vocabulary." + _RECIPE, at_least=4
     )
     train_steps: int | None = setting("Total number of updates." + _RECIPE, at_least=1, fixed=False)
     batch_tokens: int | None = setting(
-        "Tokens of the longer side in a batch over all devices, padding included." + _RECIPE,
+        "Batch size in tokens over all devices: sentence pairs times the longer of source and "
+        "target length, including padding." + _RECIPE,
         at_least=1,
     )
     max_length: int = setting(
         "Maximum length of a sentence in tokens. Longer pairs are skipped.", 256, at_least=2
     )
-    learning_rate: float | None = setting("Factor of the Noam schedule." + _RECIPE, at_least=0.0)
+    learning_rate: float | None = setting(
+        "Multiplier of the Noam learning-rate schedule." + _RECIPE, at_least=0.0
+    )
     warmup_steps: int | None = setting(
         "Number of warm-up updates, during which the learning rate rises." + _RECIPE, at_least=1
     )
     label_smoothing: float | None = setting(
-        "Total probability of all other ids in the smoothed targets." + _RECIPE,
+        "Label smoothing: probability spread over the incorrect ids." + _RECIPE,
         at_least=0.0,
         below=1.0,
     )
@@ -116,7 +124,9 @@ class RunConfig:
     )
     share_heads: bool | None = setting("Whether heads share the relative tables." + _PRESET)
     seed: int = setting("Seed of initial weights, dropout and data order.", 1, at_least=0)
-    deterministic: bool = setting("Use deterministic operations. Slower.", False, fixed=False)
+    deterministic: bool = setting(
+        "Use deterministic operations, which are slower.", False, fixed=False
+    )
     strategy: str = setting(
         "'one': a single device. 'mirrored': all GPUs of this machine. 'multiworker': the GPUs of "
         "all machines in TF_CONFIG. 'auto': mirrored if there are several GPUs, else one.",
@@ -131,8 +141,8 @@ class RunConfig:
         fixed=False,
     )
     device_tokens: int | None = setting(
-        "Tokens of the longer side in a micro-batch of a device, padding included. Larger "
-        "batches are split and their gradients accumulated." + _RECIPE,
+        "Size of a micro-batch on one device, in tokens as for --batch_tokens. Larger batches are "
+        "split, and their gradients are accumulated." + _RECIPE,
         at_least=1,
         fixed=False,
     )
@@ -142,8 +152,8 @@ class RunConfig:
         choices=("float32", "bfloat16", "float16"),
     )
     jit_compile: bool | None = setting(
-        "Compile the training step with XLA, for one device. Batches are padded to few shapes. "
-        "Default: auto, which is on for one GPU and off on CPUs and for several devices.",
+        "Compile the training step with XLA. Requires one device. Batches are padded to a small "
+        "set of shapes. Default: on for a single GPU, otherwise off.",
         fixed=False,
     )
     clip_norm: float | None = setting("Clip gradients to this global norm.", at_least=0.0)
@@ -193,8 +203,8 @@ class RunConfig:
     def resolve(self) -> "RunConfig":
         """Returns these settings with None replaced by the values of a recipe.
 
-        The recipe is that of the preset, or of the model that `init_from` names. Settings that the
-        recipe lacks stay None, such as those of the architecture.
+        With `init_from`, the recipe is read from that model directory. Architecture settings are
+        not part of a recipe and stay None.
 
         Raises:
             ValueError: if the preset or that model does not exist.
@@ -205,7 +215,7 @@ class RunConfig:
         return dataclasses.replace(self, **missing, **files)
 
     @property
-    def translates_dev(self) -> bool:
+    def computes_dev_bleu(self) -> bool:
         """Whether evaluations measure BLEU."""
         return self.dev_bleu or bool(self.keep_best) or self.early_stopping is not None
 
@@ -218,17 +228,15 @@ class RunConfig:
         """The Keras dtype policy of the layers. Weights are float32."""
         return self.precision if self.precision == "float32" else f"mixed_{self.precision}"
 
-    def architecture(self) -> dict:
+    def architecture_overrides(self) -> dict:
         """Returns the settings that override the preset's architecture."""
         values = {name: getattr(self, name) for name in ARCHITECTURE_SETTINGS}
         return {name: value for name, value in values.items() if value is not None}
 
-    def fixed(self) -> dict:
+    def fixed_on_resume(self) -> dict:
         """Returns the settings that must not change when a run is resumed."""
-        fields = dataclasses.fields(self)
-        return {
-            field.name: getattr(self, field.name) for field in fields if field.metadata["fixed"]
-        }
+        names = [field.name for field in dataclasses.fields(self) if field.metadata["fixed"]]
+        return {name: getattr(self, name) for name in names}
 
 
 def _absolute(paths):

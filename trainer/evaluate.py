@@ -67,11 +67,7 @@ class Evaluation:
     truncated: int
 
 
-def evaluate(
-    translate: Callable[[list[bytes]], list],
-    corpus,
-    batch_size: int,
-) -> Evaluation:
+def evaluate(translate: Callable[[list[bytes]], list], corpus, batch_size: int) -> Evaluation:
     """Translates the sources of a corpus in batches of similar length and scores the translations.
 
     Args:

@@ -12,8 +12,7 @@ ids/                   token ids of the corpora, a cache for resumed runs; may b
 .lock                  locked while a training run uses the directory
 nan/step-000123.npz    a batch whose loss was not finite
 
-All paths, formats and checks of these files are in this module, which is why it is longer than 200
-lines.
+All paths, formats and checks of these files are in this module.
 """
 
 import hashlib

@@ -124,10 +124,7 @@ def _translate_stream(values, source, call, fingerprint):
     paths = [values[name].value for name in formatters]
     with _open_outputs(values, paths, lines, fingerprint) as (files, done, after_window):
         if done:
-            print(
-                f"Resuming after line {done:,} of {values.output}.partial.",
-                file=sys.stderr,
-            )
+            print(f"Resuming after line {done:,} of {values.output}.partial.", file=sys.stderr)
         number, start = done, time.monotonic()
         with progress.progress_bar(source, done, values.output == streams.STANDARD) as bar:
             call = progress.counting(call, bar)

@@ -132,30 +132,32 @@ class KeyWindow(NamedTuple):
     offset_range: Any
 
     @classmethod
-    def of(cls, first, segment, max_relative_position, *, causal, first_range):
+    def of(cls, first_position, segment, max_relative_position, *, causal, first_position_range):
         """Returns the window of a block.
 
         Args:
-            first: key position of the block's first query, an int or a scalar tensor.
+            first_position: key position of the block's first query, an int or a scalar tensor.
             segment: the `Segment`.
             max_relative_position: K.
             causal: whether keys after a query are masked.
-            first_range: smallest and largest `first` in the segment, or None if unknown.
+            first_position_range: smallest and largest `first_position` in the segment, or None if
+                unknown.
         """
         k, block, num_keys = max_relative_position, segment.block, segment.num_keys
         span = block + (k - 1) * (1 if causal else 2)
-        if isinstance(first, int) and isinstance(num_keys, int):
-            start = clip_size(first - k + 1, 0, num_keys)
-            width = clip_size(first - k + 1 + span, start, num_keys) - start
-            return cls(start, width, first - start, None)
+        if isinstance(first_position, int) and isinstance(num_keys, int):
+            start = clip_size(first_position - k + 1, 0, num_keys)
+            width = clip_size(first_position - k + 1 + span, start, num_keys) - start
+            return cls(start, width, first_position - start, None)
         width = clip_size(span, 0, num_keys)
-        start = clip_size(first - k + 1, 0, num_keys - width)
-        if first_range is None:
+        limits = 0, num_keys - width
+        start = clip_size(first_position - k + 1, *limits)
+        if first_position_range is None:
             offset_range = 1 - block - k, width - 1 + k
         else:
             # The offset never decreases from one block to the next.
-            offset_range = [x - clip_size(x - k + 1, 0, num_keys - width) for x in first_range]
-        return cls(start, width, first - start, tuple(offset_range))
+            offset_range = [x - clip_size(x - k + 1, *limits) for x in first_position_range]
+        return cls(start, width, first_position - start, tuple(offset_range))
 
     def cut(self, x):
         """`[.., num_keys]` -> `[.., width]`."""

@@ -6,6 +6,7 @@ from keras import ops
 
 from t2t_relpos.attention.block_scores import (
     SegmentScores,
+    accumulation_dtype,
     matmul,
     matmul_rows,
     scores_by_id,
@@ -69,12 +70,12 @@ def _forward_segment(scores_of, tensors, settings, segment):
         weights, log_sums, total = softmax(scores)
         if settings.save_weights:
             weights_of_block.append(weights)
-        if settings.rate is not None:
+        if settings.dropout_rate is not None:
             weights = weights * block.dropout_factors(weights, tensors.seed)
             total = ops.sum(weights, axis=-1, keepdims=True)
         rows = [matmul(weights, scores_of.value, settings), log_sums]
         rows += [total] * settings.needs_totals
-        rows += [] if tensors.value_rows is None else [block.sum_by_id(weights)]
+        rows += [] if tensors.value_rows is None else [block.sum_weights_by_id(weights)]
         return rows, ()
 
     depths = [tensors.value.shape[-1], 1, *[1] * settings.needs_totals]
@@ -89,12 +90,14 @@ def _zeros(segment, depths, tensors, settings):
         return []
     batch, heads = ops.shape(tensors.query)[:2]
     shape = batch, heads, segment.count * segment.block
-    return [ops.zeros((*shape, depth), dtype=settings.accumulation) for depth in depths]
+    return [
+        ops.zeros((*shape, depth), dtype=accumulation_dtype(settings.dtype)) for depth in depths
+    ]
 
 
 def backward(tensors, saved, d_outputs, settings):
     """Returns the gradients by name of the tensor."""
-    d_outputs = ops.cast(d_outputs, settings.accumulation)
+    d_outputs = ops.cast(d_outputs, accumulation_dtype(settings.dtype))
     row_sums = ops.sum(d_outputs * saved.outputs, axis=-1, keepdims=True)
     d_totals = None
     if settings.needs_totals:
@@ -144,12 +147,12 @@ def _backward_segment(scores_of, given, weights, tensors, settings, segment):
         if settings.needs_totals:
             d_weights = d_weights + rows["d_totals"]
         dropped = used
-        if settings.rate is not None:
+        if settings.dropout_rate is not None:
             factors = block.dropout_factors(used, tensors.seed)
             dropped, d_weights = used * factors, d_weights * factors
         d_scores = used * (d_weights - rows["row_sums"])
         d_rows = [matmul(d_scores, scores_of.key, settings)]
-        d_rows += [] if tensors.key_rows is None else [block.sum_by_id(d_scores)]
+        d_rows += [] if tensors.key_rows is None else [block.sum_weights_by_id(d_scores)]
         terms = (
             matmul(transpose(d_scores), block.rows(scores_of.query), settings),
             matmul(transpose(dropped), rows["d_outputs"], settings),
@@ -161,7 +164,7 @@ def _backward_segment(scores_of, given, weights, tensors, settings, segment):
     totals = []
     if not segment.is_single:
         totals = [
-            ops.zeros(ops.shape(x), dtype=settings.accumulation)
+            ops.zeros(ops.shape(x), dtype=accumulation_dtype(settings.dtype))
             for x in (scores_of.key, scores_of.value)
         ]
     return segment.run(compute, _zeros(segment, depths, tensors, settings), totals)

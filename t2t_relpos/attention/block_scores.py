@@ -4,6 +4,7 @@ Shapes: C queries of a block; L ids without the reference row (2K, or K if causa
 """
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 from keras import ops
@@ -13,8 +14,9 @@ from t2t_relpos.attention.block_layout import KeyWindow, Segment
 from t2t_relpos.attention.dropout import SeededDropout
 from t2t_relpos.attention.table_matmul import matmul_table
 
-# Far below any logit; its difference to a logit is finite. A power of two is exact in every dtype.
+# Far below any score, and finite after subtracting a score. Scores are float32 or float64.
 _MASKED_SCORE = -(2.0**100)
+_VALID_SCORE_THRESHOLD = _MASKED_SCORE / 10
 
 
 class Tensors(NamedTuple):
@@ -39,8 +41,8 @@ class Settings:
         max_relative_position: K, at least 1.
         causal: whether keys after a query are masked.
         query_offset: key position of query 0 if it is an int, else None.
-        needs_totals: whether the weights of a query may sum to another number than 1.
-        rate: dropout rate, or None.
+        needs_totals: whether the weights of a query may have a sum other than 1.
+        dropout_rate: dropout rate, or None.
         save_weights: whether weights are saved for the gradient.
         segments: the `Segment`s of the queries.
         dtype: dtype in which matrices are multiplied.
@@ -50,15 +52,10 @@ class Settings:
     causal: bool
     query_offset: int | None
     needs_totals: bool
-    rate: float | None
+    dropout_rate: float | None
     save_weights: bool
     segments: tuple[Segment, ...]
     dtype: str
-
-    @property
-    def accumulation(self):
-        """Dtype of scores, weights and sums: float32 at least."""
-        return "float32" if self.dtype in ("float16", "bfloat16") else self.dtype
 
 
 class Block:
@@ -75,17 +72,17 @@ class Block:
         self._settings, self.segment = settings, segment
         self.start = number * segment.block
         self._number = segment.number + number
-        self._first = query_offset + segment.start + self.start
-        first_range = None
+        self._first_position = query_offset + segment.start + self.start
+        first_position_range = None
         if isinstance(query_offset, int) and isinstance(segment.count, int):
-            first = query_offset + segment.start
-            first_range = first, first + (segment.count - 1) * segment.block
+            smallest = query_offset + segment.start
+            first_position_range = smallest, smallest + (segment.count - 1) * segment.block
         self._window = KeyWindow.of(
-            self._first,
+            self._first_position,
             segment,
             settings.max_relative_position,
             causal=settings.causal,
-            first_range=first_range,
+            first_position_range=first_position_range,
         )
 
     def add_bias(self, scores, by_id):
@@ -100,8 +97,11 @@ class Block:
             return scores
         return scores + ops.where(self._in_left_tail(), by_id[..., :1], 0)
 
-    def sum_by_id(self, weights):
-        """The transpose of `add_bias`: `[B, N, C, S]` -> `[B, N, C, L]`."""
+    def sum_weights_by_id(self, weights):
+        """Returns the sums of weights `[B, N, C, S]` by relative id, `[B, N, C, L]`.
+
+        It is the transpose of the linear map in `add_bias`.
+        """
         window, k = self._window, self._settings.max_relative_position
         if isinstance(window.width, int) and window.width == 0:
             ids = k if self._settings.causal else 2 * k
@@ -129,23 +129,22 @@ class Block:
     def _in_left_tail(self):
         return ops.arange(self.segment.num_keys, dtype="int32") < self._window.start
 
-    def mask(self, scores, key_mask, mask):
+    def apply_masks(self, scores, key_mask, pair_mask):
         """Returns the scores `[B, N, C, S]` with masked entries set to a large negative number."""
-        allowed = None
+        masks = []
         if self._settings.causal:
-            queries = self._first + ops.arange(self.segment.block, dtype="int32")
+            queries = self._first_position + ops.arange(self.segment.block, dtype="int32")
             keys = ops.arange(self.segment.num_keys, dtype="int32")
-            allowed = keys <= queries[:, None]
+            masks.append(keys <= queries[:, None])
         if key_mask is not None:
-            exists = self.segment.keys(key_mask[:, None, None], axis=3)
-            allowed = exists if allowed is None else ops.logical_and(allowed, exists)
-        if mask is not None:
-            mask = mask if mask.shape[2] == 1 else self.rows(mask)
-            mask = mask if mask.shape[3] == 1 else self.segment.keys(mask, axis=3)
-            allowed = mask if allowed is None else ops.logical_and(allowed, mask)
-        if allowed is None:
+            masks.append(self.segment.keys(key_mask[:, None, None], axis=3))
+        if pair_mask is not None:
+            rows = pair_mask if pair_mask.shape[2] == 1 else self.rows(pair_mask)
+            masks.append(rows if rows.shape[3] == 1 else self.segment.keys(rows, axis=3))
+        if not masks:
             return scores
-        return ops.where(allowed, scores, ops.cast(_MASKED_SCORE, scores.dtype))
+        is_valid_key = functools.reduce(ops.logical_and, masks)
+        return ops.where(is_valid_key, scores, ops.cast(_MASKED_SCORE, scores.dtype))
 
     def rows(self, x):
         """Returns the rows of this block in a tensor of the segment's queries."""
@@ -153,7 +152,7 @@ class Block:
 
     def dropout_factors(self, weights, seed):
         """Returns the dropout factors of the weights `[B, N, C, S]`; the same at every call."""
-        dropout = SeededDropout(self._settings.rate, seed)
+        dropout = SeededDropout(self._settings.dropout_rate, seed)
         return dropout.factors(ops.shape(weights), weights.dtype, self._number)
 
 
@@ -187,16 +186,20 @@ class SegmentScores:
         scores = matmul(block.rows(self.query), transpose(self.key), self._settings)
         if self._by_id is not None:
             scores = block.add_bias(scores, block.rows(self._by_id))
-        return block.mask(scores, self._tensors.key_mask, self._mask)
+        return block.apply_masks(scores, self._tensors.key_mask, self._mask)
 
 
 def softmax(scores):
-    """Returns (weights, log-sum-exp, totals 1 or 0). Fully masked queries have weights of zero."""
-    # `initial` allows empty batches.
+    """Returns (weights, log-sum-exp of the scores, sum of the weights).
+
+    The sum is 1, or 0 for fully masked queries, whose weights are 0.
+    """
+    # On PyTorch, `ops.max` of an empty tensor raises an error without `initial`.
     largest = ops.max(scores, axis=-1, keepdims=True, initial=_MASKED_SCORE)
     exponentials = ops.exp(scores - largest)
     total = ops.sum(exponentials, axis=-1, keepdims=True)
-    has_valid_key = largest > _MASKED_SCORE / 10
+    has_valid_key = largest > _VALID_SCORE_THRESHOLD
+    # +2**100, so that rematerialized weights exp(score - log_sum) are 0.
     log_sums = ops.where(
         has_valid_key, largest + ops.log(total), ops.cast(-_MASKED_SCORE, scores.dtype)
     )
@@ -204,17 +207,22 @@ def softmax(scores):
     return exponentials * (has_valid_key / total), log_sums, has_valid_key
 
 
+def accumulation_dtype(dtype):
+    """Returns the accumulation dtype of scores and sums: at least float32."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
 def matmul(x, y, settings):
-    """Returns the product in the dtype of sums, of factors in the dtype of the inputs."""
+    """Returns `x @ y`, multiplied in the input dtype and cast to the accumulation dtype."""
     product = ops.matmul(ops.cast(x, settings.dtype), ops.cast(y, settings.dtype))
-    return ops.cast(product, settings.accumulation)
+    return ops.cast(product, accumulation_dtype(settings.dtype))
 
 
 def matmul_rows(x, table, settings, *, transpose_table=False):
-    """Returns the product of `[B, N, T, X]` with rows of a table, as `matmul` does."""
+    """Returns the product of x `[B, N, T, L or H]` and a table, with the dtypes of `matmul`."""
     x, table = ops.cast(x, settings.dtype), ops.cast(table, settings.dtype)
     product = matmul_table(x, table, transpose_table=transpose_table)
-    return ops.cast(product, settings.accumulation)
+    return ops.cast(product, accumulation_dtype(settings.dtype))
 
 
 def scores_by_id(x, rows, settings):

@@ -1,15 +1,18 @@
-"""Exact relative attention by blocks of queries, in keras.ops, with a custom gradient.
+"""Blockwise relative attention in keras.ops, with a custom gradient.
 
-For XLA, accelerators, JAX and PyTorch. Softmax ignores a term that is equal for all keys of a
-query. Table rows are therefore stored as differences from a reference row: the rightmost one, or
-the leftmost one if causal. Values add the reference row once per query. Two parts remain:
+It is used on JAX and PyTorch, under XLA and on accelerators.
+
+Softmax ignores a term that is equal for all keys of a query. Table rows are therefore stored as
+differences from a reference row: the rightmost one, or the leftmost one if causal. Values add the
+reference row once per query. The difference rows are nonzero in two regions:
 
 - the band: keys at distances from -(K - 1) to K - 1 (to 0 if causal). For a block of queries they
   are in a window of consecutive keys, which `band.expand_ids` and `band.sum_by_id` handle;
 - the left tail, if bidirectional: all keys before the window share relative id 0.
 
-Two forms: the unrolled form has a static slice of keys for every block and saves the weights. The
-scanned form loops over the blocks and rematerializes the weights: memory is linear in length.
+There are two forms. The unrolled form reads a static slice of keys for each block, and saves the
+weights. The scanned form loops over the blocks and rematerializes the weights: memory is linear in
+length.
 
 Shapes: C queries of a block; L ids without the reference row (2K, or K if causal).
 """
@@ -19,7 +22,7 @@ from keras import ops
 
 from t2t_relpos.attention.block_layout import make_segments
 from t2t_relpos.attention.block_passes import backward, forward
-from t2t_relpos.attention.block_scores import Settings, Tensors
+from t2t_relpos.attention.block_scores import Settings, Tensors, accumulation_dtype
 from t2t_relpos.attention.masks import combine_masks
 
 
@@ -29,7 +32,8 @@ def attend(inputs, sizes, *, save_weights):
     Args:
         inputs: an `AttentionInputs`.
         sizes: a `BlockSizes`.
-        save_weights: True: the unrolled form. False: the scanned form.
+        save_weights: whether the weights are saved for the gradient. True selects the unrolled
+            form, False the scanned form.
     """
     length_q, length_k = inputs.lengths
     tensors, reference, max_relative_position = _prepare(inputs)
@@ -42,7 +46,7 @@ def attend(inputs, sizes, *, save_weights):
         or tensors.key_mask is not None
         or tensors.mask is not None
         or (inputs.causal and (offset is None or offset < 0)),
-        rate=None if inputs.dropout is None else inputs.dropout.rate,
+        dropout_rate=None if inputs.dropout is None else inputs.dropout.rate,
         save_weights=save_weights,
         segments=make_segments(
             (length_q, length_k), offset if inputs.causal else None, sizes, unrolled=save_weights
@@ -59,10 +63,9 @@ def attend(inputs, sizes, *, save_weights):
 
 def _prepare(inputs):
     """Returns (tensors, reference row of the value table or None, K)."""
-    dtype = keras.backend.standardize_dtype(inputs.query.dtype)
-    wide = "float32" if dtype in ("float16", "bfloat16") else dtype
-    key_rows, _, k = _difference_rows(inputs.key_table, inputs.causal, wide)
-    value_rows, reference, other_k = _difference_rows(inputs.value_table, inputs.causal, wide)
+    dtype = accumulation_dtype(keras.backend.standardize_dtype(inputs.query.dtype))
+    key_rows, _, key_k = _difference_rows(inputs.key_table, inputs.causal, dtype)
+    value_rows, reference, value_k = _difference_rows(inputs.value_table, inputs.causal, dtype)
     mask = combine_masks(inputs.mask)
     if mask is not None:
         mask = ops.reshape(mask, (*[1] * (4 - len(mask.shape)), *ops.shape(mask)))
@@ -78,7 +81,8 @@ def _prepare(inputs):
         query_offset=None if isinstance(offset, int) else ops.cast(offset, "int32"),
         seed=None if inputs.dropout is None else inputs.dropout.seed,
     )
-    return tensors, reference, k or other_k or 1
+    # Without tables, K has no effect on the outputs.
+    return tensors, reference, key_k or value_k or 1
 
 
 def _difference_rows(table, causal, dtype):
@@ -87,30 +91,33 @@ def _difference_rows(table, causal, dtype):
         return None, None, None
     table = ops.cast(table, dtype)
     if table.shape[-2] == 1:
+        # K = 0: repeat the only row, which gives an equivalent table for K = 1.
         table = ops.concatenate([table] * 3, axis=-2)
     k = (table.shape[-2] - 1) // 2
-    ids, reference = (slice(1, k + 1), 0) if causal else (slice(0, 2 * k), 2 * k)
-    reference = table[..., reference : reference + 1, :]
+    ids, reference_id = (slice(1, k + 1), 0) if causal else (slice(0, 2 * k), 2 * k)
+    reference = table[..., reference_id : reference_id + 1, :]
     return table[..., ids, :] - reference, reference, k
 
 
 def _run(tensors, settings):
-    """Returns the outputs with the gradient of this module."""
+    """Returns the outputs, with a custom gradient."""
     names = [name for name, x in zip(tensors._fields, tensors) if x is not None]
 
-    # All tensors are arguments, because JAX can't differentiate a function that captures some.
+    # Pass all tensors as arguments: JAX can't differentiate with respect to captured tensors.
     def attention(*args):
-        given = Tensors(**dict(zip(names, args)))
-        outputs, saved = forward(given, settings)
+        forward_tensors = Tensors(**dict(zip(names, args)))
+        outputs, saved_results = forward(forward_tensors, settings)
 
-        def gradient(*args, upstream=None):
+        def gradient(*backward_args, upstream=None):
             if upstream is None:
-                used, of_forward, upstream = given, saved, args[0]
-            else:
-                # PyTorch saves no graph of the forward pass. For second derivatives it is repeated.
-                used = Tensors(**dict(zip(names, args)))
-                of_forward = forward(used, settings)[1] if _records_gradients(used) else saved
-            gradients = backward(used, of_forward, upstream, settings)
+                gradients = backward(forward_tensors, saved_results, backward_args[0], settings)
+            else:  # PyTorch, where Keras passes the arguments again.
+                backward_tensors = Tensors(**dict(zip(names, backward_args)))
+                results = saved_results
+                # PyTorch does not record the forward pass. Repeat it for second derivatives.
+                if _records_gradients(backward_tensors):
+                    results = forward(backward_tensors, settings)[1]
+                gradients = backward(backward_tensors, results, upstream, settings)
             return tuple(gradients.get(name) for name in names)
 
         return outputs, gradient
@@ -120,4 +127,7 @@ def _run(tensors, settings):
 
 def _records_gradients(tensors):
     """Whether PyTorch records operations on the tensors for a gradient."""
-    return any(x[:0].requires_grad for x in tensors[:5] if x is not None)
+    query, key, value, key_rows, value_rows, *_ = tensors
+    differentiable = query, key, value, key_rows, value_rows
+    # A slice requires a gradient only while PyTorch records operations.
+    return any(x[:0].requires_grad for x in differentiable if x is not None)

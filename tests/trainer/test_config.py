@@ -84,7 +84,7 @@ def test_resolve_fills_settings_from_the_recipe():
         0.1,
     )
     assert config.warmup_steps == 7
-    assert config.architecture() == {}
+    assert config.architecture_overrides() == {}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_evaluate_every_defaults_to_checkpoint_every(
 
 
 @pytest.mark.parametrize(
-    ("given", "translates"),
+    ("given", "computes"),
     [
         ({}, False),
         ({"keep_best": 0}, False),
@@ -116,8 +116,9 @@ def test_evaluate_every_defaults_to_checkpoint_every(
         ({"early_stopping": 3}, True),
     ],
 )
-def test_translates_dev_if_a_setting_requires_bleu(given, translates):
-    assert RunConfig(preset="tiny", model_dir="x", data="any", **given).translates_dev is translates
+def test_computes_dev_bleu_if_a_setting_requires_bleu(given, computes):
+    config = RunConfig(preset="tiny", model_dir="x", data="any", **given)
+    assert config.computes_dev_bleu is computes
 
 
 def test_every_architecture_has_a_recipe():
@@ -137,8 +138,8 @@ def test_architecture_returns_overrides_of_the_preset():
         "max_relative_position": 3,
         "use_value_table": False,
     }
-    assert RunConfig(**MINIMAL, **changes).architecture() == changes
-    assert RunConfig(**MINIMAL).architecture() == {}
+    assert RunConfig(**MINIMAL, **changes).architecture_overrides() == changes
+    assert RunConfig(**MINIMAL).architecture_overrides() == {}
 
 
 def test_positions_equal_those_of_the_model():

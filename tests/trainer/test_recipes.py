@@ -166,4 +166,4 @@ def test_recipes_equal_the_paper():
         direction="en-fr",
         dropout=0.1,
     ).resolve()
-    assert french.architecture() == {"dropout": 0.1}
+    assert french.architecture_overrides() == {"dropout": 0.1}

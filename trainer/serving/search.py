@@ -62,7 +62,7 @@ def compiled_lengths(max_input_length: int) -> list[int]:
     return sorted({min(length, max_input_length) for length in _COMPILED_LENGTHS})
 
 
-def compiled_search(transformer, settings, source, length_limit, finish, otherwise):
+def compiled_search(transformer, settings, source, length_limit, finish, fallback):
     """Pads a batch to the next compiled sizes, and searches with the settings of an export.
 
     Args:
@@ -71,11 +71,11 @@ def compiled_search(transformer, settings, source, length_limit, finish, otherwi
         source: int32 ids `[B, S]`, padded with 0.
         length_limit: int32 `[B]`, maximum number of output ids of each sentence.
         finish: function of the `DecodingResult`. Its results must not depend on the sizes.
-        otherwise: function without arguments that returns the same results. It is called for larger
+        fallback: function without arguments that returns the same results. It is called for larger
             batches and longer sentences.
 
     Returns:
-        The result of `finish` or `otherwise`.
+        The result of `finish` or `fallback`.
     """
     lengths = compiled_lengths(settings.max_input_length)
     batch = _count_below(COMPILED_BATCH_SIZES, source, axis=0)
@@ -88,7 +88,7 @@ def compiled_search(transformer, settings, source, length_limit, finish, otherwi
         for columns in lengths
     ]
     index = tf.where(is_compiled, batch * len(lengths) + length, -1)
-    return tf.switch_case(index, dict(enumerate(branches)), default=otherwise)
+    return tf.switch_case(index, dict(enumerate(branches)), default=fallback)
 
 
 def _search_compiled(transformer, settings, source, length_limit):

@@ -1,8 +1,7 @@
 """The exported module, which translates strings in one TensorFlow graph.
 
 It tracks tf.Variables and resources but no Keras objects, so that loading the SavedModel requires
-only tensorflow and tensorflow_text. This file documents the signatures of an export, which is why
-it is longer than 200 lines.
+only tensorflow and tensorflow_text.
 """
 
 import functools
@@ -34,7 +33,7 @@ class TranslationModule(tf.Module):
     Args:
         transformer: a `FastTransformer`, or an object with its methods.
         tokenizer: a `trainer.data.tokenizer.Tokenizer`.
-        settings: a `TranslationSettings`. Default: its defaults.
+        settings: default options and limits. Default: `TranslationSettings()`.
 
     Raises:
         ValueError: if the tokenizer has another vocabulary size than the Transformer, or
@@ -60,7 +59,7 @@ class TranslationModule(tf.Module):
             precision: as for `FastTransformer`.
 
         Raises:
-            ValueError: if this is no model directory, or it has no trained model.
+            ValueError: if `path` is not a model directory, or contains no trained model.
         """
         directory = ModelDirectory.open(path)
         transformer = FastTransformer(directory.load_model(), precision)
@@ -80,10 +79,9 @@ class TranslationModule(tf.Module):
         Raises:
             tf.errors.InvalidArgumentError: when the graph runs, if `text` has another rank.
         """
-        settings = self.settings
-        search = self._compiled_search if settings.jit_compile else self._default_search
-        answer = self._answer(text, search, 1)
-        return answer | {name: answer[name][:, 0] for name in ("translations", "scores")}
+        search = self._compiled_search if self.settings.jit_compile else self._default_search
+        results = self._translate_with(search, text, 1)
+        return results | {name: results[name][:, 0] for name in ("translations", "scores")}
 
     @tf.function(
         input_signature=[
@@ -120,7 +118,7 @@ class TranslationModule(tf.Module):
         limits = self.settings.max_beam_size, self.settings.longest_translation
         arguments = checked_search(arguments, *limits)
         search = functools.partial(self._search, **arguments)
-        return self._answer(text, search, arguments["num_results"])
+        return self._translate_with(search, text, arguments["num_results"])
 
     @tf.function(
         input_signature=[_TEXT, tf.TensorSpec([None], tf.string, name="translation")],
@@ -162,14 +160,14 @@ class TranslationModule(tf.Module):
         source_ids, target_ids = source.to_tensor(PAD_ID), targets.to_tensor(PAD_ID)
         logits, alignments = self.transformer.score(source_ids, target_ids)
         is_pair = (target_ids != PAD_ID)[:, :, None] & (source_ids != PAD_ID)[:, None, :]
-        answer = score_tokens(logits, target_ids)._asdict() | {
+        results = score_tokens(logits, target_ids)._asdict() | {
             "tokens": self.tokenizer.pieces(target_ids),
             "source_tokens": self.tokenizer.pieces(source_ids),
             "source_lengths": _lengths(source),
             "alignments": tf.where(is_pair, alignments, 0.0),
             "truncated": source_truncated | is_long,
         }
-        return {name: value[:count] for name, value in answer.items()}
+        return {name: value[:count] for name, value in results.items()}
 
     @tf.function(input_signature=[], autograph=False)
     def defaults(self):
@@ -210,21 +208,21 @@ class TranslationModule(tf.Module):
         names = ("translate", "score", "tokenize", "ids", "detokenize")
         return {"serving_default": self.serve} | {name: getattr(self, name) for name in names}
 
-    def _answer(self, text, search, num_results):
-        """Returns the dict of `translate`, from a function of ragged ids that searches."""
+    def _translate_with(self, search, text, num_results):
+        """Returns the dict of `translate`. `search` is a function of ragged ids."""
         ids, truncated = self._truncated_ids(text)
-        rows = tf.where(ids.row_lengths() > 1)  # [rows, 1]; blank sentences have only EOS
+        nonblank = tf.where(ids.row_lengths() > 1)  # [n, 1]. Blank sentences have only EOS.
         translations, scores = tf.cond(
-            tf.size(rows) > 0,
-            lambda: search(tf.gather(ids, rows[:, 0])),
+            tf.size(nonblank) > 0,
+            lambda: search(tf.gather(ids, nonblank[:, 0])),
             lambda: (tf.zeros([0, num_results], tf.string), tf.zeros([0, num_results])),
         )
         # A blank sentence has a single translation, which is empty.
         blank_scores = tf.where(tf.range(num_results) == 0, 0.0, ABSENT)
         blank_scores = tf.tile(blank_scores[None], [tf.size(text), 1])
         return {
-            "translations": tf.scatter_nd(rows, translations, tf.shape(blank_scores, tf.int64)),
-            "scores": tf.tensor_scatter_nd_update(blank_scores, rows, scores),
+            "translations": tf.scatter_nd(nonblank, translations, tf.shape(blank_scores, tf.int64)),
+            "scores": tf.tensor_scatter_nd_update(blank_scores, nonblank, scores),
             "truncated": truncated,
         }
 
@@ -234,12 +232,12 @@ class TranslationModule(tf.Module):
         return self.tokenizer.tokenize(tf.ensure_shape(text, [None]))
 
     def _truncated_ids(self, text):
-        """Returns ragged ids truncated to `max_input_length`, and which rows were truncated."""
+        """Returns ragged ids truncated to `max_input_length`, and whether each was truncated."""
         ids = self._ids(text)
         limit = self.settings.max_input_length
-        words = ids[:, :-1]
+        subword_ids = ids[:, :-1]
         eos = tf.fill([ids.nrows(), 1], EOS_ID)
-        return tf.concat([words[:, : limit - 1], eos], axis=1), ids.row_lengths() > limit
+        return tf.concat([subword_ids[:, : limit - 1], eos], axis=1), ids.row_lengths() > limit
 
     def _search(self, ids, beam_size, alpha, max_length, num_results):
         """Returns translations, string `[B, n]`, and scores `[B, n]`, of ragged ids, B >= 1."""
@@ -261,9 +259,9 @@ class TranslationModule(tf.Module):
 
     def _compiled_search(self, ids):
         limit = _lengths(ids) + self.settings.extra_length
-        otherwise = functools.partial(self._default_search, ids)
+        fallback = functools.partial(self._default_search, ids)
         model = self.transformer, self.settings
-        return compiled_search(*model, ids.to_tensor(), limit, self._texts, otherwise)
+        return compiled_search(*model, ids.to_tensor(), limit, self._texts, fallback)
 
     def _texts(self, found):
         flat = tf.reshape(found.ids, [-1, tf.shape(found.ids)[2]])
@@ -277,12 +275,12 @@ def _lengths(ids):
 def _check_fit(config, tokenizer, settings):
     if config.vocab_size != tokenizer.vocab_size:
         raise ValueError(
-            f"Expected a tokenizer of {config.vocab_size} ids, as the model has. Received: one of "
-            f"{tokenizer.vocab_size} ids. Use the vocabulary that the model was trained with."
+            f"Expected a tokenizer with the model's {config.vocab_size} ids. Received: a tokenizer "
+            f"with {tokenizer.vocab_size} ids. Use the vocabulary that the model was trained with."
         )
     if config.position == "learned" and settings.max_input_length > config.max_length:
         raise ValueError(
-            f"Expected max_input_length to be at most {config.max_length}, the number of learned "
-            f"positions. Received: {settings.max_input_length}. Give "
-            f"--max_input_length={config.max_length}, or less."
+            f"Expected max_input_length of at most {config.max_length}, the model's number of "
+            f"learned positions. Received: {settings.max_input_length}. Use "
+            f"--max_input_length={config.max_length} or less."
         )

@@ -14,10 +14,14 @@ import tensorflow as tf
 
 from trainer.serving.search import COMPILED_BATCH_SIZES, compiled_lengths
 
-FILE = Path("assets.extra/tf_serving_warmup_requests")
+WARMUP_FILE = Path("assets.extra/tf_serving_warmup_requests")
 BATCH_SIZES = (1, 8, 32)
 # Numbers of ids of a short sentence and of a long one.
 LENGTHS = (8, 32)
+# Field numbers of prediction_log.proto, predict.proto and model.proto, and those of map entries.
+_PREDICT_LOG, _REQUEST, _MODEL_SPEC, _INPUTS = 6, 1, 1, 2
+_NAME, _SIGNATURE, _KEY, _VALUE = 1, 3, 1, 2
+_LENGTH_DELIMITED = 2  # Wire type of bytes, strings and messages.
 
 
 def write(directory: Path, model_name: str, tokenizer, settings):
@@ -29,14 +33,14 @@ def write(directory: Path, model_name: str, tokenizer, settings):
         tokenizer: the model's `trainer.data.tokenizer.Tokenizer`.
         settings: the `TranslationSettings` of the export.
     """
-    file = directory / FILE
+    file = directory / WARMUP_FILE
     file.parent.mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(file)) as writer:
-        for signature_name, inputs in requests(tokenizer, settings):
+        for signature_name, inputs in warmup_requests(tokenizer, settings):
             writer.write(prediction_log(model_name, signature_name, inputs))
 
 
-def requests(tokenizer, settings) -> Iterator[tuple[str, dict]]:
+def warmup_requests(tokenizer, settings) -> Iterator[tuple[str, dict]]:
     """Yields (signature, arguments) for several batch sizes and sentence lengths.
 
     With `jit_compile`, the requests include every size for which the search is compiled.
@@ -45,11 +49,9 @@ def requests(tokenizer, settings) -> Iterator[tuple[str, dict]]:
     for length, batch in itertools.product(LENGTHS, BATCH_SIZES):
         yield "serving_default", {"text": sentences(tokenizer, batch, min(length, longest))}
     if settings.jit_compile:
-        shorter = 0
-        for length in compiled_lengths(longest):
+        for length in [0, *compiled_lengths(longest)[:-1]]:
             for batch in COMPILED_BATCH_SIZES:
-                yield "serving_default", {"text": _longer_than(shorter, tokenizer, batch)}
-            shorter = length
+                yield "serving_default", {"text": _longer_than(length, tokenizer, batch)}
     text = sentences(tokenizer, 1, min(LENGTHS[0], longest))
     yield "score", {"text": text, "translation": text}
     yield "tokenize", {"text": text}
@@ -59,17 +61,19 @@ def requests(tokenizer, settings) -> Iterator[tuple[str, dict]]:
 
 def sentences(tokenizer, count: int, length: int) -> tf.Tensor:
     """Returns texts of about `length` ids each, from the upper half of the vocabulary."""
+    # The lower half contains the ids of padding and EOS, which are not text.
     first = tokenizer.vocab_size // 2
     number = tf.range(count)[:, None] + tf.range(length - 1)
     return tokenizer.detokenize(first + number % (tokenizer.vocab_size - first))
 
 
-def _longer_than(shorter, tokenizer, count):
-    """Returns texts of which the longest has more than `shorter` ids, with EOS, but few more."""
-    for length in itertools.count(shorter + 2):
+def _longer_than(min_length, tokenizer, count):
+    """Returns `count` texts. The longest has just over `min_length` ids, including EOS."""
+    # At least one id and EOS: a blank sentence is not searched.
+    for length in itertools.count(min_length + 2):
         # The tokenizer may join or split the ids of a text.
         text = sentences(tokenizer, count, length)
-        if tokenizer.tokenize(text).bounding_shape(axis=1) > shorter:
+        if tokenizer.tokenize(text).bounding_shape(axis=1) > min_length:
             return text
 
 
@@ -77,28 +81,26 @@ def prediction_log(model_name: str, signature_name: str, inputs: dict[str, tf.Te
     """Returns a serialized `tensorflow.serving.PredictionLog` of one request.
 
     The message is written by hand, because the package tensorflow-serving-api installs another
-    version of TensorFlow. The field numbers are those of prediction_log.proto, predict.proto and
-    model.proto in tensorflow_serving/apis.
+    version of TensorFlow. Its definition is in tensorflow_serving/apis/prediction_log.proto.
 
     Args:
         model_name: name of the model on the server.
         signature_name: a signature of the SavedModel.
         inputs: the arguments of the signature.
     """
-    model_spec = _field(1, model_name.encode()) + _field(3, signature_name.encode())
-    request = _field(1, model_spec)
+    model_spec = _field(_NAME, model_name.encode()) + _field(_SIGNATURE, signature_name.encode())
+    request = _field(_MODEL_SPEC, model_spec)
     for key, value in sorted(inputs.items()):
         tensor = tf.make_tensor_proto(value).SerializeToString(deterministic=True)
-        request += _field(2, _field(1, key.encode()) + _field(2, tensor))
-    predict_log = _field(1, request)
-    return _field(6, predict_log)
+        request += _field(_INPUTS, _field(_KEY, key.encode()) + _field(_VALUE, tensor))
+    return _field(_PREDICT_LOG, _field(_REQUEST, request))
 
 
 def _field(number, content):
     """Returns a protocol buffer field that holds bytes, a string or a message."""
-    length, size = bytearray(), len(content)
-    while size > 127:
-        length.append(size & 127 | 128)
-        size >>= 7
-    length.append(size)
-    return bytes([number << 3 | 2, *length]) + content
+    return bytes([number << 3 | _LENGTH_DELIMITED]) + _varint(len(content)) + content
+
+
+def _varint(size):
+    """Returns an int as bytes of 7 bits, lowest first. All but the last have the top bit set."""
+    return bytes([size & 127 | 128]) + _varint(size >> 7) if size > 127 else bytes([size])

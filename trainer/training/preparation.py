@@ -48,7 +48,7 @@ class Preparation:
             self._check_recorded()
         train = self._corpus("train")
         self.dev_corpus = self._corpus("dev")
-        if self.config.translates_dev and self.dev_corpus is None:
+        if self.config.computes_dev_bleu and self.dev_corpus is None:
             raise ValueError(
                 "Expected a dev set with dev_bleu, keep_best or early_stopping. Received: none. "
                 "Give --dev_source and --dev_target."
@@ -88,9 +88,9 @@ class Preparation:
     def _check_recorded(self):
         recorded, current = self.directory.read_run(), self.config.to_dict()
         # `_configure` compares the architecture, including the defaults of the preset.
-        names = (recorded.keys() & self.config.fixed()) - set(ARCHITECTURE_SETTINGS)
+        names = (recorded.keys() & self.config.fixed_on_resume()) - set(ARCHITECTURE_SETTINGS)
         fixed_recorded, fixed_current = (
-            {name: settings[name] for name in self.config.fixed() if name in names}
+            {name: settings[name] for name in self.config.fixed_on_resume() if name in names}
             for settings in (recorded, current)
         )
         self.directory.check_same(fixed_recorded, fixed_current, "settings")
@@ -141,7 +141,7 @@ class Preparation:
         return tokenizer
 
     def _configure(self):
-        settings = self.config.architecture()
+        settings = self.config.architecture_overrides()
         if self.parent is None:
             architecture = TransformerConfig.from_preset(
                 self.config.preset, vocab_size=self.tokenizer.vocab_size, **settings

@@ -59,12 +59,12 @@ class TrainingRun:
         self.directory = ModelDirectory(config.model_dir)
         try:
             with self.worker_group.detecting_lost_workers(self._how_to_resume):
-                self._open(config)
+                self._restore_or_create(config)
         except BaseException:
             self.directory.unlock()
             raise
 
-    def _open(self, config):
+    def _restore_or_create(self, config):
         with self.worker_group.chief_first():
             if self.worker_group.is_chief:
                 self.directory = ModelDirectory.create(config.model_dir, lock=True)
@@ -93,7 +93,8 @@ class TrainingRun:
     def _checksum(self):
         """Returns a digest of the settings that must be equal on all workers."""
         names = ("train_steps", "evaluate_every", "dev_bleu", "early_stopping")
-        settings = self.config.fixed() | {name: getattr(self.config, name) for name in names}
+        settings = {name: getattr(self.config, name) for name in names}
+        settings |= self.config.fixed_on_resume()
         sizes = [
             pairs and len(pairs) for pairs in (self._prepared.train_pairs, self._prepared.dev_pairs)
         ]
@@ -161,24 +162,24 @@ class TrainingRun:
                 self.worker_group.wait()
 
     def _fit(self, steps):
-        config, directory = self.config, self.directory
-        nan = StopAtNan(steps, directory.nan, self._batch, self._prepared.tokenizer, self._schedule)
-        callbacks = [steps, nan, StepLog(steps, config.log_every)]
+        config, directory, tokenizer = self.config, self.directory, self._prepared.tokenizer
+        stop_at_nan = StopAtNan(steps, directory.nan, self._batch, tokenizer, self._schedule)
+        callbacks = [steps, stop_at_nan, StepLog(steps, config.log_every)]
         if not self.worker_group.is_chief:
             self._alternate(steps, callbacks, self._dev_evaluation(steps, []))
             return
         reports = [Terminal(steps), TensorBoard(steps, directory.logs)]
-        write = WriteCheckpoints(
+        checkpoint_writer = WriteCheckpoints(
             steps, directory, self.checkpoints, config.checkpoint_every, config.checkpoint_minutes
         )
-        write.set_model(self.model)
+        checkpoint_writer.set_model(self.model)
         evaluate = self._dev_evaluation(steps, reports)
-        self._alternate(steps, [*callbacks, *reports, write], evaluate)
-        write.write()
+        self._alternate(steps, [*callbacks, *reports, checkpoint_writer], evaluate)
+        checkpoint_writer.write()
 
     def _alternate(self, steps, callbacks, evaluate):
         """Alternates between evaluation, if it is due, and training to the next evaluation."""
-        every = self.config.evaluate_every if evaluate else steps.last
+        evaluate_every = self.config.evaluate_every if evaluate else steps.last
         while True:
             if evaluate is not None:
                 evaluate.evaluate_if_due(self.model)
@@ -186,10 +187,10 @@ class TrainingRun:
                     return
             if steps.step >= steps.last or steps.interrupted:
                 return
-            until = min((steps.step // every + 1) * every, steps.last)
+            next_stop = min((steps.step // evaluate_every + 1) * evaluate_every, steps.last)
             self.model.fit(
                 shard(self._batches(steps.step), self._strategy),
-                steps_per_epoch=until - steps.step,
+                steps_per_epoch=next_stop - steps.step,
                 callbacks=callbacks,
                 verbose=0,
                 shuffle=False,
@@ -215,7 +216,7 @@ class TrainingRun:
         if prepared.dev_pairs is None:
             return None
         translate = best = None
-        if config.translates_dev and is_chief:
+        if config.computes_dev_bleu and is_chief:
             longest = int(prepared.dev_pairs.sources.lengths.max())
             translate = DevTranslator(
                 self.model.transformer, prepared.tokenizer, prepared.dev_corpus, longest

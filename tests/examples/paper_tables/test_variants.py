@@ -79,7 +79,7 @@ def test_variant_names_identify_configurations():
 def test_variants_are_valid_trainer_configurations(experiment):
     for variant in make_variants(experiment, ["shaw_base", "shaw_big", "tiny"], 11):
         run = RunConfig(preset=variant.preset, model_dir="m", data="any", **variant.overrides)
-        TransformerConfig.from_preset(variant.preset, vocab_size=11, **run.architecture())
+        TransformerConfig.from_preset(variant.preset, vocab_size=11, **run.architecture_overrides())
 
 
 def test_make_variants_rejects_a_preset_without_relative_positions():

@@ -60,7 +60,7 @@ def test_lengths_end_with_the_longest_source():
 def test_warmup_requests_have_all_compiled_sizes(tokenizer):
     settings = TranslationSettings(max_input_length=40, jit_compile=True)
     found = set()
-    for signature, inputs in warmup.requests(tokenizer, settings):
+    for signature, inputs in warmup.warmup_requests(tokenizer, settings):
         if signature == "serving_default":
             ids = tokenizer.tokenize(inputs["text"]).to_tensor()
             found.add((len(ids), next((n for n in (16, 32, 40) if n >= ids.shape[1]), 40)))

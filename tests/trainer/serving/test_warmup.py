@@ -68,7 +68,7 @@ def test_same_request_has_the_same_bytes():
 
 def test_warm_up_requests_name_the_model_and_can_be_answered(exported_dir, loaded):
     seen = []
-    for record in tf.data.TFRecordDataset(str(exported_dir / "1" / warmup.FILE)):
+    for record in tf.data.TFRecordDataset(str(exported_dir / "1" / warmup.WARMUP_FILE)):
         name, signature, arguments = decode(record.numpy())
         assert name == exported_dir.name
         answer = loaded.signatures[signature](
