@@ -111,6 +111,10 @@ def values_by_id(weights, table, index):
     if is_portable():
         return matmul_table(sum_by_one_hot(weights, index, num_ids), table)
     batch, heads, length_q, _ = ops.shape(weights)
+    if keras.backend.backend() == "torch" and not batch:
+        # Keras's segment_sum fails for no entries on PyTorch.
+        by_id = ops.repeat(ops.sum(weights, axis=-1, keepdims=True), num_ids, axis=-1)
+        return matmul_table(by_id, table)
     sums = ops.segment_sum(
         ops.reshape(weights, (-1,)),
         ops.reshape(index, (-1,)),

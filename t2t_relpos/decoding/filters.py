@@ -21,6 +21,7 @@ def keep_top_k(logits, k):
     >>> ops.convert_to_numpy(keep_top_k(ops.convert_to_tensor([[1.0, 3.0, 1.0]]), 2)).tolist()
     [[1.0, 3.0, -inf]]
     """
+    logits = ops.convert_to_tensor(logits)
     size = logits.shape[-1]
     k = min(k, size) if isinstance(k, int) else ops.minimum(k, size)
     values, indices = top_k(logits, k)
@@ -46,6 +47,7 @@ def keep_top_p(logits, p):
     >>> (ops.convert_to_numpy(keep_top_p(logits, 0.75)) > -1e6).tolist()
     [[True, True, False, False]]
     """
+    logits = ops.convert_to_tensor(logits)
     values, indices = top_k(logits, logits.shape[-1])
     probabilities = ops.softmax(values, axis=-1)
     before = ops.cumsum(probabilities, axis=-1) - probabilities
@@ -72,6 +74,7 @@ def draw(logits, uniform):
     Returns:
         int32 `[rows]`: the first id whose cumulative probability exceeds the random number.
     """
+    uniform = ops.convert_to_tensor(uniform)
     probabilities = ops.softmax(logits, axis=-1)
     possible = probabilities > 0
     # Because of rounding, the total may differ from 1. The random number is scaled below it.

@@ -55,7 +55,8 @@ def test_from_multi_head_attention_equals_the_source_layer():
     theirs.set_weights([np.random.default_rng(3).normal(size=v.shape) for v in theirs.variables])
     ours = RelativeMultiHeadAttention.from_multi_head_attention(theirs, 3, share_heads=False)
     assert ours.key_embedding.table.shape == (2, 7, 5)
-    np.testing.assert_allclose(ours(X, Y, Y[..., :3]), theirs(X, Y, Y[..., :3]), atol=1e-5)
+    # On PyTorch, Keras's fused kernel rounds differently.
+    np.testing.assert_allclose(ours(X, Y, Y[..., :3]), theirs(X, Y, Y[..., :3]), atol=1e-4)
 
 
 def test_from_multi_head_attention_rejects_an_unbuilt_layer():

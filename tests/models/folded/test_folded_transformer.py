@@ -138,9 +138,10 @@ def test_dense_rounds_inputs_to_the_dtype_of_the_kernel(kernel_dtype):
     rng = np.random.default_rng(5)
     x, kernel = rng.normal(size=(3, 5)), rng.normal(size=(5, 7))
     x, kernel = (ops.convert_to_tensor(v.astype("float32")) for v in (x, kernel))
-    bias = np.full(7, 100.0, "float32")
+    bias = ops.full((7,), 100.0, dtype="float32")
     found = dense(x, ops.cast(kernel, kernel_dtype), bias)
-    rounded = [np.asarray(ops.cast(ops.cast(v, kernel_dtype), "float64")) for v in (x, kernel)]
+    rounded = [ops.cast(ops.cast(v, kernel_dtype), "float32") for v in (x, kernel)]
+    rounded = [ops.convert_to_numpy(v).astype("float64") for v in rounded]
     product = ops.convert_to_tensor((rounded[0] @ rounded[1]).astype("float32"))
     expected = ops.cast(ops.cast(product, kernel_dtype), "float32") + bias
     assert keras.backend.standardize_dtype(found.dtype) == "float32"
