@@ -23,7 +23,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define = functools.partial(entry_point.define_flag, values)
     define("model_dir", str, "Directory of the run.")
     define("last", int, "Average this number of the run's last checkpoints.", lower_bound=1)
-    define("steps", list, "Instead of --last: steps of the checkpoints, comma-separated.")
+    define("steps", list, "Instead of --last: steps, comma-separated, or best (dev BLEU).")
     define("output_dir", str, "Model directory to write, which must not exist yet.")
 
 

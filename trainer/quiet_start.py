@@ -23,7 +23,8 @@ def import_tensorflow():
         return
     if {"--verbosity=1", "-v=1"} & set(sys.argv):
         return
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # oneDNN logs an error when it falls back to another implementation for int64.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if importlib.util.find_spec("tensorflow") is None:
         sys.exit(
             "trainer: TensorFlow is not installed. Install it and the other requirements with "

@@ -103,6 +103,9 @@ def explain(length_q, length_k=None, max_relative_position=16, **options):
     Returns:
         An `Explanation`.
 
+    Raises:
+        ValueError: if the backend or the device is unknown.
+
     Example:
     >>> from t2t_relpos.attention import explain
     >>> explain(5000, causal=True, backend="tensorflow", xla=False, device="cpu").chosen
@@ -110,6 +113,13 @@ def explain(length_q, length_k=None, max_relative_position=16, **options):
     """
     length_k = length_q if length_k is None else length_k
     request = Request(length_q, length_k, max_relative_position, **options)
+    known = {"backend": ("tensorflow", "jax", "torch"), "device": ("cpu", "gpu", "tpu")}
+    for name, values in known.items():
+        if getattr(request, name) not in values:
+            raise ValueError(
+                f"Expected `{name}` to be one of {', '.join(values)}. "
+                f"Received: {getattr(request, name)!r}."
+            )
     chosen = select(request)[0].implementation.name
     failed = {row.name: row.failed(request) for row in TABLE if row.name != chosen}
     return Explanation(

@@ -180,3 +180,9 @@ def test_returned_weights_sum_to_one(draw, precision):
     for name in ("rows", "band", "by_id"):
         _, weights = attend(*draw(7, 11, 3), implementation=name)
         np.testing.assert_allclose(ops.sum(weights, axis=-1), 1, atol=precision.atol)
+
+
+@pytest.mark.parametrize(("name", "value"), [("backend", "jaxx"), ("device", "GPU")])
+def test_explain_rejects_unknown_platforms(name, value):
+    with pytest.raises(ValueError, match=rf"Expected `{name}` to be one of .* Received: '{value}'"):
+        explain(64, **{name: value})
