@@ -1,5 +1,7 @@
 """Relative attention from a trained `keras.layers.MultiHeadAttention`."""
 
+import keras
+
 
 def from_keras_attention(cls, layer, extra):
     """Returns a layer of the class `cls` with the weights of Keras's layer and zero tables.
@@ -10,8 +12,13 @@ def from_keras_attention(cls, layer, extra):
         extra: arguments of `cls` that Keras's layer does not have.
 
     Raises:
-        ValueError: if the layer is not built, or has several attention axes.
+        ValueError: if the layer has another class, is not built, or has several attention axes.
     """
+    if not isinstance(layer, keras.layers.MultiHeadAttention):
+        raise ValueError(
+            "Expected a `keras.layers.MultiHeadAttention`. Received: a "
+            f"{type(layer).__name__}. Pass the attention layer that it contains."
+        )
     if not layer.built:
         raise ValueError(
             "Expected a built layer. Received: one without weights. Call it once first."

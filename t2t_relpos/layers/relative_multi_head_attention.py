@@ -232,7 +232,8 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
             A built layer.
 
         Raises:
-            ValueError: if the layer is not built, or has several attention axes.
+            ValueError: if the layer has another class, is not built, or has several attention
+                axes.
 
         Example:
         >>> import keras

@@ -59,6 +59,11 @@ def test_from_multi_head_attention_equals_the_source_layer():
     np.testing.assert_allclose(ours(X, Y, Y[..., :3]), theirs(X, Y, Y[..., :3]), atol=1e-4)
 
 
+def test_from_multi_head_attention_rejects_another_layer():
+    with pytest.raises(ValueError, match="Expected a `keras.layers.MultiHead.*Received: a Dense"):
+        RelativeMultiHeadAttention.from_multi_head_attention(keras.layers.Dense(3), 3)
+
+
 def test_from_multi_head_attention_rejects_an_unbuilt_layer():
     layer = keras.layers.MultiHeadAttention(2, 5)
     with pytest.raises(ValueError, match="Expected a built layer. Received: one without weights."):
