@@ -60,6 +60,11 @@ def as_tensor(x):
     return compat.as_tensor(x)
 
 
+def accumulation_dtype(dtype):
+    """Returns the name of the dtype in which sums are computed: float32, or float64."""
+    return keras.backend.result_type(dtype, "float32")
+
+
 def clip_size(x, low, high):
     """Returns a size limited to `[low, high]`: an int if all are ints, else as the backend has it.
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from t2t_relpos.attention import dispatch
+from t2t_relpos.attention.explanation import table_as_markdown
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "dev" / "architecture.md").read_text()
@@ -11,7 +11,7 @@ DISPATCH_PAGE = (ROOT / "docs" / "how_it_works" / "dispatch.md").read_text()
 
 
 def test_dispatch_page_contains_the_dispatch_table():
-    assert dispatch.table_as_markdown() in DISPATCH_PAGE
+    assert table_as_markdown() in DISPATCH_PAGE
 
 
 def test_architecture_page_names_existing_files():

@@ -212,7 +212,7 @@ class RunConfig:
         recipe = recipe_of(self)
         missing = {name: value for name, value in recipe.items() if getattr(self, name) is None}
         files = {name: _absolute(getattr(self, name)) for name in _FILES if getattr(self, name)}
-        return dataclasses.replace(self, **missing, **files)
+        return dataclasses.replace(self, dev_bleu=self.computes_dev_bleu, **missing, **files)
 
     @property
     def computes_dev_bleu(self) -> bool:

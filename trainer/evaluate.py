@@ -1,4 +1,4 @@
-"""Translates a test set and prints its sacreBLEU score and other metrics.
+r"""Translates a test set and prints its sacreBLEU score and other metrics.
 
     python -m trainer.evaluate --model_dir=runs/NAME --source=test.en --target=test.de
     python -m trainer.evaluate --model_dir=runs/NAME --checkpoint=best \
@@ -87,7 +87,7 @@ def _read_corpora(values):
     """Returns the test sets by label."""
     from trainer.data import text_files, tfds_sets
 
-    if values.data is not None:
+    if values.data not in (None, "files"):
         message = "Expected either --{name} or --data. Received: both. Leave one of them out."
         _reject_flags(values, ("source", "target", "label"), message)
         options = values.direction, values.data_dir

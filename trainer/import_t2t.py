@@ -1,4 +1,4 @@
-"""Imports a checkpoint of tensor2tensor into a model directory.
+r"""Imports a checkpoint of tensor2tensor into a model directory.
 
     python -m trainer.import_t2t --checkpoint=model.ckpt-250000 --hparams_set=transformer_relative \
       --vocab=vocab.translate_ende_wmt32k.32768.subwords --model_dir=runs/imported

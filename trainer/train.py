@@ -1,4 +1,4 @@
-"""Trains a Transformer.
+r"""Trains a Transformer.
 
     python -m trainer.train --preset=tiny --model_dir=runs/first \
         --train_source=train.en --train_target=train.de

@@ -84,12 +84,16 @@ def load_transformer(directory: ModelDirectory, path: Path) -> Transformer:
 def load_model(directory: ModelDirectory, checkpoint: str | int | None = None) -> Transformer:
     """Returns the Transformer of model.keras, or of a checkpoint as in `find_checkpoint`.
 
+    Prints the folder of the checkpoint.
+
     Raises:
         ValueError: if the file or the checkpoint is missing or corrupt.
     """
     if checkpoint is None:
         return directory.load_model()
-    return load_transformer(directory, find_checkpoint(directory, checkpoint))
+    path = find_checkpoint(directory, checkpoint)
+    print(f"checkpoint {path}", flush=True)
+    return load_transformer(directory, path)
 
 
 def average(directory: ModelDirectory, paths: Sequence[Path]) -> Transformer:

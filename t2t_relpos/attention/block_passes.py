@@ -4,9 +4,9 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
+from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos.attention.block_scores import (
     SegmentScores,
-    accumulation_dtype,
     matmul,
     matmul_rows,
     scores_by_id,

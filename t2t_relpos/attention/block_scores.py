@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
+from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos.attention.band import expand_ids, sum_by_id
 from t2t_relpos.attention.block_layout import KeyWindow, Segment
 from t2t_relpos.attention.dropout import SeededDropout
@@ -205,11 +206,6 @@ def softmax(scores):
     )
     has_valid_key = ops.cast(has_valid_key, scores.dtype)
     return exponentials * (has_valid_key / total), log_sums, has_valid_key
-
-
-def accumulation_dtype(dtype):
-    """Returns the accumulation dtype of scores and sums: at least float32."""
-    return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
 def matmul(x, y, settings):

@@ -20,9 +20,10 @@ Shapes: C queries of a block; L ids without the reference row (2K, or K if causa
 import keras
 from keras import ops
 
+from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos.attention.block_layout import make_segments
 from t2t_relpos.attention.block_passes import backward, forward
-from t2t_relpos.attention.block_scores import Settings, Tensors, accumulation_dtype
+from t2t_relpos.attention.block_scores import Settings, Tensors
 from t2t_relpos.attention.masks import combine_masks
 
 

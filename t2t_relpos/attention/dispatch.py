@@ -4,8 +4,6 @@ All thresholds are in this module. They were measured on CPUs. Block sizes for G
 estimates.
 """
 
-import dataclasses
-
 from keras import ops
 
 from t2t_relpos import _backend
@@ -17,7 +15,6 @@ from t2t_relpos.attention.implementation import (
     Implementation,
     Requirement,
 )
-from t2t_relpos.attention.request import Request
 
 # `short_rows` gathers a table row for each pair, up to this many positions. `full_matrix` has the
 # same limit, except with `rematerialize=False`.
@@ -37,18 +34,6 @@ LONGEST_SAVED = 4096
 # although it computes the weights twice. Unrolled blocks would exceed the CPU caches, or be too
 # many to compile quickly.
 LONGEST_UNROLLED = 1024
-
-
-@dataclasses.dataclass(frozen=True)
-class Explanation:
-    """The name of the chosen row, and for every other row the reason why it was not chosen."""
-
-    chosen: str
-    failed: dict[str, str]
-
-    def __str__(self):
-        lines = [f"{self.chosen}: chosen"]
-        return "\n".join([*lines, *(f"{name}: {text}" for name, text in self.failed.items())])
 
 
 def select(request, implementation=None):
@@ -91,61 +76,6 @@ def select(request, implementation=None):
     )
 
 
-def explain(length_q, length_k=None, max_relative_position=16, **options):
-    """Reports which implementation `attend` chooses, and why not the others.
-
-    Args:
-        length_q: number of queries T.
-        length_k: number of keys S. Default: T.
-        max_relative_position: clipping distance K. None: no tables.
-        **options: further fields of `Request`, for example `causal=True`.
-
-    Returns:
-        An `Explanation`.
-
-    Raises:
-        ValueError: if the backend or the device is unknown.
-
-    Example:
-    >>> from t2t_relpos.attention import explain
-    >>> explain(5000, causal=True, backend="tensorflow", xla=False, device="cpu").chosen
-    'rematerialized_blocks'
-    """
-    length_k = length_q if length_k is None else length_k
-    request = Request(length_q, length_k, max_relative_position, **options)
-    known = {"backend": ("tensorflow", "jax", "torch"), "device": ("cpu", "gpu", "tpu")}
-    for name, values in known.items():
-        if getattr(request, name) not in values:
-            raise ValueError(
-                f"Expected `{name}` to be one of {', '.join(values)}. "
-                f"Received: {getattr(request, name)!r}."
-            )
-    chosen = select(request)[0].implementation.name
-    failed = {row.name: row.failed(request) for row in TABLE if row.name != chosen}
-    return Explanation(
-        chosen,
-        {name: f"requires {c.text}" if c else "after the chosen row" for name, c in failed.items()},
-    )
-
-
-def table_as_markdown():
-    """Returns the table for the documentation, with abbreviations for common requirements."""
-    header = ["Implementation", "Function", "Requires", "Chosen for", "Saved `[T, S]` matrices"]
-    lines = [header, ["---"] * len(header)]
-    for row in TABLE:
-        chosen = "; ".join(condition.text for condition in row.preferences)
-        requires = "; ".join(condition.text for condition in row.requirements)
-        for conditions, name in (
-            (_BLOCK_REQUIREMENTS, "block conditions"),
-            ((_QUADRATIC_MEMORY_ALLOWED,), "quadratic memory"),
-        ):
-            requires = requires.replace("; ".join(c.text for c in conditions), name)
-        lines.append(
-            [f"`{row.name}`", f"`{row.function}`", requires, chosen or "all", row.saved_matrices]
-        )
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
-
-
 def full_matrix_chunk(length_k):
     """Returns the keys per chunk of the full matrix: an int, or a tensor for an unknown length."""
     if isinstance(length_k, int):
@@ -183,7 +113,7 @@ def _within_full_matrix_range(request):
 
 
 def _within_rows_range(request):
-    if not all(condition.holds(request) for condition in _BLOCK_REQUIREMENTS):
+    if not all(condition.holds(request) for condition in BLOCK_REQUIREMENTS):
         return request.has_at_most(LONGEST_ROWS_WITHOUT_BLOCKS)
     return request.has_at_most(LONGEST_ROWS_JAX if request.backend == "jax" else LONGEST_ROWS)
 
@@ -214,7 +144,7 @@ def _ignoring_implementation(function):
 
 
 _HAS_TABLE = Requirement("a relative table", lambda r: r.max_relative_position is not None)
-_QUADRATIC_MEMORY_ALLOWED = Requirement(
+QUADRATIC_MEMORY_ALLOWED = Requirement(
     "`rematerialize` not True, or `portable` (memory is quadratic)",
     lambda r: r.rematerialize is not True or r.portable,
 )
@@ -222,7 +152,7 @@ _ONE_OFFSET = Requirement(
     "no `relative_ids`, and one query offset for the batch",
     lambda r: r.ids_rank is None and not r.offset_per_entry,
 )
-_BLOCK_REQUIREMENTS = (
+BLOCK_REQUIREMENTS = (
     _ONE_OFFSET,
     Requirement("no returned weights", lambda r: not r.return_weights),
     Requirement("dropout is None or an `AttentionDropout`", lambda r: r.seeded_dropout),
@@ -234,7 +164,7 @@ _TENSORFLOW_REQUIREMENTS = (
         lambda r: r.backend == "tensorflow" and not r.xla and r.device == "cpu",
     ),
     _HAS_TABLE,
-    *_BLOCK_REQUIREMENTS,
+    *BLOCK_REQUIREMENTS,
 )
 _FULL_MATRIX_FITS_REQUIREMENT = Requirement(
     "K >= 1; S >= T; query offset S - T; T >= K if causal and K > 1, otherwise T >= K + chunk",
@@ -249,7 +179,7 @@ TABLE = (
         saved_matrices=3,
         requirements=(
             Requirement("no relative tables", lambda r: r.max_relative_position is None),
-            _QUADRATIC_MEMORY_ALLOWED,
+            QUADRATIC_MEMORY_ALLOWED,
         ),
     ),
     Implementation(
@@ -260,7 +190,7 @@ TABLE = (
         requirements=(
             *_TENSORFLOW_REQUIREMENTS,
             _FULL_MATRIX_FITS_REQUIREMENT,
-            _QUADRATIC_MEMORY_ALLOWED,
+            QUADRATIC_MEMORY_ALLOWED,
         ),
         preferences=(
             Requirement(
@@ -277,7 +207,7 @@ TABLE = (
         "full_matrix.attend_by_rows",
         _ignoring_implementation(full_matrix.attend_by_rows),
         saved_matrices=3,
-        requirements=(*_TENSORFLOW_REQUIREMENTS, _QUADRATIC_MEMORY_ALLOWED),
+        requirements=(*_TENSORFLOW_REQUIREMENTS, QUADRATIC_MEMORY_ALLOWED),
         preferences=(
             Requirement(
                 f"up to {LONGEST_SHORT_ROWS} positions (causal: {LONGEST_SHORT_ROWS_CAUSAL})",
@@ -292,7 +222,7 @@ TABLE = (
         "tensorflow.blockwise.attend",
         _run_tensorflow_blocks,
         saved_matrices=1,
-        requirements=(*_TENSORFLOW_REQUIREMENTS, _QUADRATIC_MEMORY_ALLOWED),
+        requirements=(*_TENSORFLOW_REQUIREMENTS, QUADRATIC_MEMORY_ALLOWED),
         preferences=(
             Requirement("`rematerialize` False", lambda r: r.rematerialize is False),
             Requirement(f"up to {LONGEST_SAVED} positions", lambda r: r.has_at_most(LONGEST_SAVED)),
@@ -324,7 +254,7 @@ TABLE = (
                 "the same ids for all batch entries",
                 lambda r: r.ids_rank != 3 and not r.offset_per_entry,
             ),
-            _QUADRATIC_MEMORY_ALLOWED,
+            QUADRATIC_MEMORY_ALLOWED,
         ),
         preferences=(
             Requirement("known lengths", lambda r: r.knows_lengths),
@@ -342,9 +272,9 @@ TABLE = (
         _run_keras_blocks,
         saved_matrices=1,
         requirements=(
-            *_BLOCK_REQUIREMENTS,
+            *BLOCK_REQUIREMENTS,
             Requirement("known lengths", lambda r: r.knows_lengths),
-            _QUADRATIC_MEMORY_ALLOWED,
+            QUADRATIC_MEMORY_ALLOWED,
         ),
         preferences=(
             Requirement(
@@ -362,7 +292,7 @@ TABLE = (
         "blockwise.attend",
         _run_keras_blocks,
         saved_matrices=0,
-        requirements=_BLOCK_REQUIREMENTS,
+        requirements=BLOCK_REQUIREMENTS,
         sizes={
             "cpu": BlockSizes(128, causal_segments=3),
             "gpu": BlockSizes(512, causal_segments=3),
@@ -374,13 +304,13 @@ TABLE = (
         "full_matrix.attend_by_band",
         _ignoring_implementation(full_matrix.attend_by_band),
         saved_matrices=3,
-        requirements=(_HAS_TABLE, _ONE_OFFSET, _QUADRATIC_MEMORY_ALLOWED),
+        requirements=(_HAS_TABLE, _ONE_OFFSET, QUADRATIC_MEMORY_ALLOWED),
     ),
     Implementation(
         "by_id",
         "full_matrix.attend_by_id",
         _ignoring_implementation(full_matrix.attend_by_id),
         saved_matrices=3,
-        requirements=(_HAS_TABLE, _QUADRATIC_MEMORY_ALLOWED),
+        requirements=(_HAS_TABLE, QUADRATIC_MEMORY_ALLOWED),
     ),
 )

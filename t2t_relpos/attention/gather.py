@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos._portable import arange, is_portable
 from t2t_relpos.attention.table_matmul import matmul_by_position, matmul_table
 
@@ -44,9 +45,8 @@ def _gather_rows(table, ids):
         from t2t_relpos.attention.tensorflow import lookup
 
         return lookup.gather_rows(table, ids)
-    # At least in float32, because the gradient sums over all pairs with the same id.
-    dtype = keras.backend.result_type(table.dtype, "float32")
-    rows = ops.take(ops.cast(table, dtype), ids, axis=-2)
+    # The gradient sums over all pairs with the same id.
+    rows = ops.take(ops.cast(table, accumulation_dtype(table.dtype)), ids, axis=-2)
     return ops.cast(rows, table.dtype)
 
 
@@ -59,10 +59,10 @@ def pair_index(ids, num_ids, num_heads):
         num_heads: N.
 
     Returns:
-        int32 `[B, N, T, S]`. Within `portable` the ids themselves.
+        int32 `[B, N, T, S]`. The ids themselves within `portable` and for an empty batch.
     """
     ids = ops.cast(ids, "int32")
-    if is_portable():
+    if _needs_one_hot(ids):
         return ids
     is_edge = ops.logical_and(ids >= 0, ids < num_ids)
     ids = ops.where(is_edge, ids, num_ids)
@@ -87,10 +87,8 @@ def scores_by_id(query, table, index):
         `[B, N, T, S]`.
     """
     by_id = matmul_table(query, table, transpose_table=True)
-    if is_portable():
+    if _needs_one_hot(query):
         return expand_by_one_hot(by_id, index)
-    if keras.backend.backend() == "jax" and not by_id.shape[0]:
-        return ops.zeros_like(index, dtype=by_id.dtype)  # JAX can't take from no entries.
     by_id = ops.concatenate([by_id, ops.zeros_like(by_id[..., :1])], axis=-1)
     # The gradient of a gather along an inner axis is dense.
     return ops.take(ops.reshape(by_id, (1, -1)), index, axis=1)[0]
@@ -108,13 +106,9 @@ def values_by_id(weights, table, index):
         `[B, N, T, H]`.
     """
     num_ids = table.shape[-2]
-    if is_portable():
+    if _needs_one_hot(weights):
         return matmul_table(sum_by_one_hot(weights, index, num_ids), table)
     batch, heads, length_q, _ = ops.shape(weights)
-    if keras.backend.backend() == "torch" and not batch:
-        # Keras's segment_sum fails for no entries on PyTorch.
-        by_id = ops.repeat(ops.sum(weights, axis=-1, keepdims=True), num_ids, axis=-1)
-        return matmul_table(by_id, table)
     sums = ops.segment_sum(
         ops.reshape(weights, (-1,)),
         ops.reshape(index, (-1,)),
@@ -122,6 +116,11 @@ def values_by_id(weights, table, index):
     )
     by_id = ops.reshape(sums, (batch, heads, length_q, num_ids + 1))[..., :num_ids]
     return matmul_table(by_id, table)
+
+
+def _needs_one_hot(tensor):
+    """Whether converters, or an empty batch on JAX and PyTorch, can't use a gather."""
+    return is_portable() or tensor.shape[0] == 0
 
 
 def expand_by_one_hot(by_id, ids):

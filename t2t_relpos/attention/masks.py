@@ -2,6 +2,7 @@
 
 from keras import backend, ops
 
+from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos._portable import arange
 from t2t_relpos.attention.relative_ids import key_positions
 
@@ -162,8 +163,7 @@ def masked_softmax(scores, mask=None):
     [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
     """
     dtype = backend.standardize_dtype(scores.dtype)
-    if dtype in ("float16", "bfloat16"):
-        scores = ops.cast(scores, "float32")
+    scores = ops.cast(scores, accumulation_dtype(dtype))
     if mask is not None and backend.backend() == "tensorflow":
         from t2t_relpos.attention.tensorflow import masks
 

@@ -29,6 +29,9 @@ class Request:
         device: "cpu", "gpu" or "tpu". Default: the backend's.
         portable: whether the implementation has to consist of standard operations. Default: whether
             the context `portable` is entered or Keras exports to a format that needs it.
+
+    Raises:
+        ValueError: if the backend or the device is unknown.
     """
 
     length_q: Any
@@ -45,6 +48,15 @@ class Request:
     xla: bool = dataclasses.field(default_factory=_backend.is_compiled_by_xla)
     device: str = dataclasses.field(default_factory=_backend.device)
     portable: bool = dataclasses.field(default_factory=is_portable)
+
+    def __post_init__(self):
+        known = {"backend": ("tensorflow", "jax", "torch"), "device": ("cpu", "gpu", "tpu")}
+        for name, values in known.items():
+            if getattr(self, name) not in values:
+                raise ValueError(
+                    f"Expected `{name}` to be one of {', '.join(values)}. "
+                    f"Received: {getattr(self, name)!r}."
+                )
 
     def has_at_most(self, positions):
         """Whether the score matrix has at most `positions ** 2` entries; may be a tensor."""

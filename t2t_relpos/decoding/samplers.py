@@ -2,6 +2,7 @@
 
 import keras
 
+from t2t_relpos import _checks
 from t2t_relpos.decoding.beam_search import beam_search
 from t2t_relpos.decoding.greedy_search import greedy_search
 from t2t_relpos.decoding.sample_search import sample_search
@@ -100,6 +101,9 @@ class BeamSampler(Sampler):
         early_stopping: as in `beam_search`.
         **constraints: as in `Sampler`.
 
+    Raises:
+        ValueError: if a setting is out of range.
+
     Example:
     >>> import numpy as np
     >>> from t2t_relpos.decoding import BeamSampler
@@ -112,6 +116,13 @@ class BeamSampler(Sampler):
 
     def __init__(self, num_beams=4, alpha=0.6, num_results=1, early_stopping=False, **constraints):
         super().__init__(**constraints)
+        _checks.positive_int("num_beams", num_beams)
+        _checks.positive_int("num_results", num_results)
+        if num_results > num_beams:
+            raise ValueError(
+                f"Expected `num_results` to be at most `num_beams`, {num_beams}. "
+                f"Received: {num_results}"
+            )
         self.num_beams = num_beams
         self.alpha = alpha
         self.num_results = num_results
@@ -144,6 +155,12 @@ class _RandomSampler(Sampler):
 
     def __init__(self, temperature, seed, num_results, **constraints):
         super().__init__(**constraints)
+        if not temperature > 0:
+            raise ValueError(
+                "Expected `temperature` above 0. For the most likely ids, use GreedySampler. "
+                f"Received: {temperature!r}"
+            )
+        _checks.positive_int("num_results", num_results)
         self.temperature = temperature
         self.num_results = num_results
         self.seed = keras.random.SeedGenerator(seed)
@@ -179,6 +196,9 @@ class TopKSampler(_RandomSampler):
         num_results: number of outputs per sentence.
         **constraints: as in `Sampler`.
 
+    Raises:
+        ValueError: if a setting is out of range.
+
     Example:
     >>> import numpy as np
     >>> from t2t_relpos.decoding import TopKSampler
@@ -191,6 +211,7 @@ class TopKSampler(_RandomSampler):
 
     def __init__(self, k=5, temperature=1.0, seed=None, num_results=1, **constraints):
         super().__init__(temperature, seed, num_results, **constraints)
+        _checks.positive_int("k", k)
         self.k = k
 
     def _filters(self):
@@ -206,6 +227,9 @@ class TopPSampler(_RandomSampler):
         temperature, seed, num_results: as in `TopKSampler`.
         **constraints: as in `Sampler`.
 
+    Raises:
+        ValueError: if a setting is out of range.
+
     Example:
     >>> import numpy as np
     >>> from t2t_relpos.decoding import TopPSampler
@@ -218,6 +242,10 @@ class TopPSampler(_RandomSampler):
 
     def __init__(self, p=0.1, k=None, temperature=1.0, seed=None, num_results=1, **constraints):
         super().__init__(temperature, seed, num_results, **constraints)
+        if not 0 < p <= 1:
+            raise ValueError(f"Expected `p` above 0 and at most 1. Received: {p!r}")
+        if k is not None:
+            _checks.positive_int("k", k)
         self.p = p
         self.k = k
 

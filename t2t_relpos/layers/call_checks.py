@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from t2t_relpos.layers.checks import integers, known_range
+from t2t_relpos._checks import integers, known_range
 
 LARGEST_POSITION = 2**31 - 1
 

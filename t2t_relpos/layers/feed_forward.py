@@ -2,7 +2,7 @@
 
 import keras
 
-from t2t_relpos.layers import checks
+from t2t_relpos import _checks
 from t2t_relpos.layers.clone_initializer import clone_initializer
 from t2t_relpos.layers.dropout import Dropout
 
@@ -53,8 +53,8 @@ class FeedForward(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.intermediate_dim = checks.positive_int("intermediate_dim", intermediate_dim)
-        self.dropout = checks.rate("dropout", dropout)
+        self.intermediate_dim = _checks.positive_int("intermediate_dim", intermediate_dim)
+        self.dropout = _checks.rate("dropout", dropout)
         self.seed = seed
         self.supports_masking = True
 

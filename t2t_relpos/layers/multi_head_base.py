@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from t2t_relpos.layers import checks
+from t2t_relpos import _checks
 from t2t_relpos.layers.clone_initializer import clone_initializer
 from t2t_relpos.layers.head_projection import INTO_HEADS, OUT_OF_HEADS, HeadProjection
 from t2t_relpos.layers.quantized_dtype import quantized_dtype
@@ -37,12 +37,12 @@ class MultiHeadBase(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.num_heads = checks.positive_int("num_heads", num_heads)
-        self.key_dim = checks.positive_int("key_dim", key_dim)
+        self.num_heads = _checks.positive_int("num_heads", num_heads)
+        self.key_dim = _checks.positive_int("key_dim", key_dim)
         self.value_dim = (
-            key_dim if value_dim is None else checks.positive_int("value_dim", value_dim)
+            key_dim if value_dim is None else _checks.positive_int("value_dim", value_dim)
         )
-        self.dropout = checks.rate("dropout", dropout)
+        self.dropout = _checks.rate("dropout", dropout)
         self.use_bias = use_bias
         self.output_dim = _output_dim(output_shape)
         self.use_gate = use_gate
@@ -206,10 +206,10 @@ class MultiHeadBase(keras.layers.Layer):
 
 def _output_dim(output_shape):
     if output_shape is None or isinstance(output_shape, int):
-        return output_shape and checks.positive_int("output_shape", output_shape)
+        return output_shape and _checks.positive_int("output_shape", output_shape)
     if len(output_shape) != 1:
         raise ValueError(
             "Expected `output_shape` to be an int or a tuple of one int: the output is "
             f"[batch, length, width]. Received: output_shape={output_shape!r}"
         )
-    return checks.positive_int("output_shape", output_shape[0])
+    return _checks.positive_int("output_shape", output_shape[0])

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _backend
-from t2t_relpos.layers.checks import known_range
+from t2t_relpos._checks import known_range
 
 
 class Packing:

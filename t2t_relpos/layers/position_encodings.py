@@ -5,8 +5,8 @@ import math
 import keras
 from keras import ops
 
+from t2t_relpos import _checks
 from t2t_relpos._portable import arange, is_portable
-from t2t_relpos.layers import checks
 
 
 def sinusoids(positions, width, max_wavelength=10_000.0):
@@ -101,7 +101,7 @@ class LearnedPositionEmbedding(keras.layers.Layer):
     def __init__(self, max_length, embeddings_initializer=None, **kwargs):
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.max_length = checks.positive_int("max_length", max_length)
+        self.max_length = _checks.positive_int("max_length", max_length)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
     def build(self, input_shape):

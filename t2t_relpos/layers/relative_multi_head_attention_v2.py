@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
+from t2t_relpos import _checks
 from t2t_relpos.attention.variants import left_sided_table, two_sided_table
-from t2t_relpos.layers import checks
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 from t2t_relpos.layers.variant_tables import add_table
 
@@ -61,7 +61,7 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
         table_initializer=None,
         **kwargs,
     ):
-        checks.positive_int("max_relative_position", max_relative_position)
+        _checks.positive_int("max_relative_position", max_relative_position)
         super().__init__(
             num_heads,
             key_dim,

@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
+from t2t_relpos import _checks
 from t2t_relpos.attention.relative_ids import relative_ids
-from t2t_relpos.layers import checks
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -61,9 +61,9 @@ class RelativePositionEmbedding(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.max_relative_position = checks.max_relative_position(max_relative_position)
-        self.depth = checks.positive_int("depth", depth)
-        self.num_heads = None if num_heads is None else checks.positive_int("num_heads", num_heads)
+        self.max_relative_position = _checks.max_relative_position(max_relative_position)
+        self.depth = _checks.positive_int("depth", depth)
+        self.num_heads = None if num_heads is None else _checks.positive_int("num_heads", num_heads)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)

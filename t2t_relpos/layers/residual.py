@@ -2,7 +2,7 @@
 
 import keras
 
-from t2t_relpos.layers import checks
+from t2t_relpos import _checks
 from t2t_relpos.layers.dropout import Dropout
 from t2t_relpos.layers.layer_normalization import LayerNormalization
 
@@ -47,7 +47,7 @@ class Residual(keras.layers.Layer):
     def __init__(self, normalize_first=True, dropout=0.0, epsilon=1e-6, seed=None, **kwargs):
         super().__init__(**kwargs)
         self.normalize_first = normalize_first
-        self.dropout = checks.rate("dropout", dropout)
+        self.dropout = _checks.rate("dropout", dropout)
         self.epsilon = epsilon
         self.seed = seed
         self.supports_masking = True

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from t2t_relpos.layers import checks
+from t2t_relpos import _checks
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -44,8 +44,8 @@ class TokenEmbedding(keras.layers.Layer):
 
     def __init__(self, vocab_size, hidden_dim, embeddings_initializer=None, **kwargs):
         super().__init__(**kwargs)
-        self.vocab_size = checks.positive_int("vocab_size", vocab_size)
-        self.hidden_dim = checks.positive_int("hidden_dim", hidden_dim)
+        self.vocab_size = _checks.positive_int("vocab_size", vocab_size)
+        self.hidden_dim = _checks.positive_int("hidden_dim", hidden_dim)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
     def build(self, input_shape=None):
@@ -60,7 +60,7 @@ class TokenEmbedding(keras.layers.Layer):
         table = ops.convert_to_tensor(self.embeddings)
         if reverse:
             return ops.matmul(inputs, ops.transpose(table))
-        checks.token_ids(inputs, self.vocab_size)
+        _checks.token_ids(inputs, self.vocab_size)
         vectors = ops.take(table, inputs, axis=0) * self.hidden_dim**0.5
         real = ops.expand_dims(ops.not_equal(inputs, 0), -1)
         return vectors * ops.cast(real, vectors.dtype)

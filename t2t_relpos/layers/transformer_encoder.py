@@ -2,7 +2,7 @@
 
 import keras
 
-from t2t_relpos.layers import checks
+from t2t_relpos import _checks
 from t2t_relpos.layers.combined_mask import combined_mask
 from t2t_relpos.layers.feed_forward import FeedForward
 from t2t_relpos.layers.quantized_dtype import quantized_dtype
@@ -82,16 +82,16 @@ class TransformerEncoder(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.intermediate_dim = checks.positive_int("intermediate_dim", intermediate_dim)
-        self.num_heads = checks.positive_int("num_heads", num_heads)
-        self.dropout = checks.rate("dropout", dropout)
+        self.intermediate_dim = _checks.positive_int("intermediate_dim", intermediate_dim)
+        self.num_heads = _checks.positive_int("num_heads", num_heads)
+        self.dropout = _checks.rate("dropout", dropout)
         self.activation = keras.activations.get(activation)
         self.layer_norm_epsilon = layer_norm_epsilon
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.normalize_first = normalize_first
         if use_key_table or use_value_table:
-            max_relative_position = checks.max_relative_position(max_relative_position)
+            max_relative_position = _checks.max_relative_position(max_relative_position)
         self.max_relative_position = max_relative_position
         self.use_key_table = use_key_table
         self.use_value_table = use_value_table
@@ -100,9 +100,9 @@ class TransformerEncoder(keras.layers.Layer):
         self.attention_dropout = (
             self.dropout
             if attention_dropout is None
-            else checks.rate("attention_dropout", attention_dropout)
+            else _checks.rate("attention_dropout", attention_dropout)
         )
-        self.activation_dropout = checks.rate("activation_dropout", activation_dropout)
+        self.activation_dropout = _checks.rate("activation_dropout", activation_dropout)
         self.seed = seed
         self.supports_masking = True
 

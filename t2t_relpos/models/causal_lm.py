@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from t2t_relpos.layers import checks
+from t2t_relpos import _checks
 from t2t_relpos.layers.dropout import Dropout
 from t2t_relpos.layers.layer_normalization import LayerNormalization
 from t2t_relpos.layers.token_embedding import TokenEmbedding
@@ -67,9 +67,9 @@ class CausalLM(Generates, keras.Model):
     ):
         super().__init__(**kwargs)
         self.settings = {
-            "vocab_size": checks.positive_int("vocab_size", vocab_size),
-            "num_layers": checks.positive_int("num_layers", num_layers),
-            "hidden_dim": checks.positive_int("hidden_dim", hidden_dim),
+            "vocab_size": _checks.positive_int("vocab_size", vocab_size),
+            "num_layers": _checks.positive_int("num_layers", num_layers),
+            "hidden_dim": _checks.positive_int("hidden_dim", hidden_dim),
             "intermediate_dim": intermediate_dim,
             "num_heads": num_heads,
             "max_relative_position": max_relative_position,

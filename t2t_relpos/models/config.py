@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 
-from t2t_relpos.layers import checks
+from t2t_relpos import _checks
 from t2t_relpos.models.presets import PRESETS
 
 POSITIONS = ("relative", "sinusoidal", "learned", "relative+sinusoidal", "none")
@@ -78,9 +78,9 @@ class TransformerConfig:
             "vocab_size num_encoder_layers num_decoder_layers hidden_dim intermediate_dim "
             "num_heads max_length"
         ).split():
-            checks.positive_int(name, getattr(self, name))
+            _checks.positive_int(name, getattr(self, name))
         for name in ("dropout", "attention_dropout", "activation_dropout"):
-            checks.rate(name, getattr(self, name))
+            _checks.rate(name, getattr(self, name))
         for name in (
             "use_key_table use_value_table share_heads relative_cross_attention normalize_first "
             "tie_embeddings"
@@ -90,7 +90,7 @@ class TransformerConfig:
                     f"Expected `{name}` to be True or False. "
                     f"Received: {name}={getattr(self, name)!r}"
                 )
-        checks.max_relative_position(self.max_relative_position)
+        _checks.max_relative_position(self.max_relative_position)
         if self.position not in POSITIONS:
             raise ValueError(
                 f"Expected `position` to be one of {', '.join(POSITIONS)}. "

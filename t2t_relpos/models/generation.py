@@ -4,8 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from t2t_relpos import _checks
 from t2t_relpos.decoding.samplers import BeamSampler, get_sampler
-from t2t_relpos.layers import checks
 from t2t_relpos.models import search_sizes
 
 
@@ -49,14 +49,9 @@ class Generates:
         (2, 6)
         """
         sampler, jit_compile = get_sampler(sampler), _resolve_jit_compile(jit_compile)
-        source = np.asarray(ops.convert_to_numpy(ops.convert_to_tensor(source)))
-        if source.ndim != 2:
-            raise ValueError(
-                "Expected `source` to be int ids of shape [batch, length]. Received: shape "
-                f"{source.shape}."
-            )
+        source = _as_ids(source)
         # A compiled search can't check ids.
-        checks.token_ids(source, self.vocab_size)
+        _checks.token_ids(source, self.vocab_size)
         batch, length = source.shape
         extra_length = None if max_length is not None else search_sizes.DEFAULT_EXTRA_LENGTH
         max_length = length + extra_length if max_length is None else max_length
@@ -121,6 +116,22 @@ class SearchFunctions:
     def __deepcopy__(self, memo):
         # A copy of a model compiles its own.
         return SearchFunctions()
+
+
+def _as_ids(source):
+    """Returns `source` as a NumPy array of rank 2."""
+    expected = "Expected `source` to be int ids of shape [batch, length]"
+    try:
+        source = np.asarray(ops.convert_to_numpy(ops.convert_to_tensor(source)))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{expected}, padded with 0. Received: a {type(source).__name__} that can't be "
+            "converted to a tensor, for example because its rows have different lengths. Pad them "
+            "with keras.utils.pad_sequences(source, padding='post')."
+        ) from error
+    if source.ndim != 2:
+        raise ValueError(f"{expected}. Received: shape {source.shape}.")
+    return source
 
 
 def _resolve_jit_compile(jit_compile):

@@ -182,6 +182,12 @@ def test_returned_weights_sum_to_one(draw, precision):
         np.testing.assert_allclose(ops.sum(weights, axis=-1), 1, atol=precision.atol)
 
 
+def test_explain_rejects_unknown_options():
+    message = r"Expected options among causal, .* Received: flash_attention. .*`rematerialize=True`"
+    with pytest.raises(ValueError, match=message):
+        explain(64, flash_attention=True)
+
+
 @pytest.mark.parametrize(("name", "value"), [("backend", "jaxx"), ("device", "GPU")])
 def test_explain_rejects_unknown_platforms(name, value):
     with pytest.raises(ValueError, match=rf"Expected `{name}` to be one of .* Received: '{value}'"):

@@ -181,11 +181,44 @@ def test_causal_lm_saves_and_loads(language_model, tmp_path):
             {"source": SOURCE, "sampler": "best"},
             "Expected `sampler` to be one of 'beam', 'greedy', 'top_k', 'top_p', or a Sampler",
         ),
+        (
+            {"source": [[5, 7], [3]]},
+            r"padded with 0. Received: a list that can't be .*pad_sequences\(source, padding=",
+        ),
     ],
 )
 def test_generate_rejects_invalid_arguments(language_model, arguments, message):
     with pytest.raises(ValueError, match=message):
         language_model.generate(**arguments)
+
+
+@pytest.mark.parametrize(
+    "sampler, arguments, message",
+    [
+        (TopPSampler, {"p": 1.5}, "Expected `p` above 0 and at most 1. Received: 1.5"),
+        (TopPSampler, {"k": 0}, "Expected `k` to be a positive integer. Received: k=0"),
+        (TopKSampler, {"k": 2.5}, "Expected `k` to be a positive integer. Received: k=2.5"),
+        (
+            TopKSampler,
+            {"temperature": 0.0},
+            "above 0. .* use GreedySampler. Received: 0.0",
+        ),
+        (
+            TopKSampler,
+            {"num_results": 0},
+            "Expected `num_results` to be a positive integer.",
+        ),
+        (BeamSampler, {"num_beams": 0}, "Expected `num_beams` to be a positive integer."),
+        (
+            BeamSampler,
+            {"num_beams": 3, "num_results": 5},
+            "Expected `num_results` to be at most `num_beams`, 3. Received: 5",
+        ),
+    ],
+)
+def test_samplers_reject_invalid_settings(sampler, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        sampler(**arguments)
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,7 @@ def test_evaluate_every_defaults_to_checkpoint_every(
 def test_computes_dev_bleu_if_a_setting_requires_bleu(given, computes):
     config = RunConfig(preset="tiny", model_dir="x", data="any", **given)
     assert config.computes_dev_bleu is computes
+    assert config.resolve().dev_bleu is computes
 
 
 def test_every_architecture_has_a_recipe():

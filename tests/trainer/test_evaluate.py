@@ -210,6 +210,7 @@ def test_checkpoint_flag_selects_a_checkpoint(
     ]
     run(*arguments, "--checkpoint=best", "--metrics=", f"--output={tmp_path / 'out'}")
     assert chosen == 2 * [(trained_model_dir, "best")]
+    assert capsys.readouterr().out.startswith("checkpoint best\n")
     module = TranslationModule(
         FastTransformer(model),
         ModelDirectory.open(trained_model_dir).load_tokenizer(),
@@ -276,13 +277,11 @@ def test_beam_size_and_alpha_flags_set_the_search(run, trained_model_dir, test_f
             ["--source=x", "--target=y", "--direction=en-de"],
             "Expected no --direction with files. Received: 'en-de'. Leave it out.",
         ),
-        (
-            ["--data=synthetic"],
-            "Expected 'files' or the name of .*: python -m examples.synthetic_corpus FOLDER",
-        ),
+        (["--data=files"], "Expected a test set. Received: none. Give --source and --target, or"),
         (
             ["--data=wmt15_translat/de-en"],
-            "Expected the name of a translation set of .*Received: 'wmt15_translat/de-en'",
+            "Expected the name of a translation set of .*Received: 'wmt15_translat/de-en'. The "
+            "sets are listed at .* For text files, leave out --data.$",
         ),
         (
             [*FILES, "--metrics=chrf,bleurt"],

@@ -55,12 +55,6 @@ def read_tfds(
             languages.
         MissingSplitError: if the set does not have the split. It is a subclass of ValueError.
     """
-    if name == "synthetic":
-        raise ValueError(
-            "Expected 'files' or the name of a TensorFlow Datasets set as --data. Received: "
-            "'synthetic'. Write the synthetic corpus as text files first: "
-            "python -m examples.synthetic_corpus FOLDER"
-        )
     builder, direction = _builder(name, data_dir), direction or "en-de"
     languages = tuple(getattr(builder.info.features, "languages", ()))
     pair = tuple(direction.split("-"))
@@ -89,6 +83,6 @@ def _builder(name, data_dir):
     except (tfds.core.DatasetNotFoundError, ValueError) as error:
         raise ValueError(
             "Expected the name of a translation set of TensorFlow Datasets, such as "
-            f"'wmt14_translate/de-en'. Received: {name!r}. "
-            f"Error of TensorFlow Datasets: {error}"
+            f"'wmt14_translate/de-en'. Received: {name!r}. The sets are listed at "
+            "https://www.tensorflow.org/datasets/catalog. For text files, leave out --data."
         ) from error

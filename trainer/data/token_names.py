@@ -23,9 +23,9 @@ def token_names(directory: ModelDirectory, vocab_size: int) -> tuple[list[str], 
         names, unk_id = distinct(tokenizer.names), tokenizer.unk_id
     if len(names) != vocab_size:
         raise ValueError(
-            f"Expected a vocabulary of {vocab_size} ids, as the model has. Received: "
-            f"{directory.vocabulary_file(kind)} with {len(names)} ids. Restore the vocabulary that "
-            "the model was trained with."
+            f"Expected a vocabulary of {vocab_size} ids, the vocabulary size of the model. "
+            f"Received: {directory.vocabulary_file(kind)} with {len(names)} ids. Restore the "
+            "vocabulary that the model was trained with."
         )
     return names, unk_id
 

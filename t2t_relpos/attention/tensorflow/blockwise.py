@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos.attention.tensorflow import band, compat
 from t2t_relpos.attention.tensorflow.block_layout import BlockLayout, needs_padding
 from t2t_relpos.attention.tensorflow.block_loops import BlockAttention
 from t2t_relpos.attention.tensorflow.dropout import as_seed
-from t2t_relpos.attention.tensorflow.masks import BlockDropout, BlockMasks, accumulation_dtype
+from t2t_relpos.attention.tensorflow.masks import BlockDropout, BlockMasks
 
 
 class _Tensors(NamedTuple):
@@ -118,7 +119,7 @@ def _band_shape(tensors, causal, chunk):
 @compat.shared_function
 def _attend(tensors, options):
     query, key, value = tensors[:3]
-    dtype = accumulation_dtype(query.dtype)
+    dtype = tf.as_dtype(accumulation_dtype(query.dtype))
     shape = _band_shape(tensors, options.causal, options.chunk)
     lengths = tf.shape(query)[2], tf.shape(key)[2]
     heads = _heads_per_group(query.shape[1], options.keys_per_group // tf.maximum(lengths[1], 1))

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos.attention.tensorflow import compat
 from t2t_relpos.attention.tensorflow.band import Band, BandShape, QueryBand
 from t2t_relpos.attention.tensorflow.dropout import as_seed, factors
-from t2t_relpos.attention.tensorflow.masks import MASKED_SCORE, accumulation_dtype
+from t2t_relpos.attention.tensorflow.masks import MASKED_SCORE
 from t2t_relpos.attention.tensorflow.relative_terms import DiagonalTerms, NoTerms
 
 
@@ -86,7 +87,7 @@ class _FullMatrix:
     def __init__(self, call):
         self._call = call
         self._dtype = call.query.dtype
-        self._accumulation = accumulation_dtype(self._dtype)
+        self._accumulation = tf.as_dtype(accumulation_dtype(self._dtype))
         self._key_terms, self._value_terms = self._relative_terms()
         # Fully masked queries: softmax is arbitrary, so zero the output and the incoming gradient.
         self._has_valid_key = (

@@ -8,11 +8,6 @@ from t2t_relpos.attention.tensorflow.dropout import factors
 MASKED_SCORE = -1e30
 
 
-def accumulation_dtype(dtype):
-    """Returns the dtype of sums: float32 at least."""
-    return tf.float32 if dtype.size == 2 else dtype
-
-
 @tf.autograph.experimental.do_not_convert
 def masked_softmax(scores, mask):
     """Softmax over the unmasked entries, zero elsewhere.

@@ -1,4 +1,4 @@
-"""Checks of arguments that several layers share; each says what was expected and what came."""
+"""Checks of arguments for layers, models and samplers."""
 
 import numbers
 
@@ -6,26 +6,26 @@ import keras
 
 
 def positive_int(name, value):
-    """Returns `value` as an int, or raises if it is not an integer above 0."""
+    """Returns `value` as an int. Raises ValueError if it is not an integer above 0."""
     if not _is_integer(value) or value <= 0:
         raise ValueError(f"Expected `{name}` to be a positive integer. Received: {name}={value!r}")
     return int(value)
 
 
 def max_relative_position(value):
-    """Returns K as an int, or raises if it is not an integer from 0 to 1,000,000."""
+    """Returns K as an int. Raises ValueError if it is not an integer from 0 to 1,000,000."""
     if not _is_integer(value) or not 0 <= value <= 1_000_000:
         raise ValueError(
             "Expected `max_relative_position` (K, the clipping distance) "
             "to be an integer from 0 to 1,000,000. "
             f"Received: max_relative_position={value!r}. Values from 8 to 32 suit translation; "
-            "0 makes all positions alike."
+            "0 gives all positions the same embedding."
         )
     return int(value)
 
 
 def rate(name, value):
-    """Returns `value`, or raises if it is not a probability below 1."""
+    """Returns `value`. Raises ValueError if it is not a probability below 1."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < 1:
         raise ValueError(
             f"Expected `{name}` to be at least 0 and below 1. Received: {name}={value!r}"
@@ -34,24 +34,22 @@ def rate(name, value):
 
 
 def token_ids(ids, vocab_size):
-    """Raises if ids are not integers, or, where values are at hand, out of `[0, vocab_size)`.
+    """Raises ValueError if ids are not integers, or are known and out of `[0, vocab_size)`.
 
-    Inside a compiled graph values can't be looked at; there the lookup's own
-    rule holds (TensorFlow on CPU raises, elsewhere such ids read as zeros or
-    as the nearest row).
+    Values in a compiled graph are unknown. There, TensorFlow on CPUs raises an error for such an
+    id. On other backends, its embedding is zero or that of the nearest id.
     """
     integers("token ids", ids)
     low, high = known_range(ids)
     if low is not None and not 0 <= low <= high < vocab_size:
         raise ValueError(
             f"Expected token ids in [0, {vocab_size}), the vocabulary of the model. Received: "
-            f"ids from {low} to {high}. Was another tokenizer used than the one that the model "
-            "was built for?"
+            f"ids from {low} to {high}. Use the tokenizer of the model, or a larger vocab_size."
         )
 
 
 def relation_labels(labels, num_labels, query_shape, key_shape):
-    """Raises if labels are not integers, don't fit `[B, T, S]`, or are out of range if known."""
+    """Raises ValueError for labels of a wrong dtype or shape, or known ones out of range."""
     integers("relations", labels)
     expected = (query_shape[0], query_shape[1], key_shape[1])
     shape = tuple(labels.shape)
@@ -73,31 +71,30 @@ def relation_labels(labels, num_labels, query_shape, key_shape):
 
 
 def edge_vectors(name, edges, depth, query_shape, key_shape):
-    """Raises if dense vectors of edges don't fit `[B, T, S, depth]`."""
+    """Raises ValueError if vectors of edges are not `[B, T, S, depth]`."""
     expected = (query_shape[0], query_shape[1], key_shape[1], depth)
     shape = tuple(edges.shape)
     if len(shape) != 4 or not _fits(shape[1:], expected[1:]) or not _fits_batch(shape, expected):
         raise ValueError(
             f"Expected `{name}` of shape [B, T, S, {depth}], a vector for every pair of a query "
-            "and "
-            f"a key: {expected}. Received: shape {shape}."
+            f"and a key: {expected}. Received: shape {shape}."
         )
 
 
 def _fits(shape, expected):
-    """Whether lengths are equal, as far as they are known."""
+    """Whether known lengths are equal."""
     return all(
         got == want or None in (got, want) for got, want in zip(shape, expected, strict=True)
     )
 
 
 def _fits_batch(shape, expected):
-    """Whether there is no batch axis, one entry for all, or as many as expected."""
+    """Whether there is no batch axis, one entry for the batch, or the expected number."""
     return len(shape) < len(expected) or shape[0] == 1 or _fits(shape[:1], expected[:1])
 
 
 def integers(name, values):
-    """Raises if `values` are not of an integer dtype."""
+    """Raises ValueError if `values` are not of an integer dtype."""
     dtype = keras.backend.standardize_dtype(values.dtype)
     if "int" not in dtype:
         raise ValueError(
@@ -111,9 +108,9 @@ def _is_integer(value):
 
 
 def known_range(values):
-    """Smallest and largest value; (None, None) if there is none or values can't be read."""
+    """Returns (smallest, largest value), or (None, None) for unknown values or an empty tensor."""
     try:
         values = keras.ops.convert_to_numpy(values)
-    except (TypeError, ValueError, NotImplementedError):  # a symbol in a trace
+    except (TypeError, ValueError, NotImplementedError):  # a traced value
         return None, None
     return (values.min(), values.max()) if values.size else (None, None)

@@ -1,0 +1,86 @@
+"""Reports of the dispatch table: `explain` for a call, and a table for the documentation."""
+
+import dataclasses
+
+from t2t_relpos.attention.dispatch import (
+    BLOCK_REQUIREMENTS,
+    QUADRATIC_MEMORY_ALLOWED,
+    TABLE,
+    select,
+)
+from t2t_relpos.attention.request import Request
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """The name of the chosen row, and for every other row the reason why it was not chosen."""
+
+    chosen: str
+    failed: dict[str, str]
+
+    def __str__(self):
+        lines = [f"{self.chosen}: chosen"]
+        return "\n".join([*lines, *(f"{name}: {text}" for name, text in self.failed.items())])
+
+
+def explain(length_q, length_k=None, max_relative_position=16, **options):
+    """Reports which implementation `attend` chooses, and why not the others.
+
+    Args:
+        length_q: number of queries T.
+        length_k: number of keys S. Default: T.
+        max_relative_position: clipping distance K. None: no tables.
+        **options: further fields of `Request`, for example `causal=True`.
+
+    Returns:
+        An `Explanation`.
+
+    Raises:
+        ValueError: if an option, the backend or the device is unknown, or no implementation meets
+            the request.
+
+    Example:
+    >>> from t2t_relpos.attention import explain
+    >>> explain(5000, causal=True, backend="tensorflow", xla=False, device="cpu").chosen
+    'rematerialized_blocks'
+    """
+    fields = [field.name for field in dataclasses.fields(Request)][3:]
+    for name in options:
+        if name not in fields:
+            raise ValueError(
+                f"Expected options among {', '.join(fields)}. Received: {name}. A layer with "
+                "`flash_attention=True` passes `rematerialize=True`."
+            )
+    length_k = length_q if length_k is None else length_k
+    request = Request(length_q, length_k, max_relative_position, **options)
+    chosen = select(request)[0].implementation.name
+    failed = {row.name: row.failed(request) for row in TABLE if row.name != chosen}
+    return Explanation(
+        chosen,
+        {name: f"requires {c.text}" if c else "after the chosen row" for name, c in failed.items()},
+    )
+
+
+def table_as_markdown():
+    """Returns the table for the documentation, with abbreviations for common requirements."""
+    header = ["Implementation", "Function", "Requires", "Chosen for", "Saved `[T, S]` matrices"]
+    lines = [header, ["---"] * len(header)]
+    for row in TABLE:
+        chosen = "; ".join(condition.text for condition in row.preferences) or "all"
+        requires = "; ".join(_abbreviated(row.requirements))
+        lines.append(
+            [f"`{row.name}`", f"`{row.function}`", requires, chosen, str(row.saved_matrices)]
+        )
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _abbreviated(requirements):
+    """Yields the texts of requirements. All block requirements together have one text."""
+    has_block_requirements = set(BLOCK_REQUIREMENTS) <= set(requirements)
+    for requirement in requirements:
+        if requirement is QUADRATIC_MEMORY_ALLOWED:
+            yield "quadratic memory"
+        elif not has_block_requirements or requirement not in BLOCK_REQUIREMENTS:
+            yield requirement.text
+        elif requirement is BLOCK_REQUIREMENTS[0]:
+            yield "block conditions"
