@@ -168,6 +168,10 @@ def main(argv):
     tf.config.threading.set_inter_op_parallelism_threads(1)
     if FLAGS.memory_of:
         name, length = FLAGS.memory_of.rsplit(",", 1)
+        if name not in COMPLEXITIES:
+            raise app.UsageError(
+                f"Expected LAYER of --memory_of among {', '.join(COMPLEXITIES)}. Received: {name!r}"
+            )
         print_memory(name, int(length))
         return
     rows = [row for length in positive_integers("lengths") for row in measure(length)]

@@ -62,7 +62,10 @@ def read_lines(path):
 
 
 def use_all_devices(batch_size):
-    """Distributes batches over all devices of JAX. Each holds all weights."""
+    """Distributes batches over all devices of JAX. Each device holds all weights.
+
+    Returns the number of devices.
+    """
     devices = keras.distribution.list_devices()
     if batch_size % len(devices):
         sys.exit(f"jax_translation: --batch_size must be a multiple of {len(devices)} devices.")

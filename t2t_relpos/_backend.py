@@ -1,4 +1,4 @@
-"""Facts about the Keras backend on which implementations depend."""
+"""Properties of the Keras backend on which implementations depend."""
 
 import keras
 from keras import ops
@@ -41,14 +41,15 @@ def device():
         from t2t_relpos import _jax_backend
 
         return _jax_backend.device()
-    # Keras puts tensors on an accelerator if there is one. Shape inference has device "meta".
+    # Keras puts tensors on an accelerator if there is one. Shape inference uses the device "meta".
     return "cpu" if ops.convert_to_tensor(0).device.type in ("cpu", "meta") else "gpu"
 
 
 def as_tensor(x):
-    """Converts a NumPy array, a Keras variable, or anything that the backend calls a tensor.
+    """Converts a NumPy array, a variable or a tensor-like object of the backend to a tensor.
 
-    None remains None. keras.ops.convert_to_tensor leaves a tf.Variable as it is.
+    Returns None for None. In contrast to keras.ops.convert_to_tensor, it also converts a
+    tf.Variable.
     """
     if x is None:
         return None
@@ -66,9 +67,10 @@ def accumulation_dtype(dtype):
 
 
 def clip_size(x, low, high):
-    """Returns a size limited to `[low, high]`: an int if all are ints, else as the backend has it.
+    """Returns a size limited to `[low, high]`.
 
-    A scalar tensor, or on JAX the symbol of an unknown length.
+    The result is an int if all arguments are ints. Otherwise it is a scalar tensor or, on JAX, a
+    symbolic length.
     """
     if all(isinstance(n, int) for n in (x, low, high)):
         return max(low, min(high, x))

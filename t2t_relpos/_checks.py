@@ -1,4 +1,4 @@
-"""Checks of arguments for layers, models and samplers."""
+"""Checks arguments of layers, models and samplers."""
 
 import numbers
 
@@ -34,10 +34,10 @@ def rate(name, value):
 
 
 def token_ids(ids, vocab_size):
-    """Raises ValueError if ids are not integers, or are known and out of `[0, vocab_size)`.
+    """Raises ValueError if ids are not integers, or are known and outside `[0, vocab_size)`.
 
-    Values in a compiled graph are unknown. There, TensorFlow on CPUs raises an error for such an
-    id. On other backends, its embedding is zero or that of the nearest id.
+    Values in a compiled graph are unknown. There, TensorFlow on CPUs raises an error for an id
+    outside the range. On other backends, its embedding is zero or that of the nearest id.
     """
     integers("token ids", ids)
     low, high = known_range(ids)
@@ -49,7 +49,7 @@ def token_ids(ids, vocab_size):
 
 
 def relation_labels(labels, num_labels, query_shape, key_shape):
-    """Raises ValueError for labels of a wrong dtype or shape, or known ones out of range."""
+    """Raises ValueError if labels have the wrong dtype or shape, or are known and out of range."""
     integers("relations", labels)
     expected = (query_shape[0], query_shape[1], key_shape[1])
     shape = tuple(labels.shape)
@@ -82,14 +82,14 @@ def edge_vectors(name, edges, depth, query_shape, key_shape):
 
 
 def _fits(shape, expected):
-    """Whether known lengths are equal."""
+    """Returns whether all known lengths are equal."""
     return all(
         got == want or None in (got, want) for got, want in zip(shape, expected, strict=True)
     )
 
 
 def _fits_batch(shape, expected):
-    """Whether there is no batch axis, one entry for the batch, or the expected number."""
+    """Returns whether the batch axis is absent, has size 1 or has the expected size."""
     return len(shape) < len(expected) or shape[0] == 1 or _fits(shape[:1], expected[:1])
 
 

@@ -1,4 +1,4 @@
-"""Facts about JAX on which implementations depend."""
+"""Properties of JAX on which implementations depend."""
 
 
 def device():
@@ -11,7 +11,7 @@ def device():
 
 
 def clip_symbol(x, low, high):
-    """Returns the symbol of a length limited to `[low, high]`."""
+    """Returns a symbolic length limited to `[low, high]`."""
     import jax
 
     return jax.core.max_dim(low, jax.core.min_dim(high, x))

@@ -1,4 +1,4 @@
-"""Whether the current code has to consist of standard operations, as converters require."""
+"""Detects whether the current code must use standard operations only, as converters require."""
 
 import contextlib
 import contextvars
@@ -7,7 +7,7 @@ import inspect
 import keras
 from keras import ops
 
-# Formats of `keras.Model.export` whose converters know the standard operations only.
+# Formats of `keras.Model.export` whose converters support standard operations only.
 FORMATS = ("onnx", "litert", "openvino", "torch")
 
 _ENTERED = contextvars.ContextVar("portable", default=False)
@@ -15,10 +15,10 @@ _ENTERED = contextvars.ContextVar("portable", default=False)
 
 @contextlib.contextmanager
 def portable():
-    """Returns a context manager in which layers consist of standard operations only.
+    """Returns a context manager in which layers use standard operations only.
 
-    For converters other than `keras.Model.export`, for example `tf.lite.TFLiteConverter`.
-    `keras.Model.export` needs no context. Memory is quadratic in length there.
+    Use it with converters other than `keras.Model.export`, for example `tf.lite.TFLiteConverter`.
+    `keras.Model.export` does not need it. Within the context, memory is quadratic in length.
 
     Example:
     >>> from t2t_relpos.attention import explain, portable
@@ -34,10 +34,10 @@ def portable():
 
 
 def is_portable():
-    """Returns whether the current code has to consist of standard operations.
+    """Returns whether the current code must use standard operations only.
 
-    True within `portable` and within `keras.Model.export` to one of `FORMATS`. On PyTorch also
-    within `torch.onnx.export` and `torch.export.export`.
+    The result is True within `portable` and within `keras.Model.export` to one of `FORMATS`. On
+    PyTorch, it is also True within `torch.onnx.export` and `torch.export.export`.
     """
     if _ENTERED.get():
         return True
@@ -69,14 +69,15 @@ def arange(length):
 
 
 def check_exported_lengths(layer, *sizes):
-    """Raises an error if JAX exports a layer that needs known sizes to `FORMATS`.
+    """Raises ValueError if JAX exports a layer with symbolic sizes to one of `FORMATS`.
 
     Args:
         layer: name of the layer, for the error.
         *sizes: batch size and lengths, ints or symbolic lengths of JAX.
 
     Raises:
-        ValueError: if a size is symbolic. jax2onnx 0.17 can't convert the layer's reshapes then.
+        ValueError: if a size is symbolic, because jax2onnx 0.17 can't convert the reshapes of such
+            a layer.
     """
     is_known = all(isinstance(size, int) for size in sizes)
     if keras.backend.backend() == "jax" and not is_known and is_portable():
@@ -90,7 +91,7 @@ def check_exported_lengths(layer, *sizes):
 def _format_of_running_export():
     """Returns the argument `format` of the running `keras.Model.export`, or None.
 
-    Keras does not tell layers that they are exported, so the call stack is searched for the call.
+    Layers can't query Keras for a running export, so the call stack is searched for it.
     """
     code = inspect.unwrap(keras.Model.export).__code__
     frame = inspect.currentframe()

@@ -1,4 +1,4 @@
-"""Whether PyTorch traces the current code for an export."""
+"""Detects whether PyTorch traces the current code for an export."""
 
 
 def is_exporting():

@@ -196,7 +196,7 @@ TRANSFORMER_VARIANTS = {
 
 @pytest.fixture(scope="session")
 def make_transformer():
-    """`make_transformer(variant)` returns a Transformer with clearly non-uniform attention."""
+    """Returns `make_transformer(variant)`: a Transformer with clearly non-uniform attention."""
 
     def make(variant):
         from t2t_relpos.models import Transformer, TransformerConfig
@@ -215,5 +215,5 @@ def make_transformer():
 
 @pytest.fixture(params=TRANSFORMER_VARIANTS)
 def transformer(request, make_transformer):
-    """A Transformer of every variant."""
+    """Returns a Transformer of each variant."""
     return make_transformer(request.param)

@@ -77,8 +77,8 @@ LAYERS = {
     "encoder": (lambda: layers.TransformerEncoder(**BLOCK), "x"),
     "decoder": (lambda: layers.TransformerDecoder(**BLOCK), "x y"),
 }
-# Excluded: the position embedding, whose output has no batch axis, and the residual, whose sublayer
-# is a function and can't be saved.
+# The output of the position embedding has no batch axis. The residual can't be saved, because its
+# sublayer is a function.
 MODEL_LAYERS = [name for name in LAYERS if name not in ("position embedding", "residual")]
 
 

@@ -45,7 +45,7 @@ class Block:
 
 
 def read_blocks(page):
-    """Returns the blocks of a page that run, or are an expected output."""
+    """Returns the blocks of a page that run, and their expected outputs."""
     blocks = [
         Block(match["language"], match["code"], match["option"], match["value"])
         for match in BLOCK.finditer(page.read_text())
@@ -64,7 +64,7 @@ def run_block(block, scope):
 
 
 def output_matches(expected, output, tolerance):
-    """Returns whether an output is as expected: see the module's docstring."""
+    """Returns whether an output matches the expected one, by the rules of the module docstring."""
     pattern, numbers, end = "", [], 0
     for match in re.finditer(rf"\.\.\.|\s+|{NUMBER.pattern}", expected.strip()):
         pattern += re.escape(expected.strip()[end : match.start()])
@@ -85,7 +85,7 @@ def output_matches(expected, output, tolerance):
 
 
 def block_matches(block, output):
-    """Returns whether an output is as its `text` block says."""
+    """Returns whether an output matches its `text` block."""
     if block.option == "output varies":
         return len(output.splitlines()) == len(block.code.splitlines())
     return output_matches(block.code, output, float(block.value or 0.02))
@@ -109,7 +109,7 @@ def _parameter(page):
 
 
 @pytest.mark.parametrize("page", [_parameter(page) for page in PAGES])
-def test_code_of_page_prints_what_the_page_says(page, tmp_path):
+def test_code_of_page_prints_the_documented_output(page, tmp_path):
     paths = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": os.pathsep.join(paths)}
     run = subprocess.run(

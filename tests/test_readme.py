@@ -29,7 +29,7 @@ PROGRAMS = (
 )
 
 
-def test_readme_example_prints_the_output_that_is_shown():
+def test_readme_example_prints_the_documented_output():
     ((code, output),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

@@ -1,4 +1,4 @@
-"""Tests that the pages of docs/ fit the code: API pages, figures, notebooks, versions."""
+"""Tests that the pages of docs/ match the code: API pages, figures, notebooks, versions."""
 
 import importlib
 import json

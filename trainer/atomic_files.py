@@ -40,10 +40,11 @@ def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
         for entry in temporary.rglob("*"):
             flush(entry)
         flush(temporary)
-        if path.exists():
-            remove_directory(path)
-        temporary.rename(path)
-        flush(path.parent)
+        with _temporary_directory(path) as replaced:
+            if path.exists():
+                path.rename(replaced / path.name)
+            temporary.rename(path)
+            flush(path.parent)
 
 
 @contextlib.contextmanager
@@ -69,7 +70,7 @@ def check_writable(path: str | os.PathLike):
 
 @contextlib.contextmanager
 def explaining_write_errors(description: str, path: str | os.PathLike, remedy: str, errors=OSError):
-    """Context manager that converts an error of a write to a ValueError for the user.
+    """Converts a write error inside the `with` block to a ValueError with a remedy.
 
     Args:
         description: name of the file or directory in the message, such as "an --output_dir".
@@ -110,7 +111,7 @@ def remove_leftovers(directory: str | os.PathLike):
 
 
 def flush(path: Path):
-    """Waits until a file, or the list of entries of a directory, is on disk."""
+    """Flushes a file, or the list of entries of a directory, to disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -23,7 +23,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define = functools.partial(entry_point.define_flag, values)
     define("model_dir", str, "Directory of the run.")
     define("last", int, "Average this number of the run's last checkpoints.", lower_bound=1)
-    define("steps", list, "Instead of --last: steps, comma-separated, or best (dev BLEU).")
+    define("steps", list, "Instead of --last: steps, comma-separated, or best (highest dev BLEU).")
     define("output_dir", str, "Model directory to write, which must not exist yet.")
 
 
@@ -46,7 +46,7 @@ def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: 
     output_dir = Path(output_dir)
     if output_dir.exists():
         raise ValueError(
-            f"Expected an --output_dir that does not exist. Received: {output_dir}, which does. "
+            f"Expected an --output_dir that does not exist. Received: {output_dir}, which exists. "
             "Choose another."
         )
     tokenizer = directory.read_config()["tokenizer"]
@@ -73,7 +73,7 @@ def _run(values):
     for name in ("model_dir", "output_dir"):
         if not values[name].value:
             raise ValueError(f"Expected --{name}. Received: none.")
-    if (values.last is None) == (values.steps is None):
+    if (values.last is None) == (not values.steps):
         received = "neither" if values.last is None else "both"
         raise ValueError(f"Expected either --last or --steps. Received: {received}.")
     directory = ModelDirectory.open(values.model_dir)
@@ -81,7 +81,7 @@ def _run(values):
         paths = weights.last_checkpoints(directory, values.last)
     else:
         paths = [weights.find_checkpoint(directory, step.strip()) for step in values.steps]
-    if len(set(paths)) < max(1, len(paths)):
+    if len(set(paths)) < len(paths):
         raise ValueError(f"Expected different steps. Received: --steps={','.join(values.steps)}.")
     write_average(directory, paths, values.output_dir)
     names = ", ".join(path.name for path in paths)

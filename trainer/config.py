@@ -24,8 +24,8 @@ POSITIONS = ("relative", "sinusoidal", "learned", "relative+sinusoidal", "none")
 class RunConfig:
     """Settings of `python -m trainer.train`.
 
-    A recipe is the default training settings of a preset (`trainer.recipes`). `resolve` takes
-    settings that are None from it.
+    A recipe is a preset's set of default training settings (`trainer.recipes`). `resolve` replaces
+    settings that are None with its values.
 
     Raises:
         ValueError: for a setting out of range, or settings that contradict each other.
@@ -58,10 +58,10 @@ class RunConfig:
         fixed=False,
     )
     train_source: str | None = setting(
-        "Text file of source sentences, one per line; or several, comma-separated.", fixed=False
+        "Comma-separated text files of source sentences, one sentence per line.", fixed=False
     )
     train_target: str | None = setting(
-        "Text file of the translations of --train_source, one per line.", fixed=False
+        "Text files of the translations of --train_source, one per line.", fixed=False
     )
     dev_source: str | None = setting(
         "Text file of source sentences for evaluations during training.", fixed=False
@@ -93,10 +93,10 @@ class RunConfig:
         below=1.0,
     )
     adam_beta1: float | None = setting(
-        "Adam's decay rate of the mean gradient." + _RECIPE, at_least=0.0, below=1.0
+        "Adam's decay rate of the first-moment estimate." + _RECIPE, at_least=0.0, below=1.0
     )
     adam_beta2: float | None = setting(
-        "Adam's decay rate of the mean squared gradient." + _RECIPE, at_least=0.0, below=1.0
+        "Adam's decay rate of the second-moment estimate." + _RECIPE, at_least=0.0, below=1.0
     )
     adam_epsilon: float | None = setting(
         "Constant added to Adam's denominator." + _RECIPE, at_least=0.0

@@ -19,8 +19,8 @@ def setting(help, default=None, at_least=None, below=None, choices=None, fixed=T
     Args:
         help: help text of the field's flag.
         default: default value.
-        at_least: lower bound, included; None for no bound.
-        below: upper bound, excluded; None for no bound.
+        at_least: inclusive lower bound; None for no bound.
+        below: exclusive upper bound; None for no bound.
         choices: the allowed values; None for all.
         fixed: whether the value must not change when a run is resumed.
     """
@@ -31,7 +31,7 @@ def setting(help, default=None, at_least=None, below=None, choices=None, fixed=T
 def define_flags(
     config: type, values: flags.FlagValues = flags.FLAGS, names: Collection[str] | None = None
 ):
-    """Defines a flag for every field of a dataclass of settings, or for those of `names`."""
+    """Defines a flag for every field of a dataclass of settings, or only for those in `names`."""
     for field in dataclasses.fields(config):
         if names is None or field.name in names:
             help_text, choices = field.metadata["help"], field.metadata["choices"]
@@ -48,7 +48,7 @@ def check(settings):
     """Checks the type and the range of every field.
 
     Raises:
-        ValueError: for a value of another type, or out of range.
+        ValueError: if a value has the wrong type or is out of range.
     """
     for field in dataclasses.fields(settings):
         _check_type(field, getattr(settings, field.name))

@@ -12,7 +12,7 @@ LOCK_NAME = ".lock"
 
 
 class DirectoryLock:
-    """A locked file `.lock` in a directory. The lock ends with the process.
+    """A locked file `.lock` in a directory. The lock is released when the process ends.
 
     Args:
         directory: an existing directory.

@@ -71,7 +71,7 @@ def evaluate(translate: Callable[[list[bytes]], list], corpus, batch_size: int) 
     """Translates the sources of a corpus in batches of similar length and scores the translations.
 
     Args:
-        translate: function that translates a batch, as `trainer.serving.translator.Translator`.
+        translate: function that translates a batch, like `trainer.serving.translator.Translator`.
         corpus: a `trainer.data.corpus.Corpus`.
         batch_size: sentences per batch.
     """

@@ -24,8 +24,8 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define(
         "precision",
         str,
-        "Dtype of the products with weights, except for the logits. bfloat16 is faster for "
-        "batches on processors with instructions for it.",
+        "Dtype of matrix products with weights, except for the logits. bfloat16 is faster for "
+        "batches on processors with bfloat16 instructions.",
         "float32",
         choices=("float32", "bfloat16"),
     )

@@ -7,19 +7,19 @@ from ours as follows:
 
     length_penalty        divides the log-probability by `length ** length_penalty`; ours divides it
                           by `((5 + length) / 6) ** alpha`. Both count EOS. For lengths of about L,
-                          length_penalty = alpha * L / (5 + L) has the most similar ranking.
+                          length_penalty = alpha * L / (5 + L) gives the most similar ranking.
     patience              a sentence is done after beam_size * patience finished hypotheses (with
                           length_penalty=0: when the best hypothesis of the beam is finished); ours
                           when no unfinished hypothesis can beat the best finished one
-    (no option)           a hypothesis ends only among the best beam_size of the 2 * beam_size
-                          candidates of a step; ours among all of them, as in tensor2tensor
+    (no option)           only the best beam_size of the 2 * beam_size candidates of a step can end
+                          a hypothesis; in ours, all of them can, as in tensor2tensor
     coverage_penalty      use 0; ours has none
     max_decoding_length   256, the same for all sentences of a call; truncated hypotheses count as
                           finished. Ours adds 50 to each source length and prefers finished ones
     min_decoding_length   1; ours is 0
     max_input_length      1,024; 256 in an export
 
-Neither search chooses padding. CTranslate2 gives it probability 0, so its scores are higher.
+Neither search chooses padding. CTranslate2 gives padding probability 0, which raises its scores.
 """
 
 import functools
@@ -99,7 +99,7 @@ def _check_destination(output, force):
         return
     if not force:
         raise ValueError(
-            f"Expected an --output_dir that does not exist yet. Received: {output}, which does. "
+            f"Expected an --output_dir that does not exist yet. Received: {output}, which exists. "
             "Replace it with --force."
         )
     if not (output / "model.bin").is_file():

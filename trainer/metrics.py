@@ -57,8 +57,8 @@ def compound_split_bleu(
 ) -> Score:
     """Returns the BLEU score of Moses tokens with compounds split at hyphens.
 
-    Papers from 2016 to 2018 report this score. Both sides are tokenized as by Moses's
-    tokenizer.perl of that time (sacremoses). N-grams are counted as by multi-bleu.perl.
+    Papers from 2016 to 2018 report this score. Both sides are tokenized as in Moses's
+    tokenizer.perl of that time (sacremoses). N-grams are counted as in multi-bleu.perl.
 
     Args:
         hypotheses: the translations.

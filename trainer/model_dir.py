@@ -1,4 +1,4 @@
-"""The model directory: the files of one model. Training writes it, all other commands read it.
+"""The model directory: the files of one model. Training writes it; all other commands read it.
 
 config.json            architecture, tokenizer, format version
 model.keras            the Transformer, without the optimizer
@@ -10,9 +10,9 @@ evaluations.json       results of all evaluations on the dev set
 logs/                  TensorBoard logs
 ids/                   token ids of the corpora, a cache for resumed runs; may be deleted
 .lock                  locked while a training run uses the directory
-nan/step-000123.npz    a batch whose loss was not finite
+nan/step-000123.npz    a batch whose loss or gradient norm was not finite
 
-All paths, formats and checks of these files are in this module.
+This module has the paths of these files, and formats and checks of the first four.
 """
 
 import hashlib
@@ -153,8 +153,9 @@ class ModelDirectory:
             is_newer = isinstance(version, int) and version > FORMAT_VERSION
             raise ValueError(
                 f"Expected a model directory of format version {FORMAT_VERSION}. Received: "
-                f"{self.path}, of version {version}, which {'a newer' if is_newer else 'an older'} "
-                "version of this program wrote. Read it with that version, or train again."
+                f"{self.path}, of version {version}, written by "
+                f"{'a newer' if is_newer else 'an older'} version of this program. Read it with "
+                "that version, or train again."
             )
         return config
 
@@ -164,7 +165,7 @@ class ModelDirectory:
         Args:
             recorded: settings of the directory.
             current: settings of the run.
-            description: what the settings are called in the error.
+            description: name of the settings in the error message.
 
         Raises:
             ValueError: if settings differ. The message has both values of each.
@@ -285,7 +286,7 @@ def _read_json(path):
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
-            raise ValueError(f"it has a {type(content).__name__}")
+            raise ValueError(f"it contains a {type(content).__name__}")
         return content
     except ValueError as error:
         raise ValueError(

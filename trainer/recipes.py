@@ -57,7 +57,7 @@ RECIPES = {
 }
 
 DEFAULTS = {"keep_checkpoints": 5}
-# If neither the settings nor the recipe have a checkpoint interval.
+# Used if neither the settings nor the recipe have a checkpoint interval.
 CHECKPOINT_EVERY = 1000
 # All settings of a recipe except the vocabulary size, because `init_from` has a vocabulary.
 _INHERITED = tuple(name for name in RECIPES["transformer_base"] if name != "vocab_size")

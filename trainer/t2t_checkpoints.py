@@ -11,7 +11,7 @@ from t2t_relpos.t2t import config_from_hparams, load_t2t_weights, parse_hparams,
 from trainer.data.subword_tokenizer import SubwordTokenizer
 from trainer.model_dir import ModelDirectory
 
-# From tensor2tensor's hparams to settings of trainer.train.
+# Settings of trainer.train by the name of tensor2tensor's hparam.
 _TRAINING_SETTINGS = {
     "batch_size": "batch_tokens",
     "learning_rate_constant": "learning_rate",

@@ -15,8 +15,8 @@ interruption, the same command resumes. An existing FILE is replaced.
     --nbest=N        writes up to N lines per sentence in the format of Moses and Marian:
                      `number from 0 ||| translation ||| Score= -0.25 ||| -0.25`
     --alignments=F   writes a line of links `i-j` per translation to F: subword j of the translation
-                     attends most to subword i of the source. Both count from 0, without the end of
-                     the sentence (Pharaoh's format, as fast_align and Marian write it).
+                     attends most to subword i of the source. Both count from 0 and exclude EOS
+                     (Pharaoh's format, as fast_align and Marian write it).
     --tokens=F       writes these subwords to F: `source ||| translation`
 """
 
@@ -39,8 +39,8 @@ from trainer.serving.translator import translate_lines
 STRING_FLAGS = {
     "input": ("-", "File with one sentence per line; - is the standard input."),
     "output": ("-", "File to write one translation per line to; - is the standard output."),
-    "alignments": (None, "File to write links between subwords to, in Pharaoh's format."),
-    "tokens": (None, "File to write the subwords to that --alignments refers to."),
+    "alignments": (None, "Output file of links between subwords, in Pharaoh's format."),
+    "tokens": (None, "Output file of the subwords that --alignments refers to."),
 }
 BOOLEAN_FLAGS = {
     "scores": (False, "Whether to append a tab and the score to each translation."),
@@ -63,7 +63,7 @@ SETTINGS = ("beam_size", "alpha", "max_length", "nbest", "scores", "batch_size",
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program on `values`."""
-    model = "saved_models/NAME (its latest version) or saved_models/NAME/VERSION."
+    model = "Exported model: saved_models/NAME (its latest version) or saved_models/NAME/VERSION."
     flags.DEFINE_string("saved_model", None, model, required=True, flag_values=values)
     alpha = "Exponent of the length penalty. Default: the exported value."
     flags.DEFINE_float("alpha", None, alpha, lower_bound=0.0, flag_values=values)

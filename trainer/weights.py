@@ -41,8 +41,8 @@ def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:
             return kept.path(int(which))
     found = sorted({*checkpoints.steps(), *best.steps()})
     raise ValueError(
-        f"Expected a checkpoint of step {which} in {directory.path}. Received: checkpoints of "
-        f"{_format_steps(found)}. Choose one of these."
+        f"Expected a checkpoint of step {which} in {directory.path}. Received: "
+        f"{f'checkpoints of {_format_steps(found)}' if found else 'no checkpoints'}."
     )
 
 
@@ -127,4 +127,4 @@ def average(directory: ModelDirectory, paths: Sequence[Path]) -> Transformer:
 
 
 def _format_steps(steps):
-    return f"step {', '.join(map(str, steps))}" if steps else "no step"
+    return f"step {', '.join(map(str, steps))}"

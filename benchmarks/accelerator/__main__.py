@@ -15,10 +15,10 @@ Implementations:
     relative         relative attention with its default settings
     relative_linear  relative attention with memory linear in length
 
-All implementations take turns in one process. Peak memory is measured before that, in a new process
-for each: of the device on accelerators, of the process on CPUs. Writes accelerator.md,
-accelerator.csv and, if matplotlib is installed, accelerator.png. Plain attention above
---plain_max_length is left out, because its memory is quadratic in length.
+All implementations take turns in one process. Before that, a new process for each implementation
+measures peak memory: that of the device on accelerators, and that of the process on CPUs. Writes
+accelerator.md, accelerator.csv and, if matplotlib is installed, accelerator.png. Plain attention
+above --plain_max_length is left out, because its memory is quadratic in length.
 """
 
 import dataclasses
@@ -52,15 +52,20 @@ flags.DEFINE_list("lengths", "256,512,1024,2048,4096,8192,16384", "Numbers of po
 flags.DEFINE_list("parts", list(PARTS), "Parts: core, layer, training.")
 flags.DEFINE_list("directions", list(DIRECTIONS), "Directions: bidirectional, causal.")
 flags.DEFINE_list("dtypes", list(DTYPES), "Dtypes: float32, bfloat16.")
-flags.DEFINE_integer("batch_tokens", 16384, "Positions of all sequences together.", lower_bound=1)
+flags.DEFINE_integer("batch_tokens", 16384, "Positions per batch.", lower_bound=1)
 flags.DEFINE_integer("max_relative_position", 16, "Clipping distance K.", lower_bound=1)
-flags.DEFINE_integer("plain_max_length", 16384, "Longest plain attention.", lower_bound=1)
+flags.DEFINE_integer(
+    "plain_max_length",
+    16384,
+    "Maximum length at which plain attention is measured.",
+    lower_bound=1,
+)
 flags.DEFINE_integer("runs", 20, "Turns of each implementation.", lower_bound=1)
 flags.DEFINE_bool("xla", True, "Compile with XLA on TensorFlow.")
 flags.DEFINE_bool("memory", True, "Measure peak memory.")
-flags.DEFINE_string("preset", "shaw_base", "Sizes of the Transformer of the training step.")
-flags.DEFINE_integer("vocab_size", 32000, "Its vocabulary.", lower_bound=4)
-flags.DEFINE_integer("pairs", 64, "Sentence pairs of its batch.", lower_bound=1)
+flags.DEFINE_string("preset", "shaw_base", "Architecture of the Transformer in `training`.")
+flags.DEFINE_integer("vocab_size", 32000, "Vocabulary size of the Transformer.", lower_bound=4)
+flags.DEFINE_integer("pairs", 64, "Sentence pairs per batch of `training`.", lower_bound=1)
 flags.DEFINE_integer("pair_length", 64, "Length of both sides of a pair.", lower_bound=2)
 flags.DEFINE_string("output_dir", "runs/accelerator", "Folder of the results.")
 flags.DEFINE_string(
@@ -75,7 +80,7 @@ COLUMNS = [field.name for field in dataclasses.fields(Case)] + [
 
 
 def get_cases() -> list[Case]:
-    """Returns all combinations of the flags but those of the training step."""
+    """Returns a case for every combination of the flags, except for the part `training`."""
     check_values("parts", PARTS)
     check_values("directions", DIRECTIONS)
     check_values("dtypes", DTYPES)
@@ -199,7 +204,7 @@ def main(argv):
 
 
 def plot(rows: list[dict], path: Path):
-    """Draws the time over that of plain attention by length, if there are such rows."""
+    """Plots the time relative to plain attention over length, if any row has this ratio."""
     compared = [
         row | {"part": f"{row['part']}, {row['dtype']}", "passes": "both", "ratio": ratio}
         for row in rows

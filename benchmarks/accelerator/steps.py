@@ -18,7 +18,7 @@ IMPLEMENTATIONS = ("plain", "flash", "relative", "relative_linear")
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Attention that is measured, forward and backward.
+    """An attention computation to measure, forward and backward.
 
     Args:
         part: "core", attention of given queries, keys and values; or "layer", the multi-head
@@ -56,12 +56,12 @@ def attention_step(implementation: str, case: Case, xla: bool):
 
 
 def training_step(position: str, dtype: str, preset: str, sizes: tuple[int, int, int]):
-    """Returns a function that trains a Transformer for a step, compiled as Keras does by default.
+    """Returns a function that runs a training step of a Transformer, compiled with Keras defaults.
 
     Args:
         position: "relative", or "sinusoidal" for plain attention.
         dtype: dtype of the computation.
-        preset: name of its sizes.
+        preset: name of the architecture.
         sizes: vocabulary size, number of sentence pairs, and length of both sides.
     """
     vocab_size, batch_size, length = sizes
@@ -108,21 +108,21 @@ def _layer(implementation, case, rng):
 
 
 class _FlashAttention(RelativeMultiHeadAttention):
-    """Multi-head attention without relative positions, by the backend's flash attention."""
+    """Multi-head attention without relative positions that uses the backend's flash attention."""
 
     def attend(self, query, key, value, *, causal, **options):
         return _flash(query, key, value, causal=causal), None
 
 
 def _flash(query, key, value, *, causal):
-    """Returns attention of `[B, N, T, H]` by the backend's own function."""
+    """Returns the outputs `[B, N, T, H]` of the backend's own attention function."""
     if keras.backend.backend() == "torch":
         from torch.nn.functional import scaled_dot_product_attention
 
         return scaled_dot_product_attention(query, key, value, is_causal=causal, scale=1.0)
     import jax
 
-    # cuDNN has 16-bit types only.
+    # cuDNN supports 16-bit types only.
     fused = jax.default_backend() == "gpu" and query.dtype == "bfloat16"
     heads_last = [ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value)]
     outputs = jax.nn.dot_product_attention(

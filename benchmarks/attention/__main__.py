@@ -92,7 +92,7 @@ flags.DEFINE_string(
 
 
 def get_cases() -> list[Case]:
-    """Returns all combinations of the flags."""
+    """Returns a case for every combination of the flags."""
     check_values("parts", IMPLEMENTATIONS)
     check_values("directions", DIRECTIONS)
     check_values("passes", PASSES)
@@ -146,7 +146,7 @@ def measure(case: Case) -> list[dict]:
 
 
 def measure_memory(implementation: str, case: Case) -> float | str:
-    """Returns the peak memory of a training step in a new process in MB, or ""."""
+    """Returns the peak memory of a training step in a new process in MB, or "" if not measured."""
     if not FLAGS.memory or not case.training or implementation == "matmul":
         return ""
     settings = {
@@ -180,7 +180,7 @@ def print_rows(rows):
 def main(argv):
     check_no_arguments(argv)
     if keras.backend.backend() == "jax" and FLAGS.threads == 1:
-        # JAX reads them at the first computation.
+        # JAX reads XLA_FLAGS at the first computation.
         flag = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
     set_threads(FLAGS.threads)

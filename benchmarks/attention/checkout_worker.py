@@ -3,7 +3,7 @@
 Started by `compare_checkouts`. Messages:
     {"case": CASE}     builds a step
     {"steps": N}       returns the mean seconds of N steps
-    {"memory": CASE}   returns the peak memory of a step in MB; has to be the only message
+    {"memory": CASE}   returns the peak memory of a step in MB; must be the only message
 """
 
 import json
@@ -22,7 +22,7 @@ class StepRunner:
     """
 
     def __init__(self, options: dict):
-        # Imported here because `main` has to change sys.path before.
+        # Imported here because `main` changes sys.path first.
         from benchmarks.attention import steps
 
         self.steps, self.options, self.step = steps, steps.Options(**options), None

@@ -17,7 +17,7 @@ HEADER += ("this / baseline (95 % interval)", "baseline MB", "this MB")
 
 @dataclasses.dataclass(frozen=True)
 class Repetition:
-    """How often a case is measured.
+    """Number and kind of measurements of a case.
 
     Args:
         runs: turns of each checkout.

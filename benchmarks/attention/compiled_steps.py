@@ -9,10 +9,10 @@ def compile_step(function, tensors, variables, *, training: bool, xla: bool):
     """Returns a function without arguments that runs one step and waits for its result.
 
     Args:
-        function: gives the outputs of `tensors`.
+        function: takes `tensors` as arguments and returns the outputs.
         tensors: a list of tensors.
         variables: the Keras variables that `function` reads.
-        training: whether all gradients are computed, those of the variables too.
+        training: whether all gradients are computed, including those of the variables.
         xla: whether TensorFlow compiles with XLA. JAX always does, PyTorch never.
     """
     backend = keras.backend.backend()
@@ -23,7 +23,7 @@ def compile_step(function, tensors, variables, *, training: bool, xla: bool):
 
 
 def set_threads(threads: int):
-    """Limits the backend to so many threads. Call it before the first computation."""
+    """Limits the backend to a number of threads. Call it before the first computation."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf

@@ -5,7 +5,7 @@ RATIO_TICKS = (0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8)
 
 
 def plot_ratios(pyplot, rows: list[dict], path):
-    """Draws the time over that of plain attention by length, a line for each other setting.
+    """Plots the time relative to plain attention over length, with one line per other setting.
 
     Args:
         pyplot: `matplotlib.pyplot`.
@@ -21,9 +21,7 @@ def plot_ratios(pyplot, rows: list[dict], path):
     for label, points in sorted(lines.items()):
         axis.plot(*zip(*points), marker="o", label=label)
     axis.axhline(1, color="black", linewidth=1)
-    axis.set(
-        xscale="log", yscale="log", xlabel="length n", ylabel="time over that of plain attention"
-    )
+    axis.set(xscale="log", yscale="log", xlabel="length n", ylabel="time / time of plain attention")
     lengths = sorted({row["length"] for row in rows})
     for direction, ticks in ((axis.xaxis, lengths), (axis.yaxis, RATIO_TICKS)):
         direction.set_ticks([], minor=True)

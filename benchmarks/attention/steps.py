@@ -70,7 +70,7 @@ class Options:
 
     Args:
         padding: whether the last quarter of every other sequence is padding.
-        flash_attention: whether this library's attention has memory linear in length.
+        flash_attention: whether this library's attention uses memory linear in length.
         dropout: rate of the dropout of attention weights.
         xla: whether TensorFlow compiles with XLA.
     """
@@ -99,7 +99,7 @@ def measure_peak_memory(implementation: str, case: Case, options: Options) -> fl
 
 
 def make_core(implementation: str, case: Case, options: Options):
-    """Returns attention as a function, its arguments, and no variables.
+    """Returns (a function that computes attention, its arguments, an empty list of variables).
 
     Arguments are q, k, v `[B, N, n, H]` and the tables.
     """
@@ -132,7 +132,7 @@ def make_core(implementation: str, case: Case, options: Options):
 
 
 def make_layer(implementation: str, case: Case, options: Options):
-    """Returns an encoder layer or its attention as a function, its input, and its variables."""
+    """Returns (an encoder layer or its attention as a function, its inputs, its variables)."""
     inputs = _draw(np.random.default_rng(0), (case.batch_size, case.length, WIDTH))
     attention = _make_attention_layer(implementation, case, options)
     norms = [keras.layers.LayerNormalization(epsilon=1e-6) for _ in range(2)]
@@ -174,7 +174,7 @@ def _make_attention_layer(implementation, case, options):
 
 
 def _matmul(query, key, value):
-    """Computes the matrix products of plain attention; their gradients are four more."""
+    """Computes the two matrix products of plain attention. Their gradients take four more."""
     return ops.matmul(ops.matmul(query, ops.swapaxes(key, -1, -2)), value)
 
 

@@ -29,5 +29,5 @@ def check_values(name: str, allowed):
     unknown = sorted(set(flags.FLAGS[name].value).difference(allowed))
     if unknown:
         raise app.UsageError(
-            f"--{name} must be out of {', '.join(allowed)}. Received: {', '.join(unknown)}."
+            f"--{name} must be among {', '.join(allowed)}. Received: {', '.join(unknown)}."
         )

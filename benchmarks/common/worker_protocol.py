@@ -23,7 +23,7 @@ def answer_all(answers, reply):
 
 
 def tensorflow_with_threads(threads: int):
-    """Returns the module `tensorflow`, limited to so many threads per op and one op at a time."""
+    """Returns the module `tensorflow`, limited to `threads` threads per op and one op at a time."""
     import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")

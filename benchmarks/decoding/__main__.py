@@ -12,7 +12,7 @@ Systems:
                        first beam_size finished translations, as in CTranslate2
     compiled           `exact` with --jit_compile: XLA compiles the search of up to 4 sentences of
                        up to 64 ids
-    compiled early     both
+    compiled early     `early` with --jit_compile
     early bfloat16, compiled early bfloat16
                        the same with --precision=bfloat16
     ctranslate2        CTranslate2 in float32
@@ -20,8 +20,8 @@ Systems:
     opennmt            OpenNMT-tf 2.32 in the environment of --opennmt_python
 
 Each system has a worker process that maps strings to strings. The workers take turns and translate
-the same batches of sentences, sorted by length. alpha is 0.6; CTranslate2 has the most similar
-length_penalty.
+the same batches of sentences, sorted by length. alpha is 0.6; CTranslate2 runs with the most
+similar length_penalty.
 
 With --preset, weights are random, and all heads of a layer share one table, because CTranslate2
 supports only shared tables. Sentences are truncated to --length ids, and all translations have

@@ -20,7 +20,7 @@ class FinishAmongBestK:
         self.inner, self.beam_size = step, beam_size
 
     def start(self, state, vocab_size):
-        """Returns the first state: the model's, and the scores of hypotheses and candidates."""
+        """Returns the first state: the model's, with scores of hypotheses and candidates."""
         rows = tf.shape(state["position"])[0]
         return {
             "model": state,

@@ -21,7 +21,7 @@ from trainer.serving.translation_module import TranslationModule
 
 
 def read_lines(path: str) -> list[str]:
-    """Returns the lines of a text that are not empty. It may be compressed (.gz)."""
+    """Returns the non-empty lines of a text file, which may be compressed (.gz)."""
     with (gzip.open if path.endswith(".gz") else open)(path, "rt", encoding="utf-8") as file:
         return [line.strip() for line in file if line.strip()]
 
@@ -170,7 +170,7 @@ def build_opennmt(python: str, folder: Path, beam_size: int, max_length: int) ->
         max_length: maximum ids of a translation.
 
     Raises:
-        RuntimeError: if that fails; the message includes its output.
+        RuntimeError: if the build fails; the message includes its output.
     """
     saved_model = folder / f"saved_model_{beam_size}"
     arguments = map(str, (folder, beam_size, max_length, saved_model))

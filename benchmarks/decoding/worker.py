@@ -16,7 +16,7 @@ from benchmarks.common.worker_protocol import answer_all, redirect_stdout, tenso
 
 
 def load_saved_model(settings):
-    """Returns a function from strings to strings, and the object that it needs."""
+    """Returns (a function that translates strings, an object to keep alive while it is used)."""
     tf = tensorflow_with_threads(settings["threads"])
     import tensorflow_text  # noqa: F401  (registers ops)
 
@@ -31,7 +31,7 @@ def load_saved_model(settings):
 
 
 def load_ctranslate2(settings):
-    """Returns a function from strings to strings, and the object that it needs."""
+    """Returns (a function that translates strings, an object to keep alive while it is used)."""
     import ctranslate2
     import sentencepiece
 
@@ -52,7 +52,7 @@ def load_ctranslate2(settings):
 
 
 def load_opennmt(settings):
-    """Returns a function from strings to strings, and the object that it needs."""
+    """Returns (a function that translates strings, an object to keep alive while it is used)."""
     tf = tensorflow_with_threads(settings["threads"])
     import opennmt  # noqa: F401  (registers ops)
     import pyonmttok

@@ -59,7 +59,7 @@ MATMUL_VARIABLES = {
     "MALLOC_TRIM_THRESHOLD_": str(10**11),
     "MALLOC_ARENA_MAX": "1",
 }
-# OpenNMT-tf and tensor2tensor support these too.
+# The presets that OpenNMT-tf and tensor2tensor support too.
 RELATIVE = sorted(name for name, settings in PRESETS.items() if settings["position"] == "relative")
 flags.DEFINE_enum("preset", "tiny", RELATIVE, "Architecture.")
 batches_module.define_flags()
@@ -81,7 +81,7 @@ COLUMNS += tuple(f"{value}{end}" for value in VALUES for end in ("", " low", " h
 
 
 def check_flags():
-    """Raises `app.UsageError` for values that can't be used."""
+    """Raises `app.UsageError` if a flag has an invalid value."""
     for pair in FLAGS.env:
         if not pair.partition("=")[0] or "=" not in pair:
             raise app.UsageError(f"--env must be NAME=VALUE. Received: {pair!r}.")

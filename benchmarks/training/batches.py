@@ -37,10 +37,11 @@ def define_flags():
 
 
 def batches_from_flags(count: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns `make_batches` of the flags.
+    """Returns the result of `make_batches` for the values of the flags.
 
     Raises:
-        app.UsageError: if the text can't be used.
+        app.UsageError: if only one of the two text files is given, or if `make_batches` raises a
+            ValueError.
     """
     f = flags.FLAGS
     if bool(f.train_source) != bool(f.train_target):

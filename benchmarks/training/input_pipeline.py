@@ -52,7 +52,8 @@ flags.DEFINE_integer("steps", 8, "Steps in a turn.", lower_bound=1)
 flags.DEFINE_integer("seed", 1, "Seed of weights, dropout and data order.", lower_bound=0)
 flags.DEFINE_float("max_ratio", 1.03, "Largest ratio that passes.")
 
-# Time in which the pipeline fills its prefetch buffer, so that it is idle while memory is measured.
+# Time in which the pipeline fills its prefetch buffer, so that it is idle while the model trains
+# from memory.
 _SECONDS_TO_FILL = 1.0
 HEADER = ("corpus", "pairs", "tokens/pair", "pipeline ms/step", "memory ms/step", "ratio")
 
@@ -107,7 +108,7 @@ class Pipeline:
         self.step += PREFETCHED
 
     def cached_batches(self, start: int):
-        """Returns an iterator over the batches of a turn that starts at a step, in memory."""
+        """Returns an in-memory iterator over the batches of the turn that starts at `start`."""
         dataset = self._make_dataset(start).take(FLAGS.steps).cache()
         for _ in dataset:
             pass
@@ -123,7 +124,7 @@ def time_steps(model: TrainingModel, batches) -> float:
 
 
 def measure(pairs: EncodedPairs, vocab_size: int) -> list[tuple[float, float]]:
-    """Returns pairs of seconds: of a turn from the pipeline and of one from memory."""
+    """Returns (seconds from the pipeline, seconds from memory) of every run but the first."""
     model, pipeline, times = make_model(vocab_size), Pipeline(pairs), []
     orders = itertools.cycle([("pipeline", "memory"), ("memory", "pipeline")])
     for _, order in zip(range(FLAGS.runs + 1), orders):
@@ -138,7 +139,7 @@ def measure(pairs: EncodedPairs, vocab_size: int) -> list[tuple[float, float]]:
                 seconds[name] = time_steps(model, cached)
         pipeline.step += FLAGS.steps
         times.append((seconds["pipeline"], seconds["memory"]))
-    # The first pair traces the graph.
+    # The first run traces the graph.
     return times[1:]
 
 

@@ -1,8 +1,8 @@
 """Measures the time of the matrix multiplications of a training step on this machine.
 
-Included: the products of token vectors and weights, once forward and twice backward (gradients of
-tokens and of weights), in float32. Excluded: products of tokens and tokens or position tables in
-attention, embedding lookups, all other ops, and padding.
+The time includes the products of token vectors and weights in float32, once forward and twice
+backward (gradients of tokens and of weights). It excludes the products of tokens with tokens or
+position tables in attention, embedding lookups, all other ops, and padding.
 """
 
 import collections
@@ -48,7 +48,10 @@ def count_flops(config: dict, tokens: dict[str, int]) -> int:
 
 
 def make(settings: dict):
-    """Returns `prepare(batches)`, which returns a function that measures at their mean size."""
+    """Returns `prepare(batches)`, which returns a function that measures the FLOPs per second.
+
+    The products have the mean size of the batches.
+    """
     tf = tensorflow_with_threads(settings["threads"])
     config, rng = settings["config"], np.random.default_rng(0)
 

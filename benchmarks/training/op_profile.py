@@ -70,7 +70,7 @@ def sum_by_op_type(space):
 
 
 def print_table(step_seconds, seconds, executions):
-    """Prints a row for each of the slowest op types, one for the others, one for the rest."""
+    """Prints rows for the slowest op types, for the other types, and for the time outside ops."""
     print_header(("op type", "executions/step", "ms/step", "share"))
 
     def print_row(name, executions, seconds):

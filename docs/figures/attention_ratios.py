@@ -6,7 +6,7 @@ Reads attention.csv in docs/dev/measurements.
 from charts import draw_ratios, pyplot, read_measurements, save
 
 PROCESSOR = "AMD EPYC (Zen 5, AVX-512)"
-DEVICE_CLASSES = {
+BACKENDS = {
     "TensorFlow": {"backend": "tensorflow", "compiled": "no"},
     "TensorFlow with XLA": {"backend": "tensorflow", "compiled": "yes"},
     "JAX with jit": {"backend": "jax", "compiled": "yes"},
@@ -15,7 +15,7 @@ DEVICE_CLASSES = {
 
 def main():
     measured = {}
-    for name, settings in DEVICE_CLASSES.items():
+    for name, settings in BACKENDS.items():
         core = {"processor": PROCESSOR, "part": "core", "passes": "both", "options": ""}
         rows = read_measurements(
             "attention.csv", implementation="relative", max_relative_position=16, **core, **settings

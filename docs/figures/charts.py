@@ -55,7 +55,7 @@ def read_measurements(name: str, **conditions) -> list[dict]:
 
 
 def draw_ratios(axis, title: str, rows: list[dict]):
-    """Draws ratio by length with its interval, a line for each direction."""
+    """Plots the ratio over length with its interval, one line for each direction."""
     axis.axhline(1, color=TEXT, linewidth=1.5, linestyle=":")
     for direction in ("bidirectional", "causal"):
         points = [row for row in rows if row["direction"] == direction]

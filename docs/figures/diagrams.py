@@ -9,9 +9,9 @@ CELL_TEXT = "#10151c"
 MINUS = "\N{MINUS SIGN}"
 
 
-def new_axes(width, height, count=1, **grid):
+def new_axes(width, height, count=1):
     """Returns (figure, list of axes) without ticks, with square cells and row 0 at the top."""
-    figure, axes = pyplot.subplots(1, count, figsize=(width, height), squeeze=False, **grid)
+    figure, axes = pyplot.subplots(1, count, figsize=(width, height), squeeze=False)
     for axis in axes[0]:
         axis.set_aspect("equal")
         axis.invert_yaxis()
@@ -19,7 +19,7 @@ def new_axes(width, height, count=1, **grid):
     return figure, list(axes[0])
 
 
-def draw_matrix(axis, rows, columns, style, *, left=0, top=0):
+def draw_matrix(axis, rows, columns, style, *, left=0):
     """Draws a matrix of cells.
 
     Args:
@@ -28,12 +28,11 @@ def draw_matrix(axis, rows, columns, style, *, left=0, top=0):
         columns: number of columns.
         style: `style(i, j) -> (color, text)`; the color "none" leaves the cell empty.
         left: x of the first column.
-        top: y of the first row.
     """
     for i in range(rows):
         for j in range(columns):
             color, text = style(i, j)
-            corner = (left + j, top + i)
+            corner = (left + j, i)
             axis.add_patch(Rectangle(corner, 1, 1, facecolor=color, edgecolor=TEXT, linewidth=0.6))
             if not text:
                 continue
@@ -48,10 +47,10 @@ def draw_matrix(axis, rows, columns, style, *, left=0, top=0):
             )
 
 
-def draw_frame(axis, left, top, width, height, color=CELL_TEXT):
+def draw_frame(axis, left, top, width, height):
     """Draws a thick rectangle around cells."""
     axis.add_patch(
-        Rectangle((left, top), width, height, facecolor="none", edgecolor=color, linewidth=2.2)
+        Rectangle((left, top), width, height, facecolor="none", edgecolor=CELL_TEXT, linewidth=2.2)
     )
 
 
@@ -61,7 +60,7 @@ def draw_label(axis, x, y, text, **options):
 
 
 def draw_arrow(axis, start, end, bend=0.0, color=TEXT):
-    """Draws an arrow, bent by a part of its length."""
+    """Draws an arrow, bent by a fraction of its length."""
     axis.add_patch(
         FancyArrowPatch(
             start,

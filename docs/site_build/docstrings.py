@@ -38,7 +38,7 @@ def convert(text: str, name: str = "") -> str:
         name: name of the documented object, which is not linked.
     """
     text = EXAMPLE.sub(lambda match: "Examples:\n" + textwrap.indent(match[1], "    "), text)
-    # As text: the section of Google docstrings would expect a type.
+    # Converted to text, because the "Returns" section of Google docstrings expects a type.
     text = RETURNS.sub(lambda match: "**Returns:**\n\n" + textwrap.dedent(match[1]), text)
     text = CALL_ARGUMENTS.sub("Other Parameters: Call arguments:", text)
     text = REFERENCE.sub("**Reference:**", text)

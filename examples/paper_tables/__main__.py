@@ -13,7 +13,8 @@ Experiments:
 
 Every variant is trained by `trainer.train` with the same settings, once per seed. Then the dev set
 and the test sets are translated. Rerun the same command to resume. Variants that two tables have in
-common are trained once. Several processes may share one --output_dir: each trains other variants.
+common are trained once. Several processes may share one --output_dir. Each process then trains
+different variants.
 
 --output_dir contains EXPERIMENT.md, EXPERIMENT.csv and, if matplotlib is installed,
 EXPERIMENT.png. They are updated after every trial. The folder trials/ contains the models.

@@ -74,7 +74,7 @@ def bucket_index(length: int, max_train_length: int) -> int:
 
 
 def _bucket_edges(max_train_length):
-    """Upper bounds of all buckets but the last: two within the training lengths, two beyond."""
+    """Returns the upper bounds of all buckets but the last: two are beyond the training range."""
     longest = max_train_length
     return [longest // 2, longest, longest + longest // 4, longest + longest // 2]
 

@@ -25,7 +25,7 @@ _RECORD_TIME_EVERY = 10.0
 
 
 class TrialError(Exception):
-    """A trial can't continue. If a child process failed, the message ends with its last lines."""
+    """Error that stops a trial. If a child process failed, the message ends with its last lines."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Trial:
         return _make_command("trainer.train", flags | {"seed": self.seed})
 
     def run(self, *, wait: bool = True) -> bool:
-        """Trains and evaluates the model, as far as that is not done yet.
+        """Trains and evaluates the model, without repeating finished steps.
 
         Args:
             wait: whether to wait if another process is running this trial.

@@ -72,7 +72,7 @@ def make_variants(experiment: str, presets: list[str], max_train_length: int) ->
 
 
 def _table1(preset, _):
-    """Absolute, relative and combined positions; newstest2014."""
+    """Returns the variants of Table 1: absolute, relative and combined positions; newstest2014."""
     absolute, relative = (26.5, 38.2), (26.8, 38.7)
     if preset == "shaw_big":
         absolute, relative = (27.9, 41.2), (29.2, 41.5)
@@ -89,7 +89,7 @@ def _table1(preset, _):
 
 
 def _table2(preset, _):
-    """Clipping distances; newstest2013 en-de, base model."""
+    """Returns the variants of Table 2: clipping distances; newstest2013 en-de, base model."""
     bleu = {0: 12.5, 1: 25.5, 2: 25.8, 4: 25.9, 16: 25.8, 64: 25.9, 256: 25.8}
     # Without an override the variant shares its folder with the other tables.
     preset_k = PRESETS[preset]["max_relative_position"]
@@ -102,7 +102,7 @@ def _table2(preset, _):
 
 
 def _table3(preset, _):
-    """Which of the two tables are used; newstest2013 en-de, base model."""
+    """Returns the variants of Table 3: with and without a^V and a^K; newstest2013, base model."""
     return [
         _newstest2013("a^V and a^K", preset, {}, 25.8),
         _newstest2013("a^V only", preset, {"use_key_table": False}, 25.3),
@@ -116,7 +116,7 @@ def _newstest2013(label, preset, overrides, bleu):
 
 
 def _positions(preset, _):
-    """Every position encoding."""
+    """Returns a variant for every position encoding."""
     absolute = ("relative+sinusoidal", "sinusoidal", "learned")
     return [
         Variant("relative", preset, {}),
@@ -125,7 +125,7 @@ def _positions(preset, _):
 
 
 def _lengths(preset, max_train_length):
-    """Relative and absolute positions, trained on short sentences."""
+    """Returns variants with relative and absolute positions, trained on short sentences."""
     return [
         dataclasses.replace(variant, overrides=variant.overrides | {"max_length": max_train_length})
         for variant in _positions(preset, max_train_length)

@@ -51,7 +51,8 @@ def read_examples(
     are skipped, so the splits share no function.
 
     Args:
-        folder: default: the standard library of the running Python, without its tests.
+        folder: a folder of Python files. Default: the standard library of the running Python,
+            without its tests.
         max_nodes: maximum number of nodes; larger functions are skipped.
         max_holes: maximum number of examples per function, chosen at random.
         seed: seed of the random choices.
@@ -134,7 +135,7 @@ class Batches(keras.utils.PyDataset):
         seed: seed of order and numbers; None for a fixed order.
 
     Returns:
-        By index a pair of inputs and answers. The inputs are a dict of int32 "kinds", "roles",
+        For each index, a pair (inputs, answers). The inputs are a dict of int32 "kinds", "roles",
         "names" `[B, T]`, padded with 0, and with `edges` int8 "tree_labels", "name_labels"
         `[B, T, T]`, padded with -1. The answers are int32 `[B]`.
     """

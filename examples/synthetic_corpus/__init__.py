@@ -1,12 +1,12 @@
 """A synthetic corpus of English-German sentence pairs.
 
-The sentences are made by a small grammar from a few hundred real words; nobody
-ever wrote them. Translating them still needs what the language pair is known
-for: the verb second in German main clauses and last in subordinate ones,
-separable prefixes, agreement in gender, number and case, verbs that take the
-dative. Every English sentence has exactly one translation, and every split draws
-from the same grammar. Sentences have up to four clauses; those of `test_longer`
-have three or four, and more words than any sentence of the other splits.
+A small grammar generates the sentences from a few hundred real words. They have
+typical difficulties of the language pair: the verb is in second position in German
+main clauses and last in subordinate clauses, some verbs have separable prefixes,
+phrases agree in gender, number and case, and some verbs take the dative. Every
+English sentence has exactly one translation. All splits use the same grammar.
+Sentences have up to four clauses. The sentences of `test_longer` have three or four
+clauses, and more words than any sentence of the other splits.
 """
 
 import random
@@ -21,22 +21,22 @@ MAX_WORDS_LONGER = 30
 
 
 def generate(split, size=None, seed=0):
-    """Makes the sentence pairs of a split, the same ones every time.
+    """Returns the sentence pairs of a split, which are the same in every call.
 
-    No English sentence is in two splits, whatever the sizes and the seeds, nor
-    twice in one. The shortest sentence of `test_longer` has more words than the
-    longest of the others. A smaller size is the beginning of a larger one.
+    No English sentence occurs twice in a split, or in two splits of any sizes and
+    seeds. The shortest sentence of `test_longer` has more words than the longest
+    sentence of the other splits. A smaller size gives the first pairs of a larger size.
 
     Args:
         split: a key of `SPLITS`: train, dev, test or test_longer.
-        size: number of pairs; by default the split's own, `SPLITS[split]`.
-        seed: integer that chooses the sentences.
+        size: number of pairs. Default: `SPLITS[split]`.
+        seed: integer seed of the random sentences.
 
     Returns:
         A list of (English, German) strings.
 
     Raises:
-        ValueError: if there is no such split or size is below 1.
+        ValueError: if `split` is unknown or `size` is below 1.
 
     Example:
 
@@ -46,15 +46,12 @@ def generate(split, size=None, seed=0):
     True
     """
     if split not in SPLITS:
-        raise ValueError(
-            f"Expected split to be one of {', '.join(SPLITS)}. Received: {split!r}. "
-            "Choose one of these."
-        )
+        raise ValueError(f"Expected split to be one of {', '.join(SPLITS)}. Received: {split!r}.")
     size = SPLITS[split] if size is None else size
     if size < 1:
         raise ValueError(
-            f"Expected size to be at least 1. Received: {size}. Leave it out for the split's own "
-            f"size, {SPLITS[split]}."
+            f"Expected size to be at least 1. Received: {size}. Omit it for the default size of "
+            f"the split, {SPLITS[split]}."
         )
     sampler = SentenceSampler(random.Random(f"{seed} {split}"))
     draw = sampler.long_sentence if split == "test_longer" else sampler.sentence
@@ -67,7 +64,7 @@ def generate(split, size=None, seed=0):
 
 
 def _split_of(english):
-    """The one split in which this sentence may stand, or None."""
+    """Returns the only split that may contain this sentence, or None."""
     words = english.count(" ") + 1
     if words > MAX_WORDS:
         return "test_longer" if words <= MAX_WORDS_LONGER else None

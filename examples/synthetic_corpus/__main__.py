@@ -1,4 +1,4 @@
-"""Writes the splits of the synthetic English-German corpus as text files, one sentence a line.
+"""Writes the splits of the synthetic English-German corpus as text files, one sentence per line.
 
     python -m examples.synthetic_corpus runs/synthetic_corpus
 
@@ -17,19 +17,19 @@ from trainer import atomic_files
 
 
 def write_split(folder: str | os.PathLike, split: str, size: int | None = None):
-    """Writes `SPLIT.en` and `SPLIT.de`; each file is complete, or as it was.
+    """Writes `SPLIT.en` and `SPLIT.de`. Each file is written atomically.
 
     Args:
         folder: an existing folder.
         split: a key of `SPLITS`.
-        size: number of pairs. Default: all of the split.
+        size: number of pairs. Default: `SPLITS[split]`.
     """
     for language, lines in zip(("en", "de"), zip(*generate(split, size))):
         atomic_files.write_text(Path(folder) / f"{split}.{language}", "\n".join(lines) + "\n")
 
 
 def main(argv: list[str]):
-    """Runs the program with parsed flags; `argv` holds the folder."""
+    """Runs the program with parsed flags; `argv[1]` is the folder."""
     if len(argv) != 2:
         raise app.UsageError(
             f"Expected one argument, a folder for the files. Received: {len(argv) - 1}."

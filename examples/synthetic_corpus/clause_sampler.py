@@ -1,6 +1,6 @@
-"""Random clauses of the synthetic corpus: who does what to whom, when and where.
+"""Random clauses of the synthetic corpus: verbs with subjects, objects, places and times.
 
-Only clauses are drawn whose English is unambiguous, so that it has one German translation.
+The English of every clause is unambiguous, so that it has exactly one German translation.
 """
 
 from dataclasses import replace
@@ -66,7 +66,7 @@ class ClauseSampler(PhraseSampler):
     """Draws clauses with a `random.Random`."""
 
     def group(self):
-        """Present, past or future: what the tenses of a clause are drawn from."""
+        """Draws the group of tenses of a clause: "present", "past" or "future"."""
         return self.rng.choices(("present", "past", "future"), weights=(9, 8, 3))[0]
 
     def clause(
@@ -81,7 +81,10 @@ class ClauseSampler(PhraseSampler):
         can_have_adverb=True,
         can_be_often=True,
     ):
-        """A clause in a tense of `group`; `plain` leaves out modal verbs, negation and adverbs."""
+        """Draws a clause in a tense of `group`.
+
+        With `plain`, it has no modal verb, negation or adverb.
+        """
         if subject is None and predicate is None and group != "future" and self.chance(0.04):
             return Clause(FixedPhrase("it", "es"), lexicon.RAIN, group)
         subject = subject or self.person_subject()
@@ -101,14 +104,14 @@ class ClauseSampler(PhraseSampler):
         return clause
 
     def with_time(self, clause, group, can_front):
-        """The same clause, today or on Sunday."""
+        """Returns the clause with a random time, unless negation would make the time unclear."""
         time = self.pick(lexicon.TIMES[group])
         if clause.negated and time.english in UNCLEAR_WITH_NOT:
             return clause
         return replace(clause, time=time, time_first=can_front and self.chance(0.5))
 
     def subordinate(self, group, conjunctions=tuple(CONJUNCTIONS)):
-        """English and German of a clause that depends on one in `group`."""
+        """Draws a subordinate clause for a main clause in `group`. Returns (English, German)."""
         english = self.pick(conjunctions)
         if english in ("because", "although"):
             group = self.pick(REASONS[group])
@@ -122,14 +125,14 @@ class ClauseSampler(PhraseSampler):
         return f"{english} {english_statement(clause)}", german_subordinate(clause, german)
 
     def gap_clause(self, group, verb, other_than=None, *, plain=False):
-        """A clause without its object, which a question word or relative pronoun names."""
+        """Draws a clause without its object, which a question word or relative pronoun replaces."""
         predicate = {"verb": verb, verb.case: FixedPhrase()}
         return self.clause(
             group, self.person_subject(other_than), predicate, plain=plain, can_negate=False
         )
 
     def relative(self, head, of_person):
-        """A relative clause on the noun phrase `head`."""
+        """Draws a relative clause for the noun phrase `head`."""
         group = self.pick(("present", "past"))
         if of_person and self.chance(0.5):
             subject = FixedPhrase(agreement=head.agreement, noun=head.noun)
@@ -144,7 +147,7 @@ class ClauseSampler(PhraseSampler):
         return {"verb": lexicon.BE, "goal": lexicon.Phrase(adjective.english, adjective.german)}
 
     def predicate(self, subject, group):
-        """Verb, objects and places that suit a person as the subject."""
+        """Draws a verb with objects and places that fit a person as the subject."""
         kinds = (
             self._resultative,
             self._activity,
@@ -157,7 +160,7 @@ class ClauseSampler(PhraseSampler):
         )
 
     def agentive_predicate(self, subject):
-        """Something done to a person or a thing."""
+        """Draws an action with a person or a thing as the object."""
         kinds = (self._meeting, self._trading, self._giving, self._opening)
         return self.rng.choices(kinds, weights=(45, 30, 15, 10))[0](subject)
 

@@ -1,6 +1,6 @@
-"""Clauses of the synthetic corpus, said in English and in German.
+"""Clauses of the synthetic corpus in English and German.
 
-A `Clause` holds what is said; the functions give it the word order of a main
+A `Clause` holds the content. The functions return it in the word order of a main
 clause, a question, a subordinate clause or an infinitive.
 """
 
@@ -33,10 +33,10 @@ _GERMAN_FINITE = {
 
 @dataclass(frozen=True)
 class Clause:
-    """One clause. `companion` is ("with" or "for", phrase); `goal` is a direction or a predicate.
+    """The content of a clause.
 
-    `tense` is present, past, future, can, should, have to, want to, past have
-    to or past want to.
+    `companion` is ("with" or "for", phrase). `goal` is a direction or a predicate. `tense`
+    is present, past, future, can, should, have to, want to, past have to or past want to.
     """
 
     subject: object
@@ -55,7 +55,7 @@ class Clause:
 
 @dataclass(frozen=True)
 class RelativeClause:
-    """A clause with a gap where its relative pronoun, of the given case, belongs."""
+    """A clause with a gap for its relative pronoun, which has the given case."""
 
     clause: Clause
     case: str
@@ -70,7 +70,7 @@ class RelativeClause:
 
 
 def english_statement(clause):
-    """`Today the man buys a book`."""
+    """Returns the English main clause, such as `today the man buys a book`."""
     auxiliary, verb = _english_verb(clause, needs_auxiliary=clause.negated)
     if clause.negated:
         auxiliary += "not" if auxiliary == "can" else " not"
@@ -86,7 +86,7 @@ def english_statement(clause):
 
 
 def english_question(clause, question_word=""):
-    """`does the man buy a book`, or with a question word before it."""
+    """Returns the question `does the man buy a book`, or the same after a question word."""
     auxiliary, verb = _english_verb(clause, needs_auxiliary=True)
     return _join(
         question_word,
@@ -99,13 +99,15 @@ def english_question(clause, question_word=""):
 
 
 def english_infinitive(clause):
-    """`buy a book`, to stand after `to`."""
+    """Returns the English infinitive that follows `to`, such as `buy a book`."""
     return _join(clause.verb.english, _english_rest(clause))
 
 
 def german_main(clause, front=None):
-    """Verb second: after `front`, or the fronted time, or the subject; `front=""` puts the verb
-    first.
+    """Returns the German main clause, whose verb is in second position.
+
+    The verb follows `front`. Without `front`, it follows the fronted time or the subject.
+    With `front=""`, the verb comes first.
     """
     finite, rest = _german_verb(clause)
     if front is None and clause.time and clause.time_first:
@@ -116,21 +118,24 @@ def german_main(clause, front=None):
 
 
 def german_subordinate(clause, lead):
-    """Verb last, after a conjunction, a question word or a relative pronoun."""
+    """Returns the German subordinate clause, whose verb comes last.
+
+    `lead` is a conjunction, a question word or a relative pronoun.
+    """
     finite, rest = _german_verb(clause)
     verb = rest + finite if clause.tense == "present" else _join(rest, finite)
     return _join(lead, _german_subject(clause), _german_middle(clause), verb, _extraposed(clause))
 
 
 def german_infinitive(clause):
-    """`ein Buch zu kaufen`, `ihn anzurufen`."""
+    """Returns the German infinitive with `zu`: `ein Buch zu kaufen`, `ihn anzurufen`."""
     verb = clause.verb
     infinitive = f"{verb.prefix}zu{verb.german}" if verb.prefix else f"zu {verb.german}"
     return _join(_german_middle(clause), infinitive)
 
 
 def finish(text, mark):
-    """Starts with a capital, ends in `mark`, has one comma where clauses give two."""
+    """Returns text that starts with a capital and ends in `mark`. Merges adjacent commas."""
     text = re.sub(r"[ ,]*, *", ", ", text).strip(" ,")
     return text[0].upper() + text[1:] + mark
 
@@ -146,7 +151,7 @@ def _english_phrase(phrase, is_object=False):
 
 
 def _english_verb(clause, needs_auxiliary):
-    """The auxiliary ("" for none) and the verb after it."""
+    """Returns (the auxiliary or "", the verb after it)."""
     past = clause.tense.startswith("past")
     agreement = clause.subject.agreement
     verb = clause.verb
@@ -204,8 +209,10 @@ def _german_subject(clause):
 
 
 def _german_middle(clause):
-    """Pronouns, time, definite objects, nicht, companion, place, indefinite objects, goal; dative
-    before accusative.
+    """Returns the part between the two verb positions of a German main clause.
+
+    The order is: pronouns, time, definite objects, frequency or nicht, "with" companion,
+    place, indefinite objects, "for" companion, goal. The dative precedes the accusative.
     """
     negated = clause.negated
     placed = {"pronoun": [], "definite": [], "indefinite": []}
@@ -234,7 +241,7 @@ def _german_companion(clause, english, german, case):
 
 
 def _extraposed(clause):
-    """The relative clause of an object stands after the verb."""
+    """Returns the relative clause of an object, which follows the verb, or ""."""
     phrase = clause.accusative or clause.dative
     if not phrase or not phrase.relative:
         return ""

@@ -1,7 +1,8 @@
-"""Words of the synthetic English-German corpus: data, no grammar.
+"""The words of the synthetic English-German corpus, without the grammar.
 
-Every English word form here has one German counterpart in the sentences that
-`examples.synthetic_corpus` builds, so that English reveals all that German needs.
+Every English word form has one German counterpart in the sentences that
+`examples.synthetic_corpus` generates. Therefore the English sentence determines the
+German sentence.
 """
 
 from dataclasses import dataclass
@@ -45,9 +46,9 @@ class Verb:
     """A verb with the forms that the grammar uses.
 
     English: base form, third person singular, past tense, particle. German:
-    infinitive (also the plural), first and third person singular, participle;
-    `prefix` is separable, `auxiliary` forms the perfect, `case` is the
-    object's where the object is a person.
+    infinitive (also the plural), first and third person singular, participle.
+    `prefix` is separable, `auxiliary` forms the perfect, and `case` is the case of
+    an object that is a person.
     """
 
     english: str

@@ -1,6 +1,6 @@
 """Random noun phrases of the synthetic corpus.
 
-`you` and `it` are never drawn: their German depends on more than the sentence.
+`you` and `it` are never drawn, because their translation depends on more than the sentence.
 """
 
 from examples.synthetic_corpus import lexicon
@@ -19,12 +19,12 @@ class PhraseSampler:
         return self.rng.random() < probability
 
     def head(self, of_person):
-        """A noun phrase that can take a relative clause."""
+        """Draws a noun phrase that can take a relative clause."""
         noun = self.pick(lexicon.PEOPLE if of_person else lexicon.THINGS)
         return NounPhrase(self.pick(("the", "the", "a")), noun)
 
     def person_subject(self, other_than=None):
-        """A person with another noun than `other_than`."""
+        """Draws a person with a different noun than `other_than`."""
         while True:
             if self.chance(0.5):
                 return PronounPhrase(self.pick(lexicon.PRONOUNS + (lexicon.I,)))
@@ -33,7 +33,7 @@ class PhraseSampler:
                 return person
 
     def person_object(self, subject):
-        """A person other than the subject; not `us` if the subject is `I`."""
+        """Draws a person other than the subject: neither `me` nor `us` if it is `I` or `we`."""
         while True:
             person = self._object_pronoun(subject) if self.chance(0.35) else self._person()
             if not _is_same(person, subject):

@@ -1,6 +1,6 @@
 """Noun phrases of the synthetic corpus: German agreement in gender, number and case.
 
-Every phrase offers `agreement` (person and number of its verb), `placement`
+Every phrase has `agreement` (person and number of its verb), `placement`
 (its kind in German word order), `relative` (a clause that follows it, or None),
 `english(is_object)` and `german(case, negated)`.
 """
@@ -13,7 +13,10 @@ CASES = ("nominative", "accusative", "dative")
 
 
 def _by_gender(masculine, feminine, neuter, plural):
-    """Reads `nominative accusative dative` columns for each gender; - is no ending."""
+    """Returns the words or endings by gender and case.
+
+    Each argument lists nominative, accusative and dative; - is no ending.
+    """
     columns = dict(masculine=masculine, feminine=feminine, neuter=neuter, plural=plural)
     return {
         (gender, case): "" if ending == "-" else ending
@@ -40,7 +43,7 @@ NEGATABLE = ("the", "a", "this", "my", "his", "her", "our")
 
 @dataclass(frozen=True)
 class NounPhrase:
-    """Determiner, perhaps an adjective, noun, perhaps a relative clause."""
+    """A determiner and a noun, with an optional adjective and an optional relative clause."""
 
     determiner: str
     noun: lexicon.Noun
@@ -121,8 +124,10 @@ class PronounPhrase:
 
 @dataclass(frozen=True)
 class FixedPhrase:
-    """The same words in every case: a name, the subject `it`, or the gap that a relative or
-    question word fills.
+    """A phrase with the same words in every case.
+
+    It is a name, the subject `it` or `who`, or the empty gap of a relative pronoun or
+    question word.
     """
 
     words: str = ""

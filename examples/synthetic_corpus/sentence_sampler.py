@@ -1,8 +1,8 @@
-"""Random sentences of the synthetic corpus: how clauses are put together.
+"""Random sentences of the synthetic corpus, which combine clauses.
 
-Every kind of sentence takes a group of tenses and gives its English and its
-German. `front` is what stands before the verb of the main clause: None for what
-the clause itself begins with, a German adverb, or "" after a subordinate clause.
+The method of each kind of sentence takes a group of tenses and returns (English, German).
+`front` is the text before the German verb of the main clause: None for the clause's own
+beginning, a German adverb, or "" after a subordinate clause.
 """
 
 from dataclasses import replace
@@ -40,7 +40,7 @@ class SentenceSampler:
         self.draw = ClauseSampler(rng)
 
     def sentence(self):
-        """One to four clauses."""
+        """Draws a sentence of one to four clauses."""
         kinds = (
             self.statement,
             self.subordinate_first,
@@ -48,15 +48,15 @@ class SentenceSampler:
             self.coordination,
             self.question,
         )
-        # Without any, a model learns that sentences end after the second clause. Only one in five
-        # is short enough for training.
+        # Without `several_clauses`, a model learns that sentences end after the second clause. The
+        # weight is large because only one in five of them is short enough for training.
         kind = self.draw.rng.choices(
             (*kinds, self.several_clauses), weights=(22, 12, 38, 18, 10, 140)
         )[0]
         return _finish(kind(self.draw.group()), "?" if kind == self.question else ".")
 
     def long_sentence(self):
-        """Three or four clauses."""
+        """Draws a sentence of three or four clauses."""
         return _finish(self.several_clauses(self.draw.group()), ".")
 
     def statement(self, group, front=None):
@@ -107,7 +107,7 @@ class SentenceSampler:
         return _joined(", ", self.draw.subordinate(group), self.statement(group, front=""))
 
     def content(self, group, front=None):
-        """`says that …`, `asks whether …`, `does not know why …`."""
+        """Draws a sentence with `says that …`, `asks whether …` or `does not know why …`."""
         draw = self.draw
         verb = draw.pick((lexicon.SAY, lexicon.BELIEVE, lexicon.ASK, lexicon.KNOW))
         group = "past" if group == "past" and verb is not lexicon.KNOW else "present"
@@ -124,7 +124,10 @@ class SentenceSampler:
         return _with_subordinate(_main(main, front), subordinate)
 
     def subject_relative(self, group, front=None):
-        """`The man who …`: no `often` may follow, which could belong to either clause."""
+        """Draws a sentence with a relative clause after its subject, such as `the man who …`.
+
+        The main clause has no `often`, because it could belong to either clause.
+        """
         of_person = group == "future" or self.draw.chance(0.7)
         head = self.draw.head(of_person)
         head = replace(head, relative=self.draw.relative(head, of_person))
@@ -135,7 +138,7 @@ class SentenceSampler:
         return _main(clause, front)
 
     def object_relative(self, group, front=None):
-        """`… the man whom …`: the relative clause comes last."""
+        """Draws a sentence that ends with its object's relative clause: `… the man whom …`."""
         draw = self.draw
         of_person = draw.chance(0.5)
         head = draw.head(of_person)
@@ -150,7 +153,7 @@ class SentenceSampler:
         return _main(clause, front)
 
     def infinitive(self, group, front=None):
-        """`tries to …`, `forgot to …`, `goes home in order to …`."""
+        """Draws a sentence with `tries to …`, `forgot to …` or `goes home in order to …`."""
         draw = self.draw
         subject = draw.person_subject()
         if group == "future" or draw.chance(0.4):
@@ -169,7 +172,7 @@ class SentenceSampler:
         return _with_subordinate(_main(main, front), subordinate)
 
     def chain(self, group):
-        """Two coordinated sentences, at least one of two clauses."""
+        """Draws two coordinated sentences, at least one of which has two clauses."""
         first, second = self.draw.pick(
             (
                 (self.two_clauses, self.statement),
@@ -184,7 +187,7 @@ class SentenceSampler:
         return self._coordinate(group, self.coordination, self.statement)
 
     def embedding(self, group):
-        """`A says that B because C`, `when A, B says that C`."""
+        """Draws a sentence such as `A says that B because C` or `when A, B says that C`."""
         if self.draw.chance(0.5):
             return _with_subordinate(
                 self.content(group), self.draw.subordinate("past", ("because", "although"))

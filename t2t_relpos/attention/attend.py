@@ -7,6 +7,7 @@ from t2t_relpos._backend import as_tensor
 from t2t_relpos.attention import dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.inputs import AttentionInputs
+from t2t_relpos.attention.request import Request
 
 
 def attend(
@@ -48,8 +49,8 @@ def attend(
         dropout: an `AttentionDropout`, or a function of the weights `[B, N, T, S]`, or None.
         return_weights: False allows implementations that never compute the full weight matrix.
         rematerialize: whether the gradient computes the weights again, so that memory is linear in
-            length. True: at any length. Otherwise above 1,024 positions; on TensorFlow on a CPU
-            without XLA above 4,096 if False, above 256 (128 if `causal`) if None.
+            length. True: at any length. False or None: above 1,024 positions. On TensorFlow on a
+            CPU without XLA, False: above 4,096 positions, None: above 256 (128 if `causal`).
         implementation: name of a row of `dispatch.TABLE`. Default: chosen by `dispatch.select`.
 
     Returns:
@@ -78,7 +79,7 @@ def attend(
     length_q, length_k = ops.shape(query)[2], ops.shape(key)[2]
     query_offset = length_k - length_q if query_offset is None else _offset(query_offset)
     table = value_table if key_table is None else key_table
-    request = dispatch.Request(
+    request = Request(
         length_q=length_q,
         length_k=length_k,
         max_relative_position=None if table is None else (table.shape[-2] - 1) // 2,
@@ -122,7 +123,7 @@ def _zero_masked_queries(outputs, weights, query_mask):
 
 
 def _offset(query_offset):
-    """Converts integers of NumPy to ints, whose value is known, and variables to tensors."""
+    """Returns a NumPy integer as an int, so that its value is known, and a variable as a tensor."""
     if isinstance(query_offset, (int, np.integer)):
         return int(query_offset)
     return as_tensor(query_offset) if hasattr(query_offset, "shape") else query_offset

@@ -1,8 +1,8 @@
 """Relative scores and values by padding, reshaping and slicing, without a `[T, S, H]` tensor.
 
-Entries by relative id are expanded to all `T + S - 1` distances, clipped ends repeated. Reshaped to
-rows that are one entry shorter, each row starts one entry later than the previous one, as `j - i`
-requires.
+Entries by relative id are expanded to all `T + S - 1` distances: the first and the last entry are
+repeated for clipped distances. Rows are then reshaped to be one entry shorter. Each row thereby
+starts one distance earlier than the previous row, as `j - i` requires.
 """
 
 from typing import Any, NamedTuple
@@ -68,7 +68,7 @@ def expand_ids(by_id, length_k, query_offset, offset_range=None):
         ids = ops.broadcast_to(ids, (batch, heads, length_q, length_k))
         return ops.take_along_axis(by_id, ids, axis=-1)
     distances = _Distances.of(length_q, length_k, num_ids, query_offset, offset_range)
-    # One column more than there are distances: room for the shift.
+    # The shift needs one column more than there are distances.
     width = length_q + length_k
     expanded = ops.concatenate(
         [
@@ -141,7 +141,7 @@ def _sum_columns(x, count):
 
 
 def _can_slice(*sizes):
-    """Whether slices may have these sizes: JAX needs ints, and has symbols."""
+    """Returns whether slices may have these sizes: any on TensorFlow, ints on other backends."""
     if backend.backend() == "jax" and is_portable():
         # jax2onnx 0.17 converts a shift by reshaping to a graph with wrong shapes.
         return False
@@ -156,8 +156,8 @@ class _Distances(NamedTuple):
         first: first id that is not repeated.
         last: last id that is not repeated, plus 1.
         right: number of distances clipped at the right.
-        start: with a traced offset, the first distance of this call among those of every offset in
-            the range. None: the first one.
+        start: if the offset is traced, the index of the first distance of this call among the
+            distances of all offsets in the range. None: 0.
     """
 
     left: Any
@@ -168,7 +168,7 @@ class _Distances(NamedTuple):
 
     @classmethod
     def of(cls, length_q, length_k, num_ids, query_offset, offset_range):
-        """Counts distances; arguments as in `expand_ids`."""
+        """Returns the counts. The arguments are those of `expand_ids`."""
         k, start = (num_ids - 1) // 2, None
         is_known = isinstance(query_offset, int) or offset_range is None
         if is_known and (isinstance(query_offset, int) or backend.backend() == "tensorflow"):

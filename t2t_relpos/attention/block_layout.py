@@ -32,7 +32,7 @@ class Segment(NamedTuple):
         return isinstance(self.count, int) and self.count == 1
 
     def rows(self, x):
-        """`[.., T, X]` -> `[.., blocks * C, X]`, with zeros at the end."""
+        """Returns the segment's queries, `[.., T, X]` -> `[.., blocks * C, X]`, zero-padded."""
         x = x[:, :, self.start : self.start + self.length]
         padding = self.count * self.block - self.length
         if isinstance(padding, int) and padding == 0:
@@ -55,11 +55,11 @@ class Segment(NamedTuple):
         return ops.slice(x, (0, 0, start, 0), (batch, heads, self.block, depth))
 
     def run(self, compute, buffers, totals=()):
-        """Runs `compute(number of the block in this segment)` for one block after the other.
+        """Calls `compute` for all blocks of the segment, one after the other.
 
         Args:
-            compute: gives (rows, terms). Rows `[B, N, C, X]` are written into the buffers; terms
-                are added to the totals.
+            compute: function of the number of a block in this segment. It returns (rows, terms).
+                Rows `[B, N, C, X]` are written into the buffers; terms are added to the totals.
             buffers: tensors `[B, N, blocks * C, X]`.
             totals: tensors.
 
@@ -93,7 +93,7 @@ def make_segments(lengths, causal_offset, sizes, *, unrolled):
     length_q, length_k = lengths
     num_blocks = (length_q + sizes.block - 1) // sizes.block
     if not (isinstance(length_q, int) and isinstance(length_k, int)):
-        # On JAX an unknown length is a symbol. Little can be proved about it.
+        # On JAX an unknown length is symbolic. Most comparisons with it are inconclusive.
         is_jax = backend.backend() == "jax"
         block = sizes.block if is_jax else clip_size(sizes.block, 1, length_q)
         return (Segment(0, length_q, block, num_blocks, length_k, 0),)
@@ -160,14 +160,14 @@ class KeyWindow(NamedTuple):
         return cls(start, width, first_position - start, tuple(offset_range))
 
     def cut(self, x):
-        """`[.., num_keys]` -> `[.., width]`."""
+        """Returns the window of a tensor, `[.., num_keys]` -> `[.., width]`."""
         if isinstance(self.start, int):
             return x[..., self.start : self.start + self.width]
         batch, heads, rows, _ = ops.shape(x)
         return ops.slice(x, (0, 0, 0, self.start), (batch, heads, rows, self.width))
 
     def place(self, x, num_keys):
-        """The transpose of `cut`: `[.., width]` -> `[.., num_keys]`, zeros elsewhere."""
+        """Pads a window with zeros, `[.., width]` -> `[.., num_keys]`: the transpose of `cut`."""
         if isinstance(self.start, int):
             before, after = self.start, num_keys - self.start - self.width
             return ops.pad(x, [(0, 0)] * 3 + [(before, after)])

@@ -19,7 +19,8 @@ class Saved(NamedTuple):
     """Results of the forward pass that the gradient reads.
 
     Args:
-        outputs: as returned, `[B, N, T, Hv]`, or with totals `[B, N, T, Hv + 1]`.
+        outputs: as returned by `forward`: `[B, N, T, Hv]`, or `[B, N, T, Hv + 1]` if the last
+            column has the sums of the weights.
         sums: sums of the weights by id `[B, N, T, L]`, or None.
         log_sums: log-sum-exp of the scores `[B, N, T, 1]`. Fully masked queries have a number so
             large that all their weights are zero.
@@ -49,7 +50,7 @@ def forward(tensors, settings):
     sums = others.pop(0) if others else None
     if sums is not None:
         outputs = outputs + matmul_rows(sums, tensors.value_rows, settings)
-    # A new tensor, which PyTorch's graph doesn't refer to.
+    # Concatenating makes a new tensor, to which PyTorch's graph does not refer.
     outputs = ops.concatenate([outputs, *totals], axis=-1)
     saved = Saved(
         outputs=outputs,
@@ -85,7 +86,7 @@ def _forward_segment(scores_of, tensors, settings, segment):
 
 
 def _zeros(segment, depths, tensors, settings):
-    """Returns buffers `[B, N, blocks * C, depth]`; none for a single block."""
+    """Returns a list of buffers `[B, N, blocks * C, depth]`, empty for a single block."""
     if segment.is_single:
         return []
     batch, heads = ops.shape(tensors.query)[:2]
@@ -96,7 +97,7 @@ def _zeros(segment, depths, tensors, settings):
 
 
 def backward(tensors, saved, d_outputs, settings):
-    """Returns the gradients by name of the tensor."""
+    """Returns a dict that maps names of tensors to gradients."""
     d_outputs = ops.cast(d_outputs, accumulation_dtype(settings.dtype))
     row_sums = ops.sum(d_outputs * saved.outputs, axis=-1, keepdims=True)
     d_totals = None
@@ -171,7 +172,7 @@ def _backward_segment(scores_of, given, weights, tensors, settings, segment):
 
 
 def _add_keys(terms, like):
-    """Adds gradients of the first keys `[B, N, <= S, X]`."""
+    """Returns the sum of gradients of the first keys `[B, N, <= S, X]`, as `[B, N, S, X]`."""
     length = ops.shape(like)[2]
     total = None
     for x in reversed(terms):
@@ -183,7 +184,10 @@ def _add_keys(terms, like):
 
 
 def _d_rows(sums, x, rows, settings):
-    """Returns the gradient of rows `[L, H]` or `[N, L, H]`: `sumsᵀ·x`, summed."""
+    """Returns the gradient of rows `[L, H]` or `[N, L, H]`.
+
+    It is `sumsᵀ·x`, summed over the batch and over heads that share the rows.
+    """
     if len(rows.shape) == 3:
         d_rows = ops.sum(matmul(transpose(sums), x, settings), axis=0)
         return d_rows if rows.shape[0] != 1 else ops.sum(d_rows, axis=0, keepdims=True)

@@ -21,7 +21,7 @@ _VALID_SCORE_THRESHOLD = _MASKED_SCORE / 10
 
 
 class Tensors(NamedTuple):
-    """All tensors of a call. None: absent."""
+    """All tensors of a call, None for absent ones."""
 
     query: Any
     key: Any
@@ -152,7 +152,7 @@ class Block:
         return self.segment.block_rows(x, self.start)
 
     def dropout_factors(self, weights, seed):
-        """Returns the dropout factors of the weights `[B, N, C, S]`; the same at every call."""
+        """Returns the dropout factors of weights `[B, N, C, S]`. Repeated calls return the same."""
         dropout = SeededDropout(self._settings.dropout_rate, seed)
         return dropout.factors(ops.shape(weights), weights.dtype, self._number)
 

@@ -112,7 +112,7 @@ def _run(tensors, settings):
         def gradient(*backward_args, upstream=None):
             if upstream is None:
                 gradients = backward(forward_tensors, saved_results, backward_args[0], settings)
-            else:  # PyTorch, where Keras passes the arguments again.
+            else:  # On PyTorch, Keras passes the arguments again.
                 backward_tensors = Tensors(**dict(zip(names, backward_args)))
                 results = saved_results
                 # PyTorch does not record the forward pass. Repeat it for second derivatives.
@@ -127,7 +127,7 @@ def _run(tensors, settings):
 
 
 def _records_gradients(tensors):
-    """Whether PyTorch records operations on the tensors for a gradient."""
+    """Returns whether PyTorch records operations on the tensors for a gradient."""
     query, key, value, key_rows, value_rows, *_ = tensors
     differentiable = query, key, value, key_rows, value_rows
     # A slice requires a gradient only while PyTorch records operations.

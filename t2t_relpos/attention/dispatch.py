@@ -31,8 +31,8 @@ LONGEST_SHORT_CHUNKS, SHORT_CHUNK, LONG_CHUNK = 256, 16, 32
 # With `rematerialize=False`, weights are saved for the gradient up to this many positions.
 LONGEST_SAVED = 4096
 # Blocks are unrolled up to this many positions. `scanned_blocks` is faster for longer sequences,
-# although it computes the weights twice. Unrolled blocks would exceed the CPU caches, or be too
-# many to compile quickly.
+# although it computes the weights twice. There, unrolled blocks would exceed the CPU caches, or
+# be too many to compile quickly.
 LONGEST_UNROLLED = 1024
 
 
@@ -69,10 +69,10 @@ def select(request, implementation=None):
             if candidates[-1].condition is True:
                 return candidates
     raise ValueError(
-        "Expected no returned attention scores, no explicit positions or relative ids, and no "
-        "custom dropout function with memory linear in length (`rematerialize=True`, "
-        "`flash_attention=True` of a layer). Remove these arguments, or set "
-        f"`flash_attention=None`. Received: {request}"
+        "Memory linear in length (`rematerialize=True`, `flash_attention=True` of a layer) does "
+        "not support returned attention scores, explicit positions, relative ids, or a custom "
+        "dropout function. Remove these arguments, or set `flash_attention=None`. Received: "
+        f"{request}"
     )
 
 
@@ -91,7 +91,7 @@ def _by_name(name):
 
 
 def _full_matrix_fits(request):
-    """Whether all diagonals of the band exist and the last query is at the last key."""
+    """Returns whether all diagonals of the band exist and the last query is at the last key."""
     k, length_q, length_k = request.max_relative_position, request.length_q, request.length_k
     if not k:
         return False

@@ -8,17 +8,17 @@ from keras import ops
 
 
 def drop(x, rate, seed_generator):
-    """Returns `x` with entries set to zero at a rate and the others scaled up.
+    """Returns `x` with a fraction of its entries set to zero and the others scaled up.
 
-    The same as keras.random.dropout. On TensorFlow it takes half the time.
+    It is equivalent to keras.random.dropout. On TensorFlow it takes half the time.
 
     Args:
-        x: floats of any shape.
-        rate: in `[0, 1)`; on TensorFlow rounded to 1 / 65,536.
+        x: a floating-point tensor of any shape.
+        rate: fraction of entries set to zero, in `[0, 1)`; on TensorFlow rounded to 1 / 65,536.
         seed_generator: a keras.random.SeedGenerator.
 
     Returns:
-        A tensor like `x`.
+        A tensor with the shape and dtype of `x`.
 
     Example:
     >>> import keras
@@ -35,7 +35,7 @@ class AttentionDropout:
     """Dropout of attention weights.
 
     Args:
-        rate: in `[0, 1)`.
+        rate: fraction of weights set to zero, in `[0, 1)`.
         seed_generator: a keras.random.SeedGenerator.
     """
 
@@ -58,7 +58,7 @@ class AttentionDropout:
 
 @dataclasses.dataclass(frozen=True)
 class SeededDropout:
-    """Dropout whose seed is drawn already: repeated calls give the same mask.
+    """Dropout with a drawn seed: repeated calls give the same mask.
 
     Args:
         rate: fraction of entries set to zero, in `[0, 1)`; on TensorFlow rounded to 1 / 65,536.
@@ -69,16 +69,17 @@ class SeededDropout:
     seed: Any
 
     def __call__(self, x):
-        """Returns `x` with entries set to zero at the rate and the others scaled up."""
+        """Returns `x` with a fraction of its entries set to zero and the others scaled up."""
         return x * self.factors(_shape(x), x.dtype)
 
     def factors(self, shape, dtype, block=None):
-        """Returns the factors of the entries: 0 at the rate, 1 / (1 - rate) elsewhere.
+        """Returns random factors: 0 with probability `rate`, otherwise 1 / (1 - rate).
 
         Args:
             shape: ints; on TensorFlow also scalar tensors, or a tensor `[rank]`.
             dtype: dtype of the factors.
-            block: number of a block, an int or a scalar tensor. Every number has other factors.
+            block: number of a block, an int or a scalar tensor. Each number gives different
+                factors. Default: None, no blocks.
         """
         if keras.backend.backend() == "tensorflow":
             from t2t_relpos.attention.tensorflow import dropout
@@ -97,11 +98,11 @@ def _shape(x):
 
 
 class _DrawnSeed(keras.random.SeedGenerator):
-    """A seed generator whose next seed is known."""
+    """A seed generator that returns a given seed."""
 
     def __init__(self, seed, block):
         if block is not None:
-            # An odd factor, so that seeds of blocks and seeds of successive calls differ.
+            # The factor is odd, so that seeds of blocks and seeds of successive calls differ.
             step = ops.cast(block, seed.dtype) * ops.cast(0x1E3779B1, seed.dtype)
             seed = seed + ops.stack([step, ops.zeros_like(step)])
         self._seed = seed

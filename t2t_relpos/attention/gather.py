@@ -11,8 +11,8 @@ from t2t_relpos.attention.table_matmul import matmul_by_position, matmul_table
 def scores_by_rows(query, table, ids):
     """Returns `out[b, n, i, j] = query[b, n, i]·table[ids[i, j]]`.
 
-    Gathers a `[T, S, H]` tensor of table rows. All batch entries and, with a shared table, all
-    heads of a position are multiplied with it in one product.
+    Gathers a `[T, S, H]` tensor of table rows. For each query position, one product multiplies its
+    rows with all batch entries and, if the table is shared, with all heads.
 
     Args:
         query: `[B, N, T, H]`.
@@ -40,7 +40,7 @@ def values_by_rows(weights, table, ids):
 
 
 def _gather_rows(table, ids):
-    """Returns `[T, S, H]`, or `[N, T, S, H]`."""
+    """Returns the table row of each pair, `[T, S, H]` or `[N, T, S, H]`."""
     if keras.backend.backend() == "tensorflow":
         from t2t_relpos.attention.tensorflow import lookup
 
@@ -59,7 +59,7 @@ def pair_index(ids, num_ids, num_heads):
         num_heads: N.
 
     Returns:
-        int32 `[B, N, T, S]`. The ids themselves within `portable` and for an empty batch.
+        int32 `[B, N, T, S]`; within `portable` and for an empty batch, the ids themselves.
     """
     ids = ops.cast(ids, "int32")
     if _needs_one_hot(ids):
@@ -76,7 +76,7 @@ def scores_by_id(query, table, index):
     """Returns `query[b, n, i]·table[id of (i, j)]`, 0 without an edge.
 
     The queries are multiplied with the table once, `[B, N, T, R]`, and each pair gathers one
-    entry. Needs no `[T, S, H]` tensor.
+    entry. No `[T, S, H]` tensor is built.
 
     Args:
         query: `[B, N, T, H]`.
@@ -119,7 +119,10 @@ def values_by_id(weights, table, index):
 
 
 def _needs_one_hot(tensor):
-    """Whether converters, or an empty batch on JAX and PyTorch, can't use a gather."""
+    """Returns whether to use products with one-hot ids instead of a gather.
+
+    Converters do not support the gather. JAX and PyTorch do not support it for an empty batch.
+    """
     return is_portable() or tensor.shape[0] == 0
 
 
@@ -156,5 +159,5 @@ def sum_by_one_hot(weights, ids, num_ids):
 
 
 def _one_hot(ids, num_ids, dtype):
-    """Returns `ops.one_hot` by a comparison, which every converter has."""
+    """Returns `ops.one_hot`, computed by a comparison, which every converter supports."""
     return ops.cast(ops.equal(ops.expand_dims(ids, -1), arange(num_ids)), dtype)

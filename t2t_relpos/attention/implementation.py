@@ -12,7 +12,7 @@ from t2t_relpos.attention.request import Request
 
 @dataclasses.dataclass(frozen=True)
 class Requirement:
-    """A condition on requests: its text, and a function that gives a bool or a scalar tensor."""
+    """A condition on requests: its text, and a function that returns a bool or a scalar tensor."""
 
     text: str
     holds: Callable[[Request], Any]
@@ -24,9 +24,10 @@ class BlockSizes:
 
     Args:
         block: number of queries of a block.
-        most_blocks: with more blocks than this, blocks are longer instead.
-        causal_segments: if causal, queries are split into this many segments. The blocks of a
-            segment read the keys up to its last query. For the scanned form.
+        most_blocks: largest number of blocks. Blocks of long sequences are longer than `block`
+            instead.
+        causal_segments: if causal, the scanned form splits queries into this many segments. The
+            blocks of a segment read the keys up to its last query.
     """
 
     block: int
@@ -56,7 +57,8 @@ class Implementation:
     Args:
         name: name of the row.
         function: dotted name of the function in `t2t_relpos.attention`.
-        run: runs it: `run(implementation, inputs)` gives (outputs, weights or None).
+        run: function that computes the attention: `run(implementation, inputs)` returns (outputs,
+            weights or None).
         saved_matrices: number of `[T, S]` matrices per head that are saved for the gradient.
         requirements: conditions for exact results.
         preferences: further conditions for `select`. A request that names the row skips them.

@@ -26,7 +26,7 @@ def attend_locally(
 ):
     """Returns the outputs of `attend` with `window_mask`, computed within blocks.
 
-    Self-attention: S = T. Memory and time are O(B·N·T·window).
+    The function is for self-attention, S = T. Memory and time are O(B·N·T·window).
 
     Args:
         query: as in `attend`.
@@ -36,7 +36,7 @@ def attend_locally(
         value_table: as in `attend`. Default: None.
         window: a query attends to keys at distances less than this.
         causal: whether keys after a query are masked. Default: False.
-        query_mask: bool `[B, T]`; False gives zeros. Default: None, all True.
+        query_mask: bool `[B, T]`. Queries that are False get zeros. Default: None, all True.
         key_mask: bool `[B, T]`; True = attend. Default: None, all True.
         dropout: as in `attend`; receives weights `[B * blocks, N, C, 2C or 3C]`. Default: None.
 
@@ -125,14 +125,14 @@ def block_size(window):
 
 
 def split_blocks(x, count, size):
-    """`[B, N, blocks * C, X]` -> `[B * blocks, N, C, X]`."""
+    """Splits a sequence into blocks, `[B, N, blocks * C, X]` -> `[B * blocks, N, C, X]`."""
     batch, heads, _, depth = ops.shape(x)
     x = ops.reshape(x, (batch, heads, count, size, depth))
     return ops.reshape(ops.swapaxes(x, 1, 2), (batch * count, heads, size, depth))
 
 
 def join_neighbours(x, count, size, neighbours):
-    """Splits into blocks and joins each with its neighbours; zeros beyond the ends.
+    """Splits a sequence into blocks and joins each with its neighbours, zeros beyond the ends.
 
     `[B, N, blocks * C, X]` -> `[B * blocks, N, len(neighbours) * C, X]`.
     """
@@ -146,7 +146,7 @@ def join_neighbours(x, count, size, neighbours):
 
 
 def join_blocks(x, batch, count):
-    """Inverse of `split_blocks`."""
+    """Joins blocks to sequences: the inverse of `split_blocks`."""
     _, heads, size, depth = ops.shape(x)
     x = ops.swapaxes(ops.reshape(x, (batch, count, heads, size, depth)), 1, 2)
     return ops.reshape(x, (batch, heads, count * size, depth))

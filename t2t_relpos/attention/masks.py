@@ -111,13 +111,13 @@ def combine_masks(*masks):
 def make_attention_mask(
     lengths, attention_mask=None, *, causal=False, window=None, query_offset=None, positions=None
 ):
-    """Returns one mask from an explicit mask, causality and a window, or None without any.
+    """Returns the conjunction of an explicit mask, causality and a window, or None without any.
 
     Args:
         lengths: (T, S).
         attention_mask: bool `[T, S]`, `[B, T, S]` or `[B, N, T, S]`. Default: None.
         causal: whether keys after a query are masked. Default: False.
-        window: a query attends to keys at distances less than this. Default: None, to all.
+        window: a query attends to keys at distances less than this. Default: None, no limit.
         query_offset: key position of query 0. Default: `S - T`.
         positions: (int positions of queries, `[T]` or `[B, T]`, and of keys, `[S]` or `[B, S]`).
             They replace `query_offset`. Default: None.

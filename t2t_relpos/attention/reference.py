@@ -145,8 +145,8 @@ def dot_product_attention_relative(
 ):
     """Returns self-attention with relative positions in keys and values.
 
-    Queries are not scaled: multiply them by `H ** -0.5`. All heads share the two tables. They are
-    arguments; tensor2tensor creates variables.
+    Queries are not scaled: multiply them by `H ** -0.5`. All heads share the two tables. The tables
+    are arguments, whereas tensor2tensor creates variables.
 
     Args:
         q: queries, `[B, N, T, H]`.
@@ -169,7 +169,7 @@ def dot_product_attention_relative(
 
     Raises:
         ValueError: if `max_relative_position` or `dropout_rate` is out of
-            range, or if shapes do not fit.
+            range, or if shapes do not match.
 
     Reference: Shaw et al. 2018, equations 3 and 4; t2t `dot_product_attention_relative`.
 

@@ -31,7 +31,7 @@ def check_table(name, table, max_relative_position, depth=None):
     if not _compatible(table.shape, expected):
         raise ValueError(
             f"Expected {name} to have 2 * max_relative_position + 1 = {expected[0]} "
-            f"rows{'' if depth is None else f' of {depth} numbers, as the keys have'}. "
+            f"rows{'' if depth is None else f' of length {depth}, the depth of the keys'}. "
             f"Received: shape {tuple(table.shape)} with "
             f"max_relative_position={max_relative_position}."
         )
@@ -43,7 +43,7 @@ def check_attention_shapes(q, k, v, cache, allow_memory):
     if not all(len(x.shape) == 4 for x in (q, k, v)):
         raise ValueError("Expected q, k and v of shape [batch, heads, length, depth]. " + received)
     if not _compatible(k.shape, v.shape):
-        raise ValueError("Expected k and v of one shape. " + received)
+        raise ValueError("Expected k and v of the same shape. " + received)
     if cache and not _compatible(q.shape[2:3], (1,)):
         raise ValueError("Expected one query (length 1) with cache=True. " + received)
     expected = list(k.shape)
@@ -51,7 +51,7 @@ def check_attention_shapes(q, k, v, cache, allow_memory):
         expected[2] = None
     if not _compatible(q.shape, expected):
         raise ValueError(
-            "Expected q, k and v of one shape: this is self-attention. Pass "
+            "Expected q, k and v of the same shape: this is self-attention. Pass "
             "allow_memory=True if keys that precede the queries make k and v longer. " + received
         )
 

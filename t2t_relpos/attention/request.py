@@ -17,18 +17,18 @@ class Request:
         length_q: number of queries T, an int or a scalar tensor.
         length_k: number of keys S, an int or a scalar tensor.
         max_relative_position: K. None: no tables.
-        causal: whether keys after a query are masked by rule.
+        causal: whether keys after a query are masked, without an explicit mask.
         query_offset: key position of query 0, an int or a scalar tensor. Default `S - T`.
         offset_per_entry: whether there is a query offset for each batch entry.
-        ids_rank: rank of the given relative ids, 2 or 3. None: ids follow from the offset.
+        ids_rank: rank of the argument `relative_ids`, 2 or 3. None: ids follow from the offset.
         return_weights: whether all attention weights are returned.
         rematerialize: as in `attend`.
         seeded_dropout: False for a dropout that is an arbitrary function.
         backend: name of the Keras backend. Default: the current one.
         xla: whether XLA compiles the call. Default: as in the current graph.
         device: "cpu", "gpu" or "tpu". Default: the backend's.
-        portable: whether the implementation has to consist of standard operations. Default: whether
-            the context `portable` is entered or Keras exports to a format that needs it.
+        portable: whether the implementation must use standard operations only. Default: whether the
+            context `portable` is entered or Keras exports to a format that needs it.
 
     Raises:
         ValueError: if the backend or the device is unknown.
@@ -59,7 +59,10 @@ class Request:
                 )
 
     def has_at_most(self, positions):
-        """Whether the score matrix has at most `positions ** 2` entries; may be a tensor."""
+        """Returns whether the score matrix has at most `positions ** 2` entries.
+
+        The result is a scalar tensor if a length is one.
+        """
         return self.length_q * self.length_k <= positions**2
 
     @property

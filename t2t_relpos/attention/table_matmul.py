@@ -7,8 +7,8 @@ from keras import ops
 def matmul_table(x, table, transpose_table=False):
     """Returns `[B, N, T, X]` times a table `[X, Y]` or `[N, X, Y]`: `[B, N, T, Y]`.
 
-    A shared table takes one large product. With one head, tf.matmul of `[B, 1, T, X]` and `[X, Y]`
-    corrupts memory in TensorFlow 2.21 with oneDNN (tensorflow/tensorflow#117700).
+    A shared table is multiplied in one large product. With one head, tf.matmul of `[B, 1, T, X]`
+    and `[X, Y]` corrupts memory in TensorFlow 2.21 with oneDNN (tensorflow/tensorflow#117700).
 
     Args:
         x: `[B, N, T, X]`.
@@ -33,6 +33,6 @@ def matmul_by_position(x, matrices):
         return ops.transpose(product, (2, 0, 1, 3))
     batch, heads, length, width = ops.shape(x)
     x = ops.reshape(ops.transpose(x, (2, 0, 1, 3)), (length, batch * heads, width))
-    # No -1: a replica may have an empty batch.
+    # A size of -1 can't be inferred if a replica has an empty batch.
     shape = (length, batch, heads, ops.shape(matrices)[-1])
     return ops.transpose(ops.reshape(ops.matmul(x, matrices), shape), (1, 2, 0, 3))

@@ -1,4 +1,4 @@
-"""tensor2tensor's other relative attentions: unclipped tables, two axes, blocks of two."""
+"""tensor2tensor's other relative attentions: tables without clipping, two axes, and two blocks."""
 
 from keras import ops
 
@@ -44,8 +44,8 @@ def _pad_rows(table, before, after):
 def attend_2d(query, key, value, height_table, width_table, *, mask=None, dropout=None):
     """Returns attention whose scores depend on the distances along two axes.
 
-    `softmax(q·k + q·a^h + q·a^w)·v`, where `a^h` depends on the rows between query and key and
-    `a^w` on the columns. Scores are not scaled: scale `query`.
+    `softmax(q·k + q·a^h + q·a^w)·v`, where `a^h` depends on the distance in rows and `a^w` on the
+    distance in columns. Scores are not scaled: scale `query`.
 
     Args:
         query: `[B, N, height, width, H]`.
@@ -172,19 +172,19 @@ def _has_values(length, batch, count, block_length, like):
 
 
 def _pad_end(x, count, size):
-    """Pads `[B, N, T, X]` to whole blocks. Lengths may be tensors."""
+    """Pads `[B, N, T, X]` to a multiple of the block length. Lengths may be tensors."""
     batch, heads, length, depth = ops.shape(x)
     zeros = ops.zeros((batch, heads, count * size - length, depth), dtype=x.dtype)
     return ops.concatenate([x, zeros], axis=2)
 
 
 def _with_previous(x, count, size):
-    """`[B, N, T, X]` -> each block after the previous one, `[B * blocks, N, 2C, X]`."""
+    """Returns each block of `[B, N, T, X]` after the previous one, `[B * blocks, N, 2C, X]`."""
     return join_neighbours(_pad_end(x, count, size), count, size, (-1, 0))
 
 
 def _two_block_mask(key_mask, count, size):
-    """Returns bool `[B * blocks, 1, C, 2C]`: keys that exist and are not after the query."""
+    """Returns bool `[B * blocks, 1, C, 2C]`: whether a key exists and is not after the query."""
     exists = ops.expand_dims(ops.cast(key_mask, "int32"), (1, 3))
     exists = _with_previous(exists, count, size)[..., 0]
     return ops.logical_and(ops.expand_dims(exists, 2) > 0, causal_mask(size, 2 * size, size))

@@ -143,7 +143,7 @@ def _num_first_beams(search, state, prefix):
 
 
 def _fixed(context, prefix, beam_size):
-    """Returns the tensors of each row that never change: context of the model, and prefix."""
+    """Returns the tensors that no step changes: the model's context and the prefix, by row."""
     fixed = {} if context is None else {"context": context}
     if prefix is not None:
         fixed["prefix"] = ops.repeat(prefix, beam_size, axis=0)

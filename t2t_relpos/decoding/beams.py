@@ -11,7 +11,7 @@ from t2t_relpos.decoding.top_k import top_k
 
 
 class Beams:
-    """Selects active and finished hypotheses of each sentence, and decides when it is done.
+    """Selection of the active and finished hypotheses of each sentence, with the stopping rule.
 
     The hypotheses are a dict of tensors `[B, ...]`: `ids`, `last` ids and `log_probs` of the active
     ones, `finished_ids` and `finished_scores` of the best finished ones, `length`, the number of
@@ -35,7 +35,7 @@ class Beams:
         self.slots = ops.arange(settings["max_length"], dtype="int32")
 
     def start(self, limit, beams):
-        """Returns the dict before the first step.
+        """Returns the hypotheses before the first step.
 
         Args:
             limit: int `[B]`, largest number of ids of each sentence.
@@ -63,14 +63,14 @@ class Beams:
         """Extends every active beam by one id.
 
         Args:
-            beams: the dict.
+            beams: the hypotheses.
             i: number of steps so far.
             logits: `[B * k, V]`.
             limit: int `[B]`, largest number of ids of each sentence.
             prefix: int `[B * k, P]` or None.
 
         Returns:
-            (the new dict, the rows that the active beams extend, int `[B * k]`).
+            (the new hypotheses, the rows that the active beams extend, int `[B * k]`).
         """
         k = self.beam_size
         top, source, token = self._candidates(beams, i, logits, prefix)
@@ -84,7 +84,7 @@ class Beams:
             "last": take_beams(token, index),
             "log_probs": log_probs,
         }
-        # With later ends of a done sentence, its result would depend on the batch.
+        # Ignore later ends of a done sentence: its result would depend on the batch.
         is_valid = ops.logical_and(ends, ops.logical_not(beams["done"])[:, None])
         scores = ops.where(is_valid, top / length_penalty(i + 1, self.alpha), NEVER)
         finished = self._finished(beams, ids, scores)

@@ -13,7 +13,7 @@ def best_candidates(scores, offsets, count, never_id=None, never=-1e7, normalize
         scores: float32 `[B * k, V]`, the score of every id as the next one of a beam.
         offsets: float32 `[B, k]`, added to all scores of a beam.
         count: number of continuations, an int or a scalar tensor, at most `k * V`. On
-            TensorFlow it may be larger. The sums of missing ones are then far below `never`.
+            TensorFlow it may be larger. The sums of missing entries are then far below `never`.
         never_id: an id whose score is replaced by `never`.
         never: a score below all others.
         normalize: whether the scores are logits, which are converted to log-probabilities

@@ -19,7 +19,7 @@ FORBIDDEN = 2 * NEVER
 
 
 class Constraints(NamedTuple):
-    """Constraints of a search. The defaults are no constraints and add no operations.
+    """Constraints of a search. The defaults disable all constraints and add no operations.
 
     Attributes:
         min_length: smallest number of ids before the end of sentence, an int or
@@ -55,7 +55,7 @@ def _is_enabled(value, disabled):
 
 
 def checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty):
-    """Returns `Constraints`. Values of tensors are not checked.
+    """Returns `Constraints` after checking the arguments, except for values of tensors.
 
     Raises:
         ValueError: if a length or size is not an int of at least 0, the penalty is not above 0, or

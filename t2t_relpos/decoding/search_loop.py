@@ -29,7 +29,7 @@ def until_done(advance, beams, limit, fixed, rest, beam_size, max_length, resize
         The beams, or only the entries that `Beams.result` reads. The entries of a sentence are from
         the step in which it was done or from a later one.
     """
-    # Only these graphs may change the sizes of tensors between steps.
+    # Only TensorFlow graphs without XLA may change the sizes of tensors between steps.
     if is_tensorflow_without_xla():
         from t2t_relpos.decoding import _tensorflow_search_loop
 

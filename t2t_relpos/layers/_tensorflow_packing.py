@@ -1,4 +1,4 @@
-"""Rows that are taken at most once each, on TensorFlow: the gradient takes them back."""
+"""Gathers rows on TensorFlow. No row is gathered twice, so the gradient is a gather too."""
 
 import tensorflow as tf
 
@@ -7,7 +7,16 @@ from t2t_relpos._backend import is_compiled_by_xla
 
 @tf.autograph.experimental.do_not_convert
 def take_rows(x, places, back):
-    """Gathers rows of `[R, H]` at `places`, zeros for -1; `back` is the inverse of `places`."""
+    """Returns the rows of a matrix at distinct indices, zeros for the index -1.
+
+    Args:
+        x: `[R, H]`.
+        places: int `[P]`, the row of `x` for every output row, or -1.
+        back: int `[R]`, the output row of every row of `x`, or -1. The gradient uses it.
+
+    Returns:
+        `[P, H]`.
+    """
 
     @tf.custom_gradient
     def run(x):
@@ -18,8 +27,8 @@ def take_rows(x, places, back):
 
 def _take(x, places):
     if is_compiled_by_xla():
-        # XLA clamps indices.
+        # XLA clamps invalid indices.
         rows = tf.gather(x, tf.maximum(places, 0))
         return tf.where(places[:, None] < 0, tf.zeros([], x.dtype), rows)
-    # Zeros if there is no such row: on GPUs always, on CPUs on request.
+    # Invalid indices give zeros: always on GPUs, and with this policy on CPUs.
     return tf.gather_nd(x, places[:, None], bad_indices_policy="IGNORE")

@@ -1,4 +1,4 @@
-"""Checks of call arguments: masks, positions and offsets, before any op fails on them."""
+"""Checks masks, positions and offsets of a call before any op can fail on them."""
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ LARGEST_POSITION = 2**31 - 1
 
 
 def built(layer):
-    """Raises if a layer has no weights yet."""
+    """Raises ValueError if a layer has no weights yet."""
     if not layer.built:
         raise ValueError(
             f"Expected a built layer. Received: {layer.name}, which has no weights yet. Call "
@@ -18,7 +18,7 @@ def built(layer):
 
 
 def sequences(query, value, key):
-    """Raises if the batch sizes of the three sequences are known and differ."""
+    """Raises ValueError if the batch sizes of the three sequences are known and differ."""
     sizes = [x.shape[0] for x in (query, value, key)]
     if len({size for size in sizes if isinstance(size, int)}) > 1:
         raise ValueError(
@@ -28,7 +28,7 @@ def sequences(query, value, key):
 
 
 def sequences_and_masks(query, value, key, attention_mask, padding_masks, num_heads):
-    """Raises if batch sizes differ, or a mask has another dtype or shape than an attention needs.
+    """Raises ValueError if batch sizes differ, or a mask has an unsupported dtype or shape.
 
     Args:
         query: `[B, T, D]`.
@@ -47,7 +47,7 @@ def sequences_and_masks(query, value, key, attention_mask, padding_masks, num_he
 
 
 def pair_mask(name, values, sizes, num_heads=None):
-    """Raises if a mask of pairs has another dtype or shape than an attention needs.
+    """Raises ValueError if an attention mask has an unsupported dtype or shape.
 
     Args:
         name: name of the argument.
@@ -62,7 +62,7 @@ def pair_mask(name, values, sizes, num_heads=None):
 
 
 def mask(name, values, *shapes):
-    """Raises if a mask is not boolean or integer, or has none of the shapes.
+    """Raises ValueError if a mask is not boolean or integer, or has none of the allowed shapes.
 
     Args:
         name: name of the argument.
@@ -86,7 +86,7 @@ def mask(name, values, *shapes):
 
 
 def query_offset(value):
-    """Raises if an offset is not an integer that fits into int32, or not a scalar."""
+    """Raises ValueError if an offset is not a scalar integer that fits into int32."""
     if value is None:
         return
     values = value if hasattr(value, "dtype") else np.asarray(value)
@@ -100,7 +100,9 @@ def query_offset(value):
 
 
 def positions(name, values, batch_size, length):
-    """Raises if positions are not integers that fit into int32, of shape [length] or [B, length].
+    """Raises ValueError unless positions are integers of shape [length] or [B, length].
+
+    Their values must fit into int32.
 
     Args:
         name: name of the argument.
@@ -123,7 +125,7 @@ def positions(name, values, batch_size, length):
 
 
 def cache_position(position, length):
-    """Raises if a position is known to be outside of a cache of a known length."""
+    """Raises ValueError if a position is known to be outside a cache of known length."""
     low, high = known_range(position) if isinstance(length, int) else (None, None)
     if low is not None and not 0 <= low <= high < length:
         raise ValueError(

@@ -1,9 +1,9 @@
-"""Copies of initializers."""
+"""Copies initializers."""
 
 
 def clone_initializer(initializer):
-    """Returns a copy with its own random seed, or the same seed if one was given.
+    """Returns a copy of an initializer, with a new random seed unless it has an explicit seed.
 
-    One initializer object gives all weights of a shape the same values.
+    A single initializer object would give all weights of the same shape the same values.
     """
     return initializer.__class__.from_config(initializer.get_config())

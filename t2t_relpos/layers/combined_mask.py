@@ -1,4 +1,4 @@
-"""The mask of an attention sublayer from a padding mask and a mask of pairs."""
+"""Combines the padding mask and the attention mask of an attention sublayer."""
 
 from keras import ops
 
@@ -7,18 +7,18 @@ from t2t_relpos.layers import call_checks
 
 
 def combined_mask(query, key, masks, *, prefix="", key_length=None, packed=False):
-    """Returns the conjunction of a padding mask `[B, S]` and a mask `[B, T, S]`, or None.
+    """Returns the conjunction of a padding mask and an attention mask, or None without masks.
 
     Args:
         query: `[B, T, D]`.
         key: `[B, S, D]`. The padding mask defaults to the mask that Keras attached to it.
-        masks: (padding mask, mask of pairs), each a tensor or None.
-        prefix: of the names of the arguments in errors.
+        masks: (padding mask `[B, S]`, attention mask `[B, T, S]`), each a tensor or None.
+        prefix: prefix of the argument names in error messages.
         key_length: S, if it is not the length of `key`.
         packed: whether the sequences are packed. B, T and S are then unknown.
 
     Raises:
-        ValueError: if a mask has another dtype or shape.
+        ValueError: if a mask has an unsupported dtype or shape.
     """
     padding_mask, attention_mask = masks
     if padding_mask is None:

@@ -1,4 +1,4 @@
-"""Dropout, fast to train on TensorFlow."""
+"""Dropout that trains faster on TensorFlow."""
 
 import keras
 
@@ -7,19 +7,19 @@ from t2t_relpos.attention.dropout import drop
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
 class Dropout(keras.layers.Dropout):
-    """`keras.layers.Dropout` with a mask that costs half the random bits on TensorFlow.
+    """`keras.layers.Dropout` that draws half as many random bits on TensorFlow.
 
     Args:
-        rate: at least 0 and below 1; on TensorFlow rounded to 1 / 65,536.
-        seed: of the masks.
+        rate: fraction of entries set to zero, in `[0, 1)`; on TensorFlow rounded to 1 / 65,536.
+        seed: seed of the masks. Default: None, a random seed.
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
 
     Call arguments:
-        inputs: floats of any shape.
-        training: whether dropout is on.
+        inputs: a floating-point tensor of any shape.
+        training: whether dropout is applied. Default: Keras's training mode.
 
     Returns:
-        a tensor like `inputs`.
+        A tensor with the shape and dtype of `inputs`.
 
     Example:
     >>> import keras
@@ -40,6 +40,6 @@ class Dropout(keras.layers.Dropout):
 
     def get_config(self):
         config = super().get_config()
-        # No shape of the noise but that of the inputs.
+        # This class has no argument `noise_shape`: the mask has the shape of the inputs.
         del config["noise_shape"]
         return config

@@ -28,7 +28,7 @@ class FeedForward(keras.layers.Layer):
         `[B, T, D]`.
 
     Raises:
-        ValueError: if `intermediate_dim` is not a positive integer, or `dropout` not in [0, 1).
+        ValueError: if `intermediate_dim` is not a positive integer, or `dropout` is not in [0, 1).
 
     Example:
     >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Positions that a call gives explicitly, and the masks and relative ids that follow."""
+"""Explicit positions of a call, and the masks and relative ids computed from them."""
 
 from keras import ops
 
@@ -9,17 +9,18 @@ from t2t_relpos.layers import call_checks
 
 
 def given_positions(positions, query_offset, lengths, batch_size):
-    """Returns positions of queries and keys, or None if they follow from lengths and offset.
+    """Returns (query positions, key positions), or None if a call gives neither.
 
     Args:
-        positions: (query positions `[T]` or `[B, T]`, key positions `[S]` or `[B, S]`); None for
-            consecutive ones.
+        positions: (query positions `[T]` or `[B, T]`, key positions `[S]` or `[B, S]`), each a
+            tensor, or None for consecutive positions.
         query_offset: key position of query 0, or None.
         lengths: (T, S).
         batch_size: B, or None if unknown.
 
     Raises:
-        ValueError: if positions or offset have another dtype or shape, or both are given.
+        ValueError: if positions or the offset have an unsupported dtype or shape, or if both query
+            positions and an offset are given.
     """
     call_checks.query_offset(query_offset)
     queries, keys = positions
@@ -40,17 +41,18 @@ def mask_and_ids(layer, lengths, causal, attention_mask, positions, query_offset
     """Returns the arguments of `attend` that describe masks and positions of all pairs.
 
     Args:
-        layer: has `sliding_window`, `max_relative_position` and whether it uses tables.
+        layer: an attention layer with the attributes `sliding_window`, `max_relative_position`,
+            `use_key_table` and `use_value_table`.
         lengths: (T, S).
         causal: whether keys after a query are masked.
-        attention_mask: a mask of pairs, or None.
+        attention_mask: bool mask of pairs of a query and a key, or None.
         positions: the result of `given_positions`.
         query_offset: key position of query 0, or None.
     """
     mask = make_attention_mask(
         lengths,
         attention_mask,
-        # Without given positions, causality is a rule and needs no mask of all pairs.
+        # Without explicit positions, `attend` applies causality and needs no `[T, S]` mask for it.
         causal=causal and positions is not None,
         window=layer.sliding_window,
         query_offset=query_offset,

@@ -48,14 +48,14 @@ class HeadProjection(keras.layers.EinsumDense):
         return KernelMatrix(self)
 
     def quantize(self, mode=None, type_check=True, config=None):
-        # The base class quantizes itself only, unless types are not checked.
+        # With `type_check=True`, the base class raises an error for subclasses.
         super().quantize(mode, type_check=False, config=config)
 
 
 class KernelMatrix:
     """The kernel of a `HeadProjection` as a matrix: `[D, N·H]`, or `[N·H, D]` out of heads.
 
-    `numpy.asarray` reads it; merged LoRA kernels are included. All code that needs projection
+    `numpy.asarray` returns its values, including LoRA updates. All code that needs projection
     kernels as matrices uses this class.
 
     Args:
@@ -63,7 +63,7 @@ class KernelMatrix:
 
     Attributes:
         shape: shape of the matrix.
-        variable: the variable of three axes that `assign` changes.
+        variable: the kernel variable, of rank 3, that `assign` changes.
 
     Raises:
         ValueError: when a quantized kernel is read or assigned, or a LoRA kernel is assigned.
@@ -90,7 +90,7 @@ class KernelMatrix:
         return self.numpy().astype(dtype)
 
     def assign(self, matrix):
-        """Sets the kernel."""
+        """Sets the kernel to a matrix of the shape `shape`."""
         if self._projection.lora_enabled:
             raise ValueError(
                 f"Expected a projection without LoRA. Received: {self._projection.path} with "
@@ -99,7 +99,7 @@ class KernelMatrix:
         self.variable.assign(np.reshape(matrix, self.variable.shape))
 
     def check_floating(self):
-        """Raises a ValueError if the kernel is quantized."""
+        """Raises ValueError if the kernel is quantized."""
         if self._projection.quantization_mode is not None:
             raise ValueError(
                 "Expected a projection with a floating-point kernel. Received: "

@@ -1,4 +1,4 @@
-"""Attention one position at a time, as decoding needs it."""
+"""Attention with a cache, for decoding one position at a time."""
 
 from keras import ops
 
@@ -7,7 +7,7 @@ from t2t_relpos.layers import call_checks
 
 
 class IncrementalAttention:
-    """Steps with a cache, for a `MultiHeadBase` that has `attend` and a `sliding_window`."""
+    """Mixin with decoding steps for a `MultiHeadBase` that has `attend` and `sliding_window`."""
 
     def start_cache(self, batch_size, max_length):
         """Returns an empty cache for `step`.
@@ -86,8 +86,8 @@ class IncrementalAttention:
             query: `[B, T, D]`.
             value: `[B, L, D]`, sequence of the keys and values to write.
             cache: `[B, 2, S, N, H]`, keys and values, as in KerasHub.
-            update_index: cache position of `value`, an int or a scalar tensor. Default: None,
-                nothing is written.
+            update_index: cache position of `value`, an int or a scalar tensor. None writes nothing.
+                Default: None.
             mask: bool, broadcasts to `[B, N, T, S]`; True = attend. Default: None.
             query_offset: key position of query 0. Default: `S - T`.
             causal: whether keys after a query are masked. Default: False.

@@ -1,4 +1,4 @@
-"""A decoder block one position at a time, with a position per row, as searches need it."""
+"""Steps of a decoder block for one position of each hypothesis, for searches."""
 
 from keras import ops
 
@@ -6,7 +6,7 @@ from t2t_relpos.layers import call_checks
 
 
 class IncrementalDecoder:
-    """Adds steps with a cache to a decoder block."""
+    """Mixin with decoding steps, using a cache, for a decoder block."""
 
     def start_cache(self, batch_size, max_length):
         """Returns an empty cache for `step`.

@@ -1,4 +1,4 @@
-"""Relative attention from a trained `keras.layers.MultiHeadAttention`."""
+"""Converts a trained `keras.layers.MultiHeadAttention` to relative attention."""
 
 import keras
 
@@ -12,7 +12,8 @@ def from_keras_attention(cls, layer, extra):
         extra: arguments of `cls` that Keras's layer does not have.
 
     Raises:
-        ValueError: if the layer has another class, is not built, or has several attention axes.
+        ValueError: if `layer` is not a `keras.layers.MultiHeadAttention`, is not built, or has
+            several attention axes.
     """
     if not isinstance(layer, keras.layers.MultiHeadAttention):
         raise ValueError(
@@ -24,7 +25,7 @@ def from_keras_attention(cls, layer, extra):
             "Expected a built layer. Received: one without weights. Call it once first."
         )
     made = cls.from_config(layer.get_config() | extra | {"table_initializer": "zeros"})
-    # In the order of the arguments of `build`.
+    # The order is that of the arguments of `build`.
     projections = layer.query_dense, layer.value_dense, layer.key_dense
     made.build(*((None, None, dense.kernel.shape[0]) for dense in projections))
     for name in ("query", "key", "value", "gate", "output"):
@@ -36,7 +37,7 @@ def from_keras_attention(cls, layer, extra):
 
 
 def check_attention_axes(attention_axes):
-    """Raises if attention has other axes than the sequence axis of `[B, T, D]`."""
+    """Raises ValueError unless `attention_axes` is None or the sequence axis of `[B, T, D]`."""
     if attention_axes not in (None, 1, (1,), [1], -2, (-2,), [-2]):
         raise ValueError(
             "Expected `attention_axes` to be None or 1, the sequence axis of "

@@ -1,4 +1,4 @@
-"""Layer normalization, fast to train on TensorFlow."""
+"""Layer normalization that trains faster on TensorFlow."""
 
 import keras
 from keras import ops
@@ -8,13 +8,13 @@ from t2t_relpos._portable import is_portable
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
 class LayerNormalization(keras.layers.LayerNormalization):
-    """`keras.layers.LayerNormalization` over the last axis; on TensorFlow with a separate gradient.
+    """`keras.layers.LayerNormalization` over the last axis; on TensorFlow with a custom gradient.
 
-    The same numbers within rounding. Keras's is made of operations whose gradients
-    pass over the inputs about twice as often.
+    The results are equal up to rounding. In Keras's layer, the gradients of the separate operations
+    read the inputs about twice as often.
 
     Args:
-        epsilon: added to the variance.
+        epsilon: added to the variance. Default: 1e-6.
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
 
     Call arguments:
@@ -48,7 +48,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         return _tensorflow_layer_normalization.normalize(inputs, gamma, beta, self.epsilon)
 
     def _normalize(self, inputs):
-        """Returns the outputs by elementary operations.
+        """Returns the outputs, computed with elementary operations.
 
         PyTorch can't export its layer normalization to ONNX if a length is unknown.
         """

@@ -3,9 +3,10 @@
 import keras
 from keras import ops
 
+from t2t_relpos import _checks
 from t2t_relpos.attention.masks import both_masks
 from t2t_relpos.attention.variants import attend_two_blocks
-from t2t_relpos.layers import call_checks, checks
+from t2t_relpos.layers import call_checks
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
 from t2t_relpos.layers.variant_tables import add_table
 
@@ -49,7 +50,7 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
         outputs `[B, T, D]`.
 
     Raises:
-        ValueError: if an argument is out of range, lengths differ, or a mask has another shape.
+        ValueError: if an argument is out of range, lengths differ, or a mask has the wrong shape.
 
     Example:
     >>> import numpy as np
@@ -74,7 +75,7 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
         **kwargs,
     ):
         super().__init__(num_heads, key_dim, **kwargs)
-        self.block_length = checks.positive_int("block_length", block_length)
+        self.block_length = _checks.positive_int("block_length", block_length)
         self.use_value_table = use_value_table
         self.share_heads = share_heads
         self.table_initializer = keras.initializers.get(table_initializer)

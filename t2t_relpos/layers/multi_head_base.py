@@ -1,4 +1,4 @@
-"""What every multi-head attention layer has: projections into heads and out of them."""
+"""The base class of multi-head attention layers: projections into heads and out of them."""
 
 import keras
 from keras import ops
@@ -10,10 +10,10 @@ from t2t_relpos.layers.quantized_dtype import quantized_dtype
 
 
 class MultiHeadBase(keras.layers.Layer):
-    """Projections, heads, dropout and their arguments, without the attention itself.
+    """Projections, heads and dropout of an attention layer, without the attention itself.
 
-    Args: see `RelativeMultiHeadAttention`; they are those of
-        keras.layers.MultiHeadAttention.
+    The arguments are those of `keras.layers.MultiHeadAttention`. `RelativeMultiHeadAttention`
+    documents them.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class MultiHeadBase(keras.layers.Layer):
                     f"have one axis. Received: shape {tuple(shape)}. Fold further axes into "
                     "the batch."
                 )
-        if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
+        if None not in (value_shape[1], key_shape[1]) and value_shape[1] != key_shape[1]:
             raise ValueError(
                 "Expected `key` and `value` of the same length. "
                 f"Received: key shape {tuple(key_shape)}, value shape {tuple(value_shape)}."
@@ -118,7 +118,7 @@ class MultiHeadBase(keras.layers.Layer):
         return keras.Operation.compute_output_spec(self, query, value, key, **kwargs)
 
     def project_query(self, query, packing=None):
-        """Returns the queries of all heads, times `H ** -0.5`.
+        """Returns the queries of all heads, multiplied by `H ** -0.5`.
 
         Args:
             query: `[B, T, D]`, or `[1, P, D]` if packed.

@@ -1,4 +1,4 @@
-"""Sequences of a batch one after the other, without padding."""
+"""Packs the sequences of a batch into one sequence without padding."""
 
 import keras
 from keras import ops
@@ -8,11 +8,11 @@ from t2t_relpos._checks import known_range
 
 
 class Packing:
-    """The positions of the tokens of a padded batch `[B, T]` in one sequence without padding.
+    """The map between a padded batch `[B, T]` and one sequence without padding.
 
     Layers that treat positions separately then do no work for padding: their inputs `[1, P, D]` are
-    the P tokens of the batch. Attention needs the sequences, so it has the packing as a call
-    argument.
+    the P tokens of the batch. Attention needs the separate sequences, so attention layers have the
+    packing as a call argument.
 
     Without `capacity`, P is the number of tokens. It depends on the values of the mask, so this
     form is not available in code that XLA or `jax.jit` compiles. With `capacity`, P is `capacity`:
@@ -20,7 +20,7 @@ class Packing:
 
     Args:
         mask: bool `[B, T]`, True = a token. Everything before the last token of a sequence counts
-            as a token. A batch without tokens has one, at its first position.
+            as a token. In a batch without tokens, the first position counts as a token.
         capacity: P, an int of at least the number of tokens. Default: the number of tokens. In
             compiled code, `pack` and `unpack` return NaN if the tokens exceed the capacity.
 
@@ -28,8 +28,8 @@ class Packing:
         mask: bool `[B, T]`, True = packed.
 
     Raises:
-        ValueError: if the mask is not of rank 2, or tensors do not have the shape of this batch, or
-            the tokens exceed `capacity`, or compiled code has no `capacity`.
+        ValueError: if the mask is not of rank 2, a tensor does not have the shape of this batch,
+            the number of tokens exceeds `capacity`, or `capacity` is missing in compiled code.
 
     Example:
     >>> import numpy as np
@@ -57,12 +57,13 @@ class Packing:
         self._shape = ops.shape(mask)
         after = ops.flip(ops.cumsum(ops.flip(ops.cast(mask, "int32"), 1), axis=1), 1)
         flat = ops.reshape(after > 0, (-1,))
-        # Rows can't be taken from nothing.
+        # A gather from an empty tensor would fail, so at least one position counts as a token.
         is_first = ops.arange(ops.size(flat)) == 0
         flat = ops.logical_or(flat, ops.logical_and(is_first, ops.logical_not(ops.any(flat))))
         self.mask = ops.reshape(flat, self._shape)
         count = ops.cumsum(ops.cast(flat, "int32"))
-        # The token in every slot `b·T + t`, and the slot of every token; -1 for padding.
+        # Slots are the positions `b·T + t` of the padded batch. `_tokens` is the token of every
+        # slot, `_slots` the slot of every token. Padding is -1.
         self._tokens = ops.where(flat, count - 1, -1)
         self._fits = True
         if capacity is None:
@@ -72,21 +73,21 @@ class Packing:
             self._fits = _check_capacity(count, capacity)
 
     def pack(self, x):
-        """`[B, T, D]` -> `[1, P, D]`."""
-        _check_sizes(x, "sequences, as the mask's", (*self._shape, None))
+        """Packs `[B, T, D]` into `[1, P, D]`."""
+        _check_sizes(x, "sequences that match the mask", (*self._shape, None))
         width = x.shape[-1]
         packed = take_rows(ops.reshape(x, (-1, width)), self._slots, self._tokens)
         return ops.expand_dims(self._or_nan(packed), 0)
 
     def unpack(self, x):
-        """`[1, P, D]` -> `[B, T, D]`, zeros on padding."""
+        """Unpacks `[1, P, D]` into `[B, T, D]`, with zeros at padding."""
         self._check_packed(x)
         width = x.shape[-1]
         rows = take_rows(ops.reshape(x, (-1, width)), self._tokens, self._slots)
         return ops.reshape(self._or_nan(rows), (*self._shape, width))
 
     def split_heads(self, x, num_heads):
-        """`[1, P, N·H]` -> `[B, N, T, H]`, zeros on padding."""
+        """Unpacks `[1, P, N·H]` into heads `[B, N, T, H]`, with zeros at padding."""
         self._check_packed(x)
         batch, length = self._shape
         width = x.shape[-1] // num_heads
@@ -94,17 +95,15 @@ class Packing:
         return ops.reshape(rows, (batch, num_heads, length, width))
 
     def merge_heads(self, x):
-        """`[B, N, T, H]` -> `[1, P, N·H]`."""
-        _check_sizes(
-            x, "heads, of the mask's sequences", (self._shape[0], None, self._shape[1], None)
-        )
+        """Packs heads `[B, N, T, H]` into `[1, P, N·H]`."""
+        _check_sizes(x, "heads that match the mask", (self._shape[0], None, self._shape[1], None))
         num_heads, width = x.shape[1], x.shape[-1]
         heads, tokens = self._rows_of_heads(num_heads)
         rows = take_rows(ops.reshape(x, (-1, width)), tokens, heads)
         return ops.reshape(rows, (1, -1, num_heads * width))
 
     def _check_packed(self, x):
-        _check_sizes(x, "tokens, as `pack` gives them", (1, self._slots.shape[0], None))
+        _check_sizes(x, "tokens packed by `pack`", (1, self._slots.shape[0], None))
 
     def _or_nan(self, x):
         """Returns `x`, or NaN if the tokens exceed the capacity."""
@@ -112,8 +111,8 @@ class Packing:
             return x
         return ops.where(self._fits, x, float("nan"))
 
-    # Asked for again by every layer: TensorFlow merges in a graph what is computed from the same
-    # tensors.
+    # The result is not cached. Every layer computes it again, but TensorFlow merges equal nodes of
+    # a graph.
     def _rows_of_heads(self, num_heads):
         """Returns row maps `[B, N, T]` -> `[P, N]` (-1 on padding) and `[P, N]` -> `[B, N, T]`."""
         batch, length = self._shape
@@ -127,7 +126,13 @@ class Packing:
 
 
 def _check_sizes(x, what, sizes):
-    """Raises where a size is known, and another than this."""
+    """Raises ValueError if the rank or a known size differs from `sizes`.
+
+    Args:
+        x: a tensor.
+        what: describes the tensor in the error message.
+        sizes: the expected shape. A size that is not an int is unknown.
+    """
     shape = tuple(x.shape)
     if len(shape) == len(sizes):
         known = [
@@ -138,7 +143,7 @@ def _check_sizes(x, what, sizes):
         if all(size == expected for size, expected in known):
             return
     expected = ", ".join(str(size) if isinstance(size, int) else "*" for size in sizes)
-    raise ValueError(f"Expected {what}, of shape [{expected}]. Received: shape {shape}")
+    raise ValueError(f"Expected {what}: shape [{expected}]. Received: shape {shape}")
 
 
 def _slots_of_tokens(flat):
@@ -167,7 +172,11 @@ def _slots_with_padding(count, capacity):
 
 
 def _check_capacity(count, capacity):
-    """Returns True, or a scalar tensor if the number of tokens is not known yet."""
+    """Returns whether the tokens fit: True, or a scalar tensor if their number is unknown.
+
+    Raises:
+        ValueError: if the number of tokens is known to exceed the capacity.
+    """
     _, tokens = known_range(count[-1:])
     if tokens is None:
         return ops.all(count[-1:] <= capacity)
@@ -180,7 +189,16 @@ def _check_capacity(count, capacity):
 
 
 def take_rows(x, places, back):
-    """Gathers rows of `[R, H]` at `places`, zeros for -1; `back` is the inverse of `places`."""
+    """Returns the rows of a matrix at distinct indices, zeros for the index -1.
+
+    Args:
+        x: `[R, H]`.
+        places: int `[P]`, the row of `x` for every output row, or -1.
+        back: int `[R]`, the output row of every row of `x`, or -1. TensorFlow's gradient uses it.
+
+    Returns:
+        `[P, H]`.
+    """
     if keras.backend.backend() == "tensorflow":
         from t2t_relpos.layers import _tensorflow_packing
 

@@ -1,4 +1,4 @@
-"""Absolute positions, added to the embeddings."""
+"""Absolute position encodings, added to the embeddings."""
 
 import math
 
@@ -10,16 +10,16 @@ from t2t_relpos._portable import arange, is_portable
 
 
 def sinusoids(positions, width, max_wavelength=10_000.0):
-    """Sines, then cosines, of `positions` at geometrically spaced frequencies.
+    """Returns sines, then cosines, of `positions` at geometrically spaced frequencies.
 
     Args:
         positions: float `[...]`.
-        width: D; an odd one gets a last column of zeros.
-        max_wavelength: the slowest frequency is its inverse.
+        width: D. If it is odd, the last column is zero.
+        max_wavelength: inverse of the lowest frequency. Default: 10,000.
 
     Returns:
-        float `[..., D]`: `concat(sin, cos)`, as t2t has it; the paper's formula
-        interleaves them, which is the same up to the order of columns.
+        float `[..., D]`: `concat(sin, cos)`, as in t2t. The paper's formula interleaves them, which
+        only changes the order of the columns.
 
     Reference: Vaswani et al. 2017, section 3.5; t2t `get_timing_signal_1d`.
     """
@@ -120,11 +120,12 @@ class LearnedPositionEmbedding(keras.layers.Layer):
         table = ops.convert_to_tensor(self.embeddings)
         if is_portable():
             return inputs + ops.take(table, positions, axis=0)
-        # take along axis 1 of [1, P, D]: its gradient is dense.
+        # The gradient of `take` along axis 1 of [1, P, D] is dense.
         return inputs + ops.take(table[None], positions, axis=1)[0]
 
     def compute_output_shape(self, input_shape):
-        # Else Keras calls the layer with an arbitrary length, at least on PyTorch.
+        # Without this method, Keras would call the layer with an arbitrary length, at least on
+        # PyTorch.
         self._check_length(input_shape[1], 0)
         return input_shape
 
@@ -146,7 +147,7 @@ class LearnedPositionEmbedding(keras.layers.Layer):
 
 
 def _positions(inputs, start):
-    """int32 `[T]`, or `[B, T]` for a start per row."""
+    """Returns int32 positions `[T]`, or `[B, T]` if each batch entry has its own start."""
     positions = arange(ops.shape(inputs)[1])
     start = ops.cast(start, "int32")
     return ops.expand_dims(start, -1) + positions if len(start.shape) else start + positions

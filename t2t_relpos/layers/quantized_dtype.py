@@ -8,8 +8,8 @@ import keras
 def quantized_dtype(layer):
     """Returns `{"dtype": policies}` for the config of a layer, or `{}` if nothing is quantized.
 
-    Keras writes the quantization of a layer into that layer's config. Layers that make their
-    sublayers themselves add this to their own.
+    Keras stores the quantization of a layer in that layer's config. A layer that creates its own
+    sublayers therefore has to add their dtype policies to its config.
     """
     quantized = [
         part
@@ -24,6 +24,6 @@ def quantized_dtype(layer):
     policies = keras.dtype_policies.DTypePolicyMap(default_policy=policy.name)
     for part in quantized:
         inner = part.path.removeprefix(f"{layer.path}/")
-        # Enclosing models add to the front of paths.
+        # Enclosing models prepend their names to paths.
         policies[f"(.*/)?{re.escape(layer.name)}/{re.escape(inner)}"] = part.dtype_policy
     return {"dtype": keras.saving.serialize_keras_object(policies)}

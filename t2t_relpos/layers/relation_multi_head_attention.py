@@ -1,8 +1,9 @@
-"""Multi-head attention over a labelled, directed, fully connected graph."""
+"""Multi-head attention over a labeled, directed, fully connected graph."""
 
 import keras
 from keras import ops
 
+from t2t_relpos import _checks
 from t2t_relpos.attention.gather import pair_index, scores_by_id, values_by_id
 from t2t_relpos.attention.masks import (
     causal_mask,
@@ -11,7 +12,7 @@ from t2t_relpos.attention.masks import (
     masked_softmax,
 )
 from t2t_relpos.attention.table_matmul import matmul_by_position
-from t2t_relpos.layers import call_checks, checks
+from t2t_relpos.layers import call_checks
 from t2t_relpos.layers.clone_initializer import clone_initializer
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
 
@@ -30,7 +31,7 @@ class RelationMultiHeadAttention(MultiHeadBase):
         num_heads: N, number of attention heads.
         key_dim: H, size of a head for queries and keys.
         num_relations: R, number of labels. A tuple: one number for each of several channels, whose
-            vectors are added. Default: None, only edge vectors are given.
+            vectors are added. Default: None, for calls with edge vectors only.
         use_key_table: whether labels act on scores. Default: True.
         use_value_table: whether labels act on outputs. Default: True.
         share_heads: True: all heads share the tables. False: each head has tables. Default: True.
@@ -53,8 +54,8 @@ class RelationMultiHeadAttention(MultiHeadBase):
             projection. Default: the mask of a mask_zero embedding.
         value_mask: bool `[B, S]`, True = attend. Default: the mask of a mask_zero embedding.
         key_mask: bool `[B, S]`, True = attend. Default: the mask of a mask_zero embedding.
-        attention_mask: bool, `[B, T, S]`, `[T, S]` or `[B, N, T, S]`; True = attend. A pair without
-            an edge is not masked by that. Default: None.
+        attention_mask: bool, `[B, T, S]`, `[T, S]` or `[B, N, T, S]`; True = attend. Pairs without
+            an edge are not masked. Default: None.
         return_attention_scores: whether to return (outputs, scores). Default: False.
         training: whether dropout is applied. Default: Keras's training mode.
         use_causal_mask: whether keys after a query are masked. Default: False.
@@ -64,9 +65,9 @@ class RelationMultiHeadAttention(MultiHeadBase):
         softmax and before dropout.
 
     Raises:
-        ValueError: if relations are missing, not integers, of another shape or number of channels,
-            or out of range in an eager call; if relations are given but there are no tables; if
-            edge vectors have another shape.
+        ValueError: if relations are missing, are not integers, have the wrong shape or number of
+            channels, or are out of range in an eager call; if relations are given but there are no
+            tables; if edge vectors have the wrong shape.
 
     Example:
     >>> import numpy as np
@@ -96,11 +97,11 @@ class RelationMultiHeadAttention(MultiHeadBase):
         super().__init__(num_heads, key_dim, **kwargs)
         channels = () if num_relations is None else num_relations
         channels = tuple(channels) if isinstance(channels, (tuple, list)) else (channels,)
-        self.num_relations = tuple(checks.positive_int("num_relations", r) for r in channels)
+        self.num_relations = tuple(_checks.positive_int("num_relations", r) for r in channels)
         if channels and not (use_key_table or use_value_table):
             raise ValueError(
                 "Expected use_key_table or use_value_table with `num_relations`: labels without a "
-                "table change nothing. Received: both False."
+                "table have no effect. Received: both False."
             )
         self.use_key_table = use_key_table
         self.use_value_table = use_value_table
@@ -171,14 +172,14 @@ class RelationMultiHeadAttention(MultiHeadBase):
         return (outputs, weights) if return_attention_scores else outputs
 
     def _indices(self, relations, query, key, shape):
-        """One flat index of `pair_index` for every channel."""
+        """Returns the result of `pair_index` for every label channel."""
         channels = relations if isinstance(relations, (tuple, list)) else [relations]
         channels = [labels for labels in channels if labels is not None]
         if channels and not self.num_relations:
             raise ValueError(
                 "Expected no `relations`: the layer has no tables for labels. Received: "
-                f"{len(channels)} label channels. Pass num_relations, the number of labels, when "
-                "making it."
+                f"{len(channels)} label channels. Pass num_relations, the number of labels, to the "
+                "constructor."
             )
         if len(channels) != len(self.num_relations):
             raise ValueError(
@@ -188,7 +189,7 @@ class RelationMultiHeadAttention(MultiHeadBase):
         indices = []
         for labels, num_labels in zip(channels, self.num_relations):
             labels = ops.convert_to_tensor(labels)
-            checks.relation_labels(labels, num_labels, query.shape, key.shape)
+            _checks.relation_labels(labels, num_labels, query.shape, key.shape)
             indices.append(pair_index(ops.broadcast_to(labels, shape), num_labels, self.num_heads))
         return indices
 
@@ -196,15 +197,14 @@ class RelationMultiHeadAttention(MultiHeadBase):
         if not self.num_relations and key_edges is None and value_edges is None:
             raise ValueError(
                 "Expected `relations` (with num_relations), `key_edges` or `value_edges`. "
-                "Received: "
-                "none. Without edges, keras.layers.MultiHeadAttention does the same."
+                "Received: none. Without edges, use keras.layers.MultiHeadAttention."
             )
         for name, edges, depth in (
             ("key_edges", key_edges, self.key_dim),
             ("value_edges", value_edges, self.value_dim),
         ):
             if edges is not None:
-                checks.edge_vectors(name, edges, depth, query_shape, key_shape)
+                _checks.edge_vectors(name, edges, depth, query_shape, key_shape)
 
     def get_config(self):
         return {
@@ -219,7 +219,7 @@ class RelationMultiHeadAttention(MultiHeadBase):
 
 def _by_query(x, edges):
     """Returns `[B, N, T, X]` times one matrix per query, `[B or 1, T, X, Y]`: `[B, N, T, Y]`."""
-    # With one query this would be a product that is not safe, see `times_table`.
+    # With one query, the product below could corrupt memory: see `matmul_table`.
     if edges.shape[0] == 1:
         return matmul_by_position(x, edges[0])
     product = ops.matmul(ops.swapaxes(x, 1, 2), edges)

@@ -3,10 +3,11 @@
 import keras
 from keras import ops
 
+from t2t_relpos import _checks
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.local import attend_locally, block_size
 from t2t_relpos.attention.masks import both_masks
-from t2t_relpos.layers import call_checks, checks
+from t2t_relpos.layers import call_checks
 from t2t_relpos.layers.given_positions import given_positions, mask_and_ids
 from t2t_relpos.layers.incremental_attention import IncrementalAttention
 from t2t_relpos.layers.keras_attention import check_attention_axes, from_keras_attention
@@ -31,13 +32,14 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         output_shape: size of the output's last axis, an int. Default: that of `query`.
         attention_axes: None, 1 or (1,), the sequence axis. Others raise an error, because relative
             positions have one axis. Default: None.
-        sliding_window: a query attends to keys at distances less than this. Default: None, to all.
-            Self-attention without an `attention_mask`, given positions or returned scores then
-            costs O(T·window) instead of O(T²).
-        flash_attention: True: memory linear in length at any length, because the gradient computes
-            the weights again. It requires calls without given positions and returned scores. `None`
-            or False: above 1,024 positions, on TensorFlow on a CPU without XLA above 4,096. There
-            is no fused kernel.
+        sliding_window: a query attends to keys at distances less than this. Self-attention without
+            an `attention_mask`, explicit positions or returned scores then costs O(T·window)
+            instead of O(T²). Default: None, no limit.
+        flash_attention: True: memory is linear in length at any length, because the gradient
+            computes the weights again. Explicit positions and returned scores are then not
+            supported. None or False: memory is linear in length above 1,024 positions. On
+            TensorFlow on a CPU without XLA, above 4,096 in training, and 256 in inference (causal:
+            128). There is no fused kernel. Default: None.
         kernel_initializer: initializer of the projection kernels. Default: `"glorot_uniform"`.
         bias_initializer: initializer of the projection biases. Default: `"zeros"`.
         kernel_regularizer: regularizer of the projection kernels. Default: None.
@@ -85,7 +87,7 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
 
     Raises:
         ValueError: if an argument is out of range or not supported, or a mask, a position or an
-            offset has another shape or dtype.
+            offset has the wrong shape or dtype.
 
     Example:
     >>> import numpy as np
@@ -136,9 +138,9 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         )
         check_attention_axes(attention_axes)
         if sliding_window is not None:
-            sliding_window = checks.positive_int("sliding_window", sliding_window)
+            sliding_window = _checks.positive_int("sliding_window", sliding_window)
         if use_key_table or use_value_table or max_relative_position is not None:
-            max_relative_position = checks.max_relative_position(max_relative_position)
+            max_relative_position = _checks.max_relative_position(max_relative_position)
         self.max_relative_position = max_relative_position
         self.attention_axes = attention_axes
         self.flash_attention = flash_attention
@@ -204,11 +206,11 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         return (outputs, weights) if return_attention_scores else outputs
 
     def _is_local(self, query, key, same, extras):
-        """Whether blocks of keys can be skipped: self-attention with a window, long enough."""
+        """Returns whether to use `attend_locally`: for long self-attention with a window."""
         if self.sliding_window is None or any(extra is not None for extra in extras):
             return False
         length = query.shape[2]
-        if not isinstance(length, int):  # None, or JAX's symbol of a length
+        if not isinstance(length, int):  # None, or a symbolic length of JAX
             return same
         return length == key.shape[2] and length > 4 * block_size(self.sliding_window)
 
@@ -232,8 +234,8 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
             A built layer.
 
         Raises:
-            ValueError: if the layer has another class, is not built, or has several attention
-                axes.
+            ValueError: if `layer` is not a `keras.layers.MultiHeadAttention`, is not built, or has
+                several attention axes.
 
         Example:
         >>> import keras

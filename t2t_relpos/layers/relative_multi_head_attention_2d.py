@@ -5,9 +5,10 @@ import math
 import keras
 from keras import ops
 
+from t2t_relpos import _checks
 from t2t_relpos.attention.masks import combine_masks, key_padding_mask
 from t2t_relpos.attention.variants import attend_2d, two_sided_table
-from t2t_relpos.layers import call_checks, checks
+from t2t_relpos.layers import call_checks
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
 from t2t_relpos.layers.variant_tables import add_table
 
@@ -73,7 +74,7 @@ class RelativeMultiHeadAttention2D(MultiHeadBase):
         **kwargs,
     ):
         super().__init__(num_heads, key_dim, **kwargs)
-        self.max_relative_position = checks.positive_int(
+        self.max_relative_position = _checks.positive_int(
             "max_relative_position", max_relative_position
         )
         self.share_heads = share_heads
@@ -158,6 +159,6 @@ def _check_grids(query_shape, value_shape, key_shape):
     for axis in (1, 2):
         if len({shape[axis] for shape in shapes} - {None}) > 1:
             raise ValueError(
-                "Expected `query`, `value` and `key` of one height and width: this is "
+                "Expected `query`, `value` and `key` of the same height and width: this is "
                 f"self-attention. Received: shapes {', '.join(str(tuple(s)) for s in shapes)}."
             )

@@ -1,4 +1,4 @@
-"""Self-attention with relative positions that end where their table ends."""
+"""Multi-head attention with relative positions up to a distance, and none beyond it."""
 
 import keras
 from keras import ops
@@ -13,9 +13,9 @@ from t2t_relpos.layers.variant_tables import add_table
 class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
     """Multi-head attention with relative positions up to a distance, and none beyond it.
 
-    Distances from `-(K - 1)` to `K - 1` have learned vectors. Pairs farther apart have none, where
-    `RelativeMultiHeadAttention` clips the distance. With `masked`, keys after a query are masked,
-    and there are vectors for the distances from `-(K - 1)` to 0.
+    Distances from `-(K - 1)` to `K - 1` have learned vectors. Larger distances have none, whereas
+    `RelativeMultiHeadAttention` clips them. With `masked`, keys after a query are masked, and there
+    are vectors for the distances from `-(K - 1)` to 0.
 
     Args:
         num_heads: N, number of attention heads.
@@ -29,8 +29,8 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
             standard deviation `H ** -0.5`, as in t2t.
         **kwargs: the other arguments of `RelativeMultiHeadAttention`.
 
-    The call arguments and the outputs are those of `RelativeMultiHeadAttention`. With `masked`,
-    `use_causal_mask` is always on.
+    The call arguments and the outputs are those of `RelativeMultiHeadAttention`, without packings.
+    With `masked`, `use_causal_mask` is always on.
 
     Raises:
         ValueError: if an argument is out of range or not supported.

@@ -85,7 +85,7 @@ class RelativePositionEmbedding(keras.layers.Layer):
         length_k = length_q if key is None else ops.shape(key)[1]
         ids = relative_ids(length_q, length_k, self.max_relative_position, query_offset)
         table = ops.convert_to_tensor(self.table)
-        # Not -2: PyTorch can export the lookup along the first axis only.
+        # Not -2: only for axis 0 does Keras use the lookup that PyTorch can export.
         return ops.take(table, ids, axis=len(table.shape) - 2)
 
     def get_config(self):

@@ -8,7 +8,11 @@ from t2t_relpos.layers.relative_position_embedding import RelativePositionEmbedd
 
 
 class RelativeTables:
-    """Adds tables for keys and values to a `MultiHeadBase` with the settings of the tables."""
+    """Mixin that adds relative tables for keys and values to a `MultiHeadBase`.
+
+    The layer has to set `max_relative_position`, `use_key_table`, `use_value_table`, `share_heads`
+    and `table_initializer`.
+    """
 
     def _build_tables(self):
         """Creates `key_embedding` and `value_embedding`, or None for a table that is off."""
@@ -35,7 +39,7 @@ class RelativeTables:
         return [None if t is None else ops.convert_to_tensor(t.table) for t in tables]
 
     def attend(self, query, key, value, **kwargs):
-        """Returns `attention.attend` with the tables of this layer.
+        """Returns the results of `attention.attend` with the tables of this layer.
 
         Args:
             query: `[B, N, T, H]`, from `project_query`.
@@ -46,6 +50,7 @@ class RelativeTables:
         Returns:
             (outputs `[B, N, T, Hv]`, weights `[B, N, T, S]`, or None without `return_weights`).
         """
-        # A decoding step is no call of Keras, so variables are not cast to the compute dtype.
+        # A decoding step bypasses Keras's `__call__`, so variables are not cast to the compute
+        # dtype.
         tables = (None if t is None else ops.cast(t, query.dtype) for t in self._table_values())
         return attend(query, key, value, *tables, **kwargs)

@@ -1,4 +1,4 @@
-"""Token ids to vectors and back."""
+"""Token embedding, and the tied projection to logits."""
 
 import keras
 from keras import ops

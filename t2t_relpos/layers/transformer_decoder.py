@@ -39,8 +39,8 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
             Default: None.
         use_causal_mask: whether keys after a query are masked in self-attention. Default: True.
         training: whether dropout is applied. Default: Keras's training mode.
-        return_attention_scores: whether to return (outputs, scores). Not with caches. Default:
-            False.
+        return_attention_scores: whether to return (outputs, scores). Requires `encoder_sequence`
+            and no caches. Default: False.
         packing: a `Packing` `[B, T]`. Inputs and outputs are then `[1, P, D]`. Default: None.
         encoder_packing: a `Packing` `[B, S]` of `encoder_sequence`. Default: None.
 
@@ -50,9 +50,10 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
         requested: the weights of the attention to the encoder.
 
     Raises:
-        ValueError: if an argument is out of range, a mask has another shape or a float dtype,
-            `encoder_sequence` is given to a block without attention to an encoder or missing for
-            one with it, or only one of the two caches is given.
+        ValueError: if an argument is out of range; if a mask has the wrong shape or a float dtype;
+            if `encoder_sequence` is given to a block that was built without it, or is missing for a
+            block that was built with it; if only one of the two caches is given; or if caches are
+            given with returned scores or a packing.
 
     Example:
     >>> import numpy as np
@@ -97,6 +98,14 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
         encoder_packing=None,
     ):
         self._check_sequences(encoder_sequence, self_attention_cache, cross_attention_cache)
+        has_cache = self_attention_cache is not None
+        if return_attention_scores and (encoder_sequence is None or has_cache):
+            raise ValueError(
+                "Expected `encoder_sequence` and no caches with `return_attention_scores=True`. "
+                f"Received: {'caches' if has_cache else 'no `encoder_sequence`'}."
+            )
+        if has_cache and (packing is not None or encoder_packing is not None):
+            raise ValueError("Expected no packing with caches. Received: both.")
         x, self_attention_cache = self._attend_to_decoder(
             decoder_sequence,
             (decoder_padding_mask, decoder_attention_mask),
@@ -194,7 +203,7 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
         has_caches = [c is not None for c in (self_attention_cache, cross_attention_cache)]
         if self.cross_attention is not None and has_caches[0] != has_caches[1]:
             raise ValueError(
-                "Expected `self_attention_cache` and `cross_attention_cache`, or neither. "
+                "Expected both `self_attention_cache` and `cross_attention_cache`, or neither. "
                 "Received: one of them."
             )
 

@@ -32,7 +32,8 @@ class TransformerEncoder(keras.layers.Layer):
         use_value_table: whether a^V is used (the output term). Default: True.
         share_heads: whether all heads share a table. Default: True.
         use_bias: whether the projections of the attention have biases. Default: True.
-        attention_dropout: rate of the dropout of attention weights. Default: None, as `dropout`.
+        attention_dropout: rate of the dropout of attention weights. Default: None, the same as
+            `dropout`.
         activation_dropout: rate of the dropout inside the feed-forward network. Default: 0.0.
         seed: seed of the dropouts. Default: None, a random seed.
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
@@ -49,8 +50,8 @@ class TransformerEncoder(keras.layers.Layer):
         outputs `[B, S, D]`; if requested, (outputs, attention scores `[B, N, S, S]`).
 
     Raises:
-        ValueError: if an argument is out of range, N does not divide D, or a mask has another shape
-            or a float dtype.
+        ValueError: if an argument is out of range, N does not divide D, or a mask has the wrong
+            shape or a float dtype.
 
     Example:
     >>> import numpy as np

@@ -13,7 +13,7 @@ def add_table(layer, name, rows, depth):
             is t2t's normal distribution of standard deviation `depth ** -0.5`.
         name: name of the weight.
         rows: number of vectors.
-        depth: their length.
+        depth: length of a vector.
     """
     if layer.table_initializer is None:
         initializer = keras.initializers.RandomNormal(stddev=depth**-0.5)

@@ -48,7 +48,7 @@ class AttentionMap(NamedTuple):
 
 
 class NormLine(NamedTuple):
-    """The row norms of a table of a layer, or of the table of one head.
+    """The row norms of a layer's table, or of one head's table if heads have separate tables.
 
     Attributes:
         layer: number of the layer, from 1.

@@ -15,8 +15,8 @@ from t2t_relpos.models.generation import Generates, SearchFunctions
 class CausalLM(Generates, keras.Model):
     """A language model of decoder blocks with relative positions.
 
-    Id 0 is padding and id 1 ends a text. The ids are shifted right inside: the logits at `t`
-    predict `ids[:, t]`, so ids are inputs and labels.
+    Id 0 is padding and id 1 ends a text. The model shifts ids right: the logits at `t` predict
+    `ids[:, t]`. For training, pass the same ids as inputs and labels.
 
     Args:
         vocab_size: V.
@@ -31,7 +31,7 @@ class CausalLM(Generates, keras.Model):
 
     Call arguments:
         ids: int `[B, T]`.
-        training: whether dropouts are on.
+        training: whether dropout is applied.
 
     Returns:
         logits, float32 `[B, T, V]`.
@@ -114,7 +114,7 @@ class CausalLM(Generates, keras.Model):
         self.built = True
 
     def export(self, filepath, *args, input_signature=None, **kwargs):
-        """Exports the model as `keras.Model.export`, by default for any batch size and length."""
+        """Exports the model like `keras.Model.export`, by default for any batch size and length."""
         if input_signature is None:
             ids = keras.InputSpec(shape=(None, None), dtype="int32", name="ids")
             input_signature = [ids]
@@ -143,7 +143,7 @@ class CausalLM(Generates, keras.Model):
 
         Args:
             ids: int `[rows]`, the previous ids. 0 in the first step.
-            state: as `encode` and this method return it.
+            state: the state that `encode` or the previous step returned.
 
         Returns:
             (logits `[rows, V]`, the state after this step).

@@ -6,6 +6,8 @@ import difflib
 from t2t_relpos import _checks
 from t2t_relpos.models.presets import PRESETS
 
+# Rows of tensor2tensor's target space embedding.
+NUM_TARGET_SPACES = 32
 POSITIONS = ("relative", "sinusoidal", "learned", "relative+sinusoidal", "none")
 
 
@@ -101,14 +103,19 @@ class TransformerConfig:
                 "Expected a relative `position` with relative_cross_attention. "
                 f"Received: position={self.position!r}"
             )
+        if not self.layer_norm_epsilon > 0:
+            raise ValueError(
+                "Expected `layer_norm_epsilon` above 0. "
+                f"Received: layer_norm_epsilon={self.layer_norm_epsilon!r}"
+            )
         if self.hidden_dim % self.num_heads:
             raise ValueError(
                 "Expected `num_heads` to divide `hidden_dim`. "
                 f"Received: num_heads={self.num_heads}, hidden_dim={self.hidden_dim}"
             )
-        if self.target_space_id is not None and not 0 <= self.target_space_id < 32:
+        if self.target_space_id not in (None, *range(NUM_TARGET_SPACES)):
             raise ValueError(
-                "Expected `target_space_id` to be None or in [0, 32). "
+                f"Expected `target_space_id` to be None or in [0, {NUM_TARGET_SPACES}). "
                 f"Received: target_space_id={self.target_space_id!r}"
             )
 
@@ -131,19 +138,23 @@ class TransformerConfig:
         """
         if preset not in PRESETS:
             raise ValueError(
-                f"Expected a preset out of {', '.join(sorted(PRESETS))}. "
+                f"Expected `preset` to be one of {', '.join(sorted(PRESETS))}. "
                 f"Received: {preset!r}.{_did_you_mean(preset, PRESETS)}"
             )
         return cls.from_dict({**PRESETS[preset], **settings})
 
     @classmethod
     def from_dict(cls, settings):
-        """Returns the config of a dict from `to_dict`. Unknown names raise a ValueError."""
+        """Returns the config that `to_dict` converted to a dict.
+
+        Raises:
+            ValueError: if a name is unknown, `vocab_size` is missing or a value is invalid.
+        """
         names = [field.name for field in dataclasses.fields(cls)]
         for name in settings:
             if name not in names:
                 raise ValueError(
-                    f"Expected settings out of {', '.join(names)}. "
+                    f"Expected names of settings among {', '.join(names)}. "
                     f"Received: {name!r}.{_did_you_mean(name, names)}"
                 )
         if "vocab_size" not in settings:

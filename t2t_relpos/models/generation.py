@@ -18,16 +18,16 @@ class Generates:
     def generate(self, source, sampler="beam", max_length=None, jit_compile="auto"):
         """Generates ids with a sampler, compiled on TensorFlow and JAX.
 
-        A compiled search pads the batch and the sources to a few sizes, because each size and each
-        `max_length` is compiled once. That takes seconds. A compiled search of a `Transformer` in
-        float32 reads the current weights and folds them in every call.
+        A compiled search pads the batch and the sources to one of a few sizes, because each new
+        size or `max_length` requires a compilation, which takes seconds. A compiled search of a
+        `Transformer` in float32 reads the current weights and folds them in every call.
 
         Args:
             source: int ids `[B, S]`, padded with 0. Sentences of an encoder-decoder model end with
                 id 1. For a `CausalLM`: the beginnings of the outputs.
             sampler: `"beam"`, `"greedy"`, `"top_k"`, `"top_p"`, or a sampler of
                 `t2t_relpos.decoding`.
-            max_length: largest number of ids of an output, id 1 at its end included. Default:
+            max_length: largest number of ids of an output, including id 1 at its end. Default:
                 S + 50.
             jit_compile: whether XLA compiles the search. "auto": True on TensorFlow and JAX, False
                 on PyTorch. With False, TensorFlow runs a graph, and JAX and PyTorch run eagerly.
@@ -77,7 +77,7 @@ class Generates:
             )
 
     def _search_function(self, sampler, max_length, jit_compile):
-        """Returns the compiled search, one per settings of a sampler and length."""
+        """Returns the search of a sampler and length. It is compiled once per combination."""
         key = (type(sampler), sampler.settings(), max_length, jit_compile)
         if key not in self._searches.functions:
             search = self._search(sampler, max_length, jit_compile)
@@ -114,7 +114,7 @@ class SearchFunctions:
         self.functions = {}
 
     def __deepcopy__(self, memo):
-        # A copy of a model compiles its own.
+        # A copy of a model compiles its own searches.
         return SearchFunctions()
 
 

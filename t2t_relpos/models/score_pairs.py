@@ -44,7 +44,7 @@ class ScoresPairs:
             number = _number_of(layer, len(self.decoder_layers))
         elif layer is not None:
             raise ValueError(
-                "Expected `layer` only with `return_alignments=True`: it says which they are. "
+                "Expected `layer` only with `return_alignments=True`: it selects the alignments. "
                 f"Received: layer={layer!r}"
             )
         inputs = {"inputs": source, "targets": targets}

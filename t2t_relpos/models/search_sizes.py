@@ -43,7 +43,7 @@ class SearchInputs:
     uniform: Any = None
 
     def padded(self, extra_length=None):
-        """Returns inputs whose sizes are buckets.
+        """Returns the inputs, padded to bucket sizes.
 
         Args:
             extra_length: if given, `max_length` becomes the padded length plus this number.

@@ -7,20 +7,18 @@ from t2t_relpos._backend import is_tensorflow_without_xla
 from t2t_relpos.layers.dropout import Dropout
 from t2t_relpos.layers.packing import Packing
 from t2t_relpos.models import transformer_layers
-from t2t_relpos.models.config import TransformerConfig
+from t2t_relpos.models.config import NUM_TARGET_SPACES, TransformerConfig
 from t2t_relpos.models.generation import Generates, SearchFunctions
 from t2t_relpos.models.score_pairs import ScoresPairs
 from t2t_relpos.models.transformer_steps import TransformerSteps
-
-NUM_TARGET_SPACES = 32
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
 class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
     """An encoder-decoder Transformer, by default with relative positions only.
 
-    Id 0 is padding and id 1 ends a sentence. Padding of the source is masked as keys. The
-    model shifts targets right. The first input of the decoder is the zero vector.
+    Id 0 is padding and id 1 ends a sentence. Keys at padding positions of the source are masked.
+    The model shifts targets right. The first input of the decoder is the zero vector.
 
     Args:
         config: a `TransformerConfig`.
@@ -28,7 +26,7 @@ class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
 
     Call arguments:
         inputs: a dict of int ids: `"inputs"` `[B, S]`, `"targets"` `[B, T]`.
-        training: whether dropouts are on.
+        training: whether dropout is applied.
 
     Returns:
         logits, float32 `[B, T, V]`. `logits[:, t]` predict `targets[:, t]`.
@@ -128,7 +126,7 @@ class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
         return cls(TransformerConfig.from_preset(preset, **settings))
 
     def export(self, filepath, *args, input_signature=None, **kwargs):
-        """Exports the model as `keras.Model.export`, by default for any batch size and length."""
+        """Exports the model like `keras.Model.export`, by default for any batch size and length."""
         if input_signature is None:
             ids = {"shape": (None, None), "dtype": "int32"}
             names = ("inputs", "targets")
@@ -150,10 +148,10 @@ class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
     def states(self, inputs, training=None):
         """Returns the decoder's outputs `[B, T, D]`, from which the call computes the logits.
 
-        For losses that do not need the tensor of all logits. Outputs at padding
-        are not defined: TensorFlow without XLA does not compute them (see `Packing`).
+        Use it for losses that do not need the tensor of all logits. Outputs at padding
+        are undefined: TensorFlow without XLA does not compute them (see `Packing`).
         """
-        # The number of tokens changes from batch to batch.
+        # Packing needs dynamic shapes: the number of tokens changes from batch to batch.
         return self._decode(inputs, None, training, packed=is_tensorflow_without_xla())[0]
 
     def _decode(self, inputs, attention_layer, training, packed=False):

@@ -37,7 +37,7 @@ class TransformerSteps:
 
         Args:
             ids: int `[rows]`, the previous ids; 0 in the first step.
-            state: as `encode` and this method return it.
+            state: the state that `encode` or the previous step returned.
 
         Returns:
             (logits `[rows, V]`, the state after this step).
@@ -61,6 +61,6 @@ class TransformerSteps:
     def _start_search(self, source, max_length, num_hypotheses, growing):
         if not can_fold(self):
             return self.encode(source, max_length), self.step
-        # Folding costs little next to a search, and a copy would have to follow the weights.
+        # Fold in every call, because weights may change. It costs little compared to a search.
         folded = FoldedTransformer(self.config, fold_weights(self))
         return folded.start(source, max_length, num_hypotheses, growing=growing)

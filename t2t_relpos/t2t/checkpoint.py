@@ -19,7 +19,7 @@ def load_t2t_weights(model, arrays, num_shards=16):
         num_shards: t2t's `symbol_modality_num_shards`. Default: 16.
 
     Raises:
-        ValueError: if a variable is missing, unexpected, of another shape, or not
+        ValueError: if a variable is missing, is unexpected, has the wrong shape, or is not
             floating-point. The message lists the variables, both shapes, and the hparams that
             determine them. The model is left unchanged.
 
@@ -44,7 +44,7 @@ def load_t2t_weights(model, arrays, num_shards=16):
         if not np.issubdtype(array.dtype, np.floating):
             raise ValueError(
                 f"Expected floating-point variables. Received: {name} of dtype {array.dtype} "
-                "(look at weight_dtype)."
+                "(check weight_dtype)."
             )
     for name, variable in t2t_names(model).items():
         variable.assign(arrays[name])
@@ -96,7 +96,7 @@ def _check_has_t2t_variables(config):
     for name in ("share_heads", "use_key_table", "use_value_table"):
         if not getattr(config, name):
             raise ValueError(
-                f"Expected {name}=True: tensor2tensor has no variables for anything else. "
+                f"Expected {name}=True: tensor2tensor has no variables for other values. "
                 f"Received: {name}=False."
             )
     if config.relative_cross_attention:
@@ -106,5 +106,6 @@ def _check_has_t2t_variables(config):
         )
     if config.max_relative_position == 0:
         raise ValueError(
-            "Expected max_relative_position of at least 1: tensor2tensor refuses 0. Received: 0."
+            "Expected max_relative_position of at least 1: tensor2tensor does not support 0. "
+            "Received: 0."
         )

@@ -25,7 +25,7 @@ _HPARAMS_BY_NAME_PART = (
 
 
 def check_shapes(found, expected):
-    """Raises a ValueError that lists the differences between two dicts of shapes by name."""
+    """Raises ValueError if two dicts of shapes by name differ. The message lists differences."""
     missing = _lines(expected.keys() - found.keys(), "missing: {}, expected shape {}", expected)
     extra = _lines(found.keys() - expected.keys(), "unexpected: {}, received shape {}", found)
     changed = {
@@ -33,7 +33,7 @@ def check_shapes(found, expected):
         for name in expected.keys() & found.keys()
         if tuple(expected[name]) != tuple(found[name])
     }
-    problems = [*missing, *extra, *_lines(changed, "another shape: {}, expected {}", changed)]
+    problems = [*missing, *extra, *_lines(changed, "wrong shape: {}, expected {}", changed)]
     if problems:
         raise ValueError(
             "Expected a checkpoint with the variables that the hparams describe. Received one that "
@@ -69,5 +69,5 @@ def _natural_sort_key(name):
 def _hint(name):
     for part, hparams in _HPARAMS_BY_NAME_PART:
         if part in name:
-            return f" (look at {hparams})"
+            return f" (check {hparams})"
     return ""

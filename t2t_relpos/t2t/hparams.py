@@ -38,7 +38,7 @@ def parse_hparams(hparams_set, overrides=""):
     """
     if hparams_set not in SETS:
         raise ValueError(
-            f"Expected an hparams set out of {', '.join(sorted(SETS))}. "
+            f"Expected one of the hparams sets {', '.join(sorted(SETS))}. "
             f"Received: {hparams_set!r}.{_did_you_mean(hparams_set, SETS)}"
         )
     hparams = {**DEFAULTS, **SETS[hparams_set]}

@@ -65,8 +65,8 @@ UNSUPPORTED_UNLESS = {
     "weight_dtype": "float32",
 }
 
-# Keys that tensor2tensor reads only for unsupported attention types. With dot_product and
-# dot_product_relative, whose heads always share both tables, they have no effect there either.
+# Keys that tensor2tensor reads only for unsupported attention types. They have no effect with
+# dot_product, nor with dot_product_relative, whose heads always share both tables.
 WITHOUT_EFFECT = {
     "add_relative_to_values": False,
     "heads_share_relative_embedding": False,

@@ -62,7 +62,7 @@ class SubwordVocabulary:
             raise ValueError(
                 "Expected a vocabulary of tensor2tensor, whose first two subtokens are '<pad>_' "
                 "and '<EOS>_'. Received: "
-                f"{_listed(start) or 'none'}. Give the file named vocab.… that the model was "
+                f"{_listed(start) or 'none'}. Pass the file named vocab.… that the model was "
                 "trained with."
             )
         missing = sorted(self.alphabet.difference(self.ids))
@@ -92,7 +92,7 @@ class SubwordVocabulary:
             raise ValueError(
                 "Expected a vocabulary of tensor2tensor, a text file in UTF-8. Received: "
                 f"{len(content)} bytes that are not "
-                "UTF-8. Give the file named vocab.… that the model was trained with."
+                "UTF-8. Pass the file named vocab.… that the model was trained with."
             ) from error
         lines = text.split("\n")
         if not lines[-1]:

@@ -47,8 +47,8 @@ def canonical_weights(arrays):
         if canonical in weights:
             raise ValueError(
                 f"Expected one variable for each weight. Received two for {canonical}: "
-                f"{original[canonical]} and {name}. Replicas that hold separate weights can't be "
-                "read."
+                f"{original[canonical]} and {name}. Separate weights for each replica are not "
+                "supported."
             )
         weights[canonical], original[canonical] = array, name
     return weights

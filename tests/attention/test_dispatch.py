@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from t2t_relpos.attention import attend, dispatch, explain, portable
+from t2t_relpos.attention.request import Request
 
 CPU = {"backend": "tensorflow", "xla": False, "device": "cpu"}
 XLA = {"backend": "tensorflow", "xla": True, "device": "gpu"}
@@ -91,11 +92,11 @@ def test_explanation_names_the_failed_condition():
 )
 def test_rematerialize_raises_instead_of_using_quadratic_memory(options, requirement, platform):
     fields = {"max_relative_position": 16, **platform, **options, "rematerialize": True}
-    with pytest.raises(ValueError, match=r"memory linear in length \(`rematerialize=True`") as e:
+    with pytest.raises(ValueError, match=r"Memory linear in length \(`rematerialize=True`") as e:
         explain(64, **fields)
     assert "Received: Request(length_q=64" in str(e.value)
     implementation = {each.name: each for each in dispatch.TABLE}["scanned_blocks"]
-    assert implementation.failed(dispatch.Request(64, 64, **fields)).text == requirement
+    assert implementation.failed(Request(64, 64, **fields)).text == requirement
 
 
 def test_block_sizes_depend_on_the_device():
@@ -115,7 +116,7 @@ def test_portable_applies_inside_its_context_only(run_log, draw):
 
 
 def test_named_implementation_must_meet_requirements_but_not_preferences():
-    request = dispatch.Request(2000, 2000, 16, **CPU)
+    request = Request(2000, 2000, 16, **CPU)
     assert dispatch.select(request, "rows")[0].implementation.name == "rows"
     request = dataclasses.replace(request, return_weights=True)
     message = "'full_matrix' requires: no returned weights. Received: Request"
@@ -143,7 +144,7 @@ def test_attend_runs_the_selected_implementation(run_log, draw):
 
 def test_longer_sequences_save_fewer_matrices():
     saved = [
-        dispatch.select(dispatch.Request(n, n, 16, **TRAINING))[0].implementation.saved_matrices
+        dispatch.select(Request(n, n, 16, **TRAINING))[0].implementation.saved_matrices
         for n in (32, 512, 2048, 8192)
     ]
     assert saved == [3, 2, 1, 0]

@@ -10,7 +10,7 @@ IDS = np.clip(np.arange(7) - np.arange(5)[:, None], -2, 2) + 2
 
 
 @pytest.mark.parametrize("heads", [(), (3,)])
-def test_scores_and_values_by_rows_equal_einsum(heads, rng, precision):
+def test_scores_and_values_of_gathered_rows_equal_einsum(heads, rng, precision):
     table = rng.normal(size=(*heads, 5, 11)).astype(precision.dtype)
     rows = np.broadcast_to(table, (3, 5, 11))[:, IDS]
     query, weights = (rng.normal(size=(2, 3, 5, last)).astype(precision.dtype) for last in (11, 7))

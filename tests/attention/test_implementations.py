@@ -8,6 +8,7 @@ from keras import ops
 from t2t_relpos.attention import attend, causal_mask, dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.reference import dot_product_attention_relative
+from t2t_relpos.attention.request import Request
 
 NAMES = [each.name for each in dispatch.TABLE if each.name != "without_tables"]
 TENSORFLOW_ONLY = {"full_matrix", "short_rows", "saved_blocks", "rematerialized_blocks"}
@@ -27,7 +28,7 @@ def run(implementation, arrays, **options):
     """Returns the outputs of an implementation. Skips the test if it does not support the call."""
     lengths = arrays[0].shape[2], arrays[1].shape[2]
     k = (arrays[3].shape[-2] - 1) // 2
-    request = dispatch.Request(*lengths, k, causal=options.get("causal", False))
+    request = Request(*lengths, k, causal=options.get("causal", False))
     failed = implementation.failed(request, named=True)
     if failed is not None:
         pytest.skip(f"{implementation.name} requires {failed.text}")

@@ -78,7 +78,7 @@ def test_rejects_tables_of_a_wrong_shape():
         with pytest.raises(
             ValueError,
             match=rf"Expected {name} to have 2 \* max_relative_position \+ 1 = 5 rows "
-            r"of 7 numbers, as the keys have\. Received: shape \(5, 11\) with "
+            r"of length 7, the depth of the keys\. Received: shape \(5, 11\) with "
             r"max_relative_position=2\.",
         ):
             reference.dot_product_attention_relative(**inputs, bias=None, max_relative_position=2)
@@ -87,7 +87,7 @@ def test_rejects_tables_of_a_wrong_shape():
 def test_different_lengths_require_allow_memory():
     with pytest.raises(
         ValueError,
-        match=r"Expected q, k and v of one shape: .* Pass allow_memory=True .*"
+        match=r"Expected q, k and v of the same shape: .* Pass allow_memory=True .*"
         r"Received: q \(2, 3, 5, 7\), k \(2, 3, 11, 7\), v \(2, 3, 11, 7\)\.",
     ):
         reference.dot_product_attention_relative(
@@ -111,7 +111,7 @@ def test_rejects_keys_and_values_of_different_shapes():
     inputs["v"] = inputs["v"][:, :, :2]
     with pytest.raises(
         ValueError,
-        match=r"Expected k and v of one shape\. Received: .*k \(2, 3, 3, 7\), "
+        match=r"Expected k and v of the same shape\. Received: .*k \(2, 3, 3, 7\), "
         r"v \(2, 3, 2, 7\)\.",
     ):
         reference.dot_product_attention_relative(**inputs, bias=None, max_relative_position=2)

@@ -108,7 +108,7 @@ def test_empty_batch_has_zero_gradients(name, small_block_implementations, draw)
 
 
 def test_seeds_are_drawn_outside_of_branches(draw):
-    """A `keras.StatelessScope` sees the new state of the seed generator."""
+    """A `keras.StatelessScope` around the call has the new state of the seed generator."""
     generator = keras.random.SeedGenerator(3)
     dropout = AttentionDropout(0.5, generator)
     tables = draw(1, 1, 3, value_dim=7)[3:]

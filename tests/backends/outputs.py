@@ -15,7 +15,7 @@ from t2t_relpos.decoding import beam_search
 
 
 def outputs_of(model_path, inputs):
-    """Returns a model's outputs by name; for a Transformer also the results of beam search."""
+    """Returns a model's outputs by name. Those of a Transformer include beam search results."""
     model = keras.models.load_model(model_path)
     outputs = {f"output {i}": x for i, x in enumerate(keras.tree.flatten(model(inputs)))}
     if isinstance(model, t2t_relpos.Transformer):

@@ -1,4 +1,4 @@
-"""Trains as examples/jax_translation.py and writes losses and translations.
+"""Trains a model with examples/jax_translation.py and writes the losses and translations.
 
 tests/examples/test_jax_translation.py runs this program:
 
@@ -29,7 +29,7 @@ def words():
 
 
 def run(model):
-    """Returns the losses of training and the translations after it, as arrays by name."""
+    """Returns the training losses and the translations of the trained model, by name."""
     source, target = (words().encode(lines, LENGTH) for lines in (SOURCE, TARGET))
     losses = train(model, source, target, steps=STEPS, batch_size=BATCH_SIZE, learning_rate=1e-2)
     return {"losses": losses, "ids": model.generate(source[:5], max_length=LENGTH)}

@@ -103,7 +103,7 @@ def test_force_prefix_overrides_other_constraints(log_probs):
     np.testing.assert_array_equal(result.max(-1), log_probs[[0, 1], [1, 5]])
 
 
-def test_any_is_false_only_for_defaults():
+def test_constraints_any_is_false_only_for_defaults():
     assert not Constraints().any
     assert not checked_constraints(0, None, 0, 1).any
     for rules in (

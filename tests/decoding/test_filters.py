@@ -15,7 +15,7 @@ def logits(rng):
 
 
 def ids_by_likelihood(row):
-    """Returns ids from the most to the least likely; equal ids stay in order."""
+    """Returns ids from the most to the least likely. Ids with equal logits stay in order."""
     return np.argsort(-row, kind="stable")
 
 

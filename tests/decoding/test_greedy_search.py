@@ -53,7 +53,7 @@ def test_greedy_search_selects_the_best_id_at_every_step(language, make_rules, s
 
 @pytest.mark.parametrize("settings", [{}, {"min_length": 3, "no_repeat_ngram_size": 1}], ids=str)
 def test_greedy_search_continues_prefixes_of_different_lengths(language, make_rules, settings):
-    # The first prefix has the length of the output, the second is longer, the third ends it.
+    # The first three prefixes are as long as the output, longer than it, and ended by EOS.
     for prefixes in ([(4, 2, 2, 3), (3, 3, 4), (2, 1)], [(), (4,), (3, 2)]):
         rules = [make_rules(prefix=prefix, **settings) for prefix in prefixes]
         padded = np.array([[*prefix, *[0] * (5 - len(prefix))] for prefix in prefixes], "int32")

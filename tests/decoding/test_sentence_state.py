@@ -63,7 +63,7 @@ def assert_results_close(ours, theirs):
 
 @pytest.mark.parametrize("beam_size", [1, 2, 5])
 @pytest.mark.parametrize("settings", [{}, {"no_repeat_ngram_size": 2, "min_length": 2}], ids=str)
-def test_beam_search_with_sentence_state_equals_row_state(language, beam_size, settings):
+def test_beam_search_with_per_sentence_state_is_equal(language, beam_size, settings):
     settings = {
         "beam_size": beam_size,
         "num_results": beam_size,
@@ -79,7 +79,7 @@ def test_beam_search_with_sentence_state_equals_row_state(language, beam_size, s
     )
 
 
-def test_beam_search_with_sentence_state_removes_finished_sentences(language):
+def test_beam_search_removes_finished_sentences_from_per_sentence_state(language):
     tf = pytest.importorskip("tensorflow")
     if keras.backend.backend() != "tensorflow":
         pytest.skip("requires a TensorFlow graph")
@@ -104,7 +104,7 @@ def test_beam_search_with_sentence_state_removes_finished_sentences(language):
     )
 
 
-def test_sample_search_with_sentence_state_equals_row_state(language, rng):
+def test_sample_search_with_per_sentence_state_is_equal(language, rng):
     settings = {
         "num_results": 7,
         "uniform": rng.random((3, 7, 4), "float32"),

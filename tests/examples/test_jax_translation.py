@@ -1,4 +1,4 @@
-"""Tests that the example trains alike on one device, two devices, and other backends."""
+"""Tests that the example gives equal results on one device, two devices and other backends."""
 
 import importlib.util
 import os
@@ -69,7 +69,7 @@ def results(path, model_path, backend, devices=1):
 )
 def test_training_and_translations_equal_other_backends(backend, devices, expected, tmp_path):
     if (backend, devices) == (keras.backend.backend(), 1):
-        pytest.skip("computed in this process")
+        pytest.skip("this configuration computes the expected results")
     model_path, here = expected
     assert here["losses"][-1] < 0.8 * here["losses"][0]
     found = results(tmp_path / "results.npz", model_path, backend, devices)

@@ -1,6 +1,4 @@
-"""The synthetic corpus: hand-checked German, splits without overlap, the same sentences every
-time.
-"""
+"""Tests of the synthetic corpus: grammar, disjoint splits, reproducible sentences and files."""
 
 import hashlib
 import json
@@ -256,20 +254,20 @@ def splits():
     return {split: synthetic_corpus.generate(split) for split in synthetic_corpus.SPLITS}
 
 
-def test_splits_have_their_sizes_and_no_sentence_twice(splits):
+def test_splits_have_their_sizes_and_no_duplicate_sentences(splits):
     assert {split: len(pairs) for split, pairs in splits.items()} == synthetic_corpus.SPLITS
     sources = [english for pairs in splits.values() for english, _ in pairs]
     assert len(set(sources)) == len(sources) == 22_000
 
 
 @pytest.mark.slow
-def test_splits_stay_apart_under_other_seeds():
+def test_splits_with_different_seeds_are_disjoint():
     train = {english for english, _ in synthetic_corpus.generate("train", size=3001, seed=1)}
     test = {english for english, _ in synthetic_corpus.generate("test", size=1009, seed=2)}
     assert not train & test
 
 
-def test_longer_sentences_are_longer_than_all_others(splits):
+def test_test_longer_has_longer_sentences_than_train(splits):
     words = {
         split: [len(english.split()) for english, _ in pairs] for split, pairs in splits.items()
     }
@@ -278,7 +276,7 @@ def test_longer_sentences_are_longer_than_all_others(splits):
     assert max(words["test_longer"]) <= 30
 
 
-def test_longer_sentences_have_no_new_words(splits):
+def test_test_splits_have_only_words_of_train(splits):
     def words(split, side):
         text = " ".join(pair[side] for pair in splits[split])
         return {word.strip(",.?").lower() for word in text.split()}
@@ -290,7 +288,7 @@ def test_longer_sentences_have_no_new_words(splits):
 
 
 @pytest.mark.slow
-def test_english_decides_the_german():
+def test_each_english_sentence_has_one_translation():
     sampler = SentenceSampler(random.Random(11))
     translations = {}
     for _ in range(20_011):
@@ -298,7 +296,7 @@ def test_english_decides_the_german():
             assert translations.setdefault(english, german) == german
 
 
-def test_sentences_are_cased_and_punctuated(splits):
+def test_sentences_are_capitalized_and_punctuated(splits):
     for pairs in splits.values():
         for pair in pairs:
             for text in pair:
@@ -314,8 +312,8 @@ SHA256 = {
 }
 
 
-def test_sentences_never_change(splits):
-    """Published results were measured on them."""
+def test_sentences_equal_recorded_hashes(splits):
+    """Published results were measured on these sentences."""
     for split, pairs in splits.items():
         assert hashlib.sha256(json.dumps(pairs).encode()).hexdigest() == SHA256[split], split
 
@@ -324,7 +322,7 @@ def test_other_seeds_give_other_sentences(splits):
     assert splits["dev"] != synthetic_corpus.generate("dev", seed=1)
 
 
-def test_files_hold_the_splits(tmp_path, splits, capsys):
+def test_program_writes_two_files_per_split(tmp_path, splits, capsys):
     corpus_program.main(["", str(tmp_path / "new" / "folder")])
     for split, pairs in splits.items():
         for language, lines in zip(("en", "de"), zip(*pairs)):
@@ -334,19 +332,19 @@ def test_files_hold_the_splits(tmp_path, splits, capsys):
     assert "test_longer.en, .de: 500 sentence pairs" in capsys.readouterr().out
 
 
-def test_file_in_place_of_the_folder_is_an_error(tmp_path):
+def test_file_instead_of_a_folder_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SystemExit, match="Can't write to .*file: File exists."):
         corpus_program.main(["", str(tmp_path / "file")])
 
 
 @pytest.mark.parametrize("arguments", [[], ["a", "b"]])
-def test_arguments_other_than_one_folder_are_an_error(arguments):
+def test_other_than_one_argument_is_an_error(arguments):
     with pytest.raises(app.UsageError, match="Expected one argument, a folder for the files."):
         corpus_program.main(["", *arguments])
 
 
-def test_needs_only_the_standard_library():
+def test_corpus_imports_only_the_standard_library():
     program = (
         "import sys; before = set(sys.modules); import examples.synthetic_corpus;"
         "loaded = {name.partition('.')[0] for name in set(sys.modules) - before};"
@@ -358,10 +356,6 @@ def test_needs_only_the_standard_library():
     assert printed.strip() == "['examples']"
 
 
-def test_docstring_says_that_it_is_synthetic():
-    assert "synthetic" in synthetic_corpus.__doc__
-
-
 def test_unknown_split_is_an_error():
     with pytest.raises(
         ValueError,
@@ -371,7 +365,5 @@ def test_unknown_split_is_an_error():
 
 
 def test_size_below_one_is_an_error():
-    with pytest.raises(
-        ValueError, match="Expected size to be at least 1. Received: 0. Leave it out"
-    ):
+    with pytest.raises(ValueError, match="Expected size to be at least 1. Received: 0. Omit it"):
         synthetic_corpus.generate("dev", size=0)

@@ -7,6 +7,7 @@ from keras import ops
 
 from t2t_relpos.layers import (
     LocalRelativeMultiHeadAttention,
+    Packing,
     RelationMultiHeadAttention,
     RelativeMultiHeadAttention,
     RelativeMultiHeadAttention2D,
@@ -111,7 +112,7 @@ FLOAT_MASK = "to be boolean, True = attend. Received: dtype float32. Convert an 
         ),
     ],
 )
-def test_masks_of_blocks(arguments, message):
+def test_blocks_reject_invalid_masks(arguments, message):
     with pytest.raises(ValueError, match=message):
         TransformerEncoder(16, 2, max_relative_position=4)(X, **arguments)
     decoder = TransformerDecoder(16, 2, max_relative_position=4)
@@ -121,7 +122,7 @@ def test_masks_of_blocks(arguments, message):
         decoder(X, X, **{f"encoder_{name}": mask for name, mask in arguments.items()})
 
 
-def test_masks_of_blocks_with_a_cache():
+def test_decoder_mask_has_the_length_of_the_cache():
     decoder = TransformerDecoder(16, 2, max_relative_position=4)
     decoder(X)
     cache = np.zeros((3, 2, 9, 2, 3), "float32")
@@ -130,6 +131,20 @@ def test_masks_of_blocks_with_a_cache():
     message = r"Expected `decoder_padding_mask` of shape \[B, S\] = \[3, 9\]. Received: .*3, 7"
     with pytest.raises(ValueError, match=message):
         decoder(X, decoder_padding_mask=np.ones((3, 7), bool), **arguments)
+
+
+def test_decoder_rejects_arguments_that_caches_do_not_support():
+    decoder = TransformerDecoder(16, 2, max_relative_position=4)
+    message = "no caches with `return_attention_scores=True`. Received: no `encoder_sequence`."
+    with pytest.raises(ValueError, match=message):
+        decoder(X, return_attention_scores=True)
+    decoder(X)
+    cache = np.zeros((3, 2, 9, 2, 3), "float32")
+    arguments = {"self_attention_cache": cache, "self_attention_cache_update_index": 0}
+    with pytest.raises(ValueError, match="no caches with .* Received: caches."):
+        decoder(X, return_attention_scores=True, **arguments)
+    with pytest.raises(ValueError, match="Expected no packing with caches. Received: both."):
+        decoder(X, packing=Packing(np.ones((3, 7), bool)), **arguments)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +156,7 @@ def test_masks_of_blocks_with_a_cache():
     ],
     ids=lambda layer: type(layer).__name__,
 )
-def test_float_masks_of_other_layers(layer):
+def test_other_layers_reject_float_masks_and_different_batch_sizes(layer):
     arguments = {}
     if isinstance(layer, RelationMultiHeadAttention):
         arguments["relations"] = np.zeros((7, 7), int)
@@ -154,7 +169,7 @@ def test_float_masks_of_other_layers(layer):
         layer(X, X[:1], **arguments)
 
 
-def test_masks_of_grids():
+def test_2d_layer_rejects_invalid_masks():
     layer, grid = RelativeMultiHeadAttention2D(2, 3, max_relative_position=2), X[:, :6, None]
     for name in ("query_mask", "value_mask", "key_mask"):
         with pytest.raises(ValueError, match=f"`{name}` {FLOAT_MASK}"):
@@ -200,7 +215,7 @@ def test_step_rejects_an_unbuilt_layer():
         layer.step(X[:, :1], layer.start_cache(3, 4), np.zeros(3, "int32"))
 
 
-def test_decoder_step_before_build():
+def test_decoder_step_before_build_raises():
     layer = TransformerDecoder(16, 2, max_relative_position=3, name="mine")
     for call in (
         lambda: layer.start_cache(3, 4),

@@ -151,7 +151,7 @@ def decoder(masks, dropout):
 
 @keras.saving.register_keras_serializable(package="tests")
 class PackedEncoder(keras.layers.Layer):
-    """An encoder block that is not computed at padding."""
+    """An encoder block that packs its inputs."""
 
     def __init__(self, dropout, **kwargs):
         super().__init__(**kwargs)
@@ -215,9 +215,9 @@ def pairs(row):
 
 
 def covering(rows):
-    """Returns few of the rows such that every pair of options is in one of them."""
+    """Returns a small subset of the rows that contains every pair of options."""
     rows, chosen, missing = list(rows), [], set().union(*map(pairs, rows))
-    # Without the order of ALL, the options of a chosen row are independent of each other.
+    # Shuffle the rows: in the order of ALL, the options of the chosen rows would be correlated.
     random.Random(0).shuffle(rows)
     while missing:
         chosen.append(max(rows, key=lambda row: len(pairs(row) & missing)))
@@ -251,7 +251,7 @@ def random_inputs(model, length, masks):
 
 
 class Batches(keras.utils.PyDataset):
-    """The batches of `fit`."""
+    """A dataset with the batches for `fit`."""
 
     def __init__(self, batches):
         super().__init__()
@@ -316,7 +316,7 @@ def test_models_contain_all_layers():
 @options_of("fit")
 def test_compiled_fit(options):
     if options.dropout:
-        # The loss without dropout, because dropout of a few positions changes it at random.
+        # Compare losses without dropout: for a few positions, dropout changes the loss at random.
         model, data = compiled_model_and_data(options, jit_compile=True)
         before = model.evaluate(data, verbose=0)
         model.fit(data, epochs=8, shuffle=False, verbose=0)

@@ -94,7 +94,7 @@ def model_of(names, batch_size=None, length_q=None, length_k=None):
     }
     used = {**inputs, **derived(inputs["x"], inputs["encoded"])} if BACKEND == "jax" else inputs
     model = keras.Model(inputs, [LAYERS[name](used) for name in names])
-    # A subclass of Model needs a call before its export; so does ONNX for all models.
+    # Keras exports a model to ONNX only after a call.
     model(arrays(batch_size or 2, length_q or 6, length_k or 8))
     return model
 
@@ -186,7 +186,7 @@ def assert_equal_outputs(run, model, inputs, names):
 
 
 @pytest.mark.parametrize("format", SUPPORTED)
-def test_several_layers_for_unknown_sizes(format, tmp_path):
+def test_export_of_several_layers_for_unknown_sizes(format, tmp_path):
     model = model_of(FAST)
     run = export(model, format, tmp_path)
     for sizes in SIZES:
@@ -196,9 +196,9 @@ def test_several_layers_for_unknown_sizes(format, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("format", SUPPORTED)
 @pytest.mark.parametrize("name", LAYERS)
-def test_each_layer_alone(name, format, tmp_path):
+def test_export_of_each_layer(name, format, tmp_path):
     if BACKEND == "jax" and format == "onnx" and name in FIXED_ON_JAX:
-        pytest.skip("requires fixed sizes on JAX: see test_fixed_sizes_on_jax")
+        pytest.skip("requires fixed sizes on JAX: see test_export_for_fixed_sizes_on_jax")
     model = model_of([name])
     run = export(model, format, tmp_path)
     for sizes in SIZES:
@@ -211,7 +211,7 @@ def test_each_layer_alone(name, format, tmp_path):
     [[*FAST, *sorted(FIXED_ON_JAX)], pytest.param(list(LAYERS), marks=pytest.mark.slow)],
     ids=["some", "all"],
 )
-def test_fixed_sizes_on_jax(names, tmp_path):
+def test_export_for_fixed_sizes_on_jax(names, tmp_path):
     model = model_of(names, *FIXED_SIZES)
     signature = [
         {i.name: keras.InputSpec(shape=i.shape, dtype=i.dtype, name=i.name) for i in model.inputs}
@@ -238,7 +238,7 @@ def transformer():
 
 
 @pytest.mark.parametrize("format", SUPPORTED)
-def test_transformer_without_a_call(format, tmp_path):
+def test_export_of_a_transformer_that_was_never_called(format, tmp_path):
     model = transformer()
     run = export(model, format, tmp_path)
     for batch_size, length_q, length_k in SIZES:
@@ -250,7 +250,7 @@ def test_transformer_without_a_call(format, tmp_path):
 
 
 @pytest.mark.parametrize("format", SUPPORTED)
-def test_causal_lm_without_a_call(format, tmp_path):
+def test_export_of_a_causal_lm_that_was_never_called(format, tmp_path):
     model = CausalLM(
         vocab_size=VOCABULARY,
         num_layers=1,
@@ -271,7 +271,7 @@ def test_causal_lm_without_a_call(format, tmp_path):
 
 
 class Subclassed(keras.Model):
-    """A model that is not functional."""
+    """A subclass of `keras.Model` that is not a functional model."""
 
     def __init__(self):
         super().__init__()
@@ -283,7 +283,7 @@ class Subclassed(keras.Model):
         return self.residual(self.encoder(x), sublayer=self.dense)
 
 
-def test_subclassed_model(tmp_path):
+def test_export_of_a_subclassed_model(tmp_path):
     model = Subclassed()
     x = arrays(*SIZES[0])["x"]
     expected = ops.convert_to_numpy(model(x))
@@ -293,7 +293,7 @@ def test_subclassed_model(tmp_path):
 
 
 class Recorder(keras.layers.Layer):
-    """Records what `is_portable` returns in calls."""
+    """A layer that records the results of `is_portable` during calls."""
 
     def __init__(self):
         super().__init__()
@@ -305,7 +305,7 @@ class Recorder(keras.layers.Layer):
 
 
 @pytest.mark.parametrize("format", SUPPORTED)
-def test_saved_models_keep_memory_linear_and_other_formats_are_portable(format, tmp_path):
+def test_export_is_portable_except_for_saved_models(format, tmp_path):
     recorder = Recorder()
     x = keras.Input((None, WIDTH))
     model = keras.Model(x, recorder(x))
@@ -317,7 +317,7 @@ def test_saved_models_keep_memory_linear_and_other_formats_are_portable(format, 
     assert not is_portable()
 
 
-def test_context_manager_selects_standard_operations():
+def test_portable_selects_implementations_of_standard_operations():
     with portable():
         assert is_portable()
         assert explain(5000).chosen == "band"
@@ -326,7 +326,7 @@ def test_context_manager_selects_standard_operations():
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="tests a converter of TensorFlow")
-def test_context_manager_for_other_converters(tmp_path):
+def test_portable_with_another_converter(tmp_path):
     import tensorflow as tf
 
     layer = attention()

@@ -57,7 +57,7 @@ def test_local_attention_of_two_blocks_equals_masked_v2(rng):
     np.testing.assert_allclose(layer(x, x), masked(x, x), atol=1e-6)
 
 
-def test_local_attention_covers_the_own_and_the_previous_block(rng):
+def test_local_attention_attends_to_the_current_and_the_previous_block(rng):
     x = sequence(rng)
     layer = make()
     before = ops.convert_to_numpy(layer(x, x))

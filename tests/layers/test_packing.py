@@ -224,7 +224,7 @@ def compile_function(function):
 
 
 @pytest.mark.parametrize("normalize_first", [True, False])
-def test_packing_with_capacity_is_compiled(normalize_first, rng, output_and_gradients):
+def test_packing_with_capacity_can_be_compiled(normalize_first, rng, output_and_gradients):
     encoder = TransformerEncoder(
         11, 2, max_relative_position=3, normalize_first=normalize_first, bias_initializer="normal"
     )
@@ -261,24 +261,24 @@ def test_packing_without_capacity_can_not_be_compiled(rng):
         ),
         (
             lambda packing, x: packing.pack(x[:2]),
-            r"Expected sequences, as the mask's, of shape \[3, 7, \*\]. Received: shape \(2, 7, "
+            r"Expected sequences that match the mask: shape \[3, 7, \*\]. Received: shape \(2, 7, "
             r"6\)",
         ),
         (
             lambda packing, x: packing.unpack(x),
-            r"Expected tokens, as `pack` gives them, of shape \[1, 12, \*\]. Received: shape \(3, "
+            r"Expected tokens packed by `pack`: shape \[1, 12, \*\]. Received: shape \(3, "
             r"7, 6\)",
         ),
         (
             lambda packing, x: RelativeMultiHeadAttention(2, 3, max_relative_position=2)(
                 x, x, query_packing=packing
             ),
-            r"Expected tokens, as `pack` gives them, of shape \[1, 12, \*\]. Received: shape \(3, "
+            r"Expected tokens packed by `pack`: shape \[1, 12, \*\]. Received: shape \(3, "
             r"7, 6\)",
         ),
         (
             lambda packing, x: packing.merge_heads(x[:, None, 1:]),
-            r"Expected heads, of the mask's sequences, of shape \[3, \*, 7, \*\]. Received: shape "
+            r"Expected heads that match the mask: shape \[3, \*, 7, \*\]. Received: shape "
             r"\(3, 1, 6, 6\)",
         ),
     ],

@@ -130,7 +130,7 @@ def test_relation_attention_broadcasts_relations_over_the_batch(rng):
     )
 
 
-def test_relation_attention_masks_only_by_attention_mask(rng):
+def test_relation_attention_does_not_mask_pairs_without_an_edge(rng):
     (x,) = arrays(rng, 7)
     layer = make()
     mask = rng.random((3, 7, 7)) > 0.5

@@ -61,7 +61,7 @@ def test_relative_attention_without_tables_equals_keras(causal, rng):
     x, y = arrays(rng, 7, 7)
     value_mask = np.arange(7) < np.array([[7], [3], [1]])
     mask = np.tril(rng.random((3, 7, 7)) > 0.3) | np.eye(7, dtype=bool)
-    mask[..., 0] = True  # Keras has no rule for a fully masked query.
+    mask[..., 0] = True  # No query is fully masked, because Keras's result would be arbitrary.
     ours = make(use_key_table=False, use_value_table=False, max_relative_position=None)
     keras_layer = keras.layers.MultiHeadAttention(2, 5)
     call = {"attention_mask": mask, "use_causal_mask": causal, "return_attention_scores": True}
@@ -212,7 +212,7 @@ def test_flash_attention_equals_the_default(rng):
     with pytest.raises(
         ValueError,
         match=(
-            r"memory linear in length \(`rematerialize=True`, `flash_attention=True` of a layer\)"
+            r"Memory linear in length \(`rematerialize=True`, `flash_attention=True` of a layer\)"
         ),
     ):
         layer(x, y, return_attention_scores=True)

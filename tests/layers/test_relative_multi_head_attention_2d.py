@@ -111,6 +111,6 @@ def test_attention_2d_rejects_invalid_arguments(rng):
     )
     with pytest.raises(ValueError, match=message):
         make()(x[..., 0], x)
-    message = r"of one height and width.*Received: shapes \(2, 3, 5, 6\), \(2, 3, 7, 6\)"
+    message = r"of the same height and width.*Received: shapes \(2, 3, 5, 6\), \(2, 3, 7, 6\)"
     with pytest.raises(ValueError, match=message):
         make()(x, image(rng, 3, 7))

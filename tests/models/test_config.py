@@ -67,6 +67,7 @@ def test_config_is_frozen():
             "Expected `dropout` to be at least 0 and below 1. Received: dropout=1.5",
         ),
         ({"share_heads": "yes"}, "Expected `share_heads` to be True or False"),
+        ({"layer_norm_epsilon": 0.0}, "Expected `layer_norm_epsilon` above 0. Received: .*=0.0"),
         ({"target_space_id": 32}, r"Expected `target_space_id` to be None or in \[0, 32\)"),
     ],
 )
@@ -78,7 +79,7 @@ def test_config_rejects_invalid_settings(settings, message):
 def test_from_preset_rejects_unknown_names():
     with pytest.raises(
         ValueError,
-        match="Expected a preset out of .*shaw_base.*'shaw_bas'. Did you mean 'shaw_base'",
+        match="Expected `preset` to be one of .*shaw_base.*'shaw_bas'. Did you mean 'shaw_base'",
     ):
         TransformerConfig.from_preset("shaw_bas", vocab_size=7)
     with pytest.raises(ValueError, match="Received: 'tyni'. Did you mean 'tiny'"):

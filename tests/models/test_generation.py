@@ -93,7 +93,6 @@ def test_generate_compiles_once_for_similar_lengths(model):
     for length in (3, 4, 5):
         outputs = model.generate(SOURCE[:, :length], sampler)
         assert outputs.shape == (3, length + 50)
-        assert (outputs[:, -1] == 0).all() or (outputs != 0).all(axis=1).any()
     compiled = keras.backend.backend() != "torch"
     assert len(model._searches.functions) == count + (1 if compiled else 3)
 
@@ -112,7 +111,7 @@ def test_generate_rejects_jit_compile_on_torch(model):
         model.generate(SOURCE, jit_compile=True)
 
 
-def test_generate_in_bfloat16_runs_the_model_itself():
+def test_generate_in_bfloat16_does_not_fold_the_model():
     config = TransformerConfig.from_preset("tiny", vocab_size=11, **SMALL)
     model = Transformer(config, dtype="mixed_bfloat16")
     assert not can_fold(model)
@@ -131,7 +130,8 @@ def test_generate_uses_the_current_weights(model):
 
 
 def test_generate_default_max_length(model):
-    assert model.generate(SOURCE[:1], "greedy").shape == (1, 55)
+    expected = model.generate(SOURCE[:1], "greedy", max_length=SOURCE.shape[1] + 50)
+    np.testing.assert_array_equal(model.generate(SOURCE[:1], "greedy"), expected)
 
 
 def test_causal_lm_steps_equal_the_full_call(language_model, rng):

@@ -124,7 +124,7 @@ def compare_beams(case):
             expected, expected_scores = record[f"{key}_ids"], record[f"{key}_scores"]
             if kind == "best":
                 expected, expected_scores = expected[:, None], expected_scores[:, None]
-            # Their outputs have the length of the search, ours the maximum length.
+            # tensor2tensor's outputs have the length of the search. Ours have the maximum length.
             missing = max_length - expected.shape[-1]
             expected = np.pad(expected, [(0, 0), (0, 0), (0, missing)])
             different += (ids != expected).any(-1).sum()
@@ -132,7 +132,7 @@ def compare_beams(case):
             exists = expected_scores > NO_BEAM / 2
             if (exists != (scores > NO_BEAM / 2)).any():
                 raise ValueError(
-                    f"{case.name} {key}: other beams are missing than in tensor2tensor."
+                    f"{case.name} {key}: the missing beams differ from tensor2tensor's."
                 )
             errors.append(np.abs(scores - expected_scores)[exists].max())
     yield measured(case, "beam ids", different, sentences)

@@ -22,7 +22,7 @@ import t2t_transformer
 
 FOLDER = pathlib.Path(__file__).parent / "models"
 BEAM_SIZE, ALPHA = 4, 0.6
-# Steps beyond the padded source length: too few, about enough, more than enough.
+# Numbers of steps in addition to the padded source length: too few, about enough, more than enough.
 EXTRA_STEPS = (-7, 2, 17)
 EXTRA_STEPS_ALONE = 2
 EOS_ID = 1
@@ -97,7 +97,7 @@ def decode_all(case, prefix, inputs):
 def decode(decoder, name, inputs):
     for extra in EXTRA_STEPS:
         yield f"{name}_{extra}", *decoder(inputs, extra)
-    # Each sentence in its own batch, without padding, so that its length sets the limit.
+    # Decode each sentence in its own batch, without padding, so that its length sets the limit.
     for row, source in enumerate(inputs):
         single = source[None, : np.count_nonzero(source)]
         yield f"{name}_alone_{row}", *decoder(single, EXTRA_STEPS_ALONE)

@@ -27,7 +27,10 @@ VALUE_DEPTH = 7
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A case. `size` is a length or (height, width); `limit` max_relative_position or block_length."""
+    """A recorded call.
+
+    `size` is a length or (height, width). `limit` is max_relative_position or block_length.
+    """
 
     name: str
     size: int | tuple

@@ -189,8 +189,8 @@ def test_load_t2t_weights_lists_missing_variables(model, arrays):
         model,
         arrays,
         "Expected a checkpoint with the variables that the hparams describe.",
-        f"missing: {ATTENTION}/v/kernel, expected shape [24, 24] (look at hidden_size",
-        f"missing: {SHARED}/weights_11, expected shape [2, 24] (look at the vocabulary",
+        f"missing: {ATTENTION}/v/kernel, expected shape [24, 24] (check hidden_size",
+        f"missing: {SHARED}/weights_11, expected shape [2, 24] (check the vocabulary",
     )
 
 
@@ -202,7 +202,7 @@ def test_load_t2t_weights_lists_unexpected_variables(model, arrays):
         model,
         arrays,
         f"unexpected: {ATTENTION}/gate/kernel, received shape [24, 24]",
-        "layer_1/ffn/conv1/bias, received shape [40] (look at filter_size, hidden_size, "
+        "layer_1/ffn/conv1/bias, received shape [40] (check filter_size, hidden_size, "
         "num_hidden_layers",
         "unexpected: extra, received shape [3]",
     )
@@ -214,10 +214,10 @@ def test_load_t2t_weights_lists_different_shapes():
     assert_load_fails(
         make_transformer(),
         wide,
-        f"another shape: {table}, expected [7, 6], received [11, 6] "
-        "(look at self_attention_type, max_relative_position",
-        "another shape: transformer/body/decoder/layer_0/ffn/conv2/kernel, expected [40, 24], "
-        "received [41, 24] (look at filter_size",
+        f"wrong shape: {table}, expected [7, 6], received [11, 6] "
+        "(check self_attention_type, max_relative_position",
+        "wrong shape: transformer/body/decoder/layer_0/ffn/conv2/kernel, expected [40, 24], "
+        "received [41, 24] (check filter_size",
     )
 
 
@@ -239,13 +239,13 @@ def test_load_t2t_weights_limits_the_listed_differences(arrays):
     text = str(error.value)
     assert text.count("missing: ") == 12 and "and 16 more of these" in text
     assert text.count("unexpected: ") == 1
-    assert text.count("another shape: ") == 6
+    assert text.count("wrong shape: ") == 6
 
 
 def test_load_t2t_weights_rejects_integer_weights(model, arrays):
     kernel = f"{ATTENTION}/v/kernel"
     arrays[kernel] = np.zeros((24, 24), "int32")
-    assert_load_fails(model, arrays, f"Received: {kernel} of dtype int32 (look at weight_dtype)")
+    assert_load_fails(model, arrays, f"Received: {kernel} of dtype int32 (check weight_dtype)")
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_load_t2t_weights_rejects_integer_weights(model, arrays):
         ({"use_key_table": False}, "Received: use_key_table=False"),
         ({"use_value_table": False}, "Received: use_value_table=False"),
         ({"relative_cross_attention": True}, "Expected relative_cross_attention=False"),
-        ({"max_relative_position": 0}, "tensor2tensor refuses 0. Received: 0"),
+        ({"max_relative_position": 0}, "tensor2tensor does not support 0. Received: 0"),
     ],
 )
 def test_weights_reject_models_without_t2t_variables(settings, message, arrays):

@@ -11,7 +11,7 @@ from t2t_relpos.decoding import beam_search, length_penalty
 
 # Probabilities of the next id by last id. Id 0 is padding, id 1 ends the sentence.
 PADDING_LIKELY = [[0.9, 0.06, 0.04]] * 3
-# The end is never among the 2·beam best candidates.
+# EOS is never among the 2·beam best candidates.
 NEVER_ENDS = [[0.05, 1e-9, 0.4, 0.3, 0.1, 0.1, 0.05]] * 7
 
 

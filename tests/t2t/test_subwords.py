@@ -101,7 +101,7 @@ def test_from_bytes_rejects_other_files(content, received):
     with pytest.raises(
         ValueError,
         match=(
-            f"whose first two subtokens are '<pad>_' and '<EOS>_'. Received: {received}. Give the "
+            f"whose first two subtokens are '<pad>_' and '<EOS>_'. Received: {received}. Pass the "
             "file named vocab"
         ),
     ):
@@ -112,7 +112,7 @@ def test_from_bytes_rejects_invalid_utf8():
     with pytest.raises(
         ValueError,
         match=(
-            "a text file in UTF-8. Received: 5 bytes that are not UTF-8. Give the file named vocab"
+            "a text file in UTF-8. Received: 5 bytes that are not UTF-8. Pass the file named vocab"
         ),
     ):
         SubwordVocabulary.from_bytes(b"'\xff\xfe'\n")

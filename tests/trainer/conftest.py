@@ -30,7 +30,7 @@ MAX_INPUT_LENGTH = 47
 
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory):
-    """`made_once(name, make)` returns a directory that all processes of the test run share.
+    """Returns `made_once(name, make)`: a directory that all processes of the test run share.
 
     The first process that calls it creates the directory with `make(path)`.
     """
@@ -52,7 +52,7 @@ def made_once(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def synthetic_files(made_once):
-    """Flags of `trainer.train` for text files with a part of the synthetic corpus."""
+    """Returns flags of `trainer.train` for text files with a part of the synthetic corpus."""
 
     def make(folder):
         folder.mkdir()
@@ -68,7 +68,7 @@ def synthetic_files(made_once):
 
 @pytest.fixture(scope="session")
 def trained_model_dir(made_once):
-    """Path of a model directory. Its model was trained long enough to end sentences."""
+    """Returns the path of a model directory. Its model is trained enough to end sentences."""
     return made_once("tiny", _make_model_dir)
 
 
@@ -119,15 +119,15 @@ def _train(model, tokenizer, pairs, steps=60, batch_size=31):
 
 @pytest.fixture
 def tokenizer(trained_model_dir):
-    """The tokenizer of the tiny model."""
+    """Returns the tokenizer of the tiny model."""
     return ModelDirectory.open(trained_model_dir).load_tokenizer()
 
 
 @pytest.fixture
 def make_module(trained_model_dir):
-    """`make_module(**settings)` returns a translation module of the tiny model in this process.
+    """Returns `make_module(**settings)`: a `TranslationModule` of the tiny model.
 
-    The scope of the fixture is a test, because every test sets TensorFlow's seed, which deletes the
+    The fixture has function scope, because every test sets TensorFlow's seed, which deletes the
     tokenizer's resource.
     """
 
@@ -141,7 +141,7 @@ def make_module(trained_model_dir):
 
 @pytest.fixture(scope="session")
 def exported_dir(trained_model_dir, made_once):
-    """Path of saved_models/tiny, with the tiny model as version 1."""
+    """Returns the path of saved_models/tiny, with the tiny model as version 1."""
 
     def make(path):
         module = TranslationModule.from_model_dir(
@@ -154,19 +154,19 @@ def exported_dir(trained_model_dir, made_once):
 
 @pytest.fixture(scope="session")
 def sentences():
-    """English sentences of different lengths that the tiny model was not trained on."""
+    """Returns English sentences of different lengths that the tiny model was not trained on."""
     return [source for source, _ in generate("test", size=11)]
 
 
 @pytest.fixture(scope="session")
 def exported(exported_dir):
-    """A function that translates with the exported model."""
+    """Returns a function that translates with the exported model."""
     return saved_models.load(exported_dir)
 
 
 @pytest.fixture(scope="session")
 def loaded(exported_dir):
-    """The exported model, loaded with TensorFlow."""
+    """Returns the exported model, loaded with TensorFlow."""
     return tf.saved_model.load(str(exported_dir / "1"))
 
 
@@ -182,7 +182,7 @@ class FakeWmt(NamedTuple):
 
 @pytest.fixture(scope="session")
 def wmt14(tmp_path_factory):
-    """wmt14_translate (de-en, fr-en), prepared by TensorFlow Datasets from fake archives."""
+    """Returns wmt14_translate (de-en, fr-en), prepared from fake archives, as a `FakeWmt`."""
     specification = importlib.util.spec_from_file_location(
         "fake_wmt", Path(__file__).parent / "data" / "fake_wmt.py"
     )
@@ -243,7 +243,7 @@ class SmallRun:
 
 @pytest.fixture(scope="module")
 def small_run(tmp_path_factory):
-    """A `SmallRun`."""
+    """Returns a `SmallRun`."""
     specification = importlib.util.spec_from_file_location(
         "train_small", Path(__file__).parent / "train_small.py"
     )
@@ -253,13 +253,13 @@ def small_run(tmp_path_factory):
     del program.PRESETS["small"], program.recipes.RECIPES["small"]
 
 
-# Programs for separate processes; importing them adds presets.
+# Pytest must not import these programs: train_small.py would add a preset.
 collect_ignore = ["train_small.py", "data/fake_wmt.py", "training/replicas.py"]
 
 
 @pytest.fixture
 def real_text():
-    """`real_text(name)` returns a folder of text files, or skips the test."""
+    """Returns `real_text(name)`, which returns a folder of text files or skips the test."""
     parent = Path(os.environ.get("SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
     def find(name):

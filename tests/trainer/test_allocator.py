@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-# Arrays of 16 MB are allocated and freed. A page that the system provides again is a page fault.
+# Arrays of 16 MB are allocated and freed. Each page that the system provides is a page fault.
 COUNT_FAULTS = """
 import resource, sys
 import numpy as np
@@ -43,7 +43,7 @@ def test_freed_pages_are_kept():
     if not kept:
         pytest.skip("this C library has no mallopt")
     assert faults < 100
-    # Otherwise 8,192 pages of 4 KB, or 16 huge pages of 2 MB, are provided 20 times.
+    # Without it, the system provides 8,192 pages of 4 KB, or 16 huge pages of 2 MB, 20 times.
     assert count_faults()[1] > 10 * max(faults, 1)
 
 

@@ -17,7 +17,7 @@ def run(program):
 
 @pytest.fixture(scope="module")
 def model_dir(small_run, tmp_path_factory):
-    """A run with checkpoints of the steps 2, 4 and 5."""
+    """Returns the model directory of a run with checkpoints of the steps 2, 4 and 5."""
     path = tmp_path_factory.mktemp("runs") / "run"
     small_run(path)
     return path
@@ -25,7 +25,7 @@ def model_dir(small_run, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def averaged(run, model_dir):
-    """The mean of its last two checkpoints."""
+    """Returns a model directory with the mean of the last two checkpoints of `model_dir`."""
     path = model_dir.parent / "average"
     run(f"--model_dir={model_dir}", "--last=2", f"--output_dir={path}")
     return path
@@ -114,7 +114,7 @@ def test_invalid_flags_raise(run, model_dir, averaged, tmp_path):
     )
     assert list(tmp_path.iterdir()) == []
     run.fails(
-        "Expected an --output_dir that does not exist. Received: .*average, which does.",
+        "Expected an --output_dir that does not exist. Received: .*average, which exists.",
         model,
         "--last=2",
         f"--output_dir={averaged}",

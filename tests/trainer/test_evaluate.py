@@ -28,7 +28,7 @@ def run(program):
 
 @pytest.fixture
 def test_files(tmp_path, sentences):
-    """Paths of a source file and a reference file with a few sentences."""
+    """Returns the paths of a source file and a reference file with a few sentences."""
     references = [target for _, target in generate("test", size=len(sentences))]
     for name, lines in (("source", sentences), ("target", references)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -52,8 +52,8 @@ def test_evaluate_equals_sacrebleu_and_keeps_the_order():
 
     result = evaluate.evaluate(translate, PairCorpus(tuple(zip(answers, references))), batch_size=2)
     assert result.hypotheses == list(answers.values())
-    # The tokenizer 13a separates the full stop, so only "sie" differs. These are the precisions of
-    # n-grams of the orders 1 to 4.
+    # The tokenizer 13a separates the full stop, so only "sie" differs. The factors are the
+    # precisions of n-grams of the orders 1 to 4.
     expected = 100 * (12 / 13 * 9 / 10 * 6 / 7 * 4 / 5) ** 0.25
     assert result.score.value == pytest.approx(expected)
     assert result.score.signature == SIGNATURE
@@ -220,7 +220,7 @@ def test_checkpoint_flag_selects_a_checkpoint(
     assert (tmp_path / "out").read_text().splitlines() == [text.decode() for text in translations]
     monkeypatch.undo()
     run.fails(
-        "Expected a checkpoint of step 2 in .*Received: checkpoints of no step.",
+        "Expected a checkpoint of step 2 in .*Received: no checkpoints.",
         *arguments,
         "--checkpoint=2",
     )

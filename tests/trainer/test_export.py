@@ -43,7 +43,7 @@ def test_command_writes_a_version_with_its_settings(
     expected = [answer.text for answer in Translator(module.serve, module)(sentences)]
     assert [answer.text for answer in saved_models.load(tmp_path / "mine")(sentences)] == expected
     run.fails(
-        "Expected a version that does not exist yet. Received: .*/mine/1, which does.",
+        "Expected a version that does not exist yet. Received: .*/mine/1, which exists.",
         *arguments,
         "--version=1",
     )

@@ -35,7 +35,7 @@ def load(directory):
 
 @pytest.fixture(scope="module")
 def written(run, trained_model_dir, tmp_path_factory):
-    """Path of the tiny trained model in CTranslate2's format."""
+    """Returns the path of the tiny trained model in CTranslate2's format."""
     directory = tmp_path_factory.mktemp("ctranslate2") / "tiny"
     run(f"--model_dir={trained_model_dir}", f"--output_dir={directory}")
     return directory
@@ -43,7 +43,7 @@ def written(run, trained_model_dir, tmp_path_factory):
 
 @pytest.fixture
 def sentences():
-    """Sentences of different lengths that the tiny model was not trained on."""
+    """Returns sentences of different lengths that the tiny model was not trained on."""
     return [source for source, _ in generate("test", size=97)]
 
 
@@ -94,7 +94,7 @@ def test_written_files(written, trained_model_dir):
 
 @pytest.fixture
 def imported(tmp_path):
-    """Path of an imported tensor2tensor model with a subword vocabulary and a target space."""
+    """Returns the path of an imported t2t model with a subword vocabulary and a target space."""
     subtokens = [
         "<pad>_",
         "<EOS>_",
@@ -157,7 +157,7 @@ def test_model_without_vocabulary_uses_ids_as_names(run, imported, tmp_path):
 def test_existing_directory_raises_without_force(run, trained_model_dir, written, tmp_path):
     arguments = [f"--model_dir={trained_model_dir}", f"--output_dir={written}"]
     run.fails(
-        f"Expected an --output_dir that does not exist yet. Received: {written}, which does. "
+        f"Expected an --output_dir that does not exist yet. Received: {written}, which exists. "
         "Replace it with --force.",
         *arguments,
     )

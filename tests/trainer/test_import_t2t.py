@@ -77,7 +77,7 @@ def test_write_checkpoint_inverts_import_checkpoint(tmp_path):
 
 @pytest.fixture
 def imported(tmp_path, monkeypatch):
-    """Path of an imported model with a vocabulary."""
+    """Returns the path of an imported model with a vocabulary."""
     size = write_vocabulary(tmp_path / "vocab.subwords", size=99)
     from t2t_relpos.models import Transformer
     from t2t_relpos.t2t import config_from_hparams, parse_hparams
@@ -174,8 +174,8 @@ def test_program_imports_a_checkpoint_once(tmp_path, capsys):
     [
         (
             {"hparams": f"{SMALL},max_relative_position=4"},
-            r"(?s)another shape: .*relative_positions_keys.*expected \[9, 6\], received \[7, 6\] "
-            r"\(look at .*max_relative_position",
+            r"(?s)wrong shape: .*relative_positions_keys.*expected \[9, 6\], received \[7, 6\] "
+            r"\(check .*max_relative_position",
         ),
         (
             {"hparams": SHORT_K + ",num_decoder_layers=1"},
@@ -185,14 +185,14 @@ def test_program_imports_a_checkpoint_once(tmp_path, capsys):
             {"hparams": SHORT_K + ",num_decoder_layers=3"},
             "(?s)missing: .*decoder/layer_2/.*num_hidden_layers",
         ),
-        ({"vocab_size": 38}, "(?s)symbol_modality_38_24/shared.*look at the vocabulary"),
+        ({"vocab_size": 38}, "(?s)symbol_modality_38_24/shared.*check the vocabulary"),
         (
             {"hparams_set": "transformer_tiny"},
             "(?s)unexpected: .*relative_positions_keys.*self_attention_type",
         ),
         (
             {"hparams_set": "transformer_relativ"},
-            "Expected an hparams set out of .*Did you mean 'transformer_relative'",
+            "Expected one of the hparams sets .*Did you mean 'transformer_relative'",
         ),
         ({"hparams": "ffn_layer=conv_hidden_relu"}, "Expected ffn_layer to be 'dense_relu_dense'"),
         ({"vocab_size": None}, "Expected either --vocab or --vocab_size. Received: neither"),

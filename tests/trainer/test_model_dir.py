@@ -69,7 +69,7 @@ def test_open_other_format_version_raises(directory, version, age):
     with pytest.raises(
         ValueError,
         match="Expected a model directory of format version 2. Received: .*, of version "
-        f"{version}, which {age} version of this program wrote.",
+        f"{version}, written by {age} version of this program.",
     ):
         ModelDirectory.open(directory.path)
 

@@ -33,7 +33,7 @@ def run(program, define, *arguments):
 
 @pytest.fixture(scope="module")
 def trained(wmt14, tmp_path_factory):
-    """Path of a model directory after three steps of the recipe shaw_base."""
+    """Returns the path of a model directory after three steps of the recipe shaw_base."""
     path = tmp_path_factory.mktemp("runs") / "base"
     data = [
         "--data=wmt14_translate/de-en",

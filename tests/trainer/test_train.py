@@ -254,7 +254,7 @@ def parsed(*arguments):
 
 @pytest.fixture
 def command(synthetic_files):
-    """`command(directory, *flags)` returns a command that trains in a separate process."""
+    """Returns `command(directory, *flags)`: a command that trains in a separate process."""
     return functools.partial(make_command, synthetic_files)
 
 

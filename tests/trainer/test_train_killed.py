@@ -1,4 +1,4 @@
-"""A run with dropout that is killed several times ends with the exact weights of another run."""
+"""Tests that a run that is killed several times ends with the weights of an uninterrupted run."""
 
 import contextlib
 import json
@@ -70,7 +70,7 @@ def kill_while_writing(process, directory, name, times):
 
 
 def kill(directory, files, rng, where):
-    """Starts a run and kills it. Returns False if it ends before."""
+    """Starts a run and kills it. Returns False if the run ended before it was killed."""
     with start(directory, files) as process:
         if where == "anywhere":
             kill_after_line(process, "Training from step", rng.uniform(0, 3))

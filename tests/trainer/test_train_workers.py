@@ -67,7 +67,7 @@ class Workers:
 
 @pytest.fixture
 def start(tmp_path):
-    """`start(*flags)` starts workers with a small corpus and a shared model directory."""
+    """Returns `start(*flags)`: starts workers with a small corpus and a shared model directory."""
     started = []
     pairs = generate("train", size=211)
     for side, texts in zip(("source", "target"), zip(*pairs)):

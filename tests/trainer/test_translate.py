@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[2]
 FAKE_PROGRAM = Path(__file__).parent / "inference/fake_translate.py"
 RUN = 'runpy.run_module("trainer.translate", run_name="__main__", alter_sys=True)'
 
-# Runs the program without packages that it must not require, and writes the names of this project's
-# modules that it has imported.
+# Runs the program without the packages that it must not require. Writes the names of this project's
+# modules that the program imported.
 PROGRAM = """
 import importlib.abc, runpy, sys
 
@@ -51,9 +51,10 @@ def run(program):
 
 @pytest.fixture
 def run_fake(run, monkeypatch, tmp_path):
-    """`run_fake(capsys, lines, ...)` translates lines to upper case with a fake model.
+    """Returns `run_fake(capsys, lines, ...)`, which returns the output and the lines on stderr.
 
-    The model truncates lines above 6 characters. Returns the output and the lines on stderr.
+    It runs the program with a fake model that translates lines to upper case and truncates those
+    above 6 characters.
     """
     monkeypatch.setattr(saved_models, "load", lambda path, **options: Translator(to_upper_case))
     monkeypatch.setattr(saved_models, "fingerprint", lambda path: "fake")

@@ -33,9 +33,9 @@ def training_batches(
             side are skipped: `trainer.data.buckets.report_lengths` counts them.
         seed: seed of the order.
         start_step: number of the first batch.
-        pad_to_boundary: whether to pad both sides to the boundary of the bucket, and small batches
-            with entries of padding. There is then one shape per bucket, as XLA needs. By default
-            batches are padded to their longest sentences.
+        pad_to_boundary: whether to pad both sides to the boundary of the bucket, and to fill small
+            batches with entries of padding. Each bucket then has a single shape, which XLA
+            requires. By default, batches are padded to their longest sentences.
         chunk_pairs: number of pairs that are shuffled together and held in memory.
 
     Returns:

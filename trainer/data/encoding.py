@@ -131,7 +131,7 @@ def _write(corpus, tokenizer, directory):
 def _tokenize_chunks(corpus, tokenizer) -> Iterator[list[tf.RaggedTensor]]:
     """Yields the ids of both sides of every chunk of pairs, in order.
 
-    Chunks are tokenized in parallel. At most one chunk per core waits for the reader.
+    Chunks are tokenized in parallel. At most one chunk per core is buffered.
     """
 
     def tokenize(chunk):

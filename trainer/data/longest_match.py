@@ -107,8 +107,8 @@ def _mark_starts(is_first, following, longest):
         )
         return marked * 2, is_start, tf.gather(following, following)
 
-    # After the last subtoken of a word comes the first character of the next word, which is marked
-    # already. After the last word comes an additional entry at the end.
+    # The last subtoken of a word is followed by the first character of the next word, which is
+    # already marked. The last word is followed by an additional entry.
     end = tf.size(following, tf.int64)[None]
     is_start, following = tf.concat([is_first, [False]], 0), tf.concat([following, end], 0)
     state = tf.constant(1, tf.int64), is_start, following

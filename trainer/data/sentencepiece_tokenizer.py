@@ -22,7 +22,7 @@ class SentencePieceTokenizer(Tokenizer):
     An exported graph requires only `tensorflow_text`.
 
     Args:
-        content: the serialised SentencePiece model, bytes.
+        content: the serialized SentencePiece model, bytes.
 
     Raises:
         ValueError: if the bytes are not a SentencePiece model, or its ids of pad, eos, unk and bos
@@ -58,8 +58,8 @@ class SentencePieceTokenizer(Tokenizer):
             sentences: iterable of str, read once. For a joint vocabulary it has sentences of both
                 languages.
             vocab_size: number of pieces, including pad, eos and unk.
-            max_sentences: maximum number of sentences that training holds in memory. From more
-                sentences, a sample is drawn with a fixed seed.
+            max_sentences: maximum number of sentences that training holds in memory. If there are
+                more, a sample is drawn with a fixed seed.
 
         Raises:
             ValueError: if there is no sentence, or `vocab_size` is too large or too small for the
@@ -87,7 +87,7 @@ class SentencePieceTokenizer(Tokenizer):
                 eos_id=EOS_ID,
                 unk_id=UNK_ID,
                 bos_id=-1,
-                # A fixed number, because the result depends on it.
+                # The result depends on the number of threads.
                 num_threads=8,
                 minloglevel=2,
             )
@@ -120,7 +120,7 @@ def _read_names(content):
         processor.LoadFromSerializedProto(content)
     except RuntimeError as error:
         raise ValueError(
-            f"Expected a serialised SentencePiece model. Received: {len(content)} bytes of another "
+            f"Expected a serialized SentencePiece model. Received: {len(content)} bytes of another "
             "format. Train a model with SentencePieceTokenizer.train."
         ) from error
     ids = processor.pad_id(), processor.eos_id(), processor.unk_id(), processor.bos_id()

@@ -162,7 +162,7 @@ def _changes(values):
 
 
 def _segment_ids(begins):
-    """Returns the segment number of every element, from whether a segment begins there."""
+    """Returns the segment id of every element. `begins` is True where a segment begins."""
     return tf.cumsum(tf.cast(begins, tf.int64)) - 1
 
 
@@ -172,7 +172,7 @@ def _strings(characters):
 
 
 def _unescaped(pieces):
-    """Replaces every piece that is an escape sequence by its character."""
+    """Replaces every piece that is an escape sequence with its character."""
     is_number = tf.strings.regex_full_match(pieces, r"\\[0-9]+;")
     digits = tf.strings.regex_replace(
         tf.where(is_number, pieces, "\\0;"), r"^\\0*([0-9]+);$", r"\1"

@@ -42,7 +42,7 @@ def read_text(source: str, target: str) -> TextCorpus:
             translation of line n of the corresponding source file.
 
     Raises:
-        ValueError: if only one side is given; if a file is missing, empty, not in UTF-8, or not
+        ValueError: if a side is not given; if a file is missing, empty, not in UTF-8, or not
             compressed despite its suffix .gz; or if source and target have different numbers of
             lines.
     """
@@ -114,8 +114,8 @@ def _check_file(file):
         ) from error
     except (gzip.BadGzipFile, EOFError) as error:
         raise ValueError(
-            f"Expected {file} to be a gzip file, because of its suffix. Received: another or a "
-            f"truncated file ({error}). Rename it if it is plain text, or compress it again."
+            f"Expected {file} to be a gzip file, because of its suffix. Received: a truncated file "
+            f"or another format ({error}). Rename it if it is plain text, or compress it again."
         ) from error
     if number == 0:
         raise ValueError(

@@ -69,8 +69,7 @@ def read_tfds(
     splits = list(builder.info.splits)
     if split not in splits:
         raise MissingSplitError(
-            f"Expected a split of {name}: {', '.join(splits)}. Received: {split!r}. Choose one of "
-            "these."
+            f"Expected a split of {name}: {', '.join(splits)}. Received: {split!r}."
         )
     return TfdsCorpus(name, split, *pair, data_dir)
 

@@ -31,7 +31,7 @@ def token_names(directory: ModelDirectory, vocab_size: int) -> tuple[list[str], 
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Replaces empty names, and all but the last of several equal names, by "<id N>".
+    """Replaces empty names, and all but the last of several equal names, with "<id N>".
 
     tensor2tensor's vocabularies may contain both. Their ids are never used.
 

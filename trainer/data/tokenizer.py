@@ -28,7 +28,7 @@ class Tokenizer(abc.ABC):
     Attributes:
         names: the name of every id, as in the vocabulary file.
         unk_id: id of tokens outside the vocabulary.
-        file_kind: what the vocabulary file is called in error messages.
+        file_kind: description of the vocabulary file in error messages.
     """
 
     names: Sequence[str]
@@ -54,8 +54,8 @@ class Tokenizer(abc.ABC):
         """Joins ids into strings.
 
         Args:
-            ids: int32 `[B, (ids)]`, ragged or padded with 0. Padding, and ids from the first EOS
-                of a row on, are ignored.
+            ids: int32 `[B, (ids)]`, ragged or padded with 0. Padding, the first EOS of a row, and
+                all ids after it are ignored.
 
         Returns:
             string `[B]`.

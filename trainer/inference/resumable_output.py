@@ -1,9 +1,9 @@
-"""Output files that a later run can complete if a run is interrupted.
+"""Output files that a later run can complete after an interruption.
 
 Until FILE is complete, its content is in FILE.partial. A log, FILE.partial.log, is next to the
-first file. The first line of the log has the options of the run, and every other line a `LogEntry`.
-A later run truncates the files to the sizes in the last entry and appends to them. A run may be
-killed at any moment, because incomplete lines of the log are ignored.
+first file. The first line of the log has the options of the run, and each later line has a
+`LogEntry`. A later run truncates the files to the sizes in the last entry and appends to them. A
+run may be killed at any moment, because incomplete lines of the log are ignored.
 """
 
 import contextlib

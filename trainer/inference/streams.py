@@ -95,7 +95,7 @@ def check_distinct_files(flags: dict[str, str]):
 
 
 def count_lines(file: BinaryIO) -> int | None:
-    """Returns the number of lines after the current position, or None if it can't seek."""
+    """Returns the number of lines after the current position, or None if `file` can't seek."""
     if not file.seekable():
         return None
     start = file.tell()

@@ -9,7 +9,7 @@ from ctranslate2.specs import transformer_spec
 from t2t_relpos.layers.position_encodings import sinusoids
 from trainer.data.token_ids import EOS_ID, PAD_ID
 
-# Number of positions: twice CTranslate2's default limit of a sentence.
+# Number of positions: twice CTranslate2's default maximum length of a sentence.
 _MAX_POSITIONS = 2048
 # A logit whose exponential is 0.
 _MASKED_LOGIT = -1e9
@@ -34,7 +34,7 @@ def build(model, names: list[str], unk_id: int) -> transformer_spec.TransformerS
     _set_embeddings(encoder, decoder, model)
     if model.source_position is not None:
         encoder.position_encodings.encodings = _encodings(model.source_position, model.config)
-        # Outputs may be longer than a learned table, whose last row is repeated.
+        # Outputs may be longer than a learned table, so its last row is repeated.
         encodings = _encodings(model.target_position, model.config)
         missing = max(_MAX_POSITIONS - len(encodings), 0)
         encodings = np.pad(encodings, [(0, missing), (0, 0)], mode="edge")
@@ -144,7 +144,7 @@ def _set_identity(spec, width):
 
 
 def _set_embeddings(encoder, decoder, model):
-    """Sets the three embedding tables. The row of padding, the first decoder input, is zero."""
+    """Sets the three embedding tables. Padding, also the first decoder input, has a zero row."""
     config = model.config
     source, target, output = (
         _without_padding(embedding.embeddings)

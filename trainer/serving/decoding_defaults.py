@@ -28,7 +28,7 @@ class TranslationSettings:
         "Maximum number of ids by which a translation may exceed its source.", 50, at_least=0
     )
     early_stopping: bool = setting(
-        "Stop a search at beam_size finished translations. Faster, less exact.", False
+        "Stop a search at beam_size finished translations. This is faster but less exact.", False
     )
     max_beam_size: int = setting("Maximum beam size of a request.", 32, at_least=1)
     jit_compile: bool = setting(

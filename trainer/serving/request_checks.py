@@ -4,7 +4,7 @@ import tensorflow as tf
 
 
 def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
-    """Returns the arguments of a search, which depend on checks of their range.
+    """Returns the arguments of a search, with control dependencies on checks of their range.
 
     Args:
         arguments: scalar tensors `beam_size`, `alpha`, `max_length` and `num_results`.
@@ -29,11 +29,10 @@ def checked_search(arguments: dict, max_beam_size: int, longest: int) -> dict:
 
 
 def checked_pairs(text: tf.Tensor, translation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns texts `[B]` and translations `[B]`, which depend on a check of their shapes.
+    """Returns texts and translations `[B]`, with a control dependency on a check of their shapes.
 
     Raises:
-        tf.errors.InvalidArgumentError: when the graph runs, if the ranks are not 1 or the numbers
-            differ.
+        tf.errors.InvalidArgumentError: when the graph runs, if a rank is not 1 or the sizes differ.
     """
     text, translation = (tf.ensure_shape(strings, [None]) for strings in (text, translation))
     texts, translations = tf.size(text), tf.size(translation)
@@ -51,7 +50,7 @@ def _check_range(arguments, name, most, limit):
 
 
 def _assert_in_order(checks):
-    """Returns assertions of (condition, parts of the message). Only the first failure is reported.
+    """Returns assertions of (condition, message parts) pairs. Only the first failure is reported.
 
     The message of an assertion is a single string, so that clients can read it.
     """

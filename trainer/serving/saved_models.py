@@ -64,7 +64,7 @@ def load(
         aligned: whether translations have alignments.
 
     Raises:
-        ValueError: if there is no SavedModel, it can't be read, it is no translation model, or
+        ValueError: if there is no SavedModel, it can't be read, it is not a translation model, or
             `nbest` is above the beam size. The graph checks the other options when it runs.
     """
     loaded = _load(find(path))
@@ -150,6 +150,6 @@ def new_version(directory: Path, version: int | None = None) -> Iterator[tuple[P
 def _check_new(final):
     if final.exists():
         raise ValueError(
-            f"Expected a version that does not exist yet. Received: {final}, which does. "
+            f"Expected a version that does not exist yet. Received: {final}, which exists. "
             "Leave --version out to write the next one."
         )

@@ -23,7 +23,7 @@ def n_best(
         source: int32 ids `[B, S]`, padded with 0.
         length_limit: int32 `[B]`, maximum number of output ids of each sentence.
         alpha: exponent of the length penalty.
-        max_length: int, required by XLA: maximum number of output ids of all sentences.
+        max_length: int, required by XLA: static maximum number of output ids of any sentence.
         **settings: `beam_size`, `num_results` and `early_stopping` of `beam_search`. `beam_size`,
             `num_results` and `alpha` may be scalar tensors.
 

@@ -36,8 +36,8 @@ class TranslationModule(tf.Module):
         settings: default options and limits. Default: `TranslationSettings()`.
 
     Raises:
-        ValueError: if the tokenizer has another vocabulary size than the Transformer, or
-            `max_input_length` is above its number of learned positions.
+        ValueError: if the tokenizer and the Transformer have different vocabulary sizes, or
+            `max_input_length` is above the Transformer's number of learned positions.
     """
 
     def __init__(self, transformer, tokenizer, settings: TranslationSettings | None = None):
@@ -67,7 +67,7 @@ class TranslationModule(tf.Module):
 
     @tf.function(input_signature=[_TEXT], autograph=False)
     def serve(self, text):
-        """Translates with the settings of the module.
+        """Translates texts with the settings of the module.
 
         Args:
             text: string `[B]`.
@@ -94,7 +94,7 @@ class TranslationModule(tf.Module):
         autograph=False,
     )
     def translate(self, text, beam_size, alpha, max_length, num_results):
-        """Translates with the settings of the request.
+        """Translates texts with the settings of the request.
 
         Args:
             text: string `[B]`.
@@ -106,7 +106,7 @@ class TranslationModule(tf.Module):
             num_results: int32 n, translations per sentence, from 1 to `beam_size`.
 
         Returns:
-            A dict as from `serve`, with `translations` and `scores` of shape `[B, n]`, best first.
+            A dict as in `serve`, with `translations` and `scores` of shape `[B, n]`, best first.
             If fewer than n translations end within the limit, the missing ones are empty and have
             the score -1e7. If no translation ends, truncated translations are returned.
 

@@ -176,5 +176,5 @@ def _translate_window(translate, lines, batch_size):
 
 
 def one_line(text: bytes) -> bytes:
-    """Replaces line ends by spaces, so that line n of a file is the translation of line n."""
+    """Replaces line ends with spaces, so that line n of a file is the translation of line n."""
     return b" ".join(text.splitlines())

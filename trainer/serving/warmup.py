@@ -1,4 +1,4 @@
-"""Requests with which TensorFlow Serving warms up a version of a model before it serves it.
+"""Warm-up requests, which TensorFlow Serving runs before it serves a version of a model.
 
 TensorFlow Serving reads them from `assets.extra/tf_serving_warmup_requests`. If a request fails,
 the server does not serve the version. A server with batching rejects arguments without a batch
@@ -69,7 +69,7 @@ def sentences(tokenizer, count: int, length: int) -> tf.Tensor:
 
 def _longer_than(min_length, tokenizer, count):
     """Returns `count` texts. The longest has just over `min_length` ids, including EOS."""
-    # At least one id and EOS: a blank sentence is not searched.
+    # Start with at least one id and EOS, because a blank sentence is not searched.
     for length in itertools.count(min_length + 2):
         # The tokenizer may join or split the ids of a text.
         text = sentences(tokenizer, count, length)

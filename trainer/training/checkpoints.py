@@ -1,4 +1,4 @@
-"""Checkpoints of a run, `checkpoints/step-000123/`, which contain all state to resume exactly.
+"""Checkpoints of a run, `checkpoints/step-000123/`, with all state needed to resume exactly.
 
 state.json      format version, step, shapes and dtypes of all arrays by key
 model.npz       variables of the Transformer: weights and states of seed generators
@@ -124,7 +124,7 @@ class Checkpoints:
             except CORRUPT as error:
                 logging.warning("Ignoring the corrupt checkpoint %s: %s", self.path(step), error)
                 continue
-            remedy = f"{self.path(step)} does not fit. Train in another --model_dir."
+            remedy = f"{self.path(step)} is incompatible. Train in another --model_dir."
             for name, variables in _groups(model).items():
                 _assign(variables, groups[name], f"this run's {name}", remedy)
             return step
@@ -164,7 +164,7 @@ def restore_transformer(transformer, path: str | os.PathLike):
     Raises:
         ValueError: if the checkpoint is missing or corrupt, or has another architecture.
     """
-    remedy = f"{path} does not fit. Use a checkpoint of the same --model_dir."
+    remedy = f"{path} is incompatible. Use a checkpoint of the same --model_dir."
     _assign(model_keys(transformer), read_weights(path), "this model", remedy)
 
 

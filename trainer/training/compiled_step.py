@@ -7,16 +7,16 @@ import tensorflow as tf
 
 
 class CompiledStep:
-    """A train function of Keras that compiles a program for every shape of a batch.
+    """A Keras train function that compiles one XLA program per batch shape.
 
-    Keras traces one function with unknown lengths. Here lengths are known in every trace, so that
-    attention chooses its implementation by length.
+    Keras traces one function with unknown lengths. Here, lengths are known in every trace, so that
+    attention can select its implementation by length.
 
-    If a call compiles, its logs also have `programs`, the number of programs up to now, and
+    If a call compiles, its logs also have `programs`, the number of programs so far, and
     `compile_seconds`, the duration of the steps that compiled.
 
     Args:
-        train_step: returns the logs of a step from a batch.
+        train_step: function that takes a batch and returns the logs of a step.
         steps: number of steps in a call.
     """
 

@@ -88,7 +88,7 @@ class EvaluateDev(keras.callbacks.Callback):
             return
         bleu = self._from_chief(dev and dev.bleu)
         evaluation = Evaluation(self._steps.step, logs["loss"], logs["accuracy"], bleu)
-        # Write the checkpoint first: a run killed before it is recorded repeats the evaluation.
+        # Write the checkpoint first: a run killed before `add` evaluates again after it resumes.
         if self._best is not None:
             self._best.offer(self.model, evaluation.step, bleu)
         try:

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_relpos.attention import dispatch
+from t2t_relpos.attention.request import Request
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.config import RunConfig
 from trainer.data.batch_order import BatchOrder
@@ -87,7 +88,7 @@ def largest_micro_batch(buckets: list[Bucket], config: RunConfig, devices: int) 
         if config.device_tokens:
             rows = min(rows, max(1, config.device_tokens // bucket.length))
         shapes.append((rows, bucket.length))
-    # Of equal sizes, the longer one needs more memory for attention.
+    # Of two shapes of equal size, the longer one needs more memory for attention.
     return max(shapes, key=lambda shape: (shape[0] * shape[1], shape[1]))
 
 
@@ -140,7 +141,7 @@ def _activations(architecture, config, tokens, length):
 def _self_attention(architecture, config, length, causal):
     relative = architecture.max_relative_position if architecture.relative else None
     options = {"causal": causal, "rematerialize": False, "xla": bool(config.jit_compile)}
-    return dispatch.Request(length, length, relative, **options)
+    return Request(length, length, relative, **options)
 
 
 def forecast(config: RunConfig) -> str:

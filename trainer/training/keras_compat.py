@@ -44,7 +44,7 @@ def _draws_from_scope(generator):
 def adam_slots(
     optimizer: keras.optimizers.Adam, variable: keras.Variable
 ) -> tuple[keras.Variable, keras.Variable]:
-    """Returns momentum and velocity of a variable. In a replica context, of that replica."""
+    """Returns the momentum and velocity of a variable; in a replica context, of that replica."""
     try:
         index = optimizer._get_variable_index(variable)
         return optimizer._momentums[index], optimizer._velocities[index]

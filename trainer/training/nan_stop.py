@@ -21,7 +21,7 @@ class NotFiniteError(ValueError):
 
 
 class StopAtNan(keras.callbacks.Callback):
-    """Callback that saves the batch and raises if the loss or the gradient norm is not finite.
+    """Callback that saves the batch and ends the run if the loss or gradient norm is not finite.
 
     In float16, only the loss is checked, because updates with gradients that are not finite are
     skipped. One warning is logged if the loss becomes very large.
@@ -75,9 +75,9 @@ class StopAtNan(keras.callbacks.Callback):
         return (
             f"Expected a finite {name}. Received: {value} at {step}, with learning rate "
             f"{rate:.3g}. {self._save_all(first, last)} No checkpoint was written since. Start "
-            "from the last one in another --model_dir: give this one as --init_from, and lower "
-            "--learning_rate, raise --warmup_steps, set --clip_norm, or remove the text of the "
-            "batch."
+            "from the last one in another --model_dir: give this directory as --init_from, and "
+            "lower --learning_rate, raise --warmup_steps, set --clip_norm, or remove the text of "
+            "the batch."
         )
 
     def _save_all(self, first, last):

@@ -59,7 +59,7 @@ class Preparation:
         self.dev_pairs = self._encode("dev", self.dev_corpus)
 
     def describe(self, model: keras.Model) -> str:
-        """Returns settings, lengths of the data, and number of parameters as text."""
+        """Returns the settings, counts of training pairs and number of parameters as text."""
         settings = [
             f"  {name} = {value}"
             for name, value in self.config.to_dict().items()
@@ -70,7 +70,7 @@ class Preparation:
         lines = ["Settings:", *settings, f"Training data: {lengths}", f"Parameters: {parameters:,}"]
         if self.config.jit_compile:
             lines.append(
-                f"XLA: at most {lengths.buckets} programs to compile, one per bucket of lengths."
+                f"XLA: at most {lengths.buckets} programs to compile, one per length bucket."
             )
         return "\n".join(lines)
 

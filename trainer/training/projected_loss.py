@@ -11,8 +11,8 @@ import math
 import tensorflow as tf
 
 from t2t_relpos import _backend
+from trainer.data.token_ids import PAD_ID
 
-PADDING = 0
 # Below this probability, float32 is close to underflow.
 _SMALLEST_PROBABILITY = 1e-30
 # A product with at most this number of columns is faster if it is computed transposed.
@@ -56,10 +56,10 @@ def projected_cross_entropy(
     table = tf.cast(table, states.dtype)
     if _backend.is_compiled_by_xla():
         values = [
-            x * tf.cast(ids != PADDING, x.dtype) for x in _cross_entropy(ids, states, table, target)
+            x * tf.cast(ids != PAD_ID, x.dtype) for x in _cross_entropy(ids, states, table, target)
         ]
     else:
-        tokens = tf.where(ids != PADDING)
+        tokens = tf.where(ids != PAD_ID)
         values = [
             _scatter(tokens, x, ids)
             for x in _cross_entropy(
@@ -71,7 +71,7 @@ def projected_cross_entropy(
 
 
 def _smoothed_target(label_smoothing, vocab_size):
-    """Returns the probability of other ids, its difference to the label's, and the entropy."""
+    """Returns the probability of other ids, the label's probability minus it, and the entropy."""
     if not 0 <= label_smoothing < 1:
         raise ValueError(
             f"Expected label_smoothing to be at least 0 and below 1. Received: {label_smoothing}."
@@ -115,7 +115,7 @@ def _cross_entropy(labels, states, table, target):
             losses -= low * tf.linalg.matvec(tf.cast(states, accumulation), row_sum)
 
         def gradient(d_losses, _):
-            # Matrix products have the dtype of the states, sums the accumulation dtype.
+            # Matrix products use the dtype of the states; sums use the accumulation dtype.
             narrow_softmax = tf.cast(softmax, states.dtype)
             wide_table = tf.cast(table, accumulation)
             weighted = d_losses[:, None] * tf.cast(states, accumulation)
@@ -142,7 +142,7 @@ def _log_sum_exp(softmax, chosen, probability, largest):
     return tf.cond(
         tf.reduce_all(probability > _SMALLEST_PROBABILITY),
         lambda: chosen - tf.math.log(probability),
-        # The largest probability is at least 1/V, but needs one more pass over the softmax.
+        # The largest probability is at least 1/V, but it takes one more pass over the softmax.
         lambda: largest - tf.math.log(tf.reduce_max(softmax, axis=-1)),
     )
 

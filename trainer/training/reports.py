@@ -147,7 +147,7 @@ class TensorBoard(keras.callbacks.Callback):
         except tf.errors.OpError as error:
             self._has_failed = True
             logging.warning(
-                "Can't write TensorBoard logs to %s; they end here: %s",
+                "Can't write TensorBoard logs to %s. Training continues without them: %s",
                 self._directory,
                 error.message.splitlines()[0],
             )

@@ -17,10 +17,10 @@ _EXAMPLE = (
 
 
 def with_devices(config: RunConfig) -> RunConfig:
-    """Returns the settings with the strategy and the use of XLA of this machine.
+    """Returns the settings with the strategy and the use of XLA resolved for this machine.
 
     "auto" is replaced by "mirrored" if there are several devices, else by "one". By default, XLA
-    is used if a single GPU trains.
+    is used if training uses a single GPU.
     """
     gpus = len(tf.config.list_physical_devices("GPU"))
     strategy, jit_compile = config.strategy, config.jit_compile
@@ -70,7 +70,7 @@ def workers_of(environment: Mapping[str, str]) -> tuple[list[str], int]:
     """Returns the addresses of all workers in TF_CONFIG, and the index of this process.
 
     Raises:
-        ValueError: if TF_CONFIG is missing or is not a cluster of workers.
+        ValueError: if TF_CONFIG is missing or does not define a cluster of workers.
 
     Example:
 

@@ -5,11 +5,12 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_relpos.models import Transformer
+from trainer.data.token_ids import PAD_ID
 from trainer.training.compiled_step import CompiledStep
 from trainer.training.gradient_updates import LossScale, sum_over_replicas
 from trainer.training.keras_compat import WithoutSymbolicBuild, skip_gradient_sum
 from trainer.training.micro_batches import accumulate, split
-from trainer.training.projected_loss import PADDING, projected_cross_entropy
+from trainer.training.projected_loss import projected_cross_entropy
 from trainer.training.random_streams import RandomStreams
 
 
@@ -183,7 +184,7 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
             self.train_function = CompiledStep(self.train_step, self.steps_per_execution)
 
     def make_test_function(self, force=False):
-        # Without XLA, which would compile each of the many shapes of evaluation batches.
+        # Disable XLA, which would compile each of the many shapes of evaluation batches.
         self.jit_compile, jit_compile = False, self.jit_compile
         super().make_test_function(force)
         self.jit_compile = jit_compile
@@ -194,7 +195,7 @@ def _inputs(data):
 
 
 def _count_tokens(batch):
-    counts = [tf.math.count_nonzero(batch[side] != PADDING) for side in ("targets", "inputs")]
+    counts = [tf.math.count_nonzero(batch[side] != PAD_ID) for side in ("targets", "inputs")]
     return tf.cast(tf.stack(counts), tf.float32)
 
 

@@ -91,7 +91,7 @@ class TrainingRun:
             self.directory.write_run(self.config.to_dict())
 
     def _checksum(self):
-        """Returns a digest of the settings that must be equal on all workers."""
+        """Returns a checksum of the settings and data sizes that must be equal on all workers."""
         names = ("train_steps", "evaluate_every", "dev_bleu", "early_stopping")
         settings = {name: getattr(self.config, name) for name in names}
         settings |= self.config.fixed_on_resume()
@@ -138,11 +138,11 @@ class TrainingRun:
             )
 
     def describe(self) -> str:
-        """Returns settings, lengths of the data, and number of parameters as text."""
+        """Returns the settings, counts of training pairs and number of parameters as text."""
         return self._prepared.describe(self.model)
 
     def fit(self):
-        """Trains until the last step, until dev BLEU no longer improves, or until a signal.
+        """Trains until the last step, until dev BLEU stops improving, or until a signal arrives.
 
         Writes checkpoints, logs and model.keras.
 

@@ -51,7 +51,7 @@ class WorkerGroup:
 
     @contextlib.contextmanager
     def chief_first(self):
-        """Context manager: the chief runs the block first, then the other workers do."""
+        """Runs the `with` block on the chief first, then on the other workers."""
         if not self.is_chief:
             self.wait()
         yield
@@ -72,7 +72,7 @@ class WorkerGroup:
 
         Args:
             value: an integer below 2^53.
-            description: what the error expects on all workers.
+            description: the expected state in the error message, such as "the same settings".
 
         Raises:
             ValueError: on workers whose value differs.
@@ -86,7 +86,7 @@ class WorkerGroup:
 
     @contextlib.contextmanager
     def detecting_lost_workers(self, remedy: Callable[[], str]):
-        """Context manager that converts TensorFlow's errors for a lost process.
+        """Converts TensorFlow's errors for a lost process to WorkerLostError.
 
         Args:
             remedy: function that returns the end of the error message, with instructions.

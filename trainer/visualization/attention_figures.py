@@ -70,7 +70,7 @@ def _logit_maps(layer):
 
 
 def draw_logit_parts(layers: list[AttentionMap], names: list[str]) -> go.Figure:
-    """Returns a figure with heat maps over layers and heads of values of `measure_logit_parts`."""
+    """Returns a figure with layer-by-head heat maps of values from `measure_logit_parts`."""
     parts = [measure_logit_parts(layer) for layer in layers]
     values = np.array([[layer[name] for layer in parts] for name in names])
     figure = px.imshow(
@@ -158,7 +158,7 @@ def _set_titles(figure, titles):
 
 
 def _hide_masked(values, visible):
-    """Replaces masked pairs by nan, which Plotly does not draw."""
+    """Replaces masked pairs with nan, which Plotly does not draw."""
     return np.where(visible, values, np.nan)
 
 

@@ -87,7 +87,7 @@ def plot_curves(
 
 
 def plot_table_norms(norms: dict[str, list[NormLine]]):
-    """Returns a figure with a line per layer, or per layer and head if each head has its tables.
+    """Returns a figure with a line per layer, or per layer and head if heads share no tables.
 
     Rows of subplots are the kinds of attention with tables; columns are a^K and a^V.
     """

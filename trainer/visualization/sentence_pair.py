@@ -28,7 +28,7 @@ class SentencePair(NamedTuple):
 def make_sentence_pair(
     transformer, tokenizer, source: str, target: str | None = None
 ) -> SentencePair:
-    """Tokenizes a sentence and its translation. If there is none, the model generates one.
+    """Returns a tokenized sentence pair. If `target` is None, the model generates it.
 
     Args:
         transformer: a `t2t_relpos.models.Transformer`.

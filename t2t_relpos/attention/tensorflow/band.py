@@ -1,4 +1,4 @@
-"""The two functions of relative attention on TensorFlow: add a bias by relative id, sum by id.
+"""Adds biases by relative id to scores, and sums weights by relative id, on TensorFlow.
 
 A relative position is a diagonal of the score matrix. Table rows are stored as differences from a
 reference row: the rightmost row, or the leftmost row if causal. Softmax ignores the reference, and
@@ -6,8 +6,8 @@ values add it once per query. Two parts remain:
 
 - the band: a few diagonals, read and written with diagonal ops;
 - the left tail, if bidirectional: all keys more than K positions before a query share id 0. Keys
-  are grouped in chunks. Whole chunks of the tail are added by the product of queries and keys,
-  from additional columns. The last chunk, partly in the tail, adds `chunk - 1` diagonals.
+  are grouped in chunks. Additional columns of queries and keys add the whole chunks of the tail in
+  their product. The last chunk may be partly in the tail: it adds `chunk - 1` diagonals.
 
 Shapes: L difference ids (2K, or K if causal), from right to left; D diagonals of the band.
 """
@@ -72,7 +72,7 @@ class QueryBand:
         )
 
     def to_diagonals(self, by_id):
-        """`[.., L, T]` -> `[.., D, T]`, without whole chunks of the tail."""
+        """Converts biases `[.., L, T]` to `[.., D, T]`, without whole chunks of the tail."""
         if self.shape.causal:
             return by_id
         return tf.concat([by_id, by_id[..., -1:, :] * self._in_partial_chunk], -2)
@@ -85,9 +85,9 @@ class QueryBand:
         return x if bias is None else tf.concat([x, tf.cast(bias, x.dtype)], -1)
 
     def sum_by_id(self, diagonals, tail=None):
-        """Diagonals and the tail's sums `[.., 1, T]` -> `[.., L, T]`.
+        """Returns sums by id `[.., L, T]`, from diagonals and the tail's sums `[.., 1, T]`.
 
-        The transpose of `to_diagonals` and `append_columns`.
+        It is the transpose of `to_diagonals` and `append_columns`.
         """
         if self.shape.causal:
             return diagonals
@@ -102,9 +102,9 @@ class Band:
 
     Args:
         queries: the `QueryBand` of its queries.
-        first: key position of query 0, an int or a scalar tensor. Every diagonal must exist, one
-            must contain all queries, and the last query must be at most K keys after the last
-            diagonal.
+        first: key position of query 0, an int or a scalar tensor. Every diagonal must exist, and
+            one must contain all queries. If bidirectional, the tail of the last query must not end
+            after the last key.
         length_q: T, an int or a scalar tensor.
         length_k: S, an int or a scalar tensor.
     """
@@ -154,7 +154,7 @@ class Band:
         Args:
             weights: `[.., T, S]`, of rank 4 for `prefer_matmul`.
             prefer_matmul: whether to sum by a product if keys remain after the last whole chunk.
-                With few chunks that is faster than slicing them off.
+                With few chunks, this is faster than slicing off the remaining keys.
         """
         if prefer_matmul and not self._has_only_whole_chunks:
             one_hot = tf.one_hot(self._chunk_of_key, self._num_chunks, dtype=weights.dtype)
@@ -183,7 +183,7 @@ def extend_table(table, causal):
 
 
 def difference_rows(table, causal):
-    """`[.., 2K + 1, H]` -> (differences `[.., L, H]`, reference row `[.., 1, H]`)."""
+    """Returns (rows minus the reference row `[.., L, H]`, reference row `[.., 1, H]`)."""
     if causal:
         reference, others = table[..., :1, :], table[..., 1 : (table.shape[-2] + 1) // 2, :]
     else:
@@ -192,7 +192,10 @@ def difference_rows(table, causal):
 
 
 def table_gradient(d_rows, d_reference, causal):
-    """The transpose of `difference_rows`."""
+    """Returns the gradient of a table from those of its difference rows and reference row.
+
+    It is the transpose of `difference_rows`.
+    """
     d_reference -= tf.reduce_sum(d_rows, -2, keepdims=True)
     rows = d_rows[..., ::-1, :]
     parts = [d_reference, rows, tf.zeros_like(rows)] if causal else [rows, d_reference]

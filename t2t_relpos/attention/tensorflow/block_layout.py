@@ -18,7 +18,7 @@ class BlockLayout:
         self.length_q, self.length_k = lengths
         self.causal, self.may_be_padded = band_shape.causal, may_be_padded
         self.num_blocks = (self.length_q + largest_block - 1) // largest_block
-        # Blocks of equal size waste the least on padding of the last one.
+        # Blocks of equal size need the least padding of the last one.
         self.block = (self.length_q + self.num_blocks - 1) // tf.maximum(self.num_blocks, 1)
         self.left = self.right = 0
         if may_be_padded:
@@ -46,32 +46,32 @@ class BlockLayout:
         return tf.minimum(self.width, self.first(block) + self.block) if self.causal else self.width
 
     def split(self, x):
-        """`[groups, G, T, X]` -> `[groups, blocks, G, C, X]`."""
+        """Splits queries into blocks, `[groups, G, T, X]` -> `[groups, blocks, G, C, X]`."""
         groups, heads = tf.unstack(tf.shape(x)[:2])
         shape = tf.stack([groups, heads, self.num_blocks, self.block, x.shape[3]])
         return tf.transpose(tf.reshape(self.pad_queries(x), shape), [0, 2, 1, 3, 4])
 
     def join(self, x):
-        """`[groups, blocks, G, C, X]` -> `[groups, G, T, X]`."""
+        """Joins blocks of queries, `[groups, blocks, G, C, X]` -> `[groups, G, T, X]`."""
         x = tf.transpose(x, [0, 2, 1, 3, 4])
         groups, heads, _, _, depth = tf.unstack(tf.shape(x))
         x = tf.reshape(x, tf.stack([groups, heads, self.num_blocks * self.block, depth]))
         return x[:, :, : self.length_q]
 
     def pad_end(self, x, block):
-        """`[.., keys that a block reads, X]` -> `[.., padded keys, X]`, with zeros at the end."""
+        """Appends zeros to the keys that a block reads, for a result `[.., padded keys, X]`."""
         return _pad(x, 0, self.width - self.end(block)) if self.causal else x
 
     def pad_queries(self, x, value=0):
-        """`[.., T, X]` -> `[.., all blocks' queries, X]`."""
+        """Pads queries to whole blocks, `[.., T, X]` -> `[.., all blocks' queries, X]`."""
         return _pad(x, 0, self.num_blocks * self.block - self.length_q, value=value)
 
     def pad_keys(self, x, axis=-2, value=0):
-        """`[.., S, X]` -> `[.., padded keys, X]`."""
+        """Pads keys, `[.., S, X]` -> `[.., padded keys, X]`."""
         return _pad(x, self.left, self.right, axis, value)
 
     def unpad_keys(self, x):
-        """`[.., padded keys, X]` -> `[.., S, X]`."""
+        """Removes the padding of keys, `[.., padded keys, X]` -> `[.., S, X]`."""
         return x[..., self.left : self.left + self.length_k, :]
 
 

@@ -8,7 +8,7 @@ from t2t_relpos.attention.tensorflow.band import Band, difference_rows, table_gr
 
 
 class _OutputGradients(NamedTuple):
-    """Gradients of the outputs, prepared for all blocks together, block after block.
+    """Gradients of the outputs, computed for all blocks together and indexed by block.
 
     Args:
         queries: d_outputs with the columns of the left tail.
@@ -82,7 +82,7 @@ class BlockAttention:
         return [difference_rows(table[:, None], self._layout.causal) for table in tables]
 
     def _augment(self, x, rows, bias=None):
-        """Returns (queries with the tail's columns, biases by diagonal), block after block."""
+        """Returns (queries with the tail's columns, biases by diagonal), indexed by block."""
         by_id = self._matmul(rows, x, transpose_b=True)
         columns = self._query_band.append_columns(x, by_id, bias)
         return _flatten(columns), _flatten(self._query_band.to_diagonals(by_id))
@@ -160,7 +160,7 @@ class BlockAttention:
             dropped, d_scores = self._d_scores(
                 band, weights, value[group][:, :end], given, group, block
             )
-            # The band is added last, because it is read there for its sums anyway.
+            # The band is added last, because `add` also returns the band that the sums need.
             d_scores, d_band = band.add(d_scores, given.diagonals[index])
             results = [self._matmul(d_scores, key[group][:, :end]), d_band]
             results += self._tail_sums(band, d_scores)
@@ -204,7 +204,7 @@ class BlockAttention:
         bias = tf.reduce_sum(exact * reference, -1, keepdims=True)
         if not self._dropout:
             bias -= row_sums
-        # Causal blocks have no columns. In 16 bits a column is rounded the same way for all keys.
+        # Causal blocks have no columns. A 16-bit column would be rounded the same way for all keys.
         in_column = not self._layout.causal and d_outputs.dtype == self._accumulation
         queries, added = self._augment(d_outputs, rows, bias if in_column else None)
         return _OutputGradients(
@@ -237,14 +237,14 @@ class BlockAttention:
         return [tf.TensorArray(self._accumulation, size=size, **options) for _ in range(count)]
 
     def _stack(self, arrays, query):
-        """Stacks blocks in arrays: `[groups, blocks, G, ..]`."""
+        """Returns the stacked blocks of arrays, each `[groups, blocks, G, ..]`."""
         stacks = (tf.ensure_shape(array.stack(), [None] * 4) for array in arrays)
         groups = tf.shape(query)[:2]
         return [tf.reshape(x, tf.concat([groups, tf.shape(x)[1:]], 0)) for x in stacks]
 
 
 def _flatten(x):
-    """`[groups, blocks, ..]` -> `[groups * blocks, ..]`."""
+    """Merges two axes, `[groups, blocks, ..]` -> `[groups * blocks, ..]`."""
     return tf.reshape(x, tf.concat([[-1], tf.shape(x)[2:]], 0))
 
 

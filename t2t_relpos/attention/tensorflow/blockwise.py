@@ -30,7 +30,7 @@ class _Tensors(NamedTuple):
 
 
 class _Options(NamedTuple):
-    """Python constants: another value traces another function."""
+    """Python constants. Each combination of values is traced separately."""
 
     causal: bool
     largest_block: int
@@ -160,7 +160,7 @@ def _heads_per_group(num_heads, most):
 
 
 def _group_heads(x, heads):
-    """`[B, N, X, H]`, or a table `[N, X, H]` -> `[groups, G, X, H]`."""
+    """Groups the heads of `[B, N, X, H]`, or of a table `[N, X, H]`, as `[groups, G, X, H]`."""
     return tf.reshape(x, tf.stack([-1, heads, tf.shape(x)[-2], x.shape[-1]]))
 
 

@@ -1,6 +1,6 @@
-"""Facts about TensorFlow, and all uses of private TensorFlow.
+"""Properties of TensorFlow, and all uses of its private API.
 
-A use of private TensorFlow fails with the version number if TensorFlow changes.
+If TensorFlow changes its private API, these functions raise an ImportError with the version number.
 """
 
 import functools

@@ -10,14 +10,15 @@ def as_seed(drawn, block=None):
 
     Args:
         drawn: the seed.
-        block: number of a block, an int or a scalar tensor, or None. Every number has another seed.
+        block: number of a block, an int or a scalar tensor, or None. Each number gives a different
+            seed.
     """
     seed = tf.bitcast(tf.cast(drawn, tf.uint32), tf.int32)
     return seed if block is None else tf.random.experimental.stateless_fold_in(seed, block)
 
 
 def factors(shape, rate, seed, dtype):
-    """Returns dropout factors: 0 at a rate, 1 / (1 - rate) elsewhere.
+    """Returns dropout factors: 0 with probability `rate`, otherwise 1 / (1 - rate).
 
     Args:
         shape: int32 tensor `[rank]`, or a list of ints and scalar tensors.
@@ -31,7 +32,7 @@ def factors(shape, rate, seed, dtype):
 
 
 def _random_int16(shape, seed):
-    """Returns random int16 of a shape. One 64-bit draw gives four of them."""
+    """Returns a tensor of random int16. One 64-bit draw gives four of them."""
     size = tf.reduce_prod(shape, keepdims=True)
     draws = tf.random.stateless_uniform((size + 3) // 4, seed, None, None, tf.int64)
     # tf.slice copies nothing if the size is divisible by four.

@@ -103,7 +103,8 @@ class _FullMatrix:
         ]
         table = call.value_table if call.key_table is None else call.key_table
         k = table.shape[-2] // 2
-        # TensorFlow treats a single diagonal differently. Adding to masked keys is harmless.
+        # A causal band with K = 1 has a single diagonal, which TensorFlow treats differently. The
+        # bidirectional band has more; those of masked keys have no effect.
         shape = BandShape(k, call.causal and k > 1, call.chunk)
         first = lengths[1] - lengths[0]
         queries = QueryBand(shape, first + tf.range(lengths[0]), self._dtype)
@@ -176,7 +177,7 @@ class _FullMatrix:
         if call.rate is not None:
             d_scores -= row_sum * tf.cast(self._weights, self._accumulation)
         d_scores = tf.cast(d_scores, self._dtype)
-        # The band is added last, because it is read there for its sums anyway.
+        # The band is added last, because `add_band` also returns the band that the sums need.
         weighted = None if diagonals is None else diagonals * self._band
         return self._value_terms.add_band(d_scores, weighted)
 

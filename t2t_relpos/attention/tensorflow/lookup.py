@@ -29,7 +29,10 @@ def gather_rows(table, ids):
 
 
 def _sum_by_id(rows, ids, num_ids):
-    """`[T, S, H]` -> `[R, H]`, or `[N, T, S, H]` -> `[N, R, H]`: the transpose of `gather_rows`."""
+    """Sums the rows of pairs by id, `[T, S, H]` -> `[R, H]` or `[N, T, S, H]` -> `[N, R, H]`.
+
+    It is the transpose of `gather_rows`.
+    """
     shape = tf.shape(rows)
     flat = tf.reshape(rows, tf.concat([shape[:-3], [shape[-3] * shape[-2], shape[-1]]], 0))
     one_hot = tf.one_hot(tf.reshape(ids, [-1]), num_ids, dtype=rows.dtype)

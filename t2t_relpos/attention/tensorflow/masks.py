@@ -10,9 +10,9 @@ MASKED_SCORE = -1e30
 
 @tf.autograph.experimental.do_not_convert
 def masked_softmax(scores, mask):
-    """Softmax over the unmasked entries, zero elsewhere.
+    """Returns the softmax over the unmasked entries, zero elsewhere.
 
-    Weights of zero need no mask in the gradient.
+    The gradient needs no mask, because the weights of masked entries are zero.
 
     Args:
         scores: `[.., S]`.
@@ -40,7 +40,7 @@ class BlockMasks:
         num_groups: groups of heads per batch entry.
         key_mask: bool `[B, S]` or None.
         mask: bool, broadcasts to `[B, N, T, S]`, or None.
-        may_be_fully_masked: whether a query can be without valid keys.
+        may_be_fully_masked: whether a query may have no valid keys.
         dtype: dtype of the scores.
     """
 

@@ -6,7 +6,7 @@ from t2t_relpos.attention.tensorflow.band import difference_rows, table_gradient
 
 
 class NoTerms:
-    """Relative terms without a table: all contributions are absent."""
+    """Relative terms of an absent table. They contribute nothing."""
 
     def matmul(self, x, y, bias=None):
         """Returns (`x·yᵀ` plus the tail's bias and `bias`, the bias of the band or None).

@@ -1,4 +1,4 @@
-"""Single TensorFlow ops for functions that keras.ops composes of several."""
+"""Single TensorFlow ops for functions that keras.ops composes from several ops."""
 
 import tensorflow as tf
 

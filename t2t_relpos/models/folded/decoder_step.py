@@ -17,7 +17,7 @@ class DecoderStep:
         layers: its `FoldedLayers`.
         weights: `fold_weights(...)`. In a TensorFlow graph, variables are faster than tensors,
             because a loop does not pass them from step to step.
-        positions: added to the embeddings by step, `[L, D]`, or None.
+        positions: `[L, D]`, whose row t is added to the embeddings in step t, or None.
         caches: `GrowingCaches` or `FixedCaches`.
     """
 
@@ -42,7 +42,7 @@ class DecoderStep:
 
     @property
     def resize(self):
-        """Function of a state and a number of steps that resizes the caches, or None."""
+        """The function `resize(state, steps) -> state`, or None for growing caches."""
         return self._resize if hasattr(self.caches, "resize") else None
 
     def _resize(self, state, length):
@@ -54,7 +54,8 @@ class DecoderStep:
 
         Args:
             ids: int `[rows]`, the previous ids; 0 in the first step.
-            state: the result of `start`, with rows repeated by the search, or of the last call.
+            state: the result of `start`, with rows repeated by the search, or the state that the
+                previous call returned.
         """
         sentences, layers, weights = state["sentences"], self.layers, self.weights
         source_bias = sentences["source_bias"]

@@ -1,4 +1,4 @@
-"""Caches of decoder keys and values of fixed size, for XLA and JAX."""
+"""Fixed-size caches of decoder keys and values, for XLA and JAX."""
 
 from keras import ops
 
@@ -9,7 +9,7 @@ from t2t_relpos.models.folded.products import matmul_table, matmul_transposed
 
 
 class FixedCaches:
-    """As `GrowingCaches`, but every cache has k slots for each of L steps from the start.
+    """Caches like `GrowingCaches`, but with k slots for each of L steps from the start.
 
     A step writes its k slots in place.
 
@@ -27,12 +27,12 @@ class FixedCaches:
         self.max_length = max_length
         self.beam_size = beam_size
         last_id = config.max_relative_position
-        # A step reads L of these rows. The rows of later steps are read too, and masked.
+        # A step reads a row for every step of the caches. The scores of later steps are masked.
         ids = ops.clip(ops.arange(1 - max_length, max_length, dtype="int32") + last_id, 0, last_id)
         self.tables = [table_rows(layer["self"], ids) for layer in decoder]
 
     def start(self, batch):
-        """Returns the state of B sentences: a dict for the sentences, and the mask of each."""
+        """Returns the first state of B sentences: (a dict of tensors, masks `[B, slots]`)."""
         slots = self.max_length * self.beam_size
         shape = (batch, self.num_heads, slots, self.depth)
         sentences = {
@@ -42,7 +42,10 @@ class FixedCaches:
         return sentences, ops.zeros((batch, slots)) + HIDDEN
 
     def resize(self, sentences, ancestors, length):
-        """Returns both with room for `length` steps, an int above the number of steps made."""
+        """Returns `sentences` and `ancestors` with room for `length` steps.
+
+        `length` is an int above the number of steps so far.
+        """
         slots = length * self.beam_size
         more = max(slots - ancestors.shape[1], 0)
         caches = [
@@ -106,7 +109,7 @@ class FixedStep:
         return outputs
 
     def finish(self, sentences):
-        """Returns the entries of the next state that no cache belongs to."""
+        """Returns `sentences` for the next step, still with the old caches."""
         return {**sentences, "time": sentences["time"] + 1}
 
 

@@ -74,7 +74,7 @@ class _Fold:
             "decoder": [self._layer(layer) for layer in transformer.decoder_layers],
             "memory": self._kernel(memory),
             "memory_bias": _float32(memory_bias),
-            # Rounded logits change the order of likely ids.
+            # Keep float32: rounded logits would change the order of likely ids.
             "logits": _float32(logits),
             "logits_bias": _float32(logits_bias),
         }
@@ -92,13 +92,13 @@ class _Fold:
         return ops.reshape(self._cast(projection.kernel), matrix.shape)
 
     def _centered(self, weight):
-        """Returns what is added to the residual stream, with mean 0 for pre-norm."""
+        """Returns a weight that adds to the residual stream, centered to mean 0 for pre-norm."""
         if not self.config.normalize_first:
             return weight
         return weight - ops.mean(weight, axis=-1, keepdims=True)
 
     def _after_norm(self, kernel, bias, norm):
-        """Returns kernel and bias of a product that reads the output of a normalization."""
+        """Returns a kernel and bias that include gain and offset of the preceding pre-norm."""
         bias = bias + ops.zeros_like(kernel[0])
         if norm is None or not self.config.normalize_first:
             return kernel, bias

@@ -1,4 +1,4 @@
-"""Caches of decoder keys and values that grow with every step, for graphs of dynamic sizes."""
+"""Caches of decoder keys and values that grow with every step, for graphs with dynamic shapes."""
 
 import keras
 from keras import ops
@@ -14,9 +14,9 @@ HIDDEN = -1e9
 class GrowingCaches:
     """Keys and values of all hypotheses, in slots that are never reordered.
 
-    Step 0 adds one slot per hypothesis, that is 1 or k, and every other step adds k. A mask of each
-    active hypothesis, `"ancestors"` `[rows, slots]`, hides the slots of other hypotheses. A search
-    reorders the masks, and not the larger keys and values.
+    Step 0 adds one slot per hypothesis, which is 1 or k slots. Every other step adds k slots. A
+    mask of each active hypothesis, `"ancestors"` `[rows, slots]`, hides the slots of other
+    hypotheses. A search reorders the masks instead of the larger keys and values.
 
     Args:
         config: a `TransformerConfig`.
@@ -36,9 +36,9 @@ class GrowingCaches:
         self.tables = self._tables(max_length, config.max_relative_position)
 
     def _tables(self, max_length, last_id):
-        """Returns the rows for the slots of all steps, for all layers in one tensor, or None.
+        """Returns the table rows of all slots and layers as one tensor, or None without tables.
 
-        With s slots, the last s rows are used.
+        A step with s slots uses the last s rows.
         """
         if not has_tables(self.decoder[0]["self"]):
             return None
@@ -50,7 +50,7 @@ class GrowingCaches:
         return ops.stack(tables)
 
     def start(self, batch):
-        """Returns the state of B sentences: a dict for the sentences, and the mask of each."""
+        """Returns the first state of B sentences: (a dict of tensors, masks `[B, slots]`)."""
         length = _unknown_zero()
         empty = ops.zeros((batch, self.num_heads, length, self.depth))
         caches = [empty for _ in range(2 * len(self.decoder))]
@@ -99,7 +99,7 @@ class GrowingStep:
         return attend(query, key, value, self._bias, self._tables[number], self._shapes)
 
     def finish(self, sentences):
-        """Returns the entries of the next state that no cache belongs to."""
+        """Returns `sentences` for the next step, still with the old caches."""
         return sentences
 
 
@@ -127,7 +127,7 @@ def attend(query, key, value, bias, tables, shapes):
 
 
 def _unknown_zero():
-    """Returns 0. A TensorFlow graph does not know the value, so loops let the length change."""
+    """Returns 0. In TensorFlow graphs, its static value is unknown, so that lengths may change."""
     if keras.backend.backend() != "tensorflow":
         return 0
     from t2t_relpos.models.folded import _tensorflow_ops

@@ -1,4 +1,4 @@
-"""Parts of Transformer layers on folded weights. Rows are flat: `[B * T, D]`."""
+"""Parts of Transformer layers with folded weights. Inputs and outputs are `[B * T, D]`."""
 
 from keras import ops
 
@@ -20,7 +20,7 @@ class FoldedLayers:
         self.epsilon = config.layer_norm_epsilon
 
     def normalize(self, x):
-        """Returns rows of mean 0 scaled to variance 1."""
+        """Returns `x`, whose rows have mean 0, scaled to variance 1."""
         mean_square = ops.mean(ops.square(x), axis=-1, keepdims=True)
         return x * ops.rsqrt(mean_square + self.epsilon)
 
@@ -51,7 +51,7 @@ class FoldedLayers:
         return self.leave(x, outputs, layer, "feed_forward")
 
     def split(self, x, batch, length, parts):
-        """Returns `[B * T, parts * D]` as a list of `[B, N, T, H]`."""
+        """Splits `[B * T, parts * D]` into a list of `[B, N, T, H]`."""
         if parts == 1:
             x = ops.reshape(x, (batch, length, self.num_heads, self.depth))
             return [ops.transpose(x, (0, 2, 1, 3))]
@@ -59,5 +59,5 @@ class FoldedLayers:
         return ops.unstack(ops.transpose(x, (2, 0, 3, 1, 4)), parts)
 
     def merge(self, x):
-        """Returns `[B, N, T, H]` as `[B * T, D]`."""
+        """Merges the heads: `[B, N, T, H]` -> `[B * T, D]`."""
         return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, self.width))

@@ -12,7 +12,7 @@ from t2t_relpos.models.folded.products import dense, take_rows
 
 
 class FoldedTransformer:
-    """The function of a `Transformer`, for inference and with fewer operations.
+    """A `Transformer` with folded weights, for inference with fewer operations.
 
     Results are equal to the model's up to rounding.
 
@@ -43,8 +43,8 @@ class FoldedTransformer:
             source: int32 ids `[B, S]`, padded with 0.
             max_length: maximum number of steps, an int or a scalar tensor.
             beam_size: rows per sentence, an int or a scalar tensor.
-            growing: whether caches grow with every step. XLA, JAX and loops that fix the shapes of
-                their variables need False, and then ints.
+            growing: whether caches grow with every step. It must be False for XLA, JAX and loops
+                whose variables have fixed shapes. `max_length` and `beam_size` must then be ints.
 
         Returns:
             (the state, the step function) for the searches of `t2t_relpos.decoding`.
@@ -63,8 +63,8 @@ class FoldedTransformer:
             targets: int32 ids `[B, T]`, padded with 0.
 
         Returns:
-            (logits float32 `[B, T, V]`, alignments float32 `[B, T, S]`: weights of the last
-            decoder layer's attention to the source, the mean over the heads).
+            (logits float32 `[B, T, V]`, alignments float32 `[B, T, S]`). Alignments are the
+            cross-attention weights of the last decoder layer, averaged over the heads.
         """
         weights, layers = self.weights, self.layers
         memory, is_real = self._encode(source), ops.not_equal(source, 0)
@@ -121,7 +121,7 @@ class FoldedTransformer:
         return x if table is None else x + table
 
     def _position_table(self, name, length):
-        """Returns the rows that positions 0, 1, … add to embeddings, `[length, D]`, or None."""
+        """Returns the encodings of positions 0, 1, …, `[length, D]`, or None without encodings."""
         positions = ops.arange(length, dtype="int32")
         if self.config.position == "learned":
             positions = ops.minimum(positions, self.config.max_length - 1)

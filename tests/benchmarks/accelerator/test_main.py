@@ -52,6 +52,4 @@ def test_accelerator_benchmark_measures_memory(run_table, tmp_path):
 
 
 def test_accelerator_benchmark_rejects_unknown_dtypes(usage_error):
-    assert "--dtypes must be out of float32, bfloat16" in usage_error(
-        "accelerator", "--dtypes=int8"
-    )
+    assert "--dtypes must be among float32, bfloat16" in usage_error("accelerator", "--dtypes=int8")

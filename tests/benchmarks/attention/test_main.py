@@ -53,6 +53,6 @@ def test_attention_benchmark_compares_with_a_baseline(run_table, read_csv, tmp_p
 
 
 @pytest.mark.slow
-def test_attention_benchmark_rejects_a_baseline_that_is_no_checkout(usage_error, tmp_path):
+def test_attention_benchmark_rejects_a_baseline_that_is_not_a_checkout(usage_error, tmp_path):
     message = f"--baseline must be a checkout of this project. Received: {tmp_path}"
     assert message in usage_error("attention", f"--baseline={tmp_path}")

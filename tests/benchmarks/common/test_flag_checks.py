@@ -36,7 +36,7 @@ def test_positive_integers_rejects_other_values(set_flag, text):
 def test_check_values_rejects_values_outside_a_list(set_flag):
     set_flag("a,c,d")
     flag_checks.check_values("sizes", ["a", "c", "d", "e"])
-    with pytest.raises(app.UsageError, match="--sizes must be out of a, b. Received: c, d."):
+    with pytest.raises(app.UsageError, match="--sizes must be among a, b. Received: c, d."):
         flag_checks.check_values("sizes", ["a", "b"])
 
 

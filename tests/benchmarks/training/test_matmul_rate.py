@@ -26,7 +26,7 @@ def test_count_flops_of_a_training_step():
     config = TransformerConfig(hidden_dim=12, intermediate_dim=17, **SIZES).to_dict()
     source = matmul_rate.count_flops(config, {"source": 1, "target": 0})
     target = matmul_rate.count_flops(config, {"source": 0, "target": 1})
-    # A multiplication and an addition in three products: the forward pass and two gradients.
+    # Each weight is used in three products (the forward pass and two gradients) of two FLOPs each.
     assert source == 6 * (2 * (4 * 12 * 12 + 2 * 12 * 17) + 3 * 2 * 12 * 12)
     assert target == 6 * (3 * (6 * 12 * 12 + 2 * 12 * 17) + 31 * 12)
     assert matmul_rate.count_flops(config, {"source": 5, "target": 7}) == 5 * source + 7 * target

@@ -24,20 +24,20 @@ SMALL = {
 CONFIGS = {
     "relative": {"num_encoder_layers": 2, "num_decoder_layers": 3},
     "post-norm": {"normalize_first": False},
-    "a table for every head": {"share_heads": False},
-    "one head with a separate table": {"share_heads": False, "num_heads": 1},
-    "keys only": {"use_value_table": False},
-    "values only": {"use_key_table": False},
-    "one distance": {"max_relative_position": 0},
-    "longer than any output": {"max_relative_position": 17},
-    "relative to the source": {"relative_cross_attention": True},
-    "relative to the source, a table for every head": {
+    "tables per head": {"share_heads": False},
+    "one head, tables per head": {"share_heads": False, "num_heads": 1},
+    "key tables only": {"use_value_table": False},
+    "value tables only": {"use_key_table": False},
+    "K = 0": {"max_relative_position": 0},
+    "K above length": {"max_relative_position": 17},
+    "relative cross-attention": {"relative_cross_attention": True},
+    "relative cross-attention, tables per head": {
         "relative_cross_attention": True,
         "share_heads": False,
     },
     "sinusoidal": {"position": "sinusoidal"},
     "sinusoidal, post-norm": {"position": "sinusoidal", "normalize_first": False},
-    "both": {"position": "relative+sinusoidal"},
+    "relative and sinusoidal": {"position": "relative+sinusoidal"},
     "learned": {"position": "learned", "tie_embeddings": False},
     "no positions": {"position": "none"},
     "target space": {"target_space_id": 9, "layer_norm_epsilon": 0.1},
@@ -50,7 +50,7 @@ def model(request):
 
 
 def random_model(**settings):
-    """A Transformer none of whose weights is at its start, where a gain is 1 and an offset 0."""
+    """Returns a Transformer with random weights, including gains and offsets."""
     model = Transformer(TransformerConfig(**SMALL | settings))
     rng = np.random.default_rng(7)
     for weight in model.weights:
@@ -69,8 +69,9 @@ def folded(model):
 
 
 def survivors(beam_size, step):
-    """For each row one that it continues from, of the same sentence: some die, some have several
-    children.
+    """Returns, for each hypothesis, the index of the one that it continues in the same sentence.
+
+    Some hypotheses have no continuation, and some have several.
     """
     beams = np.random.default_rng(step).integers(beam_size, size=(BATCH, beam_size))
     return (beams + beam_size * np.arange(BATCH)[:, None]).ravel().astype("int32")
@@ -78,7 +79,7 @@ def survivors(beam_size, step):
 
 @pytest.mark.parametrize("growing", [True, False])
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_steps_give_the_same_logits_for_all_surviving_beams(model, beam_size, growing):
+def test_steps_equal_the_keras_model(model, beam_size, growing):
     source = sources()
     plain = model.encode(np.repeat(source, beam_size, axis=0), STEPS)
     fast, step = folded(model).start(source, STEPS, beam_size, growing=growing)
@@ -98,7 +99,7 @@ def test_steps_give_the_same_logits_for_all_surviving_beams(model, beam_size, gr
         )
 
 
-def test_scores_given_outputs_as_the_model_does(model):
+def test_score_equals_the_keras_model(model):
     source = sources()
     targets = np.random.default_rng(3).integers(2, VOCAB, size=(BATCH, STEPS)).astype("int32")
     targets[2, 3:] = 0
@@ -111,7 +112,7 @@ def test_scores_given_outputs_as_the_model_does(model):
     np.testing.assert_array_equal(ops.convert_to_numpy(alignments)[1, :, 4:], 0.0)
 
 
-def test_products_in_bfloat16_give_the_same_logits_up_to_rounding():
+def test_bfloat16_kernels_change_logits_only_by_rounding_errors():
     model, source = random_model(), sources()
     targets = np.random.default_rng(3).integers(2, VOCAB, size=(BATCH, STEPS)).astype("int32")
     weights = fold_weights(model, kernel_dtype="bfloat16")
@@ -129,7 +130,7 @@ def test_products_in_bfloat16_give_the_same_logits_up_to_rounding():
     expected, _ = folded(model).score(source, targets)
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
     error = ops.convert_to_numpy(ops.abs(logits - expected))
-    # 8 bits of precision, in each of about ten products.
+    # About ten products are rounded to the 8 bits of precision of bfloat16.
     assert 1e-4 < error.max() < 0.05 * ops.convert_to_numpy(ops.abs(expected)).max()
 
 
@@ -164,7 +165,7 @@ def test_alignments_are_the_mean_over_the_heads_of_the_last_layer():
     np.testing.assert_allclose(alignments, ops.mean(attended, axis=1), atol=1e-5)
 
 
-def test_folded_products_read_and_write_what_the_layers_do():
+def test_folded_kernels_equal_the_layers():
     model = random_model()
     layer = model.decoder_layers[0]
     weights = fold_weights(model)["decoder"][0]["self"]

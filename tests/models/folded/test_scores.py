@@ -20,7 +20,7 @@ VOCAB, BATCH, SOURCE_LENGTH, TARGET_LENGTH = 23, 5, 7, 11
     ],
     ids=str,
 )
-def test_scores_and_alignments_are_the_same(settings):
+def test_scores_and_alignments_equal_the_keras_model(settings):
     model = Transformer(
         TransformerConfig(
             vocab_size=VOCAB,

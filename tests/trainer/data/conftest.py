@@ -10,20 +10,20 @@ from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 
 @pytest.fixture(scope="session")
 def synthetic_pairs():
-    """211 sentence pairs of the synthetic corpus."""
+    """Returns 211 sentence pairs of the synthetic corpus."""
     return tuple(generate("dev", size=211))
 
 
 @pytest.fixture(scope="session")
 def tokenizer(synthetic_pairs):
-    """A tokenizer with a joint vocabulary of 307 pieces, trained on `synthetic_pairs`."""
+    """Returns a tokenizer with a joint vocabulary of 307 pieces, trained on `synthetic_pairs`."""
     sentences = (sentence for pair in synthetic_pairs for sentence in pair)
     return SentencePieceTokenizer.train(sentences, vocab_size=307)
 
 
 @pytest.fixture(scope="session")
 def make_pairs():
-    """`make_pairs(sources, targets, end_in_eos=True)` returns `EncodedPairs` of these lengths.
+    """Returns `make_pairs(sources, targets, end_in_eos=True)`: `EncodedPairs` of these lengths.
 
     Pair i consists of the id i + 10.
     """
@@ -43,6 +43,6 @@ def make_pairs():
 
 @pytest.fixture
 def pairs(make_pairs, rng):
-    """307 pairs with 2 to 41 ids per side."""
+    """Returns 307 pairs with 2 to 41 ids per side."""
     lengths = rng.integers(2, 37, size=307)
     return make_pairs(lengths, lengths + rng.integers(0, 6, size=307))

@@ -197,7 +197,7 @@ def test_from_file_of_a_missing_or_other_file_raises(tmp_path):
         SentencePieceTokenizer.from_file(tmp_path / "none.model")
     (tmp_path / "text.model").write_text("no model")
     with pytest.raises(
-        ValueError, match="text.model: Expected a serialised SentencePiece model. Received: 8 bytes"
+        ValueError, match="text.model: Expected a serialized SentencePiece model. Received: 8 bytes"
     ):
         SentencePieceTokenizer.from_file(tmp_path / "text.model")
     foreign = train_with_sentencepiece(tmp_path / "foreign")

@@ -27,7 +27,7 @@ SENTENCES = [text for pair in generate("test", size=53) for text in pair]
 
 @pytest.fixture(params=["hostile", "sentences", "small", "unquoted"])
 def recorded(request):
-    """A tokenizer with a vocabulary of tensor2tensor, and tensor2tensor's recorded results."""
+    """Returns a tokenizer with a vocabulary of tensor2tensor, and the recorded results."""
     path = RECORDED[request.param]
     return SubwordTokenizer.from_file(path), json.loads(path.with_suffix(".json").read_text())
 

@@ -117,7 +117,7 @@ def test_invalid_or_truncated_gz_file_raises(write, tmp_path):
         with pytest.raises(
             ValueError,
             match=(
-                f"Expected .*{name} to be a gzip file, because of its suffix. Received: another or"
+                f"Expected .*{name} to be a gzip file, because of its suffix. Received: a truncated"
             ),
         ):
             read_text(str(tmp_path / name), target)

@@ -1,10 +1,10 @@
 """`trainer.translate` with a fake model that does not need TensorFlow.
 
-A batch takes FAKE_SECONDS, and the first call FAKE_FIRST_SECONDS more. Translations are the
-sentences in upper case. Scores are the negative number of characters in the batch, so that
-translating in other batches writes a different file. Progress is recorded after every window. With
-FAKE_OPERATIONS=n, the process kills itself before its file operation number n. An operation writes
-at most seven bytes.
+A batch takes FAKE_SECONDS. The first batch takes FAKE_FIRST_SECONDS more. Translations are the
+sentences in upper case. The score of a sentence is the negative number of characters in its batch,
+so that other batches give a different file. Progress is recorded after every window. With
+FAKE_OPERATIONS=n, the process kills itself after n file operations. An operation writes at most
+seven bytes.
 """
 
 import atexit

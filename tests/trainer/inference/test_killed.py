@@ -1,4 +1,4 @@
-"""Translation runs that are killed repeatedly write the same files as an uninterrupted run."""
+"""Tests that translation runs that are killed write the same files as an uninterrupted run."""
 
 import os
 import random

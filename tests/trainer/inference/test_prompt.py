@@ -1,4 +1,4 @@
-"""`trainer.translate` on a pseudo-terminal."""
+"""Tests of `trainer.translate` on a pseudo-terminal."""
 
 import os
 import pty

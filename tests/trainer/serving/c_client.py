@@ -1,7 +1,7 @@
-"""A client of TensorFlow's C library: loads a SavedModel as TensorFlow Serving does, without
-TensorFlow's Python.
+"""Runs a SavedModel with TensorFlow's C library, as TensorFlow Serving does.
 
-Reads from the standard input what to load and to ask, as JSON, and writes the answers, see `main`.
+It does not import TensorFlow's Python package. It reads the model's path and the calls as JSON from
+the standard input, and writes the results as JSON: see `main`.
 """
 
 import ctypes
@@ -9,7 +9,7 @@ import json
 import math
 import sys
 
-# TF_DataType -> how its values are in memory.
+# TF_DataType -> C type of its values.
 NUMBERS = {1: ctypes.c_float, 3: ctypes.c_int32, 10: ctypes.c_bool}
 STRING, STRING_BYTES = 7, 24
 POINTER, SIZE, INT64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
@@ -37,9 +37,7 @@ class Output(ctypes.Structure):
 
 
 class Model:
-    """A session with a SavedModel. The loader has restored the variables and run the
-    initialiser.
-    """
+    """A session of a SavedModel. The loader restores the variables and runs the initializer."""
 
     def __init__(self, library, kernels, path):
         self.tf = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
@@ -64,7 +62,7 @@ class Model:
         )
 
     def checked(self, function, *arguments):
-        """Calls what takes a TF_Status as its last argument."""
+        """Calls a function whose last argument is a TF_Status, and raises its error."""
         status = POINTER(self.tf.TF_NewStatus())
         returned = getattr(self.tf, function)(*arguments, status)
         if self.tf.TF_GetCode(status):
@@ -72,8 +70,11 @@ class Model:
         return returned
 
     def run(self, inputs, outputs):
-        """inputs: tensor's name -> (TF_DataType, shape, flat values); outputs: names -> by name
-        (shape, flat values).
+        """Returns (shape, flat values) of each output, by name.
+
+        Args:
+            inputs: a dict that maps tensor names to (TF_DataType, shape, flat values).
+            outputs: names of tensors.
         """
         sources = (Output * len(inputs))(*map(self.endpoint, inputs))
         values = (POINTER * len(inputs))(*(self.tensor(*value) for value in inputs.values()))

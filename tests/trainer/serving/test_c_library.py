@@ -23,7 +23,7 @@ TEXT = [
 
 
 def ask(path, calls):
-    """Answers of the C library by (signature, arguments): outputs by name, or the error."""
+    """Returns the C library's outputs by name, or its error, for each (signature, arguments)."""
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((path / "saved_model.pb").read_bytes())
     signatures = model.meta_graphs[0].signature_def
@@ -63,9 +63,9 @@ def ask(path, calls):
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not LIBRARY.exists(), reason="this build of TensorFlow brings no libtensorflow_cc.so.2"
+    not LIBRARY.exists(), reason="this build of TensorFlow has no libtensorflow_cc.so.2"
 )
-def test_answers_of_tensorflows_c_library_are_pythons(exported_dir, loaded):
+def test_c_library_equals_python(exported_dir, loaded):
     options = {"beam_size": 5, "alpha": 0.25, "max_length": 23, "num_results": 3}
     calls = [
         ("serving_default", {"text": TEXT}),

@@ -42,7 +42,7 @@ def test_compiled_search_equals_the_search_without_xla(
     settings = SETTINGS | {"early_stopping": early_stopping}
     plain, compiled = make_module(**settings), make_module(jit_compile=True, **settings)
     texts = ["", *sentences, " ".join(sentences)]
-    # A blank sentence is not searched. Five sentences are too many for the compiled sizes.
+    # Blank sentences need no search. Five sentences are more than the largest compiled batch.
     for batch in (texts[:2], texts[1:3], texts[1:5], texts[-3:], texts[1:6]):
         answer, expected = compiled.serve(batch), plain.serve(batch)
         for name in ("translations", "truncated"):
@@ -51,7 +51,7 @@ def test_compiled_search_equals_the_search_without_xla(
     assert set(searched_sizes) == {(batch, length) for batch in (1, 2, 4) for length in (16, 21)}
 
 
-def test_lengths_end_with_the_longest_source():
+def test_compiled_lengths_end_with_the_maximum_input_length():
     assert search.compiled_lengths(256) == [16, 32, 64]
     assert search.compiled_lengths(40) == [16, 32, 40]
     assert search.compiled_lengths(5) == [5]
@@ -73,7 +73,7 @@ def test_exported_compiled_search_runs_with_tensorflow_only(make_module, sentenc
     version = export(module, tmp_path / "compiled")
     command = [sys.executable, "-c", LOAD_AND_TRANSLATE, str(version), sentences[0]]
     found = subprocess.run(command, capture_output=True, check=True, cwd=tmp_path).stdout
-    plain = make_module(**SETTINGS)  # its functions refer to it only weakly
+    plain = make_module(**SETTINGS)  # its functions have only weak references to it
     assert found == plain.serve(sentences[:1])["translations"].numpy()[0]
 
 
@@ -95,6 +95,6 @@ def test_compiled_search_translates_a_test_set_identically(make_module, real_tex
 
 
 def _scores(module, text, translation):
-    """Returns the scores of translations as the search without XLA computes them."""
+    """Returns the length-penalized scores of translations, computed without XLA."""
     answer = module.score(text, translation)
     return answer["scores"].numpy() / ((5 + answer["lengths"].numpy()) / 6) ** 0.6

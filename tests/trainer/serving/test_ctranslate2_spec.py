@@ -1,4 +1,4 @@
-"""Models of every kind translate in CTranslate2 as they do here, to the score."""
+"""Compares hypotheses and scores of CTranslate2 with our searches, for all architectures."""
 
 import numpy as np
 import pytest
@@ -16,23 +16,23 @@ from trainer.serving import ctranslate2_spec  # noqa: E402
 
 VOCAB_SIZE = 43
 EOS_ID = 1
-# Longer than K on both sides of the attention, and of unlike lengths.
+# The longest source and LENGTH exceed K = 5. The sources have different lengths.
 SOURCES = [[17, 5, 23, 8, 40, 2, 11, 30, 9, 14, 6, 1], [3, 41, 1], [7, 29, 13, 22, 1]]
 LENGTH = 11
 KINDS = {
     "relative": {},
-    "far more positions than the table": {"max_relative_position": 1},
-    "one row of positions": {"max_relative_position": 0},
+    "K = 1": {"max_relative_position": 1},
+    "K = 0": {"max_relative_position": 0},
     "no key table": {"use_key_table": False},
     "no value table": {"use_value_table": False},
     "no tables": {"use_key_table": False, "use_value_table": False},
-    "one separate head": {"share_heads": False, "num_heads": 1},
+    "one head, tables per head": {"share_heads": False, "num_heads": 1},
     "sinusoidal": {"position": "sinusoidal"},
     "learned": {"position": "learned", "max_length": 13},
-    "learned, fewer than are decoded": {"position": "learned", "max_length": 12},
-    "none": {"position": "none"},
+    "learned, shorter than outputs": {"position": "learned", "max_length": 12},
+    "no positions": {"position": "none"},
     "relative and sinusoidal": {"position": "relative+sinusoidal"},
-    "separate tables": {"tie_embeddings": False},
+    "untied embeddings": {"tie_embeddings": False},
     "target space": {"target_space_id": 7},
     "target space and sinusoids": {
         "target_space_id": 7,
@@ -41,13 +41,13 @@ KINDS = {
     },
     "epsilon": {"layer_norm_epsilon": 0.1},
 }
-POST_NORM = ["relative", "sinusoidal", "learned", "none", "target space", "epsilon"]
+POST_NORM = ["relative", "sinusoidal", "learned", "no positions", "target space", "epsilon"]
 CASES = [(kind, True) for kind in KINDS] + [(kind, False) for kind in POST_NORM]
 QUICK = [("relative", True), ("sinusoidal", False)]
 
 
 def random_model(rng, **settings):
-    """A model with random weights, biases and tables included."""
+    """Returns a model with random weights, including biases and tables."""
     config = TransformerConfig(
         **{
             "vocab_size": VOCAB_SIZE,
@@ -68,7 +68,7 @@ def random_model(rng, **settings):
 
 
 def translator(model, directory, quantization=None):
-    """CTranslate2 with a model, whose tokens are ids in decimal."""
+    """Returns a CTranslate2 translator of a model. Its tokens are ids in decimal."""
     names = [str(i) for i in range(model.config.vocab_size)]
     spec = ctranslate2_spec.build(model, names, 2)
     spec.optimize(quantization=quantization)
@@ -78,7 +78,7 @@ def translator(model, directory, quantization=None):
 
 
 def translate(peer, sources, **options):
-    """CTranslate2's hypotheses of every source, as lists of ids with EOS, and their scores."""
+    """Returns CTranslate2's hypotheses of each source (lists of ids with EOS) and their scores."""
     tokens = [[str(i) for i in ids[:-1]] for ids in sources]
     options = {"return_end_token": True, "return_scores": True, "min_decoding_length": 0} | options
     results = peer.translate_batch(tokens, **options)
@@ -90,7 +90,7 @@ def translate(peer, sources, **options):
 
 
 def ours(search, model, sources, max_length, forbidden=(0,), **options):
-    """Our search, with ids of no probability at all: lists of ids, and scores."""
+    """Returns lists of ids and scores of our search. `forbidden` ids have probability 0."""
     length = max(map(len, sources))
     padded = np.array([ids + [0] * (length - len(ids)) for ids in sources], "int32")
     never = np.where(np.isin(np.arange(model.config.vocab_size), forbidden), -1e9, 0).astype(
@@ -111,12 +111,12 @@ def ours(search, model, sources, max_length, forbidden=(0,), **options):
     "kind, normalize_first",
     [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) for case in CASES],
 )
-def test_every_kind_of_model(kind, normalize_first, rng, tmp_path):
+def test_greedy_and_beam_search_equal_ctranslate2(kind, normalize_first, rng, tmp_path):
     model = random_model(rng, normalize_first=normalize_first, **KINDS[kind])
     peer = translator(model, tmp_path / "model")
-    # The learned positions of the encoder end.
-    sources = SOURCES if kind != "learned, fewer than are decoded" else SOURCES[1:]
-    length = LENGTH if kind != "learned, fewer than are decoded" else 17
+    # Only the decoder's learned positions are extended, so the longest source is left out.
+    sources = SOURCES if kind != "learned, shorter than outputs" else SOURCES[1:]
+    length = LENGTH if kind != "learned, shorter than outputs" else 17
 
     ids, scores = translate(
         peer, sources, beam_size=1, length_penalty=0, max_decoding_length=length
@@ -125,7 +125,7 @@ def test_every_kind_of_model(kind, normalize_first, rng, tmp_path):
     assert ids == expected
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=2e-5)
 
-    # All have the same length, so that finishing rules and penalties have no effect.
+    # All outputs have the same length, so that finishing rules and penalties have no effect.
     options = {
         "min_decoding_length": length,
         "max_decoding_length": length,
@@ -148,7 +148,7 @@ def test_every_kind_of_model(kind, normalize_first, rng, tmp_path):
 
 
 @pytest.mark.slow
-def test_models_that_tensor2tensor_recorded(import_reference, tmp_path):
+def test_recorded_models_of_tensor2tensor_equal_ctranslate2(import_reference, tmp_path):
     recorded_model = import_reference("recorded_model")
     for name in recorded_model.NAMES:
         recorded = recorded_model.RecordedModel(name)
@@ -166,7 +166,7 @@ def test_models_that_tensor2tensor_recorded(import_reference, tmp_path):
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.slow
-def test_trained_model(trained_model_dir, sentences, beam_size, tmp_path):
+def test_trained_model_equals_ctranslate2(trained_model_dir, sentences, beam_size, tmp_path):
     directory = ModelDirectory.open(trained_model_dir)
     model = directory.load_model()
     sources = directory.load_tokenizer().tokenize(sentences).to_list()
@@ -178,7 +178,7 @@ def test_trained_model(trained_model_dir, sentences, beam_size, tmp_path):
         expected, expected_scores = ours(
             beam_search, model, sources, 60, beam_size=beam_size, alpha=0.0
         )
-    # Outputs that are cut count as finished there, and here only if none is.
+    # CTranslate2 always treats truncated outputs as finished, but our search only if none finished.
     ended = np.array([hypotheses[0][-1] == EOS_ID for hypotheses in ids])
     same = np.array([one == other for one, other in zip(ids, expected)])
     assert ended.sum() > 3
@@ -186,15 +186,15 @@ def test_trained_model(trained_model_dir, sentences, beam_size, tmp_path):
     if beam_size == 1:
         assert same.all()
     else:
-        # Ends are looked for among the best 2k candidates here, among the best k there: ours can
-        # only be better.
+        # Our search looks for EOS among the best 2k candidates, CTranslate2 among the best k, so
+        # our scores can only be higher.
         assert (expected_scores[~same & ended] > scores[~same & ended]).all()
         assert same[ended].mean() > 0.5
 
 
-def test_padding_is_never_chosen_nor_probable(rng, tmp_path):
+def test_padding_is_excluded_from_search_and_softmax(rng, tmp_path):
     model = random_model(rng)
-    # Padding would win every time.
+    # Without the exclusion, padding would be the most likely id at every step.
     table = ops.convert_to_numpy(model.output_embedding.embeddings).copy()
     table[0] = 100 * table[EOS_ID]
     model.output_embedding.embeddings.assign(table)
@@ -209,7 +209,7 @@ def test_padding_is_never_chosen_nor_probable(rng, tmp_path):
     assert (scores > -1e4).all()
 
 
-def test_quantized(rng, tmp_path):
+def test_int8_scores_are_close_to_float32(rng, tmp_path):
     model = random_model(rng)
     exact = translator(model, tmp_path / "float32")
     peer = translator(model, tmp_path / "int8", quantization="int8")

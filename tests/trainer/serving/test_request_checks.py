@@ -28,7 +28,7 @@ def pairs(text, translation):
         {"alpha": 0.0},
     ],
 )
-def test_arguments_that_a_search_can_honour(changed):
+def test_checked_search_returns_valid_arguments(changed):
     arguments = {name: tf.constant(value) for name, value in (USUAL | changed).items()}
     assert {name: value.numpy() for name, value in search(arguments).items()} == {
         name: value.numpy() for name, value in arguments.items()
@@ -57,14 +57,14 @@ ALPHA = "Expected alpha to be a finite number of at least 0. Received: {}."
         ({"beam_size": 0, "alpha": -0.5, "max_length": 0}, BEAM.format(0)),
     ],
 )
-def test_arguments_that_no_search_can_honour(changed, message):
+def test_checked_search_rejects_invalid_arguments(changed, message):
     arguments = {name: tf.constant(value) for name, value in (USUAL | changed).items()}
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         search(arguments)
     assert f"assertion failed: [{message}]" in error.value.message
 
 
-def test_as_many_translations_as_texts():
+def test_checked_pairs_requires_a_translation_for_each_text():
     both = tf.constant(["a", "b"]), tf.constant(["c", "d"])
     assert [side.numpy().tolist() for side in pairs(*both)] == [[b"a", b"b"], [b"c", b"d"]]
     message = r"\[Expected a translation for each text\. Received: 2 texts and 1 translations\.\]"

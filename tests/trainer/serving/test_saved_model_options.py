@@ -1,4 +1,4 @@
-"""Options of an exported model, and its fingerprint."""
+"""Tests of the options of `saved_models.load`, and of a model's fingerprint."""
 
 import re
 import shutil
@@ -11,14 +11,14 @@ from trainer.serving import saved_models
 from trainer.serving.translator import ABSENT
 
 
-def test_every_option_reaches_the_graph(exported_dir, loaded, sentences):
+def test_load_passes_options_to_the_graph(exported_dir, loaded, sentences):
     options = {"beam_size": 3, "alpha": 1.5, "max_length": 7}
     lists = saved_models.load(exported_dir, **options, nbest=2).n_best(sentences)
     expected = loaded.translate(text=tf.constant(sentences), num_results=2, **options)
     for best, texts, scores in zip(
         lists, expected["translations"].numpy(), expected["scores"].numpy(), strict=True
     ):
-        # Where one translation only ends within 7 ids, the other place is empty.
+        # If only one translation ends within 7 ids, the second one is missing.
         filled = scores > ABSENT
         assert [each.text for each in best] == texts[filled].tolist()
         np.testing.assert_allclose([each.score for each in best], scores[filled], atol=1e-5)
@@ -27,19 +27,19 @@ def test_every_option_reaches_the_graph(exported_dir, loaded, sentences):
 
 @pytest.mark.parametrize("name, value", [("beam_size", 1), ("alpha", 0.0), ("max_length", 3)])
 @pytest.mark.slow
-def test_options_left_out_are_the_exported_ones(name, value, exported_dir, loaded, sentences):
+def test_omitted_options_default_to_the_exported_ones(name, value, exported_dir, loaded, sentences):
     (best,) = zip(*saved_models.load(exported_dir, **{name: value}).n_best(sentences))
     expected = loaded.translate(text=tf.constant(sentences), **(loaded.defaults() | {name: value}))
     assert [each.text for each in best] == expected["translations"].numpy()[:, 0].tolist()
 
 
-def test_no_options_are_the_exported_ones(exported_dir, exported, sentences):
+def test_n_best_without_options_has_one_translation_per_sentence(exported_dir, exported, sentences):
     assert saved_models.load(exported_dir).n_best(sentences) == [
         [each] for each in exported(sentences)
     ]
 
 
-def test_options_beyond_what_was_exported(exported_dir):
+def test_nbest_above_the_beam_size_raises(exported_dir):
     with pytest.raises(
         ValueError,
         match=(
@@ -50,13 +50,13 @@ def test_options_beyond_what_was_exported(exported_dir):
         saved_models.load(exported_dir, nbest=5)
 
 
-def test_what_the_graph_refuses_is_said_in_a_line(exported_dir):
+def test_errors_of_the_graph_are_single_lines(exported_dir):
     with pytest.raises(ValueError) as caught:
         saved_models.load(exported_dir, beam_size=1000).n_best([b"a"])
     assert re.fullmatch(r"Expected beam_size from 1 to 32, .* Received: 1000\.", str(caught.value))
 
 
-def test_fingerprint_tells_models_apart_wherever_they_lie(exported_dir, tmp_path):
+def test_fingerprint_depends_on_the_model_and_not_on_its_path(exported_dir, tmp_path):
     shutil.copytree(exported_dir / "1", tmp_path / "copy")
     tf.saved_model.save(tf.Module(), str(tmp_path / "2"))
     paths = exported_dir, tmp_path / "copy", tmp_path / "2"

@@ -20,8 +20,8 @@ TEXT_OPS = {
     "SentencepieceIdToStringOp",
 }
 
-# Runs without this project: says which operations TensorFlow lacks before TensorFlow Text is there,
-# then translates.
+# A client that can't import this project. It reports the ops that are not registered before
+# TensorFlow Text is imported, and the results of all calls.
 CLIENT = """
 import importlib.abc, json, sys
 
@@ -53,8 +53,7 @@ json.dump({"missing": missing, "loaded": loaded, "answers": answers}, sys.stdout
 """
 
 
-# The program of that name; TensorFlow Text, whose operations are not in TensorFlow's own library,
-# is imported before.
+# Imports TensorFlow Text, which registers the tokenizer's ops, and then runs saved_model_cli.
 SAVED_MODEL_CLI = (
     "import tensorflow_text; from tensorflow.python.tools import saved_model_cli; "
     "saved_model_cli.main()"
@@ -76,7 +75,7 @@ def operations(graph):
     return {node.op for node in nodes} - functions
 
 
-def test_signatures_as_saved_model_cli_shows_them(exported_dir):
+def test_signatures_have_the_documented_inputs_and_outputs(exported_dir):
     signatures = meta_graph(exported_dir / "1").signature_def
 
     def described(tensors):
@@ -143,7 +142,7 @@ def test_no_keras_object_is_saved(exported_dir):
 
 
 def calls(text):
-    """A call of every signature: its name and arguments."""
+    """Returns a call of each signature: its name and arguments."""
     return [
         ("serving_default", {"text": text}),
         (
@@ -158,8 +157,9 @@ def calls(text):
 
 
 def assert_all_signatures_work_without_this_project(path, module, text, others):
-    """That an export needs no operations but TensorFlow's and `others`, and answers as the module
-    in this process does.
+    """Asserts that an export runs without this project and gives the results of `module`.
+
+    The export may use TensorFlow's ops and those in `others`.
     """
     graph = meta_graph(path)
     asked = calls(text)
@@ -203,7 +203,7 @@ def assert_all_signatures_work_without_this_project(path, module, text, others):
 def test_every_signature_works_without_this_project(exported_dir, make_module, sentences):
     graph = meta_graph(exported_dir / "1")
     assert not [name for name in operations(graph) if "PyFunc" in name or "Xla" in name]
-    # The kernels would be compiled by XLA, which TensorFlow Serving links on demand only.
+    # Such functions need XLA, which TensorFlow Serving links on demand only.
     assert not [f for f in graph.graph_def.library.function if f.attr["_XlaMustCompile"].b]
     text = [*sentences[:5], "", "house " * 100]
     assert_all_signatures_work_without_this_project(
@@ -267,7 +267,7 @@ def test_latest_version_is_the_highest_number(tmp_path):
         ("file", "is a file"),
     ],
 )
-def test_path_without_a_saved_model(tmp_path, name, state):
+def test_path_without_a_saved_model_raises(tmp_path, name, state):
     (tmp_path / "empty").mkdir()
     (tmp_path / "hollow/3").mkdir(parents=True)
     (tmp_path / "file").touch()
@@ -279,7 +279,7 @@ def test_path_without_a_saved_model(tmp_path, name, state):
         saved_models.load(tmp_path / name)
 
 
-def test_damaged_saved_model(tmp_path):
+def test_corrupt_saved_model_raises(tmp_path):
     make_versions(tmp_path, "1")
     (tmp_path / "1/saved_model.pb").write_bytes(b"no protocol buffer")
     with pytest.raises(
@@ -292,7 +292,7 @@ def test_damaged_saved_model(tmp_path):
         saved_models.load(tmp_path)
 
 
-def test_saved_model_that_does_not_translate(tmp_path):
+def test_saved_model_of_another_function_raises(tmp_path):
     class Doubler(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
         def double(self, x):
@@ -310,7 +310,7 @@ def test_saved_model_that_does_not_translate(tmp_path):
         saved_models.load(tmp_path)
 
 
-def test_alpha_of_choice(exported_dir, loaded, sentences):
+def test_load_with_alpha_equals_translate_with_alpha(exported_dir, loaded, sentences):
     answers = saved_models.load(exported_dir, alpha=2.0)(sentences)
     expected = loaded.translate(tf.constant(sentences), **(loaded.defaults() | {"alpha": 2.0}))
     assert [answer.text for answer in answers] == expected["translations"][:, 0].numpy().tolist()
@@ -330,13 +330,13 @@ def test_version_appears_when_it_is_complete(tmp_path):
     assert (directory / "1").stat().st_mode & 0o777 == 0o755
 
 
-def test_versions_are_counted_and_can_be_chosen(tmp_path):
+def test_new_version_is_the_given_or_the_next_number(tmp_path):
     for version, expected in ((None, "1"), (7, "7"), (None, "8"), (3, "3"), (None, "9")):
         with saved_models.new_version(tmp_path, version) as (_, final):
             assert final.name == expected
 
 
-def test_failed_export_leaves_nothing(tmp_path):
+def test_failed_export_leaves_no_files(tmp_path):
     with (
         pytest.raises(RuntimeError, match="halfway"),
         saved_models.new_version(tmp_path) as (aside, _),
@@ -349,20 +349,20 @@ def test_failed_export_leaves_nothing(tmp_path):
 def test_existing_version_is_never_overwritten(tmp_path):
     make_versions(tmp_path, "5")
     message = (
-        "Expected a version that does not exist yet. Received: .*/5, which does. Leave --version "
+        "Expected a version that does not exist yet. Received: .*/5, which exists. Leave --version "
         "out"
     )
     with pytest.raises(ValueError, match=message), saved_models.new_version(tmp_path, 5):
-        raise AssertionError("never gets here")
+        raise AssertionError("new_version did not raise")
     with pytest.raises(ValueError, match=message.replace("/5", "/6")):
         with saved_models.new_version(tmp_path) as (_, final):
-            final.mkdir()  # another process was faster
+            final.mkdir()  # as if another process had created this version
             (final / "theirs").touch()
     assert (tmp_path / "6/theirs").exists()
 
 
 @pytest.mark.parametrize("version", [0, -1])
-def test_version_that_is_no_positive_integer(tmp_path, version):
+def test_version_below_1_raises(tmp_path, version):
     with pytest.raises(
         ValueError, match=f"Expected the version to be a positive integer. Received: {version}."
     ):
@@ -370,7 +370,7 @@ def test_version_that_is_no_positive_integer(tmp_path, version):
             pass
 
 
-def test_folder_that_can_not_be_written(tmp_path):
+def test_unwritable_export_folder_raises(tmp_path):
     (tmp_path / "file").touch()
     message = (
         r"Expected an export folder that can be written. Received: .*/file/name \(Not a "
@@ -380,7 +380,7 @@ def test_folder_that_can_not_be_written(tmp_path):
         pass
 
 
-def test_full_disk_while_tensorflow_writes(tmp_path):
+def test_full_disk_raises_and_leaves_no_files(tmp_path):
     message = "Expected an export folder that can be written. Received: .*No space left on device"
     with pytest.raises(ValueError, match=message):
         with saved_models.new_version(tmp_path / "name"):

@@ -1,4 +1,4 @@
-"""What the signatures next to serving_default answer, by value."""
+"""Tests the results of the signatures translate, score, tokenize, ids and detokenize."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def translate(loaded, texts, **changed):
     )
 
 
-def test_score_is_the_models_own(loaded, sentences, tokenizer, trained_model_dir):
+def test_score_equals_the_keras_model(loaded, sentences, tokenizer, trained_model_dir):
     targets = ["Der Hund rennt.", "", *sentences[2:]]
     answer = ask(loaded, "score", text=sentences, translation=targets)
     source, ids = (tokenizer.tokenize(texts).to_tensor().numpy() for texts in (sentences, targets))
@@ -48,8 +48,8 @@ def test_score_is_the_models_own(loaded, sentences, tokenizer, trained_model_dir
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
-def test_score_says_what_translate_says(loaded, sentences, alpha):
-    """But for translations that the search had split into other tokens than the tokenizer does."""
+def test_score_equals_scores_of_translate(loaded, sentences, alpha):
+    """The scores differ if the tokenizer splits a translation into other tokens than the search."""
     found = translate(loaded, sentences, alpha=alpha)
     answer = ask(loaded, "score", text=sentences, translation=found["translations"][:, 0])
     scores = answer["scores"] / ((5 + answer["lengths"]) / 6) ** alpha
@@ -57,7 +57,7 @@ def test_score_says_what_translate_says(loaded, sentences, alpha):
     assert same.sum() > len(sentences) / 2
 
 
-def test_score_cuts_what_is_too_long(loaded):
+def test_score_truncates_long_texts(loaded):
     answer = ask(
         loaded,
         "score",
@@ -69,7 +69,7 @@ def test_score_cuts_what_is_too_long(loaded):
     assert np.isfinite(answer["scores"]).all()
 
 
-def test_tokenize_ids_and_detokenize_are_the_tokenizers(loaded, sentences, tokenizer):
+def test_tokenize_ids_and_detokenize_equal_the_tokenizer(loaded, sentences, tokenizer):
     texts = [*sentences, "", "犬 🎉"]
     ids = tokenizer.tokenize(texts)
     answer = ask(loaded, "ids", text=texts)
@@ -87,19 +87,19 @@ def test_tokenize_ids_and_detokenize_are_the_tokenizers(loaded, sentences, token
     ] == texts[:-1]
 
 
-def test_n_best_translations_are_unlike_and_in_order(loaded, sentences):
+def test_n_best_translations_are_sorted_and_start_with_the_best(loaded, sentences):
     found = translate(loaded, sentences, num_results=4)
     best = ask(loaded, "serving_default", text=sentences)
     assert (np.diff(found["scores"], axis=1) <= 0).all()
-    # The search's results may continue after the best one is certain, never change it.
+    # A search for several results may take more steps, but its best result is the same.
     assert found["translations"][:, 0].tolist() == best["translations"].tolist()
     np.testing.assert_allclose(found["scores"][:, 0], best["scores"], atol=1e-4)
 
 
-def test_places_that_nothing_fills_are_empty(loaded):
+def test_missing_translations_are_empty_and_have_the_score_absent(loaded):
     found = translate(loaded, ["the man sees the dog", ""], num_results=4, max_length=1)
     scores, texts = found["scores"], found["translations"]
-    # One id: the end of sentence only, or else nothing that ends.
+    # With a maximum of one id, the only finished output is EOS by itself.
     filled = scores > ABSENT / 2
     assert filled.any(1).all() and not filled.all(1)[1]
     assert texts[~filled].tolist() == [b""] * int((~filled).sum())
@@ -115,7 +115,7 @@ def test_score_of_an_empty_batch(loaded):
 
 @pytest.mark.parametrize("shape", [[], [1, 2], [2, 1]])
 @pytest.mark.parametrize("signature", ["serving_default", "score", "tokenize", "ids"])
-def test_text_of_another_rank_is_an_error(loaded, signature, shape):
+def test_text_of_a_wrong_rank_raises(loaded, signature, shape):
     arguments = {"text": tf.fill(shape, "the man")}
     if signature == "score":
         arguments["translation"] = arguments["text"]

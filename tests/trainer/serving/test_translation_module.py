@@ -40,7 +40,7 @@ def assert_same(answers, expected):
 
 
 def greedy_without_cache(model, source, steps):
-    """The most likely ids, one whole forward pass for each, and the log-probability of them all."""
+    """Returns the ids of greedy decoding without caches, and their total log-probability."""
     ids, total = [], 0.0
     for _ in range(steps):
         targets = np.array([ids + [2]])
@@ -54,7 +54,9 @@ def greedy_without_cache(model, source, steps):
 
 
 @pytest.mark.slow
-def test_beam_of_one_is_greedy_decoding_without_a_cache(make_module, trained_model_dir, sentences):
+def test_beam_size_1_equals_greedy_decoding_without_cache(
+    make_module, trained_model_dir, sentences
+):
     module = make_module(beam_size=1, extra_length=5)
     model = ModelDirectory.open(trained_model_dir).load_model()
     answers = Translator(module.serve, module)(sentences)
@@ -63,24 +65,24 @@ def test_beam_of_one_is_greedy_decoding_without_a_cache(make_module, trained_mod
         ids, log_prob = greedy_without_cache(model, source, steps=source.shape[1] + 5)
         assert answer.text == module.tokenizer.detokenize(tf.constant([ids])).numpy()[0]
         assert answer.score == pytest.approx(log_prob / ((5 + len(ids)) / 6) ** 0.6, abs=1e-4)
-    # What a beam of 4 finds is likelier on average.
+    # A beam of 4 finds translations with higher scores on average.
     wide_module = make_module(extra_length=5)
     wide = wide_module.serve(tf.constant(sentences))
     assert np.mean(wide["scores"]) > np.mean([answer.score for answer in answers])
 
 
-def test_model_says_different_things_about_different_sentences(exported, sentences):
+def test_different_sentences_have_different_translations(exported, sentences):
     texts = [answer.text for answer in exported(sentences)]
     assert len(set(texts)) > len(sentences) // 2 and all(texts)
 
 
-def test_answer_does_not_depend_on_the_batch(exported, sentences):
+def test_translations_do_not_depend_on_the_batch(exported, sentences):
     together = exported(sentences)
     assert_same([exported([sentence])[0] for sentence in sentences], together)
     assert_same(exported(sentences[::-1])[::-1], together)
 
 
-def test_every_hostile_row_is_answered_as_if_alone(exported):
+def test_translations_of_malformed_texts_do_not_depend_on_the_batch(exported):
     together = exported(HOSTILE)
     assert_same([exported([text])[0] for text in HOSTILE], together)
     for row, answer in enumerate(together):
@@ -93,11 +95,11 @@ def test_every_hostile_row_is_answered_as_if_alone(exported):
     assert [row for row, answer in enumerate(together) if answer.truncated] == [3, 8]
 
 
-def test_invalid_bytes_count_as_replacement_characters(exported):
+def test_invalid_utf8_equals_replacement_characters(exported):
     assert_same(exported([b"The dog \xff runs."]), exported(["The dog \ufffd runs."]))
 
 
-def test_empty_batch_has_an_empty_answer(exported, loaded):
+def test_empty_batch_has_an_empty_result(exported, loaded):
     assert exported([]) == []
     answer = loaded.signatures["serving_default"](text=tf.zeros([0], tf.string))
     assert {name: (value.shape.as_list(), value.dtype) for name, value in answer.items()} == {
@@ -107,11 +109,11 @@ def test_empty_batch_has_an_empty_answer(exported, loaded):
     }
 
 
-def test_batch_of_blank_sentences(exported):
+def test_blank_sentences_have_empty_translations(exported):
     assert [answer[:3] for answer in exported(["", "  ", "\n"])] == [(b"", 0.0, False)] * 3
 
 
-def test_long_input_is_cut_to_its_beginning(make_module, trained_model_dir):
+def test_long_input_is_truncated_at_the_end(make_module, trained_model_dir):
     words = "house house house house"
     tokenizer = ModelDirectory.open(trained_model_dir).load_tokenizer()
     module = make_module(
@@ -124,7 +126,7 @@ def test_long_input_is_cut_to_its_beginning(make_module, trained_model_dir):
 
 
 class Babbler:
-    """Never ends a sentence: says id 5 for ever."""
+    """A model that predicts id 5 at every step, so that no sentence ends."""
 
     def __init__(self, vocab_size):
         self.config = TransformerConfig(vocab_size=vocab_size)
@@ -137,7 +139,7 @@ class Babbler:
         return 9.0 * (always - never), state
 
 
-def test_each_translation_is_limited_by_its_own_source():
+def test_length_limit_depends_on_each_source_length():
     text = [word for pair in generate("train", size=59) for word in pair]
     tokenizer = SentencePieceTokenizer.train(text, vocab_size=101)
     module = TranslationModule(
@@ -153,7 +155,7 @@ def test_each_translation_is_limited_by_its_own_source():
         assert answer.score == pytest.approx(log_prob / ((5 + limit) / 6) ** 0.6, rel=1e-3)
 
 
-def test_defaults_are_what_serve_uses(loaded, sentences):
+def test_defaults_equal_the_settings_of_serving_default(loaded, sentences):
     text = tf.constant(sentences)
     assert {name: value.numpy() for name, value in loaded.defaults().items()} == {
         "beam_size": 4,
@@ -193,7 +195,7 @@ def test_defaults_are_what_serve_uses(loaded, sentences):
         ),
     ],
 )
-def test_graph_refuses_settings_that_no_search_can_honour(loaded, changed, message):
+def test_signature_translate_rejects_invalid_arguments(loaded, changed, message):
     changed = {name: tf.constant(value) for name, value in changed.items()}
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(f"[{message}]")):
         loaded.signatures["translate"](
@@ -228,12 +230,12 @@ def test_graph_refuses_settings_that_no_search_can_honour(loaded, changed, messa
         ({"alpha": float("inf")}, "Expected alpha to be below inf. Received: inf."),
     ],
 )
-def test_settings_out_of_range(settings, message):
+def test_settings_out_of_range_raise(settings, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         TranslationSettings(**settings)
 
 
-def test_tokenizer_of_another_vocabulary(trained_model_dir):
+def test_tokenizer_with_another_vocabulary_size_raises(trained_model_dir):
     tokenizer = ModelDirectory.open(trained_model_dir).load_tokenizer()
     with pytest.raises(
         ValueError,
@@ -242,7 +244,7 @@ def test_tokenizer_of_another_vocabulary(trained_model_dir):
         TranslationModule(Babbler(223), tokenizer)
 
 
-def test_input_longer_than_learned_positions(trained_model_dir):
+def test_max_input_length_above_learned_positions_raises(trained_model_dir):
     tokenizer = ModelDirectory.open(trained_model_dir).load_tokenizer()
     babbler = Babbler(211)
     babbler.config = TransformerConfig(vocab_size=211, position="learned", max_length=29)

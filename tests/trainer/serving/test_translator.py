@@ -21,7 +21,7 @@ def answer(translations, scores, truncated=(False, True)):
     return lambda text: tensors
 
 
-def test_only_translation():
+def test_n_best_of_one_translation_per_sentence():
     call = Translator(answer([b"ein", b""], [-0.5, 0.0]))
     assert call.n_best([b"a", b""]) == [
         [Translation(b"ein", -0.5, False)],
@@ -29,7 +29,7 @@ def test_only_translation():
     ]
 
 
-def test_places_that_are_left_empty_are_no_translations():
+def test_n_best_omits_missing_translations():
     call = Translator(
         answer([[b"ein", b"eins", b""], [b"", b"", b""]], [[-0.5, -1.5, -1e7], [0.0, -1e7, -1e7]])
     )
@@ -39,12 +39,12 @@ def test_places_that_are_left_empty_are_no_translations():
     ]
 
 
-def test_alignments_belong_to_their_translations():
+def test_n_best_assigns_alignments_to_their_translations():
     asked = {}
 
     def score(text, translation):
         asked.update(text=text.numpy().tolist(), translation=translation.numpy().tolist())
-        # Sources of 2, 2, 0 and 0 tokens; translations of 1, 3, 0 and 0; each after them has EOS.
+        # Before EOS, the sources have 2, 2, 0 and 0 tokens, and the translations 1, 3, 0 and 0.
         weights = np.zeros([4, 4, 3])
         weights[0, :2] = [[0.1, 0.3, 0.6], [0, 0, 1]]
         weights[1, :4] = [[0.6, 0.4, 0], [0.1, 0.2, 0.7], [0.2, 0.1, 0.7], [0, 0, 1]]
@@ -72,12 +72,12 @@ def test_alignments_belong_to_their_translations():
     assert [each.alignment for each in second] == [Alignment([], [], [])]
 
 
-def test_nothing_to_align_with():
+def test_align_with_an_empty_source_has_no_links():
     assert align([b"</s>"], 1, [b"x", b"</s>"], 2, np.ones([2, 1])) == Alignment([], [b"x"], [])
 
 
 class Recorder:
-    """Answers with the upper case of a batch, and remembers the batches."""
+    """A translator that returns upper case and records its batches."""
 
     def __init__(self):
         self.batches = []
@@ -95,7 +95,7 @@ LINES = [b"ccc", b"a", b"", b"dddd", b"bb", b"eeeee", b"a"]
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 7, 11])
 @pytest.mark.parametrize("window", [1, 2, 5, 7, 13])
-def test_answers_keep_the_order_of_the_lines(batch_size, window):
+def test_translate_lines_keeps_the_order_of_lines(batch_size, window):
     answers = list(translate_lines(Recorder(), LINES, batch_size, window))
     assert [answer.text for answer in answers] == [line.upper() for line in LINES]
     assert [answer.truncated for answer in answers] == [
@@ -115,7 +115,7 @@ def test_batches_are_sorted_by_length_inside_a_window():
     assert recorder.batches == [[b"", b"a", b"bb"], [b"ccc", b"dddd"], [b"a", b"eeeee"]]
 
 
-def test_no_more_than_a_window_is_read_ahead():
+def test_translate_lines_reads_at_most_one_window_ahead():
     read = []
 
     def endless():
@@ -129,11 +129,11 @@ def test_no_more_than_a_window_is_read_ahead():
         assert len(read) == -(-number // 5) * 5
 
 
-def test_no_lines():
+def test_translate_lines_of_no_lines():
     assert list(translate_lines(Recorder(), [], batch_size=2, window=5)) == []
 
 
-def test_missing_answer_is_an_error():
+def test_missing_translation_raises():
     with pytest.raises(ValueError, match="shorter"):
         list(translate_lines(lambda batch: [], [b"a"], batch_size=2, window=5))
 

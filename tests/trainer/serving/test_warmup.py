@@ -1,4 +1,4 @@
-"""Requests in TensorFlow Serving's format, decoded from the wire."""
+"""Tests of warm-up requests, which are decoded as protocol buffers."""
 
 import numpy as np
 import tensorflow as tf
@@ -9,8 +9,9 @@ from trainer.serving.warmup import prediction_log
 
 
 def fields(message):
-    """What a message holds on the wire: [(number of the field, bytes)], of fields that have a
-    length only.
+    """Returns (field number, bytes) of each field of a serialized message.
+
+    All fields must be length-delimited.
     """
     found, place = [], 0
 
@@ -27,7 +28,7 @@ def fields(message):
 
     while place < len(message):
         tag = number()
-        assert tag & 7 == 2, "a field without a length"
+        assert tag & 7 == 2, "the field is not length-delimited"
         length = number()
         found.append((tag >> 3, message[place : place + length]))
         place += length
@@ -35,7 +36,7 @@ def fields(message):
 
 
 def decode(log):
-    """(model, signature, arguments) of a serialized PredictionLog."""
+    """Returns (model, signature, arguments) of a serialized PredictionLog."""
     [(six, log)] = fields(log)
     [(one, request)] = fields(log)
     assert (six, one) == (6, 1)
@@ -51,7 +52,7 @@ def decode(log):
     return name.decode(), signature.decode(), arguments
 
 
-def test_request_on_the_wire_as_tensorflow_serving_numbers_its_fields():
+def test_prediction_log_has_the_field_numbers_of_tensorflow_serving():
     inputs = {"text": tf.constant(["ein Hund", "ü" * 20_000]), "alpha": tf.constant(0.25)}
     name, signature, arguments = decode(prediction_log("mine", "translate", inputs))
     assert (name, signature) == ("mine", "translate")
@@ -60,13 +61,13 @@ def test_request_on_the_wire_as_tensorflow_serving_numbers_its_fields():
     assert arguments["text"].tolist() == [b"ein Hund", ("ü" * 20_000).encode()]
 
 
-def test_same_request_has_the_same_bytes():
+def test_prediction_log_does_not_depend_on_the_order_of_arguments():
     inputs = {"text": tf.constant(["a"]), "alpha": tf.constant(0.6), "beam_size": tf.constant(4)}
     again = dict(reversed(inputs.items()))
     assert prediction_log("m", "translate", inputs) == prediction_log("m", "translate", again)
 
 
-def test_warm_up_requests_name_the_model_and_can_be_answered(exported_dir, loaded):
+def test_warmup_requests_have_the_model_name_and_valid_arguments(exported_dir, loaded):
     seen = []
     for record in tf.data.TFRecordDataset(str(exported_dir / "1" / warmup.WARMUP_FILE)):
         name, signature, arguments = decode(record.numpy())

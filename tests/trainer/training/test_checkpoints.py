@@ -222,7 +222,7 @@ def test_restore_of_another_architecture_raises(tmp_path, model):
     save(Checkpoints(tmp_path), model)
     message = (
         "arrays of this run's model. First difference: source_embedding/embeddings, expected shape "
-        r"\[13, 9\], float32, received shape \[13, 6\], float32. .*step-000002 does not fit."
+        r"\[13, 9\], float32, received shape \[13, 6\], float32. .*step-000002 is incompatible."
     )
     with pytest.raises(ValueError, match=message):
         Checkpoints(tmp_path).restore_latest(made_model(hidden_dim=9))

@@ -16,7 +16,7 @@ def batches(*lengths):
     ]
 
 
-def test_lengths_are_known_and_new_shapes_are_reported():
+def test_compiled_step_traces_static_shapes_and_reports_new_ones():
     traced = []
 
     def train_step(batch):
@@ -32,7 +32,7 @@ def test_lengths_are_known_and_new_shapes_are_reported():
     assert "compile_seconds" not in logs[2]
 
 
-def test_several_steps_in_a_call():
+def test_compiled_step_runs_several_steps_per_call():
     step = CompiledStep(lambda batch: {"loss": tf.reduce_sum(batch["targets"])}, steps=3)
     iterator = iter(batches(5, 7, 5, 7))
     logs = step(iterator)

@@ -82,7 +82,7 @@ def test_estimate_memory(small_run, tmp_path):
         4 * int(np.prod(variable.shape)) for variable in adam.variables if len(variable.shape)
     )
     found = estimate_memory(model, architecture, small_run.config(tmp_path), rows=5, length=11)
-    # Gathered table rows of all pairs of positions, for two tables in each of five layers.
+    # Each of the five layers gathers rows of two tables for all pairs of positions.
     gathered = 2 * 11 * 11 * 5 * (2 if architecture.share_heads else 6)
     assert found == {
         "weights, gradients, Adam": 2 * weights + slots,

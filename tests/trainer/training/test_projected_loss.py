@@ -16,7 +16,7 @@ def labels():
 
 @pytest.fixture
 def arrays():
-    """States and table."""
+    """Returns decoder states and an embedding table."""
     rng = np.random.default_rng(13)
     return [
         tf.constant(rng.normal(0, 2, shape))

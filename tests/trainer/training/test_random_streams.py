@@ -10,7 +10,7 @@ from trainer.training.random_streams import RandomStreams
 
 @pytest.fixture
 def layers():
-    """A model with two dropout layers, one of which draws twice per call."""
+    """Returns a model with two dropout layers, one of which is called twice."""
 
     class Dropouts(keras.Model):
         def __init__(self):

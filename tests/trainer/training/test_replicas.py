@@ -1,4 +1,4 @@
-"""Training on one device, on several devices and in several processes gives equal results."""
+"""Tests that training on one device, several devices and several processes is equal."""
 
 import json
 import os

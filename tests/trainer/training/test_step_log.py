@@ -94,7 +94,7 @@ def test_first_report_is_early(monkeypatch):
     assert run.of("seconds_left")[0] == pytest.approx(69)
 
 
-def test_speed_leaves_out_compilation(monkeypatch):
+def test_speed_excludes_compilation(monkeypatch):
     run = Run(monkeypatch, log_every=4)
     logs_of, compiled = run.model.logs, {1: 30.0, 2: 20.0}
 

@@ -10,7 +10,7 @@ from trainer.config import RunConfig
 from trainer.training.strategy import make_strategy, with_devices, workers_of
 
 
-def test_one_is_the_default_strategy():
+def test_strategy_named_one_is_the_default_of_tensorflow():
     assert make_strategy("one") is tf.distribute.get_strategy()
 
 
@@ -46,7 +46,7 @@ def test_strategy_and_xla_of_a_machine(gpus, settings, expected, with_gpus):
     assert (config.strategy, config.jit_compile) == expected
 
 
-def test_attention_of_several_gpus_is_that_of_gpus(with_gpus, monkeypatch):
+def test_mirrored_strategy_selects_the_attention_of_gpus(with_gpus, monkeypatch):
     with_gpus(2)
     requests, select = [], dispatch.select
 

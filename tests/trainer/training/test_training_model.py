@@ -43,7 +43,7 @@ def as_dataset(*batches):
 
 
 def expected_loss(model, label_smoothing):
-    # From `states`, because float32 sums in a call of the model are rounded differently.
+    # Compute logits from `states`: float32 sums in a call of the model are rounded differently.
     # tests/models/test_transformer.py compares the two in float64.
     logits = model.transformer.output_embedding(model.transformer.states(BATCH), reverse=True)
     losses, correct = projected_cross_entropy(
@@ -155,7 +155,7 @@ def gradients_of_a_step(batch, **settings):
 
 @pytest.fixture(scope="module")
 def wide_batch():
-    """A batch of seven entries, one of which has no target."""
+    """Returns a batch of seven entries, one of which has no target."""
     generator = np.random.default_rng(5)
     batch = {
         "inputs": generator.integers(2, VOCABULARY, (7, 5)),

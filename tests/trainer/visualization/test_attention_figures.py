@@ -14,7 +14,7 @@ AXES = TokenAxes("predicts", ["<b>", "a&b", "c" * 20], "has read", ["x", "y", "z
 
 @pytest.fixture
 def decoder(make_transformer):
-    """Attention maps of a decoder with three layers and two heads."""
+    """Returns the attention maps of a decoder with three layers and two heads."""
     return record_attention_maps(make_transformer("tables per head"), SOURCE, TARGET)["decoder"]
 
 

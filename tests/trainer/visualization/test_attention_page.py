@@ -34,7 +34,7 @@ class PageParser(HTMLParser):
 
 @pytest.fixture(scope="module")
 def render(make_transformer):
-    """`render(variant)` returns the parsed page of a model."""
+    """Returns `render(variant)`, which returns the parsed page of a model."""
 
     def render_variant(variant):
         transformer = make_transformer(variant)
@@ -62,7 +62,7 @@ def page(render):
 def test_page_has_figures_of_all_tables(render, variant, num_figures, num_unpositioned):
     page = render(variant)
     figures = [script for script in page.scripts if "Plotly.newPlot" in script]
-    # The library itself mentions Plotly.newPlot.
+    # The script of the Plotly library, which is longer, also contains Plotly.newPlot.
     assert len([script for script in figures if len(script) < 1e6]) == num_figures
     for title in ("Encoder self-attention", "Decoder self-attention", "Cross-attention"):
         assert title in page.text

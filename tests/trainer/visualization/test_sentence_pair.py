@@ -46,7 +46,7 @@ class EndlessModel(Generates):
         return {"none": tf.zeros([tf.shape(source)[0], 1])}
 
     def step(self, ids, state):
-        # Enough alternatives to keep EOS out of the beam.
+        # There are enough other ids to keep EOS out of the beam.
         return tf.tile([[0.0, -99.0, 0.0, 9.0, *[0.0] * 20]], [tf.size(ids), 1]), state
 
 

@@ -1,9 +1,9 @@
-"""Answers ten thousand rows of rubbish with a SavedModel, checks them, and prints by how many
-bytes the process grew meanwhile.
+"""Translates ten thousand random texts and prints the growth of the process's memory in bytes.
 
-    python answer_rubbish.py SAVED_MODEL
+    python answer_random_bytes.py SAVED_MODEL
 
-A separate process, started by test_load.py: what others left to the allocator would count too.
+It also checks the types of all results. test_load.py runs it in a separate process, because memory
+that other tests left to the allocator would count too.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ ROWS = 10_000
 
 
 def rows_of(answer):
-    """The rows of an answer of serving_default: (text, score, truncated)."""
+    """Returns (text, score, truncated) of each translation in a result of serving_default."""
     return list(
         zip(
             *(answer[name].numpy().tolist() for name in ("translations", "scores", "truncated")),
@@ -77,13 +77,13 @@ KINDS = [random_bytes, blank, control_characters, mixed_scripts, damaged]
 
 
 def fuzzed(count):
-    """The same rows whenever it is called; one in fifty is very long."""
+    """Returns the same random texts in each call. One in fifty is very long."""
     chooser = random.Random(1803)
     return [(very_long if i % 50 == 0 else chooser.choice(KINDS))(chooser) for i in range(count)]
 
 
 def resident():
-    """Bytes of memory that this process holds now, without what is free again."""
+    """Returns the resident memory of this process in bytes, after releasing freed memory."""
     gc.collect()
     if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
         libc.malloc_trim(0)
@@ -92,7 +92,7 @@ def resident():
 
 
 def growth_of(serve):
-    """Answers all rows in batches; by how many bytes the process grew after the first third."""
+    """Translates all texts in batches. Returns the memory growth in bytes after the first third."""
     chooser = random.Random(6)
     rows, at, memory = fuzzed(ROWS), 0, None
     while at < ROWS:
