@@ -59,6 +59,7 @@ def draw_ratios(axis, title: str, rows: list[dict]):
     axis.axhline(1, color=TEXT, linewidth=1.5, linestyle=":")
     for direction in ("bidirectional", "causal"):
         points = [row for row in rows if row["direction"] == direction]
+        points.sort(key=lambda row: int(row["length"]))
         lengths = [int(row["length"]) for row in points]
         axis.plot(lengths, [float(row["ratio"]) for row in points], marker="o", label=direction)
         low, high = ([float(row[bound]) for row in points] for bound in ("low", "high"))
