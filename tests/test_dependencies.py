@@ -70,7 +70,7 @@ def test_library_folders_import_only_allowed_folders(path):
         return
     names = [name.split(".") for name in imports(path)]
     used = {name[1] for name in names if name[0] == "t2t_relpos" and len(name) > 1}
-    shared = {"_backend", "_portable", "_jax_compile", "_tensorflow_compile"}
+    shared = {"_backend", "_checks", "_portable", "_jax_compile", "_tensorflow_compile"}
     assert used <= MAY_IMPORT[parts[0]] | shared
 
 

@@ -225,7 +225,7 @@ def test_load_t2t_weights_groups_embedding_shards(model):
     with pytest.raises(ValueError) as error:
         load_t2t_weights(model, t2t_weights(make_transformer(vocab_size=41)))
     lines = str(error.value).splitlines()[1:]
-    assert [re.sub(r" \(look.*", "", line).strip() for line in lines] == [
+    assert [re.sub(r" \(check.*", "", line).strip() for line in lines] == [
         f"missing: {SHARED}/weights_0 to weights_15, expected shape [3, 24]",
         "unexpected: transformer/symbol_modality_41_24/shared/weights_0 to weights_15, "
         "received shape [3, 24]",

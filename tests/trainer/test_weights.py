@@ -48,10 +48,7 @@ def test_find_checkpoint_among_the_best(copy):
     assert weights.find_checkpoint(copy, 3) == copy.best / "step-000003"
     with pytest.raises(
         ValueError,
-        match=(
-            "Expected a checkpoint of step 7 in .*copy. Received: checkpoints of step 2, 3, 4, 5. "
-            "Choose one"
-        ),
+        match="of step 7 in .*copy. Received: checkpoints of step 2, 3, 4, 5.$",
     ):
         weights.find_checkpoint(copy, 7)
 

@@ -179,7 +179,7 @@ def test_from_file_of_a_missing_or_other_file_raises(tmp_path):
     (tmp_path / "other.vocab").write_text("the\nof\n")
     with pytest.raises(
         ValueError,
-        match="other.vocab: Expected a vocabulary of tensor2tensor, .* Received: 'the', 'of'. Give",
+        match="other.vocab: Expected a vocabulary of tensor2tensor, .* Received: 'the', 'of'. Pass",
     ):
         SubwordTokenizer.from_file(tmp_path / "other.vocab")
     (tmp_path / "short.vocab").write_bytes(RECORDED["sentences"].read_bytes()[:1001])
