@@ -74,12 +74,14 @@ def test_notebook_of_a_page():
     notebooks = importlib.import_module("notebooks")
     sys.path.pop(0)
     page = "# Title\n\nA [link](page.md).\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n\n"
-    page += "<!-- not run: slow -->\n```sh\nls\n```\n"
+    page += "```sh\nls\n```\n\n<!-- not run: slow -->\n```sh\nsleep 9\n```\n"
     cells = notebooks.make_notebook(page).cells
     assert [(cell.cell_type, cell.source) for cell in cells] == [
         ("markdown", "# Title\n\nA link."),
+        ("code", "%cd ../.."),
         ("code", "print(1)"),
         ("code", "%%bash\nls"),
+        ("markdown", "```sh\nsleep 9\n```"),
     ]
 
 

@@ -50,7 +50,7 @@ def draw_matrix(axis, rows, columns, style, *, left=0):
 def draw_frame(axis, left, top, width, height):
     """Draws a thick rectangle around cells."""
     axis.add_patch(
-        Rectangle((left, top), width, height, facecolor="none", edgecolor=CELL_TEXT, linewidth=2.2)
+        Rectangle((left, top), width, height, facecolor="none", edgecolor=TEXT, linewidth=2.2)
     )
 
 

@@ -30,7 +30,7 @@ def main():
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.9), width_ratios=(1, 1.2))
     draw_ids(axes[0])
     draw_ratios(axes[1], "Training step of an encoder layer", rows)
-    axes[1].set(ylabel="time / time with Keras's attention", ylim=(0, 1.5))
+    axes[1].set(ylabel="time / time without relative positions", ylim=(0, 1.5))
     axes[1].legend(loc="lower left")
     save(figure, "overview")
 
