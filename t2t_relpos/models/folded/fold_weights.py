@@ -138,7 +138,7 @@ class _Fold:
             }
         return weights
 
-    def _attention(self, attention, norm, is_self):
+    def _attention(self, attention, norm, *, is_self):
         parts = [self._matrix(attention.query_dense) * attention.key_dim**-0.5]
         if is_self:
             parts += [self._matrix(projection) for projection in _key_and_value(attention)]
