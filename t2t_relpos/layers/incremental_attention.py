@@ -59,17 +59,19 @@ class IncrementalAttention:
         call_checks.cache_position(position, length)
         position = ops.cast(position, "int32")
         slots = ops.arange(length, dtype="int32")[None, :]
-        here = (slots == position[:, None])[:, None, :, None]
-        keys = ops.where(here, self.project_key(query), cache["key"])
-        values = ops.where(here, self.project_value(query), cache["value"])
-        seen = slots <= position[:, None]
+        is_current_slot = (slots == position[:, None])[:, None, :, None]
+        keys = ops.where(is_current_slot, self.project_key(query), cache["key"])
+        values = ops.where(is_current_slot, self.project_value(query), cache["value"])
+        is_visible = slots <= position[:, None]
         if self.sliding_window is not None:
-            seen = ops.logical_and(seen, position[:, None] - slots < self.sliding_window)
+            is_visible = ops.logical_and(
+                is_visible, position[:, None] - slots < self.sliding_window
+            )
         outputs, _ = self.attend(
             self.project_query(query),
             keys,
             values,
-            mask=key_padding_mask(seen),
+            mask=key_padding_mask(is_visible),
             query_offset=position,
         )
         # A compiled graph can't raise: positions past the end of the cache give NaN.
