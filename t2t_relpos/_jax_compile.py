@@ -3,7 +3,7 @@
 import keras
 
 
-def compile_function(model, function, jit_compile):
+def compile_function(model, function, *, jit_compile):
     """Returns `function` jitted, or `function` itself.
 
     Args:

@@ -2,10 +2,11 @@
 
 import contextlib
 import contextvars
-import inspect
 
 import keras
 from keras import ops
+
+from t2t_relpos._keras_compat import running_export_format
 
 # Formats of `keras.Model.export` whose converters support standard operations only.
 FORMATS = ("onnx", "litert", "openvino", "torch")
@@ -53,7 +54,7 @@ def is_portable():
 
         if not _tensorflow_compile.is_tracing():
             return False
-    return _format_of_running_export() in FORMATS
+    return running_export_format() in FORMATS
 
 
 def arange(length):
@@ -86,15 +87,3 @@ def check_exported_lengths(layer, *sizes):
             "`input_signature` with fixed shapes to `export`, or export on TensorFlow or PyTorch. "
             f"Received: sizes {sizes}."
         )
-
-
-def _format_of_running_export():
-    """Returns the argument `format` of the running `keras.Model.export`, or None.
-
-    Layers can't query Keras for a running export, so the call stack is searched for it.
-    """
-    code = inspect.unwrap(keras.Model.export).__code__
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    return None if frame is None else frame.f_locals["format"]

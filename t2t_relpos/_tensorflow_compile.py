@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 
-def compile_function(model, function, jit_compile):
+def compile_function(model, function, *, jit_compile):
     """Returns `function` as a graph.
 
     Args:

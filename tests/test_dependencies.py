@@ -23,6 +23,11 @@ ENTRY_POINTS = (
     "import_t2t",
     "visualize",
 )
+# Private Keras attributes. `_keras_compat` checks that they exist.
+PRIVATE_KERAS = {
+    *"_keras_mask _flatten_layers _kernel currentframe".split(),
+    *"_query_dense _key_dense _value_dense _gate_dense _output_dense".split(),
+}
 # Folder of the library -> folders of the library that it may import.
 MAY_IMPORT = {
     "attention": {"attention"},
@@ -70,8 +75,21 @@ def test_library_folders_import_only_allowed_folders(path):
         return
     names = [name.split(".") for name in imports(path)]
     used = {name[1] for name in names if name[0] == "t2t_relpos" and len(name) > 1}
-    shared = {"_backend", "_checks", "_portable", "_jax_compile", "_tensorflow_compile"}
+    shared = {"_backend", "_checks", "_keras_compat", "_portable"}
+    shared |= {"_jax_compile", "_tensorflow_compile"}
     assert used <= MAY_IMPORT[parts[0]] | shared
+
+
+@pytest.mark.parametrize("path", modules("t2t_relpos"), ids=str)
+def test_only_keras_compat_uses_private_keras_attributes(path):
+    if path.name == "_keras_compat.py":
+        return
+    assert not [name for name in imports(path) if name.startswith("keras.src")]
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    # `getattr(tensor, "_keras_mask")`
+    names |= {node.value for node in nodes if isinstance(node, ast.Constant)}
+    assert not names & PRIVATE_KERAS
 
 
 @pytest.mark.parametrize("path", modules("trainer"), ids=str)

@@ -6,20 +6,19 @@ is done. An outer loop stores their results and continues with the other sentenc
 
 import tensorflow as tf
 
+from t2t_relpos.decoding.beams import RESULT_ENTRIES
 from t2t_relpos.decoding.state_rows import gather_rows
 
-# The inner loop stops when a quarter of the sentences is done. Removing sentences takes about as
-# long as the steps of a quarter of them.
+# The inner loop ends when one sentence in REMOVAL_DIVISOR is done. Then, gathering the state of the
+# other sentences takes about as long as further steps of the done sentences would take.
 REMOVAL_DIVISOR = 4
-# The entries of the hypotheses that `Beams.result` reads.
-RESULTS = ("finished_ids", "finished_scores", "length")
 
 
 def until_done(advance, beams, limit, fixed, rest, beam_size):
     """Implements `search_loop.until_done`.
 
     Returns:
-        The entries `RESULTS`, for each sentence from the step in which it was removed.
+        The entries `RESULT_ENTRIES`, for each sentence from the step in which it was removed.
     """
 
     def inner(i, order, beams, limit, fixed, rest):
@@ -55,7 +54,7 @@ def until_done(advance, beams, limit, fixed, rest, beam_size):
         return i, order, beams, limit, _gather(fixed, rows), rest, results
 
     order = tf.range(tf.size(limit))
-    results = {name: beams[name] for name in RESULTS}
+    results = {name: beams[name] for name in RESULT_ENTRIES}
     start = tf.constant(0), order, beams, limit, fixed, rest, results
     return tf.while_loop(proceed, step, start, shape_invariants=tuple(map(_shapes, start)))[-1]
 

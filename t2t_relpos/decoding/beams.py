@@ -9,6 +9,9 @@ from t2t_relpos.decoding.result import DecodingResult
 from t2t_relpos.decoding.state_rows import take_beams
 from t2t_relpos.decoding.top_k import top_k
 
+# The entries of the hypotheses that `Beams.result` reads.
+RESULT_ENTRIES = ("finished_ids", "finished_scores", "length")
+
 
 class Beams:
     """Selection of the active and finished hypotheses of each sentence, with the stopping rule.
@@ -145,7 +148,11 @@ class Beams:
         return ops.logical_or(old["done"], ops.logical_or(is_final, length >= limit))
 
     def result(self, beams):
-        """Returns the best outputs as a `DecodingResult`."""
+        """Returns the best outputs as a `DecodingResult`.
+
+        Args:
+            beams: the hypotheses, or only their `RESULT_ENTRIES`.
+        """
         n = self.num_results
         ids = beams["finished_ids"][:, :n]
         ends = ops.cast(ids == self.eos_id, "int32")

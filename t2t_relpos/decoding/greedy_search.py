@@ -63,7 +63,7 @@ def greedy_search(
         return ops.cast(ops.argmax(log_probs, axis=-1), "int32")
 
     limit = limits(batch_size, max_length, length_limit)
-    found = search_single_path(
+    result = search_single_path(
         most_likely, step, state, limit, max_length, constraints, eos_id, pad_id
     )
-    return DecodingResult(*(x[:, None] for x in found))
+    return DecodingResult(*(x[:, None] for x in result))

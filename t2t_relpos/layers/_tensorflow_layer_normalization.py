@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from t2t_relpos._backend import accumulation_dtype
+
 
 def normalize(x, gamma, beta, epsilon):
     """Returns `(x - mean) * rsqrt(variance + epsilon) * gamma + beta`, in float32 at least.
@@ -16,8 +18,8 @@ def normalize(x, gamma, beta, epsilon):
         `[..., D]`, of the dtype of `x`.
     """
     dtype = x.dtype
-    exact = dtype if dtype == tf.float64 else tf.float32
-    arguments = [tf.cast(each, exact) for each in (x, gamma, beta)]
+    sum_dtype = accumulation_dtype(dtype)
+    arguments = [tf.cast(each, sum_dtype) for each in (x, gamma, beta)]
     return tf.cast(_normalize(*arguments, epsilon), dtype)
 
 
@@ -25,16 +27,17 @@ def normalize(x, gamma, beta, epsilon):
 def _normalize(x, gamma, beta, epsilon):
     @tf.custom_gradient
     def normalized_times(x, gamma, beta):
-        centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
-        scale = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True) + epsilon)
-        normalized = centred * scale
+        centered = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+        scale = tf.math.rsqrt(tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True) + epsilon)
+        normalized = centered * scale
 
-        def gradient(upstream):
-            of_gamma, of_beta = (_sum_of_rows(each) for each in (upstream * normalized, upstream))
-            by_gamma = upstream * gamma
-            mean = tf.reduce_mean(by_gamma, axis=-1, keepdims=True)
-            along = tf.reduce_mean(by_gamma * normalized, axis=-1, keepdims=True)
-            return (by_gamma - mean - normalized * along) * scale, of_gamma, of_beta
+        def gradient(d_outputs):
+            d_gamma = _sum_of_rows(d_outputs * normalized)
+            d_beta = _sum_of_rows(d_outputs)
+            d_normalized = d_outputs * gamma
+            mean = tf.reduce_mean(d_normalized, axis=-1, keepdims=True)
+            mean_product = tf.reduce_mean(d_normalized * normalized, axis=-1, keepdims=True)
+            return (d_normalized - mean - normalized * mean_product) * scale, d_gamma, d_beta
 
         return normalized * gamma + beta, gradient
 

@@ -6,13 +6,13 @@ from t2t_relpos._backend import is_compiled_by_xla
 
 
 @tf.autograph.experimental.do_not_convert
-def take_rows(x, places, back):
+def take_rows(x, indices, inverse_indices):
     """Returns the rows of a matrix at distinct indices, zeros for the index -1.
 
     Args:
         x: `[R, H]`.
-        places: int `[P]`, the row of `x` for every output row, or -1.
-        back: int `[R]`, the output row of every row of `x`, or -1. The gradient uses it.
+        indices: int `[P]`, the row of `x` for every output row, or -1.
+        inverse_indices: int `[R]`, the output row of every row of `x`, or -1. The gradient uses it.
 
     Returns:
         `[P, H]`.
@@ -20,15 +20,15 @@ def take_rows(x, places, back):
 
     @tf.custom_gradient
     def run(x):
-        return _take(x, places), lambda upstream: _take(upstream, back)
+        return _take(x, indices), lambda d_rows: _take(d_rows, inverse_indices)
 
     return run(tf.convert_to_tensor(x))
 
 
-def _take(x, places):
+def _take(x, indices):
     if is_compiled_by_xla():
         # XLA clamps invalid indices.
-        rows = tf.gather(x, tf.maximum(places, 0))
-        return tf.where(places[:, None] < 0, tf.zeros([], x.dtype), rows)
+        rows = tf.gather(x, tf.maximum(indices, 0))
+        return tf.where(indices[:, None] < 0, tf.zeros([], x.dtype), rows)
     # Invalid indices give zeros: always on GPUs, and with this policy on CPUs.
-    return tf.gather_nd(x, places[:, None], bad_indices_policy="IGNORE")
+    return tf.gather_nd(x, indices[:, None], bad_indices_policy="IGNORE")

@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from t2t_relpos._keras_compat import attached_mask
 from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.layers import call_checks
 
@@ -22,7 +23,7 @@ def combined_mask(query, key, masks, *, prefix="", key_length=None, packed=False
     """
     padding_mask, attention_mask = masks
     if padding_mask is None:
-        padding_mask = getattr(key, "_keras_mask", None)
+        padding_mask = attached_mask(key)
     batch, length_q = (None, None) if packed else query.shape[:2]
     length_k = None if packed else key_length or key.shape[1]
     call_checks.mask(f"{prefix}padding_mask", padding_mask, ("[B, S]", (batch, length_k)))

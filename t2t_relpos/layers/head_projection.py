@@ -6,6 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from t2t_relpos._keras_compat import kernel_variable
+
 INTO_HEADS, OUT_OF_HEADS = "abc,cde->abde", "abcd,cde->abe"
 
 
@@ -78,7 +80,7 @@ class KernelMatrix:
     @property
     def variable(self):
         self.check_floating()
-        return self._projection._kernel
+        return kernel_variable(self._projection)
 
     def numpy(self):
         """Returns the matrix as an array."""

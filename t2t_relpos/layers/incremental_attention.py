@@ -59,17 +59,19 @@ class IncrementalAttention:
         call_checks.cache_position(position, length)
         position = ops.cast(position, "int32")
         slots = ops.arange(length, dtype="int32")[None, :]
-        here = (slots == position[:, None])[:, None, :, None]
-        keys = ops.where(here, self.project_key(query), cache["key"])
-        values = ops.where(here, self.project_value(query), cache["value"])
-        seen = slots <= position[:, None]
+        is_current_slot = (slots == position[:, None])[:, None, :, None]
+        keys = ops.where(is_current_slot, self.project_key(query), cache["key"])
+        values = ops.where(is_current_slot, self.project_value(query), cache["value"])
+        is_visible = slots <= position[:, None]
         if self.sliding_window is not None:
-            seen = ops.logical_and(seen, position[:, None] - slots < self.sliding_window)
+            is_visible = ops.logical_and(
+                is_visible, position[:, None] - slots < self.sliding_window
+            )
         outputs, _ = self.attend(
             self.project_query(query),
             keys,
             values,
-            mask=key_padding_mask(seen),
+            mask=key_padding_mask(is_visible),
             query_offset=position,
         )
         # A compiled graph can't raise: positions past the end of the cache give NaN.
@@ -96,8 +98,8 @@ class IncrementalAttention:
             (outputs `[B, T, D]`, the cache).
 
         Raises:
-            ValueError: if the layer is not built, or the written positions are known to be past the
-                end of the cache.
+            ValueError: if the layer is not built, the written positions are known to be past the
+                end of the cache, or `query_offset` is `[B]` with `flash_attention=True` and T > 1.
         """
         call_checks.built(self)
         if update_index is not None:
@@ -114,6 +116,7 @@ class IncrementalAttention:
             mask=mask,
             causal=causal,
             query_offset=query_offset,
+            **self._memory_options(query, query_offset),
         )
         return self.project_output(outputs, query), cache
 
@@ -130,8 +133,33 @@ class IncrementalAttention:
 
         Returns:
             outputs `[B, T, D]`.
+
+        Raises:
+            ValueError: if `query_offset` is `[B]` with `flash_attention=True` and T > 1.
         """
         outputs, _ = self.attend(
-            self.project_query(query), keys, values, mask=mask, query_offset=query_offset
+            self.project_query(query),
+            keys,
+            values,
+            mask=mask,
+            query_offset=query_offset,
+            **self._memory_options(query, query_offset),
         )
         return self.project_output(outputs, query)
+
+    def _memory_options(self, query, query_offset):
+        """Returns the arguments of `attend` that select implementations with linear memory.
+
+        With one query, every implementation uses memory linear in length.
+        """
+        if query.shape[1] == 1:
+            return {}
+        has_offset_per_entry = len(getattr(query_offset, "shape", ())) == 1
+        if has_offset_per_entry and self.flash_attention:
+            raise ValueError(
+                "`query_offset` of shape [B] is not supported with `flash_attention=True` for more "
+                f"than one query. Received: query shape {tuple(query.shape)}, query_offset shape "
+                f"{tuple(query_offset.shape)}. Pass one query or one offset for the batch, or set "
+                "`flash_attention=None`."
+            )
+        return {"return_weights": False, "rematerialize": True if self.flash_attention else None}

@@ -2,6 +2,8 @@
 
 import keras
 
+from t2t_relpos._keras_compat import attention_projections
+
 
 def from_keras_attention(cls, layer, extra):
     """Returns a layer of the class `cls` with the weights of Keras's layer and zero tables.
@@ -24,16 +26,14 @@ def from_keras_attention(cls, layer, extra):
         raise ValueError(
             "Expected a built layer. Received: one without weights. Call it once first."
         )
-    made = cls.from_config(layer.get_config() | extra | {"table_initializer": "zeros"})
+    relative_layer = cls.from_config(layer.get_config() | extra | {"table_initializer": "zeros"})
     # The order is that of the arguments of `build`.
     projections = layer.query_dense, layer.value_dense, layer.key_dense
-    made.build(*((None, None, dense.kernel.shape[0]) for dense in projections))
-    for name in ("query", "key", "value", "gate", "output"):
-        theirs = getattr(layer, f"_{name}_dense", None)
-        if theirs is not None:
-            getattr(made, f"{name}_dense").set_weights(theirs.get_weights())
-    made.built = True
-    return made
+    relative_layer.build(*((None, None, dense.kernel.shape[0]) for dense in projections))
+    for name, keras_dense in attention_projections(layer).items():
+        getattr(relative_layer, f"{name}_dense").set_weights(keras_dense.get_weights())
+    relative_layer.built = True
+    return relative_layer
 
 
 def check_attention_axes(attention_axes):

@@ -119,8 +119,8 @@ class Packing:
         heads = ops.arange(num_heads, dtype="int32")
         tokens = ops.reshape(self._tokens, (batch, 1, length))
         of_slots = ops.where(tokens < 0, -1, tokens * num_heads + heads[:, None])
-        rows, places = self._slots // length, self._slots % length
-        of_tokens = (rows[:, None] * num_heads + heads) * length + places[:, None]
+        rows, positions = self._slots // length, self._slots % length
+        of_tokens = (rows[:, None] * num_heads + heads) * length + positions[:, None]
         of_tokens = ops.where(self._slots[:, None] < 0, -1, of_tokens)
         return ops.reshape(of_slots, (-1,)), ops.reshape(of_tokens, (-1,))
 
@@ -188,13 +188,14 @@ def _check_capacity(count, capacity):
     return True
 
 
-def take_rows(x, places, back):
+def take_rows(x, indices, inverse_indices):
     """Returns the rows of a matrix at distinct indices, zeros for the index -1.
 
     Args:
         x: `[R, H]`.
-        places: int `[P]`, the row of `x` for every output row, or -1.
-        back: int `[R]`, the output row of every row of `x`, or -1. TensorFlow's gradient uses it.
+        indices: int `[P]`, the row of `x` for every output row, or -1.
+        inverse_indices: int `[R]`, the output row of every row of `x`, or -1. TensorFlow's gradient
+            uses it.
 
     Returns:
         `[P, H]`.
@@ -202,5 +203,5 @@ def take_rows(x, places, back):
     if keras.backend.backend() == "tensorflow":
         from t2t_relpos.layers import _tensorflow_packing
 
-        return _tensorflow_packing.take_rows(x, places, back)
-    return ops.where(places[:, None] < 0, 0, ops.take(x, ops.maximum(places, 0), axis=0))
+        return _tensorflow_packing.take_rows(x, indices, inverse_indices)
+    return ops.where(indices[:, None] < 0, 0, ops.take(x, ops.maximum(indices, 0), axis=0))

@@ -4,6 +4,8 @@ import re
 
 import keras
 
+from t2t_relpos._keras_compat import sublayers
+
 
 def quantized_dtype(layer):
     """Returns `{"dtype": policies}` for the config of a layer, or `{}` if nothing is quantized.
@@ -12,9 +14,7 @@ def quantized_dtype(layer):
     sublayers therefore has to add their dtype policies to its config.
     """
     quantized = [
-        part
-        for part in layer._flatten_layers(include_self=False)
-        if getattr(part, "quantization_mode", None) is not None
+        part for part in sublayers(layer) if getattr(part, "quantization_mode", None) is not None
     ]
     if not quantized:
         return {}

@@ -113,7 +113,7 @@ class RelationMultiHeadAttention(MultiHeadBase):
         self.key_tables = self._tables("key_table", self.use_key_table, self.key_dim)
         self.value_tables = self._tables("value_table", self.use_value_table, self.value_dim)
 
-    def _tables(self, name, wanted, depth):
+    def _tables(self, name, enabled, depth):
         heads = () if self.share_heads else (self.num_heads,)
         return [
             self.add_weight(
@@ -122,7 +122,7 @@ class RelationMultiHeadAttention(MultiHeadBase):
                 initializer=clone_initializer(self.table_initializer),
             )
             for channel, num_labels in enumerate(self.num_relations)
-            if wanted
+            if enabled
         ]
 
     def call(
@@ -162,12 +162,14 @@ class RelationMultiHeadAttention(MultiHeadBase):
                 queries, ops.swapaxes(ops.cast(key_edges, queries.dtype), -1, -2)
             )
         weights = masked_softmax(scores, mask)
-        kept = self.dropout_layer(weights, training=training)
-        outputs = ops.matmul(kept, self.project_value(value))
+        dropped_weights = self.dropout_layer(weights, training=training)
+        outputs = ops.matmul(dropped_weights, self.project_value(value))
         for table, index in zip(self.value_tables, indices):
-            outputs = outputs + values_by_id(kept, ops.convert_to_tensor(table), index)
+            outputs = outputs + values_by_id(dropped_weights, ops.convert_to_tensor(table), index)
         if value_edges is not None:
-            outputs = outputs + _by_query(kept, ops.cast(value_edges, kept.dtype))
+            outputs = outputs + _by_query(
+                dropped_weights, ops.cast(value_edges, dropped_weights.dtype)
+            )
         outputs = self.project_output(outputs, query)
         return (outputs, weights) if return_attention_scores else outputs
 

@@ -5,10 +5,10 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos.attention.dropout import AttentionDropout
-from t2t_relpos.attention.local import attend_locally, block_size
+from t2t_relpos.attention.local import attend_locally, prefers_local
 from t2t_relpos.attention.masks import both_masks
 from t2t_relpos.layers import call_checks
-from t2t_relpos.layers.given_positions import given_positions, mask_and_ids
+from t2t_relpos.layers.explicit_positions import PairArguments, explicit_positions, mask_and_ids
 from t2t_relpos.layers.incremental_attention import IncrementalAttention
 from t2t_relpos.layers.keras_attention import check_attention_axes, from_keras_attention
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
@@ -129,12 +129,23 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         table_initializer="glorot_uniform",
         **kwargs,
     ):
-        sizes = (num_heads, key_dim, value_dim, dropout, use_bias, output_shape)
-        initializers = (kernel_initializer, bias_initializer)
-        regularizers = (kernel_regularizer, bias_regularizer, activity_regularizer)
-        constraints = (kernel_constraint, bias_constraint)
         super().__init__(
-            *sizes, *initializers, *regularizers, *constraints, use_gate, seed, **kwargs
+            num_heads,
+            key_dim,
+            value_dim=value_dim,
+            dropout=dropout,
+            use_bias=use_bias,
+            output_shape=output_shape,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            use_gate=use_gate,
+            seed=seed,
+            **kwargs,
         )
         check_attention_axes(attention_axes)
         if sliding_window is not None:
@@ -184,35 +195,73 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
             self.project_value(value, value_packing),
         )
         lengths = ops.shape(projected[0])[2], ops.shape(projected[1])[2]
-        given = (query_positions, key_positions)
-        positions = given_positions(given, query_offset, lengths, query.shape[0])
+        positions = explicit_positions(
+            (query_positions, key_positions), query_offset, lengths, query.shape[0]
+        )
+        causal = self._is_causal(use_causal_mask)
+        pairs = PairArguments(causal, attention_mask, positions, query_offset)
         key_mask = both_masks(key_mask, value_mask)
-        # In causal self-attention, padding comes after all tokens: the causal mask covers it.
-        is_later = use_causal_mask and query_packing is value_packing and positions is None
-        if value_packing is not None and not (is_later and query_offset is None):
+        is_padding_masked = query_packing is value_packing and pairs.mask_trailing_padding
+        if value_packing is not None and not is_padding_masked:
             key_mask = both_masks(key_mask, value_packing.mask)
-        options = {"causal": use_causal_mask, "dropout": self._attention_dropout(training)}
-        options |= {"query_mask": query_mask, "key_mask": key_mask}
-        extras = (attention_mask, positions, query_offset)
-        if not return_attention_scores and self._is_local(*projected[:2], query is key, extras):
-            tables, window = self._table_values(), self.sliding_window
-            outputs, weights = attend_locally(*projected, *tables, window=window, **options), None
-        else:
-            options["return_weights"] = return_attention_scores
-            options["rematerialize"] = True if self.flash_attention else False if training else None
-            options |= mask_and_ids(self, lengths, use_causal_mask, *extras)
-            outputs, weights = self.attend(*projected, **options)
+        outputs, weights = self._attend_to_pairs(
+            projected,
+            pairs,
+            {"query_mask": query_mask, "key_mask": key_mask},
+            is_self_attention=query is key,
+            training=training,
+            return_weights=return_attention_scores,
+        )
         outputs = self.project_output(outputs, query, query_packing)
         return (outputs, weights) if return_attention_scores else outputs
 
-    def _is_local(self, query, key, same, extras):
+    def _attend_to_pairs(
+        self, projected, pairs, masks, *, is_self_attention, training, return_weights
+    ):
+        """Returns (outputs of all heads `[B, N, T, Hv]`, weights `[B, N, T, S]` or None).
+
+        Args:
+            projected: queries, keys and values of all heads.
+            pairs: a `PairArguments`.
+            masks: dict of `query_mask` `[B, T]` and `key_mask` `[B, S]`, each a tensor or None.
+            is_self_attention: whether queries and keys are projections of the same tensor.
+            training: whether dropout is applied.
+            return_weights: whether the weights are returned.
+        """
+        options = {**masks, "dropout": self._attention_dropout(training)}
+        query, key, _ = projected
+        if not return_weights and self._is_local(
+            query, key, pairs, is_self_attention=is_self_attention
+        ):
+            options |= {"window": self.sliding_window, "causal": pairs.causal}
+            return attend_locally(*projected, *self._table_values(), **options), None
+        lengths = ops.shape(query)[2], ops.shape(key)[2]
+        return self.attend(
+            *projected,
+            **options,
+            **mask_and_ids(self, lengths, pairs),
+            return_weights=return_weights,
+            rematerialize=self._rematerialize(training),
+        )
+
+    def _is_causal(self, use_causal_mask):
+        """Returns whether keys after a query are masked. Subclasses may override it."""
+        return use_causal_mask
+
+    def _is_local(self, query, key, pairs, *, is_self_attention):
         """Returns whether to use `attend_locally`: for long self-attention with a window."""
-        if self.sliding_window is None or any(extra is not None for extra in extras):
+        if self.sliding_window is None or not pairs.are_default:
             return False
         length = query.shape[2]
         if not isinstance(length, int):  # None, or a symbolic length of JAX
-            return same
-        return length == key.shape[2] and length > 4 * block_size(self.sliding_window)
+            return is_self_attention
+        return length == key.shape[2] and prefers_local(length, self.sliding_window)
+
+    def _rematerialize(self, training):
+        """Returns the argument `rematerialize` of `attend`."""
+        if self.flash_attention:
+            return True
+        return False if training else None
 
     def _attention_dropout(self, training):
         if not training or not self.dropout:

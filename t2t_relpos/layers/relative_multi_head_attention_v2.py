@@ -29,8 +29,8 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
             standard deviation `H ** -0.5`, as in t2t.
         **kwargs: the other arguments of `RelativeMultiHeadAttention`.
 
-    The call arguments and the outputs are those of `RelativeMultiHeadAttention`, without packings.
-    With `masked`, `use_causal_mask` is always on.
+    The call arguments and the outputs are those of `RelativeMultiHeadAttention`. With `masked`,
+    `use_causal_mask` is always on.
 
     Raises:
         ValueError: if an argument is out of range or not supported.
@@ -73,43 +73,15 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
         )
         self.masked = masked
 
-    def _table(self, name, wanted, depth):
-        rows = self.max_relative_position
-        return (
-            add_table(self, name, rows if self.masked else 2 * rows - 1, depth) if wanted else None
-        )
+    def _table(self, name, enabled, depth):
+        if not enabled:
+            return None
+        num_distances = self.max_relative_position
+        rows = num_distances if self.masked else 2 * num_distances - 1
+        return add_table(self, name, rows, depth)
 
-    def call(
-        self,
-        query,
-        value,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=False,
-        query_offset=None,
-        query_positions=None,
-        key_positions=None,
-    ):
-        return super().call(
-            query,
-            value,
-            key=key,
-            query_mask=query_mask,
-            value_mask=value_mask,
-            key_mask=key_mask,
-            attention_mask=attention_mask,
-            return_attention_scores=return_attention_scores,
-            training=training,
-            use_causal_mask=use_causal_mask or self.masked,
-            query_offset=query_offset,
-            query_positions=query_positions,
-            key_positions=key_positions,
-        )
+    def _is_causal(self, use_causal_mask):
+        return use_causal_mask or self.masked
 
     def _table_values(self):
         widen = left_sided_table if self.masked else two_sided_table

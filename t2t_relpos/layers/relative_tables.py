@@ -19,8 +19,8 @@ class RelativeTables:
         self.key_embedding = self._table("key_embedding", self.use_key_table, self.key_dim)
         self.value_embedding = self._table("value_embedding", self.use_value_table, self.value_dim)
 
-    def _table(self, name, wanted, depth):
-        if not wanted:
+    def _table(self, name, enabled, depth):
+        if not enabled:
             return None
         embedding = RelativePositionEmbedding(
             self.max_relative_position,

@@ -72,7 +72,9 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
         super().build(decoder_sequence_shape)
         if encoder_sequence_shape is not None:
             self.cross_attention = self._make_attention(
-                "cross_attention", decoder_sequence_shape[-1], self.relative_cross_attention
+                "cross_attention",
+                decoder_sequence_shape[-1],
+                relative=self.relative_cross_attention,
             )
             self.cross_attention.build(decoder_sequence_shape, encoder_sequence_shape)
             self.cross_attention_residual = self._make_residual(
@@ -97,15 +99,12 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
         packing=None,
         encoder_packing=None,
     ):
-        self._check_sequences(encoder_sequence, self_attention_cache, cross_attention_cache)
-        has_cache = self_attention_cache is not None
-        if return_attention_scores and (encoder_sequence is None or has_cache):
-            raise ValueError(
-                "Expected `encoder_sequence` and no caches with `return_attention_scores=True`. "
-                f"Received: {'caches' if has_cache else 'no `encoder_sequence`'}."
-            )
-        if has_cache and (packing is not None or encoder_packing is not None):
-            raise ValueError("Expected no packing with caches. Received: both.")
+        self._check_call(
+            encoder_sequence,
+            has_caches=(self_attention_cache is not None, cross_attention_cache is not None),
+            has_packing=packing is not None or encoder_packing is not None,
+            return_attention_scores=return_attention_scores,
+        )
         x, self_attention_cache = self._attend_to_decoder(
             decoder_sequence,
             (decoder_padding_mask, decoder_attention_mask),
@@ -127,7 +126,7 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
                 query_packing=packing,
                 value_packing=encoder_packing,
             )
-        x = self._feed(x, training)
+        x = self._feed(x, training=training)
         if self_attention_cache is not None:
             caches = self_attention_cache, cross_attention_cache
             return (x, *caches[: 1 if self.cross_attention is None else 2])
@@ -191,7 +190,15 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
             )
         return residual.after(inputs, outputs, training=arguments["training"]), scores, cache
 
-    def _check_sequences(self, encoder_sequence, self_attention_cache, cross_attention_cache):
+    def _check_call(self, encoder_sequence, *, has_caches, has_packing, return_attention_scores):
+        """Raises ValueError if the arguments of a call contradict each other.
+
+        Args:
+            encoder_sequence: `[B, S, D]` or None.
+            has_caches: whether the call has a cache of (self-attention, cross-attention).
+            has_packing: whether a sequence is packed.
+            return_attention_scores: whether scores are requested.
+        """
         if (self.cross_attention is None) != (encoder_sequence is None):
             built, received = (
                 ("without", "one") if self.cross_attention is None else ("with", "none")
@@ -200,12 +207,18 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
                 "Expected the same sequences in every call: this layer was built "
                 f"{built} attention to an encoder. Received: {received} `encoder_sequence`."
             )
-        has_caches = [c is not None for c in (self_attention_cache, cross_attention_cache)]
         if self.cross_attention is not None and has_caches[0] != has_caches[1]:
             raise ValueError(
                 "Expected both `self_attention_cache` and `cross_attention_cache`, or neither. "
                 "Received: one of them."
             )
+        if return_attention_scores and (encoder_sequence is None or has_caches[0]):
+            raise ValueError(
+                "Expected `encoder_sequence` and no caches with `return_attention_scores=True`. "
+                f"Received: {'caches' if has_caches[0] else 'no `encoder_sequence`'}."
+            )
+        if has_caches[0] and has_packing:
+            raise ValueError("Expected no packing with caches. Received: both.")
 
     def compute_output_shape(self, decoder_sequence_shape, encoder_sequence_shape=None):
         return tuple(decoder_sequence_shape)

@@ -124,7 +124,7 @@ class TransformerEncoder(keras.layers.Layer):
         self.feed_forward.build(inputs_shape)
         self.feed_forward_residual = self._make_residual("feed_forward_residual", inputs_shape)
 
-    def _make_attention(self, name, width, relative=True):
+    def _make_attention(self, name, width, *, relative=True):
         """Returns an attention layer with relative positions, or without (`relative=False`)."""
         if width % self.num_heads:
             raise ValueError(
@@ -182,10 +182,10 @@ class TransformerEncoder(keras.layers.Layer):
             value_packing=packing,
         )
         outputs, scores = outputs if return_attention_scores else (outputs, None)
-        x = self._feed(residual.after(inputs, outputs, training=training), training)
+        x = self._feed(residual.after(inputs, outputs, training=training), training=training)
         return (x, scores) if return_attention_scores else x
 
-    def _feed(self, x, training=None):
+    def _feed(self, x, *, training=None):
         """Returns the outputs of the feed-forward network with its residual."""
         residual = self.feed_forward_residual
         outputs = self.feed_forward(residual.before(x), training=training)

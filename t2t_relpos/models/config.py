@@ -167,5 +167,5 @@ class TransformerConfig:
 
 
 def _did_you_mean(word, words):
-    near = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    matches = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
+    return f" Did you mean {matches[0]!r}?" if matches else ""

@@ -60,7 +60,7 @@ class Generates:
         inputs = search_sizes.SearchInputs(source, max_length, uniform)
         if jit_compile:
             inputs = inputs.padded(extra_length)
-        search = self._search_function(sampler, inputs.max_length, jit_compile)
+        search = self._search_function(sampler, inputs.max_length, jit_compile=jit_compile)
         ids = ops.convert_to_numpy(search(*inputs.tensors(batch, max_length)))
         ids = ids[:batch, :, :max_length]
         return ids if sampler.num_results > 1 else ids[:, 0]
@@ -76,26 +76,28 @@ class Generates:
                 f"which outputs start with. Received: {max_length}."
             )
 
-    def _search_function(self, sampler, max_length, jit_compile):
+    def _search_function(self, sampler, max_length, *, jit_compile):
         """Returns the search of a sampler and length. It is compiled once per combination."""
         key = (type(sampler), sampler.settings(), max_length, jit_compile)
         if key not in self._searches.functions:
-            search = self._search(sampler, max_length, jit_compile)
-            self._searches.functions[key] = _compile(self, search, jit_compile)
+            search = self._search(sampler, max_length, jit_compile=jit_compile)
+            self._searches.functions[key] = _compile(self, search, jit_compile=jit_compile)
         return self._searches.functions[key]
 
-    def _search(self, sampler, max_length, jit_compile):
-        growing = _may_grow(sampler, jit_compile)
+    def _search(self, sampler, max_length, *, jit_compile):
+        growing = _may_grow(sampler, jit_compile=jit_compile)
 
         def search(source, limit, uniform=None):
-            state, step = self._start_search(source, max_length, sampler.num_hypotheses, growing)
+            state, step = self._start_search(
+                source, max_length, sampler.num_hypotheses, growing=growing
+            )
             prefix = source if self._continues_source else None
             rows = ops.shape(source)[0]
             return sampler.search(step, state, rows, max_length, uniform, prefix, limit).ids
 
         return search
 
-    def _start_search(self, source, max_length, num_hypotheses, growing):
+    def _start_search(self, source, max_length, num_hypotheses, *, growing):
         """Returns (state, step function) of a search.
 
         Args:
@@ -145,7 +147,7 @@ def _resolve_jit_compile(jit_compile):
     return bool(jit_compile)
 
 
-def _may_grow(sampler, jit_compile):
+def _may_grow(sampler, *, jit_compile):
     """Returns whether the search allows tensors whose sizes change from step to step."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
@@ -153,7 +155,7 @@ def _may_grow(sampler, jit_compile):
     return backend == "torch"
 
 
-def _compile(model, function, jit_compile):
+def _compile(model, function, *, jit_compile):
     backend = keras.backend.backend()
     if backend == "tensorflow":
         from t2t_relpos import _tensorflow_compile as compiler
@@ -161,4 +163,4 @@ def _compile(model, function, jit_compile):
         from t2t_relpos import _jax_compile as compiler
     else:
         return function
-    return compiler.compile_function(model, function, jit_compile)
+    return compiler.compile_function(model, function, jit_compile=jit_compile)

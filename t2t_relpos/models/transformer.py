@@ -142,7 +142,7 @@ class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
 
     def logits_and_attention(self, inputs, attention_layer=None, training=None):
         """Returns the logits and a layer's cross-attention weights `[B, N, T, S]` or None."""
-        states, attention = self._decode(inputs, attention_layer, training)
+        states, attention = self._decode(inputs, attention_layer, training=training)
         return self._logits(states), attention
 
     def states(self, inputs, training=None):
@@ -152,19 +152,21 @@ class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
         are undefined: TensorFlow without XLA does not compute them (see `Packing`).
         """
         # Packing needs dynamic shapes: the number of tokens changes from batch to batch.
-        return self._decode(inputs, None, training, packed=is_tensorflow_without_xla())[0]
+        return self._decode(inputs, None, training=training, packed=is_tensorflow_without_xla())[0]
 
-    def _decode(self, inputs, attention_layer, training, packed=False):
-        encoded, mask, of_source = self._encode(inputs["inputs"], training, packed)
+    def _decode(self, inputs, attention_layer, *, training, packed=False):
+        encoded, mask, source_packing = self._encode(
+            inputs["inputs"], training=training, packed=packed
+        )
         x = self.target_embedding(inputs["targets"])
         # Shift the embeddings, not the ids: the gradient of a normalized zero vector may be
         # infinite, and a mask would not make it 0.
         x = ops.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1]
         packing = Packing(ops.not_equal(inputs["targets"], 0)) if packed else None
-        x = self._enter(x, self.target_position, packing, training)
+        x = self._enter(x, self.target_position, packing, training=training)
         attention = None
         arguments = {"encoder_padding_mask": mask, "training": training}
-        arguments |= {"packing": packing, "encoder_packing": of_source}
+        arguments |= {"packing": packing, "encoder_packing": source_packing}
         for number, layer in enumerate(self.decoder_layers):
             if number == attention_layer:
                 x, attention = layer(x, encoded, return_attention_scores=True, **arguments)
@@ -175,21 +177,21 @@ class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
 
     def encode_source(self, source, training=None):
         """Returns the encoder's outputs `[B, S, D]`, and a mask `[B, S]`, False on padding."""
-        return self._encode(source, training)[:2]
+        return self._encode(source, training=training)[:2]
 
-    def _encode(self, source, training, packed=False):
+    def _encode(self, source, *, training, packed=False):
         mask = ops.not_equal(source, 0)
         x = self.source_embedding(source)
         if self.config.target_space_id is not None:
             space = ops.convert_to_tensor(self.target_space_embedding)
             x = x + ops.cast(space[self.config.target_space_id], x.dtype)
         packing = Packing(mask) if packed else None
-        x = self._enter(x, self.source_position, packing, training)
+        x = self._enter(x, self.source_position, packing, training=training)
         for layer in self.encoder_layers:
             x = layer(x, padding_mask=mask, packing=packing, training=training)
         return (x if self.encoder_norm is None else self.encoder_norm(x)), mask, packing
 
-    def _enter(self, x, position, packing, training):
+    def _enter(self, x, position, packing, *, training):
         """Returns the input of the first layer from embedded ids."""
         if position is not None:
             x = position(x)

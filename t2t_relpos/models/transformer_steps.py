@@ -58,7 +58,7 @@ class TransformerSteps:
         state = {"context": context, "cache": cache, "position": position + 1}
         return self._logits(self._normalize(x))[:, 0], state
 
-    def _start_search(self, source, max_length, num_hypotheses, growing):
+    def _start_search(self, source, max_length, num_hypotheses, *, growing):
         if not can_fold(self):
             return self.encode(source, max_length), self.step
         # Fold in every call, because weights may change. It costs little compared to a search.

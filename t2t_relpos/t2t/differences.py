@@ -24,14 +24,14 @@ _HPARAMS_BY_NAME_PART = (
 )
 
 
-def check_shapes(found, expected):
+def check_shapes(received, expected):
     """Raises ValueError if two dicts of shapes by name differ. The message lists differences."""
-    missing = _lines(expected.keys() - found.keys(), "missing: {}, expected shape {}", expected)
-    extra = _lines(found.keys() - expected.keys(), "unexpected: {}, received shape {}", found)
+    missing = _lines(expected.keys() - received.keys(), "missing: {}, expected shape {}", expected)
+    extra = _lines(received.keys() - expected.keys(), "unexpected: {}, received shape {}", received)
     changed = {
-        name: f"{list(expected[name])}, received {list(found[name])}"
-        for name in expected.keys() & found.keys()
-        if tuple(expected[name]) != tuple(found[name])
+        name: f"{list(expected[name])}, received {list(received[name])}"
+        for name in expected.keys() & received.keys()
+        if tuple(expected[name]) != tuple(received[name])
     }
     problems = [*missing, *extra, *_lines(changed, "wrong shape: {}, expected {}", changed)]
     if problems:

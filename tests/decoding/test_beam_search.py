@@ -4,6 +4,8 @@ import pytest
 from keras import ops
 
 from t2t_relpos.decoding import beam_search, length_penalty
+from t2t_relpos.decoding.beams import RESULT_ENTRIES, Beams
+from t2t_relpos.decoding.constraints import checked_constraints
 
 LIMITS = np.array([4, 3, 4], "int32")
 
@@ -166,3 +168,19 @@ def test_beam_search_rejects_invalid_arguments(language):
         ValueError, match="Expected `num_results` to be from 1 to beam_size=2. Received: 3"
     ):
         search(language, beam_size=2, num_results=3)
+
+
+def test_result_reads_all_result_entries_and_no_others():
+    """The loop that removes finished sentences keeps only these entries."""
+    read = set()
+
+    class Recorder(dict):
+        def __getitem__(self, name):
+            read.add(name)
+            return super().__getitem__(name)
+
+    names = ("beam_size", "num_results", "max_length")
+    settings = dict.fromkeys(("alpha", "early_stopping", "t2t_exact"), 0) | dict.fromkeys(names, 2)
+    beams = Beams(checked_constraints(0, None, 0, 1.0), eos_id=1, pad_id=0, **settings)
+    beams.result(Recorder(beams.start(ops.convert_to_tensor([2, 2], "int32"), 2)))
+    assert read == set(RESULT_ENTRIES)

@@ -2,9 +2,9 @@
 
 from keras import ops
 
+from t2t_relpos.models.folded.attention import MASKED_SCORE, attend
 from t2t_relpos.models.folded.attention_tables import has_tables, table_rows
-from t2t_relpos.models.folded.growing_caches import HIDDEN, attend
-from t2t_relpos.models.folded.products import dense, take_rows
+from t2t_relpos.models.folded.backend_ops import dense, take_rows
 
 
 class DecoderStep:
@@ -18,7 +18,7 @@ class DecoderStep:
         weights: `fold_weights(...)`. In a TensorFlow graph, variables are faster than tensors,
             because a loop does not pass them from step to step.
         positions: `[L, D]`, whose row t is added to the embeddings in step t, or None.
-        caches: `GrowingCaches` or `FixedCaches`.
+        caches: `DecoderCaches`.
     """
 
     def __init__(self, config, layers, weights, positions, caches):
@@ -36,17 +36,13 @@ class DecoderStep:
             is_real: bool `[B, S]`, False on padding of the source.
         """
         sentences, ancestors = self.caches.start(ops.shape(is_real)[0])
-        source_bias = ops.where(is_real, 0.0, HIDDEN)[:, None, None, :]
+        source_bias = ops.where(is_real, 0.0, MASKED_SCORE)[:, None, None, :]
         sentences = {**sentences, "memory": memory, "source_bias": source_bias}
         return {"sentences": sentences, "ancestors": ancestors}
 
-    @property
-    def resize(self):
-        """The function `resize(state, steps) -> state`, or None for growing caches."""
-        return self._resize if hasattr(self.caches, "resize") else None
-
-    def _resize(self, state, length):
-        sentences, ancestors = self.caches.resize(state["sentences"], state["ancestors"], length)
+    def resize(self, state, num_steps):
+        """Returns the state with room for `num_steps` steps."""
+        sentences, ancestors = self.caches.resize(state["sentences"], state["ancestors"], num_steps)
         return {"sentences": sentences, "ancestors": ancestors}
 
     def __call__(self, ids, state):
@@ -69,15 +65,15 @@ class DecoderStep:
             x = x + take_rows(self.positions, step.time)
         caches = []
         for number, layer in enumerate(weights["decoder"]):
-            own = slice(2 * number, 2 * number + 2)
+            layer_caches = slice(2 * number, 2 * number + 2)
             projected = self._project(x, layer["self"], batch, beams, 3)
-            key, value = map(step.add, sentences["caches"][own], projected[1:])
+            key, value = map(step.add, sentences["caches"][layer_caches], projected[1:])
             caches += [key, value]
             outputs = step.attend(number, projected[0], key, value)
             x = layers.leave(x, self._output(outputs, layer["self"]), layer, "self")
             (query,) = self._project(x, layer["cross"], batch, beams, 1)
             tables = self._source_tables(layer["cross"], source_bias, step.time)
-            outputs = attend(query, *sentences["memory"][own], source_bias, tables, shapes)
+            outputs = attend(query, *sentences["memory"][layer_caches], source_bias, tables, shapes)
             x = layers.leave(x, self._output(outputs, layer["cross"]), layer, "cross")
             x = layers.feed_forward(x, layer)
         logits = dense(layers.enter(x), weights["logits"], weights["logits_bias"])

@@ -11,10 +11,14 @@ The transformations are exact except for rounding:
 
 from keras import ops
 
+from t2t_relpos._keras_compat import sublayers
+
 
 def can_fold(transformer):
     """Returns whether all layers of a model compute in float32 and none is quantized."""
-    return all(layer.dtype_policy.name == "float32" for layer in transformer._flatten_layers())
+    return all(
+        layer.dtype_policy.name == "float32" for layer in (transformer, *sublayers(transformer))
+    )
 
 
 def fold_weights(transformer, dtype="float32", kernel_dtype="float32"):
@@ -72,14 +76,14 @@ class _Fold:
             **self._embeddings(transformer),
             "encoder": [self._layer(layer) for layer in transformer.encoder_layers],
             "decoder": [self._layer(layer) for layer in transformer.decoder_layers],
-            "memory": self._kernel(memory),
+            "memory": self._to_kernel_dtype(memory),
             "memory_bias": _float32(memory_bias),
             # Keep float32: rounded logits would change the order of likely ids.
             "logits": _float32(logits),
             "logits_bias": _float32(logits_bias),
         }
 
-    def _kernel(self, kernel):
+    def _to_kernel_dtype(self, kernel):
         return ops.cast(kernel, self.kernel_dtype)
 
     def _cast(self, weight):
@@ -134,15 +138,15 @@ class _Fold:
             }
         return weights
 
-    def _attention(self, attention, norm, is_self):
+    def _attention(self, attention, norm, *, is_self):
         parts = [self._matrix(attention.query_dense) * attention.key_dim**-0.5]
         if is_self:
             parts += [self._matrix(projection) for projection in _key_and_value(attention)]
         kernel, bias = self._after_norm(ops.concatenate(parts, axis=1), 0.0, norm)
         weights = {
-            "input": self._kernel(kernel),
+            "input": self._to_kernel_dtype(kernel),
             "input_bias": _float32(bias),
-            "output": self._kernel(self._centered(self._matrix(attention.output_dense))),
+            "output": self._to_kernel_dtype(self._centered(self._matrix(attention.output_dense))),
         }
         for name in ("key", "value"):
             embedding = getattr(attention, f"{name}_embedding")
@@ -154,9 +158,9 @@ class _Fold:
         inner, outer = feed_forward.inner, feed_forward.outer
         kernel, bias = self._after_norm(self._cast(inner.kernel), self._cast(inner.bias), norm)
         return {
-            "inner": self._kernel(kernel),
+            "inner": self._to_kernel_dtype(kernel),
             "inner_bias": _float32(bias),
-            "outer": self._kernel(self._centered(self._cast(outer.kernel))),
+            "outer": self._to_kernel_dtype(self._centered(self._cast(outer.kernel))),
             "outer_bias": _float32(self._centered(self._cast(outer.bias))),
         }
 

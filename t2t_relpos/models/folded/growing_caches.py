@@ -3,20 +3,15 @@
 import keras
 from keras import ops
 
-from t2t_relpos.attention.masks import masked_softmax
+from t2t_relpos.models.folded.attention import MASKED_SCORE, attend
 from t2t_relpos.models.folded.attention_tables import NAMES, has_tables, table_rows
-from t2t_relpos.models.folded.products import matmul_table, matmul_transposed
-
-# Added to a score, it makes the attention weight exactly 0 in float32.
-HIDDEN = -1e9
+from t2t_relpos.models.folded.decoder_caches import CachedStep, DecoderCaches
 
 
-class GrowingCaches:
-    """Keys and values of all hypotheses, in slots that are never reordered.
+class GrowingCaches(DecoderCaches):
+    """Caches whose tensors grow with every step.
 
-    Step 0 adds one slot per hypothesis, which is 1 or k slots. Every other step adds k slots. A
-    mask of each active hypothesis, `"ancestors"` `[rows, slots]`, hides the slots of other
-    hypotheses. A search reorders the masks instead of the larger keys and values.
+    Step 0 adds one slot per hypothesis, which is 1 or k slots. Every other step adds k slots.
 
     Args:
         config: a `TransformerConfig`.
@@ -26,13 +21,10 @@ class GrowingCaches:
     """
 
     def __init__(self, config, decoder, max_length, beam_size):
-        self.num_heads = config.num_heads
-        self.depth = config.hidden_dim // config.num_heads
-        self.decoder = decoder
-        self.beam_size = beam_size
+        super().__init__(config, decoder, beam_size)
         self.num_slots = max_length * beam_size
         # A new slot is visible to its own hypothesis only.
-        self.new_masks = HIDDEN * (1.0 - ops.eye(beam_size))
+        self.new_masks = MASKED_SCORE * (1.0 - ops.eye(beam_size))
         self.tables = self._tables(max_length, config.max_relative_position)
 
     def _tables(self, max_length, last_id):
@@ -50,14 +42,12 @@ class GrowingCaches:
         return ops.stack(tables)
 
     def start(self, batch):
-        """Returns the first state of B sentences: (a dict of tensors, masks `[B, slots]`)."""
         length = _unknown_zero()
         empty = ops.zeros((batch, self.num_heads, length, self.depth))
         caches = [empty for _ in range(2 * len(self.decoder))]
         return {"caches": caches}, ops.zeros((batch, length))
 
     def open_step(self, sentences, ancestors, batch, beams):
-        """Returns (masks with the new slots `[rows, slots]`, a `GrowingStep`)."""
         new = ops.tile(self.new_masks[:beams, :beams], (batch, 1))
         ancestors = ops.concatenate([ancestors, new], axis=1)
         slots = ops.shape(ancestors)[1]
@@ -77,53 +67,20 @@ class GrowingCaches:
         return [{name: next(rows) for name in names} for _ in self.decoder]
 
 
-class GrowingStep:
-    """One step with `GrowingCaches`.
-
-    Attributes:
-        time: number of the step, a scalar.
-    """
+class GrowingStep(CachedStep):
+    """One step with `GrowingCaches`."""
 
     def __init__(self, time, bias, tables, shapes):
-        self.time = time
+        super().__init__(time)
         self._shapes = shapes
         self._bias = bias
         self._tables = tables
 
     def add(self, cache, new):
-        """Returns the cache `[B, N, slots, H]` with new entries `[B, N, k, H]`."""
         return ops.concatenate([cache, new], axis=2)
 
     def attend(self, number, query, key, value):
-        """Returns the outputs `[B, N, k, H]` of the self-attention of layer `number`."""
         return attend(query, key, value, self._bias, self._tables[number], self._shapes)
-
-    def finish(self, sentences):
-        """Returns `sentences` for the next step, still with the old caches."""
-        return sentences
-
-
-def attend(query, key, value, bias, tables, shapes):
-    """Returns attention outputs `[B, N, k, H]`.
-
-    Args:
-        query: `[B, N, k, H]`.
-        key: `[B, N, S, H]`.
-        value: `[B, N, S, H]`.
-        bias: added to the scores, broadcasts to `[B, N, k, S]`.
-        tables: `key_table` and `value_table`, a row for each key: `[S, H]` or `[N, S, H]`.
-        shapes: shapes of the products with these tables, `(B, N, k, S)` and `(B, N, k, H)`.
-    """
-    scores = matmul_transposed(query, key)
-    if "key_table" in tables:
-        scores = scores + matmul_table(
-            query, tables["key_table"], shapes["key_table"], transpose_table=True
-        )
-    weights = masked_softmax(scores + bias)
-    outputs = ops.matmul(weights, value)
-    if "value_table" in tables:
-        outputs = outputs + matmul_table(weights, tables["value_table"], shapes["value_table"])
-    return outputs
 
 
 def _unknown_zero():

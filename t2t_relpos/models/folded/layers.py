@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from t2t_relpos.models.folded.products import dense
+from t2t_relpos.models.folded.backend_ops import dense
 
 
 class FoldedLayers:

@@ -4,11 +4,11 @@ from keras import ops
 
 from t2t_relpos.attention import attend
 from t2t_relpos.layers.position_encodings import sinusoids
+from t2t_relpos.models.folded.backend_ops import dense, take_rows
 from t2t_relpos.models.folded.decoder_step import DecoderStep
 from t2t_relpos.models.folded.fixed_caches import FixedCaches
 from t2t_relpos.models.folded.growing_caches import GrowingCaches
 from t2t_relpos.models.folded.layers import FoldedLayers
-from t2t_relpos.models.folded.products import dense, take_rows
 
 
 class FoldedTransformer:

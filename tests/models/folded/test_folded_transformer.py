@@ -8,7 +8,7 @@ from keras import ops
 from t2t_relpos.decoding.state_rows import repeat_rows
 from t2t_relpos.models import Transformer, TransformerConfig
 from t2t_relpos.models.folded import FoldedTransformer, fold_weights
-from t2t_relpos.models.folded.products import dense
+from t2t_relpos.models.folded.backend_ops import dense
 
 VOCAB, BATCH, LENGTH, STEPS = 23, 5, 7, 6
 SMALL = {

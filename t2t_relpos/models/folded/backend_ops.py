@@ -1,4 +1,4 @@
-"""Products and look-ups with few operations on every backend."""
+"""Matrix products and look-ups with few operations on every backend."""
 
 import keras
 from keras import ops

@@ -1,5 +1,7 @@
 """Explicit positions of a call, and the masks and relative ids computed from them."""
 
+from typing import Any, NamedTuple
+
 from keras import ops
 
 from t2t_relpos.attention.masks import make_attention_mask
@@ -8,7 +10,33 @@ from t2t_relpos.attention.relative_ids import relative_ids_from_positions
 from t2t_relpos.layers import call_checks
 
 
-def given_positions(positions, query_offset, lengths, batch_size):
+class PairArguments(NamedTuple):
+    """The arguments of a call that concern pairs of a query and a key.
+
+    Args:
+        causal: whether keys after a query are masked.
+        attention_mask: bool mask of pairs, or None.
+        positions: the result of `explicit_positions`.
+        query_offset: key position of query 0, or None.
+    """
+
+    causal: bool
+    attention_mask: Any
+    positions: Any
+    query_offset: Any
+
+    @property
+    def are_default(self):
+        """Whether there is neither an attention mask, nor explicit positions, nor an offset."""
+        return all(each is None for each in self[1:])
+
+    @property
+    def mask_trailing_padding(self):
+        """Whether the causal mask of self-attention masks padding that follows all tokens."""
+        return self.causal and self.positions is None and self.query_offset is None
+
+
+def explicit_positions(positions, query_offset, lengths, batch_size):
     """Returns (query positions, key positions), or None if a call gives neither.
 
     Args:
@@ -37,18 +65,16 @@ def given_positions(positions, query_offset, lengths, batch_size):
     return ops.cast(queries, "int32"), ops.cast(keys, "int32")
 
 
-def mask_and_ids(layer, lengths, causal, attention_mask, positions, query_offset):
+def mask_and_ids(layer, lengths, pairs):
     """Returns the arguments of `attend` that describe masks and positions of all pairs.
 
     Args:
         layer: an attention layer with the attributes `sliding_window`, `max_relative_position`,
             `use_key_table` and `use_value_table`.
         lengths: (T, S).
-        causal: whether keys after a query are masked.
-        attention_mask: bool mask of pairs of a query and a key, or None.
-        positions: the result of `given_positions`.
-        query_offset: key position of query 0, or None.
+        pairs: a `PairArguments`.
     """
+    causal, attention_mask, positions, query_offset = pairs
     mask = make_attention_mask(
         lengths,
         attention_mask,

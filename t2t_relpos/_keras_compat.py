@@ -1,0 +1,69 @@
+"""All uses of private Keras APIs in the library.
+
+If Keras changes its private API, these functions raise an ImportError with the version number.
+"""
+
+import inspect
+
+import keras
+
+# keras.layers.MultiHeadAttention has public properties for these projections, but not for the gate.
+_PUBLIC_PROJECTIONS = ("query", "key", "value", "output")
+
+
+def attached_mask(tensor):
+    """Returns the padding mask that Keras attached to a tensor, or None."""
+    try:
+        from keras.src.backend import get_keras_mask
+    except ImportError as error:
+        raise _changed("keras.src.backend.get_keras_mask") from error
+    return get_keras_mask(tensor)
+
+
+def sublayers(layer):
+    """Returns all layers within a layer, at any depth."""
+    flatten = _attribute(layer, "_flatten_layers", "keras.layers.Layer")
+    return flatten(include_self=False)
+
+
+def kernel_variable(dense):
+    """Returns the kernel of a `keras.layers.EinsumDense` as a variable, without LoRA updates."""
+    return _attribute(dense, "_kernel", "keras.layers.EinsumDense")
+
+
+def attention_projections(attention):
+    """Returns the projections of a built `keras.layers.MultiHeadAttention` as a dict by name."""
+    projections = {name: getattr(attention, f"{name}_dense") for name in _PUBLIC_PROJECTIONS}
+    if attention.get_config()["use_gate"]:
+        owner = "keras.layers.MultiHeadAttention"
+        projections["gate"] = _attribute(attention, "_gate_dense", owner)
+    return projections
+
+
+def running_export_format():
+    """Returns the argument `format` of the running `keras.Model.export`, or None.
+
+    Layers can't query Keras for a running export, so the call stack is searched for it.
+    """
+    export = inspect.unwrap(keras.Model.export)
+    code = getattr(export, "__code__", None)
+    if code is None or "format" not in code.co_varnames[: code.co_argcount]:
+        raise _changed("the argument `format` of keras.Model.export")
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return None if frame is None else frame.f_locals["format"]
+
+
+def _attribute(instance, name, owner):
+    try:
+        return getattr(instance, name)
+    except AttributeError as error:
+        raise _changed(f"{name} of {owner}") from error
+
+
+def _changed(name):
+    return ImportError(
+        f"{name} is missing or different in Keras {keras.__version__}. Install a version of Keras "
+        "that setup.cfg allows."
+    )

@@ -1,0 +1,78 @@
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.attention import dispatch
+from t2t_relpos.layers import RelativeMultiHeadAttention
+
+ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+LINEAR = "rematerialized_blocks" if ON_TENSORFLOW else "scanned_blocks"
+
+
+@pytest.fixture
+def run_log(monkeypatch):
+    """Returns a list to which each attention implementation appends its name when it runs."""
+    names = []
+
+    def with_log(implementation):
+        def run(self, inputs):
+            names.append(implementation.name)
+            return implementation.run(self, inputs)
+
+        return dataclasses.replace(implementation, run=run)
+
+    monkeypatch.setattr(dispatch, "TABLE", tuple(map(with_log, dispatch.TABLE)))
+    return names
+
+
+@pytest.fixture
+def layers():
+    """Returns two layers with the same weights, without and with `flash_attention`."""
+    default, flash = (
+        RelativeMultiHeadAttention(2, 5, max_relative_position=3, flash_attention=flag)
+        for flag in (None, True)
+    )
+    for layer in (default, flash):
+        layer.build((None, None, 6), (None, None, 6))
+    flash.set_weights(default.get_weights())
+    return default, flash
+
+
+def normal(rng, *shape):
+    return ops.convert_to_tensor(rng.normal(size=shape).astype("float32"))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_flash_attention_of_a_prefill_has_linear_memory(causal, layers, run_log, rng):
+    x, cache = normal(rng, 3, 40, 6), ops.zeros((3, 2, 47, 2, 5))
+    expected, actual = (
+        layer.attend_with_cache(x, x, cache, 0, query_offset=0, causal=causal) for layer in layers
+    )
+    assert run_log[0] != LINEAR and run_log[1:] == [LINEAR]
+    for each in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(*map(ops.convert_to_numpy, each), atol=1e-5)
+
+
+def test_flash_attention_of_projected_keys_has_linear_memory(layers, run_log, rng):
+    x, keys, values = normal(rng, 3, 7, 6), *(normal(rng, 3, 2, 40, 5) for _ in range(2))
+    expected, actual = (layer.attend_to(x, keys, values, query_offset=11) for layer in layers)
+    assert run_log[0] != LINEAR and run_log[1:] == [LINEAR]
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_flash_attention_with_an_offset_per_entry(layers, rng):
+    default, flash = layers
+    keys, values = (normal(rng, 3, 2, 11, 5) for _ in range(2))
+    offset = ops.convert_to_tensor([3, 5, 7], "int32")
+    x = normal(rng, 3, 1, 6)
+    expected, actual = (layer.attend_to(x, keys, values, query_offset=offset) for layer in layers)
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
+    x = normal(rng, 3, 2, 6)
+    default.attend_to(x, keys, values, query_offset=offset)
+    with pytest.raises(
+        ValueError, match=r"shape \[B\] is not supported .*one offset for the batch"
+    ):
+        flash.attend_to(x, keys, values, query_offset=offset)
