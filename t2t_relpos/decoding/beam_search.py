@@ -47,33 +47,32 @@ def beam_search(
             change it; the search neither repeats nor reorders it.
         batch_size: B, an int or a scalar tensor.
         max_length: L, largest number of ids of an output, an int or a scalar tensor.
-        beam_size: k, an int or a scalar tensor. Values of tensors are not checked.
-        alpha: exponent of the length penalty; 0 for none.
-        eos_id: id that ends an output.
-        pad_id: padding after the end; never chosen.
+        beam_size: k, an int or a scalar tensor. Values of tensors are not checked. Default: 4.
+        alpha: exponent of the length penalty; 0 for none. Default: 0.6.
+        eos_id: id that ends an output. Default: 1.
+        pad_id: padding after the end; never chosen. Default: 0.
         length_limit: int `[B]`, largest number of ids of each sentence; default
             `max_length`.
         num_results: n, at most `beam_size`, an int or a scalar tensor. Values of tensors are not
-            checked.
-        early_stopping: True: a sentence stops as soon as it has `beam_size` finished
-            outputs. This takes fewer steps and sometimes finds a less likely output.
-            CTranslate2 does the same, but only accepts ends among the best `beam_size`
-            candidates of a step. False: a sentence stops when no active beam can beat
-            its `num_results` best finished outputs, even with the length penalty of
-            the limit (t2t).
-        t2t_exact: whether to follow tensor2tensor in every detail: padding may be
-            chosen, no sentence stops before all can, and the score of an unfinished
-            output is its log-probability without penalty. The result of a sentence
-            then depends on the batch.
-        min_length: smallest number of ids before the end of sentence, an int or a
-            scalar tensor.
-        prefix: int `[B, P]`, padded at the end: the first ids of each output.
-            The score includes their log-probabilities. Limits apply to them; other
-            constraints do not.
-        no_repeat_ngram_size: n; no sequence of n ids occurs twice. With 0, any may repeat.
-        repetition_penalty: factor above 0 for the log-probabilities of ids that
-            already occurred. As in Hugging Face's beam search, log-probabilities are
-            not normalized again, and the penalty is part of the score.
+            checked. Default: 1.
+        early_stopping: True: a sentence stops as soon as it has `beam_size` finished outputs. This
+            takes fewer steps and sometimes finds a less likely output. CTranslate2 does the same,
+            but only accepts ends among the best `beam_size` candidates of a step. False: a sentence
+            stops when no active beam can beat its `num_results` best finished outputs, even with
+            the length penalty of the limit (t2t). Default: False.
+        t2t_exact: whether to follow tensor2tensor in every detail: padding may be chosen, a
+            sentence stops only when all sentences of the batch can stop, and the score of an
+            unfinished output is its log-probability without penalty. The result of a sentence then
+            depends on the batch. Default: False.
+        min_length: smallest number of ids before the end of sentence, an int or a scalar tensor.
+            Default: 0.
+        prefix: int `[B, P]`, padded at the end: the first ids of each output. The score includes
+            their log-probabilities. Limits apply to them; other constraints do not. Default: None.
+        no_repeat_ngram_size: n; no sequence of n ids occurs twice. With 0, any may repeat. Default:
+            0.
+        repetition_penalty: factor above 0 for the log-probabilities of ids that already occurred.
+            As in Hugging Face's beam search, log-probabilities are not normalized again, and the
+            penalty is part of the score. Default: 1.0.
 
     Returns:
         A `DecodingResult` of the n best: ids `[B, n, L]`. Scores are

@@ -32,15 +32,15 @@ def greedy_search(
             `"context"` never changes.
         batch_size: B, an int or a scalar tensor.
         max_length: largest number of ids of an output, an int or a scalar tensor.
-        eos_id: id that ends a sentence.
-        pad_id: padding after the end; never chosen.
+        eos_id: id that ends a sentence. Default: 1.
+        pad_id: padding after the end; never chosen. Default: 0.
         length_limit: int `[B]`, largest number of ids of each sentence; default
             `max_length`.
-        min_length: as in `beam_search`.
-        prefix: as in `beam_search`.
-        no_repeat_ngram_size: as in `beam_search`.
+        min_length: as in `beam_search`. Default: 0.
+        prefix: as in `beam_search`. Default: None.
+        no_repeat_ngram_size: as in `beam_search`. Default: 0.
         repetition_penalty: as in `beam_search`. If the constraints leave no id, the sentence ends
-            early and its score is near -1e7.
+            early and its score is near -1e7. Default: 1.0.
 
     Returns:
         A `DecodingResult` with n = 1; scores are sums of log-probabilities.

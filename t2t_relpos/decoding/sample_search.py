@@ -46,22 +46,22 @@ def sample_search(
         state: as in `beam_search`; rows are never reordered.
         batch_size: B, an int or a scalar tensor.
         max_length: L, largest number of ids of an output, an int or a scalar tensor.
-        temperature: above 0. Below 1, likely ids become more likely.
+        temperature: above 0. Below 1, likely ids become more likely. Default: 1.0.
         top_k: number of most likely ids to draw from; default all.
         top_p: draws from the fewest ids whose probabilities sum to this number,
             above 0 and at most 1; default all.
-        num_results: n, number of independent outputs of a sentence.
-        seed: an int, a `keras.random.SeedGenerator`, or None for the global generator
-            of Keras.
-        uniform: random numbers in [0, 1) instead of a seed, float `[B, n, L]`. If they
-            are drawn per sentence, results do not depend on the batch.
-        eos_id: as in `beam_search`.
-        pad_id: as in `beam_search`.
-        length_limit: as in `beam_search`.
-        min_length: as in `beam_search`.
-        prefix: as in `beam_search`.
-        no_repeat_ngram_size: as in `beam_search`.
-        repetition_penalty: as in `beam_search`.
+        num_results: n, number of independent outputs of a sentence. Default: 1.
+        seed: an int, a `keras.random.SeedGenerator`, or None for the global generator of Keras.
+            Default: None.
+        uniform: random numbers in [0, 1) instead of a seed, float `[B, n, L]`. If they are drawn
+            per sentence, results do not depend on the batch. Default: None.
+        eos_id: as in `beam_search`. Default: 1.
+        pad_id: as in `beam_search`. Default: 0.
+        length_limit: as in `beam_search`. Default: None.
+        min_length: as in `beam_search`. Default: 0.
+        prefix: as in `beam_search`. Default: None.
+        no_repeat_ngram_size: as in `beam_search`. Default: 0.
+        repetition_penalty: as in `beam_search`. Default: 1.0.
 
     Temperature, `top_k`, `top_p` and `num_results` may be scalar tensors, whose
     values are not checked.

@@ -12,7 +12,8 @@ class Sampler:
     """Base class of samplers. Subclasses implement `search`.
 
     Args:
-        min_length, no_repeat_ngram_size, repetition_penalty: as in `beam_search`.
+        min_length, no_repeat_ngram_size, repetition_penalty: as in `beam_search`. Defaults: 0, 0
+            and 1.0.
 
     Example:
     >>> import numpy as np
@@ -95,10 +96,10 @@ class BeamSampler(Sampler):
     """A sampler that finds the outputs with the largest log-probability over length penalty.
 
     Args:
-        num_beams: hypotheses kept per sentence.
-        alpha: exponent of the length penalty.
-        num_results: number of outputs per sentence, at most `num_beams`.
-        early_stopping: as in `beam_search`.
+        num_beams: hypotheses kept per sentence. Default: 4.
+        alpha: exponent of the length penalty. Default: 0.6.
+        num_results: number of outputs per sentence, at most `num_beams`. Default: 1.
+        early_stopping: as in `beam_search`. Default: False.
         **constraints: as in `Sampler`.
 
     Raises:
@@ -190,10 +191,11 @@ class TopKSampler(_RandomSampler):
     """A sampler that draws each id from the k most likely ones.
 
     Args:
-        k: number of ids to draw from.
-        temperature: above 0. Below 1, likely ids become more likely.
+        k: number of ids to draw from. Default: 5.
+        temperature: above 0. Below 1, likely ids become more likely. Default: 1.0.
         seed: int, or None. Every call of `generate` continues the sequence of random numbers.
-        num_results: number of outputs per sentence.
+            Default: None.
+        num_results: number of outputs per sentence. Default: 1.
         **constraints: as in `Sampler`.
 
     Raises:
@@ -222,9 +224,9 @@ class TopPSampler(_RandomSampler):
     """A sampler that draws each id from the fewest ids whose probabilities sum to p.
 
     Args:
-        p: above 0 and at most 1.
-        k: if given, only the k most likely ids are considered.
-        temperature, seed, num_results: as in `TopKSampler`.
+        p: above 0 and at most 1. Default: 0.1.
+        k: if given, only the k most likely ids are considered. Default: None.
+        temperature, seed, num_results: as in `TopKSampler`. Defaults: 1.0, None and 1.
         **constraints: as in `Sampler`.
 
     Raises:

@@ -37,8 +37,8 @@ def score_tokens(logits, ids, pad_id=0, alpha=0.0):
     Args:
         logits: `[B, T, V]`. `logits[:, t]` predict `ids[:, t]`.
         ids: int `[B, T]`, padded with `pad_id`.
-        pad_id: id of padding, which is excluded from scores and lengths.
-        alpha: exponent of the length penalty; 0 for none.
+        pad_id: id of padding, which is excluded from scores and lengths. Default: 0.
+        alpha: exponent of the length penalty; 0 for none. Default: 0.0.
 
     Returns:
         `TokenScores`.

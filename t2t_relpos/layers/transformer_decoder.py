@@ -16,10 +16,12 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
     to an encoder.
 
     Args:
-        *args: arguments of `TransformerEncoder`.
+        intermediate_dim, num_heads, dropout, activation, layer_norm_epsilon, kernel_initializer,
+            bias_initializer, normalize_first: as in `TransformerEncoder`, with the same defaults.
         relative_cross_attention: whether the attention to the encoder has relative positions, with
             its own tables. Target position `i` is at source position `i`. Default: False.
-        **kwargs: arguments of `TransformerEncoder`.
+        **kwargs: `max_relative_position` and the other keyword-only arguments of
+            `TransformerEncoder`, with the same defaults.
 
     Call arguments:
         decoder_sequence: `[B, T, D]`.
@@ -63,8 +65,31 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
     (3, 5, 8)
     """
 
-    def __init__(self, *args, relative_cross_attention=False, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        intermediate_dim,
+        num_heads,
+        dropout=0,
+        activation="relu",
+        layer_norm_epsilon=1e-05,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        normalize_first=False,
+        *,
+        relative_cross_attention=False,
+        **kwargs,
+    ):
+        super().__init__(
+            intermediate_dim,
+            num_heads,
+            dropout=dropout,
+            activation=activation,
+            layer_norm_epsilon=layer_norm_epsilon,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            normalize_first=normalize_first,
+            **kwargs,
+        )
         self.relative_cross_attention = relative_cross_attention
         self.cross_attention = self.cross_attention_residual = None
 

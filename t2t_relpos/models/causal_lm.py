@@ -25,8 +25,8 @@ class CausalLM(Generates, keras.Model):
         intermediate_dim: width of the feed-forward networks.
         num_heads: N. Must divide D.
         max_relative_position: clipping distance K.
-        dropout: rate of all dropouts.
-        share_heads: whether the heads of a layer share relative tables.
+        dropout: rate of all dropouts. Default: 0.0.
+        share_heads: whether the heads of a layer share relative tables. Default: True.
         **kwargs: `name`, `dtype` of `keras.Model`.
 
     Call arguments:
