@@ -1,5 +1,6 @@
 """Fixtures: a tiny trained model, small training runs, and a fake WMT 2014."""
 
+import errno
 import fcntl
 import importlib.util
 import itertools
@@ -255,6 +256,16 @@ def small_run(tmp_path_factory):
 
 # Pytest must not import these programs: train_small.py would add a preset.
 collect_ignore = ["train_small.py", "data/fake_wmt.py", "training/replicas.py"]
+
+
+@pytest.fixture
+def fill_disk(monkeypatch):
+    """Returns `fill_disk(owner, name)`, which replaces a function by one that finds a full disk."""
+
+    def fail(*arguments, **named):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return lambda owner, name: monkeypatch.setattr(owner, name, fail)
 
 
 @pytest.fixture

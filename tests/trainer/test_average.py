@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from absl import app, flags
+from absl import flags
 
 from trainer import average, evaluate, weights
 from trainer.model_dir import ModelDirectory
@@ -125,8 +125,3 @@ def test_invalid_flags_raise(run, model_dir, averaged, tmp_path):
         r"another."
     )
     run.fails(message, model, "--last=2", f"--output_dir={tmp_path / 'file' / 'out'}")
-
-
-def test_positional_argument_raises(run):
-    with pytest.raises(app.UsageError, match="Expected flags only. Received: 'runs/x'."):
-        run("runs/x")

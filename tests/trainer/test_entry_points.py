@@ -1,11 +1,16 @@
-"""Tests of `--help` of every program, as a module and as a console script."""
+"""Tests of the command line of every program.
 
+`--help` is tested as a module and as a console script.
+"""
+
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from absl import app
 
 from trainer.export_ctranslate2 import QUANTIZATIONS
 
@@ -38,6 +43,13 @@ FLAG = {
     "import_t2t": "--hparams_set",
     "visualize": "--plots",
 }
+# Flags that absl requires.
+REQUIRED = {
+    "export": ["--model_dir=any"],
+    "export_ctranslate2": ["--model_dir=any", "--output_dir=any"],
+    "translate": ["--saved_model=any"],
+    "import_t2t": ["--checkpoint=any", "--hparams_set=any", "--model_dir=any"],
+}
 
 
 def output_of(program):
@@ -57,6 +69,14 @@ def test_help_imports_neither_keras_nor_tensorflow(name):
         assert output.splitlines()[-1] == "loaded:"
         assert f"  {FLAG[name]}:" in output
     assert of_module == of_script
+
+
+@pytest.mark.parametrize("name", FLAG)
+def test_positional_argument_raises(program, name):
+    is_translate = name == "translate"
+    expected = "the text in --input or on the standard input" if is_translate else "flags only"
+    with pytest.raises(app.UsageError, match=f"Expected {expected}. Received: 'runs/x'."):
+        program(importlib.import_module(f"trainer.{name}"))(*REQUIRED.get(name, ()), "runs/x")
 
 
 def test_help_lists_all_quantizations():

@@ -1,11 +1,9 @@
-import errno
 import os
 import re
 import threading
 
 import pytest
 import sacrebleu
-from absl import app
 
 from examples.synthetic_corpus import generate
 from trainer import atomic_files, evaluate, metrics, weights
@@ -27,7 +25,7 @@ def run(program):
 
 
 @pytest.fixture
-def test_files(tmp_path, sentences):
+def pair_files(tmp_path, sentences):
     """Returns the paths of a source file and a reference file with a few sentences."""
     references = [target for _, target in generate("test", size=len(sentences))]
     for name, lines in (("source", sentences), ("target", references)):
@@ -78,16 +76,16 @@ def test_exact_translations_have_a_bleu_of_100():
 
 @pytest.mark.slow
 def test_model_directory_and_export_print_equal_scores(
-    run, trained_model_dir, exported_dir, test_files, tmp_path, capsys
+    run, trained_model_dir, exported_dir, pair_files, tmp_path, capsys
 ):
-    arguments = [f"--source={test_files[0]}", f"--target={test_files[1]}", "--batch_size=5"]
+    arguments = [f"--source={pair_files[0]}", f"--target={pair_files[1]}", "--batch_size=5"]
     run(f"--model_dir={trained_model_dir}", *arguments, f"--output={tmp_path / 'one'}")
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
     run(f"--saved_model={exported_dir}", *arguments, "--label=mine", f"--output={tmp_path / 'two'}")
     assert (tmp_path / "one").read_text() == (tmp_path / "two").read_text()
     hypotheses = (tmp_path / "one").read_text().splitlines()
-    references = test_files[1].read_text().splitlines()
+    references = pair_files[1].read_text().splitlines()
     score = sacrebleu.corpus_bleu(hypotheses, [references]).score
     assert 0.0 < score < 100.0
     assert lines[:2] == [f"test BLEU = {score:.2f}", SIGNATURE]
@@ -188,7 +186,7 @@ def test_language_defaults_to_the_target_language(run, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_checkpoint_flag_selects_a_checkpoint(
-    run, trained_model_dir, test_files, tmp_path, monkeypatch, capsys
+    run, trained_model_dir, pair_files, tmp_path, monkeypatch, capsys
 ):
     model = ModelDirectory.open(trained_model_dir).load_model()
     chosen = []
@@ -204,8 +202,8 @@ def test_checkpoint_flag_selects_a_checkpoint(
     )
     arguments = [
         f"--model_dir={trained_model_dir}",
-        f"--source={test_files[0]}",
-        f"--target={test_files[1]}",
+        f"--source={pair_files[0]}",
+        f"--target={pair_files[1]}",
         "--beam_size=1",
     ]
     run(*arguments, "--checkpoint=best", "--metrics=", f"--output={tmp_path / 'out'}")
@@ -216,7 +214,7 @@ def test_checkpoint_flag_selects_a_checkpoint(
         ModelDirectory.open(trained_model_dir).load_tokenizer(),
         TranslationSettings(beam_size=1),
     )
-    translations = module.serve(test_files[0].read_text().splitlines())["translations"].numpy()
+    translations = module.serve(pair_files[0].read_text().splitlines())["translations"].numpy()
     assert (tmp_path / "out").read_text().splitlines() == [text.decode() for text in translations]
     monkeypatch.undo()
     run.fails(
@@ -226,7 +224,7 @@ def test_checkpoint_flag_selects_a_checkpoint(
     )
 
 
-def test_beam_size_and_alpha_flags_set_the_search(run, trained_model_dir, test_files, monkeypatch):
+def test_beam_size_and_alpha_flags_set_the_search(run, trained_model_dir, pair_files, monkeypatch):
     class Chosen(Exception):
         pass
 
@@ -235,7 +233,7 @@ def test_beam_size_and_alpha_flags_set_the_search(run, trained_model_dir, test_f
 
     monkeypatch.setattr(translation_module, "TranslationModule", stop)
     arguments = [f"--model_dir={trained_model_dir}"]
-    arguments += [f"--source={test_files[0]}", f"--target={test_files[1]}"]
+    arguments += [f"--source={pair_files[0]}", f"--target={pair_files[1]}"]
     with pytest.raises(Chosen) as chosen:
         run("--beam_size=1", "--alpha=0", *arguments)
     assert chosen.value.args == (TranslationSettings(beam_size=1, alpha=0.0),)
@@ -326,27 +324,21 @@ def test_output_of_several_test_sets_raises(run, exported_dir, splits, tmp_path)
     run.fails(message, *arguments[:2], f"--output={tmp_path / 'absent/out'}")
 
 
-def test_positional_argument_raises(run):
-    with pytest.raises(app.UsageError, match="Expected flags only. Received: 'test.en'."):
-        run("--model_dir=any", "test.en")
-
-
-def test_output_is_replaced_only_when_complete(run, exported_dir, test_files, tmp_path, capsys):
+def test_output_is_replaced_only_when_complete(
+    run, exported_dir, pair_files, tmp_path, capsys, fill_disk, monkeypatch
+):
     output = tmp_path / "out"
     output.write_text("before\n")
-    source, target = test_files
+    source, target = pair_files
     arguments = [f"--saved_model={exported_dir}", f"--source={source}", f"--target={target}"]
     arguments.append(f"--output={output}")
 
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(atomic_files, "flush", full)
-        run.fails(
-            f"Can't write {output}: No space left on device. Its content is unchanged. Free space",
-            *arguments,
-        )
+    fill_disk(atomic_files, "flush")
+    run.fails(
+        f"Can't write {output}: No space left on device. Its content is unchanged. Free space",
+        *arguments,
+    )
+    monkeypatch.undo()
     assert output.read_text() == "before\n"
     # BLEU is printed even though the output can't be written.
     assert "test BLEU = " in capsys.readouterr().out
@@ -354,7 +346,7 @@ def test_output_is_replaced_only_when_complete(run, exported_dir, test_files, tm
     assert len(output.read_text().splitlines()) == 11
 
 
-def test_files_may_be_pipes(tmp_path):
+def pair_files_may_be_pipes(tmp_path):
     for name, text in (("source", "a\nb\n"), ("target", "c\nd\n")):
         os.mkfifo(tmp_path / name)
         threading.Thread(target=(tmp_path / name).write_text, args=(text,), daemon=True).start()

@@ -3,7 +3,6 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import app
 
 from trainer import export
 from trainer.serving import saved_models
@@ -114,8 +113,3 @@ def test_settings_out_of_range_raise(run, trained_model_dir, tmp_path):
     run.fails(
         message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", "--beam_size=0"
     )
-
-
-def test_positional_argument_raises(run):
-    with pytest.raises(app.UsageError, match="Expected flags only. Received: 'runs/mine'."):
-        run("--model_dir=any", "runs/mine")

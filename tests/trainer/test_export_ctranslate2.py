@@ -174,11 +174,8 @@ def test_existing_directory_raises_without_force(run, trained_model_dir, written
     assert (tmp_path / "other/thesis.txt").read_text() == "mine"
 
 
-def test_failed_write_leaves_no_files(run, trained_model_dir, tmp_path, monkeypatch):
-    def fail(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(export_ctranslate2.shutil, "copy", fail)
+def test_failed_write_leaves_no_files(run, trained_model_dir, tmp_path, fill_disk):
+    fill_disk(export_ctranslate2.shutil, "copy")
     message = (
         r"Expected an --output_dir that can be written. Received: .*ct2 \(No space left on "
         r"device\). Choose another one."

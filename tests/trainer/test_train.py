@@ -188,11 +188,8 @@ def test_max_relative_position_without_relative_positions_exits(tmp_path, small_
 
 
 @pytest.mark.slow
-def test_full_disk_exits(tmp_path, small_run, monkeypatch):
-    def full(self, model):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(ModelDirectory, "save_model", full)
+def test_full_disk_exits(tmp_path, small_run, fill_disk):
+    fill_disk(ModelDirectory, "save_model")
     message = small_run.fails(tmp_path)
     assert (
         "model.keras: No space left on device. Free space" in message
@@ -215,13 +212,6 @@ def test_second_interrupt_exits_immediately(tmp_path, small_run, monkeypatch, ca
         small_run(tmp_path)
     assert stopped.value.code == 130
     assert "interrupted. Rerun the same command to resume from step 0." in capsys.readouterr().err
-
-
-def test_positional_argument_raises():
-    from absl import app
-
-    with pytest.raises(app.UsageError, match="Expected flags only. Received: 'tiny'"):
-        train.main(["train", "tiny"], parsed())
 
 
 def test_missing_flags_exit():

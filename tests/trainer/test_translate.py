@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import app, flags
+from absl import flags
 
 from trainer import translate
 from trainer.inference import progress, resumable_output
@@ -292,14 +292,6 @@ def test_output_equal_to_input_raises(run, tmp_path):
         message, "--saved_model=any", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'link'}"
     )
     assert (tmp_path / "in").read_text() == "a\n"
-
-
-def test_positional_argument_raises(run):
-    with pytest.raises(
-        app.UsageError,
-        match="Expected the text in --input or on the standard input. Received: 'Hello'.",
-    ):
-        run("--saved_model=any", "Hello")
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import re
 import shutil
 
 import pytest
-from absl import app
 
 from trainer import visualize
 from trainer.model_dir import ModelDirectory
@@ -107,8 +106,3 @@ def test_model_without_vocabulary_raises(run, trained_model_dir, tmp_path):
     directory.write_config(directory.read_config()["architecture"], tokenizer="none")
     page = tmp_path / "page.html"
     run.fails(".*vocabulary", model_dir=directory.path, source=SENTENCE, output=page)
-
-
-def test_positional_argument_raises(run):
-    with pytest.raises(app.UsageError, match="Expected flags only. Received: 'runs/x'."):
-        run("runs/x")

@@ -4,7 +4,7 @@ state.json      format version, step, shapes and dtypes of all arrays by key
 model.npz       variables of the Transformer: weights and states of seed generators
 optimizer.npz   variables of the optimizer, including the number of updates
 
-`variable_keys` defines the keys of arrays.
+The keys of arrays are `variable_keys.model_keys` and `keras_compat.optimizer_keys`.
 """
 
 import json
@@ -17,8 +17,9 @@ import numpy as np
 from absl import logging
 
 from trainer import atomic_files
+from trainer.training.keras_compat import optimizer_keys
 from trainer.training.training_model import TrainingModel
-from trainer.training.variable_keys import model_keys, optimizer_keys
+from trainer.training.variable_keys import model_keys
 
 FORMAT_VERSION = 3
 # Exceptions that reading a corrupt checkpoint can raise.

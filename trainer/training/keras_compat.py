@@ -1,10 +1,10 @@
-"""All uses of private Keras APIs. Each raises an error with Keras's version if the API changed."""
+"""All uses of undocumented Keras APIs. Each raises an error if the API is different."""
 
 import inspect
 
 import keras
 
-from trainer.training.variable_keys import parts
+from trainer.training.variable_keys import model_keys, parts
 
 
 def seed_states(model: keras.Model) -> list[keras.Variable]:
@@ -50,6 +50,33 @@ def adam_slots(
         return optimizer._momentums[index], optimizer._velocities[index]
     except AttributeError as error:
         raise _changed("the slots of keras.optimizers.Adam") from error
+
+
+def optimizer_keys(
+    optimizer: keras.optimizers.Optimizer, model: keras.layers.Layer
+) -> dict[str, keras.Variable]:
+    """Returns the variables of a built optimizer by key.
+
+    The key of a slot is the key of its variable plus the name of the slot. The key of another
+    variable is its name.
+
+    Raises:
+        ImportError: if a slot is not named after its variable.
+        ValueError: if two variables would have the same key.
+    """
+    # Keras names a slot after its variable, with "_" for "/".
+    prefixes = {f"{v.path.replace('/', '_')}_": key for key, v in model_keys(model).items()}
+    keys = {}
+    for variable in optimizer.variables:
+        name = variable.name
+        prefix = max((p for p in prefixes if name.startswith(p)), key=len, default=None)
+        if prefix is None and len(variable.shape):  # Only slots are not scalars.
+            raise _changed("the name of a slot of keras.optimizers.Optimizer")
+        key = name if prefix is None else f"{prefixes[prefix]}/{name.removeprefix(prefix)}"
+        if key in keys:
+            raise ValueError(f"Expected unique keys of optimizer variables. Received: {key} twice.")
+        keys[key] = variable
+    return keys
 
 
 def skip_gradient_sum(optimizer: keras.optimizers.Optimizer):

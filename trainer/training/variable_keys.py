@@ -8,6 +8,8 @@ from collections import deque
 
 import keras
 
+_PART_TYPES = (keras.layers.Layer, keras.random.SeedGenerator, keras.Variable)
+
 
 def model_keys(model: keras.layers.Layer) -> dict[str, keras.Variable]:
     """Returns the variables of a built model by attribute path, in the order of `model.variables`.
@@ -23,9 +25,7 @@ def model_keys(model: keras.layers.Layer) -> dict[str, keras.Variable]:
         >>> list(model_keys(layer))
         ['kernel', 'bias']
     """
-    paths = {
-        id(part): "/".join(path) for path, part in _walk(model) if isinstance(part, keras.Variable)
-    }
+    paths = {id(v): "/".join(path) for path, v in _walk(model) if isinstance(v, keras.Variable)}
     missing = [variable.path for variable in model.variables if id(variable) not in paths]
     if missing:
         raise ValueError(
@@ -33,33 +33,6 @@ def model_keys(model: keras.layers.Layer) -> dict[str, keras.Variable]:
             f"so that checkpoints can name it. Received: {', '.join(missing)}."
         )
     return {paths[id(variable)]: variable for variable in model.variables}
-
-
-def optimizer_keys(
-    optimizer: keras.optimizers.Optimizer, model: keras.layers.Layer
-) -> dict[str, keras.Variable]:
-    """Returns the variables of a built optimizer by key.
-
-    The key of a slot is the key of its variable plus the name of the slot. The key of another
-    variable is its name.
-
-    Raises:
-        ValueError: if two variables would have the same key.
-    """
-    # Keras names a slot after its variable, with "_" for "/".
-    prefixes = {
-        variable.path.replace("/", "_") + "_": key for key, variable in model_keys(model).items()
-    }
-    keys = {}
-    for variable in optimizer.variables:
-        prefix = max((p for p in prefixes if variable.name.startswith(p)), key=len, default=None)
-        key = variable.name
-        if prefix is not None:
-            key = f"{prefixes[prefix]}/{variable.name.removeprefix(prefix)}"
-        if key in keys:
-            raise ValueError(f"Expected unique keys of optimizer variables. Received: {key} twice.")
-        keys[key] = variable
-    return keys
 
 
 def parts(model: keras.layers.Layer, part_type: type) -> list:
@@ -76,10 +49,7 @@ def _walk(model):
         if isinstance(owner, keras.Variable):
             continue
         for inner, value in _attributes(owner):
-            is_part = isinstance(
-                value, (keras.layers.Layer, keras.random.SeedGenerator, keras.Variable)
-            )
-            if is_part and id(value) not in seen:
+            if isinstance(value, _PART_TYPES) and id(value) not in seen:
                 seen.add(id(value))
                 queue.append(((*path, *inner), value))
 

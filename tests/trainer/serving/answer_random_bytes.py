@@ -16,17 +16,7 @@ from pathlib import Path
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers operations of the model
 
-ROWS = 10_000
-
-
-def rows_of(answer):
-    """Returns (text, score, truncated) of each translation in a result of serving_default."""
-    return list(
-        zip(
-            *(answer[name].numpy().tolist() for name in ("translations", "scores", "truncated")),
-            strict=True,
-        )
-    )
+TEXTS = 10_000
 
 
 def random_bytes(chooser):
@@ -66,23 +56,23 @@ def very_long(chooser):
     return word * (chooser.randrange(1_000, 20_000) // len(word))
 
 
-def damaged(chooser):
+def corrupted_sentence(chooser):
     text = bytearray(b"On Sunday the woman arrives, and the dog runs.")
     for _ in range(chooser.randrange(1, 6)):
         text[chooser.randrange(len(text))] = chooser.randrange(256)
     return bytes(text[: chooser.randrange(1, len(text))])
 
 
-KINDS = [random_bytes, blank, control_characters, mixed_scripts, damaged]
+SAMPLERS = [random_bytes, blank, control_characters, mixed_scripts, corrupted_sentence]
 
 
-def fuzzed(count):
+def random_texts(count):
     """Returns the same random texts in each call. One in fifty is very long."""
     chooser = random.Random(1803)
-    return [(very_long if i % 50 == 0 else chooser.choice(KINDS))(chooser) for i in range(count)]
+    return [(very_long if i % 50 == 0 else chooser.choice(SAMPLERS))(chooser) for i in range(count)]
 
 
-def resident():
+def resident_memory():
     """Returns the resident memory of this process in bytes, after releasing freed memory."""
     gc.collect()
     if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
@@ -91,22 +81,23 @@ def resident():
     return int(status[status.index("VmRSS:") + 1]) * 1024
 
 
-def growth_of(serve):
+def memory_growth(serve):
     """Translates all texts in batches. Returns the memory growth in bytes after the first third."""
     chooser = random.Random(6)
-    rows, at, memory = fuzzed(ROWS), 0, None
-    while at < ROWS:
-        batch = rows[at : at + chooser.choice([1, 2, 7, 32, 61])]
-        answer = rows_of(serve(text=tf.constant(batch, tf.string)))
-        assert len(answer) == len(batch)
-        for row, (text, score, truncated) in zip(batch, answer):
-            text.decode("utf-8")
-            assert math.isfinite(score) and isinstance(truncated, bool), row
+    texts, at, memory = random_texts(TEXTS), 0, None
+    while at < TEXTS:
+        batch = texts[at : at + chooser.choice([1, 2, 7, 32, 61])]
+        answer = serve(text=tf.constant(batch, tf.string))
+        names = "translations", "scores", "truncated"
+        results = (answer[name].numpy().tolist() for name in names)
+        for text, translation, score, truncated in zip(batch, *results, strict=True):
+            translation.decode("utf-8")
+            assert math.isfinite(score) and isinstance(truncated, bool), text
         at += len(batch)
-        if memory is None and at >= ROWS // 3:
-            memory = resident()
-    return resident() - memory
+        if memory is None and at >= TEXTS // 3:
+            memory = resident_memory()
+    return resident_memory() - memory
 
 
 if __name__ == "__main__":
-    print(growth_of(tf.saved_model.load(sys.argv[1]).signatures["serving_default"]))
+    print(memory_growth(tf.saved_model.load(sys.argv[1]).signatures["serving_default"]))

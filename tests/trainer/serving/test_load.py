@@ -22,7 +22,7 @@ THREADS = 16
 MOST_GROWTH = 8 * 2**20
 
 
-def rows_of(answer):
+def translations_of(answer):
     """Returns (text, score, truncated) of each translation in a result of serving_default."""
     return list(
         zip(
@@ -40,7 +40,7 @@ def test_concurrent_requests_equal_single_sentences(loaded):
         "house " * 100,
         "犬が走る 🎉",
     ]
-    (only,) = zip(*(rows_of(serve(text=tf.constant([text]))) for text in texts))
+    (only,) = zip(*(translations_of(serve(text=tf.constant([text]))) for text in texts))
     chooser = random.Random(20180402)
     requests = [
         chooser.choices(range(len(texts)), k=chooser.choice([1, 1, 1, 2, 3, 5]))
@@ -48,7 +48,7 @@ def test_concurrent_requests_equal_single_sentences(loaded):
     ]
 
     def ask(request):
-        return rows_of(serve(text=tf.constant([texts[i] for i in request])))
+        return translations_of(serve(text=tf.constant([texts[i] for i in request])))
 
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
         answers = list(pool.map(ask, requests))

@@ -71,11 +71,6 @@ def test_beam_size_1_equals_greedy_decoding_without_cache(
     assert np.mean(wide["scores"]) > np.mean([answer.score for answer in answers])
 
 
-def test_different_sentences_have_different_translations(exported, sentences):
-    texts = [answer.text for answer in exported(sentences)]
-    assert len(set(texts)) > len(sentences) // 2 and all(texts)
-
-
 def test_translations_do_not_depend_on_the_batch(exported, sentences):
     together = exported(sentences)
     assert_same([exported([sentence])[0] for sentence in sentences], together)
@@ -125,7 +120,7 @@ def test_long_input_is_truncated_at_the_end(make_module, trained_model_dir):
     assert (cut.text, cut.score) == (whole.text, pytest.approx(whole.score, abs=1e-5))
 
 
-class Babbler:
+class EndlessModel:
     """A model that predicts id 5 at every step, so that no sentence ends."""
 
     def __init__(self, vocab_size):
@@ -143,7 +138,7 @@ def test_length_limit_depends_on_each_source_length():
     text = [word for pair in generate("train", size=59) for word in pair]
     tokenizer = SentencePieceTokenizer.train(text, vocab_size=101)
     module = TranslationModule(
-        Babbler(101), tokenizer, TranslationSettings(beam_size=3, extra_length=7)
+        EndlessModel(101), tokenizer, TranslationSettings(beam_size=3, extra_length=7)
     )
     sentences = ["the man", "the man sees the dog in the house", "a"]
     piece = tokenizer.detokenize(tf.constant([[5, 0], [5, 5]])).numpy()
@@ -174,28 +169,16 @@ def test_defaults_equal_the_settings_of_serving_default(loaded, sentences):
     ("changed", "message"),
     [
         (
-            {"beam_size": 0},
-            "Expected beam_size from 1 to 32, the maximum of this export. Received: 0.",
-        ),
-        (
             {"beam_size": 33},
             "Expected beam_size from 1 to 32, the maximum of this export. Received: 33.",
-        ),
-        (
-            {"num_results": 5},
-            "Expected num_results from 1 to 4, the beam_size. Received: 5.",
         ),
         (
             {"max_length": 98},
             "Expected max_length from 1 to 97, the maximum of this export. Received: 98.",
         ),
-        (
-            {"alpha": float("nan")},
-            "Expected alpha to be a finite number of at least 0. Received: nan.",
-        ),
     ],
 )
-def test_signature_translate_rejects_invalid_arguments(loaded, changed, message):
+def test_signature_translate_checks_the_limits_of_the_export(loaded, changed, message):
     changed = {name: tf.constant(value) for name, value in changed.items()}
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(f"[{message}]")):
         loaded.signatures["translate"](
@@ -241,15 +224,15 @@ def test_tokenizer_with_another_vocabulary_size_raises(trained_model_dir):
         ValueError,
         match="Expected a tokenizer with the model's 223 ids. Received: a tokenizer with 211 ids.",
     ):
-        TranslationModule(Babbler(223), tokenizer)
+        TranslationModule(EndlessModel(223), tokenizer)
 
 
 def test_max_input_length_above_learned_positions_raises(trained_model_dir):
     tokenizer = ModelDirectory.open(trained_model_dir).load_tokenizer()
-    babbler = Babbler(211)
-    babbler.config = TransformerConfig(vocab_size=211, position="learned", max_length=29)
+    model = EndlessModel(211)
+    model.config = TransformerConfig(vocab_size=211, position="learned", max_length=29)
     with pytest.raises(
         ValueError,
         match="max_input_length of at most 29, .* Received: 31. Use --max_input_length=29 or less",
     ):
-        TranslationModule(babbler, tokenizer, TranslationSettings(max_input_length=31))
+        TranslationModule(model, tokenizer, TranslationSettings(max_input_length=31))

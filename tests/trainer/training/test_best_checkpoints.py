@@ -78,13 +78,9 @@ def test_best_without_checkpoints_returns_none(tmp_path):
     assert BestCheckpoints(tmp_path / "best").best() is None
 
 
-def test_full_disk_raises(tmp_path, model, monkeypatch):
+def test_full_disk_raises(tmp_path, model, fill_disk):
     best, _ = offered(tmp_path, model, {3: 10.0})
-
-    def full(path, **arrays):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(np, "savez", full)
+    fill_disk(np, "savez")
     with pytest.raises(
         CheckpointError,
         match="write .*step-000006: No space left on device.*from its last checkpoint.",

@@ -239,11 +239,11 @@ def test_full_disk_keeps_the_previous_checkpoint(tmp_path, model, other, monkeyp
     save(checkpoints, model)
     other.optimizer.iterations.assign(3)
 
-    def full(path, **arrays):
+    def write_half(path, **arrays):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "savez", full)
+    monkeypatch.setattr(np, "savez", write_half)
     with pytest.raises(
         CheckpointError,
         match="Can't write .*: No space left on device. Free space .* resume from .*step-000002",

@@ -144,12 +144,9 @@ def test_signal_interrupts_evaluation(tmp_path, when):
     assert run.model.stop_evaluating == (when == "loss")
 
 
-def test_full_disk_raises(tmp_path, monkeypatch):
-    def full(evaluation):
-        raise OSError(28, "No space left on device")
-
+def test_full_disk_raises(tmp_path, fill_disk):
     run = Run(tmp_path)
-    monkeypatch.setattr(run.evaluations, "add", full)
+    fill_disk(run.evaluations, "add")
     with pytest.raises(
         CheckpointError,
         match="Can't write .*evaluations.json: No space left on device",

@@ -1,4 +1,4 @@
-"""Tests of private Keras APIs, and of the errors if Keras changes them."""
+"""Tests of undocumented Keras APIs, and of the errors if Keras changes them."""
 
 import keras
 import numpy as np
@@ -83,6 +83,16 @@ def test_adam_slots(monkeypatch):
     monkeypatch.delattr(optimizer, "_velocities")
     with pytest.raises(ImportError, match="slots of keras.optimizers.Adam .*" + CHANGED):
         keras_compat.adam_slots(optimizer, variable)
+
+
+def test_renamed_optimizer_slot_raises(monkeypatch):
+    layer, optimizer = keras.layers.Dense(2), keras.optimizers.Adam()
+    layer.build((None, 3))
+    optimizer.build(layer.trainable_variables)
+    assert list(keras_compat.optimizer_keys(optimizer, layer))[2] == "kernel/momentum"
+    monkeypatch.setattr(optimizer._momentums[0], "_name", "momentum_of_kernel")
+    with pytest.raises(ImportError, match="a slot of keras.optimizers.Optimizer .*" + CHANGED):
+        keras_compat.optimizer_keys(optimizer, layer)
 
 
 def test_gradient_sum_is_skipped():

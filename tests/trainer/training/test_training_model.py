@@ -166,20 +166,21 @@ def wide_batch():
 
 
 @pytest.fixture(scope="module")
-def full(wide_batch):
+def one_batch(wide_batch):
+    """Returns the gradients and the history of a step without micro-batches."""
     return gradients_of_a_step(wide_batch)
 
 
 @pytest.mark.parametrize(
     "run_eagerly, device_tokens", [(False, 11), (True, 1), (True, 15), (True, 100)]
 )
-def test_micro_batches_do_not_change_gradients(wide_batch, full, run_eagerly, device_tokens):
+def test_micro_batches_do_not_change_gradients(wide_batch, one_batch, run_eagerly, device_tokens):
     found, history = gradients_of_a_step(
         wide_batch, run_eagerly=run_eagerly, device_tokens=device_tokens
     )
-    for name, values in full[1].items():
+    for name, values in one_batch[1].items():
         np.testing.assert_allclose(history[name], values, rtol=1e-6, err_msg=name)
-    for one, other in zip(found, full[0]):
+    for one, other in zip(found, one_batch[0]):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 

@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 
 from t2t_relpos.models import Transformer, TransformerConfig
-from trainer.training.variable_keys import model_keys, optimizer_keys, parts
+from trainer.training.keras_compat import optimizer_keys
+from trainer.training.variable_keys import model_keys, parts
 
 SIZES = {"num_encoder_layers": 2, "num_decoder_layers": 1, "intermediate_dim": 7, "num_heads": 3}
 
