@@ -1,4 +1,8 @@
-"""The settings of a training run, as a frozen dataclass and as absl flags."""
+"""The settings of a training run, as a frozen dataclass and as absl flags.
+
+Change the default, help or range of a setting here, the definition of flags and the range checks in
+`trainer.config_fields`, and the checks of combinations of settings in `trainer.config_checks`.
+"""
 
 import dataclasses
 import os
@@ -64,10 +68,11 @@ class RunConfig:
         "Text files of the translations of --train_source, one per line.", fixed=False
     )
     dev_source: str | None = setting(
-        "Text file of source sentences for evaluations during training.", fixed=False
+        "Comma-separated text files of source sentences for evaluations during training.",
+        fixed=False,
     )
     dev_target: str | None = setting(
-        "Text file of the translations of --dev_source, one per line.", fixed=False
+        "Text files of the translations of --dev_source, one per line.", fixed=False
     )
     vocab_size: int | None = setting(
         "Size of the joint SentencePiece vocabulary." + _RECIPE, at_least=4

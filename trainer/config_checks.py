@@ -1,4 +1,4 @@
-"""Checks that the settings of a training run do not contradict each other."""
+"""Checks of combinations of settings of a training run. `trainer.config` has an overview."""
 
 # Settings that require relative positions.
 RELATIVE_SETTINGS = ("max_relative_position", "use_key_table", "use_value_table", "share_heads")

@@ -1,4 +1,4 @@
-"""Fields of a dataclass of settings, with help, range and an absl flag for each field."""
+"""Definition, flags and range checks of single settings. `trainer.config` has an overview."""
 
 import dataclasses
 import types

@@ -25,9 +25,7 @@ def model_keys(model: keras.layers.Layer) -> dict[str, keras.Variable]:
         >>> list(model_keys(layer))
         ['kernel', 'bias']
     """
-    paths = {
-        id(part): "/".join(path) for path, part in _walk(model) if isinstance(part, keras.Variable)
-    }
+    paths = {id(v): "/".join(path) for path, v in _walk(model) if isinstance(v, keras.Variable)}
     missing = [variable.path for variable in model.variables if id(variable) not in paths]
     if missing:
         raise ValueError(

@@ -43,6 +43,7 @@ class WorkerGroup:
 
     @property
     def is_chief(self) -> bool:
+        """Whether this process is the chief."""
         return self.index == 0
 
     def wait(self):
@@ -116,12 +117,5 @@ def _from_first_replica(value):
 def _reason(error):
     """Returns TensorFlow's error message without graph locations."""
     lines = [line.strip() for line in error.message.splitlines()]
-    locations = (
-        "Graph execution error",
-        "Detected at",
-        "File ",
-        "[[",
-        "Additional GRPC",
-        ":UNKNOWN",
-    )
-    return " ".join(line for line in lines if line and not line.startswith(locations))[:300]
+    omitted = ("Graph execution error", "Detected at", "File ", "[[", "Additional GRPC", ":UNKNOWN")
+    return " ".join(line for line in lines if line and not line.startswith(omitted))[:300]
