@@ -13,7 +13,7 @@ import numpy as np
 from trainer.data.buckets import bucket_boundaries, is_blank, is_too_long, report_lengths
 from trainer.data.encoding import EncodedPairs
 
-CHUNK_PAIRS = 1 << 20
+SHUFFLED_PAIRS = 1 << 20  # Pairs of a chunk, which are shuffled together.
 _BLOCKS_PER_CHUNK = 256
 # Number of batches whose pairs are sorted by length together. The boundary of a bucket applies to
 # the longer side only; sorting makes the lengths of the shorter sides similar too.
@@ -75,7 +75,7 @@ class BatchOrder:
         batch_tokens: int,
         max_length: int,
         seed: int,
-        chunk_pairs: int = CHUNK_PAIRS,
+        chunk_pairs: int = SHUFFLED_PAIRS,
     ):
         self.pairs = pairs
         self.batch_tokens = batch_tokens

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from trainer.data.batch_order import CHUNK_PAIRS, BatchOrder
+from trainer.data.batch_order import SHUFFLED_PAIRS, BatchOrder
 from trainer.data.encoding import EncodedPairs
 
 PREFETCHED = 8
@@ -16,7 +16,7 @@ def training_batches(
     seed: int,
     start_step: int = 0,
     pad_to_boundary: bool = False,
-    chunk_pairs: int = CHUNK_PAIRS,
+    chunk_pairs: int = SHUFFLED_PAIRS,
 ) -> tf.data.Dataset:
     """Returns an infinite dataset of batches, with a different order in each epoch.
 

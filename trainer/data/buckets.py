@@ -9,7 +9,7 @@ from trainer.data.encoding import EncodedPairs
 # As in tensor2tensor's `data_reader._bucket_boundaries`.
 _SHORTEST_BUCKET = 8
 _BUCKET_GROWTH = 1.1
-_CHUNK_PAIRS = 1 << 16
+_PAIRS_PER_PASS = 1 << 16  # Pairs whose lengths are held in memory together.
 
 
 def bucket_boundaries(max_length: int) -> np.ndarray:
@@ -52,6 +52,7 @@ class LengthReport:
 
     @property
     def used(self) -> int:
+        """Number of pairs to train on."""
         return self.pairs - self.too_long - self.blank
 
     def __str__(self):
@@ -65,8 +66,8 @@ def report_lengths(pairs: EncodedPairs, max_length: int) -> LengthReport:
     """Returns the numbers of pairs that training uses and skips."""
     boundaries, occupied = bucket_boundaries(max_length), set()
     too_long = blank = 0
-    for start in range(0, len(pairs), _CHUNK_PAIRS):
-        rows = np.arange(start, min(start + _CHUNK_PAIRS, len(pairs)))
+    for start in range(0, len(pairs), _PAIRS_PER_PASS):
+        rows = np.arange(start, min(start + _PAIRS_PER_PASS, len(pairs)))
         sides = pairs.sources.lengths_of(rows), pairs.targets.lengths_of(rows)
         are_too_long, are_blank = is_too_long(*sides, max_length), is_blank(*sides)
         too_long += int(are_too_long.sum())

@@ -21,7 +21,7 @@ from trainer.data.corpus import Corpus, digest
 from trainer.data.token_ids import PAD_ID
 from trainer.data.tokenizer import Tokenizer
 
-_CHUNK_PAIRS = 4096
+_PAIRS_PER_CALL = 4096  # Pairs per call of the tokenizer.
 _SIDES = ("source", "target")
 # Fields of IdSequences. Each is stored in a binary file without header.
 _ARRAYS = {"ids": np.int32, "offsets": np.int64}
@@ -140,7 +140,7 @@ def _tokenize_chunks(corpus, tokenizer) -> Iterator[list[tf.RaggedTensor]]:
     pairs, workers = iter(corpus), os.cpu_count() or 1
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         waiting = collections.deque()
-        while chunk := list(itertools.islice(pairs, _CHUNK_PAIRS)):
+        while chunk := list(itertools.islice(pairs, _PAIRS_PER_CALL)):
             waiting.append(pool.submit(tokenize, chunk))
             if len(waiting) > workers:
                 yield waiting.popleft().result()

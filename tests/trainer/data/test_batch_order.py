@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trainer.data import buckets
-from trainer.data.batch_order import CHUNK_PAIRS, BatchOrder, Chunks
+from trainer.data.batch_order import SHUFFLED_PAIRS, BatchOrder, Chunks
 from trainer.data.batching import training_batches
 from trainer.data.buckets import report_lengths
 from trainer.data.encoding import EncodedPairs, IdSequences
@@ -48,7 +48,7 @@ def test_chunks_have_pairs_from_all_parts_of_a_corpus():
 def test_batches_of_one_chunk_equal_those_of_earlier_versions(make_pairs):
     sizes = np.array([2 + i * i % 37 for i in range(307)])
     pairs = make_pairs(sizes, sizes + np.arange(307) % 6, end_in_eos=False)
-    assert len(pairs) < CHUNK_PAIRS
+    assert len(pairs) < SHUFFLED_PAIRS
     digest = hashlib.sha256()
     for start in (0, 1000):
         for inputs, targets, _ in (
@@ -135,7 +135,7 @@ def mapped_pairs(directory, count):
 
 
 def test_memory_does_not_depend_on_corpus_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(buckets, "_CHUNK_PAIRS", 4096)
+    monkeypatch.setattr(buckets, "_PAIRS_PER_PASS", 4096)
 
     def peak(pairs, steps):
         tracemalloc.start()

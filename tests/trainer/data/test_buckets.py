@@ -20,7 +20,7 @@ def test_report_lengths_counts_skipped_pairs(make_pairs, monkeypatch):
     assert str(report) == (
         "2 of 7 pairs are used. Skipped: 3 longer than 11 tokens, 2 with a blank side."
     )
-    monkeypatch.setattr(buckets, "_CHUNK_PAIRS", 3)
+    monkeypatch.setattr(buckets, "_PAIRS_PER_PASS", 3)
     assert report_lengths(pairs, max_length=11) == report
 
 
@@ -28,5 +28,5 @@ def test_buckets_with_pairs_are_counted(make_pairs, monkeypatch):
     # Buckets 8, 10 and 11. The others are too long or blank.
     pairs = make_pairs([2, 8, 10, 11, 12, 1, 3], [3, 4, 4, 9, 40, 1, 1])
     assert report_lengths(pairs, max_length=11).buckets == 3
-    monkeypatch.setattr(buckets, "_CHUNK_PAIRS", 3)
+    monkeypatch.setattr(buckets, "_PAIRS_PER_PASS", 3)
     assert report_lengths(pairs, max_length=11).buckets == 3

@@ -41,7 +41,7 @@ def tokenized(tokenizer, texts):
 
 @pytest.mark.parametrize("chunk_pairs", [4096, 7])
 def test_encode_pairs_equals_the_tokenizer(synthetic_pairs, tokenizer, monkeypatch, chunk_pairs):
-    monkeypatch.setattr(encoding, "_CHUNK_PAIRS", chunk_pairs)
+    monkeypatch.setattr(encoding, "_PAIRS_PER_CALL", chunk_pairs)
     pairs = encode_pairs(PairCorpus(synthetic_pairs), tokenizer)
     sources, targets = zip(*synthetic_pairs)
     assert len(pairs) == 211
@@ -118,7 +118,7 @@ def test_memory_does_not_depend_on_corpus_size(synthetic_pairs, monkeypatch):
         finally:
             tracemalloc.stop()
 
-    monkeypatch.setattr(encoding, "_CHUNK_PAIRS", 97)
+    monkeypatch.setattr(encoding, "_PAIRS_PER_CALL", 97)
     peak(3)
     assert peak(140) < 2.5 * peak(7)
 
