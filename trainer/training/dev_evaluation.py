@@ -61,9 +61,8 @@ class EvaluateDev(keras.callbacks.Callback):
     @property
     def has_converged(self) -> bool:
         """Whether the last `patience` evaluations gave no better BLEU."""
-        return (
-            self._patience is not None and self._evaluations.without_improvement() >= self._patience
-        )
+        patience = self._patience
+        return patience is not None and self._evaluations.without_improvement() >= patience
 
     def evaluate_if_due(self, model: keras.Model):
         """Evaluates if an evaluation is due and this step has no result. A signal interrupts it.

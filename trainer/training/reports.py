@@ -1,7 +1,7 @@
 """Callbacks that report training and evaluation on the terminal and in TensorBoard.
 
-They report logs of training steps to which `StepLog` has added a learning rate, and logs of
-`EvaluateDev`.
+They report the logs of training steps whose `report_due` is true, and logs of `EvaluateDev`.
+`StepLog` must run before them, because it adds `report_due` to the logs.
 """
 
 import shutil
@@ -59,7 +59,7 @@ class Terminal(keras.callbacks.Callback):
                 f"step {self._steps.step}/{self._steps.last}: XLA program {int(logs['programs'])} "
                 f"compiled in {logs['compile_seconds']:.1f} s"
             )
-        if "learning_rate" in logs and not self._interactive:
+        if logs["report_due"] and not self._interactive:
             norm = f"gradient norm {logs['gradient_norm']:.3g}, " if "gradient_norm" in logs else ""
             write_line(
                 f"step {self._steps.step}/{self._steps.last}: loss {logs['loss']:.4f}, accuracy "
@@ -106,7 +106,7 @@ class TensorBoard(keras.callbacks.Callback):
         self._has_failed = False
 
     def on_train_batch_end(self, batch, logs=None):
-        if "learning_rate" in logs:
+        if logs["report_due"]:
             values = {name: logs[name] for name in self._NAMES if name in logs}
             self._write("train", self._steps.step, values)
 

@@ -11,9 +11,10 @@ _FIRST_REPORT_SECONDS = 30.0
 class StepLog(keras.callbacks.Callback):
     """Callback that adds the speed to the logs of every step, and marks the logs to report.
 
-    It adds `tokens_per_second` (source and target tokens) and `seconds_left`. Every `log_every`
-    steps it also adds `learning_rate`: later callbacks report logs that have it. It then resets the
-    model's metrics, so the other logs are means over the steps since the last report.
+    It adds `tokens_per_second` (source and target tokens), `seconds_left` and `report_due`. Every
+    `log_every` steps `report_due` is true: later callbacks report these logs, which also have
+    `learning_rate`. The model's metrics are then reset, so the other logs are means over the steps
+    since the last report.
 
     Speeds exclude checkpoints, evaluations, the first execution, and executions whose logs have
     `compile_seconds`.
@@ -42,7 +43,8 @@ class StepLog(keras.callbacks.Callback):
             self._speed = (logs["tokens"] - self._start_tokens) / seconds, seconds / count
         logs["tokens_per_second"], seconds_per_step = self._speed
         logs["seconds_left"] = (self._steps.last - self._steps.step) * seconds_per_step
-        if self._steps.passed(self._log_every) or self._is_first_due(seconds):
+        logs["report_due"] = self._steps.passed(self._log_every) or self._is_first_due(seconds)
+        if logs["report_due"]:
             logs["learning_rate"] = float(self.model.optimizer.learning_rate)
             self._has_reported = True
             self.model.reset_metrics()

@@ -95,9 +95,8 @@ class TrainingRun:
         names = ("train_steps", "evaluate_every", "dev_bleu", "early_stopping")
         settings = {name: getattr(self.config, name) for name in names}
         settings |= self.config.fixed_on_resume()
-        sizes = [
-            pairs and len(pairs) for pairs in (self._prepared.train_pairs, self._prepared.dev_pairs)
-        ]
+        corpora = self._prepared.train_pairs, self._prepared.dev_pairs
+        sizes = [pairs and len(pairs) for pairs in corpora]
         return zlib.crc32(json.dumps([settings, sizes], sort_keys=True).encode())
 
     def _how_to_resume(self):
@@ -164,6 +163,7 @@ class TrainingRun:
     def _fit(self, steps):
         config, directory, tokenizer = self.config, self.directory, self._prepared.tokenizer
         stop_at_nan = StopAtNan(steps, directory.nan, self._batch, tokenizer, self._schedule)
+        # Order: all others read the step from `Steps`; reports read the logs that `StepLog` adds.
         callbacks = [steps, stop_at_nan, StepLog(steps, config.log_every)]
         if not self.worker_group.is_chief:
             self._alternate(steps, callbacks, self._dev_evaluation(steps, []))

@@ -9,7 +9,8 @@ from trainer.training.step_counter import Steps
 
 SAMPLES = [Sample("a dog", "ein Hund", "ein | Hut")]
 LOGS = {"loss": 3.25, "accuracy": 0.5, "tokens_per_second": 12345.6, "seconds_left": 3725.0}
-REPORTED = LOGS | {"learning_rate": 0.00125}
+LOGS["report_due"] = False
+REPORTED = LOGS | {"report_due": True, "learning_rate": 0.00125}
 
 
 def evaluated(evaluation, samples=()):

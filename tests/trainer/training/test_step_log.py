@@ -43,7 +43,7 @@ class Run:
             logs = self.model.logs(losses[i : i + per_execution])
             for callback in (self.steps, self.log):
                 callback.on_train_batch_end(i + per_execution - 1, logs)
-            if "learning_rate" in logs:
+            if logs["report_due"]:
                 self.reports.append({"step": self.steps.step} | logs)
 
     def of(self, name):
