@@ -22,9 +22,14 @@ from trainer.data.batch_order import BatchOrder
 from trainer.data.encoding import EncodedPairs
 from trainer.model_dir import ModelDirectory
 from trainer.training.preparation import Preparation
-from trainer.training.strategy import with_devices
+from trainer.training.strategy import with_devices, workers_of
 
 _FLOAT = 4  # bytes of float32
+# Saved by a layer for the gradient: vectors `[hidden_dim]` per token, and matrices `[T, S]` per
+# head outside self-attention. Cross-attention has eight of the vectors and all of the matrices.
+_SAVED_BY_ENCODER_LAYER, _SAVED_BY_DECODER_LAYER = (12, 0), (20, 3)
+# Name of the implementation that gathers rows of two tables for all pairs of positions.
+_GATHERS_ROWS = "short_rows"
 
 
 class Bucket(NamedTuple):
@@ -125,15 +130,13 @@ def _activations(architecture, config, tokens, length):
     requests = (_self_attention(architecture, config, length, causal) for causal in (False, True))
     encoder, decoder = (dispatch.select(request)[0].implementation for request in requests)
     saved, gathered = 0, 0
-    for layers, widths, matrices, implementation in (
-        (architecture.num_encoder_layers, 12, 0, encoder),
-        # Cross-attention saves eight more vectors per token and three more matrices.
-        (architecture.num_decoder_layers, 20, 3, decoder),
+    for layers, vectors, matrices, implementation in (
+        (architecture.num_encoder_layers, *_SAVED_BY_ENCODER_LAYER, encoder),
+        (architecture.num_decoder_layers, *_SAVED_BY_DECODER_LAYER, decoder),
     ):
         matrices += implementation.saved_matrices
-        saved += layers * (widths * d + 2 * inner + matrices * heads * length)
-        if implementation.name == "short_rows":
-            # Rows of two tables are gathered for all pairs of positions.
+        saved += layers * (vectors * d + 2 * inner + matrices * heads * length)
+        if implementation.name == _GATHERS_ROWS:
             gathered += layers * 2 * length**2 * (d // heads if architecture.share_heads else d)
     return tokens * saved + gathered
 
@@ -147,6 +150,8 @@ def _self_attention(architecture, config, length, causal):
 def forecast(config: RunConfig) -> str:
     """Returns settings, batches and estimated memory of a run as text. Leaves no files.
 
+    With several workers, all are assumed to have as many GPUs as this machine.
+
     Raises:
         ValueError: if settings, data or the model directory are invalid.
     """
@@ -157,7 +162,9 @@ def forecast(config: RunConfig) -> str:
         model({side: np.ones((1, 1), "int32") for side in ("inputs", "targets")})
         found = count_buckets(prepared.train_pairs, config)
         gpus = len(tf.config.list_physical_devices("GPU"))
-        devices = 1 if config.strategy == "one" else max(config.logical_devices or gpus, 1)
+        workers = len(workers_of(os.environ)[0]) if config.strategy == "multiworker" else 1
+        is_single = config.strategy == "one"
+        devices = 1 if is_single else workers * max(config.logical_devices or gpus, 1)
         rows, length = largest_micro_batch(found, config, devices)
         sizes = estimate_memory(model, architecture, config, rows, length)
         sizes["total (estimated)"] = sum(sizes.values())

@@ -60,11 +60,8 @@ class Preparation:
 
     def describe(self, model: keras.Model) -> str:
         """Returns the settings, counts of training pairs and number of parameters as text."""
-        settings = [
-            f"  {name} = {value}"
-            for name, value in self.config.to_dict().items()
-            if value is not None
-        ]
+        given = {k: value for k, value in self.config.to_dict().items() if value is not None}
+        settings = [f"  {name} = {value}" for name, value in given.items()]
         lengths = report_lengths(self.train_pairs, self.config.max_length)
         parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
         lines = ["Settings:", *settings, f"Training data: {lengths}", f"Parameters: {parameters:,}"]

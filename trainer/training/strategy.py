@@ -112,10 +112,8 @@ def _config_error(received):
 
 def _join_workers():
     workers, index = workers_of(os.environ)
-    print(
-        f"Worker {index} of {len(workers)} is waiting for the others: {', '.join(workers)}.",
-        flush=True,
-    )
+    addresses = ", ".join(workers)
+    print(f"Worker {index} of {len(workers)} is waiting for the others: {addresses}.", flush=True)
     # At lower levels, TensorFlow logs every sum over the workers.
     tf.get_logger().setLevel("WARNING")
     return tf.distribute.MultiWorkerMirroredStrategy()
@@ -126,9 +124,8 @@ def _divide_cpu(count):
         raise ValueError(f"Expected logical_devices to be at least 2. Received: {count}.")
     cpu = tf.config.list_physical_devices("CPU")[0]
     try:
-        tf.config.set_logical_device_configuration(
-            cpu, [tf.config.LogicalDeviceConfiguration()] * count
-        )
+        parts = [tf.config.LogicalDeviceConfiguration()] * count
+        tf.config.set_logical_device_configuration(cpu, parts)
     except RuntimeError as error:
         raise ValueError(
             f"Expected TensorFlow to be unused before the CPU is split into {count} devices. "

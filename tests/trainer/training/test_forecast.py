@@ -1,3 +1,5 @@
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -114,6 +116,17 @@ def test_forecast_leaves_no_files(small_run, tmp_path):
     ):
         assert part in text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_forecast_counts_the_devices_of_all_workers(small_run, tmp_path, monkeypatch):
+    config = small_run.config(tmp_path / "model", strategy="multiworker")
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(ValueError, match="Expected the workers .* TF_CONFIG. Received: none."):
+        forecast(config)
+    cluster = {"worker": ["host0:1", "host1:1", "host2:1"]}
+    task = {"type": "worker", "index": 1}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    assert "Devices: 3\n" in forecast(config)
 
 
 @pytest.mark.slow
