@@ -158,14 +158,11 @@ BLOCK_REQUIREMENTS = (
     Requirement("dropout is None or an `AttentionDropout`", lambda r: r.seeded_dropout),
     Requirement("not `portable`", lambda r: not r.portable),
 )
-_TENSORFLOW_REQUIREMENTS = (
-    Requirement(
-        "TensorFlow on a CPU without XLA",
-        lambda r: r.backend == "tensorflow" and not r.xla and r.device == "cpu",
-    ),
-    _HAS_TABLE,
-    *BLOCK_REQUIREMENTS,
+TENSORFLOW_ON_CPU = Requirement(
+    "TensorFlow on a CPU without XLA",
+    lambda r: r.backend == "tensorflow" and not r.xla and r.device == "cpu",
 )
+_TENSORFLOW_REQUIREMENTS = (TENSORFLOW_ON_CPU, _HAS_TABLE, *BLOCK_REQUIREMENTS)
 _FULL_MATRIX_FITS_REQUIREMENT = Requirement(
     "K >= 1; S >= T; query offset S - T; T >= K if causal and K > 1, otherwise T >= K + chunk",
     _full_matrix_fits,
