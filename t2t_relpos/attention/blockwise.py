@@ -65,8 +65,10 @@ def attend(inputs, sizes, *, save_weights):
 def _prepare(inputs):
     """Returns (tensors, reference row of the value table or None, K)."""
     dtype = accumulation_dtype(keras.backend.standardize_dtype(inputs.query.dtype))
-    key_rows, _, key_k = _difference_rows(inputs.key_table, inputs.causal, dtype)
-    value_rows, reference, value_k = _difference_rows(inputs.value_table, inputs.causal, dtype)
+    key_rows, _, key_k = _difference_rows(inputs.key_table, dtype, causal=inputs.causal)
+    value_rows, reference, value_k = _difference_rows(
+        inputs.value_table, dtype, causal=inputs.causal
+    )
     mask = combine_masks(inputs.mask)
     if mask is not None:
         mask = ops.reshape(mask, (*[1] * (4 - len(mask.shape)), *ops.shape(mask)))
@@ -86,8 +88,12 @@ def _prepare(inputs):
     return tensors, reference, key_k or value_k or 1
 
 
-def _difference_rows(table, causal, dtype):
-    """Returns (rows without the reference row `[.., L, H]`, reference row `[.., 1, H]`, K)."""
+def _difference_rows(table, dtype, *, causal):
+    """Returns (rows minus the reference row `[.., L, H]`, reference row `[.., 1, H]`, K).
+
+    The difference rows are ordered from left to right, as the table. In
+    `t2t_relpos.attention.tensorflow.band` they are ordered from right to left.
+    """
     if table is None:
         return None, None, None
     table = ops.cast(table, dtype)

@@ -92,9 +92,9 @@ class QueryBand:
         if self.shape.causal:
             return diagonals
         sizes = [self.shape.num_ids - 1, 1, self.shape.chunk - 1]
-        near, last, partial = tf.split(diagonals, sizes, -2)
+        unclipped, last, partial = tf.split(diagonals, sizes, -2)
         partial = tf.reduce_sum(partial * self._in_partial_chunk, -2, keepdims=True)
-        return tf.concat([near, last + tail + partial], -2)
+        return tf.concat([unclipped, last + tail + partial], -2)
 
 
 class Band:
@@ -190,15 +190,19 @@ def _first_column(tail_length, chunk):
     return tf.maximum(tail_length // chunk - 1, 0)
 
 
-def extend_table(table, causal):
+def extend_table(table, *, causal):
     """Repeats the end rows of a table until K is large enough for a `BandShape`."""
     while table.shape[-2] < (5 if causal else 3):
         table = tf.concat([table[..., :1, :], table, table[..., -1:, :]], -2)
     return table
 
 
-def difference_rows(table, causal):
-    """Returns (rows minus the reference row `[.., L, H]`, reference row `[.., 1, H]`)."""
+def difference_rows(table, *, causal):
+    """Returns (rows minus the reference row `[.., L, H]`, reference row `[.., 1, H]`).
+
+    The difference rows are ordered from right to left, as the diagonals of the band. In
+    `t2t_relpos.attention.blockwise` they are ordered from left to right, as the table.
+    """
     if causal:
         reference, others = table[..., :1, :], table[..., 1 : (table.shape[-2] + 1) // 2, :]
     else:
@@ -206,7 +210,7 @@ def difference_rows(table, causal):
     return others[..., ::-1, :] - reference, reference
 
 
-def table_gradient(d_rows, d_reference, causal):
+def table_gradient(d_rows, d_reference, *, causal):
     """Returns the gradient of a table from those of its difference rows and reference row.
 
     It is the transpose of `difference_rows`.
