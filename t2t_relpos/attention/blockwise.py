@@ -65,8 +65,8 @@ def attend(inputs, sizes, *, save_weights):
 def _prepare(inputs):
     """Returns (tensors, reference row of the value table or None, K)."""
     dtype = accumulation_dtype(keras.backend.standardize_dtype(inputs.query.dtype))
-    key_rows, _, key_k = _difference_rows(inputs.key_table, dtype, causal=inputs.causal)
-    value_rows, reference, value_k = _difference_rows(
+    key_differences, _, key_k = _difference_rows(inputs.key_table, dtype, causal=inputs.causal)
+    value_differences, reference, value_k = _difference_rows(
         inputs.value_table, dtype, causal=inputs.causal
     )
     mask = combine_masks(inputs.mask)
@@ -77,8 +77,8 @@ def _prepare(inputs):
         query=inputs.query,
         key=inputs.key,
         value=inputs.value,
-        key_rows=key_rows,
-        value_rows=value_rows,
+        key_differences=key_differences,
+        value_differences=value_differences,
         key_mask=None if inputs.key_mask is None else ops.cast(inputs.key_mask, "bool"),
         mask=mask,
         query_offset=None if isinstance(offset, int) else ops.cast(offset, "int32"),
@@ -134,7 +134,12 @@ def _run(tensors, settings):
 
 def _records_gradients(tensors):
     """Returns whether PyTorch records operations on the tensors for a gradient."""
-    query, key, value, key_rows, value_rows, *_ = tensors
-    differentiable = query, key, value, key_rows, value_rows
+    differentiable = (
+        tensors.query,
+        tensors.key,
+        tensors.value,
+        tensors.key_differences,
+        tensors.value_differences,
+    )
     # A slice requires a gradient only while PyTorch records operations.
     return any(x[:0].requires_grad for x in differentiable if x is not None)
