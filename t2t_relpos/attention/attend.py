@@ -107,8 +107,7 @@ def attend(
     )
     if return_weights:
         # Implementations that return weights have no conditions that depend on unknown lengths.
-        selected = candidates[0].implementation
-        outputs, weights = selected.run(selected, inputs)
+        outputs, weights = candidates[0].implementation.attend(inputs)
     else:
         outputs, weights = _run_first(candidates, inputs), None
     return _zero_masked_queries(outputs, weights, query_mask)
@@ -134,7 +133,7 @@ def _run_first(candidates, inputs):
     first, *rest = candidates
 
     def run():
-        outputs, _ = first.implementation.run(first.implementation, inputs)
+        outputs, _ = first.implementation.attend(inputs)
         return outputs
 
     if first.condition is True:

@@ -27,14 +27,14 @@ from t2t_relpos.attention.block_scores import Settings, Tensors
 from t2t_relpos.attention.masks import combine_masks
 
 
-def attend(inputs, sizes, *, save_weights):
+def attend(inputs, sizes, *, unrolled):
     """Returns the outputs `[B, N, T, Hv]`.
 
     Args:
         inputs: an `AttentionInputs`.
         sizes: a `BlockSizes`.
-        save_weights: whether the weights are saved for the gradient. True selects the unrolled
-            form, False the scanned form.
+        unrolled: whether to use the unrolled form, which saves the weights for the gradient,
+            instead of the scanned form, which rematerializes them.
     """
     length_q, length_k = inputs.lengths
     tensors, reference, max_relative_position = _prepare(inputs)
@@ -48,9 +48,9 @@ def attend(inputs, sizes, *, save_weights):
         or tensors.mask is not None
         or (inputs.causal and (offset is None or offset < 0)),
         dropout_rate=None if inputs.dropout is None else inputs.dropout.rate,
-        save_weights=save_weights,
+        save_weights=unrolled,
         segments=make_segments(
-            (length_q, length_k), offset if inputs.causal else None, sizes, unrolled=save_weights
+            (length_q, length_k), offset if inputs.causal else None, sizes, unrolled=unrolled
         ),
         dtype=keras.backend.standardize_dtype(tensors.query.dtype),
     )
