@@ -72,46 +72,52 @@ def attend(
     >>> ops.convert_to_numpy(outputs)[0, 0, 0].tolist()
     [2.0, 2.0, 2.0, 2.0]
     """
-    query, key, value, key_table, value_table, mask, key_mask, query_mask, relative_ids = map(
-        as_tensor,
-        (query, key, value, key_table, value_table, mask, key_mask, query_mask, relative_ids),
-    )
-    length_q, length_k = ops.shape(query)[2], ops.shape(key)[2]
-    query_offset = length_k - length_q if query_offset is None else _offset(query_offset)
-    table = value_table if key_table is None else key_table
-    request = Request(
-        length_q=length_q,
-        length_k=length_k,
-        max_relative_position=None if table is None else (table.shape[-2] - 1) // 2,
+    names = "query", "key", "value", "key_table", "value_table", "mask", "key_mask", "relative_ids"
+    tensors = query, key, value, key_table, value_table, mask, key_mask, relative_ids
+    tensors = dict(zip(names, map(as_tensor, tensors), strict=True))
+    query_mask = as_tensor(query_mask)
+    lengths = ops.shape(tensors["query"])[2], ops.shape(tensors["key"])[2]
+    query_offset = _query_offset(query_offset, lengths)
+    request = _request(
+        tensors,
+        lengths,
         causal=causal,
         query_offset=query_offset,
-        offset_per_entry=len(getattr(query_offset, "shape", ())) == 1,
-        ids_rank=None if relative_ids is None else len(relative_ids.shape),
         return_weights=return_weights,
         rematerialize=rematerialize,
         seeded_dropout=dropout is None or isinstance(dropout, AttentionDropout),
     )
     candidates = dispatch.select(request, implementation)
-    inputs = AttentionInputs(
-        query=query,
-        key=key,
-        value=value,
-        key_table=key_table,
-        value_table=value_table,
-        mask=mask,
-        key_mask=key_mask,
-        causal=causal,
-        query_offset=query_offset,
-        relative_ids=relative_ids,
-        dropout=dropout.with_drawn_seed() if isinstance(dropout, AttentionDropout) else dropout,
-    )
+    if isinstance(dropout, AttentionDropout):
+        dropout = dropout.with_drawn_seed()
+    inputs = AttentionInputs(**tensors, causal=causal, query_offset=query_offset, dropout=dropout)
     if return_weights:
         # Implementations that return weights have no conditions that depend on unknown lengths.
-        selected = candidates[0].implementation
-        outputs, weights = selected.run(selected, inputs)
+        outputs, weights = candidates[0].implementation.attend(inputs)
     else:
         outputs, weights = _run_first(candidates, inputs), None
     return _zero_masked_queries(outputs, weights, query_mask)
+
+
+def _request(tensors, lengths, **options):
+    """Returns the `Request` of a call.
+
+    Args:
+        tensors: a dict of the tensors of `AttentionInputs`.
+        lengths: (T, S).
+        **options: further fields of the request.
+    """
+    key_table, value_table = tensors["key_table"], tensors["value_table"]
+    table = value_table if key_table is None else key_table
+    relative_ids = tensors["relative_ids"]
+    return Request(
+        length_q=lengths[0],
+        length_k=lengths[1],
+        max_relative_position=None if table is None else (table.shape[-2] - 1) // 2,
+        offset_per_entry=len(getattr(options["query_offset"], "shape", ())) == 1,
+        ids_rank=None if relative_ids is None else len(relative_ids.shape),
+        **options,
+    )
 
 
 def _zero_masked_queries(outputs, weights, query_mask):
@@ -122,8 +128,16 @@ def _zero_masked_queries(outputs, weights, query_mask):
     return outputs, None if weights is None else ops.where(exists, weights, 0)
 
 
-def _offset(query_offset):
-    """Returns a NumPy integer as an int, so that its value is known, and a variable as a tensor."""
+def _query_offset(query_offset, lengths):
+    """Returns the query offset of a call: an int if its value is known, otherwise a tensor.
+
+    Args:
+        query_offset: an int, a NumPy integer, a tensor, a variable, or None for `S - T`.
+        lengths: (T, S).
+    """
+    if query_offset is None:
+        length_q, length_k = lengths
+        return length_k - length_q
     if isinstance(query_offset, (int, np.integer)):
         return int(query_offset)
     return as_tensor(query_offset) if hasattr(query_offset, "shape") else query_offset
@@ -134,7 +148,7 @@ def _run_first(candidates, inputs):
     first, *rest = candidates
 
     def run():
-        outputs, _ = first.implementation.run(first.implementation, inputs)
+        outputs, _ = first.implementation.attend(inputs)
         return outputs
 
     if first.condition is True:

@@ -54,30 +54,33 @@ class Segment(NamedTuple):
         batch, heads, _, depth = ops.shape(x)
         return ops.slice(x, (0, 0, start, 0), (batch, heads, self.block, depth))
 
-    def run(self, compute, buffers, totals=()):
+    def run(self, compute, buffers, totals):
         """Calls `compute` for all blocks of the segment, one after the other.
 
         Args:
-            compute: function of the number of a block in this segment. It returns (rows, terms).
-                Rows `[B, N, C, X]` are written into the buffers; terms are added to the totals.
-            buffers: tensors `[B, N, blocks * C, X]`.
-            totals: tensors.
+            compute: function of the number of a block in this segment. It returns (rows, terms),
+                two dicts. Rows `[B, N, C, X]` are written into the buffers with the same names;
+                terms are added to the totals with the same names.
+            buffers: dict of tensors `[B, N, blocks * C, X]`. Unused if `is_single`.
+            totals: dict of tensors. Unused if `is_single`.
 
         Returns:
-            (buffers cut to `length` rows, totals), lists.
+            (buffers cut to `length` rows, totals), dicts.
         """
         if self.is_single:
-            rows, terms = compute(0)
-            return list(rows), list(terms)
+            return compute(0)
 
         def body(number, state):
+            buffers, totals = state
             rows, terms = compute(number)
             position = (0, 0, number * self.block, 0)
-            written = (ops.slice_update(x, position, y) for x, y in zip(state[0], rows))
-            return tuple(written), tuple(x + y for x, y in zip(state[1], terms))
+            buffers = {
+                name: ops.slice_update(x, position, rows[name]) for name, x in buffers.items()
+            }
+            return buffers, {name: x + terms[name] for name, x in totals.items()}
 
-        state = ops.fori_loop(0, self.count, body, (tuple(buffers), tuple(totals)))
-        return [x[:, :, : self.length] for x in state[0]], list(state[1])
+        buffers, totals = ops.fori_loop(0, self.count, body, (buffers, totals))
+        return {name: x[:, :, : self.length] for name, x in buffers.items()}, totals
 
 
 def make_segments(lengths, causal_offset, sizes, *, unrolled):
@@ -159,15 +162,18 @@ class KeyWindow(NamedTuple):
             offset_range = [x - clip_size(x - k + 1, *limits) for x in first_position_range]
         return cls(start, width, first_position - start, tuple(offset_range))
 
-    def cut(self, x):
+    def slice_keys(self, x):
         """Returns the window of a tensor, `[.., num_keys]` -> `[.., width]`."""
         if isinstance(self.start, int):
             return x[..., self.start : self.start + self.width]
         batch, heads, rows, _ = ops.shape(x)
         return ops.slice(x, (0, 0, 0, self.start), (batch, heads, rows, self.width))
 
-    def place(self, x, num_keys):
-        """Pads a window with zeros, `[.., width]` -> `[.., num_keys]`: the transpose of `cut`."""
+    def pad_to_keys(self, x, num_keys):
+        """Pads a window with zeros, `[.., width]` -> `[.., num_keys]`.
+
+        It is the transpose of `slice_keys`.
+        """
         if isinstance(self.start, int):
             before, after = self.start, num_keys - self.start - self.width
             return ops.pad(x, [(0, 0)] * 3 + [(before, after)])

@@ -8,7 +8,7 @@ from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos.attention.block_scores import (
     SegmentScores,
     matmul,
-    matmul_rows,
+    matmul_differences,
     scores_by_id,
     softmax,
     transpose,
@@ -35,140 +35,158 @@ class Saved(NamedTuple):
 
 def forward(tensors, settings):
     """Returns (outputs, `Saved`)."""
-    by_id = scores_by_id(tensors.query, tensors.key_rows, settings)
-    found = [
-        _forward_segment(
-            SegmentScores(tensors, settings, segment, by_id), tensors, settings, segment
-        )
+    by_id = scores_by_id(tensors.query, tensors.key_differences, settings)
+    segment_results = [
+        _forward_segment(SegmentScores(tensors, settings, segment, by_id))
         for segment in settings.segments
     ]
-    outputs, log_sums, *others = (
-        ops.concatenate(parts, axis=2) if len(parts) > 1 else parts[0]
-        for parts in zip(*(rows for rows, _ in found))
-    )
-    totals = [others.pop(0)] if settings.needs_totals else []
-    sums = others.pop(0) if others else None
+    results = _join_segments([rows for rows, _ in segment_results])
+    outputs, sums = results["outputs"], results.get("sums")
     if sums is not None:
-        outputs = outputs + matmul_rows(sums, tensors.value_rows, settings)
+        outputs = outputs + matmul_differences(sums, tensors.value_differences, settings)
+    totals = [results["totals"]] if settings.needs_totals else []
     # Concatenating makes a new tensor, to which PyTorch's graph does not refer.
     outputs = ops.concatenate([outputs, *totals], axis=-1)
     saved = Saved(
         outputs=outputs,
         sums=sums,
-        log_sums=log_sums,
-        weights=[weights for _, weights in found] if settings.save_weights else None,
+        log_sums=results["log_sums"],
+        weights=[weights for _, weights in segment_results] if settings.save_weights else None,
     )
     return outputs, saved
 
 
-def _forward_segment(scores_of, tensors, settings, segment):
-    """Returns ([outputs, log-sum-exp, totals, sums by id], weights or None)."""
+def _forward_segment(scores):
+    """Returns (dict of outputs, log-sum-exp, totals and sums by id; weights or None)."""
+    tensors, settings, segment = scores.tensors, scores.settings, scores.segment
     weights_of_block = []
 
     def compute(number):
-        block = scores_of.block(number)
-        scores = scores_of.scores(block)
-        weights, log_sums, total = softmax(scores)
+        block = scores.block(number)
+        weights, log_sums, total = softmax(scores.scores(block))
         if settings.save_weights:
             weights_of_block.append(weights)
         if settings.dropout_rate is not None:
             weights = weights * block.dropout_factors(weights, tensors.seed)
             total = ops.sum(weights, axis=-1, keepdims=True)
-        rows = [matmul(weights, scores_of.value, settings), log_sums]
-        rows += [total] * settings.needs_totals
-        rows += [] if tensors.value_rows is None else [block.sum_weights_by_id(weights)]
-        return rows, ()
+        rows = {"outputs": matmul(weights, scores.value, settings), "log_sums": log_sums}
+        if settings.needs_totals:
+            rows["totals"] = total
+        if tensors.value_differences is not None:
+            rows["sums"] = block.sum_weights_by_id(weights)
+        return rows, {}
 
-    depths = [tensors.value.shape[-1], 1, *[1] * settings.needs_totals]
-    depths += [] if tensors.value_rows is None else [tensors.value_rows.shape[-2]]
-    rows, _ = segment.run(compute, _zeros(segment, depths, tensors, settings))
+    depths = {"outputs": tensors.value.shape[-1], "log_sums": 1}
+    if settings.needs_totals:
+        depths["totals"] = 1
+    if tensors.value_differences is not None:
+        depths["sums"] = tensors.value_differences.shape[-2]
+    rows, _ = segment.run(compute, _buffers(scores, depths), {})
     return rows, weights_of_block[0] if weights_of_block else None
 
 
-def _zeros(segment, depths, tensors, settings):
-    """Returns a list of buffers `[B, N, blocks * C, depth]`, empty for a single block."""
+def _buffers(scores, depths):
+    """Returns a dict of buffers `[B, N, blocks * C, depth]`, empty for a single block."""
+    segment = scores.segment
     if segment.is_single:
-        return []
-    batch, heads = ops.shape(tensors.query)[:2]
+        return {}
+    batch, heads = ops.shape(scores.tensors.query)[:2]
     shape = batch, heads, segment.count * segment.block
-    return [
-        ops.zeros((*shape, depth), dtype=accumulation_dtype(settings.dtype)) for depth in depths
-    ]
+    dtype = accumulation_dtype(scores.settings.dtype)
+    return {name: ops.zeros((*shape, depth), dtype=dtype) for name, depth in depths.items()}
+
+
+def _join_segments(results):
+    """Joins dicts of results `[B, N, queries of a segment, X]` along the queries."""
+    if len(results) == 1:
+        return results[0]
+    return {name: ops.concatenate([x[name] for x in results], axis=2) for name in results[0]}
 
 
 def backward(tensors, saved, d_outputs, settings):
     """Returns a dict that maps names of tensors to gradients."""
-    d_outputs = ops.cast(d_outputs, accumulation_dtype(settings.dtype))
-    row_sums = ops.sum(d_outputs * saved.outputs, axis=-1, keepdims=True)
-    d_totals = None
-    if settings.needs_totals:
-        d_outputs, d_totals = d_outputs[..., :-1], d_outputs[..., -1:]
-    queries = {
-        "d_outputs": d_outputs,
-        "row_sums": row_sums,
-        "d_totals": d_totals,
-        "log_sums": saved.log_sums,
-        "d_by_id": scores_by_id(d_outputs, tensors.value_rows, settings),
-    }
-    queries = {name: x for name, x in queries.items() if x is not None}
-    by_id = scores_by_id(tensors.query, tensors.key_rows, settings)
-    found = []
+    query_tensors = _query_tensors(tensors, saved, d_outputs, settings)
+    by_id = scores_by_id(tensors.query, tensors.key_differences, settings)
+    segment_results = []
     for index, segment in enumerate(settings.segments):
-        scores_of = SegmentScores(tensors, settings, segment, by_id)
-        given = {name: segment.rows(x) for name, x in queries.items()}
+        scores = SegmentScores(tensors, settings, segment, by_id)
+        of_segment = {name: segment.rows(x) for name, x in query_tensors.items()}
         weights = saved.weights[index] if settings.save_weights else None
-        found.append(_backward_segment(scores_of, given, weights, tensors, settings, segment))
-    d_query, *d_sums = (
-        ops.concatenate(parts, axis=2) if len(parts) > 1 else parts[0]
-        for parts in zip(*(rows for rows, _ in found))
-    )
-    d_key, d_value = (_add_keys([totals[i] for _, totals in found], tensors.key) for i in range(2))
-    gradients = {"key": d_key, "value": d_value}
-    if d_sums:
-        d_query = d_query + matmul_rows(d_sums[0], tensors.key_rows, settings)
-        gradients["key_rows"] = _d_rows(d_sums[0], tensors.query, tensors.key_rows, settings)
+        segment_results.append(_backward_segment(scores, of_segment, weights))
+    results = _join_segments([rows for rows, _ in segment_results])
+    d_query, d_sums = results["query"], results.get("sums")
+    gradients = {
+        name: _add_keys([terms[name] for _, terms in segment_results], tensors.key)
+        for name in ("key", "value")
+    }
+    if d_sums is not None:
+        differences = tensors.key_differences
+        d_query = d_query + matmul_differences(d_sums, differences, settings)
+        gradients["key_differences"] = _d_differences(d_sums, tensors.query, differences, settings)
     if saved.sums is not None:
-        gradients["value_rows"] = _d_rows(saved.sums, d_outputs, tensors.value_rows, settings)
+        gradients["value_differences"] = _d_differences(
+            saved.sums, query_tensors["d_outputs"], tensors.value_differences, settings
+        )
     gradients["query"] = d_query
     return {name: ops.cast(x, getattr(tensors, name).dtype) for name, x in gradients.items()}
 
 
-def _backward_segment(scores_of, given, weights, tensors, settings, segment):
-    """Returns ([d_query, sums of d_scores by id], [d_key, d_value])."""
+def _query_tensors(tensors, saved, d_outputs, settings):
+    """Returns a dict of the tensors `[B, N, T, X]` that the gradient reads for each query."""
+    d_outputs = ops.cast(d_outputs, accumulation_dtype(settings.dtype))
+    query_tensors = {
+        "row_sums": ops.sum(d_outputs * saved.outputs, axis=-1, keepdims=True),
+        "log_sums": saved.log_sums,
+    }
+    if settings.needs_totals:
+        d_outputs, query_tensors["d_totals"] = d_outputs[..., :-1], d_outputs[..., -1:]
+    query_tensors["d_outputs"] = d_outputs
+    if tensors.value_differences is not None:
+        query_tensors["d_by_id"] = scores_by_id(d_outputs, tensors.value_differences, settings)
+    return query_tensors
+
+
+def _backward_segment(scores, query_tensors, saved_weights):
+    """Returns (dict of d_query and the sums of d_scores by id, dict of d_key and d_value)."""
+    tensors, settings, segment = scores.tensors, scores.settings, scores.segment
 
     def compute(number):
-        block = scores_of.block(number)
-        rows = {name: block.rows(x) for name, x in given.items()}
-        used = weights
-        if used is None:
-            used = ops.exp(scores_of.scores(block) - rows["log_sums"])
-        d_weights = matmul(rows["d_outputs"], transpose(scores_of.value), settings)
-        if "d_by_id" in rows:
-            d_weights = block.add_bias(d_weights, rows["d_by_id"])
-        if settings.needs_totals:
-            d_weights = d_weights + rows["d_totals"]
-        dropped = used
+        block = scores.block(number)
+        rows = {name: block.rows(x) for name, x in query_tensors.items()}
+        weights = saved_weights
+        if weights is None:
+            weights = ops.exp(scores.scores(block) - rows["log_sums"])
+        dropped, d_weights = weights, _d_dropped(scores, block, rows)
         if settings.dropout_rate is not None:
-            factors = block.dropout_factors(used, tensors.seed)
-            dropped, d_weights = used * factors, d_weights * factors
-        d_scores = used * (d_weights - rows["row_sums"])
-        d_rows = [matmul(d_scores, scores_of.key, settings)]
-        d_rows += [] if tensors.key_rows is None else [block.sum_weights_by_id(d_scores)]
-        terms = (
-            matmul(transpose(d_scores), block.rows(scores_of.query), settings),
-            matmul(transpose(dropped), rows["d_outputs"], settings),
-        )
-        return d_rows, terms
+            factors = block.dropout_factors(weights, tensors.seed)
+            dropped, d_weights = weights * factors, d_weights * factors
+        d_scores = weights * (d_weights - rows["row_sums"])
+        results = {"query": matmul(d_scores, scores.key, settings)}
+        if tensors.key_differences is not None:
+            results["sums"] = block.sum_weights_by_id(d_scores)
+        terms = {
+            "key": matmul(transpose(d_scores), block.rows(scores.query), settings),
+            "value": matmul(transpose(dropped), rows["d_outputs"], settings),
+        }
+        return results, terms
 
-    depths = [tensors.query.shape[-1]]
-    depths += [] if tensors.key_rows is None else [tensors.key_rows.shape[-2]]
-    totals = []
+    depths = {"query": tensors.query.shape[-1]}
+    if tensors.key_differences is not None:
+        depths["sums"] = tensors.key_differences.shape[-2]
+    totals = {}
     if not segment.is_single:
-        totals = [
-            ops.zeros(ops.shape(x), dtype=accumulation_dtype(settings.dtype))
-            for x in (scores_of.key, scores_of.value)
-        ]
-    return segment.run(compute, _zeros(segment, depths, tensors, settings), totals)
+        dtype = accumulation_dtype(settings.dtype)
+        keys = {"key": scores.key, "value": scores.value}
+        totals = {name: ops.zeros(ops.shape(x), dtype=dtype) for name, x in keys.items()}
+    return segment.run(compute, _buffers(scores, depths), totals)
+
+
+def _d_dropped(scores, block, rows):
+    """Returns the gradient of a block's weights after dropout, `[B, N, C, S]`."""
+    d_dropped = matmul(rows["d_outputs"], transpose(scores.value), scores.settings)
+    if "d_by_id" in rows:
+        d_dropped = block.add_bias(d_dropped, rows["d_by_id"])
+    return d_dropped + rows["d_totals"] if "d_totals" in rows else d_dropped
 
 
 def _add_keys(terms, like):
@@ -183,13 +201,14 @@ def _add_keys(terms, like):
     return total
 
 
-def _d_rows(sums, x, rows, settings):
-    """Returns the gradient of rows `[L, H]` or `[N, L, H]`.
+def _d_differences(sums, x, differences, settings):
+    """Returns the gradient of difference rows `[L, H]` or `[N, L, H]`.
 
     It is `sumsᵀ·x`, summed over the batch and over heads that share the rows.
     """
-    if len(rows.shape) == 3:
-        d_rows = ops.sum(matmul(transpose(sums), x, settings), axis=0)
-        return d_rows if rows.shape[0] != 1 else ops.sum(d_rows, axis=0, keepdims=True)
+    if len(differences.shape) == 3:
+        gradient = ops.sum(matmul(transpose(sums), x, settings), axis=0)
+        is_shared = differences.shape[0] == 1
+        return ops.sum(gradient, axis=0, keepdims=True) if is_shared else gradient
     sums, x = (ops.reshape(y, (-1, y.shape[-1])) for y in (sums, x))
     return matmul(transpose(sums), x, settings)

@@ -16,18 +16,23 @@ from t2t_relpos.attention.dropout import SeededDropout
 from t2t_relpos.attention.table_matmul import matmul_table
 
 # Far below any score, and finite after subtracting a score. Scores are float32 or float64.
+# It differs from `masks.MASKED_SCORE`: its negative is the log-sum-exp of fully masked queries.
 _MASKED_SCORE = -(2.0**100)
 _VALID_SCORE_THRESHOLD = _MASKED_SCORE / 10
 
 
 class Tensors(NamedTuple):
-    """All tensors of a call, None for absent ones."""
+    """All tensors of a call, None for absent ones.
+
+    `key_differences` and `value_differences` are the table rows minus the reference row,
+    `[L, H]` or `[N, L, H]`.
+    """
 
     query: Any
     key: Any
     value: Any
-    key_rows: Any = None
-    value_rows: Any = None
+    key_differences: Any = None
+    value_differences: Any = None
     key_mask: Any = None
     mask: Any = None
     query_offset: Any = None
@@ -93,7 +98,7 @@ class Block:
             bias = expand_ids(
                 self._with_reference(by_id), window.width, window.offset, window.offset_range
             )
-            scores = scores + window.place(bias, num_keys)
+            scores = scores + window.pad_to_keys(bias, num_keys)
         if self._settings.causal or (isinstance(window.start, int) and window.start == 0):
             return scores
         return scores + ops.where(self._in_left_tail(), by_id[..., :1], 0)
@@ -108,7 +113,9 @@ class Block:
             ids = k if self._settings.causal else 2 * k
             sums = ops.repeat(ops.zeros_like(weights[..., :1]), ids, axis=-1)
         else:
-            sums = sum_by_id(window.cut(weights), 2 * k + 1, window.offset, window.offset_range)
+            sums = sum_by_id(
+                window.slice_keys(weights), 2 * k + 1, window.offset, window.offset_range
+            )
             sums = sums[..., 1 : k + 1] if self._settings.causal else sums[..., : 2 * k]
         if self._settings.causal or (isinstance(window.start, int) and window.start == 0):
             return sums
@@ -164,11 +171,16 @@ class SegmentScores:
         tensors: the `Tensors`.
         settings: the `Settings`.
         segment: the `Segment`.
-        by_id: products of all queries with the rows of the key table, or None.
+        by_id: products of all queries with the differences of the key table, or None.
+
+    Attributes:
+        query: the segment's queries, `[B, N, blocks * C, H]`.
+        key: keys that the segment reads, `[B, N, keys, H]`.
+        value: values that the segment reads, `[B, N, keys, Hv]`.
     """
 
     def __init__(self, tensors, settings, segment, by_id):
-        self._tensors, self._settings, self._segment = tensors, settings, segment
+        self.tensors, self.settings, self.segment = tensors, settings, segment
         self._query_offset = settings.query_offset
         if self._query_offset is None:
             self._query_offset = tensors.query_offset
@@ -180,14 +192,15 @@ class SegmentScores:
             self._mask = segment.rows(self._mask)
 
     def block(self, number):
-        return Block(self._settings, self._segment, number, self._query_offset)
+        """Returns the `Block` with this number in the segment."""
+        return Block(self.settings, self.segment, number, self._query_offset)
 
     def scores(self, block):
         """Returns the masked scores of a block `[B, N, C, S]`."""
-        scores = matmul(block.rows(self.query), transpose(self.key), self._settings)
+        scores = matmul(block.rows(self.query), transpose(self.key), self.settings)
         if self._by_id is not None:
             scores = block.add_bias(scores, block.rows(self._by_id))
-        return block.apply_masks(scores, self._tensors.key_mask, self._mask)
+        return block.apply_masks(scores, self.tensors.key_mask, self._mask)
 
 
 def softmax(scores):
@@ -214,16 +227,18 @@ def matmul(x, y, settings):
     return ops.cast(product, accumulation_dtype(settings.dtype))
 
 
-def matmul_rows(x, table, settings, *, transpose_table=False):
+def matmul_differences(x, table, settings, *, transpose_table=False):
     """Returns the product of x `[B, N, T, L or H]` and a table, with the dtypes of `matmul`."""
     x, table = ops.cast(x, settings.dtype), ops.cast(table, settings.dtype)
     product = matmul_table(x, table, transpose_table=transpose_table)
     return ops.cast(product, accumulation_dtype(settings.dtype))
 
 
-def scores_by_id(x, rows, settings):
-    """Returns the products of `[B, N, T, H]` with all rows, `[B, N, T, L]`, or None."""
-    return None if rows is None else matmul_rows(x, rows, settings, transpose_table=True)
+def scores_by_id(x, differences, settings):
+    """Returns the products of `[B, N, T, H]` with all differences, `[B, N, T, L]`, or None."""
+    if differences is None:
+        return None
+    return matmul_differences(x, differences, settings, transpose_table=True)
 
 
 def transpose(x):

@@ -27,14 +27,14 @@ from t2t_relpos.attention.block_scores import Settings, Tensors
 from t2t_relpos.attention.masks import combine_masks
 
 
-def attend(inputs, sizes, *, save_weights):
+def attend(inputs, sizes, *, unrolled):
     """Returns the outputs `[B, N, T, Hv]`.
 
     Args:
         inputs: an `AttentionInputs`.
         sizes: a `BlockSizes`.
-        save_weights: whether the weights are saved for the gradient. True selects the unrolled
-            form, False the scanned form.
+        unrolled: whether to use the unrolled form, which saves the weights for the gradient,
+            instead of the scanned form, which rematerializes them.
     """
     length_q, length_k = inputs.lengths
     tensors, reference, max_relative_position = _prepare(inputs)
@@ -48,9 +48,9 @@ def attend(inputs, sizes, *, save_weights):
         or tensors.mask is not None
         or (inputs.causal and (offset is None or offset < 0)),
         dropout_rate=None if inputs.dropout is None else inputs.dropout.rate,
-        save_weights=save_weights,
+        save_weights=unrolled,
         segments=make_segments(
-            (length_q, length_k), offset if inputs.causal else None, sizes, unrolled=save_weights
+            (length_q, length_k), offset if inputs.causal else None, sizes, unrolled=unrolled
         ),
         dtype=keras.backend.standardize_dtype(tensors.query.dtype),
     )
@@ -65,8 +65,10 @@ def attend(inputs, sizes, *, save_weights):
 def _prepare(inputs):
     """Returns (tensors, reference row of the value table or None, K)."""
     dtype = accumulation_dtype(keras.backend.standardize_dtype(inputs.query.dtype))
-    key_rows, _, key_k = _difference_rows(inputs.key_table, inputs.causal, dtype)
-    value_rows, reference, value_k = _difference_rows(inputs.value_table, inputs.causal, dtype)
+    key_differences, _, key_k = _difference_rows(inputs.key_table, dtype, causal=inputs.causal)
+    value_differences, reference, value_k = _difference_rows(
+        inputs.value_table, dtype, causal=inputs.causal
+    )
     mask = combine_masks(inputs.mask)
     if mask is not None:
         mask = ops.reshape(mask, (*[1] * (4 - len(mask.shape)), *ops.shape(mask)))
@@ -75,8 +77,8 @@ def _prepare(inputs):
         query=inputs.query,
         key=inputs.key,
         value=inputs.value,
-        key_rows=key_rows,
-        value_rows=value_rows,
+        key_differences=key_differences,
+        value_differences=value_differences,
         key_mask=None if inputs.key_mask is None else ops.cast(inputs.key_mask, "bool"),
         mask=mask,
         query_offset=None if isinstance(offset, int) else ops.cast(offset, "int32"),
@@ -86,8 +88,12 @@ def _prepare(inputs):
     return tensors, reference, key_k or value_k or 1
 
 
-def _difference_rows(table, causal, dtype):
-    """Returns (rows without the reference row `[.., L, H]`, reference row `[.., 1, H]`, K)."""
+def _difference_rows(table, dtype, *, causal):
+    """Returns (rows minus the reference row `[.., L, H]`, reference row `[.., 1, H]`, K).
+
+    The difference rows are ordered from left to right, as the table. In
+    `t2t_relpos.attention.tensorflow.band` they are ordered from right to left.
+    """
     if table is None:
         return None, None, None
     table = ops.cast(table, dtype)
@@ -128,7 +134,12 @@ def _run(tensors, settings):
 
 def _records_gradients(tensors):
     """Returns whether PyTorch records operations on the tensors for a gradient."""
-    query, key, value, key_rows, value_rows, *_ = tensors
-    differentiable = query, key, value, key_rows, value_rows
+    differentiable = (
+        tensors.query,
+        tensors.key,
+        tensors.value,
+        tensors.key_differences,
+        tensors.value_differences,
+    )
     # A slice requires a gradient only while PyTorch records operations.
     return any(x[:0].requires_grad for x in differentiable if x is not None)

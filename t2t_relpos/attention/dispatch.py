@@ -4,6 +4,8 @@ All thresholds are in this module. They were measured on CPUs. Block sizes for G
 estimates.
 """
 
+import functools
+
 from keras import ops
 
 from t2t_relpos import _backend
@@ -118,29 +120,22 @@ def _within_rows_range(request):
     return request.has_at_most(LONGEST_ROWS_JAX if request.backend == "jax" else LONGEST_ROWS)
 
 
-def _run_full_matrix(implementation, inputs):
+def _run_full_matrix(inputs):
     from t2t_relpos.attention.tensorflow import full_matrix as tensorflow_full_matrix
 
     chunk = full_matrix_chunk(inputs.lengths[1])
     return tensorflow_full_matrix.attend(inputs, chunk), None
 
 
-def _run_tensorflow_blocks(implementation, inputs):
+def _run_tensorflow_blocks(inputs, sizes, *, save_weights):
     from t2t_relpos.attention.tensorflow import blockwise as tensorflow_blockwise
 
-    sizes = implementation.sizes["causal" if inputs.causal else "bidirectional"]
-    save_weights = implementation.saved_matrices > 0
+    sizes = sizes["causal" if inputs.causal else "bidirectional"]
     return tensorflow_blockwise.attend(inputs, sizes, save_weights=save_weights), None
 
 
-def _run_keras_blocks(implementation, inputs):
-    sizes = implementation.sizes[_backend.device()]
-    save_weights = implementation.saved_matrices > 0
-    return blockwise.attend(inputs, sizes, save_weights=save_weights), None
-
-
-def _ignoring_implementation(function):
-    return lambda implementation, inputs: function(inputs)
+def _run_keras_blocks(inputs, sizes, *, unrolled):
+    return blockwise.attend(inputs, sizes[_backend.device()], unrolled=unrolled), None
 
 
 _HAS_TABLE = Requirement("a relative table", lambda r: r.max_relative_position is not None)
@@ -158,14 +153,11 @@ BLOCK_REQUIREMENTS = (
     Requirement("dropout is None or an `AttentionDropout`", lambda r: r.seeded_dropout),
     Requirement("not `portable`", lambda r: not r.portable),
 )
-_TENSORFLOW_REQUIREMENTS = (
-    Requirement(
-        "TensorFlow on a CPU without XLA",
-        lambda r: r.backend == "tensorflow" and not r.xla and r.device == "cpu",
-    ),
-    _HAS_TABLE,
-    *BLOCK_REQUIREMENTS,
+TENSORFLOW_ON_CPU = Requirement(
+    "TensorFlow on a CPU without XLA",
+    lambda r: r.backend == "tensorflow" and not r.xla and r.device == "cpu",
 )
+_TENSORFLOW_REQUIREMENTS = (TENSORFLOW_ON_CPU, _HAS_TABLE, *BLOCK_REQUIREMENTS)
 _FULL_MATRIX_FITS_REQUIREMENT = Requirement(
     "K >= 1; S >= T; query offset S - T; T >= K if causal and K > 1, otherwise T >= K + chunk",
     _full_matrix_fits,
@@ -175,7 +167,7 @@ TABLE = (
     Implementation(
         "without_tables",
         "full_matrix.attend_without_tables",
-        _ignoring_implementation(full_matrix.attend_without_tables),
+        full_matrix.attend_without_tables,
         saved_matrices=3,
         requirements=(
             Requirement("no relative tables", lambda r: r.max_relative_position is None),
@@ -205,7 +197,7 @@ TABLE = (
     Implementation(
         "short_rows",
         "full_matrix.attend_by_rows",
-        _ignoring_implementation(full_matrix.attend_by_rows),
+        full_matrix.attend_by_rows,
         saved_matrices=3,
         requirements=(*_TENSORFLOW_REQUIREMENTS, QUADRATIC_MEMORY_ALLOWED),
         preferences=(
@@ -220,7 +212,7 @@ TABLE = (
     Implementation(
         "saved_blocks",
         "tensorflow.blockwise.attend",
-        _run_tensorflow_blocks,
+        functools.partial(_run_tensorflow_blocks, save_weights=True),
         saved_matrices=1,
         requirements=(*_TENSORFLOW_REQUIREMENTS, QUADRATIC_MEMORY_ALLOWED),
         preferences=(
@@ -235,7 +227,7 @@ TABLE = (
     Implementation(
         "rematerialized_blocks",
         "tensorflow.blockwise.attend",
-        _run_tensorflow_blocks,
+        functools.partial(_run_tensorflow_blocks, save_weights=False),
         saved_matrices=0,
         requirements=_TENSORFLOW_REQUIREMENTS,
         sizes={
@@ -246,7 +238,7 @@ TABLE = (
     Implementation(
         "rows",
         "full_matrix.attend_by_rows",
-        _ignoring_implementation(full_matrix.attend_by_rows),
+        full_matrix.attend_by_rows,
         saved_matrices=3,
         requirements=(
             _HAS_TABLE,
@@ -269,7 +261,7 @@ TABLE = (
     Implementation(
         "unrolled_blocks",
         "blockwise.attend",
-        _run_keras_blocks,
+        functools.partial(_run_keras_blocks, unrolled=True),
         saved_matrices=1,
         requirements=(
             *BLOCK_REQUIREMENTS,
@@ -290,7 +282,7 @@ TABLE = (
     Implementation(
         "scanned_blocks",
         "blockwise.attend",
-        _run_keras_blocks,
+        functools.partial(_run_keras_blocks, unrolled=False),
         saved_matrices=0,
         requirements=BLOCK_REQUIREMENTS,
         sizes={
@@ -302,14 +294,14 @@ TABLE = (
     Implementation(
         "band",
         "full_matrix.attend_by_band",
-        _ignoring_implementation(full_matrix.attend_by_band),
+        full_matrix.attend_by_band,
         saved_matrices=3,
         requirements=(_HAS_TABLE, _ONE_OFFSET, QUADRATIC_MEMORY_ALLOWED),
     ),
     Implementation(
         "by_id",
         "full_matrix.attend_by_id",
-        _ignoring_implementation(full_matrix.attend_by_id),
+        full_matrix.attend_by_id,
         saved_matrices=3,
         requirements=(_HAS_TABLE, QUADRATIC_MEMORY_ALLOWED),
     ),

@@ -57,10 +57,11 @@ class Implementation:
     Args:
         name: name of the row.
         function: dotted name of the function in `t2t_relpos.attention`.
-        run: function that computes the attention: `run(implementation, inputs)` returns (outputs,
-            weights or None).
-        saved_matrices: number of `[T, S]` matrices per head that are saved for the gradient.
-        requirements: conditions for exact results.
+        run: function that computes the attention: `run(inputs)`, or `run(inputs, sizes)` if there
+            are `sizes`. It returns (outputs, weights or None).
+        saved_matrices: number of `[T, S]` matrices per head that are saved for the gradient. It
+            describes `run` and has no effect on it.
+        requirements: conditions for correct results.
         preferences: further conditions for `select`. A request that names the row skips them.
         sizes: `GroupedBlockSizes` by direction, "bidirectional" or "causal"; or `BlockSizes` by
             device; or None.
@@ -68,11 +69,15 @@ class Implementation:
 
     name: str
     function: str
-    run: Callable[["Implementation", Any], tuple]
+    run: Callable[..., tuple]
     saved_matrices: int
     requirements: tuple[Requirement, ...]
     preferences: tuple[Requirement, ...] = ()
     sizes: Mapping[str, Any] | None = None
+
+    def attend(self, inputs):
+        """Returns (outputs, weights or None) of an `AttentionInputs`."""
+        return self.run(inputs) if self.sizes is None else self.run(inputs, self.sizes)
 
     def failed(self, request, *, named=False):
         """Returns the first condition that is known not to hold, or None."""

@@ -6,6 +6,9 @@ from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos._portable import arange
 from t2t_relpos.attention.relative_ids import key_positions
 
+# Score of masked keys. Far below any score, and its difference to a score is finite.
+MASKED_SCORE = -1e30
+
 
 def causal_mask(length_q, length_k, query_offset=None):
     """Returns True where the key is not after the query.
@@ -169,8 +172,7 @@ def masked_softmax(scores, mask=None):
 
         return ops.cast(masks.masked_softmax(scores, ops.cast(mask, "bool")), dtype)
     if mask is not None:
-        # Far below any logit; its difference to a logit is finite.
-        scores = ops.where(mask, scores, ops.cast(-1e30, scores.dtype))
+        scores = ops.where(mask, scores, ops.cast(MASKED_SCORE, scores.dtype))
     # A length that PyTorch traces is a tensor: the branch would hold for the traced length only.
     if isinstance(scores.shape[-1], int) and scores.shape[-1] == 1:
         # Keras warns about a softmax over a single entry, which is intended here.

@@ -8,6 +8,9 @@ Shapes: B batch, T query length, S key length, N heads, H depth of a head,
 K max_relative_position, R = 2K + 1 rows of a table.
 """
 
+import dataclasses
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -184,40 +187,44 @@ def dot_product_attention_relative(
     >>> keras.ops.convert_to_numpy(output).ravel().tolist()
     [26.0, 16.0]
     """
-    output, _ = _attention_and_weights(
-        q,
-        k,
-        v,
-        bias,
-        (key_embeddings, value_embeddings),
-        max_relative_position,
-        dropout_rate,
-        cache,
-        allow_memory,
-        seed,
-    )
+    options = _Options(max_relative_position, dropout_rate, cache, allow_memory, seed)
+    output, _ = _attention_and_weights(q, k, v, bias, (key_embeddings, value_embeddings), options)
     return output
 
 
-def _attention_and_weights(
-    q, k, v, bias, tables, max_relative_position, dropout_rate, cache, allow_memory, seed
-):
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """Options of `dot_product_attention_relative`."""
+
+    max_relative_position: int
+    dropout_rate: float
+    cache: bool
+    allow_memory: bool
+    seed: Any
+
+    def __post_init__(self):
+        check_max_relative_position(self.max_relative_position, minimum=1)
+        if not 0.0 <= self.dropout_rate < 1.0:
+            raise ValueError(
+                "Expected dropout_rate to be at least 0 and below 1. "
+                f"Received: dropout_rate={self.dropout_rate}."
+            )
+
+
+def _attention_and_weights(q, k, v, bias, tables, options):
     """Returns the output `[B, N, T, H]` and the weights `[B, N, T, S]` before dropout."""
-    check_max_relative_position(max_relative_position, minimum=1)
-    if not 0.0 <= dropout_rate < 1.0:
-        raise ValueError(
-            "Expected dropout_rate to be at least 0 and below 1. "
-            f"Received: dropout_rate={dropout_rate}."
-        )
     q, k, v, *tables = (as_tensor(x) for x in (q, k, v, *tables))
-    check_attention_shapes(q, k, v, cache, allow_memory)
+    max_relative_position = options.max_relative_position
+    check_attention_shapes(q, k, v, options.cache, options.allow_memory)
     check_table("key_embeddings", tables[0], max_relative_position, k.shape[-1])
     check_table("value_embeddings", tables[1], max_relative_position, k.shape[-1])
 
     length_k = ops.shape(k)[2]
-    length_q = ops.shape(q)[2] if allow_memory else length_k
+    length_q = ops.shape(q)[2] if options.allow_memory else length_k
     relation_keys, relation_values = (
-        relative_position_embeddings(table, length_q, length_k, max_relative_position, cache)
+        relative_position_embeddings(
+            table, length_q, length_k, max_relative_position, options.cache
+        )
         for table in tables
     )
     logits = relative_attention_inner(q, k, relation_keys, True)
@@ -225,8 +232,8 @@ def _attention_and_weights(
         logits = logits + ops.cast(as_tensor(bias), logits.dtype)
     weights = _softmax(logits)
     dropped = weights
-    if dropout_rate > 0.0:
-        dropped = keras.random.dropout(weights, dropout_rate, seed=seed)
+    if options.dropout_rate > 0.0:
+        dropped = keras.random.dropout(weights, options.dropout_rate, seed=options.seed)
     return relative_attention_inner(dropped, v, relation_values, False), weights
 
 

@@ -46,9 +46,9 @@ def run_log(monkeypatch):
     original = dispatch.Implementation
 
     def with_log(implementation):
-        def run(self, inputs):
+        def run(*args):
             names.append(implementation.name)
-            return implementation.run(self, inputs)
+            return implementation.run(*args)
 
         return dataclasses.replace(implementation, run=run)
 

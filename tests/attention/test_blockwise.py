@@ -151,12 +151,16 @@ def test_unrolled_and_scanned_blocks_drop_the_same_weights(
         np.testing.assert_allclose(actual, expected, rtol=0, atol=20 * precision.atol)
 
 
-def compile_on_jax(length, name, causal, **options):
+def shapes_of(length_q, length_k):
+    """Returns the shapes of query, key, value and two tables."""
+    return [(1, 2, length_q, 16), *[(1, 2, length_k, 16)] * 2, *[(9, 16)] * 2]
+
+
+def compile_on_jax(lengths, name, causal, **options):
     """Returns the compiled function that computes a loss and its gradients."""
     import jax
 
-    shapes = [(1, 2, length, 16)] * 3 + [(9, 16)] * 2
-    arrays = [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes]
+    arrays = [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes_of(*lengths)]
 
     def loss(*xs):
         outputs, _ = attend(
@@ -167,19 +171,21 @@ def compile_on_jax(length, name, causal, **options):
     return jax.jit(jax.value_and_grad(loss, range(5))).lower(*arrays).compile()
 
 
-def compiled_code(length, name, causal):
+def compiled_code(lengths, name, causal, **options):
     """Returns the optimized HLO of outputs and gradients as text."""
     if BACKEND == "jax":
-        return compile_on_jax(length, name, causal).as_text()
+        return compile_on_jax(lengths, name, causal, **options).as_text()
     import tensorflow as tf
 
-    arrays = [tf.ones((1, 2, length, 16)) for _ in range(3)] + [tf.ones((9, 16))] * 2
+    arrays = [tf.ones(shape) for shape in shapes_of(*lengths)]
 
     @tf.function(jit_compile=True)
     def gradients(*xs):
         with tf.GradientTape() as tape:
             tape.watch(xs)
-            outputs, _ = attend(*xs, causal=causal, implementation=name, return_weights=False)
+            outputs, _ = attend(
+                *xs, causal=causal, implementation=name, return_weights=False, **options
+            )
         return outputs, tape.gradient(outputs, xs)
 
     return gradients.experimental_get_compiler_ir(*arrays)(stage="optimized_hlo")
@@ -187,17 +193,20 @@ def compiled_code(length, name, causal):
 
 @pytest.mark.skipif(BACKEND == "torch", reason="XLA requires TensorFlow or JAX")
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "lengths, masked", [((512, 512), False), ((512, 512), True), ((384, 512), False)]
+)
 @pytest.mark.parametrize("name", NAMES)
-def test_compiled_code_has_no_gather_and_no_embedding_per_pair(name, causal):
-    length = 512
-    text = compiled_code(length, name, causal)
+def test_compiled_code_has_no_gather_and_no_embedding_per_pair(name, lengths, masked, causal):
+    options = {"key_mask": np.arange(lengths[1])[None] < 300} if masked else {}
+    text = compiled_code(lengths, name, causal, **options)
     instructions = set(re.findall(r"= \S+ ([a-z-]+)\(", text))
     assert "dot" in instructions or "custom-call" in instructions
     assert not {"gather", "scatter"} & instructions
     shapes = re.findall(r"[a-z]+\d+\[([\d,]+)\]", text)
     largest = max(math.prod(map(int, shape.split(","))) for shape in shapes)
     # The weights of two heads have 2·T·S entries. An embedding of each pair has 16·T·S.
-    assert largest <= (2 if name == "unrolled_blocks" else 1) * length**2
+    assert largest <= (2 if name == "unrolled_blocks" else 1) * math.prod(lengths)
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="only JAX reports the memory of compiled code")
@@ -207,7 +216,7 @@ def test_memory_of_scanned_blocks_is_linear_in_length(masked, causal):
     temporary_bytes = []
     for length in (2048, 8192):
         options = {"key_mask": np.ones((1, length), bool)} if masked else {}
-        compiled = compile_on_jax(length, "scanned_blocks", causal, **options)
+        compiled = compile_on_jax((length, length), "scanned_blocks", causal, **options)
         temporary_bytes.append(compiled.memory_analysis().temp_size_in_bytes)
     assert temporary_bytes[1] < 4.4 * temporary_bytes[0]
 

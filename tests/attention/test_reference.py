@@ -143,16 +143,9 @@ def test_output_and_weights_equal_tensor2tensor(path):
     record = load(path)
     arguments = attention_arguments(record)
     q, k, v, *tables = (ops.convert_to_tensor(record[x]) for x in ATTENTION_INPUTS)
-    output, weights = reference._attention_and_weights(
-        q,
-        k,
-        v,
-        arguments.pop("bias"),
-        tables,
-        **arguments,
-        dropout_rate=0.0,
-        seed=None,
-    )
+    bias = arguments.pop("bias")
+    options = reference._Options(**arguments, dropout_rate=0.0, seed=None)
+    output, weights = reference._attention_and_weights(q, k, v, bias, tables, options)
     assert_close(output, record["output"])
     assert_close(weights, record["weights"])
 

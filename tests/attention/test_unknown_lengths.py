@@ -15,6 +15,7 @@ from t2t_relpos.attention.dropout import AttentionDropout
 
 EXCLUDED = ("without_tables", "rows", "unrolled_blocks")
 NAMES = [each.name for each in dispatch.TABLE if each.name not in EXCLUDED]
+SECOND_DERIVATIVES = [name for name in (*NAMES, "unrolled_blocks") if name != "scanned_blocks"]
 
 
 def graph_of(function, tables, jit_compile=False):
@@ -127,26 +128,42 @@ def test_seeds_are_drawn_outside_of_branches(draw):
         assert np.abs(outputs - attend(*arrays)[0]).max() > 0.1
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", ["full_matrix", "short_rows", "band", "unrolled_blocks"])
-def test_second_derivatives_equal_autodiff(name, causal, draw):
+@pytest.mark.parametrize(
+    "name, causal, in_graph",
+    [
+        *((name, causal, False) for name in SECOND_DERIVATIVES for causal in (False, True)),
+        pytest.param("saved_blocks", True, True, marks=pytest.mark.slow),
+    ],
+)
+def test_second_derivatives_equal_autodiff(
+    name, causal, in_graph, small_block_implementations, draw
+):
+    """In a graph, lengths are unknown and tracing takes long."""
     arrays = [tf.constant(x) for x in draw(23, 23, 3, value_dim=7)]
 
-    def second_derivatives(name):
-        with tf.GradientTape() as outer:
-            outer.watch(arrays)
-            with tf.GradientTape() as inner:
-                inner.watch(arrays)
-                outputs, _ = attend(
-                    *arrays, causal=causal, implementation=name, return_weights=False
-                )
-                loss = tf.reduce_sum(outputs**2)
-            total = tf.add_n([tf.reduce_sum(x**2) for x in inner.gradient(loss, arrays)])
-        return outer.gradient(total, arrays)
+    def second_derivatives_of(implementation):
+        def second_derivatives(*arrays):
+            with tf.GradientTape() as outer:
+                outer.watch(arrays)
+                with tf.GradientTape() as inner:
+                    inner.watch(arrays)
+                    outputs, _ = attend(
+                        *arrays,
+                        causal=causal,
+                        implementation=implementation,
+                        return_weights=False,
+                    )
+                    loss = tf.reduce_sum(outputs**2)
+                total = tf.add_n([tf.reduce_sum(x**2) for x in inner.gradient(loss, arrays)])
+            return outer.gradient(total, arrays)
 
-    for actual, expected in zip(second_derivatives(name), second_derivatives("by_id"), strict=True):
-        scale = np.abs(expected).max()
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-9 * scale)
+        return second_derivatives
+
+    compute = second_derivatives_of(small_block_implementations[name])
+    run = graph_of(compute, arrays[3:]) if in_graph else compute
+    expected = second_derivatives_of("by_id")(*arrays)
+    for found, wanted in zip(run(*arrays), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("flash_attention", [None, True])

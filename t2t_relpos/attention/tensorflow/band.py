@@ -92,9 +92,9 @@ class QueryBand:
         if self.shape.causal:
             return diagonals
         sizes = [self.shape.num_ids - 1, 1, self.shape.chunk - 1]
-        near, last, partial = tf.split(diagonals, sizes, -2)
+        unclipped, last, partial = tf.split(diagonals, sizes, -2)
         partial = tf.reduce_sum(partial * self._in_partial_chunk, -2, keepdims=True)
-        return tf.concat([near, last + tail + partial], -2)
+        return tf.concat([unclipped, last + tail + partial], -2)
 
 
 class Band:
@@ -139,14 +139,29 @@ class Band:
     def add(self, scores, diagonals):
         """Adds diagonals to the scores. Returns (scores, band after the addition)."""
         diagonals += self.read(scores)
-        # With a partly known shape, shape inference of set_diag assumes a single diagonal.
-        known = scores.shape.is_fully_defined()
-        written = diagonals if known else tf.compat.v1.placeholder_with_default(diagonals, None)
-        return tf.linalg.set_diag(scores, written, k=self._diagonals, align=_ALIGN), diagonals
+        return self._write(scores, diagonals), diagonals
 
     def read(self, scores):
         """Returns the band `[.., D, T]`."""
+        if scores.shape.is_fully_defined():
+            return self._read(scores)
+
+        # TensorFlow's gradient is a set_diag without the workaround of `_write`.
+        @tf.custom_gradient
+        def read(scores):
+            return self._read(scores), lambda d: self._write(tf.zeros_like(scores), d)
+
+        return read(scores)
+
+    def _read(self, scores):
         return tf.linalg.diag_part(scores, k=self._diagonals, align=_ALIGN)
+
+    def _write(self, scores, diagonals):
+        """Returns the scores with the band replaced."""
+        if not scores.shape.is_fully_defined():
+            # With a partly known shape, shape inference of set_diag assumes a single diagonal.
+            diagonals = tf.compat.v1.placeholder_with_default(diagonals, None)
+        return tf.linalg.set_diag(scores, diagonals, k=self._diagonals, align=_ALIGN)
 
     def sum_tail(self, weights, prefer_matmul=False):
         """Sums the whole chunks of each query's tail: `[.., 1, T]`.
@@ -175,15 +190,19 @@ def _first_column(tail_length, chunk):
     return tf.maximum(tail_length // chunk - 1, 0)
 
 
-def extend_table(table, causal):
+def extend_table(table, *, causal):
     """Repeats the end rows of a table until K is large enough for a `BandShape`."""
     while table.shape[-2] < (5 if causal else 3):
         table = tf.concat([table[..., :1, :], table, table[..., -1:, :]], -2)
     return table
 
 
-def difference_rows(table, causal):
-    """Returns (rows minus the reference row `[.., L, H]`, reference row `[.., 1, H]`)."""
+def difference_rows(table, *, causal):
+    """Returns (rows minus the reference row `[.., L, H]`, reference row `[.., 1, H]`).
+
+    The difference rows are ordered from right to left, as the diagonals of the band. In
+    `t2t_relpos.attention.blockwise` they are ordered from left to right, as the table.
+    """
     if causal:
         reference, others = table[..., :1, :], table[..., 1 : (table.shape[-2] + 1) // 2, :]
     else:
@@ -191,7 +210,7 @@ def difference_rows(table, causal):
     return others[..., ::-1, :] - reference, reference
 
 
-def table_gradient(d_rows, d_reference, causal):
+def table_gradient(d_rows, d_reference, *, causal):
     """Returns the gradient of a table from those of its difference rows and reference row.
 
     It is the transpose of `difference_rows`.

@@ -14,7 +14,7 @@ class BlockLayout:
         may_be_padded: False if `needs_padding` returned False.
     """
 
-    def __init__(self, lengths, query_offset, band_shape, largest_block, may_be_padded):
+    def __init__(self, lengths, query_offset, band_shape, largest_block, *, may_be_padded):
         self.length_q, self.length_k = lengths
         self.causal, self.may_be_padded = band_shape.causal, may_be_padded
         self.num_blocks = (self.length_q + largest_block - 1) // largest_block

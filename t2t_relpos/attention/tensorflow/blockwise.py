@@ -43,7 +43,7 @@ class _Options(NamedTuple):
 
 
 @tf.autograph.experimental.do_not_convert
-def attend(inputs, sizes, save_weights):
+def attend(inputs, sizes, *, save_weights):
     """Returns the outputs `[B, N, T, Hv]`.
 
     Args:
@@ -54,7 +54,7 @@ def attend(inputs, sizes, save_weights):
     """
     query = tf.convert_to_tensor(inputs.query)
     if query.shape[0]:
-        return _attend_nonempty(inputs, sizes, save_weights)
+        return _attend_nonempty(inputs, sizes, save_weights=save_weights)
 
     def empty():
         return tf.zeros(
@@ -63,14 +63,16 @@ def attend(inputs, sizes, save_weights):
 
     # A replica may have an empty batch, for which loops give no output shape.
     outputs = tf.cond(
-        tf.shape(query)[0] > 0, lambda: _attend_nonempty(inputs, sizes, save_weights), empty
+        tf.shape(query)[0] > 0,
+        lambda: _attend_nonempty(inputs, sizes, save_weights=save_weights),
+        empty,
     )
     return tf.ensure_shape(outputs, (*query.shape[:-1], inputs.value.shape[-1]))
 
 
-def _attend_nonempty(inputs, sizes, save_weights):
+def _attend_nonempty(inputs, sizes, *, save_weights):
     tables = [
-        x if x is None else band.extend_table(tf.convert_to_tensor(x), inputs.causal)
+        x if x is None else band.extend_table(tf.convert_to_tensor(x), causal=inputs.causal)
         for x in (inputs.key_table, inputs.value_table)
     ]
     dropout = inputs.dropout
@@ -124,7 +126,11 @@ def _attend(tensors, options):
     lengths = tf.shape(query)[2], tf.shape(key)[2]
     heads = _heads_per_group(query.shape[1], options.keys_per_group // tf.maximum(lengths[1], 1))
     layout = BlockLayout(
-        lengths, tensors.query_offset, shape, options.largest_block, options.may_be_padded
+        lengths,
+        tensors.query_offset,
+        shape,
+        options.largest_block,
+        may_be_padded=options.may_be_padded,
     )
     attention = BlockAttention(
         layout,
@@ -132,10 +138,10 @@ def _attend(tensors, options):
         BlockMasks(
             layout,
             query.shape[1] // heads,
-            tensors.key_mask,
-            tensors.mask,
-            options.may_be_fully_masked,
-            dtype,
+            key_mask=tensors.key_mask,
+            mask=tensors.mask,
+            may_be_fully_masked=options.may_be_fully_masked,
+            dtype=dtype,
         ),
         options.rate and BlockDropout(layout, options.rate, tensors.seed, dtype),
         query.dtype,

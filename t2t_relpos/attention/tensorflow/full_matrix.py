@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from t2t_relpos._backend import accumulation_dtype
+from t2t_relpos.attention.masks import MASKED_SCORE
 from t2t_relpos.attention.tensorflow import compat
 from t2t_relpos.attention.tensorflow.band import Band, BandShape, QueryBand
 from t2t_relpos.attention.tensorflow.dropout import as_seed, factors
-from t2t_relpos.attention.tensorflow.masks import MASKED_SCORE
 from t2t_relpos.attention.tensorflow.relative_terms import DiagonalTerms, NoTerms
 
 
@@ -60,21 +60,19 @@ def _attend(call):
     tables = call.key_table, call.value_table
 
     @tf.custom_gradient
-    def run(query, key, value, *given_tables):
-        rest = iter(given_tables)
-        both = [None if table is None else next(rest) for table in tables]
+    def run(query, key, value, *present_tables):
+        remaining = iter(present_tables)
+        both_tables = [None if table is None else next(remaining) for table in tables]
         tensors = call._replace(
-            query=query, key=key, value=value, key_table=both[0], value_table=both[1]
+            query=query, key=key, value=value, key_table=both_tables[0], value_table=both_tables[1]
         )
         matrix = _FullMatrix(tensors)
         outputs = matrix.forward()
 
         def gradient(d_outputs):
             gradients = matrix.backward(d_outputs)
-            likes = (query, key, value, *given_tables)
-            return [
-                tf.ensure_shape(x, like.shape) for x, like in zip(gradients, likes, strict=True)
-            ]
+            arguments = (query, key, value, *present_tables)
+            return [tf.ensure_shape(x, y.shape) for x, y in zip(gradients, arguments, strict=True)]
 
         return outputs, gradient
 
@@ -141,7 +139,7 @@ class _FullMatrix:
         return tf.cast(tf.nn.softmax(scores), self._dtype)
 
     def backward(self, d_outputs):
-        """Returns the gradients of query, key, value and the given tables."""
+        """Returns the gradients of query, key, value and the tables that are not None."""
         call = self._call
         if self._has_valid_key is not None:
             d_outputs *= self._has_valid_key
@@ -159,11 +157,11 @@ class _FullMatrix:
     def _d_scores(self, d_outputs):
         """Returns (the gradient of the scores, its band or None)."""
         call = self._call
-        d_exact = tf.cast(d_outputs, self._accumulation)
+        wide_d_outputs = tf.cast(d_outputs, self._accumulation)
         row_sum = tf.reduce_sum(
-            d_exact * tf.cast(self._outputs, self._accumulation), -1, keepdims=True
+            wide_d_outputs * tf.cast(self._outputs, self._accumulation), -1, keepdims=True
         )
-        bias = self._value_terms.reference_scores(d_exact)
+        bias = self._value_terms.reference_scores(wide_d_outputs)
         if call.rate is None:
             bias = _sum(-row_sum, bias)
         # A column in 16 bits would be rounded the same way for all keys.

@@ -2,10 +2,8 @@
 
 import tensorflow as tf
 
+from t2t_relpos.attention.masks import MASKED_SCORE
 from t2t_relpos.attention.tensorflow.dropout import factors
-
-# Far below any logit; its difference to a logit is finite.
-MASKED_SCORE = -1e30
 
 
 @tf.autograph.experimental.do_not_convert
@@ -44,7 +42,7 @@ class BlockMasks:
         dtype: dtype of the scores.
     """
 
-    def __init__(self, layout, num_groups, key_mask, mask, may_be_fully_masked, dtype):
+    def __init__(self, layout, num_groups, *, key_mask, mask, may_be_fully_masked, dtype):
         self._layout, self._num_groups = layout, num_groups
         self.may_be_fully_masked = may_be_fully_masked
         if layout.may_be_padded and key_mask is None:

@@ -61,7 +61,7 @@ class DiagonalTerms(NoTerms):
     def __init__(self, queries, band, table):
         self._queries, self._band, self._table = queries, band, table
         self._causal = queries.shape.causal
-        self._rows, self._reference = difference_rows(table, self._causal)
+        self._rows, self._reference = difference_rows(table, causal=self._causal)
 
     def matmul(self, x, y, bias=None):
         by_id = tf.matmul(self._rows, x, transpose_b=True)
@@ -95,4 +95,4 @@ class DiagonalTerms(NoTerms):
         d_reference = tf.zeros_like(d_rows[..., :1, :])
         if total is not None:
             d_reference = tf.reduce_sum(tf.reduce_sum(total * x, -2, keepdims=True), heads)
-        return table_gradient(d_rows, d_reference, self._causal)
+        return table_gradient(d_rows, d_reference, causal=self._causal)
