@@ -37,20 +37,24 @@ def attend(
         query: `[B, N, T, H]`.
         key: `[B, N, S, H]`.
         value: `[B, N, S, Hv]`.
-        key_table: a^K, `[2K + 1, H]` for all heads or `[N, 2K + 1, H]`, or None.
-        value_table: a^V, `[2K + 1, Hv]` or `[N, 2K + 1, Hv]`, or None.
+        key_table: a^K, `[2K + 1, H]` for all heads or `[N, 2K + 1, H]`, or None. Default: None.
+        value_table: a^V, `[2K + 1, Hv]` or `[N, 2K + 1, Hv]`, or None. Default: None.
         mask: bool, broadcasts to `[B, N, T, S]`; True = attend. A fully masked query gets zeros.
-        query_mask: bool `[B, T]`. Queries that are False get zeros.
-        key_mask: bool `[B, S]`; True = attend.
-        causal: whether keys after a query are masked.
+            Default: None.
+        query_mask: bool `[B, T]`. Queries that are False get zeros. Default: None.
+        key_mask: bool `[B, S]`; True = attend. Default: None.
+        causal: whether keys after a query are masked. Default: False.
         query_offset: key position of query 0: an int, a scalar tensor, or an int tensor `[B]` with
             a position per batch entry. Default `S - T`.
         relative_ids: table rows, int `[T, S]` or `[B, T, S]`. Default: by `query_offset`.
         dropout: an `AttentionDropout`, or a function of the weights `[B, N, T, S]`, or None.
+            Default: None.
         return_weights: False allows implementations that never compute the full weight matrix.
+            Default: True.
         rematerialize: whether the gradient computes the weights again, so that memory is linear in
             length. True: at any length. False or None: above 1,024 positions. On TensorFlow on a
             CPU without XLA, False: above 4,096 positions, None: above 256 (128 if `causal`).
+            Default: None.
         implementation: name of a row of `dispatch.TABLE`. Default: chosen by `dispatch.select`.
 
     Returns:
