@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from t2t_relpos.attention.masks import key_padding_mask
+from t2t_relpos.attention.masks import combine_masks, key_padding_mask, window_mask
 from t2t_relpos.layers import call_checks
 
 
@@ -113,7 +113,7 @@ class IncrementalAttention:
             self.project_query(query),
             keys,
             values,
-            mask=mask,
+            mask=self._with_window(mask, query, keys, query_offset),
             causal=causal,
             query_offset=query_offset,
             **self._memory_options(query, query_offset),
@@ -141,11 +141,18 @@ class IncrementalAttention:
             self.project_query(query),
             keys,
             values,
-            mask=mask,
+            mask=self._with_window(mask, query, keys, query_offset),
             query_offset=query_offset,
             **self._memory_options(query, query_offset),
         )
         return self.project_output(outputs, query)
+
+    def _with_window(self, mask, query, keys, query_offset):
+        """Returns the conjunction of a mask and `sliding_window`, or None without both."""
+        if self.sliding_window is None:
+            return mask
+        lengths = ops.shape(query)[1], ops.shape(keys)[2]
+        return combine_masks(mask, window_mask(*lengths, self.sliding_window, query_offset))
 
     def _memory_options(self, query, query_offset):
         """Returns the arguments of `attend` that select implementations with linear memory.

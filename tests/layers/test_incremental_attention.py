@@ -1,3 +1,5 @@
+"""Tests of attention with a cache: memory of `flash_attention`, and windows."""
+
 import dataclasses
 
 import keras
@@ -18,9 +20,9 @@ def run_log(monkeypatch):
     names = []
 
     def with_log(implementation):
-        def run(self, inputs):
+        def run(*arguments):
             names.append(implementation.name)
-            return implementation.run(self, inputs)
+            return implementation.run(*arguments)
 
         return dataclasses.replace(implementation, run=run)
 
@@ -76,3 +78,17 @@ def test_flash_attention_with_an_offset_per_entry(layers, rng):
         ValueError, match=r"shape \[B\] is not supported .*one offset for the batch"
     ):
         flash.attend_to(x, keys, values, query_offset=offset)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_cached_attention_applies_the_window(causal, rng):
+    layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3, sliding_window=4)
+    x = normal(rng, 3, 11, 6)
+    expected = layer(x, x, use_causal_mask=causal)
+    outputs, _ = layer.attend_with_cache(
+        x, x, ops.zeros((3, 2, 11, 2, 5)), 0, query_offset=0, causal=causal
+    )
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
+    if not causal:
+        projected = layer.project_key(x), layer.project_value(x)
+        np.testing.assert_allclose(layer.attend_to(x, *projected), expected, atol=1e-5)
