@@ -3,6 +3,9 @@
 import numbers
 
 import keras
+import numpy as np
+
+LARGEST_POSITION = 2**31 - 1
 
 
 def positive_int(name, value):
@@ -100,6 +103,37 @@ def integers(name, values):
         raise ValueError(
             f"Expected {name} of an integer dtype. Received: dtype {dtype}. "
             "Cast them with keras.ops.cast(..., 'int32')."
+        )
+
+
+def boolean(name, mask):
+    """Raises ValueError if a mask is not None and not of a boolean or integer dtype."""
+    if mask is None:
+        return
+    mask = mask if hasattr(mask, "dtype") else np.asarray(mask)
+    dtype = keras.backend.standardize_dtype(mask.dtype)
+    if dtype != "bool" and "int" not in dtype:
+        raise ValueError(
+            f"Expected `{name}` to be boolean, True = attend. Received: dtype {dtype}. Convert an "
+            "additive bias (0 and -1e9) with `bias == 0`, and a mask of 1.0 and 0.0 with "
+            "`mask > 0`."
+        )
+
+
+def query_offset(value):
+    """Raises ValueError if an offset is a number or an array that does not fit into int32."""
+    if isinstance(value, (numbers.Real, np.ndarray, np.generic)):
+        integers("query_offset", np.asarray(value))
+        fits_int32("query_offset", np.asarray(value))
+
+
+def fits_int32(name, values):
+    """Raises ValueError if positions are known and do not fit into int32."""
+    low, high = known_range(values)
+    if low is not None and not -LARGEST_POSITION <= low <= high <= LARGEST_POSITION:
+        raise ValueError(
+            f"Expected `{name}` between -{LARGEST_POSITION} and {LARGEST_POSITION}. Received: "
+            f"values from {low} to {high}."
         )
 
 

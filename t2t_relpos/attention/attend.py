@@ -3,6 +3,7 @@
 import numpy as np
 from keras import ops
 
+from t2t_relpos import _checks
 from t2t_relpos._backend import as_tensor
 from t2t_relpos.attention import dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
@@ -62,7 +63,8 @@ def attend(
         `return_weights`).
 
     Raises:
-        ValueError: if no implementation meets the request.
+        ValueError: if a mask is of a float dtype, `query_offset` is not an integer, or no
+            implementation meets the request.
 
     Reference: Shaw et al. 2018, equations 3 and 4; t2t `dot_product_attention_relative`.
 
@@ -80,6 +82,9 @@ def attend(
     tensors = query, key, value, key_table, value_table, mask, key_mask, relative_ids
     tensors = dict(zip(names, map(as_tensor, tensors), strict=True))
     query_mask = as_tensor(query_mask)
+    for name, mask in {**tensors, "query_mask": query_mask}.items():
+        if name.endswith("mask"):
+            _checks.boolean(name, mask)
     lengths = ops.shape(tensors["query"])[2], ops.shape(tensors["key"])[2]
     query_offset = _query_offset(query_offset, lengths)
     request = _request(
@@ -139,6 +144,7 @@ def _query_offset(query_offset, lengths):
         query_offset: an int, a NumPy integer, a tensor, a variable, or None for `S - T`.
         lengths: (T, S).
     """
+    _checks.query_offset(query_offset)
     if query_offset is None:
         length_q, length_k = lengths
         return length_k - length_q

@@ -2,6 +2,7 @@
 
 from keras import backend, ops
 
+from t2t_relpos import _checks
 from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos._portable import arange
 from t2t_relpos.attention.relative_ids import key_positions
@@ -73,6 +74,7 @@ def key_padding_mask(mask):
     >>> ops.convert_to_numpy(key_padding_mask(token_ids != 0)).tolist()
     [[[[True, True, False]]]]
     """
+    _checks.boolean("mask", mask)
     return ops.expand_dims(ops.cast(mask, "bool"), (1, 2))
 
 
@@ -104,6 +106,7 @@ def combine_masks(*masks):
     for mask in masks:
         if mask is None:
             continue
+        _checks.boolean("mask", mask)
         mask = ops.cast(mask, "bool")
         if len(mask.shape) == 3:
             mask = ops.expand_dims(mask, 1)

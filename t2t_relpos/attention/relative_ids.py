@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from t2t_relpos import _checks
 from t2t_relpos._portable import arange
 
 
@@ -23,6 +24,7 @@ def key_positions(length_q, length_k, query_offset=None):
     >>> [int(p) for p in key_positions(2, 5)]
     [3, 4]
     """
+    _checks.query_offset(query_offset)
     if query_offset is None:
         query_offset = length_k - length_q
     offset = ops.cast(query_offset, "int32")

@@ -1,11 +1,8 @@
 """Checks masks, positions and offsets of a call before any op can fail on them."""
 
-import keras
 import numpy as np
 
-from t2t_relpos._checks import integers, known_range
-
-LARGEST_POSITION = 2**31 - 1
+from t2t_relpos._checks import boolean, fits_int32, integers, known_range
 
 
 def built(layer):
@@ -72,13 +69,7 @@ def mask(name, values, *shapes):
     """
     if values is None:
         return
-    dtype = keras.backend.standardize_dtype(values.dtype)
-    if dtype != "bool" and "int" not in dtype:
-        raise ValueError(
-            f"Expected `{name}` to be boolean, True = attend. Received: dtype {dtype}. Convert an "
-            "additive bias (0 and -1e9) with `bias == 0`, and a mask of 1.0 and 0.0 with "
-            "`mask > 0`."
-        )
+    boolean(name, values)
     shape = tuple(values.shape)
     if not any(_broadcasts(shape, sizes) for _, sizes in shapes):
         expected = " or ".join(f"{letters} = {_text(sizes)}" for letters, sizes in shapes)
@@ -96,7 +87,7 @@ def query_offset(value):
             "Expected `query_offset` to be an int or a scalar tensor. Received: shape "
             f"{tuple(values.shape)}. Pass `query_positions` for positions per batch entry."
         )
-    _fits_int32("query_offset", values)
+    fits_int32("query_offset", values)
 
 
 def positions(name, values, batch_size, length):
@@ -121,7 +112,7 @@ def positions(name, values, batch_size, length):
             f"Expected `{name}` with a position for every element: shape {_text(expected[0])} or "
             f"{_text(expected[1])}. Received: shape {shape}."
         )
-    _fits_int32(name, values)
+    fits_int32(name, values)
 
 
 def cache_position(position, length):
@@ -131,15 +122,6 @@ def cache_position(position, length):
         raise ValueError(
             f"Expected positions in [0, {length}), the length of the cache. Received: positions "
             f"from {low} to {high}. Start the cache with a larger `max_length`."
-        )
-
-
-def _fits_int32(name, values):
-    low, high = known_range(values)
-    if low is not None and not -LARGEST_POSITION <= low <= high <= LARGEST_POSITION:
-        raise ValueError(
-            f"Expected `{name}` between -{LARGEST_POSITION} and {LARGEST_POSITION}. Received: "
-            f"values from {low} to {high}."
         )
 
 

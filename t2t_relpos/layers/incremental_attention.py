@@ -74,9 +74,7 @@ class IncrementalAttention:
             mask=key_padding_mask(is_visible),
             query_offset=position,
         )
-        # A compiled graph can't raise: positions past the end of the cache give NaN.
-        fits = (position < length)[:, None, None, None]
-        outputs = ops.where(fits, outputs, ops.cast(float("nan"), outputs.dtype))
+        outputs = _nan_unless((position < length)[:, None, None, None], outputs)
         return self.project_output(outputs, query), {"key": keys, "value": values}
 
     def attend_with_cache(
@@ -118,6 +116,8 @@ class IncrementalAttention:
             query_offset=query_offset,
             **self._memory_options(query, query_offset),
         )
+        if update_index is not None:
+            outputs = _nan_unless(last < ops.shape(cache)[2], outputs)
         return self.project_output(outputs, query), cache
 
     def attend_to(self, query, keys, values, mask=None, query_offset=None):
@@ -170,3 +170,10 @@ class IncrementalAttention:
                 "`flash_attention=None`."
             )
         return {"return_weights": False, "rematerialize": True if self.flash_attention else None}
+
+
+def _nan_unless(fits, outputs):
+    """Returns NaN for positions past the end of a cache, because a compiled graph can't raise."""
+    if fits is True:
+        return outputs
+    return ops.where(fits, outputs, ops.cast(float("nan"), outputs.dtype))

@@ -3,8 +3,7 @@
 import keras
 from keras import ops
 
-from t2t_relpos import _backend
-from t2t_relpos._checks import known_range
+from t2t_relpos import _backend, _checks
 
 
 class Packing:
@@ -53,6 +52,7 @@ class Packing:
             raise ValueError(
                 f"Expected a mask of shape [batch, length]. Received: shape {tuple(mask.shape)}"
             )
+        _checks.boolean("mask", mask)
         mask = ops.cast(mask, "bool")
         self._shape = ops.shape(mask)
         after = ops.flip(ops.cumsum(ops.flip(ops.cast(mask, "int32"), 1), axis=1), 1)
@@ -177,7 +177,7 @@ def _check_capacity(count, capacity):
     Raises:
         ValueError: if the number of tokens is known to exceed the capacity.
     """
-    _, tokens = known_range(count[-1:])
+    _, tokens = _checks.known_range(count[-1:])
     if tokens is None:
         return ops.all(count[-1:] <= capacity)
     if tokens > capacity:

@@ -73,7 +73,7 @@ class CausalLM(Generates, keras.Model):
             "intermediate_dim": intermediate_dim,
             "num_heads": num_heads,
             "max_relative_position": max_relative_position,
-            "dropout": dropout,
+            "dropout": _checks.rate("dropout", dropout),
             "share_heads": share_heads,
         }
         policy = self.dtype_policy

@@ -41,6 +41,17 @@ class TransformerSteps:
 
         Returns:
             (logits `[rows, V]`, the state after this step).
+
+        Example:
+        >>> import numpy as np
+        >>> from keras import ops
+        >>> from t2t_relpos.decoding import beam_search
+        >>> from t2t_relpos.models import Transformer
+        >>> model = Transformer.from_preset("tiny", vocab_size=11)
+        >>> state = model.encode(np.array([[5, 7, 1], [3, 1, 0]]), max_length=6)
+        >>> result = beam_search(model.step, state, batch_size=2, max_length=6, beam_size=3)
+        >>> tuple(result.ids.shape)
+        (2, 1, 6)
         """
         context, position = state["context"], state["position"]
         x = self.target_embedding(ops.expand_dims(ids, -1))

@@ -41,6 +41,7 @@ class SubwordVocabulary:
         tensor2tensor 1.15.7, `data_generators/text_encoder.py` and `data_generators/tokenizer.py`.
 
     Example:
+    >>> from t2t_relpos.t2t.subwords import ESCAPE_CHARACTERS, SubwordVocabulary
     >>> subtokens = ["<pad>_", "<EOS>_", "the_", "cat_", "s_", ", "]
     >>> subtokens += sorted(ESCAPE_CHARACTERS.union(*subtokens))
     >>> vocabulary = SubwordVocabulary(tuple(subtokens))

@@ -57,6 +57,7 @@ def canonical_weights(arrays):
 def canonical_name(name):
     """Returns a variable's name without doubled scopes.
 
+    >>> from t2t_relpos.t2t.variable_scopes import canonical_name
     >>> scope = "transformer/parallel_0_4/transformer/transformer/body"
     >>> canonical_name(f"{scope}/decoder/layer_0_1/ffn/conv1/bias")
     'transformer/body/decoder/layer_0/ffn/conv1/bias'

@@ -90,6 +90,7 @@ def shard_sizes(vocab_size, num_shards=16):
 
     The first `vocab_size % num_shards` shards have one row more.
 
+    >>> from t2t_relpos.t2t.weight_names import shard_sizes
     >>> shard_sizes(37)
     [3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
     """

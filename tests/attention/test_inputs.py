@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 from keras import ops
 
-from t2t_relpos.attention import attend, dot_product_attention_relative, relative_attention_inner
+from t2t_relpos.attention import (
+    attend,
+    causal_mask,
+    combine_masks,
+    dot_product_attention_relative,
+    key_padding_mask,
+    relative_attention_inner,
+)
+from t2t_relpos.layers import Packing
 
 
 def converters():
@@ -67,3 +75,29 @@ def test_ports_accept_all_types(convert, arrays, rng):
     expected = relative_attention_inner(q, k, rows, True)
     outputs = relative_attention_inner(*map(convert, (q, k, rows)), True)
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mask", "key_mask", "query_mask"])
+def test_attend_rejects_float_masks(name, draw):
+    query, key, value, *tables = draw(3, 3, 2)
+    mask = np.zeros((3, 3) if name == "mask" else (query.shape[0], 3), "float32")
+    message = f"Expected `{name}` to be boolean, True = attend. Received: dtype float32. Convert"
+    with pytest.raises(ValueError, match=message):
+        attend(query, key, value, *tables, **{name: mask})
+
+
+def test_mask_functions_reject_float_masks():
+    bias = np.where(np.tri(3), 0.0, -1e9)
+    for function in (combine_masks, key_padding_mask, Packing):
+        with pytest.raises(ValueError, match="Expected `mask` to be boolean"):
+            function(bias)
+
+
+@pytest.mark.parametrize(
+    "offset, message", [(2**40, "between -2147483647"), (1.5, "integer dtype")]
+)
+def test_functions_reject_invalid_offsets(offset, message, draw):
+    with pytest.raises(ValueError, match=message):
+        causal_mask(3, 3, offset)
+    with pytest.raises(ValueError, match=message):
+        attend(*draw(3, 3, 2), query_offset=offset)

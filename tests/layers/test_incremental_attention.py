@@ -92,3 +92,18 @@ def test_cached_attention_applies_the_window(causal, rng):
     if not causal:
         projected = layer.project_key(x), layer.project_value(x)
         np.testing.assert_allclose(layer.attend_to(x, *projected), expected, atol=1e-5)
+
+
+def test_attention_past_the_end_of_a_cache_is_nan_in_a_graph(rng):
+    if not ON_TENSORFLOW:
+        pytest.skip("requires tf.function")
+    import tensorflow as tf
+
+    layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3)
+    layer.build((None, None, 6), (None, None, 6))
+    x, cache = normal(rng, 3, 1, 6), ops.zeros((3, 2, 4, 2, 5))
+    step = tf.function(lambda index: layer.attend_with_cache(x, x, cache, index)[0])
+    assert np.isfinite(step(tf.constant(3))).all()
+    assert np.isnan(step(tf.constant(4))).all()
+    with pytest.raises(ValueError, match=r"Expected positions in \[0, 4\).* from 4 to 4"):
+        layer.attend_with_cache(x, x, cache, 4)

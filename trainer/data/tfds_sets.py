@@ -66,11 +66,9 @@ def read_tfds(
         )
     builder.download_and_prepare()
     split = _SPLITS.get(split, split)
-    splits = list(builder.info.splits)
-    if split not in splits:
-        raise MissingSplitError(
-            f"Expected a split of {name}: {', '.join(splits)}. Received: {split!r}."
-        )
+    if split not in builder.info.splits:
+        known = ", ".join(builder.info.splits)
+        raise MissingSplitError(f"Expected a split of {name}: {known}. Received: {split!r}.")
     return TfdsCorpus(name, split, *pair, data_dir)
 
 
