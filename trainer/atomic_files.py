@@ -81,12 +81,9 @@ def explaining_write_errors(description: str, path: str | os.PathLike, remedy: s
     try:
         yield
     except errors as error:
-        reason, disk_full = (
-            getattr(error, "strerror", None) or str(error),
-            os.strerror(errno.ENOSPC),
-        )
         # Errors of TensorFlow contain the name and the attributes of an operation.
-        reason = disk_full if disk_full in reason else reason
+        full = os.strerror(errno.ENOSPC)
+        reason = full if full in str(error) else getattr(error, "strerror", None) or error
         raise ValueError(
             f"Expected {description} that can be written. Received: {path} ({reason}). {remedy}"
         ) from error
