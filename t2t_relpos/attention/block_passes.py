@@ -20,11 +20,11 @@ class Saved(NamedTuple):
 
     Args:
         outputs: as returned by `forward`: `[B, N, T, Hv]`, or `[B, N, T, Hv + 1]` if the last
-            column has the sums of the weights.
-        sums: sums of the weights by id `[B, N, T, L]`, or None.
+            column has the sums of the weights after dropout.
+        sums: sums of the weights after dropout by id `[B, N, T, L]`, or None.
         log_sums: log-sum-exp of the scores `[B, N, T, 1]`. Fully masked queries have a number so
             large that all their weights are zero.
-        weights: weights of every segment, or None.
+        weights: weights of every segment before dropout, or None.
     """
 
     outputs: Any
@@ -57,7 +57,7 @@ def forward(tensors, settings):
 
 
 def _forward_segment(scores):
-    """Returns (dict of outputs, log-sum-exp, totals and sums by id; weights or None)."""
+    """Returns (dict of outputs, log-sum-exp, sums of weights; the weights to save or None)."""
     tensors, settings, segment = scores.tensors, scores.settings, scores.segment
     weights_of_block = []
 
@@ -82,6 +82,7 @@ def _forward_segment(scores):
     if tensors.value_differences is not None:
         depths["sums"] = tensors.value_differences.shape[-2]
     rows, _ = segment.run(compute, _buffers(scores, depths), {})
+    # Weights are saved only if every segment is a single block.
     return rows, weights_of_block[0] if weights_of_block else None
 
 
@@ -114,15 +115,15 @@ def backward(tensors, saved, d_outputs, settings):
         weights = saved.weights[index] if settings.save_weights else None
         segment_results.append(_backward_segment(scores, of_segment, weights))
     results = _join_segments([rows for rows, _ in segment_results])
-    d_query, d_sums = results["query"], results.get("sums")
+    d_query, d_by_id = results["query"], results.get("d_by_id")
     gradients = {
         name: _add_keys([terms[name] for _, terms in segment_results], tensors.key)
         for name in ("key", "value")
     }
-    if d_sums is not None:
+    if d_by_id is not None:
         differences = tensors.key_differences
-        d_query = d_query + matmul_differences(d_sums, differences, settings)
-        gradients["key_differences"] = _d_differences(d_sums, tensors.query, differences, settings)
+        d_query = d_query + matmul_differences(d_by_id, differences, settings)
+        gradients["key_differences"] = _d_differences(d_by_id, tensors.query, differences, settings)
     if saved.sums is not None:
         gradients["value_differences"] = _d_differences(
             saved.sums, query_tensors["d_outputs"], tensors.value_differences, settings
@@ -142,12 +143,12 @@ def _query_tensors(tensors, saved, d_outputs, settings):
         d_outputs, query_tensors["d_totals"] = d_outputs[..., :-1], d_outputs[..., -1:]
     query_tensors["d_outputs"] = d_outputs
     if tensors.value_differences is not None:
-        query_tensors["d_by_id"] = scores_by_id(d_outputs, tensors.value_differences, settings)
+        query_tensors["d_sums"] = scores_by_id(d_outputs, tensors.value_differences, settings)
     return query_tensors
 
 
 def _backward_segment(scores, query_tensors, saved_weights):
-    """Returns (dict of d_query and the sums of d_scores by id, dict of d_key and d_value)."""
+    """Returns (dict of d_query and d_by_id, dict of d_key and d_value)."""
     tensors, settings, segment = scores.tensors, scores.settings, scores.segment
 
     def compute(number):
@@ -163,7 +164,7 @@ def _backward_segment(scores, query_tensors, saved_weights):
         d_scores = weights * (d_weights - rows["row_sums"])
         results = {"query": matmul(d_scores, scores.key, settings)}
         if tensors.key_differences is not None:
-            results["sums"] = block.sum_weights_by_id(d_scores)
+            results["d_by_id"] = block.sum_weights_by_id(d_scores)
         terms = {
             "key": matmul(transpose(d_scores), block.rows(scores.query), settings),
             "value": matmul(transpose(dropped), rows["d_outputs"], settings),
@@ -172,7 +173,7 @@ def _backward_segment(scores, query_tensors, saved_weights):
 
     depths = {"query": tensors.query.shape[-1]}
     if tensors.key_differences is not None:
-        depths["sums"] = tensors.key_differences.shape[-2]
+        depths["d_by_id"] = tensors.key_differences.shape[-2]
     totals = {}
     if not segment.is_single:
         dtype = accumulation_dtype(settings.dtype)
@@ -184,8 +185,8 @@ def _backward_segment(scores, query_tensors, saved_weights):
 def _d_dropped(scores, block, rows):
     """Returns the gradient of a block's weights after dropout, `[B, N, C, S]`."""
     d_dropped = matmul(rows["d_outputs"], transpose(scores.value), scores.settings)
-    if "d_by_id" in rows:
-        d_dropped = block.add_bias(d_dropped, rows["d_by_id"])
+    if "d_sums" in rows:
+        d_dropped = block.add_bias(d_dropped, rows["d_sums"])
     return d_dropped + rows["d_totals"] if "d_totals" in rows else d_dropped
 
 

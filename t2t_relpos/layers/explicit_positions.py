@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from t2t_relpos.attention.masks import make_attention_mask
-from t2t_relpos.attention.relative_ids import key_positions as find_positions
-from t2t_relpos.attention.relative_ids import relative_ids_from_positions
+from t2t_relpos.attention.relative_ids import key_positions, relative_ids_from_positions
 from t2t_relpos.layers import call_checks
 
 
@@ -28,10 +27,10 @@ class PairArguments(NamedTuple):
     @property
     def are_default(self):
         """Whether there is neither an attention mask, nor explicit positions, nor an offset."""
-        return all(each is None for each in self[1:])
+        return self.attention_mask is None and self.positions is None and self.query_offset is None
 
     @property
-    def mask_trailing_padding(self):
+    def masks_trailing_padding(self):
         """Whether the causal mask of self-attention masks padding that follows all tokens."""
         return self.causal and self.positions is None and self.query_offset is None
 
@@ -41,7 +40,7 @@ def explicit_positions(positions, query_offset, lengths, batch_size):
 
     Args:
         positions: (query positions `[T]` or `[B, T]`, key positions `[S]` or `[B, S]`), each a
-            tensor, or None for consecutive positions.
+            tensor, or None for consecutive positions: keys from 0, queries from `query_offset`.
         query_offset: key position of query 0, or None.
         lengths: (T, S).
         batch_size: B, or None if unknown.
@@ -59,7 +58,7 @@ def explicit_positions(positions, query_offset, lengths, batch_size):
     call_checks.positions("query_positions", queries, batch_size, lengths[0])
     call_checks.positions("key_positions", keys, batch_size, lengths[1])
     if queries is None:
-        queries = find_positions(*lengths, query_offset)
+        queries = key_positions(*lengths, query_offset)
     if keys is None:
         keys = ops.arange(lengths[1], dtype="int32")
     return ops.cast(queries, "int32"), ops.cast(keys, "int32")

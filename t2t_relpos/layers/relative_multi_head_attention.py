@@ -196,12 +196,12 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         )
         lengths = ops.shape(projected[0])[2], ops.shape(projected[1])[2]
         positions = explicit_positions(
-            (query_positions, key_positions), query_offset, lengths, query.shape[0]
+            (query_positions, key_positions), query_offset, lengths, projected[0].shape[0]
         )
         causal = self._is_causal(use_causal_mask)
         pairs = PairArguments(causal, attention_mask, positions, query_offset)
         key_mask = both_masks(key_mask, value_mask)
-        is_padding_masked = query_packing is value_packing and pairs.mask_trailing_padding
+        is_padding_masked = query_packing is value_packing and pairs.masks_trailing_padding
         if value_packing is not None and not is_padding_masked:
             key_mask = both_masks(key_mask, value_packing.mask)
         outputs, weights = self._attend_to_pairs(
@@ -249,7 +249,11 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         return use_causal_mask
 
     def _is_local(self, query, key, pairs, *, is_self_attention):
-        """Returns whether to use `attend_locally`: for long self-attention with a window."""
+        """Returns whether to use `attend_locally`.
+
+        It requires a window, and default pairs. T = S must be long enough, or unknown in
+        self-attention.
+        """
         if self.sliding_window is None or not pairs.are_default:
             return False
         length = query.shape[2]
@@ -258,7 +262,7 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         return length == key.shape[2] and prefers_local(length, self.sliding_window)
 
     def _rematerialize(self, training):
-        """Returns the argument `rematerialize` of `attend`."""
+        """Returns the argument `rematerialize` of `attend`. False allows saving weights."""
         if self.flash_attention:
             return True
         return False if training else None

@@ -22,10 +22,10 @@ class _Saved(NamedTuple):
     """Results of the forward pass that the gradient reads, for all blocks.
 
     Args:
-        weight_sums: sums of each query's weights, `[.., C, 1]`.
-        sums_by_id: sums of the weights by relative id, `[.., L, C]`.
-        band: the band of the weights, `[.., D, C]`.
-        weights: a TensorArray with the weights of each block, or None.
+        weight_sums: sums of each query's weights after dropout, `[.., C, 1]`.
+        sums_by_id: sums of the weights after dropout by relative id, `[.., L, C]`.
+        band: the band of the weights after dropout, `[.., D, C]`.
+        weights: a TensorArray with the weights of each block before dropout, or None.
     """
 
     weight_sums: tf.Tensor
@@ -36,6 +36,9 @@ class _Saved(NamedTuple):
 
 class BlockAttention(BlockSteps):
     """Attention of G heads of one batch entry at a time. The arguments are those of `BlockSteps`.
+
+    C is the number of queries of a block, R the number of rows of a table, L that of its difference
+    rows, and D the number of diagonals of the band.
 
     Shapes: queries `[groups, G, T, H]`, keys `[groups, G, S, H]`, tables `[groups, 1 or G, R, H]`.
     Split into blocks: queries `[groups, blocks, G, C, H]`, by id `[.., G, L, C]`, by diagonal

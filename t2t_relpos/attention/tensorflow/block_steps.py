@@ -1,4 +1,9 @@
-"""Forward and backward pass of one block of queries, for `block_loops`."""
+"""Forward and backward pass of one block of queries, for `block_loops`.
+
+A table is split into a reference row and the differences of the other rows from it. The reference
+row of the key table adds the same number to all scores of a query. The softmax does not depend on
+it, so it is left out, and its gradient is 0.
+"""
 
 from typing import Any, NamedTuple
 
@@ -11,10 +16,10 @@ class _Block(NamedTuple):
     """A block of queries of one group.
 
     Args:
-        group: number of the group.
-        number: number of the block in the group.
-        index: number of the block among the blocks of all groups.
-        end: number of padded keys that the block reads.
+        group: index of the group.
+        number: index of the block in the group.
+        index: index of the block among the blocks of all groups.
+        end: the block reads the padded keys before this position.
         band: the `Band` of its scores.
     """
 
@@ -30,8 +35,9 @@ class _OutputGradients(NamedTuple):
 
     Args:
         queries: d_outputs with the columns of the left tail.
-        diagonals: the band of d_weights times weights.
-        bias: added to d_weights for all keys, `[.., C, 1]`, or None if it is one of the columns.
+        diagonals: terms of the value table in the band of d_scores.
+        bias: d_outputs times the reference row of the value table, minus `row_sums` without
+            dropout, `[.., C, 1]`; None if it is one of the columns.
         row_sums: sums of d_outputs times outputs, `[.., C, 1]`.
     """
 
@@ -84,7 +90,7 @@ class BlockSteps:
         return flatten(columns), flatten(self._query_band.to_diagonals(by_id))
 
     def _scores(self, band, queries, keys):
-        """Returns the scores of a block without its band, `[G, C, keys]`."""
+        """Returns the products of queries and keys before the band's terms, `[G, C, keys]`."""
         if not self._layout.causal:
             keys = band.append_columns(keys)
         return self._matmul(queries, keys, transpose_b=True)
@@ -145,7 +151,8 @@ class BlockSteps:
         bias = tf.reduce_sum(wide_d_outputs * reference, -1, keepdims=True)
         if not self._dropout:
             bias -= row_sums
-        # Causal blocks have no columns. A 16-bit column would be rounded the same way for all keys.
+        # Causal blocks have no columns. The rounding error of a 16-bit column is the same for all
+        # keys and would not average out.
         in_column = not self._layout.causal and d_outputs.dtype == self._accumulation
         queries, added = self._augment(d_outputs, rows, bias if in_column else None)
         return _OutputGradients(
@@ -156,12 +163,12 @@ class BlockSteps:
         )
 
     def _d_scores(self, value, weights, output_gradients, block):
-        """Returns (weights after dropout, gradient of the scores without its band) of a block."""
+        """Returns (weights after dropout, d_scores before the band's terms) of a block."""
         values = value[block.group][:, : block.end]
         d_weights = self._scores(block.band, output_gradients.queries[block.index], values)
         if output_gradients.bias is not None:
             d_weights += output_gradients.bias[block.index]
-        if not self._dropout:
+        if not self._dropout:  # `row_sums` are part of the bias.
             return weights, d_weights * weights
         factors = self._factors(weights, block)
         d_scores = (d_weights * factors - output_gradients.row_sums[block.index]) * weights

@@ -8,7 +8,7 @@ class DecoderCaches(abc.ABC):
 
     Every step adds a slot per hypothesis. A mask of each active hypothesis, `"ancestors"`
     `[rows, slots]`, hides the slots of other hypotheses. A search reorders the masks instead of the
-    larger keys and values.
+    larger keys and values. The rows are the active hypotheses of all sentences.
 
     Args:
         config: a `TransformerConfig`.
@@ -28,7 +28,14 @@ class DecoderCaches(abc.ABC):
 
     @abc.abstractmethod
     def open_step(self, sentences, ancestors, batch, beams):
-        """Returns (masks with the new slots `[rows, slots]`, a `CachedStep`)."""
+        """Returns (masks with the new slots `[rows, slots]`, a `CachedStep`).
+
+        Args:
+            sentences: the dict of tensors of `start` or of the previous step.
+            ancestors: masks `[rows, slots]`.
+            batch: B, a scalar tensor.
+            beams: active hypotheses per sentence, a scalar tensor.
+        """
 
     def resize(self, sentences, ancestors, num_steps):
         """Returns `sentences` and `ancestors` with room for `num_steps` steps.
@@ -60,5 +67,5 @@ class CachedStep(abc.ABC):
         """Returns the outputs `[B, N, k, H]` of the self-attention of layer `number`."""
 
     def finish(self, sentences):
-        """Returns `sentences` for the next step, still with the old caches."""
+        """Returns `sentences` for the next step. The caller replaces the caches in it."""
         return sentences
