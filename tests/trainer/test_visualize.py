@@ -49,6 +49,7 @@ def test_plots_of_a_checkpoint(run, small_run, tmp_path, capsys):
     plots = tmp_path / "plots"
     run(model_dir=tmp_path / "run", checkpoint=4, plots=plots)
     assert capsys.readouterr().out.splitlines() == [
+        f"checkpoint {tmp_path}/run/checkpoints/step-000004",
         f"Wrote {plots}/learning_curves.png",
         f"Wrote {plots}/table_norms.png",
     ]
