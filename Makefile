@@ -35,7 +35,7 @@ $(VENV)/installed: setup.cfg pyproject.toml
 
 # Trains on the synthetic corpus, evaluates, exports, translates.
 quickstart: $(VENV)/installed
-	PYTHON=$(RUN) examples/quickstart.sh $(QUICKSTART)
+	TF_CPP_MIN_LOG_LEVEL=3 PYTHON=$(RUN) examples/quickstart.sh $(QUICKSTART)
 
 # Builds the site in build/site. Fails on broken links, anchors and references.
 docs: $(VENV)/installed

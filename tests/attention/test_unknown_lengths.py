@@ -128,17 +128,9 @@ def test_seeds_are_drawn_outside_of_branches(draw):
         assert np.abs(outputs - attend(*arrays)[0]).max() > 0.1
 
 
-@pytest.mark.parametrize(
-    "name, causal, in_graph",
-    [
-        *((name, causal, False) for name in SECOND_DERIVATIVES for causal in (False, True)),
-        pytest.param("saved_blocks", True, True, marks=pytest.mark.slow),
-    ],
-)
-def test_second_derivatives_equal_autodiff(
-    name, causal, in_graph, small_block_implementations, draw
-):
-    """In a graph, lengths are unknown and tracing takes long."""
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", SECOND_DERIVATIVES)
+def test_second_derivatives_equal_autodiff(name, causal, small_block_implementations, draw):
     arrays = [tf.constant(x) for x in draw(23, 23, 3, value_dim=7)]
 
     def second_derivatives_of(implementation):
@@ -159,10 +151,9 @@ def test_second_derivatives_equal_autodiff(
 
         return second_derivatives
 
-    compute = second_derivatives_of(small_block_implementations[name])
-    run = graph_of(compute, arrays[3:]) if in_graph else compute
+    actual = second_derivatives_of(small_block_implementations[name])(*arrays)
     expected = second_derivatives_of("by_id")(*arrays)
-    for found, wanted in zip(run(*arrays), expected, strict=True):
+    for found, wanted in zip(actual, expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9 * np.abs(wanted).max())
 
 

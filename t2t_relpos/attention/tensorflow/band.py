@@ -139,29 +139,14 @@ class Band:
     def add(self, scores, diagonals):
         """Adds diagonals to the scores. Returns (scores, band after the addition)."""
         diagonals += self.read(scores)
-        return self._write(scores, diagonals), diagonals
+        # With a partly known shape, shape inference of set_diag assumes a single diagonal.
+        known = scores.shape.is_fully_defined()
+        written = diagonals if known else tf.compat.v1.placeholder_with_default(diagonals, None)
+        return tf.linalg.set_diag(scores, written, k=self._diagonals, align=_ALIGN), diagonals
 
     def read(self, scores):
         """Returns the band `[.., D, T]`."""
-        if scores.shape.is_fully_defined():
-            return self._read(scores)
-
-        # TensorFlow's gradient is a set_diag without the workaround of `_write`.
-        @tf.custom_gradient
-        def read(scores):
-            return self._read(scores), lambda d: self._write(tf.zeros_like(scores), d)
-
-        return read(scores)
-
-    def _read(self, scores):
         return tf.linalg.diag_part(scores, k=self._diagonals, align=_ALIGN)
-
-    def _write(self, scores, diagonals):
-        """Returns the scores with the band replaced."""
-        if not scores.shape.is_fully_defined():
-            # With a partly known shape, shape inference of set_diag assumes a single diagonal.
-            diagonals = tf.compat.v1.placeholder_with_default(diagonals, None)
-        return tf.linalg.set_diag(scores, diagonals, k=self._diagonals, align=_ALIGN)
 
     def sum_tail(self, weights, prefer_matmul=False):
         """Sums the whole chunks of each query's tail: `[.., 1, T]`.

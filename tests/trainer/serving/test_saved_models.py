@@ -386,3 +386,8 @@ def test_full_disk_raises_and_leaves_no_files(tmp_path):
         with saved_models.new_version(tmp_path / "name"):
             raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
     assert not list((tmp_path / "name").iterdir())
+
+
+def test_loading_logs_no_warning(exported_dir, caplog):
+    tf.saved_model.load(str(exported_dir / "1"))
+    assert [record.getMessage() for record in caplog.records] == []
