@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import dataclasses
 import importlib
 import os
 import pathlib
@@ -29,6 +30,26 @@ def seeded():
 def rng():
     """Returns a generator with the same seed for every test."""
     return np.random.default_rng(20180401)
+
+
+@pytest.fixture
+def run_log(monkeypatch):
+    """Returns a list to which each implementation appends its name when it runs."""
+    from t2t_relpos.attention import dispatch
+
+    names = []
+    original = dispatch.Implementation
+
+    def with_log(implementation):
+        def run(*args):
+            names.append(implementation.name)
+            return implementation.run(*args)
+
+        return dataclasses.replace(implementation, run=run)
+
+    assert all(isinstance(each, original) for each in dispatch.TABLE)
+    monkeypatch.setattr(dispatch, "TABLE", tuple(map(with_log, dispatch.TABLE)))
+    return names
 
 
 class Program:

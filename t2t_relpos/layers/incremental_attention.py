@@ -2,12 +2,12 @@
 
 from keras import ops
 
-from t2t_relpos.attention.masks import combine_masks, key_padding_mask, window_mask
+from t2t_relpos.attention.masks import key_padding_mask, make_attention_mask
 from t2t_relpos.layers import call_checks
 
 
 class IncrementalAttention:
-    """Mixin with decoding steps for a `MultiHeadBase` that has `attend` and `sliding_window`."""
+    """Mixin with decoding steps for `RelativeMultiHeadAttention`."""
 
     def start_cache(self, batch_size, max_length):
         """Returns an empty cache for `step`.
@@ -149,10 +149,9 @@ class IncrementalAttention:
 
     def _with_window(self, mask, query, keys, query_offset):
         """Returns the conjunction of a mask and `sliding_window`, or None without both."""
-        if self.sliding_window is None:
-            return mask
         lengths = ops.shape(query)[1], ops.shape(keys)[2]
-        return combine_masks(mask, window_mask(*lengths, self.sliding_window, query_offset))
+        window = self.sliding_window
+        return make_attention_mask(lengths, mask, window=window, query_offset=query_offset)
 
     def _memory_options(self, query, query_offset):
         """Returns the arguments of `attend` that select implementations with linear memory.
@@ -169,7 +168,7 @@ class IncrementalAttention:
                 f"{tuple(query_offset.shape)}. Pass one query or one offset for the batch, or set "
                 "`flash_attention=None`."
             )
-        return {"return_weights": False, "rematerialize": True if self.flash_attention else None}
+        return {"return_weights": False, "rematerialize": self._rematerialize(training=False)}
 
 
 def _nan_unless(fits, outputs):

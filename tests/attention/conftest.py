@@ -39,24 +39,6 @@ def small_block_implementations():
     return {each.name: with_small_blocks(each) for each in dispatch.TABLE}
 
 
-@pytest.fixture
-def run_log(monkeypatch):
-    """Returns a list to which each implementation appends its name when it runs."""
-    names = []
-    original = dispatch.Implementation
-
-    def with_log(implementation):
-        def run(*args):
-            names.append(implementation.name)
-            return implementation.run(*args)
-
-        return dataclasses.replace(implementation, run=run)
-
-    assert all(isinstance(each, original) for each in dispatch.TABLE)
-    monkeypatch.setattr(dispatch, "TABLE", tuple(map(with_log, dispatch.TABLE)))
-    return names
-
-
 @pytest.fixture(scope="session")
 def assert_close():
     """Returns `assert_close(actual, expected, atol)`, which compares two lists of arrays."""

@@ -133,26 +133,20 @@ def test_seeds_are_drawn_outside_of_branches(draw):
 def test_second_derivatives_equal_autodiff(name, causal, small_block_implementations, draw):
     arrays = [tf.constant(x) for x in draw(23, 23, 3, value_dim=7)]
 
-    def second_derivatives_of(implementation):
-        def second_derivatives(*arrays):
-            with tf.GradientTape() as outer:
-                outer.watch(arrays)
-                with tf.GradientTape() as inner:
-                    inner.watch(arrays)
-                    outputs, _ = attend(
-                        *arrays,
-                        causal=causal,
-                        implementation=implementation,
-                        return_weights=False,
-                    )
-                    loss = tf.reduce_sum(outputs**2)
-                total = tf.add_n([tf.reduce_sum(x**2) for x in inner.gradient(loss, arrays)])
-            return outer.gradient(total, arrays)
+    def second_derivatives(implementation):
+        with tf.GradientTape() as outer:
+            outer.watch(arrays)
+            with tf.GradientTape() as inner:
+                inner.watch(arrays)
+                outputs, _ = attend(
+                    *arrays, causal=causal, implementation=implementation, return_weights=False
+                )
+                loss = tf.reduce_sum(outputs**2)
+            total = tf.add_n([tf.reduce_sum(x**2) for x in inner.gradient(loss, arrays)])
+        return outer.gradient(total, arrays)
 
-        return second_derivatives
-
-    actual = second_derivatives_of(small_block_implementations[name])(*arrays)
-    expected = second_derivatives_of("by_id")(*arrays)
+    actual = second_derivatives(small_block_implementations[name])
+    expected = second_derivatives("by_id")
     for found, wanted in zip(actual, expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9 * np.abs(wanted).max())
 

@@ -1,33 +1,14 @@
 """Tests of attention with a cache: memory of `flash_attention`, and windows."""
 
-import dataclasses
-
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from t2t_relpos.attention import dispatch
 from t2t_relpos.layers import RelativeMultiHeadAttention
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 LINEAR = "rematerialized_blocks" if ON_TENSORFLOW else "scanned_blocks"
-
-
-@pytest.fixture
-def run_log(monkeypatch):
-    """Returns a list to which each attention implementation appends its name when it runs."""
-    names = []
-
-    def with_log(implementation):
-        def run(*arguments):
-            names.append(implementation.name)
-            return implementation.run(*arguments)
-
-        return dataclasses.replace(implementation, run=run)
-
-    monkeypatch.setattr(dispatch, "TABLE", tuple(map(with_log, dispatch.TABLE)))
-    return names
 
 
 @pytest.fixture
