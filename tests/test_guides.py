@@ -1,4 +1,4 @@
-"""Runs the code of docs/get_started.md and docs/guides, and compares its output with the pages.
+"""Runs the code of the start page, of guides and of other pages, and compares its output with them.
 
 All blocks of a page run in one empty folder, in the order of the page: `python` blocks in one
 namespace of a new interpreter, `sh` blocks in bash. The `text` block after a block is its expected
@@ -25,7 +25,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "docs/get_started.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
+PAGES = [
+    *(ROOT / "docs" / name for name in ("index.md", "get_started.md", "how_it_works/dispatch.md")),
+    *sorted((ROOT / "docs/guides").glob("*.md")),
+]
 BLOCK = re.compile(
     r"(?:^<!-- (?P<option>not run|tolerance|output varies): (?P<value>.*?) -->\n+)?"
     r"^```(?P<language>\w+)\n(?P<code>.*?)^```$",
