@@ -1,4 +1,4 @@
-"""Runs the code of the start page, of guides and of other pages, and compares its output with them.
+"""Runs the code of guides and other pages, and compares the output with the pages.
 
 All blocks of a page run in one empty folder, in the order of the page: `python` blocks in one
 namespace of a new interpreter, `sh` blocks in bash. The `text` block after a block is its expected

@@ -30,7 +30,11 @@ def explain(length_q, length_k=None, max_relative_position=16, **options):
         length_q: number of queries T.
         length_k: number of keys S. Default: T.
         max_relative_position: clipping distance K. None: no tables.
-        **options: further fields of `Request`, for example `causal=True`.
+        **options: `causal`, `query_offset`, `return_weights` and `rematerialize`, as in `attend`.
+            `offset_per_entry`: whether each batch entry has its own query offset. `ids_rank`: rank
+            of `relative_ids`. `seeded_dropout`: False for a dropout function. `portable`: whether
+            to use standard operations only. `backend`, `device` ("cpu", "gpu" or "tpu") and `xla`,
+            whether XLA compiles the call: default as in the current context.
 
     Returns:
         An `Explanation`.
