@@ -52,8 +52,8 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         seed: seed of the dropout. Default: None, a random seed.
         max_relative_position: clipping distance K, an int from 0 to 1,000,000. Larger distances use
             the table rows of K. Required unless both tables are off. Default: None.
-        use_key_table: whether a^K is used (the score term). Default: True.
-        use_value_table: whether a^V is used (the output term). Default: True.
+        use_key_table: whether relative positions are added to keys (a^K). Default: True.
+        use_value_table: whether relative positions are added to values (a^V). Default: True.
         share_heads: True: all heads share a table (t2t, the paper's big model). False: each head
             has a table (the paper's base model). Default: True.
         table_initializer: initializer of the tables. Default: `"glorot_uniform"`, as in t2t.

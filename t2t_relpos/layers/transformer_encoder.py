@@ -28,8 +28,8 @@ class TransformerEncoder(keras.layers.Layer):
         normalize_first: True for pre-norm, False for post-norm. Default: False.
         max_relative_position: clipping distance K of the self-attention. Required unless both
             tables are off. Default: None.
-        use_key_table: whether a^K is used (the score term). Default: True.
-        use_value_table: whether a^V is used (the output term). Default: True.
+        use_key_table: whether relative positions are added to keys (a^K). Default: True.
+        use_value_table: whether relative positions are added to values (a^V). Default: True.
         share_heads: whether all heads share a table. Default: True.
         use_bias: whether the projections of the attention have biases. Default: True.
         attention_dropout: rate of the dropout of attention weights. Default: None, the same as

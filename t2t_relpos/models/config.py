@@ -26,8 +26,8 @@ class TransformerConfig:
         position: "relative" (in every self-attention), "sinusoidal" or "learned" (added to the
             embeddings), "relative+sinusoidal", or "none".
         max_relative_position: clipping distance K of relative positions.
-        use_key_table: whether a^K is used (the paper's Table 3).
-        use_value_table: whether a^V is used.
+        use_key_table: whether relative positions are added to keys (a^K in the paper's Table 3).
+        use_value_table: whether relative positions are added to values (a^V).
         share_heads: whether the heads of a layer share relative tables.
         relative_cross_attention: whether the decoder's attention to the encoder
             has relative positions too. Requires a relative `position`.
