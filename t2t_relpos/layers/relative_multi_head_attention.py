@@ -37,9 +37,9 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
             instead of O(T²). Default: None, no limit.
         flash_attention: True: memory is linear in length at any length, because the gradient
             computes the weights again. Explicit positions and returned scores are then not
-            supported. None or False: memory is linear in length above 1,024 positions. On
-            TensorFlow on a CPU without XLA, above 4,096 in training, and 256 in inference (causal:
-            128). There is no fused kernel. Default: None.
+            supported. There is no fused kernel. None or False: memory is linear in length above
+            1,024 positions. On TensorFlow on a CPU without XLA, these limits are 4,096 positions in
+            training, 256 in inference, and 128 in causal inference. Default: None.
         kernel_initializer: initializer of the projection kernels. Default: `"glorot_uniform"`.
         bias_initializer: initializer of the projection biases. Default: `"zeros"`.
         kernel_regularizer: regularizer of the projection kernels. Default: None.
@@ -276,12 +276,14 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
     def from_multi_head_attention(cls, layer, max_relative_position, **kwargs):
         """Returns a layer with the weights of a `keras.layers.MultiHeadAttention` and zero tables.
 
-        The outputs are equal, except for causal masks if T != S: see `query_offset`.
+        The outputs are equal, except for causal masks if T != S (see `query_offset`) and fully
+        masked queries. Keras's layer also removes the padding mask of its inputs; this one does not.
 
         Args:
             layer: a built `keras.layers.MultiHeadAttention` with one attention axis.
             max_relative_position: clipping distance K.
-            **kwargs: further arguments that Keras's layer does not have, such as `share_heads`.
+            **kwargs: further arguments of the constructor, which replace those of `layer`, such as
+                `share_heads` or `flash_attention`.
 
         Returns:
             A built layer.
