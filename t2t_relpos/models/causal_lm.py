@@ -6,6 +6,7 @@ from keras import ops
 from t2t_relpos import _checks
 from t2t_relpos.layers.dropout import Dropout
 from t2t_relpos.layers.layer_normalization import LayerNormalization
+from t2t_relpos.layers.quantized_dtype import quantized_dtype
 from t2t_relpos.layers.token_embedding import TokenEmbedding
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
 from t2t_relpos.models.generation import Generates, SearchFunctions
@@ -157,4 +158,4 @@ class CausalLM(Generates, keras.Model):
         return (*input_shape, self.settings["vocab_size"])
 
     def get_config(self):
-        return {**super().get_config(), **self.settings}
+        return {**super().get_config(), **self.settings, **quantized_dtype(self)}

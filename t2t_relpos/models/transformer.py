@@ -6,6 +6,7 @@ from keras import ops
 from t2t_relpos._backend import is_tensorflow_without_xla
 from t2t_relpos.layers.dropout import Dropout
 from t2t_relpos.layers.packing import Packing
+from t2t_relpos.layers.quantized_dtype import quantized_dtype
 from t2t_relpos.models import transformer_layers
 from t2t_relpos.models.config import NUM_TARGET_SPACES, TransformerConfig
 from t2t_relpos.models.generation import Generates, SearchFunctions
@@ -206,7 +207,8 @@ class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
         return ops.cast(self.output_embedding(states, reverse=True), "float32")
 
     def get_config(self):
-        return {**super().get_config(), "config": self.config.to_dict()}
+        config = {**super().get_config(), "config": self.config.to_dict()}
+        return {**config, **quantized_dtype(self)}
 
     @classmethod
     def from_config(cls, config):
