@@ -4,6 +4,7 @@ from keras import ops
 
 from t2t_relpos._backend import is_tensorflow_without_xla
 from t2t_relpos.decoding.beams import Beams
+from t2t_relpos.decoding.capacity import check_capacity
 from t2t_relpos.decoding.constraints import checked_constraints
 from t2t_relpos.decoding.search_loop import until_done
 from t2t_relpos.decoding.single_path import limits
@@ -39,7 +40,8 @@ def beam_search(
         step: `step(ids [rows], state) -> (logits [rows, V], state)` with
             rows = B * beam_size. The first ids are `pad_id`. It may have a method
             `resize(state, steps) -> state`. Compiled searches then start with a state for a few
-            steps and enlarge it with `resize`.
+            steps and enlarge it with `resize`. It may have a method `capacity(state)`, the number
+            of steps that the state has room for. The searches check it if the number is an int.
         state: a nested dict of tensors `[B, ...]`. The search repeats and
             reorders rows. The entry under `"context"` never changes and is
             the same for all beams of a sentence, so it is only repeated. The
@@ -81,7 +83,8 @@ def beam_search(
 
     Raises:
         ValueError: if the beam size is below 1, n is above it, a constraint is out of
-            range, or `length_limit` or a constraint is combined with `t2t_exact`.
+            range, `length_limit` or a constraint is combined with `t2t_exact`, or the state has
+            room for fewer than `max_length` steps and no `length_limit` is given.
 
     Reference: t2t `beam_search.beam_search`.
 
@@ -99,6 +102,7 @@ def beam_search(
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
     if t2t_exact:
         _check_exact(length_limit, early_stopping, constraints)
+    check_capacity(step, state, max_length, length_limit)
     search = Beams(
         constraints._replace(prefix=None),
         beam_size=beam_size,
