@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from t2t_relpos import _checks
 from t2t_relpos.decoding.capacity import check_capacity
 from t2t_relpos.decoding.constraints import checked_constraints
 from t2t_relpos.decoding.filters import draw, keep_top_k, keep_top_p
@@ -133,7 +134,6 @@ def _check(temperature, top_k, top_p, num_results):
     if top_p is not None and not ops.is_tensor(top_p) and not 0 < top_p <= 1:
         raise ValueError(f"Expected `top_p` above 0 and at most 1. Received: {top_p!r}")
     for name, count in (("top_k", top_k), ("num_results", num_results)):
-        if count is None and name == "top_k" or ops.is_tensor(count):
-            continue
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"Expected `{name}` to be an int of at least 1. Received: {count!r}")
+        is_off = count is None and name == "top_k"
+        if not is_off and not ops.is_tensor(count):
+            _checks.positive_int(name, count)
