@@ -2,15 +2,16 @@
 
     python -m examples.causal_lm FILE --prompt="A man"
 
-Each line of the file is one training text. The file may be compressed (.gz).
+Each line of the file is one training text. The file may be compressed (.gz). With the default
+flags, the program takes about two minutes on 2 cores.
 """
 
 import gzip
 import os
 import sys
 
-# Must be set before TensorFlow is imported; hides its start-up log.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Must be set before TensorFlow is imported; hides log lines of its start.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np

@@ -36,6 +36,26 @@ def rate(name, value):
     return value
 
 
+def id_sequences(name, ids, letters="[B, T]"):
+    """Raises ValueError if ids are not one tensor of rank 2.
+
+    Args:
+        name: name of the argument.
+        ids: the ids.
+        letters: the expected shape, for the message.
+    """
+    if not hasattr(ids, "shape"):
+        raise ValueError(
+            f"Expected `{name}` to be a tensor of int ids {letters}. Received: "
+            f"{type(ids).__name__}. Pass the tensor itself."
+        )
+    if len(ids.shape) != 2:
+        raise ValueError(
+            f"Expected `{name}` to be a tensor of int ids {letters}. Received: shape "
+            f"{tuple(ids.shape)}. For a single sequence, pass a batch of one."
+        )
+
+
 def token_ids(ids, vocab_size):
     """Raises ValueError if ids are not integers, or are known and outside `[0, vocab_size)`.
 

@@ -2,8 +2,10 @@
 
 from keras import ops
 
+from t2t_relpos import _checks
 from t2t_relpos._backend import is_tensorflow_without_xla
 from t2t_relpos.decoding.beams import Beams
+from t2t_relpos.decoding.capacity import check_capacity
 from t2t_relpos.decoding.constraints import checked_constraints
 from t2t_relpos.decoding.search_loop import until_done
 from t2t_relpos.decoding.single_path import limits
@@ -39,7 +41,8 @@ def beam_search(
         step: `step(ids [rows], state) -> (logits [rows, V], state)` with
             rows = B * beam_size. The first ids are `pad_id`. It may have a method
             `resize(state, steps) -> state`. Compiled searches then start with a state for a few
-            steps and enlarge it with `resize`.
+            steps and enlarge it with `resize`. It may have a method `capacity(state)`, the number
+            of steps that the state has room for. The searches check it if the number is an int.
         state: a nested dict of tensors `[B, ...]`. The search repeats and
             reorders rows. The entry under `"context"` never changes and is
             the same for all beams of a sentence, so it is only repeated. The
@@ -81,7 +84,8 @@ def beam_search(
 
     Raises:
         ValueError: if the beam size is below 1, n is above it, a constraint is out of
-            range, or `length_limit` or a constraint is combined with `t2t_exact`.
+            range, `length_limit` or a constraint is combined with `t2t_exact`, or the state has
+            room for fewer than `max_length` steps and no `length_limit` is given.
 
     Reference: t2t `beam_search.beam_search`.
 
@@ -95,10 +99,12 @@ def beam_search(
     >>> ops.convert_to_numpy(result.ids).tolist()
     [[[2, 1, 0, 0, 0]]]
     """
-    _check_sizes(beam_size, num_results)
+    if not (ops.is_tensor(beam_size) or ops.is_tensor(num_results)):
+        check_sizes("beam_size", beam_size, num_results)
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
     if t2t_exact:
         _check_exact(length_limit, early_stopping, constraints)
+    check_capacity(step, state, max_length, length_limit)
     search = Beams(
         constraints._replace(prefix=None),
         beam_size=beam_size,
@@ -168,15 +174,17 @@ def _check_exact(length_limit, early_stopping, constraints):
         )
 
 
-def _check_sizes(beam_size, num_results):
-    if ops.is_tensor(beam_size) or ops.is_tensor(num_results):
-        return
-    if not isinstance(beam_size, int) or beam_size < 1:
+def check_sizes(name, beam_size, num_results):
+    """Raises ValueError unless both are integers with 1 <= num_results <= beam_size.
+
+    Args:
+        name: name of the argument `beam_size`.
+        beam_size: number of hypotheses per sentence.
+        num_results: number of outputs per sentence.
+    """
+    _checks.positive_int(name, beam_size)
+    _checks.positive_int("num_results", num_results)
+    if num_results > beam_size:
         raise ValueError(
-            f"Expected `beam_size` to be an int of at least 1. Received: {beam_size!r}"
-        )
-    if not isinstance(num_results, int) or not 1 <= num_results <= beam_size:
-        raise ValueError(
-            f"Expected `num_results` to be from 1 to beam_size={beam_size}. "
-            f"Received: {num_results!r}"
+            f"Expected `num_results` to be at most `{name}`, {beam_size}. Received: {num_results}"
         )

@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from t2t_relpos.decoding.capacity import check_capacity
 from t2t_relpos.decoding.constraints import checked_constraints
 from t2t_relpos.decoding.result import DecodingResult
 from t2t_relpos.decoding.single_path import limits, search_single_path
@@ -46,7 +47,8 @@ def greedy_search(
         A `DecodingResult` with n = 1; scores are sums of log-probabilities.
 
     Raises:
-        ValueError: if a constraint is out of range.
+        ValueError: if a constraint is out of range, or the state is too small, as in
+            `beam_search`.
 
     Example:
     >>> import numpy as np
@@ -62,6 +64,7 @@ def greedy_search(
     def most_likely(log_probs, i):
         return ops.cast(ops.argmax(log_probs, axis=-1), "int32")
 
+    check_capacity(step, state, max_length, length_limit)
     limit = limits(batch_size, max_length, length_limit)
     result = search_single_path(
         most_likely, step, state, limit, max_length, constraints, eos_id, pad_id

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from t2t_relpos import _checks
+from t2t_relpos.decoding.capacity import check_capacity
 from t2t_relpos.decoding.constraints import checked_constraints
 from t2t_relpos.decoding.filters import draw, keep_top_k, keep_top_p
 from t2t_relpos.decoding.result import DecodingResult
@@ -71,7 +73,8 @@ def sample_search(
         of log-probabilities under the constraints, before the temperature.
 
     Raises:
-        ValueError: if a setting is out of range, or both `seed` and `uniform` are given.
+        ValueError: if a setting is out of range, both `seed` and `uniform` are given, or the state
+            is too small, as in `beam_search`.
 
     Example:
     >>> import numpy as np
@@ -84,6 +87,7 @@ def sample_search(
     [[[2, 1, 0, 0, 0]]]
     """
     _check(temperature, top_k, top_p, num_results)
+    check_capacity(step, state, max_length, length_limit)
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
     if constraints.prefix is not None:
         prefix = ops.repeat(constraints.prefix, num_results, axis=0)
@@ -130,7 +134,6 @@ def _check(temperature, top_k, top_p, num_results):
     if top_p is not None and not ops.is_tensor(top_p) and not 0 < top_p <= 1:
         raise ValueError(f"Expected `top_p` above 0 and at most 1. Received: {top_p!r}")
     for name, count in (("top_k", top_k), ("num_results", num_results)):
-        if count is None and name == "top_k" or ops.is_tensor(count):
-            continue
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"Expected `{name}` to be an int of at least 1. Received: {count!r}")
+        is_off = count is None and name == "top_k"
+        if not is_off and not ops.is_tensor(count):
+            _checks.positive_int(name, count)

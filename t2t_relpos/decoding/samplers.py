@@ -3,7 +3,7 @@
 import keras
 
 from t2t_relpos import _checks
-from t2t_relpos.decoding.beam_search import beam_search
+from t2t_relpos.decoding.beam_search import beam_search, check_sizes
 from t2t_relpos.decoding.greedy_search import greedy_search
 from t2t_relpos.decoding.sample_search import sample_search
 
@@ -117,13 +117,7 @@ class BeamSampler(Sampler):
 
     def __init__(self, num_beams=4, alpha=0.6, num_results=1, early_stopping=False, **constraints):
         super().__init__(**constraints)
-        _checks.positive_int("num_beams", num_beams)
-        _checks.positive_int("num_results", num_results)
-        if num_results > num_beams:
-            raise ValueError(
-                f"Expected `num_results` to be at most `num_beams`, {num_beams}. "
-                f"Received: {num_results}"
-            )
+        check_sizes("num_beams", num_beams, num_results)
         self.num_beams = num_beams
         self.alpha = alpha
         self.num_results = num_results

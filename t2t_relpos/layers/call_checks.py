@@ -76,7 +76,7 @@ def mask(name, values, *shapes):
         raise ValueError(f"Expected `{name}` of shape {expected}. Received: shape {shape}.")
 
 
-def query_offset(value):
+def scalar_query_offset(value):
     """Raises ValueError if an offset is not a scalar integer that fits into int32."""
     if value is None:
         return
@@ -113,6 +113,25 @@ def positions(name, values, batch_size, length):
             f"{_text(expected[1])}. Received: shape {shape}."
         )
     fits_int32(name, values)
+
+
+def cache(name, values, layer, batch_size, length=None):
+    """Raises ValueError if a cache in KerasHub's layout has another shape than a layer expects.
+
+    Args:
+        name: name of the argument.
+        values: the cache, `[B, 2, S, N, H]`.
+        layer: the attention layer.
+        batch_size: B, or None if unknown.
+        length: S, or None if any length is allowed.
+    """
+    shape = tuple(values.shape)
+    expected = (batch_size, 2, length, layer.num_heads, layer.key_dim)
+    if not _equals(shape, expected):
+        raise ValueError(
+            f"Expected `{name}` of shape [B, 2, S, N, H] = {_text(expected)}: keys and values of "
+            f"{layer.num_heads} heads of size {layer.key_dim}. Received: shape {shape}."
+        )
 
 
 def cache_position(position, length):

@@ -49,7 +49,7 @@ def explicit_positions(positions, query_offset, lengths, batch_size):
         ValueError: if positions or the offset have an unsupported dtype or shape, or if both query
             positions and an offset are given.
     """
-    call_checks.query_offset(query_offset)
+    call_checks.scalar_query_offset(query_offset)
     queries, keys = positions
     if queries is None and keys is None:
         return None

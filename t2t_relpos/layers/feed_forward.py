@@ -5,6 +5,7 @@ import keras
 from t2t_relpos import _checks
 from t2t_relpos.layers.clone_initializer import clone_initializer
 from t2t_relpos.layers.dropout import Dropout
+from t2t_relpos.layers.quantized_dtype import sublayer_dtype
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -71,7 +72,7 @@ class FeedForward(keras.layers.Layer):
             activation=activation,
             kernel_initializer=clone_initializer(self.kernel_initializer),
             bias_initializer=clone_initializer(self.bias_initializer),
-            dtype=self.dtype_policy,
+            dtype=sublayer_dtype(self, name),
             name=name,
         )
 

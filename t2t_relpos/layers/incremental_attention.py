@@ -96,10 +96,12 @@ class IncrementalAttention:
             (outputs `[B, T, D]`, the cache).
 
         Raises:
-            ValueError: if the layer is not built, the written positions are known to be past the
-                end of the cache, or `query_offset` is `[B]` with `flash_attention=True` and T > 1.
+            ValueError: if the layer is not built, the cache has another shape, the written
+                positions are known to be past its end, or `query_offset` is `[B]` with
+                `flash_attention=True` and T > 1.
         """
         call_checks.built(self)
+        call_checks.cache("cache", cache, self, query.shape[0])
         if update_index is not None:
             last = update_index + ops.shape(value)[1] - 1
             call_checks.cache_position(ops.convert_to_tensor(last), cache.shape[2])

@@ -6,7 +6,7 @@ from keras import ops
 from t2t_relpos import _checks
 from t2t_relpos.layers.clone_initializer import clone_initializer
 from t2t_relpos.layers.head_projection import INTO_HEADS, OUT_OF_HEADS, HeadProjection
-from t2t_relpos.layers.quantized_dtype import quantized_dtype
+from t2t_relpos.layers.quantized_dtype import quantized_dtype, sublayer_dtype
 
 
 class MultiHeadBase(keras.layers.Layer):
@@ -102,7 +102,7 @@ class MultiHeadBase(keras.layers.Layer):
             activity_regularizer=self.projection_activity_regularizer,
             kernel_constraint=self.kernel_constraint,
             bias_constraint=self.bias_constraint,
-            dtype=self.dtype_policy,
+            dtype=sublayer_dtype(self, name),
             name=name,
         )
         projection.build(input_shape)

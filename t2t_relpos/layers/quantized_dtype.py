@@ -27,3 +27,15 @@ def quantized_dtype(layer):
         # Enclosing models prepend their names to paths.
         policies[f"(.*/)?{re.escape(layer.name)}/{re.escape(inner)}"] = part.dtype_policy
     return {"dtype": keras.saving.serialize_keras_object(policies)}
+
+
+def sublayer_dtype(layer, name):
+    """Returns the dtype policy for a sublayer that `layer.build` creates.
+
+    With the policies of all sublayers as its own policy, a quantized layer can't be saved: Keras
+    reads the quantization mode of the map's default.
+    """
+    policy = layer.dtype_policy
+    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        return policy[f"{layer.path}/{name}"]
+    return policy

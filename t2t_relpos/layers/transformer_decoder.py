@@ -2,6 +2,7 @@
 
 import keras
 
+from t2t_relpos.layers import call_checks
 from t2t_relpos.layers.combined_mask import combined_mask
 from t2t_relpos.layers.incremental_decoder import IncrementalDecoder
 from t2t_relpos.layers.transformer_encoder import TransformerEncoder
@@ -52,10 +53,10 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
         requested: the weights of the attention to the encoder.
 
     Raises:
-        ValueError: if an argument is out of range; if a mask has the wrong shape or a float dtype;
-            if `encoder_sequence` is given to a block that was built without it, or is missing for a
-            block that was built with it; if only one of the two caches is given; or if caches are
-            given with returned scores or a packing.
+        ValueError: if an argument is out of range; if a mask or a cache has the wrong shape; if a
+            mask has a float dtype; if `encoder_sequence` is given to a block that was built without
+            it, or is missing for a block that was built with it; if only one of the two caches is
+            given; or if caches are given with returned scores or a packing.
 
     Example:
     >>> import numpy as np
@@ -164,6 +165,9 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
         residual = self.self_attention_residual
         x = residual.before(inputs)
         cache, update_index = cache_and_index
+        if cache is not None:
+            batch_size = inputs.shape[0]
+            call_checks.cache("self_attention_cache", cache, self.self_attention, batch_size)
         mask = combined_mask(
             inputs,
             inputs,
@@ -200,9 +204,12 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
         """Returns (outputs of the cross-attention with its residual, scores or None, cache)."""
         residual = self.cross_attention_residual
         x = residual.before(inputs)
+        scores, (cache, update_index) = None, cache_and_index
+        if cache is not None:
+            sizes = inputs.shape[0], sequence.shape[1]
+            call_checks.cache("cross_attention_cache", cache, self.cross_attention, *sizes)
         packed = arguments["query_packing"] is not None or arguments["value_packing"] is not None
         mask = combined_mask(inputs, sequence, masks, prefix="encoder_", packed=packed)
-        scores, (cache, update_index) = None, cache_and_index
         if cache is None:
             outputs = self.cross_attention(
                 x, sequence, attention_mask=mask, query_offset=0, **arguments

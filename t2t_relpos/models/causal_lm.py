@@ -6,9 +6,11 @@ from keras import ops
 from t2t_relpos import _checks
 from t2t_relpos.layers.dropout import Dropout
 from t2t_relpos.layers.layer_normalization import LayerNormalization
+from t2t_relpos.layers.quantized_dtype import quantized_dtype
 from t2t_relpos.layers.token_embedding import TokenEmbedding
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
 from t2t_relpos.models.generation import Generates, SearchFunctions
+from t2t_relpos.models.search_sizes import cache_capacity
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -35,6 +37,10 @@ class CausalLM(Generates, keras.Model):
 
     Returns:
         logits, float32 `[B, T, V]`.
+
+    Raises:
+        ValueError: if ids are not one tensor of rank 2, have a float dtype or, in eager calls, are
+            out of range.
 
     Example:
     >>> import keras
@@ -121,6 +127,7 @@ class CausalLM(Generates, keras.Model):
         return super().export(filepath, *args, input_signature=input_signature, **kwargs)
 
     def call(self, ids, training=None):
+        _checks.id_sequences("ids", ids)
         x = ops.pad(self.embedding(ids), [[0, 0], [1, 0], [0, 0]])[:, :-1]
         x = self.embedding_dropout(x, training=training)
         for block in self.blocks:
@@ -153,8 +160,10 @@ class CausalLM(Generates, keras.Model):
             x, cache[block.name] = block.step(x, state["cache"][block.name], position)
         return self._logits(x)[:, 0], {"cache": cache, "position": position + 1}
 
+    step.capacity = cache_capacity
+
     def compute_output_shape(self, input_shape):
         return (*input_shape, self.settings["vocab_size"])
 
     def get_config(self):
-        return {**super().get_config(), **self.settings}
+        return {**super().get_config(), **self.settings, **quantized_dtype(self)}

@@ -79,10 +79,11 @@ class Generates:
     def _search_function(self, sampler, max_length, *, jit_compile):
         """Returns the search of a sampler and length. It is compiled once per combination."""
         key = (type(sampler), sampler.settings(), max_length, jit_compile)
-        if key not in self._searches.functions:
+        functions = self._searches.of(self.variables)
+        if key not in functions:
             search = self._search(sampler, max_length, jit_compile=jit_compile)
-            self._searches.functions[key] = _compile(self, search, jit_compile=jit_compile)
-        return self._searches.functions[key]
+            functions[key] = _compile(self, search, jit_compile=jit_compile)
+        return functions[key]
 
     def _search(self, sampler, max_length, *, jit_compile):
         growing = _may_grow(sampler, jit_compile=jit_compile)
@@ -114,6 +115,17 @@ class SearchFunctions:
 
     def __init__(self):
         self.functions = {}
+        self._variables = None
+
+    def of(self, variables):
+        """Returns the dict of functions. It is empty if other variables than before are given.
+
+        A compiled search refers to variables, and quantization and LoRA change those of a model.
+        """
+        variables = [(variable.path, variable.dtype) for variable in variables]
+        if variables != self._variables:
+            self.functions, self._variables = {}, variables
+        return self.functions
 
     def __deepcopy__(self, memo):
         # A copy of a model compiles its own searches.

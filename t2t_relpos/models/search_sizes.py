@@ -1,4 +1,4 @@
-"""Sizes of compiled searches. A small number of sizes keeps the number of compilations small."""
+"""Sizes of searches. Few sizes of compiled searches keep the number of compilations small."""
 
 import dataclasses
 from typing import Any
@@ -22,6 +22,11 @@ def length_bucket(length):
 def batch_bucket(batch):
     """Returns the size to which a batch of `batch` sentences is padded."""
     return _bucket(batch, _BATCHES, _BATCH_STEP)
+
+
+def cache_capacity(state):
+    """Returns the number of steps that the caches in a state of `step` have room for."""
+    return next(iter(state["cache"].values()))["key"].shape[2]
 
 
 def _bucket(size, sizes, step):

@@ -3,9 +3,11 @@
 import keras
 from keras import ops
 
+from t2t_relpos import _checks
 from t2t_relpos._backend import is_tensorflow_without_xla
 from t2t_relpos.layers.dropout import Dropout
 from t2t_relpos.layers.packing import Packing
+from t2t_relpos.layers.quantized_dtype import quantized_dtype
 from t2t_relpos.models import transformer_layers
 from t2t_relpos.models.config import NUM_TARGET_SPACES, TransformerConfig
 from t2t_relpos.models.generation import Generates, SearchFunctions
@@ -32,7 +34,8 @@ class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
         logits, float32 `[B, T, V]`. `logits[:, t]` predict `targets[:, t]`.
 
     Raises:
-        ValueError: if ids have a float dtype or, in eager calls, are out of range.
+        ValueError: if the inputs are not such a dict, ids are not of rank 2, have a float dtype or,
+            in eager calls, are out of range.
 
     Example:
     >>> import keras
@@ -206,7 +209,8 @@ class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
         return ops.cast(self.output_embedding(states, reverse=True), "float32")
 
     def get_config(self):
-        return {**super().get_config(), "config": self.config.to_dict()}
+        config = {**super().get_config(), "config": self.config.to_dict()}
+        return {**config, **quantized_dtype(self)}
 
     @classmethod
     def from_config(cls, config):
@@ -222,3 +226,5 @@ def _check_inputs(inputs):
             "Expected a dict of int ids with the keys 'inputs' [B, S] and 'targets' [B, T]. "
             f"Received: {received}."
         )
+    _checks.id_sequences("inputs['inputs']", inputs["inputs"], "[B, S]")
+    _checks.id_sequences("inputs['targets']", inputs["targets"])

@@ -3,6 +3,7 @@
 from keras import ops
 
 from t2t_relpos.models.folded import FoldedTransformer, can_fold, fold_weights
+from t2t_relpos.models.search_sizes import cache_capacity
 
 
 class TransformerSteps:
@@ -68,6 +69,8 @@ class TransformerSteps:
             )
         state = {"context": context, "cache": cache, "position": position + 1}
         return self._logits(self._normalize(x))[:, 0], state
+
+    step.capacity = cache_capacity
 
     def _start_search(self, source, max_length, num_hypotheses, *, growing):
         if not can_fold(self):

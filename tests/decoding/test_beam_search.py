@@ -161,11 +161,11 @@ def test_beam_search_rejects_invalid_arguments(language):
     with pytest.raises(ValueError, match="Expected `early_stopping` to be False with `t2t_exact`"):
         search(language, early_stopping=True, t2t_exact=True)
     with pytest.raises(
-        ValueError, match="Expected `beam_size` to be an int of at least 1. Received: 0"
+        ValueError, match="Expected `beam_size` to be a positive integer. Received: beam_size=0"
     ):
         search(language, beam_size=0)
     with pytest.raises(
-        ValueError, match="Expected `num_results` to be from 1 to beam_size=2. Received: 3"
+        ValueError, match="Expected `num_results` to be at most `beam_size`, 2. Received: 3"
     ):
         search(language, beam_size=2, num_results=3)
 

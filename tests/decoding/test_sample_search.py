@@ -160,14 +160,17 @@ def test_sample_search_with_uniform_is_independent_of_the_batch(language, rng):
             {"temperature": 0.0},
             r"Expected `temperature` above 0 .*use greedy_search for that\)\. Received: 0\.0",
         ),
-        ({"top_k": 0}, "Expected `top_k` to be an int of at least 1. Received: 0"),
-        ({"top_k": 2.5}, r"Expected `top_k` to be an int of at least 1\. Received: 2\.5"),
+        ({"top_k": 0}, "Expected `top_k` to be a positive integer. Received: top_k=0"),
+        ({"top_k": 2.5}, r"Expected `top_k` to be a positive integer\. Received: top_k=2\.5"),
         ({"top_p": 0.0}, r"Expected `top_p` above 0 and at most 1\. Received: 0\.0"),
         ({"top_p": 1.1}, r"Expected `top_p` above 0 and at most 1\. Received: 1\.1"),
-        ({"num_results": 0}, "Expected `num_results` to be an int of at least 1. Received: 0"),
+        (
+            {"num_results": 0},
+            "Expected `num_results` to be a positive integer. Received: num_res.*=0",
+        ),
         (
             {"num_results": None},
-            "Expected `num_results` to be an int of at least 1. Received: None",
+            "Expected `num_results` to be a positive integer. Received: num_results=None",
         ),
         (
             {"seed": 1, "uniform": np.zeros((3, 1, 4))},

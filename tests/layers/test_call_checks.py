@@ -147,6 +147,55 @@ def test_decoder_rejects_arguments_that_caches_do_not_support():
         decoder(X, packing=Packing(np.ones((3, 7), bool)), **arguments)
 
 
+@pytest.mark.parametrize("update_index", [0, None])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (2, 2, 9, 2, 3),
+        (1, 2, 9, 2, 3),
+        (3, 1, 9, 2, 3),
+        (3, 2, 9, 4, 3),
+        (3, 2, 9, 1, 3),
+        (3, 2, 9, 2, 5),
+        (3, 2, 2, 9, 3),
+        (3, 2, 9, 6),
+    ],
+    ids=str,
+)
+def test_decoder_rejects_caches_of_other_shapes(shape, update_index):
+    decoder = TransformerDecoder(16, 2, max_relative_position=4)
+    decoder(X, Y)
+    good = np.zeros((3, 2, 9, 2, 3), "float32")
+    arguments = {"self_attention_cache_update_index": 0}
+    arguments["cross_attention_cache_update_index"] = update_index
+    message = (
+        "Expected `{}_attention_cache` of shape [B, 2, S, N, H] = [3, 2, {}, 2, 3]: keys and "
+        "values of 2 heads of size 3. Received: shape {}."
+    )
+    for caches, expected in (
+        ((np.zeros(shape, "float32"), good), message.format("self", "*", shape)),
+        ((good, np.zeros(shape, "float32")), message.format("cross", 11, shape)),
+        ((good, good), message.format("cross", 11, good.shape)),
+    ):
+        with pytest.raises(ValueError) as error:
+            decoder(
+                X,
+                Y,
+                self_attention_cache=caches[0],
+                cross_attention_cache=caches[1],
+                **arguments,
+            )
+        assert expected in str(error.value)
+
+
+def test_attend_with_cache_rejects_another_batch_size(layer):
+    message = (
+        r"Expected `cache` of shape .* = \[3, 2, \*, 2, 5\].* Received: shape \(2, 2, 9, 2, 5\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        layer.attend_with_cache(X, X, np.zeros((2, 2, 9, 2, 5), "float32"), 0)
+
+
 @pytest.mark.parametrize(
     "layer",
     [

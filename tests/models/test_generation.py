@@ -46,6 +46,40 @@ def search_ids(model, search, **settings):
     return ops.convert_to_numpy(search(model.step, state, 3, 7, **settings).ids)
 
 
+def compiled(function):
+    """Returns a function of ids, compiled by XLA if the backend uses it."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, jit_compile=True)
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.jit(function)
+    return function
+
+
+@pytest.mark.parametrize("search", [beam_search, greedy_search, sample_search])
+@pytest.mark.parametrize("compiles", [True, False])
+@pytest.mark.parametrize("fixture", ["model", "language_model"])
+def test_searches_reject_a_state_for_fewer_steps(fixture, search, compiles, request):
+    step_model = request.getfixturevalue(fixture)
+
+    def run(ids, **arguments):
+        state = step_model.encode(ids, 4)
+        return search(step_model.step, state, 3, 5, **arguments).scores
+
+    ids = ops.cast(SOURCE, "int32")
+    message = (
+        "Expected a state with room for max_length=5 steps. Received: room for 4. Pass max_length=5"
+        " to `encode`, or a smaller one to the search."
+    )
+    with pytest.raises(ValueError, match=message):
+        (compiled(run) if compiles else run)(ids)
+    # The limits of sentences may fit.
+    assert np.isfinite(ops.convert_to_numpy(run(ids, length_limit=np.full(3, 4)))).all()
+
+
 def test_generate_with_beam_sampler_equals_beam_search(model):
     np.testing.assert_array_equal(
         model.generate(SOURCE, max_length=7), search_ids(model, beam_search)[:, 0]
@@ -226,11 +260,38 @@ def test_samplers_reject_invalid_settings(sampler, arguments, message):
     [
         ((SOURCE, SOURCE), "the keys 'inputs' .B, S. and 'targets' .B, T.. Received: tuple."),
         ({"inputs": SOURCE, "target": SOURCE}, r"Received: keys \['inputs', 'target'\]."),
+        (
+            {"inputs": SOURCE[0], "targets": SOURCE},
+            r"Expected `inputs\['inputs'\]` to be a tensor of int ids \[B, S\]. Received: shape "
+            r"\(5,\). For a single sequence, pass a batch of one.",
+        ),
+        (
+            {"inputs": SOURCE, "targets": SOURCE[None]},
+            r"`inputs\['targets'\]` to be .* \[B, T\]. Received: shape \(1, 3, 5\).",
+        ),
     ],
 )
 def test_transformer_rejects_invalid_inputs(model, inputs, message):
     with pytest.raises(ValueError, match=message):
         model(inputs)
+
+
+@pytest.mark.parametrize(
+    "ids, message",
+    [
+        (
+            {"ids": SOURCE},
+            r"Expected `ids` to be a tensor of int ids \[B, T\]. Received: dict. Pass the tensor",
+        ),
+        ((SOURCE, SOURCE), "Received: tuple. Pass the tensor itself."),
+        (SOURCE[0], r"Received: shape \(5,\). For a single sequence, pass a batch of one."),
+        (SOURCE[None], r"Received: shape \(1, 3, 5\)."),
+        (SOURCE * 1.0, "Expected token ids of an integer dtype. Received: dtype float32. Cast"),
+    ],
+)
+def test_causal_lm_rejects_invalid_ids(language_model, ids, message):
+    with pytest.raises(ValueError, match=message):
+        language_model(ids)
 
 
 @pytest.mark.parametrize("before", ["build", "call", "fit"])
