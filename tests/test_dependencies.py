@@ -98,8 +98,7 @@ def test_trainer_modules_import_no_entry_point(path):
 
 
 def test_translate_does_not_import_keras_or_the_library():
-    assert (ROOT / "trainer/__init__.py").read_text() == ""
-    seen, waiting = set(), [ROOT / "trainer/translate.py"]
+    seen, waiting = set(), [ROOT / "trainer/__init__.py", ROOT / "trainer/translate.py"]
     while waiting:
         path = waiting.pop()
         if path in seen or not path.exists():

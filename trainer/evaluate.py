@@ -141,8 +141,10 @@ def _load_model_dir(values):
     given = {name: values[name].value for name in ("beam_size", "alpha")}
     settings = TranslationSettings(**{n: value for n, value in given.items() if value is not None})
     directory = ModelDirectory.open(values.model_dir)
-    transformer = FastTransformer(weights.load_model(directory, values.checkpoint))
-    module = TranslationModule(transformer, directory.load_tokenizer(), settings)
+    transformer, checkpoint = weights.load_model(directory, values.checkpoint)
+    if checkpoint is not None:
+        print(f"checkpoint {checkpoint}", flush=True)
+    module = TranslationModule(FastTransformer(transformer), directory.load_tokenizer(), settings)
     return Translator(module.serve, module)
 
 
@@ -154,10 +156,7 @@ def _check_metrics(values):
             f"Expected metrics among {', '.join(metrics.METRICS)}. Received: {unknown[0]!r}. "
             "Correct --metrics."
         )
-    language = values.language
-    if language is None:
-        language = values.direction.rpartition("-")[2] if values.direction else "de"
-    return language
+    return values.language or (values.direction or "en-de").rpartition("-")[2]
 
 
 def _check_output(path, count):

@@ -1,7 +1,6 @@
 """Imports TensorFlow without its start-up messages."""
 
 import contextlib
-import importlib.util
 import logging
 import os
 import sys
@@ -19,17 +18,11 @@ def import_tensorflow():
     """
     # absl's default format starts with a time, a thread id and a line of code.
     absl_logging.get_absl_handler().setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
-    if "tensorflow" in sys.modules:
+    if "tensorflow" in sys.modules or {"--verbosity=1", "-v=1"} & set(sys.argv):
         return
-    if {"--verbosity=1", "-v=1"} & set(sys.argv):
-        return
-    # oneDNN logs an error when it falls back to another implementation for int64.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if importlib.util.find_spec("tensorflow") is None:
-        sys.exit(
-            "trainer: TensorFlow is not installed. Install it and the other requirements with "
-            "`pip install t2t_relpos`."
-        )
+    # At level 2, oneDNN logs an error when it falls back to another implementation for int64.
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") == "2":
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     with _buffered_stderr():
         import tensorflow as tf
 

@@ -56,8 +56,7 @@ def _write_page(directory, transformer, values):
 
     config = transformer.config
     names, _ = token_names(directory, config.vocab_size)
-    tokenizer = directory.load_tokenizer()
-    pair = make_sentence_pair(transformer, tokenizer, values.source, values.target)
+    pair = make_sentence_pair(transformer, directory.load_tokenizer(), values.source, values.target)
     maps = record_attention_maps(transformer, pair.source_ids, pair.target_ids)
     page = render_page(config, pair, names, maps, read_table_norms(transformer))
     remedy = "Choose another --output."
@@ -83,7 +82,9 @@ def _run(values):
 
     _check_flags(values)
     directory = ModelDirectory.open(values.model_dir)
-    transformer = weights.load_model(directory, values.checkpoint)
+    transformer, checkpoint = weights.load_model(directory, values.checkpoint)
+    if checkpoint is not None:
+        print(f"checkpoint {checkpoint}", flush=True)
     if values.output is not None:
         _write_page(directory, transformer, values)
     if values.plots is not None:

@@ -81,19 +81,16 @@ def load_transformer(directory: ModelDirectory, path: Path) -> Transformer:
     return transformer
 
 
-def load_model(directory: ModelDirectory, checkpoint: str | int | None = None) -> Transformer:
-    """Returns the Transformer of model.keras, or of a checkpoint as in `find_checkpoint`.
-
-    Prints the folder of the checkpoint.
+def load_model(directory: ModelDirectory, checkpoint: str | int | None = None):
+    """Returns the Transformer of model.keras and None, or that of a checkpoint and its folder.
 
     Raises:
         ValueError: if the file or the checkpoint is missing or corrupt.
     """
     if checkpoint is None:
-        return directory.load_model()
+        return directory.load_model(), None
     path = find_checkpoint(directory, checkpoint)
-    print(f"checkpoint {path}", flush=True)
-    return load_transformer(directory, path)
+    return load_transformer(directory, path), path
 
 
 def average(directory: ModelDirectory, paths: Sequence[Path]) -> Transformer:

@@ -250,7 +250,10 @@ def small_run(tmp_path_factory):
     )
     program = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(program)
+    # Optimizing the graphs takes a quarter of the time of a run. Runs in other processes do it.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     yield SmallRun(tmp_path_factory.mktemp("text"))
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
     del program.PRESETS["small"], program.recipes.RECIPES["small"]
 
 

@@ -52,6 +52,12 @@ REQUIRED = {
 }
 
 
+WITHOUT_TENSORFLOW = (
+    "trainer requires TensorFlow, which is not installed. Install it and the other requirements "
+    "with `pip install t2t_relpos`."
+)
+
+
 def output_of(program):
     return subprocess.run(
         [sys.executable, "-c", program],
@@ -69,6 +75,17 @@ def test_help_imports_neither_keras_nor_tensorflow(name):
         assert output.splitlines()[-1] == "loaded:"
         assert f"  {FLAG[name]}:" in output
     assert of_module == of_script
+
+
+@pytest.mark.parametrize("command", [["-c", "import trainer"], ["-m", "trainer.train", "--help"]])
+def test_without_tensorflow_the_error_names_the_command_that_installs_it(command, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['tensorflow'] = None\n")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    command = [sys.executable, *command]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"ImportError: {WITHOUT_TENSORFLOW}" in done.stderr.splitlines()[-1]
+    assert (done.stderr.count("\n") == 1) == ("-m" in command)
 
 
 @pytest.mark.parametrize("name", FLAG)

@@ -346,7 +346,7 @@ def test_output_is_replaced_only_when_complete(
     assert len(output.read_text().splitlines()) == 11
 
 
-def pair_files_may_be_pipes(tmp_path):
+def test_files_may_be_pipes(tmp_path):
     for name, text in (("source", "a\nb\n"), ("target", "c\nd\n")):
         os.mkfifo(tmp_path / name)
         threading.Thread(target=(tmp_path / name).write_text, args=(text,), daemon=True).start()

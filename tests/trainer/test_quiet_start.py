@@ -56,6 +56,21 @@ def test_messages_after_the_start_are_printed():
     assert stderr_of("-c", program, returncode=0) == "shown\n"
 
 
+def test_errors_of_onednn_are_hidden_at_level_2(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("class config:\n    list_physical_devices = id\n")
+    program = (
+        "import os, sys\n"
+        "from trainer.quiet_start import import_tensorflow\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        "for level in '12':\n"
+        "    os.environ['TF_CPP_MIN_LOG_LEVEL'] = level\n"
+        "    sys.modules.pop('tensorflow', None)\n"
+        "    import_tensorflow()\n"
+        "    print(os.environ['TF_CPP_MIN_LOG_LEVEL'], file=sys.stderr)\n"
+    )
+    assert stderr_of("-c", program, returncode=0) == "1\n3\n"
+
+
 def test_warnings_are_plain_lines():
     program = (
         "import sys\n"

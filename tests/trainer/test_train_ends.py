@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -36,11 +37,26 @@ def signal_at(monkeypatch, step, number):
     monkeypatch.setattr(Steps, "on_train_batch_end", count_and_send)
 
 
+SETTINGS = {"checkpoint_every": 3, "evaluate_every": 4, "train_steps": 9}
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory, small_run):
     directory = tmp_path_factory.mktemp("uninterrupted") / "model"
-    small_run(directory, checkpoint_every=3, evaluate_every=4, train_steps=9, **small_run.dev)
+    small_run(directory, **SETTINGS, **small_run.dev)
     return directory
+
+
+@pytest.fixture
+def finished(uninterrupted, tmp_path):
+    """Returns a copy of the run `uninterrupted` that a test may change."""
+    return shutil.copytree(uninterrupted, tmp_path / "finished")
+
+
+@pytest.fixture
+def rerun(finished, small_run):
+    """Returns `rerun(run, **changes)`: calls `run` with `finished` and its settings."""
+    return lambda run, **changes: run(finished, **SETTINGS | small_run.dev | changes)
 
 
 def test_checkpoints_and_evaluations_have_different_intervals(uninterrupted):
@@ -53,7 +69,7 @@ def test_signal_writes_a_checkpoint_and_the_run_resumes(
     uninterrupted, tmp_path, small_run, monkeypatch, capfd
 ):
     """An evaluation is due after the interrupted step. The resumed run makes up for it."""
-    settings = dict(checkpoint_every=3, evaluate_every=4, train_steps=9, **small_run.dev)
+    settings = SETTINGS | small_run.dev
     with monkeypatch.context() as patched, pytest.raises(SystemExit) as stopped:
         signal_at(patched, 8, signal.SIGINT)
         small_run(tmp_path, **settings)
@@ -162,50 +178,48 @@ def test_not_finite_loss_exits_and_saves_the_batch(tmp_path, small_run, per_exec
         assert set(saved["source_text"].tolist()) <= set(small_run.source)
 
 
-@pytest.mark.slow
-def test_resume_within_an_execution_exits(tmp_path, small_run):
-    small_run(tmp_path, train_steps=3)
-    message = small_run.fails(tmp_path, train_steps=6, steps_per_execution=2)
+def test_resume_within_an_execution_exits(finished, small_run, rerun):
+    changes = {"train_steps": 12, "checkpoint_every": 4, "steps_per_execution": 2}
+    message = rerun(small_run.fails, **changes)
     assert (
-        "Received: the checkpoint of step 3 and steps_per_execution=2. Use the previous "
+        "Received: the checkpoint of step 9 and steps_per_execution=2. Use the previous "
         "steps_per_execution, or 1." in message
     )
-    assert ModelDirectory.open(tmp_path).load_model().count_params() > 0
+    assert ModelDirectory.open(finished).load_model().count_params() > 0
 
 
-def test_corrupt_model_of_a_finished_run_is_rewritten(tmp_path, small_run, capfd):
-    small_run(tmp_path)
-    directory = ModelDirectory.open(tmp_path)
+def test_corrupt_model_of_a_finished_run_is_rewritten(finished, small_run, rerun, capfd):
+    directory = ModelDirectory.open(finished)
     expected = directory.load_model().get_weights()
     os.truncate(directory.model_file, 100)
-    small_run(tmp_path)
+    rerun(small_run)
     assert "model.keras was missing or corrupt and has been rewritten" in capfd.readouterr().out
     for ours, theirs in zip(directory.load_model().get_weights(), expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     directory.model_file.unlink()
-    small_run(tmp_path)
+    rerun(small_run)
     assert directory.has_intact_model()
 
 
-def test_train_steps_below_the_last_checkpoint_exits(tmp_path, small_run):
-    small_run(tmp_path)
-    before = sorted(path.name for path in tmp_path.rglob("*"))
-    assert small_run.fails(tmp_path, train_steps=2) == (
-        "trainer.train: Expected --train_steps of at least 5, the step of the last checkpoint. "
+def test_train_steps_below_the_last_checkpoint_exits(finished, small_run, rerun):
+    before = sorted(path.name for path in finished.rglob("*"))
+    assert rerun(small_run.fails, train_steps=2) == (
+        "trainer.train: Expected --train_steps of at least 9, the step of the last checkpoint. "
         "Received: 2. Give a larger --train_steps, or another --model_dir."
     )
-    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+    assert sorted(path.name for path in finished.rglob("*")) == before
 
 
-def test_second_run_in_a_locked_directory_exits(tmp_path, small_run):
-    other = ModelDirectory.create(tmp_path, lock=True)
-    message = small_run.fails(tmp_path)
+def test_second_run_in_a_locked_directory_exits(finished, small_run, rerun, capfd):
+    other = ModelDirectory.create(finished, lock=True)
+    message = rerun(small_run.fails)
     assert (
         "Expected a model directory that no other process is using. Received: "
-        f"{tmp_path}, locked by process {os.getpid()} on " in message
+        f"{finished}, locked by process {os.getpid()} on " in message
     )
     other.unlock()
-    small_run(tmp_path)
+    rerun(small_run)
+    assert "Training is already complete: step 9 of 9." in capfd.readouterr().out
 
 
 def test_failed_start_leaves_no_directory(tmp_path, small_run):

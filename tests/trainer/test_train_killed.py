@@ -106,9 +106,9 @@ def saved(directory):
 @pytest.mark.slow
 def test_killed_run_equals_an_uninterrupted_run(synthetic_files, tmp_path):
     rng = random.Random(20180401)
-    places = ["best", "checkpoints", "model", "anywhere", "checkpoints", "anywhere", "checkpoints"]
+    places = ["best", "checkpoints", "model", "anywhere", "checkpoints"]
     kills = [kill(tmp_path / "killed", synthetic_files, rng, where) for where in places]
-    assert sum(kills) >= 5
+    assert sum(kills) >= 4
     out = run(tmp_path / "killed", synthetic_files)
     assert f" to {STEPS}.\n" in out and "Training from step 0 " not in out
     run(tmp_path / "uninterrupted", synthetic_files)

@@ -91,31 +91,42 @@ def start(tmp_path):
         workers.end()
 
 
-def wait_for(path, workers):
+def wait_for_step(directory, step, workers):
     for _ in range(3000):
-        if path.exists():
+        if last_step(directory) >= step:
             return
         assert workers.processes[0].poll() is None, workers.output(0)
         time.sleep(0.1)
-    raise AssertionError(f"{path} was not written in time")
+    raise AssertionError(f"No checkpoint of step {step} was written in time.")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("lost", [1, 0])
-def test_run_resumes_after_a_worker_was_killed(start, tmp_path, lost):
-    settings = ("--dev_bleu", "--evaluate_every=4", "--checkpoint_every=3", "--keep_checkpoints=2")
-    workers = start("--train_steps=100000", *settings)
-    directory = ModelDirectory(tmp_path / "model")
-    wait_for(directory.checkpoints / "step-000009", workers)
+def last_step(directory):
+    return max((int(path.name[5:]) for path in directory.checkpoints.glob("step-*")), default=0)
+
+
+def kill_and_check_the_message(workers, lost, directory):
+    """Kills a worker. Returns the step of the last checkpoint."""
     workers.processes[lost].send_signal(signal.SIGKILL)
     assert workers.wait(1 - lost, timeout=120) == 1
-    saved = max(int(path.name[5:]) for path in directory.checkpoints.glob("step-*"))
+    saved = last_step(directory)
     message = workers.output(1 - lost)[-1]
     assert message.startswith(
         f"trainer.train: Lost connection to a worker (detected by worker {1 - lost} of 2: "
     )
     assert message.endswith(f"Rerun the same command on all workers to resume from step {saved}.")
     assert not any("Traceback" in line for line in workers.output(1 - lost))
+    return saved
+
+
+@pytest.mark.slow
+def test_run_resumes_after_each_worker_was_killed(start, tmp_path):
+    settings = ("--dev_bleu", "--evaluate_every=4", "--checkpoint_every=3", "--keep_checkpoints=2")
+    directory = ModelDirectory(tmp_path / "model")
+    saved = 0
+    for lost in (1, 0):
+        workers = start("--train_steps=100000", *settings)
+        wait_for_step(directory, saved + 9, workers)
+        saved = kill_and_check_the_message(workers, lost, directory)
 
     workers = start(f"--train_steps={saved + 5}", *settings)
     assert [workers.wait(index) for index in range(WORKERS)] == [0, 0]

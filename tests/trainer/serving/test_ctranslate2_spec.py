@@ -21,7 +21,6 @@ SOURCES = [[17, 5, 23, 8, 40, 2, 11, 30, 9, 14, 6, 1], [3, 41, 1], [7, 29, 13, 2
 LENGTH = 11
 KINDS = {
     "relative": {},
-    "K = 1": {"max_relative_position": 1},
     "K = 0": {"max_relative_position": 0},
     "no key table": {"use_key_table": False},
     "no value table": {"use_value_table": False},
@@ -33,7 +32,6 @@ KINDS = {
     "no positions": {"position": "none"},
     "relative and sinusoidal": {"position": "relative+sinusoidal"},
     "untied embeddings": {"tie_embeddings": False},
-    "target space": {"target_space_id": 7},
     "target space and sinusoids": {
         "target_space_id": 7,
         "position": "sinusoidal",
@@ -41,7 +39,7 @@ KINDS = {
     },
     "epsilon": {"layer_norm_epsilon": 0.1},
 }
-POST_NORM = ["relative", "sinusoidal", "learned", "no positions", "target space", "epsilon"]
+POST_NORM = ["relative", "sinusoidal", "epsilon"]
 CASES = [(kind, True) for kind in KINDS] + [(kind, False) for kind in POST_NORM]
 QUICK = [("relative", True), ("sinusoidal", False)]
 
