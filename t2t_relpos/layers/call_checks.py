@@ -38,8 +38,8 @@ def sequences_and_masks(query, value, key, attention_mask, padding_masks, num_he
     sequences(query, value, key)
     batch, length_q, length_k = query.shape[0], query.shape[1], value.shape[1]
     for name, values in padding_masks.items():
-        length, letters = (length_q, "T") if name == "query_mask" else (length_k, "S")
-        mask(name, values, (f"[B, {letters}]", (batch, length)))
+        length, letter = (length_q, "T") if name == "query_mask" else (length_k, "S")
+        padding_mask(name, values, f"[B, {letter}]", (batch, length))
     pair_mask("attention_mask", attention_mask, (batch, length_q, length_k), num_heads)
 
 
@@ -56,6 +56,25 @@ def pair_mask(name, values, sizes, num_heads=None):
     if num_heads is not None:
         shapes.append(("[B, N, T, S]", (sizes[0], num_heads, *sizes[1:])))
     mask(name, values, *shapes)
+
+
+def padding_mask(name, values, letters, sizes):
+    """Raises ValueError if a padding mask has an unsupported dtype or shape.
+
+    One value for all positions would mask whole sequences, so only the batch axis is broadcast.
+
+    Args:
+        name: name of the argument.
+        values: the mask, or None.
+        letters: the expected shape in letters.
+        sizes: the expected shape (B, length), None where unknown.
+    """
+    mask(name, values, (letters, sizes))
+    if values is not None and not _equals(tuple(values.shape)[1:], sizes[1:]):
+        raise ValueError(
+            f"Expected `{name}` of shape {letters} = {_text(sizes)}, with an entry for every "
+            f"position. Received: shape {tuple(values.shape)}."
+        )
 
 
 def mask(name, values, *shapes):
@@ -125,6 +144,11 @@ def cache(name, values, layer, batch_size, length=None):
         batch_size: B, or None if unknown.
         length: S, or None if any length is allowed.
     """
+    if not hasattr(values, "shape"):
+        raise ValueError(
+            f"Expected `{name}` to be an array [B, 2, S, N, H]. Received: a "
+            f"{type(values).__name__}. The caches of `start_cache` are for `step`."
+        )
     shape = tuple(values.shape)
     expected = (batch_size, 2, length, layer.num_heads, layer.key_dim)
     if not _equals(shape, expected):

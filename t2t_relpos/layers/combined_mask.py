@@ -26,7 +26,7 @@ def combined_mask(query, key, masks, *, prefix="", key_length=None, packed=False
         padding_mask = attached_mask(key)
     batch, length_q = (None, None) if packed else query.shape[:2]
     length_k = None if packed else key_length or key.shape[1]
-    call_checks.mask(f"{prefix}padding_mask", padding_mask, ("[B, S]", (batch, length_k)))
+    call_checks.padding_mask(f"{prefix}padding_mask", padding_mask, "[B, S]", (batch, length_k))
     sizes = (batch, length_q, length_k)
     call_checks.pair_mask(f"{prefix}attention_mask", attention_mask, sizes)
     if padding_mask is not None:

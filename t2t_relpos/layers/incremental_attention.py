@@ -45,7 +45,7 @@ class IncrementalAttention:
         Args:
             query: `[B, 1, D]`.
             cache: the dict that `start_cache` or this method returned.
-            position: int `[B]`, the position of each batch entry.
+            position: the position, an int, a scalar tensor, or int `[B]` for each batch entry.
 
         Returns:
             (outputs `[B, 1, D]`, the cache with this position written).
@@ -57,7 +57,7 @@ class IncrementalAttention:
         call_checks.built(self)
         length = ops.shape(cache["key"])[2]
         call_checks.cache_position(position, length)
-        position = ops.cast(position, "int32")
+        position = ops.broadcast_to(ops.cast(position, "int32"), (ops.shape(query)[0],))
         slots = ops.arange(length, dtype="int32")[None, :]
         is_current_slot = (slots == position[:, None])[:, None, :, None]
         keys = ops.where(is_current_slot, self.project_key(query), cache["key"])

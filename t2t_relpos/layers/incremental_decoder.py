@@ -48,7 +48,7 @@ class IncrementalDecoder:
         Args:
             inputs: `[B, 1, D]`.
             cache: the cache that `start_cache` or this method returned.
-            position: int `[B]`, the position of each hypothesis.
+            position: the position, an int, a scalar tensor, or int `[B]` for each hypothesis.
             context: keys and values of the encoder, from `project_encoded`. Default: None, for a
                 decoder-only block.
             encoder_mask: bool `[B, S]`, True = attend. Default: None.

@@ -277,7 +277,8 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         """Returns a layer with the weights of a `keras.layers.MultiHeadAttention` and zero tables.
 
         The outputs are equal, except for causal masks if T != S (see `query_offset`) and fully
-        masked queries. Keras's layer also removes the padding mask of its inputs; this one does not.
+        masked queries. Keras's layer also removes the padding mask of its inputs. This layer does
+        not.
 
         Args:
             layer: a built `keras.layers.MultiHeadAttention` with one attention axis.

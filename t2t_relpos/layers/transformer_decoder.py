@@ -28,7 +28,7 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
         decoder_sequence: `[B, T, D]`.
         encoder_sequence: `[B, S, D]`. Default: None, for a decoder-only block.
         decoder_padding_mask: bool `[B, T]`, True = a token. Default: the mask of a mask_zero
-            embedding. With a cache, bool `[B, max_length]`.
+            embedding. With a cache, bool `[B, max_length]`, for all positions of the cache.
         decoder_attention_mask: bool `[B, T, T]`, True = attend. Default: None.
         encoder_padding_mask: bool `[B, S]`, True = a token. Default: the mask of a mask_zero
             embedding.
@@ -36,7 +36,8 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
         self_attention_cache: `[B, 2, max_length, N, H]`, keys and values of earlier positions.
             Default: None.
         self_attention_cache_update_index: position of `decoder_sequence` in the cache, an int or a
-            scalar tensor. Default: None.
+            scalar tensor. With None, the cache is only read, and the queries are its last
+            positions. Default: None.
         cross_attention_cache: `[B, 2, S, N, H]`, keys and values of the encoder. Default: None.
         cross_attention_cache_update_index: 0 to compute `cross_attention_cache`, None to reuse it.
             Default: None.

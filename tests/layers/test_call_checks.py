@@ -133,6 +133,28 @@ def test_decoder_mask_has_the_length_of_the_cache():
         decoder(X, decoder_padding_mask=np.ones((3, 7), bool), **arguments)
 
 
+@pytest.mark.parametrize("length", [1, 5])
+def test_padding_masks_have_an_entry_for_every_position(layer, length):
+    mask = np.ones((3, length), bool)
+    message = rf"`value_mask` of shape \[B, S\] = \[3, 7\].* Received: shape \(3, {length}\)"
+    with pytest.raises(ValueError, match=message):
+        layer(X, X, value_mask=mask)
+    decoder = TransformerDecoder(16, 2, max_relative_position=3)
+    decoder(X)
+    cache = np.zeros((3, 2, 7, 2, 3), "float32")
+    caches = {"self_attention_cache": cache, "self_attention_cache_update_index": 0}
+    with pytest.raises(ValueError, match=message.replace("value_mask", "decoder_padding_mask")):
+        decoder(X[:, :1], decoder_padding_mask=mask, **caches)
+
+
+def test_decoder_rejects_a_cache_of_step():
+    decoder = TransformerDecoder(16, 2, max_relative_position=3)
+    decoder(X)
+    cache = decoder.start_cache(3, 6)
+    with pytest.raises(ValueError, match="to be an array .* Received: a dict. .* are for `step`"):
+        decoder(X[:, :1], self_attention_cache=cache, self_attention_cache_update_index=0)
+
+
 def test_decoder_rejects_arguments_that_caches_do_not_support():
     decoder = TransformerDecoder(16, 2, max_relative_position=4)
     message = "no caches with `return_attention_scores=True`. Received: no `encoder_sequence`."
@@ -237,6 +259,14 @@ def test_step_beyond_the_cache_raises(layer):
     )
     with pytest.raises(ValueError, match=message):
         layer.step(X[:, :1], cache, np.array([0, 4, 1]))
+
+
+def test_step_accepts_one_position_for_the_batch(layer):
+    cache = layer.start_cache(3, 4)
+    expected, actual = (
+        layer.step(X[:, :1], cache, position)[0] for position in (np.array([2, 2, 2]), 2)
+    )
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_compiled_step_beyond_the_cache_returns_nan(layer):
