@@ -156,7 +156,9 @@ def load_litert(path):
 def load_saved_model(path):
     import tensorflow as tf
 
-    return tf.saved_model.load(path).serve
+    model = tf.saved_model.load(path)
+    # The function `model.serve` has only weak references to the model.
+    return lambda inputs: model.serve(inputs)
 
 
 FORMATS = {

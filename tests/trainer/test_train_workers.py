@@ -1,4 +1,4 @@
-"""Tests of training in several processes, one of which is killed."""
+"""Tests of training in several processes. The tests kill one of them."""
 
 import json
 import os
