@@ -37,7 +37,8 @@ def explain(length_q, length_k=None, max_relative_position=16, **options):
             whether XLA compiles the call: default as in the current context.
 
     Returns:
-        An `Explanation`.
+        An `Explanation`: `chosen` is the name of the implementation. `failed` maps the names of the
+        others to reasons.
 
     Raises:
         ValueError: if an option, the backend or the device is unknown, or no implementation meets

@@ -8,6 +8,7 @@ seven bytes.
 """
 
 import atexit
+import importlib.machinery
 import io
 import os
 import signal
@@ -16,7 +17,8 @@ import time
 from unittest import mock
 
 if __name__ == "__main__":
-    sys.modules["tensorflow"] = sys.modules["tensorflow_text"] = mock.MagicMock()
+    fake_tensorflow = mock.MagicMock(__spec__=importlib.machinery.ModuleSpec("tensorflow", None))
+    sys.modules["tensorflow"] = sys.modules["tensorflow_text"] = fake_tensorflow
 
 from absl import app  # noqa: E402
 

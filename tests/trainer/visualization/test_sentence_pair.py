@@ -38,6 +38,7 @@ class EndlessModel(Generates):
     """A model that predicts id 3 at every step."""
 
     vocab_size = 24
+    variables = ()
 
     def __init__(self):
         self._searches = SearchFunctions()
