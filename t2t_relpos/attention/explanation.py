@@ -13,14 +13,14 @@ from t2t_relpos.attention.request import Request
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """The name of the chosen row, and for every other row the reason why it was not chosen."""
+    """The name of the chosen implementation, and the reasons against the others."""
 
     chosen: str
-    failed: dict[str, str]
+    reasons: dict[str, str]
 
     def __str__(self):
         lines = [f"{self.chosen}: chosen"]
-        return "\n".join([*lines, *(f"{name}: {text}" for name, text in self.failed.items())])
+        return "\n".join([*lines, *(f"{name}: {text}" for name, text in self.reasons.items())])
 
 
 def explain(length_q, length_k=None, max_relative_position=16, **options):
@@ -33,12 +33,13 @@ def explain(length_q, length_k=None, max_relative_position=16, **options):
         **options: `causal`, `query_offset`, `return_weights` and `rematerialize`, as in `attend`.
             `offset_per_entry`: whether each batch entry has its own query offset. `ids_rank`: rank
             of `relative_ids`. `seeded_dropout`: False for a dropout function. `portable`: whether
-            to use standard operations only. `backend`, `device` ("cpu", "gpu" or "tpu") and `xla`,
-            whether XLA compiles the call: default as in the current context.
+            to use standard operations only. `xla`: whether XLA compiles the call. `backend`: name
+            of the Keras backend. `device`: "cpu", "gpu" or "tpu". The last four default to those of
+            the current context.
 
     Returns:
-        An `Explanation`: `chosen` is the name of the implementation. `failed` maps the names of the
-        others to reasons.
+        An `Explanation`: `chosen` is the name of the implementation. `reasons` maps the names of
+        the others to the reasons against them.
 
     Raises:
         ValueError: if an option, the backend or the device is unknown, or no implementation meets
@@ -49,7 +50,8 @@ def explain(length_q, length_k=None, max_relative_position=16, **options):
     >>> explain(5000, causal=True, backend="tensorflow", xla=False, device="cpu").chosen
     'rematerialized_blocks'
     """
-    fields = [field.name for field in dataclasses.fields(Request)][3:]
+    fields = [field.name for field in dataclasses.fields(Request)]
+    fields = fields[fields.index("max_relative_position") + 1 :]
     for name in options:
         if name not in fields:
             raise ValueError(
@@ -84,8 +86,8 @@ def _abbreviated(requirements):
     has_block_requirements = set(BLOCK_REQUIREMENTS) <= set(requirements)
     for requirement in requirements:
         if requirement is QUADRATIC_MEMORY_ALLOWED:
-            yield "quadratic memory"
+            yield "quadratic memory allowed"
         elif not has_block_requirements or requirement not in BLOCK_REQUIREMENTS:
             yield requirement.text
         elif requirement is BLOCK_REQUIREMENTS[0]:
-            yield "block conditions"
+            yield "block requirements"

@@ -6,9 +6,9 @@ import numbers
 def check_capacity(step, state, max_length, length_limit):
     """Raises ValueError if a state has room for fewer steps than a search may take.
 
-    Compiled steps can't raise an error past the end of a cache; their outputs are NaN. Nothing is
-    checked if the step function has no method `capacity`, or a size is a tensor. With a
-    `length_limit`, a search may take fewer steps than `max_length`.
+    A compiled step past the end of its cache can't raise an error: its outputs are NaN. The check
+    is skipped if `step` has no method `capacity`, if a size is a tensor, or if `length_limit` may
+    end the search before `max_length`.
 
     Args:
         step: the step function of a search.
@@ -24,5 +24,6 @@ def check_capacity(step, state, max_length, length_limit):
     if capacity < max_length:
         raise ValueError(
             f"Expected a state with room for max_length={max_length} steps. Received: room for "
-            f"{capacity}. Pass max_length={max_length} to `encode`, or a smaller one to the search."
+            f"{capacity}. Pass max_length={max_length} to `encode`, or max_length={capacity} to "
+            "the search."
         )

@@ -32,7 +32,8 @@ def sequences_and_masks(query, value, key, attention_mask, padding_masks, num_he
         value: `[B, S, D]`.
         key: `[B, S, D]`.
         attention_mask: `[B, T, S]`, `[T, S]`, `[B, N, T, S]`, or None.
-        padding_masks: a dict of `"query_mask"` `[B, T]` and masks `[B, S]`, or None.
+        padding_masks: a dict of the padding masks by argument name. `"query_mask"` is `[B, T]`, the
+            others are `[B, S]`. Each may be None.
         num_heads: N.
     """
     sequences(query, value, key)
@@ -66,7 +67,7 @@ def padding_mask(name, values, letters, sizes):
     Args:
         name: name of the argument.
         values: the mask, or None.
-        letters: the expected shape in letters.
+        letters: the expected shape as text, such as "[B, S]".
         sizes: the expected shape (B, length), None where unknown.
     """
     mask(name, values, (letters, sizes))
@@ -163,8 +164,8 @@ def cache_position(position, length):
     low, high = known_range(position) if isinstance(length, int) else (None, None)
     if low is not None and not 0 <= low <= high < length:
         raise ValueError(
-            f"Expected positions in [0, {length}), the length of the cache. Received: positions "
-            f"from {low} to {high}. Start the cache with a larger `max_length`."
+            f"Expected positions in [0, {length}): the cache has length {length}. Received: "
+            f"positions from {low} to {high}. Create a longer cache."
         )
 
 

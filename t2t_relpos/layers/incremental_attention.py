@@ -1,4 +1,4 @@
-"""Attention with a cache, for decoding one position at a time."""
+"""Attention with cached keys and values, for decoding."""
 
 from keras import ops
 
@@ -40,12 +40,13 @@ class IncrementalAttention:
         return {"key": zeros(self.key_dim), "value": zeros(self.value_dim)}
 
     def step(self, query, cache, position):
-        """Returns causal self-attention of one position to the cached earlier positions.
+        """Returns (outputs, cache) of causal self-attention for the next position.
 
         Args:
             query: `[B, 1, D]`.
             cache: the dict that `start_cache` or this method returned.
-            position: the position, an int, a scalar tensor, or int `[B]` for each batch entry.
+            position: position of `query` in the cache, from 0: an int, a scalar tensor, or int
+                `[B]` for each batch entry.
 
         Returns:
             (outputs `[B, 1, D]`, the cache with this position written).
@@ -89,7 +90,8 @@ class IncrementalAttention:
             update_index: cache position of `value`, an int or a scalar tensor. None writes nothing.
                 Default: None.
             mask: bool, broadcasts to `[B, N, T, S]`; True = attend. Default: None.
-            query_offset: key position of query 0. Default: `S - T`.
+            query_offset: key position of query 0, an int, a scalar tensor or int `[B]`. In
+                self-attention, pass `update_index`. Default: `S - T`, the end of the cache.
             causal: whether keys after a query are masked. Default: False.
 
         Returns:
@@ -104,7 +106,8 @@ class IncrementalAttention:
         call_checks.cache("cache", cache, self, query.shape[0])
         if update_index is not None:
             last = update_index + ops.shape(value)[1] - 1
-            call_checks.cache_position(ops.convert_to_tensor(last), cache.shape[2])
+            for position in (update_index, last):
+                call_checks.cache_position(ops.convert_to_tensor(position), cache.shape[2])
             update = ops.stack([self.key_dense(value), self.value_dense(value)], axis=1)
             update = ops.cast(update, cache.dtype)
             cache = ops.slice_update(cache, (0, 0, update_index, 0, 0), update)
@@ -150,15 +153,15 @@ class IncrementalAttention:
         return self.project_output(outputs, query)
 
     def _with_window(self, mask, query, keys, query_offset):
-        """Returns the conjunction of a mask and `sliding_window`, or None without both."""
+        """Returns the conjunction of a mask and `sliding_window`, or None if there is neither."""
         lengths = ops.shape(query)[1], ops.shape(keys)[2]
         window = self.sliding_window
         return make_attention_mask(lengths, mask, window=window, query_offset=query_offset)
 
     def _memory_options(self, query, query_offset):
-        """Returns the arguments of `attend` that select implementations with linear memory.
+        """Returns the arguments of `attend` that apply `flash_attention`.
 
-        With one query, every implementation uses memory linear in length.
+        They are empty for one query, where every implementation uses memory linear in length.
         """
         if query.shape[1] == 1:
             return {}

@@ -32,8 +32,8 @@ def quantized_dtype(layer):
 def sublayer_dtype(layer, name):
     """Returns the dtype policy for a sublayer that `layer.build` creates.
 
-    With the policies of all sublayers as its own policy, a quantized layer can't be saved: Keras
-    reads the quantization mode of the map's default.
+    The sublayer gets a single policy, not the `DTypePolicyMap` of `layer`. With a map, Keras could
+    not save a quantized sublayer, because it reads the mode from the map's default policy.
     """
     policy = layer.dtype_policy
     if isinstance(policy, keras.dtype_policies.DTypePolicyMap):

@@ -9,12 +9,12 @@ from t2t_relpos.layers.layer_normalization import LayerNormalization
 from t2t_relpos.layers.quantized_dtype import quantized_dtype
 from t2t_relpos.layers.token_embedding import TokenEmbedding
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
-from t2t_relpos.models.generation import Generates, SearchFunctions
+from t2t_relpos.models.generation import GenerationMixin, SearchFunctions
 from t2t_relpos.models.search_sizes import cache_capacity
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class CausalLM(Generates, keras.Model):
+class CausalLM(GenerationMixin, keras.Model):
     """A language model of decoder blocks with relative positions.
 
     Id 0 is padding and id 1 ends a text. The model shifts ids right: the logits at `t` predict

@@ -9,22 +9,22 @@ from t2t_relpos.decoding.samplers import BeamSampler, get_sampler
 from t2t_relpos.models import search_sizes
 
 
-class Generates:
-    """Adds `generate` to a model with `encode`, `step` and `vocab_size`."""
+class GenerationMixin:
+    """Mixin with `generate`, for models with `encode`, `step` and `vocab_size`."""
 
     # Whether outputs start with the source, as in a language model.
     _continues_source = False
 
     def generate(self, source, sampler="beam", max_length=None, jit_compile="auto"):
-        """Generates ids with a sampler, compiled on TensorFlow and JAX.
+        """Returns ids that a sampler generates from `source`.
 
-        A compiled search pads the batch and the sources to one of a few sizes, because each new
-        size or `max_length` requires a compilation, which takes seconds. A compiled search of a
-        `Transformer` in float32 reads the current weights and folds them in every call.
+        Each new batch size, source length or `max_length` requires a compilation, which takes
+        seconds. A compiled search therefore pads the batch and the sources to a few sizes. It
+        always uses the current weights.
 
         Args:
             source: int ids `[B, S]`, padded with 0. Sentences of an encoder-decoder model end with
-                id 1. For a `CausalLM`: the beginnings of the outputs.
+                id 1. For a `CausalLM`: prompts, with which the outputs start.
             sampler: `"beam"`, `"greedy"`, `"top_k"`, `"top_p"`, or a sampler of
                 `t2t_relpos.decoding`.
             max_length: largest number of ids of an output, including id 1 at its end. Default:
@@ -38,8 +38,8 @@ class Generates:
 
         Raises:
             ValueError: if `source` is not `[B, S]`, holds ids out of range, or is longer than
-                `max_length` (`CausalLM`), the sampler does not exist, or `jit_compile` is True on
-                PyTorch.
+                `max_length` (`CausalLM`); if `max_length` is not a positive int; if the sampler is
+                unknown; or if `jit_compile` is True on PyTorch.
 
         Example:
         >>> import numpy as np
@@ -66,20 +66,17 @@ class Generates:
         return ids if sampler.num_results > 1 else ids[:, 0]
 
     def _check_max_length(self, length, max_length):
-        if not isinstance(max_length, int) or max_length < 1:
-            raise ValueError(
-                f"Expected `max_length` to be an int of at least 1. Received: {max_length!r}"
-            )
+        _checks.positive_int("max_length", max_length)
         if self._continues_source and length > max_length:
             raise ValueError(
-                f"Expected `max_length` of at least {length}, the length of `source`, "
-                f"which outputs start with. Received: {max_length}."
+                f"Expected `max_length` of at least {length}, because outputs start with the "
+                f"{length} ids of `source`. Received: {max_length}."
             )
 
     def _search_function(self, sampler, max_length, *, jit_compile):
         """Returns the search of a sampler and length. It is compiled once per combination."""
         key = (type(sampler), sampler.settings(), max_length, jit_compile)
-        functions = self._searches.of(self.variables)
+        functions = self._searches.for_variables(self.variables)
         if key not in functions:
             search = self._search(sampler, max_length, jit_compile=jit_compile)
             functions[key] = _compile(self, search, jit_compile=jit_compile)
@@ -93,8 +90,8 @@ class Generates:
                 source, max_length, sampler.num_hypotheses, growing=growing
             )
             prefix = source if self._continues_source else None
-            rows = ops.shape(source)[0]
-            return sampler.search(step, state, rows, max_length, uniform, prefix, limit).ids
+            batch_size = ops.shape(source)[0]
+            return sampler.search(step, state, batch_size, max_length, uniform, prefix, limit).ids
 
         return search
 
@@ -104,7 +101,7 @@ class Generates:
         Args:
             source: int ids `[B, S]`.
             max_length: number of steps, an int.
-            num_hypotheses: rows per sentence.
+            num_hypotheses: hypotheses per sentence.
             growing: whether caches may grow from step to step.
         """
         return self.encode(source, max_length), self.step
@@ -117,8 +114,8 @@ class SearchFunctions:
         self.functions = {}
         self._variables = None
 
-    def of(self, variables):
-        """Returns the dict of functions. It is empty if other variables than before are given.
+    def for_variables(self, variables):
+        """Returns the dict of searches with these variables, and drops those with other variables.
 
         A compiled search refers to variables, and quantization and LoRA change those of a model.
         """
@@ -160,7 +157,7 @@ def _resolve_jit_compile(jit_compile):
 
 
 def _may_grow(sampler, *, jit_compile):
-    """Returns whether the search allows tensors whose sizes change from step to step."""
+    """Returns whether caches may grow from step to step."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         return not jit_compile and isinstance(sampler, BeamSampler)

@@ -10,13 +10,13 @@ from t2t_relpos.layers.packing import Packing
 from t2t_relpos.layers.quantized_dtype import quantized_dtype
 from t2t_relpos.models import transformer_layers
 from t2t_relpos.models.config import NUM_TARGET_SPACES, TransformerConfig
-from t2t_relpos.models.generation import Generates, SearchFunctions
+from t2t_relpos.models.generation import GenerationMixin, SearchFunctions
 from t2t_relpos.models.score_pairs import ScoresPairs
 from t2t_relpos.models.transformer_steps import TransformerSteps
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class Transformer(TransformerSteps, Generates, ScoresPairs, keras.Model):
+class Transformer(TransformerSteps, GenerationMixin, ScoresPairs, keras.Model):
     """An encoder-decoder Transformer, by default with relative positions only.
 
     Id 0 is padding and id 1 ends a sentence. Keys at padding positions of the source are masked.

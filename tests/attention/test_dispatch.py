@@ -67,17 +67,19 @@ TRAINING = {**CPU, "rematerialize": False}
 def test_explain_names_the_selected_implementation(length, options, expected):
     explanation = explain(length, **{"max_relative_position": 16, **options})
     assert explanation.chosen == expected
-    assert set(explanation.failed) == {each.name for each in dispatch.TABLE} - {expected}
+    assert set(explanation.reasons) == {each.name for each in dispatch.TABLE} - {expected}
 
 
 def test_explanation_names_the_failed_condition():
     explanation = explain(64, **CPU)
     assert str(explanation).splitlines()[0] == "short_rows: chosen"
-    assert explanation.failed["without_tables"] == "requires no relative tables"
-    assert explanation.failed["full_matrix"].startswith("requires 96 to 1024 positions (causal: 40")
-    assert explanation.failed["band"] == "after the chosen row"
+    assert explanation.reasons["without_tables"] == "requires no relative tables"
+    assert explanation.reasons["full_matrix"].startswith(
+        "requires 96 to 1024 positions (causal: 40"
+    )
+    assert explanation.reasons["band"] == "after the chosen row"
     on_jax = explain(64, **JAX)
-    assert on_jax.failed["saved_blocks"] == "requires TensorFlow on a CPU without XLA"
+    assert on_jax.reasons["saved_blocks"] == "requires TensorFlow on a CPU without XLA"
 
 
 @pytest.mark.parametrize("platform", [CPU, XLA, GPU, JAX, TORCH], ids=str)

@@ -254,8 +254,8 @@ def test_2d_layer_rejects_invalid_masks():
 def test_step_beyond_the_cache_raises(layer):
     cache = layer.start_cache(3, 4)
     message = (
-        r"Expected positions in \[0, 4\), the length of the cache. Received: positions from 0 to 4."
-        " Start the cache with a larger `max_length`."
+        r"Expected positions in \[0, 4\): the cache has length 4. Received: positions from 0 to 4."
+        " Create a longer cache."
     )
     with pytest.raises(ValueError, match=message):
         layer.step(X[:, :1], cache, np.array([0, 4, 1]))

@@ -72,7 +72,7 @@ def test_searches_reject_a_state_for_fewer_steps(fixture, search, compiles, requ
     ids = ops.cast(SOURCE, "int32")
     message = (
         "Expected a state with room for max_length=5 steps. Received: room for 4. Pass max_length=5"
-        " to `encode`, or a smaller one to the search."
+        " to `encode`, or max_length=4 to the search."
     )
     with pytest.raises(ValueError, match=message):
         (compiled(run) if compiles else run)(ids)
@@ -208,9 +208,12 @@ def test_causal_lm_saves_and_loads(language_model, tmp_path):
         ({"source": SOURCE + 9}, r"Expected token ids in \[0, 11\).*Received: ids from 9 to 18"),
         (
             {"source": SOURCE, "max_length": 0},
-            "to be an int of at least 1. Received: 0",
+            "to be a positive integer. Received: max_length=0",
         ),
-        ({"source": SOURCE, "max_length": 3}, "at least 5, the length of `source`.*Received: 3"),
+        (
+            {"source": SOURCE, "max_length": 3},
+            "at least 5, because .* the 5 ids of `source`. Received: 3",
+        ),
         (
             {"source": SOURCE, "sampler": "best"},
             "Expected `sampler` to be one of 'beam', 'greedy', 'top_k', 'top_p', or a Sampler",

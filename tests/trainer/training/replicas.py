@@ -126,8 +126,6 @@ def with_dropout_in_float16(strategy):
 
 
 def main(outputs):
-    # Tracing and optimizing graphs takes most of the time.
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     if len(outputs) == 1:
         np.savez(outputs[0], **results(make_strategy("multiworker")))
         return

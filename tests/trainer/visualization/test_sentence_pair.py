@@ -5,7 +5,7 @@ import re
 import pytest
 import tensorflow as tf
 
-from t2t_relpos.models.generation import Generates, SearchFunctions
+from t2t_relpos.models.generation import GenerationMixin, SearchFunctions
 from trainer.model_dir import ModelDirectory
 from trainer.visualization.sentence_pair import MAX_LENGTH, make_sentence_pair, translate_ids
 
@@ -34,7 +34,7 @@ def test_given_translation(model, tokenizer):
     assert pair.target_ids == tokenizer.tokenize(["Der Hund schläft ."])[0].numpy().tolist()
 
 
-class EndlessModel(Generates):
+class EndlessModel(GenerationMixin):
     """A model that predicts id 3 at every step."""
 
     vocab_size = 24
