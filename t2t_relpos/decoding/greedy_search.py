@@ -24,7 +24,7 @@ def greedy_search(
 ):
     """Returns outputs that consist of the most likely id of each step.
 
-    A sentence stops when it ends or reaches its limit.
+    A sentence stops at its end or at its limit.
 
     Args:
         step: `step(ids [B], state) -> (logits [B, V], state)`. The first ids are

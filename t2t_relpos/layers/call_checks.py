@@ -159,10 +159,21 @@ def cache(name, values, layer, batch_size, length=None):
         )
 
 
-def cache_position(position, length):
-    """Raises ValueError if a position is known to be outside a cache of known length."""
-    low, high = known_range(position) if isinstance(length, int) else (None, None)
-    if low is not None and not 0 <= low <= high < length:
+def cache_position(position, length, count=1):
+    """Raises ValueError if positions are known to be outside a cache of known length.
+
+    Args:
+        position: the first position of each batch entry, or of all.
+        length: length of the cache.
+        count: number of consecutive positions.
+    """
+    if not (isinstance(length, int) and isinstance(count, int)):
+        return
+    low, high = known_range(position)
+    if low is None:
+        return
+    high = high + count - 1
+    if not 0 <= low <= high < length:
         raise ValueError(
             f"Expected positions in [0, {length}): the cache has length {length}. Received: "
             f"positions from {low} to {high}. Create a longer cache."

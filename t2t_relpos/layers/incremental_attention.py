@@ -105,9 +105,9 @@ class IncrementalAttention:
         call_checks.built(self)
         call_checks.cache("cache", cache, self, query.shape[0])
         if update_index is not None:
-            last = update_index + ops.shape(value)[1] - 1
-            for position in (update_index, last):
-                call_checks.cache_position(ops.convert_to_tensor(position), cache.shape[2])
+            count = ops.shape(value)[1]
+            last = update_index + count - 1
+            call_checks.cache_position(update_index, cache.shape[2], count)
             update = ops.stack([self.key_dense(value), self.value_dense(value)], axis=1)
             update = ops.cast(update, cache.dtype)
             cache = ops.slice_update(cache, (0, 0, update_index, 0, 0), update)

@@ -261,6 +261,13 @@ def test_step_beyond_the_cache_raises(layer):
         layer.step(X[:, :1], cache, np.array([0, 4, 1]))
 
 
+@pytest.mark.parametrize("index, received", [(-2, "from -2 to 4"), (3, "from 3 to 9")])
+def test_positions_outside_the_cache_raise(layer, index, received):
+    message = rf"positions in \[0, 9\): the cache has length 9. Received: positions {received}."
+    with pytest.raises(ValueError, match=message):
+        layer.attend_with_cache(X, X, np.zeros((3, 2, 9, 2, 5), "float32"), index)
+
+
 def test_step_accepts_one_position_for_the_batch(layer):
     cache = layer.start_cache(3, 4)
     expected, actual = (
