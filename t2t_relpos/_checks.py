@@ -141,10 +141,23 @@ def boolean(name, mask):
 
 
 def query_offset(value):
-    """Raises ValueError if an offset is a number or an array that does not fit into int32."""
+    """Raises ValueError if an offset is not an integer or an integer tensor of rank 0 or 1."""
+    if isinstance(value, (bool, str, list, tuple)):
+        raise ValueError(
+            "Expected `query_offset` to be an int, a scalar tensor, or an int tensor [B]. "
+            f"Received: {value!r}."
+        )
     if isinstance(value, (numbers.Real, np.ndarray, np.generic)):
-        integers("query_offset", np.asarray(value))
-        fits_int32("query_offset", np.asarray(value))
+        value = np.asarray(value)
+        integers("query_offset", value)
+        fits_int32("query_offset", value)
+    elif hasattr(value, "dtype"):
+        integers("query_offset", value)
+    if hasattr(value, "shape") and len(value.shape) > 1:
+        raise ValueError(
+            "Expected `query_offset` to be a scalar, or a tensor [B] with a position for each "
+            f"batch entry. Received: shape {tuple(value.shape)}."
+        )
 
 
 def fits_int32(name, values):

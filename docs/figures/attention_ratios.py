@@ -5,7 +5,7 @@ Reads attention.csv in docs/dev/measurements.
 
 from charts import draw_ratios, pyplot, read_measurements, save
 
-PROCESSOR = "AMD EPYC (Zen 5, AVX-512)"
+PROCESSOR, COMMIT = "Intel Xeon (AMX)", "cb92a5a"
 BACKENDS = {
     "TensorFlow": {"backend": "tensorflow", "compiled": "no"},
     "TensorFlow with XLA": {"backend": "tensorflow", "compiled": "yes"},
@@ -16,9 +16,9 @@ BACKENDS = {
 def main():
     measured = {}
     for name, settings in BACKENDS.items():
-        core = {"processor": PROCESSOR, "part": "core", "passes": "both", "options": ""}
+        core = {"part": "core", "passes": "both", "implementation": "relative", "options": ""}
         rows = read_measurements(
-            "attention.csv", implementation="relative", max_relative_position=16, **core, **settings
+            "attention.csv", processor=PROCESSOR, commit=COMMIT, **core, **settings
         )
         if rows:
             measured[name] = rows

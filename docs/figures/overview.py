@@ -6,7 +6,7 @@ attention.csv in docs/dev/measurements.
 
 from charts import draw_ratios, pyplot, read_measurements, save
 
-PROCESSOR = "AMD EPYC (Zen 5, AVX-512)"
+PROCESSOR, COMMIT = "Intel Xeon (AMX)", "cb92a5a"
 LENGTH, K = 9, 3
 
 
@@ -26,7 +26,8 @@ def draw_ids(axis):
 
 def main():
     layer = {"part": "layer", "passes": "both", "implementation": "relative", "options": ""}
-    rows = read_measurements("attention.csv", processor=PROCESSOR, compiled="no", **layer)
+    measured = {"processor": PROCESSOR, "commit": COMMIT, "compiled": "no"}
+    rows = read_measurements("attention.csv", **measured, **layer)
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.9), width_ratios=(1, 1.2))
     draw_ids(axes[0])
     draw_ratios(axes[1], "Training step of an encoder layer", rows)

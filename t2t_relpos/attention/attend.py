@@ -5,9 +5,10 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos._backend import as_tensor
-from t2t_relpos.attention import dispatch
+from t2t_relpos.attention import attend_checks, dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.inputs import AttentionInputs
+from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.attention.request import Request
 
 
@@ -40,14 +41,15 @@ def attend(
         value: `[B, N, S, Hv]`.
         key_table: a^K, `[2K + 1, H]` for all heads or `[N, 2K + 1, H]`, or None. Default: None.
         value_table: a^V, `[2K + 1, Hv]` or `[N, 2K + 1, Hv]`, or None. Default: None.
-        mask: bool, broadcasts to `[B, N, T, S]`; True = attend. A fully masked query gets zeros.
-            Default: None.
+        mask: bool `[T, S]`, `[B, T, S]` or `[B, N, T, S]`, axes may have size 1; True = attend. A
+            fully masked query gets zeros. Default: None.
         query_mask: bool `[B, T]`. Queries that are False get zeros. Default: None.
         key_mask: bool `[B, S]`; True = attend. Default: None.
-        causal: whether keys after a query are masked. Default: False.
+        causal: whether keys after a query are masked, by `query_offset`. Default: False.
         query_offset: key position of query 0: an int, a scalar tensor, or an int tensor `[B]` with
             a position per batch entry. Default `S - T`.
-        relative_ids: table rows, int `[T, S]` or `[B, T, S]`. Default: by `query_offset`.
+        relative_ids: table rows, int `[T, S]` or `[B, T, S]`, in `[0, 2K]`. Default: by
+            `query_offset`.
         dropout: an `AttentionDropout`, or a function of the weights `[B, N, T, S]`, or None.
             Default: None.
         return_weights: False allows implementations that never compute the full weight matrix.
@@ -55,7 +57,7 @@ def attend(
         rematerialize: whether the gradient computes the weights again, so that memory is linear in
             length. True: at any length. False or None: above 1,024 positions. On TensorFlow on a
             CPU without XLA, False: above 4,096 positions, None: above 256 (128 if `causal`).
-            Default: None.
+            Without tables, memory is linear with True only. Default: None.
         implementation: name of a row of `dispatch.TABLE`. Default: chosen by `dispatch.select`.
 
     Returns:
@@ -63,8 +65,8 @@ def attend(
         `return_weights`).
 
     Raises:
-        ValueError: if a mask is of a float dtype, `query_offset` is not an integer, or no
-            implementation meets the request.
+        ValueError: if a mask is of a float dtype, `query_offset` or `relative_ids` are not
+            integers, tables have the wrong shape, or no implementation meets the request.
 
     Reference: Shaw et al. 2018, equations 3 and 4; t2t `dot_product_attention_relative`.
 
@@ -82,24 +84,23 @@ def attend(
     tensors = query, key, value, key_table, value_table, mask, key_mask, relative_ids
     tensors = dict(zip(names, map(as_tensor, tensors), strict=True))
     query_mask = as_tensor(query_mask)
-    for name, mask in {**tensors, "query_mask": query_mask}.items():
-        if name.endswith("mask"):
-            _checks.boolean(name, mask)
+    _check(tensors, query_mask)
+    tensors["mask"] = combine_masks(tensors["mask"])
     lengths = ops.shape(tensors["query"])[2], ops.shape(tensors["key"])[2]
-    query_offset = _query_offset(query_offset, lengths)
-    request = _request(
-        tensors,
-        lengths,
+    seeded_dropout = dropout is None or isinstance(dropout, AttentionDropout)
+    inputs = AttentionInputs(
+        **tensors,
         causal=causal,
-        query_offset=query_offset,
+        query_offset=_query_offset(query_offset, lengths),
+        dropout=dropout.with_drawn_seed() if dropout and seeded_dropout else dropout,
+    )
+    request = _request(
+        inputs,
         return_weights=return_weights,
         rematerialize=rematerialize,
-        seeded_dropout=dropout is None or isinstance(dropout, AttentionDropout),
+        seeded_dropout=seeded_dropout,
     )
     candidates = dispatch.select(request, implementation)
-    if isinstance(dropout, AttentionDropout):
-        dropout = dropout.with_drawn_seed()
-    inputs = AttentionInputs(**tensors, causal=causal, query_offset=query_offset, dropout=dropout)
     if return_weights:
         # Implementations that return weights have no conditions that depend on unknown lengths.
         outputs, weights = candidates[0].implementation.attend(inputs)
@@ -108,23 +109,26 @@ def attend(
     return _zero_masked_queries(outputs, weights, query_mask)
 
 
-def _request(tensors, lengths, **options):
-    """Returns the `Request` of a call.
-
-    Args:
-        tensors: a dict of the tensors of `AttentionInputs`.
-        lengths: (T, S).
-        **options: further fields of the request.
-    """
+def _check(tensors, query_mask):
+    """Raises ValueError if the tensors of a call have unsupported dtypes or shapes."""
     key_table, value_table = tensors["key_table"], tensors["value_table"]
-    table = value_table if key_table is None else key_table
-    relative_ids = tensors["relative_ids"]
+    attend_checks.masks(mask=tensors["mask"], key_mask=tensors["key_mask"], query_mask=query_mask)
+    ids = tensors["relative_ids"]
+    attend_checks.tables(key_table, value_table, tensors["query"].shape[1], odd=ids is None)
+    attend_checks.relative_ids(ids, key_table, value_table)
+
+
+def _request(inputs, **options):
+    """Returns the `Request` of a call: the fields that follow from its inputs, and `options`."""
+    length_q, length_k = inputs.lengths
     return Request(
-        length_q=lengths[0],
-        length_k=lengths[1],
-        max_relative_position=None if table is None else (table.shape[-2] - 1) // 2,
-        offset_per_entry=len(getattr(options["query_offset"], "shape", ())) == 1,
-        ids_rank=None if relative_ids is None else len(relative_ids.shape),
+        length_q=length_q,
+        length_k=length_k,
+        max_relative_position=inputs.max_relative_position,
+        causal=inputs.causal,
+        query_offset=inputs.query_offset,
+        offset_per_entry=len(getattr(inputs.query_offset, "shape", ())) == 1,
+        ids_rank=None if inputs.relative_ids is None else len(inputs.relative_ids.shape),
         **options,
     )
 

@@ -31,7 +31,7 @@ class Segment(NamedTuple):
         """Whether the segment is known to have one block."""
         return isinstance(self.count, int) and self.count == 1
 
-    def rows(self, x):
+    def queries(self, x):
         """Returns the segment's queries, `[.., T, X]` -> `[.., blocks * C, X]`, zero-padded."""
         x = x[:, :, self.start : self.start + self.length]
         padding = self.count * self.block - self.length
@@ -45,8 +45,8 @@ class Segment(NamedTuple):
         """Returns the keys that the blocks read, of `[.., S, X]` or, with axis 3, `[.., S]`."""
         return x[:, :, : self.num_keys] if axis == 2 else x[..., : self.num_keys]
 
-    def block_rows(self, x, start):
-        """Returns C rows of `[.., blocks * C, X]`."""
+    def block_queries(self, x, start):
+        """Returns the C queries from `start`, of `[.., blocks * C, X]`."""
         if self.is_single:
             return x
         if isinstance(start, int):
@@ -88,8 +88,8 @@ def make_segments(lengths, causal_offset, sizes, *, unrolled):
 
     Args:
         lengths: (T, S), ints; or scalar tensors if not `unrolled`.
-        causal_offset: key position of query 0, an int, if keys after a query are masked. None:
-            every segment reads all keys.
+        causal_offset: key position of query 0, if it is known and keys after a query are masked. A
+            segment then reads the keys up to its last query. None: all keys.
         sizes: a `BlockSizes`.
         unrolled: whether every block is a segment.
     """
@@ -100,7 +100,7 @@ def make_segments(lengths, causal_offset, sizes, *, unrolled):
         is_jax = backend.backend() == "jax"
         block = sizes.block if is_jax else clip_size(sizes.block, 1, length_q)
         return (Segment(0, length_q, block, num_blocks, length_k, 0),)
-    num_blocks = max(1, min(num_blocks, sizes.most_blocks))
+    num_blocks = max(1, min(num_blocks, sizes.max_blocks))
     block = -(-length_q // num_blocks)
     num_blocks = max(1, -(-length_q // max(block, 1)))
     num_segments = 1 if causal_offset is None else min(num_blocks, sizes.causal_segments)

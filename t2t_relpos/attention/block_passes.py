@@ -9,7 +9,7 @@ from t2t_relpos.attention.block_scores import (
     SegmentScores,
     matmul,
     matmul_differences,
-    scores_by_id,
+    products_with_differences,
     softmax,
     transpose,
 )
@@ -35,7 +35,7 @@ class Saved(NamedTuple):
 
 def forward(tensors, settings):
     """Returns (outputs, `Saved`)."""
-    by_id = scores_by_id(tensors.query, tensors.key_differences, settings)
+    by_id = products_with_differences(tensors.query, tensors.key_differences, settings)
     segment_results = [
         _forward_segment(SegmentScores(tensors, settings, segment, by_id))
         for segment in settings.segments
@@ -45,7 +45,8 @@ def forward(tensors, settings):
     if sums is not None:
         outputs = outputs + matmul_differences(sums, tensors.value_differences, settings)
     totals = [results["totals"]] if settings.needs_totals else []
-    # Concatenating makes a new tensor, to which PyTorch's graph does not refer.
+    # Always concatenate: PyTorch's graph refers to the first `outputs`. Saving that tensor for the
+    # gradient would make a reference cycle.
     outputs = ops.concatenate([outputs, *totals], axis=-1)
     saved = Saved(
         outputs=outputs,
@@ -73,7 +74,7 @@ def _forward_segment(scores):
         if settings.needs_totals:
             rows["totals"] = total
         if tensors.value_differences is not None:
-            rows["sums"] = block.sum_weights_by_id(weights)
+            rows["sums"] = block.sum_by_id(weights)
         return rows, {}
 
     depths = {"outputs": tensors.value.shape[-1], "log_sums": 1}
@@ -107,11 +108,11 @@ def _join_segments(results):
 def backward(tensors, saved, d_outputs, settings):
     """Returns a dict that maps names of tensors to gradients."""
     query_tensors = _query_tensors(tensors, saved, d_outputs, settings)
-    by_id = scores_by_id(tensors.query, tensors.key_differences, settings)
+    by_id = products_with_differences(tensors.query, tensors.key_differences, settings)
     segment_results = []
     for index, segment in enumerate(settings.segments):
         scores = SegmentScores(tensors, settings, segment, by_id)
-        of_segment = {name: segment.rows(x) for name, x in query_tensors.items()}
+        of_segment = {name: segment.queries(x) for name, x in query_tensors.items()}
         weights = saved.weights[index] if settings.save_weights else None
         segment_results.append(_backward_segment(scores, of_segment, weights))
     results = _join_segments([rows for rows, _ in segment_results])
@@ -143,7 +144,9 @@ def _query_tensors(tensors, saved, d_outputs, settings):
         d_outputs, query_tensors["d_totals"] = d_outputs[..., :-1], d_outputs[..., -1:]
     query_tensors["d_outputs"] = d_outputs
     if tensors.value_differences is not None:
-        query_tensors["d_sums"] = scores_by_id(d_outputs, tensors.value_differences, settings)
+        query_tensors["d_sums"] = products_with_differences(
+            d_outputs, tensors.value_differences, settings
+        )
     return query_tensors
 
 
@@ -153,7 +156,7 @@ def _backward_segment(scores, query_tensors, saved_weights):
 
     def compute(number):
         block = scores.block(number)
-        rows = {name: block.rows(x) for name, x in query_tensors.items()}
+        rows = {name: block.queries(x) for name, x in query_tensors.items()}
         weights = saved_weights
         if weights is None:
             weights = ops.exp(scores.scores(block) - rows["log_sums"])
@@ -164,9 +167,9 @@ def _backward_segment(scores, query_tensors, saved_weights):
         d_scores = weights * (d_weights - rows["row_sums"])
         results = {"query": matmul(d_scores, scores.key, settings)}
         if tensors.key_differences is not None:
-            results["d_by_id"] = block.sum_weights_by_id(d_scores)
+            results["d_by_id"] = block.sum_by_id(d_scores)
         terms = {
-            "key": matmul(transpose(d_scores), block.rows(scores.query), settings),
+            "key": matmul(transpose(d_scores), block.queries(scores.query), settings),
             "value": matmul(transpose(dropped), rows["d_outputs"], settings),
         }
         return results, terms

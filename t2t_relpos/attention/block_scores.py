@@ -13,12 +13,8 @@ from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos.attention.band import expand_ids, sum_by_id
 from t2t_relpos.attention.block_layout import KeyWindow, Segment
 from t2t_relpos.attention.dropout import SeededDropout
+from t2t_relpos.attention.masks import MASKED_SCORE
 from t2t_relpos.attention.table_matmul import matmul_table
-
-# Far below any score, and finite after subtracting a score. Scores are float32 or float64.
-# It differs from `masks.MASKED_SCORE`: its negative is the log-sum-exp of fully masked queries.
-_MASKED_SCORE = -(2.0**100)
-_VALID_SCORE_THRESHOLD = _MASKED_SCORE / 10
 
 
 class Tensors(NamedTuple):
@@ -103,7 +99,7 @@ class Block:
             return scores
         return scores + ops.where(self._in_left_tail(), by_id[..., :1], 0)
 
-    def sum_weights_by_id(self, weights):
+    def sum_by_id(self, weights):
         """Returns the sums of weights `[B, N, C, S]` by relative id, `[B, N, C, L]`.
 
         It is the transpose of the linear map in `add_bias`.
@@ -147,16 +143,16 @@ class Block:
         if key_mask is not None:
             masks.append(self.segment.keys(key_mask[:, None, None], axis=3))
         if pair_mask is not None:
-            rows = pair_mask if pair_mask.shape[2] == 1 else self.rows(pair_mask)
-            masks.append(rows if rows.shape[3] == 1 else self.segment.keys(rows, axis=3))
+            mask = pair_mask if pair_mask.shape[2] == 1 else self.queries(pair_mask)
+            masks.append(mask if mask.shape[3] == 1 else self.segment.keys(mask, axis=3))
         if not masks:
             return scores
         is_valid_key = functools.reduce(ops.logical_and, masks)
-        return ops.where(is_valid_key, scores, ops.cast(_MASKED_SCORE, scores.dtype))
+        return ops.where(is_valid_key, scores, ops.cast(MASKED_SCORE, scores.dtype))
 
-    def rows(self, x):
-        """Returns the rows of this block in a tensor of the segment's queries."""
-        return self.segment.block_rows(x, self.start)
+    def queries(self, x):
+        """Returns the queries of this block, of a tensor with the segment's queries."""
+        return self.segment.block_queries(x, self.start)
 
     def dropout_factors(self, weights, seed):
         """Returns the dropout factors of weights `[B, N, C, S]`. Repeated calls return the same."""
@@ -184,12 +180,12 @@ class SegmentScores:
         self._query_offset = settings.query_offset
         if self._query_offset is None:
             self._query_offset = tensors.query_offset
-        self.query = segment.rows(tensors.query)
+        self.query = segment.queries(tensors.query)
         self.key, self.value = segment.keys(tensors.key), segment.keys(tensors.value)
-        self._by_id = None if by_id is None else segment.rows(by_id)
+        self._by_id = None if by_id is None else segment.queries(by_id)
         self._mask = tensors.mask
         if self._mask is not None and self._mask.shape[2] != 1:
-            self._mask = segment.rows(self._mask)
+            self._mask = segment.queries(self._mask)
 
     def block(self, number):
         """Returns the `Block` with this number in the segment."""
@@ -197,9 +193,9 @@ class SegmentScores:
 
     def scores(self, block):
         """Returns the masked scores of a block `[B, N, C, S]`."""
-        scores = matmul(block.rows(self.query), transpose(self.key), self.settings)
+        scores = matmul(block.queries(self.query), transpose(self.key), self.settings)
         if self._by_id is not None:
-            scores = block.add_bias(scores, block.rows(self._by_id))
+            scores = block.add_bias(scores, block.queries(self._by_id))
         return block.apply_masks(scores, self.tensors.key_mask, self._mask)
 
 
@@ -209,13 +205,13 @@ def softmax(scores):
     The sum is 1, or 0 for fully masked queries, whose weights are 0.
     """
     # On PyTorch, `ops.max` of an empty tensor raises an error without `initial`.
-    largest = ops.max(scores, axis=-1, keepdims=True, initial=_MASKED_SCORE)
+    largest = ops.max(scores, axis=-1, keepdims=True, initial=MASKED_SCORE)
     exponentials = ops.exp(scores - largest)
     total = ops.sum(exponentials, axis=-1, keepdims=True)
-    has_valid_key = largest > _VALID_SCORE_THRESHOLD
+    has_valid_key = largest > MASKED_SCORE / 10
     # +2**100, so that rematerialized weights exp(score - log_sum) are 0.
     log_sums = ops.where(
-        has_valid_key, largest + ops.log(total), ops.cast(-_MASKED_SCORE, scores.dtype)
+        has_valid_key, largest + ops.log(total), ops.cast(-MASKED_SCORE, scores.dtype)
     )
     has_valid_key = ops.cast(has_valid_key, scores.dtype)
     return exponentials * (has_valid_key / total), log_sums, has_valid_key
@@ -234,7 +230,7 @@ def matmul_differences(x, table, settings, *, transpose_table=False):
     return ops.cast(product, accumulation_dtype(settings.dtype))
 
 
-def scores_by_id(x, differences, settings):
+def products_with_differences(x, differences, settings):
     """Returns the products of `[B, N, T, H]` with all differences, `[B, N, T, L]`, or None."""
     if differences is None:
         return None

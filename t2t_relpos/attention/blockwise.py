@@ -1,6 +1,6 @@
 """Blockwise relative attention in keras.ops, with a custom gradient.
 
-It is used on JAX and PyTorch, under XLA and on accelerators.
+It is used on JAX and PyTorch, and on TensorFlow with XLA or an accelerator.
 
 Softmax ignores a term that is equal for all keys of a query. Table rows are therefore stored as
 differences from a reference row: the rightmost one, or the leftmost one if causal. Values add the
@@ -24,7 +24,6 @@ from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos.attention.block_layout import make_segments
 from t2t_relpos.attention.block_passes import backward, forward
 from t2t_relpos.attention.block_scores import Settings, Tensors
-from t2t_relpos.attention.masks import combine_masks
 
 
 def attend(inputs, sizes, *, unrolled):
@@ -69,7 +68,7 @@ def _prepare(inputs):
     value_differences, reference, value_k = _difference_rows(
         inputs.value_table, dtype, causal=inputs.causal
     )
-    mask = combine_masks(inputs.mask)
+    mask = inputs.mask
     if mask is not None:
         mask = ops.reshape(mask, (*[1] * (4 - len(mask.shape)), *ops.shape(mask)))
     offset = inputs.query_offset

@@ -1,7 +1,7 @@
 """The table of attention implementations, and the only code that chooses one.
 
-All thresholds are in this module. They were measured on CPUs. Block sizes for GPUs and TPUs are
-estimates.
+All thresholds of `attend` are in this module. They were measured on CPUs. Block sizes for GPUs and
+TPUs are estimates.
 """
 
 import functools
@@ -13,18 +13,19 @@ from t2t_relpos.attention import blockwise, full_matrix
 from t2t_relpos.attention.implementation import (
     BlockSizes,
     Candidate,
+    Condition,
     GroupedBlockSizes,
     Implementation,
-    Requirement,
 )
 
-# `short_rows` gathers a table row for each pair, up to this many positions. `full_matrix` has the
-# same limit, except with `rematerialize=False`.
-LONGEST_SHORT_ROWS, LONGEST_SHORT_ROWS_CAUSAL = 256, 128
-# Limits of `rows`, which requires known lengths. The last one holds for requests that blocks do not
-# support, for example because weights are returned.
-LONGEST_ROWS, LONGEST_ROWS_JAX, LONGEST_ROWS_WITHOUT_BLOCKS = 64, 16, 512
-# `full_matrix` is faster than `short_rows` from this many positions.
+# `rows` gathers a table row for each pair, up to this many positions: on TensorFlow on a CPU
+# without XLA; on PyTorch on a CPU; on JAX; elsewhere; and for requests that blocks do not support,
+# for example returned weights. `full_matrix` has the first limits too, except with
+# `rematerialize=False`.
+LONGEST_ROWS_ON_CPU, LONGEST_ROWS_ON_CPU_CAUSAL = 256, 128
+LONGEST_ROWS_TORCH, LONGEST_ROWS_JAX, LONGEST_ROWS = 256, 16, 64
+LONGEST_ROWS_WITHOUT_BLOCKS = 512
+# `full_matrix` is faster than `rows` from this many positions.
 SHORTEST_FULL_MATRIX, SHORTEST_FULL_MATRIX_CAUSAL = 96, 40
 # With `rematerialize=False`, `full_matrix` is faster than blocks up to this many positions.
 LONGEST_FULL_MATRIX, LONGEST_FULL_MATRIX_CAUSAL = 1024, 256
@@ -43,8 +44,9 @@ def select(request, implementation=None):
 
     Args:
         request: a `Request`.
-        implementation: an `Implementation` or its name. It is used if it meets the requirements;
-            its preferences are ignored.
+        implementation: an `Implementation` or its name. It is the first candidate, and its
+            preferences are ignored. With unknown lengths, the rows of the table follow, for lengths
+            that fail its requirements.
 
     Returns:
         A list of `Candidate`. The condition of the last one is True. The list has several entries
@@ -57,7 +59,7 @@ def select(request, implementation=None):
     if implementation is not None:
         if isinstance(implementation, str):
             implementation = _by_name(implementation)
-        failed = implementation.failed(request, named=True)
+        failed = implementation.failed(request, ignore_preferences=True)
         if failed is not None:
             raise ValueError(
                 f"Attention implementation {implementation.name!r} requires: {failed.text}. "
@@ -65,9 +67,10 @@ def select(request, implementation=None):
             )
         rows = [(implementation, True), *rows]
     candidates = []
-    for row, named in rows:
-        if row.failed(request, named=named) is None:
-            candidates.append(Candidate(row, row.condition(request, named=named)))
+    for row, is_named in rows:
+        if row.failed(request, ignore_preferences=is_named) is None:
+            condition = row.condition(request, ignore_preferences=is_named)
+            candidates.append(Candidate(row, condition))
             if candidates[-1].condition is True:
                 return candidates
     raise ValueError(
@@ -107,17 +110,22 @@ def _full_matrix_fits(request):
 def _within_full_matrix_range(request):
     causal = request.causal and (request.max_relative_position or 0) > 1
     shortest = SHORTEST_FULL_MATRIX_CAUSAL if causal else SHORTEST_FULL_MATRIX
-    longest = LONGEST_SHORT_ROWS_CAUSAL if request.causal else LONGEST_SHORT_ROWS
+    longest = LONGEST_ROWS_ON_CPU_CAUSAL if request.causal else LONGEST_ROWS_ON_CPU
     if request.rematerialize is False:
         longest = LONGEST_FULL_MATRIX_CAUSAL if request.causal else LONGEST_FULL_MATRIX
-    pairs = request.length_q * request.length_k
-    return (pairs >= shortest**2) & (pairs <= longest**2)
+    return (request.num_pairs >= shortest**2) & request.has_at_most(longest)
 
 
 def _within_rows_range(request):
     if not all(condition.holds(request) for condition in BLOCK_REQUIREMENTS):
-        return request.has_at_most(LONGEST_ROWS_WITHOUT_BLOCKS)
-    return request.has_at_most(LONGEST_ROWS_JAX if request.backend == "jax" else LONGEST_ROWS)
+        return request.knows_lengths and request.has_at_most(LONGEST_ROWS_WITHOUT_BLOCKS)
+    if TENSORFLOW_ON_CPU.holds(request):
+        longest = LONGEST_ROWS_ON_CPU_CAUSAL if request.causal else LONGEST_ROWS_ON_CPU
+        return request.has_at_most(longest)
+    longest = LONGEST_ROWS_JAX if request.backend == "jax" else LONGEST_ROWS
+    if request.backend == "torch" and request.device == "cpu":
+        longest = LONGEST_ROWS_TORCH
+    return request.knows_lengths and request.has_at_most(longest)
 
 
 def _run_full_matrix(inputs):
@@ -138,27 +146,27 @@ def _run_keras_blocks(inputs, sizes, *, unrolled):
     return blockwise.attend(inputs, sizes[_backend.device()], unrolled=unrolled), None
 
 
-_HAS_TABLE = Requirement("a relative table", lambda r: r.max_relative_position is not None)
-QUADRATIC_MEMORY_ALLOWED = Requirement(
-    "`rematerialize` not True, or `portable` (memory is quadratic)",
+_HAS_TABLE = Condition("a relative table", lambda r: r.max_relative_position is not None)
+QUADRATIC_MEMORY_ALLOWED = Condition(
+    "`rematerialize` is not True, unless `portable` (memory is quadratic)",
     lambda r: r.rematerialize is not True or r.portable,
 )
-_ONE_OFFSET = Requirement(
+_ONE_OFFSET = Condition(
     "no `relative_ids`, and one query offset for the batch",
     lambda r: r.ids_rank is None and not r.offset_per_entry,
 )
 BLOCK_REQUIREMENTS = (
     _ONE_OFFSET,
-    Requirement("no returned weights", lambda r: not r.return_weights),
-    Requirement("dropout is None or an `AttentionDropout`", lambda r: r.seeded_dropout),
-    Requirement("not `portable`", lambda r: not r.portable),
+    Condition("no returned weights", lambda r: not r.return_weights),
+    Condition("dropout is None or an `AttentionDropout`", lambda r: r.seeded_dropout),
+    Condition("not `portable`", lambda r: not r.portable),
 )
-TENSORFLOW_ON_CPU = Requirement(
+TENSORFLOW_ON_CPU = Condition(
     "TensorFlow on a CPU without XLA",
     lambda r: r.backend == "tensorflow" and not r.xla and r.device == "cpu",
 )
 _TENSORFLOW_REQUIREMENTS = (TENSORFLOW_ON_CPU, _HAS_TABLE, *BLOCK_REQUIREMENTS)
-_FULL_MATRIX_FITS_REQUIREMENT = Requirement(
+_FULL_MATRIX_FITS_REQUIREMENT = Condition(
     "K >= 1; S >= T; query offset S - T; T >= K if causal and K > 1, otherwise T >= K + chunk",
     _full_matrix_fits,
 )
@@ -170,7 +178,7 @@ TABLE = (
         full_matrix.attend_without_tables,
         saved_matrices=3,
         requirements=(
-            Requirement("no relative tables", lambda r: r.max_relative_position is None),
+            Condition("no relative tables", lambda r: r.max_relative_position is None),
             QUADRATIC_MEMORY_ALLOWED,
         ),
     ),
@@ -185,27 +193,36 @@ TABLE = (
             QUADRATIC_MEMORY_ALLOWED,
         ),
         preferences=(
-            Requirement(
+            Condition(
                 f"{SHORTEST_FULL_MATRIX} to {LONGEST_FULL_MATRIX} positions "
                 f"(causal: {SHORTEST_FULL_MATRIX_CAUSAL} to {LONGEST_FULL_MATRIX_CAUSAL}, with "
                 f"K = 1 from {SHORTEST_FULL_MATRIX}); if `rematerialize` is None up to "
-                f"{LONGEST_SHORT_ROWS} (causal: {LONGEST_SHORT_ROWS_CAUSAL})",
+                f"{LONGEST_ROWS_ON_CPU} (causal: {LONGEST_ROWS_ON_CPU_CAUSAL})",
                 _within_full_matrix_range,
             ),
         ),
     ),
     Implementation(
-        "short_rows",
+        "rows",
         "full_matrix.attend_by_rows",
         full_matrix.attend_by_rows,
         saved_matrices=3,
-        requirements=(*_TENSORFLOW_REQUIREMENTS, QUADRATIC_MEMORY_ALLOWED),
+        requirements=(
+            _HAS_TABLE,
+            Condition(
+                "the same ids for all batch entries",
+                lambda r: r.ids_rank != 3 and not r.offset_per_entry,
+            ),
+            QUADRATIC_MEMORY_ALLOWED,
+        ),
         preferences=(
-            Requirement(
-                f"up to {LONGEST_SHORT_ROWS} positions (causal: {LONGEST_SHORT_ROWS_CAUSAL})",
-                lambda r: r.has_at_most(
-                    LONGEST_SHORT_ROWS_CAUSAL if r.causal else LONGEST_SHORT_ROWS
-                ),
+            Condition(
+                f"up to {LONGEST_ROWS_ON_CPU} positions (causal: {LONGEST_ROWS_ON_CPU_CAUSAL}) on "
+                "TensorFlow on a CPU without XLA; elsewhere, with known lengths only, up to "
+                f"{LONGEST_ROWS} (JAX: {LONGEST_ROWS_JAX}; PyTorch on a CPU: "
+                f"{LONGEST_ROWS_TORCH}); {LONGEST_ROWS_WITHOUT_BLOCKS} if the block requirements "
+                "fail",
+                _within_rows_range,
             ),
         ),
     ),
@@ -216,8 +233,8 @@ TABLE = (
         saved_matrices=1,
         requirements=(*_TENSORFLOW_REQUIREMENTS, QUADRATIC_MEMORY_ALLOWED),
         preferences=(
-            Requirement("`rematerialize` False", lambda r: r.rematerialize is False),
-            Requirement(f"up to {LONGEST_SAVED} positions", lambda r: r.has_at_most(LONGEST_SAVED)),
+            Condition("`rematerialize` False", lambda r: r.rematerialize is False),
+            Condition(f"up to {LONGEST_SAVED} positions", lambda r: r.has_at_most(LONGEST_SAVED)),
         ),
         sizes={
             "bidirectional": GroupedBlockSizes(largest_block=512, keys_per_group=16384, chunk=64),
@@ -236,47 +253,24 @@ TABLE = (
         },
     ),
     Implementation(
-        "rows",
-        "full_matrix.attend_by_rows",
-        full_matrix.attend_by_rows,
-        saved_matrices=3,
-        requirements=(
-            _HAS_TABLE,
-            Requirement(
-                "the same ids for all batch entries",
-                lambda r: r.ids_rank != 3 and not r.offset_per_entry,
-            ),
-            QUADRATIC_MEMORY_ALLOWED,
-        ),
-        preferences=(
-            Requirement("known lengths", lambda r: r.knows_lengths),
-            Requirement(
-                f"up to {LONGEST_ROWS} positions (JAX: {LONGEST_ROWS_JAX}), "
-                f"{LONGEST_ROWS_WITHOUT_BLOCKS} with `relative_ids`, returned weights, a dropout "
-                "function or `portable`",
-                _within_rows_range,
-            ),
-        ),
-    ),
-    Implementation(
         "unrolled_blocks",
         "blockwise.attend",
         functools.partial(_run_keras_blocks, unrolled=True),
         saved_matrices=1,
         requirements=(
             *BLOCK_REQUIREMENTS,
-            Requirement("known lengths", lambda r: r.knows_lengths),
+            Condition("known lengths", lambda r: r.knows_lengths),
             QUADRATIC_MEMORY_ALLOWED,
         ),
         preferences=(
-            Requirement(
+            Condition(
                 f"up to {LONGEST_UNROLLED} positions", lambda r: r.has_at_most(LONGEST_UNROLLED)
             ),
         ),
         sizes={
-            "cpu": BlockSizes(64, most_blocks=8),
-            "gpu": BlockSizes(512, most_blocks=8),
-            "tpu": BlockSizes(512, most_blocks=8),
+            "cpu": BlockSizes(64, max_blocks=8),
+            "gpu": BlockSizes(512, max_blocks=8),
+            "tpu": BlockSizes(512, max_blocks=8),
         },
     ),
     Implementation(

@@ -43,10 +43,6 @@ class AttentionDropout:
         self.rate = rate
         self.seed_generator = seed_generator
 
-    def __call__(self, weights):
-        """Returns the weights after dropout."""
-        return self.with_drawn_seed()(weights)
-
     def with_drawn_seed(self):
         """Returns a dropout for a single call of `attend`.
 
@@ -98,11 +94,15 @@ def _shape(x):
 
 
 class _DrawnSeed(keras.random.SeedGenerator):
-    """A seed generator that returns a given seed."""
+    """Passes a given seed to keras.random.
+
+    It does not call the base class's `__init__`, which would create a variable.
+    """
 
     def __init__(self, seed, block):
         if block is not None:
-            # The factor is odd, so that seeds of blocks and seeds of successive calls differ.
+            # With an odd factor, the first entry differs for all blocks (modulo 2**32). Successive
+            # calls differ in the second entry.
             step = ops.cast(block, seed.dtype) * ops.cast(0x1E3779B1, seed.dtype)
             seed = seed + ops.stack([step, ops.zeros_like(step)])
         self._seed = seed

@@ -1,6 +1,7 @@
 """Reports of the dispatch table: `explain` for a call, and a table for the documentation."""
 
 import dataclasses
+import operator
 
 from t2t_relpos.attention.dispatch import (
     BLOCK_REQUIREMENTS,
@@ -50,16 +51,16 @@ def explain(length_q, length_k=None, max_relative_position=16, **options):
     >>> explain(5000, causal=True, backend="tensorflow", xla=False, device="cpu").chosen
     'rematerialized_blocks'
     """
-    fields = [field.name for field in dataclasses.fields(Request)]
-    fields = fields[fields.index("max_relative_position") + 1 :]
+    positional = ("length_q", "length_k", "max_relative_position")
+    fields = [x.name for x in dataclasses.fields(Request) if x.name not in positional]
     for name in options:
         if name not in fields:
             raise ValueError(
                 f"Expected options among {', '.join(fields)}. Received: {name}. A layer with "
                 "`flash_attention=True` passes `rematerialize=True`."
             )
-    length_k = length_q if length_k is None else length_k
-    request = Request(length_q, length_k, max_relative_position, **options)
+    lengths = operator.index(length_q), operator.index(length_q if length_k is None else length_k)
+    request = Request(*lengths, max_relative_position, **options)
     chosen = select(request)[0].implementation.name
     failed = {row.name: row.failed(request) for row in TABLE if row.name != chosen}
     return Explanation(

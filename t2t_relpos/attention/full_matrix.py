@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from t2t_relpos._portable import is_portable
 from t2t_relpos.attention import band, gather
 from t2t_relpos.attention.masks import masked_softmax
 
@@ -24,7 +25,7 @@ def attend_by_rows(inputs):
 def attend_by_id(inputs):
     """Returns (outputs, weights). Gathers one entry of `q·tableᵀ` for each pair of positions."""
     ids = ops.convert_to_tensor(inputs.pair_ids())
-    if len(ids.shape) == 2:
+    if len(ids.shape) == 2 and not is_portable():  # There, `pair_index` needs no batch axis.
         ids = ops.broadcast_to(ids, (ops.shape(inputs.query)[0], *ops.shape(ids)))
     index = gather.pair_index(ids, inputs.num_ids, inputs.query.shape[1])
     return _attend(

@@ -59,7 +59,8 @@ def pair_index(ids, num_ids, num_heads):
         num_heads: N.
 
     Returns:
-        int32 `[B, N, T, S]`; within `portable` and for an empty batch, the ids themselves.
+        int32 `[B, N, T, S]`. Where products with one-hot ids replace the gather (within `portable`,
+        and for an empty batch), the ids themselves.
     """
     ids = ops.cast(ids, "int32")
     if _needs_one_hot(ids):

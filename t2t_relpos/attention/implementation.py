@@ -11,8 +11,8 @@ from t2t_relpos.attention.request import Request
 
 
 @dataclasses.dataclass(frozen=True)
-class Requirement:
-    """A condition on requests: its text, and a function that returns a bool or a scalar tensor."""
+class Condition:
+    """A condition on a request: its text, and a function that returns a bool or a scalar tensor."""
 
     text: str
     holds: Callable[[Request], Any]
@@ -24,14 +24,14 @@ class BlockSizes:
 
     Args:
         block: number of queries of a block.
-        most_blocks: largest number of blocks. Blocks of long sequences are longer than `block`
-            instead.
-        causal_segments: if causal, the scanned form splits queries into this many segments. The
-            blocks of a segment read the keys up to its last query.
+        max_blocks: largest number of blocks. If blocks of `block` queries are more, they are made
+            longer.
+        causal_segments: used by the scanned form only. If causal, queries are split into this many
+            segments. The blocks of a segment read the keys up to its last query.
     """
 
     block: int
-    most_blocks: int = 2**30
+    max_blocks: int = 2**30
     causal_segments: int = 1
 
 
@@ -41,7 +41,8 @@ class GroupedBlockSizes:
 
     Args:
         largest_block: largest number of queries of a block.
-        keys_per_group: heads are processed together up to this many keys in total.
+        keys_per_group: heads are processed in groups. The number of heads of a group times S is at
+            most this.
         chunk: number of keys of a chunk of the left tail.
     """
 
@@ -60,7 +61,7 @@ class Implementation:
         run: function that computes the attention: `run(inputs)`, or `run(inputs, sizes)` if there
             are `sizes`. It returns (outputs, weights or None).
         saved_matrices: number of `[T, S]` matrices per head that are saved for the gradient. It
-            describes `run` and has no effect on it.
+            is used by forecasts and the documentation only.
         requirements: conditions for correct results.
         preferences: further conditions for `select`. A request that names the row skips them.
         sizes: `GroupedBlockSizes` by direction, "bidirectional" or "causal"; or `BlockSizes` by
@@ -71,24 +72,27 @@ class Implementation:
     function: str
     run: Callable[..., tuple]
     saved_matrices: int
-    requirements: tuple[Requirement, ...]
-    preferences: tuple[Requirement, ...] = ()
+    requirements: tuple[Condition, ...]
+    preferences: tuple[Condition, ...] = ()
     sizes: Mapping[str, Any] | None = None
 
     def attend(self, inputs):
         """Returns (outputs, weights or None) of an `AttentionInputs`."""
         return self.run(inputs) if self.sizes is None else self.run(inputs, self.sizes)
 
-    def failed(self, request, *, named=False):
-        """Returns the first condition that is known not to hold, or None."""
-        conditions = self.requirements if named else self.requirements + self.preferences
+    def failed(self, request, *, ignore_preferences=False):
+        """Returns the first condition that is known to be False, or None."""
+        conditions = self._conditions(ignore_preferences)
         return next((c for c in conditions if c.holds(request) is False), None)
 
-    def condition(self, request, *, named=False):
+    def condition(self, request, *, ignore_preferences=False):
         """Returns True, or a scalar tensor if the conditions depend on unknown lengths."""
-        conditions = self.requirements if named else self.requirements + self.preferences
+        conditions = self._conditions(ignore_preferences)
         unknown = [x for x in (c.holds(request) for c in conditions) if not isinstance(x, bool)]
         return functools.reduce(ops.logical_and, unknown) if unknown else True
+
+    def _conditions(self, ignore_preferences):
+        return self.requirements if ignore_preferences else self.requirements + self.preferences
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,9 +32,14 @@ class AttentionInputs:
 
     @property
     def num_ids(self):
-        """Number of table rows R."""
+        """Number of table rows R. None without tables."""
         table = self.value_table if self.key_table is None else self.key_table
-        return table.shape[-2]
+        return None if table is None else table.shape[-2]
+
+    @property
+    def max_relative_position(self):
+        """Clipping distance K. None without tables."""
+        return None if self.num_ids is None else (self.num_ids - 1) // 2
 
     def combined_mask(self):
         """Returns the conjunction of all masks, broadcastable to `[B, N, T, S]`, or None."""
@@ -48,4 +53,4 @@ class AttentionInputs:
         """Returns the relative ids `[T, S]` or `[B, T, S]`."""
         if self.relative_ids is not None:
             return self.relative_ids
-        return relative_ids(*self.lengths, (self.num_ids - 1) // 2, self.query_offset)
+        return relative_ids(*self.lengths, self.max_relative_position, self.query_offset)

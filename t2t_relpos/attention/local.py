@@ -7,6 +7,7 @@ become batch entries of `attend`.
 from keras import ops
 
 from t2t_relpos._portable import is_portable
+from t2t_relpos.attention import attend_checks
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.masks import causal_mask, combine_masks, window_mask
 
@@ -48,6 +49,10 @@ def attend_locally(
     Returns:
         outputs `[B, N, T, Hv]`.
 
+    Raises:
+        ValueError: if S is not T, `window` is not a positive integer, or a mask is of a float
+            dtype.
+
     Reference: Vaswani et al. 2017, section 4 and Table 1, "self-attention (restricted)".
 
     Example:
@@ -60,6 +65,8 @@ def attend_locally(
     >>> bool(ops.max(ops.abs(local - dense)) < 1e-5)
     True
     """
+    attend_checks.self_attention_window(query.shape[2], key.shape[2], window)
+    attend_checks.masks(query_mask=query_mask, key_mask=key_mask)
     batch, _, length, _ = ops.shape(query)
     if is_portable():
         # Some converters do not support a number of blocks that depends on the length.

@@ -8,7 +8,7 @@ from t2t_relpos._portable import arange
 from t2t_relpos.attention.relative_ids import key_positions
 
 # Score of masked keys. Far below any score, and its difference to a score is finite.
-MASKED_SCORE = -1e30
+MASKED_SCORE = -(2.0**100)
 
 
 def causal_mask(length_q, length_k, query_offset=None):
@@ -76,12 +76,6 @@ def key_padding_mask(mask):
     """
     _checks.boolean("mask", mask)
     return ops.expand_dims(ops.cast(mask, "bool"), (1, 2))
-
-
-def both_masks(mask, other):
-    """Returns the conjunction of two masks of the same shape. None means True everywhere."""
-    masks = [ops.cast(m, "bool") for m in (mask, other) if m is not None]
-    return ops.logical_and(*masks) if len(masks) == 2 else (masks or [None])[0]
 
 
 def combine_masks(*masks):

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import keras
+from keras import ops
 
 from t2t_relpos import _backend
 from t2t_relpos._portable import is_portable
@@ -63,7 +64,16 @@ class Request:
 
         The result is a scalar tensor if a length is one.
         """
-        return self.length_q * self.length_k <= positions**2
+        return self.num_pairs <= positions**2
+
+    @property
+    def num_pairs(self):
+        """T·S, an int or a scalar tensor. In int32, it would overflow from 46,341 positions."""
+        length_q, length_k = (
+            x if isinstance(x, int) or self.backend != "tensorflow" else ops.cast(x, "int64")
+            for x in (self.length_q, self.length_k)
+        )
+        return length_q * length_k
 
     @property
     def knows_lengths(self):

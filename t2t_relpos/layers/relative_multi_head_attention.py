@@ -6,7 +6,7 @@ from keras import ops
 from t2t_relpos import _checks
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.local import attend_locally, prefers_local
-from t2t_relpos.attention.masks import both_masks
+from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.layers import call_checks
 from t2t_relpos.layers.explicit_positions import PairArguments, explicit_positions, mask_and_ids
 from t2t_relpos.layers.incremental_attention import IncrementalAttention
@@ -200,10 +200,10 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         )
         causal = self._is_causal(use_causal_mask)
         pairs = PairArguments(causal, attention_mask, positions, query_offset)
-        key_mask = both_masks(key_mask, value_mask)
+        key_mask = combine_masks(key_mask, value_mask)
         is_padding_masked = query_packing is value_packing and pairs.masks_trailing_padding
         if value_packing is not None and not is_padding_masked:
-            key_mask = both_masks(key_mask, value_packing.mask)
+            key_mask = combine_masks(key_mask, value_packing.mask)
         outputs, weights = self._attend_to_pairs(
             projected,
             pairs,

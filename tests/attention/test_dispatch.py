@@ -19,12 +19,12 @@ TRAINING = {**CPU, "rematerialize": False}
 @pytest.mark.parametrize(
     "length, options, expected",
     [
-        (64, TRAINING, "short_rows"),
+        (64, TRAINING, "rows"),
         (96, TRAINING, "full_matrix"),
         (1024, TRAINING, "full_matrix"),
         (1025, TRAINING, "saved_blocks"),
         (4097, TRAINING, "rematerialized_blocks"),
-        (39, {**TRAINING, "causal": True}, "short_rows"),
+        (39, {**TRAINING, "causal": True}, "rows"),
         (40, {**TRAINING, "causal": True}, "full_matrix"),
         (257, {**TRAINING, "causal": True}, "saved_blocks"),
         (256, CPU, "full_matrix"),
@@ -48,7 +48,9 @@ TRAINING = {**CPU, "rematerialize": False}
         (4097, {**GPU, "rematerialize": False}, "scanned_blocks"),
         (513, JAX, "unrolled_blocks"),
         (513, {**JAX, "return_weights": True}, "band"),
-        (513, TORCH, "unrolled_blocks"),
+        (256, TORCH, "rows"),
+        (257, TORCH, "unrolled_blocks"),
+        (65, {**TORCH, "device": "gpu"}, "unrolled_blocks"),
         (65, {**TORCH, "seeded_dropout": False}, "rows"),
         (64, {**CPU, "portable": True}, "rows"),
         (513, {**CPU, "portable": True}, "band"),
@@ -58,9 +60,9 @@ TRAINING = {**CPU, "rematerialize": False}
         (64, {**CPU, "ids_rank": 3}, "by_id"),
         (64, {**CPU, "offset_per_entry": True}, "by_id"),
         (64, {**CPU, "max_relative_position": None}, "without_tables"),
-        (150, {**TRAINING, "max_relative_position": 0}, "short_rows"),
+        (150, {**TRAINING, "max_relative_position": 0}, "rows"),
         (300, {**TRAINING, "max_relative_position": 0}, "saved_blocks"),
-        (150, {**TRAINING, "max_relative_position": 149}, "short_rows"),
+        (150, {**TRAINING, "max_relative_position": 149}, "rows"),
         (300, {**TRAINING, "query_offset": 1}, "saved_blocks"),
     ],
 )
@@ -72,7 +74,7 @@ def test_explain_names_the_selected_implementation(length, options, expected):
 
 def test_explanation_names_the_failed_condition():
     explanation = explain(64, **CPU)
-    assert str(explanation).splitlines()[0] == "short_rows: chosen"
+    assert str(explanation).splitlines()[0] == "rows: chosen"
     assert explanation.reasons["without_tables"] == "requires no relative tables"
     assert explanation.reasons["full_matrix"].startswith(
         "requires 96 to 1024 positions (causal: 40"

@@ -13,7 +13,7 @@ from t2t_relpos import RelativeMultiHeadAttention
 from t2t_relpos.attention import attend, dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
 
-EXCLUDED = ("without_tables", "rows", "unrolled_blocks")
+EXCLUDED = ("without_tables", "unrolled_blocks")
 NAMES = [each.name for each in dispatch.TABLE if each.name not in EXCLUDED]
 SECOND_DERIVATIVES = [name for name in (*NAMES, "unrolled_blocks") if name != "scanned_blocks"]
 
@@ -50,7 +50,7 @@ def test_outputs_and_gradients_equal_known_lengths(
     run = graph_of(outputs_and_gradients_with(implementation=implementation, causal=causal), tables)
     for lengths in ((31, 31), (1, 1), (17, 37)):
         arrays = [tf.constant(x) for x in (*draw(*lengths, 2, value_dim=7)[:3], *tables)]
-        expected = outputs_and_gradients_with(implementation="rows", causal=causal)(*arrays)
+        expected = outputs_and_gradients_with(implementation="by_id", causal=causal)(*arrays)
         assert_close(run(*arrays), expected)
 
 
@@ -63,12 +63,12 @@ def test_the_graph_selects_an_implementation_by_the_lengths_of_the_call(
     run = graph_of(outputs_and_gradients_with(rematerialize=rematerialize, causal=causal), tables)
     for length in (7, 101, 271):
         arrays = [tf.constant(x) for x in (*draw(length, length, 2, value_dim=7)[:3], *tables)]
-        expected = outputs_and_gradients_with(implementation="rows", causal=causal)(*arrays)
+        expected = outputs_and_gradients_with(implementation="by_id", causal=causal)(*arrays)
         assert_close(run(*arrays), expected)
     if rematerialize:
-        assert set(run_log) - {"rows"} == {"rematerialized_blocks"}
+        assert set(run_log) - {"by_id"} == {"rematerialized_blocks"}
     else:
-        assert {"full_matrix", "short_rows", "rematerialized_blocks"} <= set(run_log)
+        assert {"full_matrix", "rows", "rematerialized_blocks"} <= set(run_log)
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
@@ -76,7 +76,7 @@ def test_the_graph_selects_an_implementation_by_the_lengths_of_the_call(
 def test_graphs_have_no_embedding_per_pair(jit_compile, return_weights, run_log, draw):
     """For H = 64 and 5,000 positions, a float32 tensor `[T, S, H]` takes 6.4 GB per table."""
     if not (jit_compile or return_weights):
-        pytest.skip("a branch for short sequences contains short_rows")
+        pytest.skip("a branch for short sequences gathers rows")
     tables = draw(1, 1, 2, value_dim=7)[3:]
 
     def run(*xs):

@@ -29,7 +29,7 @@ _FLOAT = 4  # bytes of float32
 # head outside self-attention. Cross-attention has eight of the vectors and all of the matrices.
 _SAVED_BY_ENCODER_LAYER, _SAVED_BY_DECODER_LAYER = (12, 0), (20, 3)
 # Name of the implementation that gathers rows of two tables for all pairs of positions.
-_GATHERS_ROWS = "short_rows"
+_GATHERS_ROWS = "rows"
 
 
 class Bucket(NamedTuple):

@@ -39,8 +39,8 @@ class BandShape(NamedTuple):
         return self.max_relative_position * (1 if self.causal else 2)
 
     @property
-    def extent(self):
-        """(diagonals at and left of distance 0, diagonals at and right of it)."""
+    def num_diagonals(self):
+        """(diagonals of distances <= 0, diagonals of distances >= 0). Distance 0 is in both."""
         k = self.max_relative_position
         return (k, 1) if self.causal else (k + self.chunk, k)
 
@@ -67,7 +67,7 @@ class QueryBand:
         first = _first_column(tail_length[..., :1], chunk)
         # The last column belongs to keys that are in no query's tail.
         self.num_columns = tf.maximum(tf.reduce_max(chunks[..., -1:] - first) + 1, 1)
-        self._whole_chunks = tf.cast(
+        self._tail_columns = tf.cast(
             tf.range(self.num_columns) < (chunks - first)[..., None], dtype
         )
 
@@ -77,17 +77,17 @@ class QueryBand:
             return by_id
         return tf.concat([by_id, by_id[..., -1:, :] * self._in_partial_chunk], -2)
 
-    def append_columns(self, x, by_id, bias=None):
+    def append_query_columns(self, x, by_id, bias=None):
         """Appends the tail's columns, plus `bias` `[.., T, 1]` for all keys, to `[.., T, H]`."""
         if not self.shape.causal:
-            tail = by_id[..., -1, :, None] * self._whole_chunks
+            tail = by_id[..., -1, :, None] * self._tail_columns
             bias = tail if bias is None else tail + bias
         return x if bias is None else tf.concat([x, tf.cast(bias, x.dtype)], -1)
 
     def sum_by_id(self, diagonals, tail=None):
         """Returns sums by id `[.., L, T]`, from diagonals and the tail's sums `[.., 1, T]`.
 
-        It is the transpose of `to_diagonals` and `append_columns`.
+        It is the transpose of `to_diagonals` and `append_query_columns`.
         """
         if self.shape.causal:
             return diagonals
@@ -111,7 +111,7 @@ class Band:
 
     def __init__(self, queries, first, length_q, length_k):
         shape = queries.shape
-        left, right = shape.extent
+        left, right = shape.num_diagonals
         self._diagonals = first - left + 1, first + right - 1
         if shape.causal:
             self._columns = tf.ones([length_k, 1], queries.dtype)
@@ -128,10 +128,10 @@ class Band:
             isinstance(length_k, int) and isinstance(chunk, int) and length_k % chunk == 0
         )
         whole = (tail_length + tf.range(length_q)) // chunk
-        self._whole_chunks = tf.cast(tf.range(self._num_chunks) < whole[:, None], queries.dtype)
+        self._chunk_is_in_tail = tf.cast(tf.range(self._num_chunks) < whole[:, None], queries.dtype)
 
-    def append_columns(self, keys):
-        """Appends the columns that multiply those of `QueryBand.append_columns`."""
+    def append_key_columns(self, keys):
+        """Appends the columns that multiply those of `QueryBand.append_query_columns`."""
         columns = tf.cast(self._columns, keys.dtype)
         shape = tf.concat([tf.shape(keys)[:-1], tf.shape(columns)[1:]], 0)
         return tf.concat([keys, tf.broadcast_to(columns, shape)], -1)
@@ -163,7 +163,7 @@ class Band:
             weights = weights[..., : self._num_chunks * self._chunk]
             shape = tf.concat([tf.shape(weights)[:-1], [self._num_chunks, self._chunk]], 0)
             sums = tf.reduce_sum(tf.reshape(weights, shape), -1)
-        return tf.reduce_sum(sums * self._whole_chunks, -1)[..., None, :]
+        return tf.reduce_sum(sums * self._chunk_is_in_tail, -1)[..., None, :]
 
 
 # With this alignment, all entries of a query are in one column.
@@ -171,7 +171,10 @@ _ALIGN = "LEFT_RIGHT"
 
 
 def _first_column(tail_length, chunk):
-    """Returns the first chunk that has its own column. All earlier chunks share it."""
+    """Returns the number of the first chunk with a column of its own.
+
+    Earlier chunks are in the tail of every query and share the first column.
+    """
     return tf.maximum(tail_length // chunk - 1, 0)
 
 

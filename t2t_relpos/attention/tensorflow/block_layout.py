@@ -11,7 +11,7 @@ class BlockLayout:
         query_offset: key position of query 0, an int or a scalar tensor.
         band_shape: a `BandShape`. If causal, keys after a block's last query are left out.
         largest_block: largest C.
-        may_be_padded: False if `needs_padding` returned False.
+        may_be_padded: whether keys may need padding, the result of `needs_padding`.
     """
 
     def __init__(self, lengths, query_offset, band_shape, largest_block, *, may_be_padded):
@@ -24,12 +24,12 @@ class BlockLayout:
         if may_be_padded:
             blocks = self.num_blocks, self.block
             self.left, self.right = _padding(
-                self.length_k, query_offset, blocks, band_shape, _largest
+                self.length_k, query_offset, blocks, band_shape, _maximum
             )
         self.width = self.left + self.length_k + self.right
         self._first = query_offset + self.left
 
-    def rows(self, block):
+    def query_slice(self, block):
         """Returns the slice of a block's queries."""
         return slice(block * self.block, (block + 1) * self.block)
 
@@ -85,22 +85,24 @@ def needs_padding(lengths, query_offset, band_shape, largest_block):
     return _padding(length_k, query_offset, blocks, band_shape, max) != (0, 0)
 
 
-def _padding(length_k, query_offset, blocks, band_shape, largest):
+def _padding(length_k, query_offset, blocks, band_shape, maximum):
     """Returns the keys to add (left, right) so that every block has each diagonal of its band."""
     num_blocks, block = blocks
-    below, above = band_shape.extent
+    below, above = band_shape.num_diagonals
     last = query_offset + (num_blocks - 1) * block
-    left = largest(0, below - block - query_offset, 1 - above - query_offset)
-    # One diagonal contains all queries. If bidirectional, no tail ends after the last key.
+    # The band of the first block ends after the first key, and no diagonal starts before it.
+    left = maximum(0, below - block - query_offset, 1 - above - query_offset)
+    # The band of the last block ends at `last + above`. With `needed_keys` keys, one diagonal
+    # contains all queries of the block (causal), or the tail of its last query ends at a key.
     if band_shape.causal:
-        lowest = last + block + 1 - below
+        needed_keys = last + block + 1 - below
     else:
-        lowest = last + block - 1 - band_shape.max_relative_position
-    right = largest(0, last + above - length_k, lowest - length_k, block - length_k - left)
+        needed_keys = last + block - 1 - band_shape.max_relative_position
+    right = maximum(0, last + above - length_k, needed_keys - length_k, block - length_k - left)
     return left, right
 
 
-def _largest(*numbers):
+def _maximum(*numbers):
     return tf.reduce_max(tf.stack(numbers))
 
 

@@ -71,7 +71,7 @@ class BlockAttention(BlockSteps):
     def _forward(self, tensors):
         """Returns (outputs `[groups, G, T, Hv]`, `_Saved`)."""
         layout = self._layout
-        augmented = self._augment(tensors.query, self._rows(tensors.key_table)[0])
+        augmented = self._augment(tensors.query, self._difference_rows(tensors.key_table)[0])
 
         def one_block(group, number, arrays):
             block = self._block(group, number)
@@ -94,17 +94,17 @@ class BlockAttention(BlockSteps):
         weight_sums = results.get("weight_sums")
         if weight_sums is None:
             weight_sums = tf.ones_like(outputs[..., :1])
-        rows, reference = self._rows(tensors.value_table)
+        rows, reference = self._difference_rows(tensors.value_table)
         outputs += self._matmul(sums_by_id, rows, transpose_a=True)
         outputs += weight_sums * tf.cast(reference, self._accumulation)
         return layout.join(outputs), _Saved(weight_sums, sums_by_id, results["band"], weights)
 
     def _backward(self, tensors, saved, d_outputs, row_sums):
         """Returns the gradients of queries by block, keys, values, and tables."""
-        key_rows, _ = self._rows(tensors.key_table)
+        key_rows, _ = self._difference_rows(tensors.key_table)
         augmented = None if self._save_weights else self._augment(tensors.query, key_rows)
-        output_gradients = self._prepare(
-            d_outputs, row_sums, saved.band, *self._rows(tensors.value_table)
+        output_gradients = self._output_gradients(
+            d_outputs, row_sums, saved.band, *self._difference_rows(tensors.value_table)
         )
         flat = {"query": flatten(tensors.query), "d_outputs": flatten(d_outputs)}
 

@@ -34,14 +34,14 @@ class _OutputGradients(NamedTuple):
     """Gradients of the outputs, computed for all blocks together and indexed by block.
 
     Args:
-        queries: d_outputs with the columns of the left tail.
+        columns: d_outputs, and the columns of the left tail.
         diagonals: terms of the value table in the band of d_scores.
         bias: d_outputs times the reference row of the value table, minus `row_sums` without
             dropout, `[.., C, 1]`; None if it is one of the columns.
         row_sums: sums of d_outputs times outputs, `[.., C, 1]`.
     """
 
-    queries: tf.Tensor
+    columns: tf.Tensor
     diagonals: tf.Tensor
     bias: tf.Tensor | None
     row_sums: tf.Tensor
@@ -56,7 +56,7 @@ class BlockSteps:
         layout: a `BlockLayout`.
         query_band: the `QueryBand` of all queries, split into blocks.
         masks: a `BlockMasks`.
-        dropout: a `BlockDropout` or None.
+        dropout: a `SeededDropout` or None.
         dtype: dtype in which matrices are multiplied. Scores, weights and sums have the dtype of
             `query_band`, float32 at least.
         save_weights: whether weights are saved for the gradient.
@@ -79,20 +79,20 @@ class BlockSteps:
         band = Band(self._query_band, layout.first(number), layout.block, end)
         return _Block(group, number, index, end, band)
 
-    def _rows(self, table):
+    def _difference_rows(self, table):
         """Returns (difference rows, reference row) of a table, for all blocks."""
         return difference_rows(table[:, None], causal=self._layout.causal)
 
     def _augment(self, x, rows, bias=None):
         """Returns (queries with the tail's columns, biases by diagonal), indexed by block."""
         by_id = self._matmul(rows, x, transpose_b=True)
-        columns = self._query_band.append_columns(x, by_id, bias)
+        columns = self._query_band.append_query_columns(x, by_id, bias)
         return flatten(columns), flatten(self._query_band.to_diagonals(by_id))
 
     def _scores(self, band, queries, keys):
         """Returns the products of queries and keys before the band's terms, `[G, C, keys]`."""
         if not self._layout.causal:
-            keys = band.append_columns(keys)
+            keys = band.append_key_columns(keys)
         return self._matmul(queries, keys, transpose_b=True)
 
     def _band_sums(self, block, weights, diagonals):
@@ -113,7 +113,7 @@ class BlockSteps:
         return self._masks.softmax(scores, block.group, block.number)
 
     def _factors(self, weights, block):
-        return self._dropout.factors(tf.shape(weights)[0], block.group, block.number)
+        return self._dropout.factors(tf.shape(weights), weights.dtype, block.index)
 
     def _forward_block(self, tensors, augmented, block):
         """Returns a dict of the results of a block."""
@@ -144,19 +144,19 @@ class BlockSteps:
         }
         return results, terms
 
-    def _prepare(self, d_outputs, row_sums, diagonals, rows, reference):
+    def _output_gradients(self, d_outputs, row_sums, diagonals, rows, reference):
         """Returns the `_OutputGradients` of all blocks."""
         wide_d_outputs = tf.cast(d_outputs, self._accumulation)
         reference = tf.cast(reference, self._accumulation)
         bias = tf.reduce_sum(wide_d_outputs * reference, -1, keepdims=True)
         if not self._dropout:
             bias -= row_sums
-        # Causal blocks have no columns. The rounding error of a 16-bit column is the same for all
-        # keys and would not average out.
+        # Causal blocks have no columns. In 16 bits, the bias is added after the product: the
+        # rounding error of a column, the same for all keys of a query, would not average out.
         in_column = not self._layout.causal and d_outputs.dtype == self._accumulation
-        queries, added = self._augment(d_outputs, rows, bias if in_column else None)
+        columns, added = self._augment(d_outputs, rows, bias if in_column else None)
         return _OutputGradients(
-            queries=queries,
+            columns=columns,
             diagonals=added * flatten(diagonals),
             bias=None if in_column else flatten(bias),
             row_sums=flatten(row_sums),
@@ -165,7 +165,7 @@ class BlockSteps:
     def _d_scores(self, value, weights, output_gradients, block):
         """Returns (weights after dropout, d_scores before the band's terms) of a block."""
         values = value[block.group][:, : block.end]
-        d_weights = self._scores(block.band, output_gradients.queries[block.index], values)
+        d_weights = self._scores(block.band, output_gradients.columns[block.index], values)
         if output_gradients.bias is not None:
             d_weights += output_gradients.bias[block.index]
         if not self._dropout:  # `row_sums` are part of the bias.

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from t2t_relpos._backend import accumulation_dtype
+from t2t_relpos.attention.dropout import SeededDropout
 from t2t_relpos.attention.tensorflow import band, compat
 from t2t_relpos.attention.tensorflow.block_layout import BlockLayout, needs_padding
 from t2t_relpos.attention.tensorflow.block_loops import BlockAttention
-from t2t_relpos.attention.tensorflow.dropout import as_seed
-from t2t_relpos.attention.tensorflow.masks import BlockDropout, BlockMasks
+from t2t_relpos.attention.tensorflow.masks import BlockMasks
 
 
 class _Tensors(NamedTuple):
@@ -76,14 +76,14 @@ def _attend_nonempty(inputs, sizes, *, save_weights):
         for x in (inputs.key_table, inputs.value_table)
     ]
     dropout = inputs.dropout
-    key_mask, mask = _separate_key_mask(inputs.key_mask, inputs.mask)
+    key_mask, mask = _separate_key_mask(inputs)
     tensors = _Tensors(
         *(tf.convert_to_tensor(x) for x in (inputs.query, inputs.key, inputs.value)),
         *tables,
         query_offset=tf.cast(inputs.query_offset, tf.int32),
         key_mask=key_mask,
         mask=mask,
-        seed=as_seed(dropout.seed) if dropout else None,
+        seed=dropout.seed if dropout else None,
     )
     offset = inputs.query_offset
     lengths = tensors.query.shape[2], tensors.key.shape[2]
@@ -104,11 +104,13 @@ def _attend_nonempty(inputs, sizes, *, save_weights):
     return _attend(tensors, options)
 
 
-def _separate_key_mask(key_mask, mask):
+def _separate_key_mask(inputs):
     """Moves a mask that is the same for all queries to the key mask. Returns (key mask, mask)."""
-    key_mask, mask = (x if x is None else tf.cast(x, tf.bool) for x in (key_mask, mask))
+    key_mask, mask = inputs.key_mask, inputs.mask
+    key_mask = None if key_mask is None else tf.cast(key_mask, tf.bool)
     if mask is not None and len(mask.shape) == 4 and mask.shape[1] == mask.shape[2] == 1:
         keys = mask[:, 0, 0]
+        keys = tf.broadcast_to(keys, tf.stack([tf.shape(keys)[0], inputs.lengths[1]]))
         return keys if key_mask is None else key_mask & keys, None
     return key_mask, mask
 
@@ -143,7 +145,7 @@ def _attend(tensors, options):
             may_be_fully_masked=options.may_be_fully_masked,
             dtype=dtype,
         ),
-        options.rate and BlockDropout(layout, options.rate, tensors.seed, dtype),
+        options.rate and SeededDropout(options.rate, tensors.seed),
         query.dtype,
         save_weights=options.save_weights,
     )

@@ -1,4 +1,6 @@
-"""Properties of TensorFlow, and all uses of its private API.
+"""Properties of TensorFlow, all uses of its private API, and functions for other modules.
+
+Modules that must not import TensorFlow call it through this module.
 
 If TensorFlow changes its private API, these functions raise an ImportError with the version number.
 """

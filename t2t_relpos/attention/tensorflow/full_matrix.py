@@ -57,26 +57,20 @@ def attend(inputs, chunk):
 
 @compat.shared_function
 def _attend(call):
-    tables = call.key_table, call.value_table
+    names = ["query", "key", "value", "key_table", "value_table"]
+    names = [name for name in names if getattr(call, name) is not None]
 
     @tf.custom_gradient
-    def run(query, key, value, *present_tables):
-        remaining = iter(present_tables)
-        both_tables = [None if table is None else next(remaining) for table in tables]
-        tensors = call._replace(
-            query=query, key=key, value=value, key_table=both_tables[0], value_table=both_tables[1]
-        )
-        matrix = _FullMatrix(tensors)
-        outputs = matrix.forward()
+    def run(*args):
+        matrix = _FullMatrix(call._replace(**dict(zip(names, args))))
 
         def gradient(d_outputs):
             gradients = matrix.backward(d_outputs)
-            arguments = (query, key, value, *present_tables)
-            return [tf.ensure_shape(x, y.shape) for x, y in zip(gradients, arguments, strict=True)]
+            return [tf.ensure_shape(x, y.shape) for x, y in zip(gradients, args, strict=True)]
 
-        return outputs, gradient
+        return matrix.forward(), gradient
 
-    return run(call.query, call.key, call.value, *(x for x in tables if x is not None))
+    return run(*(getattr(call, name) for name in names))
 
 
 class _FullMatrix:
@@ -164,7 +158,7 @@ class _FullMatrix:
         bias = self._value_terms.reference_scores(wide_d_outputs)
         if call.rate is None:
             bias = _sum(-row_sum, bias)
-        # A column in 16 bits would be rounded the same way for all keys.
+        # In 16 bits, the bias is added after the product: see `block_steps`.
         in_column = self._accumulation == self._dtype
         d_weights, diagonals = self._value_terms.matmul(
             d_outputs, call.value, bias if in_column else None

@@ -3,7 +3,6 @@
 import tensorflow as tf
 
 from t2t_relpos.attention.masks import MASKED_SCORE
-from t2t_relpos.attention.tensorflow.dropout import factors
 
 
 @tf.autograph.experimental.do_not_convert
@@ -35,15 +34,15 @@ class BlockMasks:
 
     Args:
         layout: a `BlockLayout`.
-        num_groups: groups of heads per batch entry.
+        groups_per_entry: number of groups of heads of a batch entry.
         key_mask: bool `[B, S]` or None.
         mask: bool, broadcasts to `[B, N, T, S]`, or None.
         may_be_fully_masked: whether a query may have no valid keys.
         dtype: dtype of the scores.
     """
 
-    def __init__(self, layout, num_groups, *, key_mask, mask, may_be_fully_masked, dtype):
-        self._layout, self._num_groups = layout, num_groups
+    def __init__(self, layout, groups_per_entry, *, key_mask, mask, may_be_fully_masked, dtype):
+        self._layout, self._groups_per_entry = layout, groups_per_entry
         self.may_be_fully_masked = may_be_fully_masked
         if layout.may_be_padded and key_mask is None:
             key_mask = tf.ones([1, layout.length_k], tf.bool)
@@ -71,7 +70,7 @@ class BlockMasks:
             scores = tf.where(tf.range(end) > queries[:, None], masked, scores)
         if self._key_bias is not None:
             last = tf.shape(self._key_bias)[0] - 1
-            scores += self._key_bias[tf.minimum(group // self._num_groups, last), :end]
+            scores += self._key_bias[tf.minimum(group // self._groups_per_entry, last), :end]
         if self._mask is not None:
             mask = self._block_mask(tf.shape(scores)[0], group, block)
             scores = tf.where(mask[..., :end], scores, masked)
@@ -84,22 +83,7 @@ class BlockMasks:
     def _block_mask(self, heads, group, block):
         """Returns the mask of a block: `[1 or G, 1 or C, padded keys]`."""
         batch_size, num_heads = tf.unstack(tf.shape(self._mask)[:2])
-        first = tf.minimum(group % self._num_groups * heads, num_heads - 1)
-        entry = tf.minimum(group // self._num_groups, batch_size - 1)
+        first = tf.minimum(group % self._groups_per_entry * heads, num_heads - 1)
+        entry = tf.minimum(group // self._groups_per_entry, batch_size - 1)
         mask = self._mask[entry, first : first + heads]
-        return mask if self._mask.shape[2] == 1 else mask[:, self._layout.rows(block)]
-
-
-class BlockDropout:
-    """Dropout factors of a block. Repeated calls give the same factors."""
-
-    def __init__(self, layout, rate, seed, dtype):
-        self._layout, self._rate, self._seed, self._dtype = layout, rate, seed, dtype
-
-    def factors(self, heads, group, block):
-        """Returns `[G, C, keys]` for G heads: 0 or 1 / (1 - rate)."""
-        layout = self._layout
-        number = group * layout.num_blocks + block
-        seed = tf.random.experimental.stateless_fold_in(self._seed, number)
-        shape = [heads, layout.block, layout.end(block)]
-        return factors(shape, self._rate, seed, self._dtype)
+        return mask if self._mask.shape[2] == 1 else mask[:, self._layout.query_slice(block)]

@@ -9,7 +9,9 @@ class NoTerms:
     """Relative terms of an absent table. They contribute nothing."""
 
     def matmul(self, x, y, bias=None):
-        """Returns (`x·yᵀ` plus the tail's bias and `bias`, the bias of the band or None).
+        """Returns (scores, the bias of the band or None).
+
+        The scores are `x·yᵀ`, plus `bias`, plus all terms outside the band.
 
         Args:
             x: `[B, N, T, H]`.
@@ -66,8 +68,8 @@ class DiagonalTerms(NoTerms):
     def matmul(self, x, y, bias=None):
         by_id = tf.matmul(self._rows, x, transpose_b=True)
         if bias is not None or not self._causal:
-            x = self._queries.append_columns(x, by_id, bias)
-            y = self._band.append_columns(y)
+            x = self._queries.append_query_columns(x, by_id, bias)
+            y = self._band.append_key_columns(y)
         return tf.matmul(x, y, transpose_b=True), self._queries.to_diagonals(by_id)
 
     def add_band(self, scores, diagonals):

@@ -55,14 +55,14 @@ def test_mirrored_strategy_selects_the_attention_of_gpus(with_gpus, monkeypatch)
         return select(request, implementation)
 
     monkeypatch.setattr(dispatch, "select", recording_select)
-    x = np.ones((2, 5, 6), "float32")
+    x = np.ones((2, 101, 6), "float32")
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     with strategy.scope():
         layer = TransformerEncoder(7, 2, max_relative_position=2)
         layer.build(x.shape)
     tf.function(lambda: strategy.run(lambda: layer(x, training=True)))()
     assert [(request.device, request.xla) for request in requests] == [("gpu", False)]
-    assert select(requests[0])[0].implementation.name not in ("full_matrix", "short_rows")
+    assert select(requests[0])[0].implementation.name == "unrolled_blocks"
 
 
 def test_multiworker_without_tf_config_raises(monkeypatch):
