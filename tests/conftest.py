@@ -1,21 +1,15 @@
 """Fixtures shared by all tests."""
 
 import dataclasses
-import importlib
 import os
-import pathlib
-import sys
 from typing import NamedTuple
 
-# The examples are not installed.
-sys.path.append(str(pathlib.Path(__file__).parents[1]))
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
-from absl import flags  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -50,50 +44,6 @@ def run_log(monkeypatch):
     assert all(isinstance(each, original) for each in dispatch.TABLE)
     monkeypatch.setattr(dispatch, "TABLE", tuple(map(with_log, dispatch.TABLE)))
     return names
-
-
-class Program:
-    """An absl program that runs in this process: `program("--flag=value", ...)`.
-
-    Args:
-        module: module of the program, with `define_flags` and `main`.
-    """
-
-    def __init__(self, module):
-        self.module = module
-
-    def __call__(self, *arguments, **flag_values):
-        arguments = [*map(str, arguments), *(f"--{k}={v}" for k, v in flag_values.items())]
-        values = flags.FlagValues()
-        self.module.define_flags(values)
-        self.module.main(values([self.module.__name__, *arguments]), values)
-
-    def fails(self, message, *arguments, **flag_values):
-        """Asserts that the program exits with a message that matches a regular expression."""
-        prefix = self.module.__name__.removesuffix(".__main__").removeprefix("examples.")
-        with pytest.raises(SystemExit, match=f"{prefix}: {message}"):
-            self(*arguments, **flag_values)
-
-
-@pytest.fixture(scope="session")
-def program():
-    """Returns `program(module)`, which returns a `Program`."""
-    return Program
-
-
-@pytest.fixture(scope="session")
-def import_reference():
-    """Returns `import_reference(name)`, which imports a module of tests/reference."""
-    folder = str(pathlib.Path(__file__).parent / "reference")
-    if folder not in sys.path:
-        sys.path.append(folder)
-    return importlib.import_module
-
-
-@pytest.fixture(scope="session")
-def output_and_gradients(import_reference):
-    """Returns the function `output_and_gradients` of tests/reference/gradients.py."""
-    return import_reference("gradients").output_and_gradients
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from backends.outputs import outputs_of
 from keras import ops
 
 from t2t_relpos import layers
@@ -16,7 +17,7 @@ from t2t_relpos.decoding import beam_search
 from t2t_relpos.models import Transformer, TransformerConfig
 
 TESTS = pathlib.Path(__file__).parent
-PROGRAMS = TESTS / "backends"
+PROGRAMS = TESTS / "support" / "backends"
 BACKENDS = ("tensorflow", "jax", "torch")
 on_other_backends = pytest.mark.parametrize(
     "backend", [b for b in BACKENDS if b != keras.backend.backend()]
@@ -150,17 +151,8 @@ def test_layers_support_unknown_lengths(name, rng):
     np.testing.assert_allclose(outputs, call(name, layer, arrays), atol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def program():
-    """Returns the module tests/backends/outputs.py."""
-    spec = importlib.util.spec_from_file_location("outputs", PROGRAMS / "outputs.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def run(program, *arguments, **environment):
-    """Runs a program of tests/backends in a separate process."""
+    """Runs a program of tests/support/backends in a separate process."""
     environment = {"PYTHONPATH": str(TESTS.parent), "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
     command = [sys.executable, str(PROGRAMS / program), *map(str, arguments)]
     result = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
@@ -168,7 +160,7 @@ def run(program, *arguments, **environment):
 
 
 @pytest.fixture
-def assert_equal_on_backend(program, tmp_path):
+def assert_equal_on_backend(tmp_path):
     def check(backend, model, inputs):
         if importlib.util.find_spec(backend) is None:
             pytest.skip(f"{backend} is not installed")
@@ -176,7 +168,7 @@ def assert_equal_on_backend(program, tmp_path):
         model.save(paths[0])
         np.savez(paths[1], **inputs)
         run("outputs.py", *paths, KERAS_BACKEND=backend)
-        expected = program.outputs_of(paths[0], inputs)
+        expected = outputs_of(paths[0], inputs)
         with np.load(paths[2]) as outputs:
             assert set(outputs) == set(expected)
             for name, array in expected.items():

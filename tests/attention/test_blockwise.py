@@ -11,6 +11,7 @@ import weakref
 import keras
 import numpy as np
 import pytest
+from gradients import output_and_gradients
 from keras import ops
 
 from t2t_relpos.attention import attend
@@ -84,9 +85,7 @@ def test_second_derivatives_equal_autodiff_or_raise(causal, masked, implementati
         np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
 
 
-def test_traced_query_offset_equals_an_int(
-    implementation, draw, output_and_gradients, assert_close
-):
+def test_traced_query_offset_equals_an_int(implementation, draw, assert_close):
     arrays = draw(11, 23, 2)
     for causal in (False, True):
         for offset in (5, -40, 40):
@@ -106,9 +105,7 @@ def test_traced_query_offset_equals_an_int(
             assert_close(found, expected)
 
 
-def test_outputs_and_gradients_without_tables(
-    implementation, draw, output_and_gradients, assert_close
-):
+def test_outputs_and_gradients_without_tables(implementation, draw, assert_close):
     arrays = draw(23, 23, 2)[:3]
     expected = output_and_gradients(lambda xs: attend(*xs, causal=True)[0], arrays)
     found = output_and_gradients(
@@ -119,7 +116,7 @@ def test_outputs_and_gradients_without_tables(
 
 
 def test_unrolled_and_scanned_blocks_drop_the_same_weights(
-    small_block_implementations, draw, precision, output_and_gradients
+    small_block_implementations, draw, precision
 ):
     # With a multiple of the block size, both implementations have the same blocks.
     arrays = draw(25, 25, 2)

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from gradients import output_and_gradients
 from keras import ops
 
 from t2t_relpos.attention import attend, causal_mask, dispatch
@@ -47,7 +48,7 @@ def reference(arrays, bias=None):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("lengths", LENGTHS)
 def test_outputs_and_gradients_equal_the_port(
-    lengths, causal, implementation, draw, rng, output_and_gradients, assert_close
+    lengths, causal, implementation, draw, rng, assert_close
 ):
     arrays = draw(*lengths)
     cotangent = rng.normal(size=(2, 3, lengths[0], 5))
@@ -63,7 +64,7 @@ def test_outputs_and_gradients_equal_the_port(
 @pytest.mark.parametrize("mask_arguments", ["key_mask", "mask", "both"])
 @pytest.mark.parametrize("lengths", [(23, 23, 2), (19, 29, 3), (3, 5, 5)])
 def test_masks_equal_a_bias_of_the_port(
-    lengths, mask_arguments, causal, implementation, draw, rng, output_and_gradients, assert_close
+    lengths, mask_arguments, causal, implementation, draw, rng, assert_close
 ):
     arrays = draw(*lengths)
     masks = {}
@@ -89,7 +90,7 @@ def test_masks_equal_a_bias_of_the_port(
     assert_close((outputs, gradients), (expected[0] * has_valid_key, expected[1]))
 
 
-def test_fully_masked_queries_have_zero_gradients(implementation, draw, output_and_gradients):
+def test_fully_masked_queries_have_zero_gradients(implementation, draw):
     mask = np.zeros((23, 23), bool)
     _, gradients = output_and_gradients(
         lambda xs: run(implementation, xs, mask=mask), draw(23, 23, 2)
@@ -99,9 +100,7 @@ def test_fully_masked_queries_have_zero_gradients(implementation, draw, output_a
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_each_head_uses_its_own_table(
-    causal, implementation, draw, rng, output_and_gradients, assert_close
-):
+def test_each_head_uses_its_own_table(causal, implementation, draw, rng, assert_close):
     arrays = draw(23, 23, 2, heads=3)
     cotangent = rng.normal(size=(2, 3, 23, 5))
     found = output_and_gradients(
@@ -118,9 +117,7 @@ def test_each_head_uses_its_own_table(
 
 @pytest.mark.parametrize("missing", [3, 4])
 @pytest.mark.parametrize("causal", [False, True])
-def test_missing_table_equals_a_table_of_zeros(
-    causal, missing, implementation, draw, output_and_gradients, assert_close
-):
+def test_missing_table_equals_a_table_of_zeros(causal, missing, implementation, draw, assert_close):
     arrays = draw(23, 23, 2)
     arrays[missing] = np.zeros_like(arrays[missing])
     expected = output_and_gradients(lambda xs: run(implementation, xs, causal=causal), arrays)
@@ -137,7 +134,7 @@ def test_missing_table_equals_a_table_of_zeros(
 @pytest.mark.parametrize("lengths, offset", [((11, 23, 2), 5), ((23, 11, 3), 0), ((5, 7, 2), -9)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_query_offset_equals_numpy(
-    causal, lengths, offset, implementation, draw, rng, output_and_gradients, assert_close
+    causal, lengths, offset, implementation, draw, rng, assert_close
 ):
     if implementation.name == "full_matrix":
         pytest.skip("full_matrix requires query offset S - T")
@@ -172,7 +169,7 @@ def test_max_relative_position_0_adds_one_vector_to_all_outputs(implementation, 
     np.testing.assert_allclose(outputs, plain + value_table[0], rtol=0, atol=precision.atol)
 
 
-def test_empty_batch_has_zero_gradients(implementation, draw, output_and_gradients):
+def test_empty_batch_has_zero_gradients(implementation, draw):
     arrays = [x[:0] if x.ndim == 4 else x for x in draw(23, 23, 2)]
     outputs, gradients = output_and_gradients(lambda xs: run(implementation, xs), arrays)
     assert outputs.shape == (0, 3, 23, 5)
@@ -186,9 +183,7 @@ def test_empty_batch_has_zero_gradients(implementation, draw, output_and_gradien
     "dtype, tolerance", [("float32", 1e-5), ("float16", 1e-2), ("bfloat16", 6e-2)]
 )
 @pytest.mark.parametrize("causal", [False, True])
-def test_error_in_low_precision(
-    causal, dtype, tolerance, implementation, draw, precision, output_and_gradients
-):
+def test_error_in_low_precision(causal, dtype, tolerance, implementation, draw, precision):
     rounded = [
         ops.convert_to_numpy(ops.cast(ops.cast(x, dtype), precision.dtype)) for x in draw(37, 37, 3)
     ]
@@ -214,7 +209,7 @@ class FixedSeed(keras.random.SeedGenerator):
 class TestDropout:
     @pytest.mark.parametrize("causal", [False, True])
     def test_gradient_uses_the_dropout_mask_of_the_outputs(
-        self, causal, implementation, draw, rng, precision, output_and_gradients
+        self, causal, implementation, draw, rng, precision
     ):
         arrays, directions = draw(19, 23, 2), draw(19, 23, 2)
         options = {"dropout": AttentionDropout(0.4, FixedSeed(7)), "causal": causal}
@@ -262,9 +257,7 @@ class TestDropout:
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="oneDNN requires TensorFlow")
 @pytest.mark.parametrize("causal", [False, True])
-def test_one_head_in_float32_has_no_memory_errors(
-    causal, implementation, draw, output_and_gradients, assert_close
-):
+def test_one_head_in_float32_has_no_memory_errors(causal, implementation, draw, assert_close):
     """oneDNN corrupts memory when it multiplies one head with a table (tensorflow#117700)."""
     arrays = [x[:, :1] if x.ndim == 4 else x for x in draw(101, 101, 3)]
     exact = output_and_gradients(lambda xs: run(implementation, xs, causal=causal), arrays)

@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from gradients import output_and_gradients
 from keras import ops
 
 from t2t_relpos.attention import attend, attend_locally
@@ -60,7 +61,7 @@ def test_dropout_receives_the_weights_of_blocks(draw, precision):
     )
 
 
-def test_gradients_equal_dense_attention(draw, rng, precision, output_and_gradients):
+def test_gradients_equal_dense_attention(draw, rng, precision):
     arrays = draw(61, 3)
     cotangent = rng.normal(size=(2, 3, 61, 5))
     mask = make_attention_mask((61, 61), window=5)
@@ -71,7 +72,7 @@ def test_gradients_equal_dense_attention(draw, rng, precision, output_and_gradie
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="requires a TensorFlow graph")
-def test_gradients_with_unknown_lengths(draw, output_and_gradients):
+def test_gradients_with_unknown_lengths(draw):
     import tensorflow as tf
 
     arrays = [tf.constant(x) for x in draw(61, 3)]

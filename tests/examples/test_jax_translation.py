@@ -9,28 +9,20 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from backends import translation
 
 from t2t_relpos.models import Transformer, TransformerConfig
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = ROOT / "tests" / "backends" / "translation.py"
+PROGRAM = translation.__file__
 
 
 @pytest.fixture(scope="module")
-def program():
-    """Returns the module tests/backends/translation.py."""
-    spec = importlib.util.spec_from_file_location("translation", PROGRAM)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def expected(program, tmp_path_factory):
+def expected(tmp_path_factory):
     """Returns the path of an untrained model, and the results of this process."""
     path = tmp_path_factory.mktemp("model") / "model.keras"
     config = TransformerConfig(
-        vocab_size=program.words().vocab_size,
+        vocab_size=translation.words().vocab_size,
         num_encoder_layers=1,
         num_decoder_layers=1,
         hidden_dim=16,
@@ -42,7 +34,7 @@ def expected(program, tmp_path_factory):
     keras.utils.set_random_seed(2)
     model = Transformer(config)
     model.save(path)
-    return path, program.run(model)
+    return path, translation.run(model)
 
 
 def results(path, model_path, backend, devices=1):

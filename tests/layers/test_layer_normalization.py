@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from gradients import output_and_gradients, with_values
 from keras import ops
 
 from t2t_relpos.layers.layer_normalization import LayerNormalization
@@ -23,10 +24,7 @@ def layer_pair(rng, width, epsilon, dtype="float32"):
 
 @pytest.mark.parametrize("shape", [(7, 11), (3, 5, 7), (2, 3, 5, 1)])
 @pytest.mark.parametrize("epsilon", [1e-6, 0.1])
-def test_layer_normalization_equals_keras(
-    rng, precision, output_and_gradients, import_reference, shape, epsilon
-):
-    with_values = import_reference("gradients").with_values
+def test_layer_normalization_equals_keras(rng, precision, shape, epsilon):
     dtype, atol = precision
     pair = layer_pair(rng, shape[-1], epsilon, dtype)
     x, cotangent = (rng.normal(size=shape).astype(dtype) for _ in range(2))

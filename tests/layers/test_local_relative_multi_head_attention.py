@@ -31,15 +31,6 @@ def test_local_attention_contract(settings, check_layer, rng):
     )
 
 
-def test_local_attention_equals_tensor2tensor(import_reference):
-    compare, layers = map(import_reference, ("compare_attention", "compare_layers"))
-    (family,) = (f for f in layers.FAMILIES if f.ours == "LocalRelativeMultiHeadAttention")
-    assert len(family.paths("float32", "float64")) == 8
-    for path in family.paths():
-        for measurement in compare.compare(family, path):
-            assert measurement.holds, measurement
-
-
 @pytest.mark.parametrize("share_heads, heads", [(True, ()), (False, (2,))])
 def test_local_attention_table_shapes(share_heads, heads):
     layer = make(share_heads=share_heads, use_value_table=True, value_dim=7)

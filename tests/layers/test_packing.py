@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from gradients import output_and_gradients, with_values
 from keras import ops
 
 from t2t_relpos.layers import (
@@ -53,7 +54,7 @@ def test_packing_without_tokens(rows, rng):
 
 
 @pytest.mark.parametrize("name", ["pack", "unpack", "split_heads", "merge_heads"])
-def test_packing_gradients(name, rng, output_and_gradients):
+def test_packing_gradients(name, rng):
     packing = Packing(TARGETS)
     tokens = TARGET_TOKENS.sum()
     shape = {"pack": (3, 7, 6), "merge_heads": (3, 2, 7, 3)}.get(name, (1, tokens, 6))
@@ -136,10 +137,7 @@ def test_packed_cross_attention_equals_padded(rng):
 
 
 @pytest.mark.parametrize("normalize_first", [True, False])
-def test_packed_transformer_blocks_equal_padded(
-    normalize_first, rng, output_and_gradients, import_reference
-):
-    with_values = import_reference("gradients").with_values
+def test_packed_transformer_blocks_equal_padded(normalize_first, rng):
     settings = {
         "intermediate_dim": 11,
         "num_heads": 2,
@@ -224,7 +222,7 @@ def compile_function(function):
 
 
 @pytest.mark.parametrize("normalize_first", [True, False])
-def test_packing_with_capacity_can_be_compiled(normalize_first, rng, output_and_gradients):
+def test_packing_with_capacity_can_be_compiled(normalize_first, rng):
     encoder = TransformerEncoder(
         11, 2, max_relative_position=3, normalize_first=normalize_first, bias_initializer="normal"
     )

@@ -31,15 +31,6 @@ def test_attention_2d_contract(settings, check_layer, rng):
     )
 
 
-def test_attention_2d_equals_tensor2tensor(import_reference):
-    compare, layers = map(import_reference, ("compare_attention", "compare_layers"))
-    (family,) = (f for f in layers.FAMILIES if f.ours == "RelativeMultiHeadAttention2D")
-    assert len(family.paths("float32", "float64")) == 6
-    for path in family.paths():
-        for measurement in compare.compare(family, path):
-            assert measurement.holds, measurement
-
-
 @pytest.mark.parametrize("share_heads, shape", [(True, (3, 5)), (False, (2, 3, 5))])
 def test_attention_2d_table_shapes(share_heads, shape):
     layer = make(share_heads=share_heads)

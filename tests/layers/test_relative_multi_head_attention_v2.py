@@ -32,17 +32,6 @@ def test_attention_v2_contract(settings, check_layer, rng):
     )
 
 
-@pytest.mark.parametrize("masked, count", [(True, 16), (False, 8)])
-def test_attention_v2_equals_tensor2tensor(masked, count, import_reference):
-    compare, layers = map(import_reference, ("compare_attention", "compare_layers"))
-    name = f"RelativeMultiHeadAttentionV2(masked={masked})"
-    (family,) = (f for f in layers.FAMILIES if f.ours == name)
-    assert len(family.paths("float32", "float64")) == count
-    for path in family.paths():
-        for measurement in compare.compare(family, path):
-            assert measurement.holds, measurement
-
-
 @pytest.mark.parametrize(
     "settings, key_shape, value_shape",
     [

@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from gradients import output_and_gradients, with_values
 from keras import ops
 
 from t2t_relpos.models import Transformer, TransformerConfig
@@ -87,11 +88,8 @@ def test_logits_are_projected_states(settings):
 @pytest.mark.parametrize(
     "settings", [{}, {"share_heads": False, "position": "relative+sinusoidal"}], ids=str
 )
-def test_projected_states_have_the_gradients_of_logits(
-    settings, rng, precision, output_and_gradients, import_reference
-):
+def test_projected_states_have_the_gradients_of_logits(settings, rng, precision):
     keras.config.set_dtype_policy(precision.dtype)
-    with_values = import_reference("gradients").with_values
     model = make_transformer(**settings)
     batch = {"inputs": SOURCE, "targets": TARGETS}
     cotangent = (rng.normal(size=(3, 7, 13)) * (TARGETS != 0)[..., None]).astype("float32")

@@ -5,14 +5,12 @@ import json
 import numpy as np
 import pytest
 from absl import flags
+from programs import Program
 
 from trainer import average, evaluate, weights
 from trainer.model_dir import ModelDirectory
 
-
-@pytest.fixture(scope="module")
-def run(program):
-    return program(average)
+run = Program(average)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +22,7 @@ def model_dir(small_run, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def averaged(run, model_dir):
+def averaged(model_dir):
     """Returns a model directory with the mean of the last two checkpoints of `model_dir`."""
     path = model_dir.parent / "average"
     run(f"--model_dir={model_dir}", "--last=2", f"--output_dir={path}")
@@ -54,7 +52,7 @@ def test_output_is_a_model_directory_with_mean_weights(averaged, model_dir):
     assert recorded == original.read_run()
 
 
-def test_steps_flag_selects_checkpoints(run, model_dir, tmp_path, capsys):
+def test_steps_flag_selects_checkpoints(model_dir, tmp_path, capsys):
     run(f"--model_dir={model_dir}", "--steps=2, 5", f"--output_dir={tmp_path / 'average'}")
     assert capsys.readouterr().out == (
         f"Wrote the mean of 2 checkpoints of {model_dir} to {tmp_path / 'average'}: "
@@ -83,7 +81,7 @@ def test_output_works_with_evaluate_and_train(averaged, small_run, tmp_path, cap
     assert ModelDirectory.open(tmp_path / "tuned").read_run()["init_from"] == str(averaged)
 
 
-def test_invalid_flags_raise(run, model_dir, averaged, tmp_path):
+def test_invalid_flags_raise(model_dir, averaged, tmp_path):
     model = f"--model_dir={model_dir}"
     output = f"--output_dir={tmp_path / 'out'}"
     run.fails("Expected --model_dir. Received: none.", "--last=2", output)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from absl import app
+from programs import Program
 
 from trainer.export_ctranslate2 import QUANTIZATIONS
 
@@ -89,11 +90,11 @@ def test_without_tensorflow_the_error_names_the_command_that_installs_it(command
 
 
 @pytest.mark.parametrize("name", FLAG)
-def test_positional_argument_raises(program, name):
+def test_positional_argument_raises(name):
     is_translate = name == "translate"
     expected = "the text in --input or on the standard input" if is_translate else "flags only"
     with pytest.raises(app.UsageError, match=f"Expected {expected}. Received: 'runs/x'."):
-        program(importlib.import_module(f"trainer.{name}"))(*REQUIRED.get(name, ()), "runs/x")
+        Program(importlib.import_module(f"trainer.{name}"))(*REQUIRED.get(name, ()), "runs/x")
 
 
 def test_help_lists_all_quantizations():

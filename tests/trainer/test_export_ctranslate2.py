@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
+from programs import Program
 
 from examples.synthetic_corpus import generate
 from t2t_relpos.models import Transformer, TransformerConfig
@@ -24,9 +25,7 @@ ctranslate2 = pytest.importorskip(
 )
 
 
-@pytest.fixture(scope="module")
-def run(program):
-    return program(export_ctranslate2)
+run = Program(export_ctranslate2)
 
 
 def load(directory):
@@ -34,7 +33,7 @@ def load(directory):
 
 
 @pytest.fixture(scope="module")
-def written(run, trained_model_dir, tmp_path_factory):
+def written(trained_model_dir, tmp_path_factory):
     """Returns the path of the tiny trained model in CTranslate2's format."""
     directory = tmp_path_factory.mktemp("ctranslate2") / "tiny"
     run(f"--model_dir={trained_model_dir}", f"--output_dir={directory}")
@@ -68,7 +67,7 @@ def test_translations_equal_the_trained_model(written, make_module, sentences):
     assert len(ended) > 40 and np.mean(ended) > 0.9
 
 
-def test_quantized_model_translates(run, trained_model_dir, tmp_path, sentences):
+def test_quantized_model_translates(trained_model_dir, tmp_path, sentences):
     run(f"--model_dir={trained_model_dir}", f"--output_dir={tmp_path}/int8", "--quantization=int8")
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "int8/vocab.model"))
     peer = load(tmp_path / "int8")
@@ -123,7 +122,7 @@ def imported(tmp_path):
     return tmp_path / "imported"
 
 
-def test_scores_equal_the_imported_model(run, imported, tmp_path):
+def test_scores_equal_the_imported_model(imported, tmp_path):
     run(f"--model_dir={imported}", f"--output_dir={tmp_path}/ct2")
     vocabulary = SubwordVocabulary.from_bytes((tmp_path / "ct2/vocab.subwords").read_bytes())
     names = json.loads((tmp_path / "ct2/shared_vocabulary.json").read_text())
@@ -141,7 +140,7 @@ def test_scores_equal_the_imported_model(run, imported, tmp_path):
     np.testing.assert_allclose(result.log_probs, expected, atol=1e-5)
 
 
-def test_model_without_vocabulary_uses_ids_as_names(run, imported, tmp_path):
+def test_model_without_vocabulary_uses_ids_as_names(imported, tmp_path):
     directory = ModelDirectory(tmp_path / "bare")
     directory.path.mkdir()
     model = ModelDirectory.open(imported).load_model()
@@ -154,7 +153,7 @@ def test_model_without_vocabulary_uses_ids_as_names(run, imported, tmp_path):
     assert all(name in names for name in result.hypotheses[0])
 
 
-def test_existing_directory_raises_without_force(run, trained_model_dir, written, tmp_path):
+def test_existing_directory_raises_without_force(trained_model_dir, written, tmp_path):
     arguments = [f"--model_dir={trained_model_dir}", f"--output_dir={written}"]
     run.fails(
         f"Expected an --output_dir that does not exist yet. Received: {written}, which exists. "
@@ -174,7 +173,7 @@ def test_existing_directory_raises_without_force(run, trained_model_dir, written
     assert (tmp_path / "other/thesis.txt").read_text() == "mine"
 
 
-def test_failed_write_leaves_no_files(run, trained_model_dir, tmp_path, fill_disk):
+def test_failed_write_leaves_no_files(trained_model_dir, tmp_path, fill_disk):
     fill_disk(export_ctranslate2.shutil, "copy")
     message = (
         r"Expected an --output_dir that can be written. Received: .*ct2 \(No space left on "
@@ -184,7 +183,7 @@ def test_failed_write_leaves_no_files(run, trained_model_dir, tmp_path, fill_dis
     assert list(tmp_path.iterdir()) == []
 
 
-def test_invalid_flags_and_missing_package_raise(run, tmp_path, monkeypatch):
+def test_invalid_flags_and_missing_package_raise(tmp_path, monkeypatch):
     output = f"--output_dir={tmp_path}/ct2"
     run.fails(
         "Expected a model directory, which has a config.json. Received: .*nowhere",
@@ -239,7 +238,7 @@ CONFIG = TransformerConfig(
         ),
     ],
 )
-def test_unsupported_architecture_raises(run, settings, message, tmp_path):
+def test_unsupported_architecture_raises(settings, message, tmp_path):
     config = dataclasses.replace(CONFIG, **settings)
     directory = ModelDirectory(tmp_path / "model")
     directory.path.mkdir()
@@ -253,7 +252,7 @@ def test_unsupported_architecture_raises(run, settings, message, tmp_path):
     assert not Path(tmp_path / "ct2").exists()
 
 
-def test_vocabulary_of_another_size_raises(run, trained_model_dir, tmp_path):
+def test_vocabulary_of_another_size_raises(trained_model_dir, tmp_path):
     directory = ModelDirectory(tmp_path / "model")
     directory.path.mkdir()
     directory.save_model(Transformer(CONFIG))

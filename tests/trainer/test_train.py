@@ -10,6 +10,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import train_small
 from absl import flags
 
 from t2t_relpos.models import PRESETS
@@ -19,7 +20,7 @@ from trainer.training.checkpoints import CheckpointError
 from trainer.training.training_run import TrainingRun
 from trainer.training.variable_keys import model_keys
 
-PROGRAM = pathlib.Path(__file__).parent / "train_small.py"
+PROGRAM = pathlib.Path(train_small.__file__)
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROGRAM.parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 

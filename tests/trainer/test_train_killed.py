@@ -13,10 +13,11 @@ import time
 
 import numpy as np
 import pytest
+import train_small
 
 from trainer.training.checkpoints import Checkpoints
 
-PROGRAM = pathlib.Path(__file__).parent / "train_small.py"
+PROGRAM = pathlib.Path(train_small.__file__)
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROGRAM.parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
 STEPS = 40
 SETTINGS = [

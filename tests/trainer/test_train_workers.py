@@ -11,11 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
+import train_small
 
 from examples.synthetic_corpus import generate
 from trainer.model_dir import ModelDirectory
 
-PROGRAM = Path(__file__).parent / "train_small.py"
+PROGRAM = Path(train_small.__file__)
 WORKERS = 2
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROGRAM.parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl import flags
+from programs import Program
 
 from trainer import translate
 from trainer.inference import progress, resumable_output
@@ -43,13 +44,11 @@ finally:
 """
 
 
-@pytest.fixture(scope="module")
-def run(program):
-    return program(translate)
+run = Program(translate)
 
 
 @pytest.fixture
-def run_fake(run, monkeypatch, tmp_path):
+def run_fake(monkeypatch, tmp_path):
     """Returns `run_fake(capsys, lines, ...)`, which returns the output and the lines on stderr.
 
     It runs the program with a fake model that translates lines to upper case and truncates those
@@ -126,7 +125,7 @@ def test_standard_input_to_standard_output(exported_dir, exported, sentences, tm
     )
 
 
-def test_input_file_to_output_file(run, exported_dir, exported, sentences, tmp_path):
+def test_input_file_to_output_file(exported_dir, exported, sentences, tmp_path):
     (tmp_path / "in").write_bytes("\r\n".join([*sentences, "", "x"]).encode())
     run(
         f"--saved_model={exported_dir / '1'}",
@@ -247,7 +246,7 @@ def test_memory_does_not_depend_on_input_size():
     assert long < 1.1 * short
 
 
-def test_missing_saved_model_raises(run, tmp_path):
+def test_missing_saved_model_raises(tmp_path):
     (tmp_path / "in").write_text("a\n")
     run.fails(
         r"Expected the directory of a SavedModel, .* Received: .*/absent, "
@@ -259,14 +258,14 @@ def test_missing_saved_model_raises(run, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_unreadable_input_raises(run, tmp_path):
+def test_unreadable_input_raises(tmp_path):
     message = (
         r"Expected a file that can be read. Received: .*/absent \(No such file or directory\)\."
     )
     run.fails(message, "--saved_model=any", f"--input={tmp_path / 'absent'}")
 
 
-def test_unwritable_output_raises(run, exported_dir, tmp_path):
+def test_unwritable_output_raises(exported_dir, tmp_path):
     (tmp_path / "in").write_text("a\n")
     message = (
         r"Expected a file that can be written. Received: .*/absent/out\S* \(No such file or "
@@ -280,7 +279,7 @@ def test_unwritable_output_raises(run, exported_dir, tmp_path):
     )
 
 
-def test_output_equal_to_input_raises(run, tmp_path):
+def test_output_equal_to_input_raises(tmp_path):
     (tmp_path / "in").write_text("a\n")
     (tmp_path / "link").symlink_to(tmp_path / "in")
     message = "Expected --output and --input to be different files. Received: .*/link for both."
@@ -326,14 +325,14 @@ def test_closed_output_pipe_is_no_error(exported_dir, tmp_path):
         ),
     ],
 )
-def test_contradicting_flags_raise(run, message, arguments):
+def test_contradicting_flags_raise(message, arguments):
     run.fails(message, "--saved_model=any", *arguments)
 
 
 @pytest.mark.parametrize(
     "name", ["beam_size", "nbest", "max_length", "batch_size", "window", "alpha"]
 )
-def test_flags_below_their_minimum_raise(run, name):
+def test_flags_below_their_minimum_raise(name):
     with pytest.raises(flags.IllegalFlagValueError, match=f"--{name}=-1: -1"):
         run("--saved_model=any", f"--{name}=-1")
 
@@ -351,7 +350,7 @@ def test_flags_below_their_minimum_raise(run, name):
         ),
     ],
 )
-def test_flags_above_the_limits_of_the_model_raise(run, exported_dir, tmp_path, message, options):
+def test_flags_above_the_limits_of_the_model_raise(exported_dir, tmp_path, message, options):
     (tmp_path / "in").write_text("a\n")
     files = f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}"
     run.fails(message, f"--saved_model={exported_dir}", *files, *options)
@@ -359,7 +358,7 @@ def test_flags_above_the_limits_of_the_model_raise(run, exported_dir, tmp_path, 
 
 
 @pytest.mark.slow
-def test_nbest_alignments_and_tokens(run, exported_dir, loaded, sentences, tmp_path):
+def test_nbest_alignments_and_tokens(exported_dir, loaded, sentences, tmp_path):
     (tmp_path / "in").write_text("\n".join([*sentences, "", "x"]) + "\n")
     paths = {name: tmp_path / name for name in ("output", "alignments", "tokens")}
     files = [
@@ -394,7 +393,7 @@ def test_nbest_alignments_and_tokens(run, exported_dir, loaded, sentences, tmp_p
         assert "".join(target).replace("▁", " ").strip() == text.strip()
 
 
-def test_scores_are_a_second_column(run, exported_dir, exported, sentences, tmp_path):
+def test_scores_are_a_second_column(exported_dir, exported, sentences, tmp_path):
     (tmp_path / "in").write_text("\n".join([*sentences, ""]) + "\n")
     run(
         f"--saved_model={exported_dir}",
