@@ -348,6 +348,7 @@ def test_flags_below_their_minimum_raise(name):
             r"--beam_size\.$",
             ["--nbest=3", "--beam_size=2"],
         ),
+        (r"Expected --nbest to be at most the beam size, 4\. Received: 5\. ", ["--nbest=5"]),
     ],
 )
 def test_flags_above_the_limits_of_the_model_raise(exported_dir, tmp_path, message, options):

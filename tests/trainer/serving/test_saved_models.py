@@ -310,15 +310,6 @@ def test_saved_model_of_another_function_raises(tmp_path):
         saved_models.load(tmp_path)
 
 
-def test_load_with_alpha_equals_translate_with_alpha(exported_dir, loaded, sentences):
-    answers = saved_models.load(exported_dir, alpha=2.0)(sentences)
-    expected = loaded.translate(tf.constant(sentences), **(loaded.defaults() | {"alpha": 2.0}))
-    assert [answer.text for answer in answers] == expected["translations"][:, 0].numpy().tolist()
-    np.testing.assert_allclose(
-        [answer.score for answer in answers], expected["scores"][:, 0], atol=1e-4
-    )
-
-
 def test_version_appears_when_it_is_complete(tmp_path):
     directory = tmp_path / "new/name"
     with saved_models.new_version(directory) as (aside, final):
