@@ -15,19 +15,6 @@ def search(language, **settings):
     return [ops.convert_to_numpy(x) for x in result]
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_beam_search_with_wide_beam_equals_exhaustive_search(language, alpha):
-    ids, scores, lengths = search(
-        language, beam_size=64, alpha=alpha, length_limit=LIMITS, num_results=3
-    )
-    for sentence, limit in enumerate(LIMITS):
-        best = language.all_outputs(sentence, alpha, int(limit))[:3]
-        for i, (score, expected) in enumerate(best):
-            assert ids[sentence, i].tolist() == expected + [0] * (4 - len(expected))
-            assert lengths[sentence, i] == len(expected)
-            np.testing.assert_allclose(scores[sentence, i], score, atol=1e-5)
-
-
 @pytest.mark.parametrize("beam_size", [1, 2, 3])
 def test_beam_search_with_narrow_beam_scores_its_outputs(language, beam_size):
     ids, scores, lengths = search(language, beam_size=beam_size)
@@ -91,35 +78,6 @@ def test_beam_search_of_an_empty_batch_is_empty(language):
     assert result.scores.shape == (0, 1)
 
 
-def test_beam_search_supports_dynamic_sizes_in_a_graph(language):
-    tf = pytest.importorskip("tensorflow")
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("requires a TensorFlow graph")
-
-    @tf.function
-    def graph(sentences, max_length, limits):
-        zeros = tf.zeros_like(sentences)
-        state = {"context": {"sentence": sentences}, "step": zeros, "previous": zeros}
-        return beam_search(
-            language.step,
-            state,
-            tf.shape(sentences)[0],
-            max_length,
-            beam_size=3,
-            length_limit=limits,
-        )
-
-    result = graph.get_concrete_function(
-        tf.TensorSpec([None], tf.int32),
-        tf.TensorSpec([], tf.int32),
-        tf.TensorSpec([None], tf.int32),
-    )(tf.range(3), tf.constant(4), tf.constant(LIMITS))
-    for ours, theirs in zip(
-        result, search(language, beam_size=3, length_limit=LIMITS), strict=True
-    ):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-
-
 @pytest.mark.parametrize("early_stopping", [False, True])
 def test_beam_search_in_a_graph_with_static_sizes_equals_eager(language, early_stopping):
     tf = pytest.importorskip("tensorflow")
@@ -158,8 +116,6 @@ def test_length_penalty_values():
 
 
 def test_beam_search_rejects_invalid_arguments(language):
-    with pytest.raises(ValueError, match="Expected `early_stopping` to be False with `t2t_exact`"):
-        search(language, early_stopping=True, t2t_exact=True)
     with pytest.raises(
         ValueError, match="Expected `beam_size` to be a positive integer. Received: beam_size=0"
     ):
