@@ -75,14 +75,8 @@ def test_dtype_policy(precision, policy):
     assert RunConfig(**MINIMAL, precision=precision).dtype_policy == policy
 
 
-def test_resolve_fills_settings_from_the_recipe():
+def test_given_settings_override_the_recipe():
     config = RunConfig(**(MINIMAL | {"preset": "shaw_base"}), warmup_steps=7).resolve()
-    assert (config.adam_beta1, config.adam_beta2, config.adam_epsilon) == (0.9, 0.98, 1e-9)
-    assert (config.batch_tokens, config.train_steps, config.label_smoothing) == (
-        25_000,
-        100_000,
-        0.1,
-    )
     assert config.warmup_steps == 7
     assert config.architecture_overrides() == {}
 
