@@ -77,6 +77,10 @@ LAYERS = {
     "residual": (lambda: layers.Residual(normalize_first=True), "x"),
     "encoder": (lambda: layers.TransformerEncoder(**BLOCK), "x"),
     "decoder": (lambda: layers.TransformerDecoder(**BLOCK), "x y"),
+    "decoder only": (
+        lambda: layers.TransformerDecoder(11, 2, max_relative_position=3, dropout=0.1),
+        "x",
+    ),
 }
 # The output of the position embedding has no batch axis. The residual can't be saved, because its
 # sublayer is a function.
@@ -142,13 +146,16 @@ def test_layers_covers_all_layer_classes():
 
 
 @pytest.mark.parametrize("name", MODEL_LAYERS)
-def test_layers_support_unknown_lengths(name, rng):
+def test_layers_support_unknown_lengths_and_saving(name, rng, tmp_path):
     layer, arrays = LAYERS[name][0](), random_inputs(input_names(name), rng)
     symbols = symbolic_inputs(arrays)
     model = keras.Model(symbols, call(name, layer, symbols))
     assert set(model.output.shape[:-1]) == {None}
-    outputs = model.predict(arrays, verbose=0)
-    np.testing.assert_allclose(outputs, call(name, layer, arrays), atol=1e-5)
+    expected = call(name, layer, arrays)
+    np.testing.assert_allclose(model.predict(arrays, verbose=0), expected, atol=1e-5)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded.predict(arrays, verbose=0), expected, atol=1e-5)
 
 
 def run(program, *arguments, **environment):

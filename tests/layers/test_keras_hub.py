@@ -140,14 +140,6 @@ def test_decoder_caches_equal_keras_hub(encoder_sequence, rng):
         np.testing.assert_allclose(cache, their_caches[name], atol=1e-5)
 
 
-def test_decoder_only_model_saves_and_loads(tmp_path):
-    inputs = keras.Input((None, 6))
-    model = keras.Model(inputs, make(ours, "TransformerDecoder", dropout=0.1)(inputs))
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(loaded(TARGET), model(TARGET), atol=1e-6)
-
-
 @pytest.mark.parametrize(
     "first, second, message",
     [

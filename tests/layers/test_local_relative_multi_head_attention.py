@@ -89,16 +89,6 @@ def test_local_attention_applies_dropout_only_in_training(rng):
     assert not np.array_equal(layer(x, x, training=True), layer(x, x, training=True))
 
 
-def test_local_attention_saves_in_a_model_of_unknown_length(rng, tmp_path):
-    x = keras.Input((None, 6))
-    model = keras.Model(x, make(use_value_table=True)(x, x))
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    for data in (sequence(rng), sequence(rng, 5)):
-        expected = model.layers[-1](data, data)
-        np.testing.assert_allclose(loaded.predict(data, verbose=0), expected, atol=1e-6)
-
-
 def test_local_attention_rejects_invalid_arguments(rng):
     with pytest.raises(ValueError, match="`block_length` to be a positive integer. Received: .*=0"):
         make(block_length=0)

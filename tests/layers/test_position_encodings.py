@@ -42,15 +42,6 @@ def test_position_encoding_start_per_batch_entry(make, rng):
     np.testing.assert_allclose(parts, np.stack([full[0:2], full[7:9], full[11:13]]), atol=1e-6)
 
 
-def test_learned_positions_support_unknown_lengths(rng):
-    inputs = keras.Input((None, 5))
-    layer = LearnedPositionEmbedding(13)
-    model = keras.Model(inputs, layer(inputs))
-    assert model.output_shape == (None, None, 5)
-    x = rng.normal(size=(3, 7, 5)).astype("float32")
-    np.testing.assert_array_equal(model.predict(x, verbose=0), layer(x))
-
-
 def test_learned_positions_reject_long_sequences(rng):
     layer = LearnedPositionEmbedding(5)
     with pytest.raises(ValueError, match="Expected at most max_length=5 positions. Received: 7"):

@@ -199,32 +199,6 @@ def test_relation_attention_under_jit_ignores_out_of_range_relations(rng):
         np.testing.assert_allclose(actual, theirs, atol=1e-5)
 
 
-@pytest.fixture
-def model():
-    nodes, edges = keras.Input((None, 6)), keras.Input((None, None), dtype="int32")
-    return keras.Model([nodes, edges], make()(nodes, nodes, relations=edges))
-
-
-def test_relation_attention_saves_in_a_model(model, rng, tmp_path):
-    inputs = [*arrays(rng, 7), labels_of(rng, 7, 7)]
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(
-        loaded.predict(inputs, verbose=0), model.predict(inputs, verbose=0)
-    )
-
-
-@tensorflow_only
-def test_relation_attention_exports_in_a_model(model, rng, tmp_path):
-    import tensorflow as tf
-
-    inputs = [*arrays(rng, 7), labels_of(rng, 7, 7)]
-    expected = model.predict(inputs, verbose=0)
-    model.export(tmp_path / "exported", verbose=False)
-    loaded = tf.saved_model.load(tmp_path / "exported")
-    np.testing.assert_allclose(loaded.serve(inputs), expected, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     "relations, message",
     [

@@ -1,4 +1,3 @@
-import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -130,15 +129,6 @@ def test_attention_v2_of_packed_sequences_equals_padded_ones(masked, rng):
     packed = packing.pack(x)
     outputs = layer(packed, packed, query_packing=packing, value_packing=packing)
     np.testing.assert_allclose(outputs[0], padded[is_token], atol=1e-6)
-
-
-def test_attention_v2_saves_in_a_model(rng, tmp_path):
-    x = keras.Input((None, 6))
-    model = keras.Model(x, make(masked=True, use_value_table=True)(x, x))
-    (data,) = arrays(rng, 7)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(loaded.predict(data, verbose=0), model.predict(data, verbose=0))
 
 
 @pytest.mark.parametrize("value", [0, -3, None, 2.0])

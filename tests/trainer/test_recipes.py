@@ -133,6 +133,7 @@ def test_recipes_equal_the_paper():
             0.1,
         )
         assert (config.adam_beta1, config.adam_beta2, config.adam_epsilon) == (0.9, 0.98, 1e-9)
+        assert config.device_tokens == 4096
         assert (config.checkpoint_minutes, config.checkpoint_every) == (10.0, None)
         assert last is None or config.keep_checkpoints >= last
     french = RunConfig(
