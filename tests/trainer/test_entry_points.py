@@ -97,7 +97,21 @@ def test_positional_argument_raises(name):
         Program(importlib.import_module(f"trainer.{name}"))(*REQUIRED.get(name, ()), "runs/x")
 
 
-def test_help_lists_all_quantizations():
-    output = output_of(MODULE.format(name="export_ctranslate2"))
-    text = " ".join(output.split())
-    assert f"Type of the weights: {', '.join(QUANTIZATIONS)}." in text
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("export_ctranslate2", [f"Type of the weights: {', '.join(QUANTIZATIONS)}."]),
+        (
+            "train",
+            [
+                "--warmup_steps: Number of warm-up updates,",
+                "--[no]dry_run: Print settings, parameters, batches",
+                "python -m trainer.train --preset=tiny",
+            ],
+        ),
+    ],
+)
+def test_help_lists_settings_and_their_values(name, texts):
+    output = " ".join(output_of(MODULE.format(name=name)).split())
+    for text in texts:
+        assert text in output

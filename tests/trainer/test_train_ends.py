@@ -145,14 +145,6 @@ def test_early_stopping_without_better_bleu(tmp_path, small_run, capfd):
     assert "Training from step 6 to 100.\nStopped early" in out and "dev loss" not in out
 
 
-def test_early_stopping_without_a_dev_set_exits(tmp_path, small_run):
-    message = small_run.fails(tmp_path, early_stopping=2)
-    assert (
-        "Expected a dev set with dev_bleu, keep_best or early_stopping. Received: none. Give "
-        "--dev_source" in message
-    )
-
-
 @pytest.mark.parametrize("per_execution", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_not_finite_loss_exits_and_saves_the_batch(tmp_path, small_run, per_execution):
     settings = dict(train_steps=20, learning_rate=1e38, steps_per_execution=per_execution)
