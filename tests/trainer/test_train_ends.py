@@ -7,6 +7,7 @@ import signal
 
 import numpy as np
 import pytest
+from saved_runs import assert_model_equals_last_checkpoint
 
 from trainer.data.batching import training_batches
 from trainer.model_dir import ModelDirectory
@@ -177,7 +178,7 @@ def test_resume_within_an_execution_exits(finished, small_run, rerun):
         "Received: the checkpoint of step 9 and steps_per_execution=2. Use the previous "
         "steps_per_execution, or 1." in message
     )
-    assert ModelDirectory.open(finished).load_model().count_params() > 0
+    assert_model_equals_last_checkpoint(finished)
 
 
 def test_corrupt_model_of_a_finished_run_is_rewritten(finished, small_run, rerun, capfd):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import train_small
+from saved_runs import assert_model_equals_last_checkpoint
 
 from examples.synthetic_corpus import generate
 from trainer.model_dir import ModelDirectory
@@ -142,4 +143,4 @@ def test_run_resumes_after_each_worker_was_killed(start, tmp_path):
         : len(evaluations)
     ]
     assert all(entry["bleu"] is not None for entry in evaluations)
-    assert ModelDirectory.open(directory.path).load_model().count_params() > 0
+    assert_model_equals_last_checkpoint(directory.path)
