@@ -259,6 +259,21 @@ def test_export_of_a_transformer_that_was_never_called(format, tmp_path):
         assert_equal_outputs(run, model, {"inputs": inputs, "targets": targets}, ["logits"])
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="exports a SavedModel with TensorFlow")
+@pytest.mark.parametrize("before", ["call", "fit"])
+def test_export_of_a_transformer_that_was_called_or_trained(before, tmp_path):
+    model = transformer()
+    ids = np.array([[5, 7, 9, 2, 1], [3, 1, 0, 0, 0], [8, 8, 4, 1, 0]], "int32")
+    inputs = {"inputs": ids, "targets": ids[:, :4]}
+    if before == "call":
+        model(inputs)
+    else:
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.fit(inputs, ids[:, :4], verbose=0)
+    run = export(model, "tf_saved_model", tmp_path)
+    assert_equal_outputs(run, model, inputs, ["logits"])
+
+
 @pytest.mark.parametrize("format", SUPPORTED)
 def test_export_of_a_causal_lm_that_was_never_called(format, tmp_path):
     model = CausalLM(

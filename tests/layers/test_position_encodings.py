@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from layer_checks import check_layer
 
 from t2t_relpos.layers import LearnedPositionEmbedding, SinusoidalPositionEncoding
 
@@ -30,7 +31,7 @@ def test_sinusoids_equal_tensor2tensor(width, rng):
 @pytest.mark.parametrize(
     "make", [SinusoidalPositionEncoding, lambda **kw: LearnedPositionEmbedding(13, **kw)]
 )
-def test_position_encoding_contract(make, check_layer, rng):
+def test_position_encoding_contract(make, rng):
     check_layer(make, [rng.normal(size=(3, 7, 5)).astype("float32")], output_shape=(3, 7, 5))
 
 

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from layer_checks import check_layer
 
 from t2t_relpos.attention import relative_ids
 from t2t_relpos.layers import RelationMultiHeadAttention, RelativeMultiHeadAttention
@@ -63,7 +64,7 @@ def edge_vectors(table, labels, num_relations=11):
         {"dropout": 0.1, "seed": 3},
     ],
 )
-def test_relation_attention_contract(settings, check_layer, rng):
+def test_relation_attention_contract(settings, rng):
     check_layer(
         lambda dtype: make(dtype=dtype, **settings),
         [*arrays(rng, 7, 13), labels_of(rng, 7, 13)],

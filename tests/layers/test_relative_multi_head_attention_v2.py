@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from keras import ops
+from layer_checks import check_layer
 
 from t2t_relpos.layers import Packing, RelativeMultiHeadAttention, RelativeMultiHeadAttentionV2
 
@@ -23,7 +24,7 @@ def make(**settings):
         {"table_initializer": "zeros", "use_gate": True, "dropout": 0.1, "seed": 5},
     ],
 )
-def test_attention_v2_contract(settings, check_layer, rng):
+def test_attention_v2_contract(settings, rng):
     check_layer(
         lambda dtype: make(dtype=dtype, **settings),
         arrays(rng, 7, 11),

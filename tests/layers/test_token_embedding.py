@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
 from keras import ops
+from layer_checks import check_layer
 
 from t2t_relpos.layers import TokenEmbedding
 
 
-def test_token_embedding_contract(check_layer):
+def test_token_embedding_contract():
     ids = np.array([[3, 5, 0], [1, 6, 2]], "int32")
     check_layer(lambda dtype: TokenEmbedding(7, 5, dtype=dtype), [ids], output_shape=(2, 3, 5))
 

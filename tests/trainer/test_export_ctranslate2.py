@@ -67,13 +67,19 @@ def test_translations_equal_the_trained_model(written, make_module, sentences):
     assert len(ended) > 40 and np.mean(ended) > 0.9
 
 
-def test_quantized_model_translates(trained_model_dir, tmp_path, sentences):
+def test_quantized_model_translates_most_sentences_like_the_float32_model(
+    written, trained_model_dir, tmp_path, sentences
+):
     run(f"--model_dir={trained_model_dir}", f"--output_dir={tmp_path}/int8", "--quantization=int8")
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "int8/vocab.model"))
-    peer = load(tmp_path / "int8")
-    assert peer.compute_type == "int8_float32"
-    results = peer.translate_batch(pieces.encode(sentences, out_type=str))
-    assert len({pieces.decode(result.hypotheses[0]) for result in results}) > 20
+    quantized = load(tmp_path / "int8")
+    assert quantized.compute_type == "int8_float32"
+    sources = pieces.encode(sentences, out_type=str)
+    found, expected = (
+        [result.hypotheses[0] for result in peer.translate_batch(sources)]
+        for peer in (quantized, load(written))
+    )
+    assert np.mean([one == other for one, other in zip(found, expected, strict=True)]) >= 0.8
 
 
 def test_written_files(written, trained_model_dir):
