@@ -63,7 +63,7 @@ def test_settings_equal_their_dict():
     ("precision", "policy"),
     [("float32", "float32"), ("bfloat16", "mixed_bfloat16"), ("float16", "mixed_float16")],
 )
-def test_dtype_policy(precision, policy):
+def test_precision_determines_the_dtype_policy(precision, policy):
     assert RunConfig(**MINIMAL, precision=precision).dtype_policy == policy
 
 

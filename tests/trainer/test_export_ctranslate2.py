@@ -82,7 +82,7 @@ def test_quantized_model_translates_most_sentences_like_the_float32_model(
     assert np.mean([one == other for one, other in zip(found, expected, strict=True)]) >= 0.8
 
 
-def test_written_files(written, trained_model_dir):
+def test_export_contains_weights_vocabulary_and_start_token(written, trained_model_dir):
     assert {path.name for path in written.iterdir()} == {
         "config.json",
         "model.bin",

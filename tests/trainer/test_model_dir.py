@@ -27,7 +27,7 @@ def test_read_config_inverts_write_config(directory):
     assert config["tokenizer"]["file"] == "vocab.model"
 
 
-def test_file_names(directory):
+def test_files_have_fixed_names(directory):
     names = (
         directory.config_file,
         directory.model_file,

@@ -93,7 +93,7 @@ def test_training_and_dev_sets_are_those_of_wmt(trained, wmt14):
 
 
 @pytest.mark.slow
-def test_average_and_evaluation(trained, wmt14, tmp_path, capsys):
+def test_average_of_checkpoints_is_evaluated_with_both_bleus(trained, wmt14, tmp_path, capsys):
     output = tmp_path / "average"
     run(
         average,

@@ -223,7 +223,7 @@ def test_progress_bar_on_a_terminal(tmp_path):
         (5_000_000, 1000.0, "5,000,000 sentences in 1,000.0 s: 5,000 sentences"),
     ],
 )
-def test_rate(count, seconds, text):
+def test_rate_formats_thousands_and_zero_seconds(count, seconds, text):
     assert progress.rate(count, seconds) == text + " per second, excluding model loading"
 
 
