@@ -131,6 +131,15 @@ def test_relation_attention_broadcasts_relations_over_the_batch(rng):
     )
 
 
+def test_edge_vectors_of_one_query_broadcast_over_the_batch(rng):
+    layer = RelationMultiHeadAttention(num_heads=3, key_dim=7)
+    x, y = (rng.normal(size=shape).astype("float32") for shape in ((5, 1, 11), (5, 13, 11)))
+    edges = rng.normal(size=(1, 1, 13, 7)).astype("float32")
+    outputs = layer(x, y, key_edges=edges, value_edges=edges)
+    expected = layer(x, y, key_edges=np.repeat(edges, 5, 0), value_edges=np.repeat(edges, 5, 0))
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-6)
+
+
 def test_relation_attention_does_not_mask_pairs_without_an_edge(rng):
     (x,) = arrays(rng, 7)
     layer = make()

@@ -1,6 +1,4 @@
-import os
 import re
-import threading
 
 import pytest
 import sacrebleu
@@ -341,11 +339,3 @@ def test_output_is_replaced_only_when_complete(
     assert "test BLEU = " in capsys.readouterr().out
     run(*arguments)
     assert len(output.read_text().splitlines()) == 11
-
-
-def test_files_may_be_pipes(tmp_path):
-    for name, text in (("source", "a\nb\n"), ("target", "c\nd\n")):
-        os.mkfifo(tmp_path / name)
-        threading.Thread(target=(tmp_path / name).write_text, args=(text,), daemon=True).start()
-    corpus = text_files.read_text(str(tmp_path / "source"), str(tmp_path / "target"))
-    assert list(corpus) == list(corpus) == [("a", "c"), ("b", "d")]

@@ -1,6 +1,8 @@
 """Tests of corpora in text files and of the errors for invalid files."""
 
 import gzip
+import os
+import threading
 
 import pytest
 
@@ -139,3 +141,11 @@ def test_read_text_of_real_text(real_text):
     pairs = list(read_text(str(folder / "val.en.gz"), str(folder / "val.de.gz")))
     assert len(pairs) == 1014
     assert pairs[0][0] == "A group of men are loading cotton onto a truck"
+
+
+def test_files_may_be_pipes(tmp_path):
+    for name, text in (("source", "a\nb\n"), ("target", "c\nd\n")):
+        os.mkfifo(tmp_path / name)
+        threading.Thread(target=(tmp_path / name).write_text, args=(text,), daemon=True).start()
+    corpus = read_text(str(tmp_path / "source"), str(tmp_path / "target"))
+    assert list(corpus) == list(corpus) == [("a", "c"), ("b", "d")]

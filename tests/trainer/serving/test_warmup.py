@@ -5,6 +5,7 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
 from trainer.serving import warmup
+from trainer.serving.decoding_defaults import TranslationSettings
 from trainer.serving.warmup import prediction_log
 
 
@@ -80,3 +81,13 @@ def test_warmup_requests_have_the_model_name_and_valid_arguments(exported_dir, l
         seen.append((signature, sizes.pop()))
     assert seen[:6] == [("serving_default", size) for size in (1, 8, 32)] * 2
     assert {name for name, _ in seen} == loaded.signatures.keys() - {"translate"}
+
+
+def test_warmup_requests_have_all_compiled_sizes(tokenizer):
+    settings = TranslationSettings(max_input_length=40, jit_compile=True)
+    found = set()
+    for signature, inputs in warmup.warmup_requests(tokenizer, settings):
+        if signature == "serving_default":
+            ids = tokenizer.tokenize(inputs["text"]).to_tensor()
+            found.add((len(ids), next((n for n in (16, 32, 40) if n >= ids.shape[1]), 40)))
+    assert {(batch, length) for batch in (1, 2, 4) for length in (16, 32, 40)} <= found
