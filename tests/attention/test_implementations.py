@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from gradients import output_and_gradients
 from keras import ops
+from seeds import FixedSeed
 
 from t2t_relpos.attention import attend, causal_mask, dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
@@ -197,13 +198,6 @@ def test_error_in_low_precision(causal, dtype, tolerance, implementation, draw, 
     exact = output_and_gradients(lambda xs: run(implementation, xs, causal=causal), rounded)
     for actual, expected in zip([found[0], *found[1]], [exact[0], *exact[1]], strict=True):
         assert np.abs(actual - expected).max() < tolerance * np.abs(expected).max()
-
-
-class FixedSeed(keras.random.SeedGenerator):
-    """A seed generator that always returns the same seed."""
-
-    def next(self, ordered=True):
-        return keras.random.SeedGenerator(7).next()
 
 
 class TestDropout:

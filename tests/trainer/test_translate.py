@@ -410,6 +410,15 @@ def test_scores_are_a_second_column(exported_dir, exported, sentences, tmp_path)
     )
 
 
+def kill_after_growth(process, file, size):
+    """Kills a process when a file has grown by a number of bytes, unless it ends before."""
+    before = file.stat().st_size if file.exists() else 0
+    while process.poll() is None:
+        if file.exists() and file.stat().st_size > before + size:
+            process.kill()
+        time.sleep(0.01)
+
+
 @pytest.mark.slow
 def test_killed_run_resumes(exported_dir, sentences, tmp_path):
     (tmp_path / "in").write_text("\n".join(sentences * 60) + "\n")
@@ -431,16 +440,8 @@ def test_killed_run_resumes(exported_dir, sentences, tmp_path):
     kills = 0
     while not (tmp_path / "killed").exists():
         with start("killed") as process:
-            log = tmp_path / "killed.partial.log"
-            before = log.stat().st_size if log.exists() else 0
-            while (
-                kills < 2
-                and process.poll() is None
-                and not (log.exists() and log.stat().st_size > before + 200)
-            ):
-                time.sleep(0.01)
             if kills < 2:
-                process.kill()
+                kill_after_growth(process, tmp_path / "killed.partial.log", 200)
             stderr = process.stderr.read()
         assert process.returncode in (0, -signal.SIGKILL), stderr
         kills += process.returncode != 0
