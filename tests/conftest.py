@@ -46,6 +46,16 @@ def run_log(monkeypatch):
     return names
 
 
+@pytest.fixture
+def tf():
+    """Returns the module `tensorflow`. Skips the test unless it is the backend of Keras."""
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("requires the backend TensorFlow")
+    import tensorflow
+
+    return tensorflow
+
+
 @pytest.fixture(scope="session")
 def precision():
     """Returns the widest dtype in which Keras multiplies matrices, and a tolerance for it."""

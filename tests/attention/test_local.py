@@ -1,4 +1,3 @@
-import keras
 import numpy as np
 import pytest
 from gradients import output_and_gradients
@@ -71,10 +70,7 @@ def test_gradients_equal_dense_attention(draw, rng, precision):
         np.testing.assert_allclose(actual, dense, rtol=0, atol=10 * precision.atol)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="requires a TensorFlow graph")
-def test_gradients_with_unknown_lengths(draw):
-    import tensorflow as tf
-
+def test_gradients_with_unknown_lengths(draw, tf):
     arrays = [tf.constant(x) for x in draw(61, 3)]
     specs = [tf.TensorSpec((None, 3, None, 5), tf.float64)] * 3
     specs += [tf.TensorSpec(x.shape, tf.float64) for x in arrays[3:]]

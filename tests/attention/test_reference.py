@@ -15,11 +15,6 @@ from t2t_relpos.attention import reference
 RECORDED = pathlib.Path(__file__).parents[1] / "reference" / "attention"
 TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
 
-on_tensorflow = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow",
-    reason="unknown shapes require a TensorFlow graph",
-)
-
 
 def load(path):
     if path.stem.endswith("float64") and keras.backend.backend() != "tensorflow":
@@ -85,11 +80,8 @@ def test_position_matrix_is_zero_for_max_relative_position_0():
     np.testing.assert_array_equal(ops.convert_to_numpy(actual), np.zeros((2, 3)))
 
 
-@on_tensorflow
 @pytest.mark.parametrize("length_q, length_k, cache", [(4, 11, 0), (7, 7, 0), (1, 11, 1)])
-def test_position_matrix_with_unknown_lengths(length_q, length_k, cache):
-    import tensorflow as tf
-
+def test_position_matrix_with_unknown_lengths(length_q, length_k, cache, tf):
     @tf.function(input_signature=[tf.TensorSpec([], tf.int32)] * 2)
     def matrix(length_q, length_k):
         return reference.relative_positions_matrix(length_q, length_k, 2, bool(cache))
@@ -112,11 +104,8 @@ def test_output_and_weights_equal_tensor2tensor(path):
     assert_close(weights, record["weights"])
 
 
-@on_tensorflow
 @recorded("attention")
-def test_attention_with_unknown_shapes(path):
-    import tensorflow as tf
-
+def test_attention_with_unknown_shapes(path, tf):
     record = load(path)
     arguments = attention_arguments(record)
     del arguments["bias"]

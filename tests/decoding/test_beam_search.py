@@ -79,10 +79,7 @@ def test_beam_search_of_an_empty_batch_is_empty(language):
 
 
 @pytest.mark.parametrize("early_stopping", [False, True])
-def test_beam_search_in_a_graph_with_static_sizes_equals_eager(language, early_stopping):
-    tf = pytest.importorskip("tensorflow")
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("requires a TensorFlow graph")
+def test_beam_search_in_a_graph_with_static_sizes_equals_eager(language, early_stopping, tf):
     settings = {"beam_size": 3, "length_limit": LIMITS, "early_stopping": early_stopping}
     graph = tf.function(lambda: beam_search(language.step, language.start(), 3, 4, **settings))
     for ours, theirs in zip(graph(), search(language, **settings), strict=True):

@@ -43,10 +43,7 @@ def assert_results_close(ours, theirs):
         )
 
 
-def test_beam_search_with_dynamic_sizes_and_xla_equals_eager(language):
-    tf = pytest.importorskip("tensorflow")
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("requires a TensorFlow graph")
+def test_beam_search_with_dynamic_sizes_and_xla_equals_eager(language, tf):
     expected = beam(language, np.arange(3, dtype="int32"), 4, 5, 3, PREFIX, LIMITS)
     scalar, vector = tf.TensorSpec([], tf.int32), tf.TensorSpec([None], tf.int32)
     graph = tf.function(lambda *args: beam(language, *args)).get_concrete_function(
@@ -60,10 +57,7 @@ def test_beam_search_with_dynamic_sizes_and_xla_equals_eager(language):
     assert_results_close(xla(tf.range(3), tf.constant(PREFIX), tf.constant(LIMITS)), expected)
 
 
-def test_sample_search_with_dynamic_sizes_and_xla_equals_eager(language, rng):
-    tf = pytest.importorskip("tensorflow")
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("requires a TensorFlow graph")
+def test_sample_search_with_dynamic_sizes_and_xla_equals_eager(language, rng, tf):
     uniform = rng.random((3, 5, 4), "float32")
     expected = sample(language, np.arange(3, dtype="int32"), 4, 5, PREFIX, uniform)
     scalar, vector = tf.TensorSpec([], tf.int32), tf.TensorSpec([None], tf.int32)

@@ -3,7 +3,6 @@
 The search reorders per-hypothesis state. Per-sentence state keeps its order.
 """
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -79,10 +78,7 @@ def test_beam_search_with_per_sentence_state_is_equal(language, beam_size, setti
     )
 
 
-def test_beam_search_removes_finished_sentences_from_per_sentence_state(language):
-    tf = pytest.importorskip("tensorflow")
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("requires a TensorFlow graph")
+def test_beam_search_removes_finished_sentences_from_per_sentence_state(language, tf):
     settings = {"beam_size": 3, "num_results": 3}
     plain = beam_search(language.step, language.start(), 3, 4, length_limit=LIMITS, **settings)
     state = sentence_state(language, 3)

@@ -259,9 +259,8 @@ def test_export_of_a_transformer_that_was_never_called(format, tmp_path):
         assert_equal_outputs(run, model, {"inputs": inputs, "targets": targets}, ["logits"])
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="exports a SavedModel with TensorFlow")
 @pytest.mark.parametrize("before", ["call", "fit"])
-def test_export_of_a_transformer_that_was_called_or_trained(before, tmp_path):
+def test_export_of_a_transformer_that_was_called_or_trained(before, tmp_path, tf):
     model = transformer()
     ids = np.array([[5, 7, 9, 2, 1], [3, 1, 0, 0, 0], [8, 8, 4, 1, 0]], "int32")
     inputs = {"inputs": ids, "targets": ids[:, :4]}
@@ -350,10 +349,7 @@ def test_portable_selects_implementations_of_standard_operations():
     assert explain(5000).chosen != "band"
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="tests a converter of TensorFlow")
-def test_portable_with_another_converter(tmp_path):
-    import tensorflow as tf
-
+def test_portable_with_another_converter(tmp_path, tf):
     layer = attention()
     x = arrays(2, 7, 1)["x"]
     expected = layer(x, x)

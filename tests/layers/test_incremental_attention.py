@@ -75,11 +75,7 @@ def test_cached_attention_applies_the_window(causal, rng):
         np.testing.assert_allclose(layer.attend_to(x, *projected), expected, atol=1e-5)
 
 
-def test_attention_past_the_end_of_a_cache_is_nan_in_a_graph(rng):
-    if not ON_TENSORFLOW:
-        pytest.skip("requires tf.function")
-    import tensorflow as tf
-
+def test_attention_past_the_end_of_a_cache_is_nan_in_a_graph(rng, tf):
     layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3)
     layer.build((None, None, 6), (None, None, 6))
     x, cache = normal(rng, 3, 1, 6), ops.zeros((3, 2, 4, 2, 5))

@@ -9,10 +9,6 @@ from layer_checks import check_layer
 from t2t_relpos.attention import relative_ids
 from t2t_relpos.layers import RelationMultiHeadAttention, RelativeMultiHeadAttention
 
-tensorflow_only = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="requires a TensorFlow graph"
-)
-
 
 def arrays(rng, *lengths, width=6):
     return [rng.normal(size=(3, n, width)).astype("float32") for n in lengths]
@@ -152,11 +148,8 @@ def test_relation_attention_does_not_mask_pairs_without_an_edge(rng):
     )
 
 
-@tensorflow_only
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_relation_attention_in_a_graph_ignores_out_of_range_relations(jit_compile, rng):
-    import tensorflow as tf
-
+def test_relation_attention_in_a_graph_ignores_out_of_range_relations(jit_compile, rng, tf):
     x, y = arrays(rng, 7, 13)
     labels = labels_of(rng, 7, 13)
     layer = make()

@@ -104,13 +104,8 @@ def test_projected_states_have_the_gradients_of_logits(settings, rng, precision)
         np.testing.assert_allclose(one, other, atol=100 * precision.atol)
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="only TensorFlow removes padding"
-)
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_states_at_padding_are_zero_without_xla(jit_compile):
-    import tensorflow as tf
-
+def test_states_at_padding_are_zero_without_xla(jit_compile, tf):
     model = make_transformer()
     run = tf.function(model.states, jit_compile=jit_compile)
     states = run({"inputs": tf.constant(SOURCE), "targets": tf.constant(TARGETS)}).numpy()
