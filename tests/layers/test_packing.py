@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from compilation import compile_function
 from gradients import output_and_gradients, with_values
 from keras import ops
 
@@ -206,19 +207,6 @@ def test_capacity_is_checked_in_eager_mode():
     for capacity in (0, 2.5, True):
         with pytest.raises(ValueError, match=f"int of at least 1. Received: {capacity}"):
             Packing(TARGETS, capacity=capacity)
-
-
-def compile_function(function):
-    """Returns the function compiled by XLA."""
-    if keras.backend.backend() == "torch":
-        pytest.skip("PyTorch is not compiled by XLA")
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return jax.jit(function)
-    import tensorflow as tf
-
-    return tf.function(function, jit_compile=True, autograph=False)
 
 
 @pytest.mark.parametrize("normalize_first", [True, False])

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from compilation import compile_function
 from keras import ops
 
 from t2t_relpos.decoding import (
@@ -46,19 +47,6 @@ def search_ids(model, search, **settings):
     return ops.convert_to_numpy(search(model.step, state, 3, 7, **settings).ids)
 
 
-def compiled(function):
-    """Returns a function of ids, compiled by XLA if the backend uses it."""
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.function(function, jit_compile=True)
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return jax.jit(function)
-    return function
-
-
 @pytest.mark.parametrize("search", [beam_search, greedy_search, sample_search])
 @pytest.mark.parametrize("compiles", [True, False])
 @pytest.mark.parametrize("fixture", ["model", "language_model"])
@@ -75,7 +63,7 @@ def test_searches_reject_a_state_for_fewer_steps(fixture, search, compiles, requ
         " to `encode`, or max_length=4 to the search."
     )
     with pytest.raises(ValueError, match=message):
-        (compiled(run) if compiles else run)(ids)
+        (compile_function(run) if compiles else run)(ids)
     # The limits of sentences may fit.
     assert np.isfinite(ops.convert_to_numpy(run(ids, length_limit=np.full(3, 4)))).all()
 
