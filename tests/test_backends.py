@@ -1,23 +1,20 @@
 """Compares backends, and tests JAX transformations: jit, grad and several devices."""
 
 import importlib.util
-import os
 import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 from backends.outputs import outputs_of
 from keras import ops
+from subprocesses import environment, run_python
 
 from t2t_relpos import layers
 from t2t_relpos.decoding import beam_search
 from t2t_relpos.models import Transformer, TransformerConfig
 
-TESTS = pathlib.Path(__file__).parent
-PROGRAMS = TESTS / "support" / "backends"
+PROGRAMS = pathlib.Path(__file__).parent / "support" / "backends"
 BACKENDS = ("tensorflow", "jax", "torch")
 on_other_backends = pytest.mark.parametrize(
     "backend", [b for b in BACKENDS if b != keras.backend.backend()]
@@ -158,12 +155,9 @@ def test_layers_support_unknown_lengths_and_saving(name, rng, tmp_path):
     np.testing.assert_allclose(loaded.predict(arrays, verbose=0), expected, atol=1e-5)
 
 
-def run(program, *arguments, **environment):
+def run(program, *arguments, **variables):
     """Runs a program of tests/support/backends in a separate process."""
-    environment = {"PYTHONPATH": str(TESTS.parent), "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
-    command = [sys.executable, str(PROGRAMS / program), *map(str, arguments)]
-    result = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
+    run_python(PROGRAMS / program, *arguments, env=environment(**variables))
 
 
 @pytest.fixture

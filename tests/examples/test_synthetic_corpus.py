@@ -3,11 +3,10 @@
 import hashlib
 import json
 import random
-import subprocess
-import sys
 
 import pytest
 from absl import app
+from subprocesses import run_python
 
 from examples import synthetic_corpus
 from examples.synthetic_corpus import __main__ as corpus_program
@@ -350,10 +349,7 @@ def test_corpus_imports_only_the_standard_library():
         "loaded = {name.partition('.')[0] for name in set(sys.modules) - before};"
         "print(sorted(loaded - set(sys.stdlib_module_names)))"
     )
-    printed = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout
-    assert printed.strip() == "['examples']"
+    assert run_python("-c", program).stdout.strip() == "['examples']"
 
 
 def test_unknown_split_is_an_error():

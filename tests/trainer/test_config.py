@@ -1,9 +1,8 @@
 import json
-import subprocess
-import sys
 
 import pytest
 from absl import flags
+from subprocesses import run_python
 
 from trainer.config import POSITIONS, RunConfig, define_flags
 from trainer.recipes import RECIPES
@@ -252,4 +251,4 @@ def test_config_imports_neither_keras_nor_tensorflow():
         "RunConfig(preset='tiny', model_dir='x', data='any').resolve(); "
         "sys.exit(bool({'keras', 'tensorflow'} & sys.modules.keys()))"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    run_python("-c", program)

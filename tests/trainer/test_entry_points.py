@@ -5,17 +5,14 @@
 
 import importlib
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from absl import app
 from programs import Program
+from subprocesses import ROOT, environment, run_python
 
 from trainer.export_ctranslate2 import QUANTIZATIONS
 
-ROOT = Path(__file__).parents[2]
 MODULE = """
 import runpy, sys
 sys.argv = ["trainer.{name}", "--help"]
@@ -60,13 +57,7 @@ WITHOUT_TENSORFLOW = (
 
 
 def output_of(program):
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    return run_python("-c", program).stdout
 
 
 @pytest.mark.parametrize("name", FLAG)
@@ -81,10 +72,8 @@ def test_help_imports_neither_keras_nor_tensorflow(name):
 @pytest.mark.parametrize("command", [["-c", "import trainer"], ["-m", "trainer.train", "--help"]])
 def test_without_tensorflow_the_error_names_the_command_that_installs_it(command, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['tensorflow'] = None\n")
-    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    command = [sys.executable, *command]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 1
+    paths = f"{tmp_path}{os.pathsep}{ROOT}"
+    done = run_python(*command, returncode=1, env=environment(PYTHONPATH=paths))
     assert f"ImportError: {WITHOUT_TENSORFLOW}" in done.stderr.splitlines()[-1]
     assert (done.stderr.count("\n") == 1) == ("-m" in command)
 

@@ -2,11 +2,7 @@ import contextlib
 import functools
 import io
 import json
-import os
-import pathlib
 import re
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -14,6 +10,7 @@ import pytest
 import train_small
 from absl import flags
 from saved_runs import assert_model_equals_last_checkpoint
+from subprocesses import run_python
 
 from t2t_relpos.models import PRESETS
 from trainer import train
@@ -21,8 +18,7 @@ from trainer.model_dir import ModelDirectory
 from trainer.training.checkpoints import CheckpointError
 from trainer.training.training_run import TrainingRun
 
-PROGRAM = pathlib.Path(train_small.__file__)
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROGRAM.parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
+PROGRAM = train_small.__file__
 
 
 @pytest.fixture(scope="module")
@@ -246,14 +242,13 @@ def parsed(*arguments):
 
 @pytest.fixture
 def command(synthetic_files):
-    """Returns `command(directory, *flags)`: a command that trains in a separate process."""
+    """Returns `command(directory, *flags)`: arguments of Python to train in a separate process."""
     return functools.partial(make_command, synthetic_files)
 
 
 def make_command(files, directory, *arguments):
     return [
-        sys.executable,
-        str(PROGRAM),
+        PROGRAM,
         "--preset=small",
         f"--model_dir={directory}",
         *files,
@@ -264,19 +259,13 @@ def make_command(files, directory, *arguments):
 
 
 def test_misspelled_flag_is_reported(command, tmp_path):
-    done = subprocess.run(
-        command(tmp_path, "--warmup_stepz=3"), env=ENVIRONMENT, capture_output=True, text=True
-    )
-    assert done.returncode == 1
+    done = run_python(*command(tmp_path, "--warmup_stepz=3"), returncode=1)
     assert "Unknown command line flag 'warmup_stepz'. Did you mean: warmup_steps" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_exit_code_of_errors_is_1(command, tmp_path):
-    done = subprocess.run(
-        command(tmp_path, "--preset=smal"), env=ENVIRONMENT, capture_output=True, text=True
-    )
-    assert done.returncode == 1
+    done = run_python(*command(tmp_path, "--preset=smal"), returncode=1)
     assert "\ntrainer.train: Expected preset to be one of" in "\n" + done.stderr
     assert "Traceback" not in done.stderr
 
@@ -285,11 +274,7 @@ def test_exit_code_of_errors_is_1(command, tmp_path):
 def test_training_on_two_devices_resumes(command, tmp_path):
     devices = ("--strategy=mirrored", "--logical_devices=2", "--keep_best=1")
     for steps in (3, 5):
-        subprocess.run(
-            command(tmp_path / "two", f"--train_steps={steps}", *devices),
-            env=ENVIRONMENT,
-            check=True,
-        )
+        run_python(*command(tmp_path / "two", f"--train_steps={steps}", *devices))
     recorded = json.loads((tmp_path / "two" / "run.json").read_text())
     assert (recorded["strategy"], recorded["train_steps"]) == ("mirrored", 5)
     assert (

@@ -13,13 +13,13 @@ import pytest
 import tensorflow as tf
 from absl import flags
 from programs import Program
+from subprocesses import ROOT, environment, python_command, run_python
 
 from trainer import translate
 from trainer.inference import progress, resumable_output
 from trainer.serving import saved_models
 from trainer.serving.translator import Translation, Translator, translate_lines
 
-ROOT = Path(__file__).parents[2]
 FAKE_PROGRAM = Path(__file__).parent / "inference/fake_translate.py"
 
 # Runs the program without the packages that it must not require. Writes the names of TensorFlow and
@@ -83,22 +83,9 @@ def test_standard_input_to_standard_output(exported_dir, exported, sentences, tm
         b"house " * 10_000,
         b"the end",
     ]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            PROGRAM,
-            str(tmp_path / "modules"),
-            f"--saved_model={exported_dir}",
-            "--batch_size=3",
-        ],
-        input=b"\n".join(lines),
-        capture_output=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr.decode()
+    arguments = tmp_path / "modules", f"--saved_model={exported_dir}", "--batch_size=3"
+    options = {"input": b"\n".join(lines), "text": False, "cwd": tmp_path, "timeout": 300}
+    done = run_python("-c", PROGRAM, *arguments, **options)
     assert done.stdout.split(b"\n") == [answer.text for answer in exported(lines)] + [b""]
     warnings = [line for line in done.stderr.decode().splitlines() if line.startswith("warning: ")]
     assert warnings == ["warning: line 14 was truncated to the maximum input length of the model."]
@@ -177,37 +164,26 @@ def test_line_numbers_of_a_resumed_run(run_fake, capsys, monkeypatch, tmp_path):
 
 def test_rate_excludes_the_preparation_of_the_graph(tmp_path):
     (tmp_path / "in").write_text("a\nb\n")
-    command = [sys.executable, str(FAKE_PROGRAM), "--saved_model=any", f"--input={tmp_path / 'in'}"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "FAKE_FIRST_SECONDS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    flags = "--saved_model=any", f"--input={tmp_path / 'in'}"
+    done = run_python(FAKE_PROGRAM, *flags, env=environment(FAKE_FIRST_SECONDS="1"))
     assert done.stdout == "A\nB\n"
     assert re.match(r"2 sentences in 0\.\d s: ", done.stderr), done.stderr
 
 
 def test_wrong_flags_do_not_load_tensorflow(tmp_path):
     modules = tmp_path / "modules"
-    command = [sys.executable, "-c", PROGRAM, str(modules), "--alpha=-1", "--saved_model=x"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    done = run_python("-c", PROGRAM, modules, "--alpha=-1", "--saved_model=x", returncode=1)
     assert "--alpha=-1" in done.stderr and "Traceback" not in done.stderr
     assert "tensorflow" not in modules.read_text()
-
-
-def test_messages_of_tensorflow_are_hidden(tmp_path):
-    environment = {name: v for name, v in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-    command = [sys.executable, "-m", "trainer.translate", f"--saved_model={tmp_path}"]
-    settings = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "cwd": ROOT}
-    done = subprocess.run(command, env=environment, **settings)
-    assert done.stderr.startswith("trainer.translate: Expected the directory of a SavedModel")
-    assert done.stderr.count("\n") == 1
 
 
 def test_progress_bar_on_a_terminal(tmp_path):
     (tmp_path / "in").write_text("a\nb\n")
     ours, theirs = pty.openpty()
-    command = [sys.executable, str(FAKE_PROGRAM), "--saved_model=any", f"--input={tmp_path / 'in'}"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    flags = "--saved_model=any", f"--input={tmp_path / 'in'}"
     subprocess.run(["stty", "rows", "24", "cols", "100"], stdin=theirs, check=True)
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=theirs)
+    options = {"capture_output": False, "stdout": subprocess.PIPE, "stderr": theirs}
+    done = run_python(FAKE_PROGRAM, *flags, text=False, **options)
     os.close(theirs)
     screen = os.read(ours, 10_000)
     os.close(ours)
@@ -300,7 +276,7 @@ def test_closed_output_pipe_is_no_error(exported_dir, tmp_path):
         ["bash", "-o", "pipefail", "-c", command],
         capture_output=True,
         cwd=ROOT,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env=environment(),
         timeout=300,
     )
     assert done.returncode == 0 and done.stdout.count(b"\n") == 2
@@ -424,15 +400,9 @@ def test_killed_run_resumes(exported_dir, sentences, tmp_path):
     (tmp_path / "in").write_text("\n".join(sentences * 60) + "\n")
 
     def start(name):
-        command = [
-            sys.executable,
-            "-m",
-            "trainer.translate",
-            f"--saved_model={exported_dir}",
-            "--window=20",
-            "--scores",
-        ]
-        command += [f"--input={tmp_path / 'in'}", f"--output={tmp_path / name}"]
+        flags = [f"--saved_model={exported_dir}", "--window=20", "--scores"]
+        flags += [f"--input={tmp_path / 'in'}", f"--output={tmp_path / name}"]
+        command = python_command("-m", "trainer.translate", *flags)
         return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
     with start("whole") as process:
