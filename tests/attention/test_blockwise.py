@@ -11,6 +11,7 @@ import weakref
 import keras
 import numpy as np
 import pytest
+from comparisons import assert_all_close
 from gradients import output_and_gradients
 from keras import ops
 from seeds import FixedSeed
@@ -138,8 +139,7 @@ def test_unrolled_and_scanned_blocks_drop_the_same_weights(
     plain = ops.convert_to_numpy(attend(*arrays)[0])
     assert np.abs(found[0][0] - plain).max() > 0.1
     unrolled, scanned = ([outputs, *gradients] for outputs, gradients in found)
-    for actual, expected in zip(scanned, unrolled, strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=20 * precision.atol)
+    assert_all_close(scanned, unrolled, rtol=0, atol=20 * precision.atol)
 
 
 def shapes_of(length_q, length_k):

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from comparisons import assert_all_close
 from gradients import output_and_gradients
 from keras import ops
 
@@ -66,8 +67,7 @@ def test_gradients_equal_dense_attention(draw, rng, precision):
     mask = make_attention_mask((61, 61), window=5)
     _, gradients = output_and_gradients(lambda xs: attend_locally(*xs, window=5), arrays, cotangent)
     _, expected = output_and_gradients(lambda xs: attend(*xs, mask=mask)[0], arrays, cotangent)
-    for actual, dense in zip(gradients, expected, strict=True):
-        np.testing.assert_allclose(actual, dense, rtol=0, atol=10 * precision.atol)
+    assert_all_close(gradients, expected, rtol=0, atol=10 * precision.atol)
 
 
 def test_gradients_with_unknown_lengths(draw, tf):
@@ -83,5 +83,4 @@ def test_gradients_with_unknown_lengths(draw, tf):
         return tape.gradient(outputs, xs)
 
     _, expected = output_and_gradients(lambda xs: attend_locally(*xs, window=5), arrays)
-    for actual, eager in zip(gradients(*arrays), expected, strict=True):
-        np.testing.assert_allclose(actual, eager, rtol=0, atol=1e-12)
+    assert_all_close(gradients(*arrays), expected, rtol=0, atol=1e-12)

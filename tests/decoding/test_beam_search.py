@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from comparisons import assert_all_close
 from keras import ops
 
 from t2t_relpos.decoding import beam_search, length_penalty
@@ -82,8 +83,7 @@ def test_beam_search_of_an_empty_batch_is_empty(language):
 def test_beam_search_in_a_graph_with_static_sizes_equals_eager(language, early_stopping, tf):
     settings = {"beam_size": 3, "length_limit": LIMITS, "early_stopping": early_stopping}
     graph = tf.function(lambda: beam_search(language.step, language.start(), 3, 4, **settings))
-    for ours, theirs in zip(graph(), search(language, **settings), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    assert_all_close(graph(), search(language, **settings), rtol=1e-6)
 
 
 def test_early_stopping_returns_the_first_finished_outputs():

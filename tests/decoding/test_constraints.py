@@ -197,12 +197,9 @@ def test_disabled_constraints_add_no_ops(language, tf):
 
     def search(**rules):
         def find(sentences):
-            state = {
-                "context": {"sentence": sentences},
-                "step": 0 * sentences,
-                "previous": 0 * sentences,
-            }
-            return beam_search(language.step, state, tf.size(sentences), 4, **rules)
+            return beam_search(
+                language.step, language.start(sentences), tf.size(sentences), 4, **rules
+            )
 
         return number_of_ops(find, tf.TensorSpec([None], tf.int32))
 

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from comparisons import assert_all_close
 from gradients import output_and_gradients, with_values
 from keras import ops
 
@@ -37,8 +38,7 @@ def test_layer_normalization_equals_keras(rng, precision, shape, epsilon):
         return output_and_gradients(function, [x, *weights], cotangent)
 
     ours, theirs = map(call, pair)
-    for found, expected in zip(keras.tree.flatten(ours), keras.tree.flatten(theirs), strict=True):
-        np.testing.assert_allclose(found, expected, atol=1e3 * atol)
+    assert_all_close(ours, theirs, atol=1e3 * atol)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -1,8 +1,8 @@
 """Tests that packed and padded sequences give the same values at all tokens."""
 
-import keras
 import numpy as np
 import pytest
+from comparisons import assert_all_close
 from compilation import compile_function
 from gradients import output_and_gradients, with_values
 from keras import ops
@@ -173,10 +173,7 @@ def test_packed_transformer_blocks_equal_padded(normalize_first, rng):
         inner = lambda tensors: with_values(variables, tensors[2:], lambda: function(tensors[:2]))
         return output_and_gradients(inner, [source, targets, *values], cotangent)
 
-    for found, expected in zip(
-        keras.tree.flatten(run(packed)), keras.tree.flatten(run(padded)), strict=True
-    ):
-        np.testing.assert_allclose(found, expected, atol=2e-5)
+    assert_all_close(run(packed), run(padded), atol=2e-5)
 
 
 def test_capacity_pads_tokens(rng):
@@ -226,8 +223,7 @@ def test_packing_with_capacity_can_be_compiled(normalize_first, rng):
     compiled = compile_function(packed)
     found = output_and_gradients(lambda x: compiled(x, SOURCE), x, cotangent)
     expected = output_and_gradients(padded, x, cotangent)
-    for a, b in zip(keras.tree.flatten(found), keras.tree.flatten(expected), strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-5)
+    assert_all_close(found, expected, atol=2e-5)
     too_many = compiled(ops.convert_to_tensor(x), np.ones_like(SOURCE))
     assert np.isnan(ops.convert_to_numpy(too_many)).all()
 

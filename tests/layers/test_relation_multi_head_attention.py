@@ -3,6 +3,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from comparisons import assert_all_close
 from keras import ops
 from layer_checks import check_layer
 
@@ -198,8 +199,7 @@ def test_relation_attention_under_jit_ignores_out_of_range_relations(rng):
     out_of_range = np.where(labels < 0, rng.choice([-7, 11, 99], size=labels.shape), labels)
     outputs, gradients = outputs_and_gradients(out_of_range.astype("int32"))
     np.testing.assert_allclose(outputs, eager, atol=1e-5)
-    for actual, theirs in zip(gradients, expected, strict=True):
-        np.testing.assert_allclose(actual, theirs, atol=1e-5)
+    assert_all_close(gradients, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

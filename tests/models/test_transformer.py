@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from comparisons import assert_all_close
 from gradients import output_and_gradients, with_values
 from keras import ops
 
@@ -100,8 +101,7 @@ def test_projected_states_have_the_gradients_of_logits(settings, rng, precision)
         return output_and_gradients(run, values, cotangent)[1]
 
     projected = gradients(lambda batch: model.output_embedding(model.states(batch), reverse=True))
-    for one, other in zip(projected, gradients(model), strict=True):
-        np.testing.assert_allclose(one, other, atol=100 * precision.atol)
+    assert_all_close(projected, gradients(model), atol=100 * precision.atol)
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])

@@ -2,9 +2,9 @@
 
 import json
 
-import numpy as np
 import pytest
 from absl import flags
+from comparisons import assert_all_equal
 from programs import Program
 
 from trainer import average, evaluate, weights
@@ -38,12 +38,8 @@ def test_output_is_a_model_directory_with_mean_weights(averaged, model_dir):
     ]
     original = ModelDirectory.open(model_dir)
     paths = weights.last_checkpoints(original, 2)
-    for variable, expected in zip(
-        ModelDirectory.open(averaged).load_model().weights,
-        weights.average(original, paths).weights,
-        strict=True,
-    ):
-        np.testing.assert_array_equal(variable.numpy(), expected.numpy())
+    expected = weights.average(original, paths).weights
+    assert_all_equal(ModelDirectory.open(averaged).load_model().weights, expected)
     recorded = json.loads((averaged / "run.json").read_text())
     assert recorded.pop("averaged") == {
         "model_dir": str(model_dir),

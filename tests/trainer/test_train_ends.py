@@ -7,6 +7,7 @@ import signal
 
 import numpy as np
 import pytest
+from comparisons import assert_all_equal
 from saved_runs import assert_model_equals_last_checkpoint
 
 from trainer.data.batching import training_batches
@@ -187,8 +188,7 @@ def test_corrupt_model_of_a_finished_run_is_rewritten(finished, small_run, rerun
     os.truncate(directory.model_file, 100)
     rerun(small_run)
     assert "model.keras was missing or corrupt and has been rewritten" in capfd.readouterr().out
-    for ours, theirs in zip(directory.load_model().get_weights(), expected, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_all_equal(directory.load_model().get_weights(), expected)
     directory.model_file.unlink()
     rerun(small_run)
     assert directory.has_intact_model()

@@ -3,6 +3,7 @@ import logging
 import keras
 import numpy as np
 import pytest
+from comparisons import assert_all_equal
 
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.training.best_checkpoints import BestCheckpoints
@@ -34,10 +35,7 @@ def test_best_checkpoints_are_kept_in_order(tmp_path, model):
     assert written == [True, True, True, False]
     assert list(best.scores().items()) == [(6, 30.25), (9, 20.0)]
     assert best.steps() == [6, 9] and best.best() == tmp_path / "step-000006"
-    for ours, theirs in zip(
-        read_weights(best.best()).values(), model.transformer.variables, strict=True
-    ):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_all_equal(read_weights(best.best()).values(), model.transformer.variables)
 
 
 def test_earlier_of_equal_checkpoints_is_kept(tmp_path, model):

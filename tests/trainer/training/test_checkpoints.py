@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from comparisons import assert_all_equal
 
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.training.checkpoints import (
@@ -51,8 +52,7 @@ def values(model):
 
 def assert_equal(one, other):
     assert len(one) == len(other)
-    for left, right in zip(one, other):
-        np.testing.assert_array_equal(left, right)
+    assert_all_equal(one, other)
 
 
 @pytest.fixture(scope="module")

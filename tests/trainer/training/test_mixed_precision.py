@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from comparisons import assert_all_equal
 
 from t2t_relpos.models import Transformer, TransformerConfig
 from trainer.model_dir import ModelDirectory
@@ -57,8 +58,7 @@ def test_mixed_precision_model_is_saved_in_float32(tmp_path):
     directory.save_model(model)
     loaded = directory.load_model()
     assert {layer.compute_dtype for layer in loaded._flatten_layers()} == {"float32"}
-    for one, other in zip(model.get_weights(), loaded.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_all_equal(model.get_weights(), loaded.get_weights())
     plain = Transformer(CONFIG)
     plain.set_weights(model.get_weights())
     np.testing.assert_array_equal(loaded(BATCH), plain(BATCH))
@@ -77,8 +77,7 @@ def test_not_finite_update_is_skipped_and_halves_the_scale():
     assert np.all(np.isfinite(history["loss"])) and not np.any(
         np.isfinite(history["gradient_norm"])
     )
-    for one, other in zip(before, model.get_weights()):
-        np.testing.assert_array_equal(one, other)
+    assert_all_equal(before, model.get_weights())
     assert int(model.optimizer.iterations) == 2, "skipped updates are counted"
     model.loss_scale.scale.assign(2.0**10)
     assert train(model, 1)["loss_scale"] == [2.0**10]
