@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from backends.outputs import outputs_of
 from keras import ops
+from small_transformers import small_config
 from subprocesses import environment, run_python
 
 from t2t_relpos import layers
 from t2t_relpos.decoding import beam_search
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 
 PROGRAMS = pathlib.Path(__file__).parent / "support" / "backends"
 BACKENDS = ("tensorflow", "jax", "torch")
@@ -115,17 +116,7 @@ def call(name, function, arrays):
 
 
 def make_transformer(**settings):
-    small = {
-        "vocab_size": 13,
-        "num_encoder_layers": 2,
-        "num_decoder_layers": 2,
-        "hidden_dim": 12,
-        "intermediate_dim": 17,
-        "num_heads": 2,
-        "max_relative_position": 3,
-        "dropout": 0.0,
-    }
-    return Transformer(TransformerConfig(**{**small, **settings}))
+    return Transformer(small_config(num_encoder_layers=2, num_decoder_layers=2, **settings))
 
 
 def random_batch(rng):

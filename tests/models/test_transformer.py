@@ -4,8 +4,9 @@ import pytest
 from comparisons import assert_all_close
 from gradients import output_and_gradients, with_values
 from keras import ops
+from small_transformers import small_config
 
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 from t2t_relpos.models.config import POSITIONS
 
 SOURCE = np.array([[5, 6, 7, 9, 1], [9, 1, 0, 0, 0], [8, 4, 1, 0, 0]], "int32")
@@ -13,18 +14,7 @@ TARGETS = np.array([[3, 4, 5, 6, 7, 8, 1], [8, 9, 1, 0, 0, 0, 0], [2, 1, 0, 0, 0
 
 
 def make_transformer(**settings):
-    small = {
-        "vocab_size": 13,
-        "num_encoder_layers": 1,
-        "num_decoder_layers": 2,
-        "hidden_dim": 12,
-        "intermediate_dim": 17,
-        "num_heads": 2,
-        "max_relative_position": 3,
-        "max_length": 11,
-        "dropout": 0.0,
-    }
-    return Transformer(TransformerConfig(**{**small, **settings}))
+    return Transformer(small_config(**{"num_decoder_layers": 2} | settings))
 
 
 def logits_of(model, source=SOURCE, targets=TARGETS):
@@ -81,7 +71,7 @@ def test_logits_are_projected_states(settings):
     tokens = np.arange(7) < np.array([[7], [4], [2]])
     model = make_transformer(**settings)
     states = model.states({"inputs": SOURCE, "targets": targets})
-    assert tuple(states.shape) == (3, 7, 12)
+    assert tuple(states.shape) == (3, 7, 6)
     logits = ops.convert_to_numpy(model.output_embedding(states, reverse=True))
     np.testing.assert_allclose(logits[tokens], logits_of(model, targets=targets)[tokens], atol=1e-5)
 
@@ -135,7 +125,7 @@ def test_token_order_changes_logits_only_with_positions():
 def test_tie_embeddings_shares_one_table():
     tied, untied = make_transformer(), make_transformer(tie_embeddings=False)
     assert tied.source_embedding is tied.output_embedding
-    assert untied.count_params() - tied.count_params() == 2 * 13 * 12
+    assert untied.count_params() - tied.count_params() == 2 * 13 * 6
 
 
 def test_each_self_attention_has_a_key_and_a_value_table():

@@ -11,9 +11,10 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 from programs import Program
+from small_transformers import small_config
 
 from examples.synthetic_corpus import generate
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 from t2t_relpos.t2t import config_from_hparams, parse_hparams
 from t2t_relpos.t2t.subwords import SubwordVocabulary
 from trainer import export_ctranslate2
@@ -213,14 +214,7 @@ def test_invalid_flags_and_missing_package_raise(tmp_path, monkeypatch):
     )
 
 
-CONFIG = TransformerConfig(
-    vocab_size=11,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    hidden_dim=4,
-    intermediate_dim=3,
-    num_heads=2,
-)
+CONFIG = small_config(vocab_size=11, hidden_dim=4, num_heads=2)
 
 
 @pytest.mark.parametrize(

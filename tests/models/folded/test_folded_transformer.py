@@ -4,22 +4,19 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from small_transformers import random_transformer
 
 from t2t_relpos.decoding.state_rows import repeat_rows
-from t2t_relpos.models import Transformer, TransformerConfig
 from t2t_relpos.models.folded import FoldedTransformer, fold_weights
 from t2t_relpos.models.folded.backend_ops import dense
 
 VOCAB, BATCH, LENGTH, STEPS = 23, 5, 7, 6
 SMALL = {
     "vocab_size": VOCAB,
-    "num_encoder_layers": 1,
     "num_decoder_layers": 2,
     "hidden_dim": 22,
     "intermediate_dim": 13,
     "num_heads": 2,
-    "max_relative_position": 3,
-    "max_length": 11,
 }
 CONFIGS = {
     "relative": {"num_encoder_layers": 2, "num_decoder_layers": 3},
@@ -50,12 +47,7 @@ def model(request):
 
 
 def random_model(**settings):
-    """Returns a Transformer with random weights, including gains and offsets."""
-    model = Transformer(TransformerConfig(**SMALL | settings))
-    rng = np.random.default_rng(7)
-    for weight in model.weights:
-        weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
-    return model
+    return random_transformer(0.3, **SMALL | settings)
 
 
 def sources():

@@ -4,8 +4,9 @@ import keras
 import numpy as np
 import pytest
 from comparisons import assert_all_equal
+from small_transformers import small_config
 
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 from trainer.training.best_checkpoints import BestCheckpoints
 from trainer.training.checkpoints import CheckpointError, read_weights
 from trainer.training.training_model import TrainingModel
@@ -13,14 +14,7 @@ from trainer.training.training_model import TrainingModel
 
 @pytest.fixture(scope="module")
 def model():
-    sizes = {
-        "num_encoder_layers": 1,
-        "num_decoder_layers": 1,
-        "hidden_dim": 6,
-        "intermediate_dim": 7,
-        "num_heads": 3,
-    }
-    made = TrainingModel(Transformer(TransformerConfig(vocab_size=13, **sizes)))
+    made = TrainingModel(Transformer(small_config()))
     made.compile(keras.optimizers.SGD(0.1))
     return made
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from comparisons import assert_all_equal
+from small_transformers import small_config
 
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 from trainer.training.checkpoints import (
     CheckpointError,
     Checkpoints,
@@ -21,15 +22,7 @@ BATCH = {"inputs": np.array([[5, 7, 1]], "int32"), "targets": np.array([[3, 1]],
 
 
 def made_model(hidden_dim=6, optimizer=None):
-    sizes = {
-        "num_encoder_layers": 1,
-        "num_decoder_layers": 1,
-        "intermediate_dim": 7,
-        "num_heads": 3,
-    }
-    model = TrainingModel(
-        Transformer(TransformerConfig(vocab_size=13, hidden_dim=hidden_dim, dropout=0.5, **sizes))
-    )
+    model = TrainingModel(Transformer(small_config(hidden_dim=hidden_dim, dropout=0.5)))
     model.compile(optimizer or keras.optimizers.Adam(0.1), run_eagerly=True)
     return model
 

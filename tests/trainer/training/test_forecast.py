@@ -3,8 +3,9 @@ import json
 import keras
 import numpy as np
 import pytest
+from small_transformers import small_config
 
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 from trainer import train
 from trainer.data.encoding import EncodedPairs, IdSequences
 from trainer.training.forecast import (
@@ -69,14 +70,8 @@ def test_largest_micro_batch_depends_on_devices_and_device_tokens(
 
 
 def test_memory_counts_weights_slots_logits_and_activations(small_run, tmp_path):
-    sizes = {
-        "num_encoder_layers": 2,
-        "num_decoder_layers": 3,
-        "hidden_dim": 6,
-        "intermediate_dim": 7,
-        "num_heads": 3,
-    }
-    architecture = TransformerConfig(vocab_size=13, **sizes)
+    layers = {"num_encoder_layers": 2, "num_decoder_layers": 3}
+    architecture = small_config(**layers, max_relative_position=16, dropout=0.1)
     model = Transformer(architecture)
     model({side: np.ones((1, 1), "int32") for side in ("inputs", "targets")})
     adam = keras.optimizers.Adam(0.1)

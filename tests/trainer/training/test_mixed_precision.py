@@ -3,20 +3,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from comparisons import assert_all_equal
+from small_transformers import small_config
 
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 from trainer.model_dir import ModelDirectory
 from trainer.training.training_model import TrainingModel
 
-CONFIG = TransformerConfig(
-    vocab_size=13,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    hidden_dim=6,
-    intermediate_dim=7,
-    num_heads=3,
-    dropout=0.0,
-)
+CONFIG = small_config()
 BATCH = {
     "inputs": np.array([[5, 7, 3, 1, 0], [8, 1, 0, 0, 0], [4, 4, 6, 2, 1]], "int32"),
     "targets": np.array([[9, 3, 1], [2, 1, 0], [1, 0, 0]], "int32"),

@@ -3,8 +3,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from comparisons import assert_all_close, assert_all_equal
+from small_transformers import small_config
 
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 from trainer.training.projected_loss import projected_cross_entropy
 from trainer.training.training_model import TrainingModel
 
@@ -16,14 +17,7 @@ BATCH = {
 
 
 def small_transformer(**settings):
-    sizes = {
-        "num_encoder_layers": 1,
-        "num_decoder_layers": 1,
-        "hidden_dim": 6,
-        "intermediate_dim": 7,
-        "num_heads": 3,
-    }
-    return Transformer(TransformerConfig(vocab_size=VOCABULARY, **sizes, **settings))
+    return Transformer(small_config(vocab_size=VOCABULARY, **settings))
 
 
 def small_model(dropout=0.0, label_smoothing=0.1, device_tokens=None, clip_norm=None, **settings):
