@@ -167,3 +167,93 @@ def test_dropout_is_independent_per_weight_and_repeats_with_a_seed():
     assert (np.ptp(kept, axis=2) > 1).all()
     np.testing.assert_array_equal(dropped, sums(0.25))
     assert (dropped != sums(0.25, seed=2)).any()
+
+
+ATTENTION = reference.dot_product_attention_relative
+MATRIX = reference.relative_positions_matrix
+EMBEDDINGS = reference.relative_position_embeddings
+VALID = {
+    ATTENTION: random_inputs(3) | {"bias": None, "max_relative_position": 2},
+    MATRIX: {"length_q": 3, "length_k": 3, "max_relative_position": 2},
+    EMBEDDINGS: {
+        "table": np.ones((7, 7)),
+        "length_q": 3,
+        "length_k": 3,
+        "max_relative_position": 3,
+    },
+}
+FIVE, ELEVEN = random_inputs(5), random_inputs(11)
+MORE_QUERIES = r"Expected at most as many queries as keys: .*Received: length_q=5, length_k=3\."
+
+
+def of_max_relative_position(function, smallest, *values):
+    """Returns rows of the test below for values below `smallest`, or of another type."""
+    return [
+        (
+            function,
+            {"max_relative_position": value},
+            rf"Expected max_relative_position to be an int of at least {smallest}: .*"
+            rf"Received: max_relative_position={value}\.",
+        )
+        for value in values
+    ]
+
+
+@pytest.mark.parametrize(
+    ("function", "changes", "message"),
+    [
+        *of_max_relative_position(ATTENTION, 1, None, 0, -1, 2.0, True),
+        *of_max_relative_position(MATRIX, 0, None, -1, 2.0, True),
+        (MATRIX, {"length_q": 5}, MORE_QUERIES),
+        (ATTENTION, {"q": FIVE["q"], "allow_memory": True}, MORE_QUERIES),
+        *(
+            (
+                ATTENTION,
+                {"dropout_rate": rate},
+                r"Expected dropout_rate to be at least 0 and below 1\. "
+                rf"Received: dropout_rate={rate}\.",
+            )
+            for rate in (-0.1, 1.0)
+        ),
+        (
+            EMBEDDINGS,
+            {"table": np.ones((5, 7))},
+            r"Expected table to have 2 \* max_relative_position \+ 1 = 7 rows\. "
+            r"Received: shape \(5, 7\) with max_relative_position=3\.",
+        ),
+        *(
+            (
+                ATTENTION,
+                {name: np.ones((5, 11))},
+                rf"Expected {name} to have 2 \* max_relative_position \+ 1 = 5 rows of length 7, "
+                r"the depth of the keys\. Received: shape \(5, 11\) with max_relative_position=2\.",
+            )
+            for name in ("key_embeddings", "value_embeddings")
+        ),
+        (
+            ATTENTION,
+            {"q": FIVE["q"], "k": ELEVEN["k"], "v": ELEVEN["v"]},
+            r"Expected q, k and v of the same shape: .* Pass allow_memory=True .*"
+            r"Received: q \(2, 3, 5, 7\), k \(2, 3, 11, 7\), v \(2, 3, 11, 7\)\.",
+        ),
+        (
+            ATTENTION,
+            {"q": FIVE["q"], "k": ELEVEN["k"], "v": ELEVEN["v"], "cache": True},
+            r"Expected one query \(length 1\) with cache=True\. Received: q \(2, 3, 5, 7\)",
+        ),
+        (
+            ATTENTION,
+            {"v": random_inputs(2)["v"]},
+            r"Expected k and v of the same shape\. Received: .*k \(2, 3, 3, 7\), v \(2, 3, 2, 7\)",
+        ),
+        (
+            ATTENTION,
+            {"q": random_inputs(3)["q"][0]},
+            r"Expected q, k and v of shape \[batch, heads, length, depth\]\. "
+            r"Received: q \(3, 3, 7\)",
+        ),
+    ],
+)
+def test_ports_reject_invalid_arguments(function, changes, message):
+    with pytest.raises(ValueError, match=message):
+        function(**VALID[function] | changes)
