@@ -10,6 +10,7 @@ from keras import ops
 from t2t_relpos.layers import (
     Packing,
     RelativeMultiHeadAttention,
+    RelativeMultiHeadAttentionV2,
     TransformerDecoder,
     TransformerEncoder,
 )
@@ -26,21 +27,30 @@ def draw(rng, mask, width=6):
     return rng.normal(size=(*mask.shape, width)).astype("float32")
 
 
-def test_pack_concatenates_tokens(rng):
+def packed_tokens(x, capacity):
+    """Returns the tokens of `TARGETS`, followed by zeros up to the capacity."""
+    tokens = x[TARGET_TOKENS]
+    zeros = np.zeros((max(0, (capacity or 0) - len(tokens)), x.shape[-1]))
+    return np.concatenate([tokens, zeros])[None]
+
+
+@pytest.mark.parametrize("capacity", [None, 15])
+def test_pack_concatenates_tokens(capacity, rng):
     x = draw(rng, TARGETS)
-    packing = Packing(TARGETS)
+    packing = Packing(TARGETS, capacity=capacity)
     np.testing.assert_array_equal(packing.mask, TARGET_TOKENS)
     packed = packing.pack(x)
-    np.testing.assert_array_equal(packed, x[TARGET_TOKENS][None])
+    np.testing.assert_array_equal(packed, packed_tokens(x, capacity))
     np.testing.assert_array_equal(packing.unpack(packed), np.where(TARGET_TOKENS[..., None], x, 0))
 
 
-def test_packing_splits_and_merges_heads(rng):
-    packing = Packing(TARGETS)
+@pytest.mark.parametrize("capacity", [None, 15])
+def test_packing_splits_and_merges_heads(capacity, rng):
+    packing = Packing(TARGETS, capacity=capacity)
     x = draw(rng, TARGETS) * TARGET_TOKENS[..., None]
     heads = np.reshape(x, (3, 7, 2, 3)).transpose(0, 2, 1, 3)
     np.testing.assert_array_equal(packing.split_heads(packing.pack(x), 2), heads)
-    np.testing.assert_array_equal(packing.merge_heads(heads), x[TARGET_TOKENS][None])
+    np.testing.assert_array_equal(packing.merge_heads(heads), packed_tokens(x, capacity))
 
 
 @pytest.mark.parametrize("rows", [0, 2])
@@ -80,34 +90,36 @@ ATTENTION = [
     {"use_gate": True, "value_dim": 5, "use_bias": False},
     {"sliding_window": 2},
 ]
-
-
-@pytest.mark.parametrize("settings", ATTENTION, ids=str)
-@pytest.mark.parametrize("causal", [False, True])
-def test_packed_self_attention_equals_padded(settings, causal, rng):
-    x = draw(rng, SOURCE)
-    layer = RelativeMultiHeadAttention(2, 3, max_relative_position=2, **settings)
-    expected = layer(x, x, use_causal_mask=causal, value_mask=SOURCE)
-    packing = Packing(SOURCE)
-    packed = packing.pack(x)
-    found = layer(
-        packed, packed, use_causal_mask=causal, query_packing=packing, value_packing=packing
-    )
-    np.testing.assert_allclose(found[0], values_at_tokens(expected, SOURCE), atol=1e-6)
+V2 = [{"use_value_table": True, "masked": masked} for masked in (False, True)]
 
 
 @pytest.mark.parametrize(
-    "extras", [{"query_offset": 3}, {"query_positions": np.arange(11)[::-1].copy()}], ids=str
+    ("layer_class", "settings", "call"),
+    [
+        *(
+            (RelativeMultiHeadAttention, settings, {"use_causal_mask": causal})
+            for settings in ATTENTION
+            for causal in (False, True)
+        ),
+        # Positions for which padding precedes visible keys.
+        *(
+            (RelativeMultiHeadAttention, {}, {"use_causal_mask": True} | positions)
+            for positions in (
+                {"query_offset": 3},
+                {"query_positions": np.arange(11)[::-1].copy()},
+            )
+        ),
+        *((RelativeMultiHeadAttentionV2, settings, {}) for settings in V2),
+    ],
+    ids=str,
 )
-def test_packed_self_attention_masks_padding_before_visible_keys(extras, rng):
+def test_packed_self_attention_equals_padded(layer_class, settings, call, rng):
     x = draw(rng, SOURCE)
-    layer = RelativeMultiHeadAttention(2, 3, max_relative_position=2)
-    expected = layer(x, x, use_causal_mask=True, value_mask=SOURCE, **extras)
+    layer = layer_class(2, 3, max_relative_position=2, **settings)
+    expected = layer(x, x, value_mask=SOURCE, **call)
     packing = Packing(SOURCE)
     packed = packing.pack(x)
-    found = layer(
-        packed, packed, use_causal_mask=True, query_packing=packing, value_packing=packing, **extras
-    )
+    found = layer(packed, packed, query_packing=packing, value_packing=packing, **call)
     np.testing.assert_allclose(found[0], values_at_tokens(expected, SOURCE), atol=1e-6)
 
 
@@ -176,17 +188,8 @@ def test_packed_transformer_blocks_equal_padded(normalize_first, rng):
     assert_all_close(run(packed), run(padded), atol=2e-5)
 
 
-def test_capacity_pads_tokens(rng):
-    x = draw(rng, TARGETS)
+def test_entries_beyond_the_tokens_are_zero():
     packing = Packing(TARGETS, capacity=15)
-    expected = np.concatenate([x[TARGET_TOKENS], np.zeros((3, 6))])
-    packed = packing.pack(x)
-    np.testing.assert_array_equal(packed, expected[None])
-    unpacked = np.where(TARGET_TOKENS[..., None], x, 0)
-    np.testing.assert_array_equal(packing.unpack(packed), unpacked)
-    heads = np.reshape(unpacked, (3, 7, 2, 3)).transpose(0, 2, 1, 3)
-    np.testing.assert_array_equal(packing.split_heads(packed, 2), heads)
-    np.testing.assert_array_equal(packing.merge_heads(heads), expected[None])
     ids = np.arange(21).reshape(3, 7, 1)
     np.testing.assert_array_equal(packing.pack(ids)[0, 9:, 0], [18, 19, 20, 0, 0, 0])
 

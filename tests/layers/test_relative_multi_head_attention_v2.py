@@ -3,7 +3,7 @@ import pytest
 from keras import ops
 from layer_checks import check_layer
 
-from t2t_relpos.layers import Packing, RelativeMultiHeadAttention, RelativeMultiHeadAttentionV2
+from t2t_relpos.layers import RelativeMultiHeadAttention, RelativeMultiHeadAttentionV2
 
 
 def arrays(rng, *lengths, width=6):
@@ -118,18 +118,6 @@ def test_attention_v2_steps_equal_the_full_call(masked, rng):
     for t in range(11):
         outputs, cache = layer.step(x[:, t : t + 1], cache, np.full(3, t, "int32"))
         np.testing.assert_allclose(outputs[:, 0], full[:, t], atol=1e-5)
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_attention_v2_of_packed_sequences_equals_padded_ones(masked, rng):
-    (x,) = arrays(rng, 7)
-    is_token = np.arange(7) < np.array([[7], [2], [5]])
-    layer = make(masked=masked, use_value_table=True)
-    padded = ops.convert_to_numpy(layer(x, x, value_mask=is_token))
-    packing = Packing(is_token)
-    packed = packing.pack(x)
-    outputs = layer(packed, packed, query_packing=packing, value_packing=packing)
-    np.testing.assert_allclose(outputs[0], padded[is_token], atol=1e-6)
 
 
 @pytest.mark.parametrize("value", [0, -3, None, 2.0])
