@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
+from model_directories import bare_model_directory, import_random_model
 from programs import Program
 from small_transformers import small_config
 
 from examples.synthetic_corpus import generate
 from t2t_relpos.models import Transformer
-from t2t_relpos.t2t import config_from_hparams, parse_hparams
 from t2t_relpos.t2t.subwords import SubwordVocabulary
 from trainer import export_ctranslate2
 from trainer.model_dir import ModelDirectory
-from trainer.t2t_checkpoints import import_checkpoint, write_checkpoint
 
 ctranslate2 = pytest.importorskip(
     "ctranslate2", reason="the package ctranslate2 is not installed: pip install '.[ctranslate2]'"
@@ -110,23 +109,10 @@ def imported(tmp_path):
         "dog_",
         *sorted({*"\\_u;0123456789", *"abcdefghijklmnopqrstuvwxyz<>EOSP"}),
     ]
-    (tmp_path / "vocab").write_text("".join(f"'{subtoken}'\n" for subtoken in subtokens))
     hparams = (
         "hidden_size=24,filter_size=40,num_heads=4,num_hidden_layers=2,max_relative_position=3"
     )
-    config = config_from_hparams(
-        parse_hparams("transformer_relative_tiny", hparams), len(subtokens), 5
-    )
-    write_checkpoint(Transformer(config), str(tmp_path / "model.ckpt-7"))
-    import_checkpoint(
-        str(tmp_path / "model.ckpt-7"),
-        str(tmp_path / "imported"),
-        hparams_set="transformer_relative_tiny",
-        hparams=hparams,
-        target_space_id=5,
-        vocab=str(tmp_path / "vocab"),
-    )
-    return tmp_path / "imported"
+    return import_random_model(tmp_path, hparams, subtokens, target_space_id=5)
 
 
 def test_scores_equal_the_imported_model(imported, tmp_path):
@@ -148,11 +134,8 @@ def test_scores_equal_the_imported_model(imported, tmp_path):
 
 
 def test_model_without_vocabulary_uses_ids_as_names(imported, tmp_path):
-    directory = ModelDirectory(tmp_path / "bare")
-    directory.path.mkdir()
     model = ModelDirectory.open(imported).load_model()
-    directory.save_model(model)
-    directory.write_config(model.config.to_dict(), tokenizer="none")
+    directory = bare_model_directory(tmp_path / "bare", model)
     run(f"--model_dir={directory.path}", f"--output_dir={tmp_path}/ct2")
     names = json.loads((tmp_path / "ct2/shared_vocabulary.json").read_text())
     assert names == [str(i) for i in range(model.config.vocab_size)]
@@ -240,10 +223,7 @@ CONFIG = small_config(vocab_size=11, hidden_dim=4, num_heads=2)
 )
 def test_unsupported_architecture_raises(settings, message, tmp_path):
     config = dataclasses.replace(CONFIG, **settings)
-    directory = ModelDirectory(tmp_path / "model")
-    directory.path.mkdir()
-    directory.save_model(Transformer(config))
-    directory.write_config(config.to_dict(), tokenizer="none")
+    directory = bare_model_directory(tmp_path / "model", Transformer(config))
     run.fails(
         f"Expected .*{re.escape(message)}",
         f"--model_dir={directory.path}",
@@ -253,9 +233,7 @@ def test_unsupported_architecture_raises(settings, message, tmp_path):
 
 
 def test_vocabulary_of_another_size_raises(trained_model_dir, tmp_path):
-    directory = ModelDirectory(tmp_path / "model")
-    directory.path.mkdir()
-    directory.save_model(Transformer(CONFIG))
+    directory = bare_model_directory(tmp_path / "model", Transformer(CONFIG))
     directory.vocabulary_file().write_bytes((trained_model_dir / "vocab.model").read_bytes())
     directory.write_config(CONFIG.to_dict())
     run.fails(
