@@ -8,25 +8,13 @@ from t2t_relpos.attention import attend, attend_locally
 from t2t_relpos.attention.masks import make_attention_mask
 
 
-@pytest.fixture
-def draw(rng, precision):
-    """Returns `draw(T, K, heads=None)`: random query, key, value and two tables."""
-
-    def draw(length, k, heads=None):
-        shapes = [(2, 3, length, 5)] * 3
-        shapes += [(2 * k + 1, 5) if heads is None else (heads, 2 * k + 1, 5)] * 2
-        return [rng.normal(size=shape).astype(precision.dtype) for shape in shapes]
-
-    return draw
-
-
 @pytest.mark.parametrize("length", [1, 7, 16, 17, 61, 97])
 @pytest.mark.parametrize("window, k", [(1, 2), (5, 2), (23, 29)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_outputs_equal_dense_attention_with_a_window_mask(
     length, window, k, causal, draw, precision
 ):
-    arrays = draw(length, k)
+    arrays = draw(length, length, k)
     outputs = attend_locally(*arrays, window=window, causal=causal)
     mask = make_attention_mask((length, length), causal=causal, window=window)
     np.testing.assert_allclose(outputs, attend(*arrays, mask=mask)[0], rtol=0, atol=precision.atol)
@@ -34,7 +22,7 @@ def test_outputs_equal_dense_attention_with_a_window_mask(
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_query_and_key_masks_equal_a_dense_mask(causal, draw, rng, precision):
-    arrays = draw(61, 3, heads=3)
+    arrays = draw(61, 61, 3, heads=3)
     masks = rng.random((2, 2, 61)) > 0.4
     outputs = attend_locally(
         *arrays, window=5, causal=causal, query_mask=masks[0], key_mask=masks[1]
@@ -47,7 +35,7 @@ def test_query_and_key_masks_equal_a_dense_mask(causal, draw, rng, precision):
 
 
 def test_dropout_receives_the_weights_of_blocks(draw, precision):
-    arrays = draw(97, 3)
+    arrays = draw(97, 97, 3)
     shapes = []
 
     def dropout(weights):
@@ -62,7 +50,7 @@ def test_dropout_receives_the_weights_of_blocks(draw, precision):
 
 
 def test_gradients_equal_dense_attention(draw, rng, precision):
-    arrays = draw(61, 3)
+    arrays = draw(61, 61, 3)
     cotangent = rng.normal(size=(2, 3, 61, 5))
     mask = make_attention_mask((61, 61), window=5)
     _, gradients = output_and_gradients(lambda xs: attend_locally(*xs, window=5), arrays, cotangent)
@@ -71,7 +59,7 @@ def test_gradients_equal_dense_attention(draw, rng, precision):
 
 
 def test_gradients_with_unknown_lengths(draw, tf):
-    arrays = [tf.constant(x) for x in draw(61, 3)]
+    arrays = [tf.constant(x) for x in draw(61, 61, 3)]
     specs = [tf.TensorSpec((None, 3, None, 5), tf.float64)] * 3
     specs += [tf.TensorSpec(x.shape, tf.float64) for x in arrays[3:]]
 

@@ -83,13 +83,6 @@ def test_local_attention_uses_the_mask_of_an_embedding():
     np.testing.assert_array_equal(ops.convert_to_numpy(outputs)[0, 3:], 0)
 
 
-def test_local_attention_applies_dropout_only_in_training(rng):
-    x = sequence(rng)
-    layer = make(dropout=0.5, seed=3)
-    np.testing.assert_array_equal(layer(x, x), layer(x, x))
-    assert not np.array_equal(layer(x, x, training=True), layer(x, x, training=True))
-
-
 def test_local_attention_rejects_invalid_arguments(rng):
     with pytest.raises(ValueError, match="`block_length` to be a positive integer. Received: .*=0"):
         make(block_length=0)

@@ -98,13 +98,6 @@ def test_relative_attention_uses_the_mask_of_an_embedding(rng):
     np.testing.assert_allclose(outputs[0, :3], layer(plain[:1, :3], plain[:1, :3])[0], atol=1e-6)
 
 
-def test_relative_attention_applies_dropout_only_in_training(rng):
-    (x,) = arrays(rng, 7)
-    layer = make(dropout=0.5, seed=3)
-    np.testing.assert_array_equal(layer(x, x), layer(x, x))
-    assert not np.array_equal(layer(x, x, training=True), layer(x, x, training=True))
-
-
 def test_relative_attention_table_shapes():
     for share_heads, shape in ((True, (7, 5)), (False, (2, 7, 5))):
         layer = make(share_heads=share_heads)

@@ -74,13 +74,6 @@ def test_attention_2d_masks_cells(rng):
     assert (outputs[:, :2] != 0).any()
 
 
-def test_attention_2d_applies_dropout_only_in_training(rng):
-    x = image(rng)
-    layer = make(dropout=0.5, seed=3)
-    np.testing.assert_array_equal(layer(x, x), layer(x, x))
-    assert not np.array_equal(layer(x, x, training=True), layer(x, x, training=True))
-
-
 def test_attention_2d_rejects_invalid_arguments(rng):
     x = image(rng)
     with pytest.raises(

@@ -128,12 +128,17 @@ def test_several_splits_are_evaluated(exported_dir, splits, capsys):
     )
 
 
+def echo(texts):
+    """Returns the texts as their own translations."""
+    return [Translation(text, 0.0, False) for text in texts]
+
+
 def test_test_split_of_wmt14_is_newstest2014(exported_dir, wmt14, tmp_path, monkeypatch, capsys):
     translated = []
 
     def translate(texts):
         translated.extend(texts)
-        return [Translation(text, 0.0, False) for text in texts]
+        return echo(texts)
 
     monkeypatch.setattr(saved_models, "load", lambda *_: translate)
     data = [
@@ -159,11 +164,7 @@ def test_test_split_of_wmt14_is_newstest2014(exported_dir, wmt14, tmp_path, monk
 
 
 def test_language_defaults_to_the_target_language(monkeypatch, capsys):
-    monkeypatch.setattr(
-        saved_models,
-        "load",
-        lambda *_: lambda texts: [Translation(text, 0.0, False) for text in texts],
-    )
+    monkeypatch.setattr(saved_models, "load", lambda *_: echo)
     corpus = PairCorpus((("l'air", "l'air"),))
     monkeypatch.setattr(tfds_sets, "read_tfds", lambda *_: corpus)
     monkeypatch.setattr(text_files, "read_text", lambda *_: corpus)

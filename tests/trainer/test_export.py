@@ -77,37 +77,33 @@ def test_name_defaults_to_the_model_directory(trained_model_dir, tmp_path, monke
     assert written == [tmp_path / "tiny"] * 3
 
 
-@pytest.mark.parametrize("name", ["", "..", ".", "a/b", "/a"])
-def test_name_that_is_not_a_folder_name_raises(trained_model_dir, tmp_path, name):
-    message = (
-        "Expected --name to be the name of one folder. Received: "
-        f"{re.escape(repr(name))}. Set its parent folder"
-    )
-    run.fails(
-        message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", f"--name={name}"
-    )
-
-
-def test_directory_without_a_model_raises(tmp_path):
-    message = (
-        "Expected a model directory, which has a config.json. Received: .*/empty, which has none."
-    )
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        *(
+            (
+                [f"--name={name}"],
+                "Expected --name to be the name of one folder. Received: "
+                f"{re.escape(repr(name))}. Set its parent folder",
+            )
+            for name in ("", "..", ".", "a/b", "/a")
+        ),
+        (
+            ["--model_dir=empty"],
+            "Expected a model directory, which has a config.json. Received: .*empty, which has "
+            "none.",
+        ),
+        (
+            ["--export_dir=file"],
+            r"Expected an export folder that can be written. Received: .*file/tiny "
+            r"\(Not a directory\)\.",
+        ),
+        (["--beam_size=0"], "Expected beam_size to be at least 1. Received: 0."),
+    ],
+)
+def test_invalid_flags_raise(flags, message, trained_model_dir, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    run.fails(message, f"--model_dir={tmp_path / 'empty'}", f"--export_dir={tmp_path / 'out'}")
-    assert not (tmp_path / "out").exists()
-
-
-def test_unwritable_export_folder_raises(trained_model_dir, tmp_path):
     (tmp_path / "file").touch()
-    message = (
-        r"Expected an export folder that can be written. Received: .*/file/tiny "
-        r"\(Not a directory\)\."
-    )
-    run.fails(message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path / 'file'}")
-
-
-def test_settings_out_of_range_raise(trained_model_dir, tmp_path):
-    message = "Expected beam_size to be at least 1. Received: 0."
-    run.fails(
-        message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", "--beam_size=0"
-    )
+    run.fails(message, f"--model_dir={trained_model_dir}", "--export_dir=out", *flags)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file"]

@@ -6,16 +6,13 @@ import re
 import shutil
 
 import pytest
+from markers import needs_matplotlib
 from programs import Program
 
 from trainer import visualize
 from trainer.model_dir import ModelDirectory
 
 SENTENCE, TRANSLATION = "The dog sleeps .", "Der Hund schläft ."
-needs_matplotlib = pytest.mark.skipif(
-    importlib.util.find_spec("matplotlib") is None,
-    reason="needs matplotlib: pip install '.[plots]'",
-)
 
 
 run = Program(visualize)

@@ -1,8 +1,7 @@
-import importlib.util
-
 import numpy as np
 import pytest
 import tensorflow as tf
+from markers import needs_matplotlib
 
 from t2t_relpos.models.attention_maps import read_table_norms
 from trainer.model_dir import ModelDirectory
@@ -10,10 +9,7 @@ from trainer.training.dev_results import Evaluation, Evaluations
 from trainer.visualization import png_plots
 from trainer.visualization.png_plots import read_train_loss
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("matplotlib") is None,
-    reason="needs matplotlib: pip install '.[plots]'",
-)
+pytestmark = needs_matplotlib
 EVALUATIONS = [Evaluation(150, 4.5, 0.25), Evaluation(300, 3.25, 0.5, 12.5)]
 
 
