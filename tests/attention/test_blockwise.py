@@ -28,65 +28,6 @@ def implementation(request, small_block_implementations):
     return small_block_implementations[request.param]
 
 
-def second_derivatives(loss, arrays):
-    """Returns the gradients of the sum of squares of the loss's gradients."""
-    if BACKEND == "jax":
-        import jax
-
-        argnums = tuple(range(len(arrays)))
-        first = jax.grad(loss, argnums)
-        second = jax.grad(lambda *xs: sum((g**2).sum() for g in first(*xs)), argnums)
-        return jax.jit(second)(*map(jax.numpy.asarray, arrays))
-    if BACKEND == "tensorflow":
-        import tensorflow as tf
-
-        arrays = list(map(tf.constant, arrays))
-        with tf.GradientTape() as outer:
-            outer.watch(arrays)
-            with tf.GradientTape() as inner:
-                inner.watch(arrays)
-                value = loss(*arrays)
-            total = tf.add_n([tf.reduce_sum(g**2) for g in inner.gradient(value, arrays)])
-        return outer.gradient(total, arrays)
-    import torch
-
-    arrays = [torch.tensor(x, requires_grad=True) for x in arrays]
-    first = torch.autograd.grad(loss(*arrays), arrays, create_graph=True)
-    return torch.autograd.grad(sum((g**2).sum() for g in first), arrays)
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("causal", [False, True])
-def test_second_derivatives_equal_autodiff_or_raise(causal, masked, implementation, draw):
-    """`scanned_blocks` may raise: TensorFlow has no gradient of the slice update in its loop."""
-    arrays = draw(13, 13, 2)
-    key_mask = np.arange(13) < np.array([[13], [7]]) if masked else None
-
-    def derivatives_of(selected):
-        def loss(*xs):
-            outputs, _ = attend(
-                *xs,
-                causal=causal,
-                key_mask=key_mask,
-                implementation=selected,
-                return_weights=False,
-            )
-            return ops.sum(outputs**2)
-
-        return second_derivatives(loss, arrays)
-
-    if implementation.name == "scanned_blocks" and BACKEND != "torch":
-        try:
-            found = derivatives_of(implementation)
-        except (LookupError, ValueError) as error:
-            assert re.search("(?i)gradient|differentiat", str(error))
-            return
-    found = derivatives_of(implementation)
-    for actual, expected in zip(found, derivatives_of("by_id"), strict=True):
-        actual, expected = map(ops.convert_to_numpy, (actual, expected))
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
-
-
 def test_traced_query_offset_equals_an_int(implementation, draw, assert_close):
     arrays = draw(11, 23, 2)
     for causal in (False, True):
@@ -105,16 +46,6 @@ def test_traced_query_offset_equals_an_int(implementation, draw, assert_close):
                 arrays,
             )
             assert_close(found, expected)
-
-
-def test_outputs_and_gradients_without_tables(implementation, draw, assert_close):
-    arrays = draw(23, 23, 2)[:3]
-    expected = output_and_gradients(lambda xs: attend(*xs, causal=True)[0], arrays)
-    found = output_and_gradients(
-        lambda xs: attend(*xs, causal=True, implementation=implementation, return_weights=False)[0],
-        arrays,
-    )
-    assert_close(found, expected)
 
 
 def test_unrolled_and_scanned_blocks_drop_the_same_weights(

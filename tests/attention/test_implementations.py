@@ -1,5 +1,7 @@
 """Compares outputs and gradients of every implementation with the port of tensor2tensor."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.reference import dot_product_attention_relative
 from t2t_relpos.attention.request import Request
 
+BACKEND = keras.backend.backend()
 NAMES = [each.name for each in dispatch.TABLE if each.name != "without_tables"]
 # (T, S, K). The cases include length 1, T < 2K + 1, T >> 2K + 1, and T != S.
 LENGTHS = [(1, 1, 2), (3, 3, 5), (7, 7, 3), (37, 37, 2), (5, 11, 3), (1, 13, 3), (29, 31, 2)]
@@ -116,20 +119,24 @@ def test_each_head_uses_its_own_table(causal, implementation, draw, rng, assert_
         assert_close((found[0][:, one], gradients), expected)
 
 
-@pytest.mark.parametrize("missing", [3, 4])
+@pytest.mark.parametrize("missing", [(3,), (4,), (3, 4)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_missing_table_equals_a_table_of_zeros(causal, missing, implementation, draw, assert_close):
     arrays = draw(23, 23, 2)
-    arrays[missing] = np.zeros_like(arrays[missing])
-    expected = output_and_gradients(lambda xs: run(implementation, xs, causal=causal), arrays)
-    remaining = [x for i, x in enumerate(arrays) if i != missing]
+    for index in missing:
+        arrays[index] = np.zeros_like(arrays[index])
+    outputs, gradients = output_and_gradients(
+        lambda xs: run(implementation, xs, causal=causal), arrays
+    )
+    remaining = [i for i in range(5) if i not in missing]
 
-    def without_table(xs):
-        xs = [*xs[:3], *((None, xs[3]) if missing == 3 else (xs[3], None))]
-        return attend(*xs, implementation=implementation, return_weights=False, causal=causal)[0]
+    def without_tables(xs):
+        given = dict(zip(remaining, xs, strict=True))
+        options = {"implementation": implementation, "return_weights": False, "causal": causal}
+        return attend(*(given.get(i) for i in range(5)), **options)[0]
 
-    expected[1].pop(missing)
-    assert_close(output_and_gradients(without_table, remaining), expected)
+    found = output_and_gradients(without_tables, [arrays[i] for i in remaining])
+    assert_close(found, (outputs, [gradients[i] for i in remaining]))
 
 
 @pytest.mark.parametrize("lengths, offset", [((11, 23, 2), 5), ((23, 11, 3), 0), ((5, 7, 2), -9)])
@@ -259,3 +266,61 @@ def test_one_head_in_float32_has_no_memory_errors(causal, implementation, draw, 
     found = output_and_gradients(lambda xs: run(implementation, xs, causal=causal), single)
     for actual, expected in zip([found[0], *found[1]], [exact[0], *exact[1]], strict=True):
         np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+def second_derivatives(loss, arrays):
+    """Returns the gradients of the sum of squares of the loss's gradients."""
+    if BACKEND == "jax":
+        import jax
+
+        argnums = tuple(range(len(arrays)))
+        first = jax.grad(loss, argnums)
+        second = jax.grad(lambda *xs: sum((g**2).sum() for g in first(*xs)), argnums)
+        return jax.jit(second)(*map(jax.numpy.asarray, arrays))
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        arrays = list(map(tf.constant, arrays))
+        with tf.GradientTape() as outer:
+            outer.watch(arrays)
+            with tf.GradientTape() as inner:
+                inner.watch(arrays)
+                value = loss(*arrays)
+            total = tf.add_n([tf.reduce_sum(g**2) for g in inner.gradient(value, arrays)])
+        return outer.gradient(total, arrays)
+    import torch
+
+    arrays = [torch.tensor(x, requires_grad=True) for x in arrays]
+    first = torch.autograd.grad(loss(*arrays), arrays, create_graph=True)
+    return torch.autograd.grad(sum((g**2).sum() for g in first), arrays)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_second_derivatives_equal_autodiff_or_raise(
+    causal, masked, implementation, draw, precision
+):
+    """`scanned_blocks` may raise: TensorFlow has no gradient of the slice update in its loop."""
+    arrays = draw(13, 13, 2)
+    key_mask = np.arange(13) < np.array([[13], [7]]) if masked else None
+
+    def derivatives_of(selected):
+        def loss(*xs):
+            options = {"implementation": selected, "return_weights": False}
+            outputs, _ = attend(*xs, causal=causal, key_mask=key_mask, **options)
+            return ops.sum(outputs**2)
+
+        return second_derivatives(loss, arrays)
+
+    if implementation.name == "scanned_blocks" and BACKEND != "torch":
+        try:
+            found = derivatives_of(implementation)
+        except (LookupError, ValueError) as error:
+            assert re.search("(?i)gradient|differentiat", str(error))
+            return
+    found = derivatives_of(implementation)
+    tolerance = 1e-9 if precision.dtype == "float64" else 1e-4
+    for actual, expected in zip(found, derivatives_of("by_id"), strict=True):
+        actual, expected = map(ops.convert_to_numpy, (actual, expected))
+        atol = tolerance * np.abs(expected).max()
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=atol)

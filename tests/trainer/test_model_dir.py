@@ -137,18 +137,17 @@ def test_failed_save_keeps_the_previous_model(directory):
     assert not list(directory.path.glob(".writing-*"))
 
 
-def test_load_model_before_the_first_checkpoint_raises(directory):
-    with pytest.raises(
-        ValueError, match="Expected a trained model at .*model.keras.*first checkpoint"
-    ):
-        directory.load_model()
-
-
-def test_load_unreadable_model_raises(directory):
-    directory.model_file.write_bytes(b"no zip file")
-    with pytest.raises(
-        ValueError, match="Expected a readable Keras model. Received: .*model.keras"
-    ):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "Expected a trained model at .*model.keras.*first checkpoint"),
+        (b"no zip file", "Expected a readable Keras model. Received: .*model.keras"),
+    ],
+)
+def test_load_of_a_missing_or_unreadable_model_raises(content, message, directory):
+    if content is not None:
+        directory.model_file.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
         directory.load_model()
 
 
