@@ -113,13 +113,11 @@ def test_length_penalty_values():
 
 
 def test_beam_search_rejects_invalid_arguments(language):
-    with pytest.raises(
-        ValueError, match="Expected `beam_size` to be a positive integer. Received: beam_size=0"
-    ):
+    message = "Expected `beam_size` to be a positive integer. Received: beam_size=0"
+    with pytest.raises(ValueError, match=message):
         search(language, beam_size=0)
-    with pytest.raises(
-        ValueError, match="Expected `num_results` to be at most `beam_size`, 2. Received: 3"
-    ):
+    message = "Expected `num_results` to be at most `beam_size`, 2. Received: 3"
+    with pytest.raises(ValueError, match=message):
         search(language, beam_size=2, num_results=3)
 
 

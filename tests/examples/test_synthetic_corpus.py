@@ -351,10 +351,8 @@ def test_corpus_imports_only_the_standard_library():
 
 
 def test_unknown_split_is_an_error():
-    with pytest.raises(
-        ValueError,
-        match="Expected split to be one of train, dev, test, test_longer. Received: 'valid'",
-    ):
+    message = "Expected split to be one of train, dev, test, test_longer. Received: 'valid'"
+    with pytest.raises(ValueError, match=message):
         synthetic_corpus.generate("valid")
 
 

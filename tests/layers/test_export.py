@@ -234,9 +234,8 @@ def test_export_for_fixed_sizes_on_jax(names, tmp_path):
 @pytest.mark.parametrize("name", sorted(FIXED_ON_JAX))
 def test_jax_reports_layers_that_need_fixed_sizes(name, tmp_path):
     model = model_of([name])
-    with pytest.raises(
-        ValueError, match="fixed batch size and length only. Pass `input_signature`"
-    ):
+    message = "fixed batch size and length only. Pass `input_signature`"
+    with pytest.raises(ValueError, match=message):
         export(model, "onnx", tmp_path)
 
 

@@ -234,13 +234,11 @@ def test_relation_attention_rejects_invalid_relations(relations, message, rng):
 @pytest.mark.parametrize("dtype", ["float32", "bool"])
 def test_relation_attention_rejects_invalid_symbolic_relations(dtype):
     nodes = keras.Input((None, 6))
-    with pytest.raises(
-        ValueError, match=f"Expected relations of an integer dtype. Received: dtype {dtype}"
-    ):
+    message = f"Expected relations of an integer dtype. Received: dtype {dtype}"
+    with pytest.raises(ValueError, match=message):
         make()(nodes, nodes, relations=keras.Input((None, None), dtype=dtype))
-    with pytest.raises(
-        ValueError, match=r"Expected `relations` of shape .*Received: shape \(\w+, \w+, \w+, 2\)"
-    ):
+    message = r"Expected `relations` of shape .*Received: shape \(\w+, \w+, \w+, 2\)"
+    with pytest.raises(ValueError, match=message):
         make()(nodes, nodes, relations=keras.Input((None, None, 2), dtype="int32"))
 
 
@@ -261,23 +259,19 @@ def test_relation_attention_rejects_invalid_edges(name, shape, rng):
 def test_relation_attention_rejects_inconsistent_tables(rng):
     (x,) = arrays(rng, 7)
     labels = np.zeros((7, 7), "int32")
-    with pytest.raises(
-        ValueError, match="Expected no `relations`: the layer has no tables .* Pass num_relations"
-    ):
+    message = "Expected no `relations`: the layer has no tables .* Pass num_relations"
+    with pytest.raises(ValueError, match=message):
         make(num_relations=None)(x, x, relations=labels)
-    with pytest.raises(
-        ValueError, match="Expected `relations` .*`key_edges` or `value_edges`. Received: none"
-    ):
+    message = "Expected `relations` .*`key_edges` or `value_edges`. Received: none"
+    with pytest.raises(ValueError, match=message):
         make(num_relations=None)(x, x)
-    with pytest.raises(
-        ValueError, match="Expected use_key_table or use_value_table .* Received: both False"
-    ):
+    message = "Expected use_key_table or use_value_table .* Received: both False"
+    with pytest.raises(ValueError, match=message):
         make(use_key_table=False, use_value_table=False)
 
 
 @pytest.mark.parametrize("num_relations", [0, -1, 2.5, True, (11, 0), "eleven"])
 def test_relation_attention_rejects_invalid_num_relations(num_relations):
-    with pytest.raises(
-        ValueError, match="Expected `num_relations` to be a positive integer. Received: "
-    ):
+    message = "Expected `num_relations` to be a positive integer. Received: "
+    with pytest.raises(ValueError, match=message):
         make(num_relations=num_relations)

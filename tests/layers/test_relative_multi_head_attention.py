@@ -159,12 +159,8 @@ def test_flash_attention_equals_the_default(rng):
     other(x, y)
     other.set_weights(layer.get_weights())
     np.testing.assert_allclose(outputs, other(x, y), atol=1e-6)
-    with pytest.raises(
-        ValueError,
-        match=(
-            r"Memory linear in length \(`rematerialize=True`, `flash_attention=True` of a layer\)"
-        ),
-    ):
+    message = r"Memory linear in length \(`rematerialize=True`, `flash_attention=True` of a layer\)"
+    with pytest.raises(ValueError, match=message):
         layer(x, y, return_attention_scores=True)
 
 

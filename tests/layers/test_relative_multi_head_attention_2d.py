@@ -76,9 +76,8 @@ def test_attention_2d_masks_cells(rng):
 
 def test_attention_2d_rejects_invalid_arguments(rng):
     x = image(rng)
-    with pytest.raises(
-        ValueError, match="`max_relative_position` to be a positive integer. Received: .*=0"
-    ):
+    message = "`max_relative_position` to be a positive integer. Received: .*=0"
+    with pytest.raises(ValueError, match=message):
         make(max_relative_position=0)
     message = (
         r"Expected `query` of shape \[batch, height, width, depth\]. Received: shape \(2, 3, 5\)"

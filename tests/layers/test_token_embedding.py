@@ -35,7 +35,6 @@ def test_token_embedding_rejects_ids_out_of_range(ids):
 
 
 def test_token_embedding_rejects_float_ids():
-    with pytest.raises(
-        ValueError, match="Expected token ids of an integer dtype. Received: dtype float"
-    ):
+    message = "Expected token ids of an integer dtype. Received: dtype float"
+    with pytest.raises(ValueError, match=message):
         TokenEmbedding(7, 5)(np.array([[1.0]]))

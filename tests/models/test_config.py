@@ -77,10 +77,8 @@ def test_config_rejects_invalid_settings(settings, message):
 
 
 def test_from_preset_rejects_unknown_names():
-    with pytest.raises(
-        ValueError,
-        match="Expected `preset` to be one of .*shaw_base.*'shaw_bas'. Did you mean 'shaw_base'",
-    ):
+    message = "Expected `preset` to be one of .*shaw_base.*'shaw_bas'. Did you mean 'shaw_base'"
+    with pytest.raises(ValueError, match=message):
         TransformerConfig.from_preset("shaw_bas", vocab_size=7)
     with pytest.raises(ValueError, match="Received: 'tyni'. Did you mean 'tiny'"):
         TransformerConfig.from_preset("tyni", vocab_size=7)

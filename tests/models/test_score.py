@@ -140,7 +140,6 @@ def test_score_rejects_an_invalid_layer(layer):
 
 
 def test_score_rejects_layer_without_return_alignments():
-    with pytest.raises(
-        ValueError, match="Expected `layer` only with `return_alignments=True`.*Received: layer=0"
-    ):
+    message = "Expected `layer` only with `return_alignments=True`.*Received: layer=0"
+    with pytest.raises(ValueError, match=message):
         make_transformer().score(SOURCE, TARGETS, layer=0)
