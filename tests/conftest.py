@@ -11,6 +11,8 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
+pytest.register_assert_rewrite("layer_checks", "programs", "signature_calls", "subprocesses")
+
 
 @pytest.fixture(autouse=True)
 def seeded():
