@@ -122,6 +122,11 @@ def test_each_head_uses_its_own_table(causal, implementation, draw, rng, assert_
 @pytest.mark.parametrize("missing", [(3,), (4,), (3, 4)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_missing_table_equals_a_table_of_zeros(causal, missing, implementation, draw, assert_close):
+    max_relative_position = None if missing == (3, 4) else 2
+    request = Request(23, 23, max_relative_position, causal=causal)
+    failed = implementation.failed(request, named=True)
+    if failed is not None:
+        pytest.skip(f"{implementation.name} requires {failed.text}")
     arrays = draw(23, 23, 2)
     for index in missing:
         arrays[index] = np.zeros_like(arrays[index])
@@ -301,8 +306,8 @@ def test_second_derivatives_equal_autodiff_or_raise(
     causal, masked, implementation, draw, precision
 ):
     """`scanned_blocks` may raise: TensorFlow has no gradient of the slice update in its loop."""
-    arrays = draw(13, 13, 2)
-    key_mask = np.arange(13) < np.array([[13], [7]]) if masked else None
+    arrays = draw(23, 23, 3)
+    key_mask = np.arange(23) < np.array([[23], [13]]) if masked else None
 
     def derivatives_of(selected):
         def loss(*xs):
