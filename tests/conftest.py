@@ -1,21 +1,17 @@
 """Fixtures shared by all tests."""
 
 import dataclasses
-import importlib
 import os
-import pathlib
-import sys
 from typing import NamedTuple
 
-# The examples are not installed.
-sys.path.append(str(pathlib.Path(__file__).parents[1]))
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
-from absl import flags  # noqa: E402
+
+pytest.register_assert_rewrite("layer_checks", "programs", "signature_calls", "subprocesses")
 
 
 @pytest.fixture(autouse=True)
@@ -52,48 +48,14 @@ def run_log(monkeypatch):
     return names
 
 
-class Program:
-    """An absl program that runs in this process: `program("--flag=value", ...)`.
+@pytest.fixture
+def tf():
+    """Returns the module `tensorflow`. Skips the test unless it is the backend of Keras."""
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("requires the backend TensorFlow")
+    import tensorflow
 
-    Args:
-        module: module of the program, with `define_flags` and `main`.
-    """
-
-    def __init__(self, module):
-        self.module = module
-
-    def __call__(self, *arguments, **flag_values):
-        arguments = [*map(str, arguments), *(f"--{k}={v}" for k, v in flag_values.items())]
-        values = flags.FlagValues()
-        self.module.define_flags(values)
-        self.module.main(values([self.module.__name__, *arguments]), values)
-
-    def fails(self, message, *arguments, **flag_values):
-        """Asserts that the program exits with a message that matches a regular expression."""
-        prefix = self.module.__name__.removesuffix(".__main__").removeprefix("examples.")
-        with pytest.raises(SystemExit, match=f"{prefix}: {message}"):
-            self(*arguments, **flag_values)
-
-
-@pytest.fixture(scope="session")
-def program():
-    """Returns `program(module)`, which returns a `Program`."""
-    return Program
-
-
-@pytest.fixture(scope="session")
-def import_reference():
-    """Returns `import_reference(name)`, which imports a module of tests/reference."""
-    folder = str(pathlib.Path(__file__).parent / "reference")
-    if folder not in sys.path:
-        sys.path.append(folder)
-    return importlib.import_module
-
-
-@pytest.fixture(scope="session")
-def output_and_gradients(import_reference):
-    """Returns the function `output_and_gradients` of tests/reference/gradients.py."""
-    return import_reference("gradients").output_and_gradients
+    return tensorflow
 
 
 @pytest.fixture(scope="session")
@@ -122,66 +84,6 @@ def numpy_conversion():
             detached = lambda tensor, *args, **kwargs: read(tensor.detach(), *args, **kwargs)
             monkeypatch.setattr(torch.Tensor, "__array__", detached)
         yield
-
-
-@pytest.fixture
-def check_layer():
-    """Returns `_check_layer`, the checks that every layer has to pass."""
-    return _check_layer
-
-
-def _check_layer(make, inputs, call=None, output_shape=None):
-    """Checks serialization, symbolic and eager calls, `predict`, `fit` and bfloat16 of a layer.
-
-    Args:
-        make: `make(dtype=...)` returns the layer.
-        inputs: a list of arrays.
-        call: `call(layer, *inputs)` calls the layer. Default: `layer(*inputs)`.
-        output_shape: expected shape of the output. Default: not checked.
-    """
-    call = call or (lambda layer, *xs: layer(*xs))
-    layer = make(dtype="float32")
-    eager = keras.ops.convert_to_numpy(call(layer, *inputs))
-    assert np.isfinite(eager).all()
-    if output_shape is not None:
-        assert eager.shape == output_shape
-
-    _check_config(layer)
-    symbols = [keras.Input(x.shape[1:], dtype=str(x.dtype)) for x in inputs]
-    model = keras.Model(symbols, call(layer, *symbols))
-    assert model.output.shape[1:] == eager.shape[1:]
-    np.testing.assert_allclose(model.predict(inputs, verbose=0), eager, rtol=1e-5, atol=1e-5)
-
-    if layer.trainable_variables:
-        before = [keras.ops.convert_to_numpy(v) for v in layer.trainable_variables]
-        model.compile(keras.optimizers.SGD(0.1), "mse")
-        model.fit(inputs, np.ones_like(eager), epochs=1, verbose=0)
-        changed = [
-            not np.array_equal(b, keras.ops.convert_to_numpy(v))
-            for b, v in zip(before, layer.trainable_variables)
-        ]
-        assert any(changed)
-
-    half = make(dtype="mixed_bfloat16")
-    low = call(half, *inputs)
-    assert keras.backend.standardize_dtype(low.dtype) == "bfloat16"
-    assert all(v.dtype == "float32" for v in half.trainable_variables)
-    if layer.trainable_variables:
-        # Use the layer's weights from before `fit`.
-        for variable, value in zip(half.trainable_variables, before):
-            variable.assign(value)
-        low = call(half, *inputs)
-    low = keras.ops.convert_to_numpy(keras.ops.cast(low, "float32"))
-    scale = np.abs(eager).max()
-    np.testing.assert_allclose(low, eager, atol=0.05 * scale)
-
-
-def _check_config(layer):
-    config = layer.get_config()
-    copy = layer.__class__.from_config(config)
-    assert copy.get_config() == config
-    through_json = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
-    assert through_json.get_config() == config
 
 
 SMALL_TRANSFORMER = {

@@ -1,129 +1,34 @@
 """Compares backends, and tests JAX transformations: jit, grad and several devices."""
 
 import importlib.util
-import os
 import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
-from keras import ops
+from backends.outputs import outputs_of
+from layer_cases import CASES, random_inputs, symbolic_inputs
+from small_transformers import small_config
+from subprocesses import environment, run_python
 
 from t2t_relpos import layers
 from t2t_relpos.decoding import beam_search
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 
-TESTS = pathlib.Path(__file__).parent
-PROGRAMS = TESTS / "backends"
+PROGRAMS = pathlib.Path(__file__).parent / "support" / "backends"
 BACKENDS = ("tensorflow", "jax", "torch")
 on_other_backends = pytest.mark.parametrize(
     "backend", [b for b in BACKENDS if b != keras.backend.backend()]
 )
 on_jax = pytest.mark.skipif(keras.backend.backend() != "jax", reason="requires JAX")
 
-HEADS = {"num_heads": 2, "key_dim": 5}
-RELATIVE = {**HEADS, "max_relative_position": 3}
-BLOCK = {
-    "intermediate_dim": 11,
-    "num_heads": 2,
-    "max_relative_position": 3,
-    "normalize_first": True,
-}
-# Input name -> (shape of the array, shape of the symbolic input).
-INPUTS = {
-    "x": ((3, 17, 6), (None, 6)),
-    "y": ((3, 19, 6), (None, 6)),
-    "long": ((3, 71, 6), (None, 6)),
-    "image": ((3, 5, 7, 6), (None, None, 6)),
-    "labels": ((3, 17, 19), (None, None)),
-    "ids": ((3, 17), (None,)),
-}
-# Name -> (function that returns the layer, names of its inputs).
-LAYERS = {
-    "relative": (lambda: layers.RelativeMultiHeadAttention(**RELATIVE), "x y"),
-    "relative, per head": (
-        lambda: layers.RelativeMultiHeadAttention(**RELATIVE, share_heads=False),
-        "x y",
-    ),
-    "relative, flash": (
-        lambda: layers.RelativeMultiHeadAttention(**RELATIVE, flash_attention=True),
-        "x y",
-    ),
-    "relative, window": (
-        lambda: layers.RelativeMultiHeadAttention(**RELATIVE, sliding_window=4),
-        "long long",
-    ),
-    "v2": (lambda: layers.RelativeMultiHeadAttentionV2(**RELATIVE, use_value_table=True), "x y"),
-    "v2, masked": (lambda: layers.RelativeMultiHeadAttentionV2(**RELATIVE, masked=True), "x y"),
-    "2d": (lambda: layers.RelativeMultiHeadAttention2D(**RELATIVE), "image image"),
-    "local": (
-        lambda: layers.LocalRelativeMultiHeadAttention(
-            **HEADS, block_length=3, use_value_table=True
-        ),
-        "x x",
-    ),
-    "relations": (
-        lambda: layers.RelationMultiHeadAttention(**HEADS, num_relations=7),
-        "x y labels",
-    ),
-    "position embedding": (lambda: layers.RelativePositionEmbedding(3, depth=5), "x y"),
-    "sinusoids": (layers.SinusoidalPositionEncoding, "x"),
-    "learned positions": (lambda: layers.LearnedPositionEmbedding(31), "x"),
-    "tokens": (lambda: layers.TokenEmbedding(7, 6), "ids"),
-    "feed-forward": (lambda: layers.FeedForward(11), "x"),
-    "residual": (lambda: layers.Residual(normalize_first=True), "x"),
-    "encoder": (lambda: layers.TransformerEncoder(**BLOCK), "x"),
-    "decoder": (lambda: layers.TransformerDecoder(**BLOCK), "x y"),
-}
 # The output of the position embedding has no batch axis. The residual can't be saved, because its
 # sublayer is a function.
-MODEL_LAYERS = [name for name in LAYERS if name not in ("position embedding", "residual")]
-
-
-def input_names(name):
-    return LAYERS[name][1].split()
-
-
-def random_inputs(names, rng):
-    """Returns a dict of random arrays by input name."""
-    arrays = {}
-    for name in names:
-        is_integer = name in ("ids", "labels")
-        shape = INPUTS[name][0]
-        values = rng.integers(0, 7, shape) if is_integer else rng.normal(size=shape)
-        arrays[name] = values.astype("int32" if is_integer else "float32")
-    return arrays
-
-
-def symbolic_inputs(arrays):
-    return {
-        name: keras.Input(INPUTS[name][1], dtype=str(a.dtype), name=name)
-        for name, a in arrays.items()
-    }
-
-
-def call(name, function, arrays):
-    """Calls a layer, or a function with the same signature, on its inputs."""
-    inputs = [arrays[input_name] for input_name in input_names(name)]
-    if name == "relations":
-        return function(*inputs[:2], relations=inputs[2])
-    return function(*inputs, sublayer=ops.tanh) if name == "residual" else function(*inputs)
+MODEL_LAYERS = [name for name in CASES if name not in ("position embedding", "residual")]
 
 
 def make_transformer(**settings):
-    small = {
-        "vocab_size": 13,
-        "num_encoder_layers": 2,
-        "num_decoder_layers": 2,
-        "hidden_dim": 12,
-        "intermediate_dim": 17,
-        "num_heads": 2,
-        "max_relative_position": 3,
-        "dropout": 0.0,
-    }
-    return Transformer(TransformerConfig(**{**small, **settings}))
+    return Transformer(small_config(num_encoder_layers=2, num_decoder_layers=2, **settings))
 
 
 def random_batch(rng):
@@ -131,44 +36,36 @@ def random_batch(rng):
     return {name: rng.integers(1, 13, shape).astype("int32") for name, shape in shapes.items()}
 
 
-def test_layers_covers_all_layer_classes():
+def test_cases_contain_all_layer_classes():
     classes = {
         value
         for value in vars(layers).values()
         if isinstance(value, type) and issubclass(value, keras.Layer)
     }
-    assert {type(make()) for make, _ in LAYERS.values()} == classes
+    assert {type(case.make()) for case in CASES.values()} == classes
 
 
 @pytest.mark.parametrize("name", MODEL_LAYERS)
-def test_layers_support_unknown_lengths(name, rng):
-    layer, arrays = LAYERS[name][0](), random_inputs(input_names(name), rng)
-    symbols = symbolic_inputs(arrays)
-    model = keras.Model(symbols, call(name, layer, symbols))
+def test_layers_support_unknown_lengths_and_saving(name, rng, tmp_path):
+    case = CASES[name]
+    layer, symbols = case.make(dropout=0.1), symbolic_inputs(case.input_names())
+    arrays = random_inputs(symbols, rng)
+    model = keras.Model(symbols, case.call(layer, symbols))
     assert set(model.output.shape[:-1]) == {None}
-    outputs = model.predict(arrays, verbose=0)
-    np.testing.assert_allclose(outputs, call(name, layer, arrays), atol=1e-5)
+    expected = case.call(layer, arrays)
+    np.testing.assert_allclose(model.predict(arrays, verbose=0), expected, atol=1e-5)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded.predict(arrays, verbose=0), expected, atol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def program():
-    """Returns the module tests/backends/outputs.py."""
-    spec = importlib.util.spec_from_file_location("outputs", PROGRAMS / "outputs.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def run(program, *arguments, **environment):
-    """Runs a program of tests/backends in a separate process."""
-    environment = {"PYTHONPATH": str(TESTS.parent), "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
-    command = [sys.executable, str(PROGRAMS / program), *map(str, arguments)]
-    result = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
+def run(program, *arguments, **variables):
+    """Runs a program of tests/support/backends in a separate process."""
+    run_python(PROGRAMS / program, *arguments, env=environment(**variables))
 
 
 @pytest.fixture
-def assert_equal_on_backend(program, tmp_path):
+def assert_equal_on_backend(tmp_path):
     def check(backend, model, inputs):
         if importlib.util.find_spec(backend) is None:
             pytest.skip(f"{backend} is not installed")
@@ -176,7 +73,7 @@ def assert_equal_on_backend(program, tmp_path):
         model.save(paths[0])
         np.savez(paths[1], **inputs)
         run("outputs.py", *paths, KERAS_BACKEND=backend)
-        expected = program.outputs_of(paths[0], inputs)
+        expected = outputs_of(paths[0], inputs)
         with np.load(paths[2]) as outputs:
             assert set(outputs) == set(expected)
             for name, array in expected.items():
@@ -196,10 +93,10 @@ def test_transformer_equals_other_backends(settings, backend, rng, assert_equal_
 
 @on_other_backends
 def test_layers_equal_other_backends(backend, rng, assert_equal_on_backend):
-    arrays = random_inputs(INPUTS, rng)
-    symbols = symbolic_inputs(arrays)
-    outputs = [call(name, LAYERS[name][0](), symbols) for name in MODEL_LAYERS]
-    assert_equal_on_backend(backend, keras.Model(symbols, outputs), arrays)
+    cases = [CASES[name] for name in MODEL_LAYERS]
+    symbols = symbolic_inputs(sorted({name for case in cases for name in case.input_names()}))
+    outputs = [case.call(case.make(), symbols) for case in cases]
+    assert_equal_on_backend(backend, keras.Model(symbols, outputs), random_inputs(symbols, rng))
 
 
 def assert_jit_and_grad(layer, call, inputs, rng):
@@ -249,10 +146,11 @@ def assert_jit_and_grad(layer, call, inputs, rng):
 
 
 @on_jax
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", CASES)
 def test_layers_support_jit_and_grad(name, rng):
-    layer, arrays = LAYERS[name][0](), random_inputs(input_names(name), rng)
-    gradients = assert_jit_and_grad(layer, lambda *args: call(name, *args), arrays, rng)
+    case = CASES[name]
+    arrays = random_inputs(case.input_names(), rng)
+    gradients = assert_jit_and_grad(case.make(), case.call, arrays, rng)
     assert bool(gradients) == (name != "sinusoids")
 
 

@@ -1,4 +1,7 @@
-"""Tests that the pages of docs/ match the code: API pages, figures, notebooks, versions."""
+"""Tests that the pages of docs/ match the code.
+
+API pages, the dispatch table, names of files, figures, notebooks and versions.
+"""
 
 import importlib
 import json
@@ -10,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import t2t_relpos
+from t2t_relpos.attention.explanation import table_as_markdown
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -42,6 +46,22 @@ def test_every_name_of_the_package_is_documented_in_a_subpackage(public_names):
     assert set(t2t_relpos.__all__) <= set(public_names.identifiers())
     for statement in public_names.import_statements().values():
         exec(statement, {})
+
+
+def test_dispatch_page_contains_the_dispatch_table():
+    assert table_as_markdown() in (DOCS / "how_it_works" / "dispatch.md").read_text()
+
+
+def test_architecture_page_names_existing_files():
+    page = (DOCS / "dev" / "architecture.md").read_text()
+    rows = re.findall(r"^\|([^|]+)\|([^|]+)\|$", page.split("## To change X")[1], re.MULTILINE)[2:]
+    assert len(rows) >= 20
+    for change, files in rows:
+        folder = None
+        for name in re.findall(r"`([^`]+\.py)`", files):
+            path = ROOT / name if name.split("/")[0] in ("t2t_relpos", "trainer") else folder / name
+            assert path.is_file(), (change, name)
+            folder = path.parent
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))

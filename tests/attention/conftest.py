@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from comparisons import assert_all_close
 
 from t2t_relpos.attention import dispatch
 
@@ -45,7 +46,6 @@ def assert_close(precision):
 
     def check(found, expected):
         np.testing.assert_allclose(found[0], expected[0], rtol=0, atol=precision.atol)
-        for gradient, wanted in zip(found[1], expected[1], strict=True):
-            np.testing.assert_allclose(gradient, wanted, rtol=0, atol=10 * precision.atol)
+        assert_all_close(found[1], expected[1], rtol=0, atol=10 * precision.atol)
 
     return check

@@ -1,6 +1,5 @@
 """Tests of relative terms that gather table rows, and of the gradients of tables."""
 
-import keras
 import numpy as np
 import pytest
 
@@ -23,14 +22,9 @@ def test_scores_and_values_of_gathered_rows_equal_einsum(heads, rng, precision):
     )
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="the custom gradient is for TensorFlow"
-)
 @pytest.mark.parametrize("static_shape", [True, False])
 @pytest.mark.parametrize("heads", [(), (3,)])
-def test_table_gradient_sums_the_gradients_of_gathered_rows(heads, static_shape, rng):
-    import tensorflow as tf
-
+def test_table_gradient_sums_the_gradients_of_gathered_rows(heads, static_shape, rng, tf):
     from t2t_relpos.attention.tensorflow.lookup import gather_rows
 
     table = tf.constant(rng.normal(size=(*heads, 5, 11)))

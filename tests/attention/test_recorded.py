@@ -1,8 +1,15 @@
-"""Compares attention functions with recorded results of tensor2tensor (tests/reference)."""
+"""Compares attention functions and layers with recorded results of tensor2tensor.
 
+The recordings are in tests/reference/attention and tests/reference/variants.
+"""
+
+import compare_attention
+import compare_layers
 import pytest
+from compare_attention import compare
+from keras import ops
 
-# Number of recordings in float32 and float64, by function.
+# Number of recordings in float32 and float64, by function or layer.
 NUM_RECORDINGS = {
     "reference.relative_position_embeddings": 8,
     "reference.relative_attention_inner": 12,
@@ -12,36 +19,46 @@ NUM_RECORDINGS = {
     "attend with two_sided_table": 8,
     "attend_2d": 6,
     "attend_two_blocks": 8,
+    "RelativeMultiHeadAttentionV2(masked=True)": 16,
+    "RelativeMultiHeadAttentionV2(masked=False)": 8,
+    "RelativeMultiHeadAttention2D": 6,
+    "LocalRelativeMultiHeadAttention": 8,
+}
+FAMILIES = {
+    family.ours: family for family in (*compare_attention.FAMILIES, *compare_layers.FAMILIES)
 }
 
 
-@pytest.fixture(scope="module")
-def compare(import_reference):
-    return import_reference("compare_attention")
-
-
-def assert_within_limits(compare, name):
-    (family,) = (f for f in compare.FAMILIES if f.ours == name)
+@pytest.mark.parametrize("name", NUM_RECORDINGS)
+def test_outputs_and_gradients_equal_tensor2tensor(name):
+    family = FAMILIES[name]
     assert len(family.paths("float32", "float64")) == NUM_RECORDINGS[name]
     for path in family.paths():
-        for measurement in compare.compare(family, path):
+        for measurement in compare(family, path):
             assert measurement.holds, measurement
 
 
-@pytest.mark.parametrize("name", NUM_RECORDINGS)
-def test_functions_equal_tensor2tensor(compare, name):
-    assert_within_limits(compare, name)
+def test_all_families_are_compared():
+    assert list(FAMILIES) == list(NUM_RECORDINGS)
+    assert len(FAMILIES) == len(compare_attention.FAMILIES) + len(compare_layers.FAMILIES)
 
 
-def test_all_functions_are_compared(compare):
-    assert [family.ours for family in compare.FAMILIES] == list(NUM_RECORDINGS)
-
-
-def test_compare_detects_a_wrong_output(compare):
-    (family,) = (f for f in compare.FAMILIES if f.ours == "attend_2d")
+def test_compare_detects_a_wrong_output():
+    family = FAMILIES["attend_2d"]
 
     def slightly_wrong(record, tensors):
         return family.compute(record, tensors) * 1.00001
 
-    wrong = compare.Family(family.theirs, family.ours, family.prefix, slightly_wrong)
-    assert not next(compare.compare(wrong, family.paths()[-1])).holds
+    wrong = compare_attention.Family(family.theirs, family.ours, family.prefix, slightly_wrong)
+    assert not next(compare(wrong, family.paths()[-1])).holds
+
+
+def test_compare_rejects_an_output_of_another_dtype():
+    family = FAMILIES["attend_2d"]
+
+    def in_float16(record, tensors):
+        return ops.cast(family.compute(record, tensors), "float16")
+
+    wrong = compare_attention.Family(family.theirs, family.ours, family.prefix, in_float16)
+    with pytest.raises(ValueError, match="Expected dtype float32. Received: float16."):
+        next(compare(wrong, family.paths("float32")[-1]))

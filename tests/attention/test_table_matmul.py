@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 
 from t2t_relpos.attention.table_matmul import matmul_by_position, matmul_table
-from t2t_relpos.layers import RelationMultiHeadAttention
 
 
 @pytest.mark.parametrize("transpose", [False, True])
@@ -29,12 +28,3 @@ def test_matmul_by_position(heads, rng):
     np.testing.assert_allclose(
         matmul_by_position(keras.ops.convert_to_tensor(x), rows), expected, rtol=0, atol=1e-5
     )
-
-
-def test_edge_vectors_of_one_query_broadcast_over_the_batch(rng):
-    layer = RelationMultiHeadAttention(num_heads=3, key_dim=7)
-    x, y = (rng.normal(size=shape).astype("float32") for shape in ((5, 1, 11), (5, 13, 11)))
-    edges = rng.normal(size=(1, 1, 13, 7)).astype("float32")
-    outputs = layer(x, y, key_edges=edges, value_edges=edges)
-    expected = layer(x, y, key_edges=np.repeat(edges, 5, 0), value_edges=np.repeat(edges, 5, 0))
-    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-6)

@@ -1,4 +1,3 @@
-import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -52,10 +51,7 @@ def test_dropout_receives_the_weights(tensors):
     np.testing.assert_allclose(ops.sum(weights, axis=-1), 1, atol=1e-5)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="requires a TensorFlow graph")
-def test_outputs_with_unknown_sizes(tensors):
-    import tensorflow as tf
-
+def test_outputs_with_unknown_sizes(tensors, tf):
     spec = [tf.TensorSpec([None, 3, None, None, depth]) for depth in (4, 4, 11)]
     graph = tf.function(lambda *x: attend_2d(*x, *tensors[3:])[0], input_signature=spec)
     np.testing.assert_allclose(graph(*tensors[:3]), attend_in_loops(*tensors), atol=1e-5)

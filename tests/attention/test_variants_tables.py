@@ -7,26 +7,15 @@ from t2t_relpos.attention.variants import left_sided_table, two_sided_table
 
 
 @pytest.mark.parametrize("heads", [(), (2,)])
-def test_two_sided_table_is_zero_beyond_its_distances(heads, rng):
-    table = rng.normal(size=(*heads, 5, 7)).astype("float32")  # K = 3
-    converted = ops.convert_to_numpy(two_sided_table(table))
+@pytest.mark.parametrize(("convert", "rows"), [(two_sided_table, 5), (left_sided_table, 3)])
+def test_converted_table_is_zero_beyond_its_distances(convert, rows, heads, rng):
+    table = rng.normal(size=(*heads, rows, 7)).astype("float32")  # K = 3
+    converted = ops.convert_to_numpy(convert(table))
     assert converted.shape == (*heads, 7, 7)
     by_pair = converted[..., ops.convert_to_numpy(relative_ids(11, 11, 3)), :]
     for i, j in np.ndindex(11, 11):
-        distance = j - i
-        expected = table[..., distance + 2, :] if abs(distance) < 3 else 0
-        np.testing.assert_array_equal(by_pair[..., i, j, :] - expected, 0)
-
-
-@pytest.mark.parametrize("heads", [(), (2,)])
-def test_left_sided_table_is_zero_beyond_its_distances(heads, rng):
-    table = rng.normal(size=(*heads, 3, 7)).astype("float32")
-    converted = ops.convert_to_numpy(left_sided_table(table))
-    assert converted.shape == (*heads, 7, 7)
-    by_pair = converted[..., ops.convert_to_numpy(relative_ids(11, 11, 3)), :]
-    for i, j in np.ndindex(11, 11):
-        distance = j - i
-        expected = table[..., distance + 2, :] if -3 < distance <= 0 else 0
+        row = j - i + 2
+        expected = table[..., row, :] if 0 <= row < rows else 0
         np.testing.assert_array_equal(by_pair[..., i, j, :] - expected, 0)
 
 

@@ -1,4 +1,3 @@
-import keras
 import numpy as np
 import pytest
 
@@ -70,10 +69,7 @@ def test_dropout_receives_the_weights_of_blocks(rng):
     assert shapes == [(8, 3, 3, 6)]
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="requires a TensorFlow graph")
-def test_outputs_with_unknown_lengths(rng):
-    import tensorflow as tf
-
+def test_outputs_with_unknown_lengths(rng, tf):
     tables = tensors(rng, 1)[3:]
     spec = [tf.TensorSpec([None, 3, None, depth]) for depth in (5, 5, 7)]
     graph = tf.function(

@@ -43,10 +43,10 @@ class Language:
         exponentials = np.exp(self.logits.astype("float64"))
         self.log_probs = np.log(exponentials / exponentials.sum(-1, keepdims=True) + 1e-300)
 
-    def start(self):
-        zeros = np.zeros(BATCH, "int32")
-        context = {"sentence": np.arange(BATCH, dtype="int32")}
-        return {"context": context, "step": zeros, "previous": zeros}
+    def start(self, sentences=np.arange(BATCH, dtype="int32")):
+        """Returns the state before the first step. `sentences` may be a tensor."""
+        zeros = 0 * sentences
+        return {"context": {"sentence": sentences}, "step": zeros, "previous": zeros}
 
     def step(self, ids, state):
         index = ops.convert_to_tensor(state["context"]["sentence"])

@@ -49,7 +49,7 @@ def assert_equals_exhaustive_search(
         assert (scores[sentence, len(expected) :] < ABSENT).all()
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6])
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize(
     "rules",
     [

@@ -3,6 +3,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
+from comparisons import assert_all_close
 from keras import ops
 
 from t2t_relpos.decoding import greedy_search, sample_search
@@ -99,8 +100,7 @@ def test_sample_search_scores_exclude_the_temperature(language, make_rules):
 def test_sample_search_with_one_candidate_equals_greedy_search(language, settings):
     rules = {"length_limit": LIMITS, "no_repeat_ngram_size": 2}
     greedy = greedy_search(language.step, language.start(), 3, 4, **rules)
-    for ours, theirs in zip(sample(language, seed=11, **rules, **settings), greedy, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    assert_all_close(sample(language, seed=11, **rules, **settings), greedy, rtol=1e-5)
 
 
 def test_sample_search_continues_a_prefix(language):
@@ -135,8 +135,7 @@ def test_sample_search_without_a_seed_advances_the_global_generator(language):
 
 def test_sample_search_is_independent_of_other_sentences(language):
     together, *_ = sample(language, num_results=13, seed=2)
-    start = language.start()
-    others = {**start, "context": {"sentence": np.array([2, 1, 0], "int32")}}
+    others = language.start(np.array([2, 1, 0], "int32"))
     found = sample_search(language.step, others, 3, 4, num_results=13, seed=2)
     np.testing.assert_array_equal(found.ids[1], together[1])
 

@@ -3,9 +3,9 @@
 The search reorders per-hypothesis state. Per-sentence state keeps its order.
 """
 
-import keras
 import numpy as np
 import pytest
+from comparisons import assert_all_close
 from keras import ops
 
 from t2t_relpos.decoding import beam_search, sample_search
@@ -54,13 +54,6 @@ def sentence_state_step(language):
     return step
 
 
-def assert_results_close(ours, theirs):
-    for ours_x, theirs_x in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(
-            ops.convert_to_numpy(ours_x), ops.convert_to_numpy(theirs_x), rtol=1e-6
-        )
-
-
 @pytest.mark.parametrize("beam_size", [1, 2, 5])
 @pytest.mark.parametrize("settings", [{}, {"no_repeat_ngram_size": 2, "min_length": 2}], ids=str)
 def test_beam_search_with_per_sentence_state_is_equal(language, beam_size, settings):
@@ -71,18 +64,16 @@ def test_beam_search_with_per_sentence_state_is_equal(language, beam_size, setti
         **settings,
     }
     plain = beam_search(language.step, language.start(), 3, 4, **settings)
-    assert_results_close(
+    assert_all_close(
         beam_search(
             sentence_state_step(language), sentence_state(language, beam_size), 3, 4, **settings
         ),
         plain,
+        rtol=1e-6,
     )
 
 
-def test_beam_search_removes_finished_sentences_from_per_sentence_state(language):
-    tf = pytest.importorskip("tensorflow")
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("requires a TensorFlow graph")
+def test_beam_search_removes_finished_sentences_from_per_sentence_state(language, tf):
     settings = {"beam_size": 3, "num_results": 3}
     plain = beam_search(language.step, language.start(), 3, 4, length_limit=LIMITS, **settings)
     state = sentence_state(language, 3)
@@ -99,8 +90,8 @@ def test_beam_search_removes_finished_sentences_from_per_sentence_state(language
             **settings,
         )
 
-    assert_results_close(
-        graph(tf.nest.map_structure(tf.constant, state), tf.constant(LIMITS)), plain
+    assert_all_close(
+        graph(tf.nest.map_structure(tf.constant, state), tf.constant(LIMITS)), plain, rtol=1e-6
     )
 
 
@@ -111,7 +102,8 @@ def test_sample_search_with_per_sentence_state_is_equal(language, rng):
         "length_limit": LIMITS,
     }
     plain = sample_search(language.step, language.start(), 3, 4, **settings)
-    assert_results_close(
+    assert_all_close(
         sample_search(sentence_state_step(language), sentence_state(language, 7), 3, 4, **settings),
         plain,
+        rtol=1e-6,
     )

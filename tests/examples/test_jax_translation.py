@@ -1,36 +1,22 @@
 """Tests that the example gives equal results on one device, two devices and other backends."""
 
 import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from backends import translation
+from subprocesses import environment, run_python
 
 from t2t_relpos.models import Transformer, TransformerConfig
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = ROOT / "tests" / "backends" / "translation.py"
-
 
 @pytest.fixture(scope="module")
-def program():
-    """Returns the module tests/backends/translation.py."""
-    spec = importlib.util.spec_from_file_location("translation", PROGRAM)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def expected(program, tmp_path_factory):
+def expected(tmp_path_factory):
     """Returns the path of an untrained model, and the results of this process."""
     path = tmp_path_factory.mktemp("model") / "model.keras"
     config = TransformerConfig(
-        vocab_size=program.words().vocab_size,
+        vocab_size=translation.words().vocab_size,
         num_encoder_layers=1,
         num_decoder_layers=1,
         hidden_dim=16,
@@ -42,22 +28,16 @@ def expected(program, tmp_path_factory):
     keras.utils.set_random_seed(2)
     model = Transformer(config)
     model.save(path)
-    return path, program.run(model)
+    return path, translation.run(model)
 
 
 def results(path, model_path, backend, devices=1):
     """Returns the results of the program, which runs in a separate process."""
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
-    variables = {
-        "KERAS_BACKEND": backend,
-        "PYTHONPATH": str(ROOT),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-    }
-    command = [sys.executable, PROGRAM, model_path, path, str(devices)]
-    process = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    variables = environment(KERAS_BACKEND=backend, XLA_FLAGS=flags)
+    run_python(translation.__file__, model_path, path, devices, env=variables)
     with np.load(path) as arrays:
         return dict(arrays)
 

@@ -168,11 +168,8 @@ def folder(tmp_path):
 
 def test_read_examples_splits_share_no_function(folder):
     splits = data.read_examples(folder)
-    assert {split: len(examples) for split, examples in splits.items()} == {
-        "train": 3,
-        "dev": 3,
-        "test": 3,
-    }
+    sizes = {split: len(examples) for split, examples in splits.items()}
+    assert sizes == {"train": 3, "dev": 3, "test": 3}
     operators = {split: examples[0].kinds[PRODUCT] for split, examples in splits.items()}
     assert operators == {"train": "BinOp/Mult", "dev": "BinOp/Add", "test": "BinOp/Sub"}
     again = data.read_examples(folder)

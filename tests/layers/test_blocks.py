@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from layer_checks import check_layer
 
 from t2t_relpos.layers import FeedForward, Residual, TransformerDecoder, TransformerEncoder
 
@@ -16,7 +17,7 @@ def make(block, **settings):
     return block(**{"intermediate_dim": 11, "num_heads": 2, "max_relative_position": 3, **settings})
 
 
-def test_feed_forward_contract_and_values(check_layer, rng):
+def test_feed_forward_contract_and_values(rng):
     (x,) = arrays(rng, 7)
     check_layer(lambda dtype: FeedForward(11, dropout=0.1, dtype=dtype), [x], output_shape=x.shape)
     layer = FeedForward(11)
@@ -41,7 +42,7 @@ def test_residual_normalizes_before_or_after_the_sublayer(normalize_first, rng):
 @pytest.mark.parametrize(
     "settings", [{}, {"normalize_first": False, "share_heads": False, "dropout": 0.1, "seed": 3}]
 )
-def test_encoder_contract(settings, check_layer, rng):
+def test_encoder_contract(settings, rng):
     check_layer(
         lambda dtype: make(TransformerEncoder, dtype=dtype, **settings),
         arrays(rng, 7),
@@ -67,7 +68,7 @@ def test_encoder_uses_the_mask_of_an_embedding(rng):
     np.testing.assert_allclose(outputs[:, :3], layer(embedding(ids[:, :3])), atol=1e-6)
 
 
-def test_decoder_contract(check_layer, rng):
+def test_decoder_contract(rng):
     check_layer(
         lambda dtype: make(TransformerDecoder, dtype=dtype),
         arrays(rng, 7, 11),

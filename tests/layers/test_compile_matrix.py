@@ -3,6 +3,7 @@
 The fast tests cover every pair of options. `make test-matrix` tests all combinations.
 """
 
+import functools
 import itertools
 import os
 import random
@@ -12,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from layer_cases import BATCH, CASES, WIDTH, random_inputs, symbolic_inputs
 
 from t2t_relpos import layers
 from t2t_relpos.models import CausalLM, Transformer, TransformerConfig
@@ -19,9 +21,7 @@ from t2t_relpos.models import CausalLM, Transformer, TransformerConfig
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() == "torch", reason="XLA compiles TensorFlow and JAX only"
 )
-BATCH, WIDTH, VOCAB_SIZE = 3, 6, 11
-HEADS = {"num_heads": 2, "key_dim": 3}
-RELATIVE = HEADS | {"max_relative_position": 2}
+VOCAB_SIZE = 11
 BLOCK = {"intermediate_dim": 7, "num_heads": 2, "max_relative_position": 2}
 LENGTHS = {"fixed": (5, 5), "changing": (9, 5)}
 # Largest difference, relative to the largest value.
@@ -51,102 +51,21 @@ class Options(NamedTuple):
     lengths: str
 
 
-def floats(name):
-    return keras.Input((None, WIDTH), name=name)
-
-
-def bools(name):
-    return keras.Input((None,), dtype="bool", name=name)
-
-
-def model_of(inputs, outputs):
-    """Returns a model whose inputs are a dict."""
-    return keras.Model({x.name: x for x in inputs}, outputs)
-
-
-def attention(layer, masks, **arguments):
-    """Returns a model of an attention layer on the inputs `x` and `y`."""
-    x, y = floats("x"), floats("y")
-    if masks:
-        arguments["value_mask"] = bools("y_mask")
-    inputs = [x, y, *filter(keras.backend.is_keras_tensor, arguments.values())]
-    return model_of(inputs, layer(x, y, **arguments))
-
-
-def relative(masks, dropout):
-    layer = layers.RelativeMultiHeadAttention(**RELATIVE, dropout=dropout)
-    return attention(layer, masks, use_causal_mask=masks)
-
-
-def flash(masks, dropout):
-    layer = layers.RelativeMultiHeadAttention(**RELATIVE, dropout=dropout, flash_attention=True)
-    return attention(layer, masks)
-
-
-def window(masks, dropout):
-    x = floats("x")
-    layer = layers.RelativeMultiHeadAttention(**RELATIVE, dropout=dropout, sliding_window=1)
-    return model_of([x], layer(x, x, use_causal_mask=masks))
-
-
-def version_2(masks, dropout):
-    layer = layers.RelativeMultiHeadAttentionV2(
-        **RELATIVE, dropout=dropout, masked=masks, use_value_table=True
-    )
-    return attention(layer, masks)
-
-
-def two_dimensional(masks, dropout):
-    x = keras.Input((None, 3, WIDTH), name="image")
-    layer = layers.RelativeMultiHeadAttention2D(**RELATIVE, dropout=dropout)
-    mask = {"value_mask": keras.Input((None, 3), dtype="bool", name="image_mask")} if masks else {}
-    return model_of([x, *mask.values()], layer(x, x, **mask))
-
-
-def local(masks, dropout):
-    x = floats("x")
-    layer = layers.LocalRelativeMultiHeadAttention(
-        **HEADS, dropout=dropout, block_length=2, use_value_table=True
-    )
-    mask = {"value_mask": bools("x_mask")} if masks else {}
-    return model_of([x, *mask.values()], layer(x, x, **mask))
-
-
-def relations(masks, dropout):
-    layer = layers.RelationMultiHeadAttention(**HEADS, num_relations=3, dropout=dropout)
-    labels = keras.Input((None, None), dtype="int32", name="labels")
-    return attention(layer, masks, relations=labels)
+def layer_model(name, masks, dropout):
+    """Returns a model of a layer whose inputs are a dict."""
+    case = CASES[name]
+    symbols = symbolic_inputs(case.input_names(masks))
+    return keras.Model(symbols, case.call(case.make(dropout=dropout), symbols, masks))
 
 
 def layers_without_attention(masks, dropout):
-    ids, embedding = (
-        keras.Input((None,), dtype="int32", name="ids"),
-        layers.TokenEmbedding(VOCAB_SIZE, WIDTH),
-    )
-    x = embedding(ids)
+    symbols, embedding = symbolic_inputs(["ids"]), layers.TokenEmbedding(VOCAB_SIZE, WIDTH)
+    x = embedding(symbols["ids"])
     x = layers.LearnedPositionEmbedding(31)(layers.SinusoidalPositionEncoding()(x))
     vectors = layers.RelativePositionEmbedding(2, depth=WIDTH)(x)
     x = layers.FeedForward(7, dropout=dropout)(ops.einsum("bsd,tsd->btd", x, vectors))
     x = layers.Residual(dropout=dropout)(x, sublayer=ops.tanh)
-    return model_of([ids], embedding(x, reverse=True))
-
-
-def encoder(masks, dropout):
-    x = floats("x")
-    mask = {"padding_mask": bools("x_mask")} if masks else {}
-    layer = layers.TransformerEncoder(**BLOCK, dropout=dropout, activation_dropout=dropout)
-    return model_of([x, *mask.values()], layer(x, **mask))
-
-
-def decoder(masks, dropout):
-    x, y = floats("x"), floats("y")
-    mask = {}
-    if masks:
-        mask = {"decoder_padding_mask": bools("x_mask"), "encoder_padding_mask": bools("y_mask")}
-    layer = layers.TransformerDecoder(
-        **BLOCK, dropout=dropout, normalize_first=True, relative_cross_attention=True
-    )
-    return model_of([x, y, *mask.values()], layer(x, y, **mask))
+    return keras.Model(symbols, embedding(x, reverse=True))
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -170,8 +89,8 @@ class PackedEncoder(keras.layers.Layer):
 
 
 def packed_encoder(masks, dropout):
-    x, mask = floats("x"), bools("x_mask")
-    return model_of([x, mask], PackedEncoder(dropout)(x, mask))
+    symbols = symbolic_inputs(["x", "x_mask"])
+    return keras.Model(symbols, PackedEncoder(dropout)(*symbols.values()))
 
 
 SMALL = {"hidden_dim": WIDTH, "intermediate_dim": 7, "num_heads": 2, "max_relative_position": 2}
@@ -186,22 +105,22 @@ def causal_lm(masks, dropout):
     return CausalLM(VOCAB_SIZE, 1, **SMALL, dropout=dropout)
 
 
-MAKERS = (
-    relative,
-    flash,
-    window,
-    version_2,
-    two_dimensional,
-    local,
-    relations,
-    layers_without_attention,
-    encoder,
-    decoder,
-    packed_encoder,
-    transformer,
-    causal_lm,
+LAYERS = (
+    "relative",
+    "relative, flash",
+    "relative, window",
+    "v2",
+    "v2, masked",
+    "2d",
+    "local",
+    "relations",
+    "encoder",
+    "decoder, relative cross-attention",
 )
-MODELS = {maker.__name__: maker for maker in MAKERS}
+MODELS = {name: functools.partial(layer_model, name) for name in LAYERS} | {
+    make.__name__: make
+    for make in (layers_without_attention, packed_encoder, transformer, causal_lm)
+}
 ALL = [
     Options(*row)
     for row in itertools.product(
@@ -228,25 +147,18 @@ def covering(rows):
 SELECTED = ALL if os.environ.get("FULL_COMPILE_MATRIX") else covering(ALL)
 
 
-def random_inputs(model, length, masks):
+def inputs_of(model, length, masks):
     """Returns a batch for a model. The input `y` is longer than `x`."""
+    rng = np.random.default_rng(length)
+    sizes = {"T": length, "S": length + 2, "L": length, "H": length, "W": 3}
     if isinstance(model, (Transformer, CausalLM)):
         names = ("inputs", "targets") if isinstance(model, Transformer) else ("ids",)
-        inputs = dict.fromkeys(names, ("int32", (None, None)))
+        batch = {name: rng.integers(1, 7, (BATCH, length)).astype("int32") for name in names}
     else:
-        inputs = {x.name: (x.dtype, x.shape) for x in model.inputs}
-    rng, batch = np.random.default_rng(length), {}
-    for name, (dtype, shape) in inputs.items():
-        lengths = [length, length + 2] if name == "labels" else [length + 2 * name.startswith("y")]
-        shape = (BATCH, *lengths, *shape[1 + len(lengths) :])
-        if dtype == "float32":
-            batch[name] = rng.normal(size=shape).astype(dtype)
-        elif dtype == "int32":
-            batch[name] = rng.integers(1, 3, shape).astype(dtype)
-        else:
-            batch[name] = np.ones(shape, dtype)
-        if masks and dtype != "float32" and name != "labels":
-            batch[name][1, 3:] = batch[name][2, 1:] = 0
+        batch = random_inputs([x.name for x in model.inputs], rng, sizes)
+    for name, array in batch.items():
+        if masks and array.dtype != "float32" and name != "labels":
+            array[1, 3:] = array[2, 1:] = 0
     return batch["ids"] if isinstance(model, CausalLM) else batch
 
 
@@ -268,7 +180,7 @@ def make_model_and_batches(options):
     keras.utils.set_random_seed(3)
     keras.config.set_dtype_policy(options.dtype)
     model = MODELS[options.model](options.masks, options.dropout)
-    batches = [random_inputs(model, n, options.masks) for n in LENGTHS[options.lengths]]
+    batches = [inputs_of(model, n, options.masks) for n in LENGTHS[options.lengths]]
     return model, batches
 
 

@@ -3,8 +3,10 @@
 import keras
 import numpy as np
 import pytest
+from gradients import output_and_gradients
 from keras import ops
 
+from t2t_relpos import layers
 from t2t_relpos.layers.dropout import Dropout
 
 
@@ -36,7 +38,7 @@ def test_dropout_masks_are_independent():
 
 
 @pytest.mark.parametrize("shape", [(5, 8), (7, 11), (0, 3)])
-def test_dropout_gradient_is_the_scaled_mask(shape, output_and_gradients):
+def test_dropout_gradient_is_the_scaled_mask(shape):
     layer = Dropout(0.4, seed=1)
     outputs, gradients = output_and_gradients(
         lambda x: layer(x, training=True), np.ones(shape, "float32"), np.ones(shape, "float32")
@@ -58,3 +60,22 @@ def test_dropout_supports_bfloat16_and_serialization():
         keras.saving.serialize_keras_object(Dropout(0.25, seed=7))
     )
     assert type(restored) is Dropout and restored.rate == 0.25 and restored.seed == 7
+
+
+@pytest.mark.parametrize(
+    ("layer_class", "settings", "shape"),
+    [
+        (layers.RelativeMultiHeadAttention, {"max_relative_position": 3}, (3, 7, 6)),
+        (layers.RelativeMultiHeadAttentionV2, {"max_relative_position": 3}, (3, 7, 6)),
+        (layers.RelativeMultiHeadAttention2D, {"max_relative_position": 2}, (2, 3, 5, 6)),
+        (layers.LocalRelativeMultiHeadAttention, {"block_length": 3}, (2, 11, 6)),
+        (layers.RelationMultiHeadAttention, {"num_relations": 2}, (3, 7, 6)),
+    ],
+)
+def test_attention_applies_dropout_only_in_training(layer_class, settings, shape, rng):
+    layer = layer_class(num_heads=2, key_dim=5, dropout=0.5, seed=3, **settings)
+    x = rng.normal(size=shape).astype("float32")
+    call = {"relations": np.eye(7, dtype="int32")} if "num_relations" in settings else {}
+    np.testing.assert_array_equal(layer(x, x, **call), layer(x, x, **call))
+    one, other = (layer(x, x, training=True, **call) for _ in range(2))
+    assert not np.array_equal(one, other)

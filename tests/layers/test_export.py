@@ -234,9 +234,8 @@ def test_export_for_fixed_sizes_on_jax(names, tmp_path):
 @pytest.mark.parametrize("name", sorted(FIXED_ON_JAX))
 def test_jax_reports_layers_that_need_fixed_sizes(name, tmp_path):
     model = model_of([name])
-    with pytest.raises(
-        ValueError, match="fixed batch size and length only. Pass `input_signature`"
-    ):
+    message = "fixed batch size and length only. Pass `input_signature`"
+    with pytest.raises(ValueError, match=message):
         export(model, "onnx", tmp_path)
 
 
@@ -257,6 +256,20 @@ def test_export_of_a_transformer_that_was_never_called(format, tmp_path):
             for n in (length_q, length_k)
         )
         assert_equal_outputs(run, model, {"inputs": inputs, "targets": targets}, ["logits"])
+
+
+@pytest.mark.parametrize("before", ["call", "fit"])
+def test_export_of_a_transformer_that_was_called_or_trained(before, tmp_path, tf):
+    model = transformer()
+    ids = np.array([[5, 7, 9, 2, 1], [3, 1, 0, 0, 0], [8, 8, 4, 1, 0]], "int32")
+    inputs = {"inputs": ids, "targets": ids[:, :4]}
+    if before == "call":
+        model(inputs)
+    else:
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.fit(inputs, ids[:, :4], verbose=0)
+    run = export(model, "tf_saved_model", tmp_path)
+    assert_equal_outputs(run, model, inputs, ["logits"])
 
 
 @pytest.mark.parametrize("format", SUPPORTED)
@@ -335,10 +348,7 @@ def test_portable_selects_implementations_of_standard_operations():
     assert explain(5000).chosen != "band"
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="tests a converter of TensorFlow")
-def test_portable_with_another_converter(tmp_path):
-    import tensorflow as tf
-
+def test_portable_with_another_converter(tmp_path, tf):
     layer = attention()
     x = arrays(2, 7, 1)["x"]
     expected = layer(x, x)

@@ -55,9 +55,8 @@ def test_flash_attention_with_an_offset_per_entry(layers, rng):
     np.testing.assert_allclose(actual, expected, atol=1e-6)
     x = normal(rng, 3, 2, 6)
     default.attend_to(x, keys, values, query_offset=offset)
-    with pytest.raises(
-        ValueError, match=r"shape \[B\] is not supported .*one offset for the batch"
-    ):
+    message = r"shape \[B\] is not supported .*one offset for the batch"
+    with pytest.raises(ValueError, match=message):
         flash.attend_to(x, keys, values, query_offset=offset)
 
 
@@ -75,16 +74,10 @@ def test_cached_attention_applies_the_window(causal, rng):
         np.testing.assert_allclose(layer.attend_to(x, *projected), expected, atol=1e-5)
 
 
-def test_attention_past_the_end_of_a_cache_is_nan_in_a_graph(rng):
-    if not ON_TENSORFLOW:
-        pytest.skip("requires tf.function")
-    import tensorflow as tf
-
+def test_attention_past_the_end_of_a_cache_is_nan_in_a_graph(rng, tf):
     layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3)
     layer.build((None, None, 6), (None, None, 6))
     x, cache = normal(rng, 3, 1, 6), ops.zeros((3, 2, 4, 2, 5))
     step = tf.function(lambda index: layer.attend_with_cache(x, x, cache, index)[0])
     assert np.isfinite(step(tf.constant(3))).all()
     assert np.isnan(step(tf.constant(4))).all()
-    with pytest.raises(ValueError, match=r"Expected positions in \[0, 4\).* from 4 to 4"):
-        layer.attend_with_cache(x, x, cache, 4)

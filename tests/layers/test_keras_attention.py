@@ -79,12 +79,15 @@ def test_initializer_uses_the_fans_of_the_matrix(name):
     assert 0.99 * limit < np.abs(kernel).max() <= limit
 
 
-def test_compute_output_shape_and_spec():
+def test_symbolic_output_shapes():
     layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3)
     assert layer.compute_output_shape((3, 7, 6), (3, 11, 6)) == (3, 7, 6)
-    assert layer.compute_output_spec(
-        keras.KerasTensor((3, 7, 6)), keras.KerasTensor((3, 11, 6))
-    ).shape == (3, 7, 6)
+    query, value = keras.KerasTensor((3, 7, 6)), keras.KerasTensor((3, 11, 6))
+    assert layer.compute_output_spec(query, value).shape == (3, 7, 6)
+    query, value = keras.Input((7, 6)), keras.Input((None, 6))
+    outputs, scores = layer(query, value, return_attention_scores=True)
+    assert outputs.shape == (None, 7, 6)
+    assert scores.shape == (None, 2, 7, None)
 
 
 @pytest.mark.parametrize(

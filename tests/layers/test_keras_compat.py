@@ -31,7 +31,7 @@ def test_attached_mask(monkeypatch):
         _keras_compat.attached_mask(outputs)
 
 
-def test_sublayers(attention, monkeypatch):
+def test_sublayers_returns_inner_layers_only(attention, monkeypatch):
     assert attention.query_dense in _keras_compat.sublayers(attention)
     assert attention not in _keras_compat.sublayers(attention)
     monkeypatch.delattr(keras.layers.Layer, "_flatten_layers")
@@ -39,14 +39,14 @@ def test_sublayers(attention, monkeypatch):
         _keras_compat.sublayers(attention)
 
 
-def test_kernel_variable(attention):
+def test_kernel_variable_returns_the_kernel(attention):
     dense = attention.query_dense
     assert _keras_compat.kernel_variable(dense) is dense.weights[0]
     with raises_changed("_kernel of keras.layers.EinsumDense"):
         _keras_compat.kernel_variable(types.SimpleNamespace(kernel=dense.kernel))
 
 
-def test_attention_projections(attention):
+def test_attention_projections_contain_all_variables(attention):
     projections = _keras_compat.attention_projections(attention)
     assert {*projections} == {"query", "key", "value", "output", "gate"}
     variables = [v.path for dense in projections.values() for v in dense.variables]
@@ -57,7 +57,7 @@ def test_attention_projections(attention):
         _keras_compat.attention_projections(changed)
 
 
-def test_running_export_format(monkeypatch):
+def test_running_export_format_is_the_argument_of_export(monkeypatch):
     seen = []
 
     def export(self, filepath, format="onnx"):

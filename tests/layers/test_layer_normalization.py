@@ -3,6 +3,8 @@
 import keras
 import numpy as np
 import pytest
+from comparisons import assert_all_close
+from gradients import output_and_gradients, with_values
 from keras import ops
 
 from t2t_relpos.layers.layer_normalization import LayerNormalization
@@ -23,10 +25,7 @@ def layer_pair(rng, width, epsilon, dtype="float32"):
 
 @pytest.mark.parametrize("shape", [(7, 11), (3, 5, 7), (2, 3, 5, 1)])
 @pytest.mark.parametrize("epsilon", [1e-6, 0.1])
-def test_layer_normalization_equals_keras(
-    rng, precision, output_and_gradients, import_reference, shape, epsilon
-):
-    with_values = import_reference("gradients").with_values
+def test_layer_normalization_equals_keras(rng, precision, shape, epsilon):
     dtype, atol = precision
     pair = layer_pair(rng, shape[-1], epsilon, dtype)
     x, cotangent = (rng.normal(size=shape).astype(dtype) for _ in range(2))
@@ -39,8 +38,7 @@ def test_layer_normalization_equals_keras(
         return output_and_gradients(function, [x, *weights], cotangent)
 
     ours, theirs = map(call, pair)
-    for found, expected in zip(keras.tree.flatten(ours), keras.tree.flatten(theirs), strict=True):
-        np.testing.assert_allclose(found, expected, atol=1e3 * atol)
+    assert_all_close(ours, theirs, atol=1e3 * atol)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

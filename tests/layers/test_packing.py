@@ -1,13 +1,16 @@
 """Tests that packed and padded sequences give the same values at all tokens."""
 
-import keras
 import numpy as np
 import pytest
+from comparisons import assert_all_close
+from compilation import compile_function
+from gradients import output_and_gradients, with_values
 from keras import ops
 
 from t2t_relpos.layers import (
     Packing,
     RelativeMultiHeadAttention,
+    RelativeMultiHeadAttentionV2,
     TransformerDecoder,
     TransformerEncoder,
 )
@@ -24,21 +27,30 @@ def draw(rng, mask, width=6):
     return rng.normal(size=(*mask.shape, width)).astype("float32")
 
 
-def test_pack_concatenates_tokens(rng):
+def packed_tokens(x, capacity):
+    """Returns the tokens of `TARGETS`, followed by zeros up to the capacity."""
+    tokens = x[TARGET_TOKENS]
+    zeros = np.zeros((max(0, (capacity or 0) - len(tokens)), x.shape[-1]))
+    return np.concatenate([tokens, zeros])[None]
+
+
+@pytest.mark.parametrize("capacity", [None, 15])
+def test_pack_concatenates_tokens(capacity, rng):
     x = draw(rng, TARGETS)
-    packing = Packing(TARGETS)
+    packing = Packing(TARGETS, capacity=capacity)
     np.testing.assert_array_equal(packing.mask, TARGET_TOKENS)
     packed = packing.pack(x)
-    np.testing.assert_array_equal(packed, x[TARGET_TOKENS][None])
+    np.testing.assert_array_equal(packed, packed_tokens(x, capacity))
     np.testing.assert_array_equal(packing.unpack(packed), np.where(TARGET_TOKENS[..., None], x, 0))
 
 
-def test_packing_splits_and_merges_heads(rng):
-    packing = Packing(TARGETS)
+@pytest.mark.parametrize("capacity", [None, 15])
+def test_packing_splits_and_merges_heads(capacity, rng):
+    packing = Packing(TARGETS, capacity=capacity)
     x = draw(rng, TARGETS) * TARGET_TOKENS[..., None]
     heads = np.reshape(x, (3, 7, 2, 3)).transpose(0, 2, 1, 3)
     np.testing.assert_array_equal(packing.split_heads(packing.pack(x), 2), heads)
-    np.testing.assert_array_equal(packing.merge_heads(heads), x[TARGET_TOKENS][None])
+    np.testing.assert_array_equal(packing.merge_heads(heads), packed_tokens(x, capacity))
 
 
 @pytest.mark.parametrize("rows", [0, 2])
@@ -53,7 +65,7 @@ def test_packing_without_tokens(rows, rng):
 
 
 @pytest.mark.parametrize("name", ["pack", "unpack", "split_heads", "merge_heads"])
-def test_packing_gradients(name, rng, output_and_gradients):
+def test_packing_gradients(name, rng):
     packing = Packing(TARGETS)
     tokens = TARGET_TOKENS.sum()
     shape = {"pack": (3, 7, 6), "merge_heads": (3, 2, 7, 3)}.get(name, (1, tokens, 6))
@@ -78,34 +90,36 @@ ATTENTION = [
     {"use_gate": True, "value_dim": 5, "use_bias": False},
     {"sliding_window": 2},
 ]
-
-
-@pytest.mark.parametrize("settings", ATTENTION, ids=str)
-@pytest.mark.parametrize("causal", [False, True])
-def test_packed_self_attention_equals_padded(settings, causal, rng):
-    x = draw(rng, SOURCE)
-    layer = RelativeMultiHeadAttention(2, 3, max_relative_position=2, **settings)
-    expected = layer(x, x, use_causal_mask=causal, value_mask=SOURCE)
-    packing = Packing(SOURCE)
-    packed = packing.pack(x)
-    found = layer(
-        packed, packed, use_causal_mask=causal, query_packing=packing, value_packing=packing
-    )
-    np.testing.assert_allclose(found[0], values_at_tokens(expected, SOURCE), atol=1e-6)
+V2 = [{"use_value_table": True, "masked": masked} for masked in (False, True)]
 
 
 @pytest.mark.parametrize(
-    "extras", [{"query_offset": 3}, {"query_positions": np.arange(11)[::-1].copy()}], ids=str
+    ("layer_class", "settings", "call"),
+    [
+        *(
+            (RelativeMultiHeadAttention, settings, {"use_causal_mask": causal})
+            for settings in ATTENTION
+            for causal in (False, True)
+        ),
+        # Positions for which padding precedes visible keys.
+        *(
+            (RelativeMultiHeadAttention, {}, {"use_causal_mask": True} | positions)
+            for positions in (
+                {"query_offset": 3},
+                {"query_positions": np.arange(11)[::-1].copy()},
+            )
+        ),
+        *((RelativeMultiHeadAttentionV2, settings, {}) for settings in V2),
+    ],
+    ids=str,
 )
-def test_packed_self_attention_masks_padding_before_visible_keys(extras, rng):
+def test_packed_self_attention_equals_padded(layer_class, settings, call, rng):
     x = draw(rng, SOURCE)
-    layer = RelativeMultiHeadAttention(2, 3, max_relative_position=2)
-    expected = layer(x, x, use_causal_mask=True, value_mask=SOURCE, **extras)
+    layer = layer_class(2, 3, max_relative_position=2, **settings)
+    expected = layer(x, x, value_mask=SOURCE, **call)
     packing = Packing(SOURCE)
     packed = packing.pack(x)
-    found = layer(
-        packed, packed, use_causal_mask=True, query_packing=packing, value_packing=packing, **extras
-    )
+    found = layer(packed, packed, query_packing=packing, value_packing=packing, **call)
     np.testing.assert_allclose(found[0], values_at_tokens(expected, SOURCE), atol=1e-6)
 
 
@@ -136,10 +150,7 @@ def test_packed_cross_attention_equals_padded(rng):
 
 
 @pytest.mark.parametrize("normalize_first", [True, False])
-def test_packed_transformer_blocks_equal_padded(
-    normalize_first, rng, output_and_gradients, import_reference
-):
-    with_values = import_reference("gradients").with_values
+def test_packed_transformer_blocks_equal_padded(normalize_first, rng):
     settings = {
         "intermediate_dim": 11,
         "num_heads": 2,
@@ -174,23 +185,11 @@ def test_packed_transformer_blocks_equal_padded(
         inner = lambda tensors: with_values(variables, tensors[2:], lambda: function(tensors[:2]))
         return output_and_gradients(inner, [source, targets, *values], cotangent)
 
-    for found, expected in zip(
-        keras.tree.flatten(run(packed)), keras.tree.flatten(run(padded)), strict=True
-    ):
-        np.testing.assert_allclose(found, expected, atol=2e-5)
+    assert_all_close(run(packed), run(padded), atol=2e-5)
 
 
-def test_capacity_pads_tokens(rng):
-    x = draw(rng, TARGETS)
+def test_entries_beyond_the_tokens_are_zero():
     packing = Packing(TARGETS, capacity=15)
-    expected = np.concatenate([x[TARGET_TOKENS], np.zeros((3, 6))])
-    packed = packing.pack(x)
-    np.testing.assert_array_equal(packed, expected[None])
-    unpacked = np.where(TARGET_TOKENS[..., None], x, 0)
-    np.testing.assert_array_equal(packing.unpack(packed), unpacked)
-    heads = np.reshape(unpacked, (3, 7, 2, 3)).transpose(0, 2, 1, 3)
-    np.testing.assert_array_equal(packing.split_heads(packed, 2), heads)
-    np.testing.assert_array_equal(packing.merge_heads(heads), expected[None])
     ids = np.arange(21).reshape(3, 7, 1)
     np.testing.assert_array_equal(packing.pack(ids)[0, 9:, 0], [18, 19, 20, 0, 0, 0])
 
@@ -210,21 +209,8 @@ def test_capacity_is_checked_in_eager_mode():
             Packing(TARGETS, capacity=capacity)
 
 
-def compile_function(function):
-    """Returns the function compiled by XLA."""
-    if keras.backend.backend() == "torch":
-        pytest.skip("PyTorch is not compiled by XLA")
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return jax.jit(function)
-    import tensorflow as tf
-
-    return tf.function(function, jit_compile=True, autograph=False)
-
-
 @pytest.mark.parametrize("normalize_first", [True, False])
-def test_packing_with_capacity_can_be_compiled(normalize_first, rng, output_and_gradients):
+def test_packing_with_capacity_can_be_compiled(normalize_first, rng):
     encoder = TransformerEncoder(
         11, 2, max_relative_position=3, normalize_first=normalize_first, bias_initializer="normal"
     )
@@ -240,8 +226,7 @@ def test_packing_with_capacity_can_be_compiled(normalize_first, rng, output_and_
     compiled = compile_function(packed)
     found = output_and_gradients(lambda x: compiled(x, SOURCE), x, cotangent)
     expected = output_and_gradients(padded, x, cotangent)
-    for a, b in zip(keras.tree.flatten(found), keras.tree.flatten(expected), strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-5)
+    assert_all_close(found, expected, atol=2e-5)
     too_many = compiled(ops.convert_to_tensor(x), np.ones_like(SOURCE))
     assert np.isnan(ops.convert_to_numpy(too_many)).all()
 

@@ -4,7 +4,9 @@ The tensors of the forward and the backward pass are counted.
 """
 
 import pytest
+from gradients import with_values
 from keras import ops
+from sizes import largest_tensor
 
 from t2t_relpos.layers import RelationMultiHeadAttention
 
@@ -14,12 +16,7 @@ PRODUCTS_BY_LABEL = BATCH * HEADS * LENGTH_Q * (LABELS + 1)  # one for "no edge"
 
 
 @pytest.fixture
-def largest_tensor(import_reference):
-    return import_reference("sizes").largest_tensor
-
-
-@pytest.fixture
-def largest_of_layer(largest_tensor, import_reference, rng):
+def largest_of_layer(rng):
     def measure(num_relations=LABELS, **settings):
         layer = RelationMultiHeadAttention(HEADS, DEPTH, num_relations, **settings)
         x, y = (rng.normal(size=(BATCH, n, 5)).astype("float32") for n in (LENGTH_Q, LENGTH_K))
@@ -29,7 +26,6 @@ def largest_of_layer(largest_tensor, import_reference, rng):
         ]
         layer(x, y, relations=labels)
         variables = layer.trainable_variables
-        with_values = import_reference("gradients").with_values
 
         def call(inputs, labels):
             x, y, *values = inputs
@@ -61,7 +57,7 @@ def test_relation_attention_processes_channels_one_by_one(largest_of_layer):
 
 
 @pytest.mark.parametrize("one_hot", [False, True])
-def test_largest_tensor_detects_edge_vectors(one_hot, largest_tensor, rng):
+def test_largest_tensor_detects_edge_vectors(one_hot, rng):
     table = rng.normal(size=(LABELS, DEPTH)).astype("float32")
     labels = rng.integers(0, LABELS, (LENGTH_Q, LENGTH_K)).astype("int32")
 

@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
 from keras import ops
+from layer_checks import check_layer
 
 from t2t_relpos.layers import TokenEmbedding
 
 
-def test_token_embedding_contract(check_layer):
+def test_token_embedding_contract():
     ids = np.array([[3, 5, 0], [1, 6, 2]], "int32")
     check_layer(lambda dtype: TokenEmbedding(7, 5, dtype=dtype), [ids], output_shape=(2, 3, 5))
 
@@ -34,7 +35,6 @@ def test_token_embedding_rejects_ids_out_of_range(ids):
 
 
 def test_token_embedding_rejects_float_ids():
-    with pytest.raises(
-        ValueError, match="Expected token ids of an integer dtype. Received: dtype float"
-    ):
+    message = "Expected token ids of an integer dtype. Received: dtype float"
+    with pytest.raises(ValueError, match=message):
         TokenEmbedding(7, 5)(np.array([[1.0]]))

@@ -13,27 +13,27 @@ def test_presets_are_valid_and_round_trip_through_json(preset):
     assert TransformerConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
-def test_shaw_presets_match_the_paper():
-    base = TransformerConfig.from_preset("shaw_base", vocab_size=7)
-    assert (base.max_relative_position, base.share_heads, base.intermediate_dim) == (
-        16,
-        False,
-        1024,
+PAPER = {
+    "shaw_base": (16, False, 512, 1024, 8, 6, 6, 0.1),
+    "shaw_big": (8, True, 1024, 4096, 16, 6, 6, 0.3),
+}
+
+
+@pytest.mark.parametrize("preset", PAPER)
+def test_shaw_presets_match_the_paper(preset):
+    """Shaw et al. 2018, section 4.1."""
+    config = TransformerConfig.from_preset(preset, vocab_size=7)
+    names = (
+        "max_relative_position",
+        "share_heads",
+        "hidden_dim",
+        "intermediate_dim",
+        "num_heads",
+        "num_encoder_layers",
+        "num_decoder_layers",
+        "dropout",
     )
-    assert (base.num_encoder_layers, base.hidden_dim, base.num_heads, base.dropout) == (
-        6,
-        512,
-        8,
-        0.1,
-    )
-    big = TransformerConfig.from_preset("shaw_big", vocab_size=7)
-    assert (big.max_relative_position, big.share_heads, big.intermediate_dim) == (8, True, 4096)
-    assert (big.num_encoder_layers, big.hidden_dim, big.num_heads, big.dropout) == (
-        6,
-        1024,
-        16,
-        0.3,
-    )
+    assert tuple(getattr(config, name) for name in names) == PAPER[preset]
 
 
 def test_tiny_preset_values():
@@ -77,10 +77,8 @@ def test_config_rejects_invalid_settings(settings, message):
 
 
 def test_from_preset_rejects_unknown_names():
-    with pytest.raises(
-        ValueError,
-        match="Expected `preset` to be one of .*shaw_base.*'shaw_bas'. Did you mean 'shaw_base'",
-    ):
+    message = "Expected `preset` to be one of .*shaw_base.*'shaw_bas'. Did you mean 'shaw_base'"
+    with pytest.raises(ValueError, match=message):
         TransformerConfig.from_preset("shaw_bas", vocab_size=7)
     with pytest.raises(ValueError, match="Received: 'tyni'. Did you mean 'tiny'"):
         TransformerConfig.from_preset("tyni", vocab_size=7)

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from compilation import compile_function
 from keras import ops
 
 from t2t_relpos.decoding import (
@@ -46,19 +47,6 @@ def search_ids(model, search, **settings):
     return ops.convert_to_numpy(search(model.step, state, 3, 7, **settings).ids)
 
 
-def compiled(function):
-    """Returns a function of ids, compiled by XLA if the backend uses it."""
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.function(function, jit_compile=True)
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return jax.jit(function)
-    return function
-
-
 @pytest.mark.parametrize("search", [beam_search, greedy_search, sample_search])
 @pytest.mark.parametrize("compiles", [True, False])
 @pytest.mark.parametrize("fixture", ["model", "language_model"])
@@ -75,7 +63,7 @@ def test_searches_reject_a_state_for_fewer_steps(fixture, search, compiles, requ
         " to `encode`, or max_length=4 to the search."
     )
     with pytest.raises(ValueError, match=message):
-        (compiled(run) if compiles else run)(ids)
+        (compile_function(run) if compiles else run)(ids)
     # The limits of sentences may fit.
     assert np.isfinite(ops.convert_to_numpy(run(ids, length_limit=np.full(3, 4)))).all()
 
@@ -145,11 +133,14 @@ def test_generate_rejects_jit_compile_on_torch(model):
         model.generate(SOURCE, jit_compile=True)
 
 
-def test_generate_in_bfloat16_does_not_fold_the_model():
+def test_generate_in_bfloat16_searches_with_the_unfolded_model():
     config = TransformerConfig.from_preset("tiny", vocab_size=11, **SMALL)
     model = Transformer(config, dtype="mixed_bfloat16")
     assert not can_fold(model)
-    assert model.generate(SOURCE, max_length=5).shape == (3, 5)
+    found = model.generate(SOURCE, max_length=7, jit_compile=False)
+    np.testing.assert_array_equal(found, search_ids(model, beam_search)[:, 0])
+    # XLA rounds to bfloat16 less often, so a compiled search may select other ids.
+    assert model.generate(SOURCE, max_length=7).shape == (3, 7)
 
 
 def test_generate_uses_the_current_weights(model):
@@ -295,25 +286,6 @@ def test_transformer_rejects_invalid_inputs(model, inputs, message):
 def test_causal_lm_rejects_invalid_ids(language_model, ids, message):
     with pytest.raises(ValueError, match=message):
         language_model(ids)
-
-
-@pytest.mark.parametrize("before", ["build", "call", "fit"])
-def test_transformer_export_equals_the_model(before, tmp_path):
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("requires TensorFlow to export a SavedModel")
-    import tensorflow as tf
-
-    model = Transformer.from_preset("tiny", vocab_size=11, **SMALL)
-    inputs = {"inputs": SOURCE, "targets": SOURCE[:, :4]}
-    if before == "call":
-        model(inputs)
-    if before == "fit":
-        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        model.fit(inputs, SOURCE[:, :4], verbose=0)
-    model.export(tmp_path / "model", verbose=False)
-    loaded = tf.saved_model.load(str(tmp_path / "model"))
-    outputs = loaded.serve({name: tf.constant(x, tf.int32) for name, x in inputs.items()})
-    np.testing.assert_allclose(outputs, model(inputs), atol=1e-4)
 
 
 def test_transformer_summary_shows_shapes(model, capsys):

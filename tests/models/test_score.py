@@ -4,9 +4,10 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from small_transformers import random_transformer
 
 from t2t_relpos.decoding import beam_search, score_tokens
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 
 SOURCE = np.array([[5, 6, 7, 9, 1], [9, 1, 0, 0, 0], [8, 4, 1, 0, 0]], "int32")
 TARGETS = np.array([[3, 4, 5, 6, 7, 8, 1], [8, 9, 1, 0, 0, 0, 0], [2, 1, 0, 0, 0, 0, 0]], "int32")
@@ -27,24 +28,7 @@ def model(request):
 
 
 def make_transformer(**settings):
-    """Returns a small Transformer with random weights."""
-    small = {
-        "vocab_size": 13,
-        "num_encoder_layers": 1,
-        "num_decoder_layers": 3,
-        "hidden_dim": 12,
-        "intermediate_dim": 17,
-        "num_heads": 2,
-        "max_relative_position": 3,
-        "max_length": 11,
-        "dropout": 0.0,
-    }
-    model = Transformer(TransformerConfig(**{**small, **settings}))
-    rng = np.random.default_rng(7)
-    for weight in model.weights:
-        if "seed" not in weight.path:
-            weight.assign(ops.convert_to_numpy(weight) + 0.3 * rng.normal(size=weight.shape))
-    return model
+    return random_transformer(0.3, num_decoder_layers=3, **settings)
 
 
 def test_score_equals_log_probabilities_of_the_call(model):
@@ -156,7 +140,6 @@ def test_score_rejects_an_invalid_layer(layer):
 
 
 def test_score_rejects_layer_without_return_alignments():
-    with pytest.raises(
-        ValueError, match="Expected `layer` only with `return_alignments=True`.*Received: layer=0"
-    ):
+    message = "Expected `layer` only with `return_alignments=True`.*Received: layer=0"
+    with pytest.raises(ValueError, match=message):
         make_transformer().score(SOURCE, TARGETS, layer=0)

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 from keras import ops
+from small_transformers import random_transformer
 
 from t2t_relpos.decoding import beam_search
-from t2t_relpos.models import Transformer, TransformerConfig
 from t2t_relpos.models.config import POSITIONS
 
 VOCAB, LENGTH = 5, 4
@@ -16,26 +16,9 @@ LIMITS = np.array([4, 3, 4], "int32")
 
 
 def make_transformer(position):
-    """Returns a small Transformer with random weights."""
-    model = Transformer(
-        TransformerConfig(
-            vocab_size=VOCAB,
-            num_encoder_layers=1,
-            num_decoder_layers=2,
-            hidden_dim=6,
-            intermediate_dim=7,
-            num_heads=2,
-            max_relative_position=2,
-            max_length=LENGTH,
-            dropout=0.0,
-            position=position,
-        )
+    return random_transformer(
+        0.7, vocab_size=VOCAB, num_decoder_layers=2, max_length=LENGTH, position=position
     )
-    rng = np.random.default_rng(3)
-    for weight in model.weights:
-        if "seed" not in weight.path:
-            weight.assign(ops.convert_to_numpy(weight) + 0.7 * rng.normal(size=weight.shape))
-    return model
 
 
 def all_outputs(limit):

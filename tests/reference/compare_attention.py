@@ -60,7 +60,11 @@ def load(path):
 
 
 def compare(family, path):
-    """Yields measurements of the output and of the gradient with respect to every input."""
+    """Yields measurements of the output and of the gradient with respect to every input.
+
+    Raises:
+        ValueError: a result does not have the dtype of the recorded one.
+    """
     record = load(path)
     dtype = str(record["output"].dtype)
     prefix = "gradient_"
@@ -70,6 +74,9 @@ def compare(family, path):
         {name: record[name] for name in names},
         record["cotangent"],
     )
+    for found in (output, *gradients.values()):
+        if found.dtype != dtype:
+            raise ValueError(f"Expected dtype {dtype}. Received: {found.dtype}.")
     error = relative_error(output, record["output"])
     yield Measurement(path.stem, "output", error, LIMITS[dtype], record["output"].size)
     for name, gradient in gradients.items():

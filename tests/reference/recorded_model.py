@@ -110,14 +110,24 @@ def _beam(case, state, batch_size, max_length, **arguments):
     )
 
 
-SEARCHES = {
-    "greedy": lambda case, *sizes: greedy_search(case.model.step, *sizes[:3]),
-    "best": lambda *sizes: _beam(*sizes[:4], t2t_exact=True),
-    "beam": lambda *sizes: _beam(
-        *sizes[:4], num_results=sizes[0].settings["beam_size"], t2t_exact=True
-    ),
-    "default": lambda *sizes: _beam(*sizes[:4], length_limit=sizes[4]),
-}
+def _greedy(case, state, batch_size, max_length, limits):
+    return greedy_search(case.model.step, state, batch_size, max_length)
+
+
+def _best(case, state, batch_size, max_length, limits):
+    return _beam(case, state, batch_size, max_length, t2t_exact=True)
+
+
+def _all_beams(case, state, batch_size, max_length, limits):
+    count = case.settings["beam_size"]
+    return _beam(case, state, batch_size, max_length, num_results=count, t2t_exact=True)
+
+
+def _with_limits(case, state, batch_size, max_length, limits):
+    return _beam(case, state, batch_size, max_length, length_limit=limits)
+
+
+SEARCHES = {"greedy": _greedy, "best": _best, "beam": _all_beams, "default": _with_limits}
 
 
 @functools.cache

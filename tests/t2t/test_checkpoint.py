@@ -5,6 +5,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from comparisons import assert_all_equal
 
 from t2t_relpos.models import Transformer, TransformerConfig
 from t2t_relpos.t2t import config_from_hparams, load_t2t_weights, parse_hparams, t2t_weights
@@ -63,8 +64,7 @@ def assert_load_fails(model, arrays, *messages):
         load_t2t_weights(model, arrays)
     for message in messages:
         assert message in str(error.value)
-    for old, new in zip(before, weight_values(model), strict=True):
-        np.testing.assert_array_equal(old, new)
+    assert_all_equal(before, weight_values(model))
 
 
 @pytest.mark.parametrize("record", DOUBLED, ids=lambda r: f"{r['hparams_set']}-{r['mode']}")

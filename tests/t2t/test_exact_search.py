@@ -4,7 +4,6 @@ test_parity.py compares the search with tensor2tensor.
 """
 
 import numpy as np
-import pytest
 from keras import ops
 
 from t2t_relpos.decoding import beam_search, length_penalty
@@ -41,9 +40,3 @@ def test_t2t_exact_scores_unfinished_outputs_without_length_penalty():
     ids, score = search(NEVER_ENDS, 3)
     assert ids.tolist() == [2, 2, 2]
     np.testing.assert_allclose(score, 3 * np.log(0.4) / length_penalty(3, 0.6), rtol=1e-5)
-
-
-def test_t2t_exact_rejects_length_limits():
-    message = "Expected no `length_limit` with `t2t_exact`.*Received: both"
-    with pytest.raises(ValueError, match=message):
-        search(NEVER_ENDS, 3, t2t_exact=True, length_limit=np.array([2]))

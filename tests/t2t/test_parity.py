@@ -5,8 +5,10 @@ The results are recorded in tests/reference/models.
 
 import pathlib
 
+import compare_models as compare
 import numpy as np
 import pytest
+from recorded_model import RecordedModel, recorded_model
 
 RECORDED = pathlib.Path(__file__).parents[1] / "reference" / "models"
 NAMES = sorted(path.parent.name for path in RECORDED.glob("*/model.json"))
@@ -23,19 +25,9 @@ on_quick_models = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(scope="module")
-def compare(import_reference):
-    return import_reference("compare_models")
-
-
-@pytest.fixture(scope="module")
-def models(import_reference):
-    return import_reference("recorded_model")
-
-
 @pytest.fixture
-def case(models, name):
-    return models.recorded_model(name)
+def case(name):
+    return recorded_model(name)
 
 
 def assert_within_limits(measurements, quantities):
@@ -45,12 +37,12 @@ def assert_within_limits(measurements, quantities):
         assert measurement.holds, measurement
 
 
-def test_compare_covers_all_recorded_models(compare):
+def test_compare_covers_all_recorded_models():
     assert compare.NAMES == NAMES
     assert len(NAMES) == 10
 
 
-def test_limits_equal_the_documented_values(compare):
+def test_limits_equal_the_documented_values():
     assert compare.LIMITS == {
         "logits, real positions": 1e-5,
         "logits, padding": 1e-5,
@@ -73,22 +65,22 @@ def test_hparams_equal_the_checkpoint(case):
 
 
 @on_all_models
-def test_logits_and_losses_equal_tensor2tensor(compare, case):
+def test_logits_and_losses_equal_tensor2tensor(case):
     assert_within_limits(compare.compare_forward(case), FORWARD)
 
 
 @on_all_models
-def test_gradients_equal_tensor2tensor(compare, case):
+def test_gradients_equal_tensor2tensor(case):
     assert_within_limits(compare.compare_gradients(case), ["gradients"])
 
 
 @on_quick_models
-def test_beam_search_equals_tensor2tensor(compare, case):
+def test_beam_search_equals_tensor2tensor(case):
     assert_within_limits(compare.compare_beams(case), ["beam ids", "beam scores"])
 
 
 @on_quick_models
-def test_greedy_search_equals_tensor2tensor(compare, case):
+def test_greedy_search_equals_tensor2tensor(case):
     relative = case.model.config.relative
     assert_within_limits(
         compare.compare_greedy(case),
@@ -97,7 +89,7 @@ def test_greedy_search_equals_tensor2tensor(compare, case):
 
 
 @on_quick_models
-def test_default_search_is_independent_of_the_batch(compare, case):
+def test_default_search_is_independent_of_the_batch(case):
     assert_within_limits(
         compare.compare_batches(case),
         ["ids, single vs. batch", "scores, single vs. batch"],
@@ -105,20 +97,20 @@ def test_default_search_is_independent_of_the_batch(compare, case):
 
 
 @on_all_models
-def test_weights_round_trip_to_the_checkpoint(compare, case):
+def test_weights_round_trip_to_the_checkpoint(case):
     assert_within_limits(compare.compare_weights(case), ["weights that differ"])
     weights = sum(name.startswith("transformer/") and "/Adam" not in name for name in case.arrays)
     assert next(compare.compare_weights(case)).count == weights
 
 
-def test_checkpoints_include_slots_and_an_average(models):
+def test_checkpoints_include_slots_and_an_average():
     for name in ("relative_adam_slots", "relative_averaged"):
-        assert any(key.endswith("/Adam_1") for key in models.recorded_model(name).arrays)
-    assert models.recorded_model("relative_averaged").arrays["global_step"] == 0
+        assert any(key.endswith("/Adam_1") for key in recorded_model(name).arrays)
+    assert recorded_model("relative_averaged").arrays["global_step"] == 0
 
 
-def test_compare_detects_a_wrong_weight(compare, models):
-    case = models.RecordedModel("relative_short_k")
+def test_compare_detects_a_wrong_weight():
+    case = RecordedModel("relative_short_k")
     table = case.model.decoder_layers[1].self_attention.value_embedding.table
     table.assign(np.array(table.value) * 1.01)
     for measurements in (

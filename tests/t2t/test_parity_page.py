@@ -2,25 +2,20 @@
 
 import pathlib
 
-import pytest
+import compare
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "how_it_works" / "parity.md"
 REGENERATE = "regenerate: python tests/reference/compare.py > docs/how_it_works/parity.md"
 
 
-@pytest.fixture(scope="module")
-def compare(import_reference):
-    return import_reference("compare")
-
-
-def test_parity_page_contains_the_template_text(compare):
+def test_parity_page_contains_the_template_text():
     page = PAGE.read_text()
     for paragraph in compare.TEMPLATE.read_text().split("\n\n"):
         if "$" not in paragraph:
             assert paragraph.strip() in page, REGENERATE
 
 
-def test_parity_page_has_a_row_for_each_comparison(compare):
+def test_parity_page_has_a_row_for_each_comparison():
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     for name in compare.compare_models.NAMES:
         assert sum(row.startswith(f"| `{name}` |") for row in rows) == 2, REGENERATE
@@ -31,7 +26,7 @@ def test_parity_page_has_a_row_for_each_comparison(compare):
             assert sum(row.startswith(start) for row in rows) == (cases > 0), REGENERATE
 
 
-def test_parity_page_has_a_row_for_each_vocabulary(compare):
+def test_parity_page_has_a_row_for_each_vocabulary():
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     for path in compare.compare_subwords.VOCABULARIES:
         assert (
@@ -39,7 +34,7 @@ def test_parity_page_has_a_row_for_each_vocabulary(compare):
         ), REGENERATE
 
 
-def test_model_table_formats_measurements(compare):
+def test_model_table_formats_measurements():
     Measurement = compare.compare_models.Measurement
     measurements = [
         Measurement("learned", "loss", 2e-7, 1e-6, 1),

@@ -98,42 +98,34 @@ def test_alphanumeric_characters_equal_unicodedata():
     ],
 )
 def test_from_bytes_rejects_other_files(content, received):
-    with pytest.raises(
-        ValueError,
-        match=(
-            f"whose first two subtokens are '<pad>_' and '<EOS>_'. Received: {received}. Pass the "
-            "file named vocab"
-        ),
-    ):
+    message = (
+        f"whose first two subtokens are '<pad>_' and '<EOS>_'. Received: {received}. Pass the "
+        "file named vocab"
+    )
+    with pytest.raises(ValueError, match=message):
         SubwordVocabulary.from_bytes(content)
 
 
 def test_from_bytes_rejects_invalid_utf8():
-    with pytest.raises(
-        ValueError,
-        match=(
-            "a text file in UTF-8. Received: 5 bytes that are not UTF-8. Pass the file named vocab"
-        ),
-    ):
+    message = (
+        "a text file in UTF-8. Received: 5 bytes that are not UTF-8. Pass the file named vocab"
+    )
+    with pytest.raises(ValueError, match=message):
         SubwordVocabulary.from_bytes(b"'\xff\xfe'\n")
 
 
 def test_from_bytes_rejects_a_file_without_escape_characters():
-    with pytest.raises(
-        ValueError,
-        match=(
-            r"and those that escape others .* Received: 24 subtokens without ';', '_'. The file "
-            r"is cut short or was edited"
-        ),
-    ):
+    message = (
+        r"and those that escape others .* Received: 24 subtokens without ';', '_'. The file "
+        r"is cut short or was edited"
+    )
+    with pytest.raises(ValueError, match=message):
         SubwordVocabulary.from_bytes(lines(*(s for s in SMALL if s not in ("_", ";"))))
 
 
 def test_from_bytes_rejects_a_truncated_file():
-    with pytest.raises(
-        ValueError,
-        match=r"Received: 3 subtokens without '0', '1', '2', '3', '4' and 18 more. The file is",
-    ):
+    message = r"Received: 3 subtokens without '0', '1', '2', '3', '4' and 18 more. The file is"
+    with pytest.raises(ValueError, match=message):
         SubwordVocabulary.from_bytes(lines(*SMALL[:3]))
 
 

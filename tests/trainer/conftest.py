@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import importlib.util
 import itertools
 import os
 import random
@@ -14,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import train_small
 
 from examples.synthetic_corpus import generate
 from examples.synthetic_corpus.__main__ import write_split
@@ -174,7 +174,7 @@ def loaded(exported_dir):
 class FakeWmt(NamedTuple):
     """Data folder of TensorFlow Datasets with a fake WMT 2014, and the pairs of its parts.
 
-    See data/fake_wmt.py.
+    See tests/support/fake_wmt.py.
     """
 
     data_dir: str
@@ -184,15 +184,12 @@ class FakeWmt(NamedTuple):
 @pytest.fixture(scope="session")
 def wmt14(tmp_path_factory):
     """Returns wmt14_translate (de-en, fr-en), prepared from fake archives, as a `FakeWmt`."""
-    specification = importlib.util.spec_from_file_location(
-        "fake_wmt", Path(__file__).parent / "data" / "fake_wmt.py"
-    )
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
+    import fake_wmt
+
     folder = tmp_path_factory.mktemp("wmt14")
     for languages in ("de-en", "fr-en"):
-        module.prepare(folder / "prepared", folder / languages, languages)
-    return FakeWmt(str(folder / "prepared"), module.sentence_pairs)
+        fake_wmt.prepare(folder / "prepared", folder / languages, languages)
+    return FakeWmt(str(folder / "prepared"), fake_wmt.sentence_pairs)
 
 
 class SmallRun:
@@ -245,20 +242,12 @@ class SmallRun:
 @pytest.fixture(scope="module")
 def small_run(tmp_path_factory):
     """Returns a `SmallRun`."""
-    specification = importlib.util.spec_from_file_location(
-        "train_small", Path(__file__).parent / "train_small.py"
-    )
-    program = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(program)
+    train_small.add_preset()
     # Optimizing the graphs takes a quarter of the time of a run. Runs in other processes do it.
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     yield SmallRun(tmp_path_factory.mktemp("text"))
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
-    del program.PRESETS["small"], program.recipes.RECIPES["small"]
-
-
-# Pytest must not import these programs: train_small.py would add a preset.
-collect_ignore = ["train_small.py", "data/fake_wmt.py", "training/replicas.py"]
+    train_small.remove_preset()
 
 
 @pytest.fixture

@@ -2,17 +2,15 @@
 
 import json
 
-import numpy as np
 import pytest
 from absl import flags
+from comparisons import assert_all_equal
+from programs import Program
 
 from trainer import average, evaluate, weights
 from trainer.model_dir import ModelDirectory
 
-
-@pytest.fixture(scope="module")
-def run(program):
-    return program(average)
+run = Program(average)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +22,7 @@ def model_dir(small_run, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def averaged(run, model_dir):
+def averaged(model_dir):
     """Returns a model directory with the mean of the last two checkpoints of `model_dir`."""
     path = model_dir.parent / "average"
     run(f"--model_dir={model_dir}", "--last=2", f"--output_dir={path}")
@@ -40,12 +38,8 @@ def test_output_is_a_model_directory_with_mean_weights(averaged, model_dir):
     ]
     original = ModelDirectory.open(model_dir)
     paths = weights.last_checkpoints(original, 2)
-    for variable, expected in zip(
-        ModelDirectory.open(averaged).load_model().weights,
-        weights.average(original, paths).weights,
-        strict=True,
-    ):
-        np.testing.assert_array_equal(variable.numpy(), expected.numpy())
+    expected = weights.average(original, paths).weights
+    assert_all_equal(ModelDirectory.open(averaged).load_model().weights, expected)
     recorded = json.loads((averaged / "run.json").read_text())
     assert recorded.pop("averaged") == {
         "model_dir": str(model_dir),
@@ -54,7 +48,7 @@ def test_output_is_a_model_directory_with_mean_weights(averaged, model_dir):
     assert recorded == original.read_run()
 
 
-def test_steps_flag_selects_checkpoints(run, model_dir, tmp_path, capsys):
+def test_steps_flag_selects_checkpoints(model_dir, tmp_path, capsys):
     run(f"--model_dir={model_dir}", "--steps=2, 5", f"--output_dir={tmp_path / 'average'}")
     assert capsys.readouterr().out == (
         f"Wrote the mean of 2 checkpoints of {model_dir} to {tmp_path / 'average'}: "
@@ -83,7 +77,7 @@ def test_output_works_with_evaluate_and_train(averaged, small_run, tmp_path, cap
     assert ModelDirectory.open(tmp_path / "tuned").read_run()["init_from"] == str(averaged)
 
 
-def test_invalid_flags_raise(run, model_dir, averaged, tmp_path):
+def test_invalid_flags_raise(model_dir, averaged, tmp_path):
     model = f"--model_dir={model_dir}"
     output = f"--output_dir={tmp_path / 'out'}"
     run.fails("Expected --model_dir. Received: none.", "--last=2", output)
@@ -91,12 +85,6 @@ def test_invalid_flags_raise(run, model_dir, averaged, tmp_path):
     run.fails("Expected either --last or --steps. Received: neither.", model, output)
     run.fails(
         "Expected either --last or --steps. Received: both.", model, output, "--last=2", "--steps=2"
-    )
-    run.fails(
-        "Expected at least 4 checkpoints in .*Received: 3, of step 2, 4, 5.",
-        model,
-        output,
-        "--last=4",
     )
     run.fails(
         "Expected a checkpoint of step 3 in .*Received: checkpoints of step 2, 4, 5.",

@@ -1,9 +1,8 @@
 import json
-import subprocess
-import sys
 
 import pytest
 from absl import flags
+from subprocesses import run_python
 
 from trainer.config import POSITIONS, RunConfig, define_flags
 from trainer.recipes import RECIPES
@@ -49,14 +48,6 @@ def test_flags_have_defaults_and_help_of_the_fields():
     assert parsed("--preset=tiny", "--model_dir=runs/x", "--data=any") == RunConfig(**MINIMAL)
 
 
-def test_misspelled_flag_raises():
-    with pytest.raises(
-        flags.UnrecognizedFlagError,
-        match="Unknown command line flag 'warmup_step'. Did you mean: warmup_steps",
-    ):
-        parsed("--warmup_step=3")
-
-
 def test_flag_of_wrong_type_raises():
     with pytest.raises(flags.IllegalFlagValueError, match="flag --seed=x"):
         parsed("--seed=x")
@@ -71,18 +62,12 @@ def test_settings_equal_their_dict():
     ("precision", "policy"),
     [("float32", "float32"), ("bfloat16", "mixed_bfloat16"), ("float16", "mixed_float16")],
 )
-def test_dtype_policy(precision, policy):
+def test_precision_determines_the_dtype_policy(precision, policy):
     assert RunConfig(**MINIMAL, precision=precision).dtype_policy == policy
 
 
-def test_resolve_fills_settings_from_the_recipe():
+def test_given_settings_override_the_recipe():
     config = RunConfig(**(MINIMAL | {"preset": "shaw_base"}), warmup_steps=7).resolve()
-    assert (config.adam_beta1, config.adam_beta2, config.adam_epsilon) == (0.9, 0.98, 1e-9)
-    assert (config.batch_tokens, config.train_steps, config.label_smoothing) == (
-        25_000,
-        100_000,
-        0.1,
-    )
     assert config.warmup_steps == 7
     assert config.architecture_overrides() == {}
 
@@ -266,4 +251,4 @@ def test_config_imports_neither_keras_nor_tensorflow():
         "RunConfig(preset='tiny', model_dir='x', data='any').resolve(); "
         "sys.exit(bool({'keras', 'tensorflow'} & sys.modules.keys()))"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    run_python("-c", program)

@@ -5,16 +5,14 @@
 
 import importlib
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from absl import app
+from programs import Program
+from subprocesses import ROOT, environment, run_python
 
 from trainer.export_ctranslate2 import QUANTIZATIONS
 
-ROOT = Path(__file__).parents[2]
 MODULE = """
 import runpy, sys
 sys.argv = ["trainer.{name}", "--help"]
@@ -59,13 +57,7 @@ WITHOUT_TENSORFLOW = (
 
 
 def output_of(program):
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    return run_python("-c", program).stdout
 
 
 @pytest.mark.parametrize("name", FLAG)
@@ -80,23 +72,35 @@ def test_help_imports_neither_keras_nor_tensorflow(name):
 @pytest.mark.parametrize("command", [["-c", "import trainer"], ["-m", "trainer.train", "--help"]])
 def test_without_tensorflow_the_error_names_the_command_that_installs_it(command, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['tensorflow'] = None\n")
-    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    command = [sys.executable, *command]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 1
+    paths = f"{tmp_path}{os.pathsep}{ROOT}"
+    done = run_python(*command, returncode=1, env=environment(PYTHONPATH=paths))
     assert f"ImportError: {WITHOUT_TENSORFLOW}" in done.stderr.splitlines()[-1]
     assert (done.stderr.count("\n") == 1) == ("-m" in command)
 
 
 @pytest.mark.parametrize("name", FLAG)
-def test_positional_argument_raises(program, name):
+def test_positional_argument_raises(name):
     is_translate = name == "translate"
     expected = "the text in --input or on the standard input" if is_translate else "flags only"
     with pytest.raises(app.UsageError, match=f"Expected {expected}. Received: 'runs/x'."):
-        program(importlib.import_module(f"trainer.{name}"))(*REQUIRED.get(name, ()), "runs/x")
+        Program(importlib.import_module(f"trainer.{name}"))(*REQUIRED.get(name, ()), "runs/x")
 
 
-def test_help_lists_all_quantizations():
-    output = output_of(MODULE.format(name="export_ctranslate2"))
-    text = " ".join(output.split())
-    assert f"Type of the weights: {', '.join(QUANTIZATIONS)}." in text
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("export_ctranslate2", [f"Type of the weights: {', '.join(QUANTIZATIONS)}."]),
+        (
+            "train",
+            [
+                "--warmup_steps: Number of warm-up updates,",
+                "--[no]dry_run: Print settings, parameters, batches",
+                "python -m trainer.train --preset=tiny",
+            ],
+        ),
+    ],
+)
+def test_help_lists_settings_and_their_values(name, texts):
+    output = " ".join(output_of(MODULE.format(name=name)).split())
+    for text in texts:
+        assert text in output

@@ -1,9 +1,8 @@
-import os
 import re
-import threading
 
 import pytest
 import sacrebleu
+from programs import Program
 
 from examples.synthetic_corpus import generate
 from trainer import atomic_files, evaluate, metrics, weights
@@ -19,9 +18,7 @@ FILES = [f"--source={__file__}", f"--target={__file__}"]
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" + sacrebleu.__version__
 
 
-@pytest.fixture(scope="module")
-def run(program):
-    return program(evaluate)
+run = Program(evaluate)
 
 
 @pytest.fixture
@@ -76,7 +73,7 @@ def test_exact_translations_have_a_bleu_of_100():
 
 @pytest.mark.slow
 def test_model_directory_and_export_print_equal_scores(
-    run, trained_model_dir, exported_dir, pair_files, tmp_path, capsys
+    trained_model_dir, exported_dir, pair_files, tmp_path, capsys
 ):
     arguments = [f"--source={pair_files[0]}", f"--target={pair_files[1]}", "--batch_size=5"]
     run(f"--model_dir={trained_model_dir}", *arguments, f"--output={tmp_path / 'one'}")
@@ -108,7 +105,7 @@ def splits(monkeypatch):
     monkeypatch.setattr(tfds_sets, "read_tfds", read_tfds)
 
 
-def test_several_splits_are_evaluated(run, exported_dir, splits, capsys):
+def test_several_splits_are_evaluated(exported_dir, splits, capsys):
     run(
         f"--saved_model={exported_dir}",
         "--data=any",
@@ -131,14 +128,17 @@ def test_several_splits_are_evaluated(run, exported_dir, splits, capsys):
     )
 
 
-def test_test_split_of_wmt14_is_newstest2014(
-    run, exported_dir, wmt14, tmp_path, monkeypatch, capsys
-):
+def echo(texts):
+    """Returns the texts as their own translations."""
+    return [Translation(text, 0.0, False) for text in texts]
+
+
+def test_test_split_of_wmt14_is_newstest2014(exported_dir, wmt14, tmp_path, monkeypatch, capsys):
     translated = []
 
     def translate(texts):
         translated.extend(texts)
-        return [Translation(text, 0.0, False) for text in texts]
+        return echo(texts)
 
     monkeypatch.setattr(saved_models, "load", lambda *_: translate)
     data = [
@@ -163,12 +163,8 @@ def test_test_split_of_wmt14_is_newstest2014(
     assert capsys.readouterr().out.startswith("dev BLEU = ")
 
 
-def test_language_defaults_to_the_target_language(run, monkeypatch, capsys):
-    monkeypatch.setattr(
-        saved_models,
-        "load",
-        lambda *_: lambda texts: [Translation(text, 0.0, False) for text in texts],
-    )
+def test_language_defaults_to_the_target_language(monkeypatch, capsys):
+    monkeypatch.setattr(saved_models, "load", lambda *_: echo)
     corpus = PairCorpus((("l'air", "l'air"),))
     monkeypatch.setattr(tfds_sets, "read_tfds", lambda *_: corpus)
     monkeypatch.setattr(text_files, "read_text", lambda *_: corpus)
@@ -186,7 +182,7 @@ def test_language_defaults_to_the_target_language(run, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_checkpoint_flag_selects_a_checkpoint(
-    run, trained_model_dir, pair_files, tmp_path, monkeypatch, capsys
+    trained_model_dir, pair_files, tmp_path, monkeypatch, capsys
 ):
     model = ModelDirectory.open(trained_model_dir).load_model()
     chosen = []
@@ -224,7 +220,7 @@ def test_checkpoint_flag_selects_a_checkpoint(
     )
 
 
-def test_beam_size_and_alpha_flags_set_the_search(run, trained_model_dir, pair_files, monkeypatch):
+def test_beam_size_and_alpha_flags_set_the_search(trained_model_dir, pair_files, monkeypatch):
     class Chosen(Exception):
         pass
 
@@ -308,12 +304,12 @@ def test_beam_size_and_alpha_flags_set_the_search(run, trained_model_dir, pair_f
         ),
     ],
 )
-def test_invalid_flags_raise(run, arguments, message):
+def test_invalid_flags_raise(arguments, message):
     run.fails(message, *arguments)
 
 
 @pytest.mark.slow
-def test_output_of_several_test_sets_raises(run, exported_dir, splits, tmp_path):
+def test_output_of_several_test_sets_raises(exported_dir, splits, tmp_path):
     message = "Expected a single test set with --output. Received: 2. Evaluate them separately."
     arguments = [f"--saved_model={exported_dir}", "--data=any", "--split=dev,test"]
     run.fails(message, *arguments, f"--output={tmp_path / 'out'}")
@@ -325,7 +321,7 @@ def test_output_of_several_test_sets_raises(run, exported_dir, splits, tmp_path)
 
 
 def test_output_is_replaced_only_when_complete(
-    run, exported_dir, pair_files, tmp_path, capsys, fill_disk, monkeypatch
+    exported_dir, pair_files, tmp_path, capsys, fill_disk, monkeypatch
 ):
     output = tmp_path / "out"
     output.write_text("before\n")
@@ -344,11 +340,3 @@ def test_output_is_replaced_only_when_complete(
     assert "test BLEU = " in capsys.readouterr().out
     run(*arguments)
     assert len(output.read_text().splitlines()) == 11
-
-
-def test_files_may_be_pipes(tmp_path):
-    for name, text in (("source", "a\nb\n"), ("target", "c\nd\n")):
-        os.mkfifo(tmp_path / name)
-        threading.Thread(target=(tmp_path / name).write_text, args=(text,), daemon=True).start()
-    corpus = text_files.read_text(str(tmp_path / "source"), str(tmp_path / "target"))
-    assert list(corpus) == list(corpus) == [("a", "c"), ("b", "d")]

@@ -3,16 +3,14 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
+from programs import Program
 
 from trainer import export
 from trainer.serving import saved_models
 from trainer.serving.translation_module import TranslationModule
 from trainer.serving.translator import Translator
 
-
-@pytest.fixture(scope="module")
-def run(program):
-    return program(export)
+run = Program(export)
 
 
 def test_exported_model_equals_the_model_in_this_process(make_module, loaded, sentences):
@@ -29,7 +27,7 @@ def test_exported_model_equals_the_model_in_this_process(make_module, loaded, se
 
 
 def test_command_writes_a_version_with_its_settings(
-    run, trained_model_dir, make_module, sentences, tmp_path, capsys
+    trained_model_dir, make_module, sentences, tmp_path, capsys
 ):
     arguments = [f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", "--name=mine"]
     run(*arguments, "--beam_size=2", "--alpha=0.25", "--max_input_length=11", "--extra_length=3")
@@ -49,7 +47,7 @@ def test_command_writes_a_version_with_its_settings(
 
 
 def test_bfloat16_makes_the_export_smaller_and_keeps_scores(
-    run, trained_model_dir, exported_dir, loaded, sentences, tmp_path
+    trained_model_dir, exported_dir, loaded, sentences, tmp_path
 ):
     arguments = [f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", "--name=mine"]
     run(*arguments, "--precision=bfloat16", "--max_input_length=47")
@@ -67,7 +65,7 @@ def test_bfloat16_makes_the_export_smaller_and_keeps_scores(
     np.testing.assert_allclose(found["scores"], expected["scores"], rtol=0.02)
 
 
-def test_name_defaults_to_the_model_directory(run, trained_model_dir, tmp_path, monkeypatch):
+def test_name_defaults_to_the_model_directory(trained_model_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(TranslationModule, "from_model_dir", lambda *arguments: None)
     monkeypatch.setattr(
         export, "export", lambda module, directory, version: written.append(directory)
@@ -79,37 +77,33 @@ def test_name_defaults_to_the_model_directory(run, trained_model_dir, tmp_path, 
     assert written == [tmp_path / "tiny"] * 3
 
 
-@pytest.mark.parametrize("name", ["", "..", ".", "a/b", "/a"])
-def test_name_that_is_not_a_folder_name_raises(run, trained_model_dir, tmp_path, name):
-    message = (
-        "Expected --name to be the name of one folder. Received: "
-        f"{re.escape(repr(name))}. Set its parent folder"
-    )
-    run.fails(
-        message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", f"--name={name}"
-    )
-
-
-def test_directory_without_a_model_raises(run, tmp_path):
-    message = (
-        "Expected a model directory, which has a config.json. Received: .*/empty, which has none."
-    )
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        *(
+            (
+                [f"--name={name}"],
+                "Expected --name to be the name of one folder. Received: "
+                f"{re.escape(repr(name))}. Set its parent folder",
+            )
+            for name in ("", "..", ".", "a/b", "/a")
+        ),
+        (
+            ["--model_dir=empty"],
+            "Expected a model directory, which has a config.json. Received: .*empty, which has "
+            "none.",
+        ),
+        (
+            ["--export_dir=file"],
+            r"Expected an export folder that can be written. Received: .*file/tiny "
+            r"\(Not a directory\)\.",
+        ),
+        (["--beam_size=0"], "Expected beam_size to be at least 1. Received: 0."),
+    ],
+)
+def test_invalid_flags_raise(flags, message, trained_model_dir, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    run.fails(message, f"--model_dir={tmp_path / 'empty'}", f"--export_dir={tmp_path / 'out'}")
-    assert not (tmp_path / "out").exists()
-
-
-def test_unwritable_export_folder_raises(run, trained_model_dir, tmp_path):
     (tmp_path / "file").touch()
-    message = (
-        r"Expected an export folder that can be written. Received: .*/file/tiny "
-        r"\(Not a directory\)\."
-    )
-    run.fails(message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path / 'file'}")
-
-
-def test_settings_out_of_range_raise(run, trained_model_dir, tmp_path):
-    message = "Expected beam_size to be at least 1. Received: 0."
-    run.fails(
-        message, f"--model_dir={trained_model_dir}", f"--export_dir={tmp_path}", "--beam_size=0"
-    )
+    run.fails(message, f"--model_dir={trained_model_dir}", "--export_dir=out", *flags)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file"]

@@ -10,23 +10,22 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
+from model_directories import bare_model_directory, import_random_model
+from programs import Program
+from small_transformers import small_config
 
 from examples.synthetic_corpus import generate
-from t2t_relpos.models import Transformer, TransformerConfig
-from t2t_relpos.t2t import config_from_hparams, parse_hparams
+from t2t_relpos.models import Transformer
 from t2t_relpos.t2t.subwords import SubwordVocabulary
 from trainer import export_ctranslate2
 from trainer.model_dir import ModelDirectory
-from trainer.t2t_checkpoints import import_checkpoint, write_checkpoint
 
 ctranslate2 = pytest.importorskip(
     "ctranslate2", reason="the package ctranslate2 is not installed: pip install '.[ctranslate2]'"
 )
 
 
-@pytest.fixture(scope="module")
-def run(program):
-    return program(export_ctranslate2)
+run = Program(export_ctranslate2)
 
 
 def load(directory):
@@ -34,7 +33,7 @@ def load(directory):
 
 
 @pytest.fixture(scope="module")
-def written(run, trained_model_dir, tmp_path_factory):
+def written(trained_model_dir, tmp_path_factory):
     """Returns the path of the tiny trained model in CTranslate2's format."""
     directory = tmp_path_factory.mktemp("ctranslate2") / "tiny"
     run(f"--model_dir={trained_model_dir}", f"--output_dir={directory}")
@@ -68,16 +67,22 @@ def test_translations_equal_the_trained_model(written, make_module, sentences):
     assert len(ended) > 40 and np.mean(ended) > 0.9
 
 
-def test_quantized_model_translates(run, trained_model_dir, tmp_path, sentences):
+def test_quantized_model_translates_most_sentences_like_the_float32_model(
+    written, trained_model_dir, tmp_path, sentences
+):
     run(f"--model_dir={trained_model_dir}", f"--output_dir={tmp_path}/int8", "--quantization=int8")
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "int8/vocab.model"))
-    peer = load(tmp_path / "int8")
-    assert peer.compute_type == "int8_float32"
-    results = peer.translate_batch(pieces.encode(sentences, out_type=str))
-    assert len({pieces.decode(result.hypotheses[0]) for result in results}) > 20
+    quantized = load(tmp_path / "int8")
+    assert quantized.compute_type == "int8_float32"
+    sources = pieces.encode(sentences, out_type=str)
+    found, expected = (
+        [result.hypotheses[0] for result in peer.translate_batch(sources)]
+        for peer in (quantized, load(written))
+    )
+    assert np.mean([one == other for one, other in zip(found, expected, strict=True)]) >= 0.8
 
 
-def test_written_files(written, trained_model_dir):
+def test_export_contains_weights_vocabulary_and_start_token(written, trained_model_dir):
     assert {path.name for path in written.iterdir()} == {
         "config.json",
         "model.bin",
@@ -104,26 +109,13 @@ def imported(tmp_path):
         "dog_",
         *sorted({*"\\_u;0123456789", *"abcdefghijklmnopqrstuvwxyz<>EOSP"}),
     ]
-    (tmp_path / "vocab").write_text("".join(f"'{subtoken}'\n" for subtoken in subtokens))
     hparams = (
         "hidden_size=24,filter_size=40,num_heads=4,num_hidden_layers=2,max_relative_position=3"
     )
-    config = config_from_hparams(
-        parse_hparams("transformer_relative_tiny", hparams), len(subtokens), 5
-    )
-    write_checkpoint(Transformer(config), str(tmp_path / "model.ckpt-7"))
-    import_checkpoint(
-        str(tmp_path / "model.ckpt-7"),
-        str(tmp_path / "imported"),
-        hparams_set="transformer_relative_tiny",
-        hparams=hparams,
-        target_space_id=5,
-        vocab=str(tmp_path / "vocab"),
-    )
-    return tmp_path / "imported"
+    return import_random_model(tmp_path, hparams, subtokens, target_space_id=5)
 
 
-def test_scores_equal_the_imported_model(run, imported, tmp_path):
+def test_scores_equal_the_imported_model(imported, tmp_path):
     run(f"--model_dir={imported}", f"--output_dir={tmp_path}/ct2")
     vocabulary = SubwordVocabulary.from_bytes((tmp_path / "ct2/vocab.subwords").read_bytes())
     names = json.loads((tmp_path / "ct2/shared_vocabulary.json").read_text())
@@ -141,12 +133,9 @@ def test_scores_equal_the_imported_model(run, imported, tmp_path):
     np.testing.assert_allclose(result.log_probs, expected, atol=1e-5)
 
 
-def test_model_without_vocabulary_uses_ids_as_names(run, imported, tmp_path):
-    directory = ModelDirectory(tmp_path / "bare")
-    directory.path.mkdir()
+def test_model_without_vocabulary_uses_ids_as_names(imported, tmp_path):
     model = ModelDirectory.open(imported).load_model()
-    directory.save_model(model)
-    directory.write_config(model.config.to_dict(), tokenizer="none")
+    directory = bare_model_directory(tmp_path / "bare", model)
     run(f"--model_dir={directory.path}", f"--output_dir={tmp_path}/ct2")
     names = json.loads((tmp_path / "ct2/shared_vocabulary.json").read_text())
     assert names == [str(i) for i in range(model.config.vocab_size)]
@@ -154,7 +143,7 @@ def test_model_without_vocabulary_uses_ids_as_names(run, imported, tmp_path):
     assert all(name in names for name in result.hypotheses[0])
 
 
-def test_existing_directory_raises_without_force(run, trained_model_dir, written, tmp_path):
+def test_existing_directory_raises_without_force(trained_model_dir, written, tmp_path):
     arguments = [f"--model_dir={trained_model_dir}", f"--output_dir={written}"]
     run.fails(
         f"Expected an --output_dir that does not exist yet. Received: {written}, which exists. "
@@ -174,7 +163,7 @@ def test_existing_directory_raises_without_force(run, trained_model_dir, written
     assert (tmp_path / "other/thesis.txt").read_text() == "mine"
 
 
-def test_failed_write_leaves_no_files(run, trained_model_dir, tmp_path, fill_disk):
+def test_failed_write_leaves_no_files(trained_model_dir, tmp_path, fill_disk):
     fill_disk(export_ctranslate2.shutil, "copy")
     message = (
         r"Expected an --output_dir that can be written. Received: .*ct2 \(No space left on "
@@ -184,7 +173,7 @@ def test_failed_write_leaves_no_files(run, trained_model_dir, tmp_path, fill_dis
     assert list(tmp_path.iterdir()) == []
 
 
-def test_invalid_flags_and_missing_package_raise(run, tmp_path, monkeypatch):
+def test_invalid_flags_and_missing_package_raise(tmp_path, monkeypatch):
     output = f"--output_dir={tmp_path}/ct2"
     run.fails(
         "Expected a model directory, which has a config.json. Received: .*nowhere",
@@ -208,14 +197,7 @@ def test_invalid_flags_and_missing_package_raise(run, tmp_path, monkeypatch):
     )
 
 
-CONFIG = TransformerConfig(
-    vocab_size=11,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    hidden_dim=4,
-    intermediate_dim=3,
-    num_heads=2,
-)
+CONFIG = small_config(vocab_size=11, hidden_dim=4, num_heads=2)
 
 
 @pytest.mark.parametrize(
@@ -239,12 +221,9 @@ CONFIG = TransformerConfig(
         ),
     ],
 )
-def test_unsupported_architecture_raises(run, settings, message, tmp_path):
+def test_unsupported_architecture_raises(settings, message, tmp_path):
     config = dataclasses.replace(CONFIG, **settings)
-    directory = ModelDirectory(tmp_path / "model")
-    directory.path.mkdir()
-    directory.save_model(Transformer(config))
-    directory.write_config(config.to_dict(), tokenizer="none")
+    directory = bare_model_directory(tmp_path / "model", Transformer(config))
     run.fails(
         f"Expected .*{re.escape(message)}",
         f"--model_dir={directory.path}",
@@ -253,10 +232,8 @@ def test_unsupported_architecture_raises(run, settings, message, tmp_path):
     assert not Path(tmp_path / "ct2").exists()
 
 
-def test_vocabulary_of_another_size_raises(run, trained_model_dir, tmp_path):
-    directory = ModelDirectory(tmp_path / "model")
-    directory.path.mkdir()
-    directory.save_model(Transformer(CONFIG))
+def test_vocabulary_of_another_size_raises(trained_model_dir, tmp_path):
+    directory = bare_model_directory(tmp_path / "model", Transformer(CONFIG))
     directory.vocabulary_file().write_bytes((trained_model_dir / "vocab.model").read_bytes())
     directory.write_config(CONFIG.to_dict())
     run.fails(

@@ -3,8 +3,8 @@
 import json
 
 import keras
-import numpy as np
 import pytest
+from comparisons import assert_all_equal
 from keras import ops
 
 from t2t_relpos.models import Transformer, TransformerConfig
@@ -65,8 +65,7 @@ def test_init_from_inherits_weights_and_settings(parent):
     # The first update has a learning rate of 0, so the weights are still the parent's.
     train.train(RunConfig(**settings(parent, dropout=0.5, warmup_steps=11)))
     child = ModelDirectory.open(parent.path.parent / "child")
-    for ours, theirs in zip(weights(child), weights(parent), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_all_equal(weights(child), weights(parent))
     assert child.load_tokenizer().fingerprint == parent.load_tokenizer().fingerprint
     assert child.read_config()["architecture"] == parent.read_config()["architecture"] | {
         "dropout": 0.5
@@ -85,8 +84,7 @@ def test_fine_tuning_resumes_from_its_own_checkpoint(parent):
     child = ModelDirectory.open(parent.path.parent / "child")
     before = weights(child)
     train.train(RunConfig(**settings(parent, train_steps=3)))
-    for ours, theirs in zip(weights(child), before, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_all_equal(weights(child), before)
     assert any((ours != theirs).any() for ours, theirs in zip(before, weights(parent), strict=True))
 
 
@@ -109,8 +107,7 @@ def test_init_from_an_average_starts_a_new_schedule(parent):
     rates = keras.saving.deserialize_keras_object(run.model.optimizer.get_config()["learning_rate"])
     assert rates.get_config() == {"model_width": 12, "warmup_steps": 11, "multiplier": 0.5}
     assert run.step == 0 and run.config.label_smoothing == 0.25
-    for ours, theirs in zip(run.model.transformer.get_weights(), weights(average), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_all_equal(run.model.transformer.get_weights(), weights(average))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from absl import flags
 from keras import ops
+from model_directories import import_random_model
 
 from trainer import export, import_t2t, train
 from trainer.config import RunConfig
@@ -29,38 +30,27 @@ def import_case(directory, case="relative_short_k", hparams=SHORT_K, **others):
     return import_checkpoint(prefix(case), str(directory), hparams=hparams, **settings)
 
 
-def write_vocabulary(path, size=37):
-    subtokens = ["<pad>_", "<EOS>_", "the_", "dog_"]
-    characters = sorted(set("\\_u;0123456789").union(*subtokens, "abcdefghijklmnopqrstuvwxyz"))
-    subtokens = (subtokens + characters)[:size] if size < 40 else subtokens + characters
-    path.write_text("".join(f"'{subtoken}'\n" for subtoken in subtokens))
-    return len(subtokens)
-
-
-def test_logits_equal_tensor2tensor(tmp_path):
+def test_architecture_has_the_settings_of_the_hparams(tmp_path):
     config = import_case(tmp_path / "model")
-    assert (config.activation_dropout, config.max_relative_position, config.target_space_id) == (
-        0.25,
-        3,
-        0,
-    )
-    forward = np.load(RECORDED / "relative_short_k/forward.npz")
-    model = ModelDirectory.open(tmp_path / "model").load_model()
-    logits = model({"inputs": forward["inputs"], "targets": forward["targets"]})
-    np.testing.assert_allclose(
-        logits, forward["logits"], atol=1e-5 * np.abs(forward["logits"]).max()
-    )
+    settings = config.activation_dropout, config.max_relative_position, config.target_space_id
+    assert settings == (0.25, 3, 0)
 
 
-@pytest.mark.parametrize("case", ["relative_adam_slots", "relative_averaged"])
-def test_import_of_checkpoints_with_slots_or_averages(case, tmp_path):
-    import_case(tmp_path / "model", case, f"{SMALL},max_relative_position=2")
+@pytest.mark.parametrize(
+    ("case", "hparams"),
+    [
+        ("relative_short_k", SHORT_K),
+        ("relative_adam_slots", f"{SMALL},max_relative_position=2"),
+        ("relative_averaged", f"{SMALL},max_relative_position=2"),
+    ],
+)
+def test_logits_equal_tensor2tensor(case, hparams, tmp_path):
+    import_case(tmp_path / "model", case, hparams)
     forward = np.load(RECORDED / case / "forward.npz")
     model = ModelDirectory.open(tmp_path / "model").load_model()
     logits = model({"inputs": forward["inputs"], "targets": forward["targets"]})
-    np.testing.assert_allclose(
-        logits, forward["logits"], atol=1e-5 * np.abs(forward["logits"]).max()
-    )
+    atol = 1e-5 * np.abs(forward["logits"]).max()
+    np.testing.assert_allclose(logits, forward["logits"], atol=atol)
 
 
 def test_write_checkpoint_inverts_import_checkpoint(tmp_path):
@@ -76,41 +66,22 @@ def test_write_checkpoint_inverts_import_checkpoint(tmp_path):
 
 
 @pytest.fixture
-def imported(tmp_path, monkeypatch):
+def imported(tmp_path):
     """Returns the path of an imported model with a vocabulary."""
-    size = write_vocabulary(tmp_path / "vocab.subwords", size=99)
-    from t2t_relpos.models import Transformer
-    from t2t_relpos.t2t import config_from_hparams, parse_hparams
-
-    config = config_from_hparams(parse_hparams("transformer_relative_tiny", SHORT_K), size)
-    write_checkpoint(Transformer(config), str(tmp_path / "model.ckpt-7"))
-    import_checkpoint(
-        str(tmp_path / "model.ckpt-7"),
-        str(tmp_path / "model"),
-        hparams_set="transformer_relative_tiny",
-        hparams=SHORT_K,
-        vocab=str(tmp_path / "vocab.subwords"),
-    )
-    return tmp_path / "model"
+    subtokens = ["<pad>_", "<EOS>_", "the_", "dog_"]
+    subtokens += sorted({*"\\_u;0123456789", *"".join(subtokens), *"abcdefghijklmnopqrstuvwxyz"})
+    return import_random_model(tmp_path, SHORT_K, subtokens)
 
 
 @pytest.mark.slow
-def test_imported_model_can_be_exported(imported, tmp_path):
-    module = TranslationModule.from_model_dir(str(imported))
-    path = export.export(module, tmp_path / "exported")
-    served = tf.saved_model.load(str(path)).signatures["serving_default"]
-    text = tf.constant(["the dog", "dog \\ _", ""])
-    ours, theirs = module.serve(text), served(text)
-    assert theirs["translations"].numpy().tolist() == ours["translations"].numpy().tolist()
-    np.testing.assert_allclose(theirs["scores"], ours["scores"], rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_all_signatures_of_an_imported_model(imported, tmp_path):
+def test_export_of_an_imported_model_equals_it(imported, tmp_path):
     module = TranslationModule.from_model_dir(str(imported))
     path = export.export(module, tmp_path / "exported")
     signatures = tf.saved_model.load(str(path)).signatures
     text = tf.constant(["the dog", "dog \\ _", ""])
+    ours, theirs = module.serve(text), signatures["serving_default"](text)
+    assert theirs["translations"].numpy().tolist() == ours["translations"].numpy().tolist()
+    np.testing.assert_allclose(theirs["scores"], ours["scores"], rtol=1e-5)
     ids = module.tokenizer.tokenize(text)
     np.testing.assert_array_equal(signatures["ids"](text=text)["ids"], ids.to_tensor())
     assert (

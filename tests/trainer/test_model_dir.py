@@ -27,7 +27,7 @@ def test_read_config_inverts_write_config(directory):
     assert config["tokenizer"]["file"] == "vocab.model"
 
 
-def test_file_names(directory):
+def test_files_have_fixed_names(directory):
     names = (
         directory.config_file,
         directory.model_file,
@@ -44,22 +44,19 @@ def test_file_names(directory):
     assert (directory.checkpoints.name, directory.logs.name) == ("checkpoints", "logs")
 
 
-def test_open_missing_directory_raises(tmp_path):
-    with pytest.raises(
-        ValueError, match="Expected a model directory.*none, which does not exist. Create one with"
-    ):
-        ModelDirectory.open(tmp_path / "none")
-
-
-def test_open_directory_without_config_raises(tmp_path):
-    with pytest.raises(ValueError, match="Received: .*, which has none"):
-        ModelDirectory.open(tmp_path)
-
-
-def test_open_file_raises(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none", "Expected a model directory.*none, which does not exist. Create one with"),
+        ("empty", "Received: .*empty, which has none"),
+        ("file", "Received: .*file, which is a file"),
+    ],
+)
+def test_open_of_another_path_raises(name, message, tmp_path):
+    (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="Received: .*file, which is a file"):
-        ModelDirectory.open(tmp_path / "file")
+    with pytest.raises(ValueError, match=message):
+        ModelDirectory.open(tmp_path / name)
 
 
 @pytest.mark.parametrize(("version", "age"), [(1, "an older"), (3, "a newer")])
@@ -79,12 +76,6 @@ def test_config_that_is_not_a_json_object_raises(directory, text):
     directory.config_file.write_text(text)
     with pytest.raises(ValueError, match="Expected a JSON object. .*config.json, which is not one"):
         directory.read_config()
-
-
-def test_check_same_accepts_the_same_architecture(directory):
-    directory.check_same(
-        directory.read_config()["architecture"], dict(ARCHITECTURE), "configuration"
-    )
 
 
 def test_check_same_reports_all_differences(directory):
@@ -146,18 +137,17 @@ def test_failed_save_keeps_the_previous_model(directory):
     assert not list(directory.path.glob(".writing-*"))
 
 
-def test_load_model_before_the_first_checkpoint_raises(directory):
-    with pytest.raises(
-        ValueError, match="Expected a trained model at .*model.keras.*first checkpoint"
-    ):
-        directory.load_model()
-
-
-def test_load_unreadable_model_raises(directory):
-    directory.model_file.write_bytes(b"no zip file")
-    with pytest.raises(
-        ValueError, match="Expected a readable Keras model. Received: .*model.keras"
-    ):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "Expected a trained model at .*model.keras.*first checkpoint"),
+        (b"no zip file", "Expected a readable Keras model. Received: .*model.keras"),
+    ],
+)
+def test_load_of_a_missing_or_unreadable_model_raises(content, message, directory):
+    if content is not None:
+        directory.model_file.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
         directory.load_model()
 
 

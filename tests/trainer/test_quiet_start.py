@@ -1,35 +1,33 @@
 """Tests that programs hide TensorFlow's start-up messages, unless start-up fails."""
 
-import os
-import subprocess
-import sys
-
 import pytest
-
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-
-
-def stderr_of(*command, returncode):
-    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
-    result = subprocess.run(
-        [sys.executable, *command],
-        env=environment | {"PYTHONPATH": ROOT},
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == returncode, result.stderr
-    return result.stderr
+from subprocesses import environment, run_python
 
 
-@pytest.mark.parametrize("program", ["export", "evaluate", "average"])
-def test_errors_are_one_line_on_stderr(program, tmp_path):
-    arguments = {
-        "export": ["--model_dir", str(tmp_path)],
-        "evaluate": ["--model_dir", str(tmp_path), f"--source={__file__}", f"--target={__file__}"],
-        "average": ["--model_dir", str(tmp_path), "--last=2", f"--output_dir={tmp_path / 'x'}"],
-    }
-    text = stderr_of("-m", f"trainer.{program}", *arguments[program], returncode=1)
-    assert text.startswith(f"trainer.{program}: Expected a model directory"), text
+def stderr_of(*arguments, returncode):
+    variables = environment()
+    del variables["TF_CPP_MIN_LOG_LEVEL"]
+    return run_python(*arguments, returncode=returncode, env=variables).stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "directory_flag", "expected"),
+    [
+        ("export", "model_dir", "a model directory"),
+        ("evaluate", "model_dir", "a model directory"),
+        ("average", "model_dir", "a model directory"),
+        ("translate", "saved_model", "the directory of a SavedModel"),
+    ],
+)
+def test_errors_are_one_line_on_stderr(program, directory_flag, expected, tmp_path):
+    others = {
+        "evaluate": [f"--source={__file__}", f"--target={__file__}"],
+        "average": ["--last=2", f"--output_dir={tmp_path / 'x'}"],
+        "translate": [f"--input={__file__}"],
+    }.get(program, [])
+    flags = f"--{directory_flag}={tmp_path}", *others
+    text = stderr_of("-m", f"trainer.{program}", *flags, returncode=1)
+    assert text.startswith(f"trainer.{program}: Expected {expected}"), text
     assert text.count("\n") == 1
 
 

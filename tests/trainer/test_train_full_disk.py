@@ -3,8 +3,8 @@
 import shutil
 import subprocess
 
-import numpy as np
 import pytest
+from comparisons import assert_all_equal
 
 from trainer.model_dir import ModelDirectory
 from trainer.training.checkpoints import Checkpoints, read_weights
@@ -70,12 +70,9 @@ def test_full_disk_exits_and_the_run_resumes(disk, small_run, monkeypatch):
         assert "No space left on device" in message
         assert pages == 0 or f"to resume from {directory}/checkpoints/step-000002." in message
         # The previous checkpoint is unchanged, and there are no temporary files.
-        for ours, theirs in zip(
-            read_weights(directory / "checkpoints" / "step-000002").values(),
-            before.values(),
-            strict=True,
-        ):
-            np.testing.assert_array_equal(ours, theirs)
+        assert_all_equal(
+            read_weights(directory / "checkpoints" / "step-000002").values(), before.values()
+        )
         assert entries(directory) == names
     disk.leave(64 << 20)
     small_run(directory, train_steps=4)

@@ -3,21 +3,19 @@
 import contextlib
 import json
 import os
-import pathlib
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 
 import numpy as np
 import pytest
+import train_small
+from subprocesses import environment, python_command
 
 from trainer.training.checkpoints import Checkpoints
 
-PROGRAM = pathlib.Path(__file__).parent / "train_small.py"
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROGRAM.parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
 STEPS = 40
 SETTINGS = [
     "--preset=small",
@@ -31,8 +29,8 @@ SETTINGS = [
 
 
 def start(directory, files):
-    command = [sys.executable, str(PROGRAM), f"--model_dir={directory}", *SETTINGS, *files]
-    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    command = python_command(train_small.__file__, f"--model_dir={directory}", *SETTINGS, *files)
+    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
 
 
 def kill_after_line(process, text, seconds):

@@ -1,23 +1,21 @@
 """Tests of training in several processes. The tests kill one of them."""
 
 import json
-import os
 import re
 import signal
 import socket
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
+import train_small
+from saved_runs import assert_model_equals_last_checkpoint
+from subprocesses import environment, python_command
 
 from examples.synthetic_corpus import generate
 from trainer.model_dir import ModelDirectory
 
-PROGRAM = Path(__file__).parent / "train_small.py"
 WORKERS = 2
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROGRAM.parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 class Workers:
@@ -32,20 +30,13 @@ class Workers:
         self.processes = []
         for index, file in enumerate(self.files):
             task = {"cluster": cluster, "task": {"type": "worker", "index": index}}
-            command = [
-                sys.executable,
-                str(PROGRAM),
-                "--preset=small",
-                "--strategy=multiworker",
-                *flags,
-            ]
+            command = python_command(
+                train_small.__file__, "--preset=small", "--strategy=multiworker", *flags
+            )
             with file.open("w") as output:
-                environment = ENVIRONMENT | {"TF_CONFIG": json.dumps(task)}
-                self.processes.append(
-                    subprocess.Popen(
-                        command, env=environment, stdout=output, stderr=subprocess.STDOUT
-                    )
-                )
+                options = {"stdout": output, "stderr": subprocess.STDOUT}
+                env = environment(TF_CONFIG=json.dumps(task))
+                self.processes.append(subprocess.Popen(command, env=env, **options))
 
     def wait(self, index, timeout=300):
         return self.processes[index].wait(timeout)
@@ -141,4 +132,4 @@ def test_run_resumes_after_each_worker_was_killed(start, tmp_path):
         : len(evaluations)
     ]
     assert all(entry["bleu"] is not None for entry in evaluations)
-    assert ModelDirectory.open(directory.path).load_model().count_params() > 0
+    assert_model_equals_last_checkpoint(directory.path)

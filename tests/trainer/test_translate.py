@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl import flags
+from programs import Program
+from subprocesses import ROOT, environment, python_command, run_python
 
 from trainer import translate
 from trainer.inference import progress, resumable_output
 from trainer.serving import saved_models
 from trainer.serving.translator import Translation, Translator, translate_lines
 
-ROOT = Path(__file__).parents[2]
 FAKE_PROGRAM = Path(__file__).parent / "inference/fake_translate.py"
 
 # Runs the program without the packages that it must not require. Writes the names of TensorFlow and
@@ -43,13 +44,11 @@ finally:
 """
 
 
-@pytest.fixture(scope="module")
-def run(program):
-    return program(translate)
+run = Program(translate)
 
 
 @pytest.fixture
-def run_fake(run, monkeypatch, tmp_path):
+def run_fake(monkeypatch, tmp_path):
     """Returns `run_fake(capsys, lines, ...)`, which returns the output and the lines on stderr.
 
     It runs the program with a fake model that translates lines to upper case and truncates those
@@ -84,22 +83,9 @@ def test_standard_input_to_standard_output(exported_dir, exported, sentences, tm
         b"house " * 10_000,
         b"the end",
     ]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            PROGRAM,
-            str(tmp_path / "modules"),
-            f"--saved_model={exported_dir}",
-            "--batch_size=3",
-        ],
-        input=b"\n".join(lines),
-        capture_output=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr.decode()
+    arguments = tmp_path / "modules", f"--saved_model={exported_dir}", "--batch_size=3"
+    options = {"input": b"\n".join(lines), "text": False, "cwd": tmp_path, "timeout": 300}
+    done = run_python("-c", PROGRAM, *arguments, **options)
     assert done.stdout.split(b"\n") == [answer.text for answer in exported(lines)] + [b""]
     warnings = [line for line in done.stderr.decode().splitlines() if line.startswith("warning: ")]
     assert warnings == ["warning: line 14 was truncated to the maximum input length of the model."]
@@ -126,7 +112,7 @@ def test_standard_input_to_standard_output(exported_dir, exported, sentences, tm
     )
 
 
-def test_input_file_to_output_file(run, exported_dir, exported, sentences, tmp_path):
+def test_input_file_to_output_file(exported_dir, exported, sentences, tmp_path):
     (tmp_path / "in").write_bytes("\r\n".join([*sentences, "", "x"]).encode())
     run(
         f"--saved_model={exported_dir / '1'}",
@@ -178,37 +164,26 @@ def test_line_numbers_of_a_resumed_run(run_fake, capsys, monkeypatch, tmp_path):
 
 def test_rate_excludes_the_preparation_of_the_graph(tmp_path):
     (tmp_path / "in").write_text("a\nb\n")
-    command = [sys.executable, str(FAKE_PROGRAM), "--saved_model=any", f"--input={tmp_path / 'in'}"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "FAKE_FIRST_SECONDS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    flags = "--saved_model=any", f"--input={tmp_path / 'in'}"
+    done = run_python(FAKE_PROGRAM, *flags, env=environment(FAKE_FIRST_SECONDS="1"))
     assert done.stdout == "A\nB\n"
     assert re.match(r"2 sentences in 0\.\d s: ", done.stderr), done.stderr
 
 
 def test_wrong_flags_do_not_load_tensorflow(tmp_path):
     modules = tmp_path / "modules"
-    command = [sys.executable, "-c", PROGRAM, str(modules), "--alpha=-1", "--saved_model=x"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    done = run_python("-c", PROGRAM, modules, "--alpha=-1", "--saved_model=x", returncode=1)
     assert "--alpha=-1" in done.stderr and "Traceback" not in done.stderr
     assert "tensorflow" not in modules.read_text()
-
-
-def test_messages_of_tensorflow_are_hidden(tmp_path):
-    environment = {name: v for name, v in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-    command = [sys.executable, "-m", "trainer.translate", f"--saved_model={tmp_path}"]
-    settings = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "cwd": ROOT}
-    done = subprocess.run(command, env=environment, **settings)
-    assert done.stderr.startswith("trainer.translate: Expected the directory of a SavedModel")
-    assert done.stderr.count("\n") == 1
 
 
 def test_progress_bar_on_a_terminal(tmp_path):
     (tmp_path / "in").write_text("a\nb\n")
     ours, theirs = pty.openpty()
-    command = [sys.executable, str(FAKE_PROGRAM), "--saved_model=any", f"--input={tmp_path / 'in'}"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    flags = "--saved_model=any", f"--input={tmp_path / 'in'}"
     subprocess.run(["stty", "rows", "24", "cols", "100"], stdin=theirs, check=True)
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=theirs)
+    options = {"capture_output": False, "stdout": subprocess.PIPE, "stderr": theirs}
+    done = run_python(FAKE_PROGRAM, *flags, text=False, **options)
     os.close(theirs)
     screen = os.read(ours, 10_000)
     os.close(ours)
@@ -224,7 +199,7 @@ def test_progress_bar_on_a_terminal(tmp_path):
         (5_000_000, 1000.0, "5,000,000 sentences in 1,000.0 s: 5,000 sentences"),
     ],
 )
-def test_rate(count, seconds, text):
+def test_rate_formats_thousands_and_zero_seconds(count, seconds, text):
     assert progress.rate(count, seconds) == text + " per second, excluding model loading"
 
 
@@ -247,7 +222,7 @@ def test_memory_does_not_depend_on_input_size():
     assert long < 1.1 * short
 
 
-def test_missing_saved_model_raises(run, tmp_path):
+def test_missing_saved_model_raises(tmp_path):
     (tmp_path / "in").write_text("a\n")
     run.fails(
         r"Expected the directory of a SavedModel, .* Received: .*/absent, "
@@ -259,14 +234,14 @@ def test_missing_saved_model_raises(run, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_unreadable_input_raises(run, tmp_path):
+def test_unreadable_input_raises(tmp_path):
     message = (
         r"Expected a file that can be read. Received: .*/absent \(No such file or directory\)\."
     )
     run.fails(message, "--saved_model=any", f"--input={tmp_path / 'absent'}")
 
 
-def test_unwritable_output_raises(run, exported_dir, tmp_path):
+def test_unwritable_output_raises(exported_dir, tmp_path):
     (tmp_path / "in").write_text("a\n")
     message = (
         r"Expected a file that can be written. Received: .*/absent/out\S* \(No such file or "
@@ -280,7 +255,7 @@ def test_unwritable_output_raises(run, exported_dir, tmp_path):
     )
 
 
-def test_output_equal_to_input_raises(run, tmp_path):
+def test_output_equal_to_input_raises(tmp_path):
     (tmp_path / "in").write_text("a\n")
     (tmp_path / "link").symlink_to(tmp_path / "in")
     message = "Expected --output and --input to be different files. Received: .*/link for both."
@@ -301,7 +276,7 @@ def test_closed_output_pipe_is_no_error(exported_dir, tmp_path):
         ["bash", "-o", "pipefail", "-c", command],
         capture_output=True,
         cwd=ROOT,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env=environment(),
         timeout=300,
     )
     assert done.returncode == 0 and done.stdout.count(b"\n") == 2
@@ -326,14 +301,14 @@ def test_closed_output_pipe_is_no_error(exported_dir, tmp_path):
         ),
     ],
 )
-def test_contradicting_flags_raise(run, message, arguments):
+def test_contradicting_flags_raise(message, arguments):
     run.fails(message, "--saved_model=any", *arguments)
 
 
 @pytest.mark.parametrize(
     "name", ["beam_size", "nbest", "max_length", "batch_size", "window", "alpha"]
 )
-def test_flags_below_their_minimum_raise(run, name):
+def test_flags_below_their_minimum_raise(name):
     with pytest.raises(flags.IllegalFlagValueError, match=f"--{name}=-1: -1"):
         run("--saved_model=any", f"--{name}=-1")
 
@@ -349,9 +324,10 @@ def test_flags_below_their_minimum_raise(run, name):
             r"--beam_size\.$",
             ["--nbest=3", "--beam_size=2"],
         ),
+        (r"Expected --nbest to be at most the beam size, 4\. Received: 5\. ", ["--nbest=5"]),
     ],
 )
-def test_flags_above_the_limits_of_the_model_raise(run, exported_dir, tmp_path, message, options):
+def test_flags_above_the_limits_of_the_model_raise(exported_dir, tmp_path, message, options):
     (tmp_path / "in").write_text("a\n")
     files = f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}"
     run.fails(message, f"--saved_model={exported_dir}", *files, *options)
@@ -359,7 +335,7 @@ def test_flags_above_the_limits_of_the_model_raise(run, exported_dir, tmp_path, 
 
 
 @pytest.mark.slow
-def test_nbest_alignments_and_tokens(run, exported_dir, loaded, sentences, tmp_path):
+def test_nbest_alignments_and_tokens(exported_dir, loaded, sentences, tmp_path):
     (tmp_path / "in").write_text("\n".join([*sentences, "", "x"]) + "\n")
     paths = {name: tmp_path / name for name in ("output", "alignments", "tokens")}
     files = [
@@ -394,7 +370,7 @@ def test_nbest_alignments_and_tokens(run, exported_dir, loaded, sentences, tmp_p
         assert "".join(target).replace("▁", " ").strip() == text.strip()
 
 
-def test_scores_are_a_second_column(run, exported_dir, exported, sentences, tmp_path):
+def test_scores_are_a_second_column(exported_dir, exported, sentences, tmp_path):
     (tmp_path / "in").write_text("\n".join([*sentences, ""]) + "\n")
     run(
         f"--saved_model={exported_dir}",
@@ -410,20 +386,23 @@ def test_scores_are_a_second_column(run, exported_dir, exported, sentences, tmp_
     )
 
 
+def kill_after_growth(process, file, size):
+    """Kills a process when a file has grown by a number of bytes, unless it ends before."""
+    before = file.stat().st_size if file.exists() else 0
+    while process.poll() is None:
+        if file.exists() and file.stat().st_size > before + size:
+            process.kill()
+        time.sleep(0.01)
+
+
 @pytest.mark.slow
 def test_killed_run_resumes(exported_dir, sentences, tmp_path):
     (tmp_path / "in").write_text("\n".join(sentences * 60) + "\n")
 
     def start(name):
-        command = [
-            sys.executable,
-            "-m",
-            "trainer.translate",
-            f"--saved_model={exported_dir}",
-            "--window=20",
-            "--scores",
-        ]
-        command += [f"--input={tmp_path / 'in'}", f"--output={tmp_path / name}"]
+        flags = [f"--saved_model={exported_dir}", "--window=20", "--scores"]
+        flags += [f"--input={tmp_path / 'in'}", f"--output={tmp_path / name}"]
+        command = python_command("-m", "trainer.translate", *flags)
         return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
     with start("whole") as process:
@@ -431,16 +410,8 @@ def test_killed_run_resumes(exported_dir, sentences, tmp_path):
     kills = 0
     while not (tmp_path / "killed").exists():
         with start("killed") as process:
-            log = tmp_path / "killed.partial.log"
-            before = log.stat().st_size if log.exists() else 0
-            while (
-                kills < 2
-                and process.poll() is None
-                and not (log.exists() and log.stat().st_size > before + 200)
-            ):
-                time.sleep(0.01)
             if kills < 2:
-                process.kill()
+                kill_after_growth(process, tmp_path / "killed.partial.log", 200)
             stderr = process.stderr.read()
         assert process.returncode in (0, -signal.SIGKILL), stderr
         kills += process.returncode != 0

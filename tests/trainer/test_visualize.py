@@ -6,23 +6,19 @@ import re
 import shutil
 
 import pytest
+from markers import needs_matplotlib
+from programs import Program
 
 from trainer import visualize
 from trainer.model_dir import ModelDirectory
 
 SENTENCE, TRANSLATION = "The dog sleeps .", "Der Hund schläft ."
-needs_matplotlib = pytest.mark.skipif(
-    importlib.util.find_spec("matplotlib") is None,
-    reason="needs matplotlib: pip install '.[plots]'",
-)
 
 
-@pytest.fixture(scope="module")
-def run(program):
-    return program(visualize)
+run = Program(visualize)
 
 
-def test_page_of_a_given_translation(run, trained_model_dir, tmp_path, capsys):
+def test_page_of_a_given_translation(trained_model_dir, tmp_path, capsys):
     page = tmp_path / "page.html"
     run(model_dir=trained_model_dir, source=SENTENCE, target=TRANSLATION, output=page)
     output = capsys.readouterr().out
@@ -33,7 +29,7 @@ def test_page_of_a_given_translation(run, trained_model_dir, tmp_path, capsys):
     assert "".join(json.loads(labels[0])) == "▁The▁dog▁sleeps▁.&lt;/s&gt;"
 
 
-def test_page_of_a_generated_translation(run, trained_model_dir, tmp_path):
+def test_page_of_a_generated_translation(trained_model_dir, tmp_path):
     page = tmp_path / "page.html"
     run(model_dir=trained_model_dir, source="</script><script>alert(1)", output=page)
     text = page.read_text()
@@ -43,7 +39,7 @@ def test_page_of_a_generated_translation(run, trained_model_dir, tmp_path):
 
 @needs_matplotlib
 @pytest.mark.slow
-def test_plots_of_a_checkpoint(run, small_run, tmp_path, capsys):
+def test_plots_of_a_checkpoint(small_run, tmp_path, capsys):
     small_run(tmp_path / "run")
     capsys.readouterr()
     plots = tmp_path / "plots"
@@ -58,14 +54,14 @@ def test_plots_of_a_checkpoint(run, small_run, tmp_path, capsys):
     run.fails(".*3", model_dir=tmp_path / "run", checkpoint=3, plots=plots)
 
 
-def test_plots_without_matplotlib_raise(run, trained_model_dir, tmp_path, monkeypatch):
+def test_plots_without_matplotlib_raise(trained_model_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     message = r"--plots requires matplotlib. Run `pip install '.\[plots\]'`."
     run.fails(message, model_dir=trained_model_dir, plots=tmp_path / "plots")
     assert not (tmp_path / "plots").exists()
 
 
-def test_invalid_flags_raise(run, trained_model_dir, tmp_path):
+def test_invalid_flags_raise(trained_model_dir, tmp_path):
     model, page = trained_model_dir, tmp_path / "page.html"
     run.fails("--model_dir is required.", source=SENTENCE, output=page)
     neither = "Either --source and --output, or --plots is required."
@@ -86,7 +82,7 @@ def test_invalid_flags_raise(run, trained_model_dir, tmp_path):
         (".", ".*"),
     ],
 )
-def test_unwritable_output_raises(run, trained_model_dir, tmp_path, name, reason):
+def test_unwritable_output_raises(trained_model_dir, tmp_path, name, reason):
     (tmp_path / "file").touch()
     message = rf"Expected a file that can be written. Received: .* \({reason}\). Choose"
     options = {"source": SENTENCE, "target": TRANSLATION, "output": tmp_path / name}
@@ -95,13 +91,13 @@ def test_unwritable_output_raises(run, trained_model_dir, tmp_path, name, reason
 
 
 @needs_matplotlib
-def test_unwritable_plots_folder_raises(run, trained_model_dir, tmp_path):
+def test_unwritable_plots_folder_raises(trained_model_dir, tmp_path):
     (tmp_path / "file").touch()
     message = r"Expected a folder that can be written. Received: .*file \(File exists\)."
     run.fails(message, model_dir=trained_model_dir, plots=tmp_path / "file")
 
 
-def test_model_without_vocabulary_raises(run, trained_model_dir, tmp_path):
+def test_model_without_vocabulary_raises(trained_model_dir, tmp_path):
     directory = ModelDirectory(tmp_path / "ids")
     shutil.copytree(trained_model_dir, directory.path)
     directory.write_config(directory.read_config()["architecture"], tokenizer="none")

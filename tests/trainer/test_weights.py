@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+from comparisons import assert_all_equal
 
 from trainer import weights
 from trainer.model_dir import ModelDirectory
@@ -56,11 +57,9 @@ def test_find_checkpoint_among_the_best(copy):
 def test_load_transformer_of_a_checkpoint(directory):
     path = weights.find_checkpoint(directory, 2)
     transformer = weights.load_transformer(directory, path)
-    for variable, value in zip(transformer.variables, read_weights(path).values(), strict=True):
-        np.testing.assert_array_equal(variable.numpy(), value)
+    assert_all_equal(transformer.variables, read_weights(path).values())
     latest = weights.load_transformer(directory, weights.find_checkpoint(directory, "latest"))
-    for variable, value in zip(latest.weights, directory.load_model().weights, strict=True):
-        np.testing.assert_array_equal(variable.numpy(), value.numpy())
+    assert_all_equal(latest.weights, directory.load_model().weights)
 
 
 def test_average_is_the_mean_in_float64_with_the_last_states(directory):
@@ -82,10 +81,7 @@ def test_average_is_the_mean_in_float64_with_the_last_states(directory):
 
 def test_average_of_one_checkpoint_equals_it(directory):
     path = weights.find_checkpoint(directory, 4)
-    for variable, value in zip(
-        weights.average(directory, [path]).variables, read_weights(path).values(), strict=True
-    ):
-        np.testing.assert_array_equal(variable.numpy(), value)
+    assert_all_equal(weights.average(directory, [path]).variables, read_weights(path).values())
 
 
 def test_missing_checkpoints_raise(directory, trained_model_dir):

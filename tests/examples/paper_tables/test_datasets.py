@@ -36,11 +36,8 @@ def test_dataset_swaps_source_and_target_by_direction(folder):
 
 def test_dataset_flags_of_named_datasets():
     wmt = Dataset("wmt14_translate/fr-en", "/data", "en-fr")
-    assert wmt.training_flags() == {
-        "data": "wmt14_translate/fr-en",
-        "direction": "en-fr",
-        "data_dir": "/data",
-    }
+    expected = {"data": "wmt14_translate/fr-en", "direction": "en-fr", "data_dir": "/data"}
+    assert wmt.training_flags() == expected
     assert wmt.evaluation_flags("test") == wmt.training_flags() | {"split": "test"}
 
 

@@ -6,13 +6,11 @@ import sys
 import time
 
 import pytest
+from programs import Program
 
 from examples.paper_tables import __main__ as paper_tables
 
-
-@pytest.fixture(scope="module")
-def run(program):
-    return program(paper_tables)
+run = Program(paper_tables)
 
 
 @pytest.mark.parametrize(
@@ -39,12 +37,12 @@ def run(program):
         ),
     ],
 )
-def test_paper_tables_rejects_invalid_flags(run, arguments, message, tmp_path):
+def test_paper_tables_rejects_invalid_flags(arguments, message, tmp_path):
     run.fails(message, *arguments, f"--output_dir={tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()
 
 
-def test_paper_tables_reports_errors_of_child_processes(run, tmp_path):
+def test_paper_tables_reports_errors_of_child_processes(tmp_path):
     message = r"trainer.train failed with exit status 1. Last lines of .*log.txt:(.|\n)*no/such"
     flags = "--data=no/such", "--presets=tiny", "--train_steps=1"
     with pytest.raises(SystemExit, match=message):

@@ -4,6 +4,7 @@ import csv
 import io
 
 import pytest
+from markers import needs_matplotlib
 
 from examples.paper_tables import plots, report
 from examples.paper_tables.scoring import Result, bucket_labels, score_trial
@@ -118,8 +119,8 @@ def test_bucket_labels_of_short_sentences():
     assert bucket_labels(4) == ["1–2", "3–4", "5–5", "6–6", "7–"]
 
 
+@needs_matplotlib
 def test_plots_show_scores(results, make_result, tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install '.[plots]'")
     figures = {}
     monkeypatch.setattr(
         plots, "save_figure", lambda figure, path: figures.update({path.name: figure})
@@ -142,8 +143,8 @@ def test_plots_show_scores(results, make_result, tmp_path, monkeypatch):
     assert lines["with"] == [40.0, 30.0, 24.0, 20.0, 10.0] and "without" not in lines
 
 
+@needs_matplotlib
 def test_plot_variants_axis_of_zero_bleu_starts_at_zero(make_result, tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install '.[plots]'")
     figures = []
     monkeypatch.setattr(plots, "save_figure", lambda figure, path: figures.append(figure))
     plots.plot_variants(tmp_path / "variants.png", [[make_result("with", 1, 0.0, 0.0, 0.0)]])

@@ -14,6 +14,8 @@ from trainer.data.encoding import EncodedPairs, IdSequences
 
 SETTINGS = {"batch_tokens": 127, "max_length": 31, "seed": 5}
 CHUNK = 67
+# A corpus of 307 pairs in several chunks, and in one.
+in_chunks = pytest.mark.parametrize(("chunk_pairs", "count"), [(CHUNK, 5), (1000, 1)])
 
 
 def epoch_of(order, epoch):
@@ -60,11 +62,13 @@ def test_batches_of_one_chunk_equal_those_of_earlier_versions(make_pairs):
     assert digest.hexdigest() == "1ef8f8f0df1da8c6b41a0dad19ab60cdef36a2a346bb65b51269de415744a572"
 
 
-def test_epochs_have_all_used_pairs_once_in_different_orders(pairs):
-    order = BatchOrder(pairs, **SETTINGS, chunk_pairs=CHUNK)
-    assert len(order.chunks) == 5
+@in_chunks
+def test_epochs_have_all_used_pairs_once_in_different_orders(pairs, chunk_pairs, count):
+    order = BatchOrder(pairs, **SETTINGS, chunk_pairs=chunk_pairs)
+    assert len(order.chunks) == count
     first, second = epoch_of(order, 0), epoch_of(order, 1)
     used = np.flatnonzero(pairs.lengths <= 31).tolist()
+    assert 200 < len(used) < 307
     for epoch in (first, second):
         assert sorted(sum(rows_of(epoch), [])) == used
     assert sorted(map(sorted, rows_of(first))) != sorted(map(sorted, rows_of(second)))
@@ -85,34 +89,48 @@ def test_epochs_visit_the_same_chunks_in_different_orders(pairs):
     assert len(set(orders)) > 1
 
 
-def test_all_batches_of_a_chunk_but_one_are_full(pairs):
-    order = BatchOrder(pairs, **SETTINGS, chunk_pairs=CHUNK)
+@in_chunks
+def test_all_batches_of_a_chunk_but_one_are_full(pairs, chunk_pairs, count):
+    order = BatchOrder(pairs, **SETTINGS, chunk_pairs=chunk_pairs)
     batches = epoch_of(order, 0)
-    assert sum(len(rows) < 127 // boundary for rows, boundary in batches) <= 5
+    assert sum(len(rows) < 127 // boundary for rows, boundary in batches) <= count
     for rows, boundary in batches:
         assert pairs.lengths[rows].max() <= boundary and len(rows) * boundary <= 127
 
 
-def test_order_differs_by_seed_and_chunk(pairs, make_pairs):
-    settings = SETTINGS | {"chunk_pairs": CHUNK}
+@in_chunks
+def test_order_depends_on_the_seed_only(pairs, chunk_pairs, count):
+    settings = SETTINGS | {"chunk_pairs": chunk_pairs}
     first = rows_of(epoch_of(BatchOrder(pairs, **settings), 0))
     assert first == rows_of(epoch_of(BatchOrder(pairs, **settings), 0))
     assert first != rows_of(epoch_of(BatchOrder(pairs, **settings | {"seed": 6}), 0))
+
+
+def test_orders_in_two_chunks_differ(make_pairs):
     equal_lengths = make_pairs(np.full(134, 7), np.full(134, 7))
-    order = BatchOrder(equal_lengths, **settings)
+    order = BatchOrder(equal_lengths, **SETTINGS, chunk_pairs=CHUNK)
     shuffled = [np.concatenate([rows for rows, _ in order.chunk_batches(0, i)]) for i in (0, 1)]
     positions = [np.searchsorted(order.chunks.rows(i), rows) for i, rows in enumerate(shuffled)]
     assert positions[0].tolist() != positions[1].tolist()
 
 
+@in_chunks
 @pytest.mark.parametrize("start_step", [0, 1, 17, 83, 211, 1009])
-def test_dataset_starts_at_any_step(pairs, start_step):
-    order = BatchOrder(pairs, **SETTINGS, chunk_pairs=CHUNK)
+def test_dataset_starts_at_any_step(pairs, start_step, chunk_pairs, count):
+    order = BatchOrder(pairs, **SETTINGS, chunk_pairs=chunk_pairs)
     for step in range(max(0, start_step - 40), start_step):
         order.batch(step)
-    dataset = training_batches(pairs, **SETTINGS, start_step=start_step, chunk_pairs=CHUNK)
+    dataset = training_batches(pairs, **SETTINGS, start_step=start_step, chunk_pairs=chunk_pairs)
     for step, (inputs, _, _) in enumerate(dataset.take(5).as_numpy_iterator(), start=start_step):
         assert (inputs["inputs"][:, 0] - 10).tolist() == order.batch(step)[0].tolist()
+
+
+def test_lengths_in_a_batch_are_similar(pairs):
+    epoch = rows_of(epoch_of(BatchOrder(pairs, **SETTINGS, chunk_pairs=1000), 0))
+    spread = [np.ptp(pairs.lengths[rows]) for rows in epoch]
+    assert np.mean(spread) < 2
+    first = [rows[0] for rows in epoch]
+    assert first != sorted(first, key=lambda row: pairs.lengths[row])
 
 
 def test_chunk_without_used_pairs_has_no_batches(make_pairs):

@@ -22,19 +22,6 @@ def names(batch):
     return ids[ids > 0].tolist()
 
 
-def epochs(pairs, count, **settings):
-    """Returns the names of the pairs by epoch and batch, for `count` epochs."""
-    used = report_lengths(pairs, SETTINGS["max_length"]).used
-    result = []
-    iterator = training_batches(pairs, **SETTINGS | settings).as_numpy_iterator()
-    for _ in range(count):
-        batches = []
-        while sum(map(len, batches)) < used:
-            batches.append(names(next(iterator)))
-        result.append(batches)
-    return result
-
-
 def test_batches_have_ids_of_both_sides_and_weights(pairs):
     for inputs, targets, weights in take(training_batches(pairs, **SETTINGS), 61):
         assert sorted(inputs) == ["inputs", "targets"]
@@ -57,54 +44,6 @@ def test_batches_have_ids_of_both_sides_and_weights(pairs):
                 )
         for side in (inputs["inputs"], targets):
             assert side[:, -1].any(), "padded beyond the longest sentence"
-
-
-def test_epochs_have_all_used_pairs_once_in_different_batches(pairs):
-    first, second = epochs(pairs, 2)
-    used = (np.flatnonzero(pairs.lengths <= 31) + 10).tolist()
-    assert 200 < len(used) < 307
-    for epoch in (first, second):
-        assert sorted(sum(epoch, [])) == used
-    assert len(first) == len(second)
-    assert first != second
-    assert sorted(map(sorted, first)) != sorted(map(sorted, second)), (
-        "only the order of the batches differs"
-    )
-
-
-def test_order_depends_on_the_seed_only(pairs):
-    assert epochs(pairs, 2) == epochs(pairs, 2)
-    assert epochs(pairs, 1) != epochs(pairs, 1, seed=6)
-
-
-@pytest.mark.parametrize("start_step", [0, 1, 13, 71, 211])
-def test_dataset_starts_at_any_step(pairs, start_step):
-    expected = take(training_batches(pairs, **SETTINGS), start_step + 3)[start_step:]
-    for batch, other in zip(
-        expected, take(training_batches(pairs, **SETTINGS, start_step=start_step), 3), strict=True
-    ):
-        np.testing.assert_array_equal(batch[0]["inputs"], other[0]["inputs"])
-        np.testing.assert_array_equal(batch[1], other[1])
-
-
-def test_all_batches_of_an_epoch_but_one_are_full(pairs):
-    (epoch,) = epochs(pairs, 1)
-    smaller = 0
-    boundaries = bucket_boundaries(31)
-    for batch in epoch:
-        longest = pairs.lengths[np.array(batch) - 10].max()
-        boundary = boundaries[np.searchsorted(boundaries, longest)]
-        assert len(batch) * longest <= 127
-        smaller += len(batch) < 127 // boundary
-    assert smaller <= 1
-
-
-def test_lengths_in_a_batch_are_similar(pairs):
-    (epoch,) = epochs(pairs, 1)
-    spread = [np.ptp(pairs.lengths[np.array(batch) - 10]) for batch in epoch]
-    assert np.mean(spread) < 2
-    shuffled = [batch[0] for batch in epoch]
-    assert shuffled != sorted(shuffled, key=lambda name: pairs.lengths[name - 10])
 
 
 def test_pad_to_boundary_gives_one_shape_per_bucket(pairs):

@@ -18,36 +18,35 @@ def plain_match(ids, word):
     return found
 
 
-def test_match_is_greedy():
-    match = LongestMatch({"a": 7, "ab": 3, "abc": 5, "cd": 2, "d": 11})
-    words = ["abcd", "abd", "", "a", "dcdabca", ""]
-    assert match(tf.constant(words)).to_list() == [[5, 11], [3, 11], [], [7], [11, 2, 5, 7], []]
-
-
-def test_match_falls_back_to_shorter_subtokens():
-    match = LongestMatch({"a": 0, "b": 1, "aaaab": 2, "aab": 3})
-    assert match(tf.constant(["aaaaaab", "aaaa", "aab"])).to_list() == [
-        [0, 0, 2],
-        [0, 0, 0, 0],
-        [3],
-    ]
+@pytest.mark.parametrize(
+    ("subtokens", "expected"),
+    [
+        pytest.param(
+            {"a": 7, "ab": 3, "abc": 5, "cd": 2, "d": 11},
+            {"abcd": [5, 11], "abd": [3, 11], "": [], "a": [7], "dcdabca": [11, 2, 5, 7]},
+            id="greedy",
+        ),
+        pytest.param(
+            {"a": 0, "b": 1, "aaaab": 2, "aab": 3},
+            {"aaaaaab": [0, 0, 2], "aaaa": [0, 0, 0, 0], "aab": [3]},
+            id="falls back to shorter subtokens",
+        ),
+        pytest.param(
+            {"ab": 4, "b": 2},
+            {"abab": [4, 4], "aab": [-1, 4], "zbz": [-1, 2, -1]},
+            id="-1 for a character without a subtoken",
+        ),
+    ],
+)
+def test_match_of_words(subtokens, expected):
+    match = LongestMatch(subtokens)
+    assert match(tf.constant(list(expected))).to_list() == list(expected.values())
 
 
 def test_match_does_not_cross_words():
     match = LongestMatch({"a": 0, "b": 1, "ab": 2})
-    assert match(tf.constant(["a", "b", "ab", "a", "", "b"])).to_list() == [
-        [0],
-        [1],
-        [2],
-        [0],
-        [],
-        [1],
-    ]
-
-
-def test_character_without_a_subtoken_has_id_minus_one():
-    match = LongestMatch({"ab": 4, "b": 2})
-    assert match(tf.constant(["abab", "aab", "zbz"])).to_list() == [[4, 4], [-1, 4], [-1, 2, -1]]
+    words = tf.constant(["a", "b", "ab", "a", "", "b"])
+    assert match(words).to_list() == [[0], [1], [2], [0], [], [1]]
 
 
 @pytest.mark.parametrize("words", [[], [""], ["", "", ""]])

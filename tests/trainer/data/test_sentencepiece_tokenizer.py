@@ -1,9 +1,5 @@
 """Tests of the SentencePiece tokenizer."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import sentencepiece
 import tensorflow as tf
@@ -45,76 +41,11 @@ def test_tokenize_equals_the_sentencepiece_package(tokenizer, tmp_path):
     ]
 
 
-def test_tokenizer_in_a_graph_and_with_an_empty_batch(tokenizer):
-    round_trip = tf.function(
-        lambda strings: tokenizer.detokenize(tokenizer.tokenize(strings)),
-        input_signature=[tf.TensorSpec([None], tf.string)],
-    )
-    assert round_trip(tf.constant([], tf.string)).numpy().tolist() == []
-    texts = [SENTENCES[2].encode(), b"", SENTENCES[5].encode()]
-    assert round_trip(tf.constant(texts)).numpy().tolist() == texts
-    assert tokenizer.tokenize(tf.constant([], tf.string)).to_list() == []
-    assert tokenizer.tokenize(tf.constant([""])).to_list() == [[1]]
-
-
-def test_tokenizer_works_after_set_seed(tokenizer):
-    split = tf.function(lambda strings: tokenizer.tokenize(strings).to_tensor(0))
-    text = tf.constant(SENTENCES[:5])
-    before = split(text)
-    tf.random.set_seed(7)
-    assert tf.reduce_all(split(text) == before)
-    assert tf.reduce_all(tokenizer.tokenize(text).to_tensor(0) == before)
-    assert (
-        list(tf.data.Dataset.from_tensors(text).map(split))[0].numpy().tolist()
-        == before.numpy().tolist()
-    )
-
-
-def test_detokenize_stops_at_eos_and_ignores_padding(tokenizer):
-    first, second = tokenizer.tokenize(tf.constant(SENTENCES[:2])).to_list()
-    expected = [SENTENCES[0].encode(), SENTENCES[1].encode(), b""]
-    ragged = tf.ragged.constant([first + second, second[:-1], [1] + first], dtype=tf.int32)
-    assert tokenizer.detokenize(ragged).numpy().tolist() == expected
-    assert tokenizer.detokenize(ragged.to_tensor(0)).numpy().tolist() == expected
-    assert (
-        tokenizer.detokenize(tf.constant([[0, *first[:-1], 0, 0]])).numpy().tolist() == expected[:1]
-    )
-
-
 def test_invalid_utf8_is_replaced(tokenizer):
     strings = [b"The \xff\xfe man", "The \ufffd\ufffd man".encode(), b"The man"]
     broken, replaced, plain = tokenizer.tokenize(tf.constant(strings)).to_list()
     # SentencePiece's normalization converts U+FFFD to a space.
     assert broken == replaced == plain
-
-
-@pytest.mark.slow
-def test_exported_graph_requires_tensorflow_text_only(tokenizer, tmp_path):
-    module = tf.Module()
-    module.tokenizer = tokenizer
-    module.split = tf.function(
-        lambda text: tokenizer.tokenize(text).to_tensor(0),
-        input_signature=[tf.TensorSpec([None], tf.string)],
-    )
-    tf.saved_model.save(module, str(tmp_path / "module"))
-    program = (
-        "import sys; import tensorflow as tf; import tensorflow_text\n"
-        f"split = tf.saved_model.load({str(tmp_path / 'module')!r}).split\n"
-        f"ids = split(tf.constant([{SENTENCES[0]!r}]))\n"
-        "tf.random.set_seed(7)\n"
-        f"assert tf.reduce_all(ids == split(tf.constant([{SENTENCES[0]!r}])))\n"
-        "assert not any(name.startswith('trainer') for name in sys.modules)\n"
-        "print(ids.numpy().tolist())"
-    )
-    printed = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": ""},
-    ).stdout
-    assert printed.strip() == str(tokenizer.tokenize(tf.constant(SENTENCES[:1])).to_list())
 
 
 def test_training_is_deterministic_and_prints_nothing(capfd):
@@ -148,14 +79,6 @@ def test_characters_outside_the_vocabulary_are_unknown(tokenizer):
     ids = tokenizer.tokenize(tf.constant(["Ω"]))
     assert 2 in ids.to_list()[0]
     assert tokenizer.detokenize(ids).numpy()[0].decode().strip() == "⁇"
-
-
-def test_save_and_from_file(tokenizer, tmp_path):
-    tokenizer.save(tmp_path / "vocab.model")
-    again = SentencePieceTokenizer.from_file(tmp_path / "vocab.model")
-    assert again.fingerprint == tokenizer.fingerprint
-    text = tf.constant(SENTENCES[7:11])
-    assert again.tokenize(text).to_list() == tokenizer.tokenize(text).to_list()
 
 
 def test_vocab_size_above_the_maximum_raises():
@@ -208,12 +131,3 @@ def test_from_file_of_a_missing_or_other_file_raises(tmp_path):
         ),
     ):
         SentencePieceTokenizer.from_file(foreign)
-
-
-@pytest.mark.parametrize("wrong", [307, -1])
-def test_ids_outside_the_vocabulary_raise(tokenizer, wrong):
-    with pytest.raises(
-        ValueError,
-        match=f"Expected ids from 0 to 306, as in the vocabulary. Received: {wrong}. Use the",
-    ):
-        tokenizer.detokenize(tf.constant([[5, wrong, 1]]))

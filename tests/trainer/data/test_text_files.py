@@ -1,6 +1,8 @@
 """Tests of corpora in text files and of the errors for invalid files."""
 
 import gzip
+import os
+import threading
 
 import pytest
 
@@ -63,64 +65,61 @@ def test_missing_file_raises(write, tmp_path):
         read_text(write("a.en", "one\n"), str(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["a.de", "a.de.gz"])
-def test_empty_file_raises(write, name):
-    with pytest.raises(
-        ValueError,
-        match=f"Expected .*{name} to have one sentence per line. Received: an empty file.",
-    ):
-        read_text(write("a.en", "one\n"), write(name, ""))
+EMPTY = "to have one sentence per line. Received: an empty file."
+NOT_GZIP = "to be a gzip file, because of its suffix. Received: a truncated"
 
 
-def test_different_numbers_of_lines_raise(write):
-    source = write("a.en", "one\n") + "," + write("b.en", "one\ntwo\nthree\n")
-    target = write("a.de", "eins\n") + "," + write("b.de", "eins\nzwei\ndrei\nvier\nfünf")
-    with pytest.raises(
-        ValueError, match="in .*b.en as translations in .*b.de. Received: 3 and 5 lines. Line n of"
-    ):
-        read_text(source, target)
-
-
-def test_different_numbers_of_files_raise(write):
-    first, second = write("a.en", "one\n"), write("b.en", "two\n")
-    with pytest.raises(
-        ValueError,
-        match=(
-            "Expected as many source files as target files. Received: 2 .* and 1 .* Give one "
-            "target file per source file"
+@pytest.mark.parametrize(
+    ("sources", "targets", "message"),
+    [
+        ({"a.en": b"one\n"}, {"a.de": b""}, f"Expected .*a.de {EMPTY}"),
+        ({"a.en": b"one\n"}, {"a.de.gz": gzip.compress(b"")}, f"Expected .*a.de.gz {EMPTY}"),
+        (
+            {"a.en": b"one\n", "b.en": b"one\ntwo\nthree\n"},
+            {"a.de": b"eins\n", "b.de": b"eins\nzwei\ndrei\nvier\nsieben"},
+            "in .*b.en as translations in .*b.de. Received: 3 and 5 lines. Line n of",
         ),
-    ):
-        read_text(f"{first},{second}", write("a.de", "eins\n"))
-
-
-def test_invalid_utf8_raises_with_file_and_line(write):
-    with pytest.raises(
-        ValueError,
-        match=r"Expected UTF-8 in .*a.de. Received: invalid bytes .*\\xfc.* in line 2. Convert .*"
-        r"iconv -f",
-    ):
-        read_text(write("a.en", "one\nfive\n"), write("a.de", "eins\nfünf\n".encode("latin-1")))
-
-
-def test_byte_order_mark_raises(write):
-    with pytest.raises(
-        ValueError, match="Expected .*a.en without a byte order mark. .* Remove it: sed -i"
-    ):
-        read_text(write("a.en", "\ufeffone\n"), write("a.de", "eins\n"))
-
-
-def test_invalid_or_truncated_gz_file_raises(write, tmp_path):
-    target = write("a.de", "eins\n")
-    (tmp_path / "plain.gz").write_text("one\n")
-    (tmp_path / "truncated.gz").write_bytes(gzip.compress(b"one\n")[:-9])
-    for name in ("plain.gz", "truncated.gz"):
-        with pytest.raises(
-            ValueError,
-            match=(
-                f"Expected .*{name} to be a gzip file, because of its suffix. Received: a truncated"
-            ),
-        ):
-            read_text(str(tmp_path / name), target)
+        (
+            {"a.en": b"one\n", "b.en": b"two\n"},
+            {"a.de": b"eins\n"},
+            "Expected as many source files as target files. Received: 2 .* and 1 .* Give one "
+            "target file per source file",
+        ),
+        (
+            {"a.en": b"one\nfive\n"},
+            {"a.de": "eins\nfünf\n".encode("latin-1")},
+            r"Expected UTF-8 in .*a.de. Received: invalid bytes .*\\xfc.* in line 2. Convert .*"
+            r"iconv -f",
+        ),
+        (
+            {"a.en": "\ufeffone\n".encode()},
+            {"a.de": b"eins\n"},
+            "Expected .*a.en without a byte order mark. .* Remove it: sed -i",
+        ),
+        ({"plain.gz": b"one\n"}, {"a.de": b"eins\n"}, f"Expected .*plain.gz {NOT_GZIP}"),
+        (
+            {"truncated.gz": gzip.compress(b"one\n")[:-9]},
+            {"a.de": b"eins\n"},
+            f"Expected .*truncated.gz {NOT_GZIP}",
+        ),
+    ],
+    ids=[
+        "empty",
+        "empty gzip",
+        "lines",
+        "files",
+        "encoding",
+        "byte order mark",
+        "not gzip",
+        "truncated gzip",
+    ],
+)
+def test_invalid_files_raise(sources, targets, message, tmp_path):
+    for name, content in (sources | targets).items():
+        (tmp_path / name).write_bytes(content)
+    paths = [",".join(str(tmp_path / name) for name in side) for side in (sources, targets)]
+    with pytest.raises(ValueError, match=message):
+        read_text(*paths)
 
 
 @pytest.mark.parametrize(
@@ -139,3 +138,11 @@ def test_read_text_of_real_text(real_text):
     pairs = list(read_text(str(folder / "val.en.gz"), str(folder / "val.de.gz")))
     assert len(pairs) == 1014
     assert pairs[0][0] == "A group of men are loading cotton onto a truck"
+
+
+def test_files_may_be_pipes(tmp_path):
+    for name, text in (("source", "a\nb\n"), ("target", "c\nd\n")):
+        os.mkfifo(tmp_path / name)
+        threading.Thread(target=(tmp_path / name).write_text, args=(text,), daemon=True).start()
+    corpus = read_text(str(tmp_path / "source"), str(tmp_path / "target"))
+    assert list(corpus) == list(corpus) == [("a", "c"), ("b", "d")]

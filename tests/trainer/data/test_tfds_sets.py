@@ -67,12 +67,6 @@ def test_wmt14_french_training_data_has_five_corpora(wmt14):
     assert sorted(train) == sorted(5 * wmt14.pairs("train"))
 
 
-def test_read_tfds_with_mock_data(wmt14):
-    with tfds.testing.mock_data(num_examples=13, data_dir=wmt14.data_dir):
-        pairs = list(read_tfds("wmt14_translate/de-en", "train", "en-de", data_dir=wmt14.data_dir))
-    assert len(pairs) == 13 and all(source and target for source, target in pairs)
-
-
 def test_read_tfds_with_wrong_arguments_raises(tfds_dir):
     with pytest.raises(
         ValueError,

@@ -23,7 +23,7 @@ def test_formats_of_empty_sentences():
     assert output_lines.tokens(1, [ALIGNED]) == b" ||| \n"
 
 
-def test_links_and_tokens():
+def test_links_are_source_target_pairs_and_tokens_are_separated_by_spaces():
     aligned = Alignment([b"a", b"dog"], [b"ein", b"Hu", b"nd"], [0, 1, 1])
     translations = [Translation(b"ein Hund", -0.25, False, aligned)]
     assert output_lines.links(1, translations) == b"0-0 1-1 1-2\n"

@@ -3,20 +3,20 @@
 import os
 import pty
 import subprocess
-import sys
 from pathlib import Path
 
+from subprocesses import environment, python_command
+
 PROGRAM = Path(__file__).parent / "fake_translate.py"
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROGRAM.parents[3]), "TERM": "dumb"}
 
 
 def type_lines(lines, tmp_path, output=None):
     """Returns the content of the terminal up to each prompt, after typing each line."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, str(PROGRAM), "--saved_model=any"]
+    command = python_command(PROGRAM, "--saved_model=any")
     with subprocess.Popen(
         command,
-        env=ENVIRONMENT,
+        env=environment(TERM="dumb"),
         stdin=theirs,
         stdout=output or theirs,
         stderr=theirs,

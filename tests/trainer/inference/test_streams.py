@@ -23,7 +23,7 @@ def test_count_lines_of_a_pipe_returns_none():
         assert streams.count_lines(file) is None
 
 
-def test_can_be_renamed(tmp_path):
+def test_only_regular_and_new_files_can_be_renamed(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").touch()
     expected = {
@@ -37,5 +37,9 @@ def test_can_be_renamed(tmp_path):
     assert {path: streams.can_be_renamed(path) for path in expected} == expected
 
 
-def test_check_distinct_files_ignores_devices():
+def test_check_distinct_files_rejects_equal_files_and_ignores_devices(tmp_path):
     streams.check_distinct_files({"output": "/dev/null", "tokens": "/dev/null"})
+    same = {"output": f"{tmp_path}/file", "tokens": f"{tmp_path}/./file"}
+    message = "Expected --tokens and --output to be different files. Received: .*/file for both."
+    with pytest.raises(ValueError, match=message):
+        streams.check_distinct_files(same)

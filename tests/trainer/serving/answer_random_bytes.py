@@ -2,8 +2,8 @@
 
     python answer_random_bytes.py SAVED_MODEL
 
-It also checks the types of all results. test_load.py runs it in a separate process, because memory
-that other tests left to the allocator would count too.
+It also checks the types of all results. test_concurrency_and_memory.py runs it in a separate
+process, because memory that other tests left to the allocator would count too.
 """
 
 import ctypes

@@ -1,13 +1,12 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_text
-from tensorflow.core.protobuf import saved_model_pb2
+from signature_calls import as_tensors, assert_answer_equals, calls, meta_graph
+from subprocesses import run_python
 
 CLIENT = Path(__file__).parent / "c_client.py"
 LIBRARY = Path(tf.__file__).parent / "libtensorflow_cc.so.2"
@@ -22,18 +21,16 @@ TEXT = [
 ]
 
 
-def ask(path, calls):
+def ask(path, asked):
     """Returns the C library's outputs by name, or its error, for each (signature, arguments)."""
-    model = saved_model_pb2.SavedModel()
-    model.ParseFromString((path / "saved_model.pb").read_bytes())
-    signatures = model.meta_graphs[0].signature_def
+    signatures = meta_graph(path).signature_def
     task = {
         "library": str(LIBRARY),
         "kernels": sorted(map(str, KERNELS.glob("*.so"))),
         "path": str(path),
         "calls": [],
     }
-    for name, arguments in calls:
+    for name, arguments in asked:
         inputs = {}
         for key, value in arguments.items():
             info = signatures[name].inputs[key]
@@ -41,16 +38,9 @@ def ask(path, calls):
             inputs[info.name] = (info.dtype, np.shape(value), flat)
         outputs = {info.name: key for key, info in signatures[name].outputs.items()}
         task["calls"].append({"inputs": inputs, "outputs": list(outputs)})
-    done = subprocess.run(
-        [sys.executable, "-I", str(CLIENT)],
-        input=json.dumps(task),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_python("-I", CLIENT, input=json.dumps(task), timeout=600)
     answers = []
-    for (name, _), answer in zip(calls, json.loads(done.stdout), strict=True):
+    for (name, _), answer in zip(asked, json.loads(done.stdout), strict=True):
         by_tensor = {info.name: key for key, info in signatures[name].outputs.items()}
         if isinstance(answer, dict):
             answer = {
@@ -66,44 +56,12 @@ def ask(path, calls):
     not LIBRARY.exists(), reason="this build of TensorFlow has no libtensorflow_cc.so.2"
 )
 def test_c_library_equals_python(exported_dir, loaded):
-    options = {"beam_size": 5, "alpha": 0.25, "max_length": 23, "num_results": 3}
-    calls = [
-        ("serving_default", {"text": TEXT}),
-        ("translate", {"text": TEXT} | options),
-        ("score", {"text": TEXT, "translation": TEXT[::-1]}),
-        ("tokenize", {"text": TEXT}),
-        ("ids", {"text": TEXT}),
-        ("detokenize", {"ids": [[5, 7, 11, 1, 5], [-3, 2000, 5, 0, 1]]}),
-        ("serving_default", {"text": []}),
-        ("translate", {"text": TEXT} | options | {"beam_size": 0}),
-    ]
-    *answers, refusal = ask(exported_dir / "1", calls)
+    asked = [*calls(TEXT), ("serving_default", {"text": []})]
+    (translate,) = (arguments for name, arguments in asked if name == "translate")
+    refused = ("translate", translate | {"beam_size": 0})
+    *answers, refusal = ask(exported_dir / "1", [*asked, refused])
     assert "Expected beam_size from 1 to 32, the maximum of this export. Received: 0." in refusal
-    for (name, arguments), answer in zip(calls, answers):
+    for (name, arguments), answer in zip(asked, answers, strict=True):
         signature = loaded.signatures[name]
-        expected = signature(
-            **{key: _tensor(value, signature, key) for key, value in arguments.items()}
-        )
-        assert set(answer) == set(expected)
-        for key, value in expected.items():
-            assert answer[key].shape == value.shape, (name, key)
-            if value.dtype == tf.float32:
-                np.testing.assert_allclose(
-                    answer[key].astype("float32"),
-                    value,
-                    atol=1e-4,
-                    rtol=1e-4,
-                    err_msg=f"{name} {key}",
-                )
-            elif value.dtype == tf.string:
-                texts = [text.encode("utf-8", "surrogateescape") for text in answer[key].ravel()]
-                assert texts == value.numpy().ravel().tolist(), (name, key)
-            else:
-                assert answer[key].tolist() == value.numpy().tolist(), (name, key)
-
-
-def _tensor(value, signature, key):
-    kind = signature.structured_input_signature[1][key].dtype
-    if kind == tf.string:
-        value = [text.encode("utf-8", "surrogateescape") for text in value]
-    return tf.constant(value, kind)
+        specs = signature.structured_input_signature[1]
+        assert_answer_equals(answer, signature(**as_tensors(arguments, specs)), name)

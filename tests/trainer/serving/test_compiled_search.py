@@ -9,8 +9,7 @@ import pytest
 import tensorflow as tf
 
 from trainer.export import export
-from trainer.serving import search, warmup
-from trainer.serving.decoding_defaults import TranslationSettings
+from trainer.serving import search
 
 SETTINGS = {"max_input_length": 21, "extra_length": 5, "beam_size": 3}
 LOAD_AND_TRANSLATE = """
@@ -55,16 +54,6 @@ def test_compiled_lengths_end_with_the_maximum_input_length():
     assert search.compiled_lengths(256) == [16, 32, 64]
     assert search.compiled_lengths(40) == [16, 32, 40]
     assert search.compiled_lengths(5) == [5]
-
-
-def test_warmup_requests_have_all_compiled_sizes(tokenizer):
-    settings = TranslationSettings(max_input_length=40, jit_compile=True)
-    found = set()
-    for signature, inputs in warmup.warmup_requests(tokenizer, settings):
-        if signature == "serving_default":
-            ids = tokenizer.tokenize(inputs["text"]).to_tensor()
-            found.add((len(ids), next((n for n in (16, 32, 40) if n >= ids.shape[1]), 40)))
-    assert {(batch, length) for batch in (1, 2, 4) for length in (16, 32, 40)} <= found
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import recorded_model
 from keras import ops
 
 from t2t_relpos.decoding import beam_search, greedy_search
@@ -146,8 +147,7 @@ def test_greedy_and_beam_search_equal_ctranslate2(kind, normalize_first, rng, tm
 
 
 @pytest.mark.slow
-def test_recorded_models_of_tensor2tensor_equal_ctranslate2(import_reference, tmp_path):
-    recorded_model = import_reference("recorded_model")
+def test_recorded_models_of_tensor2tensor_equal_ctranslate2(tmp_path):
     for name in recorded_model.NAMES:
         recorded = recorded_model.RecordedModel(name)
         model, inputs = recorded.model, recorded.recorded("forward")["inputs"]

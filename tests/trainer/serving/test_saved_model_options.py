@@ -25,12 +25,15 @@ def test_load_passes_options_to_the_graph(exported_dir, loaded, sentences):
         assert (np.diff(scores) < 0).all()
 
 
-@pytest.mark.parametrize("name, value", [("beam_size", 1), ("alpha", 0.0), ("max_length", 3)])
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, value", [("beam_size", 1), ("alpha", 0.0), ("alpha", 2.0), ("max_length", 3)]
+)
 def test_omitted_options_default_to_the_exported_ones(name, value, exported_dir, loaded, sentences):
     (best,) = zip(*saved_models.load(exported_dir, **{name: value}).n_best(sentences))
     expected = loaded.translate(text=tf.constant(sentences), **(loaded.defaults() | {name: value}))
     assert [each.text for each in best] == expected["translations"].numpy()[:, 0].tolist()
+    scores = [each.score for each in best]
+    np.testing.assert_allclose(scores, expected["scores"][:, 0], atol=1e-4)
 
 
 def test_n_best_without_options_equals_serving_default(exported, loaded, sentences):
@@ -39,17 +42,6 @@ def test_n_best_without_options_equals_serving_default(exported, loaded, sentenc
     expected = zip(*(answer[name].numpy().tolist() for name in names), strict=True)
     lists = exported.n_best(sentences)
     assert [[each[:3] for each in best] for best in lists] == [[each] for each in expected]
-
-
-def test_nbest_above_the_beam_size_raises(exported_dir):
-    with pytest.raises(
-        ValueError,
-        match=(
-            r"Expected --nbest to be at most the beam size, 4\. Received: 5\. Give a larger "
-            r"--beam_size\."
-        ),
-    ):
-        saved_models.load(exported_dir, nbest=5)
 
 
 def test_errors_of_the_graph_are_single_lines(exported_dir):

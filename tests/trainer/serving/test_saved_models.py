@@ -1,18 +1,17 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
+from signature_calls import as_tensors, assert_answer_equals, calls, meta_graph
+from subprocesses import run_python
 
 from trainer.serving import saved_models
 
-ROOT = Path(__file__).parents[3]
+CLIENT = Path(__file__).parent / "python_client.py"
 TEXT_OPS = {
     "SentencepieceOp",
     "SentencepieceTokenizeOp",
@@ -20,50 +19,11 @@ TEXT_OPS = {
     "SentencepieceIdToStringOp",
 }
 
-# A client that can't import this project. It reports the ops that are not registered before
-# TensorFlow Text is imported, and the results of all calls.
-CLIENT = """
-import importlib.abc, json, sys
-
-class Absent(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("t2t_relpos", "trainer", "sentencepiece", "sacrebleu"):
-            raise ModuleNotFoundError(name, name=name)
-
-sys.meta_path.insert(0, Absent())
-task = json.load(sys.stdin)
-import tensorflow as tf
-from tensorflow.python.framework import op_def_registry
-missing = [name for name in task["ops"] if op_def_registry.get(name) is None]
-import tensorflow_text
-model = tf.saved_model.load(task["path"])
-loaded = sorted(name for name in sys.modules if name.split(".")[0] in ("t2t_relpos", "trainer"))
-
-def plain(tensor):
-    values = tensor.numpy().tolist()
-    return json.loads(json.dumps(values, default=bytes.decode))
-
-answers = []
-for name, arguments in task["calls"]:
-    kinds = model.signatures[name].structured_input_signature[1]
-    tensors = {key: tf.constant(value, kinds[key].dtype) for key, value in arguments.items()}
-    answer = model.signatures[name](**tensors)
-    answers.append({key: plain(value) for key, value in answer.items()})
-json.dump({"missing": missing, "loaded": loaded, "answers": answers}, sys.stdout)
-"""
-
-
 # Imports TensorFlow Text, which registers the tokenizer's ops, and then runs saved_model_cli.
 SAVED_MODEL_CLI = (
     "import tensorflow_text; from tensorflow.python.tools import saved_model_cli; "
     "saved_model_cli.main()"
 )
-
-
-def meta_graph(path):
-    model = saved_model_pb2.SavedModel()
-    model.ParseFromString((path / "saved_model.pb").read_bytes())
-    return model.meta_graphs[0]
 
 
 def operations(graph):
@@ -141,99 +101,33 @@ def test_no_keras_object_is_saved(exported_dir):
     }
 
 
-def calls(text):
-    """Returns a call of each signature: its name and arguments."""
-    return [
-        ("serving_default", {"text": text}),
-        (
-            "translate",
-            {"text": text, "beam_size": 5, "alpha": 0.25, "max_length": 23, "num_results": 3},
-        ),
-        ("score", {"text": text, "translation": text[::-1]}),
-        ("tokenize", {"text": text}),
-        ("ids", {"text": text}),
-        ("detokenize", {"ids": [[5, 7, 11, 1, 5], [-3, 2000, 5, 0, 1]]}),
-    ]
-
-
-def assert_all_signatures_work_without_this_project(path, module, text, others):
-    """Asserts that an export runs without this project and gives the results of `module`.
-
-    The export may use TensorFlow's ops and those in `others`.
-    """
-    graph = meta_graph(path)
-    asked = calls(text)
-    assert {name for name, _ in asked} == set(module.signatures)
-    task = {"path": str(path), "calls": asked, "ops": sorted(operations(graph))}
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, "-I", "-c", CLIENT]
-    settings = {
-        "capture_output": True,
-        "text": True,
-        "cwd": path,
-        "env": environment,
-        "timeout": 300,
-    }
-    done = subprocess.run(command, input=json.dumps(task), **settings)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert set(told["missing"]) == others
-    assert told["loaded"] == []
-    for (name, arguments), answer in zip(asked, told["answers"], strict=True):
-        specs = {spec.name: spec for spec in module.signatures[name].input_signature}
-        expected = module.signatures[name](
-            **{key: tf.constant(value, specs[key].dtype) for key, value in arguments.items()}
-        )
-        assert set(answer) == set(expected), name
-        for key, value in expected.items():
-            if value.dtype.is_floating:
-                np.testing.assert_allclose(
-                    answer[key], value, atol=1e-4, rtol=1e-4, err_msg=f"{name} {key}"
-                )
-            elif value.dtype == tf.string:
-                assert (
-                    np.char.encode(np.array(answer[key]), "utf-8").tolist()
-                    == value.numpy().tolist()
-                ), (name, key)
-            else:
-                assert answer[key] == value.numpy().tolist(), (name, key)
-
-
 @pytest.mark.slow
 def test_every_signature_works_without_this_project(exported_dir, make_module, sentences):
-    graph = meta_graph(exported_dir / "1")
+    path, module = exported_dir / "1", make_module()
+    graph = meta_graph(path)
     assert not [name for name in operations(graph) if "PyFunc" in name or "Xla" in name]
     # Such functions need XLA, which TensorFlow Serving links on demand only.
     assert not [f for f in graph.graph_def.library.function if f.attr["_XlaMustCompile"].b]
-    text = [*sentences[:5], "", "house " * 100]
-    assert_all_signatures_work_without_this_project(
-        exported_dir / "1", make_module(), text, TEXT_OPS
-    )
+    asked = calls([*sentences[:5], "", "house " * 100])
+    assert {name for name, _ in asked} == set(module.signatures)
+    task = {"path": str(path), "calls": asked, "ops": sorted(operations(graph))}
+    without_path = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    options = {"input": json.dumps(task), "cwd": path, "env": without_path, "timeout": 300}
+    told = json.loads(run_python("-I", CLIENT, **options).stdout)
+    assert set(told["missing"]) == TEXT_OPS
+    assert told["loaded"] == []
+    for (name, arguments), answer in zip(asked, told["answers"], strict=True):
+        specs = {spec.name: spec for spec in module.signatures[name].input_signature}
+        expected = module.signatures[name](**as_tensors(arguments, specs))
+        assert_answer_equals(answer, expected, name)
 
 
 @pytest.mark.slow
 def test_saved_model_cli_translates_strings(exported_dir, exported, sentences, tmp_path):
     text = [sentences[0], "", sentences[1]]
-    command = [
-        sys.executable,
-        "-c",
-        SAVED_MODEL_CLI,
-        "run",
-        "--dir",
-        str(exported_dir / "1"),
-        "--tag_set",
-        "serve",
-    ]
-    command += [
-        "--signature_def",
-        "serving_default",
-        "--input_exprs",
-        f"text={text!r}",
-        "--outdir",
-        str(tmp_path),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
+    flags = ["--dir", exported_dir / "1", "--tag_set", "serve", "--outdir", tmp_path]
+    flags += ["--signature_def", "serving_default", "--input_exprs", f"text={text!r}"]
+    run_python("-c", SAVED_MODEL_CLI, "run", *flags, timeout=300, cwd=tmp_path)
     answers = {
         name: np.load(tmp_path / f"{name}.npy", allow_pickle=True) for name in saved_models.OUTPUTS
     }
@@ -308,15 +202,6 @@ def test_saved_model_of_another_function_raises(tmp_path):
     tf.saved_model.save(tf.Module(), str(tmp_path / "2"))
     with pytest.raises(ValueError, match="Received: .*/2, which returns nothing. Write"):
         saved_models.load(tmp_path)
-
-
-def test_load_with_alpha_equals_translate_with_alpha(exported_dir, loaded, sentences):
-    answers = saved_models.load(exported_dir, alpha=2.0)(sentences)
-    expected = loaded.translate(tf.constant(sentences), **(loaded.defaults() | {"alpha": 2.0}))
-    assert [answer.text for answer in answers] == expected["translations"][:, 0].numpy().tolist()
-    np.testing.assert_allclose(
-        [answer.score for answer in answers], expected["scores"][:, 0], atol=1e-4
-    )
 
 
 def test_version_appears_when_it_is_complete(tmp_path):

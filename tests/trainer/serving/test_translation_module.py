@@ -166,27 +166,6 @@ def test_defaults_equal_the_settings_of_serving_default(loaded, sentences):
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        (
-            {"beam_size": 33},
-            "Expected beam_size from 1 to 32, the maximum of this export. Received: 33.",
-        ),
-        (
-            {"max_length": 98},
-            "Expected max_length from 1 to 97, the maximum of this export. Received: 98.",
-        ),
-    ],
-)
-def test_signature_translate_checks_the_limits_of_the_export(loaded, changed, message):
-    changed = {name: tf.constant(value) for name, value in changed.items()}
-    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(f"[{message}]")):
-        loaded.signatures["translate"](
-            text=tf.constant(["The dog runs."]), **(loaded.defaults() | changed)
-        )
-
-
-@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"beam_size": 0}, "Expected beam_size to be at least 1. Received: 0."),

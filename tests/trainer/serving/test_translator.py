@@ -147,5 +147,5 @@ def test_missing_translation_raises():
         ("ein\u2028Hund\x85".encode(), "ein\u2028Hund\x85".encode()),
     ],
 )
-def test_one_line(text, line):
+def test_one_line_replaces_line_breaks_by_spaces(text, line):
     assert one_line(text) == line

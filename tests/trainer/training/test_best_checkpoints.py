@@ -3,8 +3,10 @@ import logging
 import keras
 import numpy as np
 import pytest
+from comparisons import assert_all_equal
+from small_transformers import small_config
 
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 from trainer.training.best_checkpoints import BestCheckpoints
 from trainer.training.checkpoints import CheckpointError, read_weights
 from trainer.training.training_model import TrainingModel
@@ -12,14 +14,7 @@ from trainer.training.training_model import TrainingModel
 
 @pytest.fixture(scope="module")
 def model():
-    sizes = {
-        "num_encoder_layers": 1,
-        "num_decoder_layers": 1,
-        "hidden_dim": 6,
-        "intermediate_dim": 7,
-        "num_heads": 3,
-    }
-    made = TrainingModel(Transformer(TransformerConfig(vocab_size=13, **sizes)))
+    made = TrainingModel(Transformer(small_config()))
     made.compile(keras.optimizers.SGD(0.1))
     return made
 
@@ -34,10 +29,7 @@ def test_best_checkpoints_are_kept_in_order(tmp_path, model):
     assert written == [True, True, True, False]
     assert list(best.scores().items()) == [(6, 30.25), (9, 20.0)]
     assert best.steps() == [6, 9] and best.best() == tmp_path / "step-000006"
-    for ours, theirs in zip(
-        read_weights(best.best()).values(), model.transformer.variables, strict=True
-    ):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_all_equal(read_weights(best.best()).values(), model.transformer.variables)
 
 
 def test_earlier_of_equal_checkpoints_is_kept(tmp_path, model):

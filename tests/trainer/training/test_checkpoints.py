@@ -6,8 +6,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from comparisons import assert_all_equal
+from small_transformers import small_config
 
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 from trainer.training.checkpoints import (
     CheckpointError,
     Checkpoints,
@@ -20,15 +22,7 @@ BATCH = {"inputs": np.array([[5, 7, 1]], "int32"), "targets": np.array([[3, 1]],
 
 
 def made_model(hidden_dim=6, optimizer=None):
-    sizes = {
-        "num_encoder_layers": 1,
-        "num_decoder_layers": 1,
-        "intermediate_dim": 7,
-        "num_heads": 3,
-    }
-    model = TrainingModel(
-        Transformer(TransformerConfig(vocab_size=13, hidden_dim=hidden_dim, dropout=0.5, **sizes))
-    )
+    model = TrainingModel(Transformer(small_config(hidden_dim=hidden_dim, dropout=0.5)))
     model.compile(optimizer or keras.optimizers.Adam(0.1), run_eagerly=True)
     return model
 
@@ -51,8 +45,7 @@ def values(model):
 
 def assert_equal(one, other):
     assert len(one) == len(other)
-    for left, right in zip(one, other):
-        np.testing.assert_array_equal(left, right)
+    assert_all_equal(one, other)
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from small_transformers import small_config
 
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 from trainer.training.compiled_step import CompiledStep
 from trainer.training.training_model import TrainingModel
 
@@ -42,15 +43,7 @@ def test_compiled_step_runs_several_steps_per_call():
 
 @pytest.mark.parametrize("steps_per_execution", [1, 2])
 def test_compiled_training_equals_uncompiled(steps_per_execution, rng):
-    config = TransformerConfig(
-        vocab_size=13,
-        num_encoder_layers=1,
-        num_decoder_layers=1,
-        hidden_dim=6,
-        intermediate_dim=7,
-        num_heads=3,
-        dropout=0.0,
-    )
+    config = small_config()
     data = [
         {side: rng.integers(2, 13, (3, n)).astype("int32") for side in ("inputs", "targets")}
         for n in (5, 8, 5, 8)

@@ -119,29 +119,34 @@ def test_patience_counts_evaluations_of_earlier_runs(tmp_path):
     assert again.evaluate.has_converged
 
 
-@pytest.mark.parametrize("when", ["before", "loss", "bleu"])
-def test_signal_interrupts_evaluation(tmp_path, when):
-    def interrupt(*arguments):
+def assert_nothing_is_recorded(run):
+    assert run.at(2) == [] and run.report.calls == []
+
+
+def test_signal_before_an_evaluation_skips_it(tmp_path):
+    run = Run(tmp_path, translate=bleus(), best=Best())
+    run.signals.received = 15
+    assert_nothing_is_recorded(run)
+    assert run.model.evaluated == 0 and not run.model.stop_evaluating
+
+
+def test_signal_while_the_loss_is_computed_stops_the_evaluation(tmp_path):
+    def interrupt():
         run.signals.received = 15
 
-    def translate(interrupted):
-        assert when == "bleu"
-        interrupt()
-        return None
+    run = Run(tmp_path, translate=bleus(), best=Best(), during=interrupt)
+    assert_nothing_is_recorded(run)
+    assert run.model.evaluated == 1 and run.model.stop_evaluating
 
-    run = Run(
-        tmp_path,
-        translate=translate,
-        best=Best(),
-        during=interrupt if when == "loss" else lambda: None,
-    )
-    if when == "before":
-        interrupt()
-    if when == "loss":
-        run.evaluate._translate = lambda interrupted: None
-    assert run.at(2) == [] and run.report.calls == []
-    assert run.model.evaluated == (when != "before")
-    assert run.model.stop_evaluating == (when == "loss")
+
+def test_signal_while_sentences_are_translated_stops_the_evaluation(tmp_path):
+    def translate(interrupted):
+        run.signals.received = 15
+        assert interrupted()
+
+    run = Run(tmp_path, translate=translate, best=Best())
+    assert_nothing_is_recorded(run)
+    assert run.model.evaluated == 1 and not run.model.stop_evaluating
 
 
 def test_full_disk_raises(tmp_path, fill_disk):

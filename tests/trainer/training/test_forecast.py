@@ -3,8 +3,9 @@ import json
 import keras
 import numpy as np
 import pytest
+from small_transformers import small_config
 
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 from trainer import train
 from trainer.data.encoding import EncodedPairs, IdSequences
 from trainer.training.forecast import (
@@ -26,7 +27,7 @@ def pairs():
     return EncodedPairs(sequences([5, 7, 8, 12, 3, 300]), sequences([6, 4, 2, 13, 8, 4]))
 
 
-def test_count_buckets(small_run, tmp_path, pairs):
+def test_count_buckets_counts_batches_tokens_and_padded_positions(small_run, tmp_path, pairs):
     """Of four pairs with at most 8 tokens, three fill a batch and one moves to the next bucket."""
     found = count_buckets(pairs, small_run.config(tmp_path, batch_tokens=26).resolve())
     assert [bucket[:3] for bucket in found] == [(8, 3, 1), (13, 2, 1)]
@@ -41,7 +42,7 @@ def test_count_buckets_with_xla_pads_to_boundaries(small_run, tmp_path, pairs):
     assert [bucket.positions for bucket in found] == [3 * 16, 2 * 26]
 
 
-def test_format_table():
+def test_format_table_aligns_columns_and_sums_an_epoch():
     assert format_table(
         [Bucket(8, 3, 1, positions=40, tokens=30), Bucket(13, 2, 10, positions=60, tokens=60)]
     ).splitlines() == [
@@ -61,20 +62,16 @@ def test_format_table():
         ({"device_tokens": 9}, 1, (1, 13)),
     ],
 )
-def test_largest_micro_batch(small_run, tmp_path, settings, devices, expected):
+def test_largest_micro_batch_depends_on_devices_and_device_tokens(
+    small_run, tmp_path, settings, devices, expected
+):
     found = [Bucket(8, 11, 1, 88, 88), Bucket(13, 7, 1, 91, 91)]
     assert largest_micro_batch(found, small_run.config(tmp_path, **settings), devices) == expected
 
 
-def test_estimate_memory(small_run, tmp_path):
-    sizes = {
-        "num_encoder_layers": 2,
-        "num_decoder_layers": 3,
-        "hidden_dim": 6,
-        "intermediate_dim": 7,
-        "num_heads": 3,
-    }
-    architecture = TransformerConfig(vocab_size=13, **sizes)
+def test_memory_counts_weights_slots_logits_and_activations(small_run, tmp_path):
+    layers = {"num_encoder_layers": 2, "num_decoder_layers": 3}
+    architecture = small_config(**layers, max_relative_position=16, dropout=0.1)
     model = Transformer(architecture)
     model({side: np.ones((1, 1), "int32") for side in ("inputs", "targets")})
     adam = keras.optimizers.Adam(0.1)

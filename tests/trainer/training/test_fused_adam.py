@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from comparisons import assert_all_close
 
 from trainer.training.fused_adam import FusedAdam
 
@@ -26,8 +27,7 @@ def test_updates_equal_keras(rng):
     gradients = [[rng.normal(size=shape).astype("float32") for shape in shapes] for _ in range(4)]
     ours, our_state = train(FusedAdam(**SETTINGS), weights, gradients)
     theirs, their_state = train(keras.optimizers.Adam(**SETTINGS), weights, gradients)
-    for actual, expected in zip([*ours, *our_state], [*theirs, *their_state], strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=2e-6)
+    assert_all_close([*ours, *our_state], [*theirs, *their_state], rtol=2e-6, atol=2e-6)
 
 
 def test_updates_equal_the_paper(rng):

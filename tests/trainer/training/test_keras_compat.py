@@ -29,7 +29,7 @@ def model():
     return made
 
 
-def test_seed_states(model):
+def test_seed_states_returns_the_state_of_a_dropout_and_keeps_it(model):
     before = model.dropout.seed_generator.state.numpy()
     assert keras_compat.seed_states(model) == [model.dropout.seed_generator.state]
     np.testing.assert_array_equal(model.dropout.seed_generator.state, before)

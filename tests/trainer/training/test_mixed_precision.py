@@ -2,20 +2,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from comparisons import assert_all_equal
+from small_transformers import small_config
 
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 from trainer.model_dir import ModelDirectory
 from trainer.training.training_model import TrainingModel
 
-CONFIG = TransformerConfig(
-    vocab_size=13,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    hidden_dim=6,
-    intermediate_dim=7,
-    num_heads=3,
-    dropout=0.0,
-)
+CONFIG = small_config()
 BATCH = {
     "inputs": np.array([[5, 7, 3, 1, 0], [8, 1, 0, 0, 0], [4, 4, 6, 2, 1]], "int32"),
     "targets": np.array([[9, 3, 1], [2, 1, 0], [1, 0, 0]], "int32"),
@@ -57,8 +51,7 @@ def test_mixed_precision_model_is_saved_in_float32(tmp_path):
     directory.save_model(model)
     loaded = directory.load_model()
     assert {layer.compute_dtype for layer in loaded._flatten_layers()} == {"float32"}
-    for one, other in zip(model.get_weights(), loaded.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_all_equal(model.get_weights(), loaded.get_weights())
     plain = Transformer(CONFIG)
     plain.set_weights(model.get_weights())
     np.testing.assert_array_equal(loaded(BATCH), plain(BATCH))
@@ -77,8 +70,7 @@ def test_not_finite_update_is_skipped_and_halves_the_scale():
     assert np.all(np.isfinite(history["loss"])) and not np.any(
         np.isfinite(history["gradient_norm"])
     )
-    for one, other in zip(before, model.get_weights()):
-        np.testing.assert_array_equal(one, other)
+    assert_all_equal(before, model.get_weights())
     assert int(model.optimizer.iterations) == 2, "skipped updates are counted"
     model.loss_scale.scale.assign(2.0**10)
     assert train(model, 1)["loss_scale"] == [2.0**10]

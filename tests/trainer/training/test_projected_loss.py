@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from comparisons import assert_all_close
 
 from trainer.training.projected_loss import projected_cross_entropy
 
@@ -162,8 +163,7 @@ def test_states_of_padding_are_ignored(labels, arrays, compile_with):
         [tf.where(padding, tf.cast(float("nan"), states.dtype), states), table],
         0.1,
     )
-    for one, other in zip(received, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+    assert_all_close(received, expected, rtol=1e-12, atol=1e-12)
     for nothing in compile_with(values_and_gradients)(
         projected_cross_entropy, tf.zeros_like(labels), arrays, 0.1
     ):

@@ -1,31 +1,22 @@
 """Tests that training on one device, several devices and several processes is equal."""
 
 import json
-import os
 import pathlib
 import socket
 import subprocess
-import sys
 
 import numpy as np
 import pytest
+from subprocesses import environment, python_command, run_python
 
 PROGRAM = pathlib.Path(__file__).parent / "replicas.py"
 PARTS = ["batch 0", "batch 1", "batch 2", "20 steps", "evaluate", "Adam"]
 
 
-def environment(**variables):
-    return (
-        os.environ
-        | {"PYTHONPATH": str(PROGRAM.parents[3]), "TF_CPP_MIN_LOG_LEVEL": "3"}
-        | variables
-    )
-
-
 def on_devices(directory, *counts):
     files = {count: str(directory / f"{count}.npz") for count in counts}
     arguments = [argument for count, file in files.items() for argument in (file, str(count))]
-    subprocess.run([sys.executable, str(PROGRAM), *arguments], check=True, env=environment())
+    run_python(PROGRAM, *arguments)
     return [dict(np.load(file)) for file in files.values()]
 
 
@@ -93,7 +84,7 @@ def test_two_processes_equal_one(tmp_path, one_two_and_four):
     workers = []
     for index, file in enumerate(files):
         config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
-        command = [sys.executable, str(PROGRAM), str(file)]
+        command = python_command(PROGRAM, file)
         workers.append(subprocess.Popen(command, env=environment(TF_CONFIG=config)))
     assert [worker.wait(timeout=600) for worker in workers] == [0, 0]
     one, two, _ = one_two_and_four

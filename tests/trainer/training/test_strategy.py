@@ -65,43 +65,34 @@ def test_mirrored_strategy_selects_the_attention_of_gpus(with_gpus, monkeypatch)
     assert select(requests[0])[0].implementation.name == "unrolled_blocks"
 
 
-def test_multiworker_without_tf_config_raises(monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "logical_devices", "message"),
+    [
+        (
+            "multiworker",
+            None,
+            "Expected the workers of --strategy=multiworker in .* TF_CONFIG. Received: none",
+        ),
+        ("one", 2, "Expected logical_devices only with the strategy mirrored. Received: 2"),
+        (
+            "mirrored",
+            None,
+            "Expected at least one GPU .*. Use --strategy=one, or .* --logical_devices=2",
+        ),
+        ("mirrored", 1, "Expected logical_devices to be at least 2. Received: 1"),
+        (
+            "mirrored",
+            2,
+            "Expected TensorFlow to be unused before the CPU is split into 2 devices",
+        ),
+    ],
+)
+def test_strategy_that_can_not_be_made_raises(name, logical_devices, message, monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    with pytest.raises(
-        ValueError,
-        match="Expected the workers of --strategy=multiworker in .* TF_CONFIG. Received: none",
-    ):
-        make_strategy("multiworker")
-
-
-def test_logical_devices_with_another_strategy_raise():
-    with pytest.raises(
-        ValueError, match="Expected logical_devices only with the strategy mirrored. Received: 2"
-    ):
-        make_strategy("one", logical_devices=2)
-
-
-def test_mirrored_without_gpus_raises(monkeypatch):
-    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [])
-    with pytest.raises(
-        ValueError,
-        match="Expected at least one GPU .*. Use --strategy=one, or .* --logical_devices=2",
-    ):
-        make_strategy("mirrored")
-
-
-def test_single_logical_device_raises():
-    with pytest.raises(ValueError, match="Expected logical_devices to be at least 2. Received: 1"):
-        make_strategy("mirrored", logical_devices=1)
-
-
-def test_logical_devices_after_use_of_tensorflow_raise():
     tf.zeros([])
-    with pytest.raises(
-        ValueError,
-        match="Expected TensorFlow to be unused before the CPU is split into 2 devices",
-    ):
-        make_strategy("mirrored", logical_devices=2)
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [])
+    with pytest.raises(ValueError, match=message):
+        make_strategy(name, logical_devices)
 
 
 WORKERS = ["first:12345", "second:12345", "third:12345"]

@@ -2,8 +2,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from comparisons import assert_all_close, assert_all_equal
+from small_transformers import small_config
 
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 from trainer.training.projected_loss import projected_cross_entropy
 from trainer.training.training_model import TrainingModel
 
@@ -15,14 +17,7 @@ BATCH = {
 
 
 def small_transformer(**settings):
-    sizes = {
-        "num_encoder_layers": 1,
-        "num_decoder_layers": 1,
-        "hidden_dim": 6,
-        "intermediate_dim": 7,
-        "num_heads": 3,
-    }
-    return Transformer(TransformerConfig(vocab_size=VOCABULARY, **sizes, **settings))
+    return Transformer(small_config(vocab_size=VOCABULARY, **settings))
 
 
 def small_model(dropout=0.0, label_smoothing=0.1, device_tokens=None, clip_norm=None, **settings):
@@ -123,8 +118,7 @@ def test_batch_without_target_tokens_changes_nothing():
     empty = BATCH | {"targets": np.zeros_like(BATCH["targets"])}
     history = model.fit(as_dataset(empty), verbose=0, shuffle=False).history
     assert (history["loss"], history["accuracy"], history["tokens"]) == ([0], [0], [11])
-    for one, two in zip(before, model.get_weights()):
-        np.testing.assert_array_equal(one, two)
+    assert_all_equal(before, model.get_weights())
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -180,8 +174,7 @@ def test_micro_batches_do_not_change_gradients(wide_batch, one_batch, run_eagerl
     )
     for name, values in one_batch[1].items():
         np.testing.assert_allclose(history[name], values, rtol=1e-6, err_msg=name)
-    for one, other in zip(found, one_batch[0]):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert_all_close(found, one_batch[0], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("rows", [0, 1])
@@ -191,8 +184,7 @@ def test_micro_batches_of_small_batches(wide_batch, rows):
     expected, expected_history = gradients_of_a_step(few)
     assert history["target_tokens"] == [3 * rows]
     np.testing.assert_allclose(history["loss"], expected_history["loss"], rtol=1e-6)
-    for one, other in zip(found, expected):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+    assert_all_close(found, expected, rtol=1e-5, atol=1e-7)
 
 
 def test_micro_batches_have_different_dropout():

@@ -1,17 +1,15 @@
 import keras
 import numpy as np
 import pytest
+from small_transformers import small_config
 
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 from trainer.training.keras_compat import optimizer_keys
 from trainer.training.variable_keys import model_keys, parts
 
-SIZES = {"num_encoder_layers": 2, "num_decoder_layers": 1, "intermediate_dim": 7, "num_heads": 3}
-
 
 def make(position="relative"):
-    config = TransformerConfig(vocab_size=13, hidden_dim=6, dropout=0.5, position=position, **SIZES)
-    model = Transformer(config)
+    model = Transformer(small_config(num_encoder_layers=2, dropout=0.5, position=position))
     ids = np.ones((1, 1), "int32")
     model({"inputs": ids, "targets": ids})
     optimizer = keras.optimizers.Adam()

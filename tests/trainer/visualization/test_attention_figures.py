@@ -37,7 +37,7 @@ def visible(values, layer):
     return np.where(layer.visible, values, np.nan)
 
 
-def test_draw_weights(decoder):
+def test_weights_have_a_frame_per_layer_and_a_map_per_head(decoder):
     figure = figures.draw_weights(decoder, AXES)
     assert titles(figure) == ["Head 1", "Head 2"]
     (slider,) = figure.layout.sliders
@@ -51,7 +51,7 @@ def test_draw_weights(decoder):
             np.testing.assert_allclose(trace.z, visible(layer.weights[head], layer))
 
 
-def test_draw_logits(decoder):
+def test_logits_have_a_frame_per_head_with_content_and_position(decoder):
     figure = figures.draw_logits(decoder, AXES)
     names = ["Logit: content + position", "Content: q·k", "Position: q·a<sup>K</sup>"]
     assert titles(figure) == names + [f"{name}, minus mean" for name in names]
@@ -71,7 +71,7 @@ def test_draw_logits(decoder):
     assert len(figure.frames) == 6
 
 
-def test_draw_logits_without_position(make_transformer):
+def test_logits_without_relative_positions_have_one_part(make_transformer):
     maps = record_attention_maps(make_transformer("sinusoidal"), SOURCE, TARGET)
     figure = figures.draw_logits(maps["decoder"][:1], AXES)
     assert titles(figure) == ["Logit: q·k", "Logit: q·k, minus mean"]
@@ -93,7 +93,7 @@ def test_token_labels_are_escaped_and_shortened(decoder):
         assert list(figure.layout.yaxis2.tickvals) == [0, 1, 2]
 
 
-def test_draw_logit_parts(decoder):
+def test_logit_parts_have_a_row_per_layer(decoder):
     figure = figures.draw_logit_parts(decoder, ["share", "moved"])
     assert titles(figure) == ["Share", "Moved"]
     for name, trace in zip(("share", "moved"), figure.data, strict=True):
@@ -106,7 +106,7 @@ def test_draw_logit_parts(decoder):
     "variant, num_lines",
     [("shared tables", 6), ("tables per head", 12), ("a^V only", 3), ("K = 0", 6)],
 )
-def test_draw_table_norms(make_transformer, variant, num_lines):
+def test_table_norms_have_a_line_per_table_and_layer(make_transformer, variant, num_lines):
     lines = read_table_norms(make_transformer(variant))["decoder"]
     figure = figures.draw_table_norms(lines, causal=True)
     assert len(figure.data) == num_lines

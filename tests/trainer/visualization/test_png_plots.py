@@ -1,8 +1,7 @@
-import importlib.util
-
 import numpy as np
 import pytest
 import tensorflow as tf
+from markers import needs_matplotlib
 
 from t2t_relpos.models.attention_maps import read_table_norms
 from trainer.model_dir import ModelDirectory
@@ -10,10 +9,7 @@ from trainer.training.dev_results import Evaluation, Evaluations
 from trainer.visualization import png_plots
 from trainer.visualization.png_plots import read_train_loss
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("matplotlib") is None,
-    reason="needs matplotlib: pip install '.[plots]'",
-)
+pytestmark = needs_matplotlib
 EVALUATIONS = [Evaluation(150, 4.5, 0.25), Evaluation(300, 3.25, 0.5, 12.5)]
 
 
@@ -21,7 +17,7 @@ def points(axis):
     return {line.get_label(): list(map(tuple, line.get_xydata().tolist())) for line in axis.lines}
 
 
-def test_plot_curves():
+def test_curves_have_training_and_dev_losses_and_bleu_if_measured():
     train_loss = [(100, 5.5), (200, 4.25)]
     losses, bleu = png_plots.plot_curves(train_loss, EVALUATIONS, 0.125).axes
     assert points(losses) == {
@@ -37,7 +33,7 @@ def test_plot_curves():
     "variant, num_kinds",
     [("shared tables", 2), ("tables per head", 2), ("relative cross-attention", 3), ("K = 0", 2)],
 )
-def test_plot_table_norms(make_transformer, variant, num_kinds):
+def test_table_norms_have_a_key_and_a_value_axis_per_kind(make_transformer, variant, num_kinds):
     norms = read_table_norms(make_transformer(variant))
     axes = iter(png_plots.plot_table_norms(norms).axes)
     for lines in list(norms.values())[:num_kinds]:

@@ -1,17 +1,15 @@
 """Tests that translation runs that are killed write the same files as an uninterrupted run."""
 
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from subprocesses import environment, python_command
 
 PROGRAM = Path(__file__).parent / "fake_translate.py"
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROGRAM.parents[3])}
 RESULTS = ("output", "alignments", "tokens")
 
 
@@ -24,23 +22,17 @@ def write_input(path, count):
     path.write_bytes("\n".join(lines).encode() + b"\n\xff\n\nlast line without a line end")
 
 
-def start(folder, name, **environment):
-    command = [
-        sys.executable,
-        str(PROGRAM),
-        "--saved_model=any",
-        f"--input={folder / 'input'}",
-        "--batch_size=5",
-        "--window=11",
-    ]
-    command += [f"--{result}={folder / name}.{result}" for result in RESULTS] + ["--nbest=2"]
-    given = {key: str(value) for key, value in environment.items()}
-    return subprocess.Popen(command, env=ENVIRONMENT | given, stderr=subprocess.PIPE, text=True)
+def start(folder, name, **variables):
+    flags = ["--saved_model=any", f"--input={folder / 'input'}", "--batch_size=5", "--window=11"]
+    flags += [f"--{result}={folder / name}.{result}" for result in RESULTS] + ["--nbest=2"]
+    env = environment(**{key: str(value) for key, value in variables.items()})
+    command = python_command(PROGRAM, *flags)
+    return subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
 
 
-def run(folder, name, **environment):
+def run(folder, name, **variables):
     """Returns the output on stderr, or None if the process was killed."""
-    with start(folder, name, **environment) as process:
+    with start(folder, name, **variables) as process:
         stderr = process.stderr.read()
     assert process.returncode in (0, -signal.SIGKILL), stderr
     return stderr if process.returncode == 0 else None

@@ -1,15 +1,13 @@
 """Tests a loaded SavedModel with concurrent requests, and its memory with random texts."""
 
 import concurrent.futures
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from subprocesses import environment, run_python
 
 from examples.synthetic_corpus import generate
 
@@ -67,15 +65,9 @@ def test_concurrent_requests_equal_single_sentences(loaded):
     not Path("/proc/self/status").exists(), reason="requires /proc/self/status, which Linux has"
 )
 def test_memory_does_not_grow_over_ten_thousand_random_texts(exported_dir):
-    command = [
-        sys.executable,
-        str(Path(__file__).with_name("answer_random_bytes.py")),
-        str(exported_dir / "1"),
-    ]
+    program = Path(__file__).with_name("answer_random_bytes.py")
     # Disable oneDNN: it caches primitives by shape, up to a limit above the number of these texts.
-    done = subprocess.run(
-        command, env=os.environ | {"TF_ENABLE_ONEDNN_OPTS": "0"}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    variables = environment(TF_ENABLE_ONEDNN_OPTS="0")
+    done = run_python(program, exported_dir / "1", env=variables)
     growth = int(done.stdout)
     assert growth < MOST_GROWTH, f"memory grew by {growth / 2**20:.1f} MiB"

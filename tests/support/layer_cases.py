@@ -1,0 +1,176 @@
+"""Every layer with inputs, masks and dropout, for tests that apply to all layers."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from t2t_relpos import layers
+
+WIDTH, BATCH = 6, 3
+# Axes of the inputs after the batch axis. Letters are unknown sizes.
+INPUTS = {
+    "x": ("T", WIDTH),
+    "y": ("S", WIDTH),
+    "long": ("L", WIDTH),
+    "image": ("H", "W", WIDTH),
+    "labels": ("T", "S"),
+    "ids": ("T",),
+    "x_mask": ("T",),
+    "y_mask": ("S",),
+    "long_mask": ("L",),
+    "image_mask": ("H", "W"),
+}
+SIZES = {"T": 17, "S": 19, "L": 71, "H": 5, "W": 7}
+HEADS = {"num_heads": 2, "key_dim": 5}
+RELATIVE = HEADS | {"max_relative_position": 3}
+BLOCK = {"intermediate_dim": 11, "num_heads": 2, "max_relative_position": 3}
+
+
+class LayerCase(NamedTuple):
+    """A layer and the inputs of its call.
+
+    Args:
+        make: `make(dropout=0.0)` returns the layer.
+        inputs: names of the positional arguments, separated by spaces.
+        masks: names of inputs, or True, by argument of a call with masks.
+        others: other arguments of every call: names of inputs, or functions.
+    """
+
+    make: Callable
+    inputs: str
+    masks: dict = {}
+    others: dict = {}
+
+    def input_names(self, masks=False):
+        """Returns the names of all inputs of a call."""
+        arguments = [*self.inputs.split(), *self.others.values()]
+        arguments += self.masks.values() if masks else []
+        return list(dict.fromkeys(each for each in arguments if isinstance(each, str)))
+
+    def call(self, function, inputs, masks=False):
+        """Calls the layer, or a function with the same signature, with a dict of inputs."""
+        named = self.others | (self.masks if masks else {})
+        named = {
+            name: inputs[value] if isinstance(value, str) else value
+            for name, value in named.items()
+        }
+        return function(*(inputs[name] for name in self.inputs.split()), **named)
+
+
+def _without_dropout(layer, **settings):
+    return lambda dropout=0.0: layer(**settings)
+
+
+def _with_dropout(layer, **settings):
+    return lambda dropout=0.0: layer(**settings, dropout=dropout)
+
+
+def _encoder(dropout=0.0):
+    return layers.TransformerEncoder(
+        **BLOCK, normalize_first=True, dropout=dropout, activation_dropout=dropout
+    )
+
+
+_relative, _v2 = layers.RelativeMultiHeadAttention, layers.RelativeMultiHeadAttentionV2
+_local, _decoder = layers.LocalRelativeMultiHeadAttention, layers.TransformerDecoder
+_DECODER_MASKS = {"decoder_padding_mask": "x_mask", "encoder_padding_mask": "y_mask"}
+CASES = {
+    "relative": LayerCase(
+        _with_dropout(_relative, **RELATIVE),
+        "x y",
+        {"value_mask": "y_mask", "use_causal_mask": True},
+    ),
+    "relative, per head": LayerCase(
+        _with_dropout(_relative, **RELATIVE, share_heads=False), "x y", {"value_mask": "y_mask"}
+    ),
+    "relative, flash": LayerCase(
+        _with_dropout(_relative, **RELATIVE, flash_attention=True), "x y", {"value_mask": "y_mask"}
+    ),
+    "relative, window": LayerCase(
+        _with_dropout(_relative, **RELATIVE, sliding_window=4),
+        "long long",
+        {"use_causal_mask": True},
+    ),
+    "v2": LayerCase(
+        _with_dropout(_v2, **RELATIVE, use_value_table=True), "x y", {"value_mask": "y_mask"}
+    ),
+    "v2, masked": LayerCase(
+        _with_dropout(_v2, **RELATIVE, masked=True), "x y", {"value_mask": "y_mask"}
+    ),
+    "2d": LayerCase(
+        _with_dropout(layers.RelativeMultiHeadAttention2D, **RELATIVE),
+        "image image",
+        {"value_mask": "image_mask"},
+    ),
+    "local": LayerCase(
+        _with_dropout(_local, **HEADS, block_length=3, use_value_table=True),
+        "x x",
+        {"value_mask": "x_mask"},
+    ),
+    "relations": LayerCase(
+        _with_dropout(layers.RelationMultiHeadAttention, **HEADS, num_relations=7),
+        "x y",
+        {"value_mask": "y_mask"},
+        {"relations": "labels"},
+    ),
+    "position embedding": LayerCase(
+        _without_dropout(layers.RelativePositionEmbedding, max_relative_position=3, depth=5), "x y"
+    ),
+    "sinusoids": LayerCase(_without_dropout(layers.SinusoidalPositionEncoding), "x"),
+    "learned positions": LayerCase(
+        _without_dropout(layers.LearnedPositionEmbedding, max_length=31), "x"
+    ),
+    "tokens": LayerCase(
+        _without_dropout(layers.TokenEmbedding, vocab_size=7, hidden_dim=WIDTH), "ids"
+    ),
+    "feed-forward": LayerCase(_with_dropout(layers.FeedForward, intermediate_dim=11), "x"),
+    "residual": LayerCase(
+        _with_dropout(layers.Residual, normalize_first=True), "x", others={"sublayer": ops.tanh}
+    ),
+    "encoder": LayerCase(_encoder, "x", {"padding_mask": "x_mask"}),
+    "decoder": LayerCase(
+        _with_dropout(_decoder, **BLOCK, normalize_first=True), "x y", _DECODER_MASKS
+    ),
+    "decoder, relative cross-attention": LayerCase(
+        _with_dropout(_decoder, **BLOCK, normalize_first=True, relative_cross_attention=True),
+        "x y",
+        _DECODER_MASKS,
+    ),
+    "decoder only": LayerCase(
+        _with_dropout(_decoder, **BLOCK), "x", {"decoder_padding_mask": "x_mask"}
+    ),
+}
+
+
+def dtype_of(name):
+    """Returns the dtype of an input."""
+    if name.endswith("_mask"):
+        return "bool"
+    return "int32" if name in ("labels", "ids") else "float32"
+
+
+def random_inputs(names, rng, sizes=SIZES):
+    """Returns arrays by input name. Masks are True."""
+    arrays = {}
+    for name in names:
+        shape = (BATCH, *(sizes.get(axis, axis) for axis in INPUTS[name]))
+        values = {
+            "float32": lambda: rng.normal(size=shape),
+            "int32": lambda: rng.integers(0, 7, shape),
+            "bool": lambda: np.ones(shape),
+        }[dtype_of(name)]()
+        arrays[name] = values.astype(dtype_of(name))
+    return arrays
+
+
+def symbolic_inputs(names):
+    """Returns symbolic inputs of unknown sizes by name."""
+    shapes = {
+        name: [None if isinstance(axis, str) else axis for axis in INPUTS[name]] for name in names
+    }
+    return {
+        name: keras.Input(shape, dtype=dtype_of(name), name=name) for name, shape in shapes.items()
+    }

@@ -1,0 +1,41 @@
+"""Model directories with untrained models."""
+
+from t2t_relpos.models import Transformer
+from t2t_relpos.t2t import config_from_hparams, parse_hparams
+from trainer.model_dir import ModelDirectory
+from trainer.t2t_checkpoints import import_checkpoint, write_checkpoint
+
+
+def bare_model_directory(path, model):
+    """Returns a new `ModelDirectory` with a model and without a vocabulary."""
+    directory = ModelDirectory(path)
+    directory.path.mkdir()
+    directory.save_model(model)
+    directory.write_config(model.config.to_dict(), tokenizer="none")
+    return directory
+
+
+def import_random_model(folder, hparams, subtokens, target_space_id=0):
+    """Returns a model directory that was imported from a checkpoint with random weights.
+
+    Args:
+        folder: folder for the checkpoint, the vocabulary and the model directory.
+        hparams: changes of the hparams set transformer_relative_tiny.
+        subtokens: the vocabulary.
+        target_space_id: target space of the model.
+    """
+    hparams_set, checkpoint = "transformer_relative_tiny", str(folder / "model.ckpt-7")
+    vocabulary = folder / "vocab.subwords"
+    vocabulary.write_text("".join(f"'{subtoken}'\n" for subtoken in subtokens))
+    values = parse_hparams(hparams_set, hparams)
+    config = config_from_hparams(values, len(subtokens), target_space_id)
+    write_checkpoint(Transformer(config), checkpoint)
+    import_checkpoint(
+        checkpoint,
+        str(folder / "imported"),
+        hparams_set=hparams_set,
+        hparams=hparams,
+        target_space_id=target_space_id,
+        vocab=str(vocabulary),
+    )
+    return folder / "imported"
