@@ -126,7 +126,7 @@ def test_each_head_uses_its_own_table(causal, implementation, draw, rng, assert_
 def test_missing_table_equals_a_table_of_zeros(causal, missing, implementation, draw, assert_close):
     max_relative_position = None if missing == (3, 4) else 2
     request = Request(23, 23, max_relative_position, causal=causal)
-    failed = implementation.failed(request, named=True)
+    failed = implementation.failed(request, ignore_preferences=True)
     if failed is not None:
         pytest.skip(f"{implementation.name} requires {failed.text}")
     arrays = draw(23, 23, 2)
