@@ -82,8 +82,7 @@ def test_tables_of_arbitrary_ids_may_have_an_even_number_of_rows():
     np.testing.assert_allclose(outputs, 2 * X, rtol=1e-6)
 
 
-def test_int32_lengths_do_not_overflow_in_conditions():
-    tf = pytest.importorskip("tensorflow")
+def test_int32_lengths_do_not_overflow_in_conditions(tf):
     length = tf.constant(50_000)
     request = Request(length, length, 16, backend="tensorflow", xla=False, device="cpu")
     candidates = dispatch.select(request)
