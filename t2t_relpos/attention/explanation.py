@@ -1,14 +1,9 @@
-"""Reports of the dispatch table: `explain` for a call, and a table for the documentation."""
+"""`explain` reports which implementation `attend` chooses for a call."""
 
 import dataclasses
 import operator
 
-from t2t_relpos.attention.dispatch import (
-    BLOCK_REQUIREMENTS,
-    QUADRATIC_MEMORY_ALLOWED,
-    TABLE,
-    select,
-)
+from t2t_relpos.attention.dispatch import TABLE, select
 from t2t_relpos.attention.request import Request
 
 
@@ -67,28 +62,3 @@ def explain(length_q, length_k=None, max_relative_position=16, **options):
         chosen,
         {name: f"requires {c.text}" if c else "after the chosen row" for name, c in failed.items()},
     )
-
-
-def table_as_markdown():
-    """Returns the table for the documentation, with abbreviations for common requirements."""
-    header = ["Implementation", "Function", "Requires", "Chosen for", "Saved `[T, S]` matrices"]
-    lines = [header, ["---"] * len(header)]
-    for row in TABLE:
-        chosen = "; ".join(condition.text for condition in row.preferences) or "all"
-        requires = "; ".join(_abbreviated(row.requirements))
-        lines.append(
-            [f"`{row.name}`", f"`{row.function}`", requires, chosen, str(row.saved_matrices)]
-        )
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _abbreviated(requirements):
-    """Yields the texts of requirements. All block requirements together have one text."""
-    has_block_requirements = set(BLOCK_REQUIREMENTS) <= set(requirements)
-    for requirement in requirements:
-        if requirement is QUADRATIC_MEMORY_ALLOWED:
-            yield "quadratic memory allowed"
-        elif not has_block_requirements or requirement not in BLOCK_REQUIREMENTS:
-            yield requirement.text
-        elif requirement is BLOCK_REQUIREMENTS[0]:
-            yield "block requirements"
