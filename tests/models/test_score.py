@@ -28,7 +28,7 @@ def model(request):
 
 
 def make_transformer(**settings):
-    return random_transformer(0.3, num_decoder_layers=3, **settings)
+    return random_transformer(0.3, num_decoder_layers=3, num_heads=2, **settings)
 
 
 def test_score_equals_log_probabilities_of_the_call(model):
