@@ -391,9 +391,8 @@ def test_local_attention_treats_integer_query_masks_as_booleans():
 
 def test_symbolic_calls_accept_positional_masks(layer):
     query, value = keras.Input((7, 6)), keras.Input((11, 6))
-    mask = keras.Input((11,), dtype="bool")
-    outputs = layer(query, value, value, None, mask)
-    model = keras.Model([query, value, mask], outputs)
-    is_token = np.arange(11) < np.array([[11], [4], [7]])
-    expected = layer(X, Y, value_mask=is_token)
-    np.testing.assert_allclose(model([X, Y, is_token]), expected, atol=1e-6)
+    masks = [keras.Input((length,), dtype="bool") for length in (7, 11)]
+    model = keras.Model([query, value, *masks], layer(query, value, value, *masks))
+    query_mask, value_mask = (np.arange(n) < np.array([[n], [4], [5]]) for n in (7, 11))
+    expected = layer(X, Y, query_mask=query_mask, value_mask=value_mask)
+    np.testing.assert_allclose(model([X, Y, query_mask, value_mask]), expected, atol=1e-6)
