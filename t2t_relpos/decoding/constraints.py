@@ -179,7 +179,7 @@ def forbid_repeated_ngrams(log_probs, ids, i, size, pad_id):
 
 def force_prefix(log_probs, model_log_probs, i, prefix, pad_id):
     """Forbids all other ids if the prefix has an id at index `i`."""
-    _check_prefix_ids(ops.where(prefix == pad_id, 0, prefix), log_probs.shape[-1])
+    _check_prefix_ids(prefix, log_probs.shape[-1], pad_id)
     # Padding after the prefix means that all ids are allowed.
     prefix = ops.pad(prefix, [[0, 0], [0, 1]], constant_values=pad_id)
     forced = ops.take(prefix, ops.minimum(i, ops.shape(prefix)[1] - 1), axis=1)[:, None]
@@ -187,8 +187,11 @@ def force_prefix(log_probs, model_log_probs, i, prefix, pad_id):
     return ops.where(forced != pad_id, only, log_probs)
 
 
-def _check_prefix_ids(prefix, vocab_size):
+def _check_prefix_ids(prefix, vocab_size, pad_id):
     """Raises ValueError if ids of a prefix are known and out of range: they would forbid all."""
+    if not (_checks.is_integer(pad_id) and 0 <= pad_id < vocab_size):
+        return
+    # Without keras.ops: in a loop of JAX, their results would be unknown.
     low, high = _checks.known_range(prefix)
     if low is not None and not 0 <= low <= high < vocab_size:
         raise ValueError(
