@@ -10,14 +10,14 @@ LARGEST_POSITION = 2**31 - 1
 
 def positive_int(name, value):
     """Returns `value` as an int. Raises ValueError if it is not an integer above 0."""
-    if not _is_integer(value) or value <= 0:
+    if not is_integer(value) or value <= 0:
         raise ValueError(f"Expected `{name}` to be a positive integer. Received: {name}={value!r}")
     return int(value)
 
 
 def max_relative_position(value):
     """Returns K as an int. Raises ValueError if it is not an integer from 0 to 1,000,000."""
-    if not _is_integer(value) or not 0 <= value <= 1_000_000:
+    if not is_integer(value) or not 0 <= value <= 1_000_000:
         raise ValueError(
             "Expected `max_relative_position` (K, the clipping distance) "
             "to be an integer from 0 to 1,000,000. "
@@ -170,7 +170,8 @@ def fits_int32(name, values):
         )
 
 
-def _is_integer(value):
+def is_integer(value):
+    """Returns whether a value is an integer of Python or NumPy, and not a bool."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 

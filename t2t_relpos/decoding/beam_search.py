@@ -6,7 +6,11 @@ from t2t_relpos import _checks
 from t2t_relpos._backend import is_tensorflow_without_xla
 from t2t_relpos.decoding.beams import Beams
 from t2t_relpos.decoding.capacity import check_capacity
-from t2t_relpos.decoding.constraints import checked_constraints
+from t2t_relpos.decoding.constraints import (
+    check_prefix_batch,
+    check_special_ids,
+    checked_constraints,
+)
 from t2t_relpos.decoding.search_loop import until_done
 from t2t_relpos.decoding.single_path import limits
 from t2t_relpos.decoding.state_rows import gather_rows, join_context, repeat_rows, split_context
@@ -51,7 +55,7 @@ def beam_search(
         batch_size: B, an int or a scalar tensor.
         max_length: L, largest number of ids of an output, an int or a scalar tensor.
         beam_size: k, an int or a scalar tensor. Values of tensors are not checked. Default: 4.
-        alpha: exponent of the length penalty; 0 for none. Default: 0.6.
+        alpha: exponent of the length penalty, at least 0; 0 for none. Default: 0.6.
         eos_id: id that ends an output. Default: 1.
         pad_id: padding after the end; never chosen. Default: 0.
         length_limit: int `[B]`, largest number of ids of each sentence; default
@@ -80,12 +84,14 @@ def beam_search(
     Returns:
         A `DecodingResult` of the n best: ids `[B, n, L]`. Scores are
         log-probabilities over length penalty. If no beam finished within
-        the limit, the active beams are returned.
+        the limit, the active beams are returned. If fewer than n beams
+        finished, the last entries have no output (see `DecodingResult`).
 
     Raises:
-        ValueError: if the beam size is below 1, n is above it, a constraint is out of
-            range, `length_limit` or a constraint is combined with `t2t_exact`, or the state has
-            room for fewer than `max_length` steps and no `length_limit` is given.
+        ValueError: if the beam size is below 1, n is above it, alpha is below 0, `eos_id` is equal
+            to `pad_id`, a constraint is out of range, `length_limit` or a constraint is combined
+            with `t2t_exact`, or the state has room for fewer than `max_length` steps and no
+            `length_limit` is given.
 
     Reference: t2t `beam_search.beam_search`.
 
@@ -101,7 +107,10 @@ def beam_search(
     """
     if not (ops.is_tensor(beam_size) or ops.is_tensor(num_results)):
         check_sizes("beam_size", beam_size, num_results)
+    check_alpha(alpha)
+    check_special_ids(eos_id, pad_id)
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
+    check_prefix_batch(constraints.prefix, batch_size)
     if t2t_exact:
         _check_exact(length_limit, early_stopping, constraints)
     check_capacity(step, state, max_length, length_limit)
@@ -171,6 +180,17 @@ def _check_exact(length_limit, early_stopping, constraints):
             "Expected none of `min_length`, `prefix`, `no_repeat_ngram_size` and "
             "`repetition_penalty` with `t2t_exact`: tensor2tensor does not support them. "
             "Received: both."
+        )
+
+
+def check_alpha(alpha):
+    """Raises ValueError if the exponent of the length penalty is known and below 0.
+
+    The stopping rule assumes that the penalty grows with the length.
+    """
+    if not ops.is_tensor(alpha) and not alpha >= 0:
+        raise ValueError(
+            f"Expected `alpha` of at least 0 (0: no length penalty). Received: {alpha!r}"
         )
 
 

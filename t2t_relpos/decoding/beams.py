@@ -163,4 +163,7 @@ class Beams:
         has_end = ops.any(ends > 0, axis=-1)
         to_end = ops.sum(ops.cast(ops.logical_not(after), "int32"), axis=-1)
         lengths = ops.where(has_end, to_end, ops.cast(beams["length"], "int32")[:, None])
-        return DecodingResult(ids, beams["finished_scores"][:, :n], lengths)
+        scores = beams["finished_scores"][:, :n]
+        # Entries without an output.
+        is_missing = ops.logical_and(scores < NEVER / 2, ops.all(ids == self.pad_id, axis=-1))
+        return DecodingResult(ids, scores, ops.where(is_missing, 0, lengths))

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from keras import ops
 
+from t2t_relpos import _checks
+
 # Below every score, as in t2t. It is finite because infinity times 0 is NaN.
 NEVER = -1e7
 # For ids that are never allowed. If no id is allowed, an early end of sentence is preferred.
@@ -61,11 +63,13 @@ def checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_pen
         ValueError: if a length or size is not an int of at least 0, the penalty is not above 0, or
             the prefix is not `[B, P]`.
     """
-    if not ops.is_tensor(min_length) and not _is_count(min_length):
-        raise ValueError(
-            "Expected `min_length` to be an int of at least 0 or a scalar tensor. "
-            f"Received: {min_length!r}"
-        )
+    if not ops.is_tensor(min_length):
+        if not _is_count(min_length):
+            raise ValueError(
+                "Expected `min_length` to be an int of at least 0 or a scalar tensor. "
+                f"Received: {min_length!r}"
+            )
+        min_length = int(min_length)
     if not _is_count(no_repeat_ngram_size):
         raise ValueError(
             "Expected `no_repeat_ngram_size` to be an int of at least 0 (0: any may repeat). "
@@ -76,18 +80,46 @@ def checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_pen
             "Expected `repetition_penalty` above 0 (1: none, more: fewer repetitions). "
             f"Received: {repetition_penalty!r}"
         )
-    if prefix is not None:
-        prefix = ops.cast(prefix, "int32")
-        if len(prefix.shape) != 2:
-            raise ValueError(
-                "Expected `prefix` of shape [batch, length], padded at the end. "
-                f"Received: shape {tuple(prefix.shape)}"
-            )
-    return Constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
+    size = int(no_repeat_ngram_size)
+    return Constraints(min_length, _checked_prefix(prefix), size, repetition_penalty)
+
+
+def _checked_prefix(prefix):
+    """Returns a prefix as an int32 tensor, or None for None."""
+    if prefix is None:
+        return None
+    prefix = ops.cast(prefix, "int32")
+    if len(prefix.shape) != 2:
+        raise ValueError(
+            "Expected `prefix` of shape [batch, length], padded at the end. "
+            f"Received: shape {tuple(prefix.shape)}"
+        )
+    return prefix
 
 
 def _is_count(value):
-    return isinstance(value, int) and value >= 0
+    return _checks.is_integer(value) and value >= 0
+
+
+def check_special_ids(eos_id, pad_id):
+    """Raises ValueError if the end of a sentence is known to have the id of padding."""
+    if _checks.is_integer(eos_id) and eos_id == pad_id:
+        raise ValueError(
+            "Expected different `eos_id` and `pad_id`: padding is never chosen, so no sentence "
+            f"would end. Received: {eos_id} for both."
+        )
+
+
+def check_prefix_batch(prefix, batch_size):
+    """Raises ValueError if a prefix is known to have another batch size than the search."""
+    if prefix is None or not _checks.is_integer(batch_size):
+        return
+    rows = prefix.shape[0]
+    if _checks.is_integer(rows) and rows != batch_size:
+        raise ValueError(
+            f"Expected `prefix` with a row for each of the {batch_size} sentences. Received: shape "
+            f"{tuple(prefix.shape)}."
+        )
 
 
 def constrain(log_probs, ids, i, constraints, eos_id=1, pad_id=0):
@@ -147,11 +179,25 @@ def forbid_repeated_ngrams(log_probs, ids, i, size, pad_id):
 
 def force_prefix(log_probs, model_log_probs, i, prefix, pad_id):
     """Forbids all other ids if the prefix has an id at index `i`."""
+    _check_prefix_ids(prefix, log_probs.shape[-1], pad_id)
     # Padding after the prefix means that all ids are allowed.
     prefix = ops.pad(prefix, [[0, 0], [0, 1]], constant_values=pad_id)
     forced = ops.take(prefix, ops.minimum(i, ops.shape(prefix)[1] - 1), axis=1)[:, None]
     only = ops.where(_is_id(log_probs, forced), model_log_probs, _value(FORBIDDEN, model_log_probs))
     return ops.where(forced != pad_id, only, log_probs)
+
+
+def _check_prefix_ids(prefix, vocab_size, pad_id):
+    """Raises ValueError if ids of a prefix are known and out of range: they would forbid all."""
+    if not (_checks.is_integer(pad_id) and 0 <= pad_id < vocab_size):
+        return
+    # Without keras.ops: in a loop of JAX, their results would be unknown.
+    low, high = _checks.known_range(prefix)
+    if low is not None and not 0 <= low <= high < vocab_size:
+        raise ValueError(
+            f"Expected ids of `prefix` in [0, {vocab_size}), the vocabulary of the model. "
+            f"Received: ids from {low} to {high}."
+        )
 
 
 def _is_id(log_probs, wanted):

@@ -6,6 +6,9 @@ from typing import NamedTuple
 class DecodingResult(NamedTuple):
     """Outputs of a search, best first; with `sample_search` in the order drawn.
 
+    If a beam search has at least one, but fewer than n finished outputs of a sentence at its limit,
+    the last entries have no output: padding only, length 0 and a score near -1e7.
+
     Attributes:
         ids: int32 `[B, n, L]`, end of sentence included, then padded with 0.
         scores: float32 `[B, n]`, higher is better.

@@ -5,7 +5,11 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos.decoding.capacity import check_capacity
-from t2t_relpos.decoding.constraints import checked_constraints
+from t2t_relpos.decoding.constraints import (
+    check_prefix_batch,
+    check_special_ids,
+    checked_constraints,
+)
 from t2t_relpos.decoding.filters import draw, keep_top_k, keep_top_p
 from t2t_relpos.decoding.result import DecodingResult
 from t2t_relpos.decoding.single_path import limits, search_single_path
@@ -73,8 +77,9 @@ def sample_search(
         of log-probabilities under the constraints, before the temperature.
 
     Raises:
-        ValueError: if a setting is out of range, both `seed` and `uniform` are given, or the state
-            is too small, as in `beam_search`.
+        ValueError: if a setting is out of range, both `seed` and `uniform` are given, `uniform` or
+            `prefix` has another shape, `eos_id` is equal to `pad_id`, or the state is too small, as
+            in `beam_search`.
 
     Example:
     >>> import numpy as np
@@ -88,7 +93,9 @@ def sample_search(
     """
     _check(temperature, top_k, top_p, num_results)
     check_capacity(step, state, max_length, length_limit)
+    check_special_ids(eos_id, pad_id)
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
+    check_prefix_batch(constraints.prefix, batch_size)
     if constraints.prefix is not None:
         prefix = ops.repeat(constraints.prefix, num_results, axis=0)
         constraints = constraints._replace(prefix=prefix)
@@ -121,8 +128,19 @@ def _uniform(shape, seed, uniform):
         raise ValueError(
             "Expected `seed` or `uniform`, the random numbers themselves. Received: both."
         )
+    uniform = ops.cast(uniform, "float32")
+    received = tuple(uniform.shape)
+    if len(received) != 3 or any(map(_differ, received, shape)):
+        raise ValueError(
+            "Expected `uniform` of shape [batch, num_results, max_length] = "
+            f"{list(shape)}. Received: shape {list(received)}."
+        )
     batch_size, num_results, max_length = shape
-    return ops.reshape(ops.cast(uniform, "float32"), (batch_size * num_results, max_length))
+    return ops.reshape(uniform, (batch_size * num_results, max_length))
+
+
+def _differ(size, other):
+    return isinstance(size, int) and isinstance(other, int) and size != other
 
 
 def _check(temperature, top_k, top_p, num_results):

@@ -3,7 +3,8 @@
 import keras
 
 from t2t_relpos import _checks
-from t2t_relpos.decoding.beam_search import beam_search, check_sizes
+from t2t_relpos.decoding.beam_search import beam_search, check_alpha, check_sizes
+from t2t_relpos.decoding.constraints import checked_constraints
 from t2t_relpos.decoding.greedy_search import greedy_search
 from t2t_relpos.decoding.sample_search import sample_search
 
@@ -14,6 +15,11 @@ class Sampler:
     Args:
         min_length, no_repeat_ngram_size, repetition_penalty: as in `beam_search`. Defaults: 0, 0
             and 1.0.
+
+    Attributes of subclasses must be hashable, because `generate` compiles a search per setting.
+
+    Raises:
+        ValueError: if a constraint is out of range.
 
     Example:
     >>> import numpy as np
@@ -30,6 +36,7 @@ class Sampler:
     num_results = 1
 
     def __init__(self, min_length=0, no_repeat_ngram_size=0, repetition_penalty=1.0):
+        checked_constraints(min_length, None, no_repeat_ngram_size, repetition_penalty)
         self.constraints = {
             "min_length": min_length,
             "no_repeat_ngram_size": no_repeat_ngram_size,
@@ -97,8 +104,9 @@ class BeamSampler(Sampler):
 
     Args:
         num_beams: hypotheses kept per sentence. Default: 4.
-        alpha: exponent of the length penalty. Default: 0.6.
-        num_results: number of outputs per sentence, at most `num_beams`. Default: 1.
+        alpha: exponent of the length penalty, at least 0. Default: 0.6.
+        num_results: number of outputs per sentence, at most `num_beams`. Default: 1. If fewer
+            outputs finish within the limit, the last ones are padding only.
         early_stopping: as in `beam_search`. Default: False.
         **constraints: as in `Sampler`.
 
@@ -118,9 +126,10 @@ class BeamSampler(Sampler):
     def __init__(self, num_beams=4, alpha=0.6, num_results=1, early_stopping=False, **constraints):
         super().__init__(**constraints)
         check_sizes("num_beams", num_beams, num_results)
-        self.num_beams = num_beams
+        check_alpha(alpha)
+        self.num_beams = int(num_beams)
         self.alpha = alpha
-        self.num_results = num_results
+        self.num_results = int(num_results)
         self.early_stopping = early_stopping
 
     @property
@@ -155,9 +164,8 @@ class _RandomSampler(Sampler):
                 "Expected `temperature` above 0. For the most likely ids, use GreedySampler. "
                 f"Received: {temperature!r}"
             )
-        _checks.positive_int("num_results", num_results)
         self.temperature = temperature
-        self.num_results = num_results
+        self.num_results = _checks.positive_int("num_results", num_results)
         self.seed = keras.random.SeedGenerator(seed)
 
     def random_numbers(self, batch_size, max_length):
@@ -207,8 +215,7 @@ class TopKSampler(_RandomSampler):
 
     def __init__(self, k=5, temperature=1.0, seed=None, num_results=1, **constraints):
         super().__init__(temperature, seed, num_results, **constraints)
-        _checks.positive_int("k", k)
-        self.k = k
+        self.k = _checks.positive_int("k", k)
 
     def _filters(self):
         return {"top_k": self.k}
@@ -240,10 +247,8 @@ class TopPSampler(_RandomSampler):
         super().__init__(temperature, seed, num_results, **constraints)
         if not 0 < p <= 1:
             raise ValueError(f"Expected `p` above 0 and at most 1. Received: {p!r}")
-        if k is not None:
-            _checks.positive_int("k", k)
         self.p = p
-        self.k = k
+        self.k = None if k is None else _checks.positive_int("k", k)
 
     def _filters(self):
         return {"top_k": self.k, "top_p": self.p}

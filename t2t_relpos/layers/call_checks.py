@@ -15,7 +15,7 @@ def built(layer):
 
 
 def sequences(query, value, key):
-    """Raises ValueError if the batch sizes of the three sequences are known and differ."""
+    """Raises ValueError if the sequences are known to have different batch sizes."""
     sizes = [x.shape[0] for x in (query, value, key)]
     if len({size for size in sizes if isinstance(size, int)}) > 1:
         raise ValueError(
@@ -24,8 +24,26 @@ def sequences(query, value, key):
         )
 
 
+def key_and_value_lengths(key_shape, value_shape):
+    """Raises ValueError if keys and values are known to have different lengths."""
+    if _differ(key_shape[1], value_shape[1]):
+        raise ValueError(
+            "Expected `key` and `value` of the same length. "
+            f"Received: key shape {tuple(key_shape)}, value shape {tuple(value_shape)}."
+        )
+
+
+def self_attention_lengths(query_shape, value_shape):
+    """Raises ValueError if queries and values are known to have different lengths."""
+    if _differ(query_shape[1], value_shape[1]):
+        raise ValueError(
+            "Expected `query` and `value` of the same length: this is self-attention. "
+            f"Received: query shape {tuple(query_shape)}, value shape {tuple(value_shape)}."
+        )
+
+
 def sequences_and_masks(query, value, key, attention_mask, padding_masks, num_heads):
-    """Raises ValueError if batch sizes differ, or a mask has an unsupported dtype or shape.
+    """Raises ValueError if sizes differ, or a mask has an unsupported dtype or shape.
 
     Args:
         query: `[B, T, D]`.
@@ -37,6 +55,7 @@ def sequences_and_masks(query, value, key, attention_mask, padding_masks, num_he
         num_heads: N.
     """
     sequences(query, value, key)
+    key_and_value_lengths(key.shape, value.shape)
     batch, length_q, length_k = query.shape[0], query.shape[1], value.shape[1]
     for name, values in padding_masks.items():
         length, letter = (length_q, "T") if name == "query_mask" else (length_k, "S")
@@ -138,6 +157,8 @@ def positions(name, values, batch_size, length):
 def cache(name, values, layer, batch_size, length=None):
     """Raises ValueError if a cache in KerasHub's layout has another shape than a layer expects.
 
+    In this layout, keys and values have the same size.
+
     Args:
         name: name of the argument.
         values: the cache, `[B, 2, S, N, H]`.
@@ -149,6 +170,12 @@ def cache(name, values, layer, batch_size, length=None):
         raise ValueError(
             f"Expected `{name}` to be an array [B, 2, S, N, H]. Received: a "
             f"{type(values).__name__}. The caches of `start_cache` are for `step`."
+        )
+    if layer.value_dim != layer.key_dim:
+        raise ValueError(
+            f"Expected `value_dim` to be equal to `key_dim`, because `{name}` is one array "
+            f"[B, 2, S, N, H] of keys and values. Received: value_dim={layer.value_dim}, "
+            f"key_dim={layer.key_dim}. Use `start_cache` and `step` instead."
         )
     shape = tuple(values.shape)
     expected = (batch_size, 2, length, layer.num_heads, layer.key_dim)
@@ -178,6 +205,10 @@ def cache_position(position, length, count=1):
             f"Expected positions in [0, {length}): the cache has length {length}. Received: "
             f"positions from {low} to {high}. Create a longer cache."
         )
+
+
+def _differ(length, other):
+    return isinstance(length, int) and isinstance(other, int) and length != other
 
 
 def _broadcasts(shape, sizes):

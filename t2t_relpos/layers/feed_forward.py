@@ -5,7 +5,7 @@ import keras
 from t2t_relpos import _checks
 from t2t_relpos.layers.clone_initializer import clone_initializer
 from t2t_relpos.layers.dropout import Dropout
-from t2t_relpos.layers.quantized_dtype import sublayer_dtype
+from t2t_relpos.layers.quantized_dtype import quantized_dtype, sublayer_dtype
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -73,6 +73,7 @@ class FeedForward(keras.layers.Layer):
             kernel_initializer=clone_initializer(self.kernel_initializer),
             bias_initializer=clone_initializer(self.bias_initializer),
             dtype=sublayer_dtype(self, name),
+            trainable=self.trainable,
             name=name,
         )
 
@@ -88,4 +89,5 @@ class FeedForward(keras.layers.Layer):
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
             "seed": self.seed,
+            **quantized_dtype(self),
         }

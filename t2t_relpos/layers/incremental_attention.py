@@ -98,9 +98,9 @@ class IncrementalAttention:
             (outputs `[B, T, D]`, the cache).
 
         Raises:
-            ValueError: if the layer is not built, the cache has another shape, the written
-                positions are known to be past its end, or `query_offset` is `[B]` with
-                `flash_attention=True` and T > 1.
+            ValueError: if the layer is not built, `value_dim` differs from `key_dim`, the cache has
+                another shape, the written positions are known to be past its end, or
+                `query_offset` is `[B]` with `flash_attention=True` and T > 1.
         """
         call_checks.built(self)
         call_checks.cache("cache", cache, self, query.shape[0])
@@ -117,7 +117,7 @@ class IncrementalAttention:
             keys,
             values,
             mask=self._with_window(mask, query, keys, query_offset),
-            causal=causal,
+            causal=self._is_causal(causal),
             query_offset=query_offset,
             **self._memory_options(query, query_offset),
         )
@@ -147,6 +147,7 @@ class IncrementalAttention:
             keys,
             values,
             mask=self._with_window(mask, query, keys, query_offset),
+            causal=self._is_causal(False),
             query_offset=query_offset,
             **self._memory_options(query, query_offset),
         )

@@ -34,9 +34,15 @@ class IncrementalDecoder:
             A dict of keys and values `[B, N, S, H]`.
 
         Raises:
-            ValueError: if the layer is not built.
+            ValueError: if the layer is not built, or has no attention to an encoder.
         """
         call_checks.built(self)
+        if self.cross_attention is None:
+            raise ValueError(
+                "Expected a block with attention to an encoder. Received: "
+                f"{self.name}, which was built without `encoder_sequence`. Call `step` without "
+                "`context`."
+            )
         return {
             "key": self.cross_attention.project_key(encoded),
             "value": self.cross_attention.project_value(encoded),
@@ -51,16 +57,18 @@ class IncrementalDecoder:
             position: the position, an int, a scalar tensor, or int `[B]` for each hypothesis.
             context: keys and values of the encoder, from `project_encoded`. Default: None, for a
                 decoder-only block.
-            encoder_mask: bool `[B, S]`, True = attend. Default: None.
+            encoder_mask: bool `[B, S]`, True = attend. Default: None, all True.
 
         Returns:
             (outputs `[B, 1, D]`, the cache with this position written).
 
         Raises:
-            ValueError: if the layer is not built, or a position is past the end of the cache. In a
-                compiled graph, the outputs of such a position are NaN instead.
+            ValueError: if the layer is not built, `context` is missing for a block with attention
+                to an encoder or given to one without, or a position is past the end of the cache.
+                In a compiled graph, the outputs of such a position are NaN instead.
         """
         call_checks.built(self)
+        self._check_context(context)
         inputs = ops.convert_to_tensor(inputs)
         residual = self.self_attention_residual
         outputs, cache = self.self_attention.step(residual.before(inputs), cache, position)
@@ -71,8 +79,25 @@ class IncrementalDecoder:
                 residual.before(x),
                 context["key"],
                 context["value"],
-                encoder_mask[:, None, None, :],
+                None if encoder_mask is None else encoder_mask[:, None, None, :],
                 query_offset=position,
             )
             x = residual.after(x, outputs)
         return self._feed(x), cache
+
+    def _check_context(self, context):
+        """Raises ValueError unless a step has the keys of an encoder if and only if it needs them.
+
+        Args:
+            context: the argument of `step`.
+        """
+        if self.cross_attention is not None and context is None:
+            raise ValueError(
+                f"Expected `context`, because {self.name} has attention to an encoder. Received: "
+                "none. Pass the result of `project_encoded`."
+            )
+        if self.cross_attention is None and context is not None:
+            raise ValueError(
+                f"Expected no `context`, because {self.name} was built without `encoder_sequence`. "
+                "Received: one."
+            )

@@ -14,8 +14,8 @@ def from_keras_attention(cls, layer, extra):
         extra: arguments of `cls` that Keras's layer does not have.
 
     Raises:
-        ValueError: if `layer` is not a `keras.layers.MultiHeadAttention`, is not built, or has
-            several attention axes.
+        ValueError: if `layer` is not a `keras.layers.MultiHeadAttention`, is not built, has several
+            attention axes, or has LoRA or quantized weights.
     """
     if not isinstance(layer, keras.layers.MultiHeadAttention):
         raise ValueError(
@@ -26,6 +26,7 @@ def from_keras_attention(cls, layer, extra):
         raise ValueError(
             "Expected a built layer. Received: one without weights. Call it once first."
         )
+    _check_projections(layer)
     relative_layer = cls.from_config(layer.get_config() | extra | {"table_initializer": "zeros"})
     # The order is that of the arguments of `build`.
     projections = layer.query_dense, layer.value_dense, layer.key_dense
@@ -34,6 +35,23 @@ def from_keras_attention(cls, layer, extra):
         getattr(relative_layer, f"{name}_dense").set_weights(keras_dense.get_weights())
     relative_layer.built = True
     return relative_layer
+
+
+def _check_projections(layer):
+    """Raises ValueError if a projection of Keras's layer has LoRA or quantized weights."""
+    for name, dense in attention_projections(layer).items():
+        if dense.lora_enabled:
+            raise ValueError(
+                f"Expected a layer without LoRA. Received: LoRA in the {name} projection of "
+                f"{layer.name}. Convert the layer before `enable_lora`, or save and load its "
+                "model. That merges LoRA into the weights."
+            )
+        if dense.quantization_mode is not None:
+            raise ValueError(
+                f"Expected a layer with floating-point weights. Received: {layer.name}, whose "
+                f"{name} projection is quantized to {dense.quantization_mode}. Convert the layer "
+                "before `quantize`, then quantize the result."
+            )
 
 
 def check_attention_axes(attention_axes):

@@ -7,6 +7,7 @@ from t2t_relpos import _checks
 from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.attention.variants import attend_two_blocks
 from t2t_relpos.layers import call_checks
+from t2t_relpos.layers.batch_masks import expand_to_batch
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
 from t2t_relpos.layers.variant_tables import add_table
 
@@ -82,11 +83,7 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
 
     def build(self, query_shape, value_shape, key_shape=None):
         super().build(query_shape, value_shape, key_shape)
-        if query_shape[1] != value_shape[1] and None not in (query_shape[1], value_shape[1]):
-            raise ValueError(
-                "Expected `query` and `value` of the same length: this is self-attention. "
-                f"Received: query shape {tuple(query_shape)}, value shape {tuple(value_shape)}."
-            )
+        call_checks.self_attention_lengths(query_shape, value_shape)
         rows = 4 * self.block_length
         self.key_embedding = add_table(self, "key_embedding", rows, self.key_dim)
         self.value_embedding = None
@@ -105,6 +102,7 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
     ):
         key = value if key is None else key
         masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
+        call_checks.self_attention_lengths(query.shape, value.shape)
         call_checks.sequences_and_masks(query, value, key, None, masks, self.num_heads)
         tables = (self.key_embedding, self.value_embedding)
         outputs = attend_two_blocks(
@@ -113,11 +111,12 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
             self.project_value(value),
             *(None if table is None else ops.convert_to_tensor(table) for table in tables),
             block_length=self.block_length,
-            key_mask=combine_masks(key_mask, value_mask),
+            key_mask=expand_to_batch(combine_masks(key_mask, value_mask), query),
             dropout=lambda x: self.dropout_layer(x, training=training),
         )
         if query_mask is not None:
-            outputs = outputs * ops.expand_dims(ops.cast(query_mask, outputs.dtype), (1, 3))
+            is_token = ops.expand_dims(ops.cast(query_mask, "bool"), (1, 3))
+            outputs = ops.where(is_token, outputs, ops.zeros_like(outputs))
         return self.project_output(outputs, query)
 
     def get_config(self):

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
+from t2t_relpos.layers import call_checks
 from t2t_relpos.layers.clone_initializer import clone_initializer
 from t2t_relpos.layers.head_projection import INTO_HEADS, OUT_OF_HEADS, HeadProjection
 from t2t_relpos.layers.quantized_dtype import quantized_dtype, sublayer_dtype
@@ -64,11 +65,7 @@ class MultiHeadBase(keras.layers.Layer):
                     f"have one axis. Received: shape {tuple(shape)}. Fold further axes into "
                     "the batch."
                 )
-        if None not in (value_shape[1], key_shape[1]) and value_shape[1] != key_shape[1]:
-            raise ValueError(
-                "Expected `key` and `value` of the same length. "
-                f"Received: key shape {tuple(key_shape)}, value shape {tuple(value_shape)}."
-            )
+        call_checks.key_and_value_lengths(key_shape, value_shape)
         depth = self.value_dim
         self.query_dense = self._into_heads("query", self.key_dim, query_shape)
         self.key_dense = self._into_heads("key", self.key_dim, key_shape)
@@ -103,6 +100,7 @@ class MultiHeadBase(keras.layers.Layer):
             kernel_constraint=self.kernel_constraint,
             bias_constraint=self.bias_constraint,
             dtype=sublayer_dtype(self, name),
+            trainable=self.trainable,
             name=name,
         )
         projection.build(input_shape)
@@ -111,11 +109,11 @@ class MultiHeadBase(keras.layers.Layer):
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
-    def compute_output_spec(self, query, value, key=None, **kwargs):
+    def compute_output_spec(self, query, value, key=None, *args, **kwargs):
         if not self.built:
             self.build(query.shape, value.shape, None if key is None else key.shape)
         # Traces `call`: its outputs depend on arguments such as `return_attention_scores`.
-        return keras.Operation.compute_output_spec(self, query, value, key, **kwargs)
+        return keras.Operation.compute_output_spec(self, query, value, key, *args, **kwargs)
 
     def project_query(self, query, packing=None):
         """Returns the queries of all heads, multiplied by `H ** -0.5`.

@@ -164,8 +164,9 @@ def _slots_with_padding(count, capacity):
         count: int `[B·T]`, number of tokens up to every slot.
         capacity: an int.
     """
-    if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
+    if not _checks.is_integer(capacity) or capacity < 1:
         raise ValueError(f"Expected `capacity` to be an int of at least 1. Received: {capacity!r}")
+    capacity = int(capacity)
     number = ops.arange(1, capacity + 1, dtype="int32")
     slots = ops.cast(ops.searchsorted(count, number, side="left"), "int32")
     return ops.where(number <= count[-1:], slots, -1)

@@ -8,6 +8,7 @@ from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.local import attend_locally, prefers_local
 from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.layers import call_checks
+from t2t_relpos.layers.batch_masks import expand_to_batch
 from t2t_relpos.layers.explicit_positions import PairArguments, explicit_positions, mask_and_ids
 from t2t_relpos.layers.incremental_attention import IncrementalAttention
 from t2t_relpos.layers.keras_attention import check_attention_axes, from_keras_attention
@@ -200,10 +201,7 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         )
         causal = self._is_causal(use_causal_mask)
         pairs = PairArguments(causal, attention_mask, positions, query_offset)
-        key_mask = combine_masks(key_mask, value_mask)
-        is_padding_masked = query_packing is value_packing and pairs.masks_trailing_padding
-        if value_packing is not None and not is_padding_masked:
-            key_mask = combine_masks(key_mask, value_packing.mask)
+        key_mask = _key_mask((key_mask, value_mask), (query_packing, value_packing), pairs)
         outputs, weights = self._attend_to_pairs(
             projected,
             pairs,
@@ -233,6 +231,7 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         if not return_weights and self._is_local(
             query, key, pairs, is_self_attention=is_self_attention
         ):
+            options |= {name: expand_to_batch(mask, query) for name, mask in masks.items()}
             options |= {"window": self.sliding_window, "causal": pairs.causal}
             return attend_locally(*projected, *self._table_values(), **options), None
         lengths = ops.shape(query)[2], ops.shape(key)[2]
@@ -290,8 +289,8 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
             A built layer.
 
         Raises:
-            ValueError: if `layer` is not a `keras.layers.MultiHeadAttention`, is not built, or has
-                several attention axes.
+            ValueError: if `layer` is not a `keras.layers.MultiHeadAttention`, is not built, has
+                several attention axes, or has LoRA or quantized weights.
 
         Example:
         >>> import keras
@@ -319,3 +318,20 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
             "share_heads": self.share_heads,
             "table_initializer": keras.initializers.serialize(self.table_initializer),
         }
+
+
+def _key_mask(masks, packings, pairs):
+    """Returns the mask of the keys, bool `[B, S]`, or None without one.
+
+    Args:
+        masks: (key mask `[B, S]`, value mask `[B, S]`), each a tensor or None.
+        packings: (`Packing` of the queries, `Packing` of the keys), each may be None.
+        pairs: a `PairArguments`.
+    """
+    mask = combine_masks(*masks)
+    query_packing, value_packing = packings
+    if value_packing is None:
+        return mask
+    if query_packing is value_packing and pairs.masks_trailing_padding:
+        return mask
+    return combine_masks(mask, value_packing.mask)

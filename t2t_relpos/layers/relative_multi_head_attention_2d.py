@@ -9,6 +9,7 @@ from t2t_relpos import _checks
 from t2t_relpos.attention.masks import combine_masks, key_padding_mask
 from t2t_relpos.attention.variants import attend_2d, two_sided_table
 from t2t_relpos.layers import call_checks
+from t2t_relpos.layers.batch_masks import expand_to_batch
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
 from t2t_relpos.layers.variant_tables import add_table
 
@@ -111,10 +112,14 @@ class RelativeMultiHeadAttention2D(MultiHeadBase):
         def grid(x):
             return ops.reshape(x, (batch, self.num_heads, height, width, x.shape[-1]))
 
+        query_mask, value_mask, key_mask = (
+            None if mask is None else flat(expand_to_batch(mask, query))
+            for mask in (query_mask, value_mask, key_mask)
+        )
         mask = combine_masks(
-            None if query_mask is None else flat(query_mask)[..., None],
-            None if key_mask is None else key_padding_mask(flat(key_mask)),
-            None if value_mask is None else key_padding_mask(flat(value_mask)),
+            None if query_mask is None else query_mask[..., None],
+            None if key_mask is None else key_padding_mask(key_mask),
+            None if value_mask is None else key_padding_mask(value_mask),
             attention_mask,
         )
         tables = (self.height_embedding, self.width_embedding)
@@ -132,10 +137,11 @@ class RelativeMultiHeadAttention2D(MultiHeadBase):
         return (outputs, weights) if return_attention_scores else outputs
 
     def _check_masks(self, query, value, key, masks):
+        _check_grids(query.shape, value.shape, key.shape)
         call_checks.sequences(query, value, key)
         grid = query.shape[:3]
         for name, mask in zip(("query_mask", "value_mask", "key_mask"), masks):
-            call_checks.mask(name, mask, ("[B, height, width]", grid))
+            call_checks.padding_mask(name, mask, "[B, height, width]", grid)
         cells = math.prod(grid[1:]) if None not in grid[1:] else None
         call_checks.pair_mask("attention_mask", masks[-1], (grid[0], cells, cells), self.num_heads)
 
@@ -157,7 +163,7 @@ def _check_grids(query_shape, value_shape, key_shape):
                 f"Received: shape {tuple(shape)}."
             )
     for axis in (1, 2):
-        if len({shape[axis] for shape in shapes} - {None}) > 1:
+        if len({shape[axis] for shape in shapes if isinstance(shape[axis], int)}) > 1:
             raise ValueError(
                 "Expected `query`, `value` and `key` of the same height and width: this is "
                 f"self-attention. Received: shapes {', '.join(str(tuple(s)) for s in shapes)}."

@@ -28,6 +28,7 @@ class RelativeTables:
             num_heads=None if self.share_heads else self.num_heads,
             embeddings_initializer=clone_initializer(self.table_initializer),
             dtype=self.dtype_policy,
+            trainable=self.trainable,
             name=name,
         )
         embedding.build()

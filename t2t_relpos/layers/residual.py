@@ -22,14 +22,15 @@ class Residual(keras.layers.Layer):
 
     Call arguments:
         inputs: `[B, T, D]`.
-        sublayer: a function of one tensor `[B, T, D]`, passed by keyword.
+        sublayer: a function of one tensor `[B, T, D]`, passed by keyword. In a functional model, it
+            must not have weights.
         training: whether dropout is applied. Default: Keras's training mode.
 
     Returns:
         `[B, T, D]`.
 
     Raises:
-        ValueError: if `dropout` is not in [0, 1).
+        ValueError: if `dropout` is not in [0, 1), or `sublayer` is a layer in a functional model.
 
     Example:
     >>> import keras
@@ -54,7 +55,9 @@ class Residual(keras.layers.Layer):
 
     def build(self, input_shape):
         policy = self.dtype_policy
-        self.norm = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm")
+        self.norm = LayerNormalization(
+            epsilon=self.epsilon, dtype=policy, trainable=self.trainable, name="norm"
+        )
         self.norm.build(input_shape)
         self.dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=policy)
 
@@ -63,6 +66,13 @@ class Residual(keras.layers.Layer):
 
         JAX can't infer them, because a function is an argument.
         """
+        if isinstance(sublayer, keras.layers.Layer):
+            raise ValueError(
+                "Expected `sublayer` to be a function without weights in a functional model, which "
+                f"would not contain the weights of a layer. Received: the layer {sublayer.name}. "
+                "Write a layer that has the residual and the sublayer as attributes, and calls the "
+                "residual in its `call`."
+            )
         return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
 
     def call(self, inputs, sublayer, training=None):

@@ -1,9 +1,10 @@
 """One block of the Transformer's decoder."""
 
 import keras
+from keras import ops
 
 from t2t_relpos.layers import call_checks
-from t2t_relpos.layers.combined_mask import combined_mask
+from t2t_relpos.layers.block_mask import block_mask, replace_attached_mask
 from t2t_relpos.layers.incremental_decoder import IncrementalDecoder
 from t2t_relpos.layers.transformer_encoder import TransformerEncoder
 
@@ -27,11 +28,12 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
     Call arguments:
         decoder_sequence: `[B, T, D]`.
         encoder_sequence: `[B, S, D]`. Default: None, for a decoder-only block.
-        decoder_padding_mask: bool `[B, T]`, True = a token. Default: the mask of a mask_zero
-            embedding. With a cache, bool `[B, max_length]`, for all positions of the cache.
+        decoder_padding_mask: bool `[B, T]`, True = a token. It replaces the mask of a mask_zero
+            embedding. Default: that mask. With a cache, bool `[B, max_length]`, for all positions
+            of the cache. Default: None, because the mask of an embedding is ignored.
         decoder_attention_mask: bool `[B, T, T]`, True = attend. Default: None.
-        encoder_padding_mask: bool `[B, S]`, True = a token. Default: the mask of a mask_zero
-            embedding.
+        encoder_padding_mask: bool `[B, S]`, True = a token. It replaces the mask of a mask_zero
+            embedding. Default: that mask.
         encoder_attention_mask: bool `[B, T, S]`, True = attend. Default: None.
         self_attention_cache: `[B, 2, max_length, N, H]`, keys and values of earlier positions.
             Default: None.
@@ -147,7 +149,9 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
                 encoder_sequence,
                 (encoder_padding_mask, encoder_attention_mask),
                 (cross_attention_cache, cross_attention_cache_update_index),
-                cached_query_offset=self_attention_cache_update_index,
+                cached_query_offset=_cached_query_offset(
+                    decoder_sequence, self_attention_cache, self_attention_cache_update_index
+                ),
                 return_attention_scores=return_attention_scores,
                 training=training,
                 query_packing=packing,
@@ -169,7 +173,7 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
         if cache is not None:
             batch_size = inputs.shape[0]
             call_checks.cache("self_attention_cache", cache, self.self_attention, batch_size)
-        mask = combined_mask(
+        mask = block_mask(
             inputs,
             inputs,
             masks,
@@ -186,6 +190,7 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
                 use_causal_mask=use_causal_mask,
                 query_packing=packing,
                 value_packing=packing,
+                **replace_attached_mask(x, masks[0], "query_mask", "value_mask"),
             )
         else:
             outputs, cache = self.self_attention.attend_with_cache(
@@ -210,8 +215,9 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
             sizes = inputs.shape[0], sequence.shape[1]
             call_checks.cache("cross_attention_cache", cache, self.cross_attention, *sizes)
         packed = arguments["query_packing"] is not None or arguments["value_packing"] is not None
-        mask = combined_mask(inputs, sequence, masks, prefix="encoder_", packed=packed)
+        mask = block_mask(inputs, sequence, masks, prefix="encoder_", packed=packed)
         if cache is None:
+            arguments |= replace_attached_mask(sequence, masks[0], "value_mask")
             outputs = self.cross_attention(
                 x, sequence, attention_mask=mask, query_offset=0, **arguments
             )
@@ -269,3 +275,11 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
             **super().get_config(),
             "relative_cross_attention": self.relative_cross_attention,
         }
+
+
+def _cached_query_offset(inputs, cache, update_index):
+    """Returns the position of the first input in the self-attention cache, or None without one."""
+    if cache is None or update_index is not None:
+        return update_index
+    # The cache is only read: the inputs are its last positions.
+    return ops.shape(cache)[2] - ops.shape(inputs)[1]

@@ -3,11 +3,22 @@
 import keras
 
 from t2t_relpos import _checks
-from t2t_relpos.layers.combined_mask import combined_mask
+from t2t_relpos.layers.block_mask import block_mask, replace_attached_mask
 from t2t_relpos.layers.feed_forward import FeedForward
 from t2t_relpos.layers.quantized_dtype import quantized_dtype
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 from t2t_relpos.layers.residual import Residual
+from t2t_relpos.layers.sublayer_seed import sublayer_seed
+
+# The order of their seeds.
+_SUBLAYERS = (
+    "self_attention",
+    "self_attention_residual",
+    "feed_forward",
+    "feed_forward_residual",
+    "cross_attention",
+    "cross_attention_residual",
+)
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -35,12 +46,14 @@ class TransformerEncoder(keras.layers.Layer):
         attention_dropout: rate of the dropout of attention weights. Default: None, the same as
             `dropout`.
         activation_dropout: rate of the dropout inside the feed-forward network. Default: 0.0.
-        seed: seed of the dropouts. Default: None, a random seed.
+        seed: seed of the dropouts. The seeds of the sublayers are derived from it. Default: None, a
+            random seed.
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
 
     Call arguments:
         inputs: `[B, S, D]`.
-        padding_mask: bool `[B, S]`, True = a token. Default: the mask of a mask_zero embedding.
+        padding_mask: bool `[B, S]`, True = a token. It replaces the mask of a mask_zero embedding.
+            Default: that mask.
         attention_mask: bool `[B, S, S]`, True = attend. Default: None.
         training: whether dropout is applied. Default: Keras's training mode.
         return_attention_scores: whether to return (outputs, scores). Default: False.
@@ -117,9 +130,7 @@ class TransformerEncoder(keras.layers.Layer):
             activation=self.activation,
             kernel_initializer=self.kernel_initializer,
             bias_initializer=self.bias_initializer,
-            seed=self.seed,
-            dtype=self.dtype_policy,
-            name="feed_forward",
+            **self._common_arguments("feed_forward"),
         )
         self.feed_forward.build(inputs_shape)
         self.feed_forward_residual = self._make_residual("feed_forward_residual", inputs_shape)
@@ -138,13 +149,11 @@ class TransformerEncoder(keras.layers.Layer):
             use_bias=self.use_bias,
             kernel_initializer=self.kernel_initializer,
             bias_initializer=self.bias_initializer,
-            seed=self.seed,
             max_relative_position=self.max_relative_position if relative else None,
             use_key_table=relative and self.use_key_table,
             use_value_table=relative and self.use_value_table,
             share_heads=self.share_heads,
-            dtype=self.dtype_policy,
-            name=name,
+            **self._common_arguments(name),
         )
 
     def _make_residual(self, name, input_shape):
@@ -152,12 +161,19 @@ class TransformerEncoder(keras.layers.Layer):
             self.normalize_first,
             self.dropout,
             self.layer_norm_epsilon,
-            seed=self.seed,
-            dtype=self.dtype_policy,
-            name=name,
+            **self._common_arguments(name),
         )
         residual.build(input_shape)
         return residual
+
+    def _common_arguments(self, name):
+        """Returns the arguments that all sublayers have."""
+        return {
+            "seed": sublayer_seed(self.seed, _SUBLAYERS.index(name)),
+            "dtype": self.dtype_policy,
+            "trainable": self.trainable,
+            "name": name,
+        }
 
     def call(
         self,
@@ -171,7 +187,7 @@ class TransformerEncoder(keras.layers.Layer):
         residual = self.self_attention_residual
         x = residual.before(inputs)
         masks = (padding_mask, attention_mask)
-        mask = combined_mask(inputs, inputs, masks, packed=packing is not None)
+        mask = block_mask(inputs, inputs, masks, packed=packing is not None)
         outputs = self.self_attention(
             x,
             x,
@@ -180,6 +196,7 @@ class TransformerEncoder(keras.layers.Layer):
             training=training,
             query_packing=packing,
             value_packing=packing,
+            **replace_attached_mask(x, padding_mask, "query_mask", "value_mask"),
         )
         outputs, scores = outputs if return_attention_scores else (outputs, None)
         x = self._feed(residual.after(inputs, outputs, training=training), training=training)

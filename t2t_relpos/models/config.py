@@ -3,6 +3,8 @@
 import dataclasses
 import difflib
 
+import numpy as np
+
 from t2t_relpos import _checks
 from t2t_relpos.models.presets import PRESETS
 
@@ -76,6 +78,10 @@ class TransformerConfig:
     target_space_id: int | None = None
 
     def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, np.generic):  # not a JSON type
+                object.__setattr__(self, field.name, value.item())
         for name in (
             "vocab_size num_encoder_layers num_decoder_layers hidden_dim intermediate_dim "
             "num_heads max_length"

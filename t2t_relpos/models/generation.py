@@ -1,12 +1,11 @@
 """`generate` for models with `encode` and `step`."""
 
 import keras
-import numpy as np
 from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos.decoding.samplers import BeamSampler, get_sampler
-from t2t_relpos.models import search_sizes
+from t2t_relpos.models import generation_checks, search_sizes
 
 
 class GenerationMixin:
@@ -24,22 +23,26 @@ class GenerationMixin:
 
         Args:
             source: int ids `[B, S]`, padded with 0. Sentences of an encoder-decoder model end with
-                id 1. For a `CausalLM`: prompts, with which the outputs start.
+                id 1. For a `CausalLM`: prompts, with which the outputs start. They may have
+                different lengths. Padding follows a prompt, and nothing else follows id 1.
             sampler: `"beam"`, `"greedy"`, `"top_k"`, `"top_p"`, or a sampler of
                 `t2t_relpos.decoding`.
             max_length: largest number of ids of an output, including id 1 at its end. Default:
-                S + 50.
+                S + 50, or the number of learned positions if it is smaller.
             jit_compile: whether XLA compiles the search. "auto": True on TensorFlow and JAX, False
                 on PyTorch. With False, TensorFlow runs a graph, and JAX and PyTorch run eagerly.
 
         Returns:
             An int32 array `[B, max_length]`, padded with 0 after id 1. With samplers whose
-            `num_results` is above 1, `[B, num_results, max_length]`.
+            `num_results` is above 1, `[B, num_results, max_length]`. If a beam search has fewer
+            finished outputs than `num_results`, the last rows are padding only.
 
         Raises:
-            ValueError: if `source` is not `[B, S]`, holds ids out of range, or is longer than
-                `max_length` (`CausalLM`); if `max_length` is not a positive int; if the sampler is
-                unknown; or if `jit_compile` is True on PyTorch.
+            ValueError: if `source` is not `[B, S]` or holds ids out of range; if it is longer than
+                `max_length` or has ids after padding or after id 1 (`CausalLM`); if `max_length` is
+                not a positive int; if a length exceeds the number of learned positions; if the
+                sampler is unknown or its settings are not hashable; or if `jit_compile` is True on
+                PyTorch.
 
         Example:
         >>> import numpy as np
@@ -49,33 +52,34 @@ class GenerationMixin:
         (2, 6)
         """
         sampler, jit_compile = get_sampler(sampler), _resolve_jit_compile(jit_compile)
-        source = _as_ids(source)
+        source = generation_checks.as_ids(source)
         # A compiled search can't check ids.
         _checks.token_ids(source, self.vocab_size)
         batch, length = source.shape
         extra_length = None if max_length is not None else search_sizes.DEFAULT_EXTRA_LENGTH
-        max_length = length + extra_length if max_length is None else max_length
-        self._check_max_length(length, max_length)
+        if max_length is None:
+            max_length = search_sizes.capped(length + extra_length, self._num_positions)
+        max_length = _checks.positive_int("max_length", max_length)
+        generation_checks.lengths(length, max_length, self._num_positions)
+        if self._continues_source:
+            generation_checks.prompts(source, max_length)
         uniform = sampler.random_numbers(batch, max_length)
         inputs = search_sizes.SearchInputs(source, max_length, uniform)
         if jit_compile:
-            inputs = inputs.padded(extra_length)
+            inputs = inputs.padded(extra_length, self._num_positions)
         search = self._search_function(sampler, inputs.max_length, jit_compile=jit_compile)
         ids = ops.convert_to_numpy(search(*inputs.tensors(batch, max_length)))
         ids = ids[:batch, :, :max_length]
         return ids if sampler.num_results > 1 else ids[:, 0]
 
-    def _check_max_length(self, length, max_length):
-        _checks.positive_int("max_length", max_length)
-        if self._continues_source and length > max_length:
-            raise ValueError(
-                f"Expected `max_length` of at least {length}, because outputs start with the "
-                f"{length} ids of `source`. Received: {max_length}."
-            )
+    @property
+    def _num_positions(self):
+        """The number of learned positions, or None if lengths have no limit."""
+        return None
 
     def _search_function(self, sampler, max_length, *, jit_compile):
         """Returns the search of a sampler and length. It is compiled once per combination."""
-        key = (type(sampler), sampler.settings(), max_length, jit_compile)
+        key = (type(sampler), generation_checks.hashable_settings(sampler), max_length, jit_compile)
         functions = self._searches.for_variables(self.variables)
         if key not in functions:
             search = self._search(sampler, max_length, jit_compile=jit_compile)
@@ -129,22 +133,6 @@ class SearchFunctions:
         return SearchFunctions()
 
 
-def _as_ids(source):
-    """Returns `source` as a NumPy array of rank 2."""
-    expected = "Expected `source` to be int ids of shape [batch, length]"
-    try:
-        source = np.asarray(ops.convert_to_numpy(ops.convert_to_tensor(source)))
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{expected}, padded with 0. Received: a {type(source).__name__} that can't be "
-            "converted to a tensor, for example because its rows have different lengths. Pad them "
-            "with keras.utils.pad_sequences(source, padding='post')."
-        ) from error
-    if source.ndim != 2:
-        raise ValueError(f"{expected}. Received: shape {source.shape}.")
-    return source
-
-
 def _resolve_jit_compile(jit_compile):
     is_torch = keras.backend.backend() == "torch"
     if jit_compile == "auto":
@@ -171,5 +159,5 @@ def _compile(model, function, *, jit_compile):
     elif backend == "jax":
         from t2t_relpos import _jax_compile as compiler
     else:
-        return function
+        from t2t_relpos import _torch_compile as compiler
     return compiler.compile_function(model, function, jit_compile=jit_compile)

@@ -24,6 +24,11 @@ def batch_bucket(batch):
     return _bucket(batch, _BATCHES, _BATCH_STEP)
 
 
+def capped(size, largest):
+    """Returns a size, but at most `largest`. None means no limit."""
+    return size if largest is None else min(size, largest)
+
+
 def cache_capacity(state):
     """Returns the number of steps that the caches in a state of `step` have room for."""
     return next(iter(state["cache"].values()))["key"].shape[2]
@@ -47,14 +52,18 @@ class SearchInputs:
     max_length: int
     uniform: Any = None
 
-    def padded(self, extra_length=None):
+    def padded(self, extra_length=None, largest=None):
         """Returns the inputs, padded to bucket sizes.
 
         Args:
             extra_length: if given, `max_length` becomes the padded length plus this number.
+            largest: limit of both lengths. Default: None, no limit.
         """
-        rows, length = batch_bucket(len(self.source)), length_bucket(self.source.shape[1])
-        max_length = self.max_length if extra_length is None else length + extra_length
+        rows = batch_bucket(len(self.source))
+        length = capped(length_bucket(self.source.shape[1]), largest)
+        max_length = self.max_length
+        if extra_length is not None:
+            max_length = capped(length + extra_length, largest)
         uniform = self.uniform
         if uniform is not None:
             uniform = np.asarray(ops.convert_to_numpy(uniform))

@@ -72,6 +72,10 @@ class TransformerSteps:
 
     step.capacity = cache_capacity
 
+    @property
+    def _num_positions(self):
+        return self.config.max_length if self.config.position == "learned" else None
+
     def _start_search(self, source, max_length, num_hypotheses, *, growing):
         if not can_fold(self):
             return self.encode(source, max_length), self.step

@@ -312,3 +312,77 @@ def test_constructor_accepts_numpy_integers(integer):
 def test_constructor_rejects_huge_tables():
     with pytest.raises(ValueError, match="an integer from 0 to 1,000,000. Received: max_rel.*=10"):
         RelativeMultiHeadAttention(2, 5, max_relative_position=10**9)
+
+
+def test_attend_with_cache_rejects_values_of_another_size():
+    layer = RelativeMultiHeadAttention(2, 5, value_dim=3, max_relative_position=3)
+    layer(X, X)
+    message = "Expected `value_dim` to be equal to `key_dim`, .* value_dim=3, key_dim=5. Use `start"
+    with pytest.raises(ValueError, match=message):
+        layer.attend_with_cache(X, X, np.zeros((3, 2, 9, 2, 5), "float32"), 0)
+
+
+def test_built_layers_reject_other_lengths():
+    local = LocalRelativeMultiHeadAttention(2, 3, block_length=2)
+    local(X, X)
+    message = r"this is self-attention. Received: query shape \(3, 7, 6\), value shape \(3, 5, 6\)"
+    with pytest.raises(ValueError, match=message):
+        local(X, X[:, :5])
+    layer = RelativeMultiHeadAttention(2, 3, max_relative_position=2)
+    layer(X, Y)
+    message = r"Expected `key` and `value` of the same length. Received: key shape \(3, 7, 6\)"
+    with pytest.raises(ValueError, match=message):
+        layer(X, Y, X)
+    grids = RelativeMultiHeadAttention2D(2, 3, max_relative_position=2)
+    grids(X[:, :6, None], X[:, :6, None])
+    with pytest.raises(ValueError, match="same height and width: this is self-attention"):
+        grids(X[:, :6, None], X[:, None, :6])
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        RelativeMultiHeadAttention(2, 3, max_relative_position=2),
+        RelativeMultiHeadAttention(2, 3, max_relative_position=2, sliding_window=2),
+        RelationMultiHeadAttention(2, 3, num_relations=4),
+        LocalRelativeMultiHeadAttention(2, 3, block_length=2),
+        RelativeMultiHeadAttention2D(2, 3, max_relative_position=2),
+    ],
+    ids=["dense", "window", "relations", "local", "grid"],
+)
+def test_padding_masks_of_one_row_apply_to_the_batch(layer, rng):
+    x = rng.normal(size=(3, 120, 6)).astype("float32")
+    mask = rng.integers(0, 2, (1, 120)).astype(bool)
+    arguments = {}
+    if isinstance(layer, RelationMultiHeadAttention):
+        arguments["relations"] = np.zeros((120, 120), "int32")
+    if isinstance(layer, RelativeMultiHeadAttention2D):
+        x, mask = x.reshape(3, 12, 10, 6), mask.reshape(1, 12, 10)
+    for name in ("query_mask", "value_mask", "key_mask"):
+        repeated = np.repeat(mask, 3, axis=0)
+        expected = layer(x, x, **{name: repeated}, **arguments)
+        outputs = layer(x, x, **{name: mask}, **arguments)
+        np.testing.assert_array_equal(outputs, expected)
+
+
+def test_2d_padding_masks_have_an_entry_for_every_cell():
+    layer, grid = RelativeMultiHeadAttention2D(2, 3, max_relative_position=2), X[:, :6, None]
+    grid = np.repeat(grid, 4, axis=2)
+    with pytest.raises(ValueError, match="with an entry for every position. Received: .*3, 6, 1"):
+        layer(grid, grid, value_mask=np.ones((3, 6, 1), bool))
+
+
+def test_local_attention_treats_integer_query_masks_as_booleans():
+    layer = LocalRelativeMultiHeadAttention(2, 3, block_length=2)
+    mask = np.array([[0, 2, 255, 1, 0, 3, 1]] * 3)
+    expected = layer(X, X, query_mask=mask > 0)
+    np.testing.assert_array_equal(layer(X, X, query_mask=mask), expected)
+
+
+def test_symbolic_calls_accept_positional_masks(layer):
+    query, value = keras.Input((7, 6)), keras.Input((11, 6))
+    masks = [keras.Input((length,), dtype="bool") for length in (7, 11)]
+    model = keras.Model([query, value, *masks], layer(query, value, value, *masks))
+    query_mask, value_mask = (np.arange(n) < np.array([[n], [4], [5]]) for n in (7, 11))
+    expected = layer(X, Y, query_mask=query_mask, value_mask=value_mask)
+    np.testing.assert_allclose(model([X, Y, query_mask, value_mask]), expected, atol=1e-6)

@@ -148,3 +148,20 @@ def test_int8_quantization_is_close_and_saves(tmp_path):
         model.save(tmp_path / "model.keras")
         model = keras.saving.load_model(tmp_path / "model.keras")
         np.testing.assert_allclose(model(X), after, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_conversion_rejects_lora_and_quantized_weights():
+    def make(name):
+        theirs = keras.layers.MultiHeadAttention(2, 5, name=name)
+        theirs(X, X)
+        return theirs
+
+    convert = RelativeMultiHeadAttention.from_multi_head_attention
+    with_lora, quantized = make("first"), make("second")
+    with_lora.query_dense.enable_lora(2)
+    with pytest.raises(ValueError, match="Expected a layer without LoRA. .* query .* of first"):
+        convert(with_lora, 3)
+    quantized.value_dense.quantize("int8")
+    with pytest.raises(ValueError, match="second, whose value projection is quantized to int8"):
+        convert(quantized, 3)

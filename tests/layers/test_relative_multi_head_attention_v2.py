@@ -125,3 +125,15 @@ def test_attention_v2_rejects_invalid_max_relative_position(value):
     message = f"Expected `max_relative_position` to be a positive integer. Received: .*={value}"
     with pytest.raises(ValueError, match=message):
         make(max_relative_position=value)
+
+
+def test_attention_v2_masked_is_causal_with_a_cache(rng):
+    (x,) = arrays(rng, 7)
+    layer = make(masked=True, use_value_table=True)
+    expected = layer(x, x)
+    size = layer.key_dim
+    cache = np.zeros((3, 2, 7, layer.num_heads, size), "float32")
+    outputs, _ = layer.attend_with_cache(x, x, cache, 0, query_offset=0)
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
+    outputs = layer.attend_to(x, layer.project_key(x), layer.project_value(x))
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from t2t_relpos.models import PRESETS, TransformerConfig
@@ -86,3 +87,10 @@ def test_from_preset_rejects_unknown_names():
         TransformerConfig.from_preset("tiny", vocab_size=7, droput=0.1)
     with pytest.raises(ValueError, match="Expected `vocab_size`, which no preset sets"):
         TransformerConfig.from_preset("tiny")
+
+
+def test_numpy_settings_are_converted_to_json_types():
+    settings = {"vocab_size": np.int64(7), "dropout": np.float32(0.5), "share_heads": np.True_}
+    config = TransformerConfig(**settings)
+    expected = TransformerConfig(vocab_size=7, dropout=0.5, share_heads=True)
+    assert json.loads(json.dumps(config.to_dict())) == expected.to_dict()

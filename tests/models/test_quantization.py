@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from t2t_relpos.layers import FeedForward
 from t2t_relpos.models import CausalLM, Transformer
 
 IDS = np.array([[5, 7, 9, 2, 1], [3, 1, 0, 0, 0], [8, 8, 4, 1, 0]])
@@ -79,3 +80,14 @@ def test_generate_uses_lora_that_was_enabled_after_the_last_call(rng):
     inner.enable_lora(2)
     inner.lora_kernel_b.assign(99 * rng.normal(size=inner.lora_kernel_b.shape))
     check_generate(model, before)
+
+
+def test_quantized_feed_forward_saves_and_loads(tmp_path, rng):
+    inputs = keras.Input((7, 6))
+    model = keras.Model(inputs, FeedForward(11)(inputs))
+    x = rng.normal(size=(3, 7, 6)).astype("float32")
+    model.quantize("int8")
+    expected = ops.convert_to_numpy(model(x))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(x), expected)

@@ -37,6 +37,10 @@ class DecoderStep:
         """
         sentences, ancestors = self.caches.start(ops.shape(is_real)[0])
         source_bias = ops.where(is_real, 0.0, MASKED_SCORE)[:, None, None, :]
+        # The bias has no effect if all positions have it. A source of padding only has values of
+        # zero instead, so that the attention to it is zero, except for a relative value table.
+        has_source = ops.cast(ops.any(is_real, axis=1), "float32")[:, None, None, None]
+        memory = [x * has_source if number % 2 else x for number, x in enumerate(memory)]
         sentences = {**sentences, "memory": memory, "source_bias": source_bias}
         return {"sentences": sentences, "ancestors": ancestors}
 

@@ -162,3 +162,16 @@ def test_folded_kernels_equal_the_layers():
         weights["output"], written - written.mean(1, keepdims=True), atol=1e-7
     )
     assert abs(weights["output"].sum(axis=1)).max() < 1e-5
+
+
+@pytest.mark.parametrize("growing", [True, False])
+def test_steps_of_a_source_of_padding_equal_the_keras_model(growing):
+    model = random_model()
+    source = np.array([[0] * 7, [5, 7, 9, 2, 1, 0, 0]], "int32")
+    plain = model.encode(source, STEPS)
+    fast, step = folded(model).start(source, STEPS, 1, growing=growing)
+    for ids in ([0, 0], [5, 3], [7, 1]):
+        ids = np.array(ids, "int32")
+        expected, plain = model.step(ids, plain)
+        logits, fast = step(ops.convert_to_tensor(ids), fast)
+        np.testing.assert_allclose(logits, expected, atol=2e-5, rtol=2e-5)

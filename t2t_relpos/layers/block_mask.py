@@ -1,4 +1,4 @@
-"""Combines the padding mask and the attention mask of an attention sublayer."""
+"""The mask of an attention sublayer of a block."""
 
 from keras import ops
 
@@ -7,22 +7,24 @@ from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.layers import call_checks
 
 
-def combined_mask(query, key, masks, *, prefix="", key_length=None, packed=False):
+def block_mask(query, key, masks, *, prefix="", key_length=None, packed=False):
     """Returns the conjunction of a padding mask and an attention mask, or None without masks.
 
     Args:
         query: `[B, T, D]`.
-        key: `[B, S, D]`. The padding mask defaults to the mask that Keras attached to it.
+        key: `[B, S, D]`. The padding mask defaults to the mask that Keras attached to it, unless
+            the keys are those of a cache.
         masks: (padding mask `[B, S]`, attention mask `[B, T, S]`), each a tensor or None.
         prefix: prefix of the argument names in error messages.
-        key_length: S, if it is not the length of `key`.
+        key_length: S, the length of the cache that has the keys. Default: None, no cache.
         packed: whether the sequences are packed. B, T and S are then unknown.
 
     Raises:
         ValueError: if a mask has an unsupported dtype or shape.
     """
     padding_mask, attention_mask = masks
-    if padding_mask is None:
+    # A mask of the inputs is not one of all positions of a cache.
+    if padding_mask is None and key_length is None:
         padding_mask = attached_mask(key)
     batch, length_q = (None, None) if packed else query.shape[:2]
     length_k = None if packed else key_length or key.shape[1]
@@ -32,3 +34,19 @@ def combined_mask(query, key, masks, *, prefix="", key_length=None, packed=False
     if padding_mask is not None:
         padding_mask = ops.expand_dims(padding_mask, 1)
     return combine_masks(padding_mask, attention_mask)
+
+
+def replace_attached_mask(x, padding_mask, *names):
+    """Returns mask arguments of a sublayer with which an explicit mask replaces an attached one.
+
+    Without them, Keras passes the mask attached to `x` to the sublayer, in addition to the explicit
+    mask.
+
+    Args:
+        x: `[B, S, D]`, an input of the sublayer.
+        padding_mask: the explicit mask `[B, S]`, or None.
+        *names: names of the sublayer's arguments for the mask of `x`.
+    """
+    if padding_mask is None or attached_mask(x) is None:
+        return {}
+    return dict.fromkeys(names, padding_mask)

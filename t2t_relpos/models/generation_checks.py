@@ -1,0 +1,76 @@
+"""Checks of the arguments of `generate`."""
+
+import numpy as np
+from keras import ops
+
+
+def as_ids(source):
+    """Returns `source` as a NumPy array of rank 2."""
+    expected = "Expected `source` to be int ids of shape [batch, length]"
+    try:
+        source = np.asarray(ops.convert_to_numpy(ops.convert_to_tensor(source)))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{expected}, padded with 0. Received: a {type(source).__name__} that can't be "
+            "converted to a tensor, for example because its rows have different lengths. Pad them "
+            "with keras.utils.pad_sequences(source, padding='post')."
+        ) from error
+    if source.ndim != 2:
+        raise ValueError(f"{expected}. Received: shape {source.shape}.")
+    return source
+
+
+def lengths(source_length, max_length, num_positions):
+    """Raises ValueError if sources or outputs are longer than the learned positions.
+
+    Args:
+        source_length: S.
+        max_length: largest number of ids of an output.
+        num_positions: the number of learned positions, or None if lengths have no limit.
+    """
+    if num_positions is not None and max(source_length, max_length) > num_positions:
+        raise ValueError(
+            f"Expected sources and outputs of at most {num_positions} ids, the learned positions "
+            f"of the model. Received: sources of {source_length} ids, max_length={max_length}. "
+            "Pass a smaller `max_length`, split the sources, or train a model with a larger "
+            "`TransformerConfig.max_length`."
+        )
+
+
+def prompts(source, max_length):
+    """Raises ValueError if prompts exceed outputs, or an id follows padding or the end of a text.
+
+    Args:
+        source: int ids `[B, S]`, an array.
+        max_length: largest number of ids of an output.
+    """
+    length = source.shape[1]
+    if length > max_length:
+        raise ValueError(
+            f"Expected `max_length` of at least {length}, because outputs start with the "
+            f"{length} ids of `source`. Received: {max_length}."
+        )
+    ends = np.isin(source[:, :-1], (0, 1))
+    rows = np.flatnonzero((ends & (source[:, 1:] != 0)).any(axis=1))
+    if rows.size:
+        raise ValueError(
+            "Expected prompts with padding (0) at their end only, and nothing but padding after "
+            f"id 1, the end of a text. Received: prompt {rows[0]} is {source[rows[0]].tolist()}. "
+            "Pad prompts with keras.utils.pad_sequences(source, padding='post'), and remove id 1 "
+            "from within them."
+        )
+
+
+def hashable_settings(sampler):
+    """Returns the settings of a sampler. Raises ValueError if one of them is not hashable."""
+    settings = sampler.settings()
+    for name, value in settings:
+        try:
+            hash(value)
+        except TypeError as error:
+            raise ValueError(
+                "Expected hashable attributes of a sampler, because each new setting compiles a "
+                f"search. Received: {type(sampler).__name__}.{name} is a {type(value).__name__}. "
+                "Use a tuple instead of a list or an array."
+            ) from error
+    return settings

@@ -1,0 +1,78 @@
+"""Tests of settings that layers pass to their sublayers: `trainable` and seeds."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.layers import (
+    FeedForward,
+    RelationMultiHeadAttention,
+    RelativeMultiHeadAttention,
+    Residual,
+    TransformerDecoder,
+    TransformerEncoder,
+)
+
+BLOCK = {"intermediate_dim": 11, "num_heads": 2, "max_relative_position": 3}
+CALLS = {
+    "attention": lambda x, **kw: RelativeMultiHeadAttention(
+        2, 5, max_relative_position=3, use_gate=True, **kw
+    )(x, x),
+    "relations": lambda x, **kw: RelationMultiHeadAttention(2, 5, num_relations=3, **kw)(
+        x, x, relations=np.zeros((7, 7), "int32")
+    ),
+    "feed_forward": lambda x, **kw: FeedForward(11, **kw)(x),
+    "residual": lambda x, **kw: Residual(**kw)(x, sublayer=ops.tanh),
+    "encoder": lambda x, **kw: TransformerEncoder(**BLOCK, **kw)(x),
+    "decoder": lambda x, **kw: TransformerDecoder(**BLOCK, **kw)(x, x),
+}
+
+
+@pytest.mark.parametrize("name", ["attention", "relations", "feed_forward", "encoder", "decoder"])
+def test_a_frozen_layer_stays_frozen(name, tmp_path, rng):
+    inputs = keras.Input((7, 6))
+    model = keras.Model(inputs, keras.layers.Dense(1)(CALLS[name](inputs, trainable=False)))
+    model.save(tmp_path / "model.keras")
+    x = rng.normal(size=(3, 7, 6)).astype("float32")
+    for each in (model, keras.models.load_model(tmp_path / "model.keras")):
+        assert len(each.trainable_variables) == 2
+        before = [ops.convert_to_numpy(v) for v in each.layers[1].weights]
+        each.compile("sgd", "mse")
+        each.fit(x, x[..., :1], verbose=0)
+        for old, new in zip(before, each.layers[1].weights, strict=True):
+            np.testing.assert_array_equal(new, old)
+
+
+def test_a_frozen_residual_stays_frozen():
+    inputs = keras.Input((7, 6))
+    model = keras.Model(inputs, keras.layers.Dense(1)(CALLS["residual"](inputs, trainable=False)))
+    assert len(model.trainable_variables) == 2
+
+
+def dropped(residual):
+    """Returns which units of ones the dropout of a residual sets to zero."""
+    outputs = residual.dropout_layer(np.ones((3, 7, 6), "float32"), training=True)
+    return ops.convert_to_numpy(outputs) == 0
+
+
+def test_residuals_of_a_block_with_a_seed_drop_different_units():
+    masks = []
+    for _ in range(2):
+        block = TransformerDecoder(**BLOCK, dropout=0.5, seed=3)
+        block.build((None, 7, 6), (None, 7, 6))
+        names = ("self_attention", "cross_attention", "feed_forward")
+        masks.append([dropped(getattr(block, f"{name}_residual")) for name in names])
+        assert block.get_config()["seed"] == 3
+    np.testing.assert_array_equal(*masks)
+    first, second, third = masks[0]
+    assert (first != second).any() and (first != third).any() and (second != third).any()
+
+
+def test_residual_rejects_a_layer_in_a_functional_model():
+    message = "a function without weights in a functional model, .* Received: the layer mine. Write"
+    with pytest.raises(ValueError, match=message):
+        Residual()(keras.Input((7, 6)), sublayer=keras.layers.Dense(6, name="mine"))
+    x = np.ones((3, 7, 6), "float32")
+    dense = keras.layers.Dense(6, kernel_initializer="zeros")
+    np.testing.assert_array_equal(Residual()(x, sublayer=dense), x)
