@@ -1,5 +1,6 @@
 """Tests of call argument errors: batch sizes, masks, positions and offsets."""
 
+import keras
 import numpy as np
 import pytest
 from compilation import compile_function
