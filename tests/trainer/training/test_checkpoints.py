@@ -22,7 +22,9 @@ BATCH = {"inputs": np.array([[5, 7, 1]], "int32"), "targets": np.array([[3, 1]],
 
 
 def made_model(hidden_dim=6, optimizer=None):
-    model = TrainingModel(Transformer(small_config(hidden_dim=hidden_dim, dropout=0.5)))
+    # With these sizes, `flip_bits` changes an array in model.npz and not a header of the file.
+    sizes = {"hidden_dim": hidden_dim, "max_relative_position": 16}
+    model = TrainingModel(Transformer(small_config(dropout=0.5, **sizes)))
     model.compile(optimizer or keras.optimizers.Adam(0.1), run_eagerly=True)
     return model
 
