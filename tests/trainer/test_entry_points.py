@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from absl import app
 
+from trainer import entry_point
 from trainer.export_ctranslate2 import QUANTIZATIONS
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +46,8 @@ FLAG = {
 }
 # Flags that absl requires.
 REQUIRED = {
+    "average": ["--model_dir=any", "--output_dir=any"],
+    "visualize": ["--model_dir=any"],
     "export": ["--model_dir=any"],
     "export_ctranslate2": ["--model_dir=any", "--output_dir=any"],
     "translate": ["--saved_model=any"],
@@ -90,9 +93,7 @@ def test_without_tensorflow_the_error_names_the_command_that_installs_it(command
 
 @pytest.mark.parametrize("name", FLAG)
 def test_positional_argument_raises(program, name):
-    is_translate = name == "translate"
-    expected = "the text in --input or on the standard input" if is_translate else "flags only"
-    with pytest.raises(app.UsageError, match=f"Expected {expected}. Received: 'runs/x'."):
+    with pytest.raises(app.UsageError, match="Expected flags only. Received: 'runs/x'."):
         program(importlib.import_module(f"trainer.{name}"))(*REQUIRED.get(name, ()), "runs/x")
 
 
@@ -100,3 +101,13 @@ def test_help_lists_all_quantizations():
     output = output_of(MODULE.format(name="export_ctranslate2"))
     text = " ".join(output.split())
     assert f"Type of the weights: {', '.join(QUANTIZATIONS)}." in text
+
+
+def test_interrupt_exits_with_one_line(capsys):
+    def interrupted(values):
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as stopped:
+        entry_point.run("trainer.export", interrupted, ["export"])
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "\ntrainer.export: interrupted.\n"

@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import functools
 import io
 import json
@@ -14,8 +15,9 @@ from absl import flags
 
 from t2t_relpos.models import PRESETS
 from trainer import train
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
-from trainer.training.checkpoints import CheckpointError
+from trainer.training.preparation import Preparation
 from trainer.training.training_run import TrainingRun
 from trainer.training.variable_keys import model_keys
 
@@ -88,6 +90,7 @@ def test_training_prints_status_lines(trained_and_output):
         "  learning_rate = 2.0\n",
         "Training data: 12 of 12 pairs are used",
         "Parameters: ",
+        "\nDevices: 1 CPU\n",
         "Training from step 0 to 5.",
         "step 2/5: loss ",
         "source+target tokens/s",
@@ -103,10 +106,11 @@ def test_training_prints_status_lines(trained_and_output):
     assert f"Parameters: {parameters:,}\n" in out
 
 
-def test_existing_vocabulary_is_used(tmp_path, trained, small_run):
+def test_existing_vocabulary_is_used(tmp_path, trained, small_run, capsys):
     (tmp_path / "vocab.model").write_bytes((trained / "vocab.model").read_bytes())
     TrainingRun(small_run.config(tmp_path, vocab_size=None)).directory.unlock()
     assert json.loads((tmp_path / "run.json").read_text())["vocab_size"] == 40
+    assert "Using the existing vocabulary of 40 pieces." in capsys.readouterr().out
 
 
 def test_unknown_preset_exits(tmp_path, small_run):
@@ -145,13 +149,11 @@ def test_resume_compares_architectures_and_not_presets(trained, small_run, monke
 
 def test_resume_with_another_vocab_size_exits(trained, small_run):
     message = small_run.fails(trained, vocab_size=37)
-    assert "Expected a model directory created with a vocabulary of 37 pieces." in message
-    assert "vocab.model, which has 40. Leave --vocab_size out to use it" in message
+    expected = f"Expected the vocab_size of {trained}, 40. Received: 37. Leave --vocab_size out"
+    assert expected in message
 
 
 def test_resume_with_a_changed_vocabulary_exits(trained, small_run, tmp_path):
-    from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
-
     (tmp_path / "config.json").write_bytes((trained / "config.json").read_bytes())
     SentencePieceTokenizer.train(reversed(small_run.target), 40).save(tmp_path / "vocab.model")
     assert "Expected the vocabulary that the model was trained with." in small_run.fails(tmp_path)
@@ -193,20 +195,29 @@ def test_max_relative_position_without_relative_positions_exits(tmp_path, small_
         "Expected max_relative_position only with relative positions. Received: 5 with the "
         "position sinusoidal." in message
     )
+    assert not tmp_path.exists(), "The vocabulary was trained before the settings were checked."
 
 
-def test_failed_checkpoint_exits(tmp_path, small_run, monkeypatch):
+def test_write_error_exits(tmp_path, small_run, monkeypatch):
     def fail(*arguments, **named):
-        raise CheckpointError("Can't write model.keras.")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "x/evaluations.json")
 
     monkeypatch.setattr(keras.Model, "fit", fail)
-    assert small_run.fails(tmp_path) == "trainer.train: Can't write model.keras."
+    assert small_run.fails(tmp_path) == (
+        "trainer.train: Can't write x/evaluations.json: No space left on device. Free space or "
+        "grant write permission. Rerun the same command to resume from step 0."
+    )
 
 
 def test_resume_with_different_text_warns(trained, small_run, tmp_path, caplog):
     (tmp_path / "source").write_text("\n".join(small_run.source) + "\n")
     small_run(trained, train_source=str(tmp_path / "source"))
     assert "Resuming with different data: train_source was" in caplog.text
+    small_run(trained, **small_run.dev)
+    changed = {"dev_source": str(tmp_path / "source"), "dev_target": small_run.dev["dev_target"]}
+    small_run(trained, **changed)
+    expected = f"dev_source was {small_run.dev['dev_source']} and is now {tmp_path / 'source'}"
+    assert f"Resuming with different data: {expected}" in caplog.text
 
 
 def test_second_interrupt_exits_immediately(tmp_path, small_run, monkeypatch, capsys):
@@ -218,6 +229,27 @@ def test_second_interrupt_exits_immediately(tmp_path, small_run, monkeypatch, ca
         small_run(tmp_path)
     assert stopped.value.code == 130
     assert "interrupted. Rerun the same command to resume from step 0." in capsys.readouterr().err
+
+
+def test_interrupt_before_the_first_step_exits(tmp_path, small_run, monkeypatch, capsys):
+    def interrupted(*arguments, **named):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SentencePieceTokenizer, "train", interrupted)
+    text = [f"--{name}={value}" for name, value in small_run.text.items()]
+    with pytest.raises(SystemExit) as stopped:
+        train.main(["train"], parsed("--preset=small", f"--model_dir={tmp_path / 'm'}", *text))
+    assert stopped.value.code == 130
+    message = "\ntrainer.train: interrupted. Rerun the same command.\n"
+    assert capsys.readouterr().err.endswith(message)
+    assert not (tmp_path / "m").exists()
+
+
+def test_learned_positions_cover_max_length(tmp_path, small_run):
+    config = small_run.config(tmp_path, position="learned", max_length=300)
+    prepared = Preparation(config, ModelDirectory.create(tmp_path))
+    assert prepared.architecture.max_length == 300
+    assert ModelDirectory(tmp_path).read_config()["architecture"]["max_length"] == 300
 
 
 def test_missing_flags_exit():

@@ -1,6 +1,7 @@
 """Tests of corpora in text files and of the errors for invalid files."""
 
 import gzip
+import random
 
 import pytest
 
@@ -113,7 +114,10 @@ def test_invalid_or_truncated_gz_file_raises(write, tmp_path):
     target = write("a.de", "eins\n")
     (tmp_path / "plain.gz").write_text("one\n")
     (tmp_path / "truncated.gz").write_bytes(gzip.compress(b"one\n")[:-9])
-    for name in ("plain.gz", "truncated.gz"):
+    content = bytearray(gzip.compress(random.Random(1).randbytes(9999).hex().encode()))
+    content[5000:5050] = b"\xff" * 50
+    (tmp_path / "corrupt.gz").write_bytes(content)
+    for name in ("plain.gz", "truncated.gz", "corrupt.gz"):
         with pytest.raises(
             ValueError,
             match=(
@@ -139,3 +143,11 @@ def test_read_text_of_real_text(real_text):
     pairs = list(read_text(str(folder / "val.en.gz"), str(folder / "val.de.gz")))
     assert len(pairs) == 1014
     assert pairs[0][0] == "A group of men are loading cotton onto a truck"
+
+
+def test_commands_for_compressed_files_decompress_them(write, tmp_path):
+    target = write("a.de", "eins\n")
+    with pytest.raises(ValueError, match=r"Remove it: gunzip .*/a.en.gz && sed -i .*/a.en$"):
+        read_text(write("a.en.gz", "\ufeffone\n"), target)
+    with pytest.raises(ValueError, match=r": gunzip .*/b.en.gz && iconv .*/b.en > .*/b.en.utf8$"):
+        read_text(write("b.en.gz", "fünf\n".encode("latin-1")), target)

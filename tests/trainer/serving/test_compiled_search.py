@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from trainer.export import export
 from trainer.serving import search, warmup
-from trainer.serving.decoding_defaults import TranslationSettings
+from trainer.serving.translation_settings import TranslationSettings
 
 SETTINGS = {"max_input_length": 21, "extra_length": 5, "beam_size": 3}
 LOAD_AND_TRANSLATE = """
