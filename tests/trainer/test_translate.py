@@ -174,6 +174,7 @@ def test_line_numbers_of_a_resumed_run(run_fake, capsys, monkeypatch, tmp_path):
     arguments = "--window=10", "--batch_size=4", "--nbest=1"
     with pytest.raises(SystemExit):
         run_fake(capsys, lines, *arguments)
+    assert capsys.readouterr().err.endswith("trainer.translate: interrupted.\n")
     monkeypatch.setattr(saved_models, "load", lambda path, **options: Translator(to_upper_case))
     output, messages = run_fake(capsys, lines, *arguments)
     assert messages[0] == f"Resuming after line 20 of {tmp_path}/out.partial."
