@@ -23,10 +23,8 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define = functools.partial(entry_point.define_flag, values)
     define("model_dir", str, "Directory of the run.", required=True)
     define("last", int, "Average this number of the run's last checkpoints.", lower_bound=1)
-    help_text = "Instead of --last: steps, comma-separated, latest, or best (highest dev BLEU)."
-    define("steps", list, help_text)
-    help_text = "Model directory to write, which must not exist yet."
-    define("output_dir", str, help_text, required=True)
+    define("steps", list, "Instead of --last: steps, latest or best (dev BLEU), comma-separated.")
+    define("output_dir", str, "Model directory to create.", required=True)
 
 
 def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: str | os.PathLike):

@@ -32,8 +32,7 @@ _STRING_FLAGS = {
     "label": "Name of the test set in the printed lines. Default: test.",
     "data": "Instead of files: name of a translation set of TensorFlow Datasets.",
     "direction": "Languages of --data. Default: en-de.",
-    "data_dir": "Data folder of TensorFlow Datasets. Default: ~/tensorflow_datasets, or "
-    "$TFDS_DATA_DIR.",
+    "data_dir": "Folder of TensorFlow Datasets. Default: $TFDS_DATA_DIR or ~/tensorflow_datasets.",
     "language": "Language for Moses's tokenizer. Default: target language of --direction, or de.",
     "output": "File to write the translations to. Requires a single test set.",
 }

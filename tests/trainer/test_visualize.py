@@ -60,7 +60,7 @@ def test_plots_of_a_checkpoint(run, small_run, tmp_path, capsys):
 
 def test_plots_without_matplotlib_raise(run, trained_model_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    message = r"Expected matplotlib, for --plots. .* Install it: pip install '.\[plots\]'."
+    message = r"Expected matplotlib. Received: none. Run `pip install '.\[plots\]'`."
     run.fails(message, model_dir=trained_model_dir, plots=tmp_path / "plots")
     assert not (tmp_path / "plots").exists()
 

@@ -8,6 +8,7 @@ The keys of arrays are `variable_keys.model_keys` and `keras_compat.optimizer_ke
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -24,7 +25,8 @@ from trainer.training.variable_keys import model_keys
 
 FORMAT_VERSION = 3
 # Exceptions that reading a corrupt checkpoint can raise.
-CORRUPT = (FileNotFoundError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile)
+CORRUPT = (FileNotFoundError, EOFError, KeyError, RuntimeError, TypeError, ValueError)
+CORRUPT += (zipfile.BadZipFile,)
 
 
 class CheckpointError(ValueError):
@@ -206,8 +208,13 @@ def _read(folder, names):
     groups = {}
     for name in names:
         # If the file is corrupt, np.load does not close it.
-        with open(folder / f"{name}.npz", "rb") as file, np.load(file) as arrays:
-            groups[name] = {key: arrays[key] for key in state[name]}
+        try:
+            with open(folder / f"{name}.npz", "rb") as file, np.load(file) as arrays:
+                groups[name] = {key: arrays[key] for key in state[name]}
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # zipfile looks for its index at a negative offset.
+                raise ValueError(f"{name}.npz has no valid index") from error
+            raise
         if _signatures(groups[name]) != state[name]:
             raise ValueError(f"{name}.npz does not match state.json")
     return groups

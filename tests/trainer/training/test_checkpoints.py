@@ -135,6 +135,20 @@ def truncate(path):
     path.write_bytes(path.read_bytes()[:-100])
 
 
+def damage_index(path):
+    """Makes the offset of the first array negative, for which zipfile raises OSError."""
+    content = bytearray(path.read_bytes())
+    content[-6] += 1
+    path.write_bytes(content)
+
+
+def mark_as_encrypted(path):
+    content = bytearray(path.read_bytes())
+    for signature, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.index(signature) + flags] |= 1
+    path.write_bytes(content)
+
+
 def empty(path):
     path.write_bytes(b"")
 
@@ -153,6 +167,8 @@ def flip_bits(path):
         ("model.npz", truncate),
         ("model.npz", flip_bits),
         ("model.npz", empty),
+        ("model.npz", damage_index),
+        ("model.npz", mark_as_encrypted),
         ("optimizer.npz", truncate),
         ("optimizer.npz", flip_bits),
         ("optimizer.npz", os.remove),
