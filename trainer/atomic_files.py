@@ -2,9 +2,11 @@
 
 import contextlib
 import errno
+import glob
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,11 +31,14 @@ def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
 def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
     """Replaces the directory `path` atomically when the block ends without an error.
 
+    Temporary directories that killed processes left there are removed after a day.
+
     Yields:
         An empty temporary directory next to `path`. Missing parent directories are created.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(path.parent, f"{path.stem}-", seconds=86_400)
     with _temporary_directory(path) as temporary:
         temporary.chmod(0o755)  # mkdtemp's 0700 would lock out other users
         yield temporary
@@ -49,11 +54,14 @@ def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _temporary_directory(path):
-    directory = Path(tempfile.mkdtemp(prefix=f".writing-{path.stem}-", dir=path.parent))
+    names = {"prefix": f".writing-{path.stem}-", "dir": path.parent}
     try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        with tempfile.TemporaryDirectory(**names, ignore_cleanup_errors=True) as directory:
+            yield Path(directory)
+    except OSError as error:
+        # Name the file, not the temporary one. Errors of h5py have a message only.
+        error.strerror, error.filename = error.strerror or str(error), str(path)
+        raise
 
 
 def check_writable(path: str | os.PathLike):
@@ -106,10 +114,12 @@ def remove_directory(path: str | os.PathLike):
         path.rename(temporary / path.name)
 
 
-def remove_leftovers(directory: str | os.PathLike):
-    """Removes the temporary files that a killed process left in `directory`."""
-    for entry in Path(directory).glob(".writing-*"):
-        shutil.rmtree(entry, ignore_errors=True)
+def remove_leftovers(directory: str | os.PathLike, name: str = "", seconds: float = 0.0):
+    """Removes files that killed processes wrote `seconds` ago, for paths that start with `name`."""
+    for entry in Path(directory).glob(f".writing-{glob.escape(name)}*"):
+        with contextlib.suppress(FileNotFoundError):
+            if not seconds or time.time() - entry.stat().st_mtime > seconds:
+                shutil.rmtree(entry, ignore_errors=True)
 
 
 def flush(path: Path):

@@ -21,10 +21,10 @@ from trainer.model_dir import ModelDirectory
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program on `values`."""
     define = functools.partial(entry_point.define_flag, values)
-    define("model_dir", str, "Directory of the run.")
+    define("model_dir", str, "Directory of the run.", required=True)
     define("last", int, "Average this number of the run's last checkpoints.", lower_bound=1)
-    define("steps", list, "Instead of --last: steps, comma-separated, or best (highest dev BLEU).")
-    define("output_dir", str, "Model directory to write, which must not exist yet.")
+    define("steps", list, "Instead of --last: steps, latest or best (dev BLEU), comma-separated.")
+    define("output_dir", str, "Model directory to create.", required=True)
 
 
 def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: str | os.PathLike):
@@ -70,9 +70,6 @@ def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: 
 def _run(values):
     from trainer import weights
 
-    for name in ("model_dir", "output_dir"):
-        if not values[name].value:
-            raise ValueError(f"Expected --{name}. Received: none.")
     if (values.last is None) == (not values.steps):
         received = "neither" if values.last is None else "both"
         raise ValueError(f"Expected either --last or --steps. Received: {received}.")

@@ -17,7 +17,7 @@ from trainer.recipes import recipe_of
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()
 
-_FILES = ("train_source", "train_target", "dev_source", "dev_target")
+TEXT_FILES = ("train_source", "train_target", "dev_source", "dev_target")
 _RECIPE = " Default: the recipe's value."
 _PRESET = " Default: the preset's value."
 # Copy of t2t_relpos.models.config.POSITIONS. Importing it would import TensorFlow.
@@ -87,7 +87,7 @@ class RunConfig:
         "Maximum length of a sentence in tokens. Longer pairs are skipped.", 256, at_least=2
     )
     learning_rate: float | None = setting(
-        "Multiplier of the Noam learning-rate schedule." + _RECIPE, at_least=0.0
+        "Multiplier of the Noam learning-rate schedule." + _RECIPE, above=0.0
     )
     warmup_steps: int | None = setting(
         "Number of warm-up updates, during which the learning rate rises." + _RECIPE, at_least=1
@@ -104,7 +104,7 @@ class RunConfig:
         "Adam's decay rate of the second-moment estimate." + _RECIPE, at_least=0.0, below=1.0
     )
     adam_epsilon: float | None = setting(
-        "Constant added to Adam's denominator." + _RECIPE, at_least=0.0
+        "Constant added to Adam's denominator." + _RECIPE, above=0.0
     )
     dropout: float | None = setting(
         "Dropout rate of embeddings and sublayers." + _PRESET, at_least=0.0, below=1.0
@@ -161,7 +161,9 @@ class RunConfig:
         "set of shapes. Default: on for a single GPU, otherwise off.",
         fixed=False,
     )
-    clip_norm: float | None = setting("Clip gradients to this global norm.", at_least=0.0)
+    clip_norm: float | None = setting(
+        "Clip gradients to this global norm. Default: no clipping.", above=0.0
+    )
     steps_per_execution: int = setting(
         "Updates per call of the compiled function.", 1, at_least=1, fixed=False
     )
@@ -169,7 +171,7 @@ class RunConfig:
         "Updates between checkpoints." + _RECIPE, at_least=1, fixed=False
     )
     checkpoint_minutes: float | None = setting(
-        "Maximum number of minutes between checkpoints." + _RECIPE, at_least=0.0, fixed=False
+        "Maximum number of minutes between checkpoints." + _RECIPE, above=0.0, fixed=False
     )
     keep_checkpoints: int | None = setting(
         "Number of latest checkpoints to keep." + _RECIPE, at_least=1, fixed=False
@@ -216,7 +218,7 @@ class RunConfig:
         """
         recipe = recipe_of(self)
         missing = {name: value for name, value in recipe.items() if getattr(self, name) is None}
-        files = {name: _absolute(getattr(self, name)) for name in _FILES if getattr(self, name)}
+        files = {name: _absolute(getattr(self, name)) for name in TEXT_FILES if getattr(self, name)}
         return dataclasses.replace(self, dev_bleu=self.computes_dev_bleu, **missing, **files)
 
     @property
@@ -245,7 +247,7 @@ class RunConfig:
 
 
 def _absolute(paths):
-    return ",".join(os.path.abspath(path.strip()) for path in paths.split(","))
+    return ",".join(os.path.abspath(path.strip()) for path in paths.split(",") if path.strip())
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):

@@ -32,10 +32,6 @@ def check_together(config):
                 f"Expected no {name} with init_from, because that model's position encoding is "
                 f"fixed. Received: {getattr(config, name)}. Leave it out."
             )
-    if config.clip_norm == 0:
-        raise ValueError(
-            "Expected clip_norm to be above 0. Received: 0. Leave it out to disable clipping."
-        )
     _check_data(config)
     _check_steps(config)
     if config.strategy in ("mirrored", "multiworker"):

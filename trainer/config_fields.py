@@ -3,7 +3,6 @@
 import dataclasses
 import types
 import typing
-from collections.abc import Collection
 
 from absl import flags
 
@@ -13,30 +12,28 @@ from trainer.entry_point import define_flag
 flags.disclaim_key_flags()
 
 
-def setting(help, default=None, at_least=None, below=None, choices=None, fixed=True):
+def setting(help, default=None, at_least=None, above=None, below=None, choices=None, fixed=True):
     """Returns a field of a dataclass of settings.
 
     Args:
         help: help text of the field's flag.
         default: default value.
         at_least: inclusive lower bound; None for no bound.
+        above: exclusive lower bound; None for no bound.
         below: exclusive upper bound; None for no bound.
         choices: the allowed values; None for all.
         fixed: whether the value must not change when a run is resumed.
     """
-    limits = {"at_least": at_least, "below": below, "choices": choices}
+    limits = {"at_least": at_least, "above": above, "below": below, "choices": choices}
     return dataclasses.field(default=default, metadata={"help": help, "fixed": fixed} | limits)
 
 
-def define_flags(
-    config: type, values: flags.FlagValues = flags.FLAGS, names: Collection[str] | None = None
-):
-    """Defines a flag for every field of a dataclass of settings, or only for those in `names`."""
+def define_flags(config: type, values: flags.FlagValues = flags.FLAGS):
+    """Defines a flag for every field of a dataclass of settings."""
     for field in dataclasses.fields(config):
-        if names is None or field.name in names:
-            help_text, choices = field.metadata["help"], field.metadata["choices"]
-            flag_type = _required_type(field)
-            define_flag(values, field.name, flag_type, help_text, field.default, choices=choices)
+        help_text, choices = field.metadata["help"], field.metadata["choices"]
+        flag_type = _required_type(field)
+        define_flag(values, field.name, flag_type, help_text, field.default, choices=choices)
 
 
 def read_flags(config: type, values: flags.FlagValues = flags.FLAGS) -> dict:
@@ -74,7 +71,8 @@ def _check_type(field, value):
 
 
 def _check_range(field, value):
-    least, below, choices = (field.metadata[name] for name in ("at_least", "below", "choices"))
+    names = ("at_least", "above", "below", "choices")
+    least, above, below, choices = (field.metadata[name] for name in names)
     if value is None:
         return
     if choices and value not in choices:
@@ -83,5 +81,7 @@ def _check_range(field, value):
         )
     if least is not None and not value >= least:
         raise ValueError(f"Expected {field.name} to be at least {least}. Received: {value}.")
+    if above is not None and not value > above:
+        raise ValueError(f"Expected {field.name} to be above {above}. Received: {value}.")
     if below is not None and not value < below:
         raise ValueError(f"Expected {field.name} to be below {below}. Received: {value}.")

@@ -4,6 +4,8 @@
 that import neither TensorFlow nor Keras. All other modules are imported inside functions.
 """
 
+import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -48,23 +50,33 @@ def run(
     program: Callable[[flags.FlagValues], None],
     argv: list[str],
     values: flags.FlagValues = flags.FLAGS,
-    errors: type[Exception] | tuple[type[Exception], ...] = ValueError,
 ):
     """Imports TensorFlow and runs a program.
+
+    ValueError, OSError and Ctrl-C end the program with one line on stderr, without a traceback. If
+    the reader of the output has exited, the program ends without an error.
 
     Args:
         name: name of the program, such as `trainer.export`.
         program: function of the parsed flags.
         argv: the command line without its flags.
         values: the parsed flags. By default those of the command line.
-        errors: exceptions to report to the user as one line on stderr, without a traceback.
     """
     reject_arguments(argv)
-    import_tensorflow()
     try:
+        import_tensorflow()
         program(values)
-    except errors as error:
+    except BrokenPipeError:
+        # The interpreter flushes stdout on exit and would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ValueError as error:
         sys.exit(f"{name}: {error}")
+    except OSError as error:
+        received = f"{error.filename} ({error.strerror})" if error.filename else error
+        sys.exit(f"{name}: Expected a file that can be read or written. Received: {received}.")
+    except KeyboardInterrupt:
+        print(f"\n{name}: interrupted.", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
 
 
 def reject_arguments(argv: list[str]):

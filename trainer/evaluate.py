@@ -19,6 +19,7 @@ from absl import app, flags
 
 from trainer import atomic_files, entry_point, metrics
 from trainer.allocator import keep_freed_memory
+from trainer.inference import streams
 
 _STRING_FLAGS = {
     "model_dir": "Model directory.",
@@ -31,7 +32,7 @@ _STRING_FLAGS = {
     "label": "Name of the test set in the printed lines. Default: test.",
     "data": "Instead of files: name of a translation set of TensorFlow Datasets.",
     "direction": "Languages of --data. Default: en-de.",
-    "data_dir": "Data folder of TensorFlow Datasets. Default: ~/tensorflow_datasets.",
+    "data_dir": "Folder of TensorFlow Datasets. Default: $TFDS_DATA_DIR or ~/tensorflow_datasets.",
     "language": "Language for Moses's tokenizer. Default: target language of --direction, or de.",
     "output": "File to write the translations to. Requires a single test set.",
 }
@@ -139,11 +140,16 @@ def _load_model_dir(values):
     from trainer.serving.translator import Translator
 
     given = {name: values[name].value for name in ("beam_size", "alpha")}
-    settings = TranslationSettings(**{n: value for n, value in given.items() if value is not None})
+    given = {name: value for name, value in given.items() if value is not None}
+    most = max(TranslationSettings.max_beam_size, values.beam_size or 1)
+    settings = TranslationSettings(**given, max_beam_size=most)
     directory = ModelDirectory.open(values.model_dir)
-    transformer, checkpoint = weights.load_model(directory, values.checkpoint)
-    if checkpoint is not None:
-        print(f"checkpoint {checkpoint}", flush=True)
+    transformer = weights.load_model(directory, values.checkpoint)
+    # Sentences that are allowed in training are not truncated.
+    longest = max(directory.read_run().get("max_length") or 0, settings.max_input_length)
+    if transformer.config.position == "learned":
+        longest = min(longest, transformer.config.max_length)
+    settings = dataclasses.replace(settings, max_input_length=longest)
     module = TranslationModule(FastTransformer(transformer), directory.load_tokenizer(), settings)
     return Translator(module.serve, module)
 
@@ -159,10 +165,14 @@ def _check_metrics(values):
     return values.language or (values.direction or "en-de").rpartition("-")[2]
 
 
-def _check_output(path, count):
+def _check_output(values, count):
     """Raises ValueError if --output can't be written. Called before the first translation."""
+    path = values.output
     if path is None:
         return
+    for name in ("source", "target"):
+        for file in (values[name].value or "").split(","):
+            streams.check_distinct_files({name: file.strip(), "output": path})
     if count > 1:
         raise ValueError(
             f"Expected a single test set with --output. Received: {count}. Evaluate them "
@@ -172,22 +182,11 @@ def _check_output(path, count):
         atomic_files.check_writable(path)
 
 
-def _write_output(path, hypotheses):
-    """Writes the translations atomically."""
-    try:
-        atomic_files.write_text(path, "".join(f"{hypothesis}\n" for hypothesis in hypotheses))
-    except OSError as error:
-        raise ValueError(
-            f"Can't write {path}: {error.strerror}. Its content is unchanged. Free space or grant "
-            "write permission, then run the same command again."
-        ) from error
-
-
 def _run(values):
     language = _check_metrics(values)
     test_sets = _read_corpora(values)
     translate = _load(values)
-    _check_output(values.output, len(test_sets))
+    _check_output(values, len(test_sets))
     results = {}
     for label, corpus in test_sets.items():
         results[label] = result = evaluate(translate, corpus, values.batch_size)
@@ -199,7 +198,10 @@ def _run(values):
             )
         print(f"{label} BLEU = {result.score.value:.2f}", flush=True)
         if values.output is not None:
-            _write_output(values.output, result.hypotheses)
+            text = "".join(f"{hypothesis}\n" for hypothesis in result.hypotheses)
+            remedy = "Its content is unchanged. Free space, then run the same command again."
+            with atomic_files.explaining_write_errors("a file", values.output, remedy):
+                atomic_files.write_text(values.output, text)
     print(result.score.signature)
     for label, result in results.items():
         for name in values.metrics:

@@ -11,7 +11,7 @@ from pathlib import Path
 from absl import app, flags, logging
 
 from trainer import config_fields, entry_point
-from trainer.serving.decoding_defaults import TranslationSettings
+from trainer.serving.translation_settings import TranslationSettings
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):

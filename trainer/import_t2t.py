@@ -36,7 +36,7 @@ def _run(values):
     print(f"Wrote {values.model_dir}")
 
 
-main = functools.partial(entry_point.run, "trainer.import_t2t", _run, errors=(ValueError, OSError))
+main = functools.partial(entry_point.run, "trainer.import_t2t", _run)
 
 
 if __name__ == "__main__":

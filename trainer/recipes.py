@@ -59,8 +59,9 @@ RECIPES = {
 DEFAULTS = {"keep_checkpoints": 5}
 # Used if neither the settings nor the recipe have a checkpoint interval.
 CHECKPOINT_EVERY = 1000
-# All settings of a recipe except the vocabulary size, because `init_from` has a vocabulary.
-_INHERITED = tuple(name for name in RECIPES["transformer_base"] if name != "vocab_size")
+# Settings that `init_from` inherits. The vocabulary size is that of the model.
+_REQUIRED = tuple(name for name in RECIPES["transformer_base"] if name != "vocab_size")
+_OPTIONAL = ("device_tokens", "checkpoint_minutes", "checkpoint_every", "keep_checkpoints")
 
 
 def recipe_of(config) -> dict:
@@ -93,8 +94,9 @@ def _preset_recipe(config):
 
 def _inherited_recipe(config):
     recorded = ModelDirectory.open(config.init_from).read_run()
-    recipe = {name: recorded[name] for name in _INHERITED if recorded.get(name) is not None}
-    missing = [n for n in _INHERITED if n not in recipe and getattr(config, n) is None]
+    names = _REQUIRED + _OPTIONAL
+    recipe = {name: recorded[name] for name in names if recorded.get(name) is not None}
+    missing = [n for n in _REQUIRED if n not in recipe and getattr(config, n) is None]
     if missing:
         raise ValueError(
             f"Expected {' and '.join(missing)}, which {config.init_from} does not record. "

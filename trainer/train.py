@@ -3,7 +3,7 @@ r"""Trains a Transformer.
     python -m trainer.train --preset=tiny --model_dir=runs/first \
         --train_source=train.en --train_target=train.de
 
-The same command resumes from the last checkpoint. After Ctrl-C or SIGTERM, the run writes a
+The same command resumes from the last checkpoint. After Ctrl-C, SIGTERM or SIGHUP, the run writes a
 checkpoint and ends. `--dry_run` reports settings, batches and memory without training.
 """
 
@@ -36,11 +36,6 @@ def train(config: RunConfig):
         SystemExit: with a message, if the settings, the data or the model directory are invalid,
             a write fails, or the loss is not finite; with a code, if a signal ended the run.
     """
-    try:
-        config.resolve()
-    except ValueError as error:
-        sys.exit(f"trainer.train: {error}")
-    # Check the settings first: importing TensorFlow takes seconds.
     import_tensorflow()
     from trainer.training.checkpoints import CheckpointError
     from trainer.training.nan_stop import NotFiniteError
@@ -75,7 +70,6 @@ def dry_run(config: RunConfig):
         SystemExit: with a message, if the settings, the data or the model directory are invalid.
     """
     try:
-        config.resolve()
         import_tensorflow()
         from trainer.training.forecast import forecast
 
@@ -91,10 +85,7 @@ def _progress(step, last):
 
 
 def _stop(run, received):
-    steps = run.checkpoints.steps()
-    step = steps[-1] if steps else 0
-    message = f"\ntrainer.train: interrupted. Rerun the same command to resume from step {step}."
-    print(message, file=sys.stderr)
+    print(f"\ntrainer.train: interrupted. {run.how_to_resume()}", file=sys.stderr)
     # The exit status by which shells report a signal.
     sys.exit(128 + received)
 
@@ -104,9 +95,14 @@ def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
     entry_point.reject_arguments(argv)
     try:
         settings = RunConfig.from_flags(values)
+        settings.resolve()  # Reports errors now, because importing TensorFlow takes seconds.
     except ValueError as error:
         sys.exit(f"trainer.train: {error}")
-    (dry_run if values["dry_run"].value else train)(settings)
+    try:
+        (dry_run if values["dry_run"].value else train)(settings)
+    except KeyboardInterrupt:
+        print("\ntrainer.train: interrupted. Rerun the same command.", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":

@@ -21,58 +21,47 @@ interruption, the same command resumes. An existing FILE is replaced.
 """
 
 import contextlib
-import os
-import signal
+import functools
 import sys
 import time
 
 from absl import app, flags
 from tqdm import tqdm
 
+from trainer import entry_point
 from trainer.allocator import keep_freed_memory
 from trainer.inference import output_lines, progress, streams
 from trainer.inference.resumable_output import HashedLines, resumable_output
-from trainer.quiet_start import import_tensorflow
 from trainer.serving.translator import translate_lines
 
-# (default, help) by flag.
-STRING_FLAGS = {
-    "input": ("-", "File with one sentence per line; - is the standard input."),
-    "output": ("-", "File to write one translation per line to; - is the standard output."),
-    "alignments": (None, "Output file of links between subwords, in Pharaoh's format."),
-    "tokens": (None, "Output file of the subwords that --alignments refers to."),
-}
-BOOLEAN_FLAGS = {
-    "scores": (False, "Whether to append a tab and the score to each translation."),
-    "resume": (True, "Whether to resume an interrupted run with the same --output."),
-}
-# All are at least 1.
-INTEGER_FLAGS = {
-    "beam_size": (None, "Hypotheses kept per sentence. Default: the exported value."),
-    "max_length": (
-        None,
-        "Maximum number of subwords of a translation. Default and upper limit: the exported value.",
-    ),
-    "nbest": (None, "Translations per sentence, at most the beam size. Default: the best one."),
-    "batch_size": (32, "Sentences per batch."),
-    "window": (1024, "Number of lines to read at a time and sort by length for speed."),
-}
 # Flags that the output depends on.
 SETTINGS = ("beam_size", "alpha", "max_length", "nbest", "scores", "batch_size", "window")
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program on `values`."""
+    define = functools.partial(entry_point.define_flag, values)
     model = "Exported model: saved_models/NAME (its latest version) or saved_models/NAME/VERSION."
-    flags.DEFINE_string("saved_model", None, model, required=True, flag_values=values)
-    alpha = "Exponent of the length penalty. Default: the exported value."
-    flags.DEFINE_float("alpha", None, alpha, lower_bound=0.0, flag_values=values)
-    for name, (default, text) in STRING_FLAGS.items():
-        flags.DEFINE_string(name, default, text, flag_values=values)
-    for name, (default, text) in BOOLEAN_FLAGS.items():
-        flags.DEFINE_boolean(name, default, text, flag_values=values)
-    for name, (default, text) in INTEGER_FLAGS.items():
-        flags.DEFINE_integer(name, default, text, lower_bound=1, flag_values=values)
+    define("saved_model", str, model, required=True)
+    help_text = "File with one sentence per line, or a .gz file; - is the standard input."
+    define("input", str, help_text, "-")
+    help_text = "File to write one translation per line to; - is the standard output."
+    define("output", str, help_text, "-")
+    define("alignments", str, "Output file of links between subwords, in Pharaoh's format.")
+    define("tokens", str, "Output file of the subwords that --alignments refers to.")
+    define("scores", bool, "Whether to append a tab and the score to each translation.", False)
+    define("resume", bool, "Whether to resume an interrupted run with the same --output.", True)
+    help_text = "Exponent of the length penalty. Default: the exported value."
+    define("alpha", float, help_text, lower_bound=0.0)
+    define = functools.partial(define, flag_type=int, lower_bound=1)
+    define("beam_size", help="Hypotheses kept per sentence. Default: the exported value.")
+    help_text = "Maximum number of subwords of a translation."
+    define("max_length", help=f"{help_text} Default and upper limit: the exported value.")
+    help_text = "Translations per sentence, at most the beam size. Default: the best one."
+    define("nbest", help=help_text)
+    define("batch_size", help="Sentences per batch.", default=32)
+    help_text = "Number of lines to read at a time and sort by length for speed."
+    define("window", help=help_text, default=1024)
 
 
 def _line_formatters(values):
@@ -145,8 +134,6 @@ def _translate_stream(values, source, call, fingerprint):
 def _run(values):
     _check(values)
     with streams.reading(values.input) as source:
-        # Imported here so that `--help` and invalid flags do not wait for TensorFlow.
-        import_tensorflow()
         from trainer.serving import saved_models
 
         names = ("beam_size", "alpha", "max_length", "nbest")
@@ -159,27 +146,7 @@ def _run(values):
         _translate_stream(values, source, model.n_best, fingerprint)
 
 
-def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
-    """Runs the program with parsed flags; `argv` holds the program name only."""
-    if len(argv) > 1:
-        raise app.UsageError(
-            f"Expected the text in --input or on the standard input. Received: {argv[1]!r}."
-        )
-    try:
-        _run(values)
-    except ValueError as error:
-        sys.exit(f"trainer.translate: {error}")
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:
-        # The reader of the output has exited. Redirect stdout, because the interpreter flushes it
-        # on exit and would fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        sys.exit(
-            "trainer.translate: Expected a file that can be written. Received: "
-            f"{error.filename or values.output} ({error.strerror})."
-        )
+main = functools.partial(entry_point.run, "trainer.translate", _run)
 
 
 if __name__ == "__main__":

@@ -54,16 +54,11 @@ def last_checkpoints(directory: ModelDirectory, count: int) -> list[Path]:
     """
     checkpoints = Checkpoints(directory.checkpoints)
     steps = checkpoints.steps()
-    if not steps:
-        raise ValueError(
-            f"Expected a checkpoint in {directory.checkpoints}. Received: none. Train the model "
-            "first."
-        )
     if len(steps) < count:
+        received = f"{len(steps)}, of {_format_steps(steps)}" if steps else "none"
         raise ValueError(
             f"Expected at least {count} checkpoints in {directory.checkpoints}. Received: "
-            f"{len(steps)}, of {_format_steps(steps)}. Use fewer, or train with a larger "
-            "--keep_checkpoints."
+            f"{received}. Use fewer, or train longer or with a larger --keep_checkpoints."
         )
     return [checkpoints.path(step) for step in steps[-count:]]
 
@@ -82,15 +77,16 @@ def load_transformer(directory: ModelDirectory, path: Path) -> Transformer:
 
 
 def load_model(directory: ModelDirectory, checkpoint: str | int | None = None):
-    """Returns the Transformer of model.keras and None, or that of a checkpoint and its folder.
+    """Returns the Transformer of model.keras, or that of a checkpoint, whose folder is printed.
 
     Raises:
         ValueError: if the file or the checkpoint is missing or corrupt.
     """
     if checkpoint is None:
-        return directory.load_model(), None
+        return directory.load_model()
     path = find_checkpoint(directory, checkpoint)
-    return load_transformer(directory, path), path
+    print(f"checkpoint {path}", flush=True)
+    return load_transformer(directory, path)
 
 
 def average(directory: ModelDirectory, paths: Sequence[Path]) -> Transformer:

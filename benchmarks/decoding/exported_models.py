@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from benchmarks.decoding import models
-from trainer.serving.decoding_defaults import TranslationSettings
+from trainer.serving.translation_settings import TranslationSettings
 
 ALPHA = 0.6
 # OpenNMT-tf's default maximum length. A trained model ends its translations earlier.

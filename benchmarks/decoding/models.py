@@ -16,8 +16,8 @@ from trainer.data.token_ids import EOS_ID
 from trainer.data.token_names import token_names
 from trainer.export import export
 from trainer.model_dir import ModelDirectory
-from trainer.serving.decoding_defaults import TranslationSettings
 from trainer.serving.translation_module import TranslationModule
+from trainer.serving.translation_settings import TranslationSettings
 
 
 def read_lines(path: str) -> list[str]:

@@ -75,7 +75,7 @@ def make_batches(texts: tuple[str, str], vocab_size, batch_tokens, max_length, c
     corpus = read_text(*texts) if any(texts) else PairCorpus(tuple(generate("train")))
     tokenizer = SentencePieceTokenizer.train(corpus.sentences(), vocab_size)
     dataset = training_batches(encode_pairs(corpus, tokenizer), batch_tokens, max_length, seed=1)
-    return [(ids["inputs"].numpy(), ids["targets"].numpy()) for ids, *_ in dataset.take(count)]
+    return [(ids["inputs"].numpy(), ids["targets"].numpy()) for ids in dataset.take(count)]
 
 
 def write_batches(path: Path, batches) -> str:

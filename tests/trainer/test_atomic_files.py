@@ -1,3 +1,6 @@
+import os
+import time
+
 import pytest
 
 from trainer import atomic_files
@@ -75,3 +78,25 @@ def test_write_errors_of_a_full_disk_are_short():
         atomic_files.explaining_write_errors("a file", "f", "Free space.", RuntimeError),
     ):
         raise RuntimeError("{{function_node SaveV2}} f; No space left on device [Op:SaveV2]")
+
+
+def test_temporary_directories_of_killed_processes_are_removed_after_a_day(tmp_path):
+    for name, hours in ((".writing-d-old", 25), (".writing-d-new", 23), (".writing-e-old", 25)):
+        (tmp_path / name).mkdir()
+        seconds = time.time() - hours * 3600
+        os.utime(tmp_path / name, (seconds, seconds))
+    with atomic_files.atomic_directory(tmp_path / "d"):
+        pass
+    assert names(tmp_path) == [".writing-d-new", ".writing-e-old", "d"]
+
+
+def test_write_errors_name_the_file_and_not_the_temporary_one(tmp_path):
+    with (
+        pytest.raises(OSError, match="the disk is full") as raised,
+        atomic_files.atomic_file(tmp_path / "a"),
+    ):
+        raise OSError("the disk is full")
+    assert raised.value.filename == str(tmp_path / "a")
+    with pytest.raises(FileNotFoundError) as raised, atomic_files.atomic_file(tmp_path / "b" / "c"):
+        pass
+    assert raised.value.filename == str(tmp_path / "b" / "c")

@@ -80,8 +80,6 @@ def test_output_works_with_evaluate_and_train(averaged, small_run, tmp_path, cap
 def test_invalid_flags_raise(model_dir, averaged, tmp_path):
     model = f"--model_dir={model_dir}"
     output = f"--output_dir={tmp_path / 'out'}"
-    run.fails("Expected --model_dir. Received: none.", "--last=2", output)
-    run.fails("Expected --output_dir. Received: none.", model, "--last=2")
     run.fails("Expected either --last or --steps. Received: neither.", model, output)
     run.fails(
         "Expected either --last or --steps. Received: both.", model, output, "--last=2", "--steps=2"
@@ -113,3 +111,10 @@ def test_invalid_flags_raise(model_dir, averaged, tmp_path):
         r"another."
     )
     run.fails(message, model, "--last=2", f"--output_dir={tmp_path / 'file' / 'out'}")
+
+
+def test_training_in_an_average_exits(averaged, small_run):
+    before = (averaged / "model.keras").read_bytes()
+    message = small_run.fails(averaged)
+    assert f"Received: {averaged}, which has a model and no checkpoint. Start from" in message
+    assert (averaged / "model.keras").read_bytes() == before

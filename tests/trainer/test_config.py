@@ -154,6 +154,10 @@ def test_resolve_makes_paths_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = RunConfig(preset="tiny", model_dir="m", train_source="a", train_target="b").resolve()
     assert (config.data, config.train_source) == ("files", str(tmp_path / "a"))
+    config = RunConfig(
+        preset="tiny", model_dir="m", train_source="a, b,", train_target="c"
+    ).resolve()
+    assert config.train_source == f"{tmp_path}/a,{tmp_path}/b"
 
 
 @pytest.mark.parametrize(
@@ -236,8 +240,12 @@ def test_resolve_makes_paths_absolute(tmp_path, monkeypatch):
         ),
         (
             {"clip_norm": 0.0},
-            "Expected clip_norm to be above 0. Received: 0. Leave it out to disable clipping",
+            "Expected clip_norm to be above 0.0. Received: 0.0.",
         ),
+        ({"learning_rate": 0.0}, "Expected learning_rate to be above 0.0. Received: 0.0."),
+        ({"adam_epsilon": 0.0}, "Expected adam_epsilon to be above 0.0. Received: 0.0."),
+        ({"checkpoint_minutes": 0.0}, "Expected checkpoint_minutes to be above 0.0."),
+        ({"learning_rate": float("nan")}, "Expected learning_rate to be above 0.0. Received: nan"),
     ],
 )
 def test_invalid_settings_raise(settings, message):

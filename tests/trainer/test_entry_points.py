@@ -11,6 +11,7 @@ from absl import app
 from programs import Program
 from subprocesses import ROOT, environment, run_python
 
+from trainer import entry_point
 from trainer.export_ctranslate2 import QUANTIZATIONS
 
 MODULE = """
@@ -43,6 +44,8 @@ FLAG = {
 }
 # Flags that absl requires.
 REQUIRED = {
+    "average": ["--model_dir=any", "--output_dir=any"],
+    "visualize": ["--model_dir=any"],
     "export": ["--model_dir=any"],
     "export_ctranslate2": ["--model_dir=any", "--output_dir=any"],
     "translate": ["--saved_model=any"],
@@ -80,9 +83,7 @@ def test_without_tensorflow_the_error_names_the_command_that_installs_it(command
 
 @pytest.mark.parametrize("name", FLAG)
 def test_positional_argument_raises(name):
-    is_translate = name == "translate"
-    expected = "the text in --input or on the standard input" if is_translate else "flags only"
-    with pytest.raises(app.UsageError, match=f"Expected {expected}. Received: 'runs/x'."):
+    with pytest.raises(app.UsageError, match="Expected flags only. Received: 'runs/x'."):
         Program(importlib.import_module(f"trainer.{name}"))(*REQUIRED.get(name, ()), "runs/x")
 
 
@@ -104,3 +105,13 @@ def test_help_lists_settings_and_their_values(name, texts):
     output = " ".join(output_of(MODULE.format(name=name)).split())
     for text in texts:
         assert text in output
+
+
+def test_interrupt_exits_with_one_line(capsys):
+    def interrupted(values):
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as stopped:
+        entry_point.run("trainer.export", interrupted, ["export"])
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "\ntrainer.export: interrupted.\n"

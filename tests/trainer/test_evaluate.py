@@ -1,15 +1,20 @@
+import errno
+import os
 import re
+import shutil
+from types import SimpleNamespace
 
 import pytest
 import sacrebleu
 from programs import Program
 
 from examples.synthetic_corpus import generate
+from t2t_relpos.models import TransformerConfig
 from trainer import atomic_files, evaluate, metrics, weights
 from trainer.data import text_files, tfds_sets
 from trainer.data.corpus import PairCorpus
 from trainer.model_dir import ModelDirectory
-from trainer.serving import saved_models, translation_module
+from trainer.serving import fast_transformer, saved_models, translation_module
 from trainer.serving.fast_transformer import FastTransformer
 from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translation
@@ -236,6 +241,39 @@ def test_beam_size_and_alpha_flags_set_the_search(trained_model_dir, pair_files,
     with pytest.raises(Chosen) as chosen:
         run(*arguments)
     assert chosen.value.args == (TranslationSettings(beam_size=4, alpha=0.6),)
+    with pytest.raises(Chosen) as chosen:
+        run("--beam_size=40", *arguments)
+    assert chosen.value.args == (TranslationSettings(beam_size=40, max_beam_size=40),)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "trained", "longest"),
+    [
+        ({}, 512, 512),
+        ({}, 64, 256),
+        ({"position": "learned", "max_length": 512}, 512, 512),
+        ({"position": "learned", "max_length": 100}, None, 100),
+    ],
+)
+def test_no_sentence_that_was_allowed_in_training_is_truncated(
+    trained_model_dir, pair_files, tmp_path, monkeypatch, architecture, trained, longest
+):
+    directory = ModelDirectory(shutil.copytree(trained_model_dir, tmp_path / "model"))
+    directory.write_run({"max_length": trained})
+    changed = directory.read_config()["architecture"] | architecture
+    model = SimpleNamespace(config=TransformerConfig.from_dict(changed))
+    chosen = []
+    monkeypatch.setattr(weights, "load_model", lambda *_: model)
+    monkeypatch.setattr(fast_transformer, "FastTransformer", lambda transformer: transformer)
+
+    def stop(transformer, tokenizer, settings):
+        chosen.append(settings.max_input_length)
+        raise ValueError("stop")
+
+    monkeypatch.setattr(translation_module, "TranslationModule", stop)
+    files = f"--source={pair_files[0]}", f"--target={pair_files[1]}"
+    run.fails("stop", f"--model_dir={directory.path}", *files)
+    assert chosen == [longest]
 
 
 @pytest.mark.parametrize(
@@ -331,7 +369,8 @@ def test_output_is_replaced_only_when_complete(
 
     fill_disk(atomic_files, "flush")
     run.fails(
-        f"Can't write {output}: No space left on device. Its content is unchanged. Free space",
+        rf"Expected a file that can be written. Received: {output} \(No space left on device\). "
+        "Its content is unchanged. Free space",
         *arguments,
     )
     monkeypatch.undo()
@@ -340,3 +379,27 @@ def test_output_is_replaced_only_when_complete(
     assert "test BLEU = " in capsys.readouterr().out
     run(*arguments)
     assert len(output.read_text().splitlines()) == 11
+
+
+def test_output_equal_to_a_test_file_raises(exported_dir, pair_files, tmp_path):
+    source, target = pair_files
+    before = target.read_text()
+    arguments = [f"--saved_model={exported_dir}", f"--source={source},{source}"]
+    arguments += [f"--target={target}, {target}", f"--output={tmp_path}/./target"]
+    run.fails(
+        "Expected --output and --target to be different files. Received: .*/target", *arguments
+    )
+    message = "Expected --output and --source to be different files."
+    run.fails(message, *arguments[:3], f"--output={source}")
+    assert target.read_text() == before
+
+
+def test_unreadable_file_is_reported_in_one_line(pair_files, monkeypatch):
+    def forbid(path, mode):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(text_files, "open", forbid, raising=False)
+    message = (
+        r"Expected a file that can be read or written. Received: .*source \(Permission denied\)."
+    )
+    run.fails(message, "--model_dir=x", f"--source={pair_files[0]}", f"--target={pair_files[1]}")

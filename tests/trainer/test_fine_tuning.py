@@ -8,7 +8,7 @@ from comparisons import assert_all_equal
 from keras import ops
 
 from t2t_relpos.models import Transformer, TransformerConfig
-from trainer import train
+from trainer import recipes, train
 from trainer.average import write_average
 from trainer.config import RunConfig
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -132,3 +132,37 @@ def test_invalid_settings_raise(parent, others, message):
 def test_other_vocab_size_raises(parent):
     with pytest.raises(SystemExit, match="Expected the vocab_size of .*parent, 24. Received: 99"):
         train.train(RunConfig(**settings(parent, vocab_size=99)))
+
+
+def test_init_from_inherits_settings_without_a_default(parent):
+    recorded = {"device_tokens": 11, "checkpoint_minutes": 2.5, "keep_checkpoints": 7}
+    parent.write_run(parent.read_run() | recorded | {"checkpoint_every": None})
+    config = RunConfig(**settings(parent)).resolve()
+    assert {name: getattr(config, name) for name in recorded} == recorded
+    assert config.checkpoint_every is None
+    assert RunConfig(**settings(parent, device_tokens=13)).resolve().device_tokens == 13
+
+
+def test_all_settings_of_recipes_are_inherited():
+    names = {name for recipe in recipes.RECIPES.values() for name in recipe}
+    assert names == {"vocab_size", *recipes._REQUIRED, *recipes._OPTIONAL}
+
+
+def test_max_length_above_the_learned_positions_raises(parent):
+    config = parent.read_config()["architecture"] | {"position": "learned", "max_length": 64}
+    parent.write_config(config)
+    message = (
+        "Expected max_length of at most 64, the number of learned positions of .*parent. Received: "
+        "65. Give --max_length=64."
+    )
+    with pytest.raises(SystemExit, match=message):
+        train.train(RunConfig(**settings(parent, max_length=65)))
+
+
+def test_directory_with_the_vocabulary_of_another_parent_raises(parent):
+    child = ModelDirectory.create(parent.path.parent / "child")
+    SentencePieceTokenizer.train(reversed(LINES), vocab_size=23).save(child.vocabulary_file())
+    child.write_config(parent.read_config()["architecture"] | {"vocab_size": 23})
+    message = "Expected a model directory created with the vocabulary of this run. .* sha256 is"
+    with pytest.raises(SystemExit, match=message):
+        train.train(RunConfig(**settings(parent)))

@@ -89,7 +89,7 @@ def test_training_and_dev_sets_are_those_of_wmt(trained, wmt14):
     assert len(corpora["dev"]) == len(wmt14.pairs("newstest2013"))
     # Batches have the size of the recipe and are split into several micro-batches.
     batches = training_batches(corpora["train"], 25_000, 256, seed=1).take(3).as_numpy_iterator()
-    assert 4 * 4096 < max(targets.size for _, targets, _ in batches) <= 25_000
+    assert 4 * 4096 < max(batch["targets"].size for batch in batches) <= 25_000
 
 
 @pytest.mark.slow

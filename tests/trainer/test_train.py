@@ -1,7 +1,9 @@
 import contextlib
+import errno
 import functools
 import io
 import json
+import os
 import re
 
 import keras
@@ -14,8 +16,9 @@ from subprocesses import run_python
 
 from t2t_relpos.models import PRESETS
 from trainer import train
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
-from trainer.training.checkpoints import CheckpointError
+from trainer.training.preparation import Preparation
 from trainer.training.training_run import TrainingRun
 
 PROGRAM = train_small.__file__
@@ -83,6 +86,7 @@ def test_training_prints_status_lines(trained_and_output):
         "  learning_rate = 2.0\n",
         "Training data: 12 of 12 pairs are used",
         "Parameters: ",
+        "\nDevices: 1 CPU\n",
         "Training from step 0 to 5.",
         "step 2/5: loss ",
         "source+target tokens/s",
@@ -98,10 +102,11 @@ def test_training_prints_status_lines(trained_and_output):
     assert f"Parameters: {parameters:,}\n" in out
 
 
-def test_existing_vocabulary_is_used(tmp_path, trained, small_run):
+def test_existing_vocabulary_is_used(tmp_path, trained, small_run, capsys):
     (tmp_path / "vocab.model").write_bytes((trained / "vocab.model").read_bytes())
     TrainingRun(small_run.config(tmp_path, vocab_size=None)).directory.unlock()
     assert json.loads((tmp_path / "run.json").read_text())["vocab_size"] == 40
+    assert "Using the existing vocabulary of 40 pieces." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -133,9 +138,10 @@ def test_existing_vocabulary_is_used(tmp_path, trained, small_run):
         ),
         (
             {"early_stopping": 2},
-            r"Expected a dev set with dev_bleu, keep_best or early_stopping\. Received: none\. "
-            "Give --dev_source",
+            r"Expected a dev set with evaluate_every, dev_bleu, keep_best or early_stopping\. "
+            r"Received: none\. Give --dev_source",
         ),
+        ({"evaluate_every": 3}, "Expected a dev set with evaluate_every"),
     ],
     ids=str,
 )
@@ -143,6 +149,11 @@ def test_errors_exit_with_a_message(settings, message, small_run, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one_line").write_text("eine Zeile\n")
     assert re.search(message, small_run.fails("model", **settings))
+
+
+def test_settings_are_checked_before_the_vocabulary_is_trained(tmp_path, small_run):
+    small_run.fails(tmp_path / "model", preset="transformer_tiny", max_relative_position=5)
+    assert not (tmp_path / "model").exists()
 
 
 def test_resume_with_other_settings_exits(trained, small_run):
@@ -175,30 +186,36 @@ def test_resume_compares_architectures_and_not_presets(trained, small_run, monke
 
 def test_resume_with_another_vocab_size_exits(trained, small_run):
     message = small_run.fails(trained, vocab_size=37)
-    assert "Expected a model directory created with a vocabulary of 37 pieces." in message
-    assert "vocab.model, which has 40. Leave --vocab_size out to use it" in message
+    expected = f"Expected the vocab_size of {trained}, 40. Received: 37. Leave --vocab_size out"
+    assert expected in message
 
 
 def test_resume_with_a_changed_vocabulary_exits(trained, small_run, tmp_path):
-    from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
-
     (tmp_path / "config.json").write_bytes((trained / "config.json").read_bytes())
     SentencePieceTokenizer.train(reversed(small_run.target), 40).save(tmp_path / "vocab.model")
     assert "Expected the vocabulary that the model was trained with." in small_run.fails(tmp_path)
 
 
-def test_failed_checkpoint_exits(tmp_path, small_run, monkeypatch):
+def test_write_error_exits(tmp_path, small_run, monkeypatch):
     def fail(*arguments, **named):
-        raise CheckpointError("Can't write model.keras.")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "x/evaluations.json")
 
     monkeypatch.setattr(keras.Model, "fit", fail)
-    assert small_run.fails(tmp_path) == "trainer.train: Can't write model.keras."
+    assert small_run.fails(tmp_path) == (
+        "trainer.train: Can't write x/evaluations.json: No space left on device. Free space or "
+        "grant write permission. Rerun the same command to resume from step 0."
+    )
 
 
 def test_resume_with_different_text_warns(trained, small_run, tmp_path, caplog):
     (tmp_path / "source").write_text("\n".join(small_run.source) + "\n")
     small_run(trained, train_source=str(tmp_path / "source"))
     assert "Resuming with different data: train_source was" in caplog.text
+    small_run(trained, **small_run.dev)
+    changed = {"dev_source": str(tmp_path / "source"), "dev_target": small_run.dev["dev_target"]}
+    small_run(trained, **changed)
+    expected = f"dev_source was {small_run.dev['dev_source']} and is now {tmp_path / 'source'}"
+    assert f"Resuming with different data: {expected}" in caplog.text
 
 
 def test_second_interrupt_exits_immediately(tmp_path, small_run, monkeypatch, capsys):
@@ -210,6 +227,27 @@ def test_second_interrupt_exits_immediately(tmp_path, small_run, monkeypatch, ca
         small_run(tmp_path)
     assert stopped.value.code == 130
     assert "interrupted. Rerun the same command to resume from step 0." in capsys.readouterr().err
+
+
+def test_interrupt_before_the_first_step_exits(tmp_path, small_run, monkeypatch, capsys):
+    def interrupted(*arguments, **named):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SentencePieceTokenizer, "train", interrupted)
+    text = [f"--{name}={value}" for name, value in small_run.text.items()]
+    with pytest.raises(SystemExit) as stopped:
+        train.main(["train"], parsed("--preset=small", f"--model_dir={tmp_path / 'm'}", *text))
+    assert stopped.value.code == 130
+    message = "\ntrainer.train: interrupted. Rerun the same command.\n"
+    assert capsys.readouterr().err.endswith(message)
+    assert not (tmp_path / "m").exists()
+
+
+def test_learned_positions_cover_max_length(tmp_path, small_run):
+    config = small_run.config(tmp_path, position="learned", max_length=300)
+    prepared = Preparation(config, ModelDirectory.create(tmp_path))
+    assert prepared.architecture.max_length == 300
+    assert ModelDirectory(tmp_path).read_config()["architecture"]["max_length"] == 300
 
 
 def test_missing_flags_exit():

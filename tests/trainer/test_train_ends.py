@@ -165,7 +165,7 @@ def test_not_finite_loss_exits_and_saves_the_batch(tmp_path, small_run, per_exec
     run = TrainingRun(small_run.config(tmp_path, **settings))
     run.directory.unlock()
     pairs = run._prepared.train_pairs
-    expected, _, _ = next(iter(training_batches(pairs, 30, 256, 1, start_step=failed - 1)))
+    expected = next(iter(training_batches(pairs, 30, 256, 1, start_step=failed - 1)))
     with np.load(files[0]) as saved:
         for side in ("inputs", "targets"):
             np.testing.assert_array_equal(saved[side], expected[side])
@@ -192,6 +192,36 @@ def test_corrupt_model_of_a_finished_run_is_rewritten(finished, small_run, rerun
     directory.model_file.unlink()
     rerun(small_run)
     assert directory.has_intact_model()
+
+
+def test_run_in_a_directory_with_a_model_and_no_checkpoint_exits(finished, small_run, rerun):
+    model = (finished / "model.keras").read_bytes()
+    shutil.rmtree(finished / "checkpoints")
+    assert rerun(small_run.fails) == (
+        "trainer.train: Expected a model directory with a checkpoint to resume from. Received: "
+        f"{finished}, which has a model and no checkpoint. Start from the model: give "
+        f"--init_from={finished} and another --model_dir."
+    )
+    assert (finished / "model.keras").read_bytes() == model
+
+
+def test_run_that_ends_between_the_first_checkpoint_and_the_model_resumes(
+    tmp_path, small_run, fill_disk, monkeypatch, capfd
+):
+    fill_disk(ModelDirectory, "save_model")
+    small_run.fails(tmp_path, train_steps=2)
+    assert steps(tmp_path) == [2] and not (tmp_path / "model.keras").exists()
+    monkeypatch.undo()
+    small_run(tmp_path, train_steps=2)
+    assert "Training is already complete: step 2 of 2." in capfd.readouterr().out
+    assert ModelDirectory.open(tmp_path).load_model().count_params() > 0
+
+
+def test_dev_bleu_of_a_finished_run(finished, small_run, rerun):
+    rerun(small_run, keep_best=1)
+    results = {entry["step"]: entry["bleu"] for entry in evaluations(finished)}
+    assert list(results) == [4, 8, 9] and results[4] is None and results[9] is not None
+    assert BestCheckpoints(finished / "best").steps() == [9]
 
 
 def test_train_steps_below_the_last_checkpoint_exits(finished, small_run, rerun):

@@ -68,7 +68,7 @@ def test_full_disk_exits_and_the_run_resumes(disk, small_run, monkeypatch):
             message = small_run.fails(directory, train_steps=4)
         assert message.startswith(f"trainer.train: {expected.format(directory)}")
         assert "No space left on device" in message
-        assert pages == 0 or f"to resume from {directory}/checkpoints/step-000002." in message
+        assert pages == 0 or "to resume from step 2." in message
         # The previous checkpoint is unchanged, and there are no temporary files.
         assert_all_equal(
             read_weights(directory / "checkpoints" / "step-000002").values(), before.values()

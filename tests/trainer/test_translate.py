@@ -1,3 +1,4 @@
+import gzip
 import os
 import pty
 import re
@@ -95,6 +96,10 @@ def test_standard_input_to_standard_output(exported_dir, exported, sentences, tm
         "trainer",
         "trainer.allocator",
         "trainer.atomic_files",
+        "trainer.data",
+        "trainer.data.corpus",
+        "trainer.data.text_files",
+        "trainer.entry_point",
         "trainer.quiet_start",
         "trainer.serving",
         "trainer.serving.saved_models",
@@ -155,6 +160,7 @@ def test_line_numbers_of_a_resumed_run(run_fake, capsys, monkeypatch, tmp_path):
     arguments = "--window=10", "--batch_size=4", "--nbest=1"
     with pytest.raises(SystemExit):
         run_fake(capsys, lines, *arguments)
+    assert capsys.readouterr().err.endswith("trainer.translate: interrupted.\n")
     monkeypatch.setattr(saved_models, "load", lambda path, **options: Translator(to_upper_case))
     output, messages = run_fake(capsys, lines, *arguments)
     assert messages[0] == f"Resuming after line 20 of {tmp_path}/out.partial."
@@ -244,8 +250,8 @@ def test_unreadable_input_raises(tmp_path):
 def test_unwritable_output_raises(exported_dir, tmp_path):
     (tmp_path / "in").write_text("a\n")
     message = (
-        r"Expected a file that can be written. Received: .*/absent/out\S* \(No such file or "
-        r"directory\)\."
+        r"Expected a file that can be read or written. Received: .*/absent/out\S* "
+        r"\(No such file or directory\)\."
     )
     run.fails(
         message,
@@ -253,6 +259,15 @@ def test_unwritable_output_raises(exported_dir, tmp_path):
         f"--input={tmp_path / 'in'}",
         f"--output={tmp_path / 'absent/out'}",
     )
+
+
+def test_compressed_input_is_decompressed(run_fake, capsys, tmp_path):
+    (tmp_path / "in.gz").write_bytes(gzip.compress(b"a dog\nthe\n"))
+    output, _ = run_fake(capsys, [], f"--input={tmp_path / 'in.gz'}", "--window=1")
+    assert output == b"A DOG\nTHE\n"
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"a dog\nthe\n")[:-9])
+    message = ".*cut.gz to be a gzip file, because of its suffix. Received: a truncated or corrupt"
+    run.fails(message, "--saved_model=any", f"--input={tmp_path / 'cut.gz'}")
 
 
 def test_output_equal_to_input_raises(tmp_path):

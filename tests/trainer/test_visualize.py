@@ -56,19 +56,20 @@ def test_plots_of_a_checkpoint(small_run, tmp_path, capsys):
 
 def test_plots_without_matplotlib_raise(trained_model_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    message = r"--plots requires matplotlib. Run `pip install '.\[plots\]'`."
+    message = r"Expected matplotlib. Received: none. Run `pip install '.\[plots\]'`."
     run.fails(message, model_dir=trained_model_dir, plots=tmp_path / "plots")
     assert not (tmp_path / "plots").exists()
 
 
 def test_invalid_flags_raise(trained_model_dir, tmp_path):
     model, page = trained_model_dir, tmp_path / "page.html"
-    run.fails("--model_dir is required.", source=SENTENCE, output=page)
-    neither = "Either --source and --output, or --plots is required."
+    neither = "Expected --source and --output, or --plots. Received: neither."
     run.fails(neither, model_dir=model)
     run.fails(neither, model_dir=model, source=SENTENCE)
-    run.fails("--output requires --source.", model_dir=model, output=page)
-    run.fails("--target requires --source.", model_dir=model, target="x", plots="x")
+    run.fails("Expected --source with --output. Received: none.", model_dir=model, output=page)
+    run.fails(
+        "Expected --source with --target. Received: none.", model_dir=model, target="x", plots="x"
+    )
     run.fails(".*/absent", model_dir=tmp_path / "absent", source=SENTENCE, output=page)
     run.fails("--source must be a sentence, got ' '.", model_dir=model, source=" ", output=page)
     assert list(tmp_path.iterdir()) == []

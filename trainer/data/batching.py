@@ -39,8 +39,7 @@ def training_batches(
         chunk_pairs: number of pairs that are shuffled together and held in memory.
 
     Returns:
-        A dataset of `({"inputs": int32 [B, S], "targets": int32 [B, T]}, targets, weights)`, where
-        weights are float32 `[B, T]`: 1 for tokens and 0 for padding.
+        A dataset of `{"inputs": int32 [B, S], "targets": int32 [B, T]}`.
 
     Raises:
         ValueError: if all pairs are skipped, or the longest pair does not fit into a batch.
@@ -91,6 +90,6 @@ def _make_dataset(numbers, make_batch):
     def load(number):
         sides = tf.numpy_function(make_batch, [number], (tf.int32, tf.int32))
         inputs, targets = (tf.ensure_shape(side, [None, None]) for side in sides)
-        return {"inputs": inputs, "targets": targets}, targets, tf.cast(targets != 0, tf.float32)
+        return {"inputs": inputs, "targets": targets}
 
     return numbers.map(load).prefetch(PREFETCHED)

@@ -88,7 +88,8 @@ def encode_pairs(
         corpus: sentence pairs. They are read once, as a stream.
         tokenizer: tokenizer of both sides.
         cache_dir: directory to cache the ids in. Later calls with the same corpus and tokenizer
-            read them from there. By default they are not cached.
+            read them from there. Ids of other corpora in it are removed. By default they are not
+            cached.
 
     Raises:
         ValueError: if the corpus has no pair.
@@ -103,6 +104,9 @@ def encode_pairs(
     if not directory.is_dir():
         with atomic_files.atomic_directory(directory) as temporary:
             _write(corpus, tokenizer, temporary)
+        for other in directory.parent.glob("ids-*"):
+            if other != directory:
+                atomic_files.remove_directory(other)
     return _load(directory)
 
 
@@ -135,7 +139,8 @@ def _tokenize_chunks(corpus, tokenizer) -> Iterator[list[tf.RaggedTensor]]:
     """
 
     def tokenize(chunk):
-        return [tokenizer.tokenize(tf.constant(strings)) for strings in zip(*chunk)]
+        # The exported graph strips sentences too.
+        return [tokenizer.tokenize(tf.strings.strip(strings)) for strings in zip(*chunk)]
 
     pairs, workers = iter(corpus), os.cpu_count() or 1
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:

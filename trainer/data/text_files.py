@@ -1,11 +1,16 @@
 """Sentence pairs from text files with one sentence per line."""
 
 import atexit
+import contextlib
 import gzip
+import os
 import shutil
 import tempfile
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from trainer.data.corpus import Corpus, digest
 
@@ -85,9 +90,28 @@ def _copy_pipe(file):
     return Path(copy.name)
 
 
+@contextlib.contextmanager
+def open_text(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """Opens a file to read bytes, decompressed if its name ends in .gz.
+
+    Raises:
+        OSError: if the file can't be opened.
+        ValueError: while the file is read, if it is not compressed despite its name, or corrupt.
+    """
+    with (gzip.open if os.fspath(path).endswith(".gz") else open)(path, "rb") as file:
+        try:
+            yield file
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ValueError(
+                f"Expected {path} to be a gzip file, because of its suffix. Received: a truncated "
+                f"or corrupt file, or another format ({error}). Rename it if it is plain text, or "
+                "compress it again."
+            ) from error
+
+
 def _lines(file):
     """Yields lines as bytes. Like tf.data.TextLineDataset, splits at \\n only and removes \\r."""
-    with gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb") as lines:
+    with open_text(file) as lines:
         for line in lines:
             yield line.rstrip(b"\n").replace(b"\r", b"")
 
@@ -97,25 +121,22 @@ def _check_file(file):
     if not file.is_file():
         received = "a directory" if file.is_dir() else "no such file"
         raise ValueError(f"Expected a text file at {file}. Received: {received}. Check the path.")
+    unzip = f"gunzip {file} && " if file.suffix == ".gz" else ""
+    plain = str(file).removesuffix(".gz")
     number = 0
     try:
         for number, line in enumerate(_lines(file), start=1):
             if number == 1 and line.startswith(b"\xef\xbb\xbf"):
                 raise ValueError(
                     f"Expected {file} without a byte order mark. Received: a file that starts "
-                    f"with one. Remove it: sed -i '1s/^\\xEF\\xBB\\xBF//' {file}"
+                    f"with one. Remove it: {unzip}sed -i '1s/^\\xEF\\xBB\\xBF//' {plain}"
                 )
             line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(
             f"Expected UTF-8 in {file}. Received: invalid bytes "
             f"{error.object[error.start : error.end]!r} in line {number}. Convert the file from "
-            f"its encoding, such as: iconv -f ISO-8859-1 -t UTF-8 {file} > {file.stem}.utf8"
-        ) from error
-    except (gzip.BadGzipFile, EOFError) as error:
-        raise ValueError(
-            f"Expected {file} to be a gzip file, because of its suffix. Received: a truncated file "
-            f"or another format ({error}). Rename it if it is plain text, or compress it again."
+            f"its encoding, such as: {unzip}iconv -f ISO-8859-1 -t UTF-8 {plain} > {plain}.utf8"
         ) from error
     if number == 0:
         raise ValueError(

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 
 from trainer.serving.translator import Translation, one_line
 
+# The separator of fields. Inside a text, it is written with spaces.
+_SEPARATOR = b"|||"
+
 
 def best(number: int, translations: Sequence[Translation]) -> bytes:
     """Returns the best translation."""
@@ -24,8 +27,9 @@ def best_and_score(number: int, translations: Sequence[Translation]) -> bytes:
 def n_best(number: int, translations: Sequence[Translation]) -> bytes:
     """Returns all translations in the format of Moses, with sentence numbers from 0."""
     row = b"%d ||| %s ||| Score= %.4f ||| %.4f\n"
+    texts = [one_line(each.text).replace(_SEPARATOR, b"| | |") for each in translations]
     return b"".join(
-        row % (number - 1, one_line(each.text), each.score, each.score) for each in translations
+        row % (number - 1, text, each.score, each.score) for text, each in zip(texts, translations)
     )
 
 
@@ -54,5 +58,5 @@ _SPACE = "▁".encode()
 
 def _one_word(token):
     """Replaces spaces and separators in a token, so that token n is word n of the line."""
-    token = token.replace(b"|||", b"| | |").replace(b" ", _SPACE)
+    token = token.replace(_SEPARATOR, b"| | |").replace(b" ", _SPACE)
     return token.translate(None, b"\r\n") or _SPACE

@@ -6,27 +6,29 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
+from trainer.data.text_files import open_text
+
 STANDARD = "-"
 PROMPT = "> "
 
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[BinaryIO]:
-    """Opens a file for reading, or the standard input for `-`.
+    """Opens a file for reading, or the standard input for `-`. Decompresses files named *.gz.
 
     Raises:
-        ValueError: if the file can't be read.
+        ValueError: if the file can't be read, or is not compressed despite its name.
     """
     if path == STANDARD:
         yield sys.stdin.buffer
         return
-    try:
-        file = open(path, "rb")
-    except OSError as error:
-        raise ValueError(
-            f"Expected a file that can be read. Received: {path} ({error.strerror})."
-        ) from error
-    with file:
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(open_text(path))
+        except OSError as error:
+            raise ValueError(
+                f"Expected a file that can be read. Received: {path} ({error.strerror})."
+            ) from error
         yield file
 
 

@@ -11,10 +11,10 @@ import tensorflow as tf
 from t2t_relpos.decoding import score_tokens
 from trainer.data.token_ids import EOS_ID, PAD_ID
 from trainer.model_dir import ModelDirectory
-from trainer.serving.decoding_defaults import TranslationSettings
 from trainer.serving.fast_transformer import FastTransformer
 from trainer.serving.request_checks import checked_pairs, checked_search
 from trainer.serving.search import compiled_search, n_best
+from trainer.serving.translation_settings import TranslationSettings
 from trainer.serving.translator import ABSENT
 
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
@@ -227,9 +227,9 @@ class TranslationModule(tf.Module):
         }
 
     def _ids(self, text):
-        """Returns the ids of texts `[B]` with EOS, ragged."""
+        """Returns the ids of texts `[B]` with EOS, ragged. Strips texts, as tensor2tensor does."""
         # TensorFlow does not compare the shape of a signature's argument with its input spec.
-        return self.tokenizer.tokenize(tf.ensure_shape(text, [None]))
+        return self.tokenizer.tokenize(tf.strings.strip(tf.ensure_shape(text, [None])))
 
     def _truncated_ids(self, text):
         """Returns ragged ids truncated to `max_input_length`, and whether each was truncated."""

@@ -47,7 +47,7 @@ class BestCheckpoints(Checkpoints):
             that was killed and resumed, is kept if its BLEU is at least as high.
 
         Raises:
-            CheckpointError: if the checkpoint can't be written. Existing checkpoints are kept.
+            OSError: if the checkpoint can't be written. Existing checkpoints are kept.
         """
         if self.directory.is_dir():
             atomic_files.remove_leftovers(self.directory)
@@ -63,6 +63,3 @@ class BestCheckpoints(Checkpoints):
     def _surplus(self):
         kept = list(self.scores())[: self.keep]
         return [step for step in self.steps() if step not in kept]
-
-    def _resume_point(self):
-        return "its last checkpoint"

@@ -7,6 +7,8 @@ optimizer.npz   variables of the optimizer, including the number of updates
 The keys of arrays are `variable_keys.model_keys` and `keras_compat.optimizer_keys`.
 """
 
+import contextlib
+import errno
 import json
 import os
 import re
@@ -23,11 +25,12 @@ from trainer.training.variable_keys import model_keys
 
 FORMAT_VERSION = 3
 # Exceptions that reading a corrupt checkpoint can raise.
-CORRUPT = (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile)
+CORRUPT = (FileNotFoundError, EOFError, KeyError, RuntimeError, TypeError, ValueError)
+CORRUPT += (zipfile.BadZipFile,)
 
 
 class CheckpointError(ValueError):
-    """A checkpoint can't be written."""
+    """A checkpoint or another file of a run can't be written."""
 
 
 class FormatError(ValueError):
@@ -66,7 +69,7 @@ class Checkpoints:
             **entries: further entries of state.json.
 
         Raises:
-            CheckpointError: if the checkpoint can't be written. Existing checkpoints are kept.
+            OSError: if the checkpoint can't be written. Existing checkpoints are kept.
         """
         groups = {
             name: {key: variable.value.numpy() for key, variable in group.items()}
@@ -74,35 +77,25 @@ class Checkpoints:
         }
         state = {"format_version": FORMAT_VERSION, "step": step} | entries
         state |= {name: _signatures(arrays) for name, arrays in groups.items()}
-        try:
-            with atomic_files.atomic_directory(self.path(step)) as folder:
-                for name, arrays in groups.items():
-                    np.savez(folder / f"{name}.npz", **arrays)
-                (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
+        with atomic_files.atomic_directory(self.path(step)) as folder:
+            for name, arrays in groups.items():
+                np.savez(folder / f"{name}.npz", **arrays)
+            (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
+            try:
                 _read(folder, groups)
-            for old in self._surplus():
-                atomic_files.remove_directory(self.path(old))
-        except CORRUPT as error:
-            raise self.write_error(self.path(step), error) from error
+            except CORRUPT as error:
+                raise OSError(f"its verification failed: {error}") from error
+        for old in self._surplus():
+            atomic_files.remove_directory(self.path(old))
         return self.path(step)
 
     def _surplus(self):
         return self.steps()[: -self.keep]
 
-    def write_error(self, path: Path, error: Exception) -> CheckpointError:
-        """Returns the error for a file of the run that can't be written."""
-        return CheckpointError(
-            f"Can't write {path}: {getattr(error, 'strerror', None) or error}. Free space or grant "
-            "write permission, then rerun the same command to resume from "
-            f"{self._resume_point()}."
-        )
-
-    def _resume_point(self):
-        saved = self.steps()
-        return self.path(saved[-1]) if saved else "the beginning"
-
     def restore_latest(self, model: TrainingModel) -> int:
-        """Restores the last readable checkpoint. Logs a warning for each corrupt checkpoint.
+        """Restores the last readable checkpoint.
+
+        Each later, corrupt checkpoint is renamed to `corrupt-step-000123`, with a warning.
 
         Args:
             model: a compiled model of the same architecture, with the same class of optimizer.
@@ -113,10 +106,11 @@ class Checkpoints:
         Raises:
             ValueError: if a checkpoint has another architecture, optimizer or format version, or if
                 all checkpoints are corrupt.
+            OSError: if a checkpoint can't be read, for example without permission.
         """
         if self.directory.is_dir():
             atomic_files.remove_leftovers(self.directory)
-        steps = self.steps()
+        steps, corrupt = self.steps(), []
         for step in reversed(steps):
             try:
                 groups = _read(self.path(step), ["model", "optimizer"])
@@ -124,15 +118,20 @@ class Checkpoints:
                 raise ValueError(f"{error} Train in another --model_dir.") from error
             except CORRUPT as error:
                 logging.warning("Ignoring the corrupt checkpoint %s: %s", self.path(step), error)
+                corrupt.append(self.path(step))
                 continue
             remedy = f"{self.path(step)} is incompatible. Train in another --model_dir."
             for name, variables in _groups(model).items():
                 _assign(variables, groups[name], f"this run's {name}", remedy)
+            for path in corrupt:
+                # Under its name, it would displace a checkpoint of the resumed run.
+                with contextlib.suppress(OSError):
+                    path.rename(path.with_name(f"corrupt-{path.name}"))
             return step
         if steps:
             raise ValueError(
-                f"All {len(steps)} checkpoints in {self.directory} are corrupt. Remove them to "
-                "train from the beginning, or train in another --model_dir."
+                f"All {len(steps)} checkpoints in {self.directory} are corrupt. Remove them and "
+                "model.keras to train from the beginning, or train in another --model_dir."
             )
         return 0
 
@@ -209,8 +208,13 @@ def _read(folder, names):
     groups = {}
     for name in names:
         # If the file is corrupt, np.load does not close it.
-        with open(folder / f"{name}.npz", "rb") as file, np.load(file) as arrays:
-            groups[name] = {key: arrays[key] for key in state[name]}
+        try:
+            with open(folder / f"{name}.npz", "rb") as file, np.load(file) as arrays:
+                groups[name] = {key: arrays[key] for key in state[name]}
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # zipfile looks for its index at a negative offset.
+                raise ValueError(f"{name}.npz has no valid index") from error
+            raise
         if _signatures(groups[name]) != state[name]:
             raise ValueError(f"{name}.npz does not match state.json")
     return groups

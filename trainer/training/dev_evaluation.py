@@ -1,4 +1,4 @@
-"""Callback that evaluates a model on the dev set during training."""
+"""Evaluation of a model on the dev set during training."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,25 +6,21 @@ import keras
 import tensorflow as tf
 
 from trainer.training.best_checkpoints import BestCheckpoints
-from trainer.training.checkpoints import Checkpoints
 from trainer.training.dev_bleu import DevTranslator
 from trainer.training.dev_results import Evaluation, Evaluations
 from trainer.training.sharding import shard
 from trainer.training.step_counter import Steps
 
 
-class EvaluateDev(keras.callbacks.Callback):
-    """Callback that evaluates on the dev set, and detects when dev BLEU no longer improves.
+class EvaluateDev:
+    """Evaluates a model on the dev set, and detects when dev BLEU no longer improves.
 
     Args:
         steps: the step counter.
         every: number of steps between evaluations.
         batches: batches of the dev set over all devices, of known cardinality.
         evaluations: storage of the results.
-        checkpoints: checkpoints of the run, for error messages.
-        callbacks: callbacks to call during evaluation. The logs of their `on_test_end` have
-            `evaluation` (an `Evaluation`) and `samples` (a list of `Sample`), unless a signal
-            interrupted the evaluation.
+        reports: objects whose method `evaluated(evaluation, samples)` is called with the results.
         translate: function that computes BLEU, or None.
         best: storage of the best checkpoints, or None.
         patience: number of evaluations without a better BLEU after which training ends, or None.
@@ -38,21 +34,18 @@ class EvaluateDev(keras.callbacks.Callback):
         every: int,
         batches: tf.data.Dataset,
         evaluations: Evaluations,
-        checkpoints: Checkpoints,
         *,
-        callbacks: Sequence[keras.callbacks.Callback] = (),
+        reports: Sequence = (),
         translate: DevTranslator | None = None,
         best: BestCheckpoints | None = None,
         patience: int | None = None,
         from_chief: Callable[[float | None], float | None] = lambda value: value,
     ):
-        super().__init__()
         self._steps = steps
         self._every = every
         self._batches = batches
         self._evaluations = evaluations
-        self._checkpoints = checkpoints
-        self._callbacks = callbacks
+        self._reports = reports
         self._translate = translate
         self._best = best
         self._patience = patience
@@ -68,20 +61,19 @@ class EvaluateDev(keras.callbacks.Callback):
         """Evaluates if an evaluation is due and this step has no result. A signal interrupts it.
 
         Raises:
-            CheckpointError: if results or checkpoints can't be written.
+            OSError: if results or checkpoints can't be written.
         """
         step = self._steps.step
         is_due = step and (step % self._every == 0 or step >= self._steps.last)
         if not is_due or step in self._evaluations or self._steps.interrupted:
             return
-        model.evaluate(
+        logs = model.evaluate(
             shard(self._batches, model.distribute_strategy),
             steps=int(self._batches.cardinality()),
             verbose=0,
-            callbacks=[self._steps, self, *self._callbacks],
+            callbacks=[self._steps],
+            return_dict=True,
         )
-
-    def on_test_end(self, logs=None):
         dev = self._translate and self._translate(lambda: self._steps.interrupted)
         if self._steps.interrupted:
             return
@@ -89,9 +81,7 @@ class EvaluateDev(keras.callbacks.Callback):
         evaluation = Evaluation(self._steps.step, logs["loss"], logs["accuracy"], bleu)
         # Write the checkpoint first: a run killed before `add` evaluates again after it resumes.
         if self._best is not None:
-            self._best.offer(self.model, evaluation.step, bleu)
-        try:
-            self._evaluations.add(evaluation)
-        except OSError as error:
-            raise self._checkpoints.write_error(self._evaluations.file, error) from error
-        logs |= {"evaluation": evaluation, "samples": dev.samples if dev else []}
+            self._best.offer(model, evaluation.step, bleu)
+        self._evaluations.add(evaluation)
+        for report in self._reports:
+            report.evaluated(evaluation, dev.samples if dev else [])

@@ -24,15 +24,18 @@ class Evaluations:
         until: the step that the run resumes from. Later entries are dropped, because the run
             repeats them.
         writes: whether to write the file. If there are several processes, only one writes it.
+        with_bleu: whether an entry of the step `until` without BLEU is dropped too.
 
     Raises:
         ValueError: if the file can't be read.
     """
 
-    def __init__(self, file: Path, until: int, writes: bool = True):
+    def __init__(self, file: Path, until: int, writes: bool = True, with_bleu: bool = False):
         self.file = file
         self._writes = writes
         self.entries = [entry for entry in _read(file) if entry.step <= until]
+        if with_bleu:
+            self.entries = [e for e in self.entries if e.step < until or e.bleu is not None]
 
     def __contains__(self, step: int):
         return any(entry.step == step for entry in self.entries)

@@ -22,7 +22,7 @@ from trainer.data.batch_order import BatchOrder
 from trainer.data.encoding import EncodedPairs
 from trainer.model_dir import ModelDirectory
 from trainer.training.preparation import Preparation
-from trainer.training.strategy import with_devices, workers_of
+from trainer.training.strategy import describe_devices, with_devices, workers_of
 
 _FLOAT = 4  # bytes of float32
 # Saved by a layer for the gradient: vectors `[hidden_dim]` per token, and matrices `[T, S]` per
@@ -30,6 +30,7 @@ _FLOAT = 4  # bytes of float32
 _SAVED_BY_ENCODER_LAYER, _SAVED_BY_DECODER_LAYER = (12, 0), (20, 3)
 # Name of the implementation that gathers rows of two tables for all pairs of positions.
 _GATHERS_ROWS = "rows"
+_NOT_READ = ("checkpoints", "best", "logs", "nan", "model.keras", ".*")
 
 
 class Bucket(NamedTuple):
@@ -171,7 +172,7 @@ def forecast(config: RunConfig) -> str:
         return "\n".join(
             [
                 prepared.describe(model),
-                f"Devices: {devices}",
+                describe_devices(devices, config),
                 format_table(found),
                 "Memory per device:",
                 *(f"  {name:<36}{size / 2**30:8.2f} GiB" for name, size in sizes.items()),
@@ -183,14 +184,16 @@ def forecast(config: RunConfig) -> str:
 @contextlib.contextmanager
 def _scratch_copy(path) -> Iterator[ModelDirectory]:
     """Yields a temporary model directory with links to the files that a run reads."""
-    others = ("checkpoints", "best", "logs", "nan", "model.keras", ".*")
     with tempfile.TemporaryDirectory(prefix="dry-run-") as copy:
         if Path(path).is_dir():
             shutil.copytree(
                 Path(path).resolve(),
                 copy,
-                ignore=shutil.ignore_patterns(*others),
+                ignore=shutil.ignore_patterns(*_NOT_READ),
                 copy_function=os.symlink,
                 dirs_exist_ok=True,
             )
-        yield ModelDirectory(copy)
+        try:
+            yield ModelDirectory(copy)
+        except ValueError as error:
+            raise ValueError(str(error).replace(copy, str(path))) from error

@@ -1,5 +1,7 @@
 """Sums over replicas, and loss scaling for float16."""
 
+import functools
+
 import keras
 import tensorflow as tf
 
@@ -34,20 +36,11 @@ class LossScale:
     def __init__(self, optimizer: keras.optimizers.Optimizer):
         self._optimizer = optimizer
         # Aggregation "none": every replica computes the same values.
-        self.scale = optimizer.add_variable(
-            (),
-            initializer=keras.initializers.Constant(2.0**15),
-            dtype="float32",
-            aggregation="none",
-            name="loss_scale",
-        )
-        self._since_change = optimizer.add_variable(
-            (),
-            initializer="zeros",
-            dtype="int32",
-            aggregation="none",
-            name="steps_since_loss_scale_changed",
-        )
+        add = functools.partial(optimizer.add_variable, (), aggregation="none")
+        initial = keras.initializers.Constant(2.0**15)
+        self.scale = add(initializer=initial, dtype="float32", name="loss_scale")
+        name = "steps_since_loss_scale_changed"
+        self._since_change = add(initializer="zeros", dtype="int32", name=name)
 
     def apply(self, gradients: list[tf.Tensor], variables: list, finite: tf.Tensor):
         """Applies gradients if they are finite, and adapts the scale.

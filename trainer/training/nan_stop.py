@@ -86,15 +86,11 @@ class StopAtNan(keras.callbacks.Callback):
             paths = [self._save(step) for step in range(first, last + 1)]
         except OSError as error:
             return f"Its batch could not be saved in {self._directory} ({error.strerror or error})."
-        which = (
-            f"Its batch is {paths[0]}"
-            if first == last
-            else f"Their batches are {paths[0]} to {paths[-1]}"
-        )
+        files = " to ".join(dict.fromkeys([str(paths[0]), str(paths[-1])]))
         return (
-            f"{which}, with the arrays inputs, targets, source_text and target_text. Print it "
-            f"with: python -c \"import numpy; batch = numpy.load('{paths[-1]}'); "
-            "print(batch['source_text'], batch['inputs'])\"."
+            f"Saved the batch: {files}, with the arrays inputs, targets, source_text and "
+            'target_text. Print it with: python -c "import numpy; batch = '
+            f"numpy.load('{paths[-1]}'); print(batch['source_text'], batch['inputs'])\"."
         )
 
     def _save(self, step):

@@ -7,7 +7,7 @@ import keras
 from absl import logging
 
 from t2t_relpos.models import TransformerConfig
-from trainer.config import RunConfig
+from trainer.config import TEXT_FILES, RunConfig
 from trainer.config_checks import ARCHITECTURE_SETTINGS, RELATIVE_SETTINGS
 from trainer.data.buckets import report_lengths
 from trainer.data.encoding import encode_pairs
@@ -15,6 +15,7 @@ from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.data.text_files import read_text
 from trainer.data.tfds_sets import MissingSplitError, read_tfds
 from trainer.model_dir import ModelDirectory
+from trainer.training.checkpoints import Checkpoints
 
 
 class Preparation:
@@ -42,19 +43,26 @@ class Preparation:
         self.config = config.resolve()
         self.parent = ModelDirectory.open(config.init_from) if config.init_from else None
         self.directory = directory
-        if self.parent is None and directory.vocabulary_file().is_file():
-            self._use_vocabulary_file(config.vocab_size)
+        self.tokenizer = self._load_tokenizer(config.vocab_size)
+        if self.tokenizer is not None and self.parent is None:
+            self.config = dataclasses.replace(self.config, vocab_size=self.tokenizer.vocab_size)
         if directory.is_configured:
             self._check_recorded()
+        # Report invalid settings before the text is read and the vocabulary is trained.
+        self.architecture = self._make_architecture()
         train = self._corpus("train")
         self.dev_corpus = self._corpus("dev")
-        if self.config.computes_dev_bleu and self.dev_corpus is None:
+        needs_dev = self.config.computes_dev_bleu or config.evaluate_every is not None
+        if needs_dev and self.dev_corpus is None:
             raise ValueError(
-                "Expected a dev set with dev_bleu, keep_best or early_stopping. Received: none. "
-                "Give --dev_source and --dev_target."
+                "Expected a dev set with evaluate_every, dev_bleu, keep_best or early_stopping. "
+                "Received: none. Give --dev_source and --dev_target."
             )
-        self.tokenizer = self._load_tokenizer() or self._train_tokenizer(train)
-        self.architecture = self._configure()
+        if self.tokenizer is None:
+            size = self.config.vocab_size
+            print(f"Training a vocabulary of {size} pieces.", flush=True)
+            self.tokenizer = SentencePieceTokenizer.train(train.sentences(), size)
+        self._write_config()
         self.train_pairs = self._encode("train", train)
         self.dev_pairs = self._encode("dev", self.dev_corpus)
 
@@ -71,28 +79,25 @@ class Preparation:
             )
         return "\n".join(lines)
 
-    def _use_vocabulary_file(self, requested_size):
-        file = self.directory.vocabulary_file()
-        size = SentencePieceTokenizer.from_file(file).vocab_size
-        if requested_size not in (None, size):
-            raise ValueError(
-                f"Expected a model directory created with a vocabulary of {requested_size} pieces. "
-                f"Received: {file}, which has {size}. Leave --vocab_size out to use it, or give "
-                "another --model_dir."
-            )
-        self.config = dataclasses.replace(self.config, vocab_size=size)
-
     def _check_recorded(self):
-        recorded, current = self.directory.read_run(), self.config.to_dict()
-        # `_configure` compares the architecture, including the defaults of the preset.
-        names = (recorded.keys() & self.config.fixed_on_resume()) - set(ARCHITECTURE_SETTINGS)
-        fixed_recorded, fixed_current = (
-            {name: settings[name] for name in self.config.fixed_on_resume() if name in names}
-            for settings in (recorded, current)
-        )
-        self.directory.check_same(fixed_recorded, fixed_current, "settings")
-        for name in ("train_source", "train_target"):
-            if recorded.get(name, current[name]) != current[name]:
+        directory = self.directory
+        if directory.model_file.exists() and not Checkpoints(directory.checkpoints).steps():
+            raise ValueError(
+                "Expected a model directory with a checkpoint to resume from. Received: "
+                f"{directory.path}, which has a model and no checkpoint. Start from the model: "
+                f"give --init_from={directory.path} and another --model_dir."
+            )
+        if self.parent is not None:
+            vocabularies = (d.read_config()["tokenizer"] for d in (directory, self.parent))
+            directory.check_same(*vocabularies, "vocabulary")
+        recorded, current = directory.read_run(), self.config.to_dict()
+        # `_write_config` compares the architecture, including the defaults of the preset.
+        names = [name for name in self.config.fixed_on_resume() if name in recorded]
+        names = [name for name in names if name not in ARCHITECTURE_SETTINGS]
+        fixed = ({name: run[name] for name in names} for run in (recorded, current))
+        directory.check_same(*fixed, "settings")
+        for name in TEXT_FILES:
+            if recorded.get(name) not in (None, current[name]):
                 logging.warning(
                     "Resuming with different data: %s was %s and is now %s",
                     name,
@@ -113,53 +118,63 @@ class Preparation:
             logging.warning("Training without a dev set. %s", error)
             return None
 
-    def _load_tokenizer(self):
-        if self.directory.is_configured:
-            return self.directory.load_tokenizer()
-        if self.parent is not None:
-            return self._inherit_tokenizer()
+    def _load_tokenizer(self, requested_size):
+        """Returns the tokenizer of the directory or of its parent, or None if there is none."""
         file = self.directory.vocabulary_file()
-        return SentencePieceTokenizer.from_file(file) if file.is_file() else None
-
-    def _inherit_tokenizer(self):
-        tokenizer = self.parent.load_tokenizer()
-        if self.config.vocab_size not in (None, tokenizer.vocab_size):
+        if self.directory.is_configured:
+            tokenizer, origin = self.directory.load_tokenizer(), self.directory.path
+        elif self.parent is not None:
+            tokenizer, origin = self.parent.load_tokenizer(), self.parent.path
+        elif file.is_file():
+            tokenizer, origin = SentencePieceTokenizer.from_file(file), file
+        else:
+            return None
+        size = tokenizer.vocab_size
+        if requested_size not in (None, size):
             raise ValueError(
-                f"Expected the vocab_size of {self.parent.path}, {tokenizer.vocab_size}. "
-                f"Received: {self.config.vocab_size}. Leave --vocab_size out."
+                f"Expected the vocab_size of {origin}, {size}. Received: {requested_size}. Leave "
+                "--vocab_size out to use that vocabulary, or give another --model_dir."
             )
-        tokenizer.save(self.directory.vocabulary_file(self.parent.tokenizer_kind))
+        print(f"Using the existing vocabulary of {size} pieces.", flush=True)
         return tokenizer
 
-    def _train_tokenizer(self, corpus):
-        print(f"Training a vocabulary of {self.config.vocab_size} pieces.", flush=True)
-        tokenizer = SentencePieceTokenizer.train(corpus.sentences(), self.config.vocab_size)
-        tokenizer.save(self.directory.vocabulary_file())
-        return tokenizer
-
-    def _configure(self):
-        settings = self.config.architecture_overrides()
+    def _make_architecture(self):
+        """Returns the `TransformerConfig` before the size of the vocabulary is known."""
+        settings, longest = self.config.architecture_overrides(), self.config.max_length
         if self.parent is None:
-            architecture = TransformerConfig.from_preset(
-                self.config.preset, vocab_size=self.tokenizer.vocab_size, **settings
-            )
+            settings["vocab_size"] = self.config.vocab_size
+            architecture = TransformerConfig.from_preset(self.config.preset, **settings)
         else:
             architecture = TransformerConfig.from_dict(
                 self.parent.read_config()["architecture"] | settings
             )
+        if architecture.position == "learned" and longest > architecture.max_length:
+            if self.parent is not None:
+                raise ValueError(
+                    f"Expected max_length of at most {architecture.max_length}, the number of "
+                    f"learned positions of {self.parent.path}. Received: {longest}. Give "
+                    f"--max_length={architecture.max_length}."
+                )
+            architecture = dataclasses.replace(architecture, max_length=longest)
         for name in RELATIVE_SETTINGS:
             if name in settings and not architecture.relative:
                 raise ValueError(
                     f"Expected {name} only with relative positions. Received: {settings[name]} "
                     f"with the position {architecture.position}. Leave it out."
                 )
+        return architecture
+
+    def _write_config(self):
+        size = self.tokenizer.vocab_size
+        self.architecture = dataclasses.replace(self.architecture, vocab_size=size)
+        architecture = self.architecture.to_dict()
         if self.directory.is_configured:
             recorded = self.directory.read_config()["architecture"]
-            self.directory.check_same(recorded, architecture.to_dict(), "configuration")
+            self.directory.check_same(recorded, architecture, "configuration")
         else:
             kind = "sentencepiece" if self.parent is None else self.parent.tokenizer_kind
-            self.directory.write_config(architecture.to_dict(), kind)
-        return architecture
+            self.tokenizer.save(self.directory.vocabulary_file(kind))
+            self.directory.write_config(architecture, kind)
 
     def _encode(self, split, corpus):
         return corpus and encode_pairs(

@@ -1,11 +1,12 @@
 """Callbacks that report training and evaluation on the terminal and in TensorBoard.
 
-They report the logs of training steps whose `report_due` is true, and logs of `EvaluateDev`.
-`StepLog` must run before them, because it adds `report_due` to the logs.
+They report the logs of training steps whose `report_due` is true, which `StepLog` adds. `StepLog`
+must therefore run before them. `EvaluateDev` calls `evaluated`.
 """
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import keras
@@ -13,6 +14,8 @@ import tensorflow as tf
 from absl import logging
 from tqdm import tqdm
 
+from trainer.training.dev_bleu import Sample
+from trainer.training.dev_results import Evaluation
 from trainer.training.step_counter import Steps
 
 
@@ -70,15 +73,14 @@ class Terminal(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         self._bar.close()
 
-    def on_test_end(self, logs=None):
-        if "evaluation" not in logs:
-            return
-        for sample in logs["samples"]:
+    def evaluated(self, evaluation: Evaluation, samples: Sequence[Sample]):
+        """Reports the results on the dev set."""
+        for sample in samples:
             write_line(
                 f"  source:      {sample.source}\n  reference:   {sample.reference}\n  "
                 f"translation: {sample.translation}\n"
             )
-        step, loss, accuracy, bleu = logs["evaluation"]
+        step, loss, accuracy, bleu = evaluation
         bleu = "" if bleu is None else f", dev BLEU = {bleu:.2f}"
         write_line(
             f"step {step}/{self._steps.last}: dev loss {loss:.4f}, accuracy {accuracy:.4f}{bleu}"
@@ -113,12 +115,10 @@ class TensorBoard(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         self._try(self._flush)
 
-    def on_test_end(self, logs=None):
-        if "evaluation" not in logs:
-            return
-        values = logs["evaluation"]._asdict()
-        step, table = values.pop("step"), _table(logs["samples"])
-        self._write("dev", step, values, table)
+    def evaluated(self, evaluation: Evaluation, samples: Sequence[Sample]):
+        """Writes the results on the dev set."""
+        values = evaluation._asdict()
+        self._write("dev", values.pop("step"), values, _table(samples))
         self._try(self._flush)
 
     def _write(self, part, step, values, translations=None):

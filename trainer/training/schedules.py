@@ -30,23 +30,19 @@ class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, model_width: int, warmup_steps: int, multiplier: float = 2.0):
-        self._config = {
-            "model_width": model_width,
-            "warmup_steps": warmup_steps,
-            "multiplier": multiplier,
-        }
+        self._config = dict(
+            model_width=model_width, warmup_steps=warmup_steps, multiplier=multiplier
+        )
         for name, value in self._config.items():
             if not value > 0:
                 raise ValueError(f"Expected {name} to be positive. Received: {value}.")
-        self.model_width = model_width
-        self.warmup_steps = warmup_steps
-        self.multiplier = multiplier
 
     def __call__(self, step):
+        width, warmup_steps, multiplier = self._config.values()
         step = ops.cast(step, "float32")
-        warmup = ops.minimum(1.0, step / self.warmup_steps)
-        decay = ops.rsqrt(ops.maximum(step, float(self.warmup_steps)))
-        return self.multiplier * self.model_width**-0.5 * warmup * decay
+        warmup = ops.minimum(1.0, step / warmup_steps)
+        decay = ops.rsqrt(ops.maximum(step, float(warmup_steps)))
+        return multiplier * width**-0.5 * warmup * decay
 
     def get_config(self):
         return dict(self._config)

@@ -1,7 +1,5 @@
 """Division of batches into one shard per replica."""
 
-import functools
-
 import tensorflow as tf
 
 
@@ -14,7 +12,7 @@ def shard(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy):
     workers must create the same batches.
 
     Args:
-        dataset: batches over all replicas.
+        dataset: batches over all replicas, dicts of tensors.
         strategy: the strategy of the model.
 
     Returns:
@@ -29,7 +27,11 @@ def shard(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy):
         local = replicas // context.num_input_pipelines
         first = context.input_pipeline_id * local
         numbers = tf.data.Dataset.range(first, first + local)
-        shards = dataset.flat_map(functools.partial(_shards, numbers, replicas))
+        shards = dataset.flat_map(
+            lambda batch: numbers.map(
+                lambda number: {side: ids[number::replicas] for side, ids in batch.items()}
+            )
+        )
         if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
             # Without this, workers synchronize before every step to check that there is a batch.
             shards = shards.apply(
@@ -38,10 +40,3 @@ def shard(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy):
         return shards.prefetch(2 * local)
 
     return strategy.distribute_datasets_from_function(shards_of_worker)
-
-
-def _shards(numbers, replicas, *batch):
-    batch = batch if len(batch) > 1 else batch[0]
-    return numbers.map(
-        lambda number: tf.nest.map_structure(lambda tensor: tensor[number::replicas], batch)
-    )

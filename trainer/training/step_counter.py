@@ -9,9 +9,9 @@ import keras
 
 
 class StopSignals:
-    """Context manager in which SIGINT (Ctrl-C) and SIGTERM end a run after the current step.
+    """Context manager in which SIGINT, SIGTERM and SIGHUP end a run after the current step.
 
-    A second signal has its default effect.
+    A second signal has its default effect. With nohup, SIGHUP is still ignored.
 
     Attributes:
         received: the received signal, or None.
@@ -24,7 +24,10 @@ class StopSignals:
     def __enter__(self):
         # Python allows signal handlers in the main thread only.
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            numbers = [signal.SIGINT, signal.SIGTERM]
+            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+                numbers.append(signal.SIGHUP)
+            for number in numbers:
                 self._previous[number] = signal.signal(number, self._receive)
         return self
 

@@ -66,6 +66,12 @@ def make_strategy(name: str, logical_devices: int = 0) -> tf.distribute.Strategy
     return tf.distribute.MirroredStrategy([device.name for device in gpus])
 
 
+def describe_devices(count: int, config: RunConfig) -> str:
+    """Returns a line with the number and the type of the devices of a run."""
+    has_gpus = tf.config.list_physical_devices("GPU") and not config.logical_devices
+    return f"Devices: {count} {'GPU' if has_gpus else 'CPU'}"
+
+
 def workers_of(environment: Mapping[str, str]) -> tuple[list[str], int]:
     """Returns the addresses of all workers in TF_CONFIG, and the index of this process.
 

@@ -52,10 +52,9 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
     the distribution of the batch. (Keras takes the mean of the replicas' means, which weights
     tokens unequally.)
 
-    `fit` and `evaluate` take datasets of the Transformer's inputs, or of tuples that start with
-    them. Logs are `loss`, `accuracy`, `tokens` (source and target) and `target_tokens` since the
-    last reset of metrics. Training logs also have the `gradient_norm` of the last step before
-    clipping, and `loss_scale` in float16.
+    `fit` and `evaluate` take datasets of the Transformer's inputs. Logs are `loss`, `accuracy`,
+    `tokens` (source and target) and `target_tokens` since the last reset of metrics. Training logs
+    also have the `gradient_norm` of the last step before clipping, and `loss_scale` in float16.
 
     Args:
         transformer: Transformer with inputs `{"inputs": [B, S], "targets": [B, T]}`. It must be
@@ -104,8 +103,7 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
     def metrics(self):
         return [self.statistics]
 
-    def train_step(self, data):
-        batch = _inputs(data)
+    def train_step(self, batch):
         tokens = sum_over_replicas(_count_tokens(batch))
         factor = 1.0 / tf.maximum(tokens[0], 1.0)
         if self.loss_scale:
@@ -157,8 +155,7 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
             self.optimizer.apply(gradients, variables)
         return logs
 
-    def test_step(self, data):
-        batch = _inputs(data)
+    def test_step(self, batch):
         tokens = sum_over_replicas(_count_tokens(batch))
         return self._report(self._sums(batch, 0.0, training=False), tokens, {})
 
@@ -188,10 +185,6 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
         self.jit_compile, jit_compile = False, self.jit_compile
         super().make_test_function(force)
         self.jit_compile = jit_compile
-
-
-def _inputs(data):
-    return data[0] if isinstance(data, (tuple, list)) else data
 
 
 def _count_tokens(batch):

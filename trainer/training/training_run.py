@@ -11,7 +11,7 @@ from trainer.config import RunConfig
 from trainer.data.batching import evaluation_batches, training_batches
 from trainer.model_dir import ModelDirectory
 from trainer.training.best_checkpoints import BestCheckpoints
-from trainer.training.checkpoints import Checkpoints
+from trainer.training.checkpoints import CheckpointError, Checkpoints
 from trainer.training.dev_bleu import DevTranslator
 from trainer.training.dev_evaluation import EvaluateDev
 from trainer.training.dev_results import Evaluations
@@ -23,7 +23,7 @@ from trainer.training.schedules import NoamSchedule
 from trainer.training.sharding import shard
 from trainer.training.step_counter import Steps, StopSignals
 from trainer.training.step_log import StepLog
-from trainer.training.strategy import make_strategy, with_devices
+from trainer.training.strategy import describe_devices, make_strategy, with_devices
 from trainer.training.training_model import TrainingModel
 from trainer.training.worker_group import WorkerGroup
 from trainer.training.write_checkpoints import WriteCheckpoints
@@ -58,7 +58,7 @@ class TrainingRun:
             tf.config.experimental.enable_op_determinism()
         self.directory = ModelDirectory(config.model_dir)
         try:
-            with self.worker_group.detecting_lost_workers(self._how_to_resume):
+            with self.worker_group.detecting_lost_workers(self.how_to_resume):
                 self._restore_or_create(config)
         except BaseException:
             self.directory.unlock()
@@ -81,9 +81,8 @@ class TrainingRun:
         self._check_step()
         if self._prepared.parent is not None and self.step == 0:
             self.model.transformer.set_weights(self._prepared.parent.load_model().get_weights())
-        self.evaluations = Evaluations(
-            self.directory.evaluations_file, self.step, writes=self.worker_group.is_chief
-        )
+        file, with_bleu = self.directory.evaluations_file, self.config.computes_dev_bleu
+        self.evaluations = Evaluations(file, self.step, self.worker_group.is_chief, with_bleu)
         self.worker_group.check_same(
             self.step, "the same last checkpoint (--model_dir must be on a shared file system)"
         )
@@ -99,12 +98,12 @@ class TrainingRun:
         sizes = [pairs and len(pairs) for pairs in corpora]
         return zlib.crc32(json.dumps([settings, sizes], sort_keys=True).encode())
 
-    def _how_to_resume(self):
+    def how_to_resume(self) -> str:
+        """Returns an instruction, with the step of the last checkpoint."""
         saved = Checkpoints(self.directory.checkpoints).steps()
-        return (
-            "Rerun the same command on all workers to resume from step "
-            f"{saved[-1] if saved else 0}."
-        )
+        workers = " on all workers" if self.worker_group.size > 1 else ""
+        step = saved[-1] if saved else 0
+        return f"Rerun the same command{workers} to resume from step {step}."
 
     def _make_model(self):
         config, architecture = self.config, self._prepared.architecture
@@ -137,8 +136,9 @@ class TrainingRun:
             )
 
     def describe(self) -> str:
-        """Returns the settings, counts of training pairs and number of parameters as text."""
-        return self._prepared.describe(self.model)
+        """Returns the settings, training pairs, number of parameters and devices as text."""
+        devices = describe_devices(self._strategy.num_replicas_in_sync, self.config)
+        return f"{self._prepared.describe(self.model)}\n{devices}"
 
     def fit(self):
         """Trains until the last step, until dev BLEU stops improving, or until a signal arrives.
@@ -146,16 +146,23 @@ class TrainingRun:
         Writes checkpoints, logs and model.keras.
 
         Raises:
-            CheckpointError: if a checkpoint can't be written.
+            CheckpointError: if a file can't be written.
             NotFiniteError: if the loss is not finite.
             WorkerLostError: if another process of the run has ended.
         """
         with (
-            self.worker_group.detecting_lost_workers(self._how_to_resume),
+            self.worker_group.detecting_lost_workers(self.how_to_resume),
             StopSignals() as signals,
         ):
             steps = Steps(self.step, self.config.train_steps, signals)
-            self._fit(steps)
+            try:
+                self._fit(steps)
+            except OSError as error:
+                file, reason = error.filename or "a file", error.strerror or error
+                raise CheckpointError(
+                    f"Can't write {file}: {reason}. Free space or grant write permission. "
+                    f"{self.how_to_resume()}"
+                ) from error
             self.step, self.signal = steps.step, signals.received
             if self.signal is None:
                 self.worker_group.wait()
@@ -197,18 +204,12 @@ class TrainingRun:
             )
 
     def _batches(self, start):
-        config = self.config
-        return training_batches(
-            self._prepared.train_pairs,
-            config.batch_tokens,
-            config.max_length,
-            config.seed,
-            start,
-            pad_to_boundary=config.jit_compile,
-        )
+        config, pairs = self.config, self._prepared.train_pairs
+        order = config.batch_tokens, config.max_length, config.seed, start
+        return training_batches(pairs, *order, pad_to_boundary=config.jit_compile)
 
     def _batch(self, number):
-        return next(iter(self._batches(number).take(1)))[0]
+        return next(iter(self._batches(number).take(1)))
 
     def _dev_evaluation(self, steps, reports):
         """Returns the `EvaluateDev`, or None without a dev set."""
@@ -229,8 +230,7 @@ class TrainingRun:
             config.evaluate_every,
             evaluation_batches(prepared.dev_pairs, tokens),
             self.evaluations,
-            self.checkpoints,
-            callbacks=reports,
+            reports=reports,
             translate=translate,
             best=best,
             patience=config.early_stopping,
@@ -248,10 +248,8 @@ class TrainingRun:
         if best is not None:
             lines.append(f"Best on dev: step {best.step}, dev BLEU = {best.bleu:.2f}.")
         if self.config.keep_best:
-            kept = BestCheckpoints(self.directory.best, self.config.keep_best).scores()
-            lines += [
-                f"  {self.directory.best}/step-{step:06d}: dev BLEU = {bleu:.2f}"
-                for step, bleu in kept.items()
-            ]
+            kept = BestCheckpoints(self.directory.best, self.config.keep_best)
+            scores = kept.scores().items()
+            lines += [f"  {kept.path(step)}: dev BLEU = {bleu:.2f}" for step, bleu in scores]
         lines.append(f"Trained model: {self.directory.model_file} (step {self.step})")
         return "\n".join(lines)

@@ -48,23 +48,26 @@ class WriteCheckpoints(keras.callbacks.Callback):
         return self._minutes is not None and time.monotonic() - self._time >= 60 * self._minutes
 
     def write(self):
-        """Writes model.keras and a checkpoint, unless both exist for this step.
+        """Writes model.keras and a checkpoint, unless both exist for this step. Step 0 has none.
 
         Raises:
-            CheckpointError: if a file can't be written.
+            OSError: if a file can't be written.
         """
-        has_checkpoint = self._steps.step == self._written
-        if has_checkpoint and self._directory.has_intact_model():
+        step = self._steps.step
+        has_checkpoint = step == self._written
+        if has_checkpoint and (step == 0 or self._directory.has_intact_model()):
             return
         with self._steps.paused():
-            try:
-                self._directory.save_model(self.model.transformer)
-            except OSError as error:
-                raise self._checkpoints.write_error(self._directory.model_file, error) from error
-            if has_checkpoint:
-                file = self._directory.model_file
-                write_line(f"{file} was missing or corrupt and has been rewritten")
-                return
-            path = self._checkpoints.save(self.model, self._steps.step)
-        self._written, self._time = self._steps.step, time.monotonic()
-        write_line(f"checkpoint {path}")
+            # No run resumes from a model.keras without a checkpoint.
+            if not self._checkpoints.steps():
+                self._checkpoints.save(self.model, step)
+            self._directory.save_model(self.model.transformer)
+            # Written after model.keras, which is then never older than the last checkpoint.
+            if step not in self._checkpoints.steps():
+                self._checkpoints.save(self.model, step)
+        if has_checkpoint:
+            file = self._directory.model_file
+            write_line(f"{file} was missing or corrupt and has been rewritten")
+            return
+        self._written, self._time = step, time.monotonic()
+        write_line(f"checkpoint {self._checkpoints.path(step)}")

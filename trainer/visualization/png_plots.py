@@ -1,5 +1,6 @@
 """PNG plots of learning curves and table norms. matplotlib is an optional dependency."""
 
+import contextlib
 import importlib.util
 from pathlib import Path
 
@@ -51,11 +52,13 @@ def read_train_loss(logs: Path) -> list[tuple[int, float]]:
     """
     scalars = []
     for file in logs.glob("*tfevents*"):
-        for event in tf.compat.v1.train.summary_iterator(str(file)):
-            for value in event.summary.value:
-                if value.tag == "loss":
-                    loss = float(tf.make_ndarray(value.tensor))
-                    scalars.append((event.wall_time, event.step, loss))
+        # The last event is incomplete if the run was killed.
+        with contextlib.suppress(tf.errors.DataLossError):
+            for event in tf.compat.v1.train.summary_iterator(str(file)):
+                for value in event.summary.value:
+                    if value.tag == "loss":
+                        loss = float(tf.make_ndarray(value.tensor))
+                        scalars.append((event.wall_time, event.step, loss))
     points = []
     for _, step, loss in sorted(scalars):
         while points and points[-1][0] >= step:

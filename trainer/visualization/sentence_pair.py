@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from trainer.serving.decoding_defaults import TranslationSettings
+from trainer.serving.translation_settings import TranslationSettings
 
 # Limits the size of the page, which is 90 MB for a base model with 128 tokens per sentence.
 MAX_LENGTH = 128
@@ -60,7 +60,7 @@ def translate_ids(transformer, source_ids: list[int], limit: int) -> list[int]:
 
 def _tokenize(tokenizer, text, name, limit):
     try:
-        ids = tokenizer.tokenize(tf.constant([text.encode()]))[0].numpy().tolist()
+        ids = tokenizer.tokenize(tf.constant([text.strip().encode()]))[0].numpy().tolist()
     except UnicodeEncodeError as error:
         raise ValueError(f"--{name} must be valid UTF-8, got {text!r}.") from error
     if len(ids) < 2:

@@ -53,11 +53,11 @@ def test_batches_of_one_chunk_equal_those_of_earlier_versions(make_pairs):
     assert len(pairs) < SHUFFLED_PAIRS
     digest = hashlib.sha256()
     for start in (0, 1000):
-        for inputs, targets, _ in (
+        for batch in (
             training_batches(pairs, **SETTINGS, start_step=start).take(150).as_numpy_iterator()
         ):
-            digest.update(inputs["inputs"].tobytes())
-            digest.update(targets.tobytes())
+            digest.update(batch["inputs"].tobytes())
+            digest.update(batch["targets"].tobytes())
     # A run that was started with an earlier version resumes with the same batches.
     assert digest.hexdigest() == "1ef8f8f0df1da8c6b41a0dad19ab60cdef36a2a346bb65b51269de415744a572"
 
@@ -121,8 +121,8 @@ def test_dataset_starts_at_any_step(pairs, start_step, chunk_pairs, count):
     for step in range(max(0, start_step - 40), start_step):
         order.batch(step)
     dataset = training_batches(pairs, **SETTINGS, start_step=start_step, chunk_pairs=chunk_pairs)
-    for step, (inputs, _, _) in enumerate(dataset.take(5).as_numpy_iterator(), start=start_step):
-        assert (inputs["inputs"][:, 0] - 10).tolist() == order.batch(step)[0].tolist()
+    for step, batch in enumerate(dataset.take(5).as_numpy_iterator(), start=start_step):
+        assert (batch["inputs"][:, 0] - 10).tolist() == order.batch(step)[0].tolist()
 
 
 def test_lengths_in_a_batch_are_similar(pairs):

@@ -18,21 +18,15 @@ def take(dataset, count):
 
 def names(batch):
     """Returns the first ids of a batch's sources, which identify the pairs."""
-    ids = batch[0]["inputs"][:, 0]
+    ids = batch["inputs"][:, 0]
     return ids[ids > 0].tolist()
 
 
-def test_batches_have_ids_of_both_sides_and_weights(pairs):
-    for inputs, targets, weights in take(training_batches(pairs, **SETTINGS), 61):
-        assert sorted(inputs) == ["inputs", "targets"]
-        np.testing.assert_array_equal(inputs["targets"], targets)
-        np.testing.assert_array_equal(weights, np.float32(targets != 0))
-        assert (inputs["inputs"].dtype, targets.dtype, weights.dtype) == (
-            np.int32,
-            np.int32,
-            np.float32,
-        )
-        for source, target in zip(inputs["inputs"], targets):
+def test_batches_have_ids_of_both_sides(pairs):
+    for batch in take(training_batches(pairs, **SETTINGS), 61):
+        assert sorted(batch) == ["inputs", "targets"]
+        assert {ids.dtype for ids in batch.values()} == {np.dtype("int32")}
+        for source, target in zip(batch["inputs"], batch["targets"]):
             row = source[0] - 10
             assert target[0] == source[0]
             for ids, side in ((source, pairs.sources), (target, pairs.targets)):
@@ -42,7 +36,7 @@ def test_batches_have_ids_of_both_sides_and_weights(pairs):
                     and ids[length - 1] == 1
                     and not ids[length:].any()
                 )
-        for side in (inputs["inputs"], targets):
+        for side in batch.values():
             assert side[:, -1].any(), "padded beyond the longest sentence"
 
 
@@ -50,13 +44,14 @@ def test_pad_to_boundary_gives_one_shape_per_bucket(pairs):
     plain = take(training_batches(pairs, **SETTINGS), 83)
     padded = take(training_batches(pairs, **SETTINGS, pad_to_boundary=True), 83)
     shapes = set()
-    for batch, (inputs, targets, weights) in zip(plain, padded, strict=True):
-        rows, length = targets.shape
-        assert inputs["inputs"].shape == weights.shape == (rows, length)
+    for batch, filled in zip(plain, padded, strict=True):
+        rows, length = filled["targets"].shape
+        assert filled["inputs"].shape == (rows, length)
         assert length in bucket_boundaries(31) and rows == 127 // length
         shapes.add((rows, length))
-        assert names((inputs,)) == names(batch)
-        assert weights.sum() == batch[2].sum()
+        assert names(filled) == names(batch)
+        for side, ids in batch.items():
+            assert np.count_nonzero(filled[side]) == np.count_nonzero(ids)
     assert len(shapes) == len(
         np.unique(np.searchsorted(bucket_boundaries(31), pairs.lengths[pairs.lengths <= 31]))
     )
@@ -67,10 +62,10 @@ def test_evaluation_batches_have_all_pairs_in_order(pairs):
     batches = list(dataset.as_numpy_iterator())
     assert dataset.cardinality() == len(batches)
     assert sum(map(names, batches), []) == (np.arange(307) + 10).tolist()
-    for inputs, targets, weights in batches:
-        assert len(targets) * max(targets.shape[1], inputs["inputs"].shape[1]) <= 127
-        np.testing.assert_array_equal(weights, np.float32(targets != 0))
-    assert sum(weights.sum() for _, _, weights in batches) == pairs.targets.lengths.sum()
+    for batch in batches:
+        assert len(batch["targets"]) * max(ids.shape[1] for ids in batch.values()) <= 127
+    tokens = sum(np.count_nonzero(batch["targets"]) for batch in batches)
+    assert tokens == pairs.targets.lengths.sum()
 
 
 def test_evaluation_batches_with_a_pair_above_batch_tokens(make_pairs):
@@ -110,12 +105,12 @@ def test_batches_of_real_text_have_little_padding(real_text, name):
     used = report_lengths(pairs, 256).used
     assert used > 0.99 * len(pairs)
     tokens = positions = rows = 0
-    for inputs, targets, _ in training_batches(
+    for batch in training_batches(
         pairs, batch_tokens=4096, max_length=256, seed=0
     ).as_numpy_iterator():
-        tokens += np.count_nonzero(inputs["inputs"]) + np.count_nonzero(targets)
-        positions += inputs["inputs"].size + targets.size
-        rows += len(targets)
+        tokens += sum(np.count_nonzero(ids) for ids in batch.values())
+        positions += sum(ids.size for ids in batch.values())
+        rows += len(batch["targets"])
         if rows == used:
             break
     assert tokens / positions > 0.9

@@ -142,3 +142,24 @@ def test_empty_corpus_raises(tokenizer):
         ),
     ):
         encode_pairs(PairCorpus(()), tokenizer)
+
+
+def test_ids_of_another_corpus_are_removed(synthetic_pairs, tokenizer, tmp_path):
+    for pairs in (synthetic_pairs[:3], synthetic_pairs):
+        encoded = encode_pairs(PairCorpus(pairs), tokenizer, cache_dir=tmp_path)
+    (kept,) = tmp_path.iterdir()
+    assert (kept / "source.ids").stat().st_size == encoded.sources.ids.nbytes
+
+
+def test_spaces_around_a_sentence_have_no_ids():
+    """SentencePiece ignores them. tensor2tensor removes them when it reads lines."""
+
+    class Letters:
+        fingerprint = "letters"
+
+        def tokenize(self, strings):
+            return tf.strings.unicode_decode(strings, "UTF-8")
+
+    pairs = encode_pairs(PairCorpus(((" \t", "a b "), ("x", "\rc"))), Letters())
+    assert pairs.sources.lengths.tolist() == [0, 1]
+    assert sequences(pairs.targets) == [[97, 32, 98], [99]]

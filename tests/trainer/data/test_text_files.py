@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import random
 import threading
 
 import pytest
@@ -67,6 +68,8 @@ def test_missing_file_raises(write, tmp_path):
 
 EMPTY = "to have one sentence per line. Received: an empty file."
 NOT_GZIP = "to be a gzip file, because of its suffix. Received: a truncated"
+CORRUPT_GZIP = bytearray(gzip.compress(random.Random(1).randbytes(9999).hex().encode()))
+CORRUPT_GZIP[5000:5050] = b"\xff" * 50
 
 
 @pytest.mark.parametrize(
@@ -102,6 +105,7 @@ NOT_GZIP = "to be a gzip file, because of its suffix. Received: a truncated"
             {"a.de": b"eins\n"},
             f"Expected .*truncated.gz {NOT_GZIP}",
         ),
+        ({"corrupt.gz": CORRUPT_GZIP}, {"a.de": b"eins\n"}, f"Expected .*corrupt.gz {NOT_GZIP}"),
     ],
     ids=[
         "empty",
@@ -112,6 +116,7 @@ NOT_GZIP = "to be a gzip file, because of its suffix. Received: a truncated"
         "byte order mark",
         "not gzip",
         "truncated gzip",
+        "corrupt gzip",
     ],
 )
 def test_invalid_files_raise(sources, targets, message, tmp_path):
@@ -146,3 +151,11 @@ def test_files_may_be_pipes(tmp_path):
         threading.Thread(target=(tmp_path / name).write_text, args=(text,), daemon=True).start()
     corpus = read_text(str(tmp_path / "source"), str(tmp_path / "target"))
     assert list(corpus) == list(corpus) == [("a", "c"), ("b", "d")]
+
+
+def test_commands_for_compressed_files_decompress_them(write, tmp_path):
+    target = write("a.de", "eins\n")
+    with pytest.raises(ValueError, match=r"Remove it: gunzip .*/a.en.gz && sed -i .*/a.en$"):
+        read_text(write("a.en.gz", "\ufeffone\n"), target)
+    with pytest.raises(ValueError, match=r": gunzip .*/b.en.gz && iconv .*/b.en > .*/b.en.utf8$"):
+        read_text(write("b.en.gz", "fünf\n".encode("latin-1")), target)

@@ -46,3 +46,8 @@ def test_tokens_are_single_words(token, word):
     aligned = Alignment([b"x", token], [token], [1])
     line = output_lines.tokens(1, [Translation(b"", 0.0, False, aligned)]).decode()
     assert line == f"x {word} ||| {word}\n"
+
+
+def test_separator_in_a_translation_makes_no_field():
+    line = output_lines.n_best(1, [Translation(b"a|||b", -2.0, False)])
+    assert line == b"0 ||| a| | |b ||| Score= -2.0000 ||| -2.0000\n"

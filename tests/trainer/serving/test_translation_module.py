@@ -1,4 +1,5 @@
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from keras import ops
 from examples.synthetic_corpus import generate
 from t2t_relpos.models import TransformerConfig
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
+from trainer.data.subword_tokenizer import SubwordTokenizer
 from trainer.model_dir import ModelDirectory
 from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translator
@@ -148,6 +150,16 @@ def test_length_limit_depends_on_each_source_length():
         assert len(answer.text) == len(piece[0]) + (limit - 1) * step
         log_prob = limit * (9.0 - np.log(np.exp(9.0) + 99 + np.exp(-9.0)))
         assert answer.score == pytest.approx(log_prob / ((5 + limit) / 6) ** 0.6, rel=1e-3)
+
+
+def test_spaces_around_sentences_do_not_change_translations_of_imported_models():
+    vocabulary = Path(__file__).parents[2] / "reference" / "subwords" / "sentences.vocab"
+    tokenizer = SubwordTokenizer.from_file(vocabulary)
+    settings = TranslationSettings(beam_size=2, extra_length=3)
+    module = TranslationModule(EndlessModel(tokenizer.vocab_size), tokenizer, settings)
+    blank, none, plain, padded = Translator(module.serve, module)([" ", "", "a dog", " a dog\t "])
+    assert blank == none == (b"", 0.0, False, None)
+    assert padded == plain and plain.text
 
 
 def test_defaults_equal_the_settings_of_serving_default(loaded, sentences):

@@ -7,7 +7,7 @@ import tensorflow as tf
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 from trainer.serving import warmup
-from trainer.serving.decoding_defaults import TranslationSettings
+from trainer.serving.translation_settings import TranslationSettings
 from trainer.serving.warmup import prediction_log
 
 # The fields of tensorflow_serving/apis/prediction_log.proto that a request has. The package

@@ -1,3 +1,4 @@
+import errno
 import json
 import logging
 import os
@@ -11,7 +12,6 @@ from small_transformers import small_config
 
 from t2t_relpos.models import Transformer
 from trainer.training.checkpoints import (
-    CheckpointError,
     Checkpoints,
     read_weights,
     restore_transformer,
@@ -130,6 +130,20 @@ def truncate(path):
     path.write_bytes(path.read_bytes()[:-100])
 
 
+def damage_index(path):
+    """Makes the offset of the first array negative, for which zipfile raises OSError."""
+    content = bytearray(path.read_bytes())
+    content[-6] += 1
+    path.write_bytes(content)
+
+
+def mark_as_encrypted(path):
+    content = bytearray(path.read_bytes())
+    for signature, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.index(signature) + flags] |= 1
+    path.write_bytes(content)
+
+
 def empty(path):
     path.write_bytes(b"")
 
@@ -148,6 +162,8 @@ def flip_bits(path):
         ("model.npz", truncate),
         ("model.npz", flip_bits),
         ("model.npz", empty),
+        ("model.npz", damage_index),
+        ("model.npz", mark_as_encrypted),
         ("optimizer.npz", truncate),
         ("optimizer.npz", flip_bits),
         ("optimizer.npz", os.remove),
@@ -168,6 +184,33 @@ def test_corrupt_checkpoint_is_ignored_with_a_warning(tmp_path, model, other, fi
         assert checkpoints.restore_latest(other) == 2
     assert "Ignoring the corrupt checkpoint" in caplog.text and "step-000003" in caplog.text
     assert_equal(values(other), values(model))
+    names = sorted(entry.name for entry in tmp_path.iterdir())
+    assert names == ["corrupt-step-000003", "step-000002"]
+
+
+def test_corrupt_checkpoints_do_not_displace_those_of_the_resumed_run(tmp_path, model, other):
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    for step in (2, 8, 9):
+        checkpoints.save(model, step)
+    for step in (8, 9):
+        truncate(checkpoints.path(step) / "model.npz")
+    resumed = Checkpoints(tmp_path, keep=2)
+    assert resumed.restore_latest(other) == 2
+    resumed.save(model, 4)
+    assert resumed.steps() == [2, 4]
+
+
+def test_checkpoint_without_read_permission_is_not_corrupt(tmp_path, model, other, monkeypatch):
+    checkpoints = Checkpoints(tmp_path)
+    save(checkpoints, model)
+
+    def forbid(*arguments):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(np, "load", forbid)
+    with pytest.raises(PermissionError, match="Permission denied"):
+        checkpoints.restore_latest(other)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step-000002"]
 
 
 def test_restore_of_corrupt_checkpoints_raises(tmp_path, model, other):
@@ -239,11 +282,9 @@ def test_full_disk_keeps_the_previous_checkpoint(tmp_path, model, other, monkeyp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "savez", write_half)
-    with pytest.raises(
-        CheckpointError,
-        match="Can't write .*: No space left on device. Free space .* resume from .*step-000002",
-    ):
+    with pytest.raises(OSError, match="No space left on device") as raised:
         save(checkpoints, other)
+    assert raised.value.filename == str(checkpoints.path(3))
     monkeypatch.undo()
     assert [entry.name for entry in tmp_path.iterdir()] == ["step-000002"]
     assert checkpoints.restore_latest(other) == 2
@@ -257,7 +298,7 @@ def test_checkpoint_that_fails_verification_is_removed(tmp_path, other, monkeypa
         flip_bits(path)
 
     monkeypatch.setattr(np, "savez", damaging)
-    with pytest.raises(CheckpointError, match="Can't write .*step-.*the beginning"):
+    with pytest.raises(OSError, match="its verification failed: .*/step-0"):
         save(Checkpoints(tmp_path), other)
     assert list(tmp_path.iterdir()) == []
 

@@ -57,3 +57,17 @@ def test_evaluations_without_writes_leave_no_file(tmp_path):
     other = Evaluations(file, 0, writes=False)
     other.add(Evaluation(2, 1.5, 0.5))
     assert 2 in other and not file.exists()
+
+
+def test_step_without_bleu_is_evaluated_again_if_bleu_is_required(tmp_path):
+    file = tmp_path / "file"
+    add_evaluations(file, {3: None, 6: None})
+    assert 6 in Evaluations(file, until=6)
+    again = Evaluations(file, until=6, with_bleu=True)
+    assert 3 in again and 6 not in again
+    again.add(Evaluation(6, 2.5, 0.5, 12.5))
+    assert [(entry["step"], entry["bleu"]) for entry in json.loads(file.read_text())] == [
+        (3, None),
+        (6, 12.5),
+    ]
+    assert 6 in Evaluations(file, until=6, with_bleu=True)

@@ -106,7 +106,7 @@ def test_forecast_leaves_no_files(small_run, tmp_path):
         f"  model_dir = {tmp_path / 'model'}\n",
         "  vocab_size = 40\n",
         "Parameters: 3,778\n",
-        "Devices: 1\n",
+        "Devices: 1 CPU\n",
         "An epoch: ",
         "Memory per device:\n  weights, gradients, Adam                ",
         "  total (estimated)  ",
@@ -123,7 +123,7 @@ def test_forecast_counts_the_devices_of_all_workers(small_run, tmp_path, monkeyp
     cluster = {"worker": ["host0:1", "host1:1", "host2:1"]}
     task = {"type": "worker", "index": 1}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
-    assert "Devices: 3\n" in forecast(config)
+    assert "Devices: 3 CPU\n" in forecast(config)
 
 
 @pytest.mark.slow
@@ -135,6 +135,6 @@ def test_dry_run_does_not_change_an_existing_run(small_run, tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "model").rglob("*")} == before
     with pytest.raises(
         SystemExit,
-        match="trainer.train: Expected a model directory created with the configuration of this",
+        match=f"trainer.train: Expected .*configuration of this run. Received: {tmp_path}/model, ",
     ):
         train.dry_run(small_run.config(tmp_path / "model", dropout=0.25))

@@ -48,8 +48,8 @@ def test_not_finite_value_raises_and_saves_the_batch(stop, tmp_path, tokenizer, 
     path = tmp_path / "nan" / "step-000117.npz"
     message = (
         f"Expected a finite {name.replace('_', ' ')}. Received: {value} at step 117, with "
-        f"learning rate 0.116. Its batch is {path}, with the arrays inputs, targets, source_text "
-        "and target_text. Print it with: python -c "
+        f"learning rate 0.116. Saved the batch: {path}, with the arrays inputs, targets, "
+        "source_text and target_text. Print it with: python -c "
     )
     with pytest.raises(NotFiniteError, match=re.escape(message)):
         stop.on_train_batch_end(0, FINE | logs)
@@ -79,7 +79,7 @@ def test_all_batches_of_an_execution_are_saved(stop, tmp_path):
     stop.steps.before = 114
     with pytest.raises(
         NotFiniteError,
-        match="at one of the steps 115 to 117, .* Their batches are .*-000115.npz to .*-000117.npz",
+        match="at one of the steps 115 to 117, .* Saved the batch: .*-000115.npz to .*-000117.npz",
     ):
         stop.on_train_batch_end(0, {"loss": float("nan")})
     assert len(list((tmp_path / "nan").iterdir())) == 3

@@ -13,10 +13,6 @@ LOGS["report_due"] = False
 REPORTED = LOGS | {"report_due": True, "learning_rate": 0.00125}
 
 
-def evaluated(evaluation, samples=()):
-    return {"loss": 0.0, "evaluation": evaluation, "samples": list(samples)}
-
-
 @pytest.fixture
 def steps():
     return Steps(200, 7000)
@@ -30,8 +26,7 @@ def test_terminal_writes_lines_to_a_file(steps, capsys):
     steps.step = 400
     terminal.on_train_batch_end(0, REPORTED | {"seconds_left": 65.0, "gradient_norm": 0.125})
     terminal.on_train_end()
-    terminal.on_test_end(evaluated(Evaluation(1000, 2.5, 0.625)))
-    terminal.on_test_end({"loss": 2.5})  # interrupted
+    terminal.evaluated(Evaluation(1000, 2.5, 0.625), [])
     assert capsys.readouterr().out.splitlines() == [
         "step 200/7000: loss 3.2500, accuracy 0.5000, learning rate 0.00125, 12,346 source+target "
         "tokens/s, 1 h 02 min left",
@@ -51,7 +46,7 @@ def test_programs_of_xla_are_reported(steps, capsys):
 
 def test_terminal_writes_bleu_and_samples(steps, capsys):
     terminal = Terminal(steps, interactive=False)
-    terminal.on_test_end(evaluated(Evaluation(1000, 2.5, 0.625, 23.456), SAMPLES))
+    terminal.evaluated(Evaluation(1000, 2.5, 0.625, 23.456), SAMPLES)
     assert capsys.readouterr().out.splitlines() == [
         "  source:      a dog",
         "  reference:   ein Hund",
@@ -95,8 +90,8 @@ def test_tensorboard_files(steps, tmp_path):
     board.on_train_batch_end(0, LOGS)
     board.on_train_batch_end(0, REPORTED | {"learning_rate": 0.125, "gradient_norm": 0.75})
     board.on_epoch_end(0, {"loss": 3.0})
-    board.on_test_end(evaluated(Evaluation(4, 2.5, 0.625, 12.5), SAMPLES))
-    board.on_test_end(evaluated(Evaluation(6, 2.5, 0.625)))
+    board.evaluated(Evaluation(4, 2.5, 0.625, 12.5), SAMPLES)
+    board.evaluated(Evaluation(6, 2.5, 0.625), [])
     assert scalars(tmp_path / "train") == {
         ("loss", 200): 3.25,
         ("accuracy", 200): 0.5,

@@ -55,7 +55,7 @@ def test_clock_excludes_pauses(monkeypatch):
     assert steps.clock() == 30.0 - 8.0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_ends_the_run_after_its_step(number):
     before = signal.getsignal(number)
     with StopSignals() as signals:
@@ -91,3 +91,13 @@ def test_signals_are_not_handled_in_other_threads():
     thread.start()
     thread.join()
     assert entered == [None]
+
+
+def test_ignored_hangup_is_still_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signals.received is None
+    finally:
+        signal.signal(signal.SIGHUP, before)

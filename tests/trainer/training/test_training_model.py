@@ -85,16 +85,6 @@ def test_training_has_dropout():
     assert first.history["loss"] != second.history["loss"]
 
 
-def test_datasets_of_tuples_are_accepted():
-    labels = BATCH["targets"]
-    triple = tf.data.Dataset.from_tensors((BATCH, labels, (labels != 0).astype("float32")))
-    histories = [
-        small_model().fit(data, verbose=0, shuffle=False).history
-        for data in (as_dataset(BATCH), triple)
-    ]
-    assert histories[0] == histories[1]
-
-
 @pytest.mark.slow
 def test_steps_per_execution_does_not_change_results():
     histories, weights = [], []

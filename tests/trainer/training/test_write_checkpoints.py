@@ -3,7 +3,7 @@ import time
 import pytest
 
 from trainer.model_dir import ModelDirectory
-from trainer.training.checkpoints import CheckpointError, Checkpoints
+from trainer.training.checkpoints import Checkpoints
 from trainer.training.step_counter import Steps, StopSignals
 from trainer.training.write_checkpoints import WriteCheckpoints
 
@@ -36,7 +36,7 @@ class RecordedCheckpoints(Checkpoints):
 
     def save(self, model, step):
         self.saved.append(step)
-        return self.path(step)
+        self.path(step).mkdir(parents=True)
 
 
 class Run:
@@ -121,6 +121,7 @@ def test_write_reports_the_checkpoint(tmp_path, capsys, monkeypatch):
 
 def test_same_step_is_written_once(tmp_path):
     run = Run(tmp_path, first=5)
+    run.checkpoints.path(5).mkdir(parents=True)
     run.write.write()
     assert run.checkpoints.saved == []
     run(2)
@@ -129,10 +130,17 @@ def test_same_step_is_written_once(tmp_path):
     assert run.checkpoints.saved == [7]
 
 
-def test_full_disk_raises(tmp_path):
-    run = Run(tmp_path, every=1, transformer=Unwritable())
-    with pytest.raises(
-        CheckpointError,
-        match="Can't write .*model.keras: No space left on device. Free space .*from the beginning",
-    ):
-        run(1)
+def test_interrupted_run_without_a_step_writes_no_files(tmp_path):
+    run = Run(tmp_path)
+    run.write.write()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_first_checkpoint_is_written_before_the_model(tmp_path):
+    run = Run(tmp_path, every=2, transformer=Unwritable())
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space left on device"):
+            run(2)
+    # The second failure is before the checkpoint of step 4.
+    assert run.checkpoints.saved == [2]
+    assert not (tmp_path / "model.keras").exists()

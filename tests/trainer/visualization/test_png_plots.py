@@ -93,3 +93,12 @@ def test_read_train_loss_of_a_training_run(small_run, tmp_path):
     losses = read_train_loss(ModelDirectory.open(tmp_path / "run").logs / "train")
     assert [step for step, _ in losses] == [2, 4]
     assert all(loss > 0 for _, loss in losses)
+
+
+def test_read_train_loss_of_a_truncated_file(tmp_path):
+    record(tmp_path, {100: 5.5, 200: 4.25, 300: 3.5})
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-5])
+    assert read_train_loss(tmp_path) == [(100, 5.5), (200, 4.25), (300, 3.5)]
+    file.write_bytes(file.read_bytes()[:-150])
+    assert read_train_loss(tmp_path)[:1] == [(100, 5.5)]
