@@ -16,6 +16,11 @@ from t2t_relpos.decoding import (
 SEARCHES = [beam_search, greedy_search, sample_search]
 
 
+@pytest.fixture
+def language(make_language):
+    return make_language(1)
+
+
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize(
     "settings, message",
