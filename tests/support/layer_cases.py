@@ -140,7 +140,9 @@ CASES = {
         _DECODER_MASKS,
     ),
     "decoder only": LayerCase(
-        _with_dropout(_decoder, **BLOCK), "x", {"decoder_padding_mask": "x_mask"}
+        _with_dropout(_decoder, **BLOCK, normalize_first=True),
+        "x",
+        {"decoder_padding_mask": "x_mask"},
     ),
 }
 
