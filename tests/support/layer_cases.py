@@ -135,7 +135,14 @@ CASES = {
         _with_dropout(_decoder, **BLOCK, normalize_first=True), "x y", _DECODER_MASKS
     ),
     "decoder, relative cross-attention": LayerCase(
-        _with_dropout(_decoder, **BLOCK, normalize_first=True, relative_cross_attention=True),
+        # The activation is smooth, so that finite differences are close to gradients.
+        _with_dropout(
+            _decoder,
+            **BLOCK,
+            normalize_first=True,
+            relative_cross_attention=True,
+            activation="gelu",
+        ),
         "x y",
         _DECODER_MASKS,
     ),
