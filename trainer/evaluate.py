@@ -27,8 +27,8 @@ _STRING_FLAGS = {
     "Default: model.keras.",
     "saved_model": "Instead of --model_dir: an exported model, saved_models/NAME or "
     "saved_models/NAME/VERSION.",
-    "source": "Text file with one sentence per line, or a .gz file.",
-    "target": "File with the reference translations of --source.",
+    "source": "Text files with one sentence per line, plain or .gz, comma-separated.",
+    "target": "Files with the reference translations of --source, in the same order.",
     "label": "Name of the test set in the printed lines. Default: test.",
     "data": "Instead of files: name of a translation set of TensorFlow Datasets.",
     "direction": "Languages of --data. Default: en-de.",
@@ -44,7 +44,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     for name, text in _STRING_FLAGS.items():
         define(name, str, text)
     define("split", list, "Splits of --data, comma-separated. Default: test.")
-    help_text = "Metrics to print in addition to sacreBLEU, comma-separated."
+    help_text = "Metrics to print in addition to BLEU, comma-separated."
     define("metrics", list, help_text, list(metrics.DEFAULT_METRICS))
     define("beam_size", int, "Hypotheses per sentence. Default: 4, or the exported value.")
     define("alpha", float, "Exponent of the length penalty. Default: 0.6, or the exported value.")
@@ -89,7 +89,7 @@ def _read_corpora(values):
     from trainer.data import text_files, tfds_sets
 
     if values.data not in (None, "files"):
-        message = "Expected either --{name} or --data. Received: both. Leave one of them out."
+        message = "Expected no --{name} with --data. Received: {value!r}. Leave one of them out."
         _reject_flags(values, ("source", "target", "label"), message)
         options = values.direction, values.data_dir
         splits = values.split or ["test"]

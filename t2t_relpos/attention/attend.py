@@ -112,10 +112,12 @@ def attend(
 def _check(tensors, query_mask):
     """Raises ValueError if the tensors of a call have unsupported dtypes or shapes."""
     key_table, value_table = tensors["key_table"], tensors["value_table"]
-    attend_checks.masks(mask=tensors["mask"], key_mask=tensors["key_mask"], query_mask=query_mask)
+    attend_checks.check_masks(
+        mask=tensors["mask"], key_mask=tensors["key_mask"], query_mask=query_mask
+    )
     ids = tensors["relative_ids"]
-    attend_checks.tables(key_table, value_table, tensors["query"].shape[1], odd=ids is None)
-    attend_checks.relative_ids(ids, key_table, value_table)
+    attend_checks.check_tables(key_table, value_table, tensors["query"].shape[1], odd=ids is None)
+    attend_checks.check_relative_ids(ids, key_table, value_table)
 
 
 def _request(inputs, **options):

@@ -3,14 +3,16 @@
 from t2t_relpos import _checks
 
 
-def masks(**values):
+def check_masks(**values):
     """Raises ValueError if a mask is of a float dtype. None is allowed."""
     for name, mask in values.items():
         _checks.boolean(name, mask)
 
 
-def tables(key_table, value_table, num_heads, *, odd):
-    """Raises ValueError if tables have the wrong rank, or numbers of heads or rows.
+def check_tables(key_table, value_table, num_heads, *, odd):
+    """Raises ValueError if a table has the wrong rank, number of heads or number of rows.
+
+    Both tables must have the same number of rows.
 
     Args:
         key_table: a tensor or None.
@@ -35,8 +37,8 @@ def tables(key_table, value_table, num_heads, *, odd):
         )
 
 
-def relative_ids(ids, key_table, value_table):
-    """Raises ValueError if ids have the wrong dtype or rank, or are known and not table rows."""
+def check_relative_ids(ids, key_table, value_table):
+    """Raises ValueError if ids have the wrong dtype or rank, or known ids are not table rows."""
     if ids is None:
         return
     _checks.integers("`relative_ids`", ids)
@@ -54,7 +56,7 @@ def relative_ids(ids, key_table, value_table):
         )
 
 
-def self_attention_window(length_q, length_k, window):
+def check_window(length_q, length_k, window):
     """Raises ValueError if known lengths differ, or the window is not a positive integer."""
     _checks.positive_int("window", window)
     if isinstance(length_q, int) and isinstance(length_k, int) and length_q != length_k:

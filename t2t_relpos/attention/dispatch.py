@@ -18,12 +18,13 @@ from t2t_relpos.attention.implementation import (
     Implementation,
 )
 
-# `rows` gathers a table row for each pair, up to this many positions: on TensorFlow on a CPU
-# without XLA; on PyTorch on a CPU; on JAX; elsewhere; and for requests that blocks do not support,
-# for example returned weights. `full_matrix` has the first limits too, except with
-# `rematerialize=False`.
-LONGEST_ROWS_ON_CPU, LONGEST_ROWS_ON_CPU_CAUSAL = 256, 128
-LONGEST_ROWS_TORCH, LONGEST_ROWS_JAX, LONGEST_ROWS = 256, 16, 64
+# Largest number of positions for which `rows` gathers a table row for each pair.
+LONGEST_ROWS = 64
+LONGEST_ROWS_JAX = 16
+LONGEST_ROWS_TORCH_CPU = 256
+# TensorFlow on a CPU without XLA. Also the limits of `full_matrix` unless `rematerialize=False`.
+LONGEST_ROWS_TENSORFLOW_CPU, LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL = 256, 128
+# Requests that blocks do not support, for example with returned weights.
 LONGEST_ROWS_WITHOUT_BLOCKS = 512
 # `full_matrix` is faster than `rows` from this many positions.
 SHORTEST_FULL_MATRIX, SHORTEST_FULL_MATRIX_CAUSAL = 96, 40
@@ -31,7 +32,7 @@ SHORTEST_FULL_MATRIX, SHORTEST_FULL_MATRIX_CAUSAL = 96, 40
 LONGEST_FULL_MATRIX, LONGEST_FULL_MATRIX_CAUSAL = 1024, 256
 # `full_matrix` sums the left tail in chunks: short ones up to this many keys, then long ones.
 LONGEST_SHORT_CHUNKS, SHORT_CHUNK, LONG_CHUNK = 256, 16, 32
-# With `rematerialize=False`, weights are saved for the gradient up to this many positions.
+# `saved_blocks` is used up to this many positions.
 LONGEST_SAVED = 4096
 # Blocks are unrolled up to this many positions. `scanned_blocks` is faster for longer sequences,
 # although it computes the weights twice. There, unrolled blocks would exceed the CPU caches, or
@@ -45,7 +46,7 @@ def select(request, implementation=None):
     Args:
         request: a `Request`.
         implementation: an `Implementation` or its name. It is the first candidate, and its
-            preferences are ignored. With unknown lengths, the rows of the table follow, for lengths
+            preferences are ignored. If lengths are unknown, further candidates follow, for lengths
             that fail its requirements.
 
     Returns:
@@ -110,7 +111,7 @@ def _full_matrix_fits(request):
 def _within_full_matrix_range(request):
     causal = request.causal and (request.max_relative_position or 0) > 1
     shortest = SHORTEST_FULL_MATRIX_CAUSAL if causal else SHORTEST_FULL_MATRIX
-    longest = LONGEST_ROWS_ON_CPU_CAUSAL if request.causal else LONGEST_ROWS_ON_CPU
+    longest = LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL if request.causal else LONGEST_ROWS_TENSORFLOW_CPU
     if request.rematerialize is False:
         longest = LONGEST_FULL_MATRIX_CAUSAL if request.causal else LONGEST_FULL_MATRIX
     return (request.num_pairs >= shortest**2) & request.has_at_most(longest)
@@ -120,11 +121,13 @@ def _within_rows_range(request):
     if not all(condition.holds(request) for condition in BLOCK_REQUIREMENTS):
         return request.knows_lengths and request.has_at_most(LONGEST_ROWS_WITHOUT_BLOCKS)
     if TENSORFLOW_ON_CPU.holds(request):
-        longest = LONGEST_ROWS_ON_CPU_CAUSAL if request.causal else LONGEST_ROWS_ON_CPU
+        longest = (
+            LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL if request.causal else LONGEST_ROWS_TENSORFLOW_CPU
+        )
         return request.has_at_most(longest)
     longest = LONGEST_ROWS_JAX if request.backend == "jax" else LONGEST_ROWS
     if request.backend == "torch" and request.device == "cpu":
-        longest = LONGEST_ROWS_TORCH
+        longest = LONGEST_ROWS_TORCH_CPU
     return request.knows_lengths and request.has_at_most(longest)
 
 
@@ -197,7 +200,7 @@ TABLE = (
                 f"{SHORTEST_FULL_MATRIX} to {LONGEST_FULL_MATRIX} positions "
                 f"(causal: {SHORTEST_FULL_MATRIX_CAUSAL} to {LONGEST_FULL_MATRIX_CAUSAL}, with "
                 f"K = 1 from {SHORTEST_FULL_MATRIX}); if `rematerialize` is None up to "
-                f"{LONGEST_ROWS_ON_CPU} (causal: {LONGEST_ROWS_ON_CPU_CAUSAL})",
+                f"{LONGEST_ROWS_TENSORFLOW_CPU} (causal: {LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL})",
                 _within_full_matrix_range,
             ),
         ),
@@ -217,11 +220,11 @@ TABLE = (
         ),
         preferences=(
             Condition(
-                f"up to {LONGEST_ROWS_ON_CPU} positions (causal: {LONGEST_ROWS_ON_CPU_CAUSAL}) on "
-                "TensorFlow on a CPU without XLA; elsewhere, with known lengths only, up to "
-                f"{LONGEST_ROWS} (JAX: {LONGEST_ROWS_JAX}; PyTorch on a CPU: "
-                f"{LONGEST_ROWS_TORCH}); {LONGEST_ROWS_WITHOUT_BLOCKS} if the block requirements "
-                "fail",
+                f"up to {LONGEST_ROWS_WITHOUT_BLOCKS} positions if the block requirements fail; "
+                f"otherwise {LONGEST_ROWS_TENSORFLOW_CPU} (causal: "
+                f"{LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL}) on TensorFlow on a CPU without XLA; "
+                f"{LONGEST_ROWS_TORCH_CPU} on PyTorch on a CPU, {LONGEST_ROWS_JAX} on JAX, "
+                f"otherwise {LONGEST_ROWS}; except for TensorFlow on a CPU, only known lengths",
                 _within_rows_range,
             ),
         ),

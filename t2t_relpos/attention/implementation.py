@@ -24,8 +24,8 @@ class BlockSizes:
 
     Args:
         block: number of queries of a block.
-        max_blocks: largest number of blocks. If blocks of `block` queries are more, they are made
-            longer.
+        max_blocks: largest number of blocks. If the sequence needs more blocks of this size, the
+            blocks are made longer.
         causal_segments: used by the scanned form only. If causal, queries are split into this many
             segments. The blocks of a segment read the keys up to its last query.
     """
@@ -53,7 +53,7 @@ class GroupedBlockSizes:
 
 @dataclasses.dataclass(frozen=True)
 class Implementation:
-    """A row of the table.
+    """An attention implementation: a row of `dispatch.TABLE`.
 
     Args:
         name: name of the row.
@@ -86,7 +86,10 @@ class Implementation:
         return next((c for c in conditions if c.holds(request) is False), None)
 
     def condition(self, request, *, ignore_preferences=False):
-        """Returns True, or a scalar tensor if the conditions depend on unknown lengths."""
+        """Returns the conjunction of the conditions that depend on unknown lengths, or True.
+
+        Call it only if `failed` returns None.
+        """
         conditions = self._conditions(ignore_preferences)
         unknown = [x for x in (c.holds(request) for c in conditions) if not isinstance(x, bool)]
         return functools.reduce(ops.logical_and, unknown) if unknown else True

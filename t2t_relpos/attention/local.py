@@ -65,8 +65,8 @@ def attend_locally(
     >>> bool(ops.max(ops.abs(local - dense)) < 1e-5)
     True
     """
-    attend_checks.self_attention_window(query.shape[2], key.shape[2], window)
-    attend_checks.masks(query_mask=query_mask, key_mask=key_mask)
+    attend_checks.check_window(query.shape[2], key.shape[2], window)
+    attend_checks.check_masks(query_mask=query_mask, key_mask=key_mask)
     batch, _, length, _ = ops.shape(query)
     if is_portable():
         # Some converters do not support a number of blocks that depends on the length.

@@ -12,9 +12,10 @@ def block_mask(query, key, masks, *, prefix="", key_length=None, packed=False):
 
     Args:
         query: `[B, T, D]`.
-        key: `[B, S, D]`. The padding mask defaults to the mask that Keras attached to it, unless
-            the keys are those of a cache.
-        masks: (padding mask `[B, S]`, attention mask `[B, T, S]`), each a tensor or None.
+        key: `[B, S, D]`. Without a cache, the padding mask defaults to the mask that Keras attached
+            to it.
+        masks: (padding mask `[B, S]`, attention mask `[B, T, S]` or `[T, S]`), each a tensor or
+            None.
         prefix: prefix of the argument names in error messages.
         key_length: S, the length of the cache that has the keys. Default: None, no cache.
         packed: whether the sequences are packed. B, T and S are then unknown.
@@ -23,7 +24,7 @@ def block_mask(query, key, masks, *, prefix="", key_length=None, packed=False):
         ValueError: if a mask has an unsupported dtype or shape.
     """
     padding_mask, attention_mask = masks
-    # A mask of the inputs is not one of all positions of a cache.
+    # The mask attached to the inputs does not cover all positions of a cache.
     if padding_mask is None and key_length is None:
         padding_mask = attached_mask(key)
     batch, length_q = (None, None) if packed else query.shape[:2]
@@ -37,10 +38,9 @@ def block_mask(query, key, masks, *, prefix="", key_length=None, packed=False):
 
 
 def replace_attached_mask(x, padding_mask, *names):
-    """Returns mask arguments of a sublayer with which an explicit mask replaces an attached one.
+    """Returns the mask arguments that make a sublayer use a mask instead of that attached to `x`.
 
-    Without them, Keras passes the mask attached to `x` to the sublayer, in addition to the explicit
-    mask.
+    Without these arguments, Keras would pass the attached mask too.
 
     Args:
         x: `[B, S, D]`, an input of the sublayer.

@@ -60,9 +60,9 @@ class GenerationMixin:
         if max_length is None:
             max_length = search_sizes.capped(length + extra_length, self._num_positions)
         max_length = _checks.positive_int("max_length", max_length)
-        generation_checks.lengths(length, max_length, self._num_positions)
+        generation_checks.check_lengths(length, max_length, self._num_positions)
         if self._continues_source:
-            generation_checks.prompts(source, max_length)
+            generation_checks.check_prompts(source, max_length)
         uniform = sampler.random_numbers(batch, max_length)
         inputs = search_sizes.SearchInputs(source, max_length, uniform)
         if jit_compile:

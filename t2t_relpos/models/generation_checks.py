@@ -5,7 +5,7 @@ from keras import ops
 
 
 def as_ids(source):
-    """Returns `source` as a NumPy array of rank 2."""
+    """Returns `source` as a NumPy array of rank 2. Raises ValueError if it has another rank."""
     expected = "Expected `source` to be int ids of shape [batch, length]"
     try:
         source = np.asarray(ops.convert_to_numpy(ops.convert_to_tensor(source)))
@@ -20,7 +20,7 @@ def as_ids(source):
     return source
 
 
-def lengths(source_length, max_length, num_positions):
+def check_lengths(source_length, max_length, num_positions):
     """Raises ValueError if sources or outputs are longer than the learned positions.
 
     Args:
@@ -37,8 +37,8 @@ def lengths(source_length, max_length, num_positions):
         )
 
 
-def prompts(source, max_length):
-    """Raises ValueError if prompts exceed outputs, or an id follows padding or the end of a text.
+def check_prompts(source, max_length):
+    """Raises ValueError if prompts are longer than outputs, or an id follows padding or id 1.
 
     Args:
         source: int ids `[B, S]`, an array.

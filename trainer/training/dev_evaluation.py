@@ -21,10 +21,10 @@ class EvaluateDev:
         batches: batches of the dev set over all devices, of known cardinality.
         evaluations: storage of the results.
         reports: objects whose method `evaluated(evaluation, samples)` is called with the results.
-        translate: function that computes BLEU, or None.
+        translate: a `DevTranslator`, which computes BLEU, or None.
         best: storage of the best checkpoints, or None.
         patience: number of evaluations without a better BLEU after which training ends, or None.
-        from_chief: function that returns the chief's argument on all workers. Only the chief
+        from_chief: function that broadcasts a value from the chief to all workers. Only the chief
             computes BLEU.
     """
 
@@ -58,7 +58,9 @@ class EvaluateDev:
         return patience is not None and self._evaluations.without_improvement() >= patience
 
     def evaluate_if_due(self, model: keras.Model):
-        """Evaluates if an evaluation is due and this step has no result. A signal interrupts it.
+        """Evaluates the model if the step is due and has no result.
+
+        It returns without a result if training is interrupted.
 
         Raises:
             OSError: if results or checkpoints can't be written.

@@ -54,9 +54,12 @@ class Preparation:
         self.dev_corpus = self._corpus("dev")
         needs_dev = self.config.computes_dev_bleu or config.evaluate_every is not None
         if needs_dev and self.dev_corpus is None:
+            remedy = "Give --dev_source and --dev_target."
+            if self.config.data != "files":
+                remedy = "Use a set with a validation split, or leave these flags out."
             raise ValueError(
                 "Expected a dev set with evaluate_every, dev_bleu, keep_best or early_stopping. "
-                "Received: none. Give --dev_source and --dev_target."
+                f"Received: none. {remedy}"
             )
         if self.tokenizer is None:
             size = self.config.vocab_size
@@ -139,7 +142,7 @@ class Preparation:
         return tokenizer
 
     def _make_architecture(self):
-        """Returns the `TransformerConfig` before the size of the vocabulary is known."""
+        """Returns the architecture. `_write_config` sets its `vocab_size` to the tokenizer's."""
         settings, longest = self.config.architecture_overrides(), self.config.max_length
         if self.parent is None:
             settings["vocab_size"] = self.config.vocab_size
