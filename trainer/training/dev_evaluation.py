@@ -58,9 +58,7 @@ class EvaluateDev:
         return patience is not None and self._evaluations.without_improvement() >= patience
 
     def evaluate_if_due(self, model: keras.Model):
-        """Evaluates the model if the step is due and has no result.
-
-        It returns without a result if training is interrupted.
+        """Evaluates the model if the step is due and has no result. A signal interrupts it.
 
         Raises:
             OSError: if results or checkpoints can't be written.

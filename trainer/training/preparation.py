@@ -54,12 +54,9 @@ class Preparation:
         self.dev_corpus = self._corpus("dev")
         needs_dev = self.config.computes_dev_bleu or config.evaluate_every is not None
         if needs_dev and self.dev_corpus is None:
-            remedy = "Give --dev_source and --dev_target."
-            if self.config.data != "files":
-                remedy = "Use a set with a validation split, or leave these flags out."
             raise ValueError(
                 "Expected a dev set with evaluate_every, dev_bleu, keep_best or early_stopping. "
-                f"Received: none. {remedy}"
+                "Received: none. Give --dev_source and --dev_target, or leave these flags out."
             )
         if self.tokenizer is None:
             size = self.config.vocab_size

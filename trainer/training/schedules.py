@@ -38,11 +38,11 @@ class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
                 raise ValueError(f"Expected {name} to be positive. Received: {value}.")
 
     def __call__(self, step):
-        width, warmup_steps, multiplier = self._config.values()
+        width, warmup_steps = self._config["model_width"], self._config["warmup_steps"]
         step = ops.cast(step, "float32")
         warmup = ops.minimum(1.0, step / warmup_steps)
         decay = ops.rsqrt(ops.maximum(step, float(warmup_steps)))
-        return multiplier * width**-0.5 * warmup * decay
+        return self._config["multiplier"] * width**-0.5 * warmup * decay
 
     def get_config(self):
         return dict(self._config)
