@@ -10,8 +10,8 @@ FRAMEWORKS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "to
 STANDARD_LIBRARY = {
     *"abc argparse ast collections contextlib contextvars copy dataclasses difflib".split(),
     *"functools hashlib".split(),
-    *"inspect io itertools json logging math numbers os pathlib re string struct tempfile".split(),
-    *"contextvars time typing unicodedata warnings zlib".split(),
+    *"inspect io itertools json logging math numbers operator os pathlib re string struct".split(),
+    *"tempfile time typing unicodedata warnings zlib".split(),
 }
 ENTRY_POINTS = (
     "train",
@@ -76,7 +76,7 @@ def test_library_folders_import_only_allowed_folders(path):
     names = [name.split(".") for name in imports(path)]
     used = {name[1] for name in names if name[0] == "t2t_relpos" and len(name) > 1}
     shared = {"_backend", "_checks", "_keras_compat", "_portable"}
-    shared |= {"_jax_compile", "_tensorflow_compile"}
+    shared |= {"_jax_compile", "_tensorflow_compile", "_torch_compile"}
     assert used <= MAY_IMPORT[parts[0]] | shared
 
 

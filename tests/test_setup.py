@@ -33,7 +33,7 @@ def test_setup_requires_all_packages_that_tests_import():
     required = {normalize(name) for name in re.findall(r"^([\w.-]+)[><=]", text, re.MULTILINE)}
     # The recorders in tests/reference run in the environment of tensor2tensor.
     files = [path for path in (ROOT / "tests").rglob("*.py") if "reference" not in path.parts]
-    local = LOCAL | {path.stem for path in (ROOT / "tests").rglob("*.py")}
+    local = LOCAL | {path.stem for path in (ROOT / "tests").rglob("*")}
     distributions = importlib.metadata.packages_distributions()
     missing = {
         f"{path.relative_to(ROOT)}: {module}"

@@ -10,6 +10,7 @@ from trainer.entry_point import define_flag
 
 # The flags belong to the program that defines them, so that its --help lists them.
 flags.disclaim_key_flags()
+_LIMITS = ("at_least", "above", "below", "choices")
 
 
 def setting(help, default=None, at_least=None, above=None, below=None, choices=None, fixed=True):
@@ -24,16 +25,17 @@ def setting(help, default=None, at_least=None, above=None, below=None, choices=N
         choices: the allowed values; None for all.
         fixed: whether the value must not change when a run is resumed.
     """
-    limits = {"at_least": at_least, "above": above, "below": below, "choices": choices}
+    limits = dict(zip(_LIMITS, (at_least, above, below, choices), strict=True))
     return dataclasses.field(default=default, metadata={"help": help, "fixed": fixed} | limits)
 
 
-def define_flags(config: type, values: flags.FlagValues = flags.FLAGS):
-    """Defines a flag for every field of a dataclass of settings."""
+def define_flags(config: type, values: flags.FlagValues = flags.FLAGS, names=None):
+    """Defines a flag for every field of a dataclass of settings, or only for those in `names`."""
     for field in dataclasses.fields(config):
-        help_text, choices = field.metadata["help"], field.metadata["choices"]
-        flag_type = _required_type(field)
-        define_flag(values, field.name, flag_type, help_text, field.default, choices=choices)
+        if names is None or field.name in names:
+            help_text, choices = field.metadata["help"], field.metadata["choices"]
+            flag_type = _required_type(field)
+            define_flag(values, field.name, flag_type, help_text, field.default, choices=choices)
 
 
 def read_flags(config: type, values: flags.FlagValues = flags.FLAGS) -> dict:
@@ -71,8 +73,7 @@ def _check_type(field, value):
 
 
 def _check_range(field, value):
-    names = ("at_least", "above", "below", "choices")
-    least, above, below, choices = (field.metadata[name] for name in names)
+    least, above, below, choices = map(field.metadata.get, _LIMITS)
     if value is None:
         return
     if choices and value not in choices:

@@ -290,11 +290,11 @@ def test_no_sentence_that_was_allowed_in_training_is_truncated(
         ),
         (
             ["--data=any", "--source=x"],
-            "Expected either --source or --data. Received: both. Leave one of them out.",
+            "Expected no --source with --data. Received: 'x'. Leave one of them out.",
         ),
         (
             ["--data=any", "--label=x"],
-            "Expected either --label or --data. Received: both. Leave one of them out.",
+            "Expected no --label with --data. Received: 'x'. Leave one of them out.",
         ),
         (["--source=x"], "Expected source and target files. Received: only source files, x."),
         (

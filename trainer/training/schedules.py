@@ -30,9 +30,8 @@ class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, model_width: int, warmup_steps: int, multiplier: float = 2.0):
-        self._config = dict(
-            model_width=model_width, warmup_steps=warmup_steps, multiplier=multiplier
-        )
+        self._config = {"model_width": model_width, "warmup_steps": warmup_steps}
+        self._config["multiplier"] = multiplier
         for name, value in self._config.items():
             if not value > 0:
                 raise ValueError(f"Expected {name} to be positive. Received: {value}.")

@@ -56,7 +56,10 @@ def test_clock_excludes_pauses(monkeypatch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signal_ends_the_run_after_its_step(number):
+def test_signal_ends_the_run_after_its_step(number, request):
+    # The process that started the tests may ignore SIGHUP.
+    inherited = signal.signal(number, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(number, inherited))
     before = signal.getsignal(number)
     with StopSignals() as signals:
         steps = counter(signals=signals)
