@@ -153,7 +153,7 @@ def test_relative_cross_attention_depends_on_source_order():
 
 @pytest.mark.slow
 def test_fit_memorizes_a_batch(rng):
-    model = make_transformer()
+    model = make_transformer(hidden_dim=12, intermediate_dim=17)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.01), loss, weighted_metrics=["accuracy"])
     weight = (TARGETS != 0).astype("float32")

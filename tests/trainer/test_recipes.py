@@ -61,7 +61,8 @@ def test_recorded_settings_equal_the_recipe(trained, wmt14):
         checkpoint_every=1,
         log_every=1,
     ).resolve()
-    assert json.loads((trained / "run.json").read_text()) == expected.to_dict()
+    chosen = {"strategy": "one", "jit_compile": False}  # by the machine
+    assert json.loads((trained / "run.json").read_text()) == expected.to_dict() | chosen
     architecture = TransformerConfig.from_preset("shaw_base", vocab_size=251, **SMALLER)
     assert ModelDirectory.open(trained).read_config()["architecture"] == architecture.to_dict()
 

@@ -102,11 +102,12 @@ def test_training_prints_status_lines(trained_and_output):
     assert f"Parameters: {parameters:,}\n" in out
 
 
-def test_existing_vocabulary_is_used(tmp_path, trained, small_run, capsys):
+def test_existing_vocabulary_is_used(tmp_path, trained, small_run):
     (tmp_path / "vocab.model").write_bytes((trained / "vocab.model").read_bytes())
-    TrainingRun(small_run.config(tmp_path, vocab_size=None)).directory.unlock()
+    run = TrainingRun(small_run.config(tmp_path, vocab_size=None))
+    run.directory.unlock()
     assert json.loads((tmp_path / "run.json").read_text())["vocab_size"] == 40
-    assert "Using the existing vocabulary of 40 pieces." in capsys.readouterr().out
+    assert "\nVocabulary: 40 pieces (existing)\n" in run.describe()
 
 
 @pytest.mark.parametrize(

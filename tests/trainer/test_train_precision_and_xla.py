@@ -48,7 +48,7 @@ def test_xla_equals_no_xla(small_run, tmp_path, capsys):
         lines[name] = [line for line in capsys.readouterr().out.splitlines() if "XLA" in line]
     assert lines["plain"] == []
     first, *compiled = lines["xla"]
-    assert first == "XLA: at most 6 programs to compile, one per length bucket."
+    assert first == "XLA: compiles at most 6 programs, one for each bucket."
     assert re.fullmatch(r"step 1/4: XLA program 1 compiled in \d+\.\d s", compiled[0])
     assert len(compiled) <= 4
     plain, compiled = (final_arrays(tmp_path / name, 4)["model"] for name in ("plain", "xla"))

@@ -44,6 +44,7 @@ class Preparation:
         self.parent = ModelDirectory.open(config.init_from) if config.init_from else None
         self.directory = directory
         self.tokenizer = self._load_tokenizer(config.vocab_size)
+        self._vocabulary = "new" if self.tokenizer is None else "existing"
         if self.tokenizer is not None and self.parent is None:
             self.config = dataclasses.replace(self.config, vocab_size=self.tokenizer.vocab_size)
         if directory.is_configured:
@@ -72,11 +73,11 @@ class Preparation:
         settings = [f"  {name} = {value}" for name, value in given.items()]
         lengths = report_lengths(self.train_pairs, self.config.max_length)
         parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
-        lines = ["Settings:", *settings, f"Training data: {lengths}", f"Parameters: {parameters:,}"]
+        vocabulary = f"Vocabulary: {self.tokenizer.vocab_size} pieces ({self._vocabulary})"
+        lines = ["Settings:", *settings, vocabulary, f"Training data: {lengths}"]
+        lines.append(f"Parameters: {parameters:,}")
         if self.config.jit_compile:
-            lines.append(
-                f"XLA: at most {lengths.buckets} programs to compile, one per length bucket."
-            )
+            lines.append(f"XLA: compiles at most {lengths.buckets} programs, one for each bucket.")
         return "\n".join(lines)
 
     def _check_recorded(self):
@@ -135,7 +136,6 @@ class Preparation:
                 f"Expected the vocab_size of {origin}, {size}. Received: {requested_size}. Leave "
                 "--vocab_size out to use that vocabulary, or give another --model_dir."
             )
-        print(f"Using the existing vocabulary of {size} pieces.", flush=True)
         return tokenizer
 
     def _make_architecture(self):
