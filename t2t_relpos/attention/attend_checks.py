@@ -22,6 +22,9 @@ def check_tables(key_table, value_table, num_heads, *, odd):
     """
     present = {"key_table": key_table, "value_table": value_table}
     shapes = {name: tuple(x.shape) for name, x in present.items() if x is not None}
+    # While PyTorch traces a model, sizes are tensors.
+    if not all(isinstance(size, int) for shape in shapes.values() for size in shape):
+        return
     for name, shape in shapes.items():
         has_rank = len(shape) == 2 or (len(shape) == 3 and shape[0] == num_heads)
         if not has_rank or (odd and shape[-2] % 2 == 0):
@@ -48,8 +51,10 @@ def check_relative_ids(ids, key_table, value_table):
             f"{tuple(ids.shape)}."
         )
     table = value_table if key_table is None else key_table
+    if table is None or not isinstance(table.shape[-2], int):
+        return
     low, high = _checks.known_range(ids)
-    if table is not None and low is not None and not 0 <= low <= high < table.shape[-2]:
+    if low is not None and not 0 <= low <= high < table.shape[-2]:
         raise ValueError(
             f"Expected `relative_ids` in [0, {table.shape[-2]}), the rows of the tables. "
             f"Received: ids from {low} to {high}."
