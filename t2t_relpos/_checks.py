@@ -170,6 +170,11 @@ def fits_int32(name, values):
         )
 
 
+def differ(size, other):
+    """Returns whether two sizes are known and different."""
+    return is_integer(size) and is_integer(other) and size != other
+
+
 def is_integer(value):
     """Returns whether a value is an integer of Python or NumPy, and not a bool."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)

@@ -84,8 +84,8 @@ def attend(
     tensors = query, key, value, key_table, value_table, mask, key_mask, relative_ids
     tensors = dict(zip(names, map(as_tensor, tensors), strict=True))
     query_mask = as_tensor(query_mask)
-    _check(tensors, query_mask)
     tensors["mask"] = combine_masks(tensors["mask"])
+    _check(tensors, query_mask)
     lengths = ops.shape(tensors["query"])[2], ops.shape(tensors["key"])[2]
     seeded_dropout = dropout is None or isinstance(dropout, AttentionDropout)
     inputs = AttentionInputs(
@@ -112,9 +112,7 @@ def attend(
 def _check(tensors, query_mask):
     """Raises ValueError if the tensors of a call have unsupported dtypes or shapes."""
     key_table, value_table = tensors["key_table"], tensors["value_table"]
-    attend_checks.check_masks(
-        mask=tensors["mask"], key_mask=tensors["key_mask"], query_mask=query_mask
-    )
+    attend_checks.check_masks(key_mask=tensors["key_mask"], query_mask=query_mask)
     ids = tensors["relative_ids"]
     attend_checks.check_tables(key_table, value_table, tensors["query"].shape[1], odd=ids is None)
     attend_checks.check_relative_ids(ids, key_table, value_table)

@@ -64,7 +64,7 @@ def check_relative_ids(ids, key_table, value_table):
 def check_window(length_q, length_k, window):
     """Raises ValueError if known lengths differ, or the window is not a positive integer."""
     _checks.positive_int("window", window)
-    if isinstance(length_q, int) and isinstance(length_k, int) and length_q != length_k:
+    if _checks.differ(length_q, length_k):
         raise ValueError(
             "Expected as many queries as keys: `attend_locally` is for self-attention. Received: "
             f"{length_q} queries and {length_k} keys. Use `attend` with `mask=window_mask(...)`."

@@ -9,7 +9,7 @@ from keras import ops
 from t2t_relpos._portable import is_portable
 from t2t_relpos.attention import attend_checks
 from t2t_relpos.attention.attend import attend
-from t2t_relpos.attention.masks import causal_mask, combine_masks, window_mask
+from t2t_relpos.attention.masks import causal_mask, combine_masks, expand_to_batch, window_mask
 
 # Products with smaller blocks are inefficient.
 SMALLEST_BLOCK = 16
@@ -67,6 +67,7 @@ def attend_locally(
     """
     attend_checks.check_window(query.shape[2], key.shape[2], window)
     attend_checks.check_masks(query_mask=query_mask, key_mask=key_mask)
+    query_mask, key_mask = (expand_to_batch(mask, query) for mask in (query_mask, key_mask))
     batch, _, length, _ = ops.shape(query)
     if is_portable():
         # Some converters do not support a number of blocks that depends on the length.

@@ -78,6 +78,21 @@ def key_padding_mask(mask):
     return ops.expand_dims(ops.cast(mask, "bool"), (1, 2))
 
 
+def expand_to_batch(mask, x):
+    """Returns a padding mask with the batch size of `x`, or None for None.
+
+    Args:
+        mask: `[B, ...]`, or `[1, ...]` for all batch entries.
+        x: `[B, ...]`.
+    """
+    if mask is None:
+        return None
+    mask = ops.convert_to_tensor(mask)
+    if mask.shape[0] != 1 or x.shape[0] == 1:
+        return mask
+    return ops.broadcast_to(mask, (ops.shape(x)[0], *ops.shape(mask)[1:]))
+
+
 def combine_masks(*masks):
     """Returns the conjunction of masks, or None if all are None.
 

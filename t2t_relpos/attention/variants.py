@@ -5,7 +5,7 @@ from keras import ops
 from t2t_relpos._portable import arange, check_exported_lengths
 from t2t_relpos.attention.band import relative_scores, relative_values
 from t2t_relpos.attention.local import join_blocks, join_neighbours, split_blocks
-from t2t_relpos.attention.masks import causal_mask, masked_softmax
+from t2t_relpos.attention.masks import causal_mask, expand_to_batch, masked_softmax
 
 
 def two_sided_table(table):
@@ -145,6 +145,7 @@ def attend_two_blocks(
     scores = ops.matmul(queries, ops.swapaxes(keys, -1, -2))
     table = _table_of_two_blocks(key_table, block_length)
     scores = scores + relative_scores(queries, table, 2 * block_length, block_length)
+    key_mask = expand_to_batch(key_mask, query)
     if key_mask is None:
         key_mask = ops.ones((batch, length), dtype="bool")
     weights = masked_softmax(scores, _two_block_mask(key_mask, count, block_length))

@@ -6,11 +6,7 @@ from t2t_relpos import _checks
 from t2t_relpos._backend import is_tensorflow_without_xla
 from t2t_relpos.decoding.beams import Beams
 from t2t_relpos.decoding.capacity import check_capacity
-from t2t_relpos.decoding.constraints import (
-    check_prefix_batch,
-    check_special_ids,
-    checked_constraints,
-)
+from t2t_relpos.decoding.constraints import check_ids_and_prefix, checked_constraints
 from t2t_relpos.decoding.search_loop import until_done
 from t2t_relpos.decoding.single_path import limits
 from t2t_relpos.decoding.state_rows import gather_rows, join_context, repeat_rows, split_context
@@ -108,9 +104,8 @@ def beam_search(
     if not (ops.is_tensor(beam_size) or ops.is_tensor(num_results)):
         check_sizes("beam_size", beam_size, num_results)
     check_alpha(alpha)
-    check_special_ids(eos_id, pad_id)
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
-    check_prefix_batch(constraints.prefix, batch_size)
+    check_ids_and_prefix(eos_id, pad_id, constraints.prefix, batch_size)
     if t2t_exact:
         _check_exact(length_limit, early_stopping, constraints)
     check_capacity(step, state, max_length, length_limit)

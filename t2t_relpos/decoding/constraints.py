@@ -101,21 +101,17 @@ def _is_count(value):
     return _checks.is_integer(value) and value >= 0
 
 
-def check_special_ids(eos_id, pad_id):
-    """Raises ValueError if the end of a sentence is known to have the id of padding."""
+def check_ids_and_prefix(eos_id, pad_id, prefix, batch_size):
+    """Raises ValueError if the end has the id of padding, or a prefix has another batch size.
+
+    Unknown ids and sizes are not checked.
+    """
     if _checks.is_integer(eos_id) and eos_id == pad_id:
         raise ValueError(
             "Expected different `eos_id` and `pad_id`: padding is never chosen, so no sentence "
             f"would end. Received: {eos_id} for both."
         )
-
-
-def check_prefix_batch(prefix, batch_size):
-    """Raises ValueError if a prefix is known to have another batch size than the search."""
-    if prefix is None or not _checks.is_integer(batch_size):
-        return
-    rows = prefix.shape[0]
-    if _checks.is_integer(rows) and rows != batch_size:
+    if prefix is not None and _checks.differ(prefix.shape[0], batch_size):
         raise ValueError(
             f"Expected `prefix` with a row for each of the {batch_size} sentences. Received: shape "
             f"{tuple(prefix.shape)}."

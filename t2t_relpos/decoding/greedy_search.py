@@ -3,11 +3,7 @@
 from keras import ops
 
 from t2t_relpos.decoding.capacity import check_capacity
-from t2t_relpos.decoding.constraints import (
-    check_prefix_batch,
-    check_special_ids,
-    checked_constraints,
-)
+from t2t_relpos.decoding.constraints import check_ids_and_prefix, checked_constraints
 from t2t_relpos.decoding.result import DecodingResult
 from t2t_relpos.decoding.single_path import limits, search_single_path
 
@@ -63,9 +59,8 @@ def greedy_search(
     >>> ops.convert_to_numpy(result.ids).tolist()
     [[[2, 2, 2]]]
     """
-    check_special_ids(eos_id, pad_id)
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
-    check_prefix_batch(constraints.prefix, batch_size)
+    check_ids_and_prefix(eos_id, pad_id, constraints.prefix, batch_size)
 
     def most_likely(log_probs, i):
         return ops.cast(ops.argmax(log_probs, axis=-1), "int32")

@@ -5,11 +5,7 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos.decoding.capacity import check_capacity
-from t2t_relpos.decoding.constraints import (
-    check_prefix_batch,
-    check_special_ids,
-    checked_constraints,
-)
+from t2t_relpos.decoding.constraints import check_ids_and_prefix, checked_constraints
 from t2t_relpos.decoding.filters import draw, keep_top_k, keep_top_p
 from t2t_relpos.decoding.result import DecodingResult
 from t2t_relpos.decoding.single_path import limits, search_single_path
@@ -93,9 +89,8 @@ def sample_search(
     """
     _check(temperature, top_k, top_p, num_results)
     check_capacity(step, state, max_length, length_limit)
-    check_special_ids(eos_id, pad_id)
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
-    check_prefix_batch(constraints.prefix, batch_size)
+    check_ids_and_prefix(eos_id, pad_id, constraints.prefix, batch_size)
     if constraints.prefix is not None:
         prefix = ops.repeat(constraints.prefix, num_results, axis=0)
         constraints = constraints._replace(prefix=prefix)
@@ -130,17 +125,13 @@ def _uniform(shape, seed, uniform):
         )
     uniform = ops.cast(uniform, "float32")
     received = tuple(uniform.shape)
-    if len(received) != 3 or any(map(_differ, received, shape)):
+    if len(received) != 3 or any(map(_checks.differ, received, shape)):
         raise ValueError(
             "Expected `uniform` of shape [batch, num_results, max_length] = "
             f"{list(shape)}. Received: shape {list(received)}."
         )
     batch_size, num_results, max_length = shape
     return ops.reshape(uniform, (batch_size * num_results, max_length))
-
-
-def _differ(size, other):
-    return isinstance(size, int) and isinstance(other, int) and size != other
 
 
 def _check(temperature, top_k, top_p, num_results):

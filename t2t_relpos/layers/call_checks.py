@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from t2t_relpos._checks import boolean, fits_int32, integers, known_range
+from t2t_relpos._checks import boolean, differ, fits_int32, integers, known_range
 
 
 def built(layer):
@@ -26,7 +26,7 @@ def sequences(query, value, key):
 
 def key_and_value_lengths(key_shape, value_shape):
     """Raises ValueError if keys and values are known to have different lengths."""
-    if _differ(key_shape[1], value_shape[1]):
+    if differ(key_shape[1], value_shape[1]):
         raise ValueError(
             "Expected `key` and `value` of the same length. "
             f"Received: key shape {tuple(key_shape)}, value shape {tuple(value_shape)}."
@@ -35,7 +35,7 @@ def key_and_value_lengths(key_shape, value_shape):
 
 def self_attention_lengths(query_shape, value_shape):
     """Raises ValueError if queries and values are known to have different lengths."""
-    if _differ(query_shape[1], value_shape[1]):
+    if differ(query_shape[1], value_shape[1]):
         raise ValueError(
             "Expected `query` and `value` of the same length: this is self-attention. "
             f"Received: query shape {tuple(query_shape)}, value shape {tuple(value_shape)}."
@@ -205,10 +205,6 @@ def cache_position(position, length, count=1):
             f"Expected positions in [0, {length}): the cache has length {length}. Received: "
             f"positions from {low} to {high}. Create a longer cache."
         )
-
-
-def _differ(length, other):
-    return isinstance(length, int) and isinstance(other, int) and length != other
 
 
 def _broadcasts(shape, sizes):

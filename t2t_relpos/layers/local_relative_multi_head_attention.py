@@ -7,7 +7,6 @@ from t2t_relpos import _checks
 from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.attention.variants import attend_two_blocks
 from t2t_relpos.layers import call_checks
-from t2t_relpos.layers.batch_masks import expand_to_batch
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
 from t2t_relpos.layers.variant_tables import add_table
 
@@ -111,7 +110,7 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
             self.project_value(value),
             *(None if table is None else ops.convert_to_tensor(table) for table in tables),
             block_length=self.block_length,
-            key_mask=expand_to_batch(combine_masks(key_mask, value_mask), query),
+            key_mask=combine_masks(key_mask, value_mask),
             dropout=lambda x: self.dropout_layer(x, training=training),
         )
         if query_mask is not None:

@@ -8,7 +8,6 @@ from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.local import attend_locally, prefers_local
 from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.layers import call_checks
-from t2t_relpos.layers.batch_masks import expand_to_batch
 from t2t_relpos.layers.explicit_positions import PairArguments, explicit_positions, mask_and_ids
 from t2t_relpos.layers.incremental_attention import IncrementalAttention
 from t2t_relpos.layers.keras_attention import check_attention_axes, from_keras_attention
@@ -231,7 +230,6 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         if not return_weights and self._is_local(
             query, key, pairs, is_self_attention=is_self_attention
         ):
-            options |= {name: expand_to_batch(mask, query) for name, mask in masks.items()}
             options |= {"window": self.sliding_window, "causal": pairs.causal}
             return attend_locally(*projected, *self._table_values(), **options), None
         lengths = ops.shape(query)[2], ops.shape(key)[2]

@@ -6,10 +6,9 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos.attention.masks import combine_masks, key_padding_mask
+from t2t_relpos.attention.masks import combine_masks, expand_to_batch, key_padding_mask
 from t2t_relpos.attention.variants import attend_2d, two_sided_table
 from t2t_relpos.layers import call_checks
-from t2t_relpos.layers.batch_masks import expand_to_batch
 from t2t_relpos.layers.multi_head_base import MultiHeadBase
 from t2t_relpos.layers.variant_tables import add_table
 
