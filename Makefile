@@ -93,8 +93,8 @@ $(BACKENDS_VENV)/installed: setup.cfg pyproject.toml
 
 # Runs all fast tests of the library on JAX and PyTorch.
 test-backends: $(BACKENDS_VENV)/installed
-	KERAS_BACKEND=jax $(RUN_BACKENDS) -m pytest -m 'not slow' $(LIBRARY_TESTS)
-	KERAS_BACKEND=torch $(RUN_BACKENDS) -m pytest -m 'not slow' $(LIBRARY_TESTS)
+	KERAS_BACKEND=jax $(RUN_BACKENDS) -m pytest $(PARALLEL) -m 'not slow' $(LIBRARY_TESTS)
+	KERAS_BACKEND=torch $(RUN_BACKENDS) -m pytest $(PARALLEL) -m 'not slow' $(LIBRARY_TESTS)
 
 # Runs the tests that compare backends on JAX and PyTorch. Fails if either can't be installed.
 test-backends-core: $(BACKENDS_VENV)/installed
