@@ -21,8 +21,8 @@ def max_relative_position(value):
         raise ValueError(
             "Expected `max_relative_position` (K, the clipping distance) "
             "to be an integer from 0 to 1,000,000. "
-            f"Received: max_relative_position={value!r}. Values from 8 to 32 suit translation; "
-            "0 gives all positions the same embedding."
+            f"Received: max_relative_position={value!r}. Pass it by keyword. Values from 8 to 32 "
+            "suit translation; 0 gives all positions the same embedding."
         )
     return int(value)
 
@@ -127,17 +127,27 @@ def integers(name, values):
 
 
 def boolean(name, mask):
-    """Raises ValueError if a mask is not None and not of a boolean or integer dtype."""
+    """Raises ValueError if a mask is not None, and neither boolean nor an integer mask.
+
+    Known negative values are those of an additive bias, which a cast to bool would invert.
+    """
     if mask is None:
         return
     mask = mask if hasattr(mask, "dtype") else np.asarray(mask)
     dtype = keras.backend.standardize_dtype(mask.dtype)
-    if dtype != "bool" and "int" not in dtype:
-        raise ValueError(
-            f"Expected `{name}` to be boolean, True = attend. Received: dtype {dtype}. Convert an "
-            "additive bias (0 and -1e9) with `bias == 0`, and a mask of 1.0 and 0.0 with "
-            "`mask > 0`."
-        )
+    received = f"dtype {dtype}"
+    if dtype == "bool" or dtype.startswith("uint"):
+        return
+    if dtype.startswith("int"):
+        low, high = known_range(mask)
+        if low is None or low >= 0:
+            return
+        received += f" with values from {low} to {high}"
+    raise ValueError(
+        f"Expected `{name}` to be boolean, True = attend. Received: {received}. Convert an "
+        "additive bias (0 and -1e9) with `bias == 0`, and a mask of 1.0 and 0.0 with "
+        "`mask > 0`."
+    )
 
 
 def query_offset(value):

@@ -52,6 +52,7 @@ def window_mask(length_q, length_k, window, query_offset=None):
     >>> ops.convert_to_numpy(window_mask(3, 3, window=2)).tolist()
     [[True, True, False], [True, True, True], [False, True, True]]
     """
+    _checks.positive_int("window", window)
     queries = key_positions(length_q, length_k, query_offset)
     distance = arange(length_k) - ops.expand_dims(queries, -1)
     return ops.abs(distance) < window
@@ -146,14 +147,16 @@ def make_attention_mask(
     >>> ops.convert_to_numpy(make_attention_mask((3, 3), causal=True, window=2)).tolist()
     [[True, False, False], [True, True, False], [False, True, True]]
     """
+    if window is not None:
+        _checks.positive_int("window", window)
     if positions is None:
         not_later = causal_mask(*lengths, query_offset) if causal else None
-        within = window_mask(*lengths, window, query_offset) if window else None
+        within = window_mask(*lengths, window, query_offset) if window is not None else None
     else:
         queries, keys = positions
         distance = ops.expand_dims(keys, -2) - ops.expand_dims(queries, -1)
         not_later = distance <= 0 if causal else None
-        within = ops.abs(distance) < window if window else None
+        within = ops.abs(distance) < window if window is not None else None
     return combine_masks(attention_mask, not_later, within)
 
 

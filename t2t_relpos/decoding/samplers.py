@@ -81,7 +81,7 @@ class GreedySampler(Sampler):
     """A sampler that selects the most likely id at every step.
 
     Args:
-        **constraints: as in `Sampler`.
+        min_length, no_repeat_ngram_size, repetition_penalty: as in `Sampler`.
 
     Example:
     >>> import numpy as np
@@ -108,7 +108,7 @@ class BeamSampler(Sampler):
         num_results: number of outputs per sentence, at most `num_beams`. Default: 1. If fewer
             outputs finish within the limit, the last ones are padding only.
         early_stopping: as in `beam_search`. Default: False.
-        **constraints: as in `Sampler`.
+        min_length, no_repeat_ngram_size, repetition_penalty: as in `Sampler`.
 
     Raises:
         ValueError: if a setting is out of range.
@@ -123,8 +123,18 @@ class BeamSampler(Sampler):
     (1, 2, 4)
     """
 
-    def __init__(self, num_beams=4, alpha=0.6, num_results=1, early_stopping=False, **constraints):
-        super().__init__(**constraints)
+    def __init__(
+        self,
+        num_beams=4,
+        alpha=0.6,
+        num_results=1,
+        early_stopping=False,
+        *,
+        min_length=0,
+        no_repeat_ngram_size=0,
+        repetition_penalty=1.0,
+    ):
+        super().__init__(min_length, no_repeat_ngram_size, repetition_penalty)
         check_sizes("num_beams", num_beams, num_results)
         check_alpha(alpha)
         self.num_beams = int(num_beams)
@@ -157,8 +167,8 @@ class BeamSampler(Sampler):
 class _RandomSampler(Sampler):
     """Base class of samplers that draw ids at random."""
 
-    def __init__(self, temperature, seed, num_results, **constraints):
-        super().__init__(**constraints)
+    def __init__(self, temperature, seed, num_results, *constraints):
+        super().__init__(*constraints)
         if not temperature > 0:
             raise ValueError(
                 "Expected `temperature` above 0. For the most likely ids, use GreedySampler. "
@@ -198,7 +208,7 @@ class TopKSampler(_RandomSampler):
         seed: int, or None. Every call of `generate` continues the sequence of random numbers.
             Default: None.
         num_results: number of outputs per sentence. Default: 1.
-        **constraints: as in `Sampler`.
+        min_length, no_repeat_ngram_size, repetition_penalty: as in `Sampler`.
 
     Raises:
         ValueError: if a setting is out of range.
@@ -213,8 +223,19 @@ class TopKSampler(_RandomSampler):
     (1, 4)
     """
 
-    def __init__(self, k=5, temperature=1.0, seed=None, num_results=1, **constraints):
-        super().__init__(temperature, seed, num_results, **constraints)
+    def __init__(
+        self,
+        k=5,
+        temperature=1.0,
+        seed=None,
+        num_results=1,
+        *,
+        min_length=0,
+        no_repeat_ngram_size=0,
+        repetition_penalty=1.0,
+    ):
+        constraints = min_length, no_repeat_ngram_size, repetition_penalty
+        super().__init__(temperature, seed, num_results, *constraints)
         self.k = _checks.positive_int("k", k)
 
     def _filters(self):
@@ -228,7 +249,7 @@ class TopPSampler(_RandomSampler):
         p: above 0 and at most 1. Default: 0.1.
         k: if given, only the k most likely ids are considered. Default: None.
         temperature, seed, num_results: as in `TopKSampler`. Defaults: 1.0, None and 1.
-        **constraints: as in `Sampler`.
+        min_length, no_repeat_ngram_size, repetition_penalty: as in `Sampler`.
 
     Raises:
         ValueError: if a setting is out of range.
@@ -243,8 +264,20 @@ class TopPSampler(_RandomSampler):
     (1, 4)
     """
 
-    def __init__(self, p=0.1, k=None, temperature=1.0, seed=None, num_results=1, **constraints):
-        super().__init__(temperature, seed, num_results, **constraints)
+    def __init__(
+        self,
+        p=0.1,
+        k=None,
+        temperature=1.0,
+        seed=None,
+        num_results=1,
+        *,
+        min_length=0,
+        no_repeat_ngram_size=0,
+        repetition_penalty=1.0,
+    ):
+        constraints = min_length, no_repeat_ngram_size, repetition_penalty
+        super().__init__(temperature, seed, num_results, *constraints)
         if not 0 < p <= 1:
             raise ValueError(f"Expected `p` above 0 and at most 1. Received: {p!r}")
         self.p = p

@@ -1,5 +1,6 @@
 """Checks masks, positions and offsets of a call before any op can fail on them."""
 
+import keras
 import numpy as np
 
 from t2t_relpos._checks import boolean, differ, fits_int32, integers, known_range
@@ -21,6 +22,20 @@ def sequences(query, value, key):
         raise ValueError(
             "Expected `query`, `value` and `key` of the same batch size. Received: batch sizes "
             f"{', '.join(map(str, sizes))}."
+        )
+
+
+def sequence(name, values):
+    """Raises ValueError if a sequence is missing or not of rank 3."""
+    if values is None:
+        raise ValueError(
+            f"Expected `{name}` of shape [batch, length, width]. Received: None. For "
+            "self-attention, pass the same tensor as `query` and `value`."
+        )
+    if len(values.shape) != 3:
+        raise ValueError(
+            f"Expected `{name}` of shape [batch, length, width]: relative positions have one axis. "
+            f"Received: shape {tuple(values.shape)}. Fold further axes into the batch."
         )
 
 
@@ -54,6 +69,8 @@ def sequences_and_masks(query, value, key, attention_mask, padding_masks, num_he
             others are `[B, S]`. Each may be None.
         num_heads: N.
     """
+    for name, x in (("query", query), ("value", value), ("key", key)):
+        sequence(name, x)
     sequences(query, value, key)
     key_and_value_lengths(key.shape, value.shape)
     batch, length_q, length_k = query.shape[0], query.shape[1], value.shape[1]
@@ -108,6 +125,11 @@ def mask(name, values, *shapes):
     """
     if values is None:
         return
+    if not hasattr(values, "shape"):
+        raise ValueError(
+            f"Expected `{name}` to be a tensor or an array. Received: a {type(values).__name__}. "
+            "Convert it with numpy.asarray."
+        )
     boolean(name, values)
     shape = tuple(values.shape)
     if not any(_broadcasts(shape, sizes) for _, sizes in shapes):
@@ -171,6 +193,10 @@ def cache(name, values, layer, batch_size, length=None):
             f"Expected `{name}` to be an array [B, 2, S, N, H]. Received: a "
             f"{type(values).__name__}. The caches of `start_cache` are for `step`."
         )
+    if "float" not in keras.backend.standardize_dtype(values.dtype):
+        raise ValueError(
+            f"Expected `{name}` of a floating-point dtype. Received: dtype {values.dtype}."
+        )
     if layer.value_dim != layer.key_dim:
         raise ValueError(
             f"Expected `value_dim` to be equal to `key_dim`, because `{name}` is one array "
@@ -184,6 +210,46 @@ def cache(name, values, layer, batch_size, length=None):
             f"Expected `{name}` of shape [B, 2, S, N, H] = {_text(expected)}: keys and values of "
             f"{layer.num_heads} heads of size {layer.key_dim}. Received: shape {shape}."
         )
+
+
+def step(layer, query, cache, position):
+    """Raises ValueError if the arguments of an attention layer's decoding step are not supported.
+
+    Args:
+        layer: the attention layer.
+        query: `[B, 1, D]`.
+        cache: the dict of keys and values.
+        position: the position of all batch entries, or int `[B]`.
+    """
+    batch_size = query.shape[0]
+    if not _equals(tuple(query.shape), (batch_size, 1, None)):
+        raise ValueError(
+            "Expected `query` of shape [B, 1, D], one position of each sequence. Received: shape "
+            f"{tuple(query.shape)}. Call `step` for one position at a time."
+        )
+    depths = {"key": layer.key_dim, "value": layer.value_dim}
+    if not isinstance(cache, dict) or cache.keys() != depths.keys():
+        received = f"keys {sorted(cache)}" if isinstance(cache, dict) else type(cache).__name__
+        raise ValueError(
+            "Expected `cache` to be the dict that `start_cache` or `step` returned. Received: "
+            f"{received}. For caches [B, 2, S, N, H], use `attend_with_cache`."
+        )
+    for name, depth in depths.items():
+        shape, expected = tuple(cache[name].shape), (batch_size, layer.num_heads, None, depth)
+        if not _equals(shape, expected):
+            raise ValueError(
+                f"Expected `cache[{name!r}]` of shape [B, N, S, H] = {_text(expected)}. Received: "
+                f"shape {shape}. Pass the batch size of `query` to `start_cache`."
+            )
+    position = position if hasattr(position, "dtype") else np.asarray(position)
+    integers("`position`", position)
+    shape = tuple(position.shape)
+    if shape != () and not _equals(shape, (batch_size,)):
+        raise ValueError(
+            f"Expected `position` to be a scalar or of shape [B] = [{batch_size}]. Received: shape "
+            f"{shape}."
+        )
+    cache_position(position, cache["key"].shape[2])
 
 
 def cache_position(position, length, count=1):
@@ -201,9 +267,11 @@ def cache_position(position, length, count=1):
         return
     high = high + count - 1
     if not 0 <= low <= high < length:
+        received = f"position {low}" if low == high else f"positions from {low} to {high}"
+        advice = " Create a longer cache." if high >= length else ""
         raise ValueError(
             f"Expected positions in [0, {length}): the cache has length {length}. Received: "
-            f"positions from {low} to {high}. Create a longer cache."
+            f"{received}.{advice}"
         )
 
 

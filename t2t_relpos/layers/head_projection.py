@@ -30,6 +30,12 @@ class HeadProjection(keras.layers.EinsumDense):
         super().__init__(*args, **kwargs)
         self.supports_masking = True
 
+    def build(self, input_shape):
+        super().build(input_shape)
+        # `EinsumDense` checks the rank only.
+        axes = {-1: input_shape[-1]}
+        self.input_spec = keras.layers.InputSpec(ndim=len(input_shape), axes=axes)
+
     def call(self, inputs, training=None):
         kernel = ops.convert_to_tensor(self.kernel)
         contracted = 1 if self.equation == INTO_HEADS else 2

@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from t2t_relpos import _checks
 from t2t_relpos.attention.masks import key_padding_mask, make_attention_mask
 from t2t_relpos.layers import call_checks
 
@@ -14,7 +15,7 @@ class IncrementalAttention:
 
         Args:
             batch_size: number of sequences or hypotheses, an int or a scalar tensor.
-            max_length: number of positions, an int or a scalar tensor.
+            max_length: number of positions, an int above 0 or a scalar tensor.
 
         Returns:
             A dict of `"key"` `[batch_size, N, max_length, H]` and `"value"`
@@ -32,6 +33,8 @@ class IncrementalAttention:
         >>> bool(np.allclose(output[:, 0], expected[:, 4], atol=1e-5))
         True
         """
+        if not hasattr(max_length, "dtype"):
+            _checks.positive_int("max_length", max_length)
 
         def zeros(depth):
             shape = (batch_size, self.num_heads, max_length, depth)
@@ -52,12 +55,16 @@ class IncrementalAttention:
             (outputs `[B, 1, D]`, the cache with this position written).
 
         Raises:
-            ValueError: if the layer is not built, or a position is past the end of the cache. In a
-                compiled graph, the outputs of such a position are NaN instead.
+            ValueError: if the layer is not built, an argument has another shape, or a position is
+                outside the cache. In a compiled graph, the outputs of such a position are NaN
+                instead.
         """
         call_checks.built(self)
+        call_checks.step(self, query, cache, position)
+        # Keras casts the inputs of `call` only.
+        query = ops.cast(query, self.compute_dtype)
+        cache = {name: ops.cast(x, self.compute_dtype) for name, x in cache.items()}
         length = ops.shape(cache["key"])[2]
-        call_checks.cache_position(position, length)
         position = ops.broadcast_to(ops.cast(position, "int32"), (ops.shape(query)[0],))
         slots = ops.arange(length, dtype="int32")[None, :]
         is_current_slot = (slots == position[:, None])[:, None, :, None]
@@ -75,7 +82,8 @@ class IncrementalAttention:
             mask=key_padding_mask(is_visible),
             query_offset=position,
         )
-        outputs = _nan_unless((position < length)[:, None, None, None], outputs)
+        fits = ops.logical_and(position >= 0, position < length)
+        outputs = _nan_unless(fits[:, None, None, None], outputs)
         return self.project_output(outputs, query), {"key": keys, "value": values}
 
     def attend_with_cache(
@@ -99,11 +107,22 @@ class IncrementalAttention:
 
         Raises:
             ValueError: if the layer is not built, `value_dim` differs from `key_dim`, the cache has
-                another shape, the written positions are known to be past its end, or
-                `query_offset` is `[B]` with `flash_attention=True` and T > 1.
+                another shape, the written positions are known to be outside it, `query_offset` is
+                missing although `causal` or `sliding_window` depend on it, or it is `[B]` with
+                `flash_attention=True` and T > 1.
         """
         call_checks.built(self)
         call_checks.cache("cache", cache, self, query.shape[0])
+        causal = self._is_causal(causal)
+        is_masked = causal or self.sliding_window is not None
+        if is_masked and update_index is not None and query_offset is None:
+            raise ValueError(
+                "Expected `query_offset` with `update_index` and a causal mask or a sliding "
+                "window. Received: query_offset=None, which is the end of the cache. In "
+                "self-attention, pass query_offset=update_index."
+            )
+        # Keras casts the inputs of `call` only.
+        query, value = (ops.cast(x, self.compute_dtype) for x in (query, value))
         if update_index is not None:
             count = ops.shape(value)[1]
             last = update_index + count - 1
@@ -111,18 +130,21 @@ class IncrementalAttention:
             update = ops.stack([self.key_dense(value), self.value_dense(value)], axis=1)
             update = ops.cast(update, cache.dtype)
             cache = ops.slice_update(cache, (0, 0, update_index, 0, 0), update)
-        keys, values = (ops.transpose(cache[:, i], (0, 2, 1, 3)) for i in range(2))
+        keys, values = (
+            ops.cast(ops.transpose(cache[:, i], (0, 2, 1, 3)), self.compute_dtype) for i in range(2)
+        )
         outputs, _ = self.attend(
             self.project_query(query),
             keys,
             values,
             mask=self._with_window(mask, query, keys, query_offset),
-            causal=self._is_causal(causal),
+            causal=causal,
             query_offset=query_offset,
             **self._memory_options(query, query_offset),
         )
         if update_index is not None:
-            outputs = _nan_unless(last < ops.shape(cache)[2], outputs)
+            fits = (update_index >= 0) & (last < ops.shape(cache)[2])
+            outputs = _nan_unless(fits, outputs)
         return self.project_output(outputs, query), cache
 
     def attend_to(self, query, keys, values, mask=None, query_offset=None):
@@ -142,6 +164,8 @@ class IncrementalAttention:
         Raises:
             ValueError: if `query_offset` is `[B]` with `flash_attention=True` and T > 1.
         """
+        # Keras casts the inputs of `call` only.
+        query, keys, values = (ops.cast(x, self.compute_dtype) for x in (query, keys, values))
         outputs, _ = self.attend(
             self.project_query(query),
             keys,
@@ -178,7 +202,7 @@ class IncrementalAttention:
 
 
 def _nan_unless(fits, outputs):
-    """Returns NaN for positions past the end of a cache, because a compiled graph can't raise."""
+    """Returns NaN for positions outside a cache, because a compiled graph can't raise."""
     if fits is True:
         return outputs
     return ops.where(fits, outputs, ops.cast(float("nan"), outputs.dtype))

@@ -64,12 +64,14 @@ class IncrementalDecoder:
 
         Raises:
             ValueError: if the layer is not built, `context` is missing for a block with attention
-                to an encoder or given to one without, or a position is past the end of the cache.
-                In a compiled graph, the outputs of such a position are NaN instead.
+                to an encoder or given to one without, an argument has another shape, or a position
+                is outside the cache. In a compiled graph, the outputs of such a position are NaN
+                instead.
         """
         call_checks.built(self)
         self._check_context(context)
-        inputs = ops.convert_to_tensor(inputs)
+        # Keras casts the inputs of `call` only.
+        inputs = ops.cast(ops.convert_to_tensor(inputs), self.compute_dtype)
         residual = self.self_attention_residual
         outputs, cache = self.self_attention.step(residual.before(inputs), cache, position)
         x = residual.after(inputs, outputs)

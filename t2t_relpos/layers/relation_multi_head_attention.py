@@ -97,6 +97,11 @@ class RelationMultiHeadAttention(MultiHeadBase):
         super().__init__(num_heads, key_dim, **kwargs)
         channels = () if num_relations is None else num_relations
         channels = tuple(channels) if isinstance(channels, (tuple, list)) else (channels,)
+        if num_relations is not None and not channels:
+            raise ValueError(
+                "Expected `num_relations` to be a number of labels, or one for each label channel. "
+                f"Received: {num_relations!r}. For edge vectors without labels, pass None."
+            )
         self.num_relations = tuple(_checks.positive_int("num_relations", r) for r in channels)
         if channels and not (use_key_table or use_value_table):
             raise ValueError(
@@ -185,8 +190,9 @@ class RelationMultiHeadAttention(MultiHeadBase):
             )
         if len(channels) != len(self.num_relations):
             raise ValueError(
-                f"Expected `relations` with {len(self.num_relations)} label channels, one for each "
-                f"of num_relations={self.num_relations}. Received: {len(channels)}."
+                f"Expected `relations` for each label channel of num_relations="
+                f"{self.num_relations}. Received: {len(channels)} instead of "
+                f"{len(self.num_relations)}."
             )
         indices = []
         for labels, num_labels in zip(channels, self.num_relations):

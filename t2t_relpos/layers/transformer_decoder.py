@@ -130,7 +130,8 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
     ):
         self._check_call(
             encoder_sequence,
-            has_caches=(self_attention_cache is not None, cross_attention_cache is not None),
+            caches=(self_attention_cache, cross_attention_cache),
+            update_indices=(self_attention_cache_update_index, cross_attention_cache_update_index),
             has_packing=packing is not None or encoder_packing is not None,
             return_attention_scores=return_attention_scores,
         )
@@ -229,19 +230,27 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
             )
         return residual.after(inputs, outputs, training=arguments["training"]), scores, cache
 
-    def _check_call(self, encoder_sequence, *, has_caches, has_packing, return_attention_scores):
+    def _check_call(
+        self, encoder_sequence, *, caches, update_indices, has_packing, return_attention_scores
+    ):
         """Raises ValueError if the arguments of a call contradict each other.
 
         Args:
             encoder_sequence: `[B, S, D]` or None.
-            has_caches: whether the call has a cache of (self-attention, cross-attention).
+            caches: the caches of (self-attention, cross-attention), or None.
+            update_indices: the positions to write in each cache, or None.
             has_packing: whether a sequence is packed.
             return_attention_scores: whether scores are requested.
         """
+        has_caches = [cache is not None for cache in caches]
+        for name, has_cache, index in zip(("self", "cross"), has_caches, update_indices):
+            if index is not None and not has_cache:
+                raise ValueError(
+                    f"Expected `{name}_attention_cache` with "
+                    f"`{name}_attention_cache_update_index`. Received: the index without a cache."
+                )
         if (self.cross_attention is None) != (encoder_sequence is None):
-            built, received = (
-                ("without", "one") if self.cross_attention is None else ("with", "none")
-            )
+            built, received = ("without", "an") if self.cross_attention is None else ("with", "no")
             raise ValueError(
                 "Expected the same sequences in every call: this layer was built "
                 f"{built} attention to an encoder. Received: {received} `encoder_sequence`."

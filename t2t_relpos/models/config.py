@@ -45,7 +45,7 @@ class TransformerConfig:
             every encoder position. None: no such embedding.
 
     Raises:
-        ValueError: if a setting is out of range or unknown.
+        ValueError: if a setting is out of range.
 
     Example:
     >>> from t2t_relpos.models import TransformerConfig

@@ -40,9 +40,9 @@ class GenerationMixin:
         Raises:
             ValueError: if `source` is not `[B, S]` or holds ids out of range; if it is longer than
                 `max_length` or has ids after padding or after id 1 (`CausalLM`); if `max_length` is
-                not a positive int; if a length exceeds the number of learned positions; if the
-                sampler is unknown or its settings are not hashable; or if `jit_compile` is True on
-                PyTorch.
+                not a positive int, or below the sampler's `min_length`; if a length exceeds the
+                number of learned positions; if the sampler is unknown or its settings are not
+                hashable; or if `jit_compile` is True on PyTorch.
 
         Example:
         >>> import numpy as np
@@ -60,6 +60,7 @@ class GenerationMixin:
         if max_length is None:
             max_length = search_sizes.capped(length + extra_length, self._num_positions)
         max_length = _checks.positive_int("max_length", max_length)
+        generation_checks.check_min_length(sampler, max_length)
         generation_checks.check_lengths(length, max_length, self._num_positions)
         if self._continues_source:
             generation_checks.check_prompts(source, max_length)

@@ -7,6 +7,8 @@ from keras import ops
 def as_ids(source):
     """Returns `source` as a NumPy array of rank 2. Raises ValueError if it has another rank."""
     expected = "Expected `source` to be int ids of shape [batch, length]"
+    if isinstance(source, dict):
+        raise ValueError(f"{expected}. Received: a dict. Pass the ids of the source only.")
     try:
         source = np.asarray(ops.convert_to_numpy(ops.convert_to_tensor(source)))
     except (TypeError, ValueError) as error:
@@ -34,6 +36,16 @@ def check_lengths(source_length, max_length, num_positions):
             f"of the model. Received: sources of {source_length} ids, max_length={max_length}. "
             "Pass a smaller `max_length`, split the sources, or train a model with a larger "
             "`TransformerConfig.max_length`."
+        )
+
+
+def check_min_length(sampler, max_length):
+    """Raises ValueError if a sampler's `min_length` is above the largest length of outputs."""
+    min_length = sampler.constraints["min_length"]
+    if min_length > max_length:
+        raise ValueError(
+            "Expected `max_length` of at least the sampler's `min_length`. Received: "
+            f"max_length={max_length}, min_length={min_length}."
         )
 
 

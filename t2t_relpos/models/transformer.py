@@ -144,7 +144,22 @@ class Transformer(TransformerSteps, GenerationMixin, ScoresPairs, keras.Model):
         return self.logits_and_attention(inputs, training=training)[0]
 
     def logits_and_attention(self, inputs, attention_layer=None, training=None):
-        """Returns the logits and a layer's cross-attention weights `[B, N, T, S]` or None."""
+        """Returns the logits and a layer's cross-attention weights `[B, N, T, S]` or None.
+
+        Args:
+            inputs: as in a call of the model.
+            attention_layer: index of a decoder layer, from 0. Default: None, no weights.
+            training: whether dropout is applied. Default: Keras's training mode.
+
+        Raises:
+            ValueError: if there is no such layer.
+        """
+        count = len(self.decoder_layers)
+        if attention_layer is not None and attention_layer not in range(count):
+            raise ValueError(
+                f"Expected `attention_layer` to be None or an int from 0 to {count - 1}. Received: "
+                f"{attention_layer!r}."
+            )
         states, attention = self._decode(inputs, attention_layer, training=training)
         return self._logits(states), attention
 
@@ -228,3 +243,9 @@ def _check_inputs(inputs):
         )
     _checks.id_sequences("inputs['inputs']", inputs["inputs"], "[B, S]")
     _checks.id_sequences("inputs['targets']", inputs["targets"])
+    batch_sizes = [inputs[name].shape[0] for name in ("inputs", "targets")]
+    if _checks.differ(*batch_sizes):
+        raise ValueError(
+            "Expected 'inputs' and 'targets' of the same batch size. Received: batch sizes "
+            f"{batch_sizes[0]} and {batch_sizes[1]}."
+        )

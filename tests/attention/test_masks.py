@@ -4,8 +4,14 @@ import pytest
 from gradients import output_and_gradients
 from keras import ops
 
-from t2t_relpos.attention import causal_mask, combine_masks, key_padding_mask, masked_softmax
-from t2t_relpos.attention.masks import window_mask
+from t2t_relpos.attention import (
+    causal_mask,
+    combine_masks,
+    key_padding_mask,
+    make_attention_mask,
+    masked_softmax,
+    window_mask,
+)
 
 
 def test_causal_mask_is_aligned_with_the_last_key():
@@ -14,6 +20,16 @@ def test_causal_mask_is_aligned_with_the_last_key():
     np.testing.assert_array_equal(
         causal_mask(2, 3, query_offset=0), [[True, False, False], [True, True, False]]
     )
+
+
+@pytest.mark.parametrize("window", [0, -1, 1.5])
+def test_window_masks_reject_invalid_windows(window):
+    message = f"Expected `window` to be a positive integer. Received: window={window}"
+    for positions in (None, (np.arange(3), np.arange(3))):
+        with pytest.raises(ValueError, match=message):
+            make_attention_mask((3, 3), causal=True, window=window, positions=positions)
+    with pytest.raises(ValueError, match=message):
+        window_mask(3, 3, window)
 
 
 def test_window_mask_includes_the_position_of_the_query():

@@ -42,6 +42,25 @@ def layer():
             "with `mask > 0`.",
         ),
         (
+            {"attention_mask": np.full((7, 11), -(10**9))},
+            "Expected `attention_mask` to be boolean, True = attend. Received: dtype int64 with "
+            "values from -1000000000 to -1000000000. Convert an additive bias",
+        ),
+        (
+            {"value": None},
+            "Expected `value` of shape [batch, length, width]. Received: None. For self-attention",
+        ),
+        (
+            {"value": Y[0]},
+            "Expected `value` of shape [batch, length, width]: relative positions have one axis. "
+            "Received: shape (11, 6). Fold further axes into the batch.",
+        ),
+        (
+            {"value": Y[:, :, :5]},
+            "expected axis -1 of input shape to have value 6, but received input with shape "
+            "(3, 11, 5)",
+        ),
+        (
             {"attention_mask": np.ones((2, 7, 11), bool)},
             "Expected `attention_mask` of shape [B, T, S] = [3, 7, 11] or [T, S] = [7, 11] or "
             "[B, N, T, S] = [3, 2, 7, 11]. Received: shape (2, 7, 11).",
@@ -154,6 +173,17 @@ def test_decoder_rejects_a_cache_of_step():
     cache = decoder.start_cache(3, 6)
     with pytest.raises(ValueError, match="to be an array .* Received: a dict. .* are for `step`"):
         decoder(X[:, :1], self_attention_cache=cache, self_attention_cache_update_index=0)
+
+
+@pytest.mark.parametrize("name", ["self", "cross"])
+def test_decoder_rejects_an_update_index_without_a_cache(name):
+    decoder = TransformerDecoder(16, 2, max_relative_position=4)
+    message = (
+        f"Expected `{name}_attention_cache` with `{name}_attention_cache_update_index`. Received: "
+        "the index without a cache."
+    )
+    with pytest.raises(ValueError, match=message):
+        decoder(X, Y, **{f"{name}_attention_cache_update_index": 0})
 
 
 def test_decoder_rejects_arguments_that_caches_do_not_support():
@@ -269,6 +299,77 @@ def test_positions_outside_the_cache_raise(layer, index, received):
         layer.attend_with_cache(X, X, np.zeros((3, 2, 9, 2, 5), "float32"), index)
 
 
+@pytest.mark.parametrize(
+    "query, cache, position, message",
+    [
+        (X[:, :2], (3, 4), 0, "Expected `query` of shape [B, 1, D], one position of each sequence"),
+        (
+            X[:, :1],
+            (1, 4),
+            0,
+            "Expected `cache['key']` of shape [B, N, S, H] = [3, 2, *, 5]. Received: shape "
+            "(1, 2, 4, 5). Pass the batch size of `query` to `start_cache`.",
+        ),
+        (
+            X[:, :1],
+            None,
+            0,
+            "that `start_cache` or `step` returned. Received: NoneType. For caches",
+        ),
+        (X[:, :1], {"key": 1}, 0, "`start_cache` or `step` returned. Received: keys ['key']. For"),
+        (X[:, :1], (3, 4), 1.5, "Expected `position` of an integer dtype. Received: dtype float64"),
+        (X[:, :1], (3, 4), -1, "Expected positions in [0, 4): the cache has length 4. Received: "),
+        (
+            X[:, :1],
+            (3, 4),
+            np.zeros((3, 1), int),
+            "Expected `position` to be a scalar or of shape [B] = [3]. Received: shape (3, 1).",
+        ),
+    ],
+)
+def test_step_rejects_invalid_arguments(layer, query, cache, position, message):
+    cache = layer.start_cache(*cache) if isinstance(cache, tuple) else cache
+    with pytest.raises(ValueError) as error:
+        layer.step(query, cache, position)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("length", [0, 9.5])
+def test_start_cache_rejects_invalid_lengths(layer, length):
+    message = f"Expected `max_length` to be a positive integer. Received: max_length={length}"
+    with pytest.raises(ValueError, match=message):
+        layer.start_cache(3, length)
+
+
+def test_attend_with_cache_rejects_integer_caches(layer):
+    with pytest.raises(ValueError, match="of a floating-point dtype. Received: dtype int32."):
+        layer.attend_with_cache(X, X, np.zeros((3, 2, 9, 2, 5), "int32"), 0)
+
+
+def test_causal_attend_with_cache_requires_the_query_offset(layer):
+    cache = np.zeros((3, 2, 9, 2, 5), "float32")
+    message = "Expected `query_offset` with `update_index` and a causal mask .* pass query_offset="
+    with pytest.raises(ValueError, match=message):
+        layer.attend_with_cache(X, X, cache, 0, causal=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_cached_attention_casts_its_inputs(dtype):
+    decoder = TransformerDecoder(16, 2, max_relative_position=4, dtype=dtype)
+    decoder(X)
+    x = X[:, :1].astype("float16")
+    cache = {name: ops.cast(slots, "float16") for name, slots in decoder.start_cache(3, 4).items()}
+    outputs, _ = decoder.step(x, cache, 0)
+    np.testing.assert_array_equal(
+        ops.cast(outputs, "float32"), ops.cast(decoder(x)[:, :1], "float32")
+    )
+    layer = decoder.self_attention
+    cache = np.zeros((3, 2, 4, 2, 3), "float16")
+    outputs, cache = layer.attend_with_cache(x, x, cache, 0, causal=True, query_offset=0)
+    assert keras.backend.standardize_dtype(outputs.dtype) == layer.compute_dtype
+    assert keras.backend.standardize_dtype(cache.dtype) == "float16"
+
+
 def test_step_accepts_one_position_for_the_batch(layer):
     cache = layer.start_cache(3, 4)
     expected, actual = (
@@ -277,13 +378,13 @@ def test_step_accepts_one_position_for_the_batch(layer):
     np.testing.assert_array_equal(actual, expected)
 
 
-def test_compiled_step_beyond_the_cache_returns_nan(layer):
+def test_compiled_step_outside_the_cache_returns_nan(layer):
     def step(position):
         return layer.step(X[:, :1], layer.start_cache(3, 4), position)[0]
 
-    outputs = compile_function(step)(np.array([0, 4, 1]))
+    outputs = compile_function(step)(np.array([0, 4, -1]))
     is_nan = np.isnan(ops.convert_to_numpy(outputs)).all(axis=(1, 2))
-    assert is_nan.tolist() == [False, True, False]
+    assert is_nan.tolist() == [False, True, True]
 
 
 def test_step_rejects_an_unbuilt_layer():

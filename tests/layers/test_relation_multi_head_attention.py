@@ -205,7 +205,10 @@ def test_relation_attention_under_jit_ignores_out_of_range_relations(rng):
 @pytest.mark.parametrize(
     "relations, message",
     [
-        (None, "Expected `relations` with 1 label channels.*Received: 0"),
+        (
+            None,
+            "Expected `relations` for each label channel of num_relations=.*Received: 0 instead",
+        ),
         (np.zeros((7, 7)), "Expected relations of an integer dtype. Received: dtype float"),
         (
             np.zeros((3, 1, 7, 7), "int32"),
@@ -259,6 +262,8 @@ def test_relation_attention_rejects_invalid_edges(name, shape, rng):
 def test_relation_attention_rejects_inconsistent_tables(rng):
     (x,) = arrays(rng, 7)
     labels = np.zeros((7, 7), "int32")
+    with pytest.raises(ValueError, match=r"one for each label channel. Received: \(\). For edge"):
+        make(num_relations=())
     message = "Expected no `relations`: the layer has no tables .* Pass num_relations"
     with pytest.raises(ValueError, match=message):
         make(num_relations=None)(x, x, relations=labels)

@@ -210,6 +210,14 @@ def test_causal_lm_saves_and_loads(language_model, tmp_path):
             "Expected `sampler` to be one of 'beam', 'greedy', 'top_k', 'top_p', or a Sampler",
         ),
         (
+            {"source": SOURCE, "sampler": GreedySampler(min_length=9), "max_length": 8},
+            "at least the sampler's `min_length`. Received: max_length=8, min_length=9.",
+        ),
+        (
+            {"source": {"inputs": SOURCE}},
+            r"of shape \[batch, length\]. Received: a dict. Pass the ids of the source only.",
+        ),
+        (
             {"source": [[5, 7], [3]]},
             r"padded with 0. Received: a list that can't be .*pad_sequences\(source, padding=",
         ),
@@ -249,6 +257,12 @@ def test_samplers_reject_invalid_settings(sampler, arguments, message):
         sampler(**arguments)
 
 
+def test_samplers_reject_unknown_arguments():
+    message = r"BeamSampler.__init__\(\) got an unexpected keyword argument 'beam_size'"
+    with pytest.raises(TypeError, match=message):
+        BeamSampler(beam_size=3)
+
+
 @pytest.mark.parametrize(
     "inputs, message",
     [
@@ -263,11 +277,22 @@ def test_samplers_reject_invalid_settings(sampler, arguments, message):
             {"inputs": SOURCE, "targets": SOURCE[None]},
             r"`inputs\['targets'\]` to be .* \[B, T\]. Received: shape \(1, 3, 5\).",
         ),
+        (
+            {"inputs": SOURCE, "targets": SOURCE[:1]},
+            "Expected 'inputs' and 'targets' of the same batch size. Received: batch sizes 3 and 1",
+        ),
     ],
 )
 def test_transformer_rejects_invalid_inputs(model, inputs, message):
     with pytest.raises(ValueError, match=message):
         model(inputs)
+
+
+@pytest.mark.parametrize("layer", [2, -1, "x"])
+def test_logits_and_attention_rejects_an_invalid_layer(model, layer):
+    message = f"Expected `attention_layer` to be None or an int from 0 to 1. Received: {layer!r}."
+    with pytest.raises(ValueError, match=message):
+        model.logits_and_attention({"inputs": SOURCE, "targets": SOURCE}, attention_layer=layer)
 
 
 @pytest.mark.parametrize(
