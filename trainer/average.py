@@ -78,7 +78,7 @@ def _run(values):
         paths = weights.last_checkpoints(directory, values.last)
     else:
         paths = [weights.find_checkpoint(directory, step.strip()) for step in values.steps]
-    if len(set(paths)) < len(paths):
+    if len({path.name for path in paths}) < len(paths):
         raise ValueError(f"Expected different steps. Received: --steps={','.join(values.steps)}.")
     write_average(directory, paths, values.output_dir)
     names = ", ".join(path.name for path in paths)

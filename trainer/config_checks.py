@@ -3,13 +3,8 @@
 # Settings that require relative positions.
 RELATIVE_SETTINGS = ("max_relative_position", "use_key_table", "use_value_table", "share_heads")
 # Settings that override the preset's architecture.
-ARCHITECTURE_SETTINGS = (
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "position",
-    *RELATIVE_SETTINGS,
-)
+DROPOUT_SETTINGS = ("dropout", "attention_dropout", "activation_dropout")
+ARCHITECTURE_SETTINGS = (*DROPOUT_SETTINGS, "position", *RELATIVE_SETTINGS)
 
 
 def check_together(config):

@@ -39,10 +39,10 @@ def find_checkpoint(directory: ModelDirectory, which: str | int) -> Path:
     for kept in (checkpoints, best):
         if int(which) in kept.steps():
             return kept.path(int(which))
-    found = sorted({*checkpoints.steps(), *best.steps()})
+    found = ", ".join(map(str, sorted({*checkpoints.steps(), *best.steps()})))
     raise ValueError(
         f"Expected a checkpoint of step {which} in {directory.path}. Received: "
-        f"{f'checkpoints of {_format_steps(found)}' if found else 'no checkpoints'}."
+        f"{f'checkpoints of steps {found}' if found else 'no checkpoints'}."
     )
 
 
@@ -55,7 +55,7 @@ def last_checkpoints(directory: ModelDirectory, count: int) -> list[Path]:
     checkpoints = Checkpoints(directory.checkpoints)
     steps = checkpoints.steps()
     if len(steps) < count:
-        received = f"{len(steps)}, of {_format_steps(steps)}" if steps else "none"
+        received = f"{len(steps)}, of steps {', '.join(map(str, steps))}" if steps else "none"
         raise ValueError(
             f"Expected at least {count} checkpoints in {directory.checkpoints}. Received: "
             f"{received}. Use fewer, or train longer or with a larger --keep_checkpoints."
@@ -117,7 +117,3 @@ def average(directory: ModelDirectory, paths: Sequence[Path]) -> Transformer:
     for total, weight in zip(sums, weights):
         weight.assign(total / len(paths))
     return transformer
-
-
-def _format_steps(steps):
-    return f"step {', '.join(map(str, steps))}"

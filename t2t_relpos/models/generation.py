@@ -17,9 +17,10 @@ class GenerationMixin:
     def generate(self, source, sampler="beam", max_length=None, jit_compile="auto"):
         """Returns ids that a sampler generates from `source`.
 
-        Each new batch size, source length or `max_length` requires a compilation, which takes
-        seconds. A compiled search therefore pads the batch and the sources to a few sizes. It
-        always uses the current weights.
+        The first call with a sampler setting, batch size, source length or `max_length` compiles a
+        search, which takes seconds. To avoid most compilations, the batch and the sources are
+        padded to a few sizes. TensorFlow may warn about retracing. The search always uses the
+        current weights.
 
         Args:
             source: int ids `[B, S]`, padded with 0. Sentences of an encoder-decoder model end with

@@ -42,8 +42,8 @@ def layer():
             "with `mask > 0`.",
         ),
         (
-            {"attention_mask": np.full((7, 11), -(10**9))},
-            "Expected `attention_mask` to be boolean, True = attend. Received: dtype int64 with "
+            {"attention_mask": np.full((7, 11), -(10**9), "int32")},
+            "Expected `attention_mask` to be boolean, True = attend. Received: dtype int32 with "
             "values from -1000000000 to -1000000000. Convert an additive bias",
         ),
         (

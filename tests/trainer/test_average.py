@@ -1,6 +1,7 @@
 """Tests of `trainer.average`: the written model directory, and errors."""
 
 import json
+import shutil
 
 import pytest
 from absl import flags
@@ -85,13 +86,26 @@ def test_invalid_flags_raise(model_dir, averaged, tmp_path):
         "Expected either --last or --steps. Received: both.", model, output, "--last=2", "--steps=2"
     )
     run.fails(
-        "Expected a checkpoint of step 3 in .*Received: checkpoints of step 2, 4, 5.",
+        "Expected a checkpoint of step 3 in .*Received: checkpoints of steps 2, 4, 5.",
         model,
         output,
         "--steps=2,3",
     )
     run.fails("Expected the step of a checkpoint, .*Received: 'x'.", model, output, "--steps=2,x")
     run.fails("Expected different steps. Received: --steps=2,2.", model, output, "--steps=2,2")
+    assert list(tmp_path.iterdir()) == []
+    shutil.copytree(model_dir, tmp_path / "copy")
+    copy, step = ModelDirectory.open(tmp_path / "copy"), "step-000005"
+    shutil.copytree(copy.checkpoints / step, copy.best / step)
+    state = json.loads((copy.best / step / "state.json").read_text())
+    (copy.best / step / "state.json").write_text(json.dumps(state | {"dev_bleu": 3.5}))
+    run.fails(
+        "Expected different steps. Received: --steps=5,best.",
+        f"--model_dir={copy.path}",
+        output,
+        "--steps=5,best",
+    )
+    shutil.rmtree(copy.path)
     run.fails(
         "Expected a model directory, .*/absent, which does not exist.",
         f"--model_dir={tmp_path / 'absent'}",

@@ -224,6 +224,14 @@ def test_dev_bleu_of_a_finished_run(finished, small_run, rerun):
     assert BestCheckpoints(finished / "best").steps() == [9]
 
 
+def test_result_without_bleu_of_a_step_that_is_not_evaluated_again_is_kept(
+    finished, small_run, rerun
+):
+    rerun(small_run, keep_best=1, train_steps=12)
+    results = {entry["step"]: entry["bleu"] for entry in evaluations(finished)}
+    assert list(results) == [4, 8, 9, 12] and results[9] is None and results[12] is not None
+
+
 def test_train_steps_below_the_last_checkpoint_exits(finished, small_run, rerun):
     before = sorted(path.name for path in finished.rglob("*"))
     assert rerun(small_run.fails, train_steps=2) == (

@@ -49,7 +49,7 @@ def test_find_checkpoint_among_the_best(copy):
     assert weights.find_checkpoint(copy, 3) == copy.best / "step-000003"
     with pytest.raises(
         ValueError,
-        match="of step 7 in .*copy. Received: checkpoints of step 2, 3, 4, 5.$",
+        match="of step 7 in .*copy. Received: checkpoints of steps 2, 3, 4, 5.$",
     ):
         weights.find_checkpoint(copy, 7)
 
@@ -92,7 +92,7 @@ def test_missing_checkpoints_raise(directory, trained_model_dir):
         weights.find_checkpoint(directory, "newest")
     with pytest.raises(
         ValueError,
-        match=("Expected at least 20 checkpoints in .*Received: 3, of step 2, 4, 5. Use fewer"),
+        match=("Expected at least 20 checkpoints in .*Received: 3, of steps 2, 4, 5. Use fewer"),
     ):
         weights.last_checkpoints(directory, 20)
     empty = ModelDirectory.open(trained_model_dir)

@@ -52,7 +52,7 @@ def read_tfds(
 
     Raises:
         ValueError: if TensorFlow Datasets has no such set, or the set does not have these
-            languages.
+            languages, or can't be prepared.
         MissingSplitError: if the set does not have the split. It is a subclass of ValueError.
     """
     builder, direction = _builder(name, data_dir), direction or "en-de"
@@ -64,7 +64,13 @@ def read_tfds(
             f"{', '.join(languages) or 'it has none'}. "
             f"Received: {direction!r}. Write it as source-target, such as 'en-de'."
         )
-    builder.download_and_prepare()
+    try:
+        builder.download_and_prepare()
+    except OSError as error:
+        raise ValueError(
+            f"Expected {name} in {builder.data_dir}, or to download it. Received: {error}. Copy a "
+            "prepared set to this folder, or give its folder with --data_dir."
+        ) from error
     split = _SPLITS.get(split, split)
     if split not in builder.info.splits:
         known = ", ".join(builder.info.splits)

@@ -75,18 +75,22 @@ def can_be_renamed(path: str) -> bool:
 
 
 def check_distinct_files(flags: dict[str, str]):
-    """Checks that the paths of all flags are different files. Ignores pipes and devices.
+    """Checks that paths are different files, and outputs not *.gz. Ignores pipes and devices.
 
     Args:
         flags: paths by name of the flag.
 
     Raises:
-        ValueError: if two paths refer to the same file.
+        ValueError: if two paths refer to the same file, or an output is named *.gz.
     """
     seen = {}
     for name, path in flags.items():
         if not can_be_renamed(path):
             continue
+        if name in ("output", "alignments", "tokens") and path.endswith(".gz"):
+            raise ValueError(
+                f"Expected --{name} without .gz, because outputs are plain text. Received: {path}."
+            )
         real = os.path.realpath(path)
         if real in seen:
             raise ValueError(

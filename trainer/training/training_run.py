@@ -81,7 +81,9 @@ class TrainingRun:
         self._check_step()
         if self._prepared.parent is not None and self.step == 0:
             self.model.transformer.set_weights(self._prepared.parent.load_model().get_weights())
-        file, with_bleu = self.directory.evaluations_file, self.config.computes_dev_bleu
+        file, config = self.directory.evaluations_file, self.config
+        is_due = self.step >= config.train_steps or self.step % config.evaluate_every == 0
+        with_bleu = config.computes_dev_bleu and is_due
         self.evaluations = Evaluations(file, self.step, self.worker_group.is_chief, with_bleu)
         self.worker_group.check_same(
             self.step, "the same last checkpoint (--model_dir must be on a shared file system)"
@@ -150,10 +152,7 @@ class TrainingRun:
             NotFiniteError: if the loss is not finite.
             WorkerLostError: if another process of the run has ended.
         """
-        with (
-            self.worker_group.detecting_lost_workers(self.how_to_resume),
-            StopSignals() as signals,
-        ):
+        with self.worker_group.detecting_lost_workers(self.how_to_resume), StopSignals() as signals:
             steps = Steps(self.step, self.config.train_steps, signals)
             try:
                 self._fit(steps)

@@ -97,6 +97,16 @@ def test_read_tfds_with_wrong_arguments_raises(tfds_dir):
         read_tfds("tiny_translate", "trian", "en-de", data_dir=tfds_dir)
 
 
+def test_read_tfds_without_a_connection_raises(tmp_path, monkeypatch):
+    def download_and_prepare(builder):
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(TinyTranslate, "download_and_prepare", download_and_prepare)
+    message = "Expected tiny_translate in .*, or to download it. Received: no route to host. Copy a"
+    with pytest.raises(ValueError, match=message):
+        read_tfds("tiny_translate", "train", "en-de", data_dir=str(tmp_path))
+
+
 def test_training_without_a_validation_split_warns(tfds_dir, tmp_path, caplog):
     with pytest.raises(
         MissingSplitError,

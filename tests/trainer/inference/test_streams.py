@@ -43,3 +43,6 @@ def test_check_distinct_files_rejects_equal_files_and_ignores_devices(tmp_path):
     message = "Expected --tokens and --output to be different files. Received: .*/file for both."
     with pytest.raises(ValueError, match=message):
         streams.check_distinct_files(same)
+    message = "Expected --output without .gz, because outputs are plain text. Received: out.gz."
+    with pytest.raises(ValueError, match=message):
+        streams.check_distinct_files({"input": "in.gz", "output": "out.gz"})
