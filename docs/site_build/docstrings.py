@@ -13,7 +13,8 @@ from name_links import link_names  # noqa: E402
 from public_names import import_statements  # noqa: E402
 
 CALL_ARGUMENTS = re.compile(r"^Call arguments:$", re.MULTILINE)
-EXAMPLE = re.compile(r"^Example:\n((?:.+\n?)+)", re.MULTILINE)
+# An example may have several paragraphs. The next section ends it.
+EXAMPLE = re.compile(r"^Example:\n((?:.+\n?)+(?:\n(?![A-Z]\w*:)(?:.+\n?)+)*)", re.MULTILINE)
 REFERENCE = re.compile(r"^Reference:", re.MULTILINE)
 RETURNS = re.compile(r"^Returns:\n((?: .*\n?)+)", re.MULTILINE)
 

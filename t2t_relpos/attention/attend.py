@@ -55,9 +55,8 @@ def attend(
         return_weights: False allows implementations that never compute the full weight matrix.
             Default: True.
         rematerialize: whether the gradient computes the weights again, so that memory is linear in
-            length. True: at any length. False or None: above 1,024 positions. On TensorFlow on a
-            CPU without XLA, False: above 4,096 positions, None: above 256 (128 if `causal`).
-            Without tables, memory is linear with True only. Default: None.
+            length. True: at any length. False, for training, and None, for inference: above the
+            limits in docs/how_it_works/dispatch.md. Default: None.
         implementation: name of a row of `dispatch.TABLE`. Default: chosen by `dispatch.select`.
 
     Returns:

@@ -25,6 +25,10 @@ class FeedForward(keras.layers.Layer):
         inputs: `[B, T, D]`.
         training: whether dropout is applied. Default: Keras's training mode.
 
+    Attributes:
+        inner: the first `keras.layers.Dense`.
+        outer: the second `keras.layers.Dense`.
+
     Returns:
         `[B, T, D]`.
 

@@ -38,7 +38,7 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         flash_attention: True: memory is linear in length at any length, because the gradient
             computes the weights again. Explicit positions and returned scores are then not
             supported. There is no fused kernel. None or False: memory is linear in length above
-            1,024 positions. On TensorFlow on a CPU without XLA, these limits are 4,096 positions in
+            1,024 positions. On TensorFlow on a CPU without XLA, the limit is 4,096 positions in
             training, 256 in inference, and 128 in causal inference. Default: None.
         kernel_initializer: initializer of the projection kernels. Default: `"glorot_uniform"`.
         bias_initializer: initializer of the projection biases. Default: `"zeros"`.
@@ -66,7 +66,8 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         query_mask: bool `[B, T]`, True = a token. A masked query gets zeros before the output
             projection. Default: the mask of a mask_zero embedding.
         value_mask: bool `[B, S]`, True = attend. Default: the mask of a mask_zero embedding.
-        key_mask: bool `[B, S]`, True = attend. Default: the mask of a mask_zero embedding.
+        key_mask: bool `[B, S]`, True = attend. A key is masked if it is False in `key_mask` or in
+            `value_mask`. Default: the mask of a mask_zero embedding.
         attention_mask: bool, `[B, T, S]`, `[T, S]` or `[B, N, T, S]`; True = attend. Default: None.
         return_attention_scores: whether to return (outputs, scores). Default: False.
         training: whether dropout is applied. Default: Keras's training mode.
@@ -75,11 +76,20 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
             the queries are the last positions, for distances and for causality.
             keras.layers.MultiHeadAttention uses 0 for causality, which differs if T != S.
         query_positions: int `[T]` or `[B, T]`, a position for every query. Replaces `query_offset`.
-            Default: `query_offset + (0, 1, …)`.
+            With explicit positions, causality and `sliding_window` compare positions instead of
+            indices. Default: `query_offset + (0, 1, …)`.
         key_positions: int `[S]` or `[B, S]`, a position for every key. Default: `(0, 1, …)`.
         query_packing: a `Packing` `[B, T]`. `query` and the outputs are then `[1, P, D]`, the
             tokens of all sequences. Padding is masked. Default: None.
         value_packing: a `Packing` `[B, S]`. `value` and `key` are then `[1, P, D]`. Default: None.
+
+    Attributes:
+        query_dense: projection of queries, a `keras.layers.EinsumDense`.
+        key_dense: projection of keys.
+        value_dense: projection of values.
+        output_dense: projection of the outputs of the heads.
+        key_embedding: a^K, a `RelativePositionEmbedding`, or None if off.
+        value_embedding: a^V, a `RelativePositionEmbedding`, or None if off.
 
     Returns:
         outputs `[B, T, D]`; if requested, (outputs, scores `[B, N, T, S]`), the weights after

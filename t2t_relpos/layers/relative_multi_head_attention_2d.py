@@ -45,6 +45,10 @@ class RelativeMultiHeadAttention2D(MultiHeadBase):
         return_attention_scores: whether to return (outputs, scores). Default: False.
         training: whether dropout is applied. Default: Keras's training mode.
 
+    Attributes:
+        height_embedding: table of distances in rows, `[N, 2K - 1, H]` or `[2K - 1, H]`.
+        width_embedding: table of distances in columns, of the same shape.
+
     Returns:
         outputs `[B, height, width, D]`; if requested, (outputs, scores `[B, N, P, P]`), the weights
         after softmax and before dropout.

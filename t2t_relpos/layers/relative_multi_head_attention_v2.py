@@ -27,7 +27,10 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
             as in t2t.
         table_initializer: initializer of the tables. Default: None, a normal distribution of
             standard deviation `H ** -0.5`, as in t2t.
-        **kwargs: the other arguments of `RelativeMultiHeadAttention`.
+        **kwargs: `value_dim`, `dropout`, `use_bias`, `output_shape`, `attention_axes`,
+            `sliding_window`, `flash_attention`, initializers, regularizers, constraints,
+            `use_gate`, `seed` and `use_key_table` as in `RelativeMultiHeadAttention`; `name`,
+            `dtype`, `trainable` of `keras.layers.Layer`.
 
     The call arguments and the outputs are those of `RelativeMultiHeadAttention`. With `masked`,
     `use_causal_mask` is always on.

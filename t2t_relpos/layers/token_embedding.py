@@ -26,7 +26,9 @@ class TokenEmbedding(keras.layers.Layer):
         `[B, T, D]`, or logits `[B, T, V]`, not scaled, if `reverse`.
 
     Raises:
-        ValueError: if ids are not integers, or are out of range in an eager call.
+        ValueError: if ids are not integers, or are out of range in an eager call. Compiled code on
+            JAX returns NaN for an id of V or larger. On TensorFlow on a CPU, such an id raises
+            InvalidArgumentError, or has the vector of the last id with XLA.
 
     Example:
     >>> import numpy as np

@@ -22,8 +22,9 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
             bias_initializer, normalize_first: as in `TransformerEncoder`, with the same defaults.
         relative_cross_attention: whether the attention to the encoder has relative positions, with
             its own tables. Target position `i` is at source position `i`. Default: False.
-        **kwargs: `max_relative_position` and the other keyword-only arguments of
-            `TransformerEncoder`, with the same defaults.
+        **kwargs: `max_relative_position`, `use_key_table`, `use_value_table`, `share_heads`,
+            `use_bias`, `attention_dropout`, `activation_dropout`, `seed`, `name`, `dtype` and
+            `trainable` as in `TransformerEncoder`, with the same defaults.
 
     Call arguments:
         decoder_sequence: `[B, T, D]`.
@@ -31,24 +32,29 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
         decoder_padding_mask: bool `[B, T]`, True = a token. It replaces the mask of a mask_zero
             embedding. Default: that mask. With a cache, bool `[B, max_length]`, for all positions
             of the cache. Default: None, because the mask of an embedding is ignored.
-        decoder_attention_mask: bool `[B, T, T]`, True = attend. Default: None.
+        decoder_attention_mask: bool `[B, T, T]` or `[T, T]`, True = attend. Default: None.
         encoder_padding_mask: bool `[B, S]`, True = a token. It replaces the mask of a mask_zero
             embedding. Default: that mask.
-        encoder_attention_mask: bool `[B, T, S]`, True = attend. Default: None.
+        encoder_attention_mask: bool `[B, T, S]` or `[T, S]`, True = attend. Default: None.
         self_attention_cache: `[B, 2, max_length, N, H]`, keys and values of earlier positions.
             Default: None.
         self_attention_cache_update_index: position of `decoder_sequence` in the cache, an int or a
             scalar tensor. With None, the cache is only read, and the queries are its last
             positions. Default: None.
         cross_attention_cache: `[B, 2, S, N, H]`, keys and values of the encoder. Default: None.
-        cross_attention_cache_update_index: 0 to compute `cross_attention_cache`, None to reuse it.
-            Default: None.
+        cross_attention_cache_update_index: Pass 0 in the first call, which fills
+            `cross_attention_cache`, and None in later calls. Default: None.
         use_causal_mask: whether keys after a query are masked in self-attention. Default: True.
         training: whether dropout is applied. Default: Keras's training mode.
         return_attention_scores: whether to return (outputs, scores). Requires `encoder_sequence`
             and no caches. Default: False.
         packing: a `Packing` `[B, T]`. Inputs and outputs are then `[1, P, D]`. Default: None.
         encoder_packing: a `Packing` `[B, S]` of `encoder_sequence`. Default: None.
+
+    Attributes:
+        cross_attention: the attention to the encoder, a `RelativeMultiHeadAttention`, or None.
+        cross_attention_residual: its `Residual`, or None. The other attributes are those of
+            `TransformerEncoder`.
 
     Returns:
         outputs `[B, T, D]`; (outputs, self_attention_cache) or (outputs, self_attention_cache,

@@ -54,10 +54,16 @@ class TransformerEncoder(keras.layers.Layer):
         inputs: `[B, S, D]`.
         padding_mask: bool `[B, S]`, True = a token. It replaces the mask of a mask_zero embedding.
             Default: that mask.
-        attention_mask: bool `[B, S, S]`, True = attend. Default: None.
+        attention_mask: bool `[B, S, S]` or `[S, S]`, True = attend. Default: None.
         training: whether dropout is applied. Default: Keras's training mode.
         return_attention_scores: whether to return (outputs, scores). Default: False.
         packing: a `Packing` `[B, S]`. Inputs and outputs are then `[1, P, D]`. Default: None.
+
+    Attributes:
+        self_attention: a `RelativeMultiHeadAttention`.
+        feed_forward: a `FeedForward`.
+        self_attention_residual: the `Residual` of the self-attention.
+        feed_forward_residual: the `Residual` of the feed-forward network.
 
     Returns:
         outputs `[B, S, D]`; if requested, (outputs, attention scores `[B, N, S, S]`).
