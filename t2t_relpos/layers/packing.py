@@ -18,9 +18,9 @@ class Packing:
     zeros follow the tokens.
 
     Args:
-        mask: bool `[B, T]`, True = a token. Holes are filled: a False before the last True is
-            packed and attended to, unlike with `padding_mask`. In a batch without tokens, the
-            first position counts as a token.
+        mask: bool `[B, T]`, True = a token. A False before the last True counts as a token, and is
+            attended to, unlike with `padding_mask`. In a batch without tokens, the first position
+            counts as a token.
         capacity: P, an int of at least the number of tokens. Default: the number of tokens. In
             compiled code, `pack` and `unpack` return NaN if the tokens exceed the capacity.
 

@@ -74,3 +74,10 @@ PRESETS = {
         "activation_dropout": 0.0,
     },
 }
+"""Architectures by name, as dicts of `TransformerConfig` fields.
+
+Example:
+>>> from t2t_relpos.models import PRESETS
+>>> PRESETS["tiny"]["hidden_dim"], PRESETS["shaw_base"]["max_relative_position"]
+(128, 16)
+"""
