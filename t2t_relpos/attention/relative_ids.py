@@ -81,5 +81,7 @@ def relative_ids_from_positions(query_positions, key_positions, max_relative_pos
     queries = ops.cast(query_positions, "int32")
     keys = ops.cast(key_positions, "int32")
     distance = ops.expand_dims(keys, -2) - ops.expand_dims(queries, -1)
-    k = _checks.max_relative_position(max_relative_position)
+    k = max_relative_position
+    if not ops.is_tensor(k):  # While PyTorch traces a model, K is a tensor.
+        k = _checks.max_relative_position(k)
     return ops.clip(distance, -k, k) + k

@@ -34,3 +34,9 @@ def test_relative_ids_from_positions():
     batch = relative_ids_from_positions(np.stack([queries, queries + 1]), keys, 2)
     np.testing.assert_array_equal(batch[0], relative_ids_from_positions(queries, keys, 2))
     np.testing.assert_array_equal(batch[1], relative_ids_from_positions(queries + 1, keys, 2))
+
+
+@pytest.mark.parametrize("k", [-1, 1.5])
+def test_relative_ids_reject_an_invalid_distance(k):
+    with pytest.raises(ValueError, match=f"from 0 to 1,000,000. Received: max_relative.*={k}"):
+        relative_ids(3, 3, k)
