@@ -1,4 +1,4 @@
-"""Checks masks, positions and offsets of a call before any op can fail on them."""
+"""Checks the arguments of attention layers before they reach an op."""
 
 import keras
 import numpy as np
@@ -98,7 +98,7 @@ def pair_mask(name, values, sizes, num_heads=None):
 def padding_mask(name, values, letters, sizes):
     """Raises ValueError if a padding mask has an unsupported dtype or shape.
 
-    One value for all positions would mask whole sequences, so only the batch axis is broadcast.
+    Only the batch axis may have size 1. One value per sequence would mask all of it or nothing.
 
     Args:
         name: name of the argument.
@@ -177,9 +177,10 @@ def positions(name, values, batch_size, length):
 
 
 def cache(name, values, layer, batch_size, length=None):
-    """Raises ValueError if a cache in KerasHub's layout has another shape than a layer expects.
+    """Raises ValueError if a cache in KerasHub's layout is not a float array of the right shape.
 
-    In this layout, keys and values have the same size.
+    In this layout, keys and values have the same size: layers with another `value_dim` are an
+    error.
 
     Args:
         name: name of the argument.
@@ -227,7 +228,7 @@ def step(layer, query, cache, position):
             "Expected `query` of shape [B, 1, D], one position of each sequence. Received: shape "
             f"{tuple(query.shape)}. Call `step` for one position at a time."
         )
-    depths = {"key": layer.key_dim, "value": layer.value_dim}
+    depths, length = {"key": layer.key_dim, "value": layer.value_dim}, None
     if not isinstance(cache, dict) or cache.keys() != depths.keys():
         received = f"keys {sorted(cache)}" if isinstance(cache, dict) else type(cache).__name__
         raise ValueError(
@@ -235,21 +236,40 @@ def step(layer, query, cache, position):
             f"{received}. For caches [B, 2, S, N, H], use `attend_with_cache`."
         )
     for name, depth in depths.items():
-        shape, expected = tuple(cache[name].shape), (batch_size, layer.num_heads, None, depth)
+        shape, expected = tuple(cache[name].shape), (batch_size, layer.num_heads, length, depth)
         if not _equals(shape, expected):
             raise ValueError(
                 f"Expected `cache[{name!r}]` of shape [B, N, S, H] = {_text(expected)}. Received: "
                 f"shape {shape}. Pass the batch size of `query` to `start_cache`."
             )
+        length = shape[2]
     position = position if hasattr(position, "dtype") else np.asarray(position)
     integers("`position`", position)
     shape = tuple(position.shape)
     if shape != () and not _equals(shape, (batch_size,)):
         raise ValueError(
-            f"Expected `position` to be a scalar or of shape [B] = [{batch_size}]. Received: shape "
-            f"{shape}."
+            f"Expected `position` to be a scalar or of shape [B] = {_text((batch_size,))}. "
+            f"Received: shape {shape}."
         )
-    cache_position(position, cache["key"].shape[2])
+    cache_position(position, length)
+
+
+def cache_update_index(index, length, count):
+    """Raises ValueError if an update index is no scalar integer, or known and outside a cache.
+
+    Args:
+        index: the first position to write.
+        length: length of the cache.
+        count: number of positions to write.
+    """
+    index = index if hasattr(index, "dtype") else np.asarray(index)
+    integers("`update_index`", index)
+    if tuple(index.shape) != ():
+        raise ValueError(
+            "Expected `update_index` to be an int or a scalar tensor. Received: shape "
+            f"{tuple(index.shape)}. To write another position of each sequence, use `step`."
+        )
+    cache_position(index, length, count)
 
 
 def cache_position(position, length, count=1):

@@ -43,7 +43,9 @@ class IncrementalAttention:
         return {"key": zeros(self.key_dim), "value": zeros(self.value_dim)}
 
     def step(self, query, cache, position):
-        """Returns (outputs, cache) of causal self-attention for the next position.
+        """Returns (outputs, cache) of causal self-attention for one position.
+
+        The key and the value of the position are written into the returned cache.
 
         Args:
             query: `[B, 1, D]`.
@@ -55,13 +57,13 @@ class IncrementalAttention:
             (outputs `[B, 1, D]`, the cache with this position written).
 
         Raises:
-            ValueError: if the layer is not built, an argument has another shape, or a position is
-                outside the cache. In a compiled graph, the outputs of such a position are NaN
-                instead.
+            ValueError: if the layer is not built, an argument has the wrong shape or dtype, or a
+                position is outside the cache. In a compiled graph, which can't raise an error, the
+                outputs of such a position are NaN.
         """
         call_checks.built(self)
         call_checks.step(self, query, cache, position)
-        # Keras casts the inputs of `call` only.
+        # Keras casts the arguments of `call`, but not those of other methods.
         query = ops.cast(query, self.compute_dtype)
         cache = {name: ops.cast(x, self.compute_dtype) for name, x in cache.items()}
         length = ops.shape(cache["key"])[2]
@@ -95,9 +97,10 @@ class IncrementalAttention:
             query: `[B, T, D]`.
             value: `[B, L, D]`, sequence of the keys and values to write.
             cache: `[B, 2, S, N, H]`, keys and values, as in KerasHub.
-            update_index: cache position of `value`, an int or a scalar tensor. None writes nothing.
+            update_index: cache position of `value`, an int or a scalar tensor. With
+                None, `value` is ignored. Default: None.
+            mask: bool `[T, S]`, `[B, T, S]` or `[B, N, T, S]`, axes may have size 1; True = attend.
                 Default: None.
-            mask: bool, broadcasts to `[B, N, T, S]`; True = attend. Default: None.
             query_offset: key position of query 0, an int, a scalar tensor or int `[B]`. In
                 self-attention, pass `update_index`. Default: `S - T`, the end of the cache.
             causal: whether keys after a query are masked. Default: False.
@@ -107,26 +110,29 @@ class IncrementalAttention:
 
         Raises:
             ValueError: if the layer is not built, `value_dim` differs from `key_dim`, the cache has
-                another shape, the written positions are known to be outside it, `query_offset` is
-                missing although `causal` or `sliding_window` depend on it, or it is `[B]` with
-                `flash_attention=True` and T > 1.
+                the wrong shape or dtype, the written positions are known to be outside it,
+                `query_offset` is missing although `causal` or `sliding_window` depend on it, or it
+                is `[B]` with `flash_attention=True` and T is not known to be 1. In a compiled
+                graph, which can't raise an error, all outputs are NaN if a written position is
+                outside the cache.
         """
         call_checks.built(self)
         call_checks.cache("cache", cache, self, query.shape[0])
         causal = self._is_causal(causal)
-        is_masked = causal or self.sliding_window is not None
-        if is_masked and update_index is not None and query_offset is None:
+        needs_offset = causal or self.sliding_window is not None
+        if needs_offset and update_index is not None and query_offset is None:
             raise ValueError(
                 "Expected `query_offset` with `update_index` and a causal mask or a sliding "
-                "window. Received: query_offset=None, which is the end of the cache. In "
-                "self-attention, pass query_offset=update_index."
+                "window. Received: query_offset=None, which places the queries at the end of the "
+                "cache. In self-attention, pass query_offset=update_index."
             )
-        # Keras casts the inputs of `call` only.
+        # Keras casts the arguments of `call`, but not those of other methods.
         query, value = (ops.cast(x, self.compute_dtype) for x in (query, value))
+        fits = True
         if update_index is not None:
             count = ops.shape(value)[1]
-            last = update_index + count - 1
-            call_checks.cache_position(update_index, cache.shape[2], count)
+            call_checks.cache_update_index(update_index, cache.shape[2], count)
+            fits = (update_index >= 0) & (update_index + count <= ops.shape(cache)[2])
             update = ops.stack([self.key_dense(value), self.value_dense(value)], axis=1)
             update = ops.cast(update, cache.dtype)
             cache = ops.slice_update(cache, (0, 0, update_index, 0, 0), update)
@@ -142,10 +148,7 @@ class IncrementalAttention:
             query_offset=query_offset,
             **self._memory_options(query, query_offset),
         )
-        if update_index is not None:
-            fits = (update_index >= 0) & (last < ops.shape(cache)[2])
-            outputs = _nan_unless(fits, outputs)
-        return self.project_output(outputs, query), cache
+        return self.project_output(_nan_unless(fits, outputs), query), cache
 
     def attend_to(self, query, keys, values, mask=None, query_offset=None):
         """Returns attention to projected keys and values.
@@ -154,7 +157,8 @@ class IncrementalAttention:
             query: `[B, T, D]`.
             keys: `[B, N, S, H]`, from `project_key`.
             values: `[B, N, S, Hv]`, from `project_value`.
-            mask: bool, broadcasts to `[B, N, T, S]`; True = attend. Default: None.
+            mask: bool `[T, S]`, `[B, T, S]` or `[B, N, T, S]`, axes may have size 1; True = attend.
+                Default: None.
             query_offset: key position of query 0, an int, a scalar tensor or int `[B]`. Default:
                 `S - T`.
 
@@ -162,9 +166,11 @@ class IncrementalAttention:
             outputs `[B, T, D]`.
 
         Raises:
-            ValueError: if `query_offset` is `[B]` with `flash_attention=True` and T > 1.
+            ValueError: if the layer is not built, or `query_offset` is `[B]` with
+                `flash_attention=True` and T is not known to be 1.
         """
-        # Keras casts the inputs of `call` only.
+        call_checks.built(self)
+        # Keras casts the arguments of `call`, but not those of other methods.
         query, keys, values = (ops.cast(x, self.compute_dtype) for x in (query, keys, values))
         outputs, _ = self.attend(
             self.project_query(query),
@@ -193,8 +199,8 @@ class IncrementalAttention:
         has_offset_per_entry = len(getattr(query_offset, "shape", ())) == 1
         if has_offset_per_entry and self.flash_attention:
             raise ValueError(
-                "`query_offset` of shape [B] is not supported with `flash_attention=True` for more "
-                f"than one query. Received: query shape {tuple(query.shape)}, query_offset shape "
+                "Expected one query for `query_offset` of shape [B] and `flash_attention=True`. "
+                f"Received: query shape {tuple(query.shape)}, query_offset shape "
                 f"{tuple(query_offset.shape)}. Pass one query or one offset for the batch, or set "
                 "`flash_attention=None`."
             )
@@ -202,7 +208,7 @@ class IncrementalAttention:
 
 
 def _nan_unless(fits, outputs):
-    """Returns NaN for positions outside a cache, because a compiled graph can't raise."""
+    """Returns `outputs`, or NaN where `fits` is False: a compiled graph can't raise an error."""
     if fits is True:
         return outputs
     return ops.where(fits, outputs, ops.cast(float("nan"), outputs.dtype))

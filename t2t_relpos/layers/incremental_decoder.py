@@ -64,13 +64,13 @@ class IncrementalDecoder:
 
         Raises:
             ValueError: if the layer is not built, `context` is missing for a block with attention
-                to an encoder or given to one without, an argument has another shape, or a position
-                is outside the cache. In a compiled graph, the outputs of such a position are NaN
-                instead.
+                to an encoder or given to one without, an argument has the wrong shape or dtype, or
+                a position is outside the cache. In a compiled graph, which can't raise an error,
+                the outputs of such a position are NaN.
         """
         call_checks.built(self)
         self._check_context(context)
-        # Keras casts the inputs of `call` only.
+        # Keras casts the arguments of `call`, but not those of other methods.
         inputs = ops.cast(ops.convert_to_tensor(inputs), self.compute_dtype)
         residual = self.self_attention_residual
         outputs, cache = self.self_attention.step(residual.before(inputs), cache, position)

@@ -334,6 +334,18 @@ def test_step_rejects_invalid_arguments(layer, query, cache, position, message):
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "index, message",
+    [
+        (1.5, "Expected `update_index` of an integer dtype. Received: dtype float64."),
+        (np.zeros(3, int), r"`update_index` to be an int or a scalar tensor. Received: shape \(3,"),
+    ],
+)
+def test_attend_with_cache_rejects_invalid_update_indices(layer, index, message):
+    with pytest.raises(ValueError, match=message):
+        layer.attend_with_cache(X, X, np.zeros((3, 2, 9, 2, 5), "float32"), index)
+
+
 @pytest.mark.parametrize("length", [0, 9.5])
 def test_start_cache_rejects_invalid_lengths(layer, length):
     message = f"Expected `max_length` to be a positive integer. Received: max_length={length}"
