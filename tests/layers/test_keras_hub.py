@@ -143,8 +143,8 @@ def test_decoder_caches_equal_keras_hub(encoder_sequence, rng):
 @pytest.mark.parametrize(
     "first, second, message",
     [
-        ((TARGET,), (TARGET, SOURCE), "without attention to an encoder. Received: one"),
-        ((TARGET, SOURCE), (TARGET,), "with attention to an encoder. Received: none"),
+        ((TARGET,), (TARGET, SOURCE), "without attention to an encoder. Received: an"),
+        ((TARGET, SOURCE), (TARGET,), "with attention to an encoder. Received: no"),
     ],
 )
 def test_decoder_rejects_a_changed_number_of_sequences(first, second, message):
