@@ -22,6 +22,10 @@ QUICKSTART := runs/quickstart
 WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \
   echo $$((cores < 3 ? cores + 1 : 4)))
 PARALLEL := -n $(WORKERS) --dist loadfile
+FAST := $(PARALLEL) -m 'not slow and not guide and not long'
+# The trainer has processes of its own: TensorFlow keeps every compiled program in memory.
+TRAINER_TESTS := tests/trainer trainer
+OTHER_TESTS := tests t2t_relpos examples --ignore=tests/trainer
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .PHONY: quickstart docs notebooks lint format test test-matrix test-slow test-guides test-long test-oldest test-backends \
@@ -56,7 +60,8 @@ format: $(VENV)/installed
 	$(RUN) -m ruff format .
 
 test: $(VENV)/installed
-	$(RUN) -m pytest $(PARALLEL) -m 'not slow and not guide and not long'
+	$(RUN) -m pytest $(FAST) $(OTHER_TESTS)
+	$(RUN) -m pytest $(FAST) $(TRAINER_TESTS)
 
 # Tests all combinations of model, operation, dtype, masks, dropout and lengths under XLA.
 test-matrix: $(VENV)/installed
@@ -83,7 +88,8 @@ $(OLDEST_VENV)/installed: setup.cfg pyproject.toml .ci/oldest_constraints.py
 
 # Runs the fast tests on the oldest versions that setup.cfg allows.
 test-oldest: $(OLDEST_VENV)/installed
-	$(RUN_OLDEST) -m pytest $(PARALLEL) -m 'not slow and not guide and not long'
+	$(RUN_OLDEST) -m pytest $(FAST) $(OTHER_TESTS)
+	$(RUN_OLDEST) -m pytest $(FAST) $(TRAINER_TESTS)
 
 $(BACKENDS_VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(BACKENDS_VENV)
