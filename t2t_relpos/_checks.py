@@ -116,6 +116,11 @@ def _fits_batch(shape, expected):
     return len(shape) < len(expected) or shape[0] == 1 or _fits(shape[:1], expected[:1])
 
 
+def as_array(values):
+    """Returns an array of Python values. Tensors, arrays and variables are returned unchanged."""
+    return values if hasattr(values, "dtype") else np.asarray(values)
+
+
 def integers(name, values):
     """Raises ValueError if `values` are not of an integer dtype."""
     dtype = keras.backend.standardize_dtype(values.dtype)
@@ -133,7 +138,7 @@ def boolean(name, mask):
     """
     if mask is None:
         return
-    mask = mask if hasattr(mask, "dtype") else np.asarray(mask)
+    mask = as_array(mask)
     dtype = keras.backend.standardize_dtype(mask.dtype)
     received = f"dtype {dtype}"
     if dtype == "bool" or dtype.startswith("uint"):

@@ -85,7 +85,7 @@ def _check(values):
             "Give the path of a file."
         )
     paths = {name: values[name].value for name in ("input", "output", "alignments", "tokens")}
-    streams.check_distinct_files({name: path for name, path in paths.items() if path is not None})
+    streams.check_files({name: path for name, path in paths.items() if path is not None})
 
 
 @contextlib.contextmanager

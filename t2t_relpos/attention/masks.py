@@ -147,12 +147,12 @@ def make_attention_mask(
     >>> ops.convert_to_numpy(make_attention_mask((3, 3), causal=True, window=2)).tolist()
     [[True, False, False], [True, True, False], [False, True, True]]
     """
-    if window is not None:
-        _checks.positive_int("window", window)
     if positions is None:
         not_later = causal_mask(*lengths, query_offset) if causal else None
         within = window_mask(*lengths, window, query_offset) if window is not None else None
     else:
+        if window is not None:
+            _checks.positive_int("window", window)
         queries, keys = positions
         distance = ops.expand_dims(keys, -2) - ops.expand_dims(queries, -1)
         not_later = distance <= 0 if causal else None

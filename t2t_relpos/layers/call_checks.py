@@ -1,9 +1,8 @@
-"""Checks the arguments of attention layers before they reach an op."""
+"""Checks the arguments of attention layers before an op uses them."""
 
 import keras
-import numpy as np
 
-from t2t_relpos._checks import boolean, differ, fits_int32, integers, known_range
+from t2t_relpos._checks import as_array, boolean, differ, fits_int32, integers, known_range
 
 
 def built(layer):
@@ -32,10 +31,15 @@ def sequence(name, values):
             f"Expected `{name}` of shape [batch, length, width]. Received: None. For "
             "self-attention, pass the same tensor as `query` and `value`."
         )
-    if len(values.shape) != 3:
+    sequence_shape(name, values.shape)
+
+
+def sequence_shape(name, shape):
+    """Raises ValueError if the shape of a sequence is not of rank 3."""
+    if len(shape) != 3:
         raise ValueError(
             f"Expected `{name}` of shape [batch, length, width]: relative positions have one axis. "
-            f"Received: shape {tuple(values.shape)}. Fold further axes into the batch."
+            f"Received: shape {tuple(shape)}. Fold further axes into the batch."
         )
 
 
@@ -141,7 +145,7 @@ def scalar_query_offset(value):
     """Raises ValueError if an offset is not a scalar integer that fits into int32."""
     if value is None:
         return
-    values = value if hasattr(value, "dtype") else np.asarray(value)
+    values = as_array(value)
     integers("query_offset", values)
     if tuple(values.shape) != ():
         raise ValueError(
@@ -164,7 +168,7 @@ def positions(name, values, batch_size, length):
     """
     if values is None:
         return
-    values = values if hasattr(values, "dtype") else np.asarray(values)
+    values = as_array(values)
     integers(name, values)
     shape = tuple(values.shape)
     expected = (length,), (batch_size, length)
@@ -243,7 +247,7 @@ def step(layer, query, cache, position):
                 f"shape {shape}. Pass the batch size of `query` to `start_cache`."
             )
         length = shape[2]
-    position = position if hasattr(position, "dtype") else np.asarray(position)
+    position = as_array(position)
     integers("`position`", position)
     shape = tuple(position.shape)
     if shape != () and not _equals(shape, (batch_size,)):
@@ -262,7 +266,7 @@ def cache_update_index(index, length, count):
         length: length of the cache.
         count: number of positions to write.
     """
-    index = index if hasattr(index, "dtype") else np.asarray(index)
+    index = as_array(index)
     integers("`update_index`", index)
     if tuple(index.shape) != ():
         raise ValueError(

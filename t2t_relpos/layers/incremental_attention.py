@@ -63,15 +63,13 @@ class IncrementalAttention:
         """
         call_checks.built(self)
         call_checks.step(self, query, cache, position)
-        # Keras casts the arguments of `call`, but not those of other methods.
-        query = ops.cast(query, self.compute_dtype)
-        cache = {name: ops.cast(x, self.compute_dtype) for name, x in cache.items()}
-        length = ops.shape(cache["key"])[2]
+        query, keys, values = self._cast(query, cache["key"], cache["value"])
+        length = ops.shape(keys)[2]
         position = ops.broadcast_to(ops.cast(position, "int32"), (ops.shape(query)[0],))
         slots = ops.arange(length, dtype="int32")[None, :]
         is_current_slot = (slots == position[:, None])[:, None, :, None]
-        keys = ops.where(is_current_slot, self.project_key(query), cache["key"])
-        values = ops.where(is_current_slot, self.project_value(query), cache["value"])
+        keys = ops.where(is_current_slot, self.project_key(query), keys)
+        values = ops.where(is_current_slot, self.project_value(query), values)
         is_visible = slots <= position[:, None]
         if self.sliding_window is not None:
             is_visible = ops.logical_and(
@@ -84,7 +82,7 @@ class IncrementalAttention:
             mask=key_padding_mask(is_visible),
             query_offset=position,
         )
-        fits = ops.logical_and(position >= 0, position < length)
+        fits = (position >= 0) & (position < length)
         outputs = _nan_unless(fits[:, None, None, None], outputs)
         return self.project_output(outputs, query), {"key": keys, "value": values}
 
@@ -126,8 +124,7 @@ class IncrementalAttention:
                 "window. Received: query_offset=None, which places the queries at the end of the "
                 "cache. In self-attention, pass query_offset=update_index."
             )
-        # Keras casts the arguments of `call`, but not those of other methods.
-        query, value = (ops.cast(x, self.compute_dtype) for x in (query, value))
+        query, value = self._cast(query, value)
         fits = True
         if update_index is not None:
             count = ops.shape(value)[1]
@@ -136,9 +133,7 @@ class IncrementalAttention:
             update = ops.stack([self.key_dense(value), self.value_dense(value)], axis=1)
             update = ops.cast(update, cache.dtype)
             cache = ops.slice_update(cache, (0, 0, update_index, 0, 0), update)
-        keys, values = (
-            ops.cast(ops.transpose(cache[:, i], (0, 2, 1, 3)), self.compute_dtype) for i in range(2)
-        )
+        keys, values = self._cast(*(ops.transpose(cache[:, i], (0, 2, 1, 3)) for i in range(2)))
         outputs, _ = self.attend(
             self.project_query(query),
             keys,
@@ -170,8 +165,7 @@ class IncrementalAttention:
                 `flash_attention=True` and T is not known to be 1.
         """
         call_checks.built(self)
-        # Keras casts the arguments of `call`, but not those of other methods.
-        query, keys, values = (ops.cast(x, self.compute_dtype) for x in (query, keys, values))
+        query, keys, values = self._cast(query, keys, values)
         outputs, _ = self.attend(
             self.project_query(query),
             keys,
@@ -182,6 +176,10 @@ class IncrementalAttention:
             **self._memory_options(query, query_offset),
         )
         return self.project_output(outputs, query)
+
+    def _cast(self, *tensors):
+        """Returns tensors in the compute dtype. Keras casts only the arguments of `call`."""
+        return [ops.cast(x, self.compute_dtype) for x in tensors]
 
     def _with_window(self, mask, query, keys, query_offset):
         """Returns the conjunction of a mask and `sliding_window`, or None if there is neither."""

@@ -59,12 +59,7 @@ class MultiHeadBase(keras.layers.Layer):
     def build(self, query_shape, value_shape, key_shape=None):
         key_shape = value_shape if key_shape is None else key_shape
         for name, shape in (("query", query_shape), ("value", value_shape), ("key", key_shape)):
-            if len(shape) != 3:
-                raise ValueError(
-                    f"Expected `{name}` of shape [batch, length, width]: relative positions "
-                    f"have one axis. Received: shape {tuple(shape)}. Fold further axes into "
-                    "the batch."
-                )
+            call_checks.sequence_shape(name, shape)
         call_checks.key_and_value_lengths(key_shape, value_shape)
         depth = self.value_dim
         self.query_dense = self._into_heads("query", self.key_dim, query_shape)

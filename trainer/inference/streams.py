@@ -74,7 +74,7 @@ def can_be_renamed(path: str) -> bool:
     return path != STANDARD and (os.path.isfile(path) or not os.path.exists(path))
 
 
-def check_distinct_files(flags: dict[str, str]):
+def check_files(flags: dict[str, str]):
     """Checks that paths are different files, and outputs not *.gz. Ignores pipes and devices.
 
     Args:

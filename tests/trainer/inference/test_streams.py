@@ -37,12 +37,12 @@ def test_only_regular_and_new_files_can_be_renamed(tmp_path):
     assert {path: streams.can_be_renamed(path) for path in expected} == expected
 
 
-def test_check_distinct_files_rejects_equal_files_and_ignores_devices(tmp_path):
-    streams.check_distinct_files({"output": "/dev/null", "tokens": "/dev/null"})
+def test_check_files_rejects_equal_files_and_ignores_devices(tmp_path):
+    streams.check_files({"output": "/dev/null", "tokens": "/dev/null"})
     same = {"output": f"{tmp_path}/file", "tokens": f"{tmp_path}/./file"}
     message = "Expected --tokens and --output to be different files. Received: .*/file for both."
     with pytest.raises(ValueError, match=message):
-        streams.check_distinct_files(same)
+        streams.check_files(same)
     message = "Expected --output without .gz, because outputs are plain text. Received: out.gz."
     with pytest.raises(ValueError, match=message):
-        streams.check_distinct_files({"input": "in.gz", "output": "out.gz"})
+        streams.check_files({"input": "in.gz", "output": "out.gz"})
