@@ -55,7 +55,7 @@ def test_flash_attention_with_an_offset_per_entry(layers, rng):
     np.testing.assert_allclose(actual, expected, atol=1e-6)
     x = normal(rng, 3, 2, 6)
     default.attend_to(x, keys, values, query_offset=offset)
-    message = r"shape \[B\] is not supported .*one offset for the batch"
+    message = "one query for `query_offset` of shape.*one offset for the batch"
     with pytest.raises(ValueError, match=message):
         flash.attend_to(x, keys, values, query_offset=offset)
 
