@@ -11,8 +11,8 @@ RUN_OLDEST := $(OLDEST_VENV)/bin/python
 # The environment of package: the built wheel or sdist.
 PACKAGE_VENV := .venv-package
 RUN_PACKAGE := $(PACKAGE_VENV)/bin/python
-LIBRARY_TESTS := t2t_relpos tests/attention tests/layers tests/models tests/decoding tests/t2t \
-  tests/test_backends.py
+LIBRARY_TESTS := tests/attention tests/layers tests/models tests/decoding tests/t2t \
+  tests/test_backends.py tests/test_docstring_examples.py
 CORE_TESTS := tests/test_backends.py tests/layers/test_relation_multi_head_attention.py \
   tests/layers/test_keras_hub.py tests/layers/test_call_checks.py tests/models/test_generation.py \
   tests/attention/test_recorded.py tests/layers/test_packing.py tests/layers/test_export.py \
@@ -25,7 +25,7 @@ PARALLEL := -n $(WORKERS) --dist loadfile
 FAST := $(PARALLEL) -m 'not slow and not guide and not long'
 # The trainer has processes of its own: TensorFlow keeps every compiled program in memory.
 TRAINER_TESTS := tests/trainer trainer
-OTHER_TESTS := tests t2t_relpos examples --ignore=tests/trainer
+OTHER_TESTS := tests examples --ignore=tests/trainer
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .PHONY: quickstart docs notebooks lint format test test-matrix test-slow test-guides test-long test-oldest test-backends \

@@ -1,9 +1,8 @@
-"""Tests of the public API: names, signatures and runnable examples.
+"""Tests of the public API: names and signatures.
 
 `python tests/test_public_api.py > tests/public_api.txt` records names and signatures.
 """
 
-import doctest
 import importlib
 import inspect
 import sys
@@ -56,30 +55,6 @@ def test_all_lists_every_public_name(package):
         if not name.startswith("_") and not inspect.ismodule(member)
     }
     assert set(module.__all__) == public
-
-
-def examples():
-    """Returns (name, text) of each distinct docstring with an example."""
-    found = {}
-    for name, member in members():
-        parts = [(name, member)]
-        if inspect.isclass(member):
-            parts += [(f"{name}.{n}", m) for n, m in methods(member)]
-        for part, value in parts:
-            text = inspect.getdoc(value) if hasattr(value, "__doc__") else None
-            if text and ">>>" in text:
-                found[text] = part
-    return [(name, text) for text, name in found.items()]
-
-
-@pytest.mark.parametrize("name, text", [pytest.param(*e, id=e[0]) for e in examples()])
-def test_example_runs_in_an_empty_namespace(name, text):
-    test = doctest.DocTestParser().get_doctest(text, {}, name, None, 0)
-    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
-    output = []
-    runner.run(test, out=output.append)
-    assert runner.failures == 0, "".join(output)
-    assert runner.tries > 0
 
 
 def test_package_docstring_lists_the_main_classes():
