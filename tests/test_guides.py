@@ -29,6 +29,7 @@ PAGES = [
     *(ROOT / "docs" / name for name in ("index.md", "get_started.md", "how_it_works/dispatch.md")),
     *sorted((ROOT / "docs/guides").glob("*.md")),
 ]
+SLOW_PAGES = ("causal_language_model", "graph_relations", "relative_attention")
 BLOCK = re.compile(
     r"(?:^<!-- (?P<option>not run|tolerance|output varies): (?P<value>.*?) -->\n+)?"
     r"^```(?P<language>\w+)\n(?P<code>.*?)^```$",
@@ -107,8 +108,10 @@ def run_page(page):
 
 
 def _parameter(page):
-    trains = any(block.language == "sh" for block in read_blocks(page))
-    return pytest.param(page, id=page.stem, marks=[pytest.mark.guide] if trains else [])
+    marks = [pytest.mark.slow] if page.stem in SLOW_PAGES else []
+    if any(block.language == "sh" for block in read_blocks(page)):
+        marks = [pytest.mark.guide]
+    return pytest.param(page, id=page.stem, marks=marks)
 
 
 @pytest.mark.parametrize("page", [_parameter(page) for page in PAGES])
