@@ -60,16 +60,16 @@ def select(request, implementation=None):
     if implementation is not None:
         if isinstance(implementation, str):
             implementation = _by_name(implementation)
-        failed = implementation.failed(request, ignore_preferences=True)
-        if failed is not None:
+        unmet = implementation.unmet_condition(request, ignore_preferences=True)
+        if unmet is not None:
             raise ValueError(
-                f"Attention implementation {implementation.name!r} requires: {failed.text}. "
+                f"Attention implementation {implementation.name!r} requires: {unmet.text}. "
                 f"Received: {request}"
             )
         rows = [(implementation, True), *rows]
     candidates = []
     for row, is_named in rows:
-        if row.failed(request, ignore_preferences=is_named) is None:
+        if row.unmet_condition(request, ignore_preferences=is_named) is None:
             condition = row.condition(request, ignore_preferences=is_named)
             candidates.append(Candidate(row, condition))
             if candidates[-1].condition is True:

@@ -57,8 +57,8 @@ def explain(length_q, length_k=None, max_relative_position=16, **options):
     lengths = operator.index(length_q), operator.index(length_q if length_k is None else length_k)
     request = Request(*lengths, max_relative_position, **options)
     chosen = select(request)[0].implementation.name
-    failed = {row.name: row.failed(request) for row in TABLE if row.name != chosen}
+    unmet = {row.name: row.unmet_condition(request) for row in TABLE if row.name != chosen}
     return Explanation(
         chosen,
-        {name: f"requires {c.text}" if c else "after the chosen row" for name, c in failed.items()},
+        {name: f"requires {c.text}" if c else "after the chosen row" for name, c in unmet.items()},
     )

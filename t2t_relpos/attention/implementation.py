@@ -80,7 +80,7 @@ class Implementation:
         """Returns (outputs, weights or None) of an `AttentionInputs`."""
         return self.run(inputs) if self.sizes is None else self.run(inputs, self.sizes)
 
-    def failed(self, request, *, ignore_preferences=False):
+    def unmet_condition(self, request, *, ignore_preferences=False):
         """Returns the first condition that is known to be False, or None."""
         conditions = self._conditions(ignore_preferences)
         return next((c for c in conditions if c.holds(request) is False), None)
@@ -88,7 +88,7 @@ class Implementation:
     def condition(self, request, *, ignore_preferences=False):
         """Returns the conjunction of the conditions that depend on unknown lengths, or True.
 
-        Call it only if `failed` returns None.
+        Call it only if `unmet_condition` returns None.
         """
         conditions = self._conditions(ignore_preferences)
         unknown = [x for x in (c.holds(request) for c in conditions) if not isinstance(x, bool)]

@@ -105,7 +105,7 @@ def test_rematerialize_raises_instead_of_using_quadratic_memory(options, require
         explain(64, **fields)
     assert "Received: Request(length_q=64" in str(e.value)
     implementation = {each.name: each for each in dispatch.TABLE}["scanned_blocks"]
-    assert implementation.failed(Request(64, 64, **fields)).text == requirement
+    assert implementation.unmet_condition(Request(64, 64, **fields)).text == requirement
 
 
 def test_block_sizes_depend_on_the_device():

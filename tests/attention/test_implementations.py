@@ -34,9 +34,9 @@ def run(implementation, arrays, **options):
     lengths = arrays[0].shape[2], arrays[1].shape[2]
     k = (arrays[3].shape[-2] - 1) // 2
     request = Request(*lengths, k, causal=options.get("causal", False))
-    failed = implementation.failed(request, ignore_preferences=True)
-    if failed is not None:
-        pytest.skip(f"{implementation.name} requires {failed.text}")
+    unmet = implementation.unmet_condition(request, ignore_preferences=True)
+    if unmet is not None:
+        pytest.skip(f"{implementation.name} requires {unmet.text}")
     return attend(*arrays, implementation=implementation, return_weights=False, **options)[0]
 
 
@@ -126,9 +126,9 @@ def test_each_head_uses_its_own_table(causal, implementation, draw, rng, assert_
 def test_missing_table_equals_a_table_of_zeros(causal, missing, implementation, draw, assert_close):
     max_relative_position = None if missing == (3, 4) else 2
     request = Request(23, 23, max_relative_position, causal=causal)
-    failed = implementation.failed(request, ignore_preferences=True)
-    if failed is not None:
-        pytest.skip(f"{implementation.name} requires {failed.text}")
+    unmet = implementation.unmet_condition(request, ignore_preferences=True)
+    if unmet is not None:
+        pytest.skip(f"{implementation.name} requires {unmet.text}")
     arrays = draw(23, 23, 2)
     for index in missing:
         arrays[index] = np.zeros_like(arrays[index])

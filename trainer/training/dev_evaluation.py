@@ -7,12 +7,12 @@ import tensorflow as tf
 
 from trainer.training.best_checkpoints import BestCheckpoints
 from trainer.training.dev_bleu import DevTranslator
-from trainer.training.dev_results import Evaluation, Evaluations
+from trainer.training.dev_results import DevResult, DevResults
 from trainer.training.sharding import shard
 from trainer.training.step_counter import Steps
 
 
-class EvaluateDev:
+class DevEvaluator:
     """Evaluates a model on the dev set, and detects when dev BLEU no longer improves.
 
     Args:
@@ -20,7 +20,7 @@ class EvaluateDev:
         every: number of steps between evaluations.
         batches: batches of the dev set over all devices, of known cardinality.
         evaluations: storage of the results.
-        reports: objects whose method `evaluated(evaluation, samples)` is called with the results.
+        reports: objects whose method `evaluated(result, samples)` is called with the results.
         translate: a `DevTranslator`, which computes BLEU, or None.
         best: storage of the best checkpoints, or None.
         patience: number of evaluations without a better BLEU after which training ends, or None.
@@ -33,7 +33,7 @@ class EvaluateDev:
         steps: Steps,
         every: int,
         batches: tf.data.Dataset,
-        evaluations: Evaluations,
+        evaluations: DevResults,
         *,
         reports: Sequence = (),
         translate: DevTranslator | None = None,
@@ -78,10 +78,10 @@ class EvaluateDev:
         if self._steps.interrupted:
             return
         bleu = self._from_chief(dev and dev.bleu)
-        evaluation = Evaluation(self._steps.step, logs["loss"], logs["accuracy"], bleu)
+        result = DevResult(self._steps.step, logs["loss"], logs["accuracy"], bleu)
         # Write the checkpoint first: a run killed before `add` evaluates again after it resumes.
         if self._best is not None:
-            self._best.offer(model, evaluation.step, bleu)
-        self._evaluations.add(evaluation)
+            self._best.offer(model, result.step, bleu)
+        self._evaluations.add(result)
         for report in self._reports:
-            report.evaluated(evaluation, dev.samples if dev else [])
+            report.evaluated(result, dev.samples if dev else [])

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from trainer import atomic_files
 
 
-class Evaluation(NamedTuple):
-    """The results of a step: loss and accuracy per target token, and BLEU or None."""
+class DevResult(NamedTuple):
+    """The results of a step on the dev set: loss and accuracy per target token, and BLEU."""
 
     step: int
     loss: float
@@ -16,8 +16,8 @@ class Evaluation(NamedTuple):
     bleu: float | None = None
 
 
-class Evaluations:
-    """The evaluations of a run, in the order of their steps.
+class DevResults:
+    """The results of a run on the dev set, in the order of their steps.
 
     Args:
         file: file of the results. It is read if it exists.
@@ -40,18 +40,18 @@ class Evaluations:
     def __contains__(self, step: int):
         return any(entry.step == step for entry in self.entries)
 
-    def add(self, evaluation: Evaluation):
-        """Adds an evaluation and writes the file.
+    def add(self, result: DevResult):
+        """Adds a result and writes the file.
 
         Raises:
             OSError: if the file can't be written.
         """
-        self.entries.append(evaluation)
+        self.entries.append(result)
         if self._writes:
             lines = ",\n".join(json.dumps(entry._asdict()) for entry in self.entries)
             atomic_files.write_text(self.file, f"[\n{lines}\n]\n")
 
-    def best(self) -> Evaluation | None:
+    def best(self) -> DevResult | None:
         """Returns the first entry with the highest BLEU, or None if no entry has BLEU."""
         return max(self._with_bleu(), key=lambda entry: entry.bleu, default=None)
 
@@ -68,7 +68,7 @@ def _read(file):
     if not file.is_file():
         return []
     try:
-        return [Evaluation(**entry) for entry in json.loads(file.read_text(encoding="utf-8"))]
+        return [DevResult(**entry) for entry in json.loads(file.read_text(encoding="utf-8"))]
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"Expected a list of evaluations in {file}. Received: invalid content ({error}). "

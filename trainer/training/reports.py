@@ -1,7 +1,7 @@
 """Callbacks that report training and evaluation on the terminal and in TensorBoard.
 
 They report the logs of training steps whose `report_due` is true, which `StepLog` adds. `StepLog`
-must therefore run before them. `EvaluateDev` calls `evaluated`.
+must therefore run before them. `DevEvaluator` calls `evaluated`.
 """
 
 import shutil
@@ -15,7 +15,7 @@ from absl import logging
 from tqdm import tqdm
 
 from trainer.training.dev_bleu import Sample
-from trainer.training.dev_results import Evaluation
+from trainer.training.dev_results import DevResult
 from trainer.training.step_counter import Steps
 
 
@@ -73,14 +73,14 @@ class Terminal(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         self._bar.close()
 
-    def evaluated(self, evaluation: Evaluation, samples: Sequence[Sample]):
+    def evaluated(self, result: DevResult, samples: Sequence[Sample]):
         """Reports the results on the dev set."""
         for sample in samples:
             write_line(
                 f"  source:      {sample.source}\n  reference:   {sample.reference}\n  "
                 f"translation: {sample.translation}\n"
             )
-        step, loss, accuracy, bleu = evaluation
+        step, loss, accuracy, bleu = result
         bleu = "" if bleu is None else f", dev BLEU = {bleu:.2f}"
         write_line(
             f"step {step}/{self._steps.last}: dev loss {loss:.4f}, accuracy {accuracy:.4f}{bleu}"
@@ -115,9 +115,9 @@ class TensorBoard(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         self._try(self._flush)
 
-    def evaluated(self, evaluation: Evaluation, samples: Sequence[Sample]):
+    def evaluated(self, result: DevResult, samples: Sequence[Sample]):
         """Writes the results on the dev set."""
-        values = evaluation._asdict()
+        values = result._asdict()
         self._write("dev", values.pop("step"), values, _table(samples))
         self._try(self._flush)
 

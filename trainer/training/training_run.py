@@ -13,8 +13,8 @@ from trainer.model_dir import ModelDirectory
 from trainer.training.best_checkpoints import BestCheckpoints
 from trainer.training.checkpoints import CheckpointError, Checkpoints
 from trainer.training.dev_bleu import DevTranslator
-from trainer.training.dev_evaluation import EvaluateDev
-from trainer.training.dev_results import Evaluations
+from trainer.training.dev_evaluation import DevEvaluator
+from trainer.training.dev_results import DevResults
 from trainer.training.fused_adam import FusedAdam
 from trainer.training.nan_stop import StopAtNan
 from trainer.training.preparation import Preparation
@@ -84,7 +84,7 @@ class TrainingRun:
         file, config = self.directory.evaluations_file, self.config
         is_due = self.step >= config.train_steps or self.step % config.evaluate_every == 0
         with_bleu = config.computes_dev_bleu and is_due
-        self.evaluations = Evaluations(file, self.step, self.worker_group.is_chief, with_bleu)
+        self.evaluations = DevResults(file, self.step, self.worker_group.is_chief, with_bleu)
         self.worker_group.check_same(
             self.step, "the same last checkpoint (--model_dir must be on a shared file system)"
         )
@@ -211,7 +211,7 @@ class TrainingRun:
         return next(iter(self._batches(number).take(1)))
 
     def _dev_evaluation(self, steps, reports):
-        """Returns the `EvaluateDev`, or None without a dev set."""
+        """Returns the `DevEvaluator`, or None without a dev set."""
         config, prepared, is_chief = self.config, self._prepared, self.worker_group.is_chief
         if prepared.dev_pairs is None:
             return None
@@ -224,7 +224,7 @@ class TrainingRun:
         if config.keep_best and is_chief:
             best = BestCheckpoints(self.directory.best, config.keep_best)
         tokens = min(config.batch_tokens, config.device_tokens or config.batch_tokens)
-        return EvaluateDev(
+        return DevEvaluator(
             steps,
             config.evaluate_every,
             evaluation_batches(prepared.dev_pairs, tokens),

@@ -10,7 +10,7 @@ import tensorflow as tf
 from t2t_relpos.models.attention_maps import KINDS, NormLine
 from trainer import atomic_files
 from trainer.model_dir import ModelDirectory
-from trainer.training.dev_results import Evaluation, Evaluations
+from trainer.training.dev_results import DevResult, DevResults
 
 
 def write_plots(folder: Path, directory: ModelDirectory, norms: dict) -> list[str]:
@@ -29,7 +29,7 @@ def write_plots(folder: Path, directory: ModelDirectory, norms: dict) -> list[st
         ValueError: if evaluations.json can't be read.
     """
     train_loss = read_train_loss(directory.logs / "train")
-    evaluations = Evaluations(directory.evaluations_file, until=float("inf"), writes=False).entries
+    evaluations = DevResults(directory.evaluations_file, until=float("inf"), writes=False).entries
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
     if train_loss or evaluations:
@@ -68,7 +68,7 @@ def read_train_loss(logs: Path) -> list[tuple[int, float]]:
 
 
 def plot_curves(
-    train_loss: list[tuple[int, float]], evaluations: list[Evaluation], label_smoothing: float
+    train_loss: list[tuple[int, float]], evaluations: list[DevResult], label_smoothing: float
 ):
     """Returns a figure of the losses by step and, if recorded, of dev BLEU."""
     dev_loss = [(entry.step, entry.loss) for entry in evaluations]

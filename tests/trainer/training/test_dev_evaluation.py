@@ -2,8 +2,8 @@ import keras
 import tensorflow as tf
 
 from trainer.training.dev_bleu import DevBleu, Sample
-from trainer.training.dev_evaluation import EvaluateDev
-from trainer.training.dev_results import Evaluation, Evaluations
+from trainer.training.dev_evaluation import DevEvaluator
+from trainer.training.dev_results import DevResult, DevResults
 from trainer.training.step_counter import Steps, StopSignals
 
 DEV = tf.data.Dataset.range(3)
@@ -50,8 +50,8 @@ class Run:
     def __init__(self, directory, step=0, last=10, every=2, during=lambda: None, **settings):
         self.signals, self.report = StopSignals(), Recorder()
         self.steps = Steps(step, last, self.signals)
-        self.evaluations = Evaluations(directory / "evaluations.json", step)
-        self.evaluate = EvaluateDev(
+        self.evaluations = DevResults(directory / "evaluations.json", step)
+        self.evaluate = DevEvaluator(
             self.steps,
             every,
             DEV,
@@ -75,7 +75,7 @@ def bleus(*values):
 def test_evaluates_at_multiples_and_after_the_last_step(tmp_path):
     run = Run(tmp_path, last=7)
     assert run.at(0, 2, 3, 4, 7) == [2, 4, 7]
-    assert run.report.calls == [(Evaluation(step, 2.5, 0.5), []) for step in (2, 4, 7)]
+    assert run.report.calls == [(DevResult(step, 2.5, 0.5), []) for step in (2, 4, 7)]
 
 
 def test_resumed_run_does_not_repeat_evaluations(tmp_path):
@@ -93,8 +93,8 @@ def test_bleu_is_reported_and_offered_to_best_checkpoints(tmp_path):
     run = Run(tmp_path, translate=bleus(10.0, 20.0), best=best)
     run.at(2, 4)
     assert run.report.calls == [
-        (Evaluation(2, 2.5, 0.5, 10.0), SAMPLES),
-        (Evaluation(4, 2.5, 0.5, 20.0), SAMPLES),
+        (DevResult(2, 2.5, 0.5, 10.0), SAMPLES),
+        (DevResult(4, 2.5, 0.5, 20.0), SAMPLES),
     ]
     assert best.offers == [(2, 10.0), (4, 20.0)]
 
@@ -147,4 +147,4 @@ def test_signal_while_sentences_are_translated_stops_the_evaluation(tmp_path):
 def test_bleu_comes_from_the_chief(tmp_path):
     run = Run(tmp_path, from_chief=lambda value: 12.5 if value is None else value)
     run.at(2)
-    assert run.evaluations.entries == [Evaluation(2, 2.5, 0.5, 12.5)]
+    assert run.evaluations.entries == [DevResult(2, 2.5, 0.5, 12.5)]

@@ -2,13 +2,13 @@ import json
 
 import pytest
 
-from trainer.training.dev_results import Evaluation, Evaluations
+from trainer.training.dev_results import DevResult, DevResults
 
 
 def add_evaluations(file, bleus, until=0):
-    evaluations = Evaluations(file, until)
+    evaluations = DevResults(file, until)
     for step, bleu in bleus.items():
-        evaluations.add(Evaluation(step, 2.5, 0.5, bleu))
+        evaluations.add(DevResult(step, 2.5, 0.5, bleu))
     return evaluations
 
 
@@ -24,12 +24,12 @@ def test_file_has_one_line_per_evaluation(tmp_path):
 
 def test_resumed_run_drops_later_evaluations(tmp_path):
     add_evaluations(tmp_path / "file", {3: 10.0, 6: 20.0, 9: 5.0})
-    again = Evaluations(tmp_path / "file", until=7)
+    again = DevResults(tmp_path / "file", until=7)
     assert 6 in again and 9 not in again
-    assert again.best() == Evaluation(6, 2.5, 0.5, 20.0) and again.without_improvement() == 0
-    again.add(Evaluation(9, 2.5, 0.5, 15.0))
+    assert again.best() == DevResult(6, 2.5, 0.5, 20.0) and again.without_improvement() == 0
+    again.add(DevResult(9, 2.5, 0.5, 15.0))
     assert again.without_improvement() == 1
-    assert [entry.step for entry in Evaluations(tmp_path / "file", until=100).entries] == [3, 6, 9]
+    assert [entry.step for entry in DevResults(tmp_path / "file", until=100).entries] == [3, 6, 9]
 
 
 def test_equal_bleu_is_no_improvement(tmp_path):
@@ -49,25 +49,25 @@ def test_invalid_file_raises(tmp_path, content):
         ValueError,
         match="Expected a list of evaluations in .*Restore the file, or remove it",
     ):
-        Evaluations(tmp_path / "file", until=3)
+        DevResults(tmp_path / "file", until=3)
 
 
 def test_evaluations_without_writes_leave_no_file(tmp_path):
     file = tmp_path / "evaluations.json"
-    other = Evaluations(file, 0, writes=False)
-    other.add(Evaluation(2, 1.5, 0.5))
+    other = DevResults(file, 0, writes=False)
+    other.add(DevResult(2, 1.5, 0.5))
     assert 2 in other and not file.exists()
 
 
 def test_step_without_bleu_is_evaluated_again_if_bleu_is_required(tmp_path):
     file = tmp_path / "file"
     add_evaluations(file, {3: None, 6: None})
-    assert 6 in Evaluations(file, until=6)
-    again = Evaluations(file, until=6, with_bleu=True)
+    assert 6 in DevResults(file, until=6)
+    again = DevResults(file, until=6, with_bleu=True)
     assert 3 in again and 6 not in again
-    again.add(Evaluation(6, 2.5, 0.5, 12.5))
+    again.add(DevResult(6, 2.5, 0.5, 12.5))
     assert [(entry["step"], entry["bleu"]) for entry in json.loads(file.read_text())] == [
         (3, None),
         (6, 12.5),
     ]
-    assert 6 in Evaluations(file, until=6, with_bleu=True)
+    assert 6 in DevResults(file, until=6, with_bleu=True)

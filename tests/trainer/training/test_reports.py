@@ -3,7 +3,7 @@ import tensorflow as tf
 from tensorflow.python.summary.summary_iterator import summary_iterator
 
 from trainer.training.dev_bleu import Sample
-from trainer.training.dev_results import Evaluation
+from trainer.training.dev_results import DevResult
 from trainer.training.reports import TensorBoard, Terminal, write_line
 from trainer.training.step_counter import Steps
 
@@ -26,7 +26,7 @@ def test_terminal_writes_lines_to_a_file(steps, capsys):
     steps.step = 400
     terminal.on_train_batch_end(0, REPORTED | {"seconds_left": 65.0, "gradient_norm": 0.125})
     terminal.on_train_end()
-    terminal.evaluated(Evaluation(1000, 2.5, 0.625), [])
+    terminal.evaluated(DevResult(1000, 2.5, 0.625), [])
     assert capsys.readouterr().out.splitlines() == [
         "step 200/7000: loss 3.2500, accuracy 0.5000, learning rate 0.00125, 12,346 source+target "
         "tokens/s, 1 h 02 min left",
@@ -46,7 +46,7 @@ def test_programs_of_xla_are_reported(steps, capsys):
 
 def test_terminal_writes_bleu_and_samples(steps, capsys):
     terminal = Terminal(steps, interactive=False)
-    terminal.evaluated(Evaluation(1000, 2.5, 0.625, 23.456), SAMPLES)
+    terminal.evaluated(DevResult(1000, 2.5, 0.625, 23.456), SAMPLES)
     assert capsys.readouterr().out.splitlines() == [
         "  source:      a dog",
         "  reference:   ein Hund",
@@ -90,8 +90,8 @@ def test_tensorboard_files(steps, tmp_path):
     board.on_train_batch_end(0, LOGS)
     board.on_train_batch_end(0, REPORTED | {"learning_rate": 0.125, "gradient_norm": 0.75})
     board.on_epoch_end(0, {"loss": 3.0})
-    board.evaluated(Evaluation(4, 2.5, 0.625, 12.5), SAMPLES)
-    board.evaluated(Evaluation(6, 2.5, 0.625), [])
+    board.evaluated(DevResult(4, 2.5, 0.625, 12.5), SAMPLES)
+    board.evaluated(DevResult(6, 2.5, 0.625), [])
     assert scalars(tmp_path / "train") == {
         ("loss", 200): 3.25,
         ("accuracy", 200): 0.5,

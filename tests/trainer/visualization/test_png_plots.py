@@ -5,12 +5,12 @@ from markers import needs_matplotlib
 
 from t2t_relpos.models.attention_maps import read_table_norms
 from trainer.model_dir import ModelDirectory
-from trainer.training.dev_results import Evaluation, Evaluations
+from trainer.training.dev_results import DevResult, DevResults
 from trainer.visualization import png_plots
 from trainer.visualization.png_plots import read_train_loss
 
 pytestmark = needs_matplotlib
-EVALUATIONS = [Evaluation(150, 4.5, 0.25), Evaluation(300, 3.25, 0.5, 12.5)]
+EVALUATIONS = [DevResult(150, 4.5, 0.25), DevResult(300, 3.25, 0.5, 12.5)]
 
 
 def points(axis):
@@ -55,7 +55,7 @@ def test_plot_table_norms_with_a_missing_table(make_transformer):
 
 def test_write_plots(make_transformer, tmp_path):
     directory, folder = ModelDirectory(tmp_path), tmp_path / "a" / "b"
-    Evaluations(directory.evaluations_file, until=0).add(EVALUATIONS[0])
+    DevResults(directory.evaluations_file, until=0).add(EVALUATIONS[0])
     lines = png_plots.write_plots(folder, directory, read_table_norms(make_transformer("K = 0")))
     files = [folder / "learning_curves.png", folder / "table_norms.png"]
     assert lines == [f"Wrote {file}" for file in files]
