@@ -75,7 +75,7 @@ test-long: $(VENV)/installed
 
 # Runs the guides of the documentation that train models, and compares their output with the pages.
 test-guides: $(VENV)/installed
-	$(RUN) -m pytest $(PARALLEL) -m guide tests/test_guides.py
+	$(RUN) -m pytest -n $(WORKERS) -m guide tests/test_guides.py
 
 # The lower bounds of install_requires and of the extra `test`, as pip constraints.
 $(OLDEST_VENV)/installed: setup.cfg pyproject.toml .ci/oldest_constraints.py
