@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from keras import backend, ops
 
 from t2t_relpos._backend import clip_size
-from t2t_relpos._portable import is_portable
+from t2t_relpos._portable import arange, is_portable
 from t2t_relpos.attention.gather import expand_by_one_hot, sum_by_one_hot
 from t2t_relpos.attention.relative_ids import relative_ids
 from t2t_relpos.attention.table_matmul import matmul_by_position, matmul_table
@@ -124,8 +124,8 @@ def sum_by_id(weights, num_ids, query_offset, offset_range=None):
     if start is not None:
         row = zeros(length_q, end + right + 1)
         by_distance = ops.slice_update(row, (0, 0, 0, start), by_distance)
-    left_tail = _sum_columns(by_distance[..., :left], left)
-    right_tail = _sum_columns(by_distance[..., end : end + right], right)
+    left_tail = _sum_columns(by_distance, 0, left)
+    right_tail = _sum_columns(by_distance, end, end + right)
     parts = [zeros(length_q, first), by_distance[..., left:end], zeros(length_q, num_ids - last)]
     sums = ops.concatenate(parts, axis=-1)
     return ops.concatenate(
@@ -133,11 +133,14 @@ def sum_by_id(weights, num_ids, query_offset, offset_range=None):
     )
 
 
-def _sum_columns(x, count):
-    """Returns the sums over the last axis, which has `count` entries, possibly none."""
-    sums = ops.sum(x, axis=-1, keepdims=True)
-    # LiteRT does not write the sum over an empty axis: its memory keeps earlier values.
-    return ops.where(count > 0, sums, ops.zeros_like(sums)) if is_portable() else sums
+def _sum_columns(x, start, stop):
+    """Returns the sums over the columns from `start` to `stop` of the last axis, possibly none."""
+    if is_portable():
+        # LiteRT, and ONNX Runtime before 1.32, compute wrong sums over an empty slice.
+        columns = arange(ops.shape(x)[-1])
+        is_summed = ops.logical_and(columns >= start, columns < stop)
+        return ops.sum(x * ops.cast(is_summed, x.dtype), axis=-1, keepdims=True)
+    return ops.sum(x[..., start:stop], axis=-1, keepdims=True)
 
 
 def _can_slice(*sizes):
