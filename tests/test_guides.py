@@ -108,9 +108,10 @@ def run_page(page):
 
 
 def _parameter(page):
-    marks = [pytest.mark.slow] if page.stem in SLOW_PAGES else []
     if any(block.language == "sh" for block in read_blocks(page)):
         marks = [pytest.mark.guide]
+    else:
+        marks = [pytest.mark.slow] if page.stem in SLOW_PAGES else []
     return pytest.param(page, id=page.stem, marks=marks)
 
 

@@ -143,8 +143,16 @@ def test_decoder_caches_equal_keras_hub(encoder_sequence, rng):
 @pytest.mark.parametrize(
     "first, second, message",
     [
-        ((TARGET,), (TARGET, SOURCE), "without attention to an encoder. Received: an"),
-        ((TARGET, SOURCE), (TARGET,), "with attention to an encoder. Received: no"),
+        (
+            (TARGET,),
+            (TARGET, SOURCE),
+            "without attention to an encoder. Received: an `encoder_sequence`",
+        ),
+        (
+            (TARGET, SOURCE),
+            (TARGET,),
+            "with attention to an encoder. Received: no `encoder_sequence`",
+        ),
     ],
 )
 def test_decoder_rejects_a_changed_number_of_sequences(first, second, message):
