@@ -13,7 +13,7 @@ flags.disclaim_key_flags()
 _LIMITS = ("at_least", "above", "below", "choices")
 
 
-def setting(help, default=None, at_least=None, above=None, below=None, choices=None, fixed=True):
+def setting(help, default=None, at_least=None, above=None, below=None, choices=None, *, fixed=True):
     """Returns a field of a dataclass of settings.
 
     Args:

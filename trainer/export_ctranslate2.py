@@ -51,6 +51,7 @@ def export(
     model_dir: str | os.PathLike,
     output_dir: str | os.PathLike,
     quantization: str = "none",
+    *,
     force: bool = False,
 ):
     """Writes the model of a model directory and its vocabulary for CTranslate2, atomically.

@@ -59,7 +59,7 @@ class ModelDirectory:
         return directory
 
     @classmethod
-    def create(cls, path: str | os.PathLike, lock: bool = False) -> "ModelDirectory":
+    def create(cls, path: str | os.PathLike, *, lock: bool = False) -> "ModelDirectory":
         """Creates a directory for training if it is missing, and removes partly written files.
 
         Args:

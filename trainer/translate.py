@@ -96,7 +96,7 @@ def _open_outputs(values, paths, lines, fingerprint):
     """
     if isinstance(lines, HashedLines) and all(map(streams.can_be_renamed, paths)):
         settings = {name: values[name].value for name in SETTINGS} | {"saved_model": fingerprint}
-        with resumable_output(paths, settings, lines, values.resume) as output:
+        with resumable_output(paths, settings, lines, resume=values.resume) as output:
             record = lambda number: output.record_progress(number, lines.digest())
             yield output.files, output.lines_done, record
     else:
@@ -115,7 +115,7 @@ def _translate_stream(values, source, call, fingerprint):
         if done:
             print(f"Resuming after line {done:,} of {values.output}.partial.", file=sys.stderr)
         number, start = done, time.monotonic()
-        with progress.progress_bar(source, done, values.output == streams.STANDARD) as bar:
+        with progress.progress_bar(source, done, values.output) as bar:
             call = progress.counting(call, bar)
             for translations in translate_lines(call, lines, values.batch_size, window):
                 number += 1
@@ -136,8 +136,7 @@ def _run(values):
     with streams.reading(values.input) as source:
         from trainer.serving import saved_models
 
-        names = ("beam_size", "alpha", "max_length", "nbest")
-        options = {name: values[name].value for name in names}
+        options = {x: values[x].value for x in ("beam_size", "alpha", "max_length", "nbest")}
         aligned = values.alignments is not None or values.tokens is not None
         model = saved_models.load(values.saved_model, **options, aligned=aligned)
         # The first call checks the options and traces the graph, which the rate must not include.

@@ -114,7 +114,7 @@ def measure_memory(cases: list[Case]) -> dict:
 def print_memory(implementation, part, direction, dtype, length, batch_size, k):
     """Prints the peak memory of an implementation."""
     case = Case(part, direction, dtype, int(length), int(batch_size), int(k))
-    step = attention_step(implementation, case, FLAGS.xla)
+    step = attention_step(implementation, case, xla=FLAGS.xla)
     print(f"{devices.peak_increase(step):.1f}")
 
 
@@ -148,7 +148,7 @@ def rows_of(settings: dict, seconds: dict[str, list[float]]) -> list[dict]:
 
 def measure_attention(case: Case, megabytes: dict) -> list[dict]:
     """Returns the rows of a case."""
-    steps = {name: attention_step(name, case, FLAGS.xla) for name in names_of(case)}
+    steps = {name: attention_step(name, case, xla=FLAGS.xla) for name in names_of(case)}
     rows = rows_of(dataclasses.asdict(case), take_turns(steps))
     return [row | {"megabytes": megabytes.get((case, row["implementation"]))} for row in rows]
 

@@ -48,7 +48,7 @@ def implementations() -> list[str]:
     return [name for name in IMPLEMENTATIONS if has_flash or name != "flash"]
 
 
-def attention_step(implementation: str, case: Case, xla: bool):
+def attention_step(implementation: str, case: Case, *, xla: bool):
     """Returns a function that computes attention and all gradients, and waits for them."""
     make = {"core": _core, "layer": _layer}[case.part]
     function, tensors, variables = make(implementation, case, np.random.default_rng(1))

@@ -50,7 +50,11 @@ def train(kind: str, seed: int, splits, vocabulary) -> dict:
     edges = kind == "relations"
     batches = {
         split: data.Batches(
-            examples, vocabulary, FLAGS.batch_size, edges, seed if split == "train" else None
+            examples,
+            vocabulary,
+            FLAGS.batch_size,
+            edges=edges,
+            seed=seed if split == "train" else None,
         )
         for split, examples in splits.items()
     }

@@ -141,7 +141,7 @@ class Batches(keras.utils.PyDataset):
     """
 
     def __init__(
-        self, examples, vocabulary: Vocabulary, batch_size: int, edges=True, seed: int | None = None
+        self, examples, vocabulary: Vocabulary, batch_size, *, edges=True, seed: int | None = None
     ):
         super().__init__()
         self.edges = edges
@@ -166,13 +166,13 @@ class Batches(keras.utils.PyDataset):
 
     def __getitem__(self, index):
         examples = [self.examples[i] for i in self.batches[index]]
-        inputs, answers = make_batch(examples, self.vocabulary, self.edges)
+        inputs, answers = make_batch(examples, self.vocabulary, edges=self.edges)
         if self.rng is not None:
             answers = permute_variables(inputs["names"], answers, self.rng)
         return inputs, answers
 
 
-def make_batch(examples: list[graphs.Example], vocabulary: Vocabulary, edges=True):
+def make_batch(examples: list[graphs.Example], vocabulary: Vocabulary, *, edges=True):
     """Returns the inputs and answers of examples, as described in `Batches`."""
     longest = max(len(example.kinds) for example in examples)
     batch = {

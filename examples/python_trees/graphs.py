@@ -190,7 +190,7 @@ def label_tree_edges(parents) -> np.ndarray:
     return np.where(np.maximum(up, down) > MAX_STEPS, NO_EDGE, labels).astype(np.int8)
 
 
-def label_path(up, down, after=False):
+def label_path(up, down, after=0):
     """Returns the label of a path of at most `MAX_STEPS` steps each way; takes arrays or ints."""
     sideways = 2 * MAX_STEPS + 1 + 2 * (MAX_STEPS * (up - 1) + down - 1) + after
     return np.where((up > 0) & (down > 0), sideways, np.where(up > 0, MAX_STEPS + up, down))

@@ -137,10 +137,10 @@ class ClauseSampler(PhraseSampler):
         if of_person and self.chance(0.5):
             subject = FixedPhrase(agreement=head.agreement, noun=head.noun)
             clause = self.clause(group, subject, plain=self.chance(0.7), can_negate=False)
-            return RelativeClause(clause, "nominative", True)
+            return RelativeClause(clause, "nominative", of_person=True)
         verb = self.pick(WITH_PERSON if of_person else WITH_THING)
         clause = self.gap_clause(group, verb, other_than=head, plain=self.chance(0.7))
-        return RelativeClause(clause, verb.case, of_person)
+        return RelativeClause(clause, verb.case, of_person=of_person)
 
     def thing_predicate(self):
         adjective = self.pick(lexicon.THING_ADJECTIVES)

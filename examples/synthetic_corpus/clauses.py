@@ -144,10 +144,11 @@ def _join(*parts):
     return " ".join(part for part in parts if part)
 
 
-def _english_phrase(phrase, is_object=False):
+def _english_phrase(phrase, *, is_object=False):
     if phrase is None:
         return ""
-    return _join(phrase.english(is_object), phrase.relative.english() if phrase.relative else "")
+    relative = phrase.relative.english() if phrase.relative else ""
+    return _join(phrase.english(is_object=is_object), relative)
 
 
 def _english_verb(clause, needs_auxiliary):
@@ -219,7 +220,7 @@ def _german_middle(clause):
     for case in ("dative", "accusative"):
         phrase = getattr(clause, case)
         if phrase:
-            placed[phrase.placement].append(phrase.german(case, negated))
+            placed[phrase.placement].append(phrase.german(case, negated=negated))
     adverb = "nicht" if negated and not placed["indefinite"] else ""
     return _join(
         *placed["pronoun"],

@@ -67,18 +67,18 @@ class NounPhrase:
     def negatable(self):
         return self.determiner in NEGATABLE
 
-    def english(self, is_object=False):
+    def english(self, *, is_object=False):
         noun = self.noun.english_plural if self.plural else self.noun.english
         words = f"{self.adjective.english} {noun}" if self.adjective else noun
         determiner = "an" if self.determiner == "a" and words[0] in "aeiou" else self.determiner
         return f"{determiner} {words}"
 
-    def german(self, case, negated=False):
-        determiner, endings = self._german_determiner(case, negated)
+    def german(self, case, *, negated=False):
+        determiner, endings = self._german_determiner(case, negated=negated)
         adjective = self.adjective.stem + endings[self.gender, case] if self.adjective else ""
         return " ".join(filter(None, (determiner, adjective, self._german_noun(case))))
 
-    def _german_determiner(self, case, negated):
+    def _german_determiner(self, case, *, negated):
         key = self.gender, case
         if self.determiner == "the":
             return DEFINITE_ARTICLES[key], _WEAK
@@ -115,10 +115,10 @@ class PronounPhrase:
     def agreement(self):
         return self.pronoun.agreement
 
-    def english(self, is_object=False):
+    def english(self, *, is_object=False):
         return self.pronoun.english_object if is_object else self.pronoun.english_subject
 
-    def german(self, case, negated=False):
+    def german(self, case, *, negated=False):
         return getattr(self.pronoun, case)
 
 
@@ -138,8 +138,8 @@ class FixedPhrase:
     negatable = True
     relative = None
 
-    def english(self, is_object=False):
+    def english(self, *, is_object=False):
         return self.words
 
-    def german(self, case, negated=False):
+    def german(self, case, *, negated=False):
         return self.german_words

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 
-def matmul_table(x, table, transpose_table=False):
+def matmul_table(x, table, *, transpose_table=False):
     """Returns `[B, N, T, X]` times a table `[X, Y]` or `[N, X, Y]`: `[B, N, T, Y]`.
 
     A shared table is multiplied in one large product. With one head, tf.matmul of `[B, 1, T, X]`

@@ -19,7 +19,7 @@ def is_faster(scores):
     return (scores.shape[-1] or 0) >= SMALLEST_VOCABULARY
 
 
-def best_candidates(scores, offsets, count, never_id, never, normalize):
+def best_candidates(scores, offsets, count, never_id, never, *, normalize):
     """Implements `candidates.best_candidates`."""
     scores, offsets = tf.convert_to_tensor(scores), tf.convert_to_tensor(offsets)
     size = group_size(scores.shape[-1])

@@ -6,7 +6,7 @@ from keras import ops
 from t2t_relpos.decoding.top_k import top_k
 
 
-def best_candidates(scores, offsets, count, never_id=None, never=-1e7, normalize=False):
+def best_candidates(scores, offsets, count, never_id=None, never=-1e7, *, normalize=False):
     """Returns the best continuations of each sentence over all its beams and ids.
 
     Args:
@@ -38,7 +38,7 @@ def best_candidates(scores, offsets, count, never_id=None, never=-1e7, normalize
 
         if _tensorflow_candidates.is_faster(scores):
             return _tensorflow_candidates.best_candidates(
-                scores, offsets, count, never_id, never, normalize
+                scores, offsets, count, never_id, never, normalize=normalize
             )
     size = scores.shape[-1]
     if normalize:

@@ -15,7 +15,9 @@ from t2t_relpos.attention.tensorflow.band import Band, BandShape, QueryBand
 def sum_tail(weights, lengths, k, chunk, prefer_matmul):
     length_q, length_k = lengths
     first = length_k - length_q
-    queries = QueryBand(BandShape(k, False, chunk), first + tf.range(length_q), weights.dtype)
+    queries = QueryBand(
+        BandShape(k, causal=False, chunk=chunk), first + tf.range(length_q), weights.dtype
+    )
     return Band(queries, first, *lengths).sum_tail(weights, prefer_matmul=prefer_matmul)
 
 

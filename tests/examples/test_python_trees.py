@@ -78,7 +78,7 @@ def test_label_tree_edges_of_paths(tree):
     for pair, steps in expected.items():
         assert labels[pair] == graphs.label_path(*steps), pair
     # The longest path with an edge.
-    assert labels[USE_TOTAL, USE_VALUES] == graphs.label_path(3, 3, False)
+    assert labels[USE_TOTAL, USE_VALUES] == graphs.label_path(3, 3)
     chain = graphs.label_tree_edges((-1, 0, 1, 2, 3))
     assert chain[4, 0] == chain[0, 4] == graphs.NO_EDGE and chain[3, 0] == graphs.label_path(3, 0)
 
@@ -223,9 +223,9 @@ def test_baseline_accuracies_values(tree):
 def test_models_train_and_only_positions_depend_on_order(kind, tree):
     examples = [example_at(tree, hole, seed) for seed in range(8) for hole in tree.uses]
     vocabulary = data.make_vocabulary(examples, min_count=1)
-    batches = data.Batches(examples, vocabulary, 12, kind == "relations")
+    batches = data.Batches(examples, vocabulary, 12, edges=kind == "relations")
     model = models.make_model(kind, vocabulary, width=20, num_layers=1, num_heads=2, dropout=0.0)
-    inputs, answers = data.make_batch(examples[:3], vocabulary, kind == "relations")
+    inputs, answers = data.make_batch(examples[:3], vocabulary, edges=kind == "relations")
     logits = model.predict(inputs, verbose=0)
     present = np.array(
         [

@@ -15,6 +15,7 @@ def training_batches(
     max_length: int,
     seed: int,
     start_step: int = 0,
+    *,
     pad_to_boundary: bool = False,
     chunk_pairs: int = SHUFFLED_PAIRS,
 ) -> tf.data.Dataset:

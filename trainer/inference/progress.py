@@ -6,10 +6,10 @@ from typing import BinaryIO
 
 from tqdm import tqdm
 
-from trainer.inference.streams import count_lines
+from trainer.inference.streams import STANDARD, count_lines
 
 
-def progress_bar(source: BinaryIO, done: int, writes_to_stdout: bool) -> tqdm:
+def progress_bar(source: BinaryIO, done: int, output: str) -> tqdm:
     """Returns a progress bar that counts translated sentences on stderr.
 
     The bar is shown only if stderr is a terminal that is not used for input or output.
@@ -17,9 +17,9 @@ def progress_bar(source: BinaryIO, done: int, writes_to_stdout: bool) -> tqdm:
     Args:
         source: the input stream, positioned after the first `done` lines.
         done: number of lines that earlier runs have translated.
-        writes_to_stdout: whether translations are written to the standard output.
+        output: file of the translations, or - for the standard output.
     """
-    is_shared = source.isatty() or (writes_to_stdout and sys.stdout.isatty())
+    is_shared = source.isatty() or (output == STANDARD and sys.stdout.isatty())
     is_shown = sys.stderr.isatty() and not is_shared
     remaining = count_lines(source) if is_shown else None
     total = None if remaining is None else done + remaining

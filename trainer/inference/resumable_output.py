@@ -88,7 +88,7 @@ class ResumableOutput:
 
 @contextlib.contextmanager
 def resumable_output(
-    paths: Sequence[str | os.PathLike], settings: dict, lines: HashedLines, resume: bool = True
+    paths: Sequence[str | os.PathLike], settings: dict, lines: HashedLines, *, resume: bool = True
 ) -> Iterator[ResumableOutput]:
     """Opens output files, which replace `paths` when the block ends without an error.
 

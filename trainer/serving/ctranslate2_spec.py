@@ -92,9 +92,8 @@ def _stack(spec_class, config, layers):
         _set_identity(stack.layer[0], config.hidden_dim)
         stack.layer[1:] = [type(stack.layer[0])(relative_position=True) for _ in layers]
     for spec, layer in zip(stack.layer[has_identity:], layers, strict=True):
-        _set_attention(
-            spec.self_attention, layer.self_attention, layer.self_attention_residual, with_tables
-        )
+        attention, residual = layer.self_attention, layer.self_attention_residual
+        _set_attention(spec.self_attention, attention, residual, with_tables=with_tables)
         if hasattr(layer, "cross_attention"):
             _set_attention(spec.attention, layer.cross_attention, layer.cross_attention_residual)
         _set_linear(spec.ffn.linear_0, layer.feed_forward.inner)
@@ -103,7 +102,7 @@ def _stack(spec_class, config, layers):
     return stack
 
 
-def _set_attention(spec, attention, residual, with_tables=False):
+def _set_attention(spec, attention, residual, *, with_tables=False):
     kernels = [
         np.asarray(dense.matrix).T
         for dense in (attention.query_dense, attention.key_dense, attention.value_dense)

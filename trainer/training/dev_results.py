@@ -30,7 +30,7 @@ class DevResults:
         ValueError: if the file can't be read.
     """
 
-    def __init__(self, file: Path, until: int, writes: bool = True, with_bleu: bool = False):
+    def __init__(self, file: Path, until: int, *, writes: bool = True, with_bleu: bool = False):
         self.file = file
         self._writes = writes
         self.entries = [entry for entry in _read(file) if entry.step <= until]

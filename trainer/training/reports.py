@@ -35,7 +35,7 @@ class Terminal(keras.callbacks.Callback):
         interactive: whether the standard output is a terminal. By default this is detected.
     """
 
-    def __init__(self, steps: Steps, interactive: bool | None = None):
+    def __init__(self, steps: Steps, *, interactive: bool | None = None):
         super().__init__()
         self._steps = steps
         self._interactive = sys.stdout.isatty() if interactive is None else interactive

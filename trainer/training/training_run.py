@@ -69,7 +69,7 @@ class TrainingRun:
             if self.worker_group.is_chief:
                 self.directory = ModelDirectory.create(config.model_dir, lock=True)
             self._prepared = Preparation(config, self.directory)
-        self.config = self._prepared.config
+        config = self.config = self._prepared.config
         self._batches(start=0)  # Raises ValueError if no batch can be made.
         self.worker_group.check_same(
             self._checksum(), "the same settings and data (checksums are compared)"
@@ -81,10 +81,10 @@ class TrainingRun:
         self._check_step()
         if self._prepared.parent is not None and self.step == 0:
             self.model.transformer.set_weights(self._prepared.parent.load_model().get_weights())
-        file, config = self.directory.evaluations_file, self.config
         is_due = self.step >= config.train_steps or self.step % config.evaluate_every == 0
         with_bleu = config.computes_dev_bleu and is_due
-        self.evaluations = DevResults(file, self.step, self.worker_group.is_chief, with_bleu)
+        file, writes = self.directory.evaluations_file, self.worker_group.is_chief
+        self.evaluations = DevResults(file, self.step, writes=writes, with_bleu=with_bleu)
         self.worker_group.check_same(
             self.step, "the same last checkpoint (--model_dir must be on a shared file system)"
         )

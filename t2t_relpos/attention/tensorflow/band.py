@@ -148,7 +148,7 @@ class Band:
         """Returns the band `[.., D, T]`."""
         return tf.linalg.diag_part(scores, k=self._diagonals, align=_ALIGN)
 
-    def sum_tail(self, weights, prefer_matmul=False):
+    def sum_tail(self, weights, *, prefer_matmul=False):
         """Sums the whole chunks of each query's tail: `[.., 1, T]`.
 
         Args:

@@ -87,7 +87,7 @@ def _attend_nonempty(inputs, sizes, *, save_weights):
     )
     offset = inputs.query_offset
     lengths = tensors.query.shape[2], tensors.key.shape[2]
-    shape = _band_shape(tensors, inputs.causal, sizes.chunk)
+    shape = _band_shape(tensors, sizes.chunk, causal=inputs.causal)
     starts_at_keys = isinstance(offset, int) and offset >= 0
     options = _Options(
         causal=inputs.causal,
@@ -115,16 +115,16 @@ def _separate_key_mask(inputs):
     return key_mask, mask
 
 
-def _band_shape(tensors, causal, chunk):
+def _band_shape(tensors, chunk, *, causal):
     table = tensors.value_table if tensors.key_table is None else tensors.key_table
-    return band.BandShape((table.shape[-2] - 1) // 2, causal, chunk)
+    return band.BandShape((table.shape[-2] - 1) // 2, causal=causal, chunk=chunk)
 
 
 @compat.shared_function
 def _attend(tensors, options):
     query, key, value = tensors[:3]
     dtype = tf.as_dtype(accumulation_dtype(query.dtype))
-    shape = _band_shape(tensors, options.causal, options.chunk)
+    shape = _band_shape(tensors, options.chunk, causal=options.causal)
     lengths = tf.shape(query)[2], tf.shape(key)[2]
     heads = _heads_per_group(query.shape[1], options.keys_per_group // tf.maximum(lengths[1], 1))
     layout = BlockLayout(

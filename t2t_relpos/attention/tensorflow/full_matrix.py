@@ -97,7 +97,7 @@ class _FullMatrix:
         k = table.shape[-2] // 2
         # A causal band with K = 1 has a single diagonal, which TensorFlow treats differently. The
         # bidirectional band has more; those of masked keys have no effect.
-        shape = BandShape(k, call.causal and k > 1, call.chunk)
+        shape = BandShape(k, causal=call.causal and k > 1, chunk=call.chunk)
         first = lengths[1] - lengths[0]
         queries = QueryBand(shape, first + tf.range(lengths[0]), self._dtype)
         band = Band(queries, first, *lengths)

@@ -32,7 +32,7 @@ def matmul_transposed(x, y):
     return ops.matmul(x, ops.swapaxes(y, -1, -2))
 
 
-def matmul_table(x, table, shape, transpose_table=False):
+def matmul_table(x, table, shape, *, transpose_table=False):
     """Returns `[B, N, T, X]` times a table `[X, Y]` or `[N, X, Y]`.
 
     Args:
