@@ -14,7 +14,7 @@ def test_matmul_table(heads, num_tables, transpose, rng):
     actual = matmul_table(
         keras.ops.convert_to_tensor(x),
         np.swapaxes(table, -1, -2) if transpose else table,
-        transpose,
+        transpose_table=transpose,
     )
     np.testing.assert_allclose(actual, x @ table, rtol=0, atol=1e-5)
 
