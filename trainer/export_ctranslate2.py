@@ -111,7 +111,7 @@ def _check_destination(output, force):
 
 
 def _run(values):
-    export(values.model_dir, values.output_dir, values.quantization, values.force)
+    export(values.model_dir, values.output_dir, values.quantization, force=values.force)
     print(f"Wrote {values.output_dir}")
 
 
