@@ -1,4 +1,4 @@
-"""The model directory: the files of one model. Training writes it; all other commands read it.
+"""The model directory: the files of one model. `train`, `import_t2t` and `average` write it.
 
 config.json            architecture, tokenizer, format version
 model.keras            the Transformer, without the optimizer

@@ -116,7 +116,7 @@ def _translate_stream(values, source, call, fingerprint):
             print(f"Resuming after line {done:,} of {values.output}.partial.", file=sys.stderr)
         number, start = done, time.monotonic()
         with progress.progress_bar(source, done, values.output) as bar:
-            call = progress.counting(call, bar)
+            call = progress.with_progress(call, bar)
             for translations in translate_lines(call, lines, values.batch_size, window):
                 number += 1
                 for file, format_line in zip(files, formatters.values()):
@@ -128,7 +128,7 @@ def _translate_stream(values, source, call, fingerprint):
                     after_window(number)
         seconds = time.monotonic() - start
     if not is_typed:
-        print(progress.rate(number - done, seconds), file=sys.stderr)
+        print(progress.format_rate(number - done, seconds), file=sys.stderr)
 
 
 def _run(values):

@@ -206,7 +206,7 @@ def test_progress_bar_on_a_terminal(tmp_path):
     ],
 )
 def test_rate_formats_thousands_and_zero_seconds(count, seconds, text):
-    assert progress.rate(count, seconds) == text + " per second, excluding model loading"
+    assert progress.format_rate(count, seconds) == text + " per second, excluding model loading"
 
 
 def peak_of(count):

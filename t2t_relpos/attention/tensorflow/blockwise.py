@@ -1,8 +1,11 @@
-"""Blockwise relative attention for TensorFlow on CPUs.
+"""Blockwise relative attention for TensorFlow on CPUs without XLA.
 
 Heads are processed in groups and queries in blocks, so that the scores of a block fit into the
-processor's caches. Terms without keys are computed for all blocks together. The gradient reads the
-saved weights of a block, or rematerializes them (memory linear in length).
+processor's caches. Terms that do not depend on keys, such as products of queries and table rows,
+are computed for all blocks together. The gradient reads saved attention weights or rematerializes
+them. With rematerialization, memory is linear in length.
+
+Shapes: Hv depth of values; G heads of a group; X any size.
 """
 
 from typing import Any, NamedTuple
@@ -49,8 +52,8 @@ def attend(inputs, sizes, *, save_weights):
     Args:
         inputs: an `AttentionInputs`.
         sizes: a `GroupedBlockSizes`.
-        save_weights: whether the gradient reads saved weights instead of rematerializing them. Such
-            a function can't be saved with its gradient.
+        save_weights: whether the gradient reads saved attention weights instead of rematerializing
+            them. If True, a SavedModel can't include the gradient.
     """
     query = tf.convert_to_tensor(inputs.query)
     if query.shape[0]:
@@ -61,7 +64,7 @@ def attend(inputs, sizes, *, save_weights):
             tf.concat([tf.shape(query)[:-1], tf.shape(inputs.value)[-1:]], 0), query.dtype
         )
 
-    # A replica may have an empty batch, for which loops give no output shape.
+    # A replica may have an empty batch. Its loops run no step, so the output shape is unknown.
     outputs = tf.cond(
         tf.shape(query)[0] > 0,
         lambda: _attend_nonempty(inputs, sizes, save_weights=save_weights),
@@ -76,7 +79,7 @@ def _attend_nonempty(inputs, sizes, *, save_weights):
         for x in (inputs.key_table, inputs.value_table)
     ]
     dropout = inputs.dropout
-    key_mask, mask = _separate_key_mask(inputs)
+    key_mask, mask = _merge_key_masks(inputs)
     tensors = _Tensors(
         *(tf.convert_to_tensor(x) for x in (inputs.query, inputs.key, inputs.value)),
         *tables,
@@ -88,7 +91,7 @@ def _attend_nonempty(inputs, sizes, *, save_weights):
     offset = inputs.query_offset
     lengths = tensors.query.shape[2], tensors.key.shape[2]
     shape = _band_shape(tensors, sizes.chunk, causal=inputs.causal)
-    starts_at_keys = isinstance(offset, int) and offset >= 0
+    all_queries_have_keys = isinstance(offset, int) and offset >= 0
     options = _Options(
         causal=inputs.causal,
         largest_block=sizes.largest_block,
@@ -97,15 +100,15 @@ def _attend_nonempty(inputs, sizes, *, save_weights):
         may_be_padded=needs_padding(lengths, offset, shape, sizes.largest_block),
         may_be_fully_masked=key_mask is not None
         or mask is not None
-        or (inputs.causal and not starts_at_keys),
+        or (inputs.causal and not all_queries_have_keys),
         rate=dropout.rate if dropout else None,
         save_weights=save_weights,
     )
     return _attend(tensors, options)
 
 
-def _separate_key_mask(inputs):
-    """Moves a mask that is the same for all queries to the key mask. Returns (key mask, mask)."""
+def _merge_key_masks(inputs):
+    """Returns (key mask, mask). A mask `[.., 1, 1, S]` is merged into the key mask."""
     key_mask, mask = inputs.key_mask, inputs.mask
     key_mask = None if key_mask is None else tf.cast(key_mask, tf.bool)
     if mask is not None and len(mask.shape) == 4 and mask.shape[1] == mask.shape[2] == 1:
@@ -161,10 +164,10 @@ def _attend(tensors, options):
     return tf.ensure_shape(outputs, (*query.shape[:-1], value.shape[-1]))
 
 
-def _heads_per_group(num_heads, most):
-    """Returns the largest divisor of the number of heads up to `most`, at least 1."""
+def _heads_per_group(num_heads, max_heads):
+    """Returns the largest divisor of `num_heads` that is at most `max_heads`, or 1."""
     divisors = [heads for heads in range(1, num_heads + 1) if num_heads % heads == 0]
-    return tf.reduce_max([tf.where(heads <= most, heads, 1) for heads in divisors])
+    return tf.reduce_max([tf.where(heads <= max_heads, heads, 1) for heads in divisors])
 
 
 def _group_heads(x, heads):
@@ -173,7 +176,7 @@ def _group_heads(x, heads):
 
 
 def _group_tables(table, heads, num_groups):
-    """Returns the table of every group, `[groups, G, R, H]`, or `[groups, 1, R, H]` if shared."""
+    """Returns the table of every group, `[groups, G, R, H]`, `[groups, 1, R, H]` if shared."""
     if len(table.shape) == 2:
         return tf.broadcast_to(table, tf.stack([num_groups, 1, *table.shape]))
     table = _group_heads(table, heads)
