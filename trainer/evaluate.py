@@ -167,8 +167,7 @@ def _check_metrics(values):
 
 def _check_output(values, count):
     """Raises ValueError if --output can't be written. Called before the first translation."""
-    path = values.output
-    if path is None:
+    if (path := values.output) is None:
         return
     for name in ("source", "target"):
         for file in (values[name].value or "").split(","):
@@ -178,7 +177,8 @@ def _check_output(values, count):
             f"Expected a single test set with --output. Received: {count}. Evaluate them "
             "separately."
         )
-    with atomic_files.explaining_write_errors("a file", path, "Choose another --output."):
+    remedy = "Choose an --output in a folder that exists and can be written."
+    with atomic_files.explaining_write_errors("a file", path, remedy):
         atomic_files.check_writable(path)
 
 

@@ -353,7 +353,7 @@ def test_output_of_several_test_sets_raises(exported_dir, splits, tmp_path):
     run.fails(message, *arguments, f"--output={tmp_path / 'out'}")
     message = (
         r"Expected a file that can be written. Received: .*/absent/out \(No such file or "
-        r"directory\)."
+        r"directory\). Choose an --output in a folder that exists and can be written."
     )
     run.fails(message, *arguments[:2], f"--output={tmp_path / 'absent/out'}")
 

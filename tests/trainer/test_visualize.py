@@ -85,7 +85,8 @@ def test_invalid_flags_raise(trained_model_dir, tmp_path):
 )
 def test_unwritable_output_raises(trained_model_dir, tmp_path, name, reason):
     (tmp_path / "file").touch()
-    message = rf"Expected a file that can be written. Received: .* \({reason}\). Choose"
+    message = rf"Expected a file that can be written. Received: .* \({reason}\). Choose an "
+    message += "--output in a folder that exists and can be written."
     options = {"source": SENTENCE, "target": TRANSLATION, "output": tmp_path / name}
     run.fails(message, model_dir=trained_model_dir, **options)
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
