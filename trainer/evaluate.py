@@ -177,8 +177,7 @@ def _check_output(values, count):
             f"Expected a single test set with --output. Received: {count}. Evaluate them "
             "separately."
         )
-    remedy = "Choose an --output in a folder that exists and can be written."
-    with atomic_files.explaining_write_errors("a file", path, remedy):
+    with atomic_files.explaining_write_errors("a file", path, atomic_files.CHOOSE_OUTPUT):
         atomic_files.check_writable(path)
 
 

@@ -52,8 +52,7 @@ def _write_page(directory, transformer, values):
     pair = make_sentence_pair(transformer, directory.load_tokenizer(), values.source, values.target)
     maps = record_attention_maps(transformer, pair.source_ids, pair.target_ids)
     page = render_page(config, pair, names, maps, read_table_norms(transformer))
-    remedy = "Choose an --output in a folder that exists and can be written."
-    with atomic_files.explaining_write_errors("a file", values.output, remedy):
+    with atomic_files.explaining_write_errors("a file", values.output, atomic_files.CHOOSE_OUTPUT):
         atomic_files.write_text(values.output, page)
     size = len(page.encode()) / 1e6
     print(f"Wrote {values.output} ({size:.1f} MB): {pair.source} -> {pair.target}")

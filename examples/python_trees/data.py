@@ -141,7 +141,13 @@ class Batches(keras.utils.PyDataset):
     """
 
     def __init__(
-        self, examples, vocabulary: Vocabulary, batch_size, *, edges=True, seed: int | None = None
+        self,
+        examples,
+        vocabulary: Vocabulary,
+        batch_size: int,
+        *,
+        edges=True,
+        seed: int | None = None,
     ):
         super().__init__()
         self.edges = edges

@@ -171,7 +171,7 @@ _ALIGN = "LEFT_RIGHT"
 
 
 def _first_column(tail_length, chunk):
-    """Returns the number of the first chunk with a column of its own.
+    """Returns the number of the first chunk with a separate column.
 
     Earlier chunks are in the tail of every query and share the first column.
     """

@@ -176,7 +176,7 @@ def _group_heads(x, heads):
 
 
 def _group_tables(table, heads, num_groups):
-    """Returns the table of every group, `[groups, G, R, H]`, `[groups, 1, R, H]` if shared."""
+    """Returns the table of every group, `[groups, G, R, H]`, or `[groups, 1, R, H]` if shared."""
     if len(table.shape) == 2:
         return tf.broadcast_to(table, tf.stack([num_groups, 1, *table.shape]))
     table = _group_heads(table, heads)
