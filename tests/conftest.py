@@ -7,10 +7,15 @@ from typing import NamedTuple
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import hypothesis  # noqa: E402
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
+# `make test-slow` runs the tests of properties with `--hypothesis-profile=thorough`.
+hypothesis.settings.register_profile("fast", max_examples=10, deadline=None)
+hypothesis.settings.register_profile("thorough", max_examples=200, deadline=None)
+hypothesis.settings.load_profile("fast")
 pytest.register_assert_rewrite("layer_checks", "programs", "signature_calls", "subprocesses")
 
 
