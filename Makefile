@@ -1,10 +1,12 @@
 # Each target creates the virtual environment that it needs. Requires Python 3.11 and make.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The environment and its extras. CI tests everything in one: `.ci/run` passes both variables.
 VENV := .venv
+EXTRAS := docs,lint,test
 RUN := $(VENV)/bin/python
 # The environment of test-backends: JAX and PyTorch in addition to TensorFlow.
 BACKENDS_VENV := .venv-backends
-RUN_BACKENDS := $(BACKENDS_VENV)/bin/python
+IN_BACKENDS_VENV := VENV=$(BACKENDS_VENV) EXTRAS=jax,jax-onnx,test,torch
 # The environment of test-oldest: the lower bounds of setup.cfg.
 OLDEST_VENV := .venv-oldest
 RUN_OLDEST := $(OLDEST_VENV)/bin/python
@@ -22,19 +24,19 @@ QUICKSTART := runs/quickstart
 WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \
   echo $$((cores < 3 ? cores + 1 : 4)))
 PARALLEL := -n $(WORKERS) --dist loadfile
-FAST := $(PARALLEL) -m 'not slow and not guide and not long'
+FAST := $(PARALLEL) -m 'not slow and not guide and not long' --durations=20
 # The trainer has processes of its own: TensorFlow keeps every compiled program in memory.
 TRAINER_TESTS := tests/trainer trainer
 OTHER_TESTS := tests examples --ignore=tests/trainer
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: quickstart docs notebooks lint format test test-matrix test-slow test-guides test-long test-oldest test-backends \
-  test-backends-core package clean
+.PHONY: quickstart docs notebooks lint format test test-matrix test-slow test-guides test-long \
+  test-oldest test-backends test-backends-core test-jax test-torch package clean
 
 $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --upgrade pip
-	$(RUN) -m pip install --quiet --editable '.[docs,lint,test]'
+	$(RUN) -m pip install --quiet --editable '.[$(EXTRAS)]'
 	touch $@
 
 # Trains on the synthetic corpus, evaluates, exports, translates.
@@ -67,9 +69,12 @@ test: $(VENV)/installed
 test-matrix: $(VENV)/installed
 	FULL_COMPILE_MATRIX=1 $(RUN) -m pytest -n $(WORKERS) tests/layers/test_compile_matrix.py
 
+# Runs slow tests, and tests of properties with 200 examples each.
 test-slow: $(VENV)/installed
-	$(RUN) -m pytest $(PARALLEL) -m slow
+	$(RUN) -m pytest $(PARALLEL) -m '(slow or hypothesis) and not long' \
+	  --hypothesis-profile=thorough
 
+# Runs tests that take minutes, or whose parts the fast and slow tests cover.
 test-long: $(VENV)/installed
 	$(RUN) -m pytest $(PARALLEL) -m long
 
@@ -91,21 +96,17 @@ test-oldest: $(OLDEST_VENV)/installed
 	$(RUN_OLDEST) -m pytest $(FAST) $(OTHER_TESTS)
 	$(RUN_OLDEST) -m pytest $(FAST) $(TRAINER_TESTS)
 
-$(BACKENDS_VENV)/installed: setup.cfg pyproject.toml
-	$(PYTHON) -m venv $(BACKENDS_VENV)
-	$(RUN_BACKENDS) -m pip install --quiet --upgrade pip
-	$(RUN_BACKENDS) -m pip install --quiet --editable '.[jax,jax-onnx,test,torch]'
-	touch $@
-
 # Runs all fast tests of the library on JAX and PyTorch.
-test-backends: $(BACKENDS_VENV)/installed
-	KERAS_BACKEND=jax $(RUN_BACKENDS) -m pytest $(PARALLEL) -m 'not slow' $(LIBRARY_TESTS)
-	KERAS_BACKEND=torch $(RUN_BACKENDS) -m pytest $(PARALLEL) -m 'not slow' $(LIBRARY_TESTS)
+test-backends:
+	$(MAKE) --no-print-directory test-jax test-torch $(IN_BACKENDS_VENV) TESTS='$(LIBRARY_TESTS)'
 
 # Runs the tests that compare backends on JAX and PyTorch. Fails if either can't be installed.
-test-backends-core: $(BACKENDS_VENV)/installed
-	KERAS_BACKEND=jax $(RUN_BACKENDS) -m pytest $(PARALLEL) -m 'not slow' $(CORE_TESTS)
-	KERAS_BACKEND=torch $(RUN_BACKENDS) -m pytest $(PARALLEL) -m 'not slow' $(CORE_TESTS)
+test-backends-core:
+	$(MAKE) --no-print-directory test-jax test-torch $(IN_BACKENDS_VENV) TESTS='$(CORE_TESTS)'
+
+# Run tests on one backend, in an environment that has it.
+test-jax test-torch: test-%: $(VENV)/installed
+	KERAS_BACKEND=$* $(RUN) -m pytest $(FAST) $(TESTS)
 
 # Builds the wheel and the sdist. Tests each in an environment without the other.
 package:
