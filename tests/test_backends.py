@@ -16,15 +16,13 @@ from t2t_relpos.decoding import beam_search
 from t2t_relpos.models import Transformer
 
 PROGRAMS = pathlib.Path(__file__).parent / "support" / "backends"
-BACKENDS = ("tensorflow", "jax", "torch")
-on_other_backends = pytest.mark.parametrize(
-    "backend", [b for b in BACKENDS if b != keras.backend.backend()]
+BACKEND = keras.backend.backend()
+on_jax = pytest.mark.skipif(BACKEND != "jax", reason="requires JAX")
+on_other_backends = pytest.mark.skipif(
+    BACKEND == "tensorflow", reason="requires a backend other than TensorFlow"
 )
-on_jax = pytest.mark.skipif(keras.backend.backend() != "jax", reason="requires JAX")
-
-# The output of the position embedding has no batch axis. The residual can't be saved, because its
-# sublayer is a function.
-MODEL_LAYERS = [name for name in CASES if name not in ("position embedding", "residual")]
+# The residual can't be saved, because its sublayer is a function.
+SAVED_LAYERS = [name for name in CASES if name != "residual"]
 
 
 def make_transformer(**settings):
@@ -45,130 +43,117 @@ def test_cases_contain_all_layer_classes():
     assert {type(case.make()) for case in CASES.values()} == classes
 
 
-@pytest.mark.parametrize("name", MODEL_LAYERS)
-def test_layers_support_unknown_lengths_and_saving(name, rng, tmp_path):
-    case = CASES[name]
-    layer, symbols = case.make(dropout=0.1), symbolic_inputs(case.input_names())
-    arrays = random_inputs(symbols, rng)
-    model = keras.Model(symbols, case.call(layer, symbols))
-    assert set(model.output.shape[:-1]) == {None}
-    expected = case.call(layer, arrays)
-    np.testing.assert_allclose(model.predict(arrays, verbose=0), expected, atol=1e-5)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(loaded.predict(arrays, verbose=0), expected, atol=1e-5)
-
-
 def run(program, *arguments, **variables):
     """Runs a program of tests/support/backends in a separate process."""
     run_python(PROGRAMS / program, *arguments, env=environment(**variables))
 
 
-@pytest.fixture
-def assert_equal_on_backend(tmp_path):
-    def check(backend, model, inputs):
-        if importlib.util.find_spec(backend) is None:
-            pytest.skip(f"{backend} is not installed")
-        paths = [tmp_path / name for name in ("model.keras", "inputs.npz", "outputs.npz")]
-        model.save(paths[0])
-        np.savez(paths[1], **inputs)
-        run("outputs.py", *paths, KERAS_BACKEND=backend)
-        expected = outputs_of(paths[0], inputs)
-        with np.load(paths[2]) as outputs:
-            assert set(outputs) == set(expected)
-            for name, array in expected.items():
-                np.testing.assert_allclose(outputs[name], array, rtol=1e-5, atol=1e-5, err_msg=name)
-
-    return check
-
-
 @on_other_backends
-@pytest.mark.parametrize(
-    "settings", [{}, {"position": "sinusoidal", "normalize_first": False}], ids=str
-)
-def test_transformer_equals_other_backends(settings, backend, rng, assert_equal_on_backend):
-    model = make_transformer(share_heads=False, **settings)
-    assert_equal_on_backend(backend, model, random_batch(rng))
+@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="requires TensorFlow")
+def test_models_equal_tensorflow(rng, tmp_path):
+    symbols = symbolic_inputs(["x", "y", "long", "image", "labels", "ids"])
+    outputs = {name: CASES[name].call(CASES[name].make(), symbols) for name in SAVED_LAYERS}
+    post_norm = {"position": "sinusoidal", "normalize_first": False}
+    models = {
+        "pre_norm": (make_transformer(share_heads=False), random_batch(rng)),
+        "post_norm": (make_transformer(share_heads=False, **post_norm), random_batch(rng)),
+        "layers": (keras.Model(symbols, outputs), random_inputs(symbols, rng)),
+    }
+    for name, (model, inputs) in models.items():
+        model.save(tmp_path / f"{name}.keras")
+        np.savez(tmp_path / f"{name}_inputs.npz", **inputs)
+    run("outputs.py", tmp_path, *models, KERAS_BACKEND="tensorflow")
+    for name, (_, inputs) in models.items():
+        expected = outputs_of(tmp_path / f"{name}.keras", inputs)
+        with np.load(tmp_path / f"{name}_outputs.npz") as found:
+            assert set(found) == set(expected)
+            for key, array in expected.items():
+                message = f"{name} {key}"
+                np.testing.assert_allclose(found[key], array, rtol=1e-5, atol=1e-5, err_msg=message)
 
 
-@on_other_backends
-def test_layers_equal_other_backends(backend, rng, assert_equal_on_backend):
-    cases = [CASES[name] for name in MODEL_LAYERS]
-    symbols = symbolic_inputs(sorted({name for case in cases for name in case.input_names()}))
-    outputs = [case.call(case.make(), symbols) for case in cases]
-    assert_equal_on_backend(backend, keras.Model(symbols, outputs), random_inputs(symbols, rng))
-
-
-def assert_jit_and_grad(layer, call, inputs, rng):
+def assert_jit_and_grad(layers, inputs, rng):
     """Asserts that compiled outputs equal eager ones, and gradients equal finite differences.
 
     Args:
-        layer: a layer or model.
-        call: `call(function, inputs)` calls the layer, or a function with the same signature.
+        layers: (layer, call) by name. `call(function, inputs)` calls the layer, or a function
+            with the same signature.
         inputs: a dict of arrays.
-        rng: generator for the cotangent and the direction of the difference.
+        rng: generator for the cotangents and the directions of the differences.
 
     Returns:
-        The gradients with respect to the trainable variables.
+        The gradients with respect to the trainable variables, by name.
     """
     import jax
 
-    eager = call(layer, inputs)
-    weights, others = (
-        [v.value for v in vs] for vs in (layer.trainable_variables, layer.non_trainable_variables)
-    )
-    cotangent = rng.normal(size=eager.shape).astype("float32")
+    def values(variables):
+        return [v.value for v in variables]
+
+    eager = {name: call(layer, inputs) for name, (layer, call) in layers.items()}
+    weights = {name: values(layer.trainable_variables) for name, (layer, _) in layers.items()}
+    others = {name: values(layer.non_trainable_variables) for name, (layer, _) in layers.items()}
+    cotangents = {name: rng.normal(size=x.shape).astype("float32") for name, x in eager.items()}
+
+    def output(name, weights, inputs):
+        layer, call = layers[name]
+        stateless = lambda *args, **kw: layer.stateless_call(weights, others[name], *args, **kw)[0]
+        return call(stateless, inputs)
 
     @jax.jit
-    def outputs(weights, inputs):
-        return call(
-            lambda *args, **kwargs: layer.stateless_call(weights, others, *args, **kwargs)[0],
-            inputs,
-        )
+    def outputs_losses_and_gradients(weights, inputs):
+        def total(weights):
+            outputs = {name: output(name, each, inputs) for name, each in weights.items()}
+            losses = {name: (x * cotangents[name]).sum() for name, x in outputs.items()}
+            return sum(losses.values()), (outputs, losses)
 
-    @jax.jit
-    def loss_and_gradients(weights, inputs):
-        return jax.value_and_grad(lambda weights: (outputs(weights, inputs) * cotangent).sum())(
-            weights
-        )
+        gradients, (outputs, losses) = jax.grad(total, has_aux=True)(weights)
+        return outputs, losses, gradients
 
-    np.testing.assert_allclose(outputs(weights, inputs), eager, rtol=1e-5, atol=1e-5)
-    _, gradients = loss_and_gradients(weights, inputs)
-    direction = [rng.normal(size=w.shape).astype("float32") for w in weights]
-    step = 1e-2 / np.sqrt(sum((d**2).sum() for d in direction) + 1e-9)
-    before, after = (
-        loss_and_gradients([w + sign * step * d for w, d in zip(weights, direction)], inputs)[0]
-        for sign in (-1, 1)
-    )
-    slope = sum((g * d).sum() for g, d in zip(gradients, direction, strict=True))
-    np.testing.assert_allclose((after - before) / (2 * step), slope, rtol=0.02, atol=0.02)
+    outputs, _, gradients = outputs_losses_and_gradients(weights, inputs)
+    directions = {
+        name: [rng.normal(size=w.shape).astype("float32") for w in each]
+        for name, each in weights.items()
+    }
+    steps = {
+        name: 1e-2 / np.sqrt(sum((d**2).sum() for d in each) + 1e-9)
+        for name, each in directions.items()
+    }
+
+    def losses_after(sign):
+        moved = {
+            name: [w + sign * steps[name] * d for w, d in zip(each, directions[name], strict=True)]
+            for name, each in weights.items()
+        }
+        return outputs_losses_and_gradients(moved, inputs)[1]
+
+    before, after = losses_after(-1), losses_after(1)
+    for name, found in outputs.items():
+        np.testing.assert_allclose(found, eager[name], rtol=1e-5, atol=1e-5, err_msg=name)
+        pairs = zip(gradients[name], directions[name], strict=True)
+        np.testing.assert_allclose(
+            (after[name] - before[name]) / (2 * steps[name]),
+            sum((g * d).sum() for g, d in pairs),
+            rtol=0.02,
+            atol=0.02,
+            err_msg=name,
+        )
     return gradients
 
 
 @on_jax
-@pytest.mark.parametrize("name", CASES)
-def test_layers_support_jit_and_grad(name, rng):
-    case = CASES[name]
-    arrays = random_inputs(case.input_names(), rng)
-    gradients = assert_jit_and_grad(case.make(), case.call, arrays, rng)
-    assert bool(gradients) == (name != "sinusoids")
-
-
-@on_jax
-def test_transformer_supports_jit_and_grad(rng):
-    assert_jit_and_grad(
-        make_transformer(), lambda function, inputs: function(inputs), random_batch(rng), rng
-    )
+def test_models_support_jit_and_grad(rng):
+    arrays = random_inputs(symbolic_inputs(["x", "y", "long", "image", "labels", "ids"]), rng)
+    models = {name: (case.make(), case.call) for name, case in CASES.items()}
+    models["transformer"] = (make_transformer(), lambda function, inputs: function(inputs))
+    gradients = assert_jit_and_grad(models, arrays | random_batch(rng), rng)
+    assert [name for name, each in gradients.items() if not each] == ["sinusoids"]
 
 
 @on_jax
 def test_training_on_two_devices_equals_one_device(tmp_path):
-    results = []
-    for count in (1, 2):
-        flags = f"--xla_force_host_platform_device_count={count}"
-        run("data_parallel.py", tmp_path / f"{count}.npz", KERAS_BACKEND="jax", XLA_FLAGS=flags)
-        results.append(dict(np.load(tmp_path / f"{count}.npz")))
-    one, two = results
+    flags = "--xla_force_host_platform_device_count=2"
+    run("data_parallel.py", tmp_path, KERAS_BACKEND="jax", XLA_FLAGS=flags)
+    one, two = (dict(np.load(tmp_path / f"{count}.npz")) for count in (1, 2))
     assert set(one.pop("devices")) == {1}
     assert set(two.pop("devices")) == {2}
     assert one["loss"][-1] < 0.9 * one["loss"][0]
@@ -202,8 +187,6 @@ def test_beam_search_under_jit_compiles_once(rng):
     assert traced == [(3, 5)]
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() == "tensorflow", reason="requires a backend other than TensorFlow"
-)
+@on_other_backends
 def test_library_runs_without_tensorflow(tmp_path):
-    run("without_tensorflow.py", tmp_path / "model.keras", KERAS_BACKEND=keras.backend.backend())
+    run("without_tensorflow.py", tmp_path / "model.keras", KERAS_BACKEND=BACKEND)

@@ -4,9 +4,12 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from layer_checks import check_layer
 
 from t2t_relpos.layers import FeedForward, Residual, TransformerDecoder, TransformerEncoder
+
+both_orders = pytest.mark.parametrize("normalize_first", [True, False])
+IDS = np.array([[3, 5, 2, 0, 0], [4, 4, 6, 2, 0]])
+EXPLICIT = np.array([[True, True, True, True, False], [True, False, True, True, True]])
 
 
 def arrays(rng, *lengths):
@@ -17,16 +20,22 @@ def make(block, **settings):
     return block(**{"intermediate_dim": 11, "num_heads": 2, "max_relative_position": 3, **settings})
 
 
-def test_feed_forward_contract_and_values(rng):
+@pytest.fixture
+def embedded():
+    """Returns embeddings `[2, 5, 6]` with an attached mask, and the same array without one."""
+    x = keras.layers.Embedding(7, 6, mask_zero=True)(IDS)
+    return x, ops.convert_to_numpy(x)
+
+
+def test_feed_forward(rng):
     (x,) = arrays(rng, 7)
-    check_layer(lambda dtype: FeedForward(11, dropout=0.1, dtype=dtype), [x], output_shape=x.shape)
     layer = FeedForward(11)
     outputs = layer(x)
     w1, b1, w2, b2 = [ops.convert_to_numpy(v) for v in layer.variables]
     np.testing.assert_allclose(outputs, np.maximum(x @ w1 + b1, 0) @ w2 + b2, atol=1e-5)
 
 
-@pytest.mark.parametrize("normalize_first", [True, False])
+@both_orders
 def test_residual_normalizes_before_or_after_the_sublayer(normalize_first, rng):
     (x,) = arrays(rng, 7)
 
@@ -39,17 +48,6 @@ def test_residual_normalizes_before_or_after_the_sublayer(normalize_first, rng):
     np.testing.assert_allclose(outputs, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"normalize_first": False, "share_heads": False, "dropout": 0.1, "seed": 3}]
-)
-def test_encoder_contract(settings, rng):
-    check_layer(
-        lambda dtype: make(TransformerEncoder, dtype=dtype, **settings),
-        arrays(rng, 7),
-        output_shape=(3, 7, 6),
-    )
-
-
 def test_encoder_ignores_padding(rng):
     x, other = arrays(rng, 7, 7)
     mask = np.arange(7) < np.array([[7], [3], [5]])
@@ -59,21 +57,44 @@ def test_encoder_ignores_padding(rng):
     np.testing.assert_allclose(one[mask], two[mask], atol=1e-6)
 
 
-def test_encoder_uses_the_mask_of_an_embedding(rng):
-    embedding = keras.layers.Embedding(7, 6, mask_zero=True)
-    ids = np.array([[3, 5, 2, 0, 0]])
+def test_encoder_uses_the_mask_of_an_embedding(embedded):
+    with_mask, without = embedded
     layer = make(TransformerEncoder)
-    outputs = layer(embedding(ids))
-    np.testing.assert_array_equal(outputs._keras_mask, ids != 0)
-    np.testing.assert_allclose(outputs[:, :3], layer(embedding(ids[:, :3])), atol=1e-6)
+    outputs = layer(with_mask)
+    np.testing.assert_array_equal(outputs._keras_mask, IDS != 0)
+    np.testing.assert_allclose(outputs[:1, :3], layer(without[:1, :3]), atol=1e-6)
 
 
-def test_decoder_contract(rng):
-    check_layer(
-        lambda dtype: make(TransformerDecoder, dtype=dtype),
-        arrays(rng, 7, 11),
-        output_shape=(3, 7, 6),
-    )
+@both_orders
+def test_encoder_padding_mask_replaces_the_attached_mask(normalize_first, embedded):
+    with_mask, without = embedded
+    layer = make(TransformerEncoder, normalize_first=normalize_first)
+    expected = ops.convert_to_numpy(layer(without, padding_mask=EXPLICIT))
+    outputs = ops.convert_to_numpy(layer(with_mask, padding_mask=EXPLICIT))
+    np.testing.assert_allclose(outputs[EXPLICIT], expected[EXPLICIT], atol=1e-6)
+    implicit = ops.convert_to_numpy(layer(with_mask))
+    assert np.abs(implicit - expected)[EXPLICIT].max() > 1e-3
+
+
+@both_orders
+def test_decoder_padding_masks_replace_the_attached_masks(normalize_first, embedded):
+    with_mask, without = embedded
+    layer = make(TransformerDecoder, normalize_first=normalize_first)
+    masks = {"decoder_padding_mask": EXPLICIT, "encoder_padding_mask": EXPLICIT[::-1]}
+    expected = ops.convert_to_numpy(layer(without, without, **masks))
+    outputs = ops.convert_to_numpy(layer(with_mask, with_mask, **masks))
+    np.testing.assert_allclose(outputs[EXPLICIT], expected[EXPLICIT], atol=1e-6)
+
+
+def test_decoder_with_a_cache_ignores_the_attached_mask(embedded):
+    with_mask, without = embedded
+    layer = make(TransformerDecoder)
+    layer(without)
+    cache = np.zeros((2, 2, 7, 2, 3), "float32")
+    arguments = {"self_attention_cache": cache, "self_attention_cache_update_index": 0}
+    expected, _ = layer(without, **arguments)
+    outputs, _ = layer(with_mask, **arguments)
+    np.testing.assert_allclose(outputs, expected, atol=1e-6)
 
 
 def test_decoder_is_causal(rng):
@@ -83,10 +104,11 @@ def test_decoder_is_causal(rng):
     np.testing.assert_allclose(layer(x, encoded)[:, :4], layer(changed, encoded)[:, :4], atol=1e-6)
 
 
-@pytest.mark.parametrize("normalize_first", [True, False])
-def test_decoder_steps_equal_the_full_call(normalize_first, rng):
+@pytest.mark.parametrize("has_mask", [True, False])
+@both_orders
+def test_decoder_steps_equal_the_full_call(normalize_first, has_mask, rng):
     x, encoded = arrays(rng, 7, 5)
-    mask = np.arange(5) < np.array([[5], [3], [1]])
+    mask = np.arange(5) < np.array([[5], [3], [1]]) if has_mask else None
     layer = make(TransformerDecoder, normalize_first=normalize_first)
     full = ops.convert_to_numpy(layer(x, encoded, encoder_padding_mask=mask))
     cache, context = layer.start_cache(3, 7), layer.project_encoded(encoded)
@@ -94,6 +116,52 @@ def test_decoder_steps_equal_the_full_call(normalize_first, rng):
         position = np.full(3, t, "int32")
         outputs, cache = layer.step(x[:, t : t + 1], cache, position, context, mask)
         np.testing.assert_allclose(outputs[:, 0], full[:, t], atol=1e-5)
+
+
+def test_relative_cross_attention_with_a_cache_that_is_only_read(rng):
+    x, encoded = arrays(rng, 7, 5)
+    layer = make(TransformerDecoder, relative_cross_attention=True)
+    full = ops.convert_to_numpy(layer(x, encoded))
+    arguments = {
+        "self_attention_cache": np.zeros((3, 2, 7, 2, 3), "float32"),
+        "self_attention_cache_update_index": 0,
+        "cross_attention_cache": np.zeros((3, 2, 5, 2, 3), "float32"),
+        "cross_attention_cache_update_index": 0,
+    }
+    _, cache, cross_cache = layer(x, encoded, **arguments)
+    outputs, *_ = layer(
+        x[:, 5:], encoded, self_attention_cache=cache, cross_attention_cache=cross_cache
+    )
+    np.testing.assert_allclose(outputs, full[:, 5:], atol=1e-5)
+
+
+def test_decoder_rejects_a_missing_or_unexpected_encoder(rng):
+    (x,) = arrays(rng, 3)
+    block, decoder_only = (make(TransformerDecoder, name="mine") for _ in range(2))
+    block(x, x)
+    decoder_only(x)
+    context = block.project_encoded(x)
+    for call, message in (
+        (
+            lambda: block.step(x[:, :1], block.start_cache(3, 3), 0),
+            "Expected `context`, because mine has attention to an encoder. Received: none.",
+        ),
+        (
+            lambda: decoder_only.step(x[:, :1], decoder_only.start_cache(3, 3), 0, context),
+            "Expected no `context`, because mine was built without `encoder_sequence`.",
+        ),
+        (
+            lambda: decoder_only.project_encoded(x),
+            "Expected a block with attention to an encoder. Received: mine, which was built ",
+        ),
+        (
+            lambda: decoder_only(x, x),
+            "without attention to an encoder. Received: an `encoder_sequence`",
+        ),
+        (lambda: block(x), "with attention to an encoder. Received: no `encoder_sequence`"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 def test_encoder_rejects_num_heads_that_do_not_divide_the_width(rng):

@@ -18,12 +18,33 @@ from t2t_relpos.layers import (
 )
 
 X, Y = np.ones((3, 7, 6), "float32"), np.ones((3, 11, 6), "float32")
+# Caches of `layer` and of `decoder`, with room for 9 positions.
+CACHE = np.zeros((3, 2, 9, 2, 5), "float32")
+DECODER_CACHE = {
+    "self_attention_cache": CACHE[..., :3],
+    "self_attention_cache_update_index": 0,
+}
 
 
 @pytest.fixture(scope="module")
 def layer():
     made = RelativeMultiHeadAttention(2, 5, max_relative_position=3)
     made(X, Y)
+    return made
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    """Returns a decoder with attention to an encoder."""
+    made = TransformerDecoder(16, 2, max_relative_position=4)
+    made(X, Y)
+    return made
+
+
+@pytest.fixture(scope="module")
+def decoder_only():
+    made = TransformerDecoder(16, 2, max_relative_position=4)
+    made(X)
     return made
 
 
@@ -50,6 +71,7 @@ def layer():
             {"value": None},
             "Expected `value` of shape [batch, length, width]. Received: None. For self-attention",
         ),
+        ({"query": X[None]}, "Expected `query` of shape [batch, length, width]"),
         (
             {"value": Y[0]},
             "Expected `value` of shape [batch, length, width]: relative positions have one axis. "
@@ -60,6 +82,7 @@ def layer():
             "expected axis -1 of input shape to have value 6, but received input with shape "
             "(3, 11, 5)",
         ),
+        ({"key": X}, "Expected `key` and `value` of the same length. Received: key shape (3, 7, 6"),
         (
             {"attention_mask": np.ones((2, 7, 11), bool)},
             "Expected `attention_mask` of shape [B, T, S] = [3, 7, 11] or [T, S] = [7, 11] or "
@@ -68,6 +91,11 @@ def layer():
         (
             {"key_mask": np.ones((3, 7), bool)},
             "Expected `key_mask` of shape [B, S] = [3, 11]. Received: shape (3, 7).",
+        ),
+        (
+            {"value_mask": np.ones((3, 1), bool)},
+            "Expected `value_mask` of shape [B, S] = [3, 11], with an entry for every position. "
+            "Received: shape (3, 1)",
         ),
         (
             {"query_mask": np.ones((3, 11), bool)},
@@ -93,11 +121,16 @@ def layer():
             "Expected `key_positions` with a position for every element: shape [11] or [3, 11]. "
             "Received: shape (3, 7).",
         ),
+        ({"key_positions": np.arange(11.0)}, "Expected key_positions of an integer dtype"),
+        (
+            {"query_offset": 1, "query_positions": np.arange(7)},
+            "Expected either `query_offset` or `query_positions`",
+        ),
     ],
 )
 def test_call_rejects_invalid_arguments(layer, arguments, message):
     with pytest.raises(ValueError) as error:
-        layer(X, **{"value": Y} | arguments)
+        layer(**{"query": X, "value": Y} | arguments)
     assert message in str(error.value)
 
 
@@ -106,11 +139,6 @@ def test_call_casts_integer_masks(layer, rng):
     np.testing.assert_array_equal(
         layer(X, Y, attention_mask=mask), layer(X, Y, attention_mask=mask.astype(bool))
     )
-
-
-def test_decoder_rejects_different_batch_sizes():
-    with pytest.raises(ValueError, match="of the same batch size. Received: batch sizes 3, 1, 1."):
-        TransformerDecoder(16, 2, max_relative_position=4)(X, Y[:1])
 
 
 FLOAT_MASK = "to be boolean, True = attend. Received: dtype float32. Convert an additive bias"
@@ -132,52 +160,33 @@ FLOAT_MASK = "to be boolean, True = attend. Received: dtype float32. Convert an 
         ),
     ],
 )
-def test_blocks_reject_invalid_masks(arguments, message):
+def test_blocks_reject_invalid_masks(arguments, message, decoder):
     with pytest.raises(ValueError, match=message):
         TransformerEncoder(16, 2, max_relative_position=4)(X, **arguments)
-    decoder = TransformerDecoder(16, 2, max_relative_position=4)
     with pytest.raises(ValueError, match=message.replace("`", "`decoder_", 1)):
         decoder(X, X, **{f"decoder_{name}": mask for name, mask in arguments.items()})
     with pytest.raises(ValueError, match=message.replace("`", "`encoder_", 1)):
         decoder(X, X, **{f"encoder_{name}": mask for name, mask in arguments.items()})
 
 
-def test_decoder_mask_has_the_length_of_the_cache():
-    decoder = TransformerDecoder(16, 2, max_relative_position=4)
-    decoder(X)
-    cache = np.zeros((3, 2, 9, 2, 3), "float32")
-    arguments = {"self_attention_cache": cache, "self_attention_cache_update_index": 0}
-    decoder(X, decoder_padding_mask=np.ones((3, 9), bool), **arguments)
-    message = r"Expected `decoder_padding_mask` of shape \[B, S\] = \[3, 9\]. Received: .*3, 7"
+@pytest.mark.parametrize("length", [1, 7])
+def test_decoder_mask_has_the_length_of_the_cache(length, decoder_only):
+    decoder_only(X, decoder_padding_mask=np.ones((3, 9), bool), **DECODER_CACHE)
+    message = (
+        r"Expected `decoder_padding_mask` of shape \[B, S\] = \[3, 9\].* Received: shape "
+        rf"\(3, {length}\)"
+    )
     with pytest.raises(ValueError, match=message):
-        decoder(X, decoder_padding_mask=np.ones((3, 7), bool), **arguments)
+        decoder_only(X, decoder_padding_mask=np.ones((3, length), bool), **DECODER_CACHE)
 
 
-@pytest.mark.parametrize("length", [1, 5])
-def test_padding_masks_have_an_entry_for_every_position(layer, length):
-    mask = np.ones((3, length), bool)
-    message = rf"`value_mask` of shape \[B, S\] = \[3, 7\].* Received: shape \(3, {length}\)"
-    with pytest.raises(ValueError, match=message):
-        layer(X, X, value_mask=mask)
-    decoder = TransformerDecoder(16, 2, max_relative_position=3)
-    decoder(X)
-    cache = np.zeros((3, 2, 7, 2, 3), "float32")
-    caches = {"self_attention_cache": cache, "self_attention_cache_update_index": 0}
-    with pytest.raises(ValueError, match=message.replace("value_mask", "decoder_padding_mask")):
-        decoder(X[:, :1], decoder_padding_mask=mask, **caches)
-
-
-def test_decoder_rejects_a_cache_of_step():
-    decoder = TransformerDecoder(16, 2, max_relative_position=3)
-    decoder(X)
-    cache = decoder.start_cache(3, 6)
-    with pytest.raises(ValueError, match="to be an array .* Received: a dict. .* are for `step`"):
-        decoder(X[:, :1], self_attention_cache=cache, self_attention_cache_update_index=0)
+def test_decoder_rejects_different_batch_sizes(decoder):
+    with pytest.raises(ValueError, match="of the same batch size. Received: batch sizes 3, 1, 1."):
+        decoder(X, Y[:1])
 
 
 @pytest.mark.parametrize("name", ["self", "cross"])
-def test_decoder_rejects_an_update_index_without_a_cache(name):
-    decoder = TransformerDecoder(16, 2, max_relative_position=4)
+def test_decoder_rejects_an_update_index_without_a_cache(name, decoder):
     message = (
         f"Expected `{name}_attention_cache` with `{name}_attention_cache_update_index`. Received: "
         "the index without a cache."
@@ -186,18 +195,17 @@ def test_decoder_rejects_an_update_index_without_a_cache(name):
         decoder(X, Y, **{f"{name}_attention_cache_update_index": 0})
 
 
-def test_decoder_rejects_arguments_that_caches_do_not_support():
-    decoder = TransformerDecoder(16, 2, max_relative_position=4)
+def test_decoder_rejects_arguments_that_caches_do_not_support(decoder_only):
     message = "no caches with `return_attention_scores=True`. Received: no `encoder_sequence`."
     with pytest.raises(ValueError, match=message):
-        decoder(X, return_attention_scores=True)
-    decoder(X)
-    cache = np.zeros((3, 2, 9, 2, 3), "float32")
-    arguments = {"self_attention_cache": cache, "self_attention_cache_update_index": 0}
+        decoder_only(X, return_attention_scores=True)
     with pytest.raises(ValueError, match="no caches with .* Received: caches."):
-        decoder(X, return_attention_scores=True, **arguments)
+        decoder_only(X, return_attention_scores=True, **DECODER_CACHE)
     with pytest.raises(ValueError, match="Expected no packing with caches. Received: both."):
-        decoder(X, packing=Packing(np.ones((3, 7), bool)), **arguments)
+        decoder_only(X, packing=Packing(np.ones((3, 7), bool)), **DECODER_CACHE)
+    step_cache = {"self_attention_cache": decoder_only.start_cache(3, 6)}
+    with pytest.raises(ValueError, match="to be an array .* Received: a dict. .* are for `step`"):
+        decoder_only(X[:, :1], **DECODER_CACHE | step_cache)
 
 
 @pytest.mark.parametrize("update_index", [0, None])
@@ -215,88 +223,75 @@ def test_decoder_rejects_arguments_that_caches_do_not_support():
     ],
     ids=str,
 )
-def test_decoder_rejects_caches_of_other_shapes(shape, update_index):
-    decoder = TransformerDecoder(16, 2, max_relative_position=4)
-    decoder(X, Y)
-    good = np.zeros((3, 2, 9, 2, 3), "float32")
-    arguments = {"self_attention_cache_update_index": 0}
-    arguments["cross_attention_cache_update_index"] = update_index
+def test_decoder_rejects_caches_of_other_shapes(shape, update_index, decoder):
+    good = DECODER_CACHE["self_attention_cache"]
     message = (
         "Expected `{}_attention_cache` of shape [B, 2, S, N, H] = [3, 2, {}, 2, 3]: keys and "
         "values of 2 heads of size 3. Received: shape {}."
     )
-    for caches, expected in (
-        ((np.zeros(shape, "float32"), good), message.format("self", "*", shape)),
-        ((good, np.zeros(shape, "float32")), message.format("cross", 11, shape)),
-        ((good, good), message.format("cross", 11, good.shape)),
+    for own, cross, expected in (
+        (np.zeros(shape, "float32"), good, message.format("self", "*", shape)),
+        (good, np.zeros(shape, "float32"), message.format("cross", 11, shape)),
+        (good, good, message.format("cross", 11, good.shape)),
     ):
+        caches = {"self_attention_cache": own, "cross_attention_cache": cross}
+        caches |= {"cross_attention_cache_update_index": update_index}
         with pytest.raises(ValueError) as error:
-            decoder(
-                X,
-                Y,
-                self_attention_cache=caches[0],
-                cross_attention_cache=caches[1],
-                **arguments,
-            )
+            decoder(X, Y, **DECODER_CACHE | caches)
         assert expected in str(error.value)
 
 
-def test_attend_with_cache_rejects_another_batch_size(layer):
-    message = (
-        r"Expected `cache` of shape .* = \[3, 2, \*, 2, 5\].* Received: shape \(2, 2, 9, 2, 5\)"
-    )
-    with pytest.raises(ValueError, match=message):
-        layer.attend_with_cache(X, X, np.zeros((2, 2, 9, 2, 5), "float32"), 0)
-
-
 @pytest.mark.parametrize(
-    "layer",
+    "cache, arguments, message",
     [
-        RelationMultiHeadAttention(2, 3, num_relations=4),
-        RelativeMultiHeadAttentionV2(2, 3, max_relative_position=2),
-        LocalRelativeMultiHeadAttention(2, 3, block_length=2),
+        (
+            CACHE[:2],
+            {},
+            "Expected `cache` of shape [B, 2, S, N, H] = [3, 2, *, 2, 5]: keys and values of 2 "
+            "heads of size 5. Received: shape (2, 2, 9, 2, 5)",
+        ),
+        (CACHE.astype("int32"), {}, "of a floating-point dtype. Received: dtype int32."),
+        (
+            CACHE,
+            {"causal": True},
+            "Expected `query_offset` with `update_index` and a causal mask or a sliding window. "
+            "Received: query_offset=None, which places the queries at the end of the cache. In "
+            "self-attention, pass query_offset=update_index.",
+        ),
+        (
+            CACHE,
+            {"update_index": 1.5},
+            "Expected `update_index` of an integer dtype. Received: dtype float64.",
+        ),
+        (
+            CACHE,
+            {"update_index": np.zeros(3, int)},
+            "`update_index` to be an int or a scalar tensor. Received: shape (3,",
+        ),
+        (
+            CACHE,
+            {"update_index": -2},
+            "positions in [0, 9): the cache has length 9. Received: positions from -2 to 4.",
+        ),
+        (
+            CACHE,
+            {"update_index": 3},
+            "positions in [0, 9): the cache has length 9. Received: positions from 3 to 9.",
+        ),
     ],
-    ids=lambda layer: type(layer).__name__,
 )
-def test_other_layers_reject_float_masks_and_different_batch_sizes(layer):
-    arguments = {}
-    if isinstance(layer, RelationMultiHeadAttention):
-        arguments["relations"] = np.zeros((7, 7), int)
-        with pytest.raises(ValueError, match=f"`attention_mask` {FLOAT_MASK}"):
-            layer(X, X, attention_mask=np.zeros((7, 7), "float32"), **arguments)
-    for name in ("query_mask", "value_mask", "key_mask"):
-        with pytest.raises(ValueError, match=f"`{name}` {FLOAT_MASK}"):
-            layer(X, X, **{name: np.zeros((3, 7), "float32")}, **arguments)
-    with pytest.raises(ValueError, match="of the same batch size. Received: batch sizes 3, 1, 1."):
-        layer(X, X[:1], **arguments)
+def test_attend_with_cache_rejects_invalid_arguments(layer, cache, arguments, message):
+    with pytest.raises(ValueError) as error:
+        layer.attend_with_cache(X, X, cache, **{"update_index": 0} | arguments)
+    assert message in str(error.value)
 
 
-def test_2d_layer_rejects_invalid_masks():
-    layer, grid = RelativeMultiHeadAttention2D(2, 3, max_relative_position=2), X[:, :6, None]
-    for name in ("query_mask", "value_mask", "key_mask"):
-        with pytest.raises(ValueError, match=f"`{name}` {FLOAT_MASK}"):
-            layer(grid, grid, **{name: np.zeros((3, 6, 1), "float32")})
-        with pytest.raises(ValueError, match=r"\[B, height, width\] = \[3, 6, 1\]. Received"):
-            layer(grid, grid, **{name: np.zeros((3, 1, 6), bool)})
-    with pytest.raises(ValueError, match=r"\[B, T, S\] = \[3, 6, 6\] or .* shape \(6, 7\)"):
-        layer(grid, grid, attention_mask=np.ones((6, 7), bool))
-
-
-def test_step_beyond_the_cache_raises(layer):
-    cache = layer.start_cache(3, 4)
-    message = (
-        r"Expected positions in \[0, 4\): the cache has length 4. Received: positions from 0 to 4."
-        " Create a longer cache."
-    )
+def test_attend_with_cache_rejects_values_of_another_size():
+    layer = RelativeMultiHeadAttention(2, 5, value_dim=3, max_relative_position=3)
+    layer(X, X)
+    message = "Expected `value_dim` to be equal to `key_dim`, .* value_dim=3, key_dim=5. Use `start"
     with pytest.raises(ValueError, match=message):
-        layer.step(X[:, :1], cache, np.array([0, 4, 1]))
-
-
-@pytest.mark.parametrize("index, received", [(-2, "from -2 to 4"), (3, "from 3 to 9")])
-def test_positions_outside_the_cache_raise(layer, index, received):
-    message = rf"positions in \[0, 9\): the cache has length 9. Received: positions {received}."
-    with pytest.raises(ValueError, match=message):
-        layer.attend_with_cache(X, X, np.zeros((3, 2, 9, 2, 5), "float32"), index)
+        layer.attend_with_cache(X, X, CACHE, 0)
 
 
 @pytest.mark.parametrize(
@@ -322,6 +317,13 @@ def test_positions_outside_the_cache_raise(layer, index, received):
         (
             X[:, :1],
             (3, 4),
+            np.array([0, 4, 1]),
+            "Expected positions in [0, 4): the cache has length 4. Received: positions from 0 to 4."
+            " Create a longer cache.",
+        ),
+        (
+            X[:, :1],
+            (3, 4),
             np.zeros((3, 1), int),
             "Expected `position` to be a scalar or of shape [B] = [3]. Received: shape (3, 1).",
         ),
@@ -334,18 +336,6 @@ def test_step_rejects_invalid_arguments(layer, query, cache, position, message):
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "index, message",
-    [
-        (1.5, "Expected `update_index` of an integer dtype. Received: dtype float64."),
-        (np.zeros(3, int), r"`update_index` to be an int or a scalar tensor. Received: shape \(3,"),
-    ],
-)
-def test_attend_with_cache_rejects_invalid_update_indices(layer, index, message):
-    with pytest.raises(ValueError, match=message):
-        layer.attend_with_cache(X, X, np.zeros((3, 2, 9, 2, 5), "float32"), index)
-
-
 @pytest.mark.parametrize("length", [0, 9.5])
 def test_start_cache_rejects_invalid_lengths(layer, length):
     message = f"Expected `max_length` to be a positive integer. Received: max_length={length}"
@@ -353,16 +343,18 @@ def test_start_cache_rejects_invalid_lengths(layer, length):
         layer.start_cache(3, length)
 
 
-def test_attend_with_cache_rejects_integer_caches(layer):
-    with pytest.raises(ValueError, match="of a floating-point dtype. Received: dtype int32."):
-        layer.attend_with_cache(X, X, np.zeros((3, 2, 9, 2, 5), "int32"), 0)
-
-
-def test_causal_attend_with_cache_requires_the_query_offset(layer):
-    cache = np.zeros((3, 2, 9, 2, 5), "float32")
-    message = "Expected `query_offset` with `update_index` and a causal mask .* pass query_offset="
-    with pytest.raises(ValueError, match=message):
-        layer.attend_with_cache(X, X, cache, 0, causal=True)
+def test_methods_reject_an_unbuilt_layer():
+    attention = RelativeMultiHeadAttention(2, 5, max_relative_position=3, name="mine")
+    decoder = TransformerDecoder(16, 2, max_relative_position=3, name="mine")
+    position = np.zeros(3, "int32")
+    for call in (
+        lambda: attention.step(X[:, :1], attention.start_cache(3, 4), position),
+        lambda: decoder.start_cache(3, 4),
+        lambda: decoder.project_encoded(Y),
+        lambda: decoder.step(X[:, :1], {}, position),
+    ):
+        with pytest.raises(ValueError, match="Expected a built layer. Received: mine, which has n"):
+            call()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
@@ -399,23 +391,6 @@ def test_compiled_step_outside_the_cache_returns_nan(layer):
     assert is_nan.tolist() == [False, True, True]
 
 
-def test_step_rejects_an_unbuilt_layer():
-    layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3, name="mine")
-    with pytest.raises(ValueError, match="Expected a built layer. Received: mine, which has no"):
-        layer.step(X[:, :1], layer.start_cache(3, 4), np.zeros(3, "int32"))
-
-
-def test_decoder_step_before_build_raises():
-    layer = TransformerDecoder(16, 2, max_relative_position=3, name="mine")
-    for call in (
-        lambda: layer.start_cache(3, 4),
-        lambda: layer.project_encoded(Y),
-        lambda: layer.step(X[:, :1], {}, np.zeros(3, "int32")),
-    ):
-        with pytest.raises(ValueError, match="Expected a built layer. Received: mine, which has"):
-            call()
-
-
 @pytest.mark.parametrize("integer", [np.int64(3), np.int32(3)])
 def test_constructor_accepts_numpy_integers(integer):
     layer = RelativeMultiHeadAttention(integer, integer, max_relative_position=integer)
@@ -423,34 +398,58 @@ def test_constructor_accepts_numpy_integers(integer):
     assert type(layer.get_config()["num_heads"]) is int
 
 
-def test_constructor_rejects_huge_tables():
-    with pytest.raises(ValueError, match="an integer from 0 to 1,000,000. Received: max_rel.*=10"):
-        RelativeMultiHeadAttention(2, 5, max_relative_position=10**9)
+@pytest.mark.parametrize(
+    "layer",
+    [
+        RelationMultiHeadAttention(2, 3, num_relations=4),
+        RelativeMultiHeadAttentionV2(2, 3, max_relative_position=2),
+        LocalRelativeMultiHeadAttention(2, 3, block_length=2),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_other_layers_reject_float_masks_and_different_batch_sizes(layer):
+    arguments = {}
+    if isinstance(layer, RelationMultiHeadAttention):
+        arguments["relations"] = np.zeros((7, 7), int)
+        with pytest.raises(ValueError, match=f"`attention_mask` {FLOAT_MASK}"):
+            layer(X, X, attention_mask=np.zeros((7, 7), "float32"), **arguments)
+    for name in ("query_mask", "value_mask", "key_mask"):
+        with pytest.raises(ValueError, match=f"`{name}` {FLOAT_MASK}"):
+            layer(X, X, **{name: np.zeros((3, 7), "float32")}, **arguments)
+    with pytest.raises(ValueError, match="of the same batch size. Received: batch sizes 3, 1, 1."):
+        layer(X, X[:1], **arguments)
 
 
-def test_attend_with_cache_rejects_values_of_another_size():
-    layer = RelativeMultiHeadAttention(2, 5, value_dim=3, max_relative_position=3)
+def test_local_attention_rejects_different_lengths():
+    layer = LocalRelativeMultiHeadAttention(2, 3, block_length=2)
     layer(X, X)
-    message = "Expected `value_dim` to be equal to `key_dim`, .* value_dim=3, key_dim=5. Use `start"
+    message = (
+        r"of the same length: this is self-attention. Received: query shape \(3, 7, 6\), "
+        r"value shape \(3, 5, 6\)"
+    )
     with pytest.raises(ValueError, match=message):
-        layer.attend_with_cache(X, X, np.zeros((3, 2, 9, 2, 5), "float32"), 0)
+        layer(X, X[:, :5])
 
 
-def test_built_layers_reject_other_lengths():
-    local = LocalRelativeMultiHeadAttention(2, 3, block_length=2)
-    local(X, X)
-    message = r"this is self-attention. Received: query shape \(3, 7, 6\), value shape \(3, 5, 6\)"
+def test_2d_layer_rejects_invalid_arguments():
+    layer, grid = RelativeMultiHeadAttention2D(2, 3, max_relative_position=2), X[:, :6, None]
+    layer(grid, grid)
+    message = r"`query` of shape \[batch, height, width, depth\]. Received: shape \(3, 7, 6\)"
     with pytest.raises(ValueError, match=message):
-        local(X, X[:, :5])
-    layer = RelativeMultiHeadAttention(2, 3, max_relative_position=2)
-    layer(X, Y)
-    message = r"Expected `key` and `value` of the same length. Received: key shape \(3, 7, 6\)"
+        layer(X, grid)
+    message = r"of the same height and width.*Received: shapes \(3, 6, 1, 6\), \(3, 1, 6, 6\)"
     with pytest.raises(ValueError, match=message):
-        layer(X, Y, X)
-    grids = RelativeMultiHeadAttention2D(2, 3, max_relative_position=2)
-    grids(X[:, :6, None], X[:, :6, None])
-    with pytest.raises(ValueError, match="same height and width: this is self-attention"):
-        grids(X[:, :6, None], X[:, None, :6])
+        layer(grid, X[:, None, :6])
+    for name in ("query_mask", "value_mask", "key_mask"):
+        with pytest.raises(ValueError, match=f"`{name}` {FLOAT_MASK}"):
+            layer(grid, grid, **{name: np.zeros((3, 6, 1), "float32")})
+        with pytest.raises(ValueError, match=r"\[B, height, width\] = \[3, 6, 1\]. Received"):
+            layer(grid, grid, **{name: np.zeros((3, 1, 6), bool)})
+    with pytest.raises(ValueError, match=r"\[B, T, S\] = \[3, 6, 6\] or .* shape \(6, 7\)"):
+        layer(grid, grid, attention_mask=np.ones((6, 7), bool))
+    grid = np.repeat(grid, 4, axis=2)
+    with pytest.raises(ValueError, match="with an entry for every position. Received: .*3, 6, 1"):
+        layer(grid, grid, value_mask=np.ones((3, 6, 1), bool))
 
 
 @pytest.mark.parametrize(
@@ -477,13 +476,6 @@ def test_padding_masks_of_one_row_apply_to_the_batch(layer, rng):
         expected = layer(x, x, **{name: repeated}, **arguments)
         outputs = layer(x, x, **{name: mask}, **arguments)
         np.testing.assert_array_equal(outputs, expected)
-
-
-def test_2d_padding_masks_have_an_entry_for_every_cell():
-    layer, grid = RelativeMultiHeadAttention2D(2, 3, max_relative_position=2), X[:, :6, None]
-    grid = np.repeat(grid, 4, axis=2)
-    with pytest.raises(ValueError, match="with an entry for every position. Received: .*3, 6, 1"):
-        layer(grid, grid, value_mask=np.ones((3, 6, 1), bool))
 
 
 def test_local_attention_treats_integer_query_masks_as_booleans():

@@ -1,9 +1,10 @@
-"""Tests of attention with a cache: memory of `flash_attention`, and windows."""
+"""Tests of attention with a cache: steps, memory of `flash_attention`, and windows."""
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
+from layer_cases import CASES
 
 from t2t_relpos.layers import RelativeMultiHeadAttention
 
@@ -26,6 +27,25 @@ def layers():
 
 def normal(rng, *shape):
     return ops.convert_to_tensor(rng.normal(size=shape).astype("float32"))
+
+
+@pytest.mark.parametrize(
+    "name, settings",
+    [
+        ("relative", {}),
+        ("relative", {"share_heads": False, "sliding_window": 4}),
+        ("v2", {}),
+        ("v2", {"masked": True}),
+    ],
+)
+def test_steps_equal_the_full_call(name, settings, rng):
+    x = rng.normal(size=(3, 11, 6)).astype("float32")
+    layer = CASES[name].make(**settings)
+    full = ops.convert_to_numpy(layer(x, x, use_causal_mask=True))
+    cache = layer.start_cache(3, 13)
+    for t in range(11):
+        outputs, cache = layer.step(x[:, t : t + 1], cache, np.full(3, t, "int32"))
+        np.testing.assert_allclose(outputs[:, 0], full[:, t], atol=1e-5)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -26,11 +26,13 @@ CONSTRUCTOR = st.fixed_dictionaries(
 LENGTHS = st.tuples(st.sampled_from([1, 3, 7]), st.sampled_from([1, 3, 7, 11]))
 MASKS = st.sets(st.sampled_from(["query_mask", "key_mask", "value_mask", "attention_mask"]))
 OPTIONS = {
-    "deadline": None,
     "derandomize": True,
     "database": None,
     "suppress_health_check": list(HealthCheck),
 }
+if IS_JAX:
+    # JAX compiles every operation for every shape.
+    OPTIONS["max_examples"] = 3
 OFF = {"use_key_table": False, "use_value_table": False}
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are using a softmax over axis")
@@ -40,8 +42,7 @@ def to_numpy(x):
     return keras.ops.convert_to_numpy(x)
 
 
-# JAX compiles every operation for every shape.
-@settings(max_examples=3 if IS_JAX else 40, **OPTIONS)
+@settings(**OPTIONS)
 @given(CONSTRUCTOR, LENGTHS, MASKS, st.booleans(), st.booleans(), st.integers(0, 2**16))
 def test_attention_without_tables_equals_keras(arguments, lengths, masks, causal, with_key, seed):
     length_q, length_k = lengths
@@ -82,7 +83,7 @@ def test_attention_without_tables_equals_keras(arguments, lengths, masks, causal
     )
 
 
-@settings(max_examples=4 if IS_JAX else 25, **OPTIONS)
+@settings(**OPTIONS)
 @given(
     LENGTHS,
     st.sampled_from([None, 1, 2, 4]),

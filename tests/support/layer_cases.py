@@ -1,6 +1,7 @@
 """Every layer with inputs, masks and dropout, for tests that apply to all layers."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import keras
@@ -18,6 +19,7 @@ INPUTS = {
     "image": ("H", "W", WIDTH),
     "labels": ("T", "S"),
     "ids": ("T",),
+    "y_ids": ("S",),
     "x_mask": ("T",),
     "y_mask": ("S",),
     "long_mask": ("L",),
@@ -33,7 +35,7 @@ class LayerCase(NamedTuple):
     """A layer and the inputs of its call.
 
     Args:
-        make: `make(dropout=0.0)` returns the layer.
+        make: `make(dropout=0.0, **settings)` returns the layer.
         inputs: names of the positional arguments, separated by spaces.
         masks: names of inputs, or True, by argument of a call with masks.
         others: other arguments of every call: names of inputs, or functions.
@@ -61,17 +63,12 @@ class LayerCase(NamedTuple):
 
 
 def _without_dropout(layer, **settings):
-    return lambda dropout=0.0: layer(**settings)
+    return lambda dropout=0.0, **others: layer(**settings | others)
 
 
-def _with_dropout(layer, **settings):
-    return lambda dropout=0.0: layer(**settings, dropout=dropout)
-
-
-def _encoder(dropout=0.0):
-    return layers.TransformerEncoder(
-        **BLOCK, normalize_first=True, dropout=dropout, activation_dropout=dropout
-    )
+def _encoder(dropout=0.0, **settings):
+    settings = BLOCK | {"normalize_first": True, "activation_dropout": dropout} | settings
+    return layers.TransformerEncoder(**settings, dropout=dropout)
 
 
 _relative, _v2 = layers.RelativeMultiHeadAttention, layers.RelativeMultiHeadAttentionV2
@@ -79,64 +76,70 @@ _local, _decoder = layers.LocalRelativeMultiHeadAttention, layers.TransformerDec
 _DECODER_MASKS = {"decoder_padding_mask": "x_mask", "encoder_padding_mask": "y_mask"}
 CASES = {
     "relative": LayerCase(
-        _with_dropout(_relative, **RELATIVE),
+        partial(_relative, **RELATIVE),
         "x y",
         {"value_mask": "y_mask", "use_causal_mask": True},
     ),
-    "relative, per head": LayerCase(
-        _with_dropout(_relative, **RELATIVE, share_heads=False), "x y", {"value_mask": "y_mask"}
+    "relative_per_head": LayerCase(
+        partial(_relative, **RELATIVE, share_heads=False), "x y", {"value_mask": "y_mask"}
     ),
-    "relative, flash": LayerCase(
-        _with_dropout(_relative, **RELATIVE, flash_attention=True), "x y", {"value_mask": "y_mask"}
+    "relative_flash": LayerCase(
+        partial(_relative, **RELATIVE, flash_attention=True), "x y", {"value_mask": "y_mask"}
     ),
-    "relative, window": LayerCase(
-        _with_dropout(_relative, **RELATIVE, sliding_window=4),
+    "relative_without_tables": LayerCase(
+        partial(_relative, **RELATIVE, use_key_table=False, use_value_table=False), "x x"
+    ),
+    # K is larger than all distances.
+    "relative_large_k": LayerCase(partial(_relative, **HEADS, max_relative_position=40), "x x"),
+    "relative_positions": LayerCase(
+        partial(_relative, **RELATIVE),
+        "x y",
+        others={"query_positions": "ids", "key_positions": "y_ids"},
+    ),
+    "relative_window": LayerCase(
+        partial(_relative, **RELATIVE, sliding_window=4),
         "long long",
         {"use_causal_mask": True},
     ),
     "v2": LayerCase(
-        _with_dropout(_v2, **RELATIVE, use_value_table=True), "x y", {"value_mask": "y_mask"}
+        partial(_v2, **RELATIVE, use_value_table=True), "x y", {"value_mask": "y_mask"}
     ),
-    "v2, masked": LayerCase(
-        _with_dropout(_v2, **RELATIVE, masked=True), "x y", {"value_mask": "y_mask"}
-    ),
+    "v2_masked": LayerCase(partial(_v2, **RELATIVE, masked=True), "x y", {"value_mask": "y_mask"}),
     "2d": LayerCase(
-        _with_dropout(layers.RelativeMultiHeadAttention2D, **RELATIVE),
+        partial(layers.RelativeMultiHeadAttention2D, **RELATIVE),
         "image image",
         {"value_mask": "image_mask"},
     ),
     "local": LayerCase(
-        _with_dropout(_local, **HEADS, block_length=3, use_value_table=True),
+        partial(_local, **HEADS, block_length=3, use_value_table=True),
         "x x",
         {"value_mask": "x_mask"},
     ),
     "relations": LayerCase(
-        _with_dropout(layers.RelationMultiHeadAttention, **HEADS, num_relations=7),
+        partial(layers.RelationMultiHeadAttention, **HEADS, num_relations=7),
         "x y",
         {"value_mask": "y_mask"},
         {"relations": "labels"},
     ),
-    "position embedding": LayerCase(
+    "position_embedding": LayerCase(
         _without_dropout(layers.RelativePositionEmbedding, max_relative_position=3, depth=5), "x y"
     ),
     "sinusoids": LayerCase(_without_dropout(layers.SinusoidalPositionEncoding), "x"),
-    "learned positions": LayerCase(
+    "learned_positions": LayerCase(
         _without_dropout(layers.LearnedPositionEmbedding, max_length=31), "x"
     ),
     "tokens": LayerCase(
         _without_dropout(layers.TokenEmbedding, vocab_size=7, hidden_dim=WIDTH), "ids"
     ),
-    "feed-forward": LayerCase(_with_dropout(layers.FeedForward, intermediate_dim=11), "x"),
+    "feed_forward": LayerCase(partial(layers.FeedForward, intermediate_dim=11), "x"),
     "residual": LayerCase(
-        _with_dropout(layers.Residual, normalize_first=True), "x", others={"sublayer": ops.tanh}
+        partial(layers.Residual, normalize_first=True), "x", others={"sublayer": ops.tanh}
     ),
     "encoder": LayerCase(_encoder, "x", {"padding_mask": "x_mask"}),
-    "decoder": LayerCase(
-        _with_dropout(_decoder, **BLOCK, normalize_first=True), "x y", _DECODER_MASKS
-    ),
-    "decoder, relative cross-attention": LayerCase(
+    "decoder": LayerCase(partial(_decoder, **BLOCK, normalize_first=True), "x y", _DECODER_MASKS),
+    "decoder_relative_cross_attention": LayerCase(
         # The activation is smooth, so that finite differences are close to gradients.
-        _with_dropout(
+        partial(
             _decoder,
             **BLOCK,
             normalize_first=True,
@@ -146,9 +149,7 @@ CASES = {
         "x y",
         _DECODER_MASKS,
     ),
-    "decoder only": LayerCase(
-        _with_dropout(_decoder, **BLOCK), "x", {"decoder_padding_mask": "x_mask"}
-    ),
+    "decoder_only": LayerCase(partial(_decoder, **BLOCK), "x", {"decoder_padding_mask": "x_mask"}),
 }
 
 
@@ -156,17 +157,17 @@ def dtype_of(name):
     """Returns the dtype of an input."""
     if name.endswith("_mask"):
         return "bool"
-    return "int32" if name in ("labels", "ids") else "float32"
+    return "int32" if name in ("labels", "ids", "y_ids") else "float32"
 
 
 def random_inputs(names, rng, sizes=SIZES):
-    """Returns arrays by input name. Masks are True."""
+    """Returns arrays by input name. Masks are True. Some labels are -1, no edge."""
     arrays = {}
     for name in names:
         shape = (BATCH, *(sizes.get(axis, axis) for axis in INPUTS[name]))
         values = {
             "float32": lambda: rng.normal(size=shape),
-            "int32": lambda: rng.integers(0, 7, shape),
+            "int32": lambda: rng.integers(-1 if name == "labels" else 0, 7, shape),
             "bool": lambda: np.ones(shape),
         }[dtype_of(name)]()
         arrays[name] = values.astype(dtype_of(name))

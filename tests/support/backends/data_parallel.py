@@ -1,8 +1,8 @@
-"""Trains a small Transformer on all host devices of JAX with keras.distribution.DataParallel.
+"""Trains a small Transformer on one and on two devices of JAX with DataParallel.
 
 tests/test_backends.py runs this program:
 
-    XLA_FLAGS=--xla_force_host_platform_device_count=2 python data_parallel.py WEIGHTS.npz
+    XLA_FLAGS=--xla_force_host_platform_device_count=2 python data_parallel.py FOLDER
 """
 
 import sys
@@ -23,8 +23,10 @@ CONFIG = TransformerConfig(
 )
 
 
-def main(path):
-    devices = keras.distribution.list_devices("cpu")
+def main(folder, count):
+    # Both models get the same variable names.
+    keras.utils.clear_session()
+    devices = keras.distribution.list_devices("cpu")[:count]
     keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
     keras.utils.set_random_seed(7)
     model = Transformer(CONFIG)
@@ -35,7 +37,7 @@ def main(path):
     history = model.fit(batch, batch["targets"], batch_size=4, epochs=5, shuffle=False, verbose=0)
     variables = model.trainable_variables
     np.savez(
-        path,
+        f"{folder}/{count}.npz",
         loss=history.history["loss"],
         devices=[len(v.value.sharding.device_set) for v in variables],
         **{v.path: keras.ops.convert_to_numpy(v) for v in variables},
@@ -43,4 +45,5 @@ def main(path):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    for count in (1, 2):
+        main(sys.argv[1], count)

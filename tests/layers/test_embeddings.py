@@ -1,0 +1,97 @@
+"""Tests of token embeddings, position encodings and embeddings of relative positions."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.layers import (
+    LearnedPositionEmbedding,
+    RelativePositionEmbedding,
+    SinusoidalPositionEncoding,
+    TokenEmbedding,
+)
+
+
+def t2t_timing_signal(length, width):
+    count = width // 2
+    rates = [math.exp(-i * math.log(10_000) / max(count - 1, 1)) for i in range(count)]
+    rows = [
+        [math.sin(p * r) for r in rates] + [math.cos(p * r) for r in rates] + [0.0] * (width % 2)
+        for p in range(length)
+    ]
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("width", [2, 6, 7])
+def test_sinusoids_equal_tensor2tensor(width, rng):
+    x = rng.normal(size=(3, 11, width)).astype("float32")
+    outputs = ops.convert_to_numpy(SinusoidalPositionEncoding()(x))
+    np.testing.assert_allclose(
+        outputs - x, np.broadcast_to(t2t_timing_signal(11, width), x.shape), atol=2e-6
+    )
+
+
+@pytest.mark.parametrize("make", [SinusoidalPositionEncoding, lambda: LearnedPositionEmbedding(13)])
+def test_position_encoding_start_per_batch_entry(make):
+    layer = make()
+    full = ops.convert_to_numpy(layer(np.zeros((1, 13, 5), "float32")))[0]
+    parts = layer(np.zeros((3, 2, 5), "float32"), start=np.array([0, 7, 11], "int32"))
+    np.testing.assert_allclose(parts, np.stack([full[0:2], full[7:9], full[11:13]]), atol=1e-6)
+
+
+def test_learned_positions_reject_long_sequences():
+    layer = LearnedPositionEmbedding(5)
+    for x in (np.zeros((1, 7, 3)), keras.Input((7, 3))):
+        with pytest.raises(ValueError, match="at most max_length=5 positions. Received: 7"):
+            layer(x)
+
+
+@pytest.mark.parametrize("num_heads", [None, 3])
+def test_relative_position_embedding_looks_up_clipped_distances(num_heads, rng):
+    layer = RelativePositionEmbedding(2, depth=5, num_heads=num_heads)
+    vectors = ops.convert_to_numpy(layer(rng.normal(size=(1, 3, 1)), rng.normal(size=(1, 7, 1))))
+    table = ops.convert_to_numpy(layer.table)
+    for i in range(3):
+        for j in range(7):
+            row = np.clip(j - (i + 4), -2, 2) + 2
+            np.testing.assert_array_equal(vectors[..., i, j, :], table[..., row, :])
+
+
+def test_relative_position_embedding_query_offset(rng):
+    layer = RelativePositionEmbedding(3, depth=5)
+    assert layer(rng.normal(size=(3, 7, 5))).shape == (7, 7, 5)
+    vectors = layer(rng.normal(size=(1, 1, 1)), rng.normal(size=(1, 5, 1)), query_offset=1)
+    np.testing.assert_array_equal(vectors[0], layer.table[2:7])
+
+
+def test_token_embedding_scales_vectors_and_zeros_padding():
+    layer = TokenEmbedding(7, 5)
+    vectors = ops.convert_to_numpy(layer(np.array([[3, 0]])))
+    table = ops.convert_to_numpy(layer.embeddings)
+    np.testing.assert_allclose(vectors[0, 0], table[3] * 5**0.5, rtol=1e-6)
+    np.testing.assert_array_equal(vectors[0, 1], 0)
+
+
+def test_token_embedding_reverse_multiplies_by_the_table(rng):
+    layer = TokenEmbedding(7, 5)
+    layer.build()
+    x = rng.normal(size=(2, 3, 5)).astype("float32")
+    np.testing.assert_allclose(
+        layer(x, reverse=True), x @ ops.convert_to_numpy(layer.embeddings).T, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    "ids, message",
+    [
+        ([[7]], r"Expected token ids in \[0, 7\).*Received: ids from"),
+        ([[-1]], r"Expected token ids in \[0, 7\).*Received: ids from"),
+        ([[1.0]], "Expected token ids of an integer dtype. Received: dtype float"),
+    ],
+)
+def test_token_embedding_rejects_invalid_ids(ids, message):
+    with pytest.raises(ValueError, match=message):
+        TokenEmbedding(7, 5)(np.array(ids))
