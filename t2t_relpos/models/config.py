@@ -49,11 +49,14 @@ class TransformerConfig:
 
     Example:
     >>> from t2t_relpos.models import TransformerConfig
-    >>> config = TransformerConfig.from_preset("tiny", vocab_size=8000, dropout=0.1)
+    >>> config = TransformerConfig.from_preset(
+    ...     "tiny", vocab_size=11, num_encoder_layers=1, num_decoder_layers=1, hidden_dim=8)
     >>> config.hidden_dim, config.max_relative_position, config.dropout
-    (128, 16, 0.1)
+    (8, 16, 0.3)
     >>> TransformerConfig.from_dict(config.to_dict()) == config
     True
+
+    The examples of other classes use this small `config`.
     """
 
     vocab_size: int

@@ -32,8 +32,8 @@ class ScoresPairs:
         Example:
         >>> import numpy as np
         >>> from keras import ops
-        >>> from t2t_relpos.models import Transformer, TransformerConfig
-        >>> model = Transformer(TransformerConfig.from_preset("tiny", vocab_size=11))
+        >>> from t2t_relpos.models import Transformer
+        >>> model = Transformer(config)  # config: the example of TransformerConfig
         >>> source, targets = np.array([[5, 7, 9, 1]]), np.array([[3, 1, 0]])
         >>> scores, alignments = model.score(source, targets, return_alignments=True)
         >>> ops.convert_to_numpy(scores.lengths).tolist(), tuple(alignments.shape)

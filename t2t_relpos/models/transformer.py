@@ -41,8 +41,9 @@ class Transformer(TransformerSteps, GenerationMixin, ScoresPairs, keras.Model):
     >>> import keras
     >>> import numpy as np
     >>> from t2t_relpos.models import Transformer, TransformerConfig
-    >>> small = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-    >>> model = Transformer(TransformerConfig.from_preset("tiny", vocab_size=11, **small))
+    >>> config = TransformerConfig.from_preset(
+    ...     "tiny", vocab_size=11, num_encoder_layers=1, num_decoder_layers=1, hidden_dim=8)
+    >>> model = Transformer(config)
     >>> inputs, targets = np.array([[5, 7, 1]]), np.array([[3, 1]])
     >>> tuple(model({"inputs": inputs, "targets": targets}).shape)
     (1, 2, 11)
@@ -123,7 +124,8 @@ class Transformer(TransformerSteps, GenerationMixin, ScoresPairs, keras.Model):
 
         Example:
         >>> from t2t_relpos.models import Transformer
-        >>> Transformer.from_preset("tiny", vocab_size=11).config.num_heads
+        >>> sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 8}
+        >>> Transformer.from_preset("tiny", vocab_size=11, **sizes).config.num_heads
         4
         """
         return cls(TransformerConfig.from_preset(preset, **settings))

@@ -48,7 +48,7 @@ class TransformerSteps:
         >>> from keras import ops
         >>> from t2t_relpos.decoding import beam_search
         >>> from t2t_relpos.models import Transformer
-        >>> model = Transformer.from_preset("tiny", vocab_size=11)
+        >>> model = Transformer(config)  # config: the example of TransformerConfig
         >>> state = model.encode(np.array([[5, 7, 1], [3, 1, 0]]), max_length=6)
         >>> result = beam_search(model.step, state, batch_size=2, max_length=6, beam_size=3)
         >>> tuple(result.ids.shape)

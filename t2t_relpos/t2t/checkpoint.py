@@ -27,7 +27,7 @@ def load_t2t_weights(model, arrays, num_shards=16):
     >>> from t2t_relpos.models import Transformer
     >>> from t2t_relpos.t2t import (
     ...     config_from_hparams, load_t2t_weights, parse_hparams, t2t_weights)
-    >>> hparams = parse_hparams("transformer_relative_tiny", "hidden_size=32,filter_size=32")
+    >>> hparams = parse_hparams("transformer_relative_tiny", "hidden_size=8,num_hidden_layers=1")
     >>> config = config_from_hparams(hparams, vocab_size=100)
     >>> first, second = Transformer(config), Transformer(config)
     >>> load_t2t_weights(second, t2t_weights(first))
@@ -70,12 +70,12 @@ def t2t_weights(model, num_shards=16):
     Example:
     >>> from t2t_relpos.models import Transformer
     >>> from t2t_relpos.t2t import config_from_hparams, parse_hparams, t2t_weights
-    >>> hparams = parse_hparams("transformer_relative_tiny")
+    >>> hparams = parse_hparams("transformer_relative_tiny", "hidden_size=8,num_hidden_layers=1")
     >>> arrays = t2t_weights(Transformer(config_from_hparams(hparams, vocab_size=100)))
     >>> arrays["transformer/body/encoder/layer_0/ffn/conv1/kernel"].shape
-    (128, 512)
-    >>> arrays["transformer/symbol_modality_100_128/shared/weights_0"].shape
-    (7, 128)
+    (8, 512)
+    >>> arrays["transformer/symbol_modality_100_8/shared/weights_0"].shape
+    (7, 8)
     """
     _check_has_t2t_variables(model.config)
     arrays = {name: _numpy(variable) for name, variable in t2t_names(model).items()}

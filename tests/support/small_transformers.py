@@ -1,9 +1,17 @@
-"""Small Transformers."""
+"""Small Transformers and language models, and the searches that their outputs are compared with."""
 
+import functools
+
+import keras
 import numpy as np
 from keras import ops
 
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import CausalLM, Transformer, TransformerConfig
+
+# Sentence pairs with different lengths of sources and of targets.
+SOURCE = np.array([[5, 6, 7, 9, 1], [9, 1, 0, 0, 0], [8, 4, 1, 0, 0]], "int32")
+TARGETS = np.array([[3, 4, 5, 6, 7, 8, 1], [8, 9, 1, 0, 0, 0, 0], [2, 1, 0, 0, 0, 0, 0]], "int32")
+BATCH = {"inputs": SOURCE, "targets": TARGETS}
 
 
 def small_config(**settings):
@@ -31,3 +39,23 @@ def random_transformer(scale, **settings):
             noise = scale * rng.normal(size=weight.shape)
             weight.assign(ops.convert_to_numpy(weight) + noise)
     return model
+
+
+@functools.cache
+def shared_transformer(scale, **settings):
+    """Returns the same `random_transformer` to all tests, which must not change its weights."""
+    return random_transformer(scale, **settings)
+
+
+def small_causal_lm():
+    """Returns a language model of two blocks."""
+    keras.utils.set_random_seed(7)
+    return CausalLM(11, 2, 6, 13, 2, max_relative_position=3)
+
+
+def search_ids(model, search, source, max_length, **settings):
+    """Returns the ids that a search finds without compilation, of the shape of `generate`'s."""
+    state = model.encode(ops.cast(source, "int32"), max_length)
+    found = search(model.step, state, len(source), max_length, **settings)
+    ids = ops.convert_to_numpy(found.ids)
+    return ids if settings.get("num_results", 1) > 1 else ids[:, 0]

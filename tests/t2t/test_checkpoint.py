@@ -1,13 +1,13 @@
 import json
 import pathlib
-import re
 
 import keras
 import numpy as np
 import pytest
 from comparisons import assert_all_equal
+from small_transformers import small_config
 
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 from t2t_relpos.t2t import config_from_hparams, load_t2t_weights, parse_hparams, t2t_weights
 from t2t_relpos.t2t.variable_scopes import canonical_name, canonical_weights
 from t2t_relpos.t2t.weight_names import expected_shapes, shard_sizes
@@ -15,30 +15,23 @@ from t2t_relpos.t2t.weight_names import expected_shapes, shard_sizes
 DOUBLED = json.loads(
     (pathlib.Path(__file__).parents[1] / "reference" / "doubled_scopes.json").read_text()
 )
-ATTENTION = "transformer/body/encoder/layer_0/self_attention/multihead_attention"
+BODY = "transformer/body"
+DOUBLED_SCOPE = f"transformer/parallel_0_4/transformer/{BODY}"
+ATTENTION = f"{BODY}/encoder/layer_0/self_attention/multihead_attention"
+KERNEL = f"{ATTENTION}/v/kernel"
 SHARED = "transformer/symbol_modality_37_24/shared"
 
 
 def make_transformer(**settings):
-    settings = {
-        "vocab_size": 37,
-        "num_encoder_layers": 1,
-        "num_decoder_layers": 1,
-        "hidden_dim": 24,
-        "intermediate_dim": 40,
-        "num_heads": 4,
-        "max_relative_position": 3,
-        "target_space_id": 0,
-        **settings,
-    }
-    return Transformer(TransformerConfig(**settings))
+    sizes = {"vocab_size": 37, "hidden_dim": 24, "intermediate_dim": 40, "num_heads": 4}
+    return Transformer(small_config(**sizes | {"target_space_id": 0} | settings))
 
 
 def weight_values(model):
     return [keras.ops.convert_to_numpy(v) for v in model.weights]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model():
     return make_transformer()
 
@@ -77,41 +70,19 @@ def test_canonical_weights_of_doubled_scopes_match_the_model(record):
 @pytest.mark.parametrize(
     "name, canonical",
     [
+        (f"{DOUBLED_SCOPE}/decoder/layer_0_1/ffn/bias", f"{BODY}/decoder/layer_0/ffn/bias"),
         (
-            "transformer/parallel_0_4/transformer/transformer/body/decoder/layer_0_1/ffn/conv1/"
-            "kernel",
-            "transformer/body/decoder/layer_0/ffn/conv1/kernel",
+            f"while/transformer/parallel_11/transformer/{BODY}/encoder/layer_13/ffn/conv2/bias",
+            f"{BODY}/encoder/layer_13/ffn/conv2/bias",
         ),
-        (
-            "while/transformer/parallel_11/transformer/transformer/body/encoder/layer_13/ffn/conv2/"
-            "bias",
-            "transformer/body/encoder/layer_13/ffn/conv2/bias",
-        ),
-        (f"{ATTENTION}/v/kernel", f"{ATTENTION}/v/kernel"),
+        (KERNEL, KERNEL),
         # An unknown form is returned unchanged.
-        ("transformer/body/decoder/layer_0_1/ffn/conv1/kernel",) * 2,
-        ("transformer/parallel_0_4/body/decoder/layer_0_1/ffn/conv1/kernel",) * 2,
+        (f"{BODY}/decoder/layer_0_1/ffn/bias",) * 2,
+        ("transformer/parallel_0_4/body/decoder/layer_0_1/ffn/bias",) * 2,
     ],
 )
 def test_canonical_name_removes_doubled_scopes(name, canonical):
     assert canonical_name(name) == canonical
-
-
-def test_load_t2t_weights_accepts_doubled_scopes(rng):
-    record = DOUBLED[0]
-    arrays = {name: rng.normal(size=shape) for name, shape in record["variables"].items()}
-    model = recorded_model(record)
-    load_t2t_weights(model, arrays)
-    name = "transformer/body/decoder/layer_1/ffn/conv2/kernel"
-    doubled = f"transformer/parallel_0_4/transformer/{name.replace('layer_1', 'layer_1_1')}"
-    np.testing.assert_array_equal(t2t_weights(model)[name], arrays[doubled].astype("float32"))
-
-
-def test_load_t2t_weights_rejects_a_weight_under_two_names(model, arrays):
-    kernel = f"{ATTENTION}/v/kernel"
-    duplicate = f"transformer/parallel_1_4/transformer/{kernel}"
-    arrays[duplicate] = arrays[kernel]
-    assert_load_fails(model, arrays, f"Received two for {kernel}: {kernel} and {duplicate}.")
 
 
 @pytest.mark.parametrize(
@@ -134,11 +105,9 @@ def test_weights_round_trip_bit_for_bit(settings, rng):
     assert sum(a.size for a in exported.values()) == model.count_params()
 
 
-@pytest.mark.parametrize("vocab_size", [32, 37, 15])
-@pytest.mark.parametrize("num_shards", [16, 3])
+@pytest.mark.parametrize("vocab_size, num_shards", [(32, 16), (37, 3), (15, 16)])
 def test_shards_split_embedding_rows(vocab_size, num_shards, rng):
     sizes = shard_sizes(vocab_size, num_shards)
-    assert sum(sizes) == vocab_size and len(sizes) == num_shards
     assert sizes == sorted(sizes, reverse=True) and max(sizes) - min(sizes) <= 1
     model = make_transformer(vocab_size=vocab_size)
     table = rng.normal(size=(vocab_size, 24)).astype("float32")
@@ -154,7 +123,6 @@ def test_shards_split_embedding_rows(vocab_size, num_shards, rng):
 
 
 def test_load_t2t_weights_ignores_slots_and_counters(model, arrays):
-    kernel = f"{ATTENTION}/v/kernel"
     others = [
         "global_step",
         "training/beta1_power",
@@ -162,74 +130,89 @@ def test_load_t2t_weights_ignores_slots_and_counters(model, arrays):
         "losses_avg/problem_0/training_loss",
         "train_stats/problem_0_steps",
         "loss_scale",
-        f"training/{kernel}/Adam",
-        f"{kernel}/Adam",
-        f"{kernel}/Adam_1",
-        f"{kernel}/ExponentialMovingAverage",
+        f"training/{KERNEL}/Adam",
+        f"{KERNEL}/Adam",
+        f"{KERNEL}/Adam_1",
+        f"{KERNEL}/ExponentialMovingAverage",
         f"{SHARED}/weights_3/Adafactor_1",
     ]
     extended = {**arrays, **{name: np.array(7, "int64") for name in others}}
     assert canonical_weights(extended).keys() == arrays.keys()
     load_t2t_weights(model, extended)
-    np.testing.assert_array_equal(t2t_weights(model)[kernel], arrays[kernel])
+    np.testing.assert_array_equal(t2t_weights(model)[KERNEL], arrays[KERNEL])
 
 
-def test_canonical_weights_keeps_all_weights(model):
-    names = expected_shapes(model)
-    assert f"{ATTENTION}/v/kernel" in names
-    assert canonical_weights(names) == names
-    # Three-dimensional weights have no `/kernel` suffix. They must be reported, not ignored.
+def test_canonical_weights_keeps_weights_of_three_dimensions():
+    # They have no suffix `/kernel`. They must be reported, not ignored.
     assert f"{ATTENTION}/v" in canonical_weights({f"{ATTENTION}/v": 0, f"{ATTENTION}/q": 0})
 
 
-def test_load_t2t_weights_lists_missing_variables(model, arrays):
-    del arrays[f"{ATTENTION}/v/kernel"]
-    del arrays[f"{SHARED}/weights_11"]
-    assert_load_fails(
-        model,
-        arrays,
-        "Expected a checkpoint with the variables that the hparams describe.",
-        f"missing: {ATTENTION}/v/kernel, expected shape [24, 24] (check hidden_size",
-        f"missing: {SHARED}/weights_11, expected shape [2, 24] (check the vocabulary",
-    )
+@pytest.mark.parametrize(
+    "changes, messages",
+    [
+        (
+            {KERNEL: None, f"{SHARED}/weights_11": None},
+            [
+                "Expected a checkpoint with the variables that the hparams describe.",
+                f"missing: {KERNEL}, expected shape [24, 24] (check hidden_size",
+                f"missing: {SHARED}/weights_11, expected shape [2, 24] (check the vocabulary",
+            ],
+        ),
+        (
+            {
+                f"{ATTENTION}/gate/kernel": np.zeros((24, 24)),
+                f"{BODY}/encoder/layer_1/ffn/conv1/bias": np.zeros(40),
+                "extra": np.zeros(3),
+            },
+            [
+                f"unexpected: {ATTENTION}/gate/kernel, received shape [24, 24]",
+                "layer_1/ffn/conv1/bias, received shape [40] (check filter_size, hidden_size, "
+                "num_hidden_layers",
+                "unexpected: extra, received shape [3]",
+            ],
+        ),
+        (
+            {f"transformer/parallel_1_4/transformer/{KERNEL}": np.zeros((24, 24))},
+            [f"two for {KERNEL}: {KERNEL} and transformer/parallel_1_4/transformer/{KERNEL}."],
+        ),
+        (
+            {KERNEL: np.zeros((24, 24), "int32")},
+            [f"Received: {KERNEL} of dtype int32 (check weight_dtype)"],
+        ),
+    ],
+    ids=["missing", "unexpected", "two names", "integers"],
+)
+def test_load_t2t_weights_rejects_other_variables(model, arrays, changes, messages):
+    arrays = {name: array for name, array in (arrays | changes).items() if array is not None}
+    assert_load_fails(model, arrays, *messages)
 
 
-def test_load_t2t_weights_lists_unexpected_variables(model, arrays):
-    arrays[f"{ATTENTION}/gate/kernel"] = np.zeros((24, 24))
-    arrays["transformer/body/encoder/layer_1/ffn/conv1/bias"] = np.zeros(40)
-    arrays["extra"] = np.zeros(3)
-    assert_load_fails(
-        model,
-        arrays,
-        f"unexpected: {ATTENTION}/gate/kernel, received shape [24, 24]",
-        "layer_1/ffn/conv1/bias, received shape [40] (check filter_size, hidden_size, "
-        "num_hidden_layers",
-        "unexpected: extra, received shape [3]",
-    )
-
-
-def test_load_t2t_weights_lists_different_shapes():
-    wide = t2t_weights(make_transformer(max_relative_position=5, intermediate_dim=41))
-    table = f"{ATTENTION}/dot_product_attention_relative/relative_positions_keys/embeddings"
-    assert_load_fails(
-        make_transformer(),
-        wide,
-        f"wrong shape: {table}, expected [7, 6], received [11, 6] "
-        "(check self_attention_type, max_relative_position",
-        "wrong shape: transformer/body/decoder/layer_0/ffn/conv2/kernel, expected [40, 24], "
-        "received [41, 24] (check filter_size",
-    )
-
-
-def test_load_t2t_weights_groups_embedding_shards(model):
-    with pytest.raises(ValueError) as error:
-        load_t2t_weights(model, t2t_weights(make_transformer(vocab_size=41)))
-    lines = str(error.value).splitlines()[1:]
-    assert [re.sub(r" \(check.*", "", line).strip() for line in lines] == [
-        f"missing: {SHARED}/weights_0 to weights_15, expected shape [3, 24]",
-        "unexpected: transformer/symbol_modality_41_24/shared/weights_0 to weights_15, "
-        "received shape [3, 24]",
-    ]
+@pytest.mark.parametrize(
+    "settings, messages",
+    [
+        (
+            {"max_relative_position": 5, "intermediate_dim": 41},
+            [
+                f"wrong shape: {ATTENTION}/dot_product_attention_relative/relative_positions_keys/"
+                "embeddings, expected [7, 6], received [11, 6] "
+                "(check self_attention_type, max_relative_position",
+                f"wrong shape: {BODY}/decoder/layer_0/ffn/conv2/kernel, expected [40, 24], "
+                "received [41, 24] (check filter_size",
+            ],
+        ),
+        (
+            {"vocab_size": 41},
+            [
+                f"missing: {SHARED}/weights_0 to weights_15, expected shape [3, 24] (check",
+                "unexpected: transformer/symbol_modality_41_24/shared/weights_0 to weights_15, "
+                "received shape [3, 24]",
+            ],
+        ),
+    ],
+    ids=["shapes", "shards"],
+)
+def test_load_t2t_weights_rejects_another_architecture(model, settings, messages):
+    assert_load_fails(model, t2t_weights(make_transformer(**settings)), *messages)
 
 
 def test_load_t2t_weights_limits_the_listed_differences(arrays):
@@ -240,12 +223,6 @@ def test_load_t2t_weights_limits_the_listed_differences(arrays):
     assert text.count("missing: ") == 12 and "and 16 more of these" in text
     assert text.count("unexpected: ") == 1
     assert text.count("wrong shape: ") == 6
-
-
-def test_load_t2t_weights_rejects_integer_weights(model, arrays):
-    kernel = f"{ATTENTION}/v/kernel"
-    arrays[kernel] = np.zeros((24, 24), "int32")
-    assert_load_fails(model, arrays, f"Received: {kernel} of dtype int32 (check weight_dtype)")
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """Compares `FoldedTransformer` with the Keras model, on every backend."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
-from small_transformers import random_transformer
+from small_transformers import shared_transformer
 
 from t2t_relpos.decoding.state_rows import repeat_rows
 from t2t_relpos.models.folded import FoldedTransformer, fold_weights
@@ -20,40 +22,26 @@ SMALL = {
 }
 CONFIGS = {
     "relative": {"num_encoder_layers": 2, "num_decoder_layers": 3},
-    "post-norm": {"normalize_first": False},
-    "tables per head": {"share_heads": False},
+    "tables per head": {"share_heads": False, "relative_cross_attention": True},
     "one head, tables per head": {"share_heads": False, "num_heads": 1},
-    "key tables only": {"use_value_table": False},
-    "value tables only": {"use_key_table": False},
+    "key tables only": {"use_value_table": False, "relative_cross_attention": True},
+    "value tables only": {"use_key_table": False, "normalize_first": False},
     "K = 0": {"max_relative_position": 0},
     "K above length": {"max_relative_position": 17},
-    "relative cross-attention": {"relative_cross_attention": True},
-    "relative cross-attention, tables per head": {
-        "relative_cross_attention": True,
-        "share_heads": False,
-    },
-    "sinusoidal": {"position": "sinusoidal"},
     "sinusoidal, post-norm": {"position": "sinusoidal", "normalize_first": False},
-    "relative and sinusoidal": {"position": "relative+sinusoidal"},
+    "relative and sinusoidal": {"position": "relative+sinusoidal", "target_space_id": 9},
     "learned": {"position": "learned", "tie_embeddings": False},
-    "no positions": {"position": "none"},
-    "target space": {"target_space_id": 9, "layer_norm_epsilon": 0.1},
+    "no positions": {"position": "none", "layer_norm_epsilon": 0.1},
 }
+SOURCE = np.random.default_rng(2).integers(2, VOCAB, size=(BATCH, LENGTH)).astype("int32")
+SOURCE[1, 4:] = SOURCE[3, 1:] = 0
+TARGETS = np.random.default_rng(3).integers(2, VOCAB, size=(BATCH, STEPS)).astype("int32")
+TARGETS[2, 3:] = 0
+on_configs = pytest.mark.parametrize("config", CONFIGS)
 
 
-@pytest.fixture(params=CONFIGS, ids=lambda name: name.replace(" ", "-"))
-def model(request):
-    return random_model(**CONFIGS[request.param])
-
-
-def random_model(**settings):
-    return random_transformer(0.3, **SMALL | settings)
-
-
-def sources():
-    source = np.random.default_rng(2).integers(2, VOCAB, size=(BATCH, LENGTH)).astype("int32")
-    source[1, 4:] = source[3, 1:] = 0
-    return source
+def make_model(config="relative"):
+    return shared_transformer(0.3, **SMALL | CONFIGS[config])
 
 
 def folded(model):
@@ -69,37 +57,40 @@ def survivors(beam_size, step):
     return (beams + beam_size * np.arange(BATCH)[:, None]).ravel().astype("int32")
 
 
-@pytest.mark.parametrize("growing", [True, False])
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_steps_equal_the_keras_model(model, beam_size, growing):
-    source = sources()
-    plain = model.encode(np.repeat(source, beam_size, axis=0), STEPS)
-    fast, step = folded(model).start(source, STEPS, beam_size, growing=growing)
-    fast = repeat_rows(fast, beam_size)
-    ids = np.zeros(BATCH * beam_size, "int32")
+@functools.cache
+def model_steps(config, beam_size):
+    """Returns a list of (ids, logits of the model, `survivors`) of all steps."""
+    model, steps, ids = make_model(config), [], np.zeros(BATCH * beam_size, "int32")
+    state = model.encode(np.repeat(SOURCE, beam_size, axis=0), STEPS)
     for number in range(STEPS):
-        expected, plain = model.step(ids, plain)
-        logits, fast = step(ops.convert_to_tensor(ids), fast)
-        np.testing.assert_allclose(logits, expected, atol=2e-5, rtol=2e-5)
+        logits, state = model.step(ids, state)
         rows = survivors(beam_size, number)
-        plain = keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), plain)
-        fast = {**fast, "ancestors": ops.take(fast["ancestors"], rows, axis=0)}
-        ids = (
-            np.random.default_rng(10 + number)
-            .integers(1, VOCAB, size=BATCH * beam_size)
-            .astype("int32")
-        )
+        steps.append((ids, ops.convert_to_numpy(logits), rows))
+        state = keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), state)
+        ids = np.random.default_rng(10 + number).integers(1, VOCAB, size=len(ids)).astype("int32")
+    return steps
 
 
-def test_logits_and_alignments_of_score_equal_the_keras_model(model):
-    source = sources()
-    targets = np.random.default_rng(3).integers(2, VOCAB, size=(BATCH, STEPS)).astype("int32")
-    targets[2, 3:] = 0
-    logits, alignments = folded(model).score(source, targets)
-    np.testing.assert_allclose(
-        logits, model({"inputs": source, "targets": targets}), atol=2e-5, rtol=2e-5
-    )
-    _, expected = model.score(source, targets, return_alignments=True)
+@pytest.mark.parametrize("growing", [True, False])
+@pytest.mark.parametrize(
+    "config, beam_size", [*((config, 3) for config in CONFIGS), ("tables per head", 1)]
+)
+def test_steps_equal_the_keras_model(config, beam_size, growing):
+    state, step = folded(make_model(config)).start(SOURCE, STEPS, beam_size, growing=growing)
+    state = repeat_rows(state, beam_size)
+    for ids, expected, rows in model_steps(config, beam_size):
+        logits, state = step(ops.convert_to_tensor(ids), state)
+        np.testing.assert_allclose(logits, expected, atol=2e-5, rtol=2e-5)
+        state = {**state, "ancestors": ops.take(state["ancestors"], rows, axis=0)}
+
+
+@on_configs
+def test_logits_and_alignments_of_score_equal_the_keras_model(config):
+    model = make_model(config)
+    logits, alignments = folded(model).score(SOURCE, TARGETS)
+    expected = model({"inputs": SOURCE, "targets": TARGETS})
+    np.testing.assert_allclose(logits, expected, atol=2e-5, rtol=2e-5)
+    _, expected = model.score(SOURCE, TARGETS, return_alignments=True)
     np.testing.assert_allclose(alignments, expected, atol=2e-5)
     assert alignments.shape == (BATCH, STEPS, LENGTH)
     np.testing.assert_allclose(ops.sum(alignments, -1), 1.0, rtol=1e-5)
@@ -107,21 +98,15 @@ def test_logits_and_alignments_of_score_equal_the_keras_model(model):
 
 
 def test_bfloat16_kernels_change_logits_only_by_rounding_errors():
-    model, source = random_model(), sources()
-    targets = np.random.default_rng(3).integers(2, VOCAB, size=(BATCH, STEPS)).astype("int32")
+    model = make_model()
     weights = fold_weights(model, kernel_dtype="bfloat16")
-    dtypes = {
-        name: keras.backend.standardize_dtype(weights["decoder"][0]["self"][name].dtype)
-        for name in ("input", "input_bias", "output", "key_table")
-    }
-    assert dtypes == {
-        "input": "bfloat16",
-        "input_bias": "float32",
-        "output": "bfloat16",
-        "key_table": "float32",
-    }
-    logits, _ = FoldedTransformer(model.config, weights).score(source, targets)
-    expected, _ = folded(model).score(source, targets)
+    attention = weights["decoder"][0]["self"]
+    expected = {"input": "bfloat16", "output": "bfloat16"}
+    expected |= dict.fromkeys(["input_bias", "key_table", "value_table"], "float32")
+    dtypes = {name: keras.backend.standardize_dtype(w.dtype) for name, w in attention.items()}
+    assert dtypes == expected
+    logits, _ = FoldedTransformer(model.config, weights).score(SOURCE, TARGETS)
+    expected, _ = folded(model).score(SOURCE, TARGETS)
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
     error = ops.convert_to_numpy(ops.abs(logits - expected))
     # About ten products are rounded to the 8 bits of precision of bfloat16.
@@ -143,30 +128,9 @@ def test_dense_rounds_inputs_to_the_dtype_of_the_kernel(kernel_dtype):
     np.testing.assert_allclose(found, expected, rtol=2e-5)
 
 
-def test_folded_kernels_equal_the_layers():
-    model = random_model()
-    layer = model.decoder_layers[0]
-    weights = fold_weights(model)["decoder"][0]["self"]
-    weights = keras.tree.map_structure(ops.convert_to_numpy, weights)
-    x = np.random.default_rng(4).normal(size=(5, 22))
-    centred = x - x.mean(-1, keepdims=True)
-    normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
-    norm = layer.self_attention_residual.norm
-    read = normal * np.asarray(norm.gamma, "float64") + np.asarray(norm.beta, "float64")
-    query = read @ np.asarray(layer.self_attention.query_dense.matrix, "float64") * 11**-0.5
-    np.testing.assert_allclose(
-        (normal @ weights["input"] + weights["input_bias"])[:, :22], query, rtol=1e-5, atol=1e-5
-    )
-    written = np.asarray(layer.self_attention.output_dense.matrix, "float64")
-    np.testing.assert_allclose(
-        weights["output"], written - written.mean(1, keepdims=True), atol=1e-7
-    )
-    assert abs(weights["output"].sum(axis=1)).max() < 1e-5
-
-
 @pytest.mark.parametrize("growing", [True, False])
 def test_steps_of_a_source_of_padding_equal_the_keras_model(growing):
-    model = random_model()
+    model = make_model()
     source = np.array([[0] * 7, [5, 7, 9, 2, 1, 0, 0]], "int32")
     plain = model.encode(source, STEPS)
     fast, step = folded(model).start(source, STEPS, 1, growing=growing)
