@@ -1,4 +1,4 @@
-"""Fixtures: a vocabulary, encoded pairs of given lengths, and real text."""
+"""Fixtures: a vocabulary, and encoded pairs of given lengths."""
 
 import numpy as np
 import pytest
@@ -28,17 +28,16 @@ def make_pairs():
     Pair i consists of the id i + 10.
     """
 
-    def make(sources, targets, end_in_eos=True):
-        sides = []
-        for lengths in (sources, targets):
-            ids = np.repeat(np.arange(10, 10 + len(lengths), dtype="int32"), lengths)
-            offsets = np.cumsum([0, *lengths])
-            if end_in_eos:
-                ids[offsets[1:] - 1] = 1
-            sides.append(IdSequences(ids, offsets))
-        return EncodedPairs(*sides)
+    def side(lengths, end_in_eos):
+        ids = np.repeat(np.arange(10, 10 + len(lengths), dtype="int32"), lengths)
+        offsets = np.cumsum([0, *lengths])
+        if end_in_eos:
+            ids[offsets[1:] - 1] = 1
+        return IdSequences(ids, offsets)
 
-    return make
+    return lambda sources, targets, end_in_eos=True: EncodedPairs(
+        side(sources, end_in_eos), side(targets, end_in_eos)
+    )
 
 
 @pytest.fixture

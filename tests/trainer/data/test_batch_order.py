@@ -28,8 +28,7 @@ def rows_of(batches):
 
 
 @pytest.mark.parametrize(
-    ("pairs", "size"),
-    [(1, 1), (7, 7), (8, 7), (307, 67), (1009, 1), (5003, 769), (5003, 1021), (1031, 512)],
+    ("pairs", "size"), [(1, 1), (7, 7), (8, 7), (307, 67), (1009, 1), (5003, 769), (1031, 512)]
 )
 def test_chunks_partition_a_corpus(pairs, size):
     chunks = Chunks(pairs, size)
@@ -53,25 +52,26 @@ def test_batches_of_one_chunk_equal_those_of_earlier_versions(make_pairs):
     assert len(pairs) < SHUFFLED_PAIRS
     digest = hashlib.sha256()
     for start in (0, 1000):
-        for batch in (
-            training_batches(pairs, **SETTINGS, start_step=start).take(150).as_numpy_iterator()
-        ):
-            digest.update(batch["inputs"].tobytes())
-            digest.update(batch["targets"].tobytes())
+        batches = training_batches(pairs, **SETTINGS, start_step=start).take(150)
+        for batch in batches.as_numpy_iterator():
+            digest.update(batch["inputs"].tobytes() + batch["targets"].tobytes())
     # A run that was started with an earlier version resumes with the same batches.
     assert digest.hexdigest() == "1ef8f8f0df1da8c6b41a0dad19ab60cdef36a2a346bb65b51269de415744a572"
 
 
 @in_chunks
 def test_epochs_have_all_used_pairs_once_in_different_orders(pairs, chunk_pairs, count):
-    order = BatchOrder(pairs, **SETTINGS, chunk_pairs=chunk_pairs)
+    settings = SETTINGS | {"chunk_pairs": chunk_pairs}
+    order = BatchOrder(pairs, **settings)
     assert len(order.chunks) == count
-    first, second = epoch_of(order, 0), epoch_of(order, 1)
+    first, second = (rows_of(epoch_of(order, epoch)) for epoch in (0, 1))
     used = np.flatnonzero(pairs.lengths <= 31).tolist()
     assert 200 < len(used) < 307
-    for epoch in (first, second):
-        assert sorted(sum(rows_of(epoch), [])) == used
-    assert sorted(map(sorted, rows_of(first))) != sorted(map(sorted, rows_of(second)))
+    assert sorted(sum(first, [])) == sorted(sum(second, [])) == used
+    assert sorted(map(sorted, first)) != sorted(map(sorted, second))
+    # The order depends on the seed only.
+    assert first == rows_of(epoch_of(BatchOrder(pairs, **settings), 0))
+    assert first != rows_of(epoch_of(BatchOrder(pairs, **settings | {"seed": 6}), 0))
 
 
 def test_epochs_visit_the_same_chunks_in_different_orders(pairs):
@@ -98,14 +98,6 @@ def test_all_batches_of_a_chunk_but_one_are_full(pairs, chunk_pairs, count):
         assert pairs.lengths[rows].max() <= boundary and len(rows) * boundary <= 127
 
 
-@in_chunks
-def test_order_depends_on_the_seed_only(pairs, chunk_pairs, count):
-    settings = SETTINGS | {"chunk_pairs": chunk_pairs}
-    first = rows_of(epoch_of(BatchOrder(pairs, **settings), 0))
-    assert first == rows_of(epoch_of(BatchOrder(pairs, **settings), 0))
-    assert first != rows_of(epoch_of(BatchOrder(pairs, **settings | {"seed": 6}), 0))
-
-
 def test_orders_in_two_chunks_differ(make_pairs):
     equal_lengths = make_pairs(np.full(134, 7), np.full(134, 7))
     order = BatchOrder(equal_lengths, **SETTINGS, chunk_pairs=CHUNK)
@@ -115,7 +107,7 @@ def test_orders_in_two_chunks_differ(make_pairs):
 
 
 @in_chunks
-@pytest.mark.parametrize("start_step", [0, 1, 17, 83, 211, 1009])
+@pytest.mark.parametrize("start_step", [0, 17, 1009])
 def test_dataset_starts_at_any_step(pairs, start_step, chunk_pairs, count):
     order = BatchOrder(pairs, **SETTINGS, chunk_pairs=chunk_pairs)
     for step in range(max(0, start_step - 40), start_step):
@@ -141,21 +133,16 @@ def test_chunk_without_used_pairs_has_no_batches(make_pairs):
     assert [sorted(order.batch(step)[0].tolist()) for step in range(3)] == 3 * [[0, 2, 4]]
 
 
-def mapped_pairs(directory, count):
-    """Returns pairs whose offsets are memory-mapped, like those of `encode_pairs`."""
-    sizes = np.random.default_rng(3).integers(2, 33, size=count)
-    np.save(directory / f"{count}.npy", np.cumsum([0, *sizes]))
-    side = IdSequences(
-        np.broadcast_to(np.int32(7), sizes.sum()),
-        np.load(directory / f"{count}.npy", mmap_mode="r"),
-    )
-    return EncodedPairs(side, side)
-
-
 def test_memory_does_not_depend_on_corpus_size(tmp_path, monkeypatch):
     monkeypatch.setattr(buckets, "_PAIRS_PER_PASS", 4096)
 
-    def peak(pairs, steps):
+    def peak(count, steps):
+        """Returns the peak of pairs whose offsets are mapped, like those of `encode_pairs`."""
+        sizes = np.random.default_rng(3).integers(2, 33, size=count)
+        np.save(tmp_path / "offsets.npy", np.cumsum([0, *sizes]))
+        offsets = np.load(tmp_path / "offsets.npy", mmap_mode="r")
+        side = IdSequences(np.broadcast_to(np.int32(7), sizes.sum()), offsets)
+        pairs = EncodedPairs(side, side)
         tracemalloc.start()
         report_lengths(pairs, 31)
         order = BatchOrder(pairs, batch_tokens=509, max_length=31, seed=0, chunk_pairs=8192)
@@ -167,6 +154,5 @@ def test_memory_does_not_depend_on_corpus_size(tmp_path, monkeypatch):
         finally:
             tracemalloc.stop()
 
-    small, large = mapped_pairs(tmp_path, 30_011), mapped_pairs(tmp_path, 300_007)
-    peak(small, 3)
-    assert peak(large, 31) < 1.3 * peak(small, 31)
+    peak(30_011, 3)
+    assert peak(300_007, 31) < 1.3 * peak(30_011, 31)

@@ -30,12 +30,9 @@ def test_batches_have_ids_of_both_sides(pairs):
             row = source[0] - 10
             assert target[0] == source[0]
             for ids, side in ((source, pairs.sources), (target, pairs.targets)):
-                length = side.lengths[row]
-                assert (
-                    (ids[: length - 1] == source[0]).all()
-                    and ids[length - 1] == 1
-                    and not ids[length:].any()
-                )
+                text = side.lengths[row] - 1
+                assert ids[:text].tolist() == [source[0]] * text
+                assert ids[text] == 1 and not ids[text + 1 :].any()
         for side in batch.values():
             assert side[:, -1].any(), "padded beyond the longest sentence"
 
@@ -52,9 +49,8 @@ def test_pad_to_boundary_gives_one_shape_per_bucket(pairs):
         assert names(filled) == names(batch)
         for side, ids in batch.items():
             assert np.count_nonzero(filled[side]) == np.count_nonzero(ids)
-    assert len(shapes) == len(
-        np.unique(np.searchsorted(bucket_boundaries(31), pairs.lengths[pairs.lengths <= 31]))
-    )
+    buckets = np.searchsorted(bucket_boundaries(31), pairs.lengths[pairs.lengths <= 31])
+    assert len(shapes) == len(np.unique(buckets))
 
 
 def test_evaluation_batches_have_all_pairs_in_order(pairs):
@@ -74,28 +70,28 @@ def test_evaluation_batches_with_a_pair_above_batch_tokens(make_pairs):
     assert list(map(names, batches)) == [[10, 11], [12], [13]]
 
 
-def test_max_length_below_all_pairs_raises(pairs):
-    with pytest.raises(
-        ValueError,
-        match=(
-            "Expected training pairs of at most 1 tokens per side. Received: none. 0 of 307 pairs "
-            "are used. Skipped: 307 .* Raise max_length"
+@pytest.mark.parametrize(
+    ("batch_tokens", "max_length", "message"),
+    [
+        (
+            127,
+            1,
+            "training pairs of at most 1 tokens per side. Received: none. 0 of 307 pairs are used. "
+            "Skipped: 307 .* Raise max_length",
         ),
-    ):
-        training_batches(pairs, batch_tokens=127, max_length=1, seed=0)
-
-
-def test_batch_tokens_below_the_longest_pair_raises(pairs):
-    with pytest.raises(
-        ValueError,
-        match=(
-            "Expected batch_tokens of at least 31, .* which has 31 tokens. Received: 29. Raise "
-            "batch_tokens"
+        (
+            29,
+            31,
+            "batch_tokens of at least 31, .* which has 31 tokens. Received: 29. Raise batch_tokens",
         ),
-    ):
-        training_batches(pairs, batch_tokens=29, max_length=31, seed=0)
+    ],
+)
+def test_settings_below_the_lengths_of_pairs_raise(pairs, batch_tokens, max_length, message):
+    with pytest.raises(ValueError, match=f"Expected {message}"):
+        training_batches(pairs, batch_tokens, max_length, seed=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["multi30k", "wmt_sample"])
 def test_batches_of_real_text_have_little_padding(real_text, name):
     folder = real_text(name)
@@ -105,9 +101,8 @@ def test_batches_of_real_text_have_little_padding(real_text, name):
     used = report_lengths(pairs, 256).used
     assert used > 0.99 * len(pairs)
     tokens = positions = rows = 0
-    for batch in training_batches(
-        pairs, batch_tokens=4096, max_length=256, seed=0
-    ).as_numpy_iterator():
+    batches = training_batches(pairs, batch_tokens=4096, max_length=256, seed=0)
+    for batch in batches.as_numpy_iterator():
         tokens += sum(np.count_nonzero(ids) for ids in batch.values())
         positions += sum(ids.size for ids in batch.values())
         rows += len(batch["targets"])

@@ -1,5 +1,7 @@
 """Tests of bucket boundaries and of the report of skipped pairs."""
 
+import pytest
+
 from trainer.data import buckets
 from trainer.data.buckets import bucket_boundaries, report_lengths
 
@@ -13,20 +15,15 @@ def test_bucket_boundaries_equal_tensor2tensor():
     ]
 
 
-def test_report_lengths_counts_skipped_pairs(make_pairs, monkeypatch):
+@pytest.mark.parametrize("pairs_per_pass", [buckets._PAIRS_PER_PASS, 3])
+def test_report_lengths_counts_skipped_pairs_and_buckets(make_pairs, monkeypatch, pairs_per_pass):
+    monkeypatch.setattr(buckets, "_PAIRS_PER_PASS", pairs_per_pass)
     pairs = make_pairs([2, 9, 1, 12, 1, 3, 11], [3, 13, 4, 4, 40, 1, 11])
     report = report_lengths(pairs, max_length=11)
     assert (report.pairs, report.used, report.too_long, report.blank) == (7, 2, 3, 2)
     assert str(report) == (
         "2 of 7 pairs are used. Skipped: 3 longer than 11 tokens, 2 with a blank side."
     )
-    monkeypatch.setattr(buckets, "_PAIRS_PER_PASS", 3)
-    assert report_lengths(pairs, max_length=11) == report
-
-
-def test_buckets_with_pairs_are_counted(make_pairs, monkeypatch):
     # Buckets 8, 10 and 11. The others are too long or blank.
     pairs = make_pairs([2, 8, 10, 11, 12, 1, 3], [3, 4, 4, 9, 40, 1, 1])
-    assert report_lengths(pairs, max_length=11).buckets == 3
-    monkeypatch.setattr(buckets, "_PAIRS_PER_PASS", 3)
     assert report_lengths(pairs, max_length=11).buckets == 3

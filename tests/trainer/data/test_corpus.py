@@ -1,7 +1,5 @@
 """Tests of corpora in memory."""
 
-import pytest
-
 from examples.synthetic_corpus import generate
 from trainer.data.corpus import PairCorpus
 
@@ -20,8 +18,3 @@ def test_fingerprint_depends_on_the_pairs():
     corpus = PairCorpus(PAIRS)
     assert corpus.fingerprint == PairCorpus(PAIRS).fingerprint
     assert corpus.fingerprint != PairCorpus(PAIRS[1:]).fingerprint
-
-
-def test_pair_corpus_is_frozen():
-    with pytest.raises(AttributeError):
-        PairCorpus(PAIRS).pairs = ()

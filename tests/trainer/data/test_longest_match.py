@@ -7,6 +7,8 @@ import tensorflow as tf
 
 from trainer.data.longest_match import LongestMatch
 
+SIGNATURE = [tf.TensorSpec([None], tf.string)]
+
 
 def plain_match(ids, word):
     """Returns the ids of a word, found with a loop over all possible ends."""
@@ -19,66 +21,41 @@ def plain_match(ids, word):
 
 
 @pytest.mark.parametrize(
-    ("subtokens", "expected"),
+    ("subtokens", "words", "expected"),
     [
-        pytest.param(
-            {"a": 7, "ab": 3, "abc": 5, "cd": 2, "d": 11},
-            {"abcd": [5, 11], "abd": [3, 11], "": [], "a": [7], "dcdabca": [11, 2, 5, 7]},
-            id="greedy",
-        ),
-        pytest.param(
-            {"a": 0, "b": 1, "aaaab": 2, "aab": 3},
-            {"aaaaaab": [0, 0, 2], "aaaa": [0, 0, 0, 0], "aab": [3]},
-            id="falls back to shorter subtokens",
-        ),
-        pytest.param(
-            {"ab": 4, "b": 2},
-            {"abab": [4, 4], "aab": [-1, 4], "zbz": [-1, 2, -1]},
-            id="-1 for a character without a subtoken",
-        ),
+        ("a:7 ab:3 abc:5 cd:2 d:11", "abcd abd a dcdabca", [[5, 11], [3, 11], [7], [11, 2, 5, 7]]),
+        ("a:0 b:1 aaaab:2 aab:3", "aaaaaab aaaa aab", [[0, 0, 2], [0, 0, 0, 0], [3]]),
+        ("ab:4 b:2", "abab aab zbz", [[4, 4], [-1, 4], [-1, 2, -1]]),
+        ("a:0 b:1 ab:2", "a b ab a  b", [[0], [1], [2], [0], [], [1]]),
     ],
+    ids=["greedy", "shorter subtokens", "-1 without a subtoken", "does not cross words"],
 )
-def test_match_of_words(subtokens, expected):
-    match = LongestMatch(subtokens)
-    assert match(tf.constant(list(expected))).to_list() == list(expected.values())
+def test_match_of_words(subtokens, words, expected):
+    ids = {name: int(i) for name, _, i in (part.partition(":") for part in subtokens.split())}
+    assert LongestMatch(ids)(tf.constant(words.split(" "))).to_list() == expected
 
 
-def test_match_does_not_cross_words():
-    match = LongestMatch({"a": 0, "b": 1, "ab": 2})
-    words = tf.constant(["a", "b", "ab", "a", "", "b"])
-    assert match(words).to_list() == [[0], [1], [2], [0], [], [1]]
-
-
-@pytest.mark.parametrize("words", [[], [""], ["", "", ""]])
-def test_match_of_empty_words(words):
-    match = LongestMatch({"a": 0})
-    ids = tf.function(match)(tf.constant(words, tf.string))
-    assert ids.dtype == tf.int32
-    assert ids.to_list() == [[] for _ in words]
+def test_match_of_empty_words():
+    match = tf.function(LongestMatch({"a": 0}), input_signature=SIGNATURE)
+    for words in ([], [""], ["", "", ""]):
+        ids = match(tf.constant(words, tf.string))
+        assert ids.dtype == tf.int32
+        assert ids.to_list() == [[] for _ in words]
 
 
 @pytest.mark.parametrize("seed", range(7))
 def test_match_equals_the_loop(seed):
     random_choice = random.Random(seed)
     characters = random_choice.sample("ab_\\1é字😀\u0301 \t\x00\n\U0010ffff", k=2 + seed)
-    subtokens = {
-        "".join(random_choice.choices(characters, k=random_choice.randint(1, 11)))
-        for _ in range(41)
-    }
-    ids = {subtoken: 101 + 3 * i for i, subtoken in enumerate(sorted(subtokens))}
-    words = [
-        "".join(random_choice.choices(characters, k=random_choice.randint(0, 67)))
-        for _ in range(53)
-    ]
-    expected = [plain_match(ids, word) for word in words]
-    match = LongestMatch(ids)
-    assert match(tf.constant(words)).to_list() == expected
-    assert (
-        tf.function(match, input_signature=[tf.TensorSpec([None], tf.string)])(
-            tf.constant(words)
-        ).to_list()
-        == expected
+    draw = lambda low, high: "".join(
+        random_choice.choices(characters, k=random_choice.randint(low, high))
     )
+    subtokens = {draw(1, 11) for _ in range(41)}
+    ids = {subtoken: 101 + 3 * i for i, subtoken in enumerate(sorted(subtokens))}
+    words = [draw(0, 67) for _ in range(53)]
+    expected = [plain_match(ids, word) for word in words]
+    match = tf.function(LongestMatch(ids), input_signature=SIGNATURE)
+    assert match(tf.constant(words)).to_list() == expected
 
 
 def test_match_of_a_very_long_word():

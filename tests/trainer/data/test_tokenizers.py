@@ -11,6 +11,7 @@ from trainer.data.subword_tokenizer import SubwordTokenizer
 SENTENCES = [text for pair in generate("dev", size=53) for text in pair]
 VOCABULARIES = {path.stem: path for path in compare_subwords.VOCABULARIES}
 SIZES = {"sentencepiece": 307, "subwords": 305}
+SIGNATURE = [tf.TensorSpec([None], tf.string)]
 
 
 @pytest.fixture(params=SIZES)
@@ -26,10 +27,8 @@ def tokenizer(kind, tokenizer):
 
 
 def test_tokenizer_in_a_graph_and_with_an_empty_batch(tokenizer):
-    round_trip = tf.function(
-        lambda strings: tokenizer.detokenize(tokenizer.tokenize(strings)),
-        input_signature=[tf.TensorSpec([None], tf.string)],
-    )
+    both = lambda strings: tokenizer.detokenize(tokenizer.tokenize(strings))
+    round_trip = tf.function(both, input_signature=SIGNATURE)
     assert round_trip(tf.constant([], tf.string)).numpy().tolist() == []
     assert round_trip(tf.constant(["", ""])).numpy().tolist() == [b"", b""]
     texts = [SENTENCES[2].encode(), b"", SENTENCES[5].encode()]
@@ -87,15 +86,11 @@ def test_exported_graph_does_not_require_this_project(kind, tokenizer, tmp_path)
     if kind == "subwords":
         tokenizer = SubwordTokenizer.from_file(VOCABULARIES["hostile"])
         text, packages = "The snake_case\\man, \U0001f600 and \x00 Ω", "tensorflow"
-    signature = [tf.TensorSpec([None], tf.string)]
+    split = lambda text: tokenizer.tokenize(text).to_tensor(0)
+    both = lambda text: tokenizer.detokenize(tokenizer.tokenize(text))
     module = tf.Module()
     module.tokenizer = tokenizer
-    module.split = tf.function(
-        lambda text: tokenizer.tokenize(text).to_tensor(0), input_signature=signature
-    )
-    module.both = tf.function(
-        lambda text: tokenizer.detokenize(tokenizer.tokenize(text)), input_signature=signature
-    )
+    module.split, module.both = (tf.function(f, input_signature=SIGNATURE) for f in (split, both))
     tf.saved_model.save(module, str(tmp_path / "module"))
     program = f"""
 import sys, {packages}

@@ -1,10 +1,9 @@
 """`trainer.translate` with a fake model that does not need TensorFlow.
 
-A batch takes FAKE_SECONDS. The first batch takes FAKE_FIRST_SECONDS more. Translations are the
-sentences in upper case. The score of a sentence is the negative number of characters in its batch,
-so that other batches give a different file. Progress is recorded after every window. With
-FAKE_OPERATIONS=n, the process kills itself after n file operations. An operation writes at most
-seven bytes.
+A batch takes FAKE_SECONDS. Translations are the sentences in upper case. The score of a sentence is
+the negative number of characters in its batch, so that other batches give a different file.
+Progress is recorded after every window. With FAKE_OPERATIONS=n, the process kills itself after n
+file operations. An operation writes at most seven bytes.
 """
 
 import atexit
@@ -31,12 +30,8 @@ from trainer.serving.translator import Alignment, Translation  # noqa: E402
 class FakeTranslator:
     def __init__(self, path, nbest, **options):
         self.count = nbest or 1
-        self.is_prepared = False
 
     def n_best(self, sentences):
-        if not self.is_prepared:
-            time.sleep(float(os.environ.get("FAKE_FIRST_SECONDS", 0)))
-            self.is_prepared = True
         time.sleep(float(os.environ.get("FAKE_SECONDS", 0)))
         score = -float(sum(map(len, sentences)))
         return [self.best(sentence, score) for sentence in sentences]

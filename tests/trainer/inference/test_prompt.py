@@ -1,38 +1,89 @@
-"""Tests of `trainer.translate` on a pseudo-terminal."""
+"""Tests of `trainer.translate` with lines typed at a terminal."""
 
+import io
 import os
 import pty
 import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+from programs import Program
 from subprocesses import environment, python_command
 
+from trainer import translate
+from trainer.serving import saved_models
+from trainer.serving.translator import Translation
+
 PROGRAM = Path(__file__).parent / "fake_translate.py"
+LINES = [b"ein hund\n", b"\n", b"\xff ja\n", b"wort " * 13 + b"\n"]
 
 
-def type_lines(lines, tmp_path, output=None):
-    """Returns the content of the terminal up to each prompt, after typing each line."""
+class Terminal(io.BytesIO):
+    def isatty(self):
+        return True
+
+
+class UpperCase:
+    """A model that translates to upper case and truncates sentences above 60 bytes."""
+
+    def __init__(self, path, **options):
+        pass
+
+    def n_best(self, sentences):
+        return [[Translation(text.upper(), -1.0, len(text) > 60)] for text in sentences]
+
+
+@pytest.fixture
+def type_lines(monkeypatch):
+    """Returns a function that types `LINES`, and returns the contents of both output streams."""
+    monkeypatch.setattr(saved_models, "load", UpperCase)
+    monkeypatch.setattr(saved_models, "fingerprint", lambda path: "fake")
+
+    def run(stdout):
+        streams = {"stdin": Terminal(b"".join(LINES)), "stdout": stdout, "stderr": Terminal()}
+        for name, stream in streams.items():
+            text = io.TextIOWrapper(stream, encoding="utf-8", write_through=True)
+            monkeypatch.setattr(sys, name, text)
+        Program(translate)("--saved_model=any")
+        return stdout.getvalue(), streams["stderr"].getvalue()
+
+    return run
+
+
+def test_typed_lines_are_translated_immediately(type_lines):
+    out, err = type_lines(Terminal())
+    assert out == b"> EIN HUND\n> \n> \xff JA\n> " + b"WORT " * 13 + b"\n> \n"
+    assert err == b"warning: line 4 was truncated to the maximum input length of the model.\n"
+
+
+def test_prompt_is_not_written_to_an_output_file(type_lines):
+    out, err = type_lines(io.BytesIO())
+    assert out == b"EIN HUND\n\n\xff JA\n" + b"WORT " * 13 + b"\n"
+    assert err.startswith(b"> > > > ") and err.endswith(b"> \n")
+
+
+@pytest.mark.slow
+def test_lines_typed_at_a_pseudo_terminal():
     ours, theirs = pty.openpty()
-    command = python_command(PROGRAM, "--saved_model=any")
-    with subprocess.Popen(
-        command,
-        env=environment(TERM="dumb"),
-        stdin=theirs,
-        stdout=output or theirs,
-        stderr=theirs,
-        close_fds=True,
-    ) as process:
+    options = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    command, env = python_command(PROGRAM, "--saved_model=any"), environment(TERM="dumb")
+    with subprocess.Popen(command, env=env, close_fds=True, **options) as process:
         os.close(theirs)
         screens = [read_until(ours, b"> ")]
-        for line in lines:
+        for line in [*LINES, b"\x04"]:
             os.write(ours, line)
             screens.append(read_until(ours, b"> "))
     os.close(ours)
     assert process.returncode == 0
-    return screens
+    assert screens[:3] == [b"> ", b"ein hund\nEIN HUND\n> ", b"\n\n> "]
+    assert screens[3].endswith(b"\xff JA\n> ")
+    assert b"WORT WORT" in screens[4] and b"warning: line 4 was truncated" in screens[4]
+    assert screens[5].strip() == b""
 
 
 def read_until(terminal, end):
+    """Returns the content of the terminal up to a prompt, or until the program ends."""
     screen = b""
     while not screen.endswith(end):
         try:
@@ -40,22 +91,3 @@ def read_until(terminal, end):
         except OSError:  # the program has ended
             break
     return screen.replace(b"\r", b"")
-
-
-def test_typed_lines_are_translated_immediately(tmp_path):
-    screens = type_lines(
-        [b"ein hund\n", b"\n", b"\xff ja\n", b"wort " * 13 + b"\n", b"\x04"], tmp_path
-    )
-    assert screens[0] == b"> "
-    assert screens[1] == b"ein hund\nEIN HUND\n> "
-    assert screens[2] == b"\n\n> "
-    assert screens[3].endswith(b"\xff JA\n> ")
-    assert b"WORT WORT" in screens[4] and b"warning: line 4 was truncated" in screens[4]
-    assert screens[5].strip() == b""
-
-
-def test_prompt_is_not_written_to_an_output_file(tmp_path):
-    with open(tmp_path / "answers", "wb") as file:
-        screens = type_lines([b"ein hund\n", b"ja\n", b"\x04"], tmp_path, file)
-    assert screens[:3] == [b"> ", b"ein hund\n> ", b"ja\n> "]
-    assert (tmp_path / "answers").read_bytes() == b"EIN HUND\nJA\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from subprocesses import environment, python_command
 
+pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).parent / "fake_translate.py"
 RESULTS = ("output", "alignments", "tokens")
 
@@ -58,7 +59,6 @@ def test_resume_after_kills_inside_lines(tmp_path):
     assert read_results(tmp_path, "killed") == expected
 
 
-@pytest.mark.slow
 def test_resume_after_kills_during_the_final_renames(tmp_path):
     write_input(tmp_path / "input", 8)
     whole = run(tmp_path, "whole", FAKE_OPERATIONS=10**6)
@@ -71,7 +71,6 @@ def test_resume_after_kills_during_the_final_renames(tmp_path):
         assert read_results(tmp_path, name) == read_results(tmp_path, "whole")
 
 
-@pytest.mark.slow
 def test_resume_after_kills_at_random_times(tmp_path):
     write_input(tmp_path / "input", 300)
     run(tmp_path, "whole")

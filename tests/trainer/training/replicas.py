@@ -6,23 +6,15 @@ replicas.py OUT                 as one of the workers of TF_CONFIG
 
 import sys
 
-import keras
 import numpy as np
 import tensorflow as tf
+from small_transformers import small_config
+from tiny_training import training_model
 
-from t2t_relpos.models import Transformer, TransformerConfig
+from t2t_relpos.models import Transformer
 from trainer.training.fused_adam import FusedAdam
 from trainer.training.sharding import shard
 from trainer.training.strategy import make_strategy
-from trainer.training.training_model import TrainingModel
-
-SIZES = {
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 1,
-    "hidden_dim": 6,
-    "intermediate_dim": 7,
-    "num_heads": 3,
-}
 
 
 def batches():
@@ -44,15 +36,10 @@ def dataset(batches):
     return made.apply(tf.data.experimental.assert_cardinality(len(batches)))
 
 
-def make_model(strategy, optimizer, dropout=0.0, dtype="float32", **settings):
-    keras.utils.set_random_seed(7)
+def make_model(strategy, dropout=0.0, dtype="float32", **settings):
+    config, options = small_config(dropout=dropout), {"run_eagerly": False}
     with strategy.scope():
-        transformer = Transformer(
-            TransformerConfig(vocab_size=13, dropout=dropout, **SIZES), dtype=dtype
-        )
-        model = TrainingModel(transformer, 0.1, **settings)
-        model.compile(optimizer())
-    return model
+        return training_model(lambda: Transformer(config, dtype=dtype), options=options, **settings)
 
 
 def fit(strategy, model, batches, steps):
@@ -63,32 +50,26 @@ def fit(strategy, model, batches, steps):
 def results(strategy):
     found = {}
     # Replicas have unequal numbers of micro-batches.
-    model = make_model(strategy, lambda: keras.optimizers.SGD(1.0), device_tokens=7, clip_norm=2.0)
+    model = make_model(strategy, device_tokens=7, clip_norm=2.0)
     start = model.get_weights()
-
-    def keep(name, history):
-        found.update({f"{name} {key}": np.array(values) for key, values in history.items()})
-
-    def train(name, batches, rate=1.0, steps=1):
+    for name, data, rate, steps in (
+        *((f"batch {i}", [batch], 1.0, 1) for i, batch in enumerate(batches())),
+        ("20 steps", batches(), 0.1, 20),
+    ):
         model.set_weights(start)
         model.optimizer.learning_rate = rate
-        keep(name, fit(strategy, model, batches, steps))
+        history = fit(strategy, model, data, steps)
+        found |= {f"{name} {key}": values for key, values in history.items()}
         for i, weights in enumerate(model.transformer.trainable_variables):
             # With a learning rate of 1, the change of one step is the gradient.
             found[f"{name} weights {i}"] = start[i] - weights.numpy()
-
-    for i, batch in enumerate(batches()):
-        train(f"batch {i}", [batch])
-    train("20 steps", batches(), rate=0.1, steps=20)
     model.set_weights(start)
-    keep(
-        "evaluate",
-        model.evaluate(shard(dataset(batches()), strategy), steps=3, verbose=0, return_dict=True),
-    )
-    model = make_model(strategy, lambda: FusedAdam(0.01))
-    keep("Adam", {"loss": fit(strategy, model, batches(), 20)["loss"]})
-    found.update(with_dropout_in_float16(strategy))
-    return found
+    data = shard(dataset(batches()), strategy)
+    logs = model.evaluate(data, steps=3, verbose=0, return_dict=True)
+    found |= {f"evaluate {key}": value for key, value in logs.items()}
+    model = make_model(strategy, optimizer=FusedAdam, rate=0.01)
+    found["Adam loss"] = fit(strategy, model, batches(), 20)["loss"]
+    return found | with_dropout_in_float16(strategy)
 
 
 def with_dropout_in_float16(strategy):
@@ -96,31 +77,21 @@ def with_dropout_in_float16(strategy):
 
     In the first step, every replica gets the same batch entry.
     """
-    model = make_model(
-        strategy, lambda: keras.optimizers.SGD(0.1), dropout=0.5, dtype="mixed_float16"
-    )
-    rows = {
-        side: np.repeat(ids[:1], strategy.num_replicas_in_sync, axis=0)
-        for side, ids in batches()[0].items()
-    }
-    found, weights = (
-        {"dropout loss": np.array(fit(strategy, model, [rows], 1)["loss"])},
-        [model.get_weights()],
-    )
-    states = model.transformer.non_trainable_variables
-    found["dropout states"] = np.array(
-        [
-            [local.numpy() for local in strategy.experimental_local_results(state.value)]
-            for state in states
-        ]
-    )
+    model = make_model(strategy, rate=0.1, dropout=0.5, dtype="mixed_float16")
+    replicas = strategy.num_replicas_in_sync
+    rows = {side: np.repeat(ids[:1], replicas, axis=0) for side, ids in batches()[0].items()}
+    found = {"dropout loss": fit(strategy, model, [rows], 1)["loss"]}
+    found["dropout states"] = [
+        [local.numpy() for local in strategy.experimental_local_results(state.value)]
+        for state in model.transformer.non_trainable_variables
+    ]
+    found["moved"] = []
     for scale in (2.0**120, 2.0**10):
+        before = model.get_weights()
         model.loss_scale.scale.assign(scale)
-        found[f"scale {scale}"] = np.array(fit(strategy, model, [rows], 2)["loss_scale"])
-        weights.append(model.get_weights())
-    found["moved"] = np.array(
-        [any(np.any(a != b) for a, b in zip(*pair)) for pair in zip(weights, weights[1:])]
-    )
+        found[f"scale {scale}"] = fit(strategy, model, [rows], 2)["loss_scale"]
+        pairs = zip(before, model.get_weights())
+        found["moved"].append(any(np.any(one != other) for one, other in pairs))
     found["updates"] = model.optimizer.iterations.numpy()
     return found
 

@@ -1,20 +1,21 @@
 """Tests of the train function that compiles a program for every shape."""
 
-import keras
-import numpy as np
+import functools
+
 import pytest
 import tensorflow as tf
+from comparisons import assert_all_close
 from small_transformers import small_config
+from tiny_training import TinyTransformer, training_model
 
 from t2t_relpos.models import Transformer
 from trainer.training.compiled_step import CompiledStep
-from trainer.training.training_model import TrainingModel
+
+TRANSFORMER = functools.partial(Transformer, small_config())
 
 
 def batches(*lengths):
-    return [
-        {"inputs": tf.ones([2, n], tf.int32), "targets": tf.ones([2, n], tf.int32)} for n in lengths
-    ]
+    return [{side: tf.ones([2, n], tf.int32) for side in ("inputs", "targets")} for n in lengths]
 
 
 def test_compiled_step_traces_static_shapes_and_reports_new_ones():
@@ -31,32 +32,40 @@ def test_compiled_step_traces_static_shapes_and_reports_new_ones():
     assert [each.get("programs") for each in logs] == [1, 2, None]
     assert all(each["compile_seconds"] > 0 for each in logs[:2])
     assert "compile_seconds" not in logs[2]
-
-
-def test_compiled_step_runs_several_steps_per_call():
-    step = CompiledStep(lambda batch: {"loss": tf.reduce_sum(batch["targets"])}, steps=3)
+    # Several steps per call.
     iterator = iter(batches(5, 7, 5, 7))
-    logs = step(iterator)
+    logs = CompiledStep(train_step, steps=3)(iterator)
     assert int(logs["loss"]) == 10 and logs["programs"] == 2
     assert len(list(iterator)) == 1
 
 
-@pytest.mark.parametrize("steps_per_execution", [1, 2])
-def test_compiled_training_equals_uncompiled(steps_per_execution, rng):
-    config = small_config()
+@pytest.mark.parametrize(
+    ("transformer", "jit_compile", "steps"),
+    [
+        (TinyTransformer, True, 2),
+        pytest.param(TRANSFORMER, True, 1, marks=pytest.mark.slow),
+        pytest.param(TRANSFORMER, False, 2, marks=pytest.mark.slow),
+    ],
+    ids=["one layer", "Transformer", "Transformer without XLA"],
+)
+def test_compiled_training_equals_uncompiled(transformer, jit_compile, steps, rng):
     data = [
         {side: rng.integers(2, 13, (3, n)).astype("int32") for side in ("inputs", "targets")}
         for n in (5, 8, 5, 8)
     ]
     specification = {side: tf.TensorSpec([None, None], tf.int32) for side in ("inputs", "targets")}
     dataset = tf.data.Dataset.from_generator(lambda: data, output_signature=specification)
-    losses = []
-    for jit_compile in (False, True):
-        keras.utils.set_random_seed(7)
-        model = TrainingModel(Transformer(config))
-        options = {"steps_per_execution": steps_per_execution, "jit_compile": jit_compile}
-        model.compile(keras.optimizers.SGD(0.5), **options)
-        fit = lambda: model.fit(dataset, steps_per_epoch=4, shuffle=False, verbose=0)
-        losses.append([fit().history["loss"] for _ in range(2)])
-        assert isinstance(model.train_function, CompiledStep) == jit_compile
-    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+    def train(jit_compile, steps):
+        options = {"jit_compile": jit_compile, "steps_per_execution": steps, "run_eagerly": False}
+        settings = {"rate": 0.5, "device_tokens": 20, "clip_norm": 1.0, "options": options}
+        model = training_model(transformer, **settings)
+        fit = lambda: model.fit(dataset, steps_per_epoch=4, shuffle=False, verbose=0).history
+        logs = [list(fit().values()) for _ in range(2)]
+        assert isinstance(model.train_function, CompiledStep) == model.jit_compile == jit_compile
+        assert int(model.optimizer.iterations) == 8
+        return logs, model.get_weights()
+
+    (logs, weights), (expected, expected_weights) = train(jit_compile, steps), train(False, 1)
+    assert_all_close(logs, expected, rtol=1e-5)
+    assert_all_close(weights, expected_weights, rtol=1e-5, atol=1e-6)

@@ -1,11 +1,15 @@
+from types import SimpleNamespace
+
 import pytest
 from sacrebleu.metrics import BLEU
+from small_transformers import small_config
 
 from examples.synthetic_corpus import generate
 from trainer.data.corpus import PairCorpus
 from trainer.model_dir import ModelDirectory
 from trainer.serving.translation_module import TranslationModule, TranslationSettings
-from trainer.serving.translator import Translator
+from trainer.serving.translator import Translation, Translator
+from trainer.training import dev_bleu
 from trainer.training.dev_bleu import DevTranslator, Sample
 
 
@@ -20,18 +24,12 @@ def parts(trained_model_dir):
     return directory.load_model(), directory.load_tokenizer()
 
 
-def expected(trained_model_dir, corpus):
-    """Returns BLEU and translations of the saved model."""
-    module = TranslationModule.from_model_dir(trained_model_dir, TranslationSettings(beam_size=1))
-    answers = [
-        answer.text.decode() for answer in Translator(module.serve, module)(list(corpus.sources()))
-    ]
-    return BLEU().corpus_score(answers, [list(corpus.targets())]).score, answers
-
-
 @pytest.mark.slow
 def test_bleu_and_samples_equal_greedy_translations(trained_model_dir, parts, corpus):
-    bleu, answers = expected(trained_model_dir, corpus)
+    module = TranslationModule.from_model_dir(trained_model_dir, TranslationSettings(beam_size=1))
+    translations = Translator(module.serve, module)(list(corpus.sources()))
+    answers = [translation.text.decode() for translation in translations]
+    bleu = BLEU().corpus_score(answers, [list(corpus.targets())]).score
     dev = DevTranslator(*parts, corpus, longest=60)()
     assert dev.bleu == pytest.approx(bleu) and bleu > 0
     assert dev.samples == [Sample(*corpus.pairs[i], answers[i]) for i in (0, 23, 46)]
@@ -48,20 +46,32 @@ def test_translations_use_the_current_weights(parts, corpus):
     assert translate().bleu > 0
 
 
-def test_samples_of_a_small_dev_set(parts):
-    corpus = PairCorpus((("A dog.", "Ein Hund."), ("", "")))
-    assert [sample.source for sample in DevTranslator(*parts, corpus, longest=9)().samples] == [
-        "A dog.",
-        "",
-    ]
+@pytest.fixture
+def lowered(monkeypatch):
+    """Returns a function that makes a `DevTranslator` which returns sources in lower case."""
+    lower = lambda sentences: [Translation(text.lower(), 0.0, False) for text in sentences]
+    monkeypatch.setattr(dev_bleu, "TranslationModule", lambda *_: SimpleNamespace(serve=None))
+    monkeypatch.setattr(dev_bleu, "Translator", lambda *_: lower)
+    transformer = SimpleNamespace(config=small_config())
+    return lambda corpus: DevTranslator(transformer, None, corpus, longest=9)
 
 
-def test_interrupted_translation_returns_none(parts, corpus):
+def test_samples_of_a_small_dev_set(lowered):
+    pairs = ("A dog.", "Ein Hund."), ("", "")
+    samples = lowered(PairCorpus(pairs))().samples
+    assert samples == [Sample("A dog.", "Ein Hund.", "a dog."), Sample("", "", "")]
+
+
+def test_interrupted_translation_returns_none(lowered, corpus):
     calls = []
 
     def interrupted():
         calls.append(None)
         return len(calls) > 1
 
-    assert DevTranslator(*parts, corpus, longest=60)(interrupted) is None
+    translate = lowered(corpus)
+    assert translate(interrupted) is None
     assert len(calls) == 2
+    assert [sample.source for sample in translate().samples] == [
+        corpus.pairs[i][0] for i in (0, 23, 46)
+    ]

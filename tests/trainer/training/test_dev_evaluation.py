@@ -1,4 +1,5 @@
 import keras
+import pytest
 import tensorflow as tf
 
 from trainer.training.dev_bleu import DevBleu, Sample
@@ -13,10 +14,10 @@ SAMPLES = [Sample("a dog", "ein Hund", "ein Hut")]
 class Model:
     stop_training = stop_evaluating = False
 
-    def __init__(self, during=lambda: None):
+    def __init__(self):
         self.distribute_strategy = tf.distribute.get_strategy()
         self.evaluated = 0
-        self.during = during
+        self.during = lambda: None
 
     def evaluate(self, batches, steps, verbose, callbacks, return_dict):
         assert (batches, steps, return_dict) == (DEV, 3, True)
@@ -29,37 +30,28 @@ class Model:
 
 
 class Recorder:
+    """A report, and a storage of best checkpoints, that record their calls."""
+
     def __init__(self):
         self.calls = []
 
     def evaluated(self, evaluation, samples):
         self.calls.append((evaluation, samples))
 
-
-class Best:
-    def __init__(self):
-        self.offers = []
-
     def offer(self, model, step, bleu):
-        self.offers.append((step, bleu))
+        self.calls.append((step, bleu))
 
 
 class Run:
-    """A run at `step` with evaluations."""
+    """A run at `step` with evaluations every two steps."""
 
-    def __init__(self, directory, step=0, last=10, every=2, during=lambda: None, **settings):
-        self.signals, self.report = StopSignals(), Recorder()
+    def __init__(self, directory, step=0, last=10, **settings):
+        self.signals, self.report, self.model = StopSignals(), Recorder(), Model()
         self.steps = Steps(step, last, self.signals)
         self.evaluations = DevResults(directory / "evaluations.json", step)
         self.evaluate = DevEvaluator(
-            self.steps,
-            every,
-            DEV,
-            self.evaluations,
-            reports=[self.report],
-            **settings,
+            self.steps, 2, DEV, self.evaluations, reports=[self.report], **settings
         )
-        self.model = Model(during)
 
     def at(self, *steps):
         for self.steps.step in steps:
@@ -89,59 +81,43 @@ def test_resumed_run_does_not_repeat_evaluations(tmp_path):
 
 
 def test_bleu_is_reported_and_offered_to_best_checkpoints(tmp_path):
-    best = Best()
+    best = Recorder()
     run = Run(tmp_path, translate=bleus(10.0, 20.0), best=best)
     run.at(2, 4)
     assert run.report.calls == [
         (DevResult(2, 2.5, 0.5, 10.0), SAMPLES),
         (DevResult(4, 2.5, 0.5, 20.0), SAMPLES),
     ]
-    assert best.offers == [(2, 10.0), (4, 20.0)]
+    assert best.calls == [(2, 10.0), (4, 20.0)]
 
 
 def test_has_converged_without_better_bleu(tmp_path):
     run = Run(tmp_path, last=100, translate=bleus(10.0, 20.0, 20.0, 15.0), patience=2)
     run.at(2, 4, 6)
     assert not run.evaluate.has_converged
-    run.at(8)
-    assert run.evaluate.has_converged
-
-
-def test_patience_counts_evaluations_of_earlier_runs(tmp_path):
-    Run(tmp_path, translate=bleus(20.0, 10.0), patience=2).at(2, 4)
-    again = Run(tmp_path, step=4, translate=bleus(15.0), patience=2)
-    again.at(6)
+    # Patience includes evaluations of earlier runs.
+    again = Run(tmp_path, step=6, last=100, translate=bleus(15.0), patience=2)
+    again.at(8)
     assert again.evaluate.has_converged
 
 
-def assert_nothing_is_recorded(run):
-    assert run.at(2) == [] and run.report.calls == []
-
-
-def test_signal_before_an_evaluation_skips_it(tmp_path):
-    run = Run(tmp_path, translate=bleus(), best=Best())
-    run.signals.received = 15
-    assert_nothing_is_recorded(run)
-    assert run.model.evaluated == 0 and not run.model.stop_evaluating
-
-
-def test_signal_while_the_loss_is_computed_stops_the_evaluation(tmp_path):
+@pytest.mark.parametrize("during", ["nothing", "loss", "translation"])
+def test_signal_skips_or_stops_an_evaluation(tmp_path, during):
     def interrupt():
         run.signals.received = 15
 
-    run = Run(tmp_path, translate=bleus(), best=Best(), during=interrupt)
-    assert_nothing_is_recorded(run)
-    assert run.model.evaluated == 1 and run.model.stop_evaluating
-
-
-def test_signal_while_sentences_are_translated_stops_the_evaluation(tmp_path):
     def translate(interrupted):
-        run.signals.received = 15
+        interrupt()
         assert interrupted()
 
-    run = Run(tmp_path, translate=translate, best=Best())
-    assert_nothing_is_recorded(run)
-    assert run.model.evaluated == 1 and not run.model.stop_evaluating
+    run = Run(tmp_path, translate=translate, best=Recorder())
+    if during == "nothing":
+        interrupt()
+    elif during == "loss":
+        run.model.during = interrupt
+    assert run.at(2) == [] and run.report.calls == []
+    assert run.model.evaluated == (during != "nothing")
+    assert run.model.stop_evaluating == (during == "loss")
 
 
 def test_bleu_comes_from_the_chief(tmp_path):

@@ -31,16 +31,14 @@ def test_split_makes_few_micro_batches_of_equal_size(rows, device_tokens, shape)
     parts = micro_batches.split(full, device_tokens)
     for side, ids in parts.items():
         assert ids.shape == (*shape, full[side].shape[1])
-        np.testing.assert_array_equal(tf.reshape(ids, [-1, ids.shape[-1]])[:rows], full[side])
-        assert not np.any(tf.reshape(ids, [-1, ids.shape[-1]])[rows:])
+        joined = tf.reshape(ids, [-1, ids.shape[-1]])
+        np.testing.assert_array_equal(joined[:rows], full[side])
+        assert not np.any(joined[rows:])
 
 
 def test_split_counts_tokens_of_the_longer_side():
-    assert micro_batches.split(batch(6, source_length=2, target_length=5), 10)["inputs"].shape == (
-        3,
-        2,
-        2,
-    )
+    parts = micro_batches.split(batch(6, source_length=2, target_length=5), 10)
+    assert parts["inputs"].shape == (3, 2, 2)
 
 
 @pytest.mark.parametrize("in_graph", [False, True])
@@ -50,12 +48,8 @@ def test_accumulate_sums_values_and_returns_the_last_states(in_graph):
         return total, [total * tf.cast(number, tf.float32)], [tf.constant(11)]
 
     def run(full):
-        return micro_batches.accumulate(
-            compute,
-            micro_batches.split(full, 10),
-            (tf.zeros([]), [tf.zeros([])]),
-            [tf.constant(0)],
-        )
+        parts, like = micro_batches.split(full, 10), (tf.zeros([]), [tf.zeros([])])
+        return micro_batches.accumulate(compute, parts, like, [tf.constant(0)])
 
     total, (weighted,), (state,) = (tf.function(run) if in_graph else run)(batch(5))
     # Ids 1–10, 11–20, and 21–25 with an entry of padding.

@@ -19,19 +19,15 @@ def test_first_update_has_learning_rate_0():
     optimizer.apply([np.ones(2, "float32")], [variable])
     np.testing.assert_array_equal(variable.value, [1.0, 5.0])
     optimizer.apply([np.ones(2, "float32")], [variable])
-    np.testing.assert_allclose(
-        variable.value, np.array([1.0, 5.0]) - 2 * 0.5 * 2**-0.5 * 4**-0.5, rtol=1e-6
-    )
+    expected = np.array([1.0, 5.0]) - 2 * 0.5 * 2**-0.5 * 4**-0.5
+    np.testing.assert_allclose(variable.value, expected, rtol=1e-6)
 
 
 def test_schedule_is_serialized_with_the_optimizer():
-    optimizer = keras.optimizers.Adam(NoamSchedule(7, 13, multiplier=1.5))
+    settings = {"model_width": 7, "warmup_steps": 13, "multiplier": 1.5}
+    optimizer = keras.optimizers.Adam(NoamSchedule(**settings))
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
-    assert again._learning_rate.get_config() == {
-        "model_width": 7,
-        "warmup_steps": 13,
-        "multiplier": 1.5,
-    }
+    assert again._learning_rate.get_config() == settings
 
 
 @pytest.mark.parametrize("name", ["model_width", "warmup_steps", "multiplier"])

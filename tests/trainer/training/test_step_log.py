@@ -9,11 +9,10 @@ from trainer.training.step_log import StepLog
 
 
 class Model:
-    """A model whose steps have given losses, 8 target tokens and 5 source tokens."""
+    """A model whose steps have given losses and 13 tokens."""
 
     stop_training = False
     optimizer = keras.optimizers.SGD(0.25)
-    seen = ()
 
     def reset_metrics(self):
         self.seen = []
@@ -24,7 +23,7 @@ class Model:
 
 
 class Run:
-    """A run whose steps take one second each."""
+    """A run whose steps take a second."""
 
     def __init__(self, monkeypatch, first=0, last=100, log_every=2):
         self.now, self.model, self.reports = 100.0, Model(), []
@@ -32,7 +31,7 @@ class Run:
         self.log = StepLog(self.steps, log_every)
         monkeypatch.setattr(time, "perf_counter", lambda: self.now)
 
-    def fit(self, losses, per_execution=1):
+    def fit(self, losses, per_execution=1, after_step=lambda: None):
         """Trains an epoch."""
         self.model.reset_metrics()
         for callback in (self.steps, self.log):
@@ -45,6 +44,7 @@ class Run:
                 callback.on_train_batch_end(i + per_execution - 1, logs)
             if logs["report_due"]:
                 self.reports.append({"step": self.steps.step} | logs)
+            after_step()
 
     def of(self, name):
         return [report[name] for report in self.reports]
@@ -61,7 +61,7 @@ def test_reports_are_means_since_the_last_report(monkeypatch):
     assert run.of("learning_rate") == [0.25, 0.25]
 
 
-def test_first_report_of_a_resumed_run_includes_its_first_step(monkeypatch):
+def test_resumed_run_reports_its_first_step_and_excludes_evaluations(monkeypatch):
     run = Run(monkeypatch, first=8, last=15, log_every=5)
     run.fit([8.0, 4.0, 1.0, 1.0])
     assert run.of("step") == [10] and run.of("loss") == [6.0]
@@ -73,10 +73,12 @@ def test_first_report_of_a_resumed_run_includes_its_first_step(monkeypatch):
 
 def test_speed_excludes_checkpoints(monkeypatch):
     run = Run(monkeypatch)
-    run.fit([1.0] * 3)
-    with run.steps.paused():
-        run.now += 1000
-    run.fit([1.0] * 3)
+
+    def checkpoint():
+        with run.steps.paused():
+            run.now += 1000
+
+    run.fit([1.0] * 6, after_step=checkpoint)
     assert run.of("tokens_per_second") == [pytest.approx(13.0)] * 3
 
 
@@ -96,14 +98,12 @@ def test_first_report_is_early(monkeypatch):
 
 def test_speed_excludes_compilation(monkeypatch):
     run = Run(monkeypatch, log_every=4)
-    logs_of, compiled = run.model.logs, {1: 30.0, 2: 20.0}
+    logs_of, seconds = run.model.logs, iter([None, 30.0, 20.0, None])
 
     def logs(losses):
-        step = len(run.model.seen)
-        if step not in compiled:
-            return logs_of(losses)
-        run.now += compiled[step]
-        return logs_of(losses) | {"compile_seconds": compiled[step]}
+        compiled = next(seconds)
+        run.now += compiled or 0.0
+        return logs_of(losses) | ({"compile_seconds": compiled} if compiled else {})
 
     monkeypatch.setattr(run.model, "logs", logs)
     run.fit([1.0] * 4)

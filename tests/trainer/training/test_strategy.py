@@ -71,70 +71,60 @@ def test_mirrored_strategy_selects_the_attention_of_gpus(with_gpus, monkeypatch)
         (
             "multiworker",
             None,
-            "Expected the workers of --strategy=multiworker in .* TF_CONFIG. Received: none",
+            "the workers of --strategy=multiworker in .* TF_CONFIG. Received: none",
         ),
-        ("one", 2, "Expected logical_devices only with the strategy mirrored. Received: 2"),
-        (
-            "mirrored",
-            None,
-            "Expected at least one GPU .*. Use --strategy=one, or .* --logical_devices=2",
-        ),
-        ("mirrored", 1, "Expected logical_devices to be at least 2. Received: 1"),
-        (
-            "mirrored",
-            2,
-            "Expected TensorFlow to be unused before the CPU is split into 2 devices",
-        ),
+        ("one", 2, "logical_devices only with the strategy mirrored. Received: 2"),
+        ("mirrored", None, "at least one GPU .*. Use --strategy=one, or .* --logical_devices=2"),
+        ("mirrored", 1, "logical_devices to be at least 2. Received: 1"),
+        ("mirrored", 2, "TensorFlow to be unused before the CPU is split into 2 devices"),
     ],
 )
 def test_strategy_that_can_not_be_made_raises(name, logical_devices, message, monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     tf.zeros([])
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [])
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"Expected {message}"):
         make_strategy(name, logical_devices)
 
 
 WORKERS = ["first:12345", "second:12345", "third:12345"]
-CLUSTER, TASK = {"worker": WORKERS}, {"type": "worker", "index": 2}
 
 
-def config(cluster=CLUSTER, task=TASK):
-    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
+def config(workers=WORKERS, kind="worker", index=2, **others):
+    cluster = {"worker": workers} | others
+    return json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
 
 
 def test_workers_of_tf_config():
-    assert workers_of(config()) == (WORKERS, 2)
+    assert workers_of({"TF_CONFIG": config()}) == (WORKERS, 2)
+
+
+NO_LIST = "the workers {}, not a list of addresses with ports"
+NO_WORKER = "the task {.*}, which is not one of the 3 workers"
 
 
 @pytest.mark.parametrize(
-    "environment, message",
+    ("tf_config", "received"),
     [
-        ({}, "Received: none. Set it on every worker, like TF_CONFIG='{"),
-        ({"TF_CONFIG": "{"}, r"Received: \{ \(JSONDecodeError"),
-        ({"TF_CONFIG": "{}"}, r"Received: \{\} \(KeyError: 'cluster'\)"),
-        ({"TF_CONFIG": "[]"}, "TypeError"),
-        (config({"worker": WORKERS, "ps": ["fourth:1"]}), "Received: a cluster with ps too"),
+        ("", "none. Set it on every worker, like TF_CONFIG='{"),
+        ("{", r"\{ \(JSONDecodeError"),
+        ("{}", r"\{\} \(KeyError: 'cluster'\)"),
+        ("[]", r".*TypeError"),
+        (config(ps=["fourth:1"]), "a cluster with ps too"),
+        (config("first:12345"), NO_LIST.format("'first:12345'")),
+        (config(["first", "second"]), NO_LIST.format(".*")),
+        (config([]), NO_LIST.format(r"\[\]")),
         (
-            config({"worker": "first:12345"}),
-            "Received: the workers 'first:12345', not a list of addresses with ports",
+            config(WORKERS[:1]),
+            "a single worker, first:12345; for one process use another strategy",
         ),
-        (config({"worker": ["first", "second"]}), "not a list of addresses with ports"),
-        (config({"worker": []}), r"the workers \[\]"),
-        (
-            config({"worker": WORKERS[:1]}),
-            "Received: a single worker, first:12345; for one process use another strategy",
-        ),
-        (config({"worker": WORKERS[:1] * 2}), "with a duplicate address"),
-        (config(task={"type": "worker", "index": 3}), "which is not one of the 3 workers"),
-        (config(task={"type": "chief", "index": 0}), "which is not one of the 3 workers"),
-        (config(task={"type": "worker", "index": "0"}), "which is not one of the 3 workers"),
+        (config(WORKERS[:1] * 2), ".*with a duplicate address"),
+        (config(index=3), NO_WORKER),
+        (config(kind="chief", index=0), NO_WORKER),
+        (config(index="0"), NO_WORKER),
     ],
 )
-def test_invalid_tf_config_raises(environment, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        workers_of(environment)
-    assert (
-        "Expected the workers of --strategy=multiworker in the environment variable TF_CONFIG"
-        in str(caught.value)
-    )
+def test_invalid_tf_config_raises(tf_config, received):
+    message = "Expected the workers of --strategy=multiworker in the environment variable TF_CONFIG"
+    with pytest.raises(ValueError, match=f"{message}. Received: {received}"):
+        workers_of({"TF_CONFIG": tf_config} if tf_config else {})

@@ -29,10 +29,8 @@ def test_single_process_is_the_chief(single):
 
 def test_value_that_differs_from_the_chief_raises():
     Second().check_same(7, "the same step")
-    with pytest.raises(
-        ValueError,
-        match="Expected the same step on all workers. Received: 8 on worker 1, 7 on worker 0",
-    ):
+    message = "Expected the same step on all workers. Received: 8 on worker 1, 7 on worker 0"
+    with pytest.raises(ValueError, match=message):
         Second().check_same(8, "the same step")
 
 

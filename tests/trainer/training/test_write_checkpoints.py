@@ -8,25 +8,16 @@ from trainer.training.step_counter import Steps, StopSignals
 from trainer.training.write_checkpoints import WriteCheckpoints
 
 
-class Transformer:
-    compute_dtype = "float32"
+class Model:
+    """A `TrainingModel` that is its own Transformer."""
+
+    stop_training, compute_dtype = False, "float32"
+
+    def __init__(self):
+        self.transformer = self
 
     def save(self, path):
         path.write_bytes(b"model")
-
-
-class Unwritable:
-    compute_dtype = "float32"
-
-    def save(self, path):
-        raise OSError(28, "No space left on device")
-
-
-class Model:
-    stop_training = False
-
-    def __init__(self, transformer):
-        self.transformer = transformer
 
 
 class RecordedCheckpoints(Checkpoints):
@@ -42,21 +33,20 @@ class RecordedCheckpoints(Checkpoints):
 class Run:
     """Runs the step counter and the callback that writes checkpoints."""
 
-    def __init__(self, directory, first=0, last=100, transformer=None, **settings):
-        self.signals = StopSignals()
-        self.steps = Steps(first, last, self.signals)
+    def __init__(self, directory, first=0, **settings):
+        self.signals, model = StopSignals(), Model()
+        self.steps = Steps(first, 100, self.signals)
         self.checkpoints = RecordedCheckpoints(directory / "checkpoints")
         self.write = WriteCheckpoints(
             self.steps, ModelDirectory(directory), self.checkpoints, **settings
         )
-        model = Model(transformer or Transformer())
         for callback in (self.steps, self.write):
             callback.set_model(model)
         self.steps.on_epoch_begin(0)
 
-    def __call__(self, batches, per_execution=1, after=lambda batch: None):
+    def __call__(self, batches, per_execution=1, before_step=lambda batch: None):
         for batch in range(per_execution - 1, batches, per_execution):
-            after(batch)
+            before_step(batch)
             for callback in (self.steps, self.write):
                 callback.on_train_batch_end(batch, {})
         return self.checkpoints.saved
@@ -87,17 +77,7 @@ def test_checkpoints_at_intervals_of_minutes(tmp_path, monkeypatch):
         now[0] += 30
 
     # The checkpoint after 7 steps restarts the interval.
-    assert run(12, after=half_a_minute) == [4, 7, 11]
-
-
-def test_checkpoint_after_a_signal(tmp_path):
-    run = Run(tmp_path)
-
-    def signal_in_the_second_step(batch):
-        if batch == 1:
-            run.signals.received = 15
-
-    assert run(2, after=signal_in_the_second_step) == [2]
+    assert run(12, before_step=half_a_minute) == [4, 7, 11]
 
 
 def test_checkpoint_after_a_signal_between_callbacks(tmp_path):
@@ -131,13 +111,13 @@ def test_same_step_is_written_once(tmp_path):
 
 
 def test_interrupted_run_without_a_step_writes_no_files(tmp_path):
-    run = Run(tmp_path)
-    run.write.write()
+    Run(tmp_path).write.write()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_the_first_checkpoint_is_written_before_the_model(tmp_path):
-    run = Run(tmp_path, every=2, transformer=Unwritable())
+def test_only_the_first_checkpoint_is_written_before_the_model(tmp_path, fill_disk):
+    run = Run(tmp_path, every=2)
+    fill_disk(run.write.model.transformer, "save")
     for _ in range(2):
         with pytest.raises(OSError, match="No space left on device"):
             run(2)
