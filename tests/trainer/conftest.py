@@ -1,13 +1,21 @@
-"""Fixtures: a tiny trained model, small training runs, and a fake WMT 2014."""
+"""Fixtures: a tiny trained model, small training runs, and a fake WMT 2014.
 
+Modules that import TensorFlow Text, SentencePiece or sacreBLEU are imported by the fixtures that
+need them.
+"""
+
+import contextlib
 import errno
 import fcntl
+import functools
+import io
 import itertools
 import os
 import random
-from collections.abc import Callable
+import shutil
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from unittest import mock
 
 import keras
 import numpy as np
@@ -16,15 +24,9 @@ import tensorflow as tf
 import train_small
 
 from examples.synthetic_corpus import generate
-from examples.synthetic_corpus.__main__ import write_split
-from t2t_relpos.models import Transformer, TransformerConfig
 from trainer import train
 from trainer.config import RunConfig
-from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
-from trainer.export import export
 from trainer.model_dir import ModelDirectory
-from trainer.serving import saved_models
-from trainer.serving.translation_module import TranslationModule, TranslationSettings
 
 MAX_INPUT_LENGTH = 47
 
@@ -52,28 +54,15 @@ def made_once(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def synthetic_files(made_once):
-    """Returns flags of `trainer.train` for text files with a part of the synthetic corpus."""
-
-    def make(folder):
-        folder.mkdir()
-        write_split(folder, "train", size=3001)
-        write_split(folder, "dev")
-
-    folder = made_once("synthetic_corpus", make)
-    sides = ("source", "en"), ("target", "de")
-    splits = "train", "dev"
-    files = [f"--{split}_{side}={folder}/{split}.{x}" for split in splits for side, x in sides]
-    return ["--vocab_size=1000", *files]
-
-
-@pytest.fixture(scope="session")
 def trained_model_dir(made_once):
     """Returns the path of a model directory. Its model is trained enough to end sentences."""
     return made_once("tiny", _make_model_dir)
 
 
 def _make_model_dir(path):
+    from t2t_relpos.models import Transformer, TransformerConfig
+    from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
+
     keras.utils.set_random_seed(20180402)
     pairs = generate("train", size=397)
     directory = ModelDirectory.create(path)
@@ -84,9 +73,9 @@ def _make_model_dir(path):
     config = TransformerConfig(
         vocab_size=211,
         num_encoder_layers=1,
-        num_decoder_layers=2,
-        hidden_dim=34,
-        intermediate_dim=37,
+        num_decoder_layers=1,
+        hidden_dim=16,
+        intermediate_dim=17,
         num_heads=2,
         max_relative_position=5,
         dropout=0.0,
@@ -97,13 +86,13 @@ def _make_model_dir(path):
     directory.save_model(model)
 
 
-def _train(model, tokenizer, pairs, steps=60, batch_size=31):
+def _train(model, tokenizer, pairs, steps=100, batch_size=31):
     source, target = (tokenizer.tokenize(list(texts)).to_tensor().numpy() for texts in zip(*pairs))
     rows = np.array(
         [random.Random(step).sample(range(len(pairs)), batch_size) for step in range(steps)]
     ).ravel()
     model.compile(
-        keras.optimizers.Adam(0.005),
+        keras.optimizers.Adam(0.02),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         weighted_metrics=[],
         jit_compile=False,
@@ -124,6 +113,13 @@ def tokenizer(trained_model_dir):
     return ModelDirectory.open(trained_model_dir).load_tokenizer()
 
 
+def _make_module(model_dir, max_input_length=MAX_INPUT_LENGTH, **settings):
+    from trainer.serving.translation_module import TranslationModule, TranslationSettings
+
+    settings = TranslationSettings(max_input_length=max_input_length, **settings)
+    return TranslationModule.from_model_dir(model_dir, settings)
+
+
 @pytest.fixture
 def make_module(trained_model_dir):
     """Returns `make_module(**settings)`: a `TranslationModule` of the tiny model.
@@ -131,13 +127,7 @@ def make_module(trained_model_dir):
     The fixture has function scope, because every test sets TensorFlow's seed, which deletes the
     tokenizer's resource.
     """
-
-    def make(max_input_length=MAX_INPUT_LENGTH, **settings):
-        return TranslationModule.from_model_dir(
-            trained_model_dir, TranslationSettings(max_input_length=max_input_length, **settings)
-        )
-
-    return make
+    return functools.partial(_make_module, trained_model_dir)
 
 
 @pytest.fixture(scope="session")
@@ -145,10 +135,9 @@ def exported_dir(trained_model_dir, made_once):
     """Returns the path of saved_models/tiny, with the tiny model as version 1."""
 
     def make(path):
-        module = TranslationModule.from_model_dir(
-            trained_model_dir, TranslationSettings(max_input_length=MAX_INPUT_LENGTH)
-        )
-        export(module, path / "tiny")
+        from trainer.export import export
+
+        export(_make_module(trained_model_dir), path / "tiny")
 
     return made_once("saved_models", make) / "tiny"
 
@@ -162,40 +151,58 @@ def sentences():
 @pytest.fixture(scope="session")
 def exported(exported_dir):
     """Returns a function that translates with the exported model."""
+    from trainer.serving import saved_models
+
     return saved_models.load(exported_dir)
 
 
 @pytest.fixture(scope="session")
-def loaded(exported_dir):
-    """Returns the exported model, loaded with TensorFlow."""
-    return tf.saved_model.load(str(exported_dir / "1"))
-
-
-class FakeWmt(NamedTuple):
-    """Data folder of TensorFlow Datasets with a fake WMT 2014, and the pairs of its parts.
-
-    See tests/support/fake_wmt.py.
-    """
-
-    data_dir: str
-    pairs: Callable[[str], list[tuple[str, str]]]
+def loaded(exported):
+    """Returns the exported model as TensorFlow loads it."""
+    return exported.owner
 
 
 @pytest.fixture(scope="session")
-def wmt14(tmp_path_factory):
-    """Returns wmt14_translate (de-en, fr-en), prepared from fake archives, as a `FakeWmt`."""
+def wmt14(made_once):
+    """Returns wmt14_translate (de-en), prepared from fake archives.
+
+    Its attributes are `data_dir`, the data folder of TensorFlow Datasets, and `pairs(part)`.
+    """
     import fake_wmt
 
-    folder = tmp_path_factory.mktemp("wmt14")
-    for languages in ("de-en", "fr-en"):
-        fake_wmt.prepare(folder / "prepared", folder / languages, languages)
-    return FakeWmt(str(folder / "prepared"), fake_wmt.sentence_pairs)
+    def make(folder):
+        fake_wmt.prepare(folder / "prepared", folder / "archives")
+
+    return SimpleNamespace(
+        data_dir=str(made_once("wmt14", make) / "prepared"), pairs=fake_wmt.sentence_pairs
+    )
+
+
+def _test_step(model, batch):
+    """Replaces an evaluation step. The loss depends on the ids and on a weight."""
+    mean = tf.reduce_mean(tf.cast(batch["targets"], tf.float32))
+    tokens = tf.cast(tf.size(batch["targets"]), tf.float32)
+    loss = 0.01 * mean * tf.reduce_mean(tf.square(model.trainable_variables[0].value))
+    model.statistics.update_state([loss * tokens, 0.0, tokens, tokens])
+    return model.statistics.result()
+
+
+def _train_step(model, batch):
+    """Replaces a training step. All entries of the gradients are equal to the mean of the ids."""
+    model._random.set_states([state + 1 for state in model._random.states()])
+    logs = _test_step(model, batch)
+    mean = tf.reduce_mean(tf.cast(batch["targets"], tf.float32))
+    variables = model.trainable_variables
+    model.optimizer.apply([tf.fill(variable.shape, mean) for variable in variables], variables)
+    return logs | {"gradient_norm": mean}
 
 
 class SmallRun:
     """Trains a small model on twelve sentences in this process, with the preset "small".
 
-    Call it as `small_run(directory, **settings)`.
+    Call it as `small_run(directory, **settings)`. Steps are stubs that change all weights and run
+    eagerly, because tracing the graph of a real step takes longer than all else. With
+    `real_steps=True`, the run trains like `trainer.train`.
 
     Attributes:
         text: settings with the files of the training data.
@@ -209,10 +216,16 @@ class SmallRun:
     target = [line.replace("the", "der").replace("sees a", "sieht einen") for line in source]
 
     def __init__(self, directory):
-        for name, lines in (("source", self.source), ("target", self.target)):
+        sides = "source", "target"
+        self.text = {f"train_{side}": str(directory / side) for side in sides}
+        self.dev = {f"dev_{side}": str(directory / side) for side in sides}
+
+    @classmethod
+    def write_text(cls, directory):
+        """Writes the text files to a new directory."""
+        directory.mkdir()
+        for name, lines in (("source", cls.source), ("target", cls.target)):
             (directory / name).write_text("\n".join(lines) + "\n")
-        self.text = {f"train_{name}": str(directory / name) for name in ("source", "target")}
-        self.dev = {f"dev_{name}": str(directory / name) for name in ("source", "target")}
 
     def config(self, directory, **settings):
         """Returns the `RunConfig`."""
@@ -227,8 +240,15 @@ class SmallRun:
             **{"preset": "small", "model_dir": str(directory)} | sizes | self.text | settings
         )
 
-    def __call__(self, directory, **settings):
-        train.train(self.config(directory, **settings))
+    def __call__(self, directory, real_steps=False, **settings):
+        from trainer.training.training_model import TrainingModel
+
+        compile = functools.partialmethod(TrainingModel.compile, run_eagerly=True)
+        stubs = mock.patch.multiple(
+            TrainingModel, compile=compile, train_step=_train_step, test_step=_test_step
+        )
+        with contextlib.nullcontext() if real_steps else stubs:
+            train.train(self.config(directory, **settings))
 
     def fails(self, directory, **settings):
         """Asserts that the run exits with a message, and returns the message."""
@@ -240,14 +260,44 @@ class SmallRun:
 
 
 @pytest.fixture(scope="module")
-def small_run(tmp_path_factory):
+def small_run(made_once):
     """Returns a `SmallRun`."""
     train_small.add_preset()
     # Optimizing the graphs takes a quarter of the time of a run. Runs in other processes do it.
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    yield SmallRun(tmp_path_factory.mktemp("text"))
+    yield SmallRun(made_once("text", SmallRun.write_text))
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
     train_small.remove_preset()
+
+
+FINISHED = {"checkpoint_every": 3, "evaluate_every": 4, "train_steps": 9}
+
+
+@pytest.fixture(scope="module")
+def finished_run(small_run, made_once):
+    """Returns the directory of a run with the settings `FINISHED` and a dev set.
+
+    Tests must not change it. The file `output` next to it has the lines that the run printed.
+    """
+
+    def make(path):
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            small_run(path / "model", **FINISHED, **small_run.dev)
+        (path / "output").write_text(output.getvalue())
+
+    return made_once("finished_run", make) / "model"
+
+
+@pytest.fixture
+def finished(finished_run, tmp_path):
+    """Returns a copy of `finished_run` that a test may change."""
+    return shutil.copytree(finished_run, tmp_path / "finished")
+
+
+@pytest.fixture
+def rerun(finished, small_run):
+    """Returns `rerun(run, **changes)`: calls `run` with `finished` and its settings."""
+    return lambda run, **changes: run(finished, **FINISHED | small_run.dev | changes)
 
 
 @pytest.fixture

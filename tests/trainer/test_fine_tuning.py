@@ -1,70 +1,50 @@
 """Tests of training from the weights of another model directory, with a new schedule."""
 
 import json
+import shutil
 
 import keras
 import pytest
 from comparisons import assert_all_equal
-from keras import ops
 
-from t2t_relpos.models import Transformer, TransformerConfig
-from trainer import recipes, train
+from trainer import recipes
 from trainer.average import write_average
-from trainer.config import RunConfig
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
 from trainer.training.checkpoints import Checkpoints
 from trainer.training.training_run import TrainingRun
 
-LINES = ["the dog sees a man", "the cat sees a tree", "a bird sees the dog"]
+# Settings of `SmallRun` that a run with `init_from` inherits.
+INHERITED = dict.fromkeys(("preset", "vocab_size", "batch_tokens", "checkpoint_every"))
 
 
 @pytest.fixture
-def parent(tmp_path):
-    directory = ModelDirectory.create(tmp_path / "parent")
-    tokenizer = SentencePieceTokenizer.train(LINES, vocab_size=24)
-    tokenizer.save(directory.vocabulary_file())
-    config = TransformerConfig.from_preset(
-        "tiny",
-        vocab_size=24,
-        num_encoder_layers=1,
-        num_decoder_layers=1,
-        hidden_dim=12,
-        intermediate_dim=17,
-        num_heads=3,
-    )
-    directory.save_model(Transformer(config))
+def parent(finished_run, tmp_path):
+    """Returns a copy of a trained model directory, with other recorded settings."""
+    directory = ModelDirectory(shutil.copytree(finished_run, tmp_path / "parent"))
     directory.write_run(
         {"label_smoothing": 0.25, "warmup_steps": 7, "batch_tokens": 50, "learning_rate": 1.0}
     )
-    directory.write_config(config.to_dict())
     return directory
 
 
+@pytest.fixture
+def child(parent):
+    return ModelDirectory(parent.path.with_name("child"))
+
+
 def settings(parent, **others):
-    text = parent.path.parent / "text"
-    text.write_text("\n".join(LINES) + "\n")
-    return {
-        "init_from": str(parent.path),
-        "model_dir": str(parent.path.parent / "child"),
-        "train_source": str(text),
-        "train_target": str(text),
-        "train_steps": 1,
-        "adam_beta1": 0.9,
-        "adam_beta2": 0.98,
-        "adam_epsilon": 1e-9,
-    } | others
+    adam = {"adam_beta1": 0.9, "adam_beta2": 0.98, "adam_epsilon": 1e-9}
+    return INHERITED | {"init_from": str(parent.path), "train_steps": 1} | adam | others
 
 
 def weights(directory):
-    return [ops.convert_to_numpy(w) for w in directory.load_model().get_weights()]
+    return directory.load_model().get_weights()
 
 
-@pytest.mark.slow
-def test_init_from_inherits_weights_and_settings(parent):
+def test_init_from_inherits_weights_and_settings(parent, child, small_run):
     # The first update has a learning rate of 0, so the weights are still the parent's.
-    train.train(RunConfig(**settings(parent, dropout=0.5, warmup_steps=11)))
-    child = ModelDirectory.open(parent.path.parent / "child")
+    small_run(child.path, **settings(parent, dropout=0.5, warmup_steps=11))
     assert_all_equal(weights(child), weights(parent))
     assert child.load_tokenizer().fingerprint == parent.load_tokenizer().fingerprint
     assert child.read_config()["architecture"] == parent.read_config()["architecture"] | {
@@ -76,32 +56,23 @@ def test_init_from_inherits_weights_and_settings(parent):
         11,
         50,
     )
+    assert recorded["init_from"] == str(parent.path)
 
 
-@pytest.mark.slow
-def test_fine_tuning_resumes_from_its_own_checkpoint(parent):
-    train.train(RunConfig(**settings(parent, train_steps=3)))
-    child = ModelDirectory.open(parent.path.parent / "child")
+def test_fine_tuning_resumes_from_its_own_checkpoint(parent, child, small_run):
+    small_run(child.path, **settings(parent, train_steps=3))
     before = weights(child)
-    train.train(RunConfig(**settings(parent, train_steps=3)))
+    small_run(child.path, **settings(parent, train_steps=3))
     assert_all_equal(weights(child), before)
     assert any((ours != theirs).any() for ours, theirs in zip(before, weights(parent), strict=True))
 
 
-@pytest.mark.slow
-def test_init_from_an_average_starts_a_new_schedule(parent):
-    train.train(RunConfig(**settings(parent, train_steps=3, checkpoint_every=1)))
-    child = ModelDirectory.open(parent.path.parent / "child")
-    average = ModelDirectory(parent.path.parent / "average")
-    write_average(
-        child, [Checkpoints(child.checkpoints).path(step) for step in (2, 3)], average.path
-    )
-    changes = {
-        "learning_rate": 0.5,
-        "warmup_steps": 11,
-        "model_dir": str(parent.path.parent / "grandchild"),
-    }
-    run = TrainingRun(RunConfig(**settings(parent, init_from=str(average.path), **changes)))
+def test_init_from_an_average_starts_a_new_schedule(parent, child, small_run):
+    average = ModelDirectory(parent.path.with_name("average"))
+    paths = [Checkpoints(parent.checkpoints).path(step) for step in (6, 9)]
+    write_average(parent, paths, average.path)
+    changes = {"learning_rate": 0.5, "warmup_steps": 11}
+    run = TrainingRun(small_run.config(child.path, **settings(average, **changes)))
     run.directory.unlock()
     # The new schedule starts from step 0.
     rates = keras.saving.deserialize_keras_object(run.model.optimizer.get_config()["learning_rate"])
@@ -124,23 +95,24 @@ def test_init_from_an_average_starts_a_new_schedule(parent):
         ({"init_from": "nowhere"}, "Expected a model directory.*nowhere, which does not exist"),
     ],
 )
-def test_invalid_settings_raise(parent, others, message):
+def test_invalid_settings_raise(parent, child, small_run, others, message):
     with pytest.raises(ValueError, match=message):
-        RunConfig(**settings(parent, **others)).resolve()
+        small_run.config(child.path, **settings(parent, **others)).resolve()
 
 
-def test_other_vocab_size_raises(parent):
-    with pytest.raises(SystemExit, match="Expected the vocab_size of .*parent, 24. Received: 99"):
-        train.train(RunConfig(**settings(parent, vocab_size=99)))
+def test_other_vocab_size_raises(parent, child, small_run):
+    message = f"Expected the vocab_size of {parent.path}, 40. Received: 99"
+    assert message in small_run.fails(child.path, **settings(parent, vocab_size=99))
 
 
-def test_init_from_inherits_settings_without_a_default(parent):
+def test_init_from_inherits_settings_without_a_default(parent, child, small_run):
     recorded = {"device_tokens": 11, "checkpoint_minutes": 2.5, "keep_checkpoints": 7}
     parent.write_run(parent.read_run() | recorded | {"checkpoint_every": None})
-    config = RunConfig(**settings(parent)).resolve()
+    config = small_run.config(child.path, **settings(parent)).resolve()
     assert {name: getattr(config, name) for name in recorded} == recorded
     assert config.checkpoint_every is None
-    assert RunConfig(**settings(parent, device_tokens=13)).resolve().device_tokens == 13
+    config = small_run.config(child.path, **settings(parent, device_tokens=13)).resolve()
+    assert config.device_tokens == 13
 
 
 def test_all_settings_of_recipes_are_inherited():
@@ -148,21 +120,20 @@ def test_all_settings_of_recipes_are_inherited():
     assert names == {"vocab_size", *recipes._REQUIRED, *recipes._OPTIONAL}
 
 
-def test_max_length_above_the_learned_positions_raises(parent):
+def test_max_length_above_the_learned_positions_raises(parent, child, small_run):
     config = parent.read_config()["architecture"] | {"position": "learned", "max_length": 64}
     parent.write_config(config)
     message = (
-        "Expected max_length of at most 64, the number of learned positions of .*parent. Received: "
-        "65. Give --max_length=64."
+        f"Expected max_length of at most 64, the number of learned positions of {parent.path}. "
+        "Received: 65. Give --max_length=64."
     )
-    with pytest.raises(SystemExit, match=message):
-        train.train(RunConfig(**settings(parent, max_length=65)))
+    assert message in small_run.fails(child.path, **settings(parent, max_length=65))
 
 
-def test_directory_with_the_vocabulary_of_another_parent_raises(parent):
-    child = ModelDirectory.create(parent.path.parent / "child")
-    SentencePieceTokenizer.train(reversed(LINES), vocab_size=23).save(child.vocabulary_file())
-    child.write_config(parent.read_config()["architecture"] | {"vocab_size": 23})
-    message = "Expected a model directory created with the vocabulary of this run. .* sha256 is"
-    with pytest.raises(SystemExit, match=message):
-        train.train(RunConfig(**settings(parent)))
+def test_directory_with_the_vocabulary_of_another_parent_raises(parent, child, small_run):
+    ModelDirectory.create(child.path)
+    SentencePieceTokenizer.train(small_run.target, vocab_size=40).save(child.vocabulary_file())
+    child.write_config(parent.read_config()["architecture"])
+    message = small_run.fails(child.path, **settings(parent))
+    assert "Expected a model directory created with the vocabulary of this run. " in message
+    assert " sha256 is" in message

@@ -1,3 +1,4 @@
+import functools
 import json
 import os
 import stat
@@ -9,6 +10,8 @@ import pytest
 from trainer.model_dir import ModelDirectory
 
 ARCHITECTURE = {"num_layers": 3, "vocab_size": 11, "position": "relative"}
+
+raises = functools.partial(pytest.raises, ValueError)
 
 
 @pytest.fixture
@@ -28,20 +31,16 @@ def test_read_config_inverts_write_config(directory):
 
 
 def test_files_have_fixed_names(directory):
-    names = (
-        directory.config_file,
-        directory.model_file,
-        directory.run_file,
-        directory.vocabulary_file(),
-    )
-    assert [path.name for path in names] == [
-        "config.json",
-        "model.keras",
-        "run.json",
-        "vocab.model",
-    ]
-    assert directory.vocabulary_file("subwords").name == "vocab.subwords"
-    assert (directory.checkpoints.name, directory.logs.name) == ("checkpoints", "logs")
+    for path, name in (
+        (directory.config_file, "config.json"),
+        (directory.model_file, "model.keras"),
+        (directory.run_file, "run.json"),
+        (directory.vocabulary_file(), "vocab.model"),
+        (directory.vocabulary_file("subwords"), "vocab.subwords"),
+        (directory.checkpoints, "checkpoints"),
+        (directory.logs, "logs"),
+    ):
+        assert path == directory.path / name
 
 
 @pytest.mark.parametrize(
@@ -55,7 +54,7 @@ def test_files_have_fixed_names(directory):
 def test_open_of_another_path_raises(name, message, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=message):
+    with raises(match=message):
         ModelDirectory.open(tmp_path / name)
 
 
@@ -63,24 +62,24 @@ def test_open_of_another_path_raises(name, message, tmp_path):
 def test_open_other_format_version_raises(directory, version, age):
     config = json.loads(directory.config_file.read_text())
     directory.config_file.write_text(json.dumps(config | {"format_version": version}))
-    with pytest.raises(
-        ValueError,
-        match="Expected a model directory of format version 2. Received: .*, of version "
-        f"{version}, written by {age} version of this program.",
-    ):
+    message = (
+        "Expected a model directory of format version 2. Received: .*, of version "
+        f"{version}, written by {age} version of this program."
+    )
+    with raises(match=message):
         ModelDirectory.open(directory.path)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "7"])
 def test_config_that_is_not_a_json_object_raises(directory, text):
     directory.config_file.write_text(text)
-    with pytest.raises(ValueError, match="Expected a JSON object. .*config.json, which is not one"):
+    with raises(match="Expected a JSON object. .*config.json, which is not one"):
         directory.read_config()
 
 
 def test_check_same_reports_all_differences(directory):
     current = {"num_layers": 5, "vocab_size": 11, "dropout": 0.1}
-    with pytest.raises(ValueError) as caught:
+    with raises() as caught:
         directory.check_same(directory.read_config()["architecture"], current, "configuration")
     message = str(caught.value)
     assert "num_layers is 3 in the directory and 5 in this run" in message
@@ -90,27 +89,16 @@ def test_check_same_reports_all_differences(directory):
     assert "or another --model_dir" in message
 
 
-def test_changed_vocabulary_raises(directory):
+def test_load_tokenizer_of_another_vocabulary_raises(directory):
     directory.vocabulary_file().write_bytes(b"another vocabulary")
-    with pytest.raises(
-        ValueError,
-        match="Expected the vocabulary that the model was trained with.*has changed since",
-    ):
+    with raises(match="Expected the vocabulary that the model was trained with.*has changed since"):
         directory.load_tokenizer()
-
-
-def test_missing_vocabulary_raises(directory):
     directory.vocabulary_file().unlink()
-    with pytest.raises(ValueError, match="Expected the vocabulary of the model at .*vocab.model"):
+    with raises(match="Expected the vocabulary of the model at .*vocab.model"):
         directory.load_tokenizer()
-
-
-def test_load_tokenizer_without_a_vocabulary_raises(directory):
     directory.write_config(ARCHITECTURE, "none")
     assert directory.tokenizer_kind == "none"
-    with pytest.raises(
-        ValueError, match="Expected a model with a vocabulary. Received: .*imported without one"
-    ):
+    with raises(match="Expected a model with a vocabulary. Received: .*imported without one"):
         directory.load_tokenizer()
 
 
@@ -137,17 +125,11 @@ def test_failed_save_keeps_the_previous_model(directory):
     assert not list(directory.path.glob(".writing-*"))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "Expected a trained model at .*model.keras.*first checkpoint"),
-        (b"no zip file", "Expected a readable Keras model. Received: .*model.keras"),
-    ],
-)
-def test_load_of_a_missing_or_unreadable_model_raises(content, message, directory):
-    if content is not None:
-        directory.model_file.write_bytes(content)
-    with pytest.raises(ValueError, match=message):
+def test_load_of_a_missing_or_unreadable_model_raises(directory):
+    with raises(match="Expected a trained model at .*model.keras.*first checkpoint"):
+        directory.load_model()
+    directory.model_file.write_bytes(b"no zip file")
+    with raises(match="Expected a readable Keras model. Received: .*model.keras"):
         directory.load_model()
 
 
@@ -159,18 +141,14 @@ def test_read_run_inverts_write_run(directory):
 
 def test_create_below_a_file_raises(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        ValueError, match="Expected a model directory that can be written. Received: .*file/model"
-    ):
+    with raises(match="Expected a model directory that can be written. Received: .*file/model"):
         ModelDirectory.create(tmp_path / "file" / "model")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write to all files")
 def test_create_without_permission_raises(tmp_path):
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    with pytest.raises(
-        ValueError, match="Expected a model directory that can be written.*Permission denied"
-    ):
+    with raises(match="Expected a model directory that can be written.*Permission denied"):
         ModelDirectory.create(tmp_path)
 
 

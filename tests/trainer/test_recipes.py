@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from absl import flags
+from programs import Program
 
 from t2t_relpos.models import PRESETS, TransformerConfig
 from trainer import average, evaluate, train
@@ -23,44 +23,25 @@ SMALLER = {
     "num_encoder_layers": 2,
     "num_decoder_layers": 2,
 }
-
-
-def run(program, define, *arguments):
-    values = flags.FlagValues()
-    define(values)
-    program.main(values(["program", *arguments]), values)
+CORPUS = {"data": "wmt14_translate/de-en", "direction": "en-de"}
+FEW_STEPS = {"vocab_size": 251, "train_steps": 3, "checkpoint_every": 1, "log_every": 1}
 
 
 @pytest.fixture(scope="module")
 def trained(wmt14, tmp_path_factory):
     """Returns the path of a model directory after three steps of the recipe shaw_base."""
     path = tmp_path_factory.mktemp("runs") / "base"
-    data = [
-        "--data=wmt14_translate/de-en",
-        "--direction=en-de",
-        f"--data_dir={wmt14.data_dir}",
-        "--vocab_size=251",
-    ]
+    settings = {"preset": "shaw_base", "model_dir": path, "data_dir": wmt14.data_dir}
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(PRESETS, "shaw_base", PRESETS["shaw_base"] | SMALLER)
-        few = ["--train_steps=3", "--checkpoint_every=1", "--log_every=1"]
-        run(train, train.define_flags, "--preset=shaw_base", f"--model_dir={path}", *data, *few)
+        Program(train)(**settings, **CORPUS, **FEW_STEPS)
     return path
 
 
 @pytest.mark.slow
 def test_recorded_settings_equal_the_recipe(trained, wmt14):
-    expected = RunConfig(
-        preset="shaw_base",
-        model_dir=str(trained),
-        data="wmt14_translate/de-en",
-        direction="en-de",
-        data_dir=wmt14.data_dir,
-        vocab_size=251,
-        train_steps=3,
-        checkpoint_every=1,
-        log_every=1,
-    ).resolve()
+    settings = {"preset": "shaw_base", "model_dir": str(trained), "data_dir": wmt14.data_dir}
+    expected = RunConfig(**settings, **CORPUS, **FEW_STEPS).resolve()
     chosen = {"strategy": "one", "jit_compile": False}  # by the machine
     assert json.loads((trained / "run.json").read_text()) == expected.to_dict() | chosen
     architecture = TransformerConfig.from_preset("shaw_base", vocab_size=251, **SMALLER)
@@ -68,74 +49,52 @@ def test_recorded_settings_equal_the_recipe(trained, wmt14):
 
 
 @pytest.mark.slow
-def test_training_and_dev_sets_are_those_of_wmt(trained, wmt14):
-    assert [path.name for path in sorted((trained / "checkpoints").iterdir())] == [
-        "step-000001",
-        "step-000002",
-        "step-000003",
-    ]
-    corpora = {
-        split: encode_pairs(
-            read_tfds("wmt14_translate/de-en", split, data_dir=wmt14.data_dir),
-            ModelDirectory(trained).load_tokenizer(),
-        )
-        for split in ("train", "dev")
-    }
-    for split, pairs in corpora.items():
+def test_batches_of_wmt_have_the_size_of_the_recipe(trained, wmt14):
+    tokenizer = ModelDirectory(trained).load_tokenizer()
+    for split in ("train", "dev"):
+        pairs = encode_pairs(read_tfds(CORPUS["data"], split, data_dir=wmt14.data_dir), tokenizer)
         (kept,) = (trained / "ids" / split).iterdir()
         offsets = np.fromfile(kept / "target.offsets", "int64")
         np.testing.assert_array_equal(offsets, pairs.targets.offsets)
-    lengths = report_lengths(corpora["train"], 256)
-    assert (lengths.pairs, lengths.used) == (3 * len(wmt14.pairs("train")), lengths.pairs)
-    assert len(corpora["dev"]) == len(wmt14.pairs("newstest2013"))
-    # Batches have the size of the recipe and are split into several micro-batches.
-    batches = training_batches(corpora["train"], 25_000, 256, seed=1).take(3).as_numpy_iterator()
-    assert 4 * 4096 < max(batch["targets"].size for batch in batches) <= 25_000
+        if split == "train":
+            assert report_lengths(pairs, 256).used == len(pairs)
+            batches = training_batches(pairs, 25_000, 256, seed=1).take(3).as_numpy_iterator()
+            # They are split into several micro-batches.
+            assert 4 * 4096 < max(batch["targets"].size for batch in batches) <= 25_000
 
 
 @pytest.mark.slow
 def test_average_of_checkpoints_is_evaluated_with_both_bleus(trained, wmt14, tmp_path, capsys):
-    output = tmp_path / "average"
-    run(
-        average,
-        average.define_flags,
-        f"--model_dir={trained}",
-        "--last=2",
-        f"--output_dir={output}",
-    )
+    mean, output = tmp_path / "average", tmp_path / "out"
+    Program(average)(model_dir=trained, last=2, output_dir=mean)
     assert capsys.readouterr().out.endswith("step-000002, step-000003\n")
-    data = ["--data=wmt14_translate/de-en", "--direction=en-de", f"--data_dir={wmt14.data_dir}"]
-    run(
-        evaluate,
-        evaluate.define_flags,
-        f"--model_dir={output}",
-        *data,
-        "--beam_size=1",
-        f"--output={tmp_path / 'out'}",
-    )
+    settings = {"data_dir": wmt14.data_dir, "beam_size": 1, "output": output}
+    Program(evaluate)(model_dir=mean, **CORPUS, **settings)
     printed = capsys.readouterr().out
     assert re.match(r"test BLEU = \d+\.\d\d\n", printed)
     assert "test BLEU compounds split = " in printed and "|tok:moses-de|" in printed
-    assert len((tmp_path / "out").read_text().splitlines()) == len(wmt14.pairs("newstest2014"))
+    assert len(output.read_text().splitlines()) == len(wmt14.pairs("newstest2014"))
 
 
 def test_recipes_equal_the_paper():
     """Shaw et al. 2018, section 4.1."""
     for preset, steps, last in (("shaw_base", 100_000, None), ("shaw_big", 300_000, 20)):
         config = RunConfig(preset=preset, model_dir="any", data="wmt14_translate/de-en").resolve()
-        assert (config.vocab_size, config.batch_tokens, config.train_steps) == (
-            32_768,
-            25_000,
-            steps,
-        )
-        assert (config.warmup_steps, config.learning_rate, config.label_smoothing) == (
-            4000,
-            1.0,
-            0.1,
-        )
-        assert (config.adam_beta1, config.adam_beta2, config.adam_epsilon) == (0.9, 0.98, 1e-9)
-        assert config.device_tokens == 4096
-        assert (config.checkpoint_minutes, config.checkpoint_every) == (10.0, None)
+        expected = {
+            "vocab_size": 32_768,
+            "batch_tokens": 25_000,
+            "train_steps": steps,
+            "warmup_steps": 4000,
+            "learning_rate": 1.0,
+            "label_smoothing": 0.1,
+            "adam_beta1": 0.9,
+            "adam_beta2": 0.98,
+            "adam_epsilon": 1e-9,
+            "device_tokens": 4096,
+            "checkpoint_minutes": 10.0,
+            "checkpoint_every": None,
+        }
+        assert {name: getattr(config, name) for name in expected} == expected
         assert last is None or config.keep_checkpoints >= last
     french = RunConfig(
         preset="shaw_big",

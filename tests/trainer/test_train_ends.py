@@ -7,14 +7,14 @@ import signal
 
 import numpy as np
 import pytest
-from comparisons import assert_all_equal
+from comparisons import assert_all_close, assert_all_equal
 from saved_runs import assert_model_equals_last_checkpoint
 
 from trainer.data.batching import training_batches
 from trainer.model_dir import ModelDirectory
 from trainer.training.best_checkpoints import BestCheckpoints
 from trainer.training.checkpoints import Checkpoints, read_weights
-from trainer.training.dev_bleu import DevBleu, DevTranslator
+from trainer.training.dev_bleu import DevBleu, DevTranslator, Sample
 from trainer.training.step_counter import Steps
 from trainer.training.training_run import TrainingRun
 
@@ -23,82 +23,59 @@ def steps(directory):
     return Checkpoints(directory / "checkpoints").steps()
 
 
+def weights(directory, step):
+    return read_weights(Checkpoints(directory / "checkpoints").path(step)).values()
+
+
 def evaluations(directory):
     return json.loads((directory / "evaluations.json").read_text())
 
 
-def signal_at(monkeypatch, step, number):
-    """Sends a signal to this process during a step."""
+@pytest.fixture
+def set_bleu(monkeypatch):
+    """Returns `set_bleu(bleu)`, which sets the BLEU of every evaluation. Nothing is translated."""
+    samples = [Sample("a source", "a reference", "a translation")]
+    return lambda bleu: monkeypatch.setattr(
+        DevTranslator, "__call__", lambda *arguments: DevBleu(bleu, samples)
+    )
+
+
+def test_checkpoints_and_evaluations_have_different_intervals(finished_run):
+    assert steps(finished_run) == [3, 6, 9]
+    assert [entry["step"] for entry in evaluations(finished_run)] == [4, 8, 9]
+
+
+def test_signal_writes_a_checkpoint_and_the_run_resumes(
+    finished, finished_run, small_run, rerun, capfd
+):
+    """An evaluation is due after the interrupted step. The resumed run makes up for it."""
+    shutil.rmtree(finished)
     count = Steps.on_train_batch_end
 
     def count_and_send(self, batch, logs=None):
-        if self.step == step - 1:
-            os.kill(os.getpid(), number)
+        if self.step == 7:
+            os.kill(os.getpid(), signal.SIGINT)
         count(self, batch, logs)
 
-    monkeypatch.setattr(Steps, "on_train_batch_end", count_and_send)
-
-
-SETTINGS = {"checkpoint_every": 3, "evaluate_every": 4, "train_steps": 9}
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory, small_run):
-    directory = tmp_path_factory.mktemp("uninterrupted") / "model"
-    small_run(directory, **SETTINGS, **small_run.dev)
-    return directory
-
-
-@pytest.fixture
-def finished(uninterrupted, tmp_path):
-    """Returns a copy of the run `uninterrupted` that a test may change."""
-    return shutil.copytree(uninterrupted, tmp_path / "finished")
-
-
-@pytest.fixture
-def rerun(finished, small_run):
-    """Returns `rerun(run, **changes)`: calls `run` with `finished` and its settings."""
-    return lambda run, **changes: run(finished, **SETTINGS | small_run.dev | changes)
-
-
-def test_checkpoints_and_evaluations_have_different_intervals(uninterrupted):
-    assert steps(uninterrupted) == [3, 6, 9]
-    assert [entry["step"] for entry in evaluations(uninterrupted)] == [4, 8, 9]
-
-
-@pytest.mark.slow
-def test_signal_writes_a_checkpoint_and_the_run_resumes(
-    uninterrupted, tmp_path, small_run, monkeypatch, capfd
-):
-    """An evaluation is due after the interrupted step. The resumed run makes up for it."""
-    settings = SETTINGS | small_run.dev
-    with monkeypatch.context() as patched, pytest.raises(SystemExit) as stopped:
-        signal_at(patched, 8, signal.SIGINT)
-        small_run(tmp_path, **settings)
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(SystemExit) as stopped:
+        patched.setattr(Steps, "on_train_batch_end", count_and_send)
+        rerun(small_run)
     assert stopped.value.code == 130
     assert (
         "trainer.train: interrupted. Rerun the same command to resume from step 8."
         in capfd.readouterr().err
     )
-    assert steps(tmp_path) == [3, 6, 8]
-    assert [entry["step"] for entry in evaluations(tmp_path)] == [4]
-    small_run(tmp_path, **settings)
+    assert steps(finished) == [3, 6, 8]
+    assert [entry["step"] for entry in evaluations(finished)] == [4]
+    rerun(small_run)
     assert "Training from step 8 to 9." in capfd.readouterr().out
-    assert [entry["step"] for entry in evaluations(tmp_path)] == [4, 8, 9]
-    for ours, theirs in zip(evaluations(tmp_path), evaluations(uninterrupted)):
+    assert [entry["step"] for entry in evaluations(finished)] == [4, 8, 9]
+    for ours, theirs in zip(evaluations(finished), evaluations(finished_run)):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
-    for ours, theirs in zip(
-        *(
-            read_weights(Checkpoints(run / "checkpoints").path(9)).values()
-            for run in (tmp_path, uninterrupted)
-        ),
-        strict=True,
-    ):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
+    assert_all_close(weights(finished, 9), weights(finished_run, 9), rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_signal_during_an_evaluation(tmp_path, small_run, monkeypatch):
+def test_signal_during_an_evaluation(tmp_path, small_run, set_bleu, monkeypatch):
     def interrupted(self, *arguments):
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -110,7 +87,7 @@ def test_signal_during_an_evaluation(tmp_path, small_run, monkeypatch):
         small_run(tmp_path, **settings)
     assert stopped.value.code == 143
     assert steps(tmp_path) == [2] and not (tmp_path / "evaluations.json").exists()
-    monkeypatch.setattr(DevTranslator, "__call__", lambda *arguments: DevBleu(12.5, []))
+    set_bleu(12.5)
     small_run(tmp_path, **settings)
     assert [(entry["step"], entry["bleu"]) for entry in evaluations(tmp_path)] == [
         (2, 12.5),
@@ -119,13 +96,12 @@ def test_signal_during_an_evaluation(tmp_path, small_run, monkeypatch):
     assert steps(tmp_path) == [2, 3, 4]
 
 
-@pytest.mark.slow
-def test_early_stopping_without_better_bleu(tmp_path, small_run, capfd):
+def test_early_stopping_without_better_bleu(tmp_path, small_run, set_bleu, capfd):
+    set_bleu(0.0)
     settings = dict(
         train_steps=100,
         checkpoint_every=3,
         evaluate_every=2,
-        learning_rate=1e-9,
         early_stopping=2,
         keep_best=2,
         **small_run.dev,
@@ -147,10 +123,11 @@ def test_early_stopping_without_better_bleu(tmp_path, small_run, capfd):
     assert "Training from step 6 to 100.\nStopped early" in out and "dev loss" not in out
 
 
+# Only real steps are executed as a graph of several steps.
 @pytest.mark.parametrize("per_execution", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_not_finite_loss_exits_and_saves_the_batch(tmp_path, small_run, per_execution):
     settings = dict(train_steps=20, learning_rate=1e38, steps_per_execution=per_execution)
-    message = small_run.fails(tmp_path, **settings)
+    message = small_run.fails(tmp_path, real_steps=per_execution > 1, **settings)
     assert "Expected a finite " in message and "with learning rate" in message
     files = sorted((tmp_path / "nan").iterdir())
     assert len(files) == per_execution and str(files[0]) in message
@@ -158,10 +135,7 @@ def test_not_finite_loss_exits_and_saves_the_batch(tmp_path, small_run, per_exec
     # The last checkpoint is from before the failed step.
     good = (failed - 1) // 2 * 2
     assert good > 0 and steps(tmp_path)[-1] == good
-    assert all(
-        np.isfinite(array).all()
-        for array in read_weights(Checkpoints(tmp_path / "checkpoints").path(good)).values()
-    )
+    assert all(np.isfinite(array).all() for array in weights(tmp_path, good))
     run = TrainingRun(small_run.config(tmp_path, **settings))
     run.directory.unlock()
     pairs = run._prepared.train_pairs
@@ -170,6 +144,13 @@ def test_not_finite_loss_exits_and_saves_the_batch(tmp_path, small_run, per_exec
         for side in ("inputs", "targets"):
             np.testing.assert_array_equal(saved[side], expected[side])
         assert set(saved["source_text"].tolist()) <= set(small_run.source)
+
+
+def test_finished_run_changes_nothing(finished, small_run, rerun, capfd):
+    before = (finished / "model.keras").read_bytes()
+    rerun(small_run)
+    assert "Training is already complete: step 9 of 9." in capfd.readouterr().out
+    assert (finished / "model.keras").read_bytes() == before
 
 
 def test_resume_within_an_execution_exits(finished, small_run, rerun):
@@ -217,19 +198,18 @@ def test_run_that_ends_between_the_first_checkpoint_and_the_model_resumes(
     assert ModelDirectory.open(tmp_path).load_model().count_params() > 0
 
 
-def test_dev_bleu_of_a_finished_run(finished, small_run, rerun):
-    rerun(small_run, keep_best=1)
-    results = {entry["step"]: entry["bleu"] for entry in evaluations(finished)}
-    assert list(results) == [4, 8, 9] and results[4] is None and results[9] is not None
-    assert BestCheckpoints(finished / "best").steps() == [9]
-
-
-def test_result_without_bleu_of_a_step_that_is_not_evaluated_again_is_kept(
-    finished, small_run, rerun
+@pytest.mark.parametrize(
+    ("train_steps", "expected"),
+    [(9, {4: None, 8: None, 9: 12.5}), (12, {4: None, 8: None, 9: None, 12: 12.5})],
+)
+def test_dev_bleu_of_the_last_step_is_added(
+    finished, small_run, rerun, set_bleu, train_steps, expected
 ):
-    rerun(small_run, keep_best=1, train_steps=12)
-    results = {entry["step"]: entry["bleu"] for entry in evaluations(finished)}
-    assert list(results) == [4, 8, 9, 12] and results[9] is None and results[12] is not None
+    """Results without BLEU of steps that are not evaluated again are kept."""
+    set_bleu(12.5)
+    rerun(small_run, keep_best=1, train_steps=train_steps)
+    assert {entry["step"]: entry["bleu"] for entry in evaluations(finished)} == expected
+    assert BestCheckpoints(finished / "best").steps() == [train_steps]
 
 
 def test_train_steps_below_the_last_checkpoint_exits(finished, small_run, rerun):
@@ -251,8 +231,3 @@ def test_second_run_in_a_locked_directory_exits(finished, small_run, rerun, capf
     other.unlock()
     rerun(small_run)
     assert "Training is already complete: step 9 of 9." in capfd.readouterr().out
-
-
-def test_failed_start_leaves_no_directory(tmp_path, small_run):
-    small_run.fails(tmp_path / "new", train_source=str(tmp_path / "missing"))
-    assert not (tmp_path / "new").exists()

@@ -1,12 +1,10 @@
 """Tests that a run that is killed several times ends with the weights of an uninterrupted run."""
 
-import contextlib
+import glob
 import json
-import os
 import random
 import signal
 import subprocess
-import threading
 import time
 
 import numpy as np
@@ -14,11 +12,13 @@ import pytest
 import train_small
 from subprocesses import environment, python_command
 
+from examples.synthetic_corpus.__main__ import write_split
 from trainer.training.checkpoints import Checkpoints
 
 STEPS = 40
 SETTINGS = [
     "--preset=small",
+    "--vocab_size=1000",
     "--deterministic",
     f"--train_steps={STEPS}",
     "--checkpoint_every=2",
@@ -28,63 +28,43 @@ SETTINGS = [
 ]
 
 
-def start(directory, files):
-    command = python_command(train_small.__file__, f"--model_dir={directory}", *SETTINGS, *files)
+def start(directory):
+    """Starts a run in a subdirectory of the folder with the text files."""
+    text = [
+        f"--{split}_{side}={directory.parent}/{split}.{language}"
+        for split in ("train", "dev")
+        for side, language in (("source", "en"), ("target", "de"))
+    ]
+    command = python_command(train_small.__file__, f"--model_dir={directory}", *SETTINGS, *text)
     return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
 
 
-def kill_after_line(process, text, seconds):
-    """Kills a process a number of seconds after it has printed a text."""
-    for line in process.stdout:
-        if text in line:
-            time.sleep(seconds)
-            process.kill()
-    process.wait()
-
-
-def kill_while_writing(process, directory, name, times):
-    """Kills a process when it writes or removes an entry `name` of a directory for the n-th time.
+def kill(directory, pattern, times, seconds=0.0):
+    """Starts a run, and kills it after it has created a number of entries.
 
     Args:
-        process: the process.
-        directory: the directory.
-        name: start of the entry's name.
-        times: n.
+        directory: the model directory.
+        pattern: glob pattern of the entries. Temporary entries are being written or removed.
+        times: the number of new entries.
+        seconds: time between the creation of the last one and the end of the process.
+
+    Returns:
+        Whether the run was killed. If not, it has ended before.
     """
-    drain = threading.Thread(target=process.stdout.read)
-    drain.start()
-    seen = set()
-    while process.poll() is None:
-        with contextlib.suppress(FileNotFoundError):
-            seen |= {
-                entry.name
-                for entry in os.scandir(directory)
-                if entry.name.startswith(f".writing-{name}")
-            }
-        if len(seen) >= times:
-            process.kill()
-            process.wait()
-    drain.join()
-
-
-def kill(directory, files, rng, where):
-    """Starts a run and kills it. Returns False if the run ended before it was killed."""
-    with start(directory, files) as process:
-        if where == "anywhere":
-            kill_after_line(process, "Training from step", rng.uniform(0, 3))
-        else:
-            folder, name, times = {
-                "checkpoints": ("checkpoints", "step", rng.randint(1, 6)),
-                "best": ("best", "step", 1),
-                "model": ("", "model", rng.randint(1, 4)),
-            }[where]
-            kill_while_writing(process, directory / folder, name, times)
+    entries = lambda: set(glob.glob(f"{directory}/{pattern}"))
+    with start(directory) as process:
+        before, seen = entries(), set()
+        while process.poll() is None and len(seen) < times:
+            seen |= entries() - before
+        time.sleep(seconds)
+        process.kill()
+        process.stdout.read()
     assert process.returncode in (0, -signal.SIGKILL)
     return process.returncode != 0
 
 
-def run(directory, files):
-    with start(directory, files) as process:
+def run(directory):
+    with start(directory) as process:
         out = process.stdout.read()
     assert process.returncode == 0
     return out
@@ -102,23 +82,28 @@ def saved(directory):
 
 
 @pytest.mark.slow
-def test_killed_run_equals_an_uninterrupted_run(synthetic_files, tmp_path):
+def test_killed_run_equals_an_uninterrupted_run(tmp_path):
+    write_split(tmp_path, "train", size=3001)
+    write_split(tmp_path, "dev")
+    killed, uninterrupted = tmp_path / "killed", tmp_path / "uninterrupted"
     rng = random.Random(20180401)
-    places = ["best", "checkpoints", "model", "anywhere", "checkpoints"]
-    kills = [kill(tmp_path / "killed", synthetic_files, rng, where) for where in places]
+    kills = [
+        kill(killed, "best/.writing-step*", 1),
+        kill(killed, "checkpoints/.writing-step*", rng.randint(1, 6)),
+        kill(killed, ".writing-model*", rng.randint(1, 4)),
+        kill(killed, "logs/train/*", 1, seconds=rng.uniform(0, 3)),
+        kill(killed, "checkpoints/.writing-step*", rng.randint(1, 6)),
+    ]
     assert sum(kills) >= 4
-    out = run(tmp_path / "killed", synthetic_files)
+    out = run(killed)
     assert f" to {STEPS}.\n" in out and "Training from step 0 " not in out
-    run(tmp_path / "uninterrupted", synthetic_files)
-    ours, theirs = saved(tmp_path / "killed"), saved(tmp_path / "uninterrupted")
+    run(uninterrupted)
+    ours, theirs = saved(killed), saved(uninterrupted)
     assert (
         ours.keys() == theirs.keys()
         and f"checkpoints/step-{STEPS:06d}/model.npz source_embedding/embeddings" in ours
     )
     for name in ours:
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
-    assert (
-        Checkpoints(tmp_path / "killed" / "best").steps()
-        == Checkpoints(tmp_path / "uninterrupted" / "best").steps()
-    )
-    assert not list((tmp_path / "killed").rglob(".writing-*"))
+    assert Checkpoints(killed / "best").steps() == Checkpoints(uninterrupted / "best").steps()
+    assert not list(killed.rglob(".writing-*"))

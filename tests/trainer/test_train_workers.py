@@ -12,7 +12,6 @@ import train_small
 from saved_runs import assert_model_equals_last_checkpoint
 from subprocesses import environment, python_command
 
-from examples.synthetic_corpus import generate
 from trainer.model_dir import ModelDirectory
 
 WORKERS = 2
@@ -21,18 +20,16 @@ WORKERS = 2
 class Workers:
     """Worker processes on this machine, each with its output in a file."""
 
-    def __init__(self, directory, *flags):
+    def __init__(self, directory, flags):
         ports = [socket.create_server(("localhost", 0)) for _ in range(WORKERS)]
         cluster = {"worker": [f"localhost:{port.getsockname()[1]}" for port in ports]}
         for port in ports:
             port.close()
         self.files = [directory / f"output-{index}" for index in range(WORKERS)]
+        command = python_command(train_small.__file__, "--strategy=multiworker", *flags)
         self.processes = []
         for index, file in enumerate(self.files):
             task = {"cluster": cluster, "task": {"type": "worker", "index": index}}
-            command = python_command(
-                train_small.__file__, "--preset=small", "--strategy=multiworker", *flags
-            )
             with file.open("w") as output:
                 options = {"stdout": output, "stderr": subprocess.STDOUT}
                 env = environment(TF_CONFIG=json.dumps(task))
@@ -57,24 +54,15 @@ class Workers:
 
 
 @pytest.fixture
-def start(tmp_path):
-    """Returns `start(*flags)`: starts workers with a small corpus and a shared model directory."""
+def start(small_run, tmp_path):
+    """Returns `start(**settings)`: starts workers with a shared model directory."""
     started = []
-    pairs = generate("train", size=211)
-    for side, texts in zip(("source", "target"), zip(*pairs)):
-        (tmp_path / side).write_text("\n".join(texts) + "\n")
-        (tmp_path / f"dev_{side}").write_text("\n".join(texts[:7]) + "\n")
-    files = [
-        f"--{name}={tmp_path / name.removeprefix('train_')}"
-        for name in ("train_source", "train_target", "dev_source", "dev_target")
-    ]
+    common = {"preset": "small", "model_dir": tmp_path / "model", "vocab_size": 40}
+    common |= {"batch_tokens": 90} | small_run.text | small_run.dev
 
-    def start(*flags):
-        started.append(
-            Workers(
-                tmp_path, f"--model_dir={tmp_path / 'model'}", "--vocab_size=211", *files, *flags
-            )
-        )
+    def start(**settings):
+        flags = [f"--{name}={value}" for name, value in (common | settings).items()]
+        started.append(Workers(tmp_path, flags))
         return started[-1]
 
     yield start
@@ -95,31 +83,27 @@ def last_step(directory):
     return max((int(path.name[5:]) for path in directory.checkpoints.glob("step-*")), default=0)
 
 
-def kill_and_check_the_message(workers, lost, directory):
-    """Kills a worker. Returns the step of the last checkpoint."""
-    workers.processes[lost].send_signal(signal.SIGKILL)
-    assert workers.wait(1 - lost, timeout=120) == 1
-    saved = last_step(directory)
-    message = workers.output(1 - lost)[-1]
-    assert message.startswith(
-        f"trainer.train: Lost connection to a worker (detected by worker {1 - lost} of 2: "
-    )
-    assert message.endswith(f"Rerun the same command on all workers to resume from step {saved}.")
-    assert not any("Traceback" in line for line in workers.output(1 - lost))
-    return saved
-
-
 @pytest.mark.slow
 def test_run_resumes_after_each_worker_was_killed(start, tmp_path):
-    settings = ("--dev_bleu", "--evaluate_every=4", "--checkpoint_every=3", "--keep_checkpoints=2")
+    settings = {"dev_bleu": True, "evaluate_every": 4, "checkpoint_every": 3}
+    settings |= {"keep_checkpoints": 2}
     directory = ModelDirectory(tmp_path / "model")
     saved = 0
     for lost in (1, 0):
-        workers = start("--train_steps=100000", *settings)
+        workers = start(train_steps=100_000, **settings)
         wait_for_step(directory, saved + 9, workers)
-        saved = kill_and_check_the_message(workers, lost, directory)
+        workers.processes[lost].send_signal(signal.SIGKILL)
+        assert workers.wait(1 - lost, timeout=120) == 1
+        saved, output = last_step(directory), workers.output(1 - lost)
+        assert output[-1].startswith(
+            f"trainer.train: Lost connection to a worker (detected by worker {1 - lost} of 2: "
+        )
+        assert output[-1].endswith(
+            f"Rerun the same command on all workers to resume from step {saved}."
+        )
+        assert not any("Traceback" in line for line in output)
 
-    workers = start(f"--train_steps={saved + 5}", *settings)
+    workers = start(train_steps=saved + 5, **settings)
     assert [workers.wait(index) for index in range(WORKERS)] == [0, 0]
     assert f"Training from step {saved} to {saved + 5}." in workers.output(0)
     (line,) = workers.output(1)

@@ -1,61 +1,58 @@
-"""Tests of functions that find, load and average the checkpoints of a run."""
+"""Tests of `trainer.weights`, which reads and averages checkpoints, and of `trainer.average`."""
 
+import functools
+import json
 import shutil
 
 import numpy as np
 import pytest
 from comparisons import assert_all_equal
+from programs import Program
 
-from trainer import weights
+from trainer import average, weights
 from trainer.model_dir import ModelDirectory
 from trainer.training.checkpoints import read_weights
 
-
-@pytest.fixture(scope="module")
-def directory(small_run, tmp_path_factory):
-    """Returns a run with checkpoints of the steps 2, 4 and 5, and a best checkpoint of step 5."""
-    path = tmp_path_factory.mktemp("runs") / "run"
-    small_run(path, keep_best=1, evaluate_every=5, **small_run.dev)
-    return ModelDirectory.open(path)
+raises = functools.partial(pytest.raises, ValueError)
+run = Program(average)
 
 
 @pytest.fixture
-def copy(directory, tmp_path):
-    """Returns a copy of the run that tests may change."""
-    return ModelDirectory.open(shutil.copytree(directory.path, tmp_path / "copy"))
+def directory(finished_run):
+    """Returns a run with checkpoints of the steps 3, 6 and 9, which tests must not change."""
+    return ModelDirectory.open(finished_run)
 
 
-def is_weight(array):
-    return array.dtype == np.float32
+@pytest.fixture
+def with_best(finished):
+    """Returns a copy of the run, with best checkpoints of the steps 4 and 9."""
+    copy = ModelDirectory.open(finished)
+    for step, bleu in (("step-000004", 2.5), ("step-000009", 3.5)):
+        shutil.copytree(copy.checkpoints / "step-000009", copy.best / step)
+        state = copy.best / step / "state.json"
+        state.write_text(json.dumps(json.loads(state.read_text()) | {"dev_bleu": bleu}))
+    return copy
 
 
-def test_find_checkpoint_by_step_or_name(directory):
-    folder = directory.checkpoints
-    assert weights.find_checkpoint(directory, "latest") == folder / "step-000005"
-    assert (
-        weights.find_checkpoint(directory, "4")
-        == weights.find_checkpoint(directory, 4)
-        == folder / "step-000004"
-    )
-    assert weights.find_checkpoint(directory, "best") == directory.best / "step-000005"
-    assert weights.last_checkpoints(directory, 2) == [
-        folder / "step-000004",
-        folder / "step-000005",
+def test_find_checkpoint_by_step_or_name(with_best):
+    folder, best = with_best.checkpoints, with_best.best
+    for which, expected in (
+        ("latest", folder / "step-000009"),
+        ("6", folder / "step-000006"),
+        (6, folder / "step-000006"),
+        ("best", best / "step-000009"),
+        (9, folder / "step-000009"),
+        (4, best / "step-000004"),
+    ):
+        assert weights.find_checkpoint(with_best, which) == expected, which
+    assert weights.last_checkpoints(with_best, 2) == [
+        folder / "step-000006",
+        folder / "step-000009",
     ]
 
 
-def test_find_checkpoint_among_the_best(copy):
-    shutil.move(copy.best / "step-000005", copy.best / "step-000003")
-    assert weights.find_checkpoint(copy, 3) == copy.best / "step-000003"
-    with pytest.raises(
-        ValueError,
-        match="of step 7 in .*copy. Received: checkpoints of steps 2, 3, 4, 5.$",
-    ):
-        weights.find_checkpoint(copy, 7)
-
-
 def test_load_transformer_of_a_checkpoint(directory):
-    path = weights.find_checkpoint(directory, 2)
+    path = weights.find_checkpoint(directory, 3)
     transformer = weights.load_transformer(directory, path)
     assert_all_equal(transformer.variables, read_weights(path).values())
     latest = weights.load_transformer(directory, weights.find_checkpoint(directory, "latest"))
@@ -66,58 +63,110 @@ def test_average_is_the_mean_in_float64_with_the_last_states(directory):
     paths = weights.last_checkpoints(directory, 3)
     read = [read_weights(path).values() for path in paths]
     averaged = [variable.numpy() for variable in weights.average(directory, paths).variables]
-    kinds = [is_weight(array) for array in averaged]
-    assert True in kinds and False in kinds
+    assert {array.dtype.kind for array in averaged} == {"f", "i"}
     for array, *others in zip(averaged, *read, strict=True):
         expected = (
             np.mean(np.float64(others), axis=0).astype("float32")
-            if is_weight(array)
+            if array.dtype == np.float32
             else others[-1]
         )
         np.testing.assert_array_equal(array, expected)
     differing = [not np.array_equal(*others[1:]) for others in zip(*read)]
-    assert sum(differing) > len(differing) / 2, "the checkpoints are equal"
+    assert all(differing), "the checkpoints are equal"
+    assert_all_equal(weights.average(directory, paths[:1]).variables, read[0])
 
 
-def test_average_of_one_checkpoint_equals_it(directory):
-    path = weights.find_checkpoint(directory, 4)
-    assert_all_equal(weights.average(directory, [path]).variables, read_weights(path).values())
+@pytest.mark.parametrize(
+    ("which", "message"),
+    [
+        (
+            "newest",
+            "Expected the step of a checkpoint, 'latest' or 'best'. Received: 'newest'.",
+        ),
+        (7, "of step 7 in .*model. Received: checkpoints of steps 3, 6, 9.$"),
+        (
+            "best",
+            "Expected a checkpoint chosen by dev BLEU in .*/best. Received: none. Train with "
+            "--keep_best",
+        ),
+    ],
+)
+def test_missing_checkpoint_raises(which, message, directory):
+    with raises(match=message):
+        weights.find_checkpoint(directory, which)
 
 
-def test_missing_checkpoints_raise(directory, trained_model_dir):
-    with pytest.raises(
-        ValueError,
-        match="Expected the step of a checkpoint, 'latest' or 'best'. Received: 'newest'.",
-    ):
-        weights.find_checkpoint(directory, "newest")
-    with pytest.raises(
-        ValueError,
-        match=("Expected at least 20 checkpoints in .*Received: 3, of steps 2, 4, 5. Use fewer"),
+def test_too_few_checkpoints_raise(directory, tmp_path):
+    with raises(
+        match="Expected at least 20 checkpoints in .*Received: 3, of steps 3, 6, 9. Use fewer"
     ):
         weights.last_checkpoints(directory, 20)
-    empty = ModelDirectory.open(trained_model_dir)
-    with pytest.raises(
-        ValueError,
-        match="Expected at least 1 checkpoints in .*/checkpoints. Received: none. .* train longer",
-    ):
-        weights.find_checkpoint(empty, "latest")
-    with pytest.raises(
-        ValueError,
-        match=(
-            "Expected a checkpoint chosen by dev BLEU in .*/best. Received: none. Train with "
-            "--keep_best"
+    for which, message in (
+        (
+            "latest",
+            "Expected at least 1 checkpoints in .*/checkpoints. Received: none. .* train longer",
         ),
+        (3, "Received: no checkpoints.$"),
     ):
-        weights.find_checkpoint(empty, "best")
-    with pytest.raises(ValueError, match="Received: no checkpoints.$"):
-        weights.find_checkpoint(empty, 3)
-    with pytest.raises(ValueError, match="Expected at least 1 checkpoints in .* Received: none."):
-        weights.last_checkpoints(empty, 1)
+        with raises(match=message):
+            weights.find_checkpoint(ModelDirectory(tmp_path), which)
 
 
-def test_average_of_a_corrupt_checkpoint_raises(copy):
-    (copy.checkpoints / "step-000004" / "model.npz").write_bytes(b"PK")
-    with pytest.raises(
-        ValueError, match="Can't read the checkpoint .*step-000004 .*Use another one"
-    ):
-        weights.average(copy, weights.last_checkpoints(copy, 2))
+def test_average_of_a_corrupt_checkpoint_raises(with_best):
+    (with_best.checkpoints / "step-000006" / "model.npz").write_bytes(b"PK")
+    with raises(match="Can't read the checkpoint .*step-000006 .*Use another one"):
+        weights.average(with_best, weights.last_checkpoints(with_best, 2))
+
+
+def test_program_writes_a_model_directory_with_mean_weights(directory, tmp_path):
+    output = tmp_path / "average"
+    run("--last=2", model_dir=directory.path, output_dir=output)
+    assert sorted(entry.name for entry in output.iterdir()) == [
+        "config.json",
+        "model.keras",
+        "run.json",
+        "vocab.model",
+    ]
+    expected = weights.average(directory, weights.last_checkpoints(directory, 2)).weights
+    assert_all_equal(ModelDirectory.open(output).load_model().weights, expected)
+    recorded = json.loads((output / "run.json").read_text())
+    assert recorded.pop("averaged") == {
+        "model_dir": str(directory.path),
+        "checkpoints": ["checkpoints/step-000006", "checkpoints/step-000009"],
+    }
+    assert recorded == directory.read_run()
+
+
+def test_steps_flag_selects_checkpoints(finished_run, tmp_path, capsys):
+    output = tmp_path / "average"
+    run("--steps=3, 9", model_dir=finished_run, output_dir=output)
+    assert capsys.readouterr().out == (
+        f"Wrote the mean of 2 checkpoints of {finished_run} to {output}: step-000003, step-000009\n"
+    )
+    recorded = ModelDirectory(output).read_run()["averaged"]["checkpoints"]
+    assert recorded == ["checkpoints/step-000003", "checkpoints/step-000009"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "Expected either --last or --steps. Received: neither."),
+        (["--last=2", "--steps=3"], "Expected either --last or --steps. Received: both."),
+        (["--steps=3,4,5"], "Expected a checkpoint of step 5 in .*Received: checkpoints of steps"),
+        (["--steps=3,3"], "Expected different steps. Received: --steps=3,3."),
+        (["--steps=9,best"], "Expected different steps. Received: --steps=9,best."),
+        (
+            ["--last=2", "--output_dir=."],
+            "Expected an --output_dir that does not exist. Received: ., which exists.",
+        ),
+        (
+            ["--last=2", f"--output_dir={__file__}/out"],
+            r"Expected an --output_dir that can be written. Received: .*\.py/out \(.*\). Choose "
+            "another.",
+        ),
+    ],
+)
+def test_invalid_flags_of_the_program_raise(flags, message, with_best, tmp_path):
+    output = tmp_path / "out"
+    run.fails(message, f"--model_dir={with_best.path}", f"--output_dir={output}", *flags)
+    assert not output.exists()

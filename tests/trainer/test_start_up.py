@@ -1,0 +1,221 @@
+"""Tests of the start of every program: imports, help, messages, memory allocator and errors.
+
+`--help` is tested as a module and as a console script.
+"""
+
+import importlib
+import json
+import logging
+import os
+import runpy
+import sys
+
+import pytest
+from absl import app, flags
+from absl import logging as absl_logging
+from subprocesses import environment, run_python
+
+import trainer
+from trainer import allocator, entry_point, quiet_start
+from trainer.export_ctranslate2 import QUANTIZATIONS
+
+# Runs programs, each in a fork of a process that has imported neither Keras nor NumPy.
+RUN_ALL = """
+import contextlib, json, os, sys
+
+def run(program):
+    reader, writer = os.pipe()
+    if os.fork():
+        os.close(writer)
+        with open(reader) as output:
+            return output.read()
+    with open(writer, "w") as output, contextlib.redirect_stdout(output):
+        with contextlib.suppress(SystemExit):
+            exec(program, {})
+        print("loaded:", *sorted({"keras", "tensorflow", "tensorflow_text"} & sys.modules.keys()))
+    os._exit(0)
+
+programs = json.load(sys.stdin)
+print(json.dumps({name: run(program) for name, program in programs.items()}))
+"""
+MODULE = """
+import runpy, sys
+sys.argv = ["trainer.{name}", "--help"]
+runpy.run_module("trainer.{name}", run_name="__main__", alter_sys=True)
+"""
+SCRIPT = """
+import sys
+from trainer import console
+sys.argv = ["relpos-{name}", "--help"]
+console.{name}()
+"""
+SETTINGS = """
+from trainer.config import RunConfig
+print(RunConfig(preset="tiny", model_dir="x", data="any").resolve().warmup_steps)
+"""
+# Arrays of 16 MB are allocated and freed. Each page that the system provides is a page fault.
+COUNT_FAULTS = """
+import resource
+import numpy as np
+from trainer.allocator import keep_freed_memory
+def use():
+    one, other = np.ones(2**21), np.ones(2**21 + 1)
+def faults():
+    use()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        use()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(faults(), keep_freed_memory(), faults())
+"""
+# One flag of each program.
+FLAG = {
+    "train": "--warmup_steps",
+    "average": "--output_dir",
+    "evaluate": "--saved_model",
+    "export": "--max_beam_size",
+    "export_ctranslate2": "--quantization",
+    "translate": "--nbest",
+    "import_t2t": "--hparams_set",
+    "visualize": "--plots",
+}
+
+
+@pytest.fixture(scope="module")
+def outputs():
+    """Returns the outputs of programs, each with a line of the modules that it imported."""
+    programs = {"settings": SETTINGS, "faults": COUNT_FAULTS}
+    for name in FLAG:
+        programs |= {f"trainer.{name}": MODULE.format(name=name)}
+        programs |= {f"relpos-{name}": SCRIPT.format(name=name)}
+    clean = {
+        name: value
+        for name, value in environment().items()
+        if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))
+    }
+    done = run_python("-c", RUN_ALL, input=json.dumps(programs), env=clean)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", FLAG)
+def test_help_imports_neither_keras_nor_tensorflow(name, outputs):
+    output = outputs[f"trainer.{name}"]
+    assert output.splitlines()[-1] == "loaded:"
+    assert f"  {FLAG[name]}:" in output
+    assert output == outputs[f"relpos-{name}"]
+
+
+def test_help_lists_settings_and_their_values(outputs):
+    for name, text in (
+        ("export_ctranslate2", f"Type of the weights: {', '.join(QUANTIZATIONS)}."),
+        ("train", "--warmup_steps: Number of warm-up updates,"),
+        ("train", "--[no]dry_run: Print settings, parameters, batches"),
+        ("train", "python -m trainer.train --preset=tiny"),
+    ):
+        assert text in " ".join(outputs[f"trainer.{name}"].split())
+
+
+def test_settings_import_neither_keras_nor_tensorflow(outputs):
+    assert outputs["settings"] == "2000\nloaded:\n"
+
+
+def test_freed_pages_are_kept(outputs):
+    before, kept, after = outputs["faults"].split()[:3]
+    if kept == "False":
+        pytest.skip("this C library has no mallopt")
+    assert int(after) < 100
+    # Without it, the system provides 8,192 pages of 4 KB, or 16 huge pages of 2 MB, 20 times.
+    assert int(before) > 10 * max(int(after), 1)
+
+
+@pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
+def test_environment_variables_configure_the_allocator(name, monkeypatch):
+    monkeypatch.setenv(name, "131072")
+    assert not allocator.keep_freed_memory()
+
+
+def test_without_tensorflow_the_error_names_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    with pytest.raises(ImportError) as raised:
+        runpy.run_path(trainer.__file__)
+    assert raised.value.msg == (
+        "trainer requires TensorFlow, which is not installed. Install it and the other "
+        "requirements with `pip install t2t_relpos`."
+    )
+
+
+@pytest.mark.parametrize("name", FLAG)
+def test_positional_argument_raises(name):
+    with pytest.raises(app.UsageError, match="Expected flags only. Received: 'runs/x'."):
+        importlib.import_module(f"trainer.{name}").main([name, "runs/x"], flags.FlagValues())
+
+
+def test_interrupt_exits_with_one_line(capsys):
+    def interrupted(values):
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as stopped:
+        entry_point.run("trainer.export", interrupted, ["export"])
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "\ntrainer.export: interrupted.\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("train --preset=smal --model_dir=new", "preset to be one of"),
+        ("export --model_dir=.", "a model directory"),
+        ("evaluate --model_dir=. --source=text --target=text", "a model directory"),
+        ("average --model_dir=. --last=2 --output_dir=new", "a model directory"),
+        ("translate --saved_model=. --input=text", "the directory of a SavedModel"),
+    ],
+)
+def test_errors_are_one_line_on_stderr(command, expected, tmp_path):
+    (tmp_path / "text").write_text("A line.\n")
+    program, *arguments = command.split()
+    options = {"returncode": 1, "cwd": tmp_path, "env": environment(TF_CPP_MIN_LOG_LEVEL="2")}
+    text = run_python("-m", f"trainer.{program}", *arguments, **options).stderr
+    assert text.startswith(f"trainer.{program}: Expected {expected}"), text
+    assert text.count("\n") == 1
+
+
+def test_messages_of_a_failed_start_are_printed(capfd):
+    with pytest.raises(ImportError, match="broken"), quiet_start._buffered_stderr():
+        os.write(2, b"a message of the runtime\n")
+        raise ImportError("broken")
+    assert capfd.readouterr().err == "a message of the runtime\n"
+
+
+def test_messages_after_the_start_are_printed(capfd):
+    with quiet_start._buffered_stderr():
+        os.write(2, b"hidden\n")
+    os.write(2, b"shown\n")
+    assert capfd.readouterr().err == "shown\n"
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"), [(None, "3"), ("1", "1"), ("2", "3")], ids=["unset", "1", "2"]
+)
+def test_errors_of_onednn_are_hidden_at_level_2(level, expected, tmp_path, monkeypatch, capfd):
+    (tmp_path / "tensorflow.py").write_text(
+        "import os\nos.write(2, b'hidden')\nclass config:\n    list_physical_devices = id\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "tensorflow")
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    if level:
+        monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)
+    quiet_start.import_tensorflow()
+    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == expected
+    assert sys.modules["tensorflow"].__file__ == str(tmp_path / "tensorflow.py")
+    assert capfd.readouterr().err == ""
+
+
+def test_warnings_are_plain_lines():
+    handler = absl_logging.get_absl_handler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    quiet_start.import_tensorflow()
+    message = "Ignoring the corrupt checkpoint %s"
+    record = logging.LogRecord("absl", logging.WARNING, "file", 1, message, ("x",), None)
+    assert handler.format(record) == "WARNING: Ignoring the corrupt checkpoint x"
