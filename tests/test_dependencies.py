@@ -1,28 +1,19 @@
-"""Tests the import rules of docs/dev/architecture.md on the source files."""
+"""Tests the import rules of docs/dev/architecture.md, and that setup.cfg has all requirements."""
 
 import ast
+import configparser
+import functools
+import re
+import sys
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 FRAMEWORKS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "torch"}
 STANDARD_LIBRARY = {
     *"abc argparse ast collections contextlib contextvars copy dataclasses difflib".split(),
-    *"functools hashlib".split(),
-    *"inspect io itertools json logging math numbers operator os pathlib re string struct".split(),
-    *"tempfile time typing unicodedata warnings zlib".split(),
+    *"functools hashlib inspect io itertools json logging math numbers operator os".split(),
+    *"pathlib re string struct tempfile time typing unicodedata warnings zlib".split(),
 }
-ENTRY_POINTS = (
-    "train",
-    "average",
-    "evaluate",
-    "export",
-    "export_ctranslate2",
-    "translate",
-    "import_t2t",
-    "visualize",
-)
 # Private Keras attributes. `_keras_compat` checks that they exist.
 PRIVATE_KERAS = {
     *"_keras_mask _flatten_layers _kernel currentframe".split(),
@@ -36,16 +27,28 @@ MAY_IMPORT = {
     "decoding": {"decoding"},
     "t2t": {"models", "t2t"},
 }
+# Modules that all folders of the library may import.
+SHARED = {
+    *("_backend", "_checks", "_keras_compat", "_portable"),
+    *("_jax_compile", "_tensorflow_compile", "_torch_compile"),
+}
 
 
 def modules(package):
     return sorted((ROOT / package).rglob("*.py"))
 
 
+@functools.cache
+def nodes(path):
+    """Returns all nodes of a file's syntax tree."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+@functools.cache
 def imports(path):
     """Returns the dotted names of all imports of a file, including nested ones."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -59,42 +62,49 @@ def imported_packages(path):
     return {name.split(".")[0] for name in imports(path)}
 
 
-@pytest.mark.parametrize("path", modules("t2t_relpos"), ids=str)
-def test_library_imports_no_framework_and_no_trainer(path):
-    allowed = STANDARD_LIBRARY | {"keras", "numpy", "t2t_relpos"}
-    for_a_backend = path.stem.startswith(("_backend", "_tensorflow", "_jax", "_torch"))
-    if for_a_backend or path.parent.name == "tensorflow":
-        allowed |= FRAMEWORKS
-    assert imported_packages(path) <= allowed
+def violations(package, find):
+    """Returns what `find(path)` returns for the modules of a package, without empty results."""
+    found = {path.relative_to(ROOT): find(path) for path in modules(package)}
+    return {str(path): names for path, names in found.items() if names}
 
 
-@pytest.mark.parametrize("path", modules("t2t_relpos"), ids=str)
-def test_library_folders_import_only_allowed_folders(path):
-    parts = path.relative_to(ROOT / "t2t_relpos").parts
-    if len(parts) == 1:
-        return
-    names = [name.split(".") for name in imports(path)]
-    used = {name[1] for name in names if name[0] == "t2t_relpos" and len(name) > 1}
-    shared = {"_backend", "_checks", "_keras_compat", "_portable"}
-    shared |= {"_jax_compile", "_tensorflow_compile", "_torch_compile"}
-    assert used <= MAY_IMPORT[parts[0]] | shared
+def test_library_imports_no_framework_and_no_trainer():
+    def find(path):
+        allowed = STANDARD_LIBRARY | {"keras", "numpy", "t2t_relpos"}
+        for_a_backend = path.stem.startswith(("_backend", "_tensorflow", "_jax", "_torch"))
+        if for_a_backend or path.parent.name == "tensorflow":
+            allowed |= FRAMEWORKS
+        return imported_packages(path) - allowed
+
+    assert violations("t2t_relpos", find) == {}
 
 
-@pytest.mark.parametrize("path", modules("t2t_relpos"), ids=str)
-def test_only_keras_compat_uses_private_keras_attributes(path):
-    if path.name == "_keras_compat.py":
-        return
-    assert not [name for name in imports(path) if name.startswith("keras.src")]
-    nodes = list(ast.walk(ast.parse(path.read_text())))
-    names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    # `getattr(tensor, "_keras_mask")`
-    names |= {node.value for node in nodes if isinstance(node, ast.Constant)}
-    assert not names & PRIVATE_KERAS
+def test_library_folders_import_only_allowed_folders():
+    def find(path):
+        parts = path.relative_to(ROOT / "t2t_relpos").parts
+        names = [name.split(".") for name in imports(path)]
+        used = {name[1] for name in names if name[0] == "t2t_relpos" and len(name) > 1}
+        return used - MAY_IMPORT[parts[0]] - SHARED if len(parts) > 1 else set()
+
+    assert violations("t2t_relpos", find) == {}
 
 
-@pytest.mark.parametrize("path", modules("trainer"), ids=str)
-def test_trainer_modules_import_no_entry_point(path):
-    assert not imports(path) & {f"trainer.{name}" for name in ENTRY_POINTS}
+def test_only_keras_compat_uses_private_keras_attributes():
+    def find(path):
+        if path.name == "_keras_compat.py":
+            return set()
+        names = {node.attr for node in nodes(path) if isinstance(node, ast.Attribute)}
+        # `getattr(tensor, "_keras_mask")`
+        names |= {node.value for node in nodes(path) if isinstance(node, ast.Constant)}
+        return names & PRIVATE_KERAS | {n for n in imports(path) if n.startswith("keras.src")}
+
+    assert violations("t2t_relpos", find) == {}
+
+
+def test_trainer_modules_import_no_entry_point():
+    names = "average evaluate export export_ctranslate2 import_t2t train translate visualize"
+    programs = {f"trainer.{name}" for name in names.split()}
+    assert violations("trainer", lambda path: imports(path) & programs) == {}
 
 
 def test_translate_does_not_import_keras_or_the_library():
@@ -110,3 +120,27 @@ def test_translate_does_not_import_keras_or_the_library():
             if name.startswith("trainer."):
                 waiting.append(ROOT / (name.replace(".", "/") + ".py"))
                 waiting.append(ROOT / name.replace(".", "/") / "__init__.py")
+
+
+def test_setup_requires_all_packages_that_tests_import():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    text = config["options"]["install_requires"] + config["options.extras_require"]["test"]
+    packages = {
+        name.replace("-", "_") for name in re.findall(r"^([\w.-]+)[><=]", text, re.MULTILINE)
+    }
+    # Packages with other names than their modules. TensorFlow chooses the version of protobuf: its
+    # generated code works with few of them.
+    packages |= {"absl", "google"}
+    local = {path.stem for path in (ROOT / "tests").rglob("*")}
+    local |= {"t2t_relpos", "trainer", "benchmarks", "examples", "tests"}
+    # `make test-backends` installs these. The extra `test` does not include them.
+    local |= {"jax", "torch"}
+
+    def find(path):
+        # The recorders in tests/reference run in the environment of tensor2tensor.
+        if "reference" in path.parts:
+            return set()
+        return imported_packages(path) - sys.stdlib_module_names - local - packages
+
+    assert violations("tests", find) == {}

@@ -12,8 +12,8 @@ a decimal point may differ by 2 %. HTML comments before a block change this:
 To see all outputs of a page: `python tests/test_guides.py PAGE`, in an empty folder.
 """
 
+import ast
 import contextlib
-import dataclasses
 import io
 import math
 import os
@@ -29,7 +29,6 @@ PAGES = [
     *(ROOT / "docs" / name for name in ("index.md", "get_started.md", "how_it_works/dispatch.md")),
     *sorted((ROOT / "docs/guides").glob("*.md")),
 ]
-SLOW_PAGES = ("causal_language_model", "graph_relations", "relative_attention")
 BLOCK = re.compile(
     r"(?:^<!-- (?P<option>not run|tolerance|output varies): (?P<value>.*?) -->\n+)?"
     r"^```(?P<language>\w+)\n(?P<code>.*?)^```$",
@@ -38,32 +37,19 @@ BLOCK = re.compile(
 NUMBER = re.compile(r"-?\d+\.\d*(?:e[-+]?\d+)?")
 
 
-@dataclasses.dataclass
-class Block:
-    """A fenced block of a page: its language, its code, and the comment before it."""
-
-    language: str
-    code: str
-    option: str | None
-    value: str | None
-
-
 def read_blocks(page):
-    """Returns the blocks of a page that run, and their expected outputs."""
-    blocks = [
-        Block(match["language"], match["code"], match["option"], match["value"])
-        for match in BLOCK.finditer(page.read_text())
-    ]
-    return [block for block in blocks if block.option != "not run"]
+    """Returns the matches of `BLOCK` that run, and those of their expected outputs."""
+    blocks = BLOCK.finditer(page.read_text())
+    return [block for block in blocks if block["option"] != "not run"]
 
 
 def run_block(block, scope):
     """Returns the standard output of a `python` or `sh` block."""
-    if block.language == "python":
+    if block["language"] == "python":
         with contextlib.redirect_stdout(io.StringIO()) as output:
-            exec(compile(block.code, "<page>", "exec"), scope)
+            exec(compile(block["code"], "<page>", "exec"), scope)
         return output.getvalue()
-    command = ["bash", "-euo", "pipefail", "-c", block.code]
+    command = ["bash", "-euo", "pipefail", "-c", block["code"]]
     return subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
 
 
@@ -90,32 +76,29 @@ def output_matches(expected, output, tolerance):
 
 def block_matches(block, output):
     """Returns whether an output matches its `text` block."""
-    if block.option == "output varies":
-        return len(output.splitlines()) == len(block.code.splitlines())
-    return output_matches(block.code, output, float(block.value or 0.02))
+    if block["option"] == "output varies":
+        return len(output.splitlines()) == len(block["code"].splitlines())
+    return output_matches(block["code"], output, float(block["value"] or 0.02))
 
 
 def run_page(page):
     """Runs the blocks of a page in this folder, prints their outputs, and compares them."""
     output, scope = "", {"__name__": "__main__"}
     for block in read_blocks(page):
-        if block.language in ("python", "sh"):
+        if block["language"] in ("python", "sh"):
             output = run_block(block, scope)
-            print(f"{block.code}--- output:\n{output}", flush=True)
-        elif block.language == "text":
+            print(f"{block['code']}--- output:\n{output}", flush=True)
+        elif block["language"] == "text":
             if not block_matches(block, output):
-                sys.exit(f"Expected the output:\n{block.code}")
+                sys.exit(f"Expected the output:\n{block['code']}")
 
 
 def _parameter(page):
-    if any(block.language == "sh" for block in read_blocks(page)):
-        marks = [pytest.mark.guide]
-    else:
-        marks = [pytest.mark.slow] if page.stem in SLOW_PAGES else []
-    return pytest.param(page, id=page.stem, marks=marks)
+    is_guide = any(block["language"] == "sh" for block in read_blocks(page))
+    return pytest.param(page, marks=pytest.mark.guide if is_guide else pytest.mark.slow)
 
 
-@pytest.mark.parametrize("page", [_parameter(page) for page in PAGES])
+@pytest.mark.parametrize("page", [*map(_parameter, PAGES)], ids=lambda page: page.stem)
 def test_code_of_page_prints_the_documented_output(page, tmp_path):
     paths = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": os.pathsep.join(paths)}
@@ -128,6 +111,15 @@ def test_code_of_page_prints_the_documented_output(page, tmp_path):
         text=True,
     )
     assert run.returncode == 0, run.stdout[-8000:]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_code_of_page_compiles_and_its_imports_of_this_project_exist(page):
+    for block in read_blocks(page):
+        if block["language"] == "python":
+            for statement in map(ast.unparse, ast.parse(block["code"]).body):
+                if re.match(r"(import|from) (t2t_relpos|trainer|examples)\b", statement):
+                    exec(statement, {})
 
 
 @pytest.mark.parametrize(

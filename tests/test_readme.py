@@ -29,6 +29,7 @@ PROGRAMS = (
 )
 
 
+@pytest.mark.slow
 def test_readme_example_prints_the_documented_output():
     ((code, output),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL)
     printed = io.StringIO()

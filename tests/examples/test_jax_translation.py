@@ -13,7 +13,10 @@ from t2t_relpos.models import Transformer, TransformerConfig
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """Returns the path of an untrained model, and the results of this process."""
+    """Returns the path of an untrained model, and the results of this process.
+
+    Tests request it after they have found their backend, because it trains the model.
+    """
     path = tmp_path_factory.mktemp("model") / "model.keras"
     config = TransformerConfig(
         vocab_size=translation.words().vocab_size,
@@ -31,10 +34,8 @@ def expected(tmp_path_factory):
     return path, translation.run(model)
 
 
-def results(path, model_path, backend, devices=1):
+def results(path, model_path, backend, devices):
     """Returns the results of the program, which runs in a separate process."""
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
     flags = f"--xla_force_host_platform_device_count={devices}"
     variables = environment(KERAS_BACKEND=backend, XLA_FLAGS=flags)
     run_python(translation.__file__, model_path, path, devices, env=variables)
@@ -42,15 +43,18 @@ def results(path, model_path, backend, devices=1):
         return dict(arrays)
 
 
+# Not slow: `make test-backends-core` runs these. `make test` has no second backend.
 @pytest.mark.parametrize(
     ("backend", "devices"),
     [("tensorflow", 1), ("jax", 1), ("jax", 2), ("torch", 1)],
     ids=["tensorflow", "jax-one-device", "jax-two-devices", "torch"],
 )
-def test_training_and_translations_equal_other_backends(backend, devices, expected, tmp_path):
+def test_training_and_translations_equal_other_backends(backend, devices, request, tmp_path):
     if (backend, devices) == (keras.backend.backend(), 1):
         pytest.skip("this configuration computes the expected results")
-    model_path, here = expected
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    model_path, here = request.getfixturevalue("expected")
     assert here["losses"][-1] < 0.8 * here["losses"][0]
     found = results(tmp_path / "results.npz", model_path, backend, devices)
     np.testing.assert_allclose(found["losses"], here["losses"], rtol=1e-4)

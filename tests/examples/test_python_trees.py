@@ -9,6 +9,7 @@ import pytest
 
 from examples.python_trees import data, graphs, models
 
+pytestmark = pytest.mark.slow
 SOURCE = '''
 def scale(values, factor):
     """Docstring."""
@@ -16,21 +17,8 @@ def scale(values, factor):
     return total * factor
 '''
 # The nodes of SOURCE in order.
-(
-    FUNCTION,
-    ARGUMENTS,
-    VALUES,
-    FACTOR,
-    ASSIGN,
-    TOTAL,
-    CALL,
-    SUM,
-    USE_VALUES,
-    RETURN,
-    PRODUCT,
-    USE_TOTAL,
-    USE_FACTOR,
-) = range(13)
+FUNCTION, ARGUMENTS, VALUES, FACTOR, ASSIGN, TOTAL, CALL, SUM, USE_VALUES = range(9)
+RETURN, PRODUCT, USE_TOTAL, USE_FACTOR = range(9, 13)
 
 
 @pytest.fixture
@@ -63,20 +51,12 @@ def test_make_tree_nodes(tree):
 
 def test_label_tree_edges_of_paths(tree):
     labels = graphs.label_tree_edges(tree.parents)
-    expected = {
-        (TOTAL, TOTAL): (0, 0),
-        (TOTAL, ASSIGN): (1, 0),
-        (TOTAL, FUNCTION): (2, 0),
-        (ASSIGN, TOTAL): (0, 1),
-        (FUNCTION, USE_VALUES): (0, 3),
-        (TOTAL, CALL): (1, 1, True),
-        (CALL, TOTAL): (1, 1, False),
-        (TOTAL, USE_VALUES): (1, 2, True),
-        (USE_VALUES, TOTAL): (2, 1, False),
-        (USE_TOTAL, TOTAL): (3, 2, False),
-    }
-    for pair, steps in expected.items():
-        assert labels[pair] == graphs.label_path(*steps), pair
+    # Steps up and down from TOTAL to each node, and whether the node comes after TOTAL.
+    paths = [(2, 0, 0), (2, 1, 0), (2, 2, 0), (2, 2, 0), (1, 0, 0), (0, 0, 0), (1, 1, 1)]
+    paths += [(1, 2, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1), (2, 3, 1), (2, 3, 1)]
+    for node, (up, down, after) in enumerate(paths):
+        assert labels[TOTAL, node] == graphs.label_path(up, down, after), node
+        assert labels[node, TOTAL] == graphs.label_path(down, up, 1 - after), node
     # The longest path with an edge.
     assert labels[USE_TOTAL, USE_VALUES] == graphs.label_path(3, 3)
     chain = graphs.label_tree_edges((-1, 0, 1, 2, 3))
@@ -96,25 +76,11 @@ def test_label_name_edges_of_variables():
     #            x  .  y  x  ?  x
     variables = (5, -1, 7, 5, -1, 5)
     labels = graphs.label_name_edges(variables, hole=4)
-    expected = np.full((6, 6), graphs.NO_EDGE)
-    for pair, name in {
-        (0, 2): "variable after",
-        (2, 0): "variable before",
-        (2, 3): "variable after",
-        (3, 2): "variable before",
-        (3, 4): "variable after",
-        (4, 3): "variable before",
-        (4, 5): "variable after",
-        (5, 4): "variable before",
-        (0, 3): "next use",
-        (3, 0): "last use",
-        (3, 5): "next use",
-        (5, 3): "last use",
-        (0, 5): "later use",
-        (5, 0): "earlier use",
-    }.items():
-        expected[pair] = graphs.NAME_LABELS.index(name)
-    np.testing.assert_array_equal(labels, expected)
+    # Last, next, earlier and later use, and the variables before and after.
+    names = "lneLba"
+    rows = ["..an.L", "......", "b..a..", "l.b.an", "...b.a", "e..lb."]
+    assert graphs.NO_EDGE == names.find(".")
+    np.testing.assert_array_equal(labels, [[names.find(name) for name in row] for row in rows])
 
 
 def test_make_example_numbers_variables_randomly(tree):
@@ -155,12 +121,12 @@ def test_find_functions_skips_nested_scopes():
 @pytest.fixture
 def folder(tmp_path):
     """Returns a folder with one module per split and a copy with a renamed variable."""
-    by_split = {}
+    by_split = {split: [] for split in data.SPLITS}
     for i in range(100):
-        by_split.setdefault(data.assign_split(f"m{i}.py"), []).append(tmp_path / f"m{i}.py")
-    paths = [by_split["train"][0], by_split["dev"][0], by_split["test"][0]]
-    for path, operator in zip(paths, "*+-"):
-        path.write_text(SOURCE.replace("*", operator))
+        by_split[data.assign_split(f"m{i}.py")].append(tmp_path / f"m{i}.py")
+    for paths, operator in zip(by_split.values(), "*+-"):
+        paths[0].write_text(SOURCE.replace("*", operator))
+    # The copy comes last in the order of paths.
     last = max(by_split["train"][1:] + by_split["test"][1:], key=lambda path: path.name)
     last.write_text(SOURCE.replace("total", "result"))
     return tmp_path
@@ -219,7 +185,6 @@ def test_baseline_accuracies_values(tree):
 
 
 @pytest.mark.parametrize("kind", models.KINDS)
-@pytest.mark.slow
 def test_models_train_and_only_positions_depend_on_order(kind, tree):
     examples = [example_at(tree, hole, seed) for seed in range(8) for hole in tree.uses]
     vocabulary = data.make_vocabulary(examples, min_count=1)

@@ -8,15 +8,13 @@ from examples.paper_tables.trial import Trial
 from examples.paper_tables.variants import Variant
 
 STUB = """
-import pathlib, sys, time
+import pathlib, sys
 module, *flags = sys.argv[1:]
 values = dict(flag[2:].split("=", 1) for flag in flags)
 model = pathlib.Path(values["model_dir"])
 model.mkdir(exist_ok=True)
 with open(model.parent / "calls", "a") as calls:
     calls.write(" ".join([module, *flags]) + "\\n")
-if (model.parent / "sleep").exists():
-    time.sleep(float((model.parent / "sleep").read_text()))
 if (model.parent / f"fail {module}").exists():
     sys.exit("first line\\nlast line")
 if module == "trainer.evaluate":
@@ -66,7 +64,7 @@ def make_trial(tmp_path, dataset, monkeypatch):
 
 @pytest.fixture
 def calls():
-    """Returns `calls(trial)`, which returns the commands (module and flags) that the trial ran."""
+    """Returns `calls(trial)`: the commands (module and flags) that the trial ran."""
 
     def read(trial):
         file = trial.folder / "calls"

@@ -6,6 +6,8 @@ import pytest
 
 from examples.paper_tables.datasets import Dataset
 
+pytestmark = pytest.mark.slow
+
 
 def test_dataset_reads_a_folder(folder, dataset):
     with gzip.open(folder / "train.en.gz", "wb") as file:

@@ -2,39 +2,25 @@
 
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 from programs import Program
+from subprocesses import python_command
 
 from examples.paper_tables import __main__ as paper_tables
 
+pytestmark = pytest.mark.slow
 run = Program(paper_tables)
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ((), "Expected one of table1, table2, table3, positions, lengths. Received: none."),
         (("table4", "--data=any"), "Expected one of .*. Received: table4."),
         (("table1",), "--data must be a folder of text files"),
-        (
-            ("table1", "--data=any", "--presets=tinny"),
-            "--presets must be among .*, got tinny.",
-        ),
-        (
-            ("table1", "--data=any", "--presets=transformer_base"),
-            "--presets must have relative positions",
-        ),
-        (
-            ("table1", "--data=any", "--seeds=1,-2"),
-            "--seeds must be integers >= 0, got 1,-2.",
-        ),
-        (
-            ("table1", "--data=any", "--direction=de"),
-            "--direction must look like en-de",
-        ),
+        (("table1", "--data=any", "--presets=tinny"), "--presets must be among .*, got tinny."),
+        (("table1", "--data=any", "--seeds=1,-2"), "--seeds must be integers >= 0, got 1,-2."),
     ],
 )
 def test_paper_tables_rejects_invalid_flags(arguments, message, tmp_path):
@@ -49,7 +35,6 @@ def test_paper_tables_reports_errors_of_child_processes(tmp_path):
         run("table3", *flags, f"--output_dir={tmp_path}")
 
 
-@pytest.mark.slow
 def test_paper_tables_resumes_after_kill(tmp_path):
     text = tmp_path / "text"
     text.mkdir()
@@ -57,7 +42,7 @@ def test_paper_tables_resumes_after_kill(tmp_path):
         lines = [line.format(a, b) for a in ("dog", "cat", "bird") for b in ("man", "tree", "cup")]
         for split in ("train", "dev", "test"):
             (text / f"{split}.{language}").write_text("".join(lines))
-    command = [sys.executable, "-m", "examples.paper_tables", "lengths", f"--data={text}"]
+    command = python_command("-m", "examples.paper_tables", "lengths", f"--data={text}")
     command += [f"--output_dir={tmp_path / 'out'}", "--presets=tiny", "--vocab_size=40"]
     command += ["--batch_tokens=60", "--train_steps=40", "--checkpoint_every=2", "--short=30"]
     killed = subprocess.Popen(command, stdout=subprocess.DEVNULL)

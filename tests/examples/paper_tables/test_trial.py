@@ -2,16 +2,13 @@
 
 import fcntl
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
-import time
 
 import pytest
 
 from examples.paper_tables.trial import TrialError, run_trials
+
+pytestmark = pytest.mark.slow
 
 
 def test_trial_runs_training_and_evaluation(make_trial, folder, calls):
@@ -40,11 +37,14 @@ def test_trial_runs_training_and_evaluation(make_trial, folder, calls):
     assert trial.folder.name == "tiny-use_value_table=false-seed=3"
 
 
-def test_trial_skips_finished_steps(make_trial, calls):
+def test_trial_skips_finished_steps_and_accumulates_training_time(make_trial, calls):
     trial = make_trial()
     assert not trial.is_done
+    assert trial.seconds == 0.0
+    (trial.folder / "time.json").write_text(json.dumps({"seconds": 100.0}))
     trial.run()
     assert trial.is_done
+    assert 100.0 < trial.seconds < 130.0
     trial.run()
     assert len(calls(trial)) == 4
     trial.translations("test_a").unlink()
@@ -76,59 +76,18 @@ def test_trial_rejects_train_steps_below_the_last_checkpoint(make_trial):
         trial.run()
 
 
-def test_trial_accumulates_training_time(make_trial):
-    trial = make_trial()
-    assert trial.seconds == 0.0
-    (trial.folder / "time.json").write_text(json.dumps({"seconds": 100.0}))
-    trial.run()
-    assert 100.0 < trial.seconds < 130.0
-
-
-def test_trial_waits_for_another_process(make_trial, capsys, calls):
-    trial = make_trial()
-    (trial.folder / "sleep").write_text("0.5")
-    first, second = (threading.Thread(target=trial.run) for _ in range(2))
-    first.start()
-    while not calls(trial):
-        time.sleep(0.01)
-    second.start()
-    first.join()
-    second.join()
-    assert len(calls(trial)) == 4
-    assert capsys.readouterr().out.splitlines() == [
-        f"Training a variant, seed 3: {trial.folder}",
-        f"Waiting for another process that uses {trial.folder}.",
-    ]
-
-
-def test_run_trials_postpones_trials_of_other_processes(make_trial, calls):
+def test_run_trials_postpones_trials_of_other_processes_and_waits(make_trial, calls, capsys):
     trials = [make_trial({"max_relative_position": k}) for k in (1, 2, 3)]
-    (trials[0].folder / "sleep").write_text("0.5")
-    other = threading.Thread(target=trials[0].run)
-    other.start()
-    while not calls(trials[0]):
-        time.sleep(0.01)
-    assert trials[0].run(wait=False) is False
-    assert list(run_trials(trials)) == [trials[1], trials[2], trials[0]]
-    other.join()
+    with open(trials[0].folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert trials[0].run(wait=False) is False
+        done = run_trials(trials)
+        assert [next(done), next(done)] == [trials[1], trials[2]]
+        capsys.readouterr()
+        threading.Timer(0.5, lock.close).start()
+        assert list(done) == [trials[0]]
     assert [len(calls(trial)) for trial in trials] == [4, 4, 4]
-
-
-def test_lock_is_held_by_the_child_of_a_killed_parent(make_trial):
-    lock = make_trial().folder / "lock"
-    parent = f"""
-import fcntl, subprocess
-from subprocess import DEVNULL
-with open({str(lock)!r}, "w") as file:
-    fcntl.flock(file, fcntl.LOCK_EX)
-    child = subprocess.Popen(
-        ["sleep", "60"], pass_fds=(file.fileno(),), stdout=DEVNULL, stderr=DEVNULL
-    )
-print(child.pid)
-"""
-    finished = subprocess.run([sys.executable, "-c", parent], check=True, capture_output=True)
-    try:
-        with open(lock, "w") as file, pytest.raises(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    finally:
-        os.kill(int(finished.stdout), signal.SIGKILL)
+    assert capsys.readouterr().out.splitlines() == [
+        f"Waiting for another process that uses {trials[0].folder}.",
+        f"Training a variant, seed 3: {trials[0].folder}",
+    ]

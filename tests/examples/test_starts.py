@@ -1,0 +1,37 @@
+"""Tests that each example starts: its imports, its flags, and the error of an invalid command."""
+
+import pytest
+from absl import app
+from programs import start
+
+
+@pytest.mark.parametrize(
+    "name, arguments, error, message",
+    [
+        ("causal_lm", [], SystemExit, "examples.causal_lm: Expected the path of a text file."),
+        ("jax_translation", [], SystemExit, "jax_translation: Expected two text files"),
+        (
+            "paper_tables.__main__",
+            [],
+            SystemExit,
+            "paper_tables: Expected one of table1, table2, table3, positions, lengths. "
+            "Received: none.",
+        ),
+        (
+            "python_trees.__main__",
+            ["--models=edges"],
+            app.UsageError,
+            "--models must be among content,positions,relations, got edges.",
+        ),
+        (
+            "synthetic_corpus.__main__",
+            [],
+            app.UsageError,
+            "Expected one argument, a folder for the files. Received: 0.",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_examples_start(name, arguments, error, message):
+    with pytest.raises(error, match=message):
+        start(f"examples.{name}", *arguments)
