@@ -1,13 +1,14 @@
 """Tests that the example of every docstring of `t2t_relpos` runs.
 
 Examples may use the small `config` of the example of `TransformerConfig`, and nothing else that
-they do not define. Searches of `generate` run eagerly, because XLA takes seconds per example.
+they do not define. `generate` and `fit` run eagerly, because compilation takes seconds per example.
 """
 
 import doctest
 import importlib
 import pkgutil
 
+import keras
 import pytest
 
 import t2t_relpos
@@ -36,7 +37,15 @@ def test_config_of_examples_is_small():
     assert (config.num_encoder_layers, config.num_decoder_layers, config.hidden_dim) == (1, 1, 8)
 
 
-@pytest.mark.usefixtures("eager_searches")
+@pytest.fixture
+def eager_fit(monkeypatch):
+    """Lets `fit` run eagerly on TensorFlow. JAX would compile each operation separately."""
+    if keras.backend.backend() == "tensorflow":
+        always = property(lambda self: True, lambda self, value: None)
+        monkeypatch.setattr(keras.Model, "run_eagerly", always, raising=False)
+
+
+@pytest.mark.usefixtures("eager_fit", "eager_searches")
 @pytest.mark.parametrize("test", examples())
 def test_example_prints_the_documented_output(test):
     output = []

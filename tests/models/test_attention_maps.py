@@ -56,7 +56,8 @@ def test_map_of_a_layer_equals_the_formula(transformer, rng):
         np.testing.assert_allclose(maps[0].position, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_recording_does_not_change_outputs(transformer):
+def test_recording_does_not_change_outputs(make_transformer):
+    transformer = make_transformer("relative cross-attention")
     inputs = {"inputs": np.array([SOURCE]), "targets": np.array([TARGET])}
     before = np.asarray(transformer(inputs))
     attention = transformer.decoder_layers[1].cross_attention

@@ -57,7 +57,8 @@ def test_alignments_average_the_heads_of_a_layer(model, layer, number):
     np.testing.assert_allclose(scores.token_scores, plain.token_scores, atol=1e-5)
 
 
-def test_score_equals_beam_search_scores(model):
+def test_score_equals_beam_search_scores():
+    model = make_transformer()
     found = beam_search(model.step, model.encode(SOURCE, 7), 3, 7, beam_size=3, num_results=2)
     found_scores = ops.convert_to_numpy(found.scores)
     for n in range(2):

@@ -94,7 +94,7 @@ def test_projected_states_have_the_gradients_of_logits(rng, precision):
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_states_at_padding_are_zero_without_xla(jit_compile, tf):
     model = shared_transformer(0.2)
-    run = tf.function(model.states, jit_compile=jit_compile)
+    run = tf.function(model.states, jit_compile=jit_compile, autograph=False)
     states = run({name: tf.constant(ids) for name, ids in BATCH.items()}).numpy()
     padding = TARGETS == 0
     assert (np.abs(states).max(-1) > 0)[~padding].all()

@@ -60,15 +60,19 @@ def survivors(beam_size, step):
 @functools.cache
 def model_steps(config, beam_size):
     """Returns a list of (ids, logits of the model, `survivors`) of all steps."""
-    model, steps, ids = make_model(config), [], np.zeros(BATCH * beam_size, "int32")
-    state = model.encode(np.repeat(SOURCE, beam_size, axis=0), STEPS)
+    targets, all_targets = np.zeros((BATCH * beam_size, STEPS), "int32"), []
     for number in range(STEPS):
-        logits, state = model.step(ids, state)
-        rows = survivors(beam_size, number)
-        steps.append((ids, ops.convert_to_numpy(logits), rows))
-        state = keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), state)
-        ids = np.random.default_rng(10 + number).integers(1, VOCAB, size=len(ids)).astype("int32")
-    return steps
+        all_targets.append(targets)
+        targets = targets[survivors(beam_size, number)]
+        rng = np.random.default_rng(10 + number)
+        targets[:, number] = rng.integers(1, VOCAB, size=len(targets))
+    source = np.tile(np.repeat(SOURCE, beam_size, axis=0), (STEPS, 1))
+    logits = make_model(config)({"inputs": source, "targets": np.concatenate(all_targets)})
+    logits = ops.convert_to_numpy(logits).reshape(STEPS, BATCH * beam_size, STEPS, VOCAB)
+    return [
+        (ids[:, number - 1], logits[number, :, number], survivors(beam_size, number))
+        for number, ids in enumerate(all_targets)
+    ]
 
 
 @pytest.mark.parametrize("growing", [True, False])
