@@ -1,7 +1,5 @@
 import errno
 import os
-import re
-import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -15,24 +13,59 @@ from trainer.data import text_files, tfds_sets
 from trainer.data.corpus import PairCorpus
 from trainer.model_dir import ModelDirectory
 from trainer.serving import fast_transformer, saved_models, translation_module
-from trainer.serving.fast_transformer import FastTransformer
-from trainer.serving.translation_module import TranslationModule, TranslationSettings
+from trainer.serving.translation_module import TranslationSettings
 from trainer.serving.translator import Translation
 
-FILES = [f"--source={__file__}", f"--target={__file__}"]
+FILES = f"--source={__file__} --target={__file__}"
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" + sacrebleu.__version__
+SOURCES = ["Ein Hund schläft jetzt.", "the dog sees a man", "", "she reads a long book now"]
+REFERENCES = ["Ein Hund schläft jetzt.", "the dog sees a cat", "", "she reads a long book"]
 
 
 run = Program(evaluate)
 
 
 @pytest.fixture
-def pair_files(tmp_path, sentences):
-    """Returns the paths of a source file and a reference file with a few sentences."""
-    references = [target for _, target in generate("test", size=len(sentences))]
-    for name, lines in (("source", sentences), ("target", references)):
+def pair_files(tmp_path):
+    """Returns flags with a source file and a reference file."""
+    for name, lines in (("source", SOURCES), ("target", REFERENCES)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return tmp_path / "source", tmp_path / "target"
+    return f"--source={tmp_path / 'source'}", f"--target={tmp_path / 'target'}"
+
+
+@pytest.fixture
+def load_calls(monkeypatch):
+    """Replaces exported models by an echo that truncates texts above 20 bytes, in the result only.
+
+    Returns the arguments of the calls of `saved_models.load`.
+    """
+    calls = []
+
+    def load(*arguments):
+        calls.append(arguments)
+        return lambda texts: [Translation(text, 0.0, len(text) > 20) for text in texts]
+
+    monkeypatch.setattr(saved_models, "load", load)
+    return calls
+
+
+@pytest.fixture
+def read_calls(monkeypatch):
+    """Replaces sets of TensorFlow Datasets. Returns the arguments of the calls of `read_tfds`."""
+    calls = []
+
+    def read_tfds(*arguments):
+        calls.append(arguments)
+        return PairCorpus(tuple(zip(SOURCES, REFERENCES))[: 3 if arguments[1] == "dev" else 4])
+
+    monkeypatch.setattr(tfds_sets, "read_tfds", read_tfds)
+    return calls
+
+
+def printed_scores(label, names, sources=SOURCES, references=REFERENCES):
+    """Returns the lines that the program prints for metrics of the echoed sources."""
+    scores = (metrics.score(name, sources, references) for name in names)
+    return [f"{label} {each.name} = {each.value:.2f}  {each.signature}" for each in scores]
 
 
 def test_evaluate_equals_sacrebleu_and_keeps_the_order():
@@ -61,219 +94,122 @@ def test_evaluate_equals_sacrebleu_and_keeps_the_order():
     assert [len(batch) for batch in batches] == [2, 1] and batches[0][0] == b"the dog"
 
 
-def test_exact_translations_have_a_bleu_of_100():
-    pairs = tuple(generate("dev", size=17))
-    corpus = PairCorpus(pairs)
+def test_files_have_one_line_of_bleu_its_signature_and_a_line_per_metric(
+    load_calls, pair_files, tmp_path, capsys
+):
+    output = tmp_path / "out"
+    run("--saved_model=any", *pair_files, "--label=mine", f"--output={output}", "--batch_size=2")
+    assert output.read_text().splitlines() == SOURCES
+    score = sacrebleu.corpus_bleu(SOURCES, [REFERENCES]).score
+    assert 0.0 < score < 100.0
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [
+        f"mine BLEU = {score:.2f}",
+        SIGNATURE,
+        *printed_scores("mine", metrics.DEFAULT_METRICS),
+    ]
+    assert printed.err == (
+        "warning: 2 sentences of mine were truncated to the maximum input length of the model.\n"
+    )
+    run("--saved_model=any", *pair_files, "--metrics=")
+    assert capsys.readouterr().out.splitlines() == [f"test BLEU = {score:.2f}", SIGNATURE]
+    assert load_calls == [("any", None)] * 2
 
-    def answer(change):
-        known = {
-            source.encode(): Translation(change(target).encode(), 0.0, False)
-            for source, target in pairs
-        }
-        return lambda sentences: [known[sentence] for sentence in sentences]
 
-    assert evaluate.evaluate(answer(str), corpus, batch_size=5).score.value == pytest.approx(100.0)
-    assert evaluate.evaluate(answer(str.lower), corpus, batch_size=5).score.value < 70.0
+def test_several_splits_are_evaluated(load_calls, read_calls, capsys):
+    flags = ["--direction=en-fr", "--data_dir=folder", "--alpha=1.0", "--metrics=chrf,bleu_lc"]
+    run("--saved_model=any", "--data=set", "--split=test,dev", *flags)
+    assert read_calls == [("set", split, "en-fr", "folder") for split in ("test", "dev")]
+    assert load_calls == [("any", 1.0)]
+    printed = capsys.readouterr()
+    few = SOURCES[:3], REFERENCES[:3]
+    assert printed.out.splitlines() == [
+        f"test BLEU = {sacrebleu.corpus_bleu(SOURCES, [REFERENCES]).score:.2f}",
+        f"dev BLEU = {sacrebleu.corpus_bleu(few[0], [few[1]]).score:.2f}",
+        SIGNATURE,
+        *printed_scores("test", ["chrf", "bleu_lc"]),
+        *printed_scores("dev", ["chrf", "bleu_lc"], *few),
+    ]
+    assert "2 sentences of test were" in printed.err and "1 sentences of dev were" in printed.err
+    run("--saved_model=any", "--data=set", "--metrics=")
+    assert read_calls[-1] == ("set", "test", None, None)
 
 
 @pytest.mark.slow
 def test_model_directory_and_export_print_equal_scores(
-    trained_model_dir, exported_dir, pair_files, tmp_path, capsys
+    trained_model_dir, exported_dir, sentences, tmp_path, capsys
 ):
-    arguments = [f"--source={pair_files[0]}", f"--target={pair_files[1]}", "--batch_size=5"]
-    run(f"--model_dir={trained_model_dir}", *arguments, f"--output={tmp_path / 'one'}")
-    printed = capsys.readouterr()
-    lines = printed.out.splitlines()
-    run(f"--saved_model={exported_dir}", *arguments, "--label=mine", f"--output={tmp_path / 'two'}")
+    references = [target for _, target in generate("test", size=len(sentences))]
+    for name, lines in (("source", sentences), ("target", references)):
+        (tmp_path / name).write_text("\n".join(lines), encoding="utf-8")
+    files = f"--source={tmp_path / 'source'}", f"--target={tmp_path / 'target'}", "--batch_size=5"
+    run(f"--model_dir={trained_model_dir}", *files, f"--output={tmp_path / 'one'}")
+    printed = capsys.readouterr().out
+    run(f"--saved_model={exported_dir}", *files, f"--output={tmp_path / 'two'}")
     assert (tmp_path / "one").read_text() == (tmp_path / "two").read_text()
+    assert capsys.readouterr().out == printed
     hypotheses = (tmp_path / "one").read_text().splitlines()
-    references = pair_files[1].read_text().splitlines()
     score = sacrebleu.corpus_bleu(hypotheses, [references]).score
-    assert 0.0 < score < 100.0
-    assert lines[:2] == [f"test BLEU = {score:.2f}", SIGNATURE]
-    others = [metrics.score(name, hypotheses, references) for name in metrics.DEFAULT_METRICS]
-    assert lines[2:] == [
-        f"test {other.name} = {other.value:.2f}  {other.signature}" for other in others
-    ]
-    assert capsys.readouterr().out.splitlines() == [
-        line.replace("test", "mine", 1) for line in lines
-    ]
-
-
-@pytest.fixture
-def splits(monkeypatch):
-    """Replaces `--data=any` by the first sentences of the synthetic corpus."""
-
-    def read_tfds(_, split, *options):
-        return PairCorpus(tuple(generate(split, size={"test": 7}.get(split, 5))))
-
-    monkeypatch.setattr(tfds_sets, "read_tfds", read_tfds)
-
-
-def test_several_splits_are_evaluated(exported_dir, splits, capsys):
-    run(
-        f"--saved_model={exported_dir}",
-        "--data=any",
-        "--split=test,test_longer",
-        "--alpha=1.0",
-        "--metrics=chrf",
-    )
-    printed = capsys.readouterr()
-    lines = printed.out.splitlines()
-    assert re.fullmatch(r"test BLEU = \d+\.\d\d", lines[0])
-    assert re.fullmatch(r"test_longer BLEU = \d+\.\d\d", lines[1])
-    assert lines[2] == SIGNATURE
-    for line, label in zip(lines[3:], ("test", "test_longer"), strict=True):
-        assert re.fullmatch(rf"{label} chrF2 = \d+\.\d\d  nrefs:1\|case:mixed\|.*", line)
-    # The exported model has a maximum input length of 47 ids, and some sentences are longer.
-    assert re.search(
-        r"warning: \d sentences of test_longer were truncated to the maximum input length of the "
-        r"model.",
-        printed.err,
-    )
-
-
-def echo(texts):
-    """Returns the texts as their own translations."""
-    return [Translation(text, 0.0, False) for text in texts]
-
-
-def test_test_split_of_wmt14_is_newstest2014(exported_dir, wmt14, tmp_path, monkeypatch, capsys):
-    translated = []
-
-    def translate(texts):
-        translated.extend(texts)
-        return echo(texts)
-
-    monkeypatch.setattr(saved_models, "load", lambda *_: translate)
-    data = [
-        "--saved_model=any",
-        "--data=wmt14_translate/de-en",
-        f"--data_dir={wmt14.data_dir}",
-        "--metrics=",
-    ]
-    run(*data, "--direction=en-de", f"--output={tmp_path / 'out'}")
-    assert sorted(text.decode() for text in translated) == sorted(
-        source for source, _ in wmt14.pairs("newstest2014")
-    )
-    hypotheses = (tmp_path / "out").read_text().splitlines()
-    references = dict(wmt14.pairs("newstest2014"))
-    score = sacrebleu.corpus_bleu(hypotheses, [[references[source] for source in hypotheses]]).score
-    assert capsys.readouterr().out.splitlines() == [f"test BLEU = {score:.2f}", SIGNATURE]
-    translated.clear()
-    run(*data, "--direction=de-en", "--split=dev")
-    assert sorted(text.decode() for text in translated) == sorted(
-        target for _, target in wmt14.pairs("newstest2013")
-    )
-    assert capsys.readouterr().out.startswith("dev BLEU = ")
-
-
-def test_language_defaults_to_the_target_language(monkeypatch, capsys):
-    monkeypatch.setattr(saved_models, "load", lambda *_: echo)
-    corpus = PairCorpus((("l'air", "l'air"),))
-    monkeypatch.setattr(tfds_sets, "read_tfds", lambda *_: corpus)
-    monkeypatch.setattr(text_files, "read_text", lambda *_: corpus)
-    chosen = ["--saved_model=any", "--metrics=compound_bleu"]
-    for arguments, language in (
-        (["--data=any", "--direction=en-fr"], "fr"),
-        (["--data=any"], "de"),
-        (["--source=s", "--target=t"], "de"),
-        (["--source=s", "--target=t", "--language=en"], "en"),
-        (["--data=any", "--direction=en-fr", "--language=it"], "it"),
-    ):
-        run(*chosen, *arguments)
-        assert f"|tok:moses-{language}|" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_checkpoint_flag_selects_a_checkpoint(
-    trained_model_dir, pair_files, tmp_path, monkeypatch, capsys
-):
-    model = ModelDirectory.open(trained_model_dir).load_model()
-    chosen = []
-    monkeypatch.setattr(
-        weights,
-        "find_checkpoint",
-        lambda directory, which: chosen.append((directory.path, which)) or which,
-    )
-    monkeypatch.setattr(
-        weights,
-        "load_transformer",
-        lambda directory, path: chosen.append((directory.path, path)) or model,
-    )
-    arguments = [
-        f"--model_dir={trained_model_dir}",
-        f"--source={pair_files[0]}",
-        f"--target={pair_files[1]}",
-        "--beam_size=1",
-    ]
-    run(*arguments, "--checkpoint=best", "--metrics=", f"--output={tmp_path / 'out'}")
-    assert chosen == 2 * [(trained_model_dir, "best")]
-    assert capsys.readouterr().out.startswith("checkpoint best\n")
-    module = TranslationModule(
-        FastTransformer(model),
-        ModelDirectory.open(trained_model_dir).load_tokenizer(),
-        TranslationSettings(beam_size=1),
-    )
-    translations = module.serve(pair_files[0].read_text().splitlines())["translations"].numpy()
-    assert (tmp_path / "out").read_text().splitlines() == [text.decode() for text in translations]
-    monkeypatch.undo()
-    run.fails(
-        "Expected a checkpoint of step 2 in .*Received: no checkpoints.",
-        *arguments,
-        "--checkpoint=2",
-    )
-
-
-def test_beam_size_and_alpha_flags_set_the_search(trained_model_dir, pair_files, monkeypatch):
-    class Chosen(Exception):
-        pass
-
-    def stop(transformer, tokenizer, settings):
-        raise Chosen(settings)
-
-    monkeypatch.setattr(translation_module, "TranslationModule", stop)
-    arguments = [f"--model_dir={trained_model_dir}"]
-    arguments += [f"--source={pair_files[0]}", f"--target={pair_files[1]}"]
-    with pytest.raises(Chosen) as chosen:
-        run("--beam_size=1", "--alpha=0", *arguments)
-    assert chosen.value.args == (TranslationSettings(beam_size=1, alpha=0.0),)
-    with pytest.raises(Chosen) as chosen:
-        run(*arguments)
-    assert chosen.value.args == (TranslationSettings(beam_size=4, alpha=0.6),)
-    with pytest.raises(Chosen) as chosen:
-        run("--beam_size=40", *arguments)
-    assert chosen.value.args == (TranslationSettings(beam_size=40, max_beam_size=40),)
+    assert 0.0 < score < 100.0 and printed.startswith(f"test BLEU = {score:.2f}\n")
 
 
 @pytest.mark.parametrize(
-    ("architecture", "trained", "longest"),
+    ("arguments", "language"),
     [
-        ({}, 512, 512),
-        ({}, 64, 256),
-        ({"position": "learned", "max_length": 512}, 512, 512),
-        ({"position": "learned", "max_length": 100}, None, 100),
+        ("--data=any --direction=en-fr", "fr"),
+        ("--data=any", "de"),
+        (FILES, "de"),
+        (f"{FILES} --language=en", "en"),
+        ("--data=any --direction=en-fr --language=it", "it"),
     ],
 )
-def test_no_sentence_that_was_allowed_in_training_is_truncated(
-    trained_model_dir, pair_files, tmp_path, monkeypatch, architecture, trained, longest
+def test_language_defaults_to_the_target_language(
+    load_calls, read_calls, monkeypatch, capsys, arguments, language
 ):
-    directory = ModelDirectory(shutil.copytree(trained_model_dir, tmp_path / "model"))
-    directory.write_run({"max_length": trained})
-    changed = directory.read_config()["architecture"] | architecture
-    model = SimpleNamespace(config=TransformerConfig.from_dict(changed))
-    chosen = []
-    monkeypatch.setattr(weights, "load_model", lambda *_: model)
-    monkeypatch.setattr(fast_transformer, "FastTransformer", lambda transformer: transformer)
+    monkeypatch.setattr(text_files, "read_text", lambda *_: PairCorpus((("l'air", "l'air"),)))
+    run("--saved_model=any", "--metrics=compound_bleu", *arguments.split())
+    assert f"|tok:moses-{language}|" in capsys.readouterr().out
 
-    def stop(transformer, tokenizer, settings):
-        chosen.append(settings.max_input_length)
+
+LEARNED = {"position": "learned"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "architecture", "trained", "expected"),
+    [
+        # No sentence that was allowed in training is truncated.
+        ([], {}, 512, {"max_input_length": 512}),
+        (["--beam_size=1", "--alpha=0"], {}, 64, {"beam_size": 1, "alpha": 0.0}),
+        (["--beam_size=40"], {}, 64, {"beam_size": 40, "max_beam_size": 40}),
+        ([], LEARNED | {"max_length": 512}, 512, {"max_input_length": 512}),
+        ([], LEARNED | {"max_length": 100}, None, {"max_input_length": 100}),
+    ],
+)
+def test_settings_of_the_search_of_a_checkpoint(
+    tmp_path, monkeypatch, capsys, arguments, architecture, trained, expected
+):
+    directory = ModelDirectory.create(tmp_path / "model")
+    directory.write_config({}, tokenizer="none")
+    directory.write_run({"max_length": trained})
+    model = SimpleNamespace(config=TransformerConfig(vocab_size=11, **architecture))
+    calls = []
+    monkeypatch.setattr(weights, "find_checkpoint", lambda *given: f"found {given[1]}")
+    monkeypatch.setattr(weights, "load_transformer", lambda *given: calls.append(given) or model)
+    monkeypatch.setattr(fast_transformer, "FastTransformer", lambda transformer: transformer)
+    monkeypatch.setattr(ModelDirectory, "load_tokenizer", lambda self: "tokenizer")
+
+    def stop(*given):
+        calls.append(given)
         raise ValueError("stop")
 
     monkeypatch.setattr(translation_module, "TranslationModule", stop)
-    files = f"--source={pair_files[0]}", f"--target={pair_files[1]}"
-    run.fails("stop", f"--model_dir={directory.path}", *files)
-    assert chosen == [longest]
+    flags = *FILES.split(), *arguments, f"--model_dir={directory.path}", "--checkpoint=best"
+    run.fails("stop", *flags)
+    (opened, checkpoint), given = calls
+    assert (opened.path, checkpoint) == (directory.path, "found best")
+    expected = TranslationSettings(**{"beam_size": 4, "alpha": 0.6} | expected)
+    assert given == (model, "tokenizer", expected)
+    assert capsys.readouterr().out == "checkpoint found best\n"
 
 
 @pytest.mark.parametrize(
@@ -281,117 +217,103 @@ def test_no_sentence_that_was_allowed_in_training_is_truncated(
     [
         (FILES, "Expected either --model_dir or --saved_model. Received: neither."),
         (
-            [*FILES, "--model_dir=a", "--saved_model=b"],
+            f"{FILES} --model_dir=a --saved_model=b",
             "Expected either --model_dir or --saved_model. Received: both.",
         ),
         (
-            ["--model_dir=a"],
+            "--model_dir=a",
             "Expected a test set. Received: none. Give --source and --target, or --data=",
         ),
         (
-            ["--data=any", "--source=x"],
+            "--data=any --source=x",
             "Expected no --source with --data. Received: 'x'. Leave one of them out.",
         ),
         (
-            ["--data=any", "--label=x"],
+            "--data=any --label=x",
             "Expected no --label with --data. Received: 'x'. Leave one of them out.",
         ),
-        (["--source=x"], "Expected source and target files. Received: only source files, x."),
+        ("--source=x", "Expected source and target files. Received: only source files, x."),
         (
-            ["--source=x", "--target=y", "--split=dev"],
+            "--source=x --target=y --split=dev",
             "Expected no --split with files. Received: both. Name the test set",
         ),
         (
-            ["--source=x", "--target=y", "--data_dir=d"],
+            "--source=x --target=y --data_dir=d",
             "Expected no --data_dir with files. Received: 'd'. Leave it out.",
         ),
         (
-            ["--source=x", "--target=y", "--direction=en-de"],
+            "--source=x --target=y --direction=en-de",
             "Expected no --direction with files. Received: 'en-de'. Leave it out.",
         ),
-        (["--data=files"], "Expected a test set. Received: none. Give --source and --target, or"),
+        ("--data=files", "Expected a test set. Received: none. Give --source and --target, or"),
         (
-            ["--data=wmt15_translat/de-en"],
+            "--data=wmt15_translat/de-en",
             "Expected the name of a translation set of .*Received: 'wmt15_translat/de-en'. The "
             "sets are listed at .* For text files, leave out --data.$",
         ),
         (
-            [*FILES, "--metrics=chrf,bleurt"],
+            f"{FILES} --metrics=chrf,bleurt",
             "Expected metrics among bleu_lc, .*Received: 'bleurt'. Correct --metrics.",
         ),
         (
-            [*FILES, "--saved_model=b", "--checkpoint=best"],
+            f"{FILES} --saved_model=b --checkpoint=best",
             "Expected no --checkpoint with --saved_model. Received: 'best'. Give its --model_dir.",
         ),
         (
-            [*FILES, "--saved_model=b", "--beam_size=2"],
+            f"{FILES} --saved_model=b --beam_size=2",
             "Expected no --beam_size with --saved_model, whose beam size is fixed. Received: 2. "
             "Export",
         ),
         (
-            [*FILES, "--saved_model=absent"],
+            f"{FILES} --saved_model=absent",
             "Expected the directory of a SavedModel, .*Received: absent, which does not",
         ),
         (
-            [*FILES, "--model_dir=absent"],
+            f"{FILES} --model_dir=absent",
             "Expected a model directory, .*Received: absent, which does not exist.",
         ),
         (
-            [*FILES, "--model_dir=a", "--beam_size=0"],
+            f"{FILES} --model_dir=a --beam_size=0",
             "Expected beam_size to be at least 1. Received: 0.",
         ),
     ],
 )
 def test_invalid_flags_raise(arguments, message):
-    run.fails(message, *arguments)
+    run.fails(message, *arguments.split())
 
 
-@pytest.mark.slow
-def test_output_of_several_test_sets_raises(exported_dir, splits, tmp_path):
+def test_unsuitable_output_raises(load_calls, read_calls, pair_files, tmp_path):
+    several = "--saved_model=any", "--data=any", "--split=dev,test"
     message = "Expected a single test set with --output. Received: 2. Evaluate them separately."
-    arguments = [f"--saved_model={exported_dir}", "--data=any", "--split=dev,test"]
-    run.fails(message, *arguments, f"--output={tmp_path / 'out'}")
+    run.fails(message, *several, output=tmp_path / "out")
     message = (
         r"Expected a file that can be written. Received: .*/absent/out \(No such file or "
         r"directory\). Choose an --output in a folder that exists and can be written."
     )
-    run.fails(message, *arguments[:2], f"--output={tmp_path / 'absent/out'}")
+    run.fails(message, *several[:2], output=tmp_path / "absent/out")
+    twice = [f"{flag}, {flag.partition('=')[2]}" for flag in pair_files]
+    message = "Expected --output and --target to be different files. Received: .*/target"
+    run.fails(message, several[0], *twice, output=f"{tmp_path}/./target")
+    message = "Expected --output and --source to be different files."
+    run.fails(message, several[0], *pair_files, output=tmp_path / "source")
+    assert (tmp_path / "target").read_text().splitlines() == REFERENCES
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "target"]
 
 
-def test_output_is_replaced_only_when_complete(
-    exported_dir, pair_files, tmp_path, capsys, fill_disk, monkeypatch
+def test_output_is_unchanged_if_it_can_not_be_written(
+    load_calls, pair_files, tmp_path, capsys, fill_disk
 ):
     output = tmp_path / "out"
     output.write_text("before\n")
-    source, target = pair_files
-    arguments = [f"--saved_model={exported_dir}", f"--source={source}", f"--target={target}"]
-    arguments.append(f"--output={output}")
-
     fill_disk(atomic_files, "flush")
     run.fails(
         rf"Expected a file that can be written. Received: {output} \(No space left on device\). "
         "Its content is unchanged. Free space",
-        *arguments,
+        *("--saved_model=any", *pair_files, f"--output={output}"),
     )
-    monkeypatch.undo()
     assert output.read_text() == "before\n"
     # BLEU is printed even though the output can't be written.
     assert "test BLEU = " in capsys.readouterr().out
-    run(*arguments)
-    assert len(output.read_text().splitlines()) == 11
-
-
-def test_output_equal_to_a_test_file_raises(exported_dir, pair_files, tmp_path):
-    source, target = pair_files
-    before = target.read_text()
-    arguments = [f"--saved_model={exported_dir}", f"--source={source},{source}"]
-    arguments += [f"--target={target}, {target}", f"--output={tmp_path}/./target"]
-    run.fails(
-        "Expected --output and --target to be different files. Received: .*/target", *arguments
-    )
-    message = "Expected --output and --source to be different files."
-    run.fails(message, *arguments[:3], f"--output={source}")
-    assert target.read_text() == before
 
 
 def test_unreadable_file_is_reported_in_one_line(pair_files, monkeypatch):
@@ -402,4 +324,4 @@ def test_unreadable_file_is_reported_in_one_line(pair_files, monkeypatch):
     message = (
         r"Expected a file that can be read or written. Received: .*source \(Permission denied\)."
     )
-    run.fails(message, "--model_dir=x", f"--source={pair_files[0]}", f"--target={pair_files[1]}")
+    run.fails(message, "--model_dir=x", *pair_files)

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import flags
-from keras import ops
 from model_directories import import_random_model
+from programs import Program
 
 from trainer import export, import_t2t, train
 from trainer.config import RunConfig
@@ -20,6 +19,8 @@ RECORDED = Path(__file__).parents[1] / "reference/models"
 SMALL = "hidden_size=24,filter_size=40,num_heads=4,num_hidden_layers=2"
 SHORT_K = f"{SMALL},max_relative_position=3,relu_dropout=0.25"
 
+run = Program(import_t2t)
+
 
 def prefix(case):
     return str(next((RECORDED / case).glob("*.index")).with_suffix(""))
@@ -30,22 +31,9 @@ def import_case(directory, case="relative_short_k", hparams=SHORT_K, **others):
     return import_checkpoint(prefix(case), str(directory), hparams=hparams, **settings)
 
 
-def test_architecture_has_the_settings_of_the_hparams(tmp_path):
-    config = import_case(tmp_path / "model")
-    settings = config.activation_dropout, config.max_relative_position, config.target_space_id
-    assert settings == (0.25, 3, 0)
-
-
-@pytest.mark.parametrize(
-    ("case", "hparams"),
-    [
-        ("relative_short_k", SHORT_K),
-        ("relative_adam_slots", f"{SMALL},max_relative_position=2"),
-        ("relative_averaged", f"{SMALL},max_relative_position=2"),
-    ],
-)
-def test_logits_equal_tensor2tensor(case, hparams, tmp_path):
-    import_case(tmp_path / "model", case, hparams)
+def test_logits_equal_tensor2tensor(tmp_path):
+    case = "relative_adam_slots"
+    import_case(tmp_path / "model", case, f"{SMALL},max_relative_position=2")
     forward = np.load(RECORDED / case / "forward.npz")
     model = ModelDirectory.open(tmp_path / "model").load_model()
     logits = model({"inputs": forward["inputs"], "targets": forward["targets"]})
@@ -54,12 +42,12 @@ def test_logits_equal_tensor2tensor(case, hparams, tmp_path):
 
 
 def test_write_checkpoint_inverts_import_checkpoint(tmp_path):
-    import_case(tmp_path / "model")
+    config = import_case(tmp_path / "model")
+    settings = config.activation_dropout, config.max_relative_position, config.target_space_id
+    assert settings == (0.25, 3, 0)
     write_checkpoint(ModelDirectory.open(tmp_path / "model").load_model(), str(tmp_path / "back"))
-    back, original = (
-        read_checkpoint(str(tmp_path / "back")),
-        read_checkpoint(prefix("relative_short_k")),
-    )
+    back = read_checkpoint(str(tmp_path / "back"))
+    original = read_checkpoint(prefix("relative_short_k"))
     assert back.keys() == original.keys()
     for name in original.keys() - {"global_step"}:
         np.testing.assert_array_equal(back[name], original[name])
@@ -82,14 +70,10 @@ def test_export_of_an_imported_model_equals_it(imported, tmp_path):
     ours, theirs = module.serve(text), signatures["serving_default"](text)
     assert theirs["translations"].numpy().tolist() == ours["translations"].numpy().tolist()
     np.testing.assert_allclose(theirs["scores"], ours["scores"], rtol=1e-5)
-    ids = module.tokenizer.tokenize(text)
-    np.testing.assert_array_equal(signatures["ids"](text=text)["ids"], ids.to_tensor())
-    assert (
-        signatures["detokenize"](ids=ids.to_tensor())["text"].numpy().tolist()
-        == text.numpy().tolist()
-    )
+    ids = signatures["ids"](text=text)["ids"]
+    np.testing.assert_array_equal(ids, module.tokenizer.tokenize(text).to_tensor())
+    assert signatures["detokenize"](ids=ids)["text"].numpy().tolist() == text.numpy().tolist()
     tokens = signatures["tokenize"](text=text)
-    assert tokens["lengths"].numpy().tolist() == ids.row_lengths().numpy().tolist()
     assert b"".join(tokens["tokens"][0, : tokens["lengths"][0] - 1].numpy().tolist()) == b"the_dog_"
     scores = signatures["score"](text=text, translation=text)
     assert scores["tokens"].numpy().tolist() == tokens["tokens"].numpy().tolist()
@@ -99,31 +83,19 @@ def test_export_of_an_imported_model_equals_it(imported, tmp_path):
 @pytest.mark.slow
 def test_fine_tuning_uses_the_dropout_rates_of_the_import(imported, tmp_path):
     (tmp_path / "text").write_text("the dog\nthe the dog\n")
-    text = {"train_source": str(tmp_path / "text"), "train_target": str(tmp_path / "text")}
-    train.train(
-        RunConfig(
-            init_from=str(imported),
-            model_dir=str(tmp_path / "tuned"),
-            train_steps=2,
-            batch_tokens=50,
-            **text,
-        )
-    )
+    text = dict.fromkeys(("train_source", "train_target"), str(tmp_path / "text"))
+    settings = {"init_from": str(imported), "model_dir": str(tmp_path / "tuned")}
+    train.train(RunConfig(**settings, train_steps=2, batch_tokens=50, **text))
     tuned = ModelDirectory.open(tmp_path / "tuned")
     assert tuned.tokenizer_kind == "subwords"
     assert tuned.read_config()["architecture"]["activation_dropout"] == 0.25
     assert tuned.read_run()["warmup_steps"] == 8000
     before = ModelDirectory.open(imported).load_model().get_weights()
     after = tuned.load_model().get_weights()
-    assert any(
-        (ops.convert_to_numpy(a) != ops.convert_to_numpy(b)).any()
-        for a, b in zip(after, before, strict=True)
-    )
+    assert any((one != other).any() for one, other in zip(before, after, strict=True))
 
 
 def test_program_imports_a_checkpoint_once(tmp_path, capsys):
-    values = flags.FlagValues()
-    import_t2t.define_flags(values)
     arguments = {
         "checkpoint": prefix("relative_short_k"),
         "hparams_set": "transformer_relative_tiny",
@@ -131,13 +103,9 @@ def test_program_imports_a_checkpoint_once(tmp_path, capsys):
         "vocab_size": 37,
         "model_dir": tmp_path / "model",
     }
-    values(["import_t2t", *(f"--{name}={value}" for name, value in arguments.items())])
-    import_t2t.main(["import_t2t"], values)
+    run(**arguments)
     assert f"Wrote {tmp_path / 'model'}\n" in capsys.readouterr().out
-    with pytest.raises(
-        SystemExit, match="trainer.import_t2t: Expected a --model_dir that holds no model yet"
-    ):
-        import_t2t.main(["import_t2t"], values)
+    run.fails("Expected a --model_dir that holds no model yet", **arguments)
 
 
 @pytest.mark.parametrize(

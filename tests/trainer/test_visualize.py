@@ -3,14 +3,16 @@
 import importlib.util
 import json
 import re
-import shutil
+from types import SimpleNamespace
 
 import pytest
 from markers import needs_matplotlib
 from programs import Program
 
-from trainer import visualize
+from t2t_relpos.models import TransformerConfig, attention_maps
+from trainer import visualize, weights
 from trainer.model_dir import ModelDirectory
+from trainer.visualization import attention_page, sentence_pair
 
 SENTENCE, TRANSLATION = "The dog sleeps .", "Der Hund schläft ."
 
@@ -18,50 +20,61 @@ SENTENCE, TRANSLATION = "The dog sleeps .", "Der Hund schläft ."
 run = Program(visualize)
 
 
+@pytest.fixture
+def without_model(monkeypatch):
+    """Replaces the model, its tables and its page."""
+    model = SimpleNamespace(config=TransformerConfig(vocab_size=211))
+    monkeypatch.setattr(weights, "load_model", lambda *_: model)
+    monkeypatch.setattr(attention_maps, "record_attention_maps", lambda *_: None)
+    monkeypatch.setattr(attention_maps, "read_table_norms", lambda _: {})
+    monkeypatch.setattr(attention_page, "render_page", lambda *_: "page")
+
+
 def test_page_of_a_given_translation(trained_model_dir, tmp_path, capsys):
     page = tmp_path / "page.html"
     run(model_dir=trained_model_dir, source=SENTENCE, target=TRANSLATION, output=page)
-    output = capsys.readouterr().out
-    assert re.fullmatch(rf"Wrote {page} \([0-9.]+ MB\): {SENTENCE} -> {TRANSLATION}\n", output)
     text = page.read_text()
+    size = f"{len(text.encode()) / 1e6:.1f} MB"
+    assert capsys.readouterr().out == f"Wrote {page} ({size}): {SENTENCE} -> {TRANSLATION}\n"
     assert f"<h1>{SENTENCE}</h1>\n<p>{TRANSLATION} (given translation)</p>" in text
     labels = re.findall(r'"ticktext":(\[[^]]*\])', text)
     assert "".join(json.loads(labels[0])) == "▁The▁dog▁sleeps▁.&lt;/s&gt;"
 
 
-def test_page_of_a_generated_translation(trained_model_dir, tmp_path):
+def test_page_of_a_generated_translation(
+    without_model, trained_model_dir, tokenizer, tmp_path, monkeypatch, capsys
+):
+    ids = tokenizer.tokenize([TRANSLATION])[0].numpy().tolist()
+    monkeypatch.setattr(sentence_pair, "translate_ids", lambda *_: ids)
+    monkeypatch.setattr(attention_page, "render_page", lambda config, pair, *_: repr(pair))
     page = tmp_path / "page.html"
-    run(model_dir=trained_model_dir, source="</script><script>alert(1)", output=page)
-    text = page.read_text()
-    assert "<h1>&lt;/script&gt;&lt;script&gt;alert(1)</h1>" in text
-    assert "(translation by the model)</p>" in text and "<script>alert" not in text
+    run(model_dir=trained_model_dir, source=SENTENCE, output=page)
+    assert capsys.readouterr().out == f"Wrote {page} (0.0 MB): {SENTENCE} -> {TRANSLATION}\n"
+    assert page.read_text().endswith(f"target_ids={ids}, is_given=False)")
 
 
 @needs_matplotlib
-@pytest.mark.slow
-def test_plots_of_a_checkpoint(small_run, tmp_path, capsys):
-    small_run(tmp_path / "run")
-    capsys.readouterr()
+def test_plots_of_a_checkpoint(finished_run, tmp_path, capsys):
     plots = tmp_path / "plots"
-    run(model_dir=tmp_path / "run", checkpoint=4, plots=plots)
+    run(model_dir=finished_run, checkpoint=6, plots=plots)
     assert capsys.readouterr().out.splitlines() == [
-        f"checkpoint {tmp_path}/run/checkpoints/step-000004",
+        f"checkpoint {finished_run}/checkpoints/step-000006",
         f"Wrote {plots}/learning_curves.png",
         f"Wrote {plots}/table_norms.png",
     ]
     names = sorted(file.name for file in plots.iterdir())
     assert names == ["learning_curves.png", "table_norms.png"]
-    run.fails(".*3", model_dir=tmp_path / "run", checkpoint=3, plots=plots)
+    run.fails(".*7", model_dir=finished_run, checkpoint=7, plots=plots)
 
 
-def test_plots_without_matplotlib_raise(trained_model_dir, tmp_path, monkeypatch):
+def test_plots_without_matplotlib_raise(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     message = r"Expected matplotlib. Received: none. Run `pip install '.\[plots\]'`."
-    run.fails(message, model_dir=trained_model_dir, plots=tmp_path / "plots")
+    run.fails(message, model_dir="any", plots=tmp_path / "plots")
     assert not (tmp_path / "plots").exists()
 
 
-def test_invalid_flags_raise(trained_model_dir, tmp_path):
+def test_invalid_flags_raise(without_model, trained_model_dir, tmp_path):
     model, page = trained_model_dir, tmp_path / "page.html"
     neither = "Expected --source and --output, or --plots. Received: neither."
     run.fails(neither, model_dir=model)
@@ -83,7 +96,7 @@ def test_invalid_flags_raise(trained_model_dir, tmp_path):
         (".", ".*"),
     ],
 )
-def test_unwritable_output_raises(trained_model_dir, tmp_path, name, reason):
+def test_unwritable_output_raises(without_model, trained_model_dir, tmp_path, name, reason):
     (tmp_path / "file").touch()
     message = rf"Expected a file that can be written. Received: .* \({reason}\). Choose an "
     message += "--output in a folder that exists and can be written."
@@ -93,15 +106,14 @@ def test_unwritable_output_raises(trained_model_dir, tmp_path, name, reason):
 
 
 @needs_matplotlib
-def test_unwritable_plots_folder_raises(trained_model_dir, tmp_path):
+def test_unwritable_plots_folder_raises(without_model, trained_model_dir, tmp_path):
     (tmp_path / "file").touch()
     message = r"Expected a folder that can be written. Received: .*file \(File exists\)."
     run.fails(message, model_dir=trained_model_dir, plots=tmp_path / "file")
 
 
-def test_model_without_vocabulary_raises(trained_model_dir, tmp_path):
-    directory = ModelDirectory(tmp_path / "ids")
-    shutil.copytree(trained_model_dir, directory.path)
-    directory.write_config(directory.read_config()["architecture"], tokenizer="none")
+def test_model_without_vocabulary_raises(without_model, tmp_path):
+    directory = ModelDirectory.create(tmp_path / "ids")
+    directory.write_config({}, tokenizer="none")
     page = tmp_path / "page.html"
     run.fails(".*vocabulary", model_dir=directory.path, source=SENTENCE, output=page)

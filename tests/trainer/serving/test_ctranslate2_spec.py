@@ -1,19 +1,17 @@
 """Compares hypotheses and scores of CTranslate2 with our searches, for all architectures."""
 
+import re
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import recorded_model
 from keras import ops
+from small_transformers import small_config
 
 from t2t_relpos.decoding import beam_search, greedy_search
 from t2t_relpos.models import Transformer, TransformerConfig
-
-ctranslate2 = pytest.importorskip(
-    "ctranslate2", reason="the package ctranslate2 is not installed: pip install '.[ctranslate2]'"
-)
-
-from trainer.model_dir import ModelDirectory  # noqa: E402
-from trainer.serving import ctranslate2_spec  # noqa: E402
+from trainer.model_dir import ModelDirectory
 
 VOCAB_SIZE = 43
 EOS_ID = 1
@@ -66,14 +64,31 @@ def random_model(rng, **settings):
     return model
 
 
-def translator(model, directory, quantization=None):
-    """Returns a CTranslate2 translator of a model. Its tokens are ids in decimal."""
-    names = [str(i) for i in range(model.config.vocab_size)]
-    spec = ctranslate2_spec.build(model, names, 2)
-    spec.optimize(quantization=quantization)
-    directory.mkdir(exist_ok=True)
-    spec.save(str(directory))
-    return ctranslate2.Translator(str(directory), device="cpu", intra_threads=1)
+@pytest.fixture(scope="module")
+def build():
+    """Returns `ctranslate2_spec.build`. Skips the test without the package."""
+    pytest.importorskip("ctranslate2", reason="needs: pip install '.[ctranslate2]'")
+    from trainer.serving import ctranslate2_spec
+
+    return ctranslate2_spec.build
+
+
+@pytest.fixture
+def translator(build, tmp_path):
+    """Returns a function of a model and a name that returns its translator of CTranslate2.
+
+    Its tokens are ids in decimal.
+    """
+    import ctranslate2
+
+    def make(model, name="model"):
+        spec = build(model, [str(i) for i in range(model.config.vocab_size)], 2)
+        spec.optimize()
+        (tmp_path / name).mkdir()
+        spec.save(str(tmp_path / name))
+        return ctranslate2.Translator(str(tmp_path / name), device="cpu", intra_threads=1)
+
+    return make
 
 
 def translate(peer, sources, **options):
@@ -110,50 +125,36 @@ def ours(search, model, sources, max_length, forbidden=(0,), **options):
     "kind, normalize_first",
     [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) for case in CASES],
 )
-def test_greedy_and_beam_search_equal_ctranslate2(kind, normalize_first, rng, tmp_path):
+def test_greedy_and_beam_search_equal_ctranslate2(kind, normalize_first, rng, translator):
     model = random_model(rng, normalize_first=normalize_first, **KINDS[kind])
-    peer = translator(model, tmp_path / "model")
+    peer = translator(model)
     # Only the decoder's learned positions are extended, so the longest source is left out.
     sources = SOURCES if kind != "learned, shorter than outputs" else SOURCES[1:]
     length = LENGTH if kind != "learned, shorter than outputs" else 17
 
-    ids, scores = translate(
-        peer, sources, beam_size=1, length_penalty=0, max_decoding_length=length
-    )
+    greedy = {"beam_size": 1, "length_penalty": 0, "max_decoding_length": length}
+    ids, scores = translate(peer, sources, **greedy)
     expected, expected_scores = ours(greedy_search, model, sources, length)
     assert ids == expected
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=2e-5)
 
     # All outputs have the same length, so that finishing rules and penalties have no effect.
-    options = {
-        "min_decoding_length": length,
-        "max_decoding_length": length,
-        "beam_size": 4,
-        "num_hypotheses": 4,
-    }
-    ids, scores = translate(peer, sources, length_penalty=0.7, **options)
-    expected, log_probs = ours(
-        beam_search,
-        model,
-        sources,
-        length,
-        forbidden=(0, EOS_ID),
-        beam_size=4,
-        num_results=4,
-        alpha=0.0,
-    )
+    options = {"min_decoding_length": length, "max_decoding_length": length, "num_hypotheses": 4}
+    ids, scores = translate(peer, sources, beam_size=4, length_penalty=0.7, **options)
+    settings = {"beam_size": 4, "num_results": 4, "alpha": 0.0}
+    expected, log_probs = ours(beam_search, model, sources, length, (0, EOS_ID), **settings)
     assert ids == expected
     np.testing.assert_allclose(scores, log_probs / length**0.7, rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.slow
-def test_recorded_models_of_tensor2tensor_equal_ctranslate2(tmp_path):
+def test_recorded_models_of_tensor2tensor_equal_ctranslate2(translator):
     for name in recorded_model.NAMES:
         recorded = recorded_model.RecordedModel(name)
         model, inputs = recorded.model, recorded.recorded("forward")["inputs"]
         sources = [row[row != 0].tolist() for row in inputs]
         sources = [row if row[-1] == EOS_ID else row + [EOS_ID] for row in sources if len(row)]
-        peer = translator(model, tmp_path / name)
+        peer = translator(model, name)
         ids, scores = translate(
             peer, sources, beam_size=1, length_penalty=0, max_decoding_length=LENGTH
         )
@@ -162,59 +163,60 @@ def test_recorded_models_of_tensor2tensor_equal_ctranslate2(tmp_path):
         np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=2e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.slow
-def test_trained_model_equals_ctranslate2(trained_model_dir, sentences, beam_size, tmp_path):
+def test_beam_search_of_a_trained_model_equals_ctranslate2(
+    trained_model_dir, sentences, translator
+):
     directory = ModelDirectory.open(trained_model_dir)
     model = directory.load_model()
     sources = directory.load_tokenizer().tokenize(sentences).to_list()
-    options = {"beam_size": beam_size, "length_penalty": 0, "max_decoding_length": 60}
-    ids, scores = translate(translator(model, tmp_path / "model"), sources, **options)
-    if beam_size == 1:
-        expected, expected_scores = ours(greedy_search, model, sources, 60)
-    else:
-        expected, expected_scores = ours(
-            beam_search, model, sources, 60, beam_size=beam_size, alpha=0.0
-        )
+    options = {"beam_size": 4, "length_penalty": 0, "max_decoding_length": 60}
+    ids, scores = translate(translator(model), sources, **options)
+    expected, expected_scores = ours(beam_search, model, sources, 60, beam_size=4, alpha=0.0)
     # CTranslate2 always treats truncated outputs as finished, but our search only if none finished.
     ended = np.array([hypotheses[0][-1] == EOS_ID for hypotheses in ids])
     same = np.array([one == other for one, other in zip(ids, expected)])
     assert ended.sum() > 3
     np.testing.assert_allclose(scores[same], expected_scores[same], rtol=1e-4, atol=2e-5)
-    if beam_size == 1:
-        assert same.all()
-    else:
-        # Our search looks for EOS among the best 2k candidates, CTranslate2 among the best k, so
-        # our scores can only be higher.
-        assert (expected_scores[~same & ended] > scores[~same & ended]).all()
-        assert same[ended].mean() > 0.5
+    # Our search looks for EOS among the best 2k candidates, CTranslate2 among the best k, so our
+    # scores can only be higher.
+    assert (expected_scores[~same & ended] > scores[~same & ended]).all()
+    assert same[ended].mean() > 0.5
 
 
-def test_padding_is_excluded_from_search_and_softmax(rng, tmp_path):
+def test_padding_is_excluded_from_search_and_softmax(rng, translator):
     model = random_model(rng)
     # Without the exclusion, padding would be the most likely id at every step.
     table = ops.convert_to_numpy(model.output_embedding.embeddings).copy()
     table[0] = 100 * table[EOS_ID]
     model.output_embedding.embeddings.assign(table)
-    ids, scores = translate(
-        translator(model, tmp_path / "model"),
-        SOURCES,
-        beam_size=4,
-        num_hypotheses=4,
-        max_decoding_length=7,
-    )
+    options = {"beam_size": 4, "num_hypotheses": 4, "max_decoding_length": 7}
+    ids, scores = translate(translator(model), SOURCES, **options)
     assert not any(0 in hypothesis for hypotheses in ids for hypothesis in hypotheses)
     assert (scores > -1e4).all()
 
 
-def test_int8_scores_are_close_to_float32(rng, tmp_path):
-    model = random_model(rng)
-    exact = translator(model, tmp_path / "float32")
-    peer = translator(model, tmp_path / "int8", quantization="int8")
-    assert peer.compute_type.startswith("int8")
-    target = [[str(i) for i in (5, 9, 14, 3)]] * len(SOURCES)
-    tokens = [[str(i) for i in ids[:-1]] for ids in SOURCES]
-    scores = [
-        [result.log_probs for result in each.score_batch(tokens, target)] for each in (exact, peer)
-    ]
-    assert 0 < np.abs(np.subtract(*scores)).max() < 0.1 * np.abs(scores[0]).max()
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (
+            {"share_heads": False},
+            "since CTranslate2 has one table for all heads of a layer. Received: "
+            "share_heads=False with 2 heads.",
+        ),
+        (
+            {"relative_cross_attention": True},
+            "since CTranslate2 does not support them there. Received: "
+            "relative_cross_attention=True.",
+        ),
+        (
+            {"position": "relative+sinusoidal", "normalize_first": False},
+            "since CTranslate2 adds no sinusoids if the first layer has relative positions. "
+            "Received: position='relative+sinusoidal', normalize_first=False.",
+        ),
+    ],
+)
+def test_unsupported_architecture_raises(build, settings, message):
+    config = small_config(hidden_dim=4, num_heads=2, **settings)
+    with pytest.raises(ValueError, match=f"Expected .*{re.escape(message)}"):
+        build(SimpleNamespace(config=config), [], 2)

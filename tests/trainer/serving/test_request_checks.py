@@ -21,11 +21,8 @@ def pairs(text, translation):
     "changed",
     [
         {},
-        {"beam_size": 7},
-        {"beam_size": 1, "num_results": 1},
-        {"max_length": 29},
-        {"max_length": 1},
-        {"alpha": 0.0},
+        {"beam_size": 7, "max_length": 29},
+        {"beam_size": 1, "num_results": 1, "max_length": 1, "alpha": 0.0},
     ],
 )
 def test_checked_search_returns_valid_arguments(changed):

@@ -1,17 +1,41 @@
+"""Tests of exported models: signatures, versions, options of `load`, and other clients."""
+
+import functools
 import json
 import os
 import re
-from pathlib import Path
+import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from signature_calls import as_tensors, assert_answer_equals, calls, meta_graph
 from subprocesses import run_python
+from tensorflow.core.protobuf import saved_model_pb2
 
 from trainer.serving import saved_models
+from trainer.serving.translator import ABSENT
 
-CLIENT = Path(__file__).parent / "python_client.py"
+# Translates a text without this project and packages that only training requires. Prints the names
+# of ops that are missing before TensorFlow Text is imported, and the translation.
+CLIENT = """
+import importlib.abc, json, sys
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("t2t_relpos", "trainer", "sentencepiece", "sacrebleu"):
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Absent())
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+path, text, *ops = sys.argv[1:]
+missing = [name for name in ops if op_def_registry.get(name) is None]
+import tensorflow_text
+
+answer = tf.saved_model.load(path).signatures["serving_default"](text=tf.constant([text]))
+print(json.dumps([missing, answer["translations"].numpy()[0].decode()]))
+"""
 TEXT_OPS = {
     "SentencepieceOp",
     "SentencepieceTokenizeOp",
@@ -19,11 +43,12 @@ TEXT_OPS = {
     "SentencepieceIdToStringOp",
 }
 
-# Imports TensorFlow Text, which registers the tokenizer's ops, and then runs saved_model_cli.
-SAVED_MODEL_CLI = (
-    "import tensorflow_text; from tensorflow.python.tools import saved_model_cli; "
-    "saved_model_cli.main()"
-)
+
+def meta_graph(path):
+    """Returns the MetaGraphDef of a SavedModel."""
+    model = saved_model_pb2.SavedModel()
+    model.ParseFromString((path / "saved_model.pb").read_bytes())
+    return model.meta_graphs[0]
 
 
 def operations(graph):
@@ -35,106 +60,164 @@ def operations(graph):
     return {node.op for node in nodes} - functions
 
 
+# The inputs and outputs of each signature as NAME:DTYPE/RANK. All dimensions are unknown.
+SIGNATURES = {
+    "serving_default": (
+        "text:string/1",
+        "scores:float32/1 translations:string/1 truncated:bool/1",
+    ),
+    "translate": (
+        "alpha:float32/0 beam_size:int32/0 max_length:int32/0 num_results:int32/0 text:string/1",
+        "scores:float32/2 translations:string/2 truncated:bool/1",
+    ),
+    "score": (
+        "text:string/1 translation:string/1",
+        "alignments:float32/3 lengths:int32/1 scores:float32/1 source_lengths:int32/1 "
+        "source_tokens:string/2 token_scores:float32/2 tokens:string/2 truncated:bool/1",
+    ),
+    "tokenize": ("text:string/1", "lengths:int32/1 tokens:string/2"),
+    "ids": ("text:string/1", "ids:int32/2 lengths:int32/1"),
+    "detokenize": ("ids:int32/2", "text:string/1"),
+}
+
+
 def test_signatures_have_the_documented_inputs_and_outputs(exported_dir):
     signatures = meta_graph(exported_dir / "1").signature_def
 
     def described(tensors):
-        return {
-            name: (tf.as_dtype(t.dtype).name, [d.size for d in t.tensor_shape.dim])
-            for name, t in tensors.items()
-        }
+        assert all(dim.size == -1 for each in tensors.values() for dim in each.tensor_shape.dim)
+        return " ".join(
+            f"{name}:{tf.as_dtype(tensor.dtype).name}/{len(tensor.tensor_shape.dim)}"
+            for name, tensor in sorted(tensors.items())
+        )
 
-    text = {"text": ("string", [-1])}
-    lengths = {"lengths": ("int32", [-1])}
-    expected = {
-        "serving_default": (
-            text,
-            {
-                "translations": ("string", [-1]),
-                "scores": ("float32", [-1]),
-                "truncated": ("bool", [-1]),
-            },
-        ),
-        "translate": (
-            text
-            | {name: ("int32", []) for name in ("beam_size", "max_length", "num_results")}
-            | {"alpha": ("float32", [])},
-            {
-                "translations": ("string", [-1, -1]),
-                "scores": ("float32", [-1, -1]),
-                "truncated": ("bool", [-1]),
-            },
-        ),
-        "score": (
-            text | {"translation": ("string", [-1])},
-            lengths
-            | {
-                "scores": ("float32", [-1]),
-                "token_scores": ("float32", [-1, -1]),
-                "tokens": ("string", [-1, -1]),
-                "source_tokens": ("string", [-1, -1]),
-                "source_lengths": ("int32", [-1]),
-                "alignments": ("float32", [-1, -1, -1]),
-                "truncated": ("bool", [-1]),
-            },
-        ),
-        "tokenize": (text, lengths | {"tokens": ("string", [-1, -1])}),
-        "ids": (text, lengths | {"ids": ("int32", [-1, -1])}),
-        "detokenize": ({"ids": ("int32", [-1, -1])}, {"text": ("string", [-1])}),
-    }
-    assert set(signatures) == {*expected, "__saved_model_init_op"}
-    for name, (inputs, outputs) in expected.items():
-        assert described(signatures[name].inputs) == inputs, name
-        assert described(signatures[name].outputs) == outputs, name
+    assert set(signatures) == {*SIGNATURES, "__saved_model_init_op"}
+    for name, expected in SIGNATURES.items():
+        assert (described(signatures[name].inputs), described(signatures[name].outputs)) == expected
 
 
-def test_no_keras_object_is_saved(exported_dir):
-    nodes = meta_graph(exported_dir / "1").object_graph_def.nodes
+def test_export_contains_no_objects_of_keras_and_no_operations_of_python_or_xla(exported_dir):
+    graph = meta_graph(exported_dir / "1")
     identifiers = {
-        node.user_object.identifier for node in nodes if node.WhichOneof("kind") == "user_object"
+        node.user_object.identifier
+        for node in graph.object_graph_def.nodes
+        if node.WhichOneof("kind") == "user_object"
     }
-    assert identifiers <= {
-        "_generic_user_object",
-        "trackable_dict_wrapper",
-        "trackable_list_wrapper",
-        "signature_map",
-    }
-
-
-@pytest.mark.slow
-def test_every_signature_works_without_this_project(exported_dir, make_module, sentences):
-    path, module = exported_dir / "1", make_module()
-    graph = meta_graph(path)
+    allowed = "_generic_user_object trackable_dict_wrapper trackable_list_wrapper signature_map"
+    assert identifiers <= set(allowed.split())
     assert not [name for name in operations(graph) if "PyFunc" in name or "Xla" in name]
     # Such functions need XLA, which TensorFlow Serving links on demand only.
     assert not [f for f in graph.graph_def.library.function if f.attr["_XlaMustCompile"].b]
-    asked = calls([*sentences[:5], "", "house " * 100])
-    assert {name for name, _ in asked} == set(module.signatures)
-    task = {"path": str(path), "calls": asked, "ops": sorted(operations(graph))}
-    without_path = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    options = {"input": json.dumps(task), "cwd": path, "env": without_path, "timeout": 300}
-    told = json.loads(run_python("-I", CLIENT, **options).stdout)
-    assert set(told["missing"]) == TEXT_OPS
-    assert told["loaded"] == []
-    for (name, arguments), answer in zip(asked, told["answers"], strict=True):
-        specs = {spec.name: spec for spec in module.signatures[name].input_signature}
-        expected = module.signatures[name](**as_tensors(arguments, specs))
-        assert_answer_equals(answer, expected, name)
 
 
 @pytest.mark.slow
-def test_saved_model_cli_translates_strings(exported_dir, exported, sentences, tmp_path):
-    text = [sentences[0], "", sentences[1]]
-    flags = ["--dir", exported_dir / "1", "--tag_set", "serve", "--outdir", tmp_path]
-    flags += ["--signature_def", "serving_default", "--input_exprs", f"text={text!r}"]
-    run_python("-c", SAVED_MODEL_CLI, "run", *flags, timeout=300, cwd=tmp_path)
-    answers = {
-        name: np.load(tmp_path / f"{name}.npy", allow_pickle=True) for name in saved_models.OUTPUTS
-    }
-    expected = exported(text)
-    assert answers["translations"].tolist() == [answer.text for answer in expected]
-    assert answers["truncated"].tolist() == [False] * 3
-    np.testing.assert_allclose(answers["scores"], [answer.score for answer in expected], atol=1e-4)
+def test_model_translates_without_this_project(exported_dir, exported, sentences):
+    path = exported_dir / "1"
+    without_path = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = "-I", "-c", CLIENT, path, sentences[0], *sorted(operations(meta_graph(path)))
+    missing, translation = json.loads(run_python(*command, cwd=path, env=without_path).stdout)
+    assert set(missing) == TEXT_OPS
+    assert translation == exported(sentences[:1])[0].text.decode()
+
+
+@pytest.mark.slow
+def test_session_equals_the_loaded_model(exported_dir, loaded):
+    # TensorFlow Serving also loads a model into a session, and feeds and fetches tensors by name.
+    texts = [b"The dog runs.", b"", b"house " * 100, "犬が走る 🎉".encode(), b"\xff\xfe raw \x80"]
+    texts = np.array(texts, object)
+    options = {"beam_size": np.int32(5), "max_length": np.int32(23), "num_results": np.int32(3)}
+    options["alpha"] = np.float32(0.25)
+    asked = [
+        ("serving_default", {"text": texts}),
+        ("serving_default", {"text": texts[:0]}),
+        ("translate", {"text": texts} | options),
+        ("score", {"text": texts, "translation": texts[::-1]}),
+        ("tokenize", {"text": texts}),
+        ("ids", {"text": texts}),
+        ("detokenize", {"ids": np.int32([[5, 7, 11, 1, 5], [-3, 2000, 5, 0, 1]])}),
+    ]
+    definitions = meta_graph(exported_dir / "1").signature_def
+
+    def ask(session, name, arguments):
+        inputs, outputs = definitions[name].inputs, definitions[name].outputs
+        feeds = {inputs[key].name: value for key, value in arguments.items()}
+        return session.run({key: info.name for key, info in outputs.items()}, feeds)
+
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.compat.v1.saved_model.load(session, ["serve"], str(exported_dir / "1"))
+        answers = [ask(session, *call) for call in asked]
+        message = "Expected beam_size from 1 to 32, the maximum of this export. Received: 0."
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            ask(session, "translate", {"text": texts} | options | {"beam_size": np.int32(0)})
+    for (name, arguments), answer in zip(asked, answers, strict=True):
+        arguments = {key: tf.constant(value) for key, value in arguments.items()}
+        expected = loaded.signatures[name](**arguments)
+        assert set(answer) == set(expected), name
+        for key, value in expected.items():
+            if value.dtype.is_floating:
+                np.testing.assert_allclose(answer[key], value, atol=1e-4, rtol=1e-4, err_msg=key)
+            else:
+                assert answer[key].tolist() == value.numpy().tolist(), (name, key)
+
+
+@pytest.fixture
+def load(exported_dir, loaded, monkeypatch):
+    """Returns `load(**options)`: `saved_models.load` of the exported model, which is read once."""
+    monkeypatch.setattr(saved_models, "_load", lambda directory: loaded)
+    return functools.partial(saved_models.load, exported_dir)
+
+
+def test_load_passes_options_to_the_graph(load, loaded, sentences):
+    options = {"beam_size": 3, "alpha": 1.5, "max_length": 7}
+    lists = load(**options, nbest=2).n_best(sentences)
+    expected = loaded.translate(text=tf.constant(sentences), num_results=2, **options)
+    for best, texts, scores in zip(
+        lists, expected["translations"].numpy(), expected["scores"].numpy(), strict=True
+    ):
+        # If only one translation ends within 7 ids, the second one is missing.
+        filled = scores > ABSENT
+        assert [each.text for each in best] == texts[filled].tolist()
+        np.testing.assert_allclose([each.score for each in best], scores[filled], atol=1e-5)
+        assert (np.diff(scores) < 0).all()
+
+
+@pytest.mark.parametrize("name, value", [("beam_size", 1), ("alpha", 0.0), ("max_length", 3)])
+def test_omitted_options_default_to_the_exported_ones(name, value, load, loaded, sentences):
+    (best,) = zip(*load(**{name: value}).n_best(sentences))
+    expected = loaded.translate(text=tf.constant(sentences), **(loaded.defaults() | {name: value}))
+    assert [each.text for each in best] == expected["translations"].numpy()[:, 0].tolist()
+    scores = [each.score for each in best]
+    np.testing.assert_allclose(scores, expected["scores"][:, 0], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        (r"Expected beam_size from 1 to 32, .* Received: 1000\.", {"beam_size": 1000}),
+        (r"Expected max_length from 1 to 97, .* Received: 98\.", {"max_length": 98}),
+        (r"Expected alpha to be a finite number .* Received: inf\.", {"alpha": np.inf}),
+        (
+            r"Expected --nbest to be at most the beam size, 2\. Received: 3\. Give a larger "
+            r"--beam_size\.",
+            {"nbest": 3, "beam_size": 2},
+        ),
+        (r"Expected --nbest to be at most the beam size, 4\. Received: 5\. .*", {"nbest": 5}),
+    ],
+)
+def test_options_above_the_limits_of_the_model_raise_single_lines(load, message, options):
+    with pytest.raises(ValueError) as caught:
+        load(**options).n_best([b"a"])
+    assert re.fullmatch(message, str(caught.value))
+
+
+def test_fingerprint_depends_on_the_model_and_not_on_its_path(exported_dir, tmp_path):
+    shutil.copytree(exported_dir / "1", tmp_path / "copy")
+    tf.saved_model.save(tf.Module(), str(tmp_path / "2"))
+    paths = exported_dir, tmp_path / "copy", tmp_path / "2"
+    prints = [saved_models.fingerprint(path) for path in paths]
+    assert prints[0] == prints[1] != prints[2]
+    (tmp_path / "copy/fingerprint.pb").unlink()
+    assert saved_models.fingerprint(tmp_path / "copy") == str(tmp_path / "copy")
 
 
 def make_versions(directory, *names):
@@ -173,35 +256,21 @@ def test_path_without_a_saved_model_raises(tmp_path, name, state):
         saved_models.load(tmp_path / name)
 
 
-def test_corrupt_saved_model_raises(tmp_path):
+def test_other_saved_models_raise(tmp_path):
     make_versions(tmp_path, "1")
     (tmp_path / "1/saved_model.pb").write_bytes(b"no protocol buffer")
-    with pytest.raises(
-        ValueError,
-        match=(
-            r"Expected a SavedModel that TensorFlow can read. Received: .*/1 \(.*\). Write it "
-            r"again"
-        ),
-    ):
-        saved_models.load(tmp_path)
-
-
-def test_saved_model_of_another_function_raises(tmp_path):
-    class Doubler(tf.Module):
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
-        def double(self, x):
-            return {"twice": 2.0 * x}
-
-    module = Doubler()
-    tf.saved_model.save(module, str(tmp_path / "1"), signatures=module.double)
-    with pytest.raises(
-        ValueError,
-        match="returns scores, translations, truncated. Received: .*/1, which returns twice. Write",
-    ):
-        saved_models.load(tmp_path)
     tf.saved_model.save(tf.Module(), str(tmp_path / "2"))
-    with pytest.raises(ValueError, match="Received: .*/2, which returns nothing. Write"):
-        saved_models.load(tmp_path)
+    module = tf.Module()
+    module.double = tf.function(lambda x: {"twice": 2.0 * x}, [tf.TensorSpec([None], tf.float32)])
+    tf.saved_model.save(module, str(tmp_path / "3"), signatures=module.double)
+    returns = "returns scores, translations, truncated. Received: "
+    for version, message in {
+        1: r"that TensorFlow can read. Received: .*/1 \(.*\). Write it again",
+        2: f"whose serving_default {returns}.*/2, which returns nothing. Write",
+        3: f"whose serving_default {returns}.*/3, which returns twice. Write",
+    }.items():
+        with pytest.raises(ValueError, match=f"Expected a SavedModel {message}"):
+            saved_models.load(tmp_path / str(version))
 
 
 def test_version_appears_when_it_is_complete(tmp_path):
@@ -246,23 +315,25 @@ def test_existing_version_is_never_overwritten(tmp_path):
     assert (tmp_path / "6/theirs").exists()
 
 
-@pytest.mark.parametrize("version", [0, -1])
-def test_version_below_1_raises(tmp_path, version):
-    with pytest.raises(
-        ValueError, match=f"Expected the version to be a positive integer. Received: {version}."
-    ):
-        with saved_models.new_version(tmp_path, version):
-            pass
-
-
-def test_unwritable_export_folder_raises(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "version", "message"),
+    [
+        ("new", 0, "Expected the version to be a positive integer. Received: 0."),
+        ("new", -1, "Expected the version to be a positive integer. Received: -1."),
+        (
+            "file/name",
+            None,
+            r"Expected an export folder that can be written. Received: .*/file/name \(Not a "
+            r"directory\). Choose another one with",
+        ),
+    ],
+)
+def test_unsuitable_version_or_folder_raises(tmp_path, name, version, message):
     (tmp_path / "file").touch()
-    message = (
-        r"Expected an export folder that can be written. Received: .*/file/name \(Not a "
-        r"directory\). Choose another one with"
-    )
-    with pytest.raises(ValueError, match=message), saved_models.new_version(tmp_path / "file/name"):
-        pass
+    with pytest.raises(ValueError, match=message):
+        with saved_models.new_version(tmp_path / name, version):
+            raise AssertionError("new_version did not raise")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
 def test_full_disk_raises_and_leaves_no_files(tmp_path):

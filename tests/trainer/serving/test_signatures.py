@@ -1,4 +1,4 @@
-"""Tests the results of the signatures translate, score, tokenize, ids and detokenize."""
+"""Tests of the translations, scores and tokens of an exported model."""
 
 import numpy as np
 import pytest
@@ -8,35 +8,116 @@ from trainer.model_dir import ModelDirectory
 from trainer.serving.search import n_best
 from trainer.serving.translator import ABSENT
 
+HOSTILE = [
+    b"The dog \xff\xfe runs \x80.",
+    b"",
+    b" \t ",
+    b"house " * 10_000,
+    b"On Sunday the woman arrives.",
+    b"\x00\x01\x02",
+    b"\xed\xa0\x80\xc0\xaf",
+    "犬が走る 🎉 собака".encode(),
+    b"house" * 5_000,
+    b"line\nbreak\r\nand\x0bmore",
+    "\u2581\u200b\ufeff\u202e".encode(),
+    b"\n",
+]
+BLANK, LONG = {1, 2, 11}, {3, 8}
+
 
 def ask(loaded, signature, **arguments):
-    answer = loaded.signatures[signature](
-        **{name: tf.constant(value) for name, value in arguments.items()}
-    )
+    arguments = {name: tf.constant(value) for name, value in arguments.items()}
+    answer = loaded.signatures[signature](**arguments)
     return {name: value.numpy() for name, value in answer.items()}
 
 
 def translate(loaded, texts, **changed):
     defaults = {name: value.numpy() for name, value in loaded.defaults().items()}
-    return ask(
-        loaded,
-        "translate",
-        text=texts,
-        **defaults
-        | {name: np.array(value, defaults[name].dtype) for name, value in changed.items()},
-    )
+    return ask(loaded, "translate", text=texts, **defaults | changed)
+
+
+def assert_same(answers, expected):
+    assert [answer.text for answer in answers] == [answer.text for answer in expected]
+    assert [answer.truncated for answer in answers] == [answer.truncated for answer in expected]
+    np.testing.assert_allclose([a.score for a in answers], [e.score for e in expected], atol=1e-4)
+
+
+def test_translations_do_not_depend_on_the_batch(exported, sentences):
+    texts = [*HOSTILE, *sentences]
+    together = exported(texts)
+    assert_same([exported([text])[0] for text in texts], together)
+    assert_same(exported(texts[::-1])[::-1], together)
+    for row, answer in enumerate(together):
+        answer.text.decode("utf-8")
+        assert np.isfinite(answer.score)
+        if row in BLANK:
+            assert answer[:3] == (b"", 0.0, False)
+        elif row not in (6, 10):
+            assert answer.score < 0.0
+    assert {row for row, answer in enumerate(together) if answer.truncated} == LONG
+
+
+def test_invalid_utf8_equals_replacement_characters(exported):
+    assert_same(exported([b"The dog \xff runs."]), exported(["The dog \ufffd runs."]))
+
+
+def test_long_text_is_truncated_at_the_end(exported, loaded):
+    ids = ask(loaded, "ids", text=["house " * 47])["ids"][:, :46]
+    (text,) = ask(loaded, "detokenize", ids=ids)["text"]
+    assert ask(loaded, "ids", text=[text])["lengths"] == [47]
+    whole, cut = exported([text, text + b" the man"])
+    assert (whole.truncated, cut.truncated) == (False, True)
+    assert (cut.text, cut.score) == (whole.text, pytest.approx(whole.score, abs=1e-5))
+
+
+def test_empty_batches(exported, loaded):
+    assert exported([]) == []
+    answer = loaded.signatures["serving_default"](text=tf.zeros([0], tf.string))
+    assert {name: (value.shape.as_list(), value.dtype) for name, value in answer.items()} == {
+        "translations": ([0], tf.string),
+        "scores": ([0], tf.float32),
+        "truncated": ([0], tf.bool),
+    }
+    answer = ask(loaded, "score", text=np.array([], object), translation=np.array([], object))
+    assert {name: value.shape[0] for name, value in answer.items()} == dict.fromkeys(answer, 0)
+    assert answer["alignments"].ndim == 3
+
+
+def test_translate_with_defaults_equals_serving_default(exported, loaded, sentences):
+    assert {name: value.numpy() for name, value in loaded.defaults().items()} == {
+        "beam_size": 4,
+        "alpha": np.float32(0.6),
+        "max_length": 47 + 50,
+        "num_results": 1,
+    }
+    served = exported(sentences)
+    for num_results in (1, 4):
+        found = translate(loaded, sentences, num_results=num_results)
+        # A search for several results may take more steps, but its best result is the same.
+        assert found["translations"][:, 0].tolist() == [answer.text for answer in served]
+        scores = [answer.score for answer in served]
+        np.testing.assert_allclose(found["scores"][:, 0], scores, atol=1e-4)
+        assert (np.diff(found["scores"], axis=1) <= 0).all()
+        assert found["truncated"].tolist() == [answer.truncated for answer in served]
+
+
+def test_missing_translations_are_empty_and_have_the_score_absent(loaded):
+    found = translate(loaded, ["the man sees the dog", ""], num_results=4, max_length=1)
+    scores, texts = found["scores"], found["translations"]
+    # With a maximum of one id, the only finished output is EOS by itself.
+    filled = scores > ABSENT / 2
+    assert filled.any(1).all() and not filled.all(1)[1]
+    assert texts[~filled].tolist() == [b""] * int((~filled).sum())
+    np.testing.assert_array_equal(scores[~filled], ABSENT)
+    assert scores[1].tolist() == [0.0, ABSENT, ABSENT, ABSENT]
 
 
 def test_score_equals_the_keras_model(loaded, sentences, tokenizer, trained_model_dir):
     targets = ["Der Hund rennt.", "", *sentences[2:]]
     answer = ask(loaded, "score", text=sentences, translation=targets)
     source, ids = (tokenizer.tokenize(texts).to_tensor().numpy() for texts in (sentences, targets))
-    expected = (
-        ModelDirectory.open(trained_model_dir)
-        .load_model()
-        .score(source, ids, return_alignments=True)
-    )
-    scores, alignments = expected
+    model = ModelDirectory.open(trained_model_dir).load_model()
+    scores, alignments = model.score(source, ids, return_alignments=True)
     np.testing.assert_allclose(answer["token_scores"], scores.token_scores, atol=1e-4)
     np.testing.assert_allclose(answer["scores"], scores.scores, atol=1e-3)
     real = ids != 0
@@ -48,19 +129,17 @@ def test_score_equals_the_keras_model(loaded, sentences, tokenizer, trained_mode
     assert not answer["truncated"].any()
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6])
-def test_score_equals_scores_of_translate(loaded, make_module, sentences, tokenizer, alpha):
-    """The scores differ if the tokenizer splits a translation into other tokens than the search."""
-    found = translate(loaded, sentences, alpha=alpha)
+def test_score_equals_scores_of_translate(loaded, make_module, sentences, tokenizer):
+    found = translate(loaded, sentences, alpha=0.0, max_length=30)
     texts = found["translations"][:, 0]
     source, split = (tokenizer.tokenize(strings) for strings in (sentences, texts))
-    limits = tf.cast(source.row_lengths(), tf.int32) + 50
+    limits = tf.minimum(tf.cast(source.row_lengths(), tf.int32) + 50, 30)
     transformer, options = make_module().transformer, {"beam_size": 4, "num_results": 1}
-    searched = n_best(transformer, source.to_tensor(), limits, alpha=alpha, **options).ids[:, 0]
+    searched = n_best(transformer, source.to_tensor(), limits, alpha=0.0, **options).ids[:, 0]
     searched = tf.RaggedTensor.from_tensor(searched, padding=0).to_list()
+    # The tokenizer may split a translation into other tokens than the search.
     same = np.array([ids == other for ids, other in zip(searched, split.to_list(), strict=True)])
-    answer = ask(loaded, "score", text=sentences, translation=texts)
-    scores = answer["scores"] / ((5 + answer["lengths"]) / 6) ** alpha
+    scores = ask(loaded, "score", text=sentences, translation=texts)["scores"]
     assert same.any()
     np.testing.assert_allclose(scores[same], found["scores"][same, 0], atol=1e-3)
     assert not np.isclose(scores[~same], found["scores"][~same, 0], atol=1e-3).any()
@@ -85,41 +164,14 @@ def test_tokenize_ids_and_detokenize_equal_the_tokenizer(loaded, sentences, toke
     np.testing.assert_array_equal(answer["ids"], ids.to_tensor())
     assert answer["lengths"].tolist() == ids.row_lengths().numpy().tolist()
     tokens = ask(loaded, "tokenize", text=texts)
-    for row, (names, length) in enumerate(zip(tokens["tokens"].tolist(), tokens["lengths"])):
+    assert tokens["lengths"].tolist() == answer["lengths"].tolist()
+    found = ask(loaded, "detokenize", ids=answer["ids"])["text"]
+    # The vocabulary has no names of the characters of the last text.
+    rows = zip(texts[:-1], tokens["tokens"].tolist(), tokens["lengths"], found)
+    for text, names, length, detokenized in rows:
         assert names[length - 1 :] == [b"</s>"] + [b""] * (len(names) - length)
-        assert (
-            b"".join(names[: length - 1]).decode().replace("\u2581", " ").strip() == texts[row]
-            or row == len(texts) - 1
-        )
-    assert [text.decode() for text in ask(loaded, "detokenize", ids=answer["ids"])["text"]][
-        : len(sentences) + 1
-    ] == texts[:-1]
-
-
-def test_n_best_translations_are_sorted_and_start_with_the_best(loaded, sentences):
-    found = translate(loaded, sentences, num_results=4)
-    best = ask(loaded, "serving_default", text=sentences)
-    assert (np.diff(found["scores"], axis=1) <= 0).all()
-    # A search for several results may take more steps, but its best result is the same.
-    assert found["translations"][:, 0].tolist() == best["translations"].tolist()
-    np.testing.assert_allclose(found["scores"][:, 0], best["scores"], atol=1e-4)
-
-
-def test_missing_translations_are_empty_and_have_the_score_absent(loaded):
-    found = translate(loaded, ["the man sees the dog", ""], num_results=4, max_length=1)
-    scores, texts = found["scores"], found["translations"]
-    # With a maximum of one id, the only finished output is EOS by itself.
-    filled = scores > ABSENT / 2
-    assert filled.any(1).all() and not filled.all(1)[1]
-    assert texts[~filled].tolist() == [b""] * int((~filled).sum())
-    np.testing.assert_array_equal(scores[~filled], ABSENT)
-    assert scores[1].tolist() == [0.0, ABSENT, ABSENT, ABSENT]
-
-
-def test_score_of_an_empty_batch(loaded):
-    answer = ask(loaded, "score", text=np.array([], object), translation=np.array([], object))
-    assert {name: value.shape[0] for name, value in answer.items()} == dict.fromkeys(answer, 0)
-    assert answer["alignments"].ndim == 3
+        joined = b"".join(names[: length - 1]).decode()
+        assert joined.replace("\u2581", " ").strip() == detokenized.decode() == text
 
 
 @pytest.mark.parametrize("shape", [[], [1, 2], [2, 1]])

@@ -21,22 +21,14 @@ def answer(translations, scores, truncated=(False, True)):
     return lambda text: tensors
 
 
-def test_n_best_of_one_translation_per_sentence():
-    call = Translator(answer([b"ein", b""], [-0.5, 0.0]))
-    assert call.n_best([b"a", b""]) == [
-        [Translation(b"ein", -0.5, False)],
-        [Translation(b"", 0.0, True)],
-    ]
-
-
 def test_n_best_omits_missing_translations():
+    ein, empty = Translation(b"ein", -0.5, False), Translation(b"", 0.0, True)
+    call = Translator(answer([b"ein", b""], [-0.5, 0.0]))
+    assert call.n_best([b"a", b""]) == [[ein], [empty]] and call([b"a", b""]) == [ein, empty]
     call = Translator(
         answer([[b"ein", b"eins", b""], [b"", b"", b""]], [[-0.5, -1.5, -1e7], [0.0, -1e7, -1e7]])
     )
-    assert call.n_best([b"a", b""]) == [
-        [Translation(b"ein", -0.5, False), Translation(b"eins", -1.5, False)],
-        [Translation(b"", 0.0, True)],
-    ]
+    assert call.n_best([b"a", b""]) == [[ein, Translation(b"eins", -1.5, False)], [empty]]
 
 
 def test_n_best_assigns_alignments_to_their_translations():
@@ -93,20 +85,12 @@ class Recorder:
 LINES = [b"ccc", b"a", b"", b"dddd", b"bb", b"eeeee", b"a"]
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 3, 7, 11])
-@pytest.mark.parametrize("window", [1, 2, 5, 7, 13])
+@pytest.mark.parametrize("batch_size", [1, 3, 11])
+@pytest.mark.parametrize("window", [1, 5, 7, 13])
 def test_translate_lines_keeps_the_order_of_lines(batch_size, window):
     answers = list(translate_lines(Recorder(), LINES, batch_size, window))
     assert [answer.text for answer in answers] == [line.upper() for line in LINES]
-    assert [answer.truncated for answer in answers] == [
-        False,
-        False,
-        False,
-        False,
-        False,
-        True,
-        False,
-    ]
+    assert [answer.truncated for answer in answers] == [len(line) > 4 for line in LINES]
 
 
 def test_batches_are_sorted_by_length_inside_a_window():

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from t2t_relpos.models.attention_maps import read_table_norms, record_attention_maps
+from t2t_relpos.models.attention_maps import AttentionMap, NormLine
 from t2t_relpos.models.logit_parts import measure_logit_parts, subtract_row_means
 from trainer.visualization import attention_figures as figures
 from trainer.visualization.attention_figures import TokenAxes
 
-SOURCE, TARGET = [5, 7, 9, 1], [3, 1, 1]
 AXES = TokenAxes("predicts", ["<b>", "a&b", "c" * 20], "has read", ["x", "y", "z"])
 
 
 @pytest.fixture
-def decoder(make_transformer):
-    """Returns the attention maps of a decoder with three layers and two heads."""
-    return record_attention_maps(make_transformer("tables per head"), SOURCE, TARGET)["decoder"]
+def decoder(rng):
+    """Returns attention maps of a decoder with three layers and two heads."""
+    visible = np.tri(3, dtype=bool)
+    return [AttentionMap(*rng.normal(size=[3, 2, 3, 3]), visible) for _ in range(3)]
 
 
 def titles(figure):
@@ -71,9 +71,8 @@ def test_logits_have_a_frame_per_head_with_content_and_position(decoder):
     assert len(figure.frames) == 6
 
 
-def test_logits_without_relative_positions_have_one_part(make_transformer):
-    maps = record_attention_maps(make_transformer("sinusoidal"), SOURCE, TARGET)
-    figure = figures.draw_logits(maps["decoder"][:1], AXES)
+def test_logits_without_relative_positions_have_one_part(decoder):
+    figure = figures.draw_logits([decoder[0]._replace(position=None)], AXES)
     assert titles(figure) == ["Logit: q·k", "Logit: q·k, minus mean"]
     assert len(figure.frames) == 2
 
@@ -102,25 +101,25 @@ def test_logit_parts_have_a_row_per_layer(decoder):
         assert list(trace.y) == ["layer 1", "layer 2", "layer 3"]
 
 
-@pytest.mark.parametrize(
-    "variant, num_lines",
-    [("shared tables", 6), ("tables per head", 12), ("a^V only", 3), ("K = 0", 6)],
-)
-def test_table_norms_have_a_line_per_table_and_layer(make_transformer, variant, num_lines):
-    lines = read_table_norms(make_transformer(variant))["decoder"]
-    figure = figures.draw_table_norms(lines, causal=True)
-    assert len(figure.data) == num_lines
-    assert [line.name for line in figure.data if line.showlegend] == [
-        "layer 1",
-        "layer 2",
-        "layer 3",
+@pytest.mark.parametrize("columns", [(0, 1), (1,)])
+def test_table_norms_have_a_line_per_table_and_layer(rng, columns):
+    lines = [
+        NormLine(layer, column, [-2, -1, 0, 1, 2], rng.uniform(size=5))
+        for layer in (1, 2, 3)
+        for column in columns
+        for _ in range(2)  # heads
     ]
+    figure = figures.draw_table_norms(lines, causal=True)
+    names = [line.name for line in figure.data if line.showlegend]
+    assert names == ["layer 1", "layer 2", "layer 3"]
     for trace, line in zip(figure.data, lines, strict=True):
         np.testing.assert_allclose(trace.y, line.norms)
         assert list(trace.x) == line.distances
         assert trace.xaxis == ("x", "x2")[line.column]
     key_title, value_title = (title.text for title in figure.layout.annotations)
-    assert key_title.startswith("The model has no" if variant == "a^V only" else "Norms of")
+    assert key_title.startswith("Norms of" if 0 in columns else "The model has no")
     assert value_title == "Norms of a<sup>V</sup>"
     (first, *_) = figure.layout.shapes
-    assert first.x0 == 0.5 and figure.layout.xaxis2.title.text.startswith("distance")
+    assert (first.x0, first.x1) == (0.5, 2.5)
+    assert figure.layout.xaxis2.title.text.startswith("distance")
+    assert not figures.draw_table_norms(lines, causal=False).layout.shapes

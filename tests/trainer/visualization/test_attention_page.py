@@ -1,5 +1,6 @@
 """Tests of the HTML page: sections, escaping, and absence of external resources."""
 
+import functools
 import re
 from html.parser import HTMLParser
 
@@ -34,40 +35,43 @@ class PageParser(HTMLParser):
 
 @pytest.fixture(scope="module")
 def render(make_transformer):
-    """Returns `render(variant)`, which returns the parsed page of a model."""
+    """Returns `render(variant, is_given)`, which returns the parsed page of a model."""
 
-    def render_variant(variant):
+    @functools.cache
+    def render_variant(variant, is_given):
         transformer = make_transformer(variant)
         maps = record_attention_maps(transformer, PAIR.source_ids, PAIR.target_ids)
         norms = read_table_norms(transformer)
-        return PageParser(render_page(transformer.config, PAIR, NAMES, maps, norms))
+        pair = PAIR._replace(is_given=is_given)
+        return PageParser(render_page(transformer.config, pair, NAMES, maps, norms))
 
     return render_variant
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def page(render):
-    return render("relative cross-attention")
+    return render("relative cross-attention", True)
 
 
 @pytest.mark.parametrize(
-    "variant, num_figures, num_unpositioned",
+    "variant, is_given, num_figures, num_unpositioned",
     [
-        ("relative cross-attention", 15, 0),
-        ("shared tables", 12, 1),
-        ("a^V only", 8, 3),
-        ("learned", 6, 3),
+        ("relative cross-attention", True, 15, 0),
+        # Self-attention has a table of values only, and cross-attention has none.
+        ("a^V only", False, 8, 3),
     ],
 )
-def test_page_has_figures_of_all_tables(render, variant, num_figures, num_unpositioned):
-    page = render(variant)
+def test_page_has_figures_of_all_tables(render, variant, is_given, num_figures, num_unpositioned):
+    page = render(variant, is_given)
     figures = [script for script in page.scripts if "Plotly.newPlot" in script]
     # The script of the Plotly library, which is longer, also contains Plotly.newPlot.
     assert len([script for script in figures if len(script) < 1e6]) == num_figures
     for title in ("Encoder self-attention", "Decoder self-attention", "Cross-attention"):
         assert title in page.text
     assert page.text.count("no position part") == num_unpositioned
-    assert "num_heads=2" in page.text and "(given translation)" in page.text
+    assert ("(given translation)" in page.text) == is_given
+    assert ("(translation by the model)" in page.text) != is_given
+    assert "num_heads=2" in page.text
 
 
 def test_page_escapes_text(page):

@@ -1,23 +1,24 @@
 """Tests of token ids of given and generated translations, and of errors."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
 
+from t2t_relpos.models import TransformerConfig
 from t2t_relpos.models.generation import GenerationMixin, SearchFunctions
 from trainer.model_dir import ModelDirectory
-from trainer.visualization.sentence_pair import MAX_LENGTH, make_sentence_pair, translate_ids
+from trainer.visualization.sentence_pair import make_sentence_pair, translate_ids
 
-
-@pytest.fixture(scope="module")
-def model(trained_model_dir):
-    return ModelDirectory.open(trained_model_dir).load_model()
+MODEL = SimpleNamespace(config=TransformerConfig(vocab_size=211))
 
 
 @pytest.mark.slow
-def test_generated_translation_equals_served_translation(model, tokenizer, make_module, sentences):
-    module = make_module()
+def test_generated_translation_equals_served_translation(
+    trained_model_dir, tokenizer, make_module, sentences
+):
+    model, module = ModelDirectory.open(trained_model_dir).load_model(), make_module()
     for sentence in sentences[:3]:
         pair = make_sentence_pair(model, tokenizer, sentence)
         served = module.serve(tf.constant([sentence]))["translations"].numpy()[0].decode()
@@ -28,8 +29,8 @@ def test_generated_translation_equals_served_translation(model, tokenizer, make_
         assert tokenizer.detokenize([pair.target_ids]).numpy()[0].decode() == pair.target
 
 
-def test_given_translation(model, tokenizer):
-    pair = make_sentence_pair(model, tokenizer, "The dog sleeps .", "Der Hund schläft .")
+def test_given_translation(tokenizer):
+    pair = make_sentence_pair(MODEL, tokenizer, "The dog sleeps .", "Der Hund schläft .")
     assert pair.is_given and pair.target == "Der Hund schläft ."
     assert pair.target_ids == tokenizer.tokenize(["Der Hund schläft ."])[0].numpy().tolist()
 
@@ -57,28 +58,25 @@ def test_endless_translation_is_truncated():
 
 
 @pytest.mark.parametrize("text", ["", "  ", "\t\n"])
-def test_empty_sentence_raises(model, tokenizer, text):
+def test_empty_sentence_raises(tokenizer, text):
     message = re.escape(f"must be a sentence, got {text!r}.")
     with pytest.raises(ValueError, match=f"--source {message}"):
-        make_sentence_pair(model, tokenizer, text)
+        make_sentence_pair(MODEL, tokenizer, text)
     with pytest.raises(ValueError, match=f"--target {message}"):
-        make_sentence_pair(model, tokenizer, "The dog", text)
+        make_sentence_pair(MODEL, tokenizer, "The dog", text)
 
 
-def test_sentence_above_the_page_limit_raises(model, tokenizer):
-    text = "the dog " * MAX_LENGTH
-    message = f"must have at most {MAX_LENGTH} token ids, got "
+@pytest.mark.parametrize("settings, limit", [({}, 128), ({"position": "learned"}, 19)])
+def test_sentence_above_the_limit_raises(tokenizer, settings, limit):
+    model = SimpleNamespace(config=TransformerConfig(vocab_size=211, max_length=19, **settings))
+    text = "the dog " * limit
+    message = f"must have at most {limit} token ids, got "
     with pytest.raises(ValueError, match=f"--source {message}"):
         make_sentence_pair(model, tokenizer, text)
     with pytest.raises(ValueError, match=f"--target {message}"):
         make_sentence_pair(model, tokenizer, "The dog", text)
 
 
-def test_sentence_above_the_model_limit_raises(make_transformer, tokenizer):
-    with pytest.raises(ValueError, match="--source must have at most 19 token ids, got "):
-        make_sentence_pair(make_transformer("learned"), tokenizer, "the dog " * 20)
-
-
-def test_invalid_utf8_raises(model, tokenizer):
+def test_invalid_utf8_raises(tokenizer):
     with pytest.raises(ValueError, match=r"--source must be valid UTF-8, got 'dog\\udcff'."):
-        make_sentence_pair(model, tokenizer, b"dog\xff".decode(errors="surrogateescape"))
+        make_sentence_pair(MODEL, tokenizer, b"dog\xff".decode(errors="surrogateescape"))
