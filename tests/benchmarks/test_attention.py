@@ -1,16 +1,17 @@
 """Tests of the attention benchmark with tiny sizes."""
 
 import pytest
+from benchmark_runs import read_csv, run, run_table
 
 from benchmarks.common.worker_processes import ROOT
 
+pytestmark = pytest.mark.slow
 SIZES = ["--lengths=8", "--directions=causal", "--passes=both", "--max_relative_positions=2"]
 SIZES += ["--runs=2", "--nomemory"]
 CASES = [[part, "causal", "both", "2", "8"] for part in ("core", "layer")]
 
 
-@pytest.mark.slow
-def test_attention_benchmark_writes_all_implementations(run_table, read_csv, tmp_path):
+def test_attention_benchmark_writes_all_implementations(tmp_path):
     flags = ["--compare_flash", f"--output_dir={tmp_path}"]
     header, core, layer = run_table("attention", *SIZES, *flags)
     assert header[5:10] == ["plain ms", "relative", "flash", "tensor2tensor", "matmul"]
@@ -30,11 +31,8 @@ def test_attention_benchmark_writes_all_implementations(run_table, read_csv, tmp
     assert (tmp_path / "attention.png").stat().st_size > 1000
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_attention_benchmark_runs_on_other_backends_and_with_xla(
-    backend, run_table, tmp_path, monkeypatch
-):
+def test_attention_benchmark_runs_on_other_backends_and_with_xla(backend, tmp_path, monkeypatch):
     pytest.importorskip(backend)
     monkeypatch.setenv("KERAS_BACKEND", backend)
     flags = ["--xla", "--parts=core,attention", f"--output_dir={tmp_path}"]
@@ -42,8 +40,7 @@ def test_attention_benchmark_runs_on_other_backends_and_with_xla(
     assert [row[0] for row in rows] == ["core", "attention"]
 
 
-@pytest.mark.slow
-def test_attention_benchmark_compares_with_a_baseline(run_table, read_csv, tmp_path):
+def test_attention_benchmark_compares_with_a_baseline(tmp_path):
     flags = ["--steps=1", f"--baseline={ROOT}", f"--output_dir={tmp_path}"]
     header, *rows = run_table("attention", *SIZES, *flags)
     assert header[5:8] == ["baseline ms", "this ms", "this / baseline (95 % interval)"]
@@ -52,7 +49,7 @@ def test_attention_benchmark_compares_with_a_baseline(run_table, read_csv, tmp_p
         assert 0 < float(row["low"]) <= float(row["ratio"]) <= float(row["high"])
 
 
-@pytest.mark.slow
-def test_attention_benchmark_rejects_a_baseline_that_is_not_a_checkout(usage_error, tmp_path):
+def test_attention_benchmark_rejects_a_baseline_that_is_not_a_checkout(tmp_path):
     message = f"--baseline must be a checkout of this project. Received: {tmp_path}"
-    assert message in usage_error("attention", f"--baseline={tmp_path}")
+    done = run("attention", f"--baseline={tmp_path}", returncode=1)
+    assert message in " ".join((done.stdout + done.stderr).split())

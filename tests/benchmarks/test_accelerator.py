@@ -1,17 +1,16 @@
 """Tests of the accelerator benchmark with tiny sizes, on the CPU."""
 
 import pytest
+from benchmark_runs import read_csv, run_table
 
+pytestmark = pytest.mark.long
 SIZES = ["--lengths=8", "--batch_tokens=16", "--max_relative_position=2", "--runs=2"]
 SIZES += ["--preset=tiny", "--vocab_size=11", "--pairs=2", "--pair_length=4"]
 FAST = ["--directions=causal", "--dtypes=bfloat16", "--nomemory"]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_accelerator_benchmark_compares_all_implementations(
-    backend, run_table, read_csv, tmp_path, monkeypatch
-):
+def test_accelerator_benchmark_compares_all_implementations(backend, tmp_path, monkeypatch):
     pytest.importorskip(backend)
     monkeypatch.setenv("KERAS_BACKEND", backend)
     header, *rows = run_table("accelerator", *SIZES, *FAST, f"--output_dir={tmp_path}")
@@ -38,8 +37,7 @@ def test_accelerator_benchmark_compares_all_implementations(
     assert (tmp_path / "accelerator.png").stat().st_size > 1000
 
 
-@pytest.mark.long
-def test_accelerator_benchmark_measures_memory(run_table, tmp_path):
+def test_accelerator_benchmark_measures_memory(tmp_path):
     flags = ["--parts=core", "--dtypes=float32", "--directions=bidirectional", "--runs=1"]
     flags += ["--lengths=64,512", "--batch_tokens=512", "--plain_max_length=64"]
     _, *rows = run_table("accelerator", *flags, f"--output_dir={tmp_path}")
@@ -49,7 +47,3 @@ def test_accelerator_benchmark_measures_memory(run_table, tmp_path):
     ]
     assert all(float(row[9]) >= 0 for row in rows)
     assert [bool(row[7]) for row in rows] == [True, True, True, False, False]
-
-
-def test_accelerator_benchmark_rejects_unknown_dtypes(usage_error):
-    assert "--dtypes must be among float32, bfloat16" in usage_error("accelerator", "--dtypes=int8")

@@ -1,0 +1,39 @@
+"""Tests of the order of worker processes, their interpreters, and tables."""
+
+import sys
+
+import pytest
+
+from benchmarks.common import tables
+from benchmarks.common.worker_processes import available, in_turns
+
+pytestmark = pytest.mark.slow
+
+
+def test_in_turns_rotates_the_order_of_names():
+    assert list(in_turns({"x": 1, "y": 2, "z": 3}, 4)) == [
+        *((0, name) for name in "xyz"),
+        *((1, name) for name in "yzx"),
+        *((2, name) for name in "zxy"),
+        *((3, name) for name in "xyz"),
+    ]
+
+
+def test_available_skips_names_without_an_interpreter(tmp_path, capsys):
+    (tmp_path / "python").write_text("not executable")
+    pythons = {"x": None, "y": sys.executable, "z": f"{tmp_path}/python", "other": None}
+    assert available(["this", "x", "y", "z"], pythons) == ["this", "y"]
+    assert capsys.readouterr().err == (
+        "Skipping x: no Python at --x_python=None.\n"
+        f"Skipping z: no Python at --z_python={tmp_path}/python.\n"
+    )
+
+
+def test_tables_write_markdown_and_csv(tmp_path, capsys):
+    tables.print_header(["model", "low – high"])
+    tables.print_cells(["this", "2 – 3"])
+    assert capsys.readouterr().out == "| model | low – high |\n| --- | --- |\n| this | 2 – 3 |\n"
+    path = tmp_path / "new" / "table.csv"
+    rows = [{"ratio": 1.5, "model": "a, b"}, {"model": "c", "ratio": ""}]
+    tables.write_csv(path, ("model", "ratio"), rows)
+    assert path.read_bytes() == b'model,ratio\r\n"a, b",1.5\r\nc,\r\n'

@@ -1,0 +1,28 @@
+"""Benchmarks, run in a process of their own."""
+
+import csv
+
+from subprocesses import run_python
+
+from benchmarks.common.worker_processes import ROOT, child_environment
+
+
+def run(name, *flags, **options):
+    """Runs `python -m benchmarks.NAME`. Options are those of `run_python`."""
+    environment = child_environment() | {"CUDA_VISIBLE_DEVICES": ""}
+    return run_python("-m", f"benchmarks.{name}", *flags, cwd=ROOT, env=environment, **options)
+
+
+def run_table(name, *flags):
+    """Runs a benchmark. Returns the cells of the table that it prints."""
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in run(name, *flags).stdout.splitlines()
+        if line.startswith("| ") and "---" not in line
+    ]
+
+
+def read_csv(path):
+    """Returns the rows of a CSV file as dicts of strings."""
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
