@@ -6,7 +6,9 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from small_transformers import search_ids
 
+from t2t_relpos.decoding import greedy_search
 from t2t_relpos.layers import FeedForward
 from t2t_relpos.models import CausalLM, Transformer
 
@@ -79,14 +81,16 @@ def enable_lora(model):
 
 
 @pytest.mark.parametrize(
-    "make, change", [(make_transformer, quantize), (make_causal_lm, enable_lora)]
+    "make, change, settings",
+    [(make_transformer, quantize, {}), (make_causal_lm, enable_lora, {"prefix": IDS[:, :2]})],
+    ids=["quantize", "LoRA"],
 )
-def test_generate_uses_weights_that_changed_after_the_last_call(make, change):
+def test_generate_uses_weights_that_changed_after_the_last_call(make, change, settings):
     model = make()
     generate = lambda: model.generate(IDS[:, :2], "greedy", max_length=9, jit_compile=False)
     before = generate()
     change(model)
     after = generate()
-    model._searches.functions.clear()
-    np.testing.assert_array_equal(after, generate())
+    expected = search_ids(model, greedy_search, IDS[:, :2], 9, **settings)
+    np.testing.assert_array_equal(after, expected)
     assert not np.array_equal(before, after)

@@ -18,16 +18,13 @@ VARIANTS = [
 ]
 
 
-@pytest.fixture(params=VARIANTS, ids=str)
-def model(request):
-    return make_transformer(**request.param)
-
-
 def make_transformer(**settings):
     return shared_transformer(0.3, num_decoder_layers=3, num_heads=2, **settings)
 
 
-def test_score_equals_log_probabilities_of_the_call(model):
+@pytest.mark.parametrize("settings", VARIANTS, ids=str)
+def test_score_equals_log_probabilities_of_the_call(settings):
+    model = make_transformer(**settings)
     logits = ops.convert_to_numpy(model(BATCH)).astype("float64")
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     scores = model.score(SOURCE, TARGETS, alpha=0.6)
@@ -40,8 +37,13 @@ def test_score_equals_log_probabilities_of_the_call(model):
     np.testing.assert_array_equal(scores.lengths, LENGTHS)
 
 
-@pytest.mark.parametrize("layer, number", [(None, 2), (0, 0), (-2, 1)])
-def test_alignments_average_the_heads_of_a_layer(model, layer, number):
+@pytest.mark.parametrize(
+    "settings, layer, number",
+    [({}, 0, 0), ({}, -2, 1), ({}, None, 2), (VARIANTS[-1], None, 2)],
+    ids=str,
+)
+def test_alignments_average_the_heads_of_a_layer(settings, layer, number):
+    model = make_transformer(**settings)
     scores, alignments = model.score(SOURCE, TARGETS, return_alignments=True, layer=layer)
     assert alignments.shape == (3, 7, 5)
     alignments = ops.convert_to_numpy(alignments)
