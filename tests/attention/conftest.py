@@ -27,9 +27,12 @@ def draw(rng, precision):
 
 @pytest.fixture(scope="session")
 def small_block_implementations():
-    """Returns all implementations by name. Blocks are small, so that tests use several."""
-    grouped = dict.fromkeys(("bidirectional", "causal"), dispatch.GroupedBlockSizes(5, 16, 2))
-    blocks = dict.fromkeys(("cpu", "gpu", "tpu"), dispatch.BlockSizes(5, causal_segments=2))
+    """Returns all implementations by name. Blocks are small, so that tests use several.
+
+    A group has all of three heads for up to 20 keys, and one head for 31 keys or more.
+    """
+    grouped = dict.fromkeys(("bidirectional", "causal"), dispatch.GroupedBlockSizes(7, 60, 2))
+    blocks = dict.fromkeys(("cpu", "gpu", "tpu"), dispatch.BlockSizes(7, causal_segments=2))
 
     def with_small_blocks(implementation):
         if not implementation.sizes:
@@ -42,10 +45,10 @@ def small_block_implementations():
 
 @pytest.fixture(scope="session")
 def assert_close(precision):
-    """Returns `assert_close(found, expected)` for pairs of outputs and a list of gradients."""
+    """Returns `assert_close(found, expected)` for pairs of outputs and a structure of gradients."""
 
     def check(found, expected):
         np.testing.assert_allclose(found[0], expected[0], rtol=0, atol=precision.atol)
-        assert_all_close(found[1], expected[1], rtol=0, atol=10 * precision.atol)
+        assert_all_close([found[1]], [expected[1]], rtol=0, atol=10 * precision.atol)
 
     return check

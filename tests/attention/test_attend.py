@@ -1,9 +1,13 @@
-"""Tests of the arguments and results of `attend`."""
+"""Tests of the arguments and results of `attend`, and of the errors of `attend_locally`."""
 
 import numpy as np
+import pytest
 from keras import ops
 
-from t2t_relpos.attention import attend
+from t2t_relpos.attention import attend, attend_locally, dispatch
+from t2t_relpos.attention.request import Request
+
+X = np.ones((2, 3, 7, 5), "float32")
 
 
 def test_query_mask_zeroes_outputs_and_weights(draw):
@@ -33,7 +37,93 @@ def test_dropout_applies_to_values_and_value_table(draw, precision):
     np.testing.assert_allclose(doubled, expected, rtol=0, atol=precision.atol)
 
 
-def test_returned_weights_sum_to_one(draw, precision):
-    for name in ("rows", "band", "by_id"):
-        _, weights = attend(*draw(7, 11, 3), implementation=name)
-        np.testing.assert_allclose(ops.sum(weights, axis=-1), 1, atol=precision.atol)
+def test_tables_of_arbitrary_ids_may_have_an_even_number_of_rows():
+    tables = np.arange(20.0, dtype="float32").reshape(4, 5), np.ones((4, 5), "float32")
+    outputs, _ = attend(X, X, X, *tables, relative_ids=np.full((7, 7), 3))
+    np.testing.assert_allclose(outputs, 2 * X, rtol=1e-6)
+
+
+def test_int32_lengths_do_not_overflow_in_conditions(tf):
+    length = tf.constant(50_000)
+    request = Request(length, length, 16, backend="tensorflow", xla=False, device="cpu")
+    candidates = dispatch.select(request)
+    holds = [c.implementation.name for c in candidates if c.condition is True or bool(c.condition)]
+    assert holds[0] == "rematerialized_blocks"
+
+
+def table(*shape):
+    return np.ones(shape, "float32")
+
+
+def with_ids(ids):
+    return {"key_table": table(4, 5), "relative_ids": ids}
+
+
+FLOAT_MASKS = {"mask": table(7, 7), "key_mask": table(2, 7), "query_mask": table(2, 7)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"key_table": table(6, 5)},
+            r"Expected `key_table` of shape \[2 \* max_relative_position \+ 1, depth\] for all "
+            r"heads, or \[3, 2 \* max_relative_position \+ 1, depth\] with a table for each head. "
+            r"Received: shape \(6, 5\)",
+        ),
+        ({"value_table": table(1, 7, 5)}, r"Received: shape \(1, 7, 5\)"),
+        ({"value_table": table(5)}, r"Received: shape \(5,\)"),
+        (
+            {"key_table": table(5, 5), "value_table": table(7, 5)},
+            r"Expected `key_table` and `value_table` with the same number of rows, .* Received: "
+            r"shapes \(5, 5\) and \(7, 5\)",
+        ),
+        (
+            with_ids(np.full((7, 7), -1)),
+            r"Expected `relative_ids` in \[0, 4\), the rows of the tables. Received: ids from -1",
+        ),
+        (with_ids(np.full((7, 7), 4)), "Received: ids from 4 to 4"),
+        (
+            with_ids(np.zeros((7, 7), "float32")),
+            "Expected `relative_ids` of an integer dtype. Received: dtype float32",
+        ),
+        (
+            with_ids(np.zeros(7, int)),
+            r"Expected `relative_ids` of shape \[T, S\] or \[B, T, S\]. Received: shape \(7,\)",
+        ),
+        ({"query_offset": [0, 1]}, r"Expected `query_offset` to be an int, .* Received: \[0, 1\]"),
+        ({"query_offset": True}, "Received: True"),
+        ({"query_offset": 0.5}, "Expected query_offset of an integer dtype. Received: dtype float"),
+        ({"query_offset": 2**40}, "between -2147483647"),
+        (
+            {"query_offset": np.zeros((2, 1), int)},
+            r"Expected `query_offset` to be a scalar, or a tensor \[B\] .*: shape \(2, 1\)",
+        ),
+        *(
+            (
+                {name: mask},
+                f"Expected `{name}` to be boolean, True = attend. Received: dtype float32. Convert",
+            )
+            for name, mask in FLOAT_MASKS.items()
+        ),
+    ],
+)
+def test_attend_raises(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        attend(X, X, X, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"key": X[:, :, :5]},
+            "Expected as many queries as keys: .* Received: 7 queries and 5 keys",
+        ),
+        ({"window": 0}, "Expected `window` to be a positive integer. Received: window=0"),
+        ({"key_mask": table(2, 7)}, "Expected `key_mask` to be boolean"),
+    ],
+)
+def test_attend_locally_raises(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        attend_locally(**{"query": X, "key": X, "value": X, "window": 2} | arguments)

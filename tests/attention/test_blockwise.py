@@ -3,6 +3,7 @@
 test_implementations.py tests all implementations.
 """
 
+import dataclasses
 import gc
 import math
 import re
@@ -16,8 +17,9 @@ from gradients import output_and_gradients
 from keras import ops
 from seeds import FixedSeed
 
-from t2t_relpos.attention import attend
+from t2t_relpos.attention import attend, dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
+from t2t_relpos.attention.implementation import BlockSizes
 
 BACKEND = keras.backend.backend()
 NAMES = ("unrolled_blocks", "scanned_blocks")
@@ -28,45 +30,35 @@ def implementation(request, small_block_implementations):
     return small_block_implementations[request.param]
 
 
-def test_traced_query_offset_equals_an_int(implementation, draw, assert_close):
-    arrays = draw(11, 23, 2)
-    for causal in (False, True):
-        for offset in (5, -40, 40):
-            expected = output_and_gradients(
-                lambda xs: attend(*xs, causal=causal, query_offset=offset)[0], arrays
-            )
-            found = output_and_gradients(
-                lambda xs: attend(
-                    *xs,
-                    causal=causal,
-                    query_offset=ops.convert_to_tensor(offset, dtype="int32"),
-                    implementation=implementation,
-                    return_weights=False,
-                )[0],
-                arrays,
-            )
-            assert_close(found, expected)
+@pytest.mark.parametrize("offset", [5, -40, 40])
+@pytest.mark.parametrize("causal", [False, True])
+def test_traced_query_offset_equals_an_int(causal, offset, implementation, draw, assert_close):
+    arrays, options = draw(11, 23, 2), {"causal": causal, "return_weights": False}
+
+    def compute(xs, **others):
+        return attend(*xs, **options, **others)[0]
+
+    traced = {"query_offset": ops.convert_to_tensor(offset, dtype="int32")}
+    found = output_and_gradients(
+        lambda xs: compute(xs, **traced, implementation=implementation), arrays
+    )
+    assert_close(found, output_and_gradients(lambda xs: compute(xs, query_offset=offset), arrays))
 
 
 def test_unrolled_and_scanned_blocks_drop_the_same_weights(
     small_block_implementations, draw, precision
 ):
     # With a multiple of the block size, both implementations have the same blocks.
-    arrays = draw(25, 25, 2)
-    found = []
-    for name in NAMES:
-        dropout = AttentionDropout(0.4, FixedSeed(7))
-        found.append(
-            output_and_gradients(
-                lambda xs, dropout=dropout, name=name: attend(
-                    *xs,
-                    dropout=dropout,
-                    implementation=small_block_implementations[name],
-                    return_weights=False,
-                )[0],
-                arrays,
-            )
+    arrays = draw(21, 21, 2)
+    dropout = AttentionDropout(0.4, FixedSeed(7))
+    options = {"dropout": dropout, "return_weights": False}
+    found = [
+        output_and_gradients(
+            lambda xs: attend(*xs, **options, implementation=small_block_implementations[name])[0],
+            arrays,
         )
+        for name in NAMES
+    ]
     plain = ops.convert_to_numpy(attend(*arrays)[0])
     assert np.abs(found[0][0] - plain).max() > 0.1
     unrolled, scanned = ([outputs, *gradients] for outputs, gradients in found)
@@ -78,25 +70,22 @@ def shapes_of(length_q, length_k):
     return [(1, 2, length_q, 16), *[(1, 2, length_k, 16)] * 2, *[(9, 16)] * 2]
 
 
-def compile_on_jax(lengths, name, causal, **options):
+def compile_on_jax(lengths, **options):
     """Returns the compiled function that computes a loss and its gradients."""
     import jax
 
     arrays = [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes_of(*lengths)]
 
     def loss(*xs):
-        outputs, _ = attend(
-            *xs, causal=causal, implementation=name, return_weights=False, **options
-        )
-        return (outputs**2).sum()
+        return (attend(*xs, return_weights=False, **options)[0] ** 2).sum()
 
     return jax.jit(jax.value_and_grad(loss, range(5))).lower(*arrays).compile()
 
 
-def compiled_code(lengths, name, causal, **options):
+def compiled_code(lengths, **options):
     """Returns the optimized HLO of outputs and gradients as text."""
     if BACKEND == "jax":
-        return compile_on_jax(lengths, name, causal, **options).as_text()
+        return compile_on_jax(lengths, **options).as_text()
     import tensorflow as tf
 
     arrays = [tf.ones(shape) for shape in shapes_of(*lengths)]
@@ -105,23 +94,24 @@ def compiled_code(lengths, name, causal, **options):
     def gradients(*xs):
         with tf.GradientTape() as tape:
             tape.watch(xs)
-            outputs, _ = attend(
-                *xs, causal=causal, implementation=name, return_weights=False, **options
-            )
+            outputs, _ = attend(*xs, return_weights=False, **options)
         return outputs, tape.gradient(outputs, xs)
 
     return gradients.experimental_get_compiler_ir(*arrays)(stage="optimized_hlo")
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="XLA requires TensorFlow or JAX")
-@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
-    "lengths, masked", [((512, 512), False), ((512, 512), True), ((384, 512), False)]
+    "lengths, masked, causal", [((48, 48), False, False), ((40, 48), True, True)]
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_code_has_no_gather_and_no_embedding_per_pair(name, lengths, masked, causal):
-    options = {"key_mask": np.arange(lengths[1])[None] < 300} if masked else {}
-    text = compiled_code(lengths, name, causal, **options)
+    # Three blocks, as few as have a first, an inner and a last one.
+    sizes = dict.fromkeys(("cpu", "gpu", "tpu"), BlockSizes(16, causal_segments=2))
+    (implementation,) = (each for each in dispatch.TABLE if each.name == name)
+    options = {"key_mask": np.arange(lengths[1])[None] < 30} if masked else {}
+    implementation = dataclasses.replace(implementation, sizes=sizes)
+    text = compiled_code(lengths, implementation=implementation, causal=causal, **options)
     instructions = set(re.findall(r"= \S+ ([a-z-]+)\(", text))
     assert "dot" in instructions or "custom-call" in instructions
     assert not {"gather", "scatter"} & instructions
@@ -138,7 +128,9 @@ def test_memory_of_scanned_blocks_is_linear_in_length(masked, causal):
     temporary_bytes = []
     for length in (2048, 8192):
         options = {"key_mask": np.ones((1, length), bool)} if masked else {}
-        compiled = compile_on_jax((length, length), "scanned_blocks", causal, **options)
+        compiled = compile_on_jax(
+            (length, length), implementation="scanned_blocks", causal=causal, **options
+        )
         temporary_bytes.append(compiled.memory_analysis().temp_size_in_bytes)
     assert temporary_bytes[1] < 4.4 * temporary_bytes[0]
 

@@ -114,15 +114,6 @@ def test_block_sizes_depend_on_the_device():
         assert sizes["cpu"].block < sizes["gpu"].block
 
 
-def test_portable_applies_inside_its_context_only(run_log, draw):
-    arrays = draw(101, 101, 2)
-    with portable():
-        inside, _ = attend(*arrays, return_weights=False)
-    outside, _ = attend(*arrays, return_weights=False)
-    assert run_log == ["rows", CHOSEN_FOR_101_POSITIONS]
-    np.testing.assert_allclose(inside, outside, rtol=0, atol=1e-4)
-
-
 def test_named_implementation_must_meet_requirements_but_not_preferences():
     request = Request(2000, 2000, 16, **CPU)
     assert dispatch.select(request, "rows")[0].implementation.name == "rows"
@@ -149,6 +140,15 @@ def test_attend_runs_the_selected_implementation(run_log, draw):
     assert run_log == ["without_tables"]
 
 
+def test_portable_applies_inside_its_context_only(run_log, draw):
+    arrays = draw(101, 101, 2)
+    with portable():
+        inside, _ = attend(*arrays, return_weights=False)
+    outside, _ = attend(*arrays, return_weights=False)
+    assert run_log == ["rows", CHOSEN_FOR_101_POSITIONS]
+    np.testing.assert_allclose(inside, outside, rtol=0, atol=1e-4)
+
+
 def test_longer_sequences_save_fewer_matrices():
     saved = [
         dispatch.select(Request(n, n, 16, **TRAINING))[0].implementation.saved_matrices
@@ -157,13 +157,17 @@ def test_longer_sequences_save_fewer_matrices():
     assert saved == [3, 2, 1, 0]
 
 
-def test_explain_rejects_unknown_options():
-    message = r"Expected options among causal, .* Received: flash_attention. .*`rematerialize=True`"
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (
+            {"flash_attention": True},
+            r"Expected options among causal, .* Received: flash_attention. .*`rematerialize=True`",
+        ),
+        ({"backend": "jaxx"}, "Expected `backend` to be one of .* Received: 'jaxx'"),
+        ({"device": "GPU"}, "Expected `device` to be one of .* Received: 'GPU'"),
+    ],
+)
+def test_explain_rejects_unknown_options(options, message):
     with pytest.raises(ValueError, match=message):
-        explain(64, flash_attention=True)
-
-
-@pytest.mark.parametrize(("name", "value"), [("backend", "jaxx"), ("device", "GPU")])
-def test_explain_rejects_unknown_platforms(name, value):
-    with pytest.raises(ValueError, match=rf"Expected `{name}` to be one of .* Received: '{value}'"):
-        explain(64, **{name: value})
+        explain(64, **options)

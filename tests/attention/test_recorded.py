@@ -43,22 +43,19 @@ def test_all_families_are_compared():
     assert len(FAMILIES) == len(compare_attention.FAMILIES) + len(compare_layers.FAMILIES)
 
 
-def test_compare_detects_a_wrong_output():
+def compare_changed_output(change):
+    """Returns the measurement of an output after `change(output)`."""
     family = FAMILIES["attend_2d"]
+    changed = compare_attention.Family(
+        family.theirs, family.ours, family.prefix, lambda *args: change(family.compute(*args))
+    )
+    return next(compare(changed, family.paths("float32")[-1]))
 
-    def slightly_wrong(record, tensors):
-        return family.compute(record, tensors) * 1.00001
 
-    wrong = compare_attention.Family(family.theirs, family.ours, family.prefix, slightly_wrong)
-    assert not next(compare(wrong, family.paths()[-1])).holds
+def test_compare_detects_a_wrong_output():
+    assert not compare_changed_output(lambda output: output * 1.00001).holds
 
 
 def test_compare_rejects_an_output_of_another_dtype():
-    family = FAMILIES["attend_2d"]
-
-    def in_float16(record, tensors):
-        return ops.cast(family.compute(record, tensors), "float16")
-
-    wrong = compare_attention.Family(family.theirs, family.ours, family.prefix, in_float16)
     with pytest.raises(ValueError, match="Expected dtype float32. Received: float16."):
-        next(compare(wrong, family.paths("float32")[-1]))
+        compare_changed_output(lambda output: ops.cast(output, "float16"))

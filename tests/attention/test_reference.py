@@ -3,73 +3,46 @@
 Position matrices, attention weights and graphs with unknown shapes are compared here.
 """
 
-import pathlib
+import functools
 
 import keras
 import numpy as np
 import pytest
+from compare_attention import ATTENTION_INPUTS, FAMILIES, FOLDER, LIMITS, load
 from keras import ops
+from measurement import relative_error
 
 from t2t_relpos.attention import reference
 
-RECORDED = pathlib.Path(__file__).parents[1] / "reference" / "attention"
-TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
-
-
-def load(path):
-    if path.stem.endswith("float64") and keras.backend.backend() != "tensorflow":
-        pytest.skip("Keras multiplies in float64 on TensorFlow only")
-    with np.load(path, allow_pickle=False) as arrays:
-        return dict(arrays)
-
-
-def recorded(prefix):
-    paths = sorted(RECORDED.glob(f"{prefix}_*.npz"))
-    assert paths, f"no recordings in {RECORDED}"
-    return pytest.mark.parametrize("path", paths, ids=lambda path: path.stem)
+(FAMILY,) = (each for each in FAMILIES if each.ours == "reference.dot_product_attention_relative")
+recordings = pytest.mark.parametrize("path", FAMILY.paths(), ids=lambda path: path.stem)
 
 
 def assert_close(actual, expected):
     """Asserts equality. The tolerance is relative to the largest expected entry."""
     actual = ops.convert_to_numpy(actual)
-    assert actual.shape == expected.shape
     assert actual.dtype == expected.dtype
-    atol = TOLERANCE[str(expected.dtype)] * np.abs(expected).max()
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=atol)
+    assert relative_error(actual, expected) <= LIMITS[str(expected.dtype)]
 
 
-def attention_arguments(record):
-    return {
-        "bias": record.get("bias"),
-        "max_relative_position": int(record["max_relative_position"]),
-        "cache": bool(record["cache"]),
-        "allow_memory": bool(record["allow_memory"]),
-    }
-
-
-ATTENTION_INPUTS = ("q", "k", "v", "key_embeddings", "value_embeddings")
+def options_of(record):
+    k, *flags = (record[x] for x in ("max_relative_position", "cache", "allow_memory"))
+    return int(k), *map(bool, flags)
 
 
 def random_inputs(length, rows=5, batch=2, heads=3, depth=7):
     rng = np.random.default_rng(0)
-    shapes = {
-        "q": (batch, heads, length, depth),
-        "k": (batch, heads, length, depth),
-        "v": (batch, heads, length, depth),
-        "key_embeddings": (rows, depth),
-        "value_embeddings": (rows, depth),
-    }
-    return {name: rng.normal(size=shape).astype("float32") for name, shape in shapes.items()}
+    shapes = 3 * [(batch, heads, length, depth)] + 2 * [(rows, depth)]
+    arrays = (rng.normal(size=shape).astype("float32") for shape in shapes)
+    return dict(zip(ATTENTION_INPUTS, arrays, strict=True))
 
 
 def test_position_matrices_equal_tensor2tensor():
-    matrices = load(RECORDED / "positions_matrix.npz")
+    matrices = load(FOLDER / "attention" / "positions_matrix.npz")
     assert len(matrices) == 43
     for key, expected in matrices.items():
-        length_q, length_k, max_relative_position, cache = map(int, key.split("_"))
-        actual = reference.relative_positions_matrix(
-            length_q, length_k, max_relative_position, cache=bool(cache)
-        )
+        *numbers, cache = map(int, key.split("_"))
+        actual = reference.relative_positions_matrix(*numbers, cache=bool(cache))
         actual = ops.convert_to_numpy(actual)
         assert actual.dtype == expected.dtype == np.int32
         np.testing.assert_array_equal(actual, expected, err_msg=key)
@@ -80,55 +53,41 @@ def test_position_matrix_is_zero_for_max_relative_position_0():
     np.testing.assert_array_equal(ops.convert_to_numpy(actual), np.zeros((2, 3)))
 
 
-@pytest.mark.parametrize("length_q, length_k, cache", [(4, 11, 0), (7, 7, 0), (1, 11, 1)])
-def test_position_matrix_with_unknown_lengths(length_q, length_k, cache, tf):
-    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)] * 2)
-    def matrix(length_q, length_k):
-        return reference.relative_positions_matrix(length_q, length_k, 2, bool(cache))
-
-    np.testing.assert_array_equal(
-        matrix(length_q, length_k),
-        reference.relative_positions_matrix(length_q, length_k, 2, bool(cache)),
-    )
-
-
-@recorded("attention")
-def test_output_and_weights_equal_tensor2tensor(path):
+@recordings
+def test_weights_equal_tensor2tensor(path):
     record = load(path)
-    arguments = attention_arguments(record)
     q, k, v, *tables = (ops.convert_to_tensor(record[x]) for x in ATTENTION_INPUTS)
-    bias = arguments.pop("bias")
-    options = reference._Options(**arguments, dropout_rate=0.0, seed=None)
-    output, weights = reference._attention_and_weights(q, k, v, bias, tables, options)
-    assert_close(output, record["output"])
+    max_relative_position, cache, allow_memory = options_of(record)
+    options = reference._Options(max_relative_position, 0.0, cache, allow_memory, seed=None)
+    _, weights = reference._attention_and_weights(q, k, v, record.get("bias"), tables, options)
     assert_close(weights, record["weights"])
 
 
-@recorded("attention")
+@functools.cache
+def graph_with_unknown_shapes(dtype, heads, depth, max_relative_position, cache, allow_memory):
+    """Returns a graph of the port. As in tensor2tensor, only heads and depth are known."""
+    import tensorflow as tf
+
+    shapes = 3 * [[None, heads, None, depth]] + [[None] * 4] + 2 * [[None, depth]]
+
+    @tf.function(input_signature=[tf.TensorSpec(shape, dtype) for shape in shapes])
+    def compute(*tensors):
+        return reference.dot_product_attention_relative(
+            *tensors, max_relative_position, cache=cache, allow_memory=allow_memory
+        )
+
+    return compute
+
+
+@recordings
 def test_attention_with_unknown_shapes(path, tf):
     record = load(path)
-    arguments = attention_arguments(record)
-    del arguments["bias"]
-    inputs = {name: tf.constant(record[name]) for name in ATTENTION_INPUTS}
-    bias = tf.constant(record.get("bias", np.zeros([1] * 4, record["q"].dtype)))
-
-    def spec(tensor):
-        # As in tensor2tensor, only heads and depth are known.
-        heads, depth = record["q"].shape[1::2]
-        shape = [None, heads, None, depth] if tensor.shape.rank == 4 else [None, depth]
-        return tf.TensorSpec(shape, tensor.dtype)
-
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None] * 4, bias.dtype),
-            {name: spec(tensor) for name, tensor in inputs.items()},
-        ]
-    )
-    def compute(bias, inputs):
-        return reference.dot_product_attention_relative(bias=bias, **inputs, **arguments)
-
+    q, k, v, *tables = (record[name] for name in ATTENTION_INPUTS)
+    heads, depth = q.shape[1::2]
+    compute = graph_with_unknown_shapes(str(q.dtype), heads, depth, *options_of(record))
     assert compute.get_concrete_function().structured_outputs.shape[0] is None
-    assert_close(compute(bias, inputs), record["output"])
+    bias = record.get("bias", np.zeros([1] * 4, q.dtype))
+    assert_close(compute(q, k, v, bias, *tables), record["output"])
 
 
 def test_bias_is_cast_to_the_dtype_of_the_logits():
@@ -172,38 +131,30 @@ def test_dropout_is_independent_per_weight_and_repeats_with_a_seed():
 ATTENTION = reference.dot_product_attention_relative
 MATRIX = reference.relative_positions_matrix
 EMBEDDINGS = reference.relative_position_embeddings
+LENGTHS = {"length_q": 3, "length_k": 3}
 VALID = {
     ATTENTION: random_inputs(3) | {"bias": None, "max_relative_position": 2},
-    MATRIX: {"length_q": 3, "length_k": 3, "max_relative_position": 2},
-    EMBEDDINGS: {
-        "table": np.ones((7, 7)),
-        "length_q": 3,
-        "length_k": 3,
-        "max_relative_position": 3,
-    },
+    MATRIX: LENGTHS | {"max_relative_position": 2},
+    EMBEDDINGS: LENGTHS | {"max_relative_position": 3, "table": np.ones((7, 7))},
 }
 FIVE, ELEVEN = random_inputs(5), random_inputs(11)
+FIVE_AND_ELEVEN = {"q": FIVE["q"], "k": ELEVEN["k"], "v": ELEVEN["v"]}
 MORE_QUERIES = r"Expected at most as many queries as keys: .*Received: length_q=5, length_k=3\."
-
-
-def of_max_relative_position(function, smallest, *values):
-    """Returns rows of the test below for values below `smallest`, or of another type."""
-    return [
-        (
-            function,
-            {"max_relative_position": value},
-            rf"Expected max_relative_position to be an int of at least {smallest}: .*"
-            rf"Received: max_relative_position={value}\.",
-        )
-        for value in values
-    ]
 
 
 @pytest.mark.parametrize(
     ("function", "changes", "message"),
     [
-        *of_max_relative_position(ATTENTION, 1, None, 0, -1, 2.0, True),
-        *of_max_relative_position(MATRIX, 0, None, -1, 2.0, True),
+        *(
+            (
+                function,
+                {"max_relative_position": value},
+                rf"Expected max_relative_position to be an int of at least {smallest}: .*"
+                rf"Received: max_relative_position={value}\.",
+            )
+            for function, smallest in ((ATTENTION, 1), (MATRIX, 0))
+            for value in (None, smallest - 1, 2.0, True)
+        ),
         (MATRIX, {"length_q": 5}, MORE_QUERIES),
         (ATTENTION, {"q": FIVE["q"], "allow_memory": True}, MORE_QUERIES),
         *(
@@ -232,13 +183,13 @@ def of_max_relative_position(function, smallest, *values):
         ),
         (
             ATTENTION,
-            {"q": FIVE["q"], "k": ELEVEN["k"], "v": ELEVEN["v"]},
+            FIVE_AND_ELEVEN,
             r"Expected q, k and v of the same shape: .* Pass allow_memory=True .*"
             r"Received: q \(2, 3, 5, 7\), k \(2, 3, 11, 7\), v \(2, 3, 11, 7\)\.",
         ),
         (
             ATTENTION,
-            {"q": FIVE["q"], "k": ELEVEN["k"], "v": ELEVEN["v"], "cache": True},
+            FIVE_AND_ELEVEN | {"cache": True},
             r"Expected one query \(length 1\) with cache=True\. Received: q \(2, 3, 5, 7\)",
         ),
         (

@@ -1,5 +1,7 @@
 """Tests TensorFlow graphs that are traced with unknown lengths."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ NAMES = [each.name for each in dispatch.TABLE if each.name not in EXCLUDED]
 
 
 def graph_of(function, tables, jit_compile=False):
-    """Returns a graph function of query, key and value of unknown lengths, and of two tables."""
+    """Returns a graph function of query, key and value of unknown lengths, and of the tables."""
     specs = [tf.TensorSpec((None, 3, None, width), tf.float64) for width in (5, 5, 7)]
     specs += [tf.TensorSpec(x.shape, tf.float64) for x in tables]
     return tf.function(function, input_signature=specs, jit_compile=jit_compile)
@@ -39,44 +41,70 @@ def outputs_and_gradients_with(**options):
     return outputs_and_gradients
 
 
-@pytest.mark.parametrize("heads", [None, 3])
-@pytest.mark.parametrize("causal", [False, True])
+def both_directions(implementation):
+    """Returns a function of query, key, value, two shared tables and two tables per head.
+
+    It returns outputs and gradients: bidirectional with shared tables, causal with the others.
+    """
+    bidirectional, causal = (
+        outputs_and_gradients_with(implementation=implementation, causal=causal)
+        for causal in (False, True)
+    )
+    return lambda *xs: [bidirectional(*xs[:5]), causal(*xs[:3], *xs[5:])]
+
+
+@functools.cache
+def arguments(length_q, length_k, batch=2):
+    """Returns random arguments of the functions of `both_directions`."""
+    rng = np.random.default_rng(20180401)
+    shapes = [(batch, 3, length_q, 5), (batch, 3, length_k, 5), (batch, 3, length_k, 7)]
+    shapes += [(5, 5), (5, 7), (3, 5, 5), (3, 5, 7)]
+    return [tf.constant(rng.normal(size=shape)) for shape in shapes]
+
+
+@functools.cache
+def expected(*lengths):
+    return both_directions("by_id")(*arguments(*lengths))
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_outputs_and_gradients_equal_known_lengths(
-    name, causal, heads, small_block_implementations, draw, assert_close
-):
-    implementation = small_block_implementations[name]
-    tables = draw(1, 1, 2, heads, value_dim=7)[3:]
-    run = graph_of(outputs_and_gradients_with(implementation=implementation, causal=causal), tables)
-    for lengths in ((31, 31), (1, 1), (17, 37)):
-        arrays = [tf.constant(x) for x in (*draw(*lengths, 2, value_dim=7)[:3], *tables)]
-        expected = outputs_and_gradients_with(implementation="by_id", causal=causal)(*arrays)
-        assert_close(run(*arrays), expected)
+def test_outputs_and_gradients_equal_known_lengths(name, small_block_implementations, assert_close):
+    # On TensorFlow, `scanned_blocks` is used under XLA, which compiles every length anew.
+    jit_compile = name == "scanned_blocks"
+    compute = both_directions(small_block_implementations[name])
+    run = graph_of(compute, arguments(1, 1)[3:], jit_compile)
+    for lengths in [(1, 1), (17, 37)] if jit_compile else [(1, 1), (17, 37), (31, 31)]:
+        for found, results in zip(run(*arguments(*lengths)), expected(*lengths), strict=True):
+            assert_close(found, results)
+    for outputs, gradients in run(*arguments(23, 23, batch=0)):
+        assert outputs.shape == (0, 3, 23, 7)
+        shapes = [tuple(x.shape)[-2:] for x in gradients]
+        assert shapes == [(23, 5), (23, 5), (23, 7), (5, 5), (5, 7)]
+        assert not any(tf.reduce_any(x != 0) for x in gradients[3:])
 
 
-@pytest.mark.parametrize("rematerialize", [None, False, True])
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("rematerialize, causal", [(None, False), (False, True), (True, False)])
 def test_the_graph_selects_an_implementation_by_the_lengths_of_the_call(
     causal, rematerialize, run_log, draw, assert_close
 ):
     tables = draw(1, 1, 2, value_dim=7)[3:]
     run = graph_of(outputs_and_gradients_with(rematerialize=rematerialize, causal=causal), tables)
+    by_id = outputs_and_gradients_with(implementation="by_id", causal=causal)
     for length in (7, 101, 271):
         arrays = [tf.constant(x) for x in (*draw(length, length, 2, value_dim=7)[:3], *tables)]
-        expected = outputs_and_gradients_with(implementation="by_id", causal=causal)(*arrays)
-        assert_close(run(*arrays), expected)
+        assert_close(run(*arrays), by_id(*arrays))
     if rematerialize:
         assert set(run_log) - {"by_id"} == {"rematerialized_blocks"}
     else:
         assert {"full_matrix", "rows", "rematerialized_blocks"} <= set(run_log)
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("return_weights", [False, True])
-def test_graphs_have_no_embedding_per_pair(jit_compile, return_weights, run_log, draw):
-    """For H = 64 and 5,000 positions, a float32 tensor `[T, S, H]` takes 6.4 GB per table."""
-    if not (jit_compile or return_weights):
-        pytest.skip("a branch for short sequences gathers rows")
+@pytest.mark.parametrize("return_weights, jit_compile", [(True, False), (False, True)])
+def test_graphs_have_no_embedding_per_pair(return_weights, jit_compile, run_log, draw):
+    """For H = 64 and 5,000 positions, a float32 tensor `[T, S, H]` takes 6.4 GB per table.
+
+    Without returned weights and without XLA, a branch for short sequences gathers rows.
+    """
     tables = draw(1, 1, 2, value_dim=7)[3:]
 
     def run(*xs):
@@ -93,18 +121,6 @@ def test_graphs_have_no_embedding_per_pair(jit_compile, return_weights, run_log,
     assert not [op for op in gathers if op.outputs[0].shape.rank in (None, 3, 4)]
     arrays = [tf.constant(x) for x in (*draw(23, 29, 2, value_dim=7)[:3], *tables)]
     assert_all_close(function(*arrays), run(*arrays), rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_empty_batch_has_zero_gradients(name, small_block_implementations, draw):
-    *arrays, key_table, value_table = draw(23, 23, 2, value_dim=7)
-    implementation = small_block_implementations[name]
-    compute = outputs_and_gradients_with(implementation=implementation)
-    run = graph_of(compute, (key_table, value_table))
-    outputs, gradients = run(*(x[:0] for x in arrays), key_table, value_table)
-    assert outputs.shape == (0, 3, 23, 7)
-    assert [tuple(g.shape)[-2:] for g in gradients] == [(23, 5), (23, 5), (23, 7), (5, 5), (5, 7)]
-    assert not any(tf.reduce_any(g != 0) for g in gradients[3:])
 
 
 def test_seeds_are_drawn_outside_of_branches(draw):
@@ -127,22 +143,22 @@ def test_seeds_are_drawn_outside_of_branches(draw):
         assert np.abs(outputs - attend(*arrays)[0]).max() > 0.1
 
 
-@pytest.mark.parametrize("flash_attention", [None, True])
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_fit_applies_the_gradients_of_a_layer(jit_compile, flash_attention, rng):
+def test_fit_applies_the_gradients_of_layers(jit_compile, rng):
     inputs = keras.Input((None, 6))
-    layer = RelativeMultiHeadAttention(
-        2, 5, max_relative_position=3, flash_attention=flash_attention
-    )
-    model = keras.Model(inputs, layer(inputs, inputs, use_causal_mask=True))
-    model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=jit_compile)
+    layers = [
+        RelativeMultiHeadAttention(2, 5, max_relative_position=3, flash_attention=flash_attention)
+        for flash_attention in (None, True)
+    ]
+    model = keras.Model(inputs, [each(inputs, inputs, use_causal_mask=True) for each in layers])
+    model.compile(keras.optimizers.SGD(1.0), ["mse", "mse"], jit_compile=jit_compile)
     x, y = rng.normal(size=(2, 3, 41, 6)).astype("float32")
-    before = [tf.identity(v.value) for v in model.trainable_variables]
+    variables = model.trainable_variables
+    before = [tf.identity(v.value) for v in variables]
     with tf.GradientTape() as tape:
-        outputs = layer(x, x, use_causal_mask=True)
-        loss = tf.reduce_mean((outputs - y) ** 2)
-    expected = tape.gradient(loss, [v.value for v in model.trainable_variables])
-    history = model.fit(x, y, epochs=1, batch_size=3, verbose=0)
+        loss = tf.add_n([tf.reduce_mean((outputs - y) ** 2) for outputs in model(x)])
+    expected = tape.gradient(loss, [v.value for v in variables])
+    history = model.fit(x, [y, y], epochs=1, batch_size=3, verbose=0)
     np.testing.assert_allclose(history.history["loss"][0], loss, rtol=1e-5)
-    for old, new, gradient in zip(before, model.trainable_variables, expected, strict=True):
-        np.testing.assert_allclose(old - new, gradient, atol=1e-5)
+    for old, new, gradient in zip(before, variables, expected, strict=True):
+        np.testing.assert_allclose(old - new, gradient, atol=1e-5, err_msg=new.path)

@@ -60,31 +60,31 @@ class Language:
         previous, last = [0, 0, *ids][-2:]
         return self.log_probs[sentence, len(ids), previous, last]
 
-    def log_prob(self, sentence, ids):
-        """Returns the log-probability of the output `ids`."""
-        return sum(self.next_log_probs(sentence, ids[:i])[token] for i, token in enumerate(ids))
+    def outputs(self, sentence, limit, choices):
+        """Yields (sum, ids) of all outputs of at most `limit` ids.
 
-    def all_outputs(self, sentence, alpha, limit, rules=Rules()):
-        """Returns (score, ids) of all outputs of at most `limit` ids, best first.
-
-        Unfinished outputs are returned only if there is no finished one.
+        Args:
+            choices: `choices(log_probs, ids)` returns the ids that may follow `ids`, as
+                `{id: term of the sum}`.
         """
-        finished, unfinished, waiting = [], [], [(0.0, [])]
+        waiting = [(0.0, [])]
         while waiting:
-            log_prob, ids = waiting.pop()
-            penalty = ((5 + len(ids)) / 6) ** alpha
-            if ids[-1:] == [1]:
-                finished.append((log_prob / penalty, ids))
-            elif len(ids) == limit:
-                unfinished.append((log_prob / penalty, ids))
-            else:
-                choices = rules.choices(self.next_log_probs(sentence, ids), ids).items()
-                waiting += [(log_prob + more, [*ids, token]) for token, more in choices]
-        return sorted(finished or unfinished, reverse=True)
+            total, ids = waiting.pop()
+            if ids[-1:] == [1] or len(ids) == limit:
+                yield total, ids
+                continue
+            terms = choices(self.next_log_probs(sentence, ids), ids)
+            waiting += [(total + term, [*ids, token]) for token, term in terms.items()]
+
+
+@pytest.fixture
+def language():
+    return Language(1)
 
 
 @pytest.fixture(params=[1, 2, 3])
-def language(request):
+def any_language(request):
+    """Returns languages in which a search takes different branches."""
     return Language(request.param)
 
 

@@ -3,18 +3,23 @@ import pytest
 from keras import ops
 
 from t2t_relpos.decoding.candidates import best_candidates
+from t2t_relpos.decoding.top_k import top_k
 
 BATCH, BEAMS = 5, 3
 
 
-def expected_candidates(scores, offsets, count, never_id):
-    """Returns the best sums and their indices, computed by sorting all candidates."""
-    sums = np.asarray(scores).astype("float64").copy()
+def assert_best(found, scores, offsets, never_id, **tolerances):
+    """Asserts that sums, beams and ids are the first seven after sorting all candidates."""
+    all_sums = np.asarray(scores).astype("float64").copy()
     if never_id is not None:
-        sums[:, never_id] = -np.inf
-    sums = sums.reshape(BATCH, BEAMS, -1) + offsets[..., None]
-    order = np.argsort(-sums.reshape(BATCH, -1), axis=-1, kind="stable")[:, :count]
-    return np.take_along_axis(sums.reshape(BATCH, -1), order, -1), order
+        all_sums[:, never_id] = -np.inf
+    all_sums = all_sums.reshape(BATCH, BEAMS, -1) + offsets[..., None]
+    vocab_size, all_sums = all_sums.shape[-1], all_sums.reshape(BATCH, -1)
+    order = np.argsort(-all_sums, axis=-1, kind="stable")[:, :7]
+    sums, beams, ids = found
+    np.testing.assert_allclose(sums, np.take_along_axis(all_sums, order, -1), **tolerances)
+    np.testing.assert_array_equal(beams, order // vocab_size)
+    np.testing.assert_array_equal(ids, order % vocab_size)
 
 
 @pytest.mark.parametrize("never_id", [None, 0, 70])
@@ -26,11 +31,7 @@ def test_best_candidates_equals_full_sort(vocab_size, never_id, rng):
     offsets = rng.normal(size=(BATCH, BEAMS)).astype("float32")
     offsets[2, 1:] = -1e7  # inactive beams
     found = best_candidates(scores, offsets, 7, never_id)
-    sums, beams, ids = (ops.convert_to_numpy(x) for x in found)
-    best, order = expected_candidates(scores, offsets, 7, never_id)
-    np.testing.assert_allclose(sums, best, rtol=1e-6)
-    np.testing.assert_array_equal(beams, order // vocab_size)
-    np.testing.assert_array_equal(ids, order % vocab_size)
+    assert_best(found, scores, offsets, never_id, rtol=1e-6)
 
 
 def test_best_candidates_with_equal_scores_are_distinct(rng):
@@ -58,8 +59,19 @@ def test_best_candidates_normalizes_logits(vocab_size, shift, rng):
     log_probs = exact - np.log(np.exp(exact).sum(-1, keepdims=True))
     offsets = rng.normal(size=(BATCH, BEAMS)).astype("float32")
     found = best_candidates(logits, offsets, 7, never_id=3, normalize=True)
-    sums, beams, ids = (ops.convert_to_numpy(x) for x in found)
-    best, order = expected_candidates(log_probs, offsets, 7, never_id=3)
-    np.testing.assert_allclose(sums, best, atol=2e-5 if abs(shift) < 100 else 1e-3)
-    np.testing.assert_array_equal(beams, order // vocab_size)
-    np.testing.assert_array_equal(ids, order % vocab_size)
+    assert_best(found, log_probs, offsets, 3, atol=2e-5 if abs(shift) < 100 else 1e-3)
+
+
+@pytest.mark.parametrize("k", [1, 3, 7])
+@pytest.mark.parametrize("size", [7, 1009])
+def test_top_k_breaks_ties_by_index(size, k, rng):
+    x = rng.integers(-3, 3, size=(5, size)).astype("float32")
+    values, indices = top_k(x, k)
+    expected = np.argsort(-x, axis=-1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(indices, expected)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, expected, axis=-1))
+
+
+def test_top_k_of_an_empty_batch_is_empty():
+    values, indices = top_k(np.zeros((0, 7), "float32"), 3)
+    assert tuple(values.shape) == tuple(indices.shape) == (0, 3)

@@ -15,25 +15,26 @@ def logits_of(language, ids):
     return logits
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
-@pytest.mark.parametrize("rules", [{}, {"min_length": 2, "no_repeat_ngram_size": 1}], ids=str)
-def test_score_tokens_equals_beam_search_scores(language, alpha, rules):
+@pytest.mark.parametrize(
+    "beam_size, alpha, rules",
+    [
+        (1, 0.6, {}),
+        (2, 2.0, {}),
+        (4, 0.0, {}),
+        (3, 0.6, {"min_length": 2, "no_repeat_ngram_size": 1}),
+        (4, 2.0, {"min_length": 2, "no_repeat_ngram_size": 1}),
+    ],
+    ids=str,
+)
+def test_score_tokens_equals_beam_search_scores(any_language, beam_size, alpha, rules):
+    settings = {"beam_size": beam_size, "num_results": beam_size, "alpha": alpha, **rules}
     limits = np.array([4, 2, 3], "int32")  # some outputs do not end
-    found = beam_search(
-        language.step,
-        language.start(),
-        3,
-        4,
-        beam_size=4,
-        alpha=alpha,
-        length_limit=limits,
-        num_results=4,
-        **rules,
-    )
-    for n in range(4):
+    step, state = any_language.step, any_language.start()
+    found = beam_search(step, state, 3, 4, length_limit=limits, **settings)
+    for n in range(beam_size):
         ids, expected, lengths = (ops.convert_to_numpy(x)[:, n] for x in found)
         real = expected > -1e6
-        scored = score_tokens(logits_of(language, ids), ids, alpha=alpha)
+        scored = score_tokens(logits_of(any_language, ids), ids, alpha=alpha)
         np.testing.assert_allclose(np.array(scored.scores)[real], expected[real], atol=1e-5)
         np.testing.assert_array_equal(np.array(scored.lengths)[real], lengths[real])
 

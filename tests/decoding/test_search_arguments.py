@@ -1,8 +1,7 @@
-"""Tests of arguments that all searches and samplers check before they run."""
+"""Tests of arguments that searches and samplers check before they run."""
 
 import numpy as np
 import pytest
-from keras import ops
 
 from t2t_relpos.decoding import (
     BeamSampler,
@@ -14,31 +13,122 @@ from t2t_relpos.decoding import (
 )
 
 SEARCHES = [beam_search, greedy_search, sample_search]
-
-
-@pytest.fixture
-def language(make_language):
-    return make_language(1)
-
-
-@pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"eos_id": 2, "pad_id": 2}, "Expected different `eos_id` and `pad_id`.* Received: 2 for"),
-        (
-            {"prefix": np.ones((2, 1), int)},
-            r"`prefix` with a row for each of the 3 sentences. Received: shape \(2, 1\)",
-        ),
-        ({"prefix": [[2], [3], [5]]}, r"`prefix` in \[0, 5\).*Received: ids from 2 to 5"),
-        ({"prefix": [[2], [-3], [4]]}, r"`prefix` in \[0, 5\).*Received: ids from -3 to 4"),
-        ({"min_length": True}, "`min_length` to be an int of at least 0 .* Received: True"),
-    ],
-    ids=str,
+# Errors of all searches, of beam search, and of sampling.
+SHARED = [
+    ({"eos_id": 2, "pad_id": 2}, "Expected different `eos_id` and `pad_id`.* Received: 2 for"),
+    (
+        {"prefix": np.ones((2, 1), int)},
+        r"`prefix` with a row for each of the 3 sentences. Received: shape \(2, 1\)",
+    ),
+    ({"prefix": [[2], [3], [5]]}, r"`prefix` in \[0, 5\).*Received: ids from 2 to 5"),
+    ({"prefix": [[2], [-3], [4]]}, r"`prefix` in \[0, 5\).*Received: ids from -3 to 4"),
+    (
+        {"prefix": [2, 3]},
+        r"Expected `prefix` of shape \[batch, length\], padded at the end\. Received: shape \(2,\)",
+    ),
+    (
+        {"min_length": -1},
+        r"Expected `min_length` to be an int of at least 0 or a scalar tensor\. Received: -1",
+    ),
+    ({"min_length": 1.5}, r"Expected `min_length` to be an int of at least 0 .*Received: 1\.5"),
+    ({"min_length": True}, "`min_length` to be an int of at least 0 .* Received: True"),
+    (
+        {"no_repeat_ngram_size": -2},
+        r"Expected `no_repeat_ngram_size` .*\(0: any may repeat\)\. Received: -2",
+    ),
+    (
+        {"no_repeat_ngram_size": None},
+        "Expected `no_repeat_ngram_size` to be an int .*Received: None",
+    ),
+    (
+        {"repetition_penalty": 0.0},
+        r"Expected `repetition_penalty` above 0 \(1: none.*Received: 0\.0",
+    ),
+]
+NO_CONSTRAINTS = (
+    r"Expected none of `min_length`, `prefix`, `no_repeat_ngram_size` and `repetition_penalty` with"
 )
-def test_searches_reject_invalid_ids(language, search, settings, message):
+BEAM = [
+    ({"beam_size": 0}, "Expected `beam_size` to be a positive integer. Received: beam_size=0"),
+    (
+        {"beam_size": 2, "num_results": 3},
+        "Expected `num_results` to be at most `beam_size`, 2. Received: 3",
+    ),
+    ({"alpha": -0.5}, "Expected `alpha` of at least 0 .*Received: -0.5"),
+    (
+        {"t2t_exact": True, "length_limit": np.array([2, 2, 2])},
+        r"Expected no `length_limit` with `t2t_exact`.*Received: both",
+    ),
+    (
+        {"t2t_exact": True, "early_stopping": True},
+        r"Expected `early_stopping` to be False with `t2t_exact`.*Received: both",
+    ),
+    ({"t2t_exact": True, "min_length": 1}, NO_CONSTRAINTS),
+    ({"t2t_exact": True, "prefix": np.array([[2]] * 3)}, NO_CONSTRAINTS),
+    ({"t2t_exact": True, "no_repeat_ngram_size": 2}, NO_CONSTRAINTS),
+    ({"t2t_exact": True, "repetition_penalty": 1.1}, NO_CONSTRAINTS),
+]
+SAMPLE = [
+    (
+        {"temperature": 0.0},
+        r"Expected `temperature` above 0 .*use greedy_search for that\)\. Received: 0\.0",
+    ),
+    ({"top_k": 0}, "Expected `top_k` to be a positive integer. Received: top_k=0"),
+    ({"top_k": 2.5}, r"Expected `top_k` to be a positive integer\. Received: top_k=2\.5"),
+    ({"top_p": 0.0}, r"Expected `top_p` above 0 and at most 1\. Received: 0\.0"),
+    ({"top_p": 1.1}, r"Expected `top_p` above 0 and at most 1\. Received: 1\.1"),
+    *(
+        (
+            {"num_results": number},
+            f"Expected `num_results` to be a positive integer. Received: num_results={number}",
+        )
+        for number in (0, None)
+    ),
+    (
+        {"seed": 1, "uniform": np.zeros((3, 1, 4))},
+        "Expected `seed` or `uniform`.* Received: both",
+    ),
+    *(
+        (
+            {"num_results": 2, "uniform": np.zeros(shape, "float32")},
+            r"`uniform` of shape \[batch, num_results, max_length\] = \[3, 2, 4\]. Received: ",
+        )
+        for shape in ((2, 3, 4), (3, 4), (4, 3, 2))
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "search, settings, message",
+    [
+        *((search, *error) for search in SEARCHES for error in SHARED),
+        *((beam_search, *error) for error in BEAM),
+        *((sample_search, *error) for error in SAMPLE),
+    ],
+)
+def test_searches_reject_invalid_arguments(language, search, settings, message):
     with pytest.raises(ValueError, match=message):
         search(language.step, language.start(), 3, 4, **settings)
+
+
+@pytest.mark.parametrize(
+    "sampler, settings, message",
+    [
+        *(
+            (sampler, *error)
+            for sampler in (BeamSampler, GreedySampler, TopKSampler)
+            for error in (
+                ({"min_length": -1}, "Expected `min_length` to be an int of at least 0"),
+                ({"no_repeat_ngram_size": 1.5}, "Expected `no_repeat_ngram_size` to be an int"),
+                ({"repetition_penalty": 0}, "Expected `repetition_penalty` above 0"),
+            )
+        ),
+        (BeamSampler, {"alpha": -0.5}, "Expected `alpha` of at least 0 .*Received: -0.5"),
+    ],
+)
+def test_samplers_reject_invalid_arguments(sampler, settings, message):
+    with pytest.raises(ValueError, match=message):
+        sampler(**settings)
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -52,45 +142,3 @@ def test_searches_accept_numpy_integers(language, search):
         )
     )
     np.testing.assert_array_equal(first.ids, second.ids)
-
-
-@pytest.mark.parametrize("shape", [(2, 3, 4), (3, 4), (4, 3, 2)])
-def test_sample_search_rejects_random_numbers_of_another_shape(language, shape):
-    message = r"`uniform` of shape \[batch, num_results, max_length\] = \[3, 2, 4\]. Received: "
-    with pytest.raises(ValueError, match=message):
-        sample_search(
-            language.step, language.start(), 3, 4, num_results=2, uniform=np.zeros(shape, "float32")
-        )
-
-
-def test_beam_search_rejects_a_negative_alpha(language):
-    with pytest.raises(ValueError, match="Expected `alpha` of at least 0 .*Received: -0.5"):
-        beam_search(language.step, language.start(), 3, 4, alpha=-0.5)
-    with pytest.raises(ValueError, match="Expected `alpha` of at least 0 .*Received: -0.5"):
-        BeamSampler(alpha=-0.5)
-
-
-@pytest.mark.parametrize("sampler", [BeamSampler, GreedySampler, TopKSampler])
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"min_length": -1}, "Expected `min_length` to be an int of at least 0"),
-        ({"no_repeat_ngram_size": 1.5}, "Expected `no_repeat_ngram_size` to be an int"),
-        ({"repetition_penalty": 0}, "Expected `repetition_penalty` above 0"),
-    ],
-)
-def test_samplers_reject_invalid_constraints(sampler, settings, message):
-    with pytest.raises(ValueError, match=message):
-        sampler(**settings)
-
-
-def test_missing_results_have_length_zero():
-    def ends_at_once(ids, state):
-        row = np.array([[-1e9, 5.0, 1.0, 0.0]], "float32")
-        return ops.repeat(row, ops.shape(ids)[0], axis=0), state
-
-    state = {"x": np.zeros((1, 1))}
-    result = beam_search(ends_at_once, state, 1, 1, beam_size=3, num_results=3)
-    np.testing.assert_array_equal(result.ids, [[[1], [0], [0]]])
-    np.testing.assert_array_equal(result.lengths, [[1, 0, 0]])
-    np.testing.assert_allclose(result.scores[0, 1:], [-1e7, -1e7])

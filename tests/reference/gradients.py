@@ -21,6 +21,26 @@ def output_and_gradients(function, inputs, cotangent=1.0):
     return _to_numpy(output), keras.tree.map_structure(_to_numpy, gradients)
 
 
+def gradients_of_squared_gradients(loss, inputs):
+    """Returns the gradients of the sum of squares of a loss's gradients.
+
+    Args:
+        loss: `loss(tensors)`, a scalar, where `tensors` has the structure of `inputs`.
+        inputs: floating-point arrays in a dict.
+
+    Returns:
+        NumPy arrays in the structure of `inputs`.
+    """
+    names = list(inputs)
+    backend = {
+        "tensorflow": _tensorflow_second_derivatives,
+        "jax": _jax_second_derivatives,
+        "torch": _torch_second_derivatives,
+    }[keras.backend.backend()]
+    found = backend(lambda *xs: loss(dict(zip(names, xs, strict=True))), list(inputs.values()))
+    return dict(zip(names, map(_to_numpy, found), strict=True))
+
+
 def with_values(variables, values, function):
     """Returns `function()`, computed with `values` in place of the values of `variables`."""
     with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
@@ -69,3 +89,33 @@ def _torch(function, inputs, cotangent):
         output, leaves, _like(cotangent, output), allow_unused=True, materialize_grads=True
     )
     return output, keras.tree.pack_sequence_as(tensors, gradients)
+
+
+def _tensorflow_second_derivatives(loss, arrays):
+    import tensorflow as tf
+
+    tensors = list(map(tf.constant, arrays))
+    with tf.GradientTape() as outer:
+        outer.watch(tensors)
+        with tf.GradientTape() as inner:
+            inner.watch(tensors)
+            value = loss(*tensors)
+        total = tf.add_n([tf.reduce_sum(g**2) for g in inner.gradient(value, tensors)])
+    return outer.gradient(total, tensors)
+
+
+def _jax_second_derivatives(loss, arrays):
+    import jax
+
+    argnums = tuple(range(len(arrays)))
+    first = jax.grad(loss, argnums)
+    second = jax.grad(lambda *xs: sum((g**2).sum() for g in first(*xs)), argnums)
+    return jax.jit(second)(*map(jax.numpy.asarray, arrays))
+
+
+def _torch_second_derivatives(loss, arrays):
+    import torch
+
+    tensors = [torch.tensor(x, requires_grad=True) for x in arrays]
+    first = torch.autograd.grad(loss(*tensors), tensors, create_graph=True)
+    return torch.autograd.grad(sum((g**2).sum() for g in first), tensors)

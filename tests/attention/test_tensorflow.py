@@ -1,0 +1,78 @@
+"""Tests of `t2t_relpos.attention.tensorflow`: dropout factors and `compat`."""
+
+import keras
+import numpy as np
+import pytest
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("TensorFlow only", allow_module_level=True)
+
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+from t2t_relpos.attention.dropout import SeededDropout
+from t2t_relpos.attention.tensorflow import compat
+from t2t_relpos.attention.tensorflow.dropout import factors
+
+SEED = tf.constant([7, 11])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_dropout_factors_are_zero_or_the_inverse_of_the_keep_rate(dtype):
+    found = factors([13, 17], 0.25, SEED, dtype)
+    assert found.dtype == dtype
+    inverse = float(tf.constant(4 / 3, dtype))
+    assert np.unique(found.numpy().astype("float64")).tolist() == [0, inverse]
+
+
+def test_equal_seeds_give_equal_dropout_factors():
+    seeds = (SEED, SEED, SEED + 1)
+    first, repeated, other = (factors([13, 17], 0.5, seed, "float32") for seed in seeds)
+    np.testing.assert_array_equal(first, repeated)
+    assert 0.3 < np.mean(first != other) < 0.7
+
+
+def test_dropout_rate_0_keeps_all_and_a_rate_near_1_drops_almost_all():
+    assert factors([5, 7], 0.0, SEED, "float32").numpy().tolist() == [[1] * 7] * 5
+    assert np.count_nonzero(factors([5, 7], 1 - 1e-9, SEED, "float32")) <= 1
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (0, 3), (5, 12), (2, 3, 5)])
+def test_dropout_with_unknown_shapes(shape):
+    dropout, x = SeededDropout(0.5, SEED), tf.ones(shape)
+    expected = dropout(x)
+    assert expected.shape == shape
+    for spec in (shape, (None, *shape[1:]) if shape else (), [None] * len(shape), None):
+        function = tf.function(lambda x: dropout(x), [tf.TensorSpec(spec, tf.float32)])
+        assert function.get_concrete_function().output_shapes == tf.TensorShape(spec)
+        np.testing.assert_array_equal(function(x), expected)
+
+
+def test_xla_is_detected_in_nested_functions():
+    for jit_compile in (False, True):
+        inner = tf.function(lambda x: tf.fill([2], x if compat.is_compiled_by_xla() else -x))
+        outer = tf.function(lambda x, inner=inner: inner(x), jit_compile=jit_compile)
+        assert outer(tf.ones([])).numpy().tolist() == [1.0 if jit_compile else -1.0] * 2
+    assert not compat.is_compiled_by_xla()
+
+
+def test_shared_function_is_not_inlined():
+    shared = compat.shared_function(lambda x: x + 1)
+    outer = tf.function(lambda x: shared(shared(x))).get_concrete_function(tf.TensorSpec([]))
+    functions = outer.graph.as_graph_def().library.function
+    assert len(functions) == 1, "one body for both calls"
+    assert functions[0].attr["_noinline"].b
+
+
+def test_changed_tensorflow_internals_raise_an_error_with_the_version(monkeypatch):
+    message = rf"different in TensorFlow {tf.__version__}. Install a version of TensorFlow"
+    monkeypatch.delattr(control_flow_util, "GraphOrParentsInXlaContext")
+    with pytest.raises(ImportError, match=message):
+        compat.is_compiled_by_xla()
+
+    def changed(function, autograph):
+        return function
+
+    monkeypatch.setattr(tf, "function", changed)
+    with pytest.raises(ImportError, match=message):
+        compat.shared_function(lambda x: x)
