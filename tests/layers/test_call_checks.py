@@ -48,86 +48,60 @@ def decoder_only():
     return made
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (
-            {"value": Y[:1]},
-            "Expected `query`, `value` and `key` of the same batch size. Received: batch sizes "
-            "3, 1, 1.",
-        ),
-        (
-            {"attention_mask": np.zeros((7, 11), "float32")},
-            "Expected `attention_mask` to be boolean, True = attend. Received: dtype float32. "
-            "Convert an additive bias (0 and -1e9) with `bias == 0`, and a mask of 1.0 and 0.0 "
-            "with `mask > 0`.",
-        ),
-        (
-            {"attention_mask": np.full((7, 11), -(10**9), "int32")},
-            "Expected `attention_mask` to be boolean, True = attend. Received: dtype int32 with "
-            "values from -1000000000 to -1000000000. Convert an additive bias",
-        ),
-        (
-            {"value": None},
-            "Expected `value` of shape [batch, length, width]. Received: None. For self-attention",
-        ),
-        ({"query": X[None]}, "Expected `query` of shape [batch, length, width]"),
-        (
-            {"value": Y[0]},
-            "Expected `value` of shape [batch, length, width]: relative positions have one axis. "
-            "Received: shape (11, 6). Fold further axes into the batch.",
-        ),
-        (
-            {"value": Y[:, :, :5]},
-            "expected axis -1 of input shape to have value 6, but received input with shape "
-            "(3, 11, 5)",
-        ),
-        ({"key": X}, "Expected `key` and `value` of the same length. Received: key shape (3, 7, 6"),
-        (
-            {"attention_mask": np.ones((2, 7, 11), bool)},
-            "Expected `attention_mask` of shape [B, T, S] = [3, 7, 11] or [T, S] = [7, 11] or "
-            "[B, N, T, S] = [3, 2, 7, 11]. Received: shape (2, 7, 11).",
-        ),
-        (
-            {"key_mask": np.ones((3, 7), bool)},
-            "Expected `key_mask` of shape [B, S] = [3, 11]. Received: shape (3, 7).",
-        ),
-        (
-            {"value_mask": np.ones((3, 1), bool)},
-            "Expected `value_mask` of shape [B, S] = [3, 11], with an entry for every position. "
-            "Received: shape (3, 1)",
-        ),
-        (
-            {"query_mask": np.ones((3, 11), bool)},
-            "Expected `query_mask` of shape [B, T] = [3, 7]. Received: shape (3, 11).",
-        ),
-        (
-            {"query_offset": 2**40},
-            "Expected `query_offset` between -2147483647 and 2147483647. Received: values from "
-            "1099511627776 to 1099511627776.",
-        ),
-        ({"query_offset": 1.5}, "Expected query_offset of an integer dtype. Received: dtype float"),
-        (
-            {"query_offset": np.array([1, 2, 3])},
-            "Expected `query_offset` to be an int or a scalar tensor. Received: shape (3,).",
-        ),
-        (
-            {"query_positions": np.array([4])},
-            "Expected `query_positions` with a position for every element: shape [7] or [3, 7]. "
-            "Received: shape (1,).",
-        ),
-        (
-            {"key_positions": np.ones((3, 7), "int32")},
-            "Expected `key_positions` with a position for every element: shape [11] or [3, 11]. "
-            "Received: shape (3, 7).",
-        ),
-        ({"key_positions": np.arange(11.0)}, "Expected key_positions of an integer dtype"),
-        (
-            {"query_offset": 1, "query_positions": np.arange(7)},
-            "Expected either `query_offset` or `query_positions`",
-        ),
-    ],
-)
+# Arguments by message.
+CALL_ERRORS = {
+    "Expected `query`, `value` and `key` of the same batch size. Received: batch sizes 3, 1, 1.": {
+        "value": Y[:1]
+    },
+    "Expected `attention_mask` to be boolean, True = attend. Received: dtype float32. Convert "
+    "an additive bias (0 and -1e9) with `bias == 0`, and a mask of 1.0 and 0.0 with `mask > 0`.": {
+        "attention_mask": np.zeros((7, 11), "float32")
+    },
+    "Expected `attention_mask` to be boolean, True = attend. Received: dtype int32 with values "
+    "from -1000000000 to -1000000000. Convert an additive bias": {
+        "attention_mask": np.full((7, 11), -(10**9), "int32")
+    },
+    "Expected `value` of shape [batch, length, width]. Received: None. For self-attention": {
+        "value": None
+    },
+    "Expected `query` of shape [batch, length, width]": {"query": X[None]},
+    "Expected `value` of shape [batch, length, width]: relative positions have one axis. "
+    "Received: shape (11, 6). Fold further axes into the batch.": {"value": Y[0]},
+    "expected axis -1 of input shape to have value 6, but received input with shape (3, 11, 5)": {
+        "value": Y[:, :, :5]
+    },
+    "Expected `key` and `value` of the same length. Received: key shape (3, 7, 6": {"key": X},
+    "Expected `attention_mask` of shape [B, T, S] = [3, 7, 11] or [T, S] = [7, 11] or [B, N, T, "
+    "S] = [3, 2, 7, 11]. Received: shape (2, 7, 11).": {
+        "attention_mask": np.ones((2, 7, 11), bool)
+    },
+    "Expected `key_mask` of shape [B, S] = [3, 11]. Received: shape (3, 7).": {
+        "key_mask": np.ones((3, 7), bool)
+    },
+    "Expected `value_mask` of shape [B, S] = [3, 11], with an entry for every position. "
+    "Received: shape (3, 1)": {"value_mask": np.ones((3, 1), bool)},
+    "Expected `query_mask` of shape [B, T] = [3, 7]. Received: shape (3, 11).": {
+        "query_mask": np.ones((3, 11), bool)
+    },
+    "Expected `query_offset` between -2147483647 and 2147483647. Received: values from "
+    "1099511627776 to 1099511627776.": {"query_offset": 2**40},
+    "Expected query_offset of an integer dtype. Received: dtype float": {"query_offset": 1.5},
+    "Expected `query_offset` to be an int or a scalar tensor. Received: shape (3,).": {
+        "query_offset": np.array([1, 2, 3])
+    },
+    "Expected `query_positions` with a position for every element: shape [7] or [3, 7]. "
+    "Received: shape (1,).": {"query_positions": np.array([4])},
+    "Expected `key_positions` with a position for every element: shape [11] or [3, 11]. "
+    "Received: shape (3, 7).": {"key_positions": np.ones((3, 7), "int32")},
+    "Expected key_positions of an integer dtype": {"key_positions": np.arange(11.0)},
+    "Expected either `query_offset` or `query_positions`": {
+        "query_offset": 1,
+        "query_positions": np.arange(7),
+    },
+}
+
+
+@pytest.mark.parametrize("message, arguments", CALL_ERRORS.items())
 def test_call_rejects_invalid_arguments(layer, arguments, message):
     with pytest.raises(ValueError) as error:
         layer(**{"query": X, "value": Y} | arguments)
@@ -241,48 +215,31 @@ def test_decoder_rejects_caches_of_other_shapes(shape, update_index, decoder):
         assert expected in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "cache, arguments, message",
-    [
-        (
-            CACHE[:2],
-            {},
-            "Expected `cache` of shape [B, 2, S, N, H] = [3, 2, *, 2, 5]: keys and values of 2 "
-            "heads of size 5. Received: shape (2, 2, 9, 2, 5)",
-        ),
-        (CACHE.astype("int32"), {}, "of a floating-point dtype. Received: dtype int32."),
-        (
-            CACHE,
-            {"causal": True},
-            "Expected `query_offset` with `update_index` and a causal mask or a sliding window. "
-            "Received: query_offset=None, which places the queries at the end of the cache. In "
-            "self-attention, pass query_offset=update_index.",
-        ),
-        (
-            CACHE,
-            {"update_index": 1.5},
-            "Expected `update_index` of an integer dtype. Received: dtype float64.",
-        ),
-        (
-            CACHE,
-            {"update_index": np.zeros(3, int)},
-            "`update_index` to be an int or a scalar tensor. Received: shape (3,",
-        ),
-        (
-            CACHE,
-            {"update_index": -2},
-            "positions in [0, 9): the cache has length 9. Received: positions from -2 to 4.",
-        ),
-        (
-            CACHE,
-            {"update_index": 3},
-            "positions in [0, 9): the cache has length 9. Received: positions from 3 to 9.",
-        ),
-    ],
-)
-def test_attend_with_cache_rejects_invalid_arguments(layer, cache, arguments, message):
+# Arguments by message.
+CACHE_ERRORS = {
+    "Expected `cache` of shape [B, 2, S, N, H] = [3, 2, *, 2, 5]: keys and values of 2 heads of "
+    "size 5. Received: shape (2, 2, 9, 2, 5)": {"cache": CACHE[:2]},
+    "of a floating-point dtype. Received: dtype int32.": {"cache": CACHE.astype("int32")},
+    "Expected `query_offset` with `update_index` and a causal mask or a sliding window. "
+    "Received: query_offset=None, which places the queries at the end of the cache. In "
+    "self-attention, pass query_offset=update_index.": {"causal": True},
+    "Expected `update_index` of an integer dtype. Received: dtype float64.": {"update_index": 1.5},
+    "`update_index` to be an int or a scalar tensor. Received: shape (3,": {
+        "update_index": np.zeros(3, int)
+    },
+    "positions in [0, 9): the cache has length 9. Received: positions from -2 to 4.": {
+        "update_index": -2
+    },
+    "positions in [0, 9): the cache has length 9. Received: positions from 3 to 9.": {
+        "update_index": 3
+    },
+}
+
+
+@pytest.mark.parametrize("message, arguments", CACHE_ERRORS.items())
+def test_attend_with_cache_rejects_invalid_arguments(layer, message, arguments):
     with pytest.raises(ValueError) as error:
-        layer.attend_with_cache(X, X, cache, **{"update_index": 0} | arguments)
+        layer.attend_with_cache(X, X, **{"cache": CACHE, "update_index": 0} | arguments)
     assert message in str(error.value)
 
 
@@ -294,45 +251,30 @@ def test_attend_with_cache_rejects_values_of_another_size():
         layer.attend_with_cache(X, X, CACHE, 0)
 
 
-@pytest.mark.parametrize(
-    "query, cache, position, message",
-    [
-        (X[:, :2], (3, 4), 0, "Expected `query` of shape [B, 1, D], one position of each sequence"),
-        (
-            X[:, :1],
-            (1, 4),
-            0,
-            "Expected `cache['key']` of shape [B, N, S, H] = [3, 2, *, 5]. Received: shape "
-            "(1, 2, 4, 5). Pass the batch size of `query` to `start_cache`.",
-        ),
-        (
-            X[:, :1],
-            None,
-            0,
-            "that `start_cache` or `step` returned. Received: NoneType. For caches",
-        ),
-        (X[:, :1], {"key": 1}, 0, "`start_cache` or `step` returned. Received: keys ['key']. For"),
-        (X[:, :1], (3, 4), 1.5, "Expected `position` of an integer dtype. Received: dtype float64"),
-        (X[:, :1], (3, 4), -1, "Expected positions in [0, 4): the cache has length 4. Received: "),
-        (
-            X[:, :1],
-            (3, 4),
-            np.array([0, 4, 1]),
-            "Expected positions in [0, 4): the cache has length 4. Received: positions from 0 to 4."
-            " Create a longer cache.",
-        ),
-        (
-            X[:, :1],
-            (3, 4),
-            np.zeros((3, 1), int),
-            "Expected `position` to be a scalar or of shape [B] = [3]. Received: shape (3, 1).",
-        ),
-    ],
-)
-def test_step_rejects_invalid_arguments(layer, query, cache, position, message):
-    cache = layer.start_cache(*cache) if isinstance(cache, tuple) else cache
+# Arguments by message.
+STEP_ERRORS = {
+    "Expected `query` of shape [B, 1, D], one position of each sequence": {"query": X[:, :2]},
+    "Expected `cache['key']` of shape [B, N, S, H] = [3, 2, *, 5]. Received: shape (1, 2, 4, "
+    "5). Pass the batch size of `query` to `start_cache`.": {"cache": (1, 4)},
+    "that `start_cache` or `step` returned. Received: NoneType. For caches": {"cache": None},
+    "`start_cache` or `step` returned. Received: keys ['key']. For": {"cache": {"key": 1}},
+    "Expected `position` of an integer dtype. Received: dtype float64": {"position": 1.5},
+    "Expected positions in [0, 4): the cache has length 4. Received: ": {"position": -1},
+    "Expected positions in [0, 4): the cache has length 4. Received: positions from 0 to 4. "
+    "Create a longer cache.": {"position": np.array([0, 4, 1])},
+    "Expected `position` to be a scalar or of shape [B] = [3]. Received: shape (3, 1).": {
+        "position": np.zeros((3, 1), int)
+    },
+}
+
+
+@pytest.mark.parametrize("message, arguments", STEP_ERRORS.items())
+def test_step_rejects_invalid_arguments(layer, message, arguments):
+    arguments = {"query": X[:, :1], "cache": (3, 4), "position": 0} | arguments
+    if isinstance(arguments["cache"], tuple):
+        arguments["cache"] = layer.start_cache(*arguments["cache"])
     with pytest.raises(ValueError) as error:
-        layer.step(query, cache, position)
+        layer.step(**arguments)
     assert message in str(error.value)
 
 

@@ -41,6 +41,8 @@ LAYERS = {
     for name in CASES
     for number, settings in enumerate([{}, *VARIANTS.get(name, [])])
 }
+IS_JAX = keras.backend.backend() == "jax"
+FLOAT_AND_INT_INPUTS = [name for name in INPUTS if not name.endswith("_mask")]
 # The output of the position embedding has no batch axis. The residual can't be saved, because its
 # sublayer is a function.
 IN_MODEL = [name for name in LAYERS if name not in ("position_embedding_0", "residual_0")]
@@ -77,24 +79,30 @@ def test_contract_of_a_layer(name, rng):
     np.testing.assert_allclose(as_array(outputs), expected, atol=0.05 * np.abs(expected).max())
 
 
-@pytest.fixture(scope="module")
-def model_and_layers():
-    """Returns a model for unknown sizes with an output for each name, and the layers by name."""
+@pytest.fixture(scope="module", params=["unknown sizes", "known sizes"])
+def model_and_layers(request):
+    """Returns a model with an output for each name, and the layers by name.
+
+    Sizes of the inputs are unknown for the settings of CASES and known for VARIANTS.
+    """
     keras.utils.set_random_seed(20180401)
-    symbols = symbolic_inputs([name for name in INPUTS if not name.endswith("_mask")])
-    layers = {name: LAYERS[name][0].make(**LAYERS[name][1], name=name) for name in IN_MODEL}
+    symbols = symbolic_inputs(FLOAT_AND_INT_INPUTS)
+    if request.param == "known sizes":
+        symbols = {
+            key: keras.Input(x.shape[1:], dtype=str(x.dtype), name=key)
+            for key, x in random_inputs(symbols, np.random.default_rng(0)).items()
+        }
+    names = [n for n in IN_MODEL if n.endswith("_0") == (request.param == "unknown sizes")]
+    layers = {name: LAYERS[name][0].make(**LAYERS[name][1], name=name) for name in names}
     outputs = {name: LAYERS[name][0].call(layer, symbols) for name, layer in layers.items()}
-    model = keras.Model(symbols, outputs)
-    # XLA is tested by test_compile_matrix.py. JAX without compilation would take minutes.
-    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=keras.backend.backend() == "jax")
-    return model, layers
+    for name, output in outputs.items():
+        assert request.param == "known sizes" or set(output.shape[:-1]) == {None}, name
+    return keras.Model(symbols, outputs), layers
 
 
-@pytest.fixture
-def inputs_and_outputs(model_and_layers, rng):
+def inputs_and_outputs(layers):
     """Returns arrays, and the outputs of uncompiled calls by name."""
-    model, layers = model_and_layers
-    arrays = random_inputs(model.input, rng)
+    arrays = random_inputs(FLOAT_AND_INT_INPUTS, np.random.default_rng(1))
     return arrays, {
         name: as_array(LAYERS[name][0].call(layer, arrays)) for name, layer in layers.items()
     }
@@ -106,27 +114,28 @@ def assert_outputs_equal(found, expected, **tolerances):
         np.testing.assert_allclose(output, expected[name], err_msg=name, **tolerances)
 
 
-def test_compiled_model_of_all_layers(model_and_layers, inputs_and_outputs):
-    model, _ = model_and_layers
-    arrays, expected = inputs_and_outputs
-    for name, output in model.output.items():
-        assert set(output.shape[:-1]) == {None}, name
+def test_predict_of_all_layers(model_and_layers):
+    model, layers = model_and_layers
+    # XLA is tested by test_compile_matrix.py. JAX without compilation would take minutes.
+    model.jit_compile = IS_JAX
+    arrays, expected = inputs_and_outputs(layers)
     assert_outputs_equal(model.predict(arrays, verbose=0), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_saved_model_of_all_layers(model_and_layers, inputs_and_outputs, tmp_path):
-    model, _ = model_and_layers
-    arrays, expected = inputs_and_outputs
+def test_saved_model_of_all_layers(model_and_layers, tmp_path):
+    model, layers = model_and_layers
+    arrays, expected = inputs_and_outputs(layers)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert_outputs_equal(loaded(arrays), expected, atol=1e-5)
 
 
-def test_fit_changes_the_weights_of_all_layers(model_and_layers, inputs_and_outputs):
+def test_fit_changes_the_weights_of_all_layers(model_and_layers):
     model, layers = model_and_layers
-    arrays, outputs = inputs_and_outputs
+    arrays, outputs = inputs_and_outputs(layers)
     before = {name: layer.get_weights() for name, layer in layers.items()}
     targets = {name: np.ones_like(output) for name, output in outputs.items()}
+    model.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=not IS_JAX)
     model.fit(arrays, targets, verbose=0)
     for name, layer in layers.items():
         changed = [not np.array_equal(*pair) for pair in zip(before[name], layer.get_weights())]

@@ -183,33 +183,26 @@ def test_relation_attention_under_jit_ignores_out_of_range_relations(rng):
     assert_all_close(gradients, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "relations, message",
-    [
-        (
-            None,
-            "Expected `relations` for each label channel of num_relations=.*Received: 0 instead",
-        ),
-        (np.zeros((7, 7)), "Expected relations of an integer dtype. Received: dtype float"),
-        (
-            np.zeros((3, 1, 7, 7), "int32"),
-            r"Expected `relations` of shape \[B, T, S\] or \[T, S\].*shape \(3, 1, 7, 7\)",
-        ),
-        (
-            np.zeros((7,), "int32"),
-            r"Expected `relations` of shape \[B, T, S\] or \[T, S\].*shape \(7,\)",
-        ),
-        (np.zeros((2, 7, 7), "int32"), r"\(3, 7, 7\) or \(7, 7\). Received: shape \(2, 7, 7\)"),
-        (np.zeros((7, 5), "int32"), r"Received: shape \(7, 5\)"),
-        (
-            np.full((7, 7), 11),
-            r"Expected labels in \[0, 11\), or -1 for no edge. Received: labels from 11 to 11",
-        ),
-        (np.full((7, 7), -2), "Received: labels from -2 to -2"),
-        ([np.zeros((7, 7), "int32")] * 2, "Received: 2"),
-    ],
-)
-def test_relation_attention_rejects_invalid_relations(relations, message, rng):
+# Relations by message.
+RELATION_ERRORS = {
+    "Expected `relations` for each label channel of num_relations=.*Received: 0 instead": None,
+    "Expected relations of an integer dtype. Received: dtype float": np.zeros((7, 7)),
+    r"Expected `relations` of shape \[B, T, S\] or \[T, S\].*shape \(3, 1, 7, 7\)": np.zeros(
+        (3, 1, 7, 7), "int32"
+    ),
+    r"Expected `relations` of shape \[B, T, S\] or \[T, S\].*shape \(7,\)": np.zeros(7, "int32"),
+    r"\(3, 7, 7\) or \(7, 7\). Received: shape \(2, 7, 7\)": np.zeros((2, 7, 7), "int32"),
+    r"Received: shape \(7, 5\)": np.zeros((7, 5), "int32"),
+    r"Expected labels in \[0, 11\), or -1 for no edge. Received: labels from 11 to 11": np.full(
+        (7, 7), 11
+    ),
+    "Received: labels from -2 to -2": np.full((7, 7), -2),
+    "Received: 2": [np.zeros((7, 7), "int32")] * 2,
+}
+
+
+@pytest.mark.parametrize("message, relations", RELATION_ERRORS.items())
+def test_relation_attention_rejects_invalid_relations(message, relations, rng):
     (x,) = arrays(rng, 7)
     with pytest.raises(ValueError, match=message):
         make()(x, x, relations=relations)
