@@ -164,7 +164,7 @@ def test_interrupt_exits_with_one_line(capsys):
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("train --preset=smal --model_dir=new", "preset to be one of"),
+        ("train --preset=smal --model_dir=new --data=any", "preset to be one of"),
         ("export --model_dir=.", "a model directory"),
         ("evaluate --model_dir=. --source=text --target=text", "a model directory"),
         ("average --model_dir=. --last=2 --output_dir=new", "a model directory"),

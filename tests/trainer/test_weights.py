@@ -118,33 +118,28 @@ def test_average_of_a_corrupt_checkpoint_raises(with_best):
         weights.average(with_best, weights.last_checkpoints(with_best, 2))
 
 
-def test_program_writes_a_model_directory_with_mean_weights(directory, tmp_path):
-    output = tmp_path / "average"
-    run("--last=2", model_dir=directory.path, output_dir=output)
+@pytest.mark.parametrize(("flag", "steps"), [("--last=2", (6, 9)), ("--steps=3, 9", (3, 9))])
+def test_program_writes_a_model_directory(flag, steps, directory, tmp_path, capsys):
+    output, names = tmp_path / "average", [f"step-{step:06d}" for step in steps]
+    run(flag, model_dir=directory.path, output_dir=output)
+    assert capsys.readouterr().out == (
+        f"Wrote the mean of 2 checkpoints of {directory.path} to {output}: {', '.join(names)}\n"
+    )
     assert sorted(entry.name for entry in output.iterdir()) == [
         "config.json",
         "model.keras",
         "run.json",
         "vocab.model",
     ]
-    expected = weights.average(directory, weights.last_checkpoints(directory, 2)).weights
-    assert_all_equal(ModelDirectory.open(output).load_model().weights, expected)
-    recorded = json.loads((output / "run.json").read_text())
-    assert recorded.pop("averaged") == {
+    expected = weights.average(directory, [directory.checkpoints / name for name in names])
+    assert_all_equal(ModelDirectory.open(output).load_model().weights, expected.weights)
+    averaged = {
         "model_dir": str(directory.path),
-        "checkpoints": ["checkpoints/step-000006", "checkpoints/step-000009"],
+        "checkpoints": [f"checkpoints/{name}" for name in names],
     }
-    assert recorded == directory.read_run()
-
-
-def test_steps_flag_selects_checkpoints(finished_run, tmp_path, capsys):
-    output = tmp_path / "average"
-    run("--steps=3, 9", model_dir=finished_run, output_dir=output)
-    assert capsys.readouterr().out == (
-        f"Wrote the mean of 2 checkpoints of {finished_run} to {output}: step-000003, step-000009\n"
-    )
-    recorded = ModelDirectory(output).read_run()["averaged"]["checkpoints"]
-    assert recorded == ["checkpoints/step-000003", "checkpoints/step-000009"]
+    assert json.loads((output / "run.json").read_text()) == directory.read_run() | {
+        "averaged": averaged
+    }
 
 
 @pytest.mark.parametrize(
