@@ -112,10 +112,6 @@ ONE, EINS = {"a.en": b"one\n"}, {"a.de": b"eins\n"}
         ({"short.gz": gzip.compress(b"one\n")[:-9]}, EINS, f".*short.gz {NOT_GZIP}"),
         ({"corrupt.gz": CORRUPT_GZIP}, EINS, f".*corrupt.gz {NOT_GZIP}"),
     ],
-    ids=[
-        *("empty", "empty gzip", "lines", "files", "encoding", "encoding in gzip"),
-        *("byte order mark", "mark in gzip", "not gzip", "truncated gzip", "corrupt gzip"),
-    ],
 )
 def test_invalid_files_raise(sources, targets, message, tmp_path):
     for name, content in (sources | targets).items():
