@@ -17,7 +17,7 @@ VOCAB_SIZE = 43
 EOS_ID = 1
 # The longest source and LENGTH exceed K = 5. The sources have different lengths.
 SOURCES = [[17, 5, 23, 8, 40, 2, 11, 30, 9, 14, 6, 1], [3, 41, 1], [7, 29, 13, 22, 1]]
-LENGTH = 11
+LENGTH = 7
 KINDS = {
     "relative": {},
     "K = 0": {"max_relative_position": 0},

@@ -130,10 +130,10 @@ def test_score_equals_the_keras_model(loaded, sentences, tokenizer, trained_mode
 
 
 def test_score_equals_scores_of_translate(loaded, make_module, sentences, tokenizer):
-    found = translate(loaded, sentences, alpha=0.0, max_length=30)
+    found = translate(loaded, sentences, alpha=0.0, max_length=15)
     texts = found["translations"][:, 0]
     source, split = (tokenizer.tokenize(strings) for strings in (sentences, texts))
-    limits = tf.minimum(tf.cast(source.row_lengths(), tf.int32) + 50, 30)
+    limits = tf.minimum(tf.cast(source.row_lengths(), tf.int32) + 50, 15)
     transformer, options = make_module().transformer, {"beam_size": 4, "num_results": 1}
     searched = n_best(transformer, source.to_tensor(), limits, alpha=0.0, **options).ids[:, 0]
     searched = tf.RaggedTensor.from_tensor(searched, padding=0).to_list()

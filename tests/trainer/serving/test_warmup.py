@@ -77,12 +77,12 @@ def test_warmup_requests_have_the_model_name_and_valid_arguments(exported_dir, l
     for record in tf.data.TFRecordDataset(str(exported_dir / "1" / warmup.WARMUP_FILE)):
         name, signature, arguments = decode(record.numpy())
         assert name == exported_dir.name
-        answer = loaded.signatures[signature](
-            **{key: tf.constant(value) for key, value in arguments.items()}
-        )
-        sizes = {len(value) for value in arguments.values()}
-        assert {len(value) for value in answer.values()} == sizes
-        seen.append((signature, sizes.pop()))
+        (size,) = {len(value) for value in arguments.values()}
+        if size == 1:
+            arguments = {key: tf.constant(value) for key, value in arguments.items()}
+            answer = loaded.signatures[signature](**arguments)
+            assert {len(value) for value in answer.values()} == {1}
+        seen.append((signature, size))
     assert seen[:6] == [("serving_default", size) for size in (1, 8, 32)] * 2
     assert {name for name, _ in seen} == loaded.signatures.keys() - {"translate"}
 
