@@ -7,8 +7,26 @@ import numpy as np
 import pytest
 from keras import ops
 
-from t2t_relpos.attention import attend, causal_mask
-from t2t_relpos.attention.variants import attend_2d, attend_two_blocks, left_sided_table
+from t2t_relpos.attention import attend, causal_mask, relative_ids
+from t2t_relpos.attention.variants import (
+    attend_2d,
+    attend_two_blocks,
+    left_sided_table,
+    two_sided_table,
+)
+
+
+@pytest.mark.parametrize("heads", [(), (2,)])
+@pytest.mark.parametrize(("convert", "rows"), [(two_sided_table, 5), (left_sided_table, 3)])
+def test_converted_table_is_zero_beyond_its_distances(convert, rows, heads, rng):
+    table = rng.normal(size=(*heads, rows, 7)).astype("float32")  # K = 3
+    converted = ops.convert_to_numpy(convert(table))
+    assert converted.shape == (*heads, 7, 7)
+    by_pair = converted[..., ops.convert_to_numpy(relative_ids(11, 11, 3)), :]
+    for i, j in np.ndindex(11, 11):
+        row = j - i + 2
+        expected = table[..., row, :] if 0 <= row < rows else 0
+        np.testing.assert_array_equal(by_pair[..., i, j, :] - expected, 0)
 
 
 def random_tensors(rng, size, rows):
