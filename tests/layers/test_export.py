@@ -1,6 +1,6 @@
 """Exported models give the outputs of Keras for sizes other than the traced ones.
 
-All layers are outputs of one model.
+Layers are outputs of one model. The slow tests export all layers.
 """
 
 import keras
@@ -23,6 +23,10 @@ SIZES = [(2, 7, 9), (3, 20, 2), (1, 1, 1), (2, 5, 3)]
 pytestmark = pytest.mark.filterwarnings("ignore")
 # jax2onnx converts these for fixed batch sizes and lengths only.
 FIXED_ON_JAX = {"2d", "local"}
+FAST = ("relative", "relations", "encoder")
+fast_and_slow = pytest.mark.parametrize(
+    "names", [FAST, pytest.param(tuple(CASES), marks=pytest.mark.slow)], ids=["some", "all"]
+)
 
 
 class Recorder(keras.layers.Layer):
@@ -135,10 +139,11 @@ def assert_equal_outputs(run, model, inputs, names=("logits",)):
 
 
 @pytest.mark.parametrize("format", SUPPORTED)
-def test_export_of_all_layers_for_unknown_sizes(format, tmp_path):
-    # See test_export_for_fixed_sizes_on_jax.
-    left_out = FIXED_ON_JAX if BACKEND == "jax" and format == "onnx" else {}
-    names = [name for name in CASES if name not in left_out]
+@fast_and_slow
+def test_export_of_layers_for_unknown_sizes(names, format, tmp_path):
+    if BACKEND == "jax" and format == "onnx":
+        # See test_export_for_fixed_sizes_on_jax.
+        names = [name for name in names if name not in FIXED_ON_JAX]
     model = model_of(names)
     model.compile("sgd", "mse", jit_compile=BACKEND != "torch")
     Recorder.records.clear()
@@ -155,15 +160,17 @@ def test_export_of_all_layers_for_unknown_sizes(format, tmp_path):
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="other backends export unknown sizes")
-def test_export_for_fixed_sizes_on_jax(tmp_path):
+@fast_and_slow
+def test_export_for_fixed_sizes_on_jax(names, tmp_path):
+    names = dict.fromkeys([*names, *FIXED_ON_JAX])
     arrays = arrays_of(2, 10, 5)
-    model = model_of(CASES, arrays)
+    model = model_of(names, arrays)
     model(arrays)
     signature = [
         {i.name: keras.InputSpec(shape=i.shape, dtype=i.dtype, name=i.name) for i in model.inputs}
     ]
     run = export(model, "onnx", tmp_path, input_signature=signature)
-    assert_equal_outputs(run, model, arrays, [*CASES, "recorder"])
+    assert_equal_outputs(run, model, arrays, [*names, "recorder"])
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="tests an error on JAX")
@@ -181,7 +188,7 @@ def transformer():
     return Transformer(TransformerConfig(hidden_dim=16, **BLOCK, **sizes))
 
 
-@pytest.mark.parametrize("format", SUPPORTED)
+@pytest.mark.parametrize("format", [each for each in SUPPORTED if each != "litert"])
 def test_export_of_a_transformer_that_was_never_called(format, tmp_path, rng):
     model = transformer()
     run = export(model, format, tmp_path)
@@ -194,21 +201,21 @@ def test_export_of_a_transformer_that_was_trained(tmp_path, tf):
     model = transformer()
     ids = np.array([[5, 7, 9, 2, 1], [3, 1, 0, 0, 0], [8, 8, 4, 1, 0]], "int32")
     inputs = {"inputs": ids, "targets": ids[:, :4]}
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, run_eagerly=True)
     model.fit(inputs, ids[:, :4], verbose=0)
     run = export(model, "tf_saved_model", tmp_path)
     assert_equal_outputs(run, model, inputs)
 
 
-@pytest.mark.parametrize("format", SUPPORTED)
+@pytest.mark.parametrize("format", [each for each in SUPPORTED if each != "tf_saved_model"])
 def test_export_of_a_causal_lm_that_was_never_called(format, tmp_path, rng):
     model = CausalLM(VOCABULARY, 1, hidden_dim=16, **BLOCK)
     run = export(model, format, tmp_path)
     for batch_size, length, _ in SIZES:
         ids = rng.integers(0, VOCABULARY, (batch_size, length)).astype("int32")
-        given = ids if format == "tf_saved_model" else {"ids": ids}
         expected = ops.convert_to_numpy(model(ids))
-        outputs = np.asarray(run(given)).reshape(expected.shape)
+        outputs = np.asarray(run({"ids": ids})).reshape(expected.shape)
         np.testing.assert_allclose(outputs, expected, atol=2e-5)
 
 

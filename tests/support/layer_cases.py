@@ -144,7 +144,7 @@ CASES = {
             **BLOCK,
             normalize_first=True,
             relative_cross_attention=True,
-            activation="gelu",
+            activation="silu",
         ),
         "x y",
         _DECODER_MASKS,
