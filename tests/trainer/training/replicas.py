@@ -37,7 +37,8 @@ def dataset(batches):
 
 
 def make_model(strategy, dropout=0.0, dtype="float32", **settings):
-    config, options = small_config(dropout=dropout), {"run_eagerly": False}
+    config = small_config(dropout=dropout, max_relative_position=16, max_length=256)
+    options = {"run_eagerly": False}
     with strategy.scope():
         return training_model(lambda: Transformer(config, dtype=dtype), options=options, **settings)
 
