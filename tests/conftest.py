@@ -17,7 +17,7 @@ import pytest  # noqa: E402
 hypothesis.settings.register_profile("fast", max_examples=10, deadline=None)
 hypothesis.settings.register_profile("thorough", max_examples=200, deadline=None)
 hypothesis.settings.load_profile("fast")
-pytest.register_assert_rewrite("programs", "subprocesses")
+pytest.register_assert_rewrite("programs", "signature_calls", "subprocesses")
 
 
 @pytest.fixture(autouse=True)
