@@ -1,10 +1,12 @@
 """Tests that a run that is killed several times ends with the weights of an uninterrupted run."""
 
-import glob
+import contextlib
 import json
+import os
 import random
 import signal
 import subprocess
+import threading
 import time
 
 import numpy as np
@@ -39,26 +41,52 @@ def start(directory):
     return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
 
 
-def kill(directory, pattern, times, seconds=0.0):
-    """Starts a run, and kills it after it has created a number of entries.
+def kill_after_line(process, text, seconds):
+    """Kills a process a number of seconds after it has printed a text."""
+    for line in process.stdout:
+        if text in line:
+            time.sleep(seconds)
+            process.kill()
+    process.wait()
+
+
+def kill_while_writing(process, directory, name, times):
+    """Kills a process when it writes or removes an entry `name` of a directory for the n-th time.
 
     Args:
-        directory: the model directory.
-        pattern: glob pattern of the entries. Temporary entries are being written or removed.
-        times: the number of new entries.
-        seconds: time between the creation of the last one and the end of the process.
-
-    Returns:
-        Whether the run was killed. If not, it has ended before.
+        process: the process.
+        directory: the directory.
+        name: start of the entry's name.
+        times: n.
     """
-    entries = lambda: set(glob.glob(f"{directory}/{pattern}"))
+    drain = threading.Thread(target=process.stdout.read)
+    drain.start()
+    seen = set()
+    while process.poll() is None:
+        with contextlib.suppress(FileNotFoundError):
+            seen |= {
+                entry.name
+                for entry in os.scandir(directory)
+                if entry.name.startswith(f".writing-{name}")
+            }
+        if len(seen) >= times:
+            process.kill()
+            process.wait()
+    drain.join()
+
+
+def kill(directory, rng, where):
+    """Starts a run and kills it. Returns False if the run ended before it was killed."""
     with start(directory) as process:
-        before, seen = entries(), set()
-        while process.poll() is None and len(seen) < times:
-            seen |= entries() - before
-        time.sleep(seconds)
-        process.kill()
-        process.stdout.read()
+        if where == "anywhere":
+            kill_after_line(process, "Training from step", rng.uniform(0, 3))
+        else:
+            folder, name, times = {
+                "checkpoints": ("checkpoints", "step", rng.randint(1, 6)),
+                "best": ("best", "step", 1),
+                "model": ("", "model", rng.randint(1, 4)),
+            }[where]
+            kill_while_writing(process, directory / folder, name, times)
     assert process.returncode in (0, -signal.SIGKILL)
     return process.returncode != 0
 
@@ -87,14 +115,8 @@ def test_killed_run_equals_an_uninterrupted_run(tmp_path):
     write_split(tmp_path, "dev")
     killed, uninterrupted = tmp_path / "killed", tmp_path / "uninterrupted"
     rng = random.Random(20180401)
-    kills = [
-        kill(killed, "best/.writing-step*", 1),
-        kill(killed, "checkpoints/.writing-step*", rng.randint(1, 6)),
-        kill(killed, ".writing-model*", rng.randint(1, 4)),
-        kill(killed, "logs/train/*", 1, seconds=rng.uniform(0, 3)),
-        kill(killed, "checkpoints/.writing-step*", rng.randint(1, 6)),
-    ]
-    assert sum(kills) >= 4
+    places = ["best", "checkpoints", "model", "anywhere", "checkpoints"]
+    assert sum(kill(killed, rng, where) for where in places) >= 4
     out = run(killed)
     assert f" to {STEPS}.\n" in out and "Training from step 0 " not in out
     run(uninterrupted)
