@@ -26,9 +26,6 @@ WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); \
   echo $$((cores < 3 ? cores + 1 : 4)))
 PARALLEL := -n $(WORKERS) --dist loadfile
 FAST := $(PARALLEL) -m 'not slow and not guide and not long' --durations=20
-# The trainer has processes of its own: TensorFlow keeps every compiled program in memory.
-TRAINER_TESTS := tests/trainer trainer
-OTHER_TESTS := tests examples --ignore=tests/trainer
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .PHONY: quickstart docs notebooks lint format test test-matrix test-slow test-guides test-long \
@@ -63,8 +60,7 @@ format: $(VENV)/installed
 	$(RUN) -m ruff format .
 
 test: $(VENV)/installed
-	$(RUN) -m pytest $(FAST) $(OTHER_TESTS)
-	$(RUN) -m pytest $(FAST) $(TRAINER_TESTS)
+	$(RUN) -m pytest $(FAST)
 
 # Tests all combinations of model, operation, dtype, masks, dropout and lengths under XLA.
 test-matrix: $(VENV)/installed
@@ -94,8 +90,7 @@ $(OLDEST_VENV)/installed: setup.cfg pyproject.toml .ci/oldest_constraints.py
 
 # Runs the fast tests on the oldest versions that setup.cfg allows.
 test-oldest: $(OLDEST_VENV)/installed
-	$(RUN_OLDEST) -m pytest $(FAST) $(OTHER_TESTS)
-	$(RUN_OLDEST) -m pytest $(FAST) $(TRAINER_TESTS)
+	$(RUN_OLDEST) -m pytest $(FAST)
 
 # Runs all fast tests of the library on JAX and PyTorch.
 test-backends:

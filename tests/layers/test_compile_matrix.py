@@ -1,8 +1,8 @@
 """Tests that layers and models compiled by XLA give the values of uncompiled ones.
 
 The fast tests compile one model with all layers in float32 for known lengths, and each layer in
-bfloat16 or float16 for changing lengths. `test_export.py` exports a
-compiled model. `make test-matrix` tests all combinations.
+bfloat16 or float16 for changing lengths. `test_export.py` exports a compiled model. `make test-slow`
+adds dropout. `make test-matrix` tests all combinations.
 """
 
 import functools
@@ -141,12 +141,15 @@ GROUPS = {
     ),
 }
 HALF = ("mixed_bfloat16", "mixed_float16")
+DROPOUT = Options("with_dropout", "fit", "float32", False, 0.25, "fixed")
 SELECTED = [
     Options("all", "fit", "float32", True, 0.0, "fixed"),
-    Options("with_dropout", "fit", "float32", False, 0.25, "fixed"),
+    DROPOUT,
     Options("all", "predict", "float32", False, 0.0, "fixed"),
+    Options("relative", "fit", "mixed_bfloat16", True, 0.0, "changing"),
+    Options("encoder", "fit", "mixed_float16", False, 0.0, "changing"),
     *(
-        Options(name, ("fit", "predict")[i % 2], HALF[i // 2 % 2], i % 3 == 0, 0.0, "changing")
+        Options(name, "predict", HALF[i % 2], i % 3 == 0, 0.0, "changing")
         for i, name in enumerate(OUTPUTS)
     ),
 ]
@@ -234,7 +237,11 @@ def assert_close(found, expected, dtype):
 def options_of(operation):
     return pytest.mark.parametrize(
         "options",
-        [options for options in SELECTED if options.operation == operation],
+        [
+            pytest.param(options, marks=[pytest.mark.slow] if options == DROPOUT else [])
+            for options in SELECTED
+            if options.operation == operation
+        ],
         ids=lambda options: "-".join(map(str, options)),
     )
 

@@ -188,7 +188,15 @@ def transformer():
     return Transformer(TransformerConfig(hidden_dim=16, **BLOCK, **sizes))
 
 
-@pytest.mark.parametrize("format", [each for each in SUPPORTED if each != "litert"])
+@pytest.mark.parametrize(
+    "format",
+    # ONNX is slow, and fast for a CausalLM and for a subclassed model.
+    [
+        pytest.param(each, marks=[pytest.mark.slow] if each == "onnx" else [])
+        for each in SUPPORTED
+        if each != "litert"
+    ],
+)
 def test_export_of_a_transformer_that_was_never_called(format, tmp_path, rng):
     model = transformer()
     run = export(model, format, tmp_path)
@@ -197,6 +205,7 @@ def test_export_of_a_transformer_that_was_never_called(format, tmp_path, rng):
         assert_equal_outputs(run, model, {"inputs": ids[0], "targets": ids[1]})
 
 
+@pytest.mark.slow
 def test_export_of_a_transformer_that_was_trained(tmp_path, tf):
     model = transformer()
     ids = np.array([[5, 7, 9, 2, 1], [3, 1, 0, 0, 0], [8, 8, 4, 1, 0]], "int32")
