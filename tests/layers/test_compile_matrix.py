@@ -147,7 +147,7 @@ SELECTED = [
     DROPOUT,
     Options("all", "predict", "float32", False, 0.0, "fixed"),
     Options("relative", "fit", "mixed_bfloat16", True, 0.0, "changing"),
-    Options("encoder", "fit", "mixed_float16", False, 0.0, "changing"),
+    Options("local", "fit", "mixed_float16", True, 0.0, "changing"),
     *(
         Options(name, "predict", HALF[i % 2], i % 3 == 0, 0.0, "changing")
         for i, name in enumerate(OUTPUTS)
