@@ -5,7 +5,7 @@ from benchmark_runs import read_csv, run, run_table
 
 from benchmarks.common.worker_processes import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 SIZES = ["--lengths=8", "--directions=causal", "--passes=both", "--max_relative_positions=2"]
 SIZES += ["--runs=2", "--nomemory"]
 CASES = [[part, "causal", "both", "2", "8"] for part in ("core", "layer")]

@@ -9,7 +9,7 @@ ROUNDED = ["early bfloat16", "compiled early bfloat16", "ctranslate2 int8"]
 SYSTEMS = ["exact", "early", "compiled", "compiled early", *ROUNDED[:2], "ctranslate2", ROUNDED[2]]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_decoding_benchmark_measures_all_systems(tmp_path):
     text = tmp_path / "lines"
     text.write_text("".join(f"{source}\n" for source, _ in generate("train", size=97)))

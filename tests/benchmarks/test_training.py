@@ -18,6 +18,7 @@ SIZES = {"vocab_size": 31, "num_encoder_layers": 2, "num_decoder_layers": 3, "nu
 INPUTS, TARGETS = np.array([[5, 1, 0], [4, 4, 1]]), np.array([[3, 1], [1, 0]])
 
 
+@pytest.mark.long
 def test_training_benchmark_measures_all_systems(tmp_path):
     sources, targets = zip(*generate("train", size=97))
     with gzip.open(tmp_path / "source.gz", "wt", encoding="utf-8") as file:

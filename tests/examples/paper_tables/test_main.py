@@ -35,6 +35,7 @@ def test_paper_tables_reports_errors_of_child_processes(tmp_path):
         run("table3", *flags, f"--output_dir={tmp_path}")
 
 
+@pytest.mark.long
 def test_paper_tables_resumes_after_kill(tmp_path):
     text = tmp_path / "text"
     text.mkdir()
