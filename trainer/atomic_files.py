@@ -1,81 +1,277 @@
-"""Atomic writes: a file or directory is written under a temporary name, flushed, then renamed."""
+"""Writing of files and directories: atomically, through links, and to streams.
+
+A file or directory is written under a temporary name, flushed, then renamed. Symbolic links are
+followed: the link stays, and the file that it refers to is replaced. A stream is a pipe, a device
+or a descriptor of a process, such as `/dev/stdout`. It is never replaced: bytes are written to it.
+"""
 
 import contextlib
+import ctypes
 import errno
+import fcntl
 import glob
 import os
+import re
 import shutil
+import stat
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 CHOOSE_OUTPUT = "Choose an --output in a folder that exists and can be written."
+
+_SECONDS_PER_DAY = 86_400
+# The standard streams, and the names of descriptors after links to their folder are followed.
+_STANDARD_STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+_DESCRIPTOR = re.compile(r"(?:/proc/(\d+)(?:/task/\d+)?|/dev)/fd/(\d+)")
+_MOST_LINKS = 40
+# Constants of renameat2, from Linux's fcntl.h and fs.h.
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
     """Replaces the file `path` atomically when the block ends without an error.
 
+    A link is followed, and a replaced file keeps its mode and owner. If `path` is a stream, the
+    content is written to it when the block ends.
+
     Yields:
-        A temporary path to write to, with the same name, in a subdirectory of `path`'s directory.
+        A temporary path to write to, with the same name, in a directory of its own.
     """
-    path = Path(path)
-    with _temporary_directory(path) as directory:
-        temporary = directory / path.name
-        yield temporary
-        flush(temporary)
-        os.replace(temporary, path)
-        flush(path.parent)
+    with _naming(path):
+        if is_stream(path):
+            with tempfile.TemporaryDirectory() as directory:
+                temporary = Path(directory) / Path(path).name
+                yield temporary
+                with open(temporary, "rb") as file, _open_stream(path) as stream:
+                    shutil.copyfileobj(file, stream)
+        else:
+            target = _follow_links(path)
+            with _temporary_directory(target) as directory:
+                temporary = directory / target.name
+                yield temporary
+                flush(temporary)
+                _replace_file(temporary, target)
+
+
+class OutputFile:
+    """A file or stream to write bytes to. OSErrors of its methods name `path`."""
+
+    def __init__(self, file: BinaryIO, path: str | os.PathLike):
+        self._file = file
+        self._path = path
+
+    def write(self, data: bytes):
+        """Appends data."""
+        with _naming(self._path):
+            self._file.write(data)
+
+    def flush(self):
+        """Passes all data on to the system."""
+        with _naming(self._path):
+            self._file.flush()
+
+    def close(self):
+        """Closes the file."""
+        with _naming(self._path):
+            self._file.close()
+
+
+@contextlib.contextmanager
+def output_file(path: str | os.PathLike) -> Iterator[OutputFile]:
+    """Opens a file to write bytes to. It replaces `path` when the block ends without an error.
+
+    A stream receives the data whenever the file is flushed.
+    """
+    # Errors that the block raises may be those of other files, so they are not named here.
+    if is_stream(path):
+        with _naming(path):
+            stream = _open_stream(path)
+        with contextlib.closing(OutputFile(stream, path)) as file:
+            yield file
+        return
+    with contextlib.ExitStack() as stack:
+        with _naming(path):
+            target = _follow_links(path)
+            temporary = stack.enter_context(_temporary_directory(target)) / target.name
+            opened = open(temporary, "wb")
+        with contextlib.closing(OutputFile(opened, path)) as file:
+            yield file
+        with _naming(path):
+            flush(temporary)
+            _replace_file(temporary, target)
+
+
+def write_text(path: str | os.PathLike, text: str):
+    """Writes a UTF-8 file atomically, or writes the text to a stream."""
+    with atomic_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager
 def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
     """Replaces the directory `path` atomically when the block ends without an error.
 
-    Temporary directories that killed processes left there are removed after a day.
+    A link is followed. Where the file system can't exchange two directories, the files of an
+    existing directory are replaced one by one. The path exists at all times in both cases.
 
     Yields:
-        An empty temporary directory next to `path`. Missing parent directories are created.
+        An empty temporary directory next to the final one. Missing parents are created.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(path.parent, f"{path.stem}-", seconds=86_400)
-    with _temporary_directory(path) as temporary:
-        temporary.chmod(0o755)  # mkdtemp's 0700 would lock out other users
-        yield temporary
-        for entry in temporary.rglob("*"):
-            flush(entry)
-        flush(temporary)
-        with _temporary_directory(path) as replaced:
-            if path.exists():
-                path.rename(replaced / path.name)
-            temporary.rename(path)
-            flush(path.parent)
+    with _naming(path):
+        target = _follow_links(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _temporary_directory(target) as temporary:
+            temporary.chmod(0o755)  # mkdtemp's 0700 would lock out other users
+            yield temporary
+            for entry in temporary.rglob("*"):
+                flush(entry)
+            flush(temporary)
+            _replace_directory(temporary, target)
+            flush(target.parent)
+
+
+def _replace_directory(temporary, target):
+    if not target.exists():
+        temporary.rename(target)
+        return
+    if not target.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    _copy_mode(target, temporary)
+    if not _exchange(temporary, target):
+        _replace_content(target, temporary)
+
+
+def _exchange(one, other):
+    """Exchanges two directories atomically. Returns False if the system can't."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
+    if renameat2 is None:
+        return False
+    names = os.fsencode(one), os.fsencode(other)
+    return renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0
+
+
+def _replace_content(directory, new):
+    """Moves all entries of the directory `new` to `directory`, and removes all other entries."""
+    entries = sorted(entry.relative_to(new) for entry in new.rglob("*"))
+    for entry in entries:
+        old, is_directory = directory / entry, (new / entry).is_dir()
+        if old.exists() and is_directory != old.is_dir():
+            old.unlink() if is_directory else shutil.rmtree(old)
+        if is_directory:
+            old.mkdir(exist_ok=True)
+        else:
+            os.replace(new / entry, old)
+    for old in sorted(directory.rglob("*"), reverse=True):
+        if old.relative_to(directory) not in entries:
+            old.rmdir() if old.is_dir() and not old.is_symlink() else old.unlink()
+
+
+def is_stream(path: str | os.PathLike) -> bool:
+    """Returns whether a path is a pipe, a device or a descriptor, also through links."""
+    return _find_descriptor(path) is not None or (
+        os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+    )
+
+
+def _find_descriptor(path):
+    """Returns (process id, descriptor) if `path` names one, also through links, or None.
+
+    `os.path.realpath` would return the file or pipe of the descriptor instead.
+    """
+    path = os.path.join(os.getcwd(), os.fspath(path))
+    for _ in range(_MOST_LINKS):
+        folder = os.path.realpath(os.path.dirname(path))
+        path = os.path.join(folder, os.path.basename(path))
+        if path in _STANDARD_STREAMS:
+            return os.getpid(), _STANDARD_STREAMS[path]
+        if found := _DESCRIPTOR.fullmatch(path):
+            return int(found[1] or os.getpid()), int(found[2])
+        if not os.path.islink(path):
+            return None
+        path = os.path.join(folder, os.readlink(path))
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+
+
+def _open_stream(path):
+    """Opens a stream without truncating the file behind it, at its current position."""
+    process, descriptor = _find_descriptor(path) or (None, None)
+    if process == os.getpid():
+        for printed in (sys.stdout, sys.stderr):
+            if printed is not None:
+                printed.flush()
+        return os.fdopen(os.dup(descriptor), "wb")
+    return open(path, "wb" if process is None else "ab")
+
+
+def _follow_links(path):
+    """Returns the path of the file or directory that `path` refers to. It may not exist yet."""
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return target
+
+
+def _replace_file(temporary, target):
+    _copy_mode(target, temporary)
+    try:
+        os.replace(temporary, target)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        # A mount point, such as a file that Docker mounts, can be written but not replaced.
+        shutil.copyfile(temporary, target)
+    flush(target.parent)
+
+
+def _copy_mode(source, target):
+    """Copies mode and owner of a file or directory, if it exists."""
+    with contextlib.suppress(FileNotFoundError):
+        status = source.stat()
+        with contextlib.suppress(PermissionError):
+            os.chown(target, status.st_uid, status.st_gid)
+        target.chmod(stat.S_IMODE(status.st_mode))
+
+
+@contextlib.contextmanager
+def _naming(path):
+    """Names `path` in OSErrors, instead of a temporary file or no file."""
+    try:
+        yield
+    except OSError as error:
+        # Errors of h5py have a message only.
+        error.strerror, error.filename = error.strerror or str(error), os.fspath(path)
+        raise
 
 
 @contextlib.contextmanager
 def _temporary_directory(path):
-    names = {"prefix": f".writing-{path.stem}-", "dir": path.parent}
-    try:
-        with tempfile.TemporaryDirectory(**names, ignore_cleanup_errors=True) as directory:
-            yield Path(directory)
-    except OSError as error:
-        # Name the file, not the temporary one. Errors of h5py have a message only.
-        error.strerror, error.filename = error.strerror or str(error), str(path)
-        raise
+    """Yields a new directory next to `path`. Removes those of killed processes after a day."""
+    prefix = path.stem[:40]  # the longest name of a file has 255 bytes
+    remove_leftovers(path.parent, f"{prefix}-", seconds=_SECONDS_PER_DAY)
+    names = {"prefix": f".writing-{prefix}-", "dir": path.parent}
+    with tempfile.TemporaryDirectory(**names, ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
 
 
 def check_writable(path: str | os.PathLike):
-    """Raises OSError if the file `path` can't be written. The file is not changed."""
-    path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if path.exists() and not os.access(path, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    if not path.exists() or path.is_file():
-        with _temporary_directory(path):
-            pass
+    """Raises OSError if a file can't be written. The file is not changed, and no pipe is opened."""
+    with _naming(path):
+        process, descriptor = _find_descriptor(path) or (None, None)
+        if process == os.getpid():
+            if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        elif os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        elif os.path.exists(path) and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        elif not is_stream(path):
+            with _temporary_directory(_follow_links(path)):
+                pass
 
 
 @contextlib.contextmanager
@@ -99,20 +295,10 @@ def explaining_write_errors(description: str, path: str | os.PathLike, remedy: s
         ) from error
 
 
-def write_text(path: str | os.PathLike, text: str):
-    """Writes a UTF-8 file atomically, or directly if `path` is a pipe or a device."""
-    path = Path(path)
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")
-        return
-    with atomic_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
 def remove_directory(path: str | os.PathLike):
     """Renames a directory, then removes it, so that no reader sees a partly removed directory."""
     path = Path(path)
-    with _temporary_directory(path) as temporary:
+    with _naming(path), _temporary_directory(path) as temporary:
         path.rename(temporary / path.name)
 
 
@@ -120,7 +306,9 @@ def remove_leftovers(directory: str | os.PathLike, name: str = "", seconds: floa
     """Removes files that killed processes wrote `seconds` ago, for paths that start with `name`."""
     for entry in Path(directory).glob(f".writing-{glob.escape(name)}*"):
         with contextlib.suppress(FileNotFoundError):
-            if not seconds or time.time() - entry.stat().st_mtime > seconds:
+            # Appending to a file does not change the time of its directory.
+            changed = max(path.stat().st_mtime for path in (entry, *entry.rglob("*")))
+            if not seconds or time.time() - changed > seconds:
                 shutil.rmtree(entry, ignore_errors=True)
 
 

@@ -44,11 +44,7 @@ def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: 
     from trainer import weights
 
     output_dir = Path(output_dir)
-    if output_dir.exists():
-        raise ValueError(
-            f"Expected an --output_dir that does not exist. Received: {output_dir}, which exists. "
-            "Choose another."
-        )
+    _check_new(output_dir)
     tokenizer = directory.read_config()["tokenizer"]
     transformer = weights.average(directory, paths)
     averaged = {
@@ -65,6 +61,15 @@ def write_average(directory: ModelDirectory, paths: Sequence[Path], output_dir: 
                 shutil.copyfile(directory.path / file, temporary / file)
         average.save_model(transformer)
         average.write_run(directory.read_run() | {"averaged": averaged})
+        _check_new(output_dir)  # Another process may have created it since.
+
+
+def _check_new(output_dir):
+    if output_dir.exists():
+        raise ValueError(
+            f"Expected an --output_dir that does not exist. Received: {output_dir}, which exists. "
+            "Choose another."
+        )
 
 
 def _run(values):

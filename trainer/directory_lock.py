@@ -1,5 +1,6 @@
 """A lock that keeps a second process from training in the same directory."""
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -24,7 +25,8 @@ class DirectoryLock:
 
     def __init__(self, directory: Path):
         self._directory = directory
-        self._descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        self._file = directory / LOCK_NAME
+        self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             self._lock()
             os.ftruncate(self._descriptor, 0)
@@ -49,7 +51,14 @@ class DirectoryLock:
             logging.warning("%s can't be locked: %s", self._directory, error.strerror)
 
     def release(self):
-        """Releases the lock, and removes the directory if it has no other file."""
-        if os.listdir(self._directory) == [LOCK_NAME]:
-            shutil.rmtree(self._directory)
-        os.close(self._descriptor)
+        """Releases the lock, and removes the directory if it has no other file.
+
+        Does not raise: the directory may have been deleted, and an error would hide another one.
+        """
+        with contextlib.suppress(OSError):
+            # Another run may have created the directory again.
+            is_ours = os.path.samestat(os.stat(self._file), os.fstat(self._descriptor))
+            if is_ours and os.listdir(self._directory) == [LOCK_NAME]:
+                shutil.rmtree(self._directory)
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)

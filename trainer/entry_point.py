@@ -4,13 +4,14 @@
 that import neither TensorFlow nor Keras. All other modules are imported inside functions.
 """
 
-import os
+import errno
 import signal
 import sys
 from collections.abc import Callable
 
 from absl import app, flags
 
+from trainer import standard_streams
 from trainer.quiet_start import import_tensorflow
 
 # The flags belong to the program that defines them, so that its --help lists them.
@@ -54,7 +55,8 @@ def run(
     """Imports TensorFlow and runs a program.
 
     ValueError, OSError and Ctrl-C end the program with one line on stderr, without a traceback. If
-    the reader of the output has exited, the program ends without an error.
+    the reader of the output has exited, the program ends without an error. A standard error that
+    can't be written is ignored.
 
     Args:
         name: name of the program, such as `trainer.export`.
@@ -63,20 +65,34 @@ def run(
         values: the parsed flags. By default those of the command line.
     """
     reject_arguments(argv)
-    try:
-        import_tensorflow()
-        program(values)
-    except BrokenPipeError:
-        # The interpreter flushes stdout on exit and would fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except ValueError as error:
-        sys.exit(f"{name}: {error}")
-    except OSError as error:
-        received = f"{error.filename} ({error.strerror})" if error.filename else error
-        sys.exit(f"{name}: Expected a file that can be read or written. Received: {received}.")
-    except KeyboardInterrupt:
-        print(f"\n{name}: interrupted.", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
+    standard_streams.prepare()
+    with standard_streams.as_logs("stderr"):
+        try:
+            import_tensorflow()
+            program(values)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            pass
+        except ValueError as error:
+            sys.exit(f"{name}: {error}")
+        except OSError as error:
+            sys.exit(f"{name}: {_describe(error)}")
+        except KeyboardInterrupt:
+            print(f"\n{name}: interrupted.", file=sys.stderr)
+            sys.exit(128 + signal.SIGINT)
+        finally:
+            standard_streams.flush_or_discard(sys.stdout)
+
+
+def _describe(error):
+    file = error.filename
+    if file is None and not standard_streams.flush_or_discard(sys.stdout):
+        file = "the standard output"
+    received = error if file is None else f"{file} ({error.strerror})"
+    remedy = " Free space, then run the same command again."
+    remedy = remedy if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"Expected a file that can be read or written. Received: {received}.{remedy}"
 
 
 def reject_arguments(argv: list[str]):

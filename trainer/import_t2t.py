@@ -16,7 +16,11 @@ from trainer import entry_point
 def define_flags(values: flags.FlagValues = flags.FLAGS):
     """Defines the flags of this program on `values`."""
     define = functools.partial(entry_point.define_flag, values)
-    define("checkpoint", str, "Path of a TensorFlow 1 checkpoint, without .index.", required=True)
+    help_text = (
+        "Path of a TensorFlow 1 checkpoint, without .index, or a directory, for the newest one in "
+        "it."
+    )
+    define("checkpoint", str, help_text, required=True)
     define("hparams_set", str, "Name of the model's hparams set in tensor2tensor.", required=True)
     define("hparams", str, "Changes to the hparams set: key=value,key=value.", "")
     define("target_space_id", int, "Target space id of the problem; 0 for generic text.", 0)
@@ -26,13 +30,16 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
 
 
 def _run(values):
-    from trainer.t2t_checkpoints import import_checkpoint
+    from trainer.t2t_checkpoints import find_checkpoint, import_checkpoint
 
+    prefix = find_checkpoint(values.checkpoint)
+    if prefix != values.checkpoint:
+        print(f"Newest checkpoint of {values.checkpoint}: {prefix}")
     names = ("hparams_set", "hparams", "target_space_id", "vocab", "vocab_size")
     config = import_checkpoint(
-        values.checkpoint, values.model_dir, **{name: values[name].value for name in names}
+        prefix, values.model_dir, **{name: values[name].value for name in names}
     )
-    print(f"Imported {values.checkpoint}: {config}")
+    print(f"Imported {prefix}: {config}")
     print(f"Wrote {values.model_dir}")
 
 

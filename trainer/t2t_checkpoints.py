@@ -1,6 +1,7 @@
 """Conversion between tensor2tensor's TF1 checkpoints and model directories."""
 
 import os
+import re
 
 import keras
 import numpy as np
@@ -21,6 +22,39 @@ _TRAINING_SETTINGS = {
     "optimizer_adam_beta2": "adam_beta2",
     "optimizer_adam_epsilon": "adam_epsilon",
 }
+
+
+def find_checkpoint(path: str) -> str:
+    """Returns the prefix of a TF1 checkpoint.
+
+    Args:
+        path: a prefix; or the output directory of tensor2tensor or its file `checkpoint`, for the
+            newest checkpoint there.
+
+    Raises:
+        ValueError: if the directory has no checkpoint.
+    """
+    is_state_file = os.path.basename(path) == "checkpoint" and os.path.isfile(path)
+    directory = (os.path.dirname(path) or os.curdir) if is_state_file else path
+    if not os.path.isdir(directory):
+        return path
+    state = tf.train.get_checkpoint_state(directory)
+    # The file may have absolute paths, although the directory was moved.
+    recorded = os.path.basename(state.model_checkpoint_path) if state else ""
+    names = [name.removesuffix(".index") for name in os.listdir(directory)]
+    names = [name for name in names if os.path.isfile(os.path.join(directory, f"{name}.index"))]
+    if not names:
+        raise ValueError(
+            "Expected a directory with TF1 checkpoints, whose names end in .index and .data-... . "
+            f"Received: {path!r}, which has none. Give the output directory of tensor2tensor."
+        )
+    newest = recorded if recorded in names else max(names, key=_step_of)
+    return os.path.join(directory, newest)
+
+
+def _step_of(name):
+    step = re.search(r"-(\d+)$", name)
+    return int(step[1]) if step else -1
 
 
 def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
@@ -84,7 +118,7 @@ def import_checkpoint(
     """Reads a checkpoint into a new model directory. If it raises, nothing is written.
 
     Args:
-        prefix: the path of the checkpoint without `.index`.
+        prefix: path of the checkpoint without `.index`, or its directory; see `find_checkpoint`.
         model_dir: directory to create; may exist if it holds no model.
         hparams_set: name of an hparams set of tensor2tensor, such as "transformer_relative".
         hparams: changes to the hparams set, `"key=value,key=value"`.
@@ -102,6 +136,7 @@ def import_checkpoint(
     if (vocab is None) == (vocab_size is None):
         received = "neither" if vocab is None else "both"
         raise ValueError(f"Expected either --vocab or --vocab_size. Received: {received}.")
+    prefix = find_checkpoint(prefix)
     values = parse_hparams(hparams_set, hparams)
     tokenizer = None if vocab is None else SubwordTokenizer.from_file(vocab)
     size = vocab_size if tokenizer is None else tokenizer.vocab_size

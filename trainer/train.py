@@ -13,7 +13,7 @@ import sys
 
 from absl import app, flags
 
-from trainer import config, entry_point
+from trainer import config, entry_point, standard_streams
 from trainer.allocator import keep_freed_memory
 from trainer.config import RunConfig
 from trainer.quiet_start import import_tensorflow
@@ -32,11 +32,18 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
 def train(config: RunConfig):
     """Trains a model, or resumes its training.
 
+    Lines that can't be printed do not end training.
+
     Raises:
         SystemExit: with a message, if the settings, the data or the model directory are invalid,
             a write fails, or the loss is not finite; with a code, if a signal ended the run.
     """
     import_tensorflow()
+    with standard_streams.as_logs("stdout", "stderr"):
+        _train(config)
+
+
+def _train(config):
     from trainer.training.checkpoints import CheckpointError
     from trainer.training.nan_stop import NotFiniteError
     from trainer.training.training_run import TrainingRun
@@ -73,7 +80,8 @@ def dry_run(config: RunConfig):
         import_tensorflow()
         from trainer.training.forecast import forecast
 
-        print(forecast(config))
+        with standard_streams.as_logs("stdout"):
+            print(forecast(config))
     except (ValueError, OSError) as error:
         sys.exit(f"trainer.train: {error}")
 
@@ -93,6 +101,7 @@ def _stop(run, received):
 def main(argv: list[str], values: flags.FlagValues = flags.FLAGS):
     """Runs the program with parsed flags; `argv` is the command line without them."""
     entry_point.reject_arguments(argv)
+    standard_streams.prepare()
     try:
         settings = RunConfig.from_flags(values)
         settings.resolve()  # Reports errors now, because importing TensorFlow takes seconds.

@@ -61,7 +61,7 @@ class Implementation:
         run: function that computes the attention: `run(inputs)`, or `run(inputs, sizes)` if there
             are `sizes`. It returns (outputs, weights or None).
         saved_matrices: number of `[T, S]` matrices per head that are saved for the gradient. It
-            is used by forecasts and the documentation only.
+            is used by the documentation only.
         requirements: conditions for correct results.
         preferences: further conditions for `select`. A request that names the row skips them.
         sizes: `GroupedBlockSizes` by direction, "bidirectional" or "causal"; or `BlockSizes` by

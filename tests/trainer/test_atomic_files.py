@@ -1,5 +1,9 @@
+import contextlib
+import errno
 import os
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +12,15 @@ from trainer import atomic_files
 
 def names(directory):
     return sorted(entry.name for entry in directory.iterdir())
+
+
+def write_bytes(path, text):
+    with atomic_files.output_file(path) as file:
+        file.write(text.encode())
+
+
+WRITERS = {"text": atomic_files.write_text, "bytes": write_bytes}
+each_writer = pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 
 
 def test_atomic_file_appears_when_the_block_ends(tmp_path):
@@ -100,3 +113,218 @@ def test_write_errors_name_the_file_and_not_the_temporary_one(tmp_path):
     with pytest.raises(FileNotFoundError) as raised, atomic_files.atomic_file(tmp_path / "b" / "c"):
         pass
     assert raised.value.filename == str(tmp_path / "b" / "c")
+
+
+@each_writer
+@pytest.mark.parametrize("target", ["folder/file", "new", "link to folder/file"])
+def test_files_are_written_through_links(tmp_path, write, target):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_text("old")
+    (tmp_path / "link to folder").symlink_to(tmp_path / "folder")
+    (tmp_path / "first").symlink_to(target)  # relative to the link
+    (tmp_path / "second").symlink_to(tmp_path / "first")
+    write(tmp_path / "second", "new")
+    assert (tmp_path / "second").is_symlink() and (tmp_path / "first").is_symlink()
+    assert (tmp_path / target).read_text() == "new"
+
+
+@each_writer
+def test_links_in_a_circle_raise(tmp_path, write):
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(OSError) as raised:
+        write(tmp_path / "circle", "new")
+    assert raised.value.errno == errno.ELOOP
+    assert raised.value.filename == str(tmp_path / "circle")
+    assert (tmp_path / "circle").is_symlink()
+
+
+@each_writer
+def test_replaced_file_keeps_its_mode(tmp_path, write):
+    (tmp_path / "a").touch(0o600)
+    write(tmp_path / "a", "new")
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
+
+
+@each_writer
+@pytest.mark.parametrize("folder", ["/proc/self/fd", "/dev/fd", "/proc/thread-self/fd"])
+def test_descriptors_are_written_at_their_position(tmp_path, write, folder):
+    """The link is like /dev/stdout, with the standard output appended to a log."""
+    with open(tmp_path / "log", "w") as log:
+        log.write("before\n")
+        log.flush()
+        (tmp_path / "stdout").symlink_to(f"{folder}/{log.fileno()}")
+        (tmp_path / "link").symlink_to("stdout")
+        atomic_files.check_writable(tmp_path / "link")
+        write(tmp_path / "link", "text\n")
+        log.write("after\n")
+    assert (tmp_path / "log").read_text() == "before\ntext\nafter\n"
+    assert names(tmp_path) == ["link", "log", "stdout"] and (tmp_path / "stdout").is_symlink()
+
+
+@each_writer
+def test_pipes_are_written(tmp_path, write):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    received = []
+    reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_text()))
+    reader.start()
+    atomic_files.check_writable(tmp_path / "link")  # must not open the pipe
+    write(tmp_path / "link", "text")
+    reader.join(10)
+    assert received == ["text"] and (tmp_path / "pipe").is_fifo()
+
+
+def test_pipe_receives_data_when_it_is_flushed(tmp_path):
+    reader, writer = os.pipe()
+    with atomic_files.output_file(f"/proc/self/fd/{writer}") as file:
+        file.write(b"one")
+        file.flush()
+        assert os.read(reader, 9) == b"one"
+    os.close(reader)
+    os.close(writer)
+
+
+def test_streams_are_recognized_by_name():
+    """Links in /dev may be missing. None of these paths is opened."""
+    for path in ("/dev/stdout", "/dev/stderr", "/dev/fd/1", "/proc/self/fd/1", "/proc/1/fd/1"):
+        assert atomic_files.is_stream(path)
+    assert atomic_files.is_stream("/dev/null") and not atomic_files.is_stream(__file__)
+
+
+@pytest.mark.parametrize("state", ["closed", "read-only"])
+def test_descriptors_that_can_not_be_written_raise(tmp_path, state):
+    (tmp_path / "file").touch()
+    with open(tmp_path / "file") as file:
+        path = f"/proc/self/fd/{file.fileno()}"
+        if state == "closed":
+            file.close()
+        for write in (atomic_files.check_writable, lambda path: write_bytes(path, "text")):
+            with pytest.raises(OSError, match="Bad file descriptor") as raised:
+                write(path)
+            assert raised.value.filename == path
+
+
+def test_output_file_is_unchanged_after_an_error(tmp_path):
+    (tmp_path / "a").write_text("old")
+    with (
+        pytest.raises(OSError, match="unread") as raised,
+        atomic_files.output_file(tmp_path / "a") as file,
+    ):
+        file.write(b"new")
+        raise OSError(errno.EIO, "unread", "the input")
+    assert raised.value.filename == "the input"
+    assert (tmp_path / "a").read_text() == "old" and names(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("method", ["write", "flush", "close"])
+def test_errors_of_an_output_file_name_it(method):
+    class Full:
+        def write(self, data=None):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        flush = close = write
+
+    file = atomic_files.OutputFile(Full(), "a file")
+    with pytest.raises(OSError, match="No space") as raised:
+        getattr(file, method)(*[b"text"][: method == "write"])
+    assert raised.value.filename == "a file"
+
+
+def test_mount_points_are_written_in_place(tmp_path, monkeypatch):
+    def refuse(*paths):
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    (tmp_path / "mounted").write_text("old")
+    monkeypatch.setattr(os, "replace", refuse)
+    atomic_files.write_text(tmp_path / "mounted", "new")
+    assert (tmp_path / "mounted").read_text() == "new"
+
+
+def make_directory(path, files):
+    for name, text in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(text)
+
+
+OLD = {"same": "old", "gone": "old", "old/file": "old", "file or folder": "old", "folder/file": ""}
+NEW = {"same": "new", "added": "new", "new/file": "new", "file or folder/file": "", "folder": ""}
+
+
+class Killed(BaseException):
+    pass
+
+
+def replace_directory(path):
+    with atomic_files.atomic_directory(path) as temporary:
+        make_directory(temporary, NEW)
+
+
+def content(path):
+    files = (file for file in path.rglob("*") if file.is_file())
+    return {str(file.relative_to(path)): file.read_text() for file in files}
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_directory_exists_at_all_times(tmp_path, monkeypatch, can_exchange):
+    """A process that is killed before any change of the file system leaves a directory."""
+    if not can_exchange:
+        monkeypatch.setattr(atomic_files, "_exchange", lambda one, other: False)
+    calls, last = [], []
+
+    def count(name):
+        change = getattr(os, name)
+
+        def run(*arguments, **options):
+            calls.append(name)
+            if len(calls) > last[0]:
+                raise Killed
+            return change(*arguments, **options)
+
+        return run
+
+    for last[:] in ([number] for number in range(100)):
+        path = tmp_path / str(last[0])
+        make_directory(path, OLD)
+        calls.clear()
+        with contextlib.suppress(Killed), monkeypatch.context() as patched:
+            for name in ("rename", "replace", "unlink", "rmdir", "mkdir"):
+                patched.setattr(os, name, count(name))
+            replace_directory(path)
+        assert path.is_dir()
+        assert content(path) or not can_exchange
+        if len(calls) <= last[0]:
+            break
+        if can_exchange:
+            assert content(path) in (OLD, NEW)
+    assert content(path) == NEW and not (path / "old").exists()
+
+
+def test_directory_is_replaced_through_a_link(tmp_path):
+    make_directory(tmp_path / "d", OLD)
+    (tmp_path / "d").chmod(0o700)
+    (tmp_path / "link").symlink_to("d")
+    replace_directory(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and content(tmp_path / "d") == NEW
+    assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        replace_directory(tmp_path / "file")
+    assert names(tmp_path) == ["d", "file", "link"]
+
+
+def test_files_of_a_running_process_are_kept(tmp_path):
+    """The time of a directory is that of its last new entry."""
+    for name, hours in (("dead", 25), ("alive", 1)):
+        folder = tmp_path / f".writing-d-{name}"
+        folder.mkdir()
+        (folder / "d").touch()
+        for path, age in ((folder / "d", hours), (folder, 25)):
+            os.utime(path, (time.time() - age * 3600,) * 2)
+    atomic_files.write_text(tmp_path / "d", "text")
+    assert names(tmp_path) == [".writing-d-alive", "d"]
+
+
+def test_longest_names_are_written(tmp_path):
+    path = Path(tmp_path, "ä" * 127)
+    atomic_files.write_text(path, "text")
+    assert names(tmp_path) == [path.name]

@@ -13,7 +13,12 @@ from trainer import export, import_t2t, train
 from trainer.config import RunConfig
 from trainer.model_dir import ModelDirectory
 from trainer.serving.translation_module import TranslationModule
-from trainer.t2t_checkpoints import import_checkpoint, read_checkpoint, write_checkpoint
+from trainer.t2t_checkpoints import (
+    find_checkpoint,
+    import_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 
 RECORDED = Path(__file__).parents[1] / "reference/models"
 SMALL = "hidden_size=24,filter_size=40,num_heads=4,num_hidden_layers=2"
@@ -97,14 +102,17 @@ def test_fine_tuning_uses_the_dropout_rates_of_the_import(imported, tmp_path):
 
 def test_program_imports_a_checkpoint_once(tmp_path, capsys):
     arguments = {
-        "checkpoint": prefix("relative_short_k"),
+        "checkpoint": RECORDED / "relative_short_k",
         "hparams_set": "transformer_relative_tiny",
         "hparams": SHORT_K,
         "vocab_size": 37,
         "model_dir": tmp_path / "model",
     }
     run(**arguments)
-    assert f"Wrote {tmp_path / 'model'}\n" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    newest = f"Newest checkpoint of {RECORDED / 'relative_short_k'}: "
+    assert printed.startswith(newest + prefix("relative_short_k"))
+    assert f"Wrote {tmp_path / 'model'}\n" in printed
     run.fails("Expected a --model_dir that holds no model yet", **arguments)
 
 
@@ -141,6 +149,34 @@ def test_mismatched_checkpoint_raises_and_writes_no_files(others, message, tmp_p
     with pytest.raises(ValueError, match=message):
         import_case(tmp_path / "model", **others)
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "state", "newest"),
+    [
+        (["model.ckpt-300", "model.ckpt-1000"], None, "model.ckpt-1000"),
+        # The paths are those of another machine.
+        (["model.ckpt-300", "model.ckpt-1000"], "/gone/model.ckpt-300", "model.ckpt-300"),
+        (["model.ckpt-300", "model.ckpt-1000"], "model.ckpt-2000", "model.ckpt-1000"),
+        (["averaged.ckpt-0"], None, "averaged.ckpt-0"),
+    ],
+)
+def test_newest_checkpoint_of_a_directory(tmp_path, names, state, newest):
+    for name in names:
+        for ending in ("index", "meta", "data-00000-of-00001"):
+            (tmp_path / f"{name}.{ending}").touch()
+    paths = [str(tmp_path)]
+    if state is not None:
+        (tmp_path / "checkpoint").write_text(f'model_checkpoint_path: "{state}"\n')
+        paths.append(str(tmp_path / "checkpoint"))
+    for path in paths:
+        assert find_checkpoint(path) == str(tmp_path / newest)
+    assert find_checkpoint(str(tmp_path / "model.ckpt-7")) == str(tmp_path / "model.ckpt-7")
+
+
+def test_directory_without_a_checkpoint_raises(tmp_path):
+    with pytest.raises(ValueError, match="a directory with TF1 checkpoints, .* which has none"):
+        find_checkpoint(str(tmp_path))
 
 
 def test_missing_or_invalid_checkpoint_raises(tmp_path):

@@ -9,6 +9,10 @@ import numpy as np
 
 # Score of a missing translation. It is finite, because JSON has no infinity.
 ABSENT = -1e7
+# Starts of lines that locate the operation of an error.
+_LOCATIONS = ("Graph execution error", "Detected at", "File ", "[[", "Additional GRPC", ":UNKNOWN")
+_LOCATIONS += ("<stack traces", "Original stack trace")
+_LONGEST_MESSAGE = 300
 
 
 class Alignment(NamedTuple):
@@ -66,7 +70,7 @@ class Translator:
         """Returns the translations of each sentence of a batch, best first, without missing ones.
 
         Raises:
-            ValueError: if the graph rejects the options.
+            ValueError: if the graph rejects the options, or the batch does not fit into memory.
         """
         # `trainer.translate --help` must not wait for TensorFlow.
         import tensorflow as tf
@@ -79,6 +83,11 @@ class Translator:
             alignments = self._align(sentences, texts)
         except tf.errors.InvalidArgumentError as error:
             raise ValueError(plain_message(error)) from error
+        except tf.errors.ResourceExhaustedError as error:
+            raise ValueError(
+                f"Expected a batch that fits into memory. Received: {len(sentences)} sentences "
+                f"({plain_message(error)}). Lower --batch_size or --beam_size."
+            ) from error
         truncated = answer["truncated"].numpy().tolist()
         columns = texts.tolist(), scores.tolist(), truncated, alignments
         return [
@@ -121,11 +130,14 @@ def align(source_tokens, source_length: int, tokens, length: int, weights) -> Al
 
 
 def plain_message(error) -> str:
-    """Returns the message of a `tf.errors.OpError` as one line, without the name of the op."""
+    """Returns the message of a `tf.errors.OpError` as one line, without the location of the op."""
     failed = re.search(r"assertion failed: (.*)", error.message)
-    if failed is None:
-        return error.message.strip().splitlines()[-1]
-    return " ".join(re.findall(r"\[([^\[\]]*)\]", failed.group(1)))
+    if failed is not None:
+        return " ".join(re.findall(r"\[([^\[\]]*)\]", failed.group(1)))
+    names = r"\{\{.*?\}\}|\[Op:.*?\]( name: *$)?"
+    lines = [re.sub(names, "", line).strip() for line in error.message.splitlines()]
+    causes = [line for line in lines if line and not line.startswith(_LOCATIONS)]
+    return " ".join(causes)[:_LONGEST_MESSAGE]
 
 
 def translate_lines(

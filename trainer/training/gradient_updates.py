@@ -21,8 +21,9 @@ class LossScale:
     """Dynamic loss scaling, which keeps the gradients of float16 computations in range.
 
     If a gradient is not finite, the scale is halved and the update is skipped. After `growth_steps`
-    consecutive updates with finite gradients, the scale is doubled. Unlike for
-    `keras.optimizers.LossScaleOptimizer`, skipped updates increment `optimizer.iterations`.
+    consecutive updates with finite gradients, the scale is doubled. It stays between `smallest` and
+    `largest`. Unlike for `keras.optimizers.LossScaleOptimizer`, skipped updates increment
+    `optimizer.iterations`.
 
     Args:
         optimizer: a built optimizer. Two variables are added to it, so that checkpoints contain the
@@ -32,6 +33,10 @@ class LossScale:
     """
 
     growth_steps = 2000
+    # At a smaller scale, gradients of a usual model underflow. At 0, they are not numbers.
+    smallest = 2.0**-14
+    # The largest power of two in float32. Twice as much is infinite, and so is half of that.
+    largest = 2.0**127
 
     def __init__(self, optimizer: keras.optimizers.Optimizer):
         self._optimizer = optimizer
@@ -57,7 +62,8 @@ class LossScale:
         grows = finite & (self._since_change.value + 1 >= self.growth_steps)
         factor = tf.where(finite, tf.where(grows, 2.0, 1.0), 0.5)
         self._since_change.assign(tf.where(finite & ~grows, self._since_change.value + 1, 0))
-        self.scale.assign(self.scale.value * factor)
+        scale = tf.clip_by_value(self.scale.value * factor, self.smallest, self.largest)
+        self.scale.assign(scale)
 
     def _apply_or_count(self, strategy, gradients, finite, variables):
         def update():

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from trainer.serving.translator import plain_message
+
 # TensorFlow raises one of these errors if a process is lost, depending on the current operation.
 _LOST = (
     tf.errors.UnavailableError,
@@ -102,7 +104,7 @@ class WorkerGroup:
                 raise
             raise WorkerLostError(
                 f"Lost connection to a worker (detected by worker {self.index} of {self.size}: "
-                f"{type(error).__name__}: {_reason(error)}). {remedy()}"
+                f"{type(error).__name__}: {plain_message(error)}). {remedy()}"
             ) from error
 
 
@@ -112,10 +114,3 @@ def _from_first_replica(value):
     return context.all_reduce(
         tf.distribute.ReduceOp.SUM, tf.where(is_first, value, tf.zeros_like(value))
     )
-
-
-def _reason(error):
-    """Returns TensorFlow's error message without graph locations."""
-    lines = [line.strip() for line in error.message.splitlines()]
-    omitted = ("Graph execution error", "Detected at", "File ", "[[", "Additional GRPC", ":UNKNOWN")
-    return " ".join(line for line in lines if line and not line.startswith(omitted))[:300]

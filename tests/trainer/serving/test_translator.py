@@ -8,6 +8,7 @@ from trainer.serving.translator import (
     Translator,
     align,
     one_line,
+    plain_message,
     translate_lines,
 )
 
@@ -133,3 +134,32 @@ def test_missing_translation_raises():
 )
 def test_one_line_replaces_line_breaks_by_spaces(text, line):
     assert one_line(text) == line
+
+
+CAUSE = "input must have at least k columns. Had 1000, needed 1998"
+GRAPH_MESSAGE = f"""Graph execution error:
+
+Detected at node while/TopKV2_1 defined at (most recent call last):
+<stack traces unavailable>
+{CAUSE}
+\t [[{{{{node while/TopKV2_1}}}}]] [Op:__inference_serve_1]"""
+EAGER_MESSAGE = (
+    f"{{{{function_node __wrapped__TopKV2_device_/device:CPU:0}}}} {CAUSE} [Op:TopKV2] name: "
+)
+
+
+@pytest.mark.parametrize("message", [GRAPH_MESSAGE, EAGER_MESSAGE, CAUSE])
+def test_plain_message_is_the_cause(message):
+    assert plain_message(tf.errors.InvalidArgumentError(None, None, message)) == CAUSE
+
+
+def test_batch_that_does_not_fit_into_memory_raises():
+    def fail(text):
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating [999,1000]")
+
+    message = (
+        r"Expected a batch that fits into memory. Received: 2 sentences \(OOM when allocating "
+        r"\[999,1000\]\). Lower --batch_size or --beam_size."
+    )
+    with pytest.raises(ValueError, match=message):
+        Translator(fail).n_best([b"a", b"b"])

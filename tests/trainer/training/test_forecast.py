@@ -11,10 +11,9 @@ from trainer.data.encoding import EncodedPairs, IdSequences
 from trainer.training.forecast import (
     Bucket,
     count_buckets,
-    estimate_memory,
     forecast,
     format_table,
-    largest_micro_batch,
+    memory_of_weights,
 )
 
 
@@ -53,51 +52,17 @@ def test_format_table_aligns_columns_and_sums_an_epoch():
     ]
 
 
-@pytest.mark.parametrize(
-    ("settings", "devices", "expected"),
-    [
-        ({}, 1, (7, 13)),
-        ({}, 2, (4, 13)),
-        ({"device_tokens": 30}, 1, (2, 13)),
-        ({"device_tokens": 9}, 1, (1, 13)),
-    ],
-)
-def test_largest_micro_batch_depends_on_devices_and_device_tokens(
-    small_run, tmp_path, settings, devices, expected
-):
-    found = [Bucket(8, 11, 1, 88, 88), Bucket(13, 7, 1, 91, 91)]
-    assert largest_micro_batch(found, small_run.config(tmp_path, **settings), devices) == expected
-
-
-def test_memory_counts_weights_slots_logits_and_activations(small_run, tmp_path):
-    layers = {"num_encoder_layers": 2, "num_decoder_layers": 3}
-    architecture = small_config(**layers, max_relative_position=16, dropout=0.1)
-    model = Transformer(architecture)
+@pytest.mark.parametrize(("device_tokens", "copies"), [(None, 1), (30, 2)])
+def test_memory_of_weights_counts_gradients_and_slots(small_run, tmp_path, device_tokens, copies):
+    """With micro-batches, gradients are computed in one buffer and accumulated in another."""
+    model = Transformer(small_config())
     model({side: np.ones((1, 1), "int32") for side in ("inputs", "targets")})
     adam = keras.optimizers.Adam(0.1)
     adam.build(model.trainable_variables)
-    weights = sum(4 * int(np.prod(variable.shape)) for variable in model.trainable_variables)
-    slots = sum(
-        4 * int(np.prod(variable.shape)) for variable in adam.variables if len(variable.shape)
-    )
-    found = estimate_memory(model, architecture, small_run.config(tmp_path), rows=5, length=11)
-    # Each of the five layers gathers rows of two tables for all pairs of positions.
-    gathered = 2 * 11 * 11 * 5 * (2 if architecture.share_heads else 6)
-    assert found == {
-        "weights, gradients, Adam": 2 * weights + slots,
-        "logits, softmax, gradient": 3 * 4 * 55 * 13,
-        "activations (estimated)": 4
-        * (55 * (2 * (72 + 14 + 99) + 3 * (120 + 14 + 198)) + gathered),
-    }
-    # Longer sequences gather no rows and save fewer matrices.
-    for length, saved, causal in ((100, 2, 2), (600, 2, 1), (1100, 1, 1), (4100, 0, 0)):
-        found = estimate_memory(
-            model, architecture, small_run.config(tmp_path), rows=5, length=length
-        )
-        weights = length * 3
-        assert found["activations (estimated)"] == 4 * 5 * length * (
-            2 * (72 + 14 + saved * weights) + 3 * (120 + 14 + (causal + 3) * weights)
-        )
+    count = lambda variables: sum(4 * int(np.prod(v.shape)) for v in variables if len(v.shape))
+    weights, slots = count(model.trainable_variables), count(adam.variables)
+    config = small_run.config(tmp_path, device_tokens=device_tokens)
+    assert memory_of_weights(model, config) == (1 + copies) * weights + slots
 
 
 def test_forecast_leaves_no_files(small_run, tmp_path):
@@ -108,8 +73,7 @@ def test_forecast_leaves_no_files(small_run, tmp_path):
         "Parameters: 3,778\n",
         "Devices: 1 CPU\n",
         "An epoch: ",
-        "Memory per device:\n  weights, gradients, Adam                ",
-        "  total (estimated)  ",
+        "Memory per device: 0.00 GiB for weights, gradients and Adam, without activations.",
     ):
         assert part in text
     assert list(tmp_path.iterdir()) == []
