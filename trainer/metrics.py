@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 
 from sacrebleu.metrics import BLEU, CHRF
 
+from trainer.config_checks import DEFAULT_TOKENIZER
+
 
 @dataclasses.dataclass(frozen=True)
 class Score:
@@ -30,9 +32,35 @@ class Score:
     signature: str
 
 
-def sacrebleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Returns the case-sensitive sacreBLEU score of detokenized text."""
-    return _sacrebleu_score("BLEU", BLEU(), hypotheses, references)
+def sacrebleu(
+    hypotheses: Sequence[str], references: Sequence[str], tokenize: str = DEFAULT_TOKENIZER
+) -> Score:
+    """Returns the case-sensitive sacreBLEU score of detokenized text.
+
+    Args:
+        hypotheses: the translations.
+        references: the reference translations.
+        tokenize: one of `trainer.config_checks.BLEU_TOKENIZERS`.
+    """
+    return _bleu("BLEU", hypotheses, references, tokenize)
+
+
+def bleu_warning(references: Sequence[str], tokenize: str = DEFAULT_TOKENIZER) -> str | None:
+    """Returns a warning if BLEU can't score a test set, otherwise None.
+
+    BLEU is close to 0, for perfect translations too, if references have almost no 4-grams. This is
+    the case for languages without spaces, unless the tokenizer splits their text.
+    """
+    tokenizer = BLEU(tokenize=tokenize, force=True).tokenizer
+    lengths = [len(tokenizer(reference).split()) for reference in references if reference.strip()]
+    if sum(max(length - 3, 0) for length in lengths) >= len(lengths):
+        return None
+    return (
+        f"warning: with the tokenizer {tokenize}, the references have almost no sequences of 4 "
+        "tokens, so BLEU is close to 0 for perfect translations too. For text without spaces "
+        "between words, give --bleu_tokenize=zh (Chinese), ja-mecab (Japanese), ko-mecab (Korean) "
+        "or char (any language), or use chrF."
+    )
 
 
 def t2t_bleu(
@@ -82,6 +110,13 @@ def compound_split_bleu(
     return Score("BLEU compounds split", _count(*split, smooth_method="none").score, signature)
 
 
+def _bleu(name, hypotheses, references, tokenize, **settings):
+    # With force, sacreBLEU does not warn about text that looks tokenized.
+    force = {"force": True} if tokenize == "none" else {}
+    metric = BLEU(tokenize=tokenize, **force, **settings)
+    return _sacrebleu_score(name, metric, hypotheses, references)
+
+
 def _sacrebleu_score(name, metric, hypotheses, references):
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Score(name, value, str(metric.get_signature()))
@@ -89,11 +124,11 @@ def _sacrebleu_score(name, metric, hypotheses, references):
 
 # Keys are the values of `trainer.evaluate --metrics`.
 METRICS: dict[str, Callable[..., Score]] = {
-    "bleu_lc": functools.partial(_sacrebleu_score, "BLEU lower-cased", BLEU(lowercase=True)),
-    # For text that is already tokenized: only spaces separate words.
-    "bleu_tokenized": functools.partial(
-        _sacrebleu_score, "BLEU of tokens", BLEU(tokenize="none", force=True)
+    "bleu_lc": functools.partial(
+        _bleu, "BLEU lower-cased", tokenize=DEFAULT_TOKENIZER, lowercase=True
     ),
+    # For text that is already tokenized: only spaces separate words.
+    "bleu_tokenized": functools.partial(_bleu, "BLEU of tokens", tokenize="none"),
     "chrf": functools.partial(_sacrebleu_score, "chrF2", CHRF()),
     "t2t_bleu": t2t_bleu,
     "t2t_bleu_uncased": functools.partial(t2t_bleu, lowercase=True),
@@ -104,7 +139,11 @@ DEFAULT_METRICS = tuple(name for name in METRICS if name != "bleu_tokenized")
 
 
 def score(
-    name: str, hypotheses: Sequence[str], references: Sequence[str], language: str = "de"
+    name: str,
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    language: str = "de",
+    tokenize: str = DEFAULT_TOKENIZER,
 ) -> Score:
     """Returns the score of the metric `name` of `METRICS`.
 
@@ -112,10 +151,11 @@ def score(
         name: key of `METRICS`.
         hypotheses: the translations.
         references: the reference translations.
-        language: language of the references.
+        language: language of the references, for "compound_bleu".
+        tokenize: one of `trainer.config_checks.BLEU_TOKENIZERS`, for "bleu_lc".
     """
-    settings = {"language": language} if name == "compound_bleu" else {}
-    return METRICS[name](hypotheses, references, **settings)
+    settings = {"compound_bleu": {"language": language}, "bleu_lc": {"tokenize": tokenize}}
+    return METRICS[name](hypotheses, references, **settings.get(name, {}))
 
 
 def t2t_bleu_tokenize(line: str) -> list[str]:

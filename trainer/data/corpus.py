@@ -18,7 +18,12 @@ class Corpus(abc.ABC):
     @property
     @abc.abstractmethod
     def fingerprint(self) -> str:
-        """Cache key for data derived from the corpus. It changes if the pairs may have changed."""
+        """Cache key for data derived from the corpus. It changes if the pairs change."""
+
+    @property
+    def earlier_fingerprint(self) -> str | None:
+        """Cache key of caches that earlier versions of this program wrote, or None."""
+        return None
 
     def sources(self) -> Iterator[str]:
         """Yields the source sentences, in order."""

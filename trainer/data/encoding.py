@@ -6,7 +6,9 @@ Memory use does not grow with the corpus.
 import collections
 import concurrent.futures
 import contextlib
+import dataclasses
 import itertools
+import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -15,16 +17,21 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from trainer import atomic_files
 from trainer.data.corpus import Corpus, digest
-from trainer.data.token_ids import PAD_ID
+from trainer.data.text_report import TextCounts
+from trainer.data.token_ids import EOS_ID, PAD_ID
 from trainer.data.tokenizer import Tokenizer
 
 _PAIRS_PER_CALL = 4096  # Pairs per call of the tokenizer.
 _SIDES = ("source", "target")
 # Fields of IdSequences. Each is stored in a binary file without header.
 _ARRAYS = {"ids": np.int32, "offsets": np.int64}
+_REPORT = "report.json"  # The counts of both sides.
+_ROWS_PER_CHECK = 1 << 16
+_SAMPLED_ENDS = 1024  # Number of sequences whose last id is checked.
 
 
 @dataclass(frozen=True)
@@ -65,10 +72,17 @@ class IdSequences:
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """The ids of a corpus. Sequence i of `targets` translates sequence i of `sources`."""
+    """The ids of a corpus. Sequence i of `targets` translates sequence i of `sources`.
+
+    Args:
+        sources: ids of the source sentences.
+        targets: ids of their translations.
+        counts: counts of the tokens of both sides, `{"source": ..., "target": ...}`.
+    """
 
     sources: IdSequences
     targets: IdSequences
+    counts: dict[str, TextCounts] = dataclasses.field(default_factory=dict)
 
     def __len__(self):
         return len(self.sources)
@@ -87,9 +101,9 @@ def encode_pairs(
     Args:
         corpus: sentence pairs. They are read once, as a stream.
         tokenizer: tokenizer of both sides.
-        cache_dir: directory to cache the ids in. Later calls with the same corpus and tokenizer
-            read them from there. Ids of other corpora in it are removed. By default they are not
-            cached.
+        cache_dir: directory to cache the ids in. Later calls with the same pairs and tokenizer
+            read them from there, unless a file was cut: then the corpus is encoded again. Ids of
+            other corpora in it are removed. By default they are not cached.
 
     Raises:
         ValueError: if the corpus has no pair.
@@ -99,15 +113,39 @@ def encode_pairs(
             _write(corpus, tokenizer, Path(directory))
             # Memory-mapped files stay readable after they are deleted.
             return _load(Path(directory))
-    fingerprint = digest("int32 ids, int64 offsets", corpus.fingerprint, tokenizer.fingerprint)
-    directory = Path(cache_dir) / f"ids-{fingerprint[:16]}"
-    if not directory.is_dir():
-        with atomic_files.atomic_directory(directory) as temporary:
-            _write(corpus, tokenizer, temporary)
-        for other in directory.parent.glob("ids-*"):
-            if other != directory:
-                atomic_files.remove_directory(other)
+    directory = _cache_path(cache_dir, corpus.fingerprint, tokenizer)
+    if corpus.earlier_fingerprint is not None and not directory.is_dir():
+        _adopt(_cache_path(cache_dir, corpus.earlier_fingerprint, tokenizer), directory, tokenizer)
+    if directory.is_dir():
+        try:
+            return _load_cached(directory)
+        except (OSError, ValueError) as error:
+            logging.warning("Encoding the text again, because %s is damaged: %s", directory, error)
+    with atomic_files.atomic_directory(directory) as temporary:
+        _write(corpus, tokenizer, temporary)
+    for other in directory.parent.glob("ids-*"):
+        if other != directory:
+            atomic_files.remove_directory(other)
     return _load(directory)
+
+
+def _cache_path(cache_dir, fingerprint, tokenizer):
+    key = digest("int32 ids, int64 offsets", fingerprint, tokenizer.fingerprint)
+    return Path(cache_dir) / f"ids-{key[:16]}"
+
+
+def _adopt(earlier, directory, tokenizer):
+    """Renames the cache of an earlier version of this program, and adds counts to it."""
+    if not earlier.is_dir():
+        return
+    try:
+        sides = _read_sides(earlier)
+        _check_sides(sides)
+    except (OSError, ValueError):
+        return
+    counts = [_count_ids(side.ids, len(side), tokenizer) for side in sides]
+    _write_counts(earlier, [dataclasses.replace(side, normalized=None) for side in counts])
+    earlier.rename(directory)
 
 
 def _write(corpus, tokenizer, directory):
@@ -117,48 +155,111 @@ def _write(corpus, tokenizer, directory):
             [stack.enter_context(open(directory / f"{side}.{name}", "wb")) for name in _ARRAYS]
             for side in _SIDES
         ]
-        ends = [0, 0]
+        ends, totals = [0, 0], [TextCounts(), TextCounts()]
         for _, offsets in files:
             offsets.write(np.int64(0).tobytes())
         for sides in _tokenize_chunks(corpus, tokenizer):
-            for i, ids in enumerate(sides):
+            for i, (ids, counts) in enumerate(sides):
                 offsets = ends[i] + np.cumsum(ids.row_lengths().numpy())
                 ends[i] = offsets[-1]
+                totals[i] += counts
                 files[i][0].write(ids.flat_values.numpy().tobytes())
                 files[i][1].write(offsets.tobytes())
-    if not ends[0]:
+    if not totals[0].lines:
         raise ValueError(
             "Expected a corpus with sentence pairs. Received: an empty corpus. Use files with text."
         )
+    _write_counts(directory, totals)
 
 
-def _tokenize_chunks(corpus, tokenizer) -> Iterator[list[tf.RaggedTensor]]:
-    """Yields the ids of both sides of every chunk of pairs, in order.
+def _tokenize_chunks(corpus, tokenizer) -> Iterator[list[tuple[tf.RaggedTensor, TextCounts]]]:
+    """Yields the ids and counts of both sides of every chunk of pairs, in order.
 
     Chunks are tokenized in parallel. At most one chunk per core is buffered.
     """
 
-    def tokenize(chunk):
+    def tokenize(texts):
         # The exported graph strips sentences too.
-        return [tokenizer.tokenize(tf.strings.strip(strings)) for strings in zip(*chunk)]
+        ids = tokenizer.tokenize(tf.strings.strip(texts))
+        counts = _count_ids(ids.flat_values.numpy(), len(texts), tokenizer)
+        normalized = tokenizer.count_normalized(texts)
+        return ids, dataclasses.replace(counts, normalized=normalized)
 
     pairs, workers = iter(corpus), os.cpu_count() or 1
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         waiting = collections.deque()
         while chunk := list(itertools.islice(pairs, _PAIRS_PER_CALL)):
-            waiting.append(pool.submit(tokenize, chunk))
+            waiting.append(pool.submit(lambda chunk: list(map(tokenize, zip(*chunk))), chunk))
             if len(waiting) > workers:
                 yield waiting.popleft().result()
         for future in waiting:
             yield future.result()
 
 
+def _count_ids(ids, lines, tokenizer):
+    """Returns the counts of concatenated ids."""
+    counts = TextCounts()
+    # Comparisons of all ids of a large corpus would need memory for as many results.
+    for start in range(0, len(ids), _ROWS_PER_CHECK):
+        block = ids[start : start + _ROWS_PER_CHECK]
+        is_byte = (block >= tokenizer.byte_ids.start) & (block < tokenizer.byte_ids.stop)
+        unknown, byte_pieces = np.count_nonzero(block == tokenizer.unk_id), is_byte.sum()
+        counts += TextCounts(0, len(block), int(unknown), int(byte_pieces))
+    return dataclasses.replace(counts, lines=lines, tokens=counts.tokens - lines)
+
+
+def _write_counts(directory, counts):
+    sides = {side: dataclasses.asdict(each) for side, each in zip(_SIDES, counts)}
+    (directory / _REPORT).write_text(json.dumps(sides, indent=2) + "\n", encoding="utf-8")
+
+
 def _load(directory):
-    def load_side(side):
+    sides = json.loads((directory / _REPORT).read_text(encoding="utf-8"))
+    counts = {side: TextCounts(**sides[side]) for side in _SIDES}
+    return EncodedPairs(*_read_sides(directory), counts)
+
+
+def _load_cached(directory):
+    """Returns the ids in a cache after checking its files.
+
+    Raises:
+        OSError, ValueError: if a file is missing, cut, or was never written to disk.
+    """
+    try:
+        pairs = _load(directory)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{_REPORT} has no {error}") from error
+    _check_sides((pairs.sources, pairs.targets))
+    return pairs
+
+
+def _read_sides(directory):
+    """Returns the `IdSequences` of both sides.
+
+    Raises:
+        OSError, ValueError: if a file is missing, empty or cut inside a value.
+    """
+
+    def read(side):
         arrays = {
             name: np.memmap(directory / f"{side}.{name}", dtype, mode="r")
             for name, dtype in _ARRAYS.items()
         }
         return IdSequences(**arrays)
 
-    return EncodedPairs(*map(load_side, _SIDES))
+    return list(map(read, _SIDES))
+
+
+def _check_sides(sides):
+    """Raises ValueError if the files of a cache do not fit together."""
+    if len(sides[0]) != len(sides[1]):
+        raise ValueError(f"it has {len(sides[0])} sources and {len(sides[1])} targets")
+    for name, side in zip(_SIDES, sides):
+        if len(side) < 1 or side.offsets[0] != 0 or side.offsets[-1] != len(side.ids):
+            raise ValueError(f"{name}.ids and {name}.offsets differ in size")
+        for start in range(0, len(side), _ROWS_PER_CHECK):
+            if (np.diff(side.offsets[start : start + _ROWS_PER_CHECK + 1]) < 1).any():
+                raise ValueError(f"{name}.offsets does not increase")
+        rows = np.linspace(1, len(side), min(len(side), _SAMPLED_ENDS)).astype(int)
+        if (side.ids[side.offsets[rows] - 1] != EOS_ID).any():
+            raise ValueError(f"sentences of {name}.ids have no end")

@@ -3,17 +3,26 @@
 import io
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import sentencepiece
 import tensorflow as tf
 import tensorflow_text
+from sentencepiece import sentencepiece_model_pb2
 
 from trainer.data.token_ids import EOS_ID, PAD_ID, UNK_ID
 from trainer.data.tokenizer import Tokenizer
 
-# Fraction of the text's characters that the vocabulary covers. Rarer characters become unk.
+NORMALIZATIONS = ("nmt_nfkc", "nfkc", "identity")
+# Fraction of the text's characters that the vocabulary covers. Rarer characters become unk, or
+# bytes with byte_fallback.
 _CHARACTER_COVERAGE = 0.99999
+# SentencePiece skips longer lines, unless it is given a larger limit, and fails for words of more
+# than 65,535 characters.
+_MAX_LINE_BYTES = 4192
+# SentencePiece marks rare characters with it, and skips all lines that contain it.
+_RESERVED = "\u2585"
+_ASCII_SPACES = " \t\n\r\v\f"  # `tf.strings.strip` removes these.
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -46,27 +55,46 @@ class SentencePieceTokenizer(Tokenizer):
 
     def __init__(self, content: bytes):
         super().__init__(content)
-        self.names = _read_names(content)
+        self.names, self.byte_ids = _read_names(content)
+        model = sentencepiece_model_pb2.ModelProto.FromString(content)
+        self.normalization = model.normalizer_spec.name
+        self._normalizer = sentencepiece.SentencePieceNormalizer(
+            model_proto=content,
+            add_dummy_prefix=False,
+            escape_whitespaces=False,
+            remove_extra_whitespaces=False,
+        )
 
     @classmethod
     def train(
-        cls, sentences: Iterable[str], vocab_size: int, max_sentences: int = 5_000_000
+        cls,
+        sentences: Iterable[str],
+        vocab_size: int,
+        max_sentences: int = 5_000_000,
+        *,
+        normalization: str = NORMALIZATIONS[0],
+        byte_fallback: bool = False,
     ) -> "SentencePieceTokenizer":
         """Trains a BPE vocabulary. The same sentences give the same vocabulary.
 
         Args:
             sentences: iterable of str, read once. For a joint vocabulary it has sentences of both
-                languages.
+                languages. The character U+2585 is read as a space, because SentencePiece reserves
+                it.
             vocab_size: number of pieces, including pad, eos and unk.
             max_sentences: maximum number of sentences that training holds in memory. If there are
                 more, a sample is drawn with a fixed seed.
+            normalization: rule of SentencePiece that replaces characters: one of
+                `NORMALIZATIONS`.
+            byte_fallback: whether characters outside the vocabulary are split into bytes, for
+                which the vocabulary has 256 pieces. Otherwise they are unknown.
 
         Raises:
             ValueError: if there is no sentence, or `vocab_size` is too large or too small for the
                 sentences.
         """
-        sentences = iter(sentences)
-        first = next((sentence for sentence in sentences if sentence.strip()), None)
+        lines = _trainable_lines(sentences)
+        first = next((line for line in lines if line.strip()), None)
         if first is None:
             raise ValueError(
                 "Expected sentences to train a vocabulary on. Received: only blank sentences. Use "
@@ -76,11 +104,13 @@ class SentencePieceTokenizer(Tokenizer):
         sentencepiece.set_random_generator_seed(1)
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=itertools.chain([first], sentences),
+                sentence_iterator=itertools.chain([first], lines),
                 model_writer=model,
                 vocab_size=vocab_size,
                 model_type="bpe",
                 character_coverage=_CHARACTER_COVERAGE,
+                normalization_rule_name=normalization,
+                byte_fallback=byte_fallback,
                 input_sentence_size=max_sentences,
                 shuffle_input_sentence=True,
                 pad_id=PAD_ID,
@@ -92,7 +122,7 @@ class SentencePieceTokenizer(Tokenizer):
                 minloglevel=2,
             )
         except RuntimeError as error:
-            raise _training_error(error, vocab_size) from error
+            raise _training_error(error, vocab_size, byte_fallback) from error
         return cls(model.getvalue())
 
     def tokenize(self, strings: tf.Tensor) -> tf.RaggedTensor:
@@ -106,6 +136,11 @@ class SentencePieceTokenizer(Tokenizer):
         is_piece = self._is_known(ids) & (ids != PAD_ID)
         return tf.where(is_piece, self._op().id_to_string(tf.where(is_piece, ids, UNK_ID)), "")
 
+    def count_normalized(self, texts: Sequence[str]) -> int:
+        normalize = self._normalizer.Normalize
+        pairs = ((text, normalize(text)) for text in texts)
+        return sum(text != other and _squeeze(text) != _squeeze(other) for text, other in pairs)
+
     def _op(self):
         # Not cached: tensorflow_text's resource belongs to the kernel that created it, and
         # tf.random.set_seed deletes all kernels that ran eagerly.
@@ -114,7 +149,36 @@ class SentencePieceTokenizer(Tokenizer):
         )
 
 
+def _trainable_lines(sentences) -> Iterator[str]:
+    """Yields sentences in a form that SentencePiece does not skip.
+
+    Long ones are split at spaces, which makes no difference: BPE counts the pairs inside words.
+    Only words that are longer than the limit are divided.
+    """
+    for sentence in sentences:
+        sentence = sentence.replace(_RESERVED, " ")
+        # A character has at most 4 bytes in UTF-8.
+        most = _MAX_LINE_BYTES if sentence.isascii() else _MAX_LINE_BYTES // 4
+        if len(sentence) <= most or len(sentence.encode()) <= _MAX_LINE_BYTES:
+            yield sentence
+            continue
+        start = 0
+        while start < len(sentence):
+            end = start + most
+            if end < len(sentence):
+                space = sentence.rfind(" ", start + 1, end)
+                end = end if space < 0 else space
+            yield sentence[start:end]
+            start = end
+
+
+def _squeeze(text):
+    """Returns a text with single spaces between words."""
+    return " ".join(filter(None, text.strip(_ASCII_SPACES).split(" ")))
+
+
 def _read_names(content):
+    """Returns the names of all ids, and the ids that stand for a byte."""
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(content)
@@ -130,10 +194,14 @@ def _read_names(content):
             "bos (-1). Received: pad {}, eos {}, unk {}, bos {}. ".format(*ids)
             + "Train it with --pad_id=0 --eos_id=1 --unk_id=2 --bos_id=-1."
         )
-    return [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
+    ids = range(processor.get_piece_size())
+    byte_ids = [i for i in ids if processor.is_byte(i)]
+    # Byte pieces are consecutive.
+    names = [processor.id_to_piece(i) for i in ids]
+    return names, range(byte_ids[0], byte_ids[-1] + 1) if byte_ids else range(0)
 
 
-def _training_error(error, vocab_size):
+def _training_error(error, vocab_size, byte_fallback):
     """Converts an error of SentencePiece's training to a ValueError that names the setting."""
     most = re.search(r"Vocabulary size too high .*<= (\d+)", str(error))
     if most:
@@ -143,9 +211,16 @@ def _training_error(error, vocab_size):
         )
     least = re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error))
     if least:
+        characters = "characters in these sentences"
+        counted = f"256 bytes and the {characters}" if byte_fallback else characters
         return ValueError(
-            f"Expected a vocab_size of at least {least[1]}, the number of characters in these "
-            f"sentences. Received: {vocab_size}. Raise vocab_size."
+            f"Expected a vocab_size of at least {least[1]}, the number of {counted}. Received: "
+            f"{vocab_size}. Raise vocab_size."
+        )
+    if "all_chars_count" in str(error) or "sentences_.empty()" in str(error):
+        return ValueError(
+            "Expected sentences to train a vocabulary on. Received: only characters that "
+            "normalization removes. Use a file with text, or normalization='identity'."
         )
     return ValueError(
         f"SentencePiece could not train a vocabulary of {vocab_size} pieces: {error}."

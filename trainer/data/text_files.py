@@ -1,26 +1,45 @@
-"""Sentence pairs from text files with one sentence per line."""
+"""Text files with one sentence per line: the format that all programs read.
+
+A line ends in \\n or \\r\\n. Any other \\r is read as a space.
+"""
 
 import atexit
 import contextlib
 import gzip
+import hashlib
 import os
+import shlex
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from absl import logging
+
 from trainer.data.corpus import Corpus, digest
+from trainer.data.text_formats import GZIP, check_format
+
+_BLOCK_BYTES = 1 << 20  # Lines of about this size are checked together.
 
 
 @dataclass(frozen=True)
 class TextCorpus(Corpus):
-    """A corpus in text files, read as a stream. Create it with `read_text`, which checks them."""
+    """A corpus in text files, read as a stream. Create it with `read_text`, which checks them.
+
+    Args:
+        source_files: files of the source sentences.
+        target_files: files of their translations.
+        contents: hashes of the lines of both sides.
+        carriage_returns: number of \\r inside lines.
+    """
 
     source_files: tuple[Path, ...]
     target_files: tuple[Path, ...]
+    contents: tuple[str, str]
+    carriage_returns: int = 0
 
     def __iter__(self):
         for files in zip(self.source_files, self.target_files, strict=True):
@@ -29,6 +48,12 @@ class TextCorpus(Corpus):
 
     @property
     def fingerprint(self):
+        return digest("text contents", *self.contents)
+
+    @property
+    def earlier_fingerprint(self):
+        if self.carriage_returns:  # They were deleted.
+            return None
         files = self.source_files + self.target_files
         stats = [(file.absolute(), file.stat()) for file in files]
         versions = [(str(file), stat.st_size, stat.st_mtime_ns) for file, stat in stats]
@@ -39,7 +64,7 @@ def read_text(source: str, target: str) -> TextCorpus:
     """Returns the sentence pairs of text files, after checking the files.
 
     Files have one sentence per line in UTF-8. Files whose names end in .gz are decompressed. A pipe
-    is copied to a temporary file.
+    is copied to a temporary file. A warning is logged if a line contains a carriage return.
 
     Args:
         source: path of the source sentences, or several paths separated by commas.
@@ -47,9 +72,9 @@ def read_text(source: str, target: str) -> TextCorpus:
             translation of line n of the corresponding source file.
 
     Raises:
-        ValueError: if a side is not given; if a file is missing, empty, not in UTF-8, or not
-            compressed despite its suffix .gz; or if source and target have different numbers of
-            lines.
+        ValueError: if a side is not given; if a file is missing, empty, not in UTF-8, not
+            compressed despite its suffix .gz, or has lines that end in \\r only; or if source and
+            target have different numbers of lines.
     """
     if not source or not target:
         given, missing = ("source", "target") if source else ("target", "source")
@@ -64,15 +89,18 @@ def read_text(source: str, target: str) -> TextCorpus:
             f"and {len(targets)} ({target}). Give one target file per source file, in the same "
             "order."
         )
+    checks = _FileChecks(), _FileChecks()
     for source_file, target_file in zip(sources, targets):
-        lines = _check_file(source_file), _check_file(target_file)
+        lines = checks[0].check(source_file), checks[1].check(target_file)
         if lines[0] != lines[1]:
             raise ValueError(
                 f"Expected as many sentences in {source_file} as translations in {target_file}. "
                 f"Received: {lines[0]} and {lines[1]} lines. Line n of the target file must be the "
                 "translation of line n of the source file."
             )
-    return TextCorpus(sources, targets)
+    contents = tuple(side.content.hexdigest() for side in checks)
+    returns = sum(side.carriage_returns for side in checks)
+    return TextCorpus(sources, targets, contents, returns)
 
 
 def _split_paths(paths):
@@ -92,55 +120,144 @@ def _copy_pipe(file):
 
 @contextlib.contextmanager
 def open_text(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Opens a file to read bytes, decompressed if its name ends in .gz.
+    """Opens a file to read bytes. Files that start like gzip files are decompressed.
 
     Raises:
         OSError: if the file can't be opened.
-        ValueError: while the file is read, if it is not compressed despite its name, or corrupt.
+        ValueError: while the file is read, if it is not compressed although its name ends in .gz,
+            or corrupt.
     """
-    with (gzip.open if os.fspath(path).endswith(".gz") else open)(path, "rb") as file:
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(open(path, "rb"))
+        if _has_gz_suffix(path) or file.peek(len(GZIP)).startswith(GZIP):
+            file = stack.enter_context(gzip.GzipFile(fileobj=file))
         try:
             yield file
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            sign = "suffix" if _has_gz_suffix(path) else "first bytes"
             raise ValueError(
-                f"Expected {path} to be a gzip file, because of its suffix. Received: a truncated "
+                f"Expected {path} to be a gzip file, because of its {sign}. Received: a truncated "
                 f"or corrupt file, or another format ({error}). Rename it if it is plain text, or "
                 "compress it again."
             ) from error
 
 
+def _has_gz_suffix(path):
+    return os.fspath(path).lower().endswith(".gz")
+
+
+def read_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields the lines of a binary file without line ends, as described at the top of this module.
+
+    Args:
+        lines: an open binary file, or lines that end in \\n.
+    """
+    for line in lines:
+        yield line.rstrip(b"\r\n").replace(b"\r", b" ")
+
+
 def _lines(file):
-    """Yields lines as bytes. Like tf.data.TextLineDataset, splits at \\n only and removes \\r."""
     with open_text(file) as lines:
-        for line in lines:
-            yield line.rstrip(b"\n").replace(b"\r", b"")
+        yield from read_lines(lines)
 
 
-def _check_file(file):
-    """Checks a file and returns its number of lines."""
-    if not file.is_file():
-        received = "a directory" if file.is_dir() else "no such file"
-        raise ValueError(f"Expected a text file at {file}. Received: {received}. Check the path.")
-    unzip = f"gunzip {file} && " if file.suffix == ".gz" else ""
-    plain = str(file).removesuffix(".gz")
-    number = 0
-    try:
-        for number, line in enumerate(_lines(file), start=1):
-            if number == 1 and line.startswith(b"\xef\xbb\xbf"):
-                raise ValueError(
-                    f"Expected {file} without a byte order mark. Received: a file that starts "
-                    f"with one. Remove it: {unzip}sed -i '1s/^\\xEF\\xBB\\xBF//' {plain}"
+class _FileChecks:
+    """Checks of the files of one side of a corpus.
+
+    Attributes:
+        content: hash of all lines. It depends neither on line ends nor on the division into files.
+        carriage_returns: number of \\r inside lines.
+    """
+
+    def __init__(self):
+        self.content = hashlib.blake2b(digest_size=32)
+        self.carriage_returns = 0
+
+    def check(self, file) -> int:
+        """Checks a file and returns its number of lines. Blocks of lines are faster than lines."""
+        if not file.is_file():
+            received = "a directory" if file.is_dir() else "no such file"
+            raise ValueError(
+                f"Expected a text file at {file}. Received: {received}. Check the path."
+            )
+        number = 0
+        with open_text(file) as text:
+            while lines := text.readlines(_BLOCK_BYTES):
+                block = b"".join(lines)
+                if number == 0:
+                    _check_start(file, block)
+                _check_encoding(file, block, number)
+                self._add(block, lines, file, number)
+                number += len(lines)
+        if number == 0:
+            raise ValueError(
+                f"Expected {file} to have one sentence per line. Received: an empty file. Use a "
+                "file with text."
+            )
+        return number
+
+    def _add(self, block, lines, file, number):
+        """Adds a block of lines to the hash, with \\n as the line end."""
+        if b"\r" in block:
+            block = b"".join(line + b"\n" for line in read_lines(lines))
+            inside = [line.rstrip(b"\r\n").count(b"\r") for line in lines]
+            if any(inside) and not self.carriage_returns:
+                first = next(i for i, count in enumerate(inside, number + 1) if count)
+                logging.warning(
+                    "%s has carriage returns inside lines, first in line %d. They are read as "
+                    "spaces.",
+                    file,
+                    first,
                 )
-            line.decode("utf-8")
+            self.carriage_returns += sum(inside)
+        elif not block.endswith(b"\n"):
+            block += b"\n"
+        self.content.update(block)
+
+
+def _unzip(file):
+    """Returns the command that decompresses a file, and the quoted name of its output."""
+    quoted = shlex.quote(str(file))
+    if _has_gz_suffix(file):
+        return f"gunzip {quoted} && ", shlex.quote(str(file)[: -len(".gz")])
+    with open(file, "rb") as raw:
+        is_gzip = raw.read(len(GZIP)) == GZIP
+    return (f"gunzip < {quoted} > {quoted}.txt && ", f"{quoted}.txt") if is_gzip else ("", quoted)
+
+
+def _check_start(file, block):
+    """Checks the first lines of a file: its format, byte order mark, and line ends."""
+    check_format(block, str(file))
+    unzip, plain = _unzip(file)
+    if block.startswith(b"\xef\xbb\xbf"):
+        raise ValueError(
+            f"Expected {file} without a byte order mark. Received: a file that starts with one. "
+            f"Remove it: {unzip}sed -i '1s/^\\xEF\\xBB\\xBF//' {plain}"
+        )
+    if b"\n" not in block and (block.endswith(b"\r") or block.count(b"\r") > 1):
+        raise ValueError(
+            f"Expected lines of {file} to end in a line feed. Received: a file whose lines end in "
+            f"a carriage return only, as on old Macintosh computers. Convert it: {unzip}tr '\\r' "
+            f"'\\n' < {plain} > {plain}.txt"
+        )
+
+
+def _check_encoding(file, block, number):
+    """Checks that a block of lines, which follows line `number`, is UTF-8 text."""
+    if b"\0" in block:
+        unzip, plain = _unzip(file)
+        line = number + block.count(b"\n", 0, block.index(b"\0")) + 1
+        raise ValueError(
+            f"Expected text in {file}. Received: a NUL byte in line {line}. Remove it: {unzip}tr "
+            f"-d '\\0' < {plain} > {plain}.txt"
+        )
+    try:
+        block.decode("utf-8")
     except UnicodeDecodeError as error:
+        unzip, plain = _unzip(file)
+        line = number + block.count(b"\n", 0, error.start) + 1
         raise ValueError(
             f"Expected UTF-8 in {file}. Received: invalid bytes "
-            f"{error.object[error.start : error.end]!r} in line {number}. Convert the file from "
+            f"{error.object[error.start : error.end]!r} in line {line}. Convert the file from "
             f"its encoding, such as: {unzip}iconv -f ISO-8859-1 -t UTF-8 {plain} > {plain}.utf8"
         ) from error
-    if number == 0:
-        raise ValueError(
-            f"Expected {file} to have one sentence per line. Received: an empty file. Use a file "
-            "with text."
-        )
-    return number

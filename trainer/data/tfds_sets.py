@@ -1,10 +1,13 @@
 """Sentence pairs from TensorFlow Datasets, which is imported on first use."""
 
+import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 
 from trainer.data.corpus import Corpus, digest
 
 _BATCH_SIZE = 1024
+_HASHED_BYTES = 1 << 26  # Of larger splits, only sizes are compared: hashing takes seconds.
 _SPLITS = {"dev": "validation"}
 
 
@@ -28,10 +31,23 @@ class TfdsCorpus(Corpus):
         )
         for batch in examples.batch(_BATCH_SIZE).prefetch(1).as_numpy_iterator():
             for pair in zip(batch[self.source_language], batch[self.target_language]):
-                yield tuple(text.decode("utf-8", errors="replace") for text in pair)
+                texts = (text.decode("utf-8", errors="replace") for text in pair)
+                # As in text files, a sentence is a line.
+                yield tuple(text.replace("\r", " ").replace("\n", " ") for text in texts)
 
     @property
     def fingerprint(self):
+        # The same name and version may stand for other text, if users prepare their own sets.
+        split = _builder(self.name, self.data_dir).info.splits[self.split]
+        contents = [split.num_bytes, *split.shard_lengths]
+        if split.num_bytes <= _HASHED_BYTES:
+            contents += [
+                hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in split.filepaths
+            ]
+        return digest(self.earlier_fingerprint, *contents)
+
+    @property
+    def earlier_fingerprint(self):
         full_name = _builder(self.name, self.data_dir).info.full_name
         return digest("tfds", full_name, self.split, self.source_language, self.target_language)
 

@@ -28,11 +28,15 @@ class Tokenizer(abc.ABC):
     Attributes:
         names: the name of every id, as in the vocabulary file.
         unk_id: id of tokens outside the vocabulary.
+        byte_ids: ids that stand for a single byte.
+        normalization: name of the rule that `tokenize` applies to characters.
         file_kind: description of the vocabulary file in error messages.
     """
 
     names: Sequence[str]
     unk_id: int
+    byte_ids: range = range(0)
+    normalization: str = "identity"
     file_kind: str
 
     def __init__(self, content: bytes):
@@ -74,6 +78,15 @@ class Tokenizer(abc.ABC):
         Returns:
             string, with the shape of `ids`. Padding and ids outside the vocabulary are "".
         """
+
+    def count_normalized(self, texts: Sequence[str]) -> int:
+        """Returns the number of texts that normalization changes, apart from spaces."""
+        return 0
+
+    @property
+    def byte_fallback(self) -> bool:
+        """Whether characters outside the vocabulary are split into bytes."""
+        return bool(self.byte_ids)
 
     @property
     def vocab_size(self) -> int:

@@ -1,5 +1,7 @@
 """Tests of encoded corpora and their cache."""
 
+import dataclasses
+import os
 import tracemalloc
 from dataclasses import dataclass
 
@@ -8,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from trainer.data import encoding
-from trainer.data.corpus import Corpus, PairCorpus
+from trainer.data.corpus import Corpus, PairCorpus, digest
 from trainer.data.encoding import IdSequences, encode_pairs
 from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 
@@ -32,10 +34,13 @@ class CountedCorpus(Corpus):
 class Letters:
     """A tokenizer without a vocabulary: ids are code points."""
 
-    fingerprint = "letters"
+    fingerprint, unk_id, byte_ids = "letters", -1, range(0)
 
     def tokenize(self, strings):
         return tf.strings.unicode_decode(strings, "UTF-8")
+
+    def count_normalized(self, texts):
+        return 0
 
 
 def sequences(side):
@@ -72,6 +77,69 @@ def test_cache_is_used_until_corpus_or_tokenizer_change(synthetic_pairs, tokeniz
     assert sequences(changed.targets) != sequences(first.targets)
     (kept,) = cache.iterdir()
     assert (kept / "source.ids").stat().st_size == changed.sources.ids.nbytes
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("target.ids", lambda file: os.truncate(file, 400)),
+        ("target.ids", lambda file: os.truncate(file, 0)),
+        ("source.ids", lambda file: os.truncate(file, 401)),
+        ("source.ids", lambda file: file.unlink()),
+        ("source.ids", lambda file: file.write_bytes(bytes(file.stat().st_size))),
+        ("source.ids", lambda file: file.write_bytes(file.read_bytes() + bytes(4))),
+        ("target.offsets", lambda file: os.truncate(file, 80)),
+        ("target.offsets", lambda file: file.write_bytes(bytes(file.stat().st_size))),
+        ("report.json", lambda file: file.unlink()),
+        ("report.json", lambda file: os.truncate(file, 20)),
+        ("report.json", lambda file: file.write_text("{}")),
+    ],
+)
+def test_damaged_cache_is_written_again(synthetic_pairs, tokenizer, tmp_path, caplog, name, damage):
+    corpus = PairCorpus(synthetic_pairs[:23])
+    expected = encode_pairs(corpus, tokenizer)
+    encode_pairs(corpus, tokenizer, tmp_path)
+    (directory,) = tmp_path.iterdir()
+    damage(directory / name)
+    found = encode_pairs(corpus, tokenizer, tmp_path)
+    assert f"Encoding the text again, because {directory} is damaged: " in caplog.text
+    assert [sequences(side) for side in (found.sources, found.targets)] == [
+        sequences(side) for side in (expected.sources, expected.targets)
+    ]
+    assert found.counts == expected.counts
+    caplog.clear()
+    encode_pairs(corpus, tokenizer, tmp_path)
+    assert not caplog.text
+
+
+def test_ids_of_an_earlier_version_are_read(synthetic_pairs, tokenizer, tmp_path):
+    """Their names depend on paths and times of the files. They have no counts."""
+
+    class Earlier(CountedCorpus):
+        earlier_fingerprint = "path"
+
+    readings = []
+    encode = lambda corpus: encode_pairs(corpus, tokenizer, tmp_path)
+    first = encode(CountedCorpus(synthetic_pairs, readings))
+    (directory,) = tmp_path.iterdir()
+    (directory / "report.json").unlink()
+    key = digest("int32 ids, int64 offsets", "path", tokenizer.fingerprint)
+    directory.rename(tmp_path / f"ids-{key[:16]}")
+    for _ in range(2):
+        found = encode(Earlier(synthetic_pairs, readings))
+        assert sequences(found.targets) == sequences(first.targets)
+        for side, counts in first.counts.items():
+            assert found.counts[side] == dataclasses.replace(counts, normalized=None)
+    assert readings == [211] and [path.name for path in tmp_path.iterdir()] == [directory.name]
+
+
+def test_counts_of_unknown_and_normalized_text(tokenizer):
+    pairs = (("the ½ Ω dog", "Ω"), ("the  dog ", "the\u00a0dog"))
+    sources, targets = encode_pairs(PairCorpus(pairs), tokenizer).counts.values()
+    assert (sources.lines, sources.unknown, sources.normalized) == (2, 2, 1)
+    assert (targets.lines, targets.unknown, targets.normalized) == (2, 1, 1)
+    assert targets.tokens == 2 + len(tokenizer.tokenize(["the dog"])[0]) - 1
+    assert (sources.byte_pieces, targets.byte_pieces) == (0, 0)
 
 
 def test_partly_written_ids_are_removed(synthetic_pairs, tmp_path):

@@ -1,13 +1,16 @@
 """Tests of corpora in text files and of the errors for invalid files."""
 
 import gzip
+import io
 import os
 import random
 import threading
 
 import pytest
 
+from trainer.data import text_files
 from trainer.data.text_files import read_text
+from trainer.inference import streams
 
 ENGLISH = ["A dog runs.", "", "She sleeps\u2028well.", "It's 5 o'clock."]
 GERMAN = ["Ein Hund läuft.", "Leer?", "Sie schläft gut.", "Es ist fünf Uhr."]
@@ -39,13 +42,44 @@ def test_read_text_of_several_plain_and_compressed_files(write):
     assert list(corpus) == [("one", "eins"), ("two", "zwei"), ("three", "drei")]
 
 
-def test_fingerprint_changes_with_the_files(write):
-    source, target = write("a.en", "one\n"), write("a.de", "eins\n")
-    before = read_text(source, target).fingerprint
-    assert read_text(source, target).fingerprint == before
+def test_fingerprint_depends_on_contents_only(write, tmp_path):
+    source, target = write("a.en", "one\ntwo\n"), write("a.de", "eins\nzwei\n")
+    before, status = read_text(source, target).fingerprint, os.stat(target)
     assert read_text(target, source).fingerprint != before
-    write("a.de", "einse\n")
+    for other in (
+        write("b.en", "one\ntwo\n"),
+        write("b.en.gz", "one\ntwo\n"),
+        write("crlf.en", "one\r\ntwo\r\n"),
+        write("open.en", "one\ntwo"),
+    ):
+        assert read_text(other, target).fingerprint == before
+    halves = [write(name, line) for name, line in (("1", "one\n"), ("2", "two"))]
+    targets = [write(name, line) for name, line in (("3", "eins\n"), ("4", "zwei"))]
+    assert read_text(",".join(halves), ",".join(targets)).fingerprint == before
+    write("a.de", "eins\ndrei\n")
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert os.stat(target).st_size == status.st_size
     assert read_text(source, target).fingerprint != before
+
+
+def test_carriage_return_inside_a_line_is_a_space(write, caplog):
+    """In files for training and evaluation as in the input of `trainer.translate`."""
+    content = "On\rSunday\r\n\r\nTwo\n"
+    corpus = read_text(write("a.en", "a\nb\nc\n"), write("a.de", content))
+    assert list(corpus.targets()) == ["On Sunday", "", "Two"]
+    assert list(streams.lines(io.BytesIO(content.encode()), "-")) == [b"On Sunday", b"", b"Two"]
+    assert "a.de has carriage returns inside lines, first in line 1. They are read" in caplog.text
+    assert corpus.earlier_fingerprint is None, "ids of earlier versions lack the space"
+
+
+def test_block_size_does_not_matter(write, monkeypatch):
+    source, target = write("a.en", "one\ntwo\nthree"), write("a.de", "ä\rb\r\nc\nd")
+    expected = read_text(source, target)
+    monkeypatch.setattr(text_files, "_BLOCK_BYTES", 1)
+    assert read_text(source, target) == expected
+    write("a.en", b"one\ntwo\nth\xff")
+    with pytest.raises(ValueError, match="in line 3. Convert"):
+        read_text(source, target)
 
 
 def test_files_are_read_as_a_stream(write):
@@ -107,6 +141,12 @@ ONE, EINS = {"a.en": b"one\n"}, {"a.de": b"eins\n"}
             {"a.en.gz": gzip.compress("\ufeffone\n".encode())},
             EINS,
             ".* Remove it: gunzip .*/a.en.gz && sed -i .*/a.en$",
+        ),
+        (
+            {"a.en": b"one\rtwo\r"},
+            EINS,
+            "lines of .*a.en to end in a line feed. Received: .* carriage return only, .*Convert "
+            r"it: tr '\\r' '\\n' < .*/a.en > .*/a.en.txt$",
         ),
         ({"plain.gz": b"one\n"}, EINS, f".*plain.gz {NOT_GZIP}"),
         ({"short.gz": gzip.compress(b"one\n")[:-9]}, EINS, f".*short.gz {NOT_GZIP}"),

@@ -62,6 +62,22 @@ def test_read_tfds_in_both_directions(tfds_dir):
     assert corpus.fingerprint != reverse.fingerprint
 
 
+def test_fingerprint_depends_on_the_prepared_text(tiny_translate, tfds_dir, tmp_path, monkeypatch):
+    read = lambda folder: read_tfds("tiny_translate", "dev", "en-de", str(folder))
+    expected = read(tfds_dir).fingerprint
+    assert read(tmp_path / "copy").fingerprint == expected
+    monkeypatch.setitem(globals(), "PAIRS", [PAIRS[0], ("", "Voll?"), *PAIRS[2:]])
+    changed = read(tmp_path / "changed")
+    assert changed.fingerprint != expected and ("", "Voll?") in list(changed)
+
+
+def test_line_ends_inside_a_sentence_are_spaces(tiny_translate, tmp_path, monkeypatch):
+    pair = "one\rtwo", "eins\r\nzwei"
+    monkeypatch.setitem(globals(), "PAIRS", [PAIRS[0], pair, *PAIRS[2:]])
+    corpus = read_tfds("tiny_translate", "dev", "en-de", str(tmp_path))
+    assert ("one two", "eins  zwei") in list(corpus)
+
+
 def test_wmt14_splits_are_newstest2013_and_newstest2014(wmt14):
     read = lambda split: read_tfds("wmt14_translate/de-en", split, data_dir=wmt14.data_dir)
     dev, test, train = map(read, ("dev", "test", "train"))

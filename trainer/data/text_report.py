@@ -1,0 +1,139 @@
+"""Reports of the text that a program reads: unknown tokens and lines changed by normalization."""
+
+import collections
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+# Larger shares of unknown tokens are reported with a warning.
+UNKNOWN_LIMIT = 0.001
+_UNKNOWN = b"<unk>"
+_LINES_PER_CALL = 1024
+
+
+@dataclass(frozen=True)
+class TextCounts:
+    """Counts of sentences and their tokens. Add them with `+`. `str` returns a summary.
+
+    Args:
+        lines: number of sentences.
+        tokens: number of tokens, without EOS.
+        unknown: number of tokens that are not in the vocabulary.
+        byte_pieces: number of tokens that stand for a single byte, see `--byte_fallback`.
+        normalized: number of sentences that normalization changes, spaces aside; None if unknown.
+    """
+
+    lines: int = 0
+    tokens: int = 0
+    unknown: int = 0
+    byte_pieces: int = 0
+    normalized: int | None = 0
+
+    def __add__(self, other: "TextCounts") -> "TextCounts":
+        pairs = zip(asdict(self).values(), asdict(other).values())
+        return TextCounts(*(None if None in pair else sum(pair) for pair in pairs))
+
+    @property
+    def unknown_share(self) -> float:
+        """Share of unknown tokens, 0 to 1."""
+        return self.unknown / max(self.tokens, 1)
+
+    def __str__(self):
+        parts = [
+            f"{self.tokens:,} tokens",
+            f"{self.unknown:,} unknown ({self.unknown_share:.2%})",
+        ]
+        if self.byte_pieces:
+            share = self.byte_pieces / self.tokens
+            parts.append(f"{self.byte_pieces:,} byte pieces ({share:.2%})")
+        if self.normalized is not None:
+            parts.append(f"normalization changes {self.normalized:,} of {self.lines:,} lines")
+        return ", ".join(parts)
+
+    def warning(self, description: str) -> str | None:
+        """Returns a warning if many tokens are unknown, otherwise None.
+
+        Args:
+            description: name of the sentences, such as "the source".
+        """
+        if self.unknown_share <= UNKNOWN_LIMIT:
+            return None
+        return (
+            f"warning: {self.unknown_share:.2%} of the tokens of {description} are unknown, "
+            "because the vocabulary lacks their characters. A model can't learn or translate "
+            "them. Train a new vocabulary with --byte_fallback, or on text with these characters."
+        )
+
+
+def describe_sides(sides: dict[str, TextCounts]) -> list[str]:
+    """Returns a line of counts for each side by name, and warnings."""
+    lines = [f"  {name}: {counts}" for name, counts in sides.items()]
+    warnings = (counts.warning(f"the {name}") for name, counts in sides.items())
+    return lines + [f"  {warning}" for warning in warnings if warning is not None]
+
+
+class CountedTranslations:
+    """A function that translates batches of sentences and counts what it reads.
+
+    Args:
+        translate: function that returns the translations of each sentence, best first, such as
+            `Translator.n_best`.
+        module: for `count_in_graph`; or None, then tokens are not counted.
+    """
+
+    def __init__(self, translate: Callable[[Sequence[bytes]], Sequence], module=None):
+        self._translate = translate
+        self._module = module
+        self._lines = self._blank = self._cut = 0
+        self._counts = TextCounts()
+
+    def __call__(self, sentences: Sequence[bytes]) -> Sequence:
+        results = self._translate(sentences)
+        self._lines += len(sentences)
+        self._blank += sum(not sentence.strip() for sentence in sentences)
+        self._cut += sum(translations[0].truncated for translations in results)
+        if self._module is not None:
+            self._counts += count_in_graph(self._module, sentences)
+        return results
+
+    def describe(self) -> list[str]:
+        """Returns lines of text with the counts of all sentences, and warnings."""
+        lines = [f"Read {self._lines:,} lines: {self._blank:,} blank, {self._cut:,} cut."]
+        return lines + (describe_sides({"source": self._counts}) if self._counts.tokens else [])
+
+
+def count_in_graph(module, texts: Sequence[bytes]) -> TextCounts:
+    """Returns the counts of sentences for an exported model.
+
+    An export has no function that normalizes. A sentence without unknown tokens counts as
+    normalized if its tokens stand for other text.
+
+    Args:
+        module: a `TranslationModule`, or a SavedModel of one.
+        texts: sentences in UTF-8.
+    """
+    # `trainer.translate --help` must not wait for TensorFlow.
+    import tensorflow as tf
+
+    total = TextCounts()
+    for start in range(0, len(texts), _LINES_PER_CALL):
+        block = list(texts[start : start + _LINES_PER_CALL])
+        ids = module.ids(tf.constant(block))
+        names = module.tokenize(tf.constant(block))["tokens"].numpy()
+        round_trips = module.detokenize(ids["ids"])["text"].numpy()
+        has_unknown = (names == _UNKNOWN).any(axis=1)
+        counts = collections.Counter(names.ravel().tolist())
+        total += TextCounts(
+            lines=len(block),
+            tokens=int(ids["lengths"].numpy().sum()) - len(block),  # Without EOS.
+            unknown=counts[_UNKNOWN],
+            byte_pieces=sum(count for name, count in counts.items() if _is_byte(name)),
+            normalized=sum(
+                not unknown and text.split() != other.split()
+                for text, other, unknown in zip(block, round_trips, has_unknown)
+            ),
+        )
+    return total
+
+
+def _is_byte(name):
+    return name.startswith(b"<0x") and len(name) == len("<0x00>")
