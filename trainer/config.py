@@ -10,7 +10,7 @@ import os
 from absl import flags
 
 from trainer import config_fields
-from trainer.config_checks import ARCHITECTURE_SETTINGS, check_together
+from trainer.config_checks import ARCHITECTURE_SETTINGS, DEFAULT_TOKENIZER, check_together
 from trainer.config_fields import setting
 from trainer.recipes import recipe_of
 
@@ -22,6 +22,11 @@ _RECIPE = " Default: the recipe's value."
 _PRESET = " Default: the preset's value."
 # Copy of t2t_relpos.models.config.POSITIONS. Importing it would import TensorFlow.
 POSITIONS = ("relative", "sinusoidal", "learned", "relative+sinusoidal", "none")
+# Copy of trainer.data.sentencepiece_tokenizer.NORMALIZATIONS.
+NORMALIZATIONS = ("nmt_nfkc", "nfkc", "identity")
+# Settings of the scores of the dev set, with their defaults. A resumed run keeps its values,
+# because scores of other metrics can't be compared.
+SCORE_SETTINGS = {"bleu_tokenize": DEFAULT_TOKENIZER, "best_metric": "dev_bleu"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,6 +81,17 @@ class RunConfig:
     )
     vocab_size: int | None = setting(
         "Size of the joint SentencePiece vocabulary." + _RECIPE, at_least=4
+    )
+    normalization: str | None = setting(
+        "Rule of SentencePiece that replaces characters of a new vocabulary's text, such as "
+        "full-width punctuation. Default: nmt_nfkc.",
+        choices=NORMALIZATIONS,
+        fixed=False,
+    )
+    byte_fallback: bool | None = setting(
+        "Whether a new vocabulary has 256 pieces for bytes, so that no character is unknown. "
+        "Default: off.",
+        fixed=False,
     )
     train_steps: int | None = setting("Total number of updates." + _RECIPE, at_least=1, fixed=False)
     batch_tokens: int | None = setting(
@@ -186,11 +202,21 @@ class RunConfig:
         False,
         fixed=False,
     )
+    bleu_tokenize: str | None = setting(
+        "Tokenizer of sacreBLEU for dev BLEU: 13a, intl, zh, char, none, ja-mecab or ko-mecab. "
+        f"Default: {DEFAULT_TOKENIZER}.",
+        fixed=False,
+    )
+    best_metric: str | None = setting(
+        "Metric of the dev set that --keep_best and --early_stopping follow. Default: dev_bleu.",
+        choices=("dev_bleu", "dev_chrf"),
+        fixed=False,
+    )
     keep_best: int = setting(
-        "Number of checkpoints with the best dev BLEU to keep.", 0, at_least=0, fixed=False
+        "Number of checkpoints with the best --best_metric to keep.", 0, at_least=0, fixed=False
     )
     early_stopping: int | None = setting(
-        "Stop training after this number of evaluations without a better dev BLEU.",
+        "Stop training after this number of evaluations without a better --best_metric.",
         at_least=1,
         fixed=False,
     )

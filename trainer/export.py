@@ -5,13 +5,16 @@
 Writes saved_models/NAME/VERSION/, which `python -m trainer.translate` and TensorFlow Serving read.
 """
 
+import dataclasses
 import functools
+import shlex
 from pathlib import Path
 
 from absl import app, flags, logging
 
 from trainer import config_fields, entry_point
-from trainer.serving.translation_settings import TranslationSettings
+from trainer.model_dir import ModelDirectory
+from trainer.serving.translation_settings import TranslationSettings, longest_input
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -29,7 +32,15 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
         "float32",
         choices=("float32", "bfloat16"),
     )
-    config_fields.define_flags(TranslationSettings, values)
+    names = [field.name for field in dataclasses.fields(TranslationSettings)]
+    names.remove("max_input_length")
+    config_fields.define_flags(TranslationSettings, values, names)
+    define(
+        "max_input_length",
+        int,
+        "Maximum number of ids of a sentence. Longer sentences are truncated. Default: the value "
+        f"of --max_length in training, at least {TranslationSettings.max_input_length}.",
+    )
 
 
 def export(module, directory: Path, version: int | None = None) -> Path:
@@ -66,6 +77,13 @@ def _destination(values):
     return Path(values.export_dir) / name
 
 
+def _settings(values):
+    given = config_fields.read_flags(TranslationSettings, values)
+    if given["max_input_length"] is None:
+        given["max_input_length"] = longest_input(ModelDirectory.open(values.model_dir))
+    return TranslationSettings(**given)
+
+
 def _run(values):
     import tensorflow as tf
 
@@ -73,12 +91,14 @@ def _run(values):
 
     # Without this, TensorFlow logs the temporary name of the directory.
     tf.get_logger().setLevel("WARNING")
-    settings = TranslationSettings(**config_fields.read_flags(TranslationSettings, values))
+    settings = _settings(values)
     directory = _destination(values)
     module = TranslationModule.from_model_dir(values.model_dir, settings, values.precision)
     path = export(module, directory, values.version)
     print(f"Wrote {path}")
-    print(f"Translate with it: python -m trainer.translate --saved_model={directory} < source.txt")
+    print(f"Sentences of more than {settings.max_input_length:,} tokens are truncated.")
+    saved_model = shlex.quote(f"--saved_model={directory}")
+    print(f"Translate with it: python -m trainer.translate {saved_model} < source.txt")
 
 
 main = functools.partial(entry_point.run, "trainer.export", _run)

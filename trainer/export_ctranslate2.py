@@ -17,7 +17,7 @@ from ours as follows:
     max_decoding_length   256, the same for all sentences of a call; truncated hypotheses count as
                           finished. Ours adds 50 to each source length and prefers finished ones
     min_decoding_length   1; ours is 0
-    max_input_length      1,024; 256 in an export
+    max_input_length      1,024; in an export, the `--max_length` of the training run, at least 256
 
 Neither search chooses padding. CTranslate2 gives padding probability 0, which raises its scores.
 """
@@ -32,10 +32,12 @@ from absl import app, flags
 from trainer import atomic_files, entry_point
 from trainer.data.token_names import token_names
 from trainer.model_dir import ModelDirectory
+from trainer.serving.translation_settings import longest_input
 
 QUANTIZATIONS = tuple(
     "none int8 int8_float32 int8_float16 int8_bfloat16 int16 float16 bfloat16 float32".split()
 )
+_MAX_INPUT_LENGTH = 1024  # CTranslate2's default.
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -113,6 +115,12 @@ def _check_destination(output, force):
 def _run(values):
     export(values.model_dir, values.output_dir, values.quantization, force=values.force)
     print(f"Wrote {values.output_dir}")
+    limit = longest_input(ModelDirectory.open(values.model_dir))
+    if limit > _MAX_INPUT_LENGTH:
+        print(
+            f"By default, CTranslate2 truncates sentences of more than {_MAX_INPUT_LENGTH:,} "
+            f"tokens. Give max_input_length={limit} to translate_batch."
+        )
 
 
 main = functools.partial(entry_point.run, "trainer.export_ctranslate2", _run)

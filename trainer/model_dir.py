@@ -10,7 +10,6 @@ evaluations.json       results of all evaluations on the dev set
 logs/                  TensorBoard logs
 ids/                   token ids of the corpora, a cache for resumed runs; may be deleted
 .lock                  locked while a training run uses the directory
-nan/step-000123.npz    a batch whose loss or gradient norm was not finite
 
 This module has the paths of these files, and formats and checks of the first four.
 """
@@ -43,7 +42,6 @@ class ModelDirectory:
         self.checkpoints = self.path / "checkpoints"
         self.best = self.path / "best"
         self.evaluations_file = self.path / "evaluations.json"
-        self.nan = self.path / "nan"
         self.logs = self.path / "logs"
         self._lock = None
 
@@ -76,7 +74,8 @@ class ModelDirectory:
                 "--model_dir."
             )
         try:
-            directory.path.mkdir(parents=True, exist_ok=True)
+            # `Path.mkdir` fails for a link to a folder that does not exist.
+            os.makedirs(os.path.realpath(path), exist_ok=True)
             if lock:
                 directory._lock = DirectoryLock(directory.path)
             # The file needs content: on a full disk, an empty file can still be created.
@@ -89,7 +88,7 @@ class ModelDirectory:
                 f"({error.strerror}). Free space, grant write permission, or choose another "
                 "--model_dir."
             ) from error
-        for folder in (directory.path, directory.nan, *directory.path.glob("ids/*")):
+        for folder in (directory.path, *directory.path.glob("ids/*")):
             atomic_files.remove_leftovers(folder)
         return directory
 
@@ -113,17 +112,21 @@ class ModelDirectory:
         """Returns the path of the vocabulary of a "sentencepiece" or "subwords" tokenizer."""
         return self.path / VOCABULARY_FILES[kind]
 
-    def write_config(self, architecture: dict, tokenizer: str = "sentencepiece"):
+    def write_config(
+        self, architecture: dict, tokenizer: str = "sentencepiece", made_from: str | None = None
+    ):
         """Writes config.json. The vocabulary file must exist.
 
         Args:
             architecture: `TransformerConfig.to_dict()`.
             tokenizer: kind of tokenizer, see `tokenizer_kind`.
+            made_from: identifies the text and the settings that the vocabulary was trained with.
         """
         entry = {"kind": tokenizer}
         if tokenizer != "none":
             vocabulary = self.vocabulary_file(tokenizer)
             entry |= {"file": vocabulary.name, "sha256": _digest(vocabulary)}
+            entry |= {"made_from": made_from} if made_from else {}
         _write_json(
             self.config_file,
             {"format_version": FORMAT_VERSION, "architecture": architecture, "tokenizer": entry},
@@ -134,7 +137,7 @@ class ModelDirectory:
 
         Returns:
             A dict with `format_version`, `architecture` (for `TransformerConfig.from_dict`) and
-            `tokenizer` (`kind`, `file`, `sha256`).
+            `tokenizer` (`kind`, `file`, `sha256`, and `made_from` of `write_config` if known).
 
         Raises:
             ValueError: if this is not a model directory, or has another format version.

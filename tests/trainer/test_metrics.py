@@ -102,6 +102,30 @@ def test_sacrebleu_metrics_have_its_signatures():
     assert score.value == pytest.approx(sacrebleu.corpus_chrf(sides[0], [sides[1]]).score)
 
 
+CHINESE = ["你好，世界！", "今天天气很好。"]
+
+
+@pytest.mark.parametrize("tokenize", ["zh", "char", "none", "13a"])
+def test_tokenizer_of_bleu_is_in_the_signature(tokenize):
+    for score in (
+        metrics.sacrebleu(CHINESE, CHINESE, tokenize),
+        metrics.score("bleu_lc", CHINESE, CHINESE, tokenize=tokenize),
+    ):
+        assert f"|tok:{tokenize}|" in score.signature
+        is_split = tokenize in ("zh", "char")
+        assert score.value == pytest.approx(100 if is_split else 0)
+        assert (metrics.bleu_warning(CHINESE, tokenize) is None) == is_split
+
+
+def test_warning_about_references_with_few_4_grams():
+    short = ["Ja.", "Nein.", "", "Ein Hund schläft."]
+    warning = metrics.bleu_warning(short)
+    assert warning.startswith("warning: with the tokenizer 13a, the references have almost no seq")
+    assert "--bleu_tokenize=zh" in warning
+    assert metrics.bleu_warning([*short, "Der Mann sieht heute einen Hund."]) is None
+    assert metrics.bleu_warning([""]) is None
+
+
 def test_names_and_signatures_of_all_metrics():
     sides = ["Das ist gut so."], ["Das ist gut so."]
     found = {name: metrics.score(name, *sides) for name in metrics.METRICS}

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+from types import SimpleNamespace
 
 import keras
 import pytest
@@ -18,7 +19,10 @@ from trainer.model_dir import ModelDirectory
 from trainer.training.preparation import Preparation
 from trainer.training.training_run import TrainingRun
 
+FINISHED = {"checkpoint_every": 3, "evaluate_every": 4, "train_steps": 9}
 run = Program(train)
+# Replaces Latin letters by letters of another script.
+CYRILLIC = {ord("a") + i: ord("а") + i for i in range(26)}
 
 
 def test_model_directory_is_complete(finished_run):
@@ -81,6 +85,45 @@ def test_existing_vocabulary_is_used(tmp_path, finished_run, small_run):
     run.directory.unlock()
     assert json.loads((tmp_path / "run.json").read_text())["vocab_size"] == 40
     assert "\nVocabulary: 40 pieces (existing)\n" in run.describe()
+
+
+def test_vocabulary_of_a_start_that_trained_nothing_is_compared_with_the_text(tmp_path, small_run):
+    def prepare(*, is_chief=True, **settings):
+        directory = ModelDirectory.create(tmp_path / "model")
+        config = small_run.config(directory.path, **settings)
+        return Preparation(config, directory, is_chief=is_chief)
+
+    first = prepare()
+    assert prepare().tokenizer.fingerprint == first.tokenizer.fingerprint
+    # The settings of the earlier start do not matter, because there is no checkpoint.
+    assert prepare(vocab_size=41, dropout=0.25).tokenizer.vocab_size == 41
+    for name, lines in (("one", small_run.source), ("two", small_run.target)):
+        (tmp_path / name).write_text("\n".join(lines).translate(CYRILLIC))
+    text = {"train_source": str(tmp_path / "one"), "train_target": str(tmp_path / "two")}
+    other = prepare(**text)
+    assert other.tokenizer.fingerprint != first.tokenizer.fingerprint
+    assert other.train_pairs.counts["target"].unknown == 0
+    # Other workers use the vocabulary of the chief, and a trained model keeps its vocabulary.
+    assert prepare(is_chief=False).tokenizer.fingerprint == other.tokenizer.fingerprint
+    other.directory.checkpoints.joinpath("step-000001").mkdir(parents=True)
+    assert prepare().tokenizer.fingerprint == other.tokenizer.fingerprint
+
+
+def test_vocabulary_of_a_failed_start_with_init_from_is_replaced(tmp_path, small_run, finished_run):
+    directory = ModelDirectory.create(tmp_path / "model")
+    inherited = dict.fromkeys(("preset", "vocab_size", "batch_tokens", "checkpoint_every"))
+    tuned = small_run.config(directory.path, init_from=str(finished_run), **inherited)
+    assert Preparation(tuned, directory).tokenizer.vocab_size == 40
+    assert Preparation(small_run.config(directory.path, vocab_size=37), directory)
+    assert directory.load_tokenizer().vocab_size == 37
+
+
+def test_vocabulary_without_config_is_not_left_behind(tmp_path, small_run, fill_disk):
+    directory = ModelDirectory.create(tmp_path / "model")
+    fill_disk(ModelDirectory, "write_config")
+    with pytest.raises(OSError, match="No space left"):
+        Preparation(small_run.config(directory.path), directory)
+    assert not directory.vocabulary_file().exists()
 
 
 @pytest.mark.parametrize(
@@ -207,11 +250,79 @@ def test_resume_with_another_vocab_size_exits(finished, small_run, rerun):
     assert expected in message
 
 
-def test_resume_with_different_text_warns(small_run, rerun, tmp_path, caplog):
+def test_resume_compares_contents_of_text_files(finished, small_run, rerun, tmp_path, caplog):
+    """Neither paths nor times matter."""
     files = {name: str(tmp_path / "source") for name in ("train_source", "dev_source")}
     (tmp_path / "source").write_text("\n".join(small_run.source) + "\n")
     rerun(small_run, **files)
-    for name, recorded in (small_run.text | small_run.dev).items():
-        warning = f"Resuming with different data: {name} was {recorded} and is now "
-        assert (warning in caplog.text) == (name in files)
-        assert name not in files or warning + files[name] in caplog.text
+    assert "different data" not in caplog.text
+    status = (tmp_path / "source").stat()
+    (tmp_path / "source").write_text("\n".join(small_run.source).replace("dog", "cow") + "\n")
+    os.utime(tmp_path / "source", ns=(status.st_atime_ns, status.st_mtime_ns))
+    rerun(small_run, **files)
+    for split in ("training text", "dev set"):
+        warning = f"Resuming with different data: the {split} of this run has changed. It is now "
+        assert f"{warning}{tmp_path}/source and " in caplog.text
+    # Runs of earlier versions recorded only the names.
+    caplog.clear()
+    directory = ModelDirectory(finished)
+    directory.write_run({k: v for k, v in directory.read_run().items() if k != "contents"})
+    rerun(small_run, **files | {"train_source": small_run.text["train_source"]})
+    assert "the training text of this run" in caplog.text and "dev set" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("recorded", "given"),
+    [
+        ({"best_metric": "dev_chrf", "bleu_tokenize": "13a"}, {"best_metric": "dev_bleu"}),
+        ({"best_metric": "dev_bleu", "bleu_tokenize": "zh"}, {"bleu_tokenize": "13a"}),
+        ({}, {"best_metric": "dev_chrf"}),
+    ],
+)
+def test_resumed_run_keeps_its_metric(tmp_path, small_run, finished, rerun, recorded, given):
+    """Runs of earlier versions recorded no metric. They compared dev BLEU."""
+    directory = ModelDirectory(finished)
+    names = ("best_metric", "bleu_tokenize")
+    run = {name: value for name, value in directory.read_run().items() if name not in names}
+    directory.write_run(run | {"dev_bleu": True} | recorded)
+    prepare = lambda **settings: Preparation(small_run.config(finished, **settings), directory)
+    settings = FINISHED | small_run.dev | {"keep_best": 1}
+    kept = prepare(**settings).config
+    assert (kept.best_metric, kept.bleu_tokenize) == (
+        recorded.get("best_metric", "dev_bleu"),
+        recorded.get("bleu_tokenize", "13a"),
+    )
+    ((name, value),) = given.items()
+    message = f'{name} is "{getattr(kept, name)}" in the directory and "{value}" in this run'
+    with pytest.raises(ValueError, match=message):
+        prepare(**settings, **given)
+    directory.write_run(directory.read_run() | {"dev_bleu": False})
+    assert getattr(prepare(**settings, **given).config, name) == value
+
+
+def test_existing_vocabulary_must_agree_with_the_settings(small_run, rerun):
+    for settings, message in (
+        ({"byte_fallback": True}, "Expected the byte_fallback of .*, False. Received: True. Leave"),
+        ({"normalization": "nfkc"}, "the normalization of .*, nmt_nfkc. Received: nfkc. Leave"),
+    ):
+        assert re.search(message, rerun(small_run.fails, **settings))
+
+
+def test_report_of_the_text(tmp_path, small_run, capsys):
+    lines = [line.replace("man", "½ man") for line in small_run.target]
+    (tmp_path / "target").write_text("\n".join(lines) + "\n")
+    (tmp_path / "chinese").write_text("你好世界。\n" * 12)
+    directory = ModelDirectory.create(tmp_path / "model")
+    files = small_run.dev | {"train_target": str(tmp_path / "target")}
+    files |= {"dev_target": str(tmp_path / "chinese"), "dev_bleu": True}
+    prepared = Preparation(small_run.config(directory.path, **files), directory)
+    assert prepared.config.normalization == "nmt_nfkc" and prepared.config.byte_fallback is False
+    lines = prepared.describe(SimpleNamespace(trainable_variables=[])).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("Training data: "))
+    train, source, target, dev, _, dev_target, unknown, bleu = lines[start : start + 8]
+    assert " 0 unknown (0.00%), normalization changes 0 of 12 lines" in source
+    assert "  target: " in target and "normalization changes 6 of 12 lines" in target
+    assert dev == "Dev data: 12 pairs, 0 with a blank side, 0 sources cut."
+    assert dev_target.startswith("  target: 24 tokens, 12 unknown (50.00%)")
+    assert "warning: 50.00% of the tokens of the target are unknown" in unknown
+    assert "warning: with the tokenizer 13a, the references have almost no" in bleu

@@ -14,9 +14,10 @@ from trainer.model_dir import ModelDirectory
 from trainer.serving.fast_transformer import FastTransformer
 from trainer.serving.request_checks import checked_pairs, checked_search
 from trainer.serving.search import compiled_search, n_best
-from trainer.serving.translation_settings import TranslationSettings
+from trainer.serving.translation_settings import TranslationSettings, longest_input
 from trainer.serving.translator import ABSENT
 
+_WIDEST_SMALL_BEAM = 256
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
 
 
@@ -55,13 +56,16 @@ class TranslationModule(tf.Module):
 
         Args:
             path: the model directory.
-            settings: as for the class.
+            settings: as for the class. Default: `max_input_length` is the `--max_length` of the
+                training run, at least 256.
             precision: as for `FastTransformer`.
 
         Raises:
             ValueError: if `path` is not a model directory, or contains no trained model.
         """
         directory = ModelDirectory.open(path)
+        if settings is None:
+            settings = TranslationSettings(max_input_length=longest_input(directory))
         transformer = FastTransformer(directory.load_model(), precision)
         return cls(transformer, directory.load_tokenizer(), settings)
 
@@ -273,6 +277,13 @@ def _lengths(ids):
 
 
 def _check_fit(config, tokenizer, settings):
+    # Each step selects 2 * beam_size ids. Only for small vocabularies there may be fewer.
+    widest = max(config.vocab_size // 2, _WIDEST_SMALL_BEAM)
+    if settings.max_beam_size > widest:
+        raise ValueError(
+            f"Expected a beam size of at most {widest} for a vocabulary of {config.vocab_size} "
+            f"tokens. Received: {settings.max_beam_size}. Lower --beam_size or --max_beam_size."
+        )
     if config.vocab_size != tokenizer.vocab_size:
         raise ValueError(
             f"Expected a tokenizer with the model's {config.vocab_size} ids. Received: a tokenizer "

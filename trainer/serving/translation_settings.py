@@ -4,6 +4,7 @@ import dataclasses
 
 from trainer import config_fields
 from trainer.config_fields import setting
+from trainer.model_dir import ModelDirectory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,3 +50,14 @@ class TranslationSettings:
     def longest_translation(self) -> int:
         """Maximum number of ids of a translation, with EOS."""
         return self.max_input_length + self.extra_length
+
+
+def longest_input(directory: ModelDirectory) -> int:
+    """Returns the default of `max_input_length` for a model.
+
+    No sentence is truncated that was short enough for training.
+    """
+    longest = max(directory.read_run().get("max_length") or 0, TranslationSettings.max_input_length)
+    architecture = directory.read_config()["architecture"]
+    is_limited = architecture.get("position") == "learned"
+    return min(longest, architecture["max_length"]) if is_limited else longest

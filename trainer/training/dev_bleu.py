@@ -1,4 +1,4 @@
-"""BLEU of the model in training on the dev set."""
+"""BLEU and chrF of the model in training on the dev set."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -6,6 +6,7 @@ from typing import NamedTuple
 import keras
 
 from trainer import metrics
+from trainer.config_checks import DEFAULT_TOKENIZER
 from trainer.data.corpus import Corpus
 from trainer.serving.translation_module import TranslationModule, TranslationSettings
 from trainer.serving.translator import Translator, translate_texts
@@ -22,10 +23,14 @@ class Sample(NamedTuple):
     translation: str
 
 
-class DevBleu(NamedTuple):
-    """The sacreBLEU score of the dev set (cased, detokenized, 0 to 100) and sample translations."""
+class DevScores(NamedTuple):
+    """Scores of the dev set, 0 to 100, and sample translations.
+
+    Both scores are sacreBLEU's, of cased and detokenized text: BLEU and chrF2.
+    """
 
     bleu: float
+    chrf: float
     samples: list[Sample]
 
 
@@ -57,18 +62,27 @@ class DevTranslator:
         tokenizer: the model's tokenizer.
         corpus: the dev set, which is held in memory.
         longest: number of ids of its longest source sentence, with EOS.
+        bleu_tokenize: tokenizer of sacreBLEU.
     """
 
-    def __init__(self, transformer: keras.Model, tokenizer, corpus: Corpus, longest: int):
+    def __init__(
+        self,
+        transformer: keras.Model,
+        tokenizer,
+        corpus: Corpus,
+        longest: int,
+        bleu_tokenize: str = DEFAULT_TOKENIZER,
+    ):
         if transformer.config.position == "learned":
             longest = min(longest, transformer.config.max_length)
         settings = TranslationSettings(beam_size=1, max_input_length=max(longest, 2))
         module = TranslationModule(_CurrentWeights(transformer), tokenizer, settings)
         self._translate = Translator(module.serve, module)
         self._pairs = list(corpus)
+        self._bleu_tokenize = bleu_tokenize
 
-    def __call__(self, interrupted: Callable[[], bool] = lambda: False) -> DevBleu | None:
-        """Returns BLEU and samples, or None if `interrupted()` returns True before a batch."""
+    def __call__(self, interrupted: Callable[[], bool] = lambda: False) -> DevScores | None:
+        """Returns scores and samples, or None if `interrupted()` returns True before a batch."""
 
         def translate(sentences):
             if interrupted():
@@ -80,6 +94,7 @@ class DevTranslator:
             hypotheses, _ = translate_texts(translate, sources, _BATCH_SIZE)
         except _Interrupted:
             return None
-        bleu = metrics.sacrebleu(hypotheses, references).value
+        bleu = metrics.sacrebleu(hypotheses, references, self._bleu_tokenize).value
+        chrf = metrics.score("chrf", hypotheses, references).value
         rows = range(0, len(hypotheses), max(1, len(hypotheses) // _SAMPLES))[:_SAMPLES]
-        return DevBleu(bleu, [Sample(*self._pairs[i], hypotheses[i]) for i in rows])
+        return DevScores(bleu, chrf, [Sample(*self._pairs[i], hypotheses[i]) for i in rows])

@@ -13,7 +13,7 @@ from trainer.training.step_counter import Steps
 
 
 class DevEvaluator:
-    """Evaluates a model on the dev set, and detects when dev BLEU no longer improves.
+    """Evaluates a model on the dev set, and detects when its metric no longer improves.
 
     Args:
         steps: the step counter.
@@ -21,11 +21,11 @@ class DevEvaluator:
         batches: batches of the dev set over all devices, of known cardinality.
         evaluations: storage of the results.
         reports: objects whose method `evaluated(result, samples)` is called with the results.
-        translate: a `DevTranslator`, which computes BLEU, or None.
+        translate: a `DevTranslator`, which computes BLEU and chrF, or None.
         best: storage of the best checkpoints, or None.
-        patience: number of evaluations without a better BLEU after which training ends, or None.
+        patience: number of evaluations without a better score after which training ends, or None.
         from_chief: function that broadcasts a value from the chief to all workers. Only the chief
-            computes BLEU.
+            translates.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class DevEvaluator:
 
     @property
     def has_converged(self) -> bool:
-        """Whether the last `patience` evaluations gave no better BLEU."""
+        """Whether the last `patience` evaluations gave no better score."""
         patience = self._patience
         return patience is not None and self._evaluations.without_improvement() >= patience
 
@@ -77,11 +77,12 @@ class DevEvaluator:
         dev = self._translate and self._translate(lambda: self._steps.interrupted)
         if self._steps.interrupted:
             return
-        bleu = self._from_chief(dev and dev.bleu)
-        result = DevResult(self._steps.step, logs["loss"], logs["accuracy"], bleu)
+        scores = (dev.bleu, dev.chrf) if dev else (None, None)
+        scores = map(self._from_chief, scores)
+        result = DevResult(self._steps.step, logs["loss"], logs["accuracy"], *scores)
         # Write the checkpoint first: a run killed before `add` evaluates again after it resumes.
         if self._best is not None:
-            self._best.offer(model, result.step, bleu)
+            self._best.offer(model, result.step, self._evaluations.score(result))
         self._evaluations.add(result)
         for report in self._reports:
             report.evaluated(result, dev.samples if dev else [])

@@ -7,12 +7,15 @@ import keras
 from absl import logging
 
 from t2t_relpos.models import TransformerConfig
-from trainer.config import TEXT_FILES, RunConfig
+from trainer import metrics
+from trainer.config import SCORE_SETTINGS, TEXT_FILES, RunConfig
 from trainer.config_checks import ARCHITECTURE_SETTINGS, RELATIVE_SETTINGS
 from trainer.data.buckets import report_lengths
+from trainer.data.corpus import digest
 from trainer.data.encoding import encode_pairs
-from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
+from trainer.data.sentencepiece_tokenizer import NORMALIZATIONS, SentencePieceTokenizer
 from trainer.data.text_files import read_text
+from trainer.data.text_report import describe_sides
 from trainer.data.tfds_sets import MissingSplitError, read_tfds
 from trainer.model_dir import ModelDirectory
 from trainer.training.checkpoints import Checkpoints
@@ -24,6 +27,8 @@ class Preparation:
     Args:
         config: the settings. They are resolved here.
         directory: a writable model directory.
+        is_chief: whether this process may replace the vocabulary and config.json of an earlier
+            start that trained nothing.
 
     Attributes:
         config: the resolved settings, with the actual size of the vocabulary.
@@ -34,20 +39,24 @@ class Preparation:
         train_pairs: the training corpus as `EncodedPairs`.
         dev_corpus: the dev set, or None.
         dev_pairs: the dev set as `EncodedPairs`, or None.
+        contents: fingerprints of the training corpus and of the dev set.
 
     Raises:
         ValueError: if settings, data or the model directory are invalid.
     """
 
-    def __init__(self, config: RunConfig, directory: ModelDirectory):
+    def __init__(self, config: RunConfig, directory: ModelDirectory, *, is_chief: bool = True):
         self.config = config.resolve()
         self.parent = ModelDirectory.open(config.init_from) if config.init_from else None
         self.directory = directory
-        self.tokenizer = self._load_tokenizer(config.vocab_size)
+        self._is_left_over = is_chief and _is_left_over(directory)
+        self._recorded = {} if self._is_left_over else directory.read_run()
+        self._keep_score_settings()
+        self.tokenizer = self._load_tokenizer(config)
         self._vocabulary = "new" if self.tokenizer is None else "existing"
         if self.tokenizer is not None and self.parent is None:
             self.config = dataclasses.replace(self.config, vocab_size=self.tokenizer.vocab_size)
-        if directory.is_configured:
+        if directory.is_configured and not self._is_left_over:
             self._check_recorded()
         # Report invalid settings before the text is read and the vocabulary is trained.
         self.architecture = self._make_architecture()
@@ -59,10 +68,13 @@ class Preparation:
                 "Expected a dev set with evaluate_every, dev_bleu, keep_best or early_stopping. "
                 "Received: none. Give --dev_source and --dev_target, or leave these flags out."
             )
+        corpora = {"train": train, "dev": self.dev_corpus}
+        self.contents = {name: c.fingerprint for name, c in corpora.items() if c is not None}
+        self._warn_of_changed_text()
+        # A vocabulary that the user has put into the directory has no origin.
+        self._made_from = "init_from" if self.parent is not None else None
         if self.tokenizer is None:
-            size = self.config.vocab_size
-            print(f"Training a vocabulary of {size} pieces.", flush=True)
-            self.tokenizer = SentencePieceTokenizer.train(train.sentences(), size)
+            self.tokenizer = self._train_tokenizer(train)
         self._write_config()
         self.train_pairs = self._encode("train", train)
         self.dev_pairs = self._encode("dev", self.dev_corpus)
@@ -75,10 +87,56 @@ class Preparation:
         parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
         vocabulary = f"Vocabulary: {self.tokenizer.vocab_size} pieces ({self._vocabulary})"
         lines = ["Settings:", *settings, vocabulary, f"Training data: {lengths}"]
+        lines += describe_sides(self.train_pairs.counts)
+        if self.dev_pairs is not None:
+            lines += self._describe_dev()
         lines.append(f"Parameters: {parameters:,}")
         if self.config.jit_compile:
             lines.append(f"XLA: compiles at most {lengths.buckets} programs, one for each bucket.")
         return "\n".join(lines)
+
+    def _describe_dev(self):
+        lengths = self.dev_pairs.sources.lengths
+        # Other position encodings have no limit.
+        is_limited = self.architecture.position == "learned"
+        cut = int((lengths > self.architecture.max_length).sum()) if is_limited else 0
+        blank = report_lengths(self.dev_pairs, int(self.dev_pairs.lengths.max())).blank
+        lines = [
+            f"Dev data: {len(lengths)} pairs, {blank} with a blank side, {cut} sources cut.",
+            *describe_sides(self.dev_pairs.counts),
+        ]
+        if self.config.computes_dev_bleu:
+            references = list(self.dev_corpus.targets())
+            warning = metrics.bleu_warning(references, self.config.bleu_tokenize)
+            lines += [f"  {warning}"] if warning else []
+        return lines
+
+    def _keep_score_settings(self):
+        """Replaces settings of dev scores that are None by those of the run, or by defaults."""
+        recorded = self._recorded
+        kept = {name: recorded.get(name) or value for name, value in SCORE_SETTINGS.items()}
+        current = {name: getattr(self.config, name) or kept[name] for name in kept}
+        if recorded.get("dev_bleu") or self.directory.best.is_dir():
+            self.directory.check_same(kept, current, "settings")
+        self.config = dataclasses.replace(self.config, **current)
+
+    def _warn_of_changed_text(self):
+        """Logs a warning if a resumed run has other text than before, in any files."""
+        recorded = self._recorded
+        for split, content in self.contents.items():
+            names = [name for name in TEXT_FILES if name.startswith(split)]
+            names = names if self.config.data == "files" else ["data"]
+            if split in recorded.get("contents", {}):
+                has_changed = recorded["contents"][split] != content
+            else:  # Earlier versions recorded only the names.
+                files = {name: getattr(self.config, name) for name in names}
+                has_changed = any(recorded.get(x) not in (None, files[x]) for x in names)
+            if has_changed:
+                logging.warning(
+                    "Resuming with different data: the %s of this run has changed. It is now %s",
+                    {"train": "training text", "dev": "dev set"}[split],
+                    " and ".join(getattr(self.config, name) for name in names),
+                )
 
     def _check_recorded(self):
         directory = self.directory
@@ -90,21 +148,14 @@ class Preparation:
             )
         if self.parent is not None:
             vocabularies = (d.read_config()["tokenizer"] for d in (directory, self.parent))
-            directory.check_same(*vocabularies, "vocabulary")
-        recorded, current = directory.read_run(), self.config.to_dict()
+            same = ({name: x.get(name) for name in ("kind", "sha256")} for x in vocabularies)
+            directory.check_same(*same, "vocabulary")
+        recorded, current = self._recorded, self.config.to_dict()
         # `_write_config` compares the architecture, including the defaults of the preset.
         names = [name for name in self.config.fixed_on_resume() if name in recorded]
         names = [name for name in names if name not in ARCHITECTURE_SETTINGS]
         fixed = ({name: run[name] for name in names} for run in (recorded, current))
         directory.check_same(*fixed, "settings")
-        for name in TEXT_FILES:
-            if recorded.get(name) not in (None, current[name]):
-                logging.warning(
-                    "Resuming with different data: %s was %s and is now %s",
-                    name,
-                    recorded[name],
-                    current[name],
-                )
 
     def _corpus(self, split):
         config = self.config
@@ -119,23 +170,43 @@ class Preparation:
             logging.warning("Training without a dev set. %s", error)
             return None
 
-    def _load_tokenizer(self, requested_size):
-        """Returns the tokenizer of the directory or of its parent, or None if there is none."""
+    def _train_tokenizer(self, corpus):
+        config = self.config = dataclasses.replace(
+            self.config,
+            normalization=self.config.normalization or NORMALIZATIONS[0],
+            byte_fallback=bool(self.config.byte_fallback),
+        )
+        settings = config.vocab_size, config.normalization, config.byte_fallback
+        self._made_from = digest(self.contents["train"], *settings)
+        if self._is_left_over and self._made_from == _origin(self.directory):
+            self._vocabulary = "existing"
+            return self.directory.load_tokenizer()
+        print(f"Training a vocabulary of {config.vocab_size} pieces.", flush=True)
+        options = {"normalization": config.normalization, "byte_fallback": config.byte_fallback}
+        return SentencePieceTokenizer.train(corpus.sentences(), config.vocab_size, **options)
+
+    def _load_tokenizer(self, requested):
+        """Returns the tokenizer of the directory or of its parent, or None if there is none.
+
+        Args:
+            requested: the given settings of a `RunConfig`. The tokenizer must agree with them.
+        """
         file = self.directory.vocabulary_file()
-        if self.directory.is_configured:
+        if self.directory.is_configured and not self._is_left_over:
             tokenizer, origin = self.directory.load_tokenizer(), self.directory.path
         elif self.parent is not None:
             tokenizer, origin = self.parent.load_tokenizer(), self.parent.path
-        elif file.is_file():
+        elif file.is_file() and not self._is_left_over:
             tokenizer, origin = SentencePieceTokenizer.from_file(file), file
         else:
             return None
-        size = tokenizer.vocab_size
-        if requested_size not in (None, size):
-            raise ValueError(
-                f"Expected the vocab_size of {origin}, {size}. Received: {requested_size}. Leave "
-                "--vocab_size out to use that vocabulary, or give another --model_dir."
-            )
+        for name in ("vocab_size", "normalization", "byte_fallback"):
+            found, given = getattr(tokenizer, name), getattr(requested, name)
+            if given not in (None, found):
+                raise ValueError(
+                    f"Expected the {name} of {origin}, {found}. Received: {given}. Leave --{name} "
+                    "out to use that vocabulary, or give another --model_dir."
+                )
         return tokenizer
 
     def _make_architecture(self):
@@ -168,15 +239,33 @@ class Preparation:
         size = self.tokenizer.vocab_size
         self.architecture = dataclasses.replace(self.architecture, vocab_size=size)
         architecture = self.architecture.to_dict()
-        if self.directory.is_configured:
+        if self.directory.is_configured and not self._is_left_over:
             recorded = self.directory.read_config()["architecture"]
             self.directory.check_same(recorded, architecture, "configuration")
-        else:
-            kind = "sentencepiece" if self.parent is None else self.parent.tokenizer_kind
-            self.tokenizer.save(self.directory.vocabulary_file(kind))
-            self.directory.write_config(architecture, kind)
+            return
+        kind = "sentencepiece" if self.parent is None else self.parent.tokenizer_kind
+        vocabulary = self.directory.vocabulary_file(kind)
+        self.directory.run_file.unlink(missing_ok=True)  # of an earlier start
+        self.tokenizer.save(vocabulary)
+        try:
+            self.directory.write_config(architecture, kind, self._made_from)
+        except OSError:
+            # Without config.json, the next start would take the vocabulary for a given one.
+            if self._made_from is not None:
+                vocabulary.unlink()
+            raise
 
     def _encode(self, split, corpus):
         return corpus and encode_pairs(
             corpus, self.tokenizer, cache_dir=self.directory.path / "ids" / split
         )
+
+
+def _is_left_over(directory):
+    """Returns whether an earlier start made the vocabulary, but trained nothing with it."""
+    has_trained = directory.model_file.exists() or Checkpoints(directory.checkpoints).steps()
+    return directory.is_configured and not has_trained and _origin(directory) is not None
+
+
+def _origin(directory):
+    return directory.read_config()["tokenizer"].get("made_from")

@@ -80,18 +80,18 @@ class Terminal(keras.callbacks.Callback):
                 f"  source:      {sample.source}\n  reference:   {sample.reference}\n  "
                 f"translation: {sample.translation}\n"
             )
-        step, loss, accuracy, bleu = result
-        bleu = "" if bleu is None else f", dev BLEU = {bleu:.2f}"
-        write_line(
-            f"step {step}/{self._steps.last}: dev loss {loss:.4f}, accuracy {accuracy:.4f}{bleu}"
-        )
+        values = [f"dev loss {result.loss:.4f}", f"accuracy {result.accuracy:.4f}"]
+        for score, name in ((result.bleu, "dev BLEU"), (result.chrf, "dev chrF2")):
+            if score is not None:
+                values.append(f"{name} = {score:.2f}")
+        write_line(f"step {result.step}/{self._steps.last}: {', '.join(values)}")
 
 
 class TensorBoard(keras.callbacks.Callback):
     """Callback that writes event files for TensorBoard.
 
     train/ has `loss`, `accuracy`, `learning_rate`, `tokens_per_second` and `gradient_norm`. dev/
-    has `loss`, `accuracy`, `bleu` and the text `translations`.
+    has `loss`, `accuracy`, `bleu`, `chrf` and the text `translations`.
 
     Args:
         steps: the step counter.

@@ -7,14 +7,14 @@ import keras
 import tensorflow as tf
 
 from t2t_relpos.models import Transformer
-from trainer.config import RunConfig
+from trainer.config import SCORE_SETTINGS, RunConfig
 from trainer.data.batching import evaluation_batches, training_batches
 from trainer.model_dir import ModelDirectory
 from trainer.training.best_checkpoints import BestCheckpoints
 from trainer.training.checkpoints import CheckpointError, Checkpoints
 from trainer.training.dev_bleu import DevTranslator
 from trainer.training.dev_evaluation import DevEvaluator
-from trainer.training.dev_results import DevResults
+from trainer.training.dev_results import METRIC_NAMES, DevResults
 from trainer.training.fused_adam import FusedAdam
 from trainer.training.nan_stop import StopAtNan
 from trainer.training.preparation import Preparation
@@ -65,10 +65,11 @@ class TrainingRun:
             raise
 
     def _restore_or_create(self, config):
+        is_chief = self.worker_group.is_chief
         with self.worker_group.chief_first():
-            if self.worker_group.is_chief:
+            if is_chief:
                 self.directory = ModelDirectory.create(config.model_dir, lock=True)
-            self._prepared = Preparation(config, self.directory)
+            self._prepared = Preparation(config, self.directory, is_chief=is_chief)
         config = self.config = self._prepared.config
         self._batches(start=0)  # Raises ValueError if no batch can be made.
         self.worker_group.check_same(
@@ -82,30 +83,36 @@ class TrainingRun:
         if self._prepared.parent is not None and self.step == 0:
             self.model.transformer.set_weights(self._prepared.parent.load_model().get_weights())
         is_due = self.step >= config.train_steps or self.step % config.evaluate_every == 0
-        with_bleu = config.computes_dev_bleu and is_due
+        with_scores = config.computes_dev_bleu and is_due
         file, writes = self.directory.evaluations_file, self.worker_group.is_chief
-        self.evaluations = DevResults(file, self.step, writes=writes, with_bleu=with_bleu)
+        metric = config.best_metric
+        self.evaluations = DevResults(
+            file, self.step, metric, writes=writes, with_scores=with_scores
+        )
         self.worker_group.check_same(
             self.step, "the same last checkpoint (--model_dir must be on a shared file system)"
         )
         if self.worker_group.is_chief:
-            self.directory.write_run(self.config.to_dict())
+            contents = {"contents": self._prepared.contents}
+            self.directory.write_run(self.config.to_dict() | contents)
 
     def _checksum(self):
-        """Returns a checksum of the settings and data sizes that must be equal on all workers."""
-        names = ("train_steps", "evaluate_every", "dev_bleu", "early_stopping")
+        """Returns a checksum of the settings and data that must be equal on all workers."""
+        names = ("train_steps", "evaluate_every", "dev_bleu", "early_stopping", *SCORE_SETTINGS)
         settings = {name: getattr(self.config, name) for name in names}
         settings |= self.config.fixed_on_resume()
-        corpora = self._prepared.train_pairs, self._prepared.dev_pairs
-        sizes = [pairs and len(pairs) for pairs in corpora]
-        return zlib.crc32(json.dumps([settings, sizes], sort_keys=True).encode())
+        contents = self._prepared.contents
+        return zlib.crc32(json.dumps([settings, contents], sort_keys=True).encode())
 
     def how_to_resume(self) -> str:
         """Returns an instruction, with the step of the last checkpoint."""
-        saved = Checkpoints(self.directory.checkpoints).steps()
         workers = " on all workers" if self.worker_group.size > 1 else ""
-        step = saved[-1] if saved else 0
-        return f"Rerun the same command{workers} to resume from step {step}."
+        try:
+            saved = Checkpoints(self.directory.checkpoints).steps()
+            start = f"step {saved[-1] if saved else 0}"
+        except OSError:  # An error here would hide the one that is being reported.
+            start = "the last checkpoint"
+        return f"Rerun the same command{workers} to resume from {start}."
 
     def _make_model(self):
         config, architecture = self.config, self._prepared.architecture
@@ -143,7 +150,7 @@ class TrainingRun:
         return f"{self._prepared.describe(self.model)}\n{devices}"
 
     def fit(self):
-        """Trains until the last step, until dev BLEU stops improving, or until a signal arrives.
+        """Trains until the last step, until `best_metric` stops improving, or until a signal.
 
         Writes checkpoints, logs and model.keras.
 
@@ -167,8 +174,8 @@ class TrainingRun:
                 self.worker_group.wait()
 
     def _fit(self, steps):
-        config, directory, tokenizer = self.config, self.directory, self._prepared.tokenizer
-        stop_at_nan = StopAtNan(steps, directory.nan, self._batch, tokenizer, self._schedule)
+        config, directory = self.config, self.directory
+        stop_at_nan = StopAtNan(steps, self._prepared.tokenizer.vocab_size, self._schedule)
         # Order: all others read the step from `Steps`; reports read the logs that `StepLog` adds.
         callbacks = [steps, stop_at_nan, StepLog(steps, config.log_every)]
         if not self.worker_group.is_chief:
@@ -207,9 +214,6 @@ class TrainingRun:
         order = config.batch_tokens, config.max_length, config.seed, start
         return training_batches(pairs, *order, pad_to_boundary=config.jit_compile)
 
-    def _batch(self, number):
-        return next(iter(self._batches(number).take(1)))
-
     def _dev_evaluation(self, steps, reports):
         """Returns the `DevEvaluator`, or None without a dev set."""
         config, prepared, is_chief = self.config, self._prepared, self.worker_group.is_chief
@@ -218,11 +222,10 @@ class TrainingRun:
         translate = best = None
         if config.computes_dev_bleu and is_chief:
             longest = int(prepared.dev_pairs.sources.lengths.max())
-            translate = DevTranslator(
-                self.model.transformer, prepared.tokenizer, prepared.dev_corpus, longest
-            )
+            data = prepared.tokenizer, prepared.dev_corpus, longest, config.bleu_tokenize
+            translate = DevTranslator(self.model.transformer, *data)
         if config.keep_best and is_chief:
-            best = BestCheckpoints(self.directory.best, config.keep_best)
+            best = BestCheckpoints(self.directory.best, config.keep_best, config.best_metric)
         tokens = min(config.batch_tokens, config.device_tokens or config.batch_tokens)
         return DevEvaluator(
             steps,
@@ -239,16 +242,18 @@ class TrainingRun:
     def summary(self) -> str:
         """Returns a summary of the results of `fit` as text."""
         lines, best = [], self.evaluations.best()
+        name = METRIC_NAMES[self.config.best_metric]
         if self.step < self.config.train_steps:
             lines.append(
-                "Stopped early: dev BLEU did not improve in the last "
+                f"Stopped early: {name} did not improve in the last "
                 f"{self.evaluations.without_improvement()} evaluations."
             )
         if best is not None:
-            lines.append(f"Best on dev: step {best.step}, dev BLEU = {best.bleu:.2f}.")
+            score = self.evaluations.score(best)
+            lines.append(f"Best on dev: step {best.step}, {name} = {score:.2f}.")
         if self.config.keep_best:
             kept = BestCheckpoints(self.directory.best, self.config.keep_best)
             scores = kept.scores().items()
-            lines += [f"  {kept.path(step)}: dev BLEU = {bleu:.2f}" for step, bleu in scores]
+            lines += [f"  {kept.path(step)}: {name} = {score:.2f}" for step, score in scores]
         lines.append(f"Trained model: {self.directory.model_file} (step {self.step})")
         return "\n".join(lines)

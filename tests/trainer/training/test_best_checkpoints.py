@@ -5,7 +5,7 @@ from comparisons import assert_all_equal
 from tiny_training import training_model
 
 from trainer.training.best_checkpoints import BestCheckpoints
-from trainer.training.checkpoints import read_weights
+from trainer.training.checkpoints import read_state, read_weights
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,20 @@ def test_same_step_is_replaced_only_if_better(offered):
     best, written = offered({3: 25.0})
     assert written == [True]
     assert list(best.scores().items()) == [(3, 25.0), (6, 20.0)]
+
+
+def test_checkpoints_name_their_metric(tmp_path, model):
+    """Those of earlier versions have dev BLEU and no name."""
+    best = BestCheckpoints(tmp_path, 2)
+    best.save(model, 3, dev_bleu=20.0)
+    assert BestCheckpoints(tmp_path).scores() == {3: 20.0}
+    best = BestCheckpoints(tmp_path / "chrf", 1, "dev_chrf")
+    assert [best.offer(model, step, score) for step, score in ((3, 50.0), (6, 40.0))] == [
+        True,
+        False,
+    ]
+    assert BestCheckpoints(tmp_path / "chrf").scores() == {3: 50.0}
+    assert read_state(best.path(3))["best_metric"] == "dev_chrf"
 
 
 def test_lower_keep_removes_checkpoints(offered):

@@ -1,7 +1,7 @@
 from types import SimpleNamespace
 
 import pytest
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics import BLEU, CHRF
 from small_transformers import small_config
 
 from examples.synthetic_corpus import generate
@@ -32,6 +32,8 @@ def test_bleu_and_samples_equal_greedy_translations(trained_model_dir, parts, co
     bleu = BLEU().corpus_score(answers, [list(corpus.targets())]).score
     dev = DevTranslator(*parts, corpus, longest=60)()
     assert dev.bleu == pytest.approx(bleu) and bleu > 0
+    chrf = CHRF().corpus_score(answers, [list(corpus.targets())]).score
+    assert dev.chrf == pytest.approx(chrf) and chrf > 0
     assert dev.samples == [Sample(*corpus.pairs[i], answers[i]) for i in (0, 23, 46)]
 
 
@@ -53,13 +55,20 @@ def lowered(monkeypatch):
     monkeypatch.setattr(dev_bleu, "TranslationModule", lambda *_: SimpleNamespace(serve=None))
     monkeypatch.setattr(dev_bleu, "Translator", lambda *_: lower)
     transformer = SimpleNamespace(config=small_config())
-    return lambda corpus: DevTranslator(transformer, None, corpus, longest=9)
+    return lambda corpus, **options: DevTranslator(transformer, None, corpus, 9, **options)
 
 
 def test_samples_of_a_small_dev_set(lowered):
     pairs = ("A dog.", "Ein Hund."), ("", "")
     samples = lowered(PairCorpus(pairs))().samples
     assert samples == [Sample("A dog.", "Ein Hund.", "a dog."), Sample("", "", "")]
+
+
+def test_bleu_of_text_without_spaces_needs_a_tokenizer(lowered):
+    corpus = PairCorpus((("你好，世界！", "你好，世界！"), ("今天天气很好。", "今天天气很好。")))
+    assert lowered(corpus)().bleu == 0
+    assert lowered(corpus, bleu_tokenize="zh")().bleu == pytest.approx(100)
+    assert lowered(corpus)().chrf == pytest.approx(100)
 
 
 def test_interrupted_translation_returns_none(lowered, corpus):

@@ -2,7 +2,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from trainer.training.dev_bleu import DevBleu, Sample
+from trainer.training.dev_bleu import DevScores, Sample
 from trainer.training.dev_evaluation import DevEvaluator
 from trainer.training.dev_results import DevResult, DevResults
 from trainer.training.step_counter import Steps, StopSignals
@@ -45,10 +45,10 @@ class Recorder:
 class Run:
     """A run at `step` with evaluations every two steps."""
 
-    def __init__(self, directory, step=0, last=10, **settings):
+    def __init__(self, directory, step=0, last=10, metric="dev_bleu", **settings):
         self.signals, self.report, self.model = StopSignals(), Recorder(), Model()
         self.steps = Steps(step, last, self.signals)
-        self.evaluations = DevResults(directory / "evaluations.json", step)
+        self.evaluations = DevResults(directory / "evaluations.json", step, metric)
         self.evaluate = DevEvaluator(
             self.steps, 2, DEV, self.evaluations, reports=[self.report], **settings
         )
@@ -61,7 +61,7 @@ class Run:
 
 def bleus(*values):
     remaining = iter(values)
-    return lambda interrupted: None if interrupted() else DevBleu(next(remaining), SAMPLES)
+    return lambda interrupted: None if interrupted() else DevScores(next(remaining), 50.0, SAMPLES)
 
 
 def test_evaluates_at_multiples_and_after_the_last_step(tmp_path):
@@ -85,10 +85,17 @@ def test_bleu_is_reported_and_offered_to_best_checkpoints(tmp_path):
     run = Run(tmp_path, translate=bleus(10.0, 20.0), best=best)
     run.at(2, 4)
     assert run.report.calls == [
-        (DevResult(2, 2.5, 0.5, 10.0), SAMPLES),
-        (DevResult(4, 2.5, 0.5, 20.0), SAMPLES),
+        (DevResult(2, 2.5, 0.5, 10.0, 50.0), SAMPLES),
+        (DevResult(4, 2.5, 0.5, 20.0, 50.0), SAMPLES),
     ]
     assert best.calls == [(2, 10.0), (4, 20.0)]
+
+
+def test_chrf_may_choose_the_best_checkpoint(tmp_path):
+    best = Recorder()
+    run = Run(tmp_path, metric="dev_chrf", translate=bleus(10.0, 20.0), best=best, patience=1)
+    run.at(2, 4)
+    assert best.calls == [(2, 50.0), (4, 50.0)] and run.evaluate.has_converged
 
 
 def test_has_converged_without_better_bleu(tmp_path):
@@ -120,7 +127,7 @@ def test_signal_skips_or_stops_an_evaluation(tmp_path, during):
     assert run.model.stop_evaluating == (during == "loss")
 
 
-def test_bleu_comes_from_the_chief(tmp_path):
+def test_scores_come_from_the_chief(tmp_path):
     run = Run(tmp_path, from_chief=lambda value: 12.5 if value is None else value)
     run.at(2)
-    assert run.evaluations.entries == [DevResult(2, 2.5, 0.5, 12.5)]
+    assert run.evaluations.entries == [DevResult(2, 2.5, 0.5, 12.5, 12.5)]

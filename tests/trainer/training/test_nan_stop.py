@@ -1,94 +1,68 @@
 import logging
 import re
 
-import numpy as np
 import pytest
 
-from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
+from trainer.training.gradient_updates import LossScale
 from trainer.training.nan_stop import NotFiniteError, StopAtNan
 from trainer.training.step_counter import Steps
 
-LINES = ["the dog sees a man", "the cat sees a tree"]
-
 
 @pytest.fixture
-def tokenizer():
-    return SentencePieceTokenizer.train(LINES, vocab_size=24)
-
-
-@pytest.fixture
-def stop(tmp_path, tokenizer):
-    def batch(number):
-        ids = tokenizer.tokenize(LINES).to_tensor()
-        return {"inputs": ids, "targets": ids[:, ::-1] + 0 * number}
-
+def stop():
     steps = Steps(100, 200)
-    made = StopAtNan(
-        steps, tmp_path / "nan", batch, tokenizer, schedule=lambda update: update / 1000
-    )
+    made = StopAtNan(steps, vocab_size=24, schedule=lambda update: update / 1000)
     made.steps = steps
     steps.step, steps.before = 117, 116
     return made
 
 
 FINE = {"loss": 2.5, "gradient_norm": 0.5, "accuracy": 0.5}
+NAN, INFINITY = float("nan"), float("inf")
 
 
-def test_finite_numbers_pass(stop, tmp_path):
+def test_finite_numbers_pass(stop):
     stop.on_train_batch_end(0, FINE)
     stop.on_train_batch_end(0, {"loss": 2.5})
-    assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "logs", [{"loss": float("nan")}, {"loss": float("inf")}, {"gradient_norm": float("inf")}]
-)
-def test_not_finite_value_raises_and_saves_the_batch(stop, tmp_path, tokenizer, logs):
+@pytest.mark.parametrize("logs", [{"loss": NAN}, {"loss": INFINITY}, {"gradient_norm": INFINITY}])
+def test_not_finite_value_raises(stop, logs):
     ((name, value),) = logs.items()
-    path = tmp_path / "nan" / "step-000117.npz"
     message = (
         f"Expected a finite {name.replace('_', ' ')}. Received: {value} at step 117, with "
-        f"learning rate 0.116. Saved the batch: {path}, with the arrays inputs, targets, "
-        "source_text and target_text. Print it with: python -c "
+        "learning rate 0.116. No checkpoint was written since. Start from the last one"
     )
     with pytest.raises(NotFiniteError, match=re.escape(message)):
         stop.on_train_batch_end(0, FINE | logs)
-    with np.load(path) as saved:
-        np.testing.assert_array_equal(saved["inputs"], tokenizer.tokenize(LINES).to_tensor())
-        np.testing.assert_array_equal(saved["targets"], saved["inputs"][:, ::-1])
-        assert saved["source_text"].tolist() == LINES
-    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
-
-
-def test_command_in_the_message_prints_the_batch(stop, capsys):
-    with pytest.raises(NotFiniteError) as raised:
-        stop.on_train_batch_end(0, {"loss": float("nan")})
-    names = {}
-    exec(re.search('python -c "(.*)"', str(raised.value))[1], names)
-    names["batch"].close()
-    assert LINES[0] in capsys.readouterr().out
 
 
 def test_float16_accepts_gradients_that_are_not_finite(stop):
-    stop.on_train_batch_end(0, FINE | {"gradient_norm": float("inf"), "loss_scale": 32768.0})
+    stop.on_train_batch_end(0, FINE | {"gradient_norm": INFINITY, "loss_scale": 32768.0})
     with pytest.raises(NotFiniteError, match="Expected a finite loss"):
-        stop.on_train_batch_end(0, FINE | {"loss": float("nan"), "loss_scale": 32768.0})
+        stop.on_train_batch_end(0, FINE | {"loss": NAN, "loss_scale": 32768.0})
 
 
-def test_all_batches_of_an_execution_are_saved(stop, tmp_path):
+def test_float16_stops_if_no_gradient_is_finite_at_the_smallest_scale(stop):
+    """Nine bad batches in a row do not end a run."""
+    skipped = FINE | {"gradient_norm": NAN, "loss_scale": LossScale.smallest}
+    for _ in range(3):
+        for _ in range(9):
+            stop.on_train_batch_end(0, skipped)
+        stop.on_train_batch_end(0, skipped | {"gradient_norm": 0.5})
+    message = (
+        "Expected a finite gradient norm at the smallest loss scale, 6.1e-05. Received: nan at "
+        "step 117, .* set --clip_norm. Or train without --precision=float16."
+    )
+    with pytest.raises(NotFiniteError, match=message):
+        for _ in range(10):
+            stop.on_train_batch_end(0, skipped)
+
+
+def test_message_names_all_steps_of_an_execution(stop):
     stop.steps.before = 114
-    with pytest.raises(
-        NotFiniteError,
-        match="at one of the steps 115 to 117, .* Saved the batch: .*-000115.npz to .*-000117.npz",
-    ):
-        stop.on_train_batch_end(0, {"loss": float("nan")})
-    assert len(list((tmp_path / "nan").iterdir())) == 3
-
-
-def test_batch_that_can_not_be_saved_is_reported(stop, tmp_path):
-    (tmp_path / "nan").write_text("a file")
-    with pytest.raises(NotFiniteError, match="Its batch could not be saved in .*nan .File exists."):
-        stop.on_train_batch_end(0, {"loss": float("nan")})
+    with pytest.raises(NotFiniteError, match="Received: nan at one of the steps 115 to 117, "):
+        stop.on_train_batch_end(0, {"loss": NAN})
 
 
 def test_very_large_loss_warns_once(stop, caplog):

@@ -28,7 +28,7 @@ def test_terminal_writes_lines_to_a_file(steps, capsys):
     terminal.on_train_batch_end(0, REPORTED | {"seconds_left": 65.0, "gradient_norm": 0.125})
     terminal.on_train_end()
     terminal.evaluated(DevResult(1000, 2.5, 0.625), [])
-    terminal.evaluated(DevResult(1200, 2.5, 0.625, 23.456), SAMPLES)
+    terminal.evaluated(DevResult(1200, 2.5, 0.625, 23.456, 45.678), SAMPLES)
     assert capsys.readouterr().out.splitlines() == [
         "step 200/7000: XLA program 3 compiled in 12.3 s",
         "step 200/7000: loss 3.2500, accuracy 0.5000, learning rate 0.00125, 12,346 source+target "
@@ -40,7 +40,7 @@ def test_terminal_writes_lines_to_a_file(steps, capsys):
         "  reference:   ein Hund",
         "  translation: ein | Hut",
         "",
-        "step 1200/7000: dev loss 2.5000, accuracy 0.6250, dev BLEU = 23.46",
+        "step 1200/7000: dev loss 2.5000, accuracy 0.6250, dev BLEU = 23.46, dev chrF2 = 45.68",
     ]
 
 
