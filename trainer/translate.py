@@ -8,8 +8,9 @@ Line i of the output is the translation of line i of the input. Only one window 
 memory. If the input is a terminal, the program prompts for lines. It requires only TensorFlow,
 TensorFlow Text and tqdm.
 
-The output is written to FILE.partial, which is renamed to FILE when it is complete. After an
-interruption, the same command resumes. An existing FILE is replaced.
+FILE appears when it is complete. An existing FILE is replaced. On a terminal, a progress bar shows
+the number of translated sentences. To interrupt and continue long translations, split the input,
+for example with `split --lines=100000`.
 
     --scores         appends a tab and the score (log-probability divided by the length penalty)
     --nbest=N        writes up to N lines per sentence in the format of Moses and Marian:
@@ -20,7 +21,6 @@ interruption, the same command resumes. An existing FILE is replaced.
     --tokens=F       writes these subwords to F: `source ||| translation`
 """
 
-import contextlib
 import functools
 import sys
 import time
@@ -28,14 +28,11 @@ import time
 from absl import app, flags
 from tqdm import tqdm
 
-from trainer import entry_point
+from trainer import atomic_files, entry_point
 from trainer.allocator import keep_freed_memory
+from trainer.data.text_report import CountedTranslations
 from trainer.inference import output_lines, progress, streams
-from trainer.inference.resumable_output import HashedLines, resumable_output
 from trainer.serving.translator import translate_lines
-
-# Flags that the output depends on.
-SETTINGS = ("beam_size", "alpha", "max_length", "nbest", "scores", "batch_size", "window")
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS):
@@ -50,7 +47,6 @@ def define_flags(values: flags.FlagValues = flags.FLAGS):
     define("alignments", str, "Output file of links between subwords, in Pharaoh's format.")
     define("tokens", str, "Output file of the subwords that --alignments refers to.")
     define("scores", bool, "Whether to append a tab and the score to each translation.", False)
-    define("resume", bool, "Whether to resume an interrupted run with the same --output.", True)
     help_text = "Exponent of the length penalty. Default: the exported value."
     define("alpha", float, help_text, lower_bound=0.0)
     define = functools.partial(define, flag_type=int, lower_bound=1)
@@ -85,50 +81,37 @@ def _check(values):
             "Give the path of a file."
         )
     paths = {name: values[name].value for name in ("input", "output", "alignments", "tokens")}
-    streams.check_files({name: path for name, path in paths.items() if path is not None})
+    paths = {name: path for name, path in paths.items() if path is not None}
+    streams.check_files(paths)
+    for name, path in paths.items():
+        if name != "input" and path != streams.STANDARD:
+            atomic_files.check_writable(path)
 
 
-@contextlib.contextmanager
-def _open_outputs(values, paths, lines, fingerprint):
-    """Yields output files, the number of lines done, and a function to call after each window.
-
-    The function takes the number of lines that are translated.
-    """
-    if isinstance(lines, HashedLines) and all(map(streams.can_be_renamed, paths)):
-        settings = {name: values[name].value for name in SETTINGS} | {"saved_model": fingerprint}
-        with resumable_output(paths, settings, lines, resume=values.resume) as output:
-            record = lambda number: output.record_progress(number, lines.digest())
-            yield output.files, output.lines_done, record
-    else:
-        with streams.writing(paths) as files:
-            yield files, 0, lambda number: [file.flush() for file in files]
-
-
-def _translate_stream(values, source, call, fingerprint):
+def _translate_stream(values, source, call):
     """Translates a file or a pipe, or lines typed at a terminal."""
     is_typed = source.isatty()
-    lines = streams.typed_lines() if is_typed else HashedLines(source)
+    lines = streams.typed_lines() if is_typed else streams.lines(source, values.input)
     window = 1 if is_typed else values.window
     formatters = _line_formatters(values)
-    paths = [values[name].value for name in formatters]
-    with _open_outputs(values, paths, lines, fingerprint) as (files, done, after_window):
-        if done:
-            print(f"Resuming after line {done:,} of {values.output}.partial.", file=sys.stderr)
-        number, start = done, time.monotonic()
-        with progress.progress_bar(source, done, values.output) as bar:
-            call = progress.with_progress(call, bar)
-            for translations in translate_lines(call, lines, values.batch_size, window):
+    with streams.writing([values[name].value for name in formatters]) as files:
+        number, start = 0, time.monotonic()
+        with progress.progress_bar(source, values.output) as bar:
+            translate = progress.with_progress(call, bar)
+            for translations in translate_lines(translate, lines, values.batch_size, window):
                 number += 1
                 for file, format_line in zip(files, formatters.values()):
                     file.write(format_line(number, translations))
                 if translations[0].truncated:
                     warning = f"warning: line {number} was truncated to the maximum input length"
                     tqdm.write(f"{warning} of the model.", file=sys.stderr)
-                if (number - done) % window == 0:
-                    after_window(number)
+                if number % window == 0:
+                    for file in files:
+                        file.flush()
         seconds = time.monotonic() - start
     if not is_typed:
-        print(progress.format_rate(number - done, seconds), file=sys.stderr)
+        report = *call.describe(), progress.format_rate(number, seconds)
+        print(*report, sep="\n", file=sys.stderr)
 
 
 def _run(values):
@@ -141,8 +124,8 @@ def _run(values):
         model = saved_models.load(values.saved_model, **options, aligned=aligned)
         # The first call checks the options and traces the graph, which the rate must not include.
         model.n_best([b"a"])
-        fingerprint = saved_models.fingerprint(values.saved_model)
-        _translate_stream(values, source, model.n_best, fingerprint)
+        call = CountedTranslations(model.n_best, getattr(model, "owner", None))
+        _translate_stream(values, source, call)
 
 
 main = functools.partial(entry_point.run, "trainer.translate", _run)

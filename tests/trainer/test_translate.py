@@ -1,20 +1,18 @@
 import gzip
 import io
 import re
-import signal
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
 from absl import flags
 from programs import Program
-from subprocesses import ROOT, environment, python_command, run_python
+from subprocesses import ROOT, environment, run_python
 
-from trainer import translate
-from trainer.inference import progress, resumable_output
+from trainer import atomic_files, translate
+from trainer.inference import progress
 from trainer.serving import saved_models
 from trainer.serving.translator import Alignment, Translation, Translator
 
@@ -41,10 +39,10 @@ finally:
 # Modules that the program may import.
 MODULES = """
 tensorflow trainer trainer.allocator trainer.atomic_files trainer.data trainer.data.corpus
-trainer.data.text_files trainer.entry_point trainer.inference trainer.inference.output_lines
-trainer.inference.progress trainer.inference.resumable_output trainer.inference.streams
-trainer.quiet_start trainer.serving trainer.serving.saved_models trainer.serving.translator
-trainer.translate
+trainer.data.text_files trainer.data.text_formats trainer.data.text_report trainer.entry_point
+trainer.inference trainer.inference.output_lines trainer.inference.progress
+trainer.inference.streams trainer.quiet_start trainer.serving trainer.serving.saved_models
+trainer.serving.translator trainer.standard_streams trainer.translate
 """
 
 
@@ -58,7 +56,6 @@ def fake_model(monkeypatch):
     It truncates sentences above 6 characters, in the result only.
     """
     monkeypatch.setattr(saved_models, "load", lambda path, **options: Translator(to_upper_case))
-    monkeypatch.setattr(saved_models, "fingerprint", lambda path: "fake")
 
 
 @pytest.fixture
@@ -113,7 +110,8 @@ def test_standard_streams(fake_model, monkeypatch, capsysbinary):
     printed = capsysbinary.readouterr()
     assert printed.out == b"ONE\n\nBAD \xff BYTES\nTHE END\n"
     limit = "was truncated to the maximum input length of the model."
-    *warnings, rate = printed.err.decode().splitlines()
+    *warnings, counts, rate = printed.err.decode().splitlines()
+    assert counts == "Read 4 lines: 1 blank, 2 cut."
     assert warnings == [f"warning: line {number} {limit}" for number in (3, 4)]
     assert re.fullmatch(
         r"4 sentences in \d+\.\d s: [\d.,]+ sentences per second, excluding model loading", rate
@@ -124,7 +122,7 @@ def test_warnings_have_the_numbers_of_truncated_lines(run_fake, capsys):
     lines = [b"one", b"a long one", b"", b"another long one"]
     output, messages = run_fake(capsys, lines, "--window=3", "--batch_size=2")
     assert output == b"ONE\nA LONG ONE\n\nANOTHER LONG ONE\n"
-    assert [re.search(r"line (\d+) was truncated", text)[1] for text in messages[:-1]] == [
+    assert [re.search(r"line (\d+) was truncated", text)[1] for text in messages[:-2]] == [
         "2",
         "4",
     ]
@@ -133,29 +131,8 @@ def test_warnings_have_the_numbers_of_truncated_lines(run_fake, capsys):
 
 def test_empty_input_writes_empty_output(run_fake, capsys):
     output, messages = run_fake(capsys, [])
-    assert output == b"" and messages[0].startswith("0 sentences in 0.0 s: 0.0 sentences")
-
-
-def test_line_numbers_of_a_resumed_run(run_fake, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(resumable_output, "SECONDS_BETWEEN_ENTRIES", 0.0)
-    lines, calls = [b"%d" % number for number in range(33)] + [b"a long one"], []
-
-    def fail_later(text):
-        calls.append(text)
-        if len(calls) > 8:
-            raise KeyboardInterrupt
-        return to_upper_case(text)
-
-    monkeypatch.setattr(saved_models, "load", lambda path, **options: Translator(fail_later))
-    arguments = "--window=10", "--batch_size=4", "--nbest=1"
-    with pytest.raises(SystemExit):
-        run_fake(capsys, lines, *arguments)
-    assert capsys.readouterr().err.endswith("trainer.translate: interrupted.\n")
-    monkeypatch.setattr(saved_models, "load", lambda path, **options: Translator(to_upper_case))
-    output, messages = run_fake(capsys, lines, *arguments)
-    assert messages[0] == f"Resuming after line 20 of {tmp_path}/out.partial."
-    assert "line 34 was" in messages[1] and messages[2].startswith("14 sentences in ")
-    assert output.count(b"\n") == 34 and b"20 ||| 20 |||" in output
+    assert output == b"" and messages[0] == "Read 0 lines: 0 blank, 0 cut."
+    assert messages[1].startswith("0 sentences in 0.0 s: 0.0 sentences")
 
 
 def test_rate_excludes_the_preparation_of_the_graph(run_fake, capsys, monkeypatch):
@@ -170,7 +147,7 @@ def test_rate_excludes_the_preparation_of_the_graph(run_fake, capsys, monkeypatc
     monkeypatch.setattr(saved_models, "load", lambda path, **_: Translator(translate_slowly))
     _, messages = run_fake(capsys, [b"a", b"b"])
     rate = "2 sentences in 2.0 s: 1.0 sentences per second, excluding model loading"
-    assert messages == [rate]
+    assert messages == ["Read 2 lines: 0 blank, 0 cut.", rate]
 
 
 @pytest.mark.slow
@@ -281,6 +258,45 @@ def test_unwritable_output_raises(fake_model, tmp_path):
     run.fails(message, "--saved_model=any", **files)
 
 
+def test_output_is_written_through_links_and_to_descriptors(run_fake, capsys, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "out").symlink_to("folder/file")
+    with open(tmp_path / "log", "a") as log:
+        log.write("before\n")
+        log.flush()
+        (tmp_path / "stdout").symlink_to(f"/proc/self/fd/{log.fileno()}")
+        output, _ = run_fake(capsys, [b"a", b"b"])
+        run_fake(capsys, [b"a", b"b"], f"--output={tmp_path / 'stdout'}", "--window=1")
+    assert output == b"A\nB\n" == (tmp_path / "folder/file").read_bytes()
+    assert (tmp_path / "out").is_symlink() and (tmp_path / "stdout").is_symlink()
+    assert (tmp_path / "log").read_text() == "before\nA\nB\n"
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, ValueError("stop")])
+def test_interrupted_run_changes_no_file(run_fake, capsys, monkeypatch, tmp_path, interruption):
+    (tmp_path / "out").write_text("before\n")
+    calls = []
+
+    def fail_later(text):
+        calls.append(text)
+        if len(calls) > 3:
+            raise interruption
+        return to_upper_case(text)
+
+    monkeypatch.setattr(saved_models, "load", lambda path, **options: Translator(fail_later))
+    with pytest.raises(SystemExit):
+        run_fake(capsys, [b"a"] * 9, "--window=1")
+    assert (tmp_path / "out").read_text() == "before\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_full_disk_names_the_file(run_fake, capsys, monkeypatch, tmp_path, fill_disk):
+    fill_disk(atomic_files, "flush")
+    message = rf"Received: {tmp_path}/out \(No space left on device\)\. Free space, then run the"
+    with pytest.raises(SystemExit, match=message):
+        run_fake(capsys, [b"a"])
+
+
 def test_options_that_the_model_rejects_leave_no_files(fake_model, tmp_path, monkeypatch):
     def reject(sentences):
         raise ValueError("Expected max_length from 1 to 97.")
@@ -336,36 +352,3 @@ def test_nbest_alignments_and_tokens(run_fake, capsys, monkeypatch, tmp_path):
 def test_scores_are_a_second_column(run_fake, capsys):
     output, _ = run_fake(capsys, [b"one", b""], "--scores")
     assert output == b"ONE\t-1.0000\n\t-1.0000\n"
-
-
-def kill_after_growth(process, file, size):
-    """Kills a process when a file has grown by a number of bytes, unless it ends before."""
-    before = file.stat().st_size if file.exists() else 0
-    while process.poll() is None:
-        if file.exists() and file.stat().st_size > before + size:
-            process.kill()
-        time.sleep(0.01)
-
-
-@pytest.mark.slow
-def test_killed_run_resumes(exported_dir, sentences, tmp_path):
-    (tmp_path / "in").write_text("\n".join(sentences * 60) + "\n")
-
-    def start(name):
-        flags = [f"--saved_model={exported_dir}", "--window=20", "--scores"]
-        flags += [f"--input={tmp_path / 'in'}", f"--output={tmp_path / name}"]
-        command = python_command("-m", "trainer.translate", *flags)
-        return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-
-    with start("whole") as process:
-        assert "660 sentences in " in process.stderr.read()
-    kills = 0
-    while not (tmp_path / "killed").exists():
-        with start("killed") as process:
-            if kills < 2:
-                kill_after_growth(process, tmp_path / "killed.partial.log", 200)
-            stderr = process.stderr.read()
-        assert process.returncode in (0, -signal.SIGKILL), stderr
-        kills += process.returncode != 0
-    assert kills > 0 and "Resuming after line " in stderr
-    assert (tmp_path / "killed").read_bytes() == (tmp_path / "whole").read_bytes()

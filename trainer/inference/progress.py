@@ -9,23 +9,19 @@ from tqdm import tqdm
 from trainer.inference.streams import STANDARD, count_lines
 
 
-def progress_bar(source: BinaryIO, done: int, output: str) -> tqdm:
+def progress_bar(source: BinaryIO, output: str) -> tqdm:
     """Returns a progress bar on stderr that counts translated sentences.
 
     It is shown only if stderr is a terminal, and neither input nor output is one.
 
     Args:
-        source: the input stream, positioned after the first `done` lines.
-        done: number of lines that earlier runs have translated.
+        source: the input stream.
         output: file of the translations, or - for the standard output.
     """
     is_interactive = source.isatty() or (output == STANDARD and sys.stdout.isatty())
     is_shown = sys.stderr.isatty() and not is_interactive
-    remaining = count_lines(source) if is_shown else None
-    total = None if remaining is None else done + remaining
-    return tqdm(
-        total=total, initial=done, unit=" sentences", disable=not is_shown, dynamic_ncols=True
-    )
+    total = count_lines(source) if is_shown else None
+    return tqdm(total=total, unit=" sentences", disable=not is_shown, dynamic_ncols=True)
 
 
 def with_progress(call: Callable[[list], list], bar: tqdm) -> Callable[[list], list]:

@@ -1,12 +1,17 @@
 """Input and output streams: files, pipes, standard streams, and a prompt on terminals."""
 
 import contextlib
+import itertools
 import os
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from trainer.data.text_files import open_text
+from trainer import atomic_files, standard_streams
+from trainer.atomic_files import OutputFile
+from trainer.data.text_files import open_text, read_lines
+from trainer.data.text_formats import check_format
 
 STANDARD = "-"
 PROMPT = "> "
@@ -14,13 +19,13 @@ PROMPT = "> "
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[BinaryIO]:
-    """Opens a file for reading, or the standard input for `-`. Decompresses files named *.gz.
+    """Opens a file for reading, or the standard input for `-`. Decompresses gzip files.
 
     Raises:
-        ValueError: if the file can't be read, or is not compressed despite its name.
+        ValueError: if the file can't be read, or is not text.
     """
     if path == STANDARD:
-        yield sys.stdin.buffer
+        yield standard_streams.standard_input()
         return
     with contextlib.ExitStack() as stack:
         try:
@@ -33,16 +38,34 @@ def reading(path: str) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def writing(paths: Sequence[str]) -> Iterator[list[BinaryIO]]:
-    """Opens files for writing, or the standard output for `-`. Flushes them at the end."""
+def writing(paths: Sequence[str]) -> Iterator[list[OutputFile]]:
+    """Opens files for writing, or the standard output for `-`.
+
+    Regular files replace `paths` when the block ends without an error.
+    """
     with contextlib.ExitStack() as stack:
         files = [
-            sys.stdout.buffer if path == STANDARD else stack.enter_context(open(path, "wb"))
+            OutputFile(standard_streams.standard_output(), "the standard output")
+            if path == STANDARD
+            else stack.enter_context(atomic_files.output_file(path))
             for path in paths
         ]
         yield files
         for file in files:
             file.flush()
+
+
+def lines(source: BinaryIO, path: str) -> Iterator[bytes]:
+    """Yields the lines of a binary stream without line ends, as training reads them.
+
+    Raises:
+        ValueError: if the first line is not text.
+    """
+    source = iter(source)
+    for first in itertools.islice(source, 1):
+        check_format(first, "the standard input" if path == STANDARD else path)
+        source = itertools.chain([first], source)
+    yield from read_lines(source)
 
 
 def typed_lines() -> Iterator[bytes]:
@@ -58,7 +81,7 @@ def typed_lines() -> Iterator[bytes]:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (input() edits lines once it is imported)
     sys.stdin.reconfigure(errors="surrogateescape")
-    prompted = sys.stdout if sys.stdout.isatty() else sys.stderr
+    prompted = sys.stdout if sys.stdout is not None and sys.stdout.isatty() else sys.stderr
     while True:
         try:
             with contextlib.redirect_stdout(prompted):
@@ -67,11 +90,6 @@ def typed_lines() -> Iterator[bytes]:
             print(file=prompted)
             return
         yield line.encode(sys.stdin.encoding, "surrogateescape")
-
-
-def can_be_renamed(path: str) -> bool:
-    """Returns whether a path is a regular file or does not exist. False for pipes and devices."""
-    return path != STANDARD and (os.path.isfile(path) or not os.path.exists(path))
 
 
 def check_files(flags: dict[str, str]):
@@ -85,19 +103,31 @@ def check_files(flags: dict[str, str]):
     """
     seen = {}
     for name, path in flags.items():
-        if not can_be_renamed(path):
-            continue
-        if name in ("output", "alignments", "tokens") and path.endswith(".gz"):
+        is_plain = path != STANDARD and not atomic_files.is_stream(path)
+        if is_plain and name in ("output", "alignments", "tokens") and path.endswith(".gz"):
             raise ValueError(
                 f"Expected --{name} without .gz, because outputs are plain text. Received: {path}."
             )
-        real = os.path.realpath(path)
-        if real in seen:
+        file = _identify(name, path)
+        if file in seen:
             raise ValueError(
-                f"Expected --{name} and --{seen[real]} to be different files. Received: {path} "
+                f"Expected --{name} and --{seen[file]} to be different files. Received: {path} "
                 "for both."
             )
-        seen[real] = name
+        if file is not None:
+            seen[file] = name
+
+
+def _identify(name, path):
+    """Returns a value that is equal for two names of a regular file, or None for other files."""
+    try:
+        if path == STANDARD:
+            status = os.fstat((sys.stdin if name == "input" else sys.stdout).fileno())
+        else:
+            status = os.stat(path)
+    except (OSError, AttributeError):  # The standard streams may be closed or replaced.
+        return None if path == STANDARD else os.path.realpath(path)
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
 def count_lines(file: BinaryIO) -> int | None:

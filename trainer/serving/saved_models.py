@@ -103,16 +103,6 @@ def _load(directory):
     return loaded
 
 
-def fingerprint(path: str | os.PathLike) -> str:
-    """Returns a string that is equal for copies of an export and different for other exports."""
-    directory = find(path)
-    try:
-        return tf.saved_model.experimental.read_fingerprint(str(directory)).singleprint()
-    except (FileNotFoundError, RuntimeError, ValueError):
-        # TensorFlow Serving works without fingerprint.pb, so it may be missing.
-        return str(directory.resolve())
-
-
 @contextlib.contextmanager
 def new_version(directory: Path, version: int | None = None) -> Iterator[tuple[Path, Path]]:
     """Creates the directory of a new version of a model atomically.

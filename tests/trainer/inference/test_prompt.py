@@ -5,17 +5,15 @@ import os
 import pty
 import subprocess
 import sys
-from pathlib import Path
 
+import fake_translate
 import pytest
 from programs import Program
 from subprocesses import environment, python_command
 
 from trainer import translate
 from trainer.serving import saved_models
-from trainer.serving.translator import Translation
 
-PROGRAM = Path(__file__).parent / "fake_translate.py"
 LINES = [b"ein hund\n", b"\n", b"\xff ja\n", b"wort " * 13 + b"\n"]
 
 
@@ -24,21 +22,10 @@ class Terminal(io.BytesIO):
         return True
 
 
-class UpperCase:
-    """A model that translates to upper case and truncates sentences above 60 bytes."""
-
-    def __init__(self, path, **options):
-        pass
-
-    def n_best(self, sentences):
-        return [[Translation(text.upper(), -1.0, len(text) > 60)] for text in sentences]
-
-
 @pytest.fixture
 def type_lines(monkeypatch):
     """Returns a function that types `LINES`, and returns the contents of both output streams."""
-    monkeypatch.setattr(saved_models, "load", UpperCase)
-    monkeypatch.setattr(saved_models, "fingerprint", lambda path: "fake")
+    monkeypatch.setattr(saved_models, "load", fake_translate.UpperCase)
 
     def run(stdout):
         streams = {"stdin": Terminal(b"".join(LINES)), "stdout": stdout, "stderr": Terminal()}
@@ -67,7 +54,8 @@ def test_prompt_is_not_written_to_an_output_file(type_lines):
 def test_lines_typed_at_a_pseudo_terminal():
     ours, theirs = pty.openpty()
     options = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
-    command, env = python_command(PROGRAM, "--saved_model=any"), environment(TERM="dumb")
+    command = python_command(fake_translate.__file__, "--saved_model=any")
+    env = environment(TERM="dumb")
     with subprocess.Popen(command, env=env, close_fds=True, **options) as process:
         os.close(theirs)
         screens = [read_until(ours, b"> ")]

@@ -1,5 +1,7 @@
+import gzip
 import io
 import os
+import sys
 
 import pytest
 
@@ -23,20 +25,6 @@ def test_count_lines_of_a_pipe_returns_none():
         assert streams.count_lines(file) is None
 
 
-def test_only_regular_and_new_files_can_be_renamed(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "file").touch()
-    expected = {
-        "-": False,
-        "/dev/null": False,
-        tmp_path: False,
-        tmp_path / "pipe": False,
-        tmp_path / "file": True,
-        tmp_path / "new": True,
-    }
-    assert {path: streams.can_be_renamed(path) for path in expected} == expected
-
-
 def test_check_files_rejects_equal_files_and_ignores_devices(tmp_path):
     streams.check_files({"output": "/dev/null", "tokens": "/dev/null"})
     same = {"output": f"{tmp_path}/file", "tokens": f"{tmp_path}/./file"}
@@ -46,3 +34,34 @@ def test_check_files_rejects_equal_files_and_ignores_devices(tmp_path):
     message = "Expected --output without .gz, because outputs are plain text. Received: out.gz."
     with pytest.raises(ValueError, match=message):
         streams.check_files({"input": "in.gz", "output": "out.gz"})
+    (tmp_path / "in").write_text("a\n")
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    with open(tmp_path / "in", "ab") as appended:
+        # As with `--output=/dev/stdout >> in`, which would never end.
+        (tmp_path / "stdout").symlink_to(f"/proc/self/fd/{appended.fileno()}")
+        for name in ("link", "stdout"):
+            with pytest.raises(ValueError, match="Expected --output and --input to be different"):
+                streams.check_files({"input": f"{tmp_path}/in", "output": f"{tmp_path}/{name}"})
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (gzip.compress(b"a"), "Received: a gzip file. Convert it: gunzip < "),
+        ("a\n".encode("utf-16"), "Expected UTF-8 in the standard input. Received: UTF-16."),
+    ],
+)
+def test_lines_of_other_formats_raise(start, message):
+    with pytest.raises(ValueError, match=message):
+        list(streams.lines(io.BytesIO(start), "-"))
+
+
+def test_closed_standard_streams_raise(monkeypatch):
+    for name in ("stdin", "stdout"):
+        monkeypatch.setattr(sys, name, None)
+    with pytest.raises(ValueError, match="standard input. Received: a closed one. Give --input="):
+        with streams.reading("-"):
+            pass
+    with pytest.raises(ValueError, match="standard output .* a closed one. Give --output=FILE"):
+        with streams.writing(["-"]):
+            pass

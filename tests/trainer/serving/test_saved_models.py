@@ -4,7 +4,6 @@ import functools
 import json
 import os
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -208,16 +207,6 @@ def test_options_above_the_limits_of_the_model_raise_single_lines(load, message,
     with pytest.raises(ValueError) as caught:
         load(**options).n_best([b"a"])
     assert re.fullmatch(message, str(caught.value))
-
-
-def test_fingerprint_depends_on_the_model_and_not_on_its_path(exported_dir, tmp_path):
-    shutil.copytree(exported_dir / "1", tmp_path / "copy")
-    tf.saved_model.save(tf.Module(), str(tmp_path / "2"))
-    paths = exported_dir, tmp_path / "copy", tmp_path / "2"
-    prints = [saved_models.fingerprint(path) for path in paths]
-    assert prints[0] == prints[1] != prints[2]
-    (tmp_path / "copy/fingerprint.pb").unlink()
-    assert saved_models.fingerprint(tmp_path / "copy") == str(tmp_path / "copy")
 
 
 def make_versions(directory, *names):

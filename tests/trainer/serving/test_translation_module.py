@@ -91,9 +91,16 @@ def test_settings_out_of_range_raise(settings, message):
             {"vocab_size": 211, "position": "learned", "max_length": 29},
             "max_input_length of at most 29, .* Received: 31. Use --max_input_length=29 or less",
         ),
+        (
+            {"vocab_size": 211, "max_beam_size": 999},
+            "Expected a beam size of at most 256 for a vocabulary of 211 tokens. Received: 999. "
+            "Lower --beam_size",
+        ),
     ],
 )
 def test_model_that_does_not_fit_raises(tokenizer, settings, message):
+    widest = settings.pop("max_beam_size", 32)
     model = SimpleNamespace(config=TransformerConfig(**settings))
+    limits = TranslationSettings(max_input_length=31, max_beam_size=widest)
     with pytest.raises(ValueError, match=message):
-        TranslationModule(model, tokenizer, TranslationSettings(max_input_length=31))
+        TranslationModule(model, tokenizer, limits)
