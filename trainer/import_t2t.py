@@ -40,6 +40,8 @@ def _run(values):
         prefix, values.model_dir, **{name: values[name].value for name in names}
     )
     print(f"Imported {prefix}: {config}")
+    origin = "as given" if values["target_space_id"].present else "the default; check it"
+    print(f"target_space_id = {values.target_space_id} ({origin})")
     print(f"Wrote {values.model_dir}")
 
 

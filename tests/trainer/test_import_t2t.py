@@ -112,6 +112,7 @@ def test_program_imports_a_checkpoint_once(tmp_path, capsys):
     printed = capsys.readouterr().out
     newest = f"Newest checkpoint of {RECORDED / 'relative_short_k'}: "
     assert printed.startswith(newest + prefix("relative_short_k"))
+    assert "target_space_id = 0 (the default; check it)\n" in printed
     assert f"Wrote {tmp_path / 'model'}\n" in printed
     run.fails("Expected a --model_dir that holds no model yet", **arguments)
 
