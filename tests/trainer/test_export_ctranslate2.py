@@ -16,6 +16,7 @@ from examples.synthetic_corpus import generate
 from t2t_relpos.models import Transformer
 from t2t_relpos.t2t.subwords import SubwordVocabulary
 from trainer import export_ctranslate2
+from trainer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from trainer.model_dir import ModelDirectory
 
 run = Program(export_ctranslate2)
@@ -97,6 +98,37 @@ def test_scores_equal_the_imported_model(imported, load, tmp_path):
     )
     model = ModelDirectory.open(imported).load_model()
     np.testing.assert_allclose(result.log_probs, token_scores(model, source, target), atol=1e-5)
+
+
+def test_vocabulary_with_bytes(load, tmp_path):
+    lines = [text for pair in generate("dev", size=31) for text in pair]
+    tokenizer = SentencePieceTokenizer.train(lines, vocab_size=320, byte_fallback=True)
+    directory = ModelDirectory.create(tmp_path / "model")
+    tokenizer.save(directory.vocabulary_file())
+    model = Transformer(small_config(vocab_size=320))
+    model({name: np.ones((1, 1), "int32") for name in ("inputs", "targets")})
+    directory.write_config(model.config.to_dict())
+    directory.save_model(model)
+    run(f"--model_dir={directory.path}", f"--output_dir={tmp_path}/ct2")
+    pieces = sentencepiece.SentencePieceProcessor(model_file=f"{tmp_path}/ct2/vocab.model")
+    tokens = pieces.encode("the 好", out_type=str)
+    assert tokens[-3:] == ["<0xE5>", "<0xA5>", "<0xBD>"]
+    assert pieces.decode(tokens) == "the 好"
+    (result,) = load(tmp_path / "ct2").score_batch([tokens], [tokens])
+    expected = token_scores(model, *[tokenizer.tokenize(["the 好"]).to_list()[0][:-1]] * 2)
+    np.testing.assert_allclose(result.log_probs, expected, atol=1e-4)
+
+
+def test_limit_of_training_above_that_of_ctranslate2_is_printed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(export_ctranslate2, "export", lambda *arguments, force: None)
+    directory = ModelDirectory.create(tmp_path / "model")
+    directory.write_config({}, tokenizer="none")
+    for trained, lines in ((1024, 1), (1025, 2)):
+        directory.write_run({"max_length": trained})
+        run(f"--model_dir={directory.path}", f"--output_dir={tmp_path}/ct2")
+        printed = capsys.readouterr().out
+        assert len(printed.splitlines()) == lines
+        assert ("Give max_input_length=1025 to translate_batch." in printed) == (lines == 2)
 
 
 def test_model_without_vocabulary_uses_ids_as_names(imported, load, tmp_path):
