@@ -63,7 +63,30 @@ def as_tensor(x):
 
 def accumulation_dtype(dtype):
     """Returns the name of the dtype in which sums are computed: float32, or float64."""
-    return keras.backend.result_type(dtype, "float32")
+    # `keras.backend.result_type` would return float32 for float64 on JAX and PyTorch.
+    return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
+
+
+def one_or_nan(condition, dtype):
+    """Returns 1 where a condition holds, otherwise NaN, without a NaN constant.
+
+    `tf.debugging.enable_check_numerics` raises an error for a constant that is not finite.
+    """
+    sign = ops.where(condition, ops.ones([], dtype=dtype), ops.cast(-1, dtype))
+    return ops.sqrt(sign)
+
+
+def start_indices(*indices):
+    """Returns the start indices of `ops.slice` and `ops.slice_update` with one dtype, int32.
+
+    JAX refuses indices of different dtypes. With JAX_ENABLE_X64, those of a loop are int64.
+
+    Args:
+        *indices: ints, integer tensors, or symbolic lengths of JAX.
+    """
+    if keras.backend.backend() == "jax":
+        return tuple(ops.convert_to_tensor(index, dtype="int32") for index in indices)
+    return tuple(ops.cast(index, "int32") if ops.is_tensor(index) else index for index in indices)
 
 
 def clip_size(x, low, high):

@@ -11,7 +11,10 @@ LARGEST_POSITION = 2**31 - 1
 def positive_int(name, value):
     """Returns `value` as an int. Raises ValueError if it is not an integer above 0."""
     if not is_integer(value) or value <= 0:
-        raise ValueError(f"Expected `{name}` to be a positive integer. Received: {name}={value!r}")
+        raise ValueError(
+            f"Expected `{name}` to be a positive integer. Received: {name}={value!r}. Pass an int "
+            f"of 1 or more as argument `{name}`."
+        )
     return int(value)
 
 
@@ -201,4 +204,5 @@ def known_range(values):
         values = keras.ops.convert_to_numpy(values)
     except (TypeError, ValueError, NotImplementedError):  # a traced value
         return None, None
-    return (values.min(), values.max()) if values.size else (None, None)
+    # As Python numbers, whose sums do not overflow.
+    return (values.min().item(), values.max().item()) if values.size else (None, None)

@@ -9,6 +9,7 @@ from t2t_relpos.attention import attend_checks, dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.inputs import AttentionInputs
 from t2t_relpos.attention.masks import combine_masks
+from t2t_relpos.attention.relative_ids import as_positions
 from t2t_relpos.attention.request import Request
 
 
@@ -47,7 +48,7 @@ def attend(
         key_mask: bool `[B, S]`; True = attend. Default: None.
         causal: whether keys after a query are masked, by `query_offset`. Default: False.
         query_offset: key position of query 0: an int, a scalar tensor, or an int tensor `[B]` with
-            a position per batch entry. Default `S - T`.
+            a position per batch entry. Default: `S - T`.
         relative_ids: table rows, int `[T, S]` or `[B, T, S]`, in `[0, 2K]`. Default: by
             `query_offset`.
         dropout: an `AttentionDropout`, or a function of the weights `[B, N, T, S]`, or None.
@@ -140,8 +141,14 @@ def _zero_masked_queries(outputs, weights, query_mask):
     return outputs, None if weights is None else ops.where(exists, weights, 0)
 
 
+# All pairs at this distance are clipped, and its sum with any length fits into int32.
+_FARTHEST = 2**30
+
+
 def _query_offset(query_offset, lengths):
-    """Returns the query offset of a call: an int if its value is known, otherwise a tensor.
+    """Returns the query offset of a call: an int if its value is known, otherwise an int32 tensor.
+
+    Offsets of more than `_FARTHEST` are replaced by it. The results are the same.
 
     Args:
         query_offset: an int, a NumPy integer, a tensor, a variable, or None for `S - T`.
@@ -152,8 +159,11 @@ def _query_offset(query_offset, lengths):
         length_q, length_k = lengths
         return length_k - length_q
     if isinstance(query_offset, (int, np.integer)):
-        return int(query_offset)
-    return as_tensor(query_offset) if hasattr(query_offset, "shape") else query_offset
+        return max(-_FARTHEST, min(_FARTHEST, int(query_offset)))
+    if not hasattr(query_offset, "shape"):  # a symbolic length of JAX
+        return query_offset
+    offset = as_positions("query_offset", as_tensor(query_offset))
+    return ops.clip(offset, -_FARTHEST, _FARTHEST)
 
 
 def _run_first(candidates, inputs):

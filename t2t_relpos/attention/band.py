@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from keras import backend, ops
 
-from t2t_relpos._backend import clip_size
+from t2t_relpos._backend import clip_size, start_indices
 from t2t_relpos._portable import arange, is_portable
 from t2t_relpos.attention.gather import expand_by_one_hot, sum_by_one_hot
 from t2t_relpos.attention.relative_ids import relative_ids
@@ -79,7 +79,7 @@ def expand_ids(by_id, length_k, query_offset, offset_range=None):
         axis=-1,
     )
     if distances.start is not None:
-        start = (0, 0, 0, distances.start)
+        start = start_indices(0, 0, 0, distances.start)
         expanded = ops.slice(expanded, start, (batch, heads, length_q, width))
     flat = ops.reshape(expanded, (batch, heads, length_q * width))
     flat = flat[..., length_q - 1 : length_q - 1 + length_q * (width - 1)]
@@ -123,7 +123,7 @@ def sum_by_id(weights, num_ids, query_offset, offset_range=None):
     end = left + last - first
     if start is not None:
         row = zeros(length_q, end + right + 1)
-        by_distance = ops.slice_update(row, (0, 0, 0, start), by_distance)
+        by_distance = ops.slice_update(row, start_indices(0, 0, 0, start), by_distance)
     left_tail = _sum_columns(by_distance, 0, left)
     right_tail = _sum_columns(by_distance, end, end + right)
     parts = [zeros(length_q, first), by_distance[..., left:end], zeros(length_q, num_ids - last)]

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from keras import backend, ops
 
-from t2t_relpos._backend import clip_size
+from t2t_relpos._backend import clip_size, start_indices
 
 
 class Segment(NamedTuple):
@@ -52,7 +52,8 @@ class Segment(NamedTuple):
         if isinstance(start, int):
             return x[:, :, start : start + self.block]
         batch, heads, _, depth = ops.shape(x)
-        return ops.slice(x, (0, 0, start, 0), (batch, heads, self.block, depth))
+        start = start_indices(0, 0, start, 0)
+        return ops.slice(x, start, (batch, heads, self.block, depth))
 
     def run(self, compute, buffers, totals):
         """Calls `compute` for all blocks of the segment, one after the other.
@@ -72,8 +73,10 @@ class Segment(NamedTuple):
 
         def body(number, state):
             buffers, totals = state
+            # With JAX_ENABLE_X64, it is int64.
+            number = ops.cast(number, "int32")
             rows, terms = compute(number)
-            position = (0, 0, number * self.block, 0)
+            position = start_indices(0, 0, number * self.block, 0)
             buffers = {
                 name: ops.slice_update(x, position, rows[name]) for name, x in buffers.items()
             }
@@ -167,7 +170,7 @@ class KeyWindow(NamedTuple):
         if isinstance(self.start, int):
             return x[..., self.start : self.start + self.width]
         batch, heads, rows, _ = ops.shape(x)
-        return ops.slice(x, (0, 0, 0, self.start), (batch, heads, rows, self.width))
+        return ops.slice(x, start_indices(0, 0, 0, self.start), (batch, heads, rows, self.width))
 
     def pad_to_keys(self, x, num_keys):
         """Pads a window with zeros, `[.., width]` -> `[.., num_keys]`.
@@ -179,4 +182,4 @@ class KeyWindow(NamedTuple):
             return ops.pad(x, [(0, 0)] * 3 + [(before, after)])
         batch, heads, rows, _ = ops.shape(x)
         zeros = ops.zeros((batch, heads, rows, num_keys), dtype=x.dtype)
-        return ops.slice_update(zeros, (0, 0, 0, self.start), x)
+        return ops.slice_update(zeros, start_indices(0, 0, 0, self.start), x)

@@ -86,7 +86,9 @@ def full_matrix_chunk(length_k):
     """Returns the keys per chunk of the full matrix: an int, or a tensor for an unknown length."""
     if isinstance(length_k, int):
         return SHORT_CHUNK if length_k <= LONGEST_SHORT_CHUNKS else LONG_CHUNK
-    return ops.where(length_k <= LONGEST_SHORT_CHUNKS, SHORT_CHUNK, LONG_CHUNK)
+    # Two ints would get a dtype that depends on `keras.config.floatx()`.
+    chunks = (ops.cast(chunk, "int32") for chunk in (SHORT_CHUNK, LONG_CHUNK))
+    return ops.where(length_k <= LONGEST_SHORT_CHUNKS, *chunks)
 
 
 def _by_name(name):
@@ -151,8 +153,8 @@ def _run_keras_blocks(inputs, sizes, *, unrolled):
 
 _HAS_TABLE = Condition("a relative table", lambda r: r.max_relative_position is not None)
 QUADRATIC_MEMORY_ALLOWED = Condition(
-    "`rematerialize` is not True, unless `portable` (memory is quadratic)",
-    lambda r: r.rematerialize is not True or r.portable,
+    "`rematerialize` is not True, unless `portable` (memory is quadratic) or a length is 0",
+    lambda r: r.rematerialize is not True or r.portable or r.is_empty,
 )
 _ONE_OFFSET = Condition(
     "no `relative_ids`, and one query offset for the batch",

@@ -1,5 +1,7 @@
 """Relative scores and values by gathering: for short sequences and for arbitrary relative ids."""
 
+import math
+
 import keras
 from keras import ops
 
@@ -59,18 +61,40 @@ def pair_index(ids, num_ids, num_heads):
         num_heads: N.
 
     Returns:
-        int32 `[B, N, T, S]`. Where products with one-hot ids replace the gather (within `portable`,
-        and for an empty batch), the ids themselves.
+        int `[B, N, T, S]`. Where products with one-hot ids replace the gather (within `portable`,
+        and for empty tensors), the ids themselves.
+
+    Raises:
+        ValueError: on JAX, if an index would not fit into int32.
     """
     ids = ops.cast(ids, "int32")
-    if _needs_one_hot(ids):
+    # Converters do not support the gather. JAX and PyTorch do not support it for empty tensors.
+    if is_portable() or 0 in ids.shape:
         return ids
     is_edge = ops.logical_and(ids >= 0, ids < num_ids)
     ids = ops.where(is_edge, ids, num_ids)
     batch, length_q, _ = ops.shape(ids)
-    rows = ops.arange(batch * num_heads * length_q, dtype="int32")
+    dtype = _index_dtype((batch, num_heads, length_q), num_ids)
+    rows = ops.arange(batch * num_heads * length_q, dtype=dtype)
     rows = ops.reshape(rows, (batch, num_heads, length_q, 1))
-    return rows * (num_ids + 1) + ops.expand_dims(ids, 1)
+    return rows * (num_ids + 1) + ops.cast(ops.expand_dims(ids, 1), dtype)
+
+
+def _index_dtype(sizes, num_ids):
+    """Returns the dtype for indices of a tensor `[*sizes, R + 1]`: int32, or int64 if needed."""
+    is_known = all(isinstance(size, int) for size in sizes)
+    entries = math.prod(sizes) * (num_ids + 1) if is_known else None
+    if entries is not None and entries < 2**31:
+        return "int32"
+    if keras.backend.backend() != "jax":
+        return "int64"
+    if entries is None:  # symbolic lengths
+        return "int32"
+    raise ValueError(
+        f"Expected at most {2**31 - 1} products of queries and table rows, because JAX has no "
+        f"int64 indices by default. Received: B·N·T = {entries // (num_ids + 1)} queries of all "
+        f"heads and {num_ids} rows. Use smaller batches or a smaller `max_relative_position`."
+    )
 
 
 def scores_by_id(query, table, index):
@@ -88,7 +112,7 @@ def scores_by_id(query, table, index):
         `[B, N, T, S]`.
     """
     by_id = matmul_table(query, table, transpose_table=True)
-    if _needs_one_hot(query):
+    if len(index.shape) < 4:  # the ids
         return expand_by_one_hot(by_id, index)
     by_id = ops.concatenate([by_id, ops.zeros_like(by_id[..., :1])], axis=-1)
     # The gradient of a gather along an inner axis is dense.
@@ -107,24 +131,19 @@ def values_by_id(weights, table, index):
         `[B, N, T, H]`.
     """
     num_ids = table.shape[-2]
-    if _needs_one_hot(weights):
+    if len(index.shape) < 4:  # the ids
         return matmul_table(sum_by_one_hot(weights, index, num_ids), table)
     batch, heads, length_q, _ = ops.shape(weights)
+    num_rows = batch * heads * length_q
+    if not isinstance(num_rows, int):
+        num_rows = ops.cast(num_rows, index.dtype)
     sums = ops.segment_sum(
         ops.reshape(weights, (-1,)),
         ops.reshape(index, (-1,)),
-        num_segments=batch * heads * length_q * (num_ids + 1),
+        num_segments=num_rows * (num_ids + 1),
     )
     by_id = ops.reshape(sums, (batch, heads, length_q, num_ids + 1))[..., :num_ids]
     return matmul_table(by_id, table)
-
-
-def _needs_one_hot(tensor):
-    """Returns whether to use products with one-hot ids instead of a gather.
-
-    Converters do not support the gather. JAX and PyTorch do not support it for an empty batch.
-    """
-    return is_portable() or tensor.shape[0] == 0
 
 
 def expand_by_one_hot(by_id, ids):

@@ -6,7 +6,7 @@ become batch entries of `attend`.
 
 from keras import ops
 
-from t2t_relpos._portable import is_portable
+from t2t_relpos._portable import arange, is_portable
 from t2t_relpos.attention import attend_checks
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.masks import causal_mask, combine_masks, expand_to_batch, window_mask
@@ -126,7 +126,7 @@ def _pad_mask(mask, shape, padded_length):
     """Returns a mask `[B, T]` or None as bool `[B, 1, padded_length, 1]`. Padding is False."""
     batch, length = shape
     if mask is None:
-        mask = ops.broadcast_to(ops.arange(padded_length) < length, (batch, padded_length))
+        mask = ops.broadcast_to(arange(padded_length) < length, (batch, padded_length))
     else:
         mask = ops.pad(ops.cast(mask, "bool"), [[0, 0], [0, padded_length - length]])
     return ops.expand_dims(mask, (1, 3))

@@ -5,7 +5,7 @@ from keras import backend, ops
 from t2t_relpos import _checks
 from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos._portable import arange
-from t2t_relpos.attention.relative_ids import key_positions
+from t2t_relpos.attention.relative_ids import as_positions, key_positions, range_around
 
 # Score of masked keys. Far below any score, and its difference to a score is finite.
 MASKED_SCORE = -(2.0**100)
@@ -52,10 +52,16 @@ def window_mask(length_q, length_k, window, query_offset=None):
     >>> ops.convert_to_numpy(window_mask(3, 3, window=2)).tolist()
     [[True, True, False], [True, True, True], [False, True, True]]
     """
-    _checks.positive_int("window", window)
     queries = key_positions(length_q, length_k, query_offset)
-    distance = arange(length_k) - ops.expand_dims(queries, -1)
-    return ops.abs(distance) < window
+    return _within(queries, arange(length_k), window)
+
+
+def _within(queries, keys, window):
+    """Returns whether positions `[.., T]` and `[.., S]` are closer than `window`, `[.., T, S]`."""
+    distance = _checks.positive_int("window", window) - 1
+    lowest, highest = range_around(ops.expand_dims(queries, -1), distance)
+    keys = ops.expand_dims(keys, -2)
+    return ops.logical_and(keys >= lowest, keys <= highest)
 
 
 def key_padding_mask(mask):
@@ -141,6 +147,10 @@ def make_attention_mask(
     Returns:
         bool that broadcasts to `[B, N, T, S]`, or None.
 
+    Raises:
+        ValueError: if a mask is of a float dtype, `window` is not a positive integer, or positions
+            are not integers, or are known and do not fit into int32.
+
     Example:
     >>> from keras import ops
     >>> from t2t_relpos.attention import make_attention_mask
@@ -151,12 +161,10 @@ def make_attention_mask(
         not_later = causal_mask(*lengths, query_offset) if causal else None
         within = window_mask(*lengths, window, query_offset) if window is not None else None
     else:
-        if window is not None:
-            _checks.positive_int("window", window)
-        queries, keys = positions
-        distance = ops.expand_dims(keys, -2) - ops.expand_dims(queries, -1)
-        not_later = distance <= 0 if causal else None
-        within = ops.abs(distance) < window if window is not None else None
+        names = "query_positions", "key_positions"
+        queries, keys = map(as_positions, names, positions)
+        not_later = ops.expand_dims(keys, -2) <= ops.expand_dims(queries, -1) if causal else None
+        within = _within(queries, keys, window) if window is not None else None
     return combine_masks(attention_mask, not_later, within)
 
 

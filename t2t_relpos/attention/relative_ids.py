@@ -1,5 +1,10 @@
-"""Relative ids: the table row of each (query, key) pair."""
+"""Positions, and relative ids: the table row of each (query, key) pair.
 
+Positions are int32. Differences of two positions may not fit into int32. Positions are therefore
+compared with the ends of a range around the query, and never subtracted from each other.
+"""
+
+import keras
 from keras import ops
 
 from t2t_relpos import _checks
@@ -27,9 +32,48 @@ def key_positions(length_q, length_k, query_offset=None):
     _checks.query_offset(query_offset)
     if query_offset is None:
         query_offset = length_k - length_q
-    offset = ops.cast(query_offset, "int32")
     positions = arange(length_q)
-    return ops.expand_dims(offset, -1) + positions if len(offset.shape) else offset + positions
+    if not (hasattr(query_offset, "shape") or _checks.is_integer(query_offset)):
+        return ops.cast(query_offset, "int32") + positions  # a symbolic length of JAX or PyTorch
+    offset = as_positions("query_offset", query_offset)
+    if len(offset.shape):
+        offset = ops.expand_dims(offset, -1)
+    # A sum that does not fit into int32 would be negative.
+    return ops.minimum(offset, _checks.LARGEST_POSITION - positions) + positions
+
+
+def as_positions(name, values):
+    """Returns positions or an offset as int32. Unknown values are limited to the range of int32.
+
+    Args:
+        name: name of the argument, for the error.
+        values: an int, or integers in an array, a tensor or a variable.
+
+    Raises:
+        ValueError: if the values are not integers, or are known and do not fit into int32.
+    """
+    values = _checks.as_array(values)
+    _checks.integers(f"`{name}`", values)
+    dtype = keras.backend.standardize_dtype(values.dtype)
+    if dtype in ("int64", "uint32", "uint64"):
+        _checks.fits_int32(name, values)
+        lowest = 0 if dtype.startswith("u") else -_checks.LARGEST_POSITION
+        values = ops.clip(values, lowest, _checks.LARGEST_POSITION)
+    return ops.cast(values, "int32")
+
+
+def range_around(positions, distance):
+    """Returns (lowest, highest) positions within a distance of `positions`, as int32.
+
+    Args:
+        positions: int32.
+        distance: an int of at least 0 or, while PyTorch traces a model, a tensor.
+    """
+    largest = _checks.LARGEST_POSITION
+    if not ops.is_tensor(distance):
+        distance = min(distance, largest)
+    lowest = ops.maximum(positions, distance - largest) - distance
+    return lowest, ops.minimum(positions, largest - distance) + distance
 
 
 def relative_ids(length_q, length_k, max_relative_position, query_offset=None):
@@ -70,6 +114,9 @@ def relative_ids_from_positions(query_positions, key_positions, max_relative_pos
     Returns:
         int32 `[T, S]`, or `[B, T, S]` if either argument has a batch axis.
 
+    Raises:
+        ValueError: if positions are not integers, or are known and do not fit into int32.
+
     Example:
     >>> import numpy as np
     >>> from keras import ops
@@ -78,10 +125,10 @@ def relative_ids_from_positions(query_positions, key_positions, max_relative_pos
     >>> ops.convert_to_numpy(ids).tolist()
     [[0, 2, 4]]
     """
-    queries = ops.cast(query_positions, "int32")
-    keys = ops.cast(key_positions, "int32")
-    distance = ops.expand_dims(keys, -2) - ops.expand_dims(queries, -1)
+    queries = ops.expand_dims(as_positions("query_positions", query_positions), -1)
+    keys = ops.expand_dims(as_positions("key_positions", key_positions), -2)
     k = max_relative_position
     if not ops.is_tensor(k):  # While PyTorch traces a model, K is a tensor.
         k = _checks.max_relative_position(k)
-    return ops.clip(distance, -k, k) + k
+    lowest, highest = range_around(queries, k)
+    return ops.minimum(ops.maximum(keys, lowest), highest) - (queries - k)

@@ -76,6 +76,11 @@ class Request:
         return length_q * length_k
 
     @property
+    def is_empty(self):
+        """Whether T or S is known to be 0."""
+        return 0 in [length for length in (self.length_q, self.length_k) if isinstance(length, int)]
+
+    @property
     def knows_lengths(self):
         """Whether both lengths are Python ints."""
         return isinstance(self.length_q, int) and isinstance(self.length_k, int)

@@ -26,6 +26,14 @@ def take_rows(x, indices, inverse_indices):
 
 
 def _take(x, indices):
+    if x.shape[0] is None and indices.shape[0] is not None:
+        # There may be no rows. A gather from an empty tensor would fail.
+        empty = lambda: tf.zeros([indices.shape[0], x.shape[1]], x.dtype)
+        return tf.cond(tf.shape(x)[0] > 0, lambda: _gather(x, indices), empty)
+    return _gather(x, indices)
+
+
+def _gather(x, indices):
     if is_compiled_by_xla():
         # XLA clamps invalid indices.
         rows = tf.gather(x, tf.maximum(indices, 0))

@@ -5,7 +5,11 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from t2t_relpos.attention.masks import make_attention_mask
-from t2t_relpos.attention.relative_ids import key_positions, relative_ids_from_positions
+from t2t_relpos.attention.relative_ids import (
+    as_positions,
+    key_positions,
+    relative_ids_from_positions,
+)
 from t2t_relpos.layers import call_checks
 
 
@@ -61,7 +65,7 @@ def explicit_positions(positions, query_offset, lengths, batch_size):
         queries = key_positions(*lengths, query_offset)
     if keys is None:
         keys = ops.arange(lengths[1], dtype="int32")
-    return ops.cast(queries, "int32"), ops.cast(keys, "int32")
+    return as_positions("query_positions", queries), as_positions("key_positions", keys)
 
 
 def mask_and_ids(layer, lengths, pairs):

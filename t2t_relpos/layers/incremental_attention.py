@@ -3,7 +3,9 @@
 from keras import ops
 
 from t2t_relpos import _checks
+from t2t_relpos._backend import one_or_nan, start_indices
 from t2t_relpos.attention.masks import key_padding_mask, make_attention_mask
+from t2t_relpos.attention.relative_ids import as_positions, range_around
 from t2t_relpos.layers import call_checks
 
 
@@ -65,16 +67,15 @@ class IncrementalAttention:
         call_checks.step(self, query, cache, position)
         query, keys, values = self._cast(query, cache["key"], cache["value"])
         length = ops.shape(keys)[2]
-        position = ops.broadcast_to(ops.cast(position, "int32"), (ops.shape(query)[0],))
+        position = ops.broadcast_to(as_positions("position", position), (ops.shape(query)[0],))
         slots = ops.arange(length, dtype="int32")[None, :]
         is_current_slot = (slots == position[:, None])[:, None, :, None]
         keys = ops.where(is_current_slot, self.project_key(query), keys)
         values = ops.where(is_current_slot, self.project_value(query), values)
         is_visible = slots <= position[:, None]
         if self.sliding_window is not None:
-            is_visible = ops.logical_and(
-                is_visible, position[:, None] - slots < self.sliding_window
-            )
+            lowest, _ = range_around(position[:, None], self.sliding_window - 1)
+            is_visible = ops.logical_and(is_visible, slots >= lowest)
         outputs, _ = self.attend(
             self.project_query(query),
             keys,
@@ -129,10 +130,13 @@ class IncrementalAttention:
         if update_index is not None:
             count = ops.shape(value)[1]
             call_checks.cache_update_index(update_index, cache.shape[2], count)
-            fits = (update_index >= 0) & (update_index + count <= ops.shape(cache)[2])
+            if not _checks.is_integer(update_index):
+                update_index = as_positions("update_index", update_index)
+            fits = (update_index >= 0) & (update_index <= ops.shape(cache)[2] - count)
             update = ops.stack([self.key_dense(value), self.value_dense(value)], axis=1)
             update = ops.cast(update, cache.dtype)
-            cache = ops.slice_update(cache, (0, 0, update_index, 0, 0), update)
+            start = start_indices(0, 0, update_index, 0, 0)
+            cache = ops.slice_update(cache, start, update)
         keys, values = self._cast(*(ops.transpose(cache[:, i], (0, 2, 1, 3)) for i in range(2)))
         outputs, _ = self.attend(
             self.project_query(query),
@@ -207,6 +211,4 @@ class IncrementalAttention:
 
 def _nan_unless(fits, outputs):
     """Returns `outputs`, or NaN where `fits` is False: a compiled graph can't raise an error."""
-    if fits is True:
-        return outputs
-    return ops.where(fits, outputs, ops.cast(float("nan"), outputs.dtype))
+    return outputs if fits is True else outputs * one_or_nan(fits, outputs.dtype)

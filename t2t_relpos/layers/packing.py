@@ -1,6 +1,7 @@
 """Packs the sequences of a batch into one sequence without padding."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from t2t_relpos import _backend, _checks
@@ -22,7 +23,9 @@ class Packing:
             attended to, unlike with `padding_mask`. In a batch without tokens, the first position
             counts as a token.
         capacity: P, an int of at least the number of tokens. Default: the number of tokens. In
-            compiled code, `pack` and `unpack` return NaN if the tokens exceed the capacity.
+            compiled code, which can't raise an error, `pack` and `unpack` return no token if the
+            tokens exceed the capacity: all entries are NaN, or the smallest value of an integer
+            dtype (the largest one if it is unsigned).
 
     Attributes:
         mask: bool `[B, T]`, True = packed.
@@ -59,10 +62,11 @@ class Packing:
         after = ops.flip(ops.cumsum(ops.flip(ops.cast(mask, "int32"), 1), axis=1), 1)
         flat = ops.reshape(after > 0, (-1,))
         # A gather from an empty tensor would fail, so at least one position counts as a token.
-        is_first = ops.arange(ops.size(flat)) == 0
+        is_first = ops.arange(ops.size(flat), dtype="int32") == 0
         flat = ops.logical_or(flat, ops.logical_and(is_first, ops.logical_not(ops.any(flat))))
         self.mask = ops.reshape(flat, self._shape)
-        count = ops.cumsum(ops.cast(flat, "int32"))
+        is_token = ops.cast(flat, "int32")
+        count, total = ops.cumsum(is_token), ops.sum(is_token)
         # Slots are the positions `b·T + t` of the padded batch. `_tokens` is the token of every
         # slot, `_slots` the slot of every token. Padding is -1.
         self._tokens = ops.where(flat, count - 1, -1)
@@ -70,22 +74,22 @@ class Packing:
         if capacity is None:
             self._slots = _slots_of_tokens(flat)
         else:
-            self._slots = _slots_with_padding(count, capacity)
-            self._fits = _check_capacity(count, capacity)
+            self._slots = _slots_with_padding(count, total, capacity)
+            self._fits = _check_capacity(total, capacity)
 
     def pack(self, x):
         """Packs `[B, T, D]` into `[1, P, D]`."""
         _check_sizes(x, "sequences that match the mask", (*self._shape, None))
         width = x.shape[-1]
         packed = take_rows(ops.reshape(x, (-1, width)), self._slots, self._tokens)
-        return ops.expand_dims(self._or_nan(packed), 0)
+        return ops.expand_dims(self._or_invalid(packed), 0)
 
     def unpack(self, x):
         """Unpacks `[1, P, D]` into `[B, T, D]`, with zeros at padding."""
         self._check_packed(x)
         width = x.shape[-1]
         rows = take_rows(ops.reshape(x, (-1, width)), self._tokens, self._slots)
-        return ops.reshape(self._or_nan(rows), (*self._shape, width))
+        return ops.reshape(self._or_invalid(rows), (*self._shape, width))
 
     def split_heads(self, x, num_heads):
         """Unpacks `[1, P, N·H]` into heads `[B, N, T, H]`, with zeros at padding."""
@@ -106,11 +110,16 @@ class Packing:
     def _check_packed(self, x):
         _check_sizes(x, "tokens packed by `pack`", (1, self._slots.shape[0], None))
 
-    def _or_nan(self, x):
-        """Returns `x`, or NaN if the tokens exceed the capacity."""
-        if self._fits is True or "float" not in keras.backend.standardize_dtype(x.dtype):
+    def _or_invalid(self, x):
+        """Returns `x`, or no valid value if the tokens exceed the capacity."""
+        if self._fits is True:
             return x
-        return ops.where(self._fits, x, float("nan"))
+        dtype = keras.backend.standardize_dtype(x.dtype)
+        if "float" in dtype:
+            return x * _backend.one_or_nan(self._fits, dtype)
+        limits = None if dtype == "bool" else np.iinfo(dtype)
+        invalid = False if limits is None else limits.min or limits.max
+        return ops.where(self._fits, x, ops.cast(invalid, dtype))
 
     # The result is not cached. Every layer computes it again, but TensorFlow merges equal nodes of
     # a graph.
@@ -120,7 +129,9 @@ class Packing:
         heads = ops.arange(num_heads, dtype="int32")
         tokens = ops.reshape(self._tokens, (batch, 1, length))
         of_slots = ops.where(tokens < 0, -1, tokens * num_heads + heads[:, None])
-        rows, positions = self._slots // length, self._slots % length
+        # Without positions, there are no tokens to divide.
+        divisor = max(length, 1) if isinstance(length, int) else ops.maximum(length, 1)
+        rows, positions = self._slots // divisor, self._slots % divisor
         of_tokens = (rows[:, None] * num_heads + heads) * length + positions[:, None]
         of_tokens = ops.where(self._slots[:, None] < 0, -1, of_tokens)
         return ops.reshape(of_slots, (-1,)), ops.reshape(of_tokens, (-1,))
@@ -158,11 +169,12 @@ def _slots_of_tokens(flat):
     return ops.cast(ops.nonzero(flat)[0], "int32")
 
 
-def _slots_with_padding(count, capacity):
+def _slots_with_padding(count, total, capacity):
     """Returns the slots of `capacity` tokens, -1 after the last one.
 
     Args:
         count: int `[B·T]`, number of tokens up to every slot.
+        total: number of tokens, a scalar tensor.
         capacity: an int.
     """
     if not _checks.is_integer(capacity) or capacity < 1:
@@ -170,18 +182,18 @@ def _slots_with_padding(count, capacity):
     capacity = int(capacity)
     number = ops.arange(1, capacity + 1, dtype="int32")
     slots = ops.cast(ops.searchsorted(count, number, side="left"), "int32")
-    return ops.where(number <= count[-1:], slots, -1)
+    return ops.where(number <= total, slots, -1)
 
 
-def _check_capacity(count, capacity):
+def _check_capacity(total, capacity):
     """Returns whether the tokens fit: True, or a scalar tensor if their number is unknown.
 
     Raises:
         ValueError: if the number of tokens is known to exceed the capacity.
     """
-    _, tokens = _checks.known_range(count[-1:])
+    _, tokens = _checks.known_range(total)
     if tokens is None:
-        return ops.all(count[-1:] <= capacity)
+        return total <= capacity
     if tokens > capacity:
         raise ValueError(
             f"The batch has {tokens} tokens, but the packing has capacity={capacity}. Increase "
@@ -202,6 +214,8 @@ def take_rows(x, indices, inverse_indices):
     Returns:
         `[P, H]`.
     """
+    if x.shape[0] == 0:  # A gather from an empty tensor would fail.
+        return ops.zeros((ops.shape(indices)[0], x.shape[1]), dtype=x.dtype)
     if keras.backend.backend() == "tensorflow":
         from t2t_relpos.layers import _tensorflow_packing
 

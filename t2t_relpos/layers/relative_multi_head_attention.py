@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
+from t2t_relpos._keras_compat import cast_inputs
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.local import attend_locally, prefers_local
 from t2t_relpos.attention.masks import combine_masks
@@ -29,7 +30,8 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         value_dim: size of a head for values. Default: `key_dim`.
         dropout: rate of the dropout of attention weights. Default: 0.0.
         use_bias: whether the projections have biases. Default: True.
-        output_shape: size of the output's last axis, an int. Default: that of `query`.
+        output_shape: size of the output's last axis, or a tuple of the sizes of several axes that
+            replace it. Default: the size of the last axis of `query`.
         attention_axes: None, 1 or (1,), the sequence axis. Others raise an error, because relative
             positions have one axis. Default: None.
         sliding_window: a query attends to keys at distances less than this. Self-attention without
@@ -37,9 +39,10 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
             instead of O(T²). Default: None, no limit.
         flash_attention: True: memory is linear in length at any length, because the gradient
             computes the weights again. Explicit positions and returned scores are then not
-            supported. There is no fused kernel. None or False: memory is linear in length above
-            1,024 positions. On TensorFlow on a CPU without XLA, the limit is 4,096 positions in
-            training, 256 in inference, and 128 in causal inference. Default: None.
+            supported. There is no fused kernel. None or False: with a relative table, memory is
+            linear in length above 1,024 positions; on TensorFlow on a CPU without XLA above 4,096
+            positions in training, 256 in inference, and 128 in causal inference. Without tables,
+            and with explicit positions or returned scores, memory is quadratic. Default: None.
         kernel_initializer: initializer of the projection kernels. Default: `"glorot_uniform"`.
         bias_initializer: initializer of the projection biases. Default: `"zeros"`.
         kernel_regularizer: regularizer of the projection kernels. Default: None.
@@ -170,6 +173,12 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         self.use_value_table = use_value_table
         self.share_heads = share_heads
         self.table_initializer = keras.initializers.get(table_initializer)
+
+    def __call__(self, *args, **kwargs):
+        if self.sliding_window is not None:
+            # Self-attention, which windows make cheaper, is a call with one tensor as two inputs.
+            args, kwargs = cast_inputs(self, args, kwargs, ("query", "value", "key"))
+        return super().__call__(*args, **kwargs)
 
     def build(self, query_shape, value_shape, key_shape=None):
         super().build(query_shape, value_shape, key_shape)

@@ -30,6 +30,30 @@ def test_query_offset_per_batch_entry_equals_separate_calls(draw, precision):
         )
 
 
+@pytest.mark.parametrize("implementation", ["rows", "band", "by_id", "scanned_blocks", None])
+@pytest.mark.parametrize(
+    "offset", [np.int64(2**31 - 1), np.array(2**31 - 1), np.array(250, "uint8")]
+)
+def test_query_offset_of_any_integer_dtype(offset, implementation, draw, precision):
+    """Beyond K positions, results don't depend on the offset."""
+    arrays = draw(5, 7, 3)
+    options = {"causal": True, "return_weights": False, "implementation": implementation}
+    outputs, _ = attend(*arrays, **options, query_offset=ops.convert_to_tensor(offset))
+    expected, _ = attend(*arrays, **options, query_offset=20)
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=precision.atol)
+    first = ops.convert_to_numpy(attend(*arrays, **options, query_offset=1 - 2**31)[0])
+    assert not first.any(), "all keys are after the queries"
+
+
+@pytest.mark.parametrize("lengths", [(0, 7), (7, 0), (0, 0)])
+def test_rematerialized_attention_without_queries_or_keys(lengths, draw):
+    arrays = draw(*lengths, 3)
+    for tables in (arrays[3:], [None, None]):
+        options = {"rematerialize": True, "return_weights": False}
+        outputs, _ = attend(*arrays[:3], *tables, **options)
+        np.testing.assert_array_equal(outputs, np.zeros((2, 3, lengths[0], 5)))
+
+
 def test_dropout_applies_to_values_and_value_table(draw, precision):
     arrays = draw(7, 7, 3)
     doubled = ops.convert_to_numpy(attend(*arrays, dropout=lambda weights: 2 * weights)[0])

@@ -20,6 +20,8 @@ from seeds import FixedSeed
 from t2t_relpos.attention import attend, dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.implementation import BlockSizes
+from t2t_relpos.attention.masks import masked_softmax
+from t2t_relpos.layers import RelativeMultiHeadAttention
 
 BACKEND = keras.backend.backend()
 NAMES = ("unrolled_blocks", "scanned_blocks")
@@ -43,6 +45,28 @@ def test_traced_query_offset_equals_an_int(causal, offset, implementation, draw,
         lambda xs: compute(xs, **traced, implementation=implementation), arrays
     )
     assert_close(found, output_and_gradients(lambda xs: compute(xs, query_offset=offset), arrays))
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="a mode of JAX")
+def test_64_bit_mode_of_jax(draw, rng, small_block_implementations):
+    """Loops then count in int64, and `dynamic_slice` refuses indices of several dtypes."""
+    import jax
+
+    with jax.enable_x64(True):
+        x = rng.normal(size=(2, 3, 5))
+        sums = np.exp(x).sum(-1, keepdims=True)
+        np.testing.assert_allclose(masked_softmax(ops.convert_to_tensor(x)), np.exp(x) / sums)
+        arrays = draw(31, 31, 2)
+        scanned = small_block_implementations["scanned_blocks"]
+        options = {"return_weights": False, "query_offset": jax.numpy.asarray(0)}
+        outputs, _ = attend(*arrays, **options, implementation=scanned)
+        np.testing.assert_allclose(outputs, attend(*arrays)[0], atol=1e-5)
+        layer = RelativeMultiHeadAttention(2, 3, max_relative_position=2)
+        x = rng.normal(size=(2, 1, 6)).astype("float32")
+        layer.build(x.shape, x.shape)
+        cache = ops.zeros((2, 2, 7, 2, 3), dtype="float32")
+        step = jax.jit(lambda index: layer.attend_with_cache(x, x, cache, index)[0])
+        assert np.isfinite(step(np.int64(3))).all()
 
 
 def test_unrolled_and_scanned_blocks_drop_the_same_weights(

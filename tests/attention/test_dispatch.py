@@ -46,6 +46,8 @@ CHOSEN_FOR_101_POSITIONS = {
         (1024, {**XLA, "rematerialize": False}, "unrolled_blocks"),
         (1025, {**XLA, "rematerialize": False}, "scanned_blocks"),
         (11, {**XLA, "rematerialize": True}, "scanned_blocks"),
+        (0, {**CPU, "rematerialize": True}, "rows"),
+        (0, {**JAX, "rematerialize": True, "max_relative_position": None}, "without_tables"),
         (11, {**XLA, "rematerialize": True, "max_relative_position": None}, "scanned_blocks"),
         (11, {**CPU, "rematerialize": True, "max_relative_position": None}, "scanned_blocks"),
         (65, GPU, "unrolled_blocks"),

@@ -12,6 +12,7 @@ from seeds import FixedSeed
 
 from t2t_relpos.attention import attend, dispatch, reference
 from t2t_relpos.attention.dropout import AttentionDropout
+from t2t_relpos.attention.gather import pair_index
 from t2t_relpos.attention.request import Request
 
 BACKEND = keras.backend.backend()
@@ -275,3 +276,14 @@ def test_second_derivatives_equal_autodiff_or_raise(case, implementation, proble
     for name, expected in problem.expected_second_derivatives.items():
         atol = tolerance * np.abs(expected).max()
         np.testing.assert_allclose(found[name], expected, rtol=0, atol=atol, err_msg=name)
+
+
+def test_indices_of_many_table_rows_do_not_overflow():
+    ids = ops.convert_to_tensor(np.full((1, 2049, 1), 7, "int32"))
+    if keras.backend.backend() == "jax":
+        message = f"at most 2147483647 products .* 2049 queries of all heads and {2**20} rows"
+        with pytest.raises(ValueError, match=message):
+            pair_index(ids, 2**20, 1)
+        return
+    index = ops.convert_to_numpy(pair_index(ids, 2**20, 1))
+    assert index.min() == 7 and index[0, 0, 2048, 0] == 2048 * (2**20 + 1) + 7

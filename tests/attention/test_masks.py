@@ -31,6 +31,35 @@ def test_window_masks_reject_invalid_windows(window):
         window_mask(3, 3, window)
 
 
+@pytest.mark.parametrize("offset", [2**31 - 1, 2**31 - 2, np.array([2**31 - 2], "int64")])
+def test_masks_of_the_last_positions(offset):
+    assert ops.convert_to_numpy(causal_mask(2, 2, offset)).all()
+    assert not ops.convert_to_numpy(window_mask(2, 2, 2**31 - 3, offset)).any()
+    assert not ops.convert_to_numpy(causal_mask(2, 2, 2 - 2**31)).any()
+    assert ops.convert_to_numpy(window_mask(2, 2, 2**40, offset)).all()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint16", "uint32", "uint64", "int64"])
+def test_positions_may_have_any_integer_dtype(dtype):
+    positions = np.array([0, 1, 101], dtype)
+    mask = make_attention_mask((3, 3), causal=True, window=2, positions=(positions,) * 2)
+    np.testing.assert_array_equal(mask, [[1, 0, 0], [1, 1, 0], [0, 0, 1]])
+    with pytest.raises(ValueError, match="`key_positions` of an integer dtype. Received: dtype fl"):
+        make_attention_mask((3, 3), causal=True, positions=(positions, positions / 2))
+
+
+def test_masks_of_positions_at_any_distance():
+    """Distances of up to 2**32 - 2 do not fit into int32."""
+    positions = np.array([1 - 2**31, 2 - 2**31, -7, 0, 5, 2**31 - 2, 2**31 - 1])
+    distances = positions - positions[:, None]
+    masks = {"causal": distances <= 0}
+    masks |= {window: abs(distances) < window for window in (1, 6, 13, 2**31 - 6, 2**31 - 1)}
+    for name, expected in masks.items():
+        options = {"causal": True} if name == "causal" else {"window": name}
+        found = make_attention_mask((7, 7), positions=(positions,) * 2, **options)
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
 def test_window_mask_includes_the_position_of_the_query():
     np.testing.assert_array_equal(window_mask(3, 3, 1), np.eye(3, dtype=bool))
     np.testing.assert_array_equal(

@@ -36,6 +36,35 @@ def test_relative_ids_from_positions():
     np.testing.assert_array_equal(batch[1], relative_ids_from_positions(queries + 1, keys, 2))
 
 
+@pytest.mark.parametrize("k", [0, 4, 1_000_000])
+def test_relative_ids_of_positions_at_any_distance(k):
+    """Distances of up to 2**32 - 2 do not fit into int32."""
+    queries = np.array([1 - 2**31, -2_000_000_000, -3, 0, 2_000_000_000, 2**31 - 1])
+    keys = np.array([1 - 2**31, 2 - 2**31, -2, 3, 1_999_999_998, 2**31 - 1])
+    expected = np.clip(keys - queries[:, None], -k, k) + k
+    np.testing.assert_array_equal(relative_ids_from_positions(queries, keys, k), expected)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "uint64", "int64"])
+def test_positions_may_have_any_integer_dtype(dtype):
+    queries, keys = np.array([9, 3], dtype), np.array([8, 100], dtype)
+    ids = relative_ids_from_positions(queries, keys, 2)
+    np.testing.assert_array_equal(ids, [[1, 4], [4, 4]])
+    np.testing.assert_array_equal(key_positions(2, 5, queries), [[9, 10], [3, 4]])
+
+
+def test_known_positions_must_fit_into_int32():
+    message = "Expected `key_positions` between -2147483647 and 2147483647. Received: values from 5"
+    with pytest.raises(ValueError, match=message):
+        relative_ids_from_positions(np.array([0]), np.array([5, 2**31]), 2)
+
+
+def test_positions_of_queries_end_at_the_largest_int32():
+    for offset in (2**31 - 2, np.array(2**31 - 2)):
+        found = ops.convert_to_numpy(key_positions(3, 3, offset))
+        np.testing.assert_array_equal(found, [2**31 - 2, 2**31 - 1, 2**31 - 1])
+
+
 @pytest.mark.parametrize("k", [-1, 1.5])
 def test_relative_ids_reject_an_invalid_distance(k):
     with pytest.raises(ValueError, match=f"from 0 to 1,000,000. Received: max_relative.*={k}"):

@@ -1,5 +1,8 @@
 """Tests of `t2t_relpos.attention.tensorflow`: dropout factors and `compat`."""
 
+import gc
+import weakref
+
 import keras
 import numpy as np
 import pytest
@@ -62,6 +65,23 @@ def test_shared_function_is_not_inlined():
     functions = outer.graph.as_graph_def().library.function
     assert len(functions) == 1, "one body for both calls"
     assert functions[0].attr["_noinline"].b
+
+
+def test_shared_function_keeps_a_limited_number_of_bodies(monkeypatch):
+    monkeypatch.setattr(compat, "MAX_BODIES", 3)
+    bodies = weakref.WeakSet()
+
+    def body(x):
+        bodies.add(tf.compat.v1.get_default_graph())
+        return x + 1
+
+    shared = compat.shared_function(body)
+    for length in range(1, 12):
+        function = tf.function(lambda x: shared(x))
+        assert function(tf.zeros(length)).numpy().sum() == length
+    del function
+    gc.collect()
+    assert len(bodies) <= 3
 
 
 def test_changed_tensorflow_internals_raise_an_error_with_the_version(monkeypatch):

@@ -83,6 +83,17 @@ def test_outputs_and_gradients_equal_known_lengths(name, small_block_implementat
         assert not any(tf.reduce_any(x != 0) for x in gradients[3:])
 
 
+@pytest.mark.parametrize("name", ["rematerialized_blocks", "saved_blocks"])
+@pytest.mark.parametrize("lengths", [(0, 5), (5, 0)])
+def test_blocks_without_queries_or_keys(name, lengths):
+    compute = outputs_and_gradients_with(implementation=name)
+    xs = arguments(*lengths)[:5]
+    outputs, gradients = graph_of(compute, xs[3:])(*xs)
+    assert outputs.shape == (2, 3, lengths[0], 7) and not outputs.numpy().any()
+    assert [x.shape for x in gradients] == [x.shape for x in xs]
+    assert not any(x.numpy().any() for x in gradients)
+
+
 @pytest.mark.parametrize("rematerialize, causal", [(None, False), (False, True), (True, False)])
 def test_the_graph_selects_an_implementation_by_the_lengths_of_the_call(
     causal, rematerialize, run_log, draw, assert_close

@@ -94,6 +94,21 @@ def test_cached_attention_applies_the_window(causal, rng):
         np.testing.assert_allclose(layer.attend_to(x, *projected), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int64"])
+def test_update_index_of_any_integer_dtype(dtype, rng, tf):
+    layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3)
+    layer.build((None, None, 6), (None, None, 6))
+    x, cache = normal(rng, 3, 1, 6), normal(rng, 3, 2, 300, 2, 5)
+
+    def step(index):
+        return layer.attend_with_cache(x, x, cache, index, query_offset=index, causal=True)
+
+    expected = step(tf.constant(255))
+    for found in (tf.function(step)(tf.constant(255, dtype)), step(np.array(255, dtype))):
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-6)
+
+
 def test_attention_past_the_end_of_a_cache_is_nan_in_a_graph(rng, tf):
     layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3)
     layer.build((None, None, 6), (None, None, 6))

@@ -66,6 +66,34 @@ def test_packing_without_tokens(rows, capacity, rng):
     np.testing.assert_array_equal(packing.merge_heads(packing.split_heads(packed, 3)), packed)
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])
+@pytest.mark.parametrize("capacity", [None, 2])
+def test_packing_without_positions(shape, capacity):
+    packing = Packing(np.ones(shape, bool), capacity=capacity)
+    packed = packing.pack(np.ones((*shape, 6), "float32"))
+    np.testing.assert_array_equal(packed, np.zeros((1, capacity or 0, 6)))
+    assert tuple(packing.unpack(packed).shape) == (*shape, 6)
+    heads = packing.split_heads(packed, 3)
+    np.testing.assert_array_equal(packing.merge_heads(heads), packed)
+    layer = RelativeMultiHeadAttention(2, 3, max_relative_position=2)
+    outputs = layer(packed, packed, query_packing=packing, value_packing=packing)
+    assert tuple(outputs.shape) == (1, capacity or 0, 6)
+
+
+def test_packing_without_positions_in_a_graph(rng, tf):
+    def packed_and_unpacked(x, mask):
+        packing = Packing(mask, capacity=25)
+        packed = packing.pack(x)
+        return packed, packing.unpack(packed), packing.merge_heads(packing.split_heads(packed, 2))
+
+    specs = [tf.TensorSpec([None, None, 6]), tf.TensorSpec([None, None], tf.bool)]
+    graph = tf.function(packed_and_unpacked, input_signature=specs)
+    for mask in (SOURCE, np.ones((0, 3), bool), np.ones((3, 0), bool)):
+        x = draw(rng, mask)
+        for found, expected in zip(graph(x, mask), packed_and_unpacked(x, mask), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("name", ["pack", "unpack", "split_heads", "merge_heads"])
 def test_packing_gradients(name, rng):
     packing = Packing(TARGETS)
@@ -218,6 +246,24 @@ def test_packing_with_capacity_can_be_compiled(rng):
     assert_all_close(found, expected, atol=2e-5)
     too_many = compiled(ops.convert_to_tensor(x), np.ones_like(SOURCE))
     assert np.isnan(ops.convert_to_numpy(too_many)).all()
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "float16"])
+def test_packing_beyond_the_capacity_has_no_valid_values(dtype, rng):
+    x = rng.integers(1, 9, (3, 11, 2)).astype(dtype)
+
+    def packed_and_unpacked(x, mask):
+        packing = Packing(mask, capacity=20)
+        packed = packing.pack(x)
+        return packed, packing.unpack(packed)
+
+    compiled = compile_function(packed_and_unpacked)
+    packed, unpacked = map(ops.convert_to_numpy, compiled(x, SOURCE))
+    np.testing.assert_array_equal(packed[0], x[SOURCE])
+    np.testing.assert_array_equal(unpacked, np.where(SOURCE[..., None], x, 0))
+    invalid = {"int32": -(2**31), "uint8": 255, "bool": False}.get(dtype, np.nan)
+    for found in map(ops.convert_to_numpy, compiled(x, np.ones_like(SOURCE))):
+        np.testing.assert_array_equal(found, np.full(found.shape, invalid))
 
 
 def test_packing_without_capacity_can_not_be_compiled(rng):

@@ -1,9 +1,10 @@
+import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from t2t_relpos.attention.reference import dot_product_attention_relative
-from t2t_relpos.layers import RelativeMultiHeadAttention
+from t2t_relpos.layers import RelativeMultiHeadAttention, relative_multi_head_attention
 
 
 def arrays(rng, *lengths, width=6):
@@ -83,6 +84,29 @@ def test_sliding_window_equals_a_masked_full_matrix(causal, rng):
     np.testing.assert_allclose(local, dense, atol=1e-5)
 
 
+def test_window_is_local_for_unknown_lengths_in_mixed_precision(rng, tf, monkeypatch):
+    """Keras casts each argument: the same tensor as query and value must stay one tensor."""
+    masks = []
+
+    def attend_locally(*args, **options):
+        masks.append(options["key_mask"] is not None)
+        return original(*args, **options)
+
+    original = relative_multi_head_attention.attend_locally
+    monkeypatch.setattr(relative_multi_head_attention, "attend_locally", attend_locally)
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(7, 6, mask_zero=True)(ids)
+    layer = make(sliding_window=5, dtype="mixed_float16")
+    model = keras.Model(ids, [layer(x, x), layer(query=x, value=x, key=x)])
+    graph = tf.function(model, input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    ids = rng.integers(0, 3, (2, 23)).astype("int32")
+    assert not masks
+    found = graph(ids)
+    assert masks == [True, True]
+    for each in found:
+        np.testing.assert_allclose(each, model(ids)[0], atol=5e-3)
+
+
 @pytest.mark.parametrize("window", [None, 4])
 def test_query_positions_equal_query_offset(window, rng):
     x, y = arrays(rng, 5, 11)
@@ -102,3 +126,12 @@ def test_positions_per_batch_entry(rng):
         one = slice(row, row + 1)
         single = layer(x[one], y[one], query_positions=queries[row], key_positions=keys[row])
         np.testing.assert_allclose(together[one], single, atol=1e-6)
+
+
+def test_kernel_matrix_has_the_dtype_of_the_kernel(rng):
+    (x,) = arrays(rng, 3)
+    layer = make()
+    layer(x, x)
+    matrix = layer.query_dense.matrix
+    assert np.asarray(matrix).dtype == "float32"
+    assert np.asarray(matrix, "float64").dtype == "float64"

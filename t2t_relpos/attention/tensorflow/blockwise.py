@@ -55,8 +55,8 @@ def attend(inputs, sizes, *, save_weights):
         save_weights: whether the gradient reads saved attention weights instead of rematerializing
             them. If True, a SavedModel can't include the gradient.
     """
-    query = tf.convert_to_tensor(inputs.query)
-    if query.shape[0]:
+    query, key = tf.convert_to_tensor(inputs.query), tf.convert_to_tensor(inputs.key)
+    if query.shape[0] and query.shape[2] and key.shape[2]:  # known, and not 0
         return _attend_nonempty(inputs, sizes, save_weights=save_weights)
 
     def empty():
@@ -65,8 +65,10 @@ def attend(inputs, sizes, *, save_weights):
         )
 
     # A replica may have an empty batch. Its loops run no step, so the output shape is unknown.
+    # Without queries there are no blocks, and without keys no diagonals.
+    sizes_of_loops = tf.stack([*tf.unstack(tf.shape(query))[::2], tf.shape(key)[2]])
     outputs = tf.cond(
-        tf.shape(query)[0] > 0,
+        tf.reduce_all(sizes_of_loops > 0),
         lambda: _attend_nonempty(inputs, sizes, save_weights=save_weights),
         empty,
     )

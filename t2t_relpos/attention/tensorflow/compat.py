@@ -9,6 +9,9 @@ import functools
 
 import tensorflow as tf
 
+# Largest number of bodies that `shared_function` keeps for one function.
+MAX_BODIES = 64
+
 
 def is_compiled_by_xla():
     """Returns whether the current graph is being traced for XLA."""
@@ -40,17 +43,28 @@ def shared_function(function):
 
     All layers of a graph then share one body, which keeps graphs small. In eager mode the Python
     function runs. Arguments are tensors and NamedTuples of tensors and Python constants.
+
+    At most `MAX_BODIES` bodies are kept for later graphs. A graph keeps the bodies that it uses.
     """
-    try:
-        traced = tf.function(function, autograph=False, experimental_attributes={"_noinline": True})
-    except (TypeError, ValueError) as error:
-        raise _changed('experimental_attributes={"_noinline": True} of tf.function') from error
+    traced = _never_inlined(function)
 
     @functools.wraps(function)
     def call(*args):
-        return function(*args) if tf.executing_eagerly() else traced(*args)
+        nonlocal traced
+        if tf.executing_eagerly():
+            return function(*args)
+        if traced.experimental_get_tracing_count() >= MAX_BODIES:
+            traced = _never_inlined(function)
+        return traced(*args)
 
     return call
+
+
+def _never_inlined(function):
+    try:
+        return tf.function(function, autograph=False, experimental_attributes={"_noinline": True})
+    except (TypeError, ValueError) as error:
+        raise _changed('experimental_attributes={"_noinline": True} of tf.function') from error
 
 
 def _changed(name):

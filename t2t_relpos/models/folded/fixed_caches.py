@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from t2t_relpos._backend import start_indices
 from t2t_relpos.models.folded.attention import MASKED_SCORE, attend
 from t2t_relpos.models.folded.attention_tables import table_rows
 from t2t_relpos.models.folded.decoder_caches import CachedStep, DecoderCaches
@@ -50,7 +51,8 @@ class FixedCaches(DecoderCaches):
 
     def open_step(self, sentences, ancestors, batch, beams):
         time = sentences["time"][0]
-        own = time * self.beam_size + ops.arange(batch * beams, dtype="int32") % self.beam_size
+        # The first step may have one row for each sentence.
+        own = time * self.beam_size + ops.arange(batch * beams, dtype="int32") % beams
         slots = ops.arange(ancestors.shape[1], dtype="int32")
         ancestors = ops.where(slots == own[:, None], 0.0, ancestors)
         bias = ops.reshape(ancestors, (batch, 1, beams, ancestors.shape[1]))
@@ -73,7 +75,8 @@ class FixedStep(CachedStep):
         return {name: _slice(table, first, length) for name, table in tables.items()}
 
     def add(self, cache, new):
-        return ops.slice_update(cache, (0, 0, self.time * self._caches.beam_size, 0), new)
+        start = start_indices(0, 0, self.time * self._caches.beam_size, 0)
+        return ops.slice_update(cache, start, new)
 
     def attend(self, number, query, key, value):
         tables, beam_size = self._tables[number], self._caches.beam_size
@@ -88,4 +91,5 @@ class FixedStep(CachedStep):
 def _slice(table, start, length):
     """Returns `table[..., start : start + length, :]`."""
     zeros = (0,) * (len(table.shape) - 2)
-    return ops.slice(table, (*zeros, start, 0), (*table.shape[:-2], length, table.shape[-1]))
+    start = start_indices(*zeros, start, 0)
+    return ops.slice(table, start, (*table.shape[:-2], length, table.shape[-1]))
