@@ -16,7 +16,12 @@ def built(layer):
 
 def sequences(query, value, key):
     """Raises ValueError if the sequences are known to have different batch sizes."""
-    sizes = [x.shape[0] for x in (query, value, key)]
+    batch_sizes(x.shape[0] for x in (query, value, key))
+
+
+def batch_sizes(sizes):
+    """Raises ValueError if known batch sizes of query, value and key differ."""
+    sizes = list(sizes)
     if len({size for size in sizes if isinstance(size, int)}) > 1:
         raise ValueError(
             "Expected `query`, `value` and `key` of the same batch size. Received: batch sizes "
@@ -43,12 +48,29 @@ def sequence_shape(name, shape):
         )
 
 
+def sequence_shapes(query_shape, value_shape, key_shape):
+    """Raises ValueError if shapes are not of rank 3, or keys and values differ in length."""
+    key_and_value_lengths(key_shape, value_shape)
+    for name, shape in (("query", query_shape), ("value", value_shape), ("key", key_shape)):
+        sequence_shape(name, shape)
+
+
 def key_and_value_lengths(key_shape, value_shape):
     """Raises ValueError if keys and values are known to have different lengths."""
-    if differ(key_shape[1], value_shape[1]):
+    lengths = tuple(key_shape[1:-1]), tuple(value_shape[1:-1])
+    if len(lengths[0]) != len(lengths[1]) or any(map(differ, *lengths)):
         raise ValueError(
-            "Expected `key` and `value` of the same length. "
-            f"Received: key shape {tuple(key_shape)}, value shape {tuple(value_shape)}."
+            "Expected `key` and `value` of the same length: all axes except the last must be "
+            f"equal. Received: key shape {tuple(key_shape)}, value shape {tuple(value_shape)}."
+        )
+
+
+def width(name, shape, expected):
+    """Raises ValueError if the last axis of a sequence does not have the size of a built layer."""
+    if differ(shape[-1], expected):
+        raise ValueError(
+            f"Expected `{name}` of width {expected}, for which the layer was built. "
+            f"Received: shape {tuple(shape)}."
         )
 
 

@@ -2,11 +2,13 @@
 
 import keras
 
+from t2t_relpos import _checks
 from t2t_relpos.attention.dropout import drop
+from t2t_relpos.layers.layer_mixin import LayerMixin
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class Dropout(keras.layers.Dropout):
+class Dropout(LayerMixin, keras.layers.Dropout):
     """`keras.layers.Dropout` that draws half as many random bits on TensorFlow.
 
     Args:
@@ -21,6 +23,9 @@ class Dropout(keras.layers.Dropout):
     Returns:
         A tensor with the shape and dtype of `inputs`.
 
+    Raises:
+        ValueError: if `rate` is not in `[0, 1)`, or `noise_shape` is given.
+
     Example:
     >>> import keras
     >>> import numpy as np
@@ -31,7 +36,12 @@ class Dropout(keras.layers.Dropout):
     """
 
     def __init__(self, rate, seed=None, **kwargs):
-        super().__init__(rate, seed=seed, **kwargs)
+        if kwargs.get("noise_shape") is not None:
+            raise ValueError(
+                "Expected no `noise_shape`: the mask has the shape of the inputs. Received: "
+                f"noise_shape={kwargs['noise_shape']}. Use keras.layers.Dropout."
+            )
+        super().__init__(_checks.rate("rate", rate), seed=seed, **kwargs)
 
     def call(self, inputs, training=False):
         if not training or not self.rate:

@@ -5,11 +5,12 @@ import keras
 from t2t_relpos import _checks
 from t2t_relpos.layers.clone_initializer import clone_initializer
 from t2t_relpos.layers.dropout import Dropout
+from t2t_relpos.layers.layer_mixin import LayerMixin
 from t2t_relpos.layers.quantized_dtype import quantized_dtype, sublayer_dtype
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class FeedForward(keras.layers.Layer):
+class FeedForward(LayerMixin, keras.layers.Layer):
     """Two dense layers at every position: `activation(x·W1 + b1)·W2 + b2`.
 
     Args:
@@ -83,6 +84,9 @@ class FeedForward(keras.layers.Layer):
 
     def call(self, inputs, training=None):
         return self.outer(self.dropout_layer(self.inner(inputs), training=training))
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
 
     def get_config(self):
         return {

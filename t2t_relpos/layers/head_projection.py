@@ -8,7 +8,16 @@ from keras import ops
 
 from t2t_relpos._keras_compat import kernel_variable
 
-INTO_HEADS, OUT_OF_HEADS = "abc,cde->abde", "abcd,cde->abe"
+_OUTPUT_AXES = "efghijklmnopqrstuvwxyz"
+
+
+def out_of_heads(num_axes):
+    """Returns the equation of a projection from heads to `num_axes` axes."""
+    axes = _OUTPUT_AXES[:num_axes]
+    return f"abcd,cd{axes}->ab{axes}"
+
+
+INTO_HEADS, OUT_OF_HEADS = "abc,cde->abde", out_of_heads(1)
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -16,7 +25,8 @@ class HeadProjection(keras.layers.EinsumDense):
     """`keras.layers.EinsumDense` into heads or out of heads, computed as one matrix product.
 
     Variables, LoRA and quantization are those of `EinsumDense`. The equation is `INTO_HEADS` with
-    a kernel `[D, N, H]`, or `OUT_OF_HEADS` with a kernel `[N, H, D]`.
+    a kernel `[D, N, H]`, `OUT_OF_HEADS` with a kernel `[N, H, D]`, or `out_of_heads(n)` for outputs
+    of several axes.
 
     Example:
     >>> import numpy as np
@@ -26,8 +36,13 @@ class HeadProjection(keras.layers.EinsumDense):
     ((3, 7, 2, 5), (11, 2, 5))
     """
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, equation, output_shape, **kwargs):
+        super().__init__(equation, output_shape, **kwargs)
+        if equation not in (INTO_HEADS, out_of_heads(len(self.partial_output_shape) - 1)):
+            raise ValueError(
+                f"Expected the equation {INTO_HEADS!r} or {OUT_OF_HEADS!r}. Received: {equation!r} "
+                f"with the output shape {output_shape!r}. Use keras.layers.EinsumDense."
+            )
         self.supports_masking = True
 
     def build(self, input_shape):
@@ -38,7 +53,7 @@ class HeadProjection(keras.layers.EinsumDense):
 
     def call(self, inputs, training=None):
         kernel = ops.convert_to_tensor(self.kernel)
-        contracted = 1 if self.equation == INTO_HEADS else 2
+        contracted = self.num_contracted_axes
         rows = math.prod(kernel.shape[:contracted])
         outer, columns = ops.shape(inputs)[:2], kernel.shape[contracted:]
         if contracted == 2:
@@ -48,7 +63,12 @@ class HeadProjection(keras.layers.EinsumDense):
             x = ops.add(x, ops.reshape(ops.convert_to_tensor(self.bias), (-1,)))
         if self.activation is not None:
             x = self.activation(x)
-        return ops.reshape(x, (*outer, *columns)) if len(columns) == 2 else x
+        return ops.reshape(x, (*outer, *columns)) if len(columns) > 1 else x
+
+    @property
+    def num_contracted_axes(self):
+        """Number of axes of the kernel that are axes of the inputs: 1 into heads, otherwise 2."""
+        return 1 if self.equation == INTO_HEADS else 2
 
     @property
     def matrix(self):
@@ -71,7 +91,7 @@ class KernelMatrix:
 
     Attributes:
         shape: shape of the matrix.
-        variable: the kernel variable, of rank 3, that `assign` changes.
+        variable: the kernel variable, of rank 3 or more, that `assign` changes.
 
     Raises:
         ValueError: when a quantized kernel is read or assigned, or a LoRA kernel is assigned.
@@ -79,9 +99,8 @@ class KernelMatrix:
 
     def __init__(self, projection):
         self._projection = projection
-        first, second, third = projection.kernel.shape
-        into_heads = projection.equation == INTO_HEADS
-        self.shape = (first, second * third) if into_heads else (first * second, third)
+        shape, contracted = projection.kernel.shape, projection.num_contracted_axes
+        self.shape = math.prod(shape[:contracted]), math.prod(shape[contracted:])
 
     @property
     def variable(self):
@@ -95,7 +114,8 @@ class KernelMatrix:
         return np.array(kernel.reshape(self.shape))
 
     def __array__(self, dtype=None, copy=None):
-        return self.numpy().astype(dtype)
+        # NumPy passes None for the default, which `astype` would take for float64.
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def assign(self, matrix):
         """Sets the kernel to a matrix of the shape `shape`."""

@@ -3,19 +3,23 @@
 import keras
 from keras import ops
 
+from t2t_relpos import _checks
 from t2t_relpos._portable import is_portable
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
 class LayerNormalization(keras.layers.LayerNormalization):
-    """`keras.layers.LayerNormalization` over the last axis; on TensorFlow with a custom gradient.
+    """`keras.layers.LayerNormalization`; over the last axis with a custom gradient on TensorFlow.
 
     The results are equal up to rounding. In Keras's layer, the gradients of the separate operations
-    read the inputs about twice as often.
+    read the inputs about twice as often. With another `axis`, `center=False` or `scale=False`,
+    Keras's operations are used.
 
     Args:
         epsilon: added to the variance. Default: 1e-6.
-        **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
+        **kwargs: `axis`, `center`, `scale`, initializers, regularizers and constraints of
+            `keras.layers.LayerNormalization`, by keyword; `name`, `dtype`, `trainable` of
+            `keras.layers.Layer`.
 
     Call arguments:
         inputs: `[..., D]`.
@@ -35,17 +39,23 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """
 
     def __init__(self, epsilon=1e-6, **kwargs):
-        super().__init__(epsilon=epsilon, **kwargs)
+        super().__init__(epsilon=_checks.rate("epsilon", epsilon), **kwargs)
 
     def call(self, inputs):
+        if self.rms_scaling:
+            return super().call(inputs)
         if keras.backend.backend() == "torch" and is_portable():
             return self._normalize(inputs)
-        if keras.backend.backend() != "tensorflow":
+        if keras.backend.backend() != "tensorflow" or not self._is_default(len(inputs.shape)):
             return super().call(inputs)
         from t2t_relpos.layers import _tensorflow_layer_normalization
 
         inputs, gamma, beta = (ops.convert_to_tensor(x) for x in (inputs, self.gamma, self.beta))
         return _tensorflow_layer_normalization.normalize(inputs, gamma, beta, self.epsilon)
+
+    def _is_default(self, rank):
+        """Returns whether the last axis is normalized, scaled and centered."""
+        return self.axis in ([-1], [rank - 1]) and self.scale and self.center
 
     def _normalize(self, inputs):
         """Returns the outputs, computed with elementary operations.
@@ -53,7 +63,13 @@ class LayerNormalization(keras.layers.LayerNormalization):
         PyTorch can't export its layer normalization to ONNX if a length is unknown.
         """
         x = ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
-        centred = x - ops.mean(x, axis=-1, keepdims=True)
-        variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
-        normalized = centred * ops.rsqrt(variance + self.epsilon)
-        return ops.cast(normalized * self.gamma + self.beta, inputs.dtype)
+        axes = tuple(axis % len(x.shape) for axis in self.axis)
+        centred = x - ops.mean(x, axis=axes, keepdims=True)
+        variance = ops.mean(ops.square(centred), axis=axes, keepdims=True)
+        outputs = centred * ops.rsqrt(variance + self.epsilon)
+        sizes = [size if axis in axes else 1 for axis, size in enumerate(x.shape)]
+        if self.scale:
+            outputs = outputs * ops.reshape(self.gamma, sizes)
+        if self.center:
+            outputs = outputs + ops.reshape(self.beta, sizes)
+        return ops.cast(outputs, inputs.dtype)

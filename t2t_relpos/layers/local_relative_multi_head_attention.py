@@ -82,12 +82,15 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
 
     def build(self, query_shape, value_shape, key_shape=None):
         super().build(query_shape, value_shape, key_shape)
-        call_checks.self_attention_lengths(query_shape, value_shape)
         rows = 4 * self.block_length
         self.key_embedding = add_table(self, "key_embedding", rows, self.key_dim)
         self.value_embedding = None
         if self.use_value_table:
             self.value_embedding = add_table(self, "value_embedding", rows, self.value_dim)
+
+    def _check_shapes(self, query_shape, value_shape, key_shape):
+        super()._check_shapes(query_shape, value_shape, key_shape)
+        call_checks.self_attention_lengths(query_shape, value_shape)
 
     def call(
         self,
@@ -111,7 +114,7 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
             *(None if table is None else ops.convert_to_tensor(table) for table in tables),
             block_length=self.block_length,
             key_mask=combine_masks(key_mask, value_mask),
-            dropout=lambda x: self.dropout_layer(x, training=training),
+            dropout=lambda x: self._drop(x, training),
         )
         if query_mask is not None:
             is_token = ops.expand_dims(ops.cast(query_mask, "bool"), (1, 3))

@@ -6,11 +6,12 @@ from keras import ops
 from t2t_relpos import _checks
 from t2t_relpos.layers import call_checks
 from t2t_relpos.layers.clone_initializer import clone_initializer
-from t2t_relpos.layers.head_projection import INTO_HEADS, OUT_OF_HEADS, HeadProjection
+from t2t_relpos.layers.head_projection import INTO_HEADS, HeadProjection, out_of_heads
+from t2t_relpos.layers.layer_mixin import LayerMixin
 from t2t_relpos.layers.quantized_dtype import quantized_dtype, sublayer_dtype
 
 
-class MultiHeadBase(keras.layers.Layer):
+class MultiHeadBase(LayerMixin, keras.layers.Layer):
     """Projections, heads and dropout of an attention layer, without the attention itself.
 
     The arguments are those of `keras.layers.MultiHeadAttention`. `RelativeMultiHeadAttention`
@@ -41,7 +42,7 @@ class MultiHeadBase(keras.layers.Layer):
         self.num_heads = _checks.positive_int("num_heads", num_heads)
         self.key_dim = _checks.positive_int("key_dim", key_dim)
         self.value_dim = (
-            key_dim if value_dim is None else _checks.positive_int("value_dim", value_dim)
+            self.key_dim if value_dim is None else _checks.positive_int("value_dim", value_dim)
         )
         self.dropout = _checks.rate("dropout", dropout)
         self.use_bias = use_bias
@@ -58,10 +59,8 @@ class MultiHeadBase(keras.layers.Layer):
 
     def build(self, query_shape, value_shape, key_shape=None):
         key_shape = value_shape if key_shape is None else key_shape
-        for name, shape in (("query", query_shape), ("value", value_shape), ("key", key_shape)):
-            call_checks.sequence_shape(name, shape)
-        call_checks.key_and_value_lengths(key_shape, value_shape)
-        depth = self.value_dim
+        self._check_shapes(query_shape, value_shape, key_shape)
+        depth, output_axes = self.value_dim, self._output_axes(query_shape)
         self.query_dense = self._into_heads("query", self.key_dim, query_shape)
         self.key_dense = self._into_heads("key", self.key_dim, key_shape)
         if self.use_gate:
@@ -69,8 +68,8 @@ class MultiHeadBase(keras.layers.Layer):
         self.value_dense = self._into_heads("value", depth, value_shape)
         self.output_dense = self._projection(
             "attention_output",
-            OUT_OF_HEADS,
-            (None, self.output_dim or query_shape[-1]),
+            out_of_heads(len(output_axes)),
+            (None, *output_axes),
             (None, None, self.num_heads, depth),
         )
         self.dropout_layer = keras.layers.Dropout(
@@ -81,12 +80,23 @@ class MultiHeadBase(keras.layers.Layer):
         shape = (None, None, input_shape[-1])
         return self._projection(name, INTO_HEADS, (None, self.num_heads, depth), shape, activation)
 
+    def _check_shapes(self, query_shape, value_shape, key_shape):
+        """Raises ValueError if a call would refuse inputs of these shapes."""
+        call_checks.sequence_shapes(query_shape, value_shape, key_shape)
+
+    def _output_axes(self, query_shape):
+        """Returns the sizes of the axes that replace the last axis of `query` in the outputs."""
+        if self.output_dim is None:
+            return (query_shape[-1],)
+        return self.output_dim if isinstance(self.output_dim, tuple) else (self.output_dim,)
+
     def _projection(self, name, equation, output_shape, input_shape, activation=None):
         projection = HeadProjection(
             equation,
             output_shape,
             activation=activation,
-            bias_axes=("de" if equation == INTO_HEADS else "e") if self.use_bias else None,
+            # The axes of the equation's outputs after [batch, length].
+            bias_axes=equation.split("->ab")[1] if self.use_bias else None,
             kernel_initializer=clone_initializer(self.kernel_initializer),
             bias_initializer=clone_initializer(self.bias_initializer),
             kernel_regularizer=self.kernel_regularizer,
@@ -102,13 +112,27 @@ class MultiHeadBase(keras.layers.Layer):
         return projection
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
-        return (*query_shape[:-1], self.output_dim or query_shape[-1])
+        value_shape = query_shape if value_shape is None else value_shape
+        key_shape = value_shape if key_shape is None else key_shape
+        shapes = {"query": query_shape, "value": value_shape, "key": key_shape}
+        self._check_shapes(*shapes.values())
+        # The batch size of packed sequences is 1.
+        call_checks.batch_sizes(shape[0] for shape in shapes.values() if shape[0] != 1)
+        for name, shape in shapes.items() if self.built else ():
+            width = getattr(self, f"{name}_dense").input_spec.axes[-1]
+            call_checks.width(name, shape, width)
+        return (*query_shape[:-1], *self._output_axes(query_shape))
 
     def compute_output_spec(self, query, value, key=None, *args, **kwargs):
         if not self.built:
             self.build(query.shape, value.shape, None if key is None else key.shape)
-        # Traces `call`: its outputs depend on arguments such as `return_attention_scores`.
-        return keras.Operation.compute_output_spec(self, query, value, key, *args, **kwargs)
+        return self._traced_output_spec(query, value, key, *args, **kwargs)
+
+    def _drop(self, weights, training):
+        """Returns attention weights after dropout."""
+        # Not a call of the layer, which Keras could not rematerialize on JAX.
+        weights = ops.cast(weights, self.compute_dtype)
+        return self.dropout_layer.call(weights, training=bool(training))
 
     def project_query(self, query, packing=None):
         """Returns the queries of all heads, multiplied by `H ** -0.5`.
@@ -155,7 +179,7 @@ class MultiHeadBase(keras.layers.Layer):
             packing: a `Packing` `[B, T]`. Default: None.
 
         Returns:
-            `[B, T, D]`, or `[1, P, D]` if packed.
+            `[B, T, D]`, or `[1, P, D]` if packed. If `output_shape` is a tuple, its axes replace D.
         """
         if packing is None:
             merged = ops.transpose(outputs, (0, 2, 1, 3))
@@ -198,11 +222,17 @@ class MultiHeadBase(keras.layers.Layer):
 
 
 def _output_dim(output_shape):
-    if output_shape is None or isinstance(output_shape, int):
-        return output_shape and _checks.positive_int("output_shape", output_shape)
-    if len(output_shape) != 1:
+    """Returns the size of the last axis, a tuple of sizes of several axes, or None."""
+    if output_shape is None:
+        return None
+    try:
+        sizes = tuple(output_shape)
+    except TypeError:
+        sizes = (output_shape,)
+    if not sizes or not all(_checks.is_integer(size) and size > 0 for size in sizes):
         raise ValueError(
-            "Expected `output_shape` to be an int or a tuple of one int: the output is "
-            f"[batch, length, width]. Received: output_shape={output_shape!r}"
+            "Invalid `output_shape`: expected a positive integer, or a tuple or list of them. "
+            f"Received: output_shape={output_shape!r}"
         )
-    return _checks.positive_int("output_shape", output_shape[0])
+    sizes = tuple(int(size) for size in sizes)
+    return sizes if len(sizes) > 1 else sizes[0]

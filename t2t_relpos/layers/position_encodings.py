@@ -7,6 +7,8 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos._portable import arange, is_portable
+from t2t_relpos.layers import call_checks
+from t2t_relpos.layers.layer_mixin import LayerMixin
 
 
 def sinusoids(positions, width, max_wavelength=10_000.0):
@@ -33,19 +35,42 @@ def sinusoids(positions, width, max_wavelength=10_000.0):
     return signal
 
 
+class _PositionEncoding(LayerMixin, keras.layers.Layer):
+    """Base class of layers that add vectors of positions to their inputs."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def compute_output_shape(self, input_shape):
+        _check_rank(input_shape)
+        return tuple(input_shape)
+
+    def compute_output_spec(self, inputs, start=0, positions=None):
+        # Not the result of a traced call: on PyTorch, its length would be arbitrary.
+        _check_arguments(inputs.shape, start, positions)
+        return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
+
+
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class SinusoidalPositionEncoding(keras.layers.Layer):
+class SinusoidalPositionEncoding(_PositionEncoding):
     """Adds fixed sines and cosines of the position.
 
     Args:
         **kwargs: `name`, `dtype` of `keras.layers.Layer`.
 
     Call arguments:
-        inputs: `[B, T, D]`.
+        inputs: `[B, ..., T, D]`. Positions count along the axis before the last.
         start: position of the first input: an int, a scalar tensor, or int `[B]`. Default: 0.
+        positions: int `[T]` or `[B, T]`, a position for every input. It replaces `start`. Default:
+            `start + (0, 1, …)`.
 
     Returns:
-        `[B, T, D]`, the inputs plus the encoding.
+        `[B, ..., T, D]`, the inputs plus the encoding.
+
+    Raises:
+        ValueError: if the inputs have no sequence axis, both `start` and `positions` are given, or
+            one of them has the wrong shape or dtype.
 
     Example:
     >>> import numpy as np
@@ -58,17 +83,13 @@ class SinusoidalPositionEncoding(keras.layers.Layer):
     Reference: t2t `add_timing_signal_1d`.
     """
 
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.supports_masking = True
-
-    def call(self, inputs, start=0):
-        signal = sinusoids(_positions(inputs, start), inputs.shape[-1])
-        return inputs + ops.cast(signal, inputs.dtype)
+    def call(self, inputs, start=0, positions=None):
+        positions = _positions(inputs, start, positions)
+        return inputs + ops.cast(sinusoids(positions, inputs.shape[-1]), inputs.dtype)
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class LearnedPositionEmbedding(keras.layers.Layer):
+class LearnedPositionEmbedding(_PositionEncoding):
     """Adds a learned vector for every position.
 
     Args:
@@ -78,15 +99,19 @@ class LearnedPositionEmbedding(keras.layers.Layer):
         **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
 
     Call arguments:
-        inputs: `[B, T, D]`.
+        inputs: `[B, ..., T, D]`. Positions count along the axis before the last.
         start: position of the first input: an int, a scalar tensor, or int `[B]`. Default: 0.
+        positions: int `[T]` or `[B, T]`, a position for every input. It replaces `start`. Default:
+            `start + (0, 1, …)`.
 
     Returns:
-        `[B, T, D]`, the inputs plus the vectors. Positions of `max_length` or more use the last
-        vector if lengths are unknown.
+        `[B, ..., T, D]`, the inputs plus the vectors. If positions are unknown, as in compiled
+        code, those of `max_length` or more use the last vector, and negative ones the first.
 
     Raises:
-        ValueError: if a length is known to exceed `max_length`.
+        ValueError: if a position is known to be outside of `[0, max_length)`, the inputs have no
+            sequence axis, both `start` and `positions` are given, or one of them has the wrong
+            shape or dtype.
 
     Example:
     >>> import numpy as np
@@ -100,7 +125,6 @@ class LearnedPositionEmbedding(keras.layers.Layer):
 
     def __init__(self, max_length, embeddings_initializer=None, **kwargs):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.max_length = _checks.positive_int("max_length", max_length)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
@@ -113,10 +137,9 @@ class LearnedPositionEmbedding(keras.layers.Layer):
             or keras.initializers.RandomNormal(stddev=width**-0.5),
         )
 
-    def call(self, inputs, start=0):
-        if isinstance(start, int):
-            self._check_length(inputs.shape[1], start)
-        positions = ops.minimum(_positions(inputs, start), self.max_length - 1)
+    def call(self, inputs, start=0, positions=None):
+        self._check_range(inputs.shape, start, positions)
+        positions = ops.clip(_positions(inputs, start, positions), 0, self.max_length - 1)
         table = ops.convert_to_tensor(self.embeddings)
         if is_portable():
             return inputs + ops.take(table, positions, axis=0)
@@ -124,13 +147,29 @@ class LearnedPositionEmbedding(keras.layers.Layer):
         return inputs + ops.take(table[None], positions, axis=1)[0]
 
     def compute_output_shape(self, input_shape):
-        # Without this method, Keras would call the layer with an arbitrary length, at least on
-        # PyTorch.
-        self._check_length(input_shape[1], 0)
-        return input_shape
+        self._check_range(input_shape, 0, None)
+        return super().compute_output_shape(input_shape)
 
-    def _check_length(self, length, start):
-        if isinstance(length, int) and start + length > self.max_length:
+    def compute_output_spec(self, inputs, start=0, positions=None):
+        self._check_range(inputs.shape, start, positions)
+        return super().compute_output_spec(inputs, start, positions)
+
+    def _check_range(self, shape, start, positions):
+        """Raises ValueError if positions are known to be outside of the table."""
+        if positions is not None:
+            low, high = _checks.known_range(positions)
+            if low is not None and not 0 <= low <= high < self.max_length:
+                raise ValueError(
+                    f"Expected positions in [0, {self.max_length}), because max_length="
+                    f"{self.max_length}. Received: positions from {low} to {high}."
+                )
+            return
+        length = shape[-2] if len(shape) > 1 else None
+        if not isinstance(start, int) or not isinstance(length, int):
+            return
+        if start < 0:
+            raise ValueError(f"Expected `start` to be at least 0. Received: start={start}.")
+        if start + length > self.max_length:
             raise ValueError(
                 f"Expected at most max_length={self.max_length} positions. Received: "
                 f"{start + length}. Raise `max_length`, or use relative positions, which "
@@ -146,8 +185,56 @@ class LearnedPositionEmbedding(keras.layers.Layer):
         }
 
 
-def _positions(inputs, start):
-    """Returns int32 positions `[T]`, or `[B, T]` if each batch entry has its own start."""
-    positions = arange(ops.shape(inputs)[1])
-    start = ops.cast(start, "int32")
-    return ops.expand_dims(start, -1) + positions if len(start.shape) else start + positions
+def _positions(inputs, start, positions):
+    """Returns int32 positions `[T]`, or `[B, 1, ..., T]` if batch entries differ."""
+    _check_arguments(inputs.shape, start, positions)
+    if positions is None:
+        positions = arange(ops.shape(inputs)[-2])
+        start = ops.cast(start, "int32")
+        positions = (ops.expand_dims(start, -1) if len(start.shape) else start) + positions
+    positions = ops.cast(positions, "int32")
+    inner_axes = tuple(range(1, len(inputs.shape) - 2))
+    if len(positions.shape) == 1 or not inner_axes:
+        return positions
+    return ops.expand_dims(positions, inner_axes)
+
+
+def _check_arguments(shape, start, positions):
+    """Raises ValueError if the arguments of a call contradict each other or have wrong shapes.
+
+    Args:
+        shape: shape of the inputs.
+        start: position of the first input, or 0.
+        positions: positions of all inputs, or None.
+    """
+    _check_rank(shape)
+    batch_size = shape[0] if len(shape) > 2 else None
+    if positions is not None:
+        if not isinstance(start, int) or start != 0:
+            raise ValueError("Expected either `start` or `positions`. Received: both.")
+        call_checks.positions("positions", positions, batch_size, shape[-2])
+        per_entry = len(_checks.as_array(positions).shape) == 2
+    else:
+        start = _checks.as_array(start)
+        _checks.integers("`start`", start)
+        per_entry = len(start.shape) == 1
+        if len(start.shape) > 1 or per_entry and _checks.differ(start.shape[0], batch_size):
+            raise ValueError(
+                "Expected `start` to be an int, a scalar tensor, or an int tensor [B] = "
+                f"[{batch_size}]. Received: shape {tuple(start.shape)}. Pass `positions` for a "
+                "position of every input."
+            )
+    if per_entry and len(shape) == 2:
+        raise ValueError(
+            "Expected inputs [batch, ..., length, width] with positions per batch entry. Received: "
+            f"inputs of shape {tuple(shape)}."
+        )
+
+
+def _check_rank(shape):
+    """Raises ValueError if inputs have no sequence axis."""
+    if len(shape) < 2:
+        raise ValueError(
+            "Expected `inputs` of shape [batch, ..., length, width]. Received: shape "
+            f"{tuple(shape)}."
+        )

@@ -167,7 +167,7 @@ class RelationMultiHeadAttention(MultiHeadBase):
                 queries, ops.swapaxes(ops.cast(key_edges, queries.dtype), -1, -2)
             )
         weights = masked_softmax(scores, mask)
-        dropped_weights = self.dropout_layer(weights, training=training)
+        dropped_weights = self._drop(weights, training)
         outputs = ops.matmul(dropped_weights, self.project_value(value))
         for table, index in zip(self.value_tables, indices):
             outputs = outputs + values_by_id(dropped_weights, ops.convert_to_tensor(table), index)

@@ -85,13 +85,13 @@ class RelativeMultiHeadAttention2D(MultiHeadBase):
         self.table_initializer = keras.initializers.get(table_initializer)
 
     def build(self, query_shape, value_shape, key_shape=None):
-        key_shape = value_shape if key_shape is None else key_shape
-        shapes = (query_shape, value_shape, key_shape)
-        _check_grids(*shapes)
-        super().build(*((shape[0], None, shape[-1]) for shape in shapes))
+        super().build(query_shape, value_shape, key_shape)
         rows = 2 * self.max_relative_position - 1
         self.height_embedding = add_table(self, "height_embedding", rows, self.key_dim)
         self.width_embedding = add_table(self, "width_embedding", rows, self.key_dim)
+
+    def _check_shapes(self, query_shape, value_shape, key_shape):
+        _check_grids(query_shape, value_shape, key_shape)
 
     def call(
         self,
@@ -132,11 +132,11 @@ class RelativeMultiHeadAttention2D(MultiHeadBase):
             grid(self.project_value(flat(value))),
             *(two_sided_table(ops.convert_to_tensor(table)) for table in tables),
             mask=mask,
-            dropout=lambda x: self.dropout_layer(x, training=training),
+            dropout=lambda x: self._drop(x, training),
         )
         cells = ops.reshape(outputs, (batch, self.num_heads, height * width, self.value_dim))
         outputs = self.project_output(cells, flat(query))
-        outputs = ops.reshape(outputs, (batch, height, width, outputs.shape[-1]))
+        outputs = ops.reshape(outputs, (batch, height, width, *outputs.shape[2:]))
         return (outputs, weights) if return_attention_scores else outputs
 
     def _check_masks(self, query, value, key, masks):

@@ -5,10 +5,11 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos.attention.relative_ids import relative_ids
+from t2t_relpos.layers.layer_mixin import LayerMixin
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class RelativePositionEmbedding(keras.layers.Layer):
+class RelativePositionEmbedding(LayerMixin, keras.layers.Layer):
     """A table of vectors by clipped relative position.
 
     Row `clip(j - i, -K, K) + K` belongs to query position `i` and key position `j`. The attention
@@ -87,6 +88,11 @@ class RelativePositionEmbedding(keras.layers.Layer):
         table = ops.convert_to_tensor(self.table)
         # Not -2: only for axis 0 does Keras use the lookup that PyTorch can export.
         return ops.take(table, ids, axis=len(table.shape) - 2)
+
+    def compute_output_shape(self, query_shape, key_shape=None):
+        key_shape = query_shape if key_shape is None else key_shape
+        heads = () if self.num_heads is None else (self.num_heads,)
+        return (*heads, query_shape[1], key_shape[1], self.depth)
 
     def get_config(self):
         return {

@@ -4,11 +4,12 @@ import keras
 
 from t2t_relpos import _checks
 from t2t_relpos.layers.dropout import Dropout
+from t2t_relpos.layers.layer_mixin import LayerMixin
 from t2t_relpos.layers.layer_normalization import LayerNormalization
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class Residual(keras.layers.Layer):
+class Residual(LayerMixin, keras.layers.Layer):
     """Layer normalization, dropout and residual sum around a sublayer.
 
     Pre-norm: `x + dropout(f(norm(x)))`. Post-norm: `norm(x + dropout(f(x)))`.
@@ -61,12 +62,16 @@ class Residual(keras.layers.Layer):
         self.norm.build(input_shape)
         self.dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=policy)
 
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
     def compute_output_spec(self, inputs, sublayer, training=None):
         """Returns the shape and dtype of the outputs, without a call of the sublayer.
 
         JAX can't infer them, because a function is an argument.
         """
-        if isinstance(sublayer, keras.layers.Layer):
+        is_symbolic = isinstance(inputs, keras.KerasTensor)
+        if is_symbolic and isinstance(sublayer, keras.layers.Layer):
             raise ValueError(
                 "Expected `sublayer` to be a function without weights in a functional model, which "
                 f"would not contain the weights of a layer. Received: the layer {sublayer.name}. "

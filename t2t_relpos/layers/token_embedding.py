@@ -4,10 +4,11 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
+from t2t_relpos.layers.layer_mixin import LayerMixin
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class TokenEmbedding(keras.layers.Layer):
+class TokenEmbedding(LayerMixin, keras.layers.Layer):
     """Token embedding scaled by `D ** 0.5`, with zeros for padding, and the tied projection.
 
     Args:
@@ -71,8 +72,12 @@ class TokenEmbedding(keras.layers.Layer):
         return (*input_shape, self.hidden_dim)
 
     def compute_output_spec(self, inputs, reverse=False):
-        # Traces `call`: its outputs depend on `reverse`.
-        return keras.Operation.compute_output_spec(self, inputs, reverse=reverse)
+        if reverse:
+            shape = (*inputs.shape[:-1], self.vocab_size)
+        else:
+            _checks.integers("token ids", inputs)
+            shape = self.compute_output_shape(inputs.shape)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def get_config(self):
         initializer = self.embeddings_initializer

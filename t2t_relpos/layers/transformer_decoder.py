@@ -275,15 +275,16 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
             raise ValueError("Expected no packing with caches. Received: both.")
 
     def compute_output_shape(self, decoder_sequence_shape, encoder_sequence_shape=None):
+        self._check_shape("decoder_sequence", decoder_sequence_shape)
+        if encoder_sequence_shape is not None:
+            call_checks.sequence_shape("encoder_sequence", encoder_sequence_shape)
         return tuple(decoder_sequence_shape)
 
     def compute_output_spec(self, decoder_sequence, encoder_sequence=None, *args, **kwargs):
         if not self.built:
             shape = None if encoder_sequence is None else encoder_sequence.shape
             self.build(decoder_sequence.shape, shape)
-        return keras.Operation.compute_output_spec(
-            self, decoder_sequence, encoder_sequence, *args, **kwargs
-        )
+        return self._traced_output_spec(decoder_sequence, encoder_sequence, *args, **kwargs)
 
     def get_config(self):
         return {

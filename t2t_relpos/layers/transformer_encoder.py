@@ -3,8 +3,10 @@
 import keras
 
 from t2t_relpos import _checks
+from t2t_relpos.layers import call_checks
 from t2t_relpos.layers.block_mask import block_mask, replace_attached_mask
 from t2t_relpos.layers.feed_forward import FeedForward
+from t2t_relpos.layers.layer_mixin import LayerMixin
 from t2t_relpos.layers.quantized_dtype import quantized_dtype
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 from t2t_relpos.layers.residual import Residual
@@ -22,7 +24,7 @@ _SUBLAYERS = (
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class TransformerEncoder(keras.layers.Layer):
+class TransformerEncoder(LayerMixin, keras.layers.Layer):
     """Self-attention with relative positions and a feed-forward network, each with a residual.
 
     Code for `keras_hub.layers.TransformerEncoder` runs with this class and the additional argument
@@ -127,6 +129,7 @@ class TransformerEncoder(keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, inputs_shape):
+        self._check_shape("inputs", inputs_shape)
         self.self_attention = self._make_attention("self_attention", inputs_shape[-1])
         self.self_attention.build(inputs_shape, inputs_shape)
         self.self_attention_residual = self._make_residual("self_attention_residual", inputs_shape)
@@ -141,13 +144,19 @@ class TransformerEncoder(keras.layers.Layer):
         self.feed_forward.build(inputs_shape)
         self.feed_forward_residual = self._make_residual("feed_forward_residual", inputs_shape)
 
-    def _make_attention(self, name, width, *, relative=True):
-        """Returns an attention layer with relative positions, or without (`relative=False`)."""
-        if width % self.num_heads:
+    def _check_shape(self, name, shape):
+        """Raises ValueError unless inputs are `[B, S, D]`, and N divides D."""
+        call_checks.sequence_shape(name, shape)
+        if shape[-1] % self.num_heads:
             raise ValueError(
                 "Expected `num_heads` to divide the width of the inputs. "
-                f"Received: num_heads={self.num_heads}, width {width}."
+                f"Received: num_heads={self.num_heads}, width {shape[-1]}."
             )
+        if self.built:
+            call_checks.width(name, shape, self.self_attention.query_dense.input_spec.axes[-1])
+
+    def _make_attention(self, name, width, *, relative=True):
+        """Returns an attention layer with relative positions, or without (`relative=False`)."""
         return RelativeMultiHeadAttention(
             num_heads=self.num_heads,
             key_dim=width // self.num_heads,
@@ -215,13 +224,13 @@ class TransformerEncoder(keras.layers.Layer):
         return residual.after(x, outputs, training=training)
 
     def compute_output_shape(self, inputs_shape, *shapes):
+        self._check_shape("inputs", inputs_shape)
         return tuple(inputs_shape)
 
     def compute_output_spec(self, inputs, *args, **kwargs):
         if not self.built:
             self.build(inputs.shape)
-        # Traces `call`: its outputs depend on arguments such as `return_attention_scores`.
-        return keras.Operation.compute_output_spec(self, inputs, *args, **kwargs)
+        return self._traced_output_spec(inputs, *args, **kwargs)
 
     def get_config(self):
         names = (

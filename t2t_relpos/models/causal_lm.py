@@ -5,6 +5,7 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos.layers.dropout import Dropout
+from t2t_relpos.layers.layer_mixin import LayerMixin
 from t2t_relpos.layers.layer_normalization import LayerNormalization
 from t2t_relpos.layers.quantized_dtype import quantized_dtype
 from t2t_relpos.layers.token_embedding import TokenEmbedding
@@ -14,7 +15,7 @@ from t2t_relpos.models.search_sizes import cache_capacity
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class CausalLM(GenerationMixin, keras.Model):
+class CausalLM(GenerationMixin, LayerMixin, keras.Model):
     """A language model of decoder blocks with relative positions.
 
     Id 0 is padding and id 1 ends a text. The model shifts ids right: the logits at `t` predict
@@ -164,6 +165,9 @@ class CausalLM(GenerationMixin, keras.Model):
 
     def compute_output_shape(self, input_shape):
         return (*input_shape, self.settings["vocab_size"])
+
+    def compute_output_spec(self, ids, training=None):
+        return keras.KerasTensor(self.compute_output_shape(ids.shape), dtype="float32")
 
     def get_config(self):
         return {**super().get_config(), **self.settings, **quantized_dtype(self)}

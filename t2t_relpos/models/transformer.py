@@ -6,6 +6,7 @@ from keras import ops
 from t2t_relpos import _checks
 from t2t_relpos._backend import is_tensorflow_without_xla
 from t2t_relpos.layers.dropout import Dropout
+from t2t_relpos.layers.layer_mixin import LayerMixin
 from t2t_relpos.layers.packing import Packing
 from t2t_relpos.layers.quantized_dtype import quantized_dtype
 from t2t_relpos.models import transformer_layers
@@ -16,7 +17,7 @@ from t2t_relpos.models.transformer_steps import TransformerSteps
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class Transformer(TransformerSteps, GenerationMixin, ScoresPairs, keras.Model):
+class Transformer(TransformerSteps, GenerationMixin, ScoresPairs, LayerMixin, keras.Model):
     """An encoder-decoder Transformer, by default with relative positions only.
 
     Id 0 is padding and id 1 ends a sentence. Keys at padding positions of the source are masked.
@@ -140,6 +141,10 @@ class Transformer(TransformerSteps, GenerationMixin, ScoresPairs, keras.Model):
 
     def compute_output_shape(self, input_shape):
         return (*input_shape["targets"], self.config.vocab_size)
+
+    def compute_output_spec(self, inputs, training=None):
+        shapes = {name: x.shape for name, x in inputs.items()}
+        return keras.KerasTensor(self.compute_output_shape(shapes), dtype="float32")
 
     def call(self, inputs, training=None):
         _check_inputs(inputs)

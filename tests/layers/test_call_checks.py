@@ -70,7 +70,8 @@ CALL_ERRORS = {
     "expected axis -1 of input shape to have value 6, but received input with shape (3, 11, 5)": {
         "value": Y[:, :, :5]
     },
-    "Expected `key` and `value` of the same length. Received: key shape (3, 7, 6": {"key": X},
+    "Expected `key` and `value` of the same length: all axes except the last must be equal. "
+    "Received: key shape (3, 7, 6": {"key": X},
     "Expected `attention_mask` of shape [B, T, S] = [3, 7, 11] or [T, S] = [7, 11] or [B, N, T, "
     "S] = [3, 2, 7, 11]. Received: shape (2, 7, 11).": {
         "attention_mask": np.ones((2, 7, 11), bool)

@@ -6,41 +6,17 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from layer_cases import BATCH, CASES, INPUTS, SIZES, WIDTH, random_inputs, symbolic_inputs
+from layer_cases import (
+    BATCH,
+    CASES,
+    INPUTS,
+    LAYERS,
+    SIZES,
+    WIDTH,
+    random_inputs,
+    symbolic_inputs,
+)
 
-# Settings in addition to those of CASES.
-VARIANTS = {
-    "relative": [
-        {"share_heads": False, "value_dim": 7, "output_shape": 11},
-        {"use_bias": False, "use_value_table": False, "sliding_window": 3},
-        {"use_gate": True, "use_key_table": False, "seed": 5, "dropout": 0.1},
-        {"kernel_regularizer": "l2", "bias_constraint": "unit_norm", "activity_regularizer": "l1"},
-    ],
-    "v2": [
-        {"masked": True, "value_dim": 7, "output_shape": 11},
-        {"share_heads": True, "use_bias": False, "sliding_window": 3},
-        {"table_initializer": "zeros", "use_gate": True, "use_value_table": False, "seed": 5},
-    ],
-    "2d": [
-        {"share_heads": True, "value_dim": 7, "output_shape": 11, "use_bias": False},
-        {"table_initializer": "zeros", "use_gate": True, "dropout": 0.1, "seed": 5},
-    ],
-    "local": [
-        {"share_heads": True, "value_dim": 7, "output_shape": 11},
-        {"table_initializer": "zeros", "use_gate": True, "use_value_table": False, "dropout": 0.1},
-    ],
-    "relations": [
-        {"share_heads": False, "value_dim": 7},
-        {"use_key_table": False, "dropout": 0.1, "seed": 3},
-    ],
-    "feed_forward": [{"dropout": 0.1}],
-    "encoder": [{"normalize_first": False, "share_heads": False, "dropout": 0.1, "seed": 3}],
-}
-LAYERS = {
-    f"{name}_{number}": (CASES[name], settings)
-    for name in CASES
-    for number, settings in enumerate([{}, *VARIANTS.get(name, [])])
-}
 IS_JAX = keras.backend.backend() == "jax"
 FLOAT_AND_INT_INPUTS = [name for name in INPUTS if not name.endswith("_mask")]
 # The output of the position embedding has no batch axis. The residual can't be saved, because its
@@ -69,6 +45,8 @@ def test_contract_of_a_layer(name, rng):
 
     symbols = {key: keras.Input(x.shape[1:], dtype=str(x.dtype)) for key, x in arrays.items()}
     assert case.call(layer, symbols).shape[1:] == expected.shape[1:]
+    shapes = [arrays[each].shape for each in case.inputs.split()]
+    assert layer.compute_output_shape(*shapes) == expected.shape
 
     half = case.make(**settings, dtype="mixed_bfloat16")
     case.call(half, arrays)
@@ -76,6 +54,10 @@ def test_contract_of_a_layer(name, rng):
     half.set_weights(layer.get_weights())
     outputs = case.call(half, arrays)
     assert keras.backend.standardize_dtype(outputs.dtype) == "bfloat16"
+    specs = {key: keras.KerasTensor(x.shape, dtype=str(x.dtype)) for key, x in arrays.items()}
+    unbuilt = case.make(**settings, dtype="mixed_bfloat16")
+    spec = case.call(unbuilt.compute_output_spec, specs)
+    assert (spec.shape, spec.dtype) == (expected.shape, "bfloat16")
     np.testing.assert_allclose(as_array(outputs), expected, atol=0.05 * np.abs(expected).max())
 
 
@@ -184,7 +166,10 @@ LARGEST_K = "from 0 to 1,000,000. Received: max_relative_position="
         ),
         ("encoder", {"dropout": "a"}, "to be at least 0 and below 1. Received: dropout='a'"),
         ("relative", {"attention_axes": (1, 2)}, r"`attention_axes` to be None or 1.*\(1, 2\)"),
-        ("relative", {"output_shape": (3, 5)}, r"Expected `output_shape` to be an int.*\(3, 5\)"),
+        *(
+            ("relative", {"output_shape": size}, f"Invalid `output_shape`.*{re.escape(repr(size))}")
+            for size in (8.0, 0, -3, True, "8", (), (3, 0), [2, 1.5])
+        ),
         ("relations", {"num_relations": (11, 0)}, "to be a positive integer. Received: "),
         (
             "relations",
@@ -201,6 +186,109 @@ LARGEST_K = "from 0 to 1,000,000. Received: max_relative_position="
 def test_constructor_rejects_invalid_settings(name, settings, message):
     with pytest.raises(ValueError, match=message):
         CASES[name].make(**settings)
+
+
+@pytest.mark.parametrize("name", ["relative", "2d"])
+@pytest.mark.parametrize(
+    "size, axes", [(np.int64(7), (7,)), ([7], (7,)), ((2, 5), (2, 5)), (np.array([2, 5]), (2, 5))]
+)
+def test_output_shape_has_any_number_of_axes(name, size, axes, rng):
+    layer = CASES[name].make(output_shape=size)
+    arrays = random_inputs(CASES[name].input_names(), rng)
+    outputs = CASES[name].call(layer, arrays)
+    assert tuple(outputs.shape) == (*arrays[CASES[name].inputs.split()[0]].shape[:-1], *axes)
+    flat = CASES[name].make(output_shape=int(np.prod(axes)))
+    CASES[name].call(flat, arrays)
+    flat.set_weights([w.reshape(v.shape) for w, v in zip(layer.get_weights(), flat.weights)])
+    flat_outputs = ops.reshape(CASES[name].call(flat, arrays), outputs.shape)
+    np.testing.assert_allclose(outputs, flat_outputs, atol=1e-5)
+
+
+def ones_initializer(shape, dtype=None):
+    return ops.ones(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    "name, setting, initializer",
+    [
+        ("relative", "table_initializer", np.ones((7, 5))),
+        ("relative", "bias_initializer", None),
+        ("relative", "kernel_initializer", ones_initializer),
+        ("relative_per_head", "table_initializer", ones_initializer),
+        ("v2", "table_initializer", np.ones((2, 5, 5))),
+        ("relations", "table_initializer", keras.initializers.Ones),
+        ("position_embedding", "embeddings_initializer", np.ones((7, 5))),
+        ("tokens", "embeddings_initializer", np.ones((7, WIDTH))),
+        ("feed_forward", "kernel_initializer", ones_initializer),
+        ("encoder", "bias_initializer", ones_initializer),
+    ],
+)
+def test_initializers_that_keras_accepts(name, setting, initializer, rng):
+    layer = CASES[name].make(**{setting: initializer})
+    CASES[name].call(layer, random_inputs(CASES[name].input_names(), rng))
+    kind = {
+        "table_initializer": "(embedding|_table)",
+        "embeddings_initializer": "(table|embeddings)",
+    }
+    pattern = kind.get(setting, setting.split("_")[0])
+    found = [v for v in layer.weights if re.search(f"/[^/]*{pattern}[^/]*(/table)?$", v.path)]
+    assert found
+    expected = None if initializer is None else 1
+    for variable in found:
+        assert expected is None or (ops.convert_to_numpy(variable) == expected).all()
+
+
+@pytest.mark.parametrize(
+    "name, shapes, message",
+    [
+        ("relative", [(2, 4, 8), (2, 2, 8), (2, 1, 7)], "all axes except the last must be equal"),
+        ("relative", [(2, 4, 8), (2, 2, 8), (2,)], "all axes except the last must be equal"),
+        ("relative", [(2, 4, 8), (3, 2, 8)], "of the same batch size. Received: batch sizes 2, 3"),
+        ("relations", [(2, 4, 4, 8), (2, 4, 8)], "`query` of shape .batch, length, width"),
+        ("local", [(2, 4, 8), (2, 5, 8)], "`query` and `value` of the same length"),
+        ("2d", [(2, 4, 5, 8), (2, 4, 6, 8)], "of the same height and width"),
+        ("encoder", [(2, 4, 7)], "`num_heads` to divide the width"),
+        ("decoder", [(2, 3, 4, 8)], "of shape .batch, length, width"),
+        ("learned_positions", [(2, 32, 8)], "at most max_length=31 positions. Received: 32"),
+        ("sinusoids", [(8,)], "of shape .batch, ..., length, width"),
+    ],
+)
+def test_output_shape_refuses_what_a_call_refuses(name, shapes, message):
+    with pytest.raises(ValueError, match=message):
+        CASES[name].make().compute_output_shape(*shapes)
+    with pytest.raises(ValueError, match=message):
+        CASES[name].make()(*map(np.ones, shapes))
+
+
+@pytest.mark.parametrize("name", ["relative", "encoder"])
+def test_output_shape_refuses_another_width_than_the_built_one(name):
+    layer = CASES[name].make()
+    layer.build(*[(None, None, 6)] * len(CASES[name].inputs.split()))
+    with pytest.raises(ValueError, match="of width 6, for which the layer was built. Received: "):
+        layer.compute_output_shape(*[(2, 4, 8)] * len(CASES[name].inputs.split()))
+
+
+def test_output_spec_of_scores_outside_of_a_call():
+    layer = CASES["relative"].make(dtype="mixed_float16")
+    x, y = keras.KerasTensor((2, 3, 6)), keras.KerasTensor((None, None, 6))
+    specs = layer.compute_output_spec(x, y, return_attention_scores=True)
+    assert [(spec.shape[1:], spec.dtype) for spec in specs] == [
+        ((3, 6), "float16"),
+        ((2, 3, None), "float16"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name, attribute",
+    [("relative", "key_embedding"), ("encoder", "self_attention"), ("tokens", "embeddings")],
+)
+def test_attributes_of_a_layer_that_is_not_built(name, attribute):
+    layer = CASES[name].make()
+    assert not hasattr(layer, attribute)
+    with pytest.raises(AttributeError, match=f"{attribute}'. The layer is not built. .*`build`"):
+        getattr(layer, attribute)
+    with pytest.raises(AttributeError, match="has no attribute '_other'$"):
+        getattr(layer, "_other")  # noqa: B009
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,71 @@ def test_position_encoding_start_per_batch_entry(make):
     np.testing.assert_allclose(parts, np.stack([full[0:2], full[7:9], full[11:13]]), atol=1e-6)
 
 
+ENCODINGS = pytest.mark.parametrize(
+    "make", [SinusoidalPositionEncoding, lambda: LearnedPositionEmbedding(13)]
+)
+
+
+@ENCODINGS
+def test_positions_count_along_the_axis_before_the_last(make):
+    layer = make()
+    expected = ops.convert_to_numpy(layer(np.zeros((1, 5, 4), "float32")))[0]
+    assert len(np.unique(expected, axis=0)) == 5
+    for shape in ((5, 4), (2, 1, 5, 4), (2, 3, 7, 5, 4)):
+        outputs = layer(np.zeros(shape, "float32"))
+        np.testing.assert_array_equal(outputs, np.broadcast_to(expected, shape))
+    outputs = layer(np.zeros((2, 3, 2, 4), "float32"), start=np.array([0, 3]))
+    outputs = ops.convert_to_numpy(outputs)
+    np.testing.assert_allclose(outputs[:, 2], [expected[:2], expected[3:]], atol=1e-6)
+
+
+@ENCODINGS
+def test_explicit_positions(make):
+    layer = make()
+    table = ops.convert_to_numpy(layer(np.zeros((1, 13, 4), "float32")))[0]
+    for positions in ([3, 0, 3], np.array([12, 1, 0], "uint8"), np.array([[0, 1, 2], [7, 7, 7]])):
+        outputs = layer(np.zeros((2, 3, 4), "float32"), positions=positions)
+        expected = np.broadcast_to(table[np.asarray(positions)], (2, 3, 4))
+        np.testing.assert_allclose(outputs, expected, atol=1e-6)
+    symbols = keras.Input((None, 4)), keras.Input((None,), dtype="int32")
+    model = keras.Model(symbols, layer(symbols[0], positions=symbols[1]))
+    arrays = np.zeros((2, 3, 4), "float32"), np.array([[0, 1, 2], [7, 7, 7]])
+    np.testing.assert_allclose(model(arrays), table[arrays[1]], atol=1e-6)
+
+
+@ENCODINGS
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"positions": np.arange(2)}, "Expected `positions` with a position for every element"),
+        ({"positions": np.arange(3.0)}, "positions of an integer dtype. Received: dtype float"),
+        ({"positions": np.arange(3), "start": 1}, "either `start` or `positions`. Received: both"),
+        ({"start": 1.5}, "Expected `start` of an integer dtype. Received: dtype float"),
+        ({"start": np.array([1, 2, 3])}, r"an int tensor \[B\] = \[2\]. Received: shape \(3,\)"),
+        ({"start": np.array([[1]])}, r"Pass `positions` for a position of every input"),
+    ],
+)
+def test_position_encodings_reject_invalid_arguments(make, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make()(np.zeros((2, 3, 4)), **arguments)
+    with pytest.raises(ValueError, match=message):
+        make()(keras.Input((3, 4), batch_size=2), **arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"positions": [0, 5, 1]}, r"Expected positions in \[0, 5\).* from 0 to 5"),
+        ({"positions": [0, -1, 1]}, r"Expected positions in \[0, 5\).* from -1 to 1"),
+        ({"start": 3}, "at most max_length=5 positions. Received: 6"),
+        ({"start": -1}, "Expected `start` to be at least 0. Received: start=-1"),
+    ],
+)
+def test_learned_positions_reject_positions_outside_of_the_table(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        LearnedPositionEmbedding(5)(np.zeros((2, 3, 4)), **arguments)
+
+
 def test_learned_positions_reject_long_sequences():
     layer = LearnedPositionEmbedding(5)
     for x in (np.zeros((1, 7, 3)), keras.Input((7, 3))):

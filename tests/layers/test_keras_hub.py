@@ -151,3 +151,57 @@ def test_time_distributed_encoder_equals_the_encoder_on_each_slice(rng):
     outputs = ops.convert_to_numpy(layer(x))
     for i in range(5):
         np.testing.assert_allclose(outputs[:, i], encoder(x[:, i]), atol=1e-5)
+
+
+def sequence_blocks(library):
+    return make(library, "TransformerEncoder"), make(library, "TransformerDecoder")
+
+
+# Inside of KerasHub's decoder, projections lose the mask.
+@pytest.mark.filterwarnings("ignore:.*was passed an input with a mask attached to it")
+@pytest.mark.parametrize("library", ["ours", "keras_hub"])
+def test_blocks_keep_the_mask_of_an_embedding(library, keras_hub_layers):
+    ids = np.array([[3, 5, 2, 0, 0], [1, 2, 3, 4, 5]])
+    embedding = keras.layers.Embedding(7, 6, mask_zero=True)
+    for block in sequence_blocks(ours if library == "ours" else keras_hub_layers):
+        outputs = block(embedding(ids))
+        np.testing.assert_array_equal(outputs._keras_mask, ids != 0)
+        symbolic = block(embedding(keras.Input((None,), dtype="int32")))
+        assert symbolic._keras_mask.shape == (None, None)
+
+
+@pytest.mark.parametrize("library", ["ours", "keras_hub"])
+@pytest.mark.parametrize("policy", ["mixed_float16", "bfloat16"])
+def test_block_specs_and_dtypes_follow_the_policy(library, policy, keras_hub_layers):
+    keras.config.set_dtype_policy(policy)
+    dtype = policy.removeprefix("mixed_")
+    variable_dtype = "float32" if policy.startswith("mixed_") else dtype
+    for block in sequence_blocks(ours if library == "ours" else keras_hub_layers):
+        assert block.compute_output_shape((None, 5, 6)) == (None, 5, 6)
+        symbolic = block(keras.Input((None, 6)))
+        assert (symbolic.shape, symbolic.dtype) == ((None, None, 6), dtype)
+        assert keras.backend.standardize_dtype(block(TARGET).dtype) == dtype
+        assert {v.dtype for v in block.variables if "seed" not in v.path} == {variable_dtype}
+        if library == "ours":
+            spec = block.compute_output_spec(keras.KerasTensor((3, 7, 6)))
+            assert (spec.shape, spec.dtype) == ((3, 7, 6), dtype)
+
+
+@pytest.mark.parametrize("kind", ["sine", "learned"])
+def test_explicit_positions_select_the_same_rows_as_in_keras_hub(kind, keras_hub_layers):
+    positions = np.array([[4, 0, 4], [1, 2, 3]], "int32")
+    if kind == "sine":
+        theirs, layer = keras_hub_layers.SinePositionEncoding(), ours.SinusoidalPositionEncoding()
+    else:
+        theirs = keras_hub_layers.PositionEmbedding(5)
+        layer = ours.LearnedPositionEmbedding(5)
+    x, long = np.zeros((2, 3, 6), "float32"), np.zeros((1, 5, 6), "float32")
+    for encode in (theirs, layer):  # Ours adds to the inputs, which are zero.
+        table = ops.convert_to_numpy(encode(long))[0]
+        np.testing.assert_allclose(encode(x, positions=positions), table[positions], atol=1e-6)
+        np.testing.assert_allclose(
+            encode(x, positions=positions[0])[1], table[positions[0]], atol=1e-6
+        )
+    if kind == "learned":
+        layer.set_weights(theirs.get_weights())
+        np.testing.assert_array_equal(layer(x, positions=positions), theirs(x, positions=positions))

@@ -1,5 +1,7 @@
 """Compares layer normalization with Keras's: outputs and gradients."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from comparisons import assert_all_close
 from gradients import output_and_gradients, with_values
 from keras import ops
 
+from t2t_relpos.attention import portable
 from t2t_relpos.layers.layer_normalization import LayerNormalization
 
 
@@ -39,6 +42,37 @@ def test_layer_normalization_equals_keras(rng, precision, shape, epsilon):
 
     ours, theirs = map(call, pair)
     assert_all_close(ours, theirs, atol=1e3 * atol)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"axis": 1},
+        {"axis": (-1, 1)},
+        {"axis": [2]},
+        {"center": False},
+        {"scale": False},
+        {"center": False, "scale": False, "axis": 2},
+    ],
+)
+@pytest.mark.parametrize("exported", [False, True])
+def test_settings_of_keras(rng, settings, exported):
+    pair = [
+        layer_class(epsilon=1e-3, **settings)
+        for layer_class in (LayerNormalization, keras.layers.LayerNormalization)
+    ]
+    for layer in pair:
+        layer.build((None, 5, 7))
+        layer.set_weights([np.random.default_rng(1).normal(size=v.shape) for v in layer.weights])
+    x = rng.normal(size=(3, 5, 7)).astype("float32")
+    with portable() if exported else contextlib.nullcontext():
+        np.testing.assert_allclose(pair[0](x), pair[1](x), atol=1e-5)
+    assert type(pair[0]).from_config(pair[0].get_config()).get_config() == pair[0].get_config()
+
+
+def test_the_first_argument_is_no_axis():
+    with pytest.raises(ValueError, match="Expected `epsilon` to be at least 0 and below 1."):
+        LayerNormalization(1)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -151,6 +151,40 @@ CASES = {
     ),
     "decoder_only": LayerCase(partial(_decoder, **BLOCK), "x", {"decoder_padding_mask": "x_mask"}),
 }
+# Settings in addition to those of CASES.
+VARIANTS = {
+    "relative": [
+        {"share_heads": False, "value_dim": 7, "output_shape": 11},
+        {"use_bias": False, "use_value_table": False, "sliding_window": 3},
+        {"use_gate": True, "use_key_table": False, "seed": 5, "dropout": 0.1},
+        {"kernel_regularizer": "l2", "bias_constraint": "unit_norm", "activity_regularizer": "l1"},
+    ],
+    "v2": [
+        {"masked": True, "value_dim": 7, "output_shape": 11},
+        {"share_heads": True, "use_bias": False, "sliding_window": 3},
+        {"table_initializer": "zeros", "use_gate": True, "use_value_table": False, "seed": 5},
+    ],
+    "2d": [
+        {"share_heads": True, "value_dim": 7, "output_shape": 11, "use_bias": False},
+        {"table_initializer": "zeros", "use_gate": True, "dropout": 0.1, "seed": 5},
+    ],
+    "local": [
+        {"share_heads": True, "value_dim": 7, "output_shape": 11},
+        {"table_initializer": "zeros", "use_gate": True, "use_value_table": False, "dropout": 0.1},
+    ],
+    "relations": [
+        {"share_heads": False, "value_dim": 7},
+        {"use_key_table": False, "dropout": 0.1, "seed": 3},
+    ],
+    "feed_forward": [{"dropout": 0.1}],
+    "encoder": [{"normalize_first": False, "share_heads": False, "dropout": 0.1, "seed": 3}],
+}
+# (case, settings) by the name of a case and the number of its settings.
+LAYERS = {
+    f"{name}_{number}": (CASES[name], settings)
+    for name in CASES
+    for number, settings in enumerate([{}, *VARIANTS.get(name, [])])
+}
 
 
 def dtype_of(name):
