@@ -1,8 +1,8 @@
 """Tests that layers and models compiled by XLA give the values of uncompiled ones.
 
 The fast tests compile one model with all layers in float32 for known lengths, and each layer in
-bfloat16 or float16 for changing lengths. `test_export.py` exports a compiled model. `make test-slow`
-adds dropout. `make test-matrix` tests all combinations.
+bfloat16 or float16 for changing lengths. `test_export.py` exports a compiled model. The slow tests
+add dropout. `make test-matrix` tests all combinations.
 """
 
 import functools
