@@ -7,6 +7,8 @@ computes the maxima. The second stage sorts `count` groups instead of the vocabu
 
 import tensorflow as tf
 
+from t2t_relpos.decoding.constraints import LOWEST_LOGIT, MASKED
+
 SMALLEST_GROUP, USUAL_GROUP, LARGEST_GROUP = 16, 64, 256
 # With maxima up to this size, sums of exponentials do not overflow or underflow in float32.
 LARGEST_UNSHIFTED = 60.0
@@ -14,24 +16,36 @@ LARGEST_UNSHIFTED = 60.0
 SMALLEST_VOCABULARY = 512
 
 
-def is_faster(scores):
-    """Returns whether two stages are faster than sorting for scores `[rows, V]`."""
-    return (scores.shape[-1] or 0) >= SMALLEST_VOCABULARY
+def is_faster(scores, count):
+    """Returns whether two stages are faster than sorting for scores `[rows, V]`.
+
+    With more candidates than ids, the first step may have too few: sorting adds invalid ones.
+    """
+    size = scores.shape[-1] or 0
+    return size >= max(SMALLEST_VOCABULARY, count if isinstance(count, int) else 0)
 
 
-def best_candidates(scores, offsets, count, never_id, never, *, normalize):
-    """Implements `candidates.best_candidates`."""
-    scores, offsets = tf.convert_to_tensor(scores), tf.convert_to_tensor(offsets)
-    size = group_size(scores.shape[-1])
-    padded = _pad_vocabulary(scores, size, never)
-    groups = padded.shape[-1] // size
+def best_candidates(scores, offsets, is_active, count, never_id, allowed, *, normalize):
+    """Returns the sums, beams and ids of `Candidates`, and whether they exist or None for all.
+
+    The arguments are those of `candidates.best_candidates`.
+    """
+    vocab_size = scores.shape[-1]
+    size = group_size(vocab_size)
+    groups = -(-vocab_size // size)
     batch, beams = tf.unstack(tf.shape(offsets))
-    entries = tf.reshape(padded, [-1, groups, size])
+    # Groups of inactive beams are selected last.
+    offsets = tf.where(is_active, offsets, MASKED)
+    if allowed is not None:
+        scores = tf.where(allowed, scores, MASKED)
+    entries = tf.reshape(_pad_vocabulary(scores, size), [-1, groups, size])
     maxima = tf.reduce_max(entries, axis=-1)
     if normalize:
         offsets -= tf.reshape(_log_normalizer(scores, maxima), [batch, beams])
     maxima = _maxima_without(never_id, entries, maxima)
-    maxima = tf.reshape(maxima, [batch, beams, groups]) + offsets[:, :, None]
+    # Logits may be -inf, which must stay above MASKED.
+    finite = (lambda x: tf.maximum(x, LOWEST_LOGIT)) if normalize else tf.convert_to_tensor
+    maxima = tf.reshape(finite(maxima), [batch, beams, groups]) + tf.expand_dims(offsets, 2)
     # If there are fewer groups, all of them are selected.
     selected = tf.minimum(count, beams * groups)
     group = tf.math.top_k(
@@ -39,13 +53,27 @@ def best_candidates(scores, offsets, count, never_id, never, *, normalize):
     ).indices
     beam = group // groups
     entries = tf.gather(tf.reshape(entries, [batch, beams * groups, size]), group, batch_dims=1)
-    sums = entries + tf.gather(offsets, beam, batch_dims=1)[:, :, None]
-    ids = (group % groups * size)[:, :, None] + tf.range(size)
+    sums = finite(entries) + tf.expand_dims(tf.gather(offsets, beam, batch_dims=1), 2)
+    ids = tf.expand_dims(group % groups * size, 2) + tf.range(size)
     if never_id is not None:
-        sums = tf.where(ids == never_id, never, sums)
-    best, index = tf.math.top_k(tf.reshape(sums, [batch, selected * size]), count)
+        sums = tf.where(ids == never_id, MASKED, sums)
+    if vocab_size % size:
+        sums = tf.where(ids < vocab_size, sums, MASKED)
+    sums = tf.reshape(sums, [batch, selected * size])
+    exists = None
+    if not isinstance(count, int):
+        # In the first step, one beam may have fewer than `count` entries.
+        sums = tf.pad(sums, [[0, 0], [0, count]], constant_values=MASKED)
+    best, index = tf.math.top_k(sums, count)
+    if not isinstance(count, int):
+        exists = index < selected * size
+        index = tf.minimum(index, selected * size - 1)
     beam = tf.gather(beam, index // size, batch_dims=1)
-    return best, beam, tf.gather(tf.reshape(ids, [batch, selected * size]), index, batch_dims=1)
+    ids = tf.gather(tf.reshape(ids, [batch, selected * size]), index, batch_dims=1)
+    if vocab_size % size:
+        exists = ids < vocab_size if exists is None else exists & (ids < vocab_size)
+        ids = tf.minimum(ids, vocab_size - 1)
+    return best, beam, ids, exists
 
 
 def group_size(vocab_size):
@@ -57,9 +85,9 @@ def group_size(vocab_size):
     return min(sizes, key=lambda size: abs(size - USUAL_GROUP), default=USUAL_GROUP)
 
 
-def _pad_vocabulary(scores, size, never):
+def _pad_vocabulary(scores, size):
     padding = -scores.shape[-1] % size
-    return tf.pad(scores, [[0, 0], [0, padding]], constant_values=never) if padding else scores
+    return tf.pad(scores, [[0, 0], [0, padding]], constant_values=MASKED) if padding else scores
 
 
 def _log_normalizer(scores, maxima):
@@ -74,9 +102,10 @@ def _log_normalizer(scores, maxima):
         return tf.math.log(tf.reduce_sum(tf.exp(scores), axis=-1, keepdims=True))
 
     def shifted():
-        return largest + tf.math.log(
-            tf.reduce_sum(tf.exp(scores - largest), axis=-1, keepdims=True)
-        )
+        # All logits of a row may be -inf.
+        finite = tf.maximum(largest, LOWEST_LOGIT)
+        sums = tf.reduce_sum(tf.exp(scores - finite), axis=-1, keepdims=True)
+        return tf.maximum(finite + tf.math.log(sums), LOWEST_LOGIT)
 
     return tf.cond(tf.reduce_max(tf.abs(largest)) < LARGEST_UNSHIFTED, unshifted, shifted)
 
@@ -87,7 +116,9 @@ def _maxima_without(never_id, entries, maxima):
         return maxima
     index, position = divmod(never_id, entries.shape[-1])
     group = entries[:, index]
-    others = tf.reduce_max(
-        tf.concat([group[:, :position], group[:, position + 1 :]], axis=1), axis=-1, keepdims=True
-    )
-    return tf.concat([maxima[:, :index], others, maxima[:, index + 1 :]], axis=1)
+    others = group[:, 1:]
+    if position:
+        others = tf.concat([group[:, :position], group[:, position + 1 :]], axis=1)
+    maximum = tf.reduce_max(others, axis=-1, keepdims=True)
+    before = [maxima[:, :index]] if index else []
+    return tf.concat([*before, maximum, maxima[:, index + 1 :]], axis=1)

@@ -14,7 +14,7 @@ from t2t_relpos.decoding.state_rows import gather_rows
 REMOVAL_DIVISOR = 4
 
 
-def until_done(advance, beams, limit, fixed, rest, beam_size):
+def until_done(advance, beams, limit, fixed, rest):
     """Implements `search_loop.until_done`.
 
     Returns:
@@ -45,7 +45,9 @@ def until_done(advance, beams, limit, fixed, rest, beam_size):
             for name in results
         }
         remaining = tf.cast(tf.where(~beams["done"])[:, 0], tf.int32)
-        rows = tf.reshape(remaining[:, None] * beam_size + tf.range(beam_size), [-1])
+        # Before the first step, a sentence may have one row only.
+        num_rows = tf.shape(beams["log_probs"])[1]
+        rows = tf.reshape(remaining[:, None] * num_rows + tf.range(num_rows), [-1])
         order, beams, limit = _gather((order, beams, limit), remaining)
         sentences = {
             name: _gather(part, remaining) for name, part in rest.items() if name == "sentences"

@@ -6,7 +6,7 @@ from t2t_relpos import _checks
 from t2t_relpos._backend import is_tensorflow_without_xla
 from t2t_relpos.decoding.beams import Beams
 from t2t_relpos.decoding.capacity import check_capacity
-from t2t_relpos.decoding.constraints import check_ids_and_prefix, checked_constraints
+from t2t_relpos.decoding.constraints import checked_constraints
 from t2t_relpos.decoding.search_loop import until_done
 from t2t_relpos.decoding.single_path import limits
 from t2t_relpos.decoding.state_rows import gather_rows, join_context, repeat_rows, split_context
@@ -30,6 +30,7 @@ def beam_search(
     prefix=None,
     no_repeat_ngram_size=0,
     repetition_penalty=1.0,
+    stop_token_ids=None,
 ):
     """Returns the outputs with the largest log-probability over length penalty.
 
@@ -63,31 +64,41 @@ def beam_search(
             but only accepts ends among the best `beam_size` candidates of a step. False: a sentence
             stops when no active beam can beat its `num_results` best finished outputs, even with
             the length penalty of the limit (t2t). Default: False.
-        t2t_exact: whether to follow tensor2tensor in every detail: padding may be chosen, a
-            sentence stops only when all sentences of the batch can stop, and the score of an
-            unfinished output is its log-probability without penalty. The result of a sentence then
-            depends on the batch. Default: False.
+        t2t_exact: whether to follow tensor2tensor: padding may be chosen, a sentence stops only
+            when all sentences of the batch can stop, the score of an unfinished output is its
+            log-probability without penalty, and unfinished outputs are returned only if none
+            finished. The result of a sentence then depends on the batch. With `beam_size` of at
+            least the size of the vocabulary, results may differ. Default: False.
         min_length: smallest number of ids before the end of sentence, an int or a scalar tensor.
             Default: 0.
         prefix: int `[B, P]`, padded at the end: the first ids of each output. The score includes
-            their log-probabilities. Limits apply to them; other constraints do not. Default: None.
+            their log-probabilities, except for ids that the model excludes (see below). Limits
+            apply to them; other constraints do not. Default: None.
         no_repeat_ngram_size: n; no sequence of n ids occurs twice. With 0, any may repeat. Default:
             0.
-        repetition_penalty: factor above 0 for the log-probabilities of ids that already occurred.
-            As in Hugging Face's beam search, log-probabilities are not normalized again, and the
-            penalty is part of the score. Default: 1.0.
+        repetition_penalty: penalty of ids that already occurred, above 0. Before the softmax, their
+            positive logits are divided by it, and negative ones are multiplied by it (Keskar et al.
+            2019, as in CTranslate2). Default: 1.0.
+        stop_token_ids: tuple of ids that end an output, instead of `eos_id`. With `()`, outputs
+            end at the limit. Default: None, `eos_id`.
+
+    A model excludes an id if its log-probability is below -1e4, for example because of a logit of
+    -1e9 or -inf. Such an id is only chosen if the constraints allow no other. It does not count in
+    the score then.
+
+    The search can be compiled with `tf.function` or `jax.jit`. On JAX, an eager search compiles its
+    loop in every call, which takes about a second.
 
     Returns:
         A `DecodingResult` of the n best: ids `[B, n, L]`. Scores are
-        log-probabilities over length penalty. If no beam finished within
-        the limit, the active beams are returned. If fewer than n beams
-        finished, the last entries have no output (see `DecodingResult`).
+        log-probabilities over length penalty. If fewer than n outputs
+        finished within the limit, unfinished ones follow, best first.
 
     Raises:
-        ValueError: if the beam size is below 1, n is above it, alpha is below 0, `eos_id` is equal
-            to `pad_id`, a constraint is out of range, `length_limit` or a constraint is combined
-            with `t2t_exact`, or the state has room for fewer than `max_length` steps and no
-            `length_limit` is given.
+        ValueError: if the beam size is below 1, n is above it, alpha is below 0, an end id is equal
+            to `pad_id`, a constraint is out of range, `length_limit`, a constraint or several end
+            ids are combined with `t2t_exact`, or the state has room for fewer than `max_length`
+            steps and no `length_limit` is given.
 
     Reference: t2t `beam_search.beam_search`.
 
@@ -103,9 +114,10 @@ def beam_search(
     """
     if not (ops.is_tensor(beam_size) or ops.is_tensor(num_results)):
         check_sizes("beam_size", beam_size, num_results)
+        beam_size, num_results = int(beam_size), int(num_results)
     check_alpha(alpha)
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
-    check_ids_and_prefix(eos_id, pad_id, constraints.prefix, batch_size)
+    constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id, batch_size)
     if t2t_exact:
         _check_exact(length_limit, early_stopping, constraints)
     check_capacity(step, state, max_length, length_limit)
@@ -113,8 +125,6 @@ def beam_search(
         constraints._replace(prefix=None),
         beam_size=beam_size,
         alpha=alpha,
-        eos_id=eos_id,
-        pad_id=pad_id,
         num_results=num_results,
         max_length=max_length,
         early_stopping=early_stopping,
@@ -138,7 +148,7 @@ def _run(search, step, state, limit, max_length, prefix):
 
     beams = search.start(limit, first_beams)
     resize = getattr(step, "resize", None)
-    beams = until_done(advance, beams, limit, fixed, rest, search.beam_size, max_length, resize)
+    beams = until_done(advance, beams, limit, fixed, rest, max_length, resize)
     return search.result(beams)
 
 
@@ -170,6 +180,11 @@ def _check_exact(length_limit, early_stopping, constraints):
             "Expected `early_stopping` to be False with `t2t_exact`: tensor2tensor stops when no "
             "active beam can win. Received: both."
         )
+    if len(constraints.end_ids) != 1:
+        raise ValueError(
+            "Expected one end id with `t2t_exact`: tensor2tensor has one. Received: "
+            f"stop_token_ids={constraints.end_ids}"
+        )
     if constraints.any:
         raise ValueError(
             "Expected none of `min_length`, `prefix`, `no_repeat_ngram_size` and "
@@ -179,13 +194,14 @@ def _check_exact(length_limit, early_stopping, constraints):
 
 
 def check_alpha(alpha):
-    """Raises ValueError if the exponent of the length penalty is known and below 0.
+    """Raises ValueError if the exponent of the length penalty is known and below 0 or infinite.
 
     The stopping rule assumes that the penalty grows with the length.
     """
-    if not ops.is_tensor(alpha) and not alpha >= 0:
+    if not ops.is_tensor(alpha) and not 0 <= alpha < float("inf"):
         raise ValueError(
-            f"Expected `alpha` of at least 0 (0: no length penalty). Received: {alpha!r}"
+            "Expected `alpha` of at least 0 (0: no length penalty), and finite. Received: "
+            f"{alpha!r}"
         )
 
 

@@ -3,26 +3,27 @@
 from keras import ops
 
 from t2t_relpos.decoding.candidates import best_candidates
-from t2t_relpos.decoding.constraints import NEVER, constrain
+from t2t_relpos.decoding.constraints import EXCLUDED_BELOW, MASKED, is_one_of, next_ids
 from t2t_relpos.decoding.length_penalty import length_penalty
-from t2t_relpos.decoding.result import DecodingResult
+from t2t_relpos.decoding.result import NO_OUTPUT_SCORE, DecodingResult
 from t2t_relpos.decoding.state_rows import take_beams
 from t2t_relpos.decoding.top_k import top_k
 
 # The entries of the hypotheses that `Beams.result` reads.
-RESULT_ENTRIES = ("finished_ids", "finished_scores", "length")
+RESULT_ENTRIES = ("result_ids", "result_scores", "is_result", "length")
 
 
 class Beams:
-    """Selection of the active and finished hypotheses of each sentence, with the stopping rule.
+    """Selection of the active hypotheses and the results of each sentence, with the stopping rule.
 
-    The hypotheses are a dict of tensors `[B, ...]`: `ids`, `last` ids and `log_probs` of the active
-    ones, `finished_ids` and `finished_scores` of the best finished ones, `length`, the number of
-    steps, and `done`.
+    The hypotheses are a dict of tensors `[B, ...]`. Each sentence has k active ones: their `ids`,
+    `last` ids and `log_probs`, and `is_active`, which is False if there are fewer. It has k
+    results: `result_ids`, `result_scores`, and `is_result`, which is False if there are fewer.
+    Results are finished outputs and, at the limit, unfinished ones. `length` is the number of
+    steps, and `done` says whether the results are final.
 
     Args:
-        beam_size, alpha, eos_id, pad_id, num_results, max_length, early_stopping, t2t_exact: see
-            `beam_search`.
+        beam_size, alpha, num_results, max_length, early_stopping, t2t_exact: see `beam_search`.
         constraints: `Constraints` without a prefix.
     """
 
@@ -30,8 +31,6 @@ class Beams:
         self.constraints = constraints
         self.beam_size = settings["beam_size"]
         self.alpha = settings["alpha"]
-        self.eos_id = settings["eos_id"]
-        self.pad_id = settings["pad_id"]
         self.num_results = settings["num_results"]
         self.early_stopping = settings["early_stopping"]
         self.t2t_exact = settings["t2t_exact"]
@@ -44,20 +43,22 @@ class Beams:
             limit: int `[B]`, largest number of ids of each sentence.
             beams: number of rows of each sentence, 1 or k. Only the first one is active.
         """
-        active, finished = (
+        active, results = (
             ops.zeros_like(limit)[:, None] + ops.arange(size, dtype="int32")
             for size in (beams, self.beam_size)
         )
 
         def padding(rows):
-            return rows[..., None] * 0 + self.slots * 0 + self.pad_id
+            return rows[..., None] * 0 + self.slots * 0 + self.constraints.pad_id
 
         return {
             "ids": padding(active),
-            "last": active * 0 + self.pad_id,
-            "log_probs": ops.where(active == 0, 0.0, NEVER),
-            "finished_ids": padding(finished),
-            "finished_scores": ops.cast(finished * 0, "float32") + NEVER,
+            "last": active * 0 + self.constraints.pad_id,
+            "log_probs": ops.cast(active * 0, "float32"),
+            "is_active": active == 0,
+            "result_ids": padding(results),
+            "result_scores": ops.cast(results * 0, "float32"),
+            "is_result": results < 0,
             "length": ops.zeros_like(limit),
             "done": limit <= 0,
         }
@@ -75,74 +76,120 @@ class Beams:
         Returns:
             (the new hypotheses, the rows that the active beams extend, int `[B * k]`).
         """
-        k = self.beam_size
-        top, source, token = self._candidates(beams, i, logits, prefix)
-        # If fewer than 2k candidates exist, the others are placeholders and can't end.
-        ends = ops.logical_and(token == self.eos_id, top > NEVER / 2)
-        ids = ops.where(self.slots == i, token[..., None], take_beams(beams["ids"], source))
-
-        log_probs, index = top_k(ops.where(ends, NEVER, top), k)
-        active = {
+        found, ends_early = self._candidates(beams, i, logits, prefix)
+        ids = ops.where(
+            self.slots == i, found.ids[..., None], take_beams(beams["ids"], found.beams)
+        )
+        is_end = is_one_of(found.ids, self.constraints.end_ids)
+        ends = ops.logical_and(found.is_valid, is_end)
+        continues = ops.logical_and(found.is_valid, ops.logical_not(is_end))
+        index = top_k(ops.where(continues, found.sums, MASKED), self.beam_size)[1]
+        is_active = take_beams(continues, index)
+        new = {
             "ids": take_beams(ids, index),
-            "last": take_beams(token, index),
-            "log_probs": log_probs,
+            "last": take_beams(found.ids, index),
+            "log_probs": ops.where(is_active, take_beams(found.sums, index), 0.0),
+            "is_active": is_active,
+            "length": ops.where(beams["done"], beams["length"], i + 1),
         }
+        length = i + 1
+        scores = found.sums / length_penalty(length, self.alpha)
+        if self.t2t_exact:
+            scores = ops.where(ends, scores, found.sums)
+        if ends_early is not None:
+            scores = ops.where(ends_early[:, None], NO_OUTPUT_SCORE, scores)
         # Ignore later ends of a done sentence: its result would depend on the batch.
-        is_valid = ops.logical_and(ends, ops.logical_not(beams["done"])[:, None])
-        scores = ops.where(is_valid, top / length_penalty(i + 1, self.alpha), NEVER)
-        finished = self._finished(beams, ids, scores)
-        new = self._at_limit(beams, {**active, **finished}, i + 1, limit)
-        new["done"] = self._done(beams, new, i + 1, limit)
-        new["length"] = ops.where(beams["done"], beams["length"], i + 1)
+        is_open = ops.logical_not(beams["done"])[:, None]
+        ends = ops.logical_and(ends, is_open)
+        unfinished = index, ops.logical_and(is_active, is_open & (length >= limit)[:, None])
+        new |= self._results(beams, ids, scores, ends, unfinished)
+        new["done"] = self._done(beams, new, length, limit)
         batch, before = ops.shape(beams["log_probs"])
         first_row = ops.arange(batch, dtype="int32")[:, None] * before
-        return new, ops.reshape(first_row + take_beams(source, index), (-1,))
+        return new, ops.reshape(first_row + take_beams(found.beams, index), (-1,))
 
     def _candidates(self, beams, i, logits, prefix):
-        """Returns the 2k best continuations: log-probabilities, beams and ids, each `[B, 2k]`.
+        """Returns the best continuations and, with constraints, `NextIds.ends_early`.
 
-        At most k of them end, so k active beams remain.
+        There are k more continuations than can end, so k active beams remain.
         """
-        count = 2 * self.beam_size
-        logits = ops.cast(logits, "float32")
-        if not self.constraints.any and prefix is None:
-            never = None if self.t2t_exact else self.pad_id
-            return best_candidates(logits, beams["log_probs"], count, never, normalize=True)
-        log_probs = ops.log_softmax(logits, axis=-1)
-        rows = ops.reshape(beams["ids"], (-1, ops.shape(beams["ids"])[2]))
         constraints = self.constraints._replace(prefix=prefix)
-        log_probs = constrain(log_probs, rows, i, constraints, self.eos_id, self.pad_id)
-        return best_candidates(log_probs, beams["log_probs"], count)
+        log_probs, is_active = beams["log_probs"], beams["is_active"]
+        count = (1 + min(len(constraints.end_ids), logits.shape[-1] - 1)) * self.beam_size
+        if constraints.any:
+            rows = ops.reshape(beams["ids"], (-1, ops.shape(beams["ids"])[2]))
+            following = next_ids(logits, rows, i, constraints, is_active)
+            ends_early = following.ends_early
+            found = best_candidates(
+                following.log_probs, log_probs, is_active, count, allowed=following.allowed
+            )
+        else:
+            ends_early = None
+            never = None if self.t2t_exact else constraints.pad_id
+            logits = ops.cast(logits, "float32")
+            found = best_candidates(
+                logits, log_probs, is_active, count, never_id=never, normalize=True
+            )
+        return self._without_excluded(found, beams), ends_early
 
-    def _finished(self, beams, ids, scores):
-        """Returns the k best outputs among those that finished earlier or in this step."""
-        scores = ops.concatenate([beams["finished_scores"], scores], axis=1)
-        ids = ops.concatenate([beams["finished_ids"], ids], axis=1)
-        best, index = top_k(scores, self.beam_size)
-        return {"finished_ids": take_beams(ids, index), "finished_scores": best}
+    def _without_excluded(self, found, beams):
+        """Returns continuations without ids that the model excludes.
 
-    def _at_limit(self, old, new, length, limit):
-        """Returns `new`, with the active beams as results if none finished within the limit."""
-        none_finished = ops.logical_and(new["finished_scores"][:, 0] < NEVER / 2, length >= limit)
-        is_replaced = ops.logical_and(none_finished, ops.logical_not(old["done"]))[:, None]
-        scores = new["log_probs"]
-        if not self.t2t_exact:
-            scores = scores / length_penalty(length, self.alpha)
+        If it excludes all allowed ids, these remain, unless the sentence has a result. They do not
+        count in the sums.
+        """
+        before = take_beams(beams["log_probs"], found.beams)
+        is_possible = found.sums - before > EXCLUDED_BELOW
+        is_likely = ops.logical_and(found.is_valid, is_possible)
+        is_choice = ops.any(is_likely, axis=1, keepdims=True)
+        is_choice = ops.logical_or(is_choice, beams["is_result"][:, :1])
+        return found._replace(
+            sums=ops.where(is_possible, found.sums, before),
+            is_valid=ops.where(is_choice, is_likely, found.is_valid),
+        )
+
+    def _results(self, old, ids, scores, ends, unfinished):
+        """Returns the new results: the best finished outputs, then unfinished ones.
+
+        Args:
+            old: the previous hypotheses.
+            ids: int `[B, n, L]`, outputs of this step.
+            scores: `[B, n]`, their scores.
+            ends: bool `[B, n]`, whether they are finished.
+            unfinished: indices of the others `[B, k]`, best first, and whether they are results.
+        """
+        ids = ops.concatenate([old["result_ids"], ids], axis=1)
+        scores = ops.concatenate([old["result_scores"], scores], axis=1)
+        is_result = ops.concatenate([old["is_result"], ends], axis=1)
+        index = top_k(ops.where(is_result, scores, MASKED), self.beam_size)[1]
+        is_result = take_beams(is_result, index)
+        count = ops.sum(ops.cast(is_result, "int32"), axis=1, keepdims=True)
+        slots = ops.arange(self.beam_size, dtype="int32")
+        other = ops.maximum(slots - ops.cast(count, "int32"), 0)
+        other_index, is_other = (take_beams(x, other) for x in unfinished)
+        is_other = ops.logical_and(is_other, slots >= count)
+        if self.t2t_exact:
+            is_other = ops.logical_and(is_other, count == 0)
+        index = ops.where(is_other, self.beam_size + other_index, index)
         return {
-            **new,
-            "finished_scores": ops.where(is_replaced, scores, new["finished_scores"]),
-            "finished_ids": ops.where(is_replaced[..., None], new["ids"], new["finished_ids"]),
+            "result_ids": take_beams(ids, index),
+            "result_scores": take_beams(scores, index),
+            "is_result": ops.logical_or(is_result, is_other),
         }
 
     def _done(self, old, new, length, limit):
         """Returns whether the results of each sentence are final."""
         if self.early_stopping:
-            is_final = new["finished_scores"][:, -1] > NEVER / 2
+            is_final = ops.all(new["is_result"], axis=1)
         else:
             # Results are final if no active beam can beat them.
             best_possible = new["log_probs"][:, 0] / length_penalty(limit, self.alpha)
-            worst_result = ops.take(new["finished_scores"], self.num_results - 1, axis=1)
-            is_final = worst_result > best_possible
+            worst, exists = (
+                ops.take(new[name], self.num_results - 1, axis=1)
+                for name in ("result_scores", "is_result")
+            )
+            is_final = ops.logical_and(exists, worst > best_possible)
+        is_final = ops.logical_or(is_final, ops.logical_not(new["is_active"][:, 0]))
         if self.t2t_exact:
             is_final = ops.logical_and(is_final, ops.all(is_final))
         return ops.logical_or(old["done"], ops.logical_or(is_final, length >= limit))
@@ -153,17 +200,17 @@ class Beams:
         Args:
             beams: the hypotheses, or only their `RESULT_ENTRIES`.
         """
-        n = self.num_results
-        ids = beams["finished_ids"][:, :n]
-        ends = ops.cast(ids == self.eos_id, "int32")
-        after = ops.cumsum(ends, axis=-1) - ends > 0
-        # An output continues after its end if constraints forbid all other ids.
-        ids = ops.where(after, self.pad_id, ids)
+        n, pad_id = self.num_results, self.constraints.pad_id
+        ids, scores, exists = (
+            beams[name][:, :n] for name in ("result_ids", "result_scores", "is_result")
+        )
+        is_end = is_one_of(ids, self.constraints.end_ids)
         # The length of an output without an end is the number of steps.
-        has_end = ops.any(ends > 0, axis=-1)
-        to_end = ops.sum(ops.cast(ops.logical_not(after), "int32"), axis=-1)
-        lengths = ops.where(has_end, to_end, ops.cast(beams["length"], "int32")[:, None])
-        scores = beams["finished_scores"][:, :n]
-        # Entries without an output.
-        is_missing = ops.logical_and(scores < NEVER / 2, ops.all(ids == self.pad_id, axis=-1))
-        return DecodingResult(ids, scores, ops.where(is_missing, 0, lengths))
+        to_end = ops.cast(ops.argmax(is_end, axis=-1), "int32") + 1
+        steps = ops.cast(beams["length"], "int32")[:, None]
+        lengths = ops.where(ops.any(is_end, axis=-1), to_end, steps)
+        return DecodingResult(
+            ops.where(exists[..., None], ids, pad_id),
+            ops.where(exists, scores, NO_OUTPUT_SCORE),
+            ops.where(exists, lengths, 0),
+        )

@@ -3,7 +3,7 @@
 from keras import ops
 
 from t2t_relpos.decoding.capacity import check_capacity
-from t2t_relpos.decoding.constraints import check_ids_and_prefix, checked_constraints
+from t2t_relpos.decoding.constraints import MASKED, checked_constraints
 from t2t_relpos.decoding.result import DecodingResult
 from t2t_relpos.decoding.single_path import limits, search_single_path
 
@@ -21,6 +21,7 @@ def greedy_search(
     prefix=None,
     no_repeat_ngram_size=0,
     repetition_penalty=1.0,
+    stop_token_ids=None,
 ):
     """Returns outputs that consist of the most likely id of each step.
 
@@ -40,14 +41,15 @@ def greedy_search(
         min_length: as in `beam_search`. Default: 0.
         prefix: as in `beam_search`. Default: None.
         no_repeat_ngram_size: as in `beam_search`. Default: 0.
-        repetition_penalty: as in `beam_search`. If the constraints leave no id, the sentence ends
-            early and its score is near -1e7. Default: 1.0.
+        repetition_penalty: as in `beam_search`. Default: 1.0.
+        stop_token_ids: as in `beam_search`. Default: None.
 
     Returns:
-        A `DecodingResult` with n = 1; scores are sums of log-probabilities.
+        A `DecodingResult` with n = 1; scores are sums of log-probabilities. If the constraints
+        leave no id, the sentence ends early and its score is -1e7.
 
     Raises:
-        ValueError: if a constraint is out of range, `eos_id` is equal to `pad_id`, or the state is
+        ValueError: if a constraint is out of range, an end id is equal to `pad_id`, or the state is
             too small, as in `beam_search`.
 
     Example:
@@ -60,14 +62,13 @@ def greedy_search(
     [[[2, 2, 2]]]
     """
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
-    check_ids_and_prefix(eos_id, pad_id, constraints.prefix, batch_size)
+    constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id, batch_size)
 
-    def most_likely(log_probs, i):
-        return ops.cast(ops.argmax(log_probs, axis=-1), "int32")
+    def most_likely(log_probs, allowed, i):
+        chosen = ops.argmax(ops.where(allowed, log_probs, MASKED), axis=-1)
+        return ops.cast(chosen, "int32")
 
     check_capacity(step, state, max_length, length_limit)
     limit = limits(batch_size, max_length, length_limit)
-    result = search_single_path(
-        most_likely, step, state, limit, max_length, constraints, eos_id, pad_id
-    )
+    result = search_single_path(most_likely, step, state, limit, max_length, constraints)
     return DecodingResult(*(x[:, None] for x in result))

@@ -2,12 +2,17 @@
 
 from typing import NamedTuple
 
+# Score of an entry without an output, and of an output that ends where constraints forbid it.
+NO_OUTPUT_SCORE = -1e7
+
 
 class DecodingResult(NamedTuple):
     """Outputs of a search, best first; with `sample_search` in the order drawn.
 
-    If a beam search has at least one, but fewer than n finished outputs of a sentence at its limit,
-    the last entries have no output: padding only, length 0 and a score near -1e7.
+    Finished outputs of a beam search, which end with an end id, come before unfinished ones, also
+    if their scores are lower. If there are fewer than n outputs in all, or with `t2t_exact` fewer
+    than n finished ones, the last entries have no output: padding only, length 0 and the score
+    -1e7.
 
     Attributes:
         ids: int32 `[B, n, L]`, end of sentence included, then padded with 0.

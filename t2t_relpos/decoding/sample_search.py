@@ -5,8 +5,8 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos.decoding.capacity import check_capacity
-from t2t_relpos.decoding.constraints import check_ids_and_prefix, checked_constraints
-from t2t_relpos.decoding.filters import draw, keep_top_k, keep_top_p
+from t2t_relpos.decoding.constraints import EXCLUDED_BELOW, checked_constraints
+from t2t_relpos.decoding.filters import divide, draw, keep_top_k, keep_top_p
 from t2t_relpos.decoding.result import DecodingResult
 from t2t_relpos.decoding.single_path import limits, search_single_path
 from t2t_relpos.decoding.state_rows import repeat_rows
@@ -31,11 +31,12 @@ def sample_search(
     prefix=None,
     no_repeat_ngram_size=0,
     repetition_penalty=1.0,
+    stop_token_ids=None,
 ):
     """Returns outputs whose ids are drawn at random.
 
-    Each step applies the constraints, divides log-probabilities by the
-    temperature, applies `top_k`, then `top_p`, and draws one of the remaining ids.
+    Each step applies the constraints and `top_k`, divides log-probabilities by the temperature,
+    applies `top_p`, and draws one of the remaining ids.
 
     All random numbers are drawn before the first step, one for each id of
     each output. The same seed and sizes (B, n, L) give the same outputs.
@@ -48,7 +49,8 @@ def sample_search(
         state: as in `beam_search`; rows are never reordered.
         batch_size: B, an int or a scalar tensor.
         max_length: L, largest number of ids of an output, an int or a scalar tensor.
-        temperature: above 0. Below 1, likely ids become more likely. Default: 1.0.
+        temperature: above 0. Below 1, likely ids become more likely. Near 0, the most likely id is
+            drawn; with infinity, all remaining ids are equally likely. Default: 1.0.
         top_k: number of most likely ids to draw from; default all.
         top_p: draws from the fewest ids whose probabilities sum to this number,
             above 0 and at most 1; default all.
@@ -64,18 +66,20 @@ def sample_search(
         prefix: as in `beam_search`. Default: None.
         no_repeat_ngram_size: as in `beam_search`. Default: 0.
         repetition_penalty: as in `beam_search`. Default: 1.0.
+        stop_token_ids: as in `beam_search`. Default: None.
 
     Temperature, `top_k`, `top_p` and `num_results` may be scalar tensors, whose
     values are not checked.
 
     Returns:
         A `DecodingResult`, ids `[B, n, L]`, in the order drawn. Scores are sums
-        of log-probabilities under the constraints, before the temperature.
+        of log-probabilities under the constraints, before the temperature. If
+        the constraints leave no id, as in `greedy_search`.
 
     Raises:
         ValueError: if a setting is out of range, both `seed` and `uniform` are given, `uniform` or
-            `prefix` has another shape, `eos_id` is equal to `pad_id`, or the state is too small, as
-            in `beam_search`.
+            `prefix` has another shape, an end id is equal to `pad_id`, or the state is too small,
+            as in `beam_search`.
 
     Example:
     >>> import numpy as np
@@ -90,35 +94,40 @@ def sample_search(
     _check(temperature, top_k, top_p, num_results)
     check_capacity(step, state, max_length, length_limit)
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
-    check_ids_and_prefix(eos_id, pad_id, constraints.prefix, batch_size)
+    constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id, batch_size)
     if constraints.prefix is not None:
         prefix = ops.repeat(constraints.prefix, num_results, axis=0)
         constraints = constraints._replace(prefix=prefix)
     shape = (batch_size, num_results, max_length)
     uniform = _uniform(shape, seed, uniform)
 
-    def choose(log_probs, i):
-        logits = log_probs / ops.cast(temperature, "float32")
+    def choose(log_probs, allowed, i):
+        allowed = _without_excluded(log_probs, allowed)
         if top_k is not None:
-            logits = keep_top_k(logits, top_k)
+            allowed = keep_top_k(log_probs, allowed, top_k)
+        logits = divide(log_probs, allowed, temperature)
         if top_p is not None:
-            logits = keep_top_p(logits, top_p)
-        return draw(logits, ops.take(uniform, i, axis=1))
+            allowed = keep_top_p(logits, allowed, top_p)
+        return draw(logits, allowed, ops.take(uniform, i, axis=1))
 
     limit = ops.repeat(limits(batch_size, max_length, length_limit), num_results, axis=0)
     state = repeat_rows(state, num_results)
-    ids, scores, lengths = search_single_path(
-        choose, step, state, limit, max_length, constraints, eos_id, pad_id
-    )
+    ids, scores, lengths = search_single_path(choose, step, state, limit, max_length, constraints)
     return DecodingResult(
         ops.reshape(ids, shape), ops.reshape(scores, shape[:2]), ops.reshape(lengths, shape[:2])
     )
 
 
+def _without_excluded(log_probs, allowed):
+    """Returns `allowed` without ids that the model excludes, unless it excludes all."""
+    likely = ops.logical_and(allowed, log_probs > EXCLUDED_BELOW)
+    return ops.where(ops.any(likely, axis=-1, keepdims=True), likely, allowed)
+
+
 def _uniform(shape, seed, uniform):
     """Returns the random numbers `[B * n, L]`."""
     if uniform is None:
-        uniform = keras.random.uniform(shape, seed=seed)
+        uniform = keras.random.uniform(shape, dtype="float32", seed=seed)
     elif seed is not None:
         raise ValueError(
             "Expected `seed` or `uniform`, the random numbers themselves. Received: both."

@@ -1,5 +1,8 @@
 """Samplers: the settings of a search as an object, for `generate`."""
 
+import copy
+import types
+
 import keras
 
 from t2t_relpos import _checks
@@ -8,7 +11,11 @@ from t2t_relpos.decoding.constraints import checked_constraints
 from t2t_relpos.decoding.greedy_search import greedy_search
 from t2t_relpos.decoding.sample_search import sample_search
 
+# Attributes that are no settings of a search.
+_NOT_SETTINGS = ("seed", "config_seed")
 
+
+@keras.saving.register_keras_serializable(package="t2t_relpos")
 class Sampler:
     """Base class of samplers. Subclasses implement `search`.
 
@@ -16,7 +23,11 @@ class Sampler:
         min_length, no_repeat_ngram_size, repetition_penalty: as in `beam_search`. Defaults: 0, 0
             and 1.0.
 
-    Attributes of subclasses must be hashable, because `generate` compiles a search per setting.
+    Attributes of subclasses must be hashable values, because `generate` compiles a search per
+    setting. A compiled search keeps a copy of the sampler, so attributes may be assigned later.
+
+    `get_config` and `from_config` save and restore the arguments, as for a Keras layer. A subclass
+    with arguments of its own adds them to the result of `get_config`.
 
     Raises:
         ValueError: if a constraint is out of range.
@@ -26,7 +37,7 @@ class Sampler:
     >>> from t2t_relpos.decoding import Sampler, greedy_search
     >>> from t2t_relpos.models import Transformer
     >>> class ShortSampler(Sampler):
-    ...     def search(self, step, state, batch_size, max_length, *arguments):
+    ...     def search(self, step, state, batch_size, max_length, *arguments, **settings):
     ...         return greedy_search(step, state, batch_size, 2)
     >>> model = Transformer(config)  # config: the example of TransformerConfig
     >>> model.generate(np.array([[5, 7, 1]]), sampler=ShortSampler(), max_length=4).shape
@@ -34,14 +45,20 @@ class Sampler:
     """
 
     num_results = 1
+    min_length = no_repeat_ngram_size = 0
+    repetition_penalty = 1.0
 
     def __init__(self, min_length=0, no_repeat_ngram_size=0, repetition_penalty=1.0):
         checked_constraints(min_length, None, no_repeat_ngram_size, repetition_penalty)
-        self.constraints = {
-            "min_length": min_length,
-            "no_repeat_ngram_size": no_repeat_ngram_size,
-            "repetition_penalty": repetition_penalty,
-        }
+        self.min_length = min_length
+        self.no_repeat_ngram_size = no_repeat_ngram_size
+        self.repetition_penalty = repetition_penalty
+
+    @property
+    def constraints(self):
+        """The settings of `Sampler` by name. Assign to the attributes to change them."""
+        names = ("min_length", "no_repeat_ngram_size", "repetition_penalty")
+        return types.MappingProxyType({name: getattr(self, name) for name in names})
 
     @property
     def num_hypotheses(self):
@@ -50,15 +67,35 @@ class Sampler:
 
     def settings(self):
         """Returns the settings of the search, without seeds, as a hashable value."""
-        values = {name: v for name, v in vars(self).items() if name not in ("seed", "constraints")}
-        return tuple(sorted((values | self.constraints).items()))
+        values = {name: v for name, v in vars(self).items() if name not in _NOT_SETTINGS}
+        for name, value in values.items():
+            if isinstance(value, Sampler):
+                values[name] = type(value), value.settings()
+        return tuple(sorted((dict(self.constraints) | values).items()))
+
+    def get_config(self):
+        """Returns the arguments of the sampler as a dict."""
+        return dict(self.constraints)
+
+    @classmethod
+    def from_config(cls, config):
+        """Returns a sampler with the arguments that `get_config` returned."""
+        return cls(**config)
 
     def random_numbers(self, batch_size, max_length):
         """Returns the random numbers of one search, `[B, n, L]`, or None if it uses none."""
         return None
 
     def search(
-        self, step, state, batch_size, max_length, uniform=None, prefix=None, length_limit=None
+        self,
+        step,
+        state,
+        batch_size,
+        max_length,
+        uniform=None,
+        prefix=None,
+        length_limit=None,
+        stop_token_ids=None,
     ):
         """Runs the search.
 
@@ -70,6 +107,8 @@ class Sampler:
             uniform: the result of `random_numbers`.
             prefix: int `[B, P]`, the first ids of every output, or None.
             length_limit: int `[B]`, largest number of ids of each sentence's outputs. Default: L.
+            stop_token_ids: tuple of ids that end an output. `generate` passes it only if it was
+                called with it. Default: None, id 1.
 
         Returns:
             A `DecodingResult`.
@@ -77,6 +116,7 @@ class Sampler:
         raise NotImplementedError
 
 
+@keras.saving.register_keras_serializable(package="t2t_relpos")
 class GreedySampler(Sampler):
     """A sampler that selects the most likely id at every step.
 
@@ -93,20 +133,37 @@ class GreedySampler(Sampler):
     """
 
     def search(
-        self, step, state, batch_size, max_length, uniform=None, prefix=None, length_limit=None
+        self,
+        step,
+        state,
+        batch_size,
+        max_length,
+        uniform=None,
+        prefix=None,
+        length_limit=None,
+        stop_token_ids=None,
     ):
-        arguments = {"prefix": prefix, "length_limit": length_limit, **self.constraints}
-        return greedy_search(step, state, batch_size, max_length, **arguments)
+        return greedy_search(
+            step,
+            state,
+            batch_size,
+            max_length,
+            prefix=prefix,
+            length_limit=length_limit,
+            stop_token_ids=stop_token_ids,
+            **self.constraints,
+        )
 
 
+@keras.saving.register_keras_serializable(package="t2t_relpos")
 class BeamSampler(Sampler):
     """A sampler that finds the outputs with the largest log-probability over length penalty.
 
     Args:
         num_beams: hypotheses kept per sentence. Default: 4.
         alpha: exponent of the length penalty, at least 0. Default: 0.6.
-        num_results: number of outputs per sentence, at most `num_beams`. Default: 1. If fewer
-            outputs finish within the limit, the last ones are padding only.
+        num_results: number of outputs per sentence, at most `num_beams`. If fewer outputs finish
+            within the limit, the last ones are unfinished. Default: 1.
         early_stopping: as in `beam_search`. Default: False.
         min_length, no_repeat_ngram_size, repetition_penalty: as in `Sampler`.
 
@@ -147,7 +204,15 @@ class BeamSampler(Sampler):
         return self.num_beams
 
     def search(
-        self, step, state, batch_size, max_length, uniform=None, prefix=None, length_limit=None
+        self,
+        step,
+        state,
+        batch_size,
+        max_length,
+        uniform=None,
+        prefix=None,
+        length_limit=None,
+        stop_token_ids=None,
     ):
         return beam_search(
             step,
@@ -160,8 +225,18 @@ class BeamSampler(Sampler):
             early_stopping=self.early_stopping,
             prefix=prefix,
             length_limit=length_limit,
+            stop_token_ids=stop_token_ids,
             **self.constraints,
         )
+
+    def get_config(self):
+        return {
+            "num_beams": self.num_beams,
+            "alpha": self.alpha,
+            "num_results": self.num_results,
+            "early_stopping": self.early_stopping,
+            **super().get_config(),
+        }
 
 
 class _RandomSampler(Sampler):
@@ -177,12 +252,22 @@ class _RandomSampler(Sampler):
         self.temperature = temperature
         self.num_results = _checks.positive_int("num_results", num_results)
         self.seed = keras.random.SeedGenerator(seed)
+        self.config_seed = seed
 
     def random_numbers(self, batch_size, max_length):
-        return keras.random.uniform((batch_size, self.num_results, max_length), seed=self.seed)
+        shape = (batch_size, self.num_results, max_length)
+        return keras.random.uniform(shape, dtype="float32", seed=self.seed)
 
     def search(
-        self, step, state, batch_size, max_length, uniform=None, prefix=None, length_limit=None
+        self,
+        step,
+        state,
+        batch_size,
+        max_length,
+        uniform=None,
+        prefix=None,
+        length_limit=None,
+        stop_token_ids=None,
     ):
         return sample_search(
             step,
@@ -194,17 +279,27 @@ class _RandomSampler(Sampler):
             uniform=uniform,
             prefix=prefix,
             length_limit=length_limit,
+            stop_token_ids=stop_token_ids,
             **self._filters(),
             **self.constraints,
         )
 
+    def get_config(self):
+        return {
+            "temperature": self.temperature,
+            "seed": self.config_seed,
+            "num_results": self.num_results,
+            **super().get_config(),
+        }
 
+
+@keras.saving.register_keras_serializable(package="t2t_relpos")
 class TopKSampler(_RandomSampler):
     """A sampler that draws each id from the k most likely ones.
 
     Args:
         k: number of ids to draw from. Default: 5.
-        temperature: above 0. Below 1, likely ids become more likely. Default: 1.0.
+        temperature: as in `sample_search`. Default: 1.0.
         seed: int, or None. Every call of `generate` continues the sequence of random numbers.
             Default: None.
         num_results: number of outputs per sentence. Default: 1.
@@ -241,7 +336,11 @@ class TopKSampler(_RandomSampler):
     def _filters(self):
         return {"top_k": self.k}
 
+    def get_config(self):
+        return {"k": self.k, **super().get_config()}
 
+
+@keras.saving.register_keras_serializable(package="t2t_relpos")
 class TopPSampler(_RandomSampler):
     """A sampler that draws each id from the fewest ids whose probabilities sum to p.
 
@@ -285,6 +384,21 @@ class TopPSampler(_RandomSampler):
 
     def _filters(self):
         return {"top_k": self.k, "top_p": self.p}
+
+    def get_config(self):
+        return {"p": self.p, "k": self.k, **super().get_config()}
+
+
+def copy_settings(sampler):
+    """Returns a copy of a sampler that later assignments to attributes do not change.
+
+    The copy has the same generator of random numbers.
+    """
+    copied = copy.copy(sampler)
+    nested = {name: value for name, value in vars(sampler).items() if isinstance(value, Sampler)}
+    for name, value in nested.items():
+        setattr(copied, name, copy_settings(value))
+    return copied
 
 
 SAMPLERS = {

@@ -10,7 +10,7 @@ from t2t_relpos._backend import is_tensorflow_without_xla
 FIRST_STEPS = 16
 
 
-def until_done(advance, beams, limit, fixed, rest, beam_size, max_length, resize=None):
+def until_done(advance, beams, limit, fixed, rest, max_length, resize=None):
     """Advances all sentences until each is done.
 
     Args:
@@ -20,7 +20,6 @@ def until_done(advance, beams, limit, fixed, rest, beam_size, max_length, resize
         fixed: nested dict of tensors `[B * k, ...]` that no step changes.
         rest: nested dict of tensors `[B * k, ...]`, and `[B, ...]` under `"sentences"`: the state
             of the model.
-        beam_size: k.
         max_length: maximum number of steps of all sentences.
         resize: `resize(rest, steps)`, which returns `rest` with space for that many steps, or None.
             With it, short searches have small tensors although loops can't change shapes.
@@ -33,7 +32,7 @@ def until_done(advance, beams, limit, fixed, rest, beam_size, max_length, resize
     if is_tensorflow_without_xla():
         from t2t_relpos.decoding import _tensorflow_search_loop
 
-        return _tensorflow_search_loop.until_done(advance, beams, limit, fixed, rest, beam_size)
+        return _tensorflow_search_loop.until_done(advance, beams, limit, fixed, rest)
 
     def step(i, beams, rest):
         return i + 1, *advance(i, beams, limit, fixed, rest)

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos.decoding.samplers import BeamSampler, get_sampler
+from t2t_relpos.decoding.samplers import BeamSampler, copy_settings, get_sampler
 from t2t_relpos.models import generation_checks, search_sizes
 
 
@@ -14,13 +14,15 @@ class GenerationMixin:
     # Whether outputs start with the source, as in a language model.
     _continues_source = False
 
-    def generate(self, source, sampler="beam", max_length=None, jit_compile="auto"):
+    def generate(
+        self, source, sampler="beam", max_length=None, jit_compile="auto", stop_token_ids="auto"
+    ):
         """Returns ids that a sampler generates from `source`.
 
         The first call with a sampler setting, batch size, source length or `max_length` compiles a
         search, which takes seconds. To avoid most compilations, the batch and the sources are
         padded to a few sizes. TensorFlow may warn about retracing. The search always uses the
-        current weights.
+        current weights. The last 128 compiled searches are kept.
 
         Args:
             source: int ids `[B, S]`, padded with 0. Sentences of an encoder-decoder model end with
@@ -32,18 +34,22 @@ class GenerationMixin:
                 S + 50, or the number of learned positions if it is smaller.
             jit_compile: whether XLA compiles the search. "auto": True on TensorFlow and JAX, False
                 on PyTorch. With False, TensorFlow runs a graph, and JAX and PyTorch run eagerly.
+            stop_token_ids: "auto", a tuple of ids, or None. An output ends with the first of these
+                ids. "auto": id 1. None: no id, so that outputs have `max_length` ids. Prompts of a
+                `CausalLM` may only end with one of them.
 
         Returns:
-            An int32 array `[B, max_length]`, padded with 0 after id 1. With samplers whose
+            An int32 array `[B, max_length]`, padded with 0 after the end. With samplers whose
             `num_results` is above 1, `[B, num_results, max_length]`. If a beam search has fewer
-            finished outputs than `num_results`, the last rows are padding only.
+            finished outputs than `num_results`, the last rows are unfinished outputs.
 
         Raises:
             ValueError: if `source` is not `[B, S]` or holds ids out of range; if it is longer than
-                `max_length` or has ids after padding or after id 1 (`CausalLM`); if `max_length` is
-                not a positive int, or below the sampler's `min_length`; if a length exceeds the
+                `max_length` or has ids after padding or after an end (`CausalLM`); if `max_length`
+                is not a positive int, or below the sampler's `min_length`; if a length exceeds the
                 number of learned positions; if the sampler is unknown or its settings are not
-                hashable; or if `jit_compile` is True on PyTorch.
+                hashable; if `stop_token_ids` are out of range; or if `jit_compile` is True on
+                PyTorch.
 
         Example:
         >>> import numpy as np
@@ -56,6 +62,7 @@ class GenerationMixin:
         source = generation_checks.as_ids(source)
         # A compiled search can't check ids.
         _checks.token_ids(source, self.vocab_size)
+        stop_token_ids = generation_checks.stop_ids(stop_token_ids, self.vocab_size)
         batch, length = source.shape
         extra_length = None if max_length is not None else search_sizes.DEFAULT_EXTRA_LENGTH
         if max_length is None:
@@ -64,12 +71,15 @@ class GenerationMixin:
         generation_checks.check_min_length(sampler, max_length)
         generation_checks.check_lengths(length, max_length, self._num_positions)
         if self._continues_source:
-            generation_checks.check_prompts(source, max_length)
+            ends = (1,) if stop_token_ids is None else stop_token_ids
+            generation_checks.check_prompts(source, max_length, ends)
         uniform = sampler.random_numbers(batch, max_length)
         inputs = search_sizes.SearchInputs(source, max_length, uniform)
         if jit_compile:
             inputs = inputs.padded(extra_length, self._num_positions)
-        search = self._search_function(sampler, inputs.max_length, jit_compile=jit_compile)
+        # XLA compiles a search for each size of its inputs.
+        sizes = inputs.sizes if jit_compile else inputs.sizes[-1:]
+        search = self._search_function(sampler, sizes, stop_token_ids, jit_compile=jit_compile)
         ids = ops.convert_to_numpy(search(*inputs.tensors(batch, max_length)))
         ids = ids[:batch, :, :max_length]
         return ids if sampler.num_results > 1 else ids[:, 0]
@@ -79,25 +89,38 @@ class GenerationMixin:
         """The number of learned positions, or None if lengths have no limit."""
         return None
 
-    def _search_function(self, sampler, max_length, *, jit_compile):
-        """Returns the search of a sampler and length. It is compiled once per combination."""
-        key = (type(sampler), generation_checks.hashable_settings(sampler), max_length, jit_compile)
-        functions = self._searches.for_variables(self.variables)
-        if key not in functions:
-            search = self._search(sampler, max_length, jit_compile=jit_compile)
-            functions[key] = _compile(self, search, jit_compile=jit_compile)
-        return functions[key]
+    def _search_function(self, sampler, sizes, stop_token_ids, *, jit_compile):
+        """Returns the search of a sampler. It is compiled once per combination of arguments.
 
-    def _search(self, sampler, max_length, *, jit_compile):
+        Args:
+            sampler: a `Sampler`.
+            sizes: sizes of the inputs, of which the last one is the maximum length of outputs.
+            stop_token_ids: tuple of ids, or None.
+            jit_compile: whether XLA compiles it.
+        """
+        # The search must not change with the attributes of an object of the caller.
+        sampler = copy_settings(sampler)
+        settings = generation_checks.hashable_settings(sampler)
+
+        def compile_search():
+            search = self._search(sampler, sizes[-1], stop_token_ids, jit_compile=jit_compile)
+            return _compile(self, search, jit_compile=jit_compile)
+
+        key = type(sampler), settings, sizes, stop_token_ids, jit_compile
+        return self._searches.get(self.variables, key, compile_search)
+
+    def _search(self, sampler, max_length, stop_token_ids, *, jit_compile):
         growing = _may_grow(sampler, jit_compile=jit_compile)
+        # A sampler of the user's own need not have the argument.
+        ends = {} if stop_token_ids is None else {"stop_token_ids": stop_token_ids}
 
         def search(source, limit, uniform=None):
             state, step = self._start_search(
                 source, max_length, sampler.num_hypotheses, growing=growing
             )
             prefix = source if self._continues_source else None
-            batch_size = ops.shape(source)[0]
-            return sampler.search(step, state, batch_size, max_length, uniform, prefix, limit).ids
+            arguments = ops.shape(source)[0], max_length, uniform, prefix, limit
+            return sampler.search(step, state, *arguments, **ends).ids
 
         return search
 
@@ -113,22 +136,36 @@ class GenerationMixin:
         return self.encode(source, max_length), self.step
 
 
+# Python would name the class in errors of arguments, which users do not know.
+GenerationMixin.generate.__qualname__ = "generate"
+
+
 class SearchFunctions:
-    """Compiled searches of a model. Keras does not track the content of such an object."""
+    """The last compiled searches of a model. Keras does not track the content of such an object."""
+
+    LARGEST_NUMBER = 128
 
     def __init__(self):
         self.functions = {}
         self._variables = None
 
-    def for_variables(self, variables):
-        """Returns the dict of searches with these variables, and drops those with other variables.
+    def get(self, variables, key, compile_search):
+        """Returns the search of a key. Calls `compile_search()` if it is not among the last ones.
 
         A compiled search refers to variables, and quantization and LoRA change those of a model.
+        Searches with other variables are removed.
         """
         variables = [(variable.path, variable.dtype) for variable in variables]
         if variables != self._variables:
             self.functions, self._variables = {}, variables
-        return self.functions
+        # The dict is in the order of use.
+        function = self.functions.pop(key, None)
+        if function is None:
+            function = compile_search()
+        self.functions[key] = function
+        while len(self.functions) > self.LARGEST_NUMBER:
+            del self.functions[next(iter(self.functions))]
+        return function
 
     def __deepcopy__(self, memo):
         # A copy of a model compiles its own searches.

@@ -3,6 +3,8 @@
 import numpy as np
 from keras import ops
 
+from t2t_relpos.decoding.constraints import checked_stop_ids
+
 
 def as_ids(source):
     """Returns `source` as a NumPy array of rank 2. Raises ValueError if it has another rank."""
@@ -49,12 +51,30 @@ def check_min_length(sampler, max_length):
         )
 
 
-def check_prompts(source, max_length):
-    """Raises ValueError if prompts are longer than outputs, or an id follows padding or id 1.
+def stop_ids(stop_token_ids, vocab_size):
+    """Returns the ids that end an output as a tuple, or None for "auto".
+
+    Raises:
+        ValueError: if they are neither "auto" nor None nor ids in [1, vocab_size).
+    """
+    if isinstance(stop_token_ids, str) and stop_token_ids == "auto":
+        return None
+    found = checked_stop_ids(() if stop_token_ids is None else stop_token_ids, 0)
+    if found and found[-1] >= vocab_size:
+        raise ValueError(
+            f"Expected `stop_token_ids` in [1, {vocab_size}), the vocabulary of the model. "
+            f"Received: {stop_token_ids!r}."
+        )
+    return found
+
+
+def check_prompts(source, max_length, stop_token_ids):
+    """Raises ValueError if prompts are longer than outputs, or an id follows padding or an end.
 
     Args:
         source: int ids `[B, S]`, an array.
         max_length: largest number of ids of an output.
+        stop_token_ids: tuple of the ids that end an output.
     """
     length = source.shape[1]
     if length > max_length:
@@ -62,19 +82,24 @@ def check_prompts(source, max_length):
             f"Expected `max_length` of at least {length}, because outputs start with the "
             f"{length} ids of `source`. Received: {max_length}."
         )
-    ends = np.isin(source[:, :-1], (0, 1))
+    ends = np.isin(source[:, :-1], (0, *stop_token_ids))
     rows = np.flatnonzero((ends & (source[:, 1:] != 0)).any(axis=1))
     if rows.size:
+        names = " or ".join(map(str, stop_token_ids))
+        after = f", and nothing but padding after id {names}, the end of a text" if names else ""
         raise ValueError(
-            "Expected prompts with padding (0) at their end only, and nothing but padding after "
-            f"id 1, the end of a text. Received: prompt {rows[0]} is {source[rows[0]].tolist()}. "
-            "Pad prompts with keras.utils.pad_sequences(source, padding='post'), and remove id 1 "
-            "from within them."
+            f"Expected prompts with padding (0) at their end only{after}. Received: prompt "
+            f"{rows[0]} is {source[rows[0]].tolist()}. Pad prompts with "
+            "keras.utils.pad_sequences(source, padding='post'), and remove ends from within them."
         )
 
 
 def hashable_settings(sampler):
-    """Returns the settings of a sampler. Raises ValueError if one of them is not hashable."""
+    """Returns the settings of a sampler with their types, because 1 and 1.0 have the same hash.
+
+    Raises:
+        ValueError: if one of them is not hashable.
+    """
     settings = sampler.settings()
     for name, value in settings:
         try:
@@ -85,4 +110,4 @@ def hashable_settings(sampler):
                 f"search. Received: {type(sampler).__name__}.{name} is a {type(value).__name__}. "
                 "Use a tuple instead of a list or an array."
             ) from error
-    return settings
+    return tuple((name, type(value), value) for name, value in settings)

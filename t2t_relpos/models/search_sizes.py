@@ -52,6 +52,12 @@ class SearchInputs:
     max_length: int
     uniform: Any = None
 
+    @property
+    def sizes(self):
+        """B, S, n and L, where n is None without random numbers."""
+        num_results = None if self.uniform is None else self.uniform.shape[1]
+        return *self.source.shape, num_results, self.max_length
+
     def padded(self, extra_length=None, largest=None):
         """Returns the inputs, padded to bucket sizes.
 

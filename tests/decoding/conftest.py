@@ -9,6 +9,12 @@ from keras import ops
 VOCAB, LENGTH, BATCH = 5, 4, 3
 
 
+def log_softmax(logits):
+    """Returns log-probabilities of logits `[..., V]` in float64."""
+    exponentials = np.exp(logits.astype("float64"))
+    return np.log(exponentials / exponentials.sum(-1, keepdims=True) + 1e-300)
+
+
 class Rules(NamedTuple):
     """Search constraints, implemented as a plain Python loop."""
 
@@ -17,19 +23,21 @@ class Rules(NamedTuple):
     no_repeat_ngram_size: int = 0
     repetition_penalty: float = 1.0
 
-    def choices(self, log_probs, ids):
+    def choices(self, logits, ids):
         """Returns the ids that may follow `ids`, as `{id: log-probability}`."""
         position, n = len(ids), self.no_repeat_ngram_size
         if position < len(self.prefix):
-            return {self.prefix[position]: log_probs[self.prefix[position]]}
+            return {self.prefix[position]: log_softmax(logits)[self.prefix[position]]}
+        penalty, is_old = self.repetition_penalty, np.isin(np.arange(len(logits)), ids)
+        penalized = np.where(logits > 0, logits / penalty, logits * penalty)
+        log_probs = log_softmax(np.where(is_old, penalized, logits))
         seen = {tuple(ids[i : i + n]) for i in range(position - n + 1)}
         found = {}
         for token in range(1, len(log_probs)):
             too_early = token == 1 and position < self.min_length
             repeats = n > 0 and tuple([*ids, token][-n:]) in seen
             if not too_early and not repeats:
-                penalty = self.repetition_penalty if token in ids else 1.0
-                found[token] = log_probs[token] * penalty
+                found[token] = log_probs[token]
         return found
 
 
@@ -40,8 +48,6 @@ class Language:
         logits = 2 * np.random.default_rng(seed).normal(size=(BATCH, LENGTH, VOCAB, VOCAB, VOCAB))
         self.logits = logits.astype("float32")
         self.logits[..., 0] = -1e9  # padding has probability 0
-        exponentials = np.exp(self.logits.astype("float64"))
-        self.log_probs = np.log(exponentials / exponentials.sum(-1, keepdims=True) + 1e-300)
 
     def start(self, sentences=np.arange(BATCH, dtype="int32")):
         """Returns the state before the first step. `sentences` may be a tensor."""
@@ -55,16 +61,20 @@ class Language:
         logits = ops.take(self.logits.reshape(-1, VOCAB), index, axis=0)
         return logits, {**state, "step": state["step"] + 1, "previous": ids}
 
+    def next_logits(self, sentence, ids):
+        """Returns the logits `[V]` of the id after `ids`."""
+        previous, last = [0, 0, *ids][-2:]
+        return self.logits[sentence, len(ids), previous, last]
+
     def next_log_probs(self, sentence, ids):
         """Returns log-probabilities `[V]` of the id after `ids`."""
-        previous, last = [0, 0, *ids][-2:]
-        return self.log_probs[sentence, len(ids), previous, last]
+        return log_softmax(self.next_logits(sentence, ids))
 
     def outputs(self, sentence, limit, choices):
         """Yields (sum, ids) of all outputs of at most `limit` ids.
 
         Args:
-            choices: `choices(log_probs, ids)` returns the ids that may follow `ids`, as
+            choices: `choices(logits, ids)` returns the ids that may follow `ids`, as
                 `{id: term of the sum}`.
         """
         waiting = [(0.0, [])]
@@ -73,7 +83,7 @@ class Language:
             if ids[-1:] == [1] or len(ids) == limit:
                 yield total, ids
                 continue
-            terms = choices(self.next_log_probs(sentence, ids), ids)
+            terms = choices(self.next_logits(sentence, ids), ids)
             waiting += [(total + term, [*ids, token]) for token, term in terms.items()]
 
 

@@ -53,19 +53,72 @@ def test_beam_search_never_selects_padding():
 def test_beam_search_with_more_beams_than_outputs_returns_each_output_once():
     one_word = constant_step(np.log([1e-9, 0.25, 0.75]))
     result = beam_search(one_word, STATE, 1, 3, beam_size=8, alpha=3.0, num_results=8)
-    finished = ops.convert_to_numpy(result.scores)[0] > -100
-    assert finished.sum() == 3  # outputs of zero, one and two words
-    np.testing.assert_array_equal(
-        sorted(ops.convert_to_numpy(result.ids)[0, :3].tolist()), [[1, 0, 0], [2, 1, 0], [2, 2, 1]]
-    )
+    exists = ops.convert_to_numpy(result.scores)[0] > -100
+    assert exists.sum() == 4  # outputs of zero, one and two words, and an unfinished one
+    ids = ops.convert_to_numpy(result.ids)[0].tolist()
+    assert sorted(ids[:3]) == [[1, 0, 0], [2, 1, 0], [2, 2, 1]] and ids[3] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("t2t_exact", [False, True])
+def test_unfinished_outputs_follow_finished_ones(t2t_exact):
+    row = np.array([-1e9, 5.0, 1.0, 0.0])
+    settings = {"beam_size": 3, "num_results": 3, "t2t_exact": t2t_exact}
+    result = beam_search(constant_step(row), STATE, 1, 1, **settings)
+    scores = (row - np.log(np.exp(row).sum()))[1:]
+    missing = [-1e7, -1e7] if t2t_exact else scores[1:]
+    np.testing.assert_array_equal(result.ids, [[[1], [0], [0]] if t2t_exact else [[1], [2], [3]]])
+    np.testing.assert_array_equal(result.lengths, [[1, 0, 0] if t2t_exact else [1, 1, 1]])
+    np.testing.assert_allclose(result.scores, [[scores[0], *missing]], rtol=1e-5)
+
+
+def test_unfinished_outputs_are_divided_by_the_length_penalty_and_ordered():
+    row = np.array([-1e9, 0.5, -5.0, 2.0])
+    settings = {"beam_size": 2, "num_results": 2, "alpha": 1.0, "min_length": 1}
+    result = beam_search(constant_step(row), STATE, 1, 2, **settings)
+    log_probs = row - np.log(np.exp(row).sum())
+    # The output [3, 3] is more likely than [3, 1], but it is not finished.
+    np.testing.assert_array_equal(result.ids, [[[3, 1], [3, 3]]])
+    expected = np.array([log_probs[3] + log_probs[1], 2 * log_probs[3]]) / (7 / 6)
+    np.testing.assert_allclose(result.scores, [expected], rtol=1e-5)
 
 
 def test_missing_results_have_length_zero():
-    ends_at_once = constant_step([-1e9, 5.0, 1.0, 0.0])
-    result = beam_search(ends_at_once, STATE, 1, 1, beam_size=3, num_results=3)
-    np.testing.assert_array_equal(result.ids, [[[1], [0], [0]]])
-    np.testing.assert_array_equal(result.lengths, [[1, 0, 0]])
-    np.testing.assert_allclose(result.scores[0, 1:], [-1e7, -1e7])
+    """Without outputs of the model, there is nothing to fill up with."""
+    result = beam_search(
+        constant_step([-1e9, 5.0, 1.0]), STATE, 1, 2, beam_size=4, num_results=4, min_length=1
+    )
+    np.testing.assert_array_equal(result.ids, [[[2, 1], [2, 2], [0, 0], [0, 0]]])
+    np.testing.assert_array_equal(result.lengths, [[2, 2, 0, 0]])
+    np.testing.assert_array_equal(result.scores[0, 2:], [-1e7, -1e7])
+
+
+@pytest.mark.parametrize("alpha", [0.6, 3.0])
+@pytest.mark.parametrize("masked", [-np.inf, -1e9, -1e7])
+def test_excluded_ids_are_no_outputs(masked, alpha):
+    """The model allows ids 1 and 3. Wide beams have places for other ids too."""
+    settings = {"beam_size": 4, "num_results": 4, "alpha": alpha}
+    result = beam_search(constant_step([0.0, 0.0, masked, 5.0]), STATE, 1, 2, **settings)
+    exists = ops.convert_to_numpy(result.lengths)[0] > 0
+    found = sorted(ops.convert_to_numpy(result.ids)[0, exists].tolist())
+    assert found == [[1, 0], [3, 1], [3, 3]]
+    np.testing.assert_array_equal(result.scores[0, 3:], [-1e7])
+    # An end that the model excludes does not finish an output.
+    result = beam_search(constant_step([0.0, masked, 1.0, 2.0]), STATE, 1, 2, beam_size=2)
+    np.testing.assert_array_equal(result.ids, [[[3, 3]]])
+
+
+@pytest.mark.parametrize("beam_size", [600, 999])
+def test_beam_size_may_be_near_the_size_of_the_vocabulary(beam_size, tf):
+    """In the first step, one beam has fewer than 2k candidates."""
+    row = np.linspace(0.0, 1.0, 1000)
+    row[1] = 2.0
+    settings = {"num_results": 3}
+    results = [
+        beam_search(constant_step(row), STATE, 1, 1, beam_size=size, **settings)
+        for size in (beam_size, ops.convert_to_tensor(beam_size), 4)
+    ]
+    for result in results[:2]:
+        assert_all_close(result, results[2], rtol=1e-6)
 
 
 def test_beam_search_of_an_empty_batch_is_empty(language):
@@ -113,6 +166,6 @@ def test_result_reads_all_result_entries_and_no_others():
 
     names = ("beam_size", "num_results", "max_length")
     settings = dict.fromkeys(("alpha", "early_stopping", "t2t_exact"), 0) | dict.fromkeys(names, 2)
-    beams = Beams(checked_constraints(0, None, 0, 1.0), eos_id=1, pad_id=0, **settings)
+    beams = Beams(checked_constraints(0, None, 0, 1.0), **settings)
     beams.result(Recorder(beams.start(ops.convert_to_tensor([2, 2], "int32"), 2)))
     assert read == set(RESULT_ENTRIES)

@@ -1,17 +1,11 @@
-"""Tests each constraint by value, and that a disabled constraint adds no ops to a graph."""
+"""Tests each constraint by its mask, and that a disabled one adds no operations to a graph."""
 
 import numpy as np
 import pytest
 from keras import ops
 
-from t2t_relpos.decoding import beam_search, constraints
-from t2t_relpos.decoding.constraints import (
-    FORBIDDEN,
-    NEVER,
-    Constraints,
-    checked_constraints,
-    constrain,
-)
+from t2t_relpos.decoding import beam_search, greedy_search, sample_search
+from t2t_relpos.decoding.constraints import Constraints, checked_constraints, next_ids
 
 VOCAB = 7
 IDS = np.array([[3, 4, 3, 4, 0], [5, 5, 5, 6, 0]], "int32")
@@ -24,47 +18,41 @@ ENABLED = (
 )
 
 
-@pytest.fixture
-def log_probs(rng):
-    return np.log(rng.dirichlet(np.ones(VOCAB), size=2)).astype("float32")
+def allowed_ids(ids, position, **rules):
+    """Returns the sets of allowed ids of each row, for equal logits."""
+    found = next_ids(np.zeros((len(ids), VOCAB), "float32"), ids, position, Constraints(**rules))
+    allowed = np.broadcast_to(ops.convert_to_numpy(found.allowed), (len(ids), VOCAB))
+    return [set(np.flatnonzero(row)) for row in allowed]
 
 
-def changed_entries(log_probs, result):
-    """Returns `{(row, id): new value}` of the entries that differ from `log_probs`."""
-    result = ops.convert_to_numpy(result)
-    return {
-        (int(row), int(i)): float(result[row, i]) for row, i in np.argwhere(result != log_probs)
-    }
-
-
-def test_forbid_padding_forbids_only_padding(log_probs):
-    result = constraints.forbid_padding(log_probs, pad_id=2)
-    assert changed_entries(log_probs, result) == {(0, 2): FORBIDDEN, (1, 2): FORBIDDEN}
+def test_padding_is_never_allowed():
+    assert allowed_ids(IDS, POSITION, pad_id=2) == 2 * [{0, 1, 3, 4, 5, 6}]
 
 
 @pytest.mark.parametrize("min_length", [4, 5, np.int32(4), np.int32(5)], ids=repr)
-def test_forbid_early_end_applies_below_min_length(log_probs, min_length):
-    result = constraints.forbid_early_end(
-        log_probs, POSITION, ops.convert_to_tensor(min_length), eos_id=1
-    )
-    early = {(0, 1): NEVER, (1, 1): NEVER}
-    assert changed_entries(log_probs, result) == (early if min_length > POSITION else {})
+@pytest.mark.parametrize("end_ids", [(1,), (1, 3)])
+def test_min_length_forbids_earlier_ends(min_length, end_ids):
+    rules = {"min_length": ops.convert_to_tensor(min_length), "end_ids": end_ids}
+    forbidden = {0, *end_ids} if min_length > POSITION else {0}
+    assert allowed_ids(IDS, POSITION, **rules) == 2 * [set(range(VOCAB)) - forbidden]
 
 
-def test_penalize_repetitions_penalizes_repeated_ids_once(log_probs):
-    found = changed_entries(log_probs, constraints.penalize_repetitions(log_probs, IDS, 2.5))
-    # Padding occurs in `ids`, so it is penalized too. `forbid_padding` excludes it anyway.
-    assert set(found) == {(0, 0), (0, 3), (0, 4), (1, 0), (1, 5), (1, 6)}
-    for position, value in found.items():
-        np.testing.assert_allclose(value, 2.5 * log_probs[position], rtol=1e-6)
+def test_repetition_penalty_changes_logits_of_previous_ids(rng):
+    logits = rng.normal(size=(2, VOCAB)).astype("float32")
+    expected = logits.astype("float64")
+    for row, tokens in enumerate(({3, 4}, {5, 6})):
+        for token in tokens:  # not padding
+            old = expected[row, token]
+            expected[row, token] = old / 2.5 if old > 0 else old * 2.5
+    expected -= np.log(np.exp(expected).sum(-1, keepdims=True))
+    found = next_ids(logits, IDS, POSITION, Constraints(repetition_penalty=2.5))
+    np.testing.assert_allclose(found.log_probs, expected, atol=1e-5)
 
 
-def forbidden_by_repetition(log_probs, ids, position, size):
-    """Returns the (row, id) that `forbid_repeated_ngrams` forbids, without padding."""
-    result = constraints.forbid_repeated_ngrams(log_probs, ids, position, size, pad_id=0)
-    found = {key: x for key, x in changed_entries(log_probs, result).items() if key[1] != 0}
-    assert set(found.values()) <= {FORBIDDEN}
-    return set(found)
+def forbidden_by_repetition(ids, position, size):
+    """Returns the (row, id) that `no_repeat_ngram_size` forbids, without padding."""
+    rows = allowed_ids(ids, position, no_repeat_ngram_size=size)
+    return {(row, i) for row, allowed in enumerate(rows) for i in set(range(1, VOCAB)) - allowed}
 
 
 @pytest.mark.parametrize(
@@ -78,32 +66,29 @@ def forbidden_by_repetition(log_probs, ids, position, size):
         (6, set()),
     ],
 )
-def test_forbid_repeated_ngrams_forbids_completions(log_probs, size, expected):
-    assert forbidden_by_repetition(log_probs, IDS, POSITION, size) == expected
+def test_no_repeat_ngram_size_forbids_completions(size, expected):
+    assert forbidden_by_repetition(IDS, POSITION, size) == expected
 
 
-def test_forbid_repeated_ngrams_handles_overlaps(log_probs):
+def test_no_repeat_ngram_size_handles_overlaps():
     ids = np.array([[5, 5, 5, 0, 0], [5, 6, 5, 0, 0]], "int32")
-    assert forbidden_by_repetition(log_probs, ids, 3, 2) == {(0, 5), (1, 6)}
+    assert forbidden_by_repetition(ids, 3, 2) == {(0, 5), (1, 6)}
 
 
 @pytest.mark.parametrize("position, forced", [(0, [3, 0]), (1, [4, 0]), (2, [0, 0]), (9, [0, 0])])
-def test_force_prefix_allows_only_the_prefix(log_probs, position, forced):
+def test_prefix_allows_only_its_ids(position, forced):
     prefix = np.array([[3, 4], [0, 0]], "int32")
-    result = constraints.force_prefix(log_probs - 1, log_probs, position, prefix, pad_id=0)
-    expected = log_probs - 1
-    for row, token in enumerate(forced):
-        if token:
-            expected[row] = FORBIDDEN
-            expected[row, token] = log_probs[row, token]
-    np.testing.assert_array_equal(result, expected)
+    expected = [{token} if token else set(range(1, VOCAB)) for token in forced]
+    assert allowed_ids(IDS, position, prefix=prefix) == expected
 
 
-def test_force_prefix_overrides_other_constraints(log_probs):
+def test_prefix_overrides_other_constraints(rng):
+    logits = rng.normal(size=(2, VOCAB)).astype("float32")
     rules = Constraints(5, np.array([[0] * 4 + [1], [0] * 4 + [5]], "int32"), 1, 2.0)
-    result = ops.convert_to_numpy(constrain(log_probs, IDS, POSITION, rules))
-    assert result.argmax(-1).tolist() == [1, 5]
-    np.testing.assert_array_equal(result.max(-1), log_probs[[0, 1], [1, 5]])
+    found = next_ids(logits, IDS, POSITION, rules)
+    assert [np.flatnonzero(row).tolist() for row in found.allowed] == [[1], [5]]
+    assert not ops.convert_to_numpy(found.ends_early).any()
+    np.testing.assert_allclose(found.log_probs, ops.log_softmax(logits), rtol=1e-6)
 
 
 def test_constraints_any_is_false_only_for_defaults():
@@ -112,6 +97,49 @@ def test_constraints_any_is_false_only_for_defaults():
     for rules in ENABLED:
         assert Constraints(**rules).any
     assert Constraints(min_length=ops.convert_to_tensor(0)).any
+
+
+def constant_step(row):
+    """Returns a step function whose logits are `row` for every sentence."""
+    row = np.array([row], "float32")
+    return lambda ids, state: (ops.repeat(row, ops.shape(ids)[0], axis=0), state)
+
+
+@pytest.mark.parametrize("masked", [-np.inf, -1e9, -1e7])
+@pytest.mark.parametrize("search", [greedy_search, beam_search, sample_search])
+def test_forced_ids_may_be_excluded_by_the_model(search, masked):
+    """The ranking of what follows does not depend on the logit of the forced id."""
+    state, prefix = {"x": np.zeros((1, 1))}, np.array([[2]])
+    settings = {"seed": 1} if search is sample_search else {}
+    found = search(constant_step([0, 0, masked, 5.0]), state, 1, 4, prefix=prefix, **settings)
+    expected = search(constant_step([0, 0, -99, 5.0]), state, 1, 4, prefix=prefix, **settings)
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    assert found.ids[0, 0, 0] == 2 and np.isfinite(found.scores).all()
+    # An end may follow at once.
+    ends = search(constant_step([9.0, 5.0, masked, masked]), state, 1, 4, prefix=prefix, **settings)
+    np.testing.assert_array_equal(ends.ids, [[[2, 1, 0, 0]]])
+
+
+@pytest.mark.parametrize("masked", [-np.inf, -1e9])
+@pytest.mark.parametrize("search", [greedy_search, beam_search, sample_search])
+def test_allowed_ids_may_be_excluded_by_the_model(search, masked):
+    """The model allows padding and an early end only, which the search forbids."""
+    step, state = constant_step([0.0, 5.0, masked, masked]), {"x": np.zeros((1, 1))}
+    settings = {"seed": 1} if search is sample_search else {}
+    ids = ops.convert_to_numpy(search(step, state, 1, 3, min_length=2, **settings).ids)[0, 0]
+    assert set(ids[:2]) <= {2, 3} and ids[2] == 1
+    all_excluded = constant_step(np.full(600, masked))
+    ids = ops.convert_to_numpy(search(all_excluded, state, 1, 3, **settings).ids)[0, 0]
+    assert ids[0] != 0
+
+
+@pytest.mark.parametrize("search", [greedy_search, beam_search, sample_search])
+def test_a_penalty_changes_what_a_confident_model_repeats(search):
+    """Its log-probabilities are near 0, so that a factor of them has no effect."""
+    step, state = constant_step([-9.0, -9.0, 20.0, 8.0]), {"x": np.zeros((1, 1))}
+    settings = {"seed": 1, "top_k": 1} if search is sample_search else {}
+    ids = search(step, state, 1, 2, min_length=2, repetition_penalty=5.0, **settings).ids
+    np.testing.assert_array_equal(ids, [[[2, 3]]])
 
 
 def number_of_ops(function, *specs):
@@ -127,7 +155,7 @@ def test_disabled_constraints_add_no_ops(language, tf):
     def constrained(**rules):
         specs = tf.TensorSpec([None, VOCAB]), tf.TensorSpec([None, 5], tf.int32)
         return number_of_ops(
-            lambda log_probs, ids: constrain(log_probs, ids, POSITION, Constraints(**rules)), *specs
+            lambda logits, ids: next_ids(logits, ids, POSITION, Constraints(**rules))[:2], *specs
         )
 
     def search(**rules):
@@ -138,10 +166,6 @@ def test_disabled_constraints_add_no_ops(language, tf):
 
         return number_of_ops(find, tf.TensorSpec([None], tf.int32))
 
-    padding_only = number_of_ops(
-        lambda log_probs: constraints.forbid_padding(log_probs, 0), tf.TensorSpec([None, VOCAB])
-    )
-    assert constrained() == padding_only + 1  # the unused placeholder `ids`
     for rules in ENABLED:
         assert constrained(**rules) > constrained() + 3
     disabled = {"min_length": 0, "prefix": None, "no_repeat_ngram_size": 0}

@@ -32,8 +32,8 @@ def filtered_probabilities(log_probs, temperature, top_k, top_p):
 def output_probabilities(language, sentence, limit, rules, filters):
     """Returns `{output: probability}` of all outputs."""
 
-    def choices(log_probs, ids):
-        allowed = rules.choices(log_probs, ids)
+    def choices(logits, ids):
+        allowed = rules.choices(logits, ids)
         shares = filtered_probabilities(np.array(list(allowed.values())), **filters)
         return {t: np.log(share) for t, share in zip(allowed, shares, strict=True) if share > 0}
 
@@ -79,7 +79,7 @@ def test_sample_search_scores_exclude_the_temperature(language, make_rules):
     for sentence, i in itertools.product(range(3), range(7)):
         output = [token for token in ids[sentence, i].tolist() if token]
         steps = (
-            rules.choices(language.next_log_probs(sentence, output[:t]), output[:t])[token]
+            rules.choices(language.next_logits(sentence, output[:t]), output[:t])[token]
             for t, token in enumerate(output)
         )
         np.testing.assert_allclose(scores[sentence, i], sum(steps), atol=1e-5)
@@ -92,6 +92,30 @@ def test_sample_search_with_one_candidate_equals_greedy_search(language, setting
     rules = {"length_limit": LIMITS, "no_repeat_ngram_size": 2}
     greedy = greedy_search(language.step, language.start(), 3, 4, **rules)
     assert_all_close(sample(language, seed=11, **rules, **settings), greedy, rtol=1e-5)
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 2}, {"top_p": 1.0}], ids=str)
+@pytest.mark.parametrize("temperature", [1e-39, 1e-30, 3e6, 3e38, 1e39, float("inf")])
+def test_extreme_temperatures_choose_allowed_ids_only(language, temperature, filters):
+    prefix = np.array([[3, 0], [4, 2], [0, 0]], "int32")
+    settings = {"prefix": prefix, "min_length": 3, "num_results": 20, **filters}
+    ids, scores, lengths = sample(language, seed=1, temperature=temperature, **settings)
+    assert (ids[0, :, 0] == 3).all() and (ids[1, :, :2] == [4, 2]).all()
+    assert (lengths >= 3).all() and (ids > 0).sum() == lengths.sum() and np.isfinite(scores).all()
+    if temperature < 1:
+        greedy = greedy_search(language.step, language.start(), 3, 4, prefix=prefix, min_length=3)
+        np.testing.assert_array_equal(ids, np.repeat(greedy.ids, 20, axis=1))
+    else:
+        # The next id is one of all allowed ones or of the two most likely ones.
+        assert len(np.unique(ids[2, :, 0])) == (2 if filters == {"top_k": 2} else 3)
+
+
+def test_high_temperatures_do_not_choose_ids_that_the_model_excludes():
+    logits = np.array([[0.0, 1.0, -1e9, -np.inf, 2.0]], "float32")
+    step = lambda ids, state: (ops.repeat(logits, ops.shape(ids)[0], axis=0), state)
+    settings = {"temperature": float("inf"), "num_results": 50, "seed": 1}
+    found = sample_search(step, {"x": np.zeros((1, 1))}, 1, 1, **settings)
+    assert set(np.unique(found.ids)) == {1, 4}
 
 
 def test_sample_search_continues_a_prefix(language):

@@ -1,7 +1,10 @@
 """Tests of arguments that searches and samplers check before they run."""
 
+import itertools
+
 import numpy as np
 import pytest
+from keras import ops
 
 from t2t_relpos.decoding import (
     BeamSampler,
@@ -44,6 +47,13 @@ SHARED = [
         {"repetition_penalty": 0.0},
         r"Expected `repetition_penalty` above 0 \(1: none.*Received: 0\.0",
     ),
+    ({"repetition_penalty": float("inf")}, "from 1e-09 to .*Received: inf"),
+    (
+        {"stop_token_ids": 5},
+        r"`stop_token_ids` to be a tuple of ids, such as \(1, 5\). Received: 5",
+    ),
+    ({"stop_token_ids": (1, 2.0)}, r"to be ints of at least 0. Received: \(1, 2.0\)"),
+    ({"stop_token_ids": [2, 0]}, r"without `pad_id`, 0: .*Received: \[2, 0\]"),
 ]
 NO_CONSTRAINTS = (
     r"Expected none of `min_length`, `prefix`, `no_repeat_ngram_size` and `repetition_penalty` with"
@@ -63,6 +73,8 @@ BEAM = [
         {"t2t_exact": True, "early_stopping": True},
         r"Expected `early_stopping` to be False with `t2t_exact`.*Received: both",
     ),
+    ({"alpha": float("inf")}, "Expected `alpha` of at least 0 .*finite. Received: inf"),
+    ({"t2t_exact": True, "stop_token_ids": (1, 2)}, "one end id with `t2t_exact`.*=\\(1, 2\\)"),
     ({"t2t_exact": True, "min_length": 1}, NO_CONSTRAINTS),
     ({"t2t_exact": True, "prefix": np.array([[2]] * 3)}, NO_CONSTRAINTS),
     ({"t2t_exact": True, "no_repeat_ngram_size": 2}, NO_CONSTRAINTS),
@@ -142,3 +154,36 @@ def test_searches_accept_numpy_integers(language, search):
         )
     )
     np.testing.assert_array_equal(first.ids, second.ids)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_outputs_end_with_each_stop_token_id(language, search):
+    """Ids 3 and 4 end an output, and id 1 is a word."""
+    settings = {"stop_token_ids": [4, 3]} | ({"seed": 1} if search is sample_search else {})
+    rules = {"min_length": 2}
+    ids, _, lengths = (
+        np.asarray(x)[:, 0]
+        for x in search(language.step, language.start(), 3, 4, **settings, **rules)
+    )
+    for row, length in zip(ids, lengths, strict=True):
+        ends = np.isin(row, (3, 4))
+        assert not ends[:1].any() and not row[length:].any()
+        assert length == (ends.argmax() + 1 if ends.any() else 4)
+    settings["stop_token_ids"] = ()
+    found = search(language.step, language.start(), 3, 4, **settings)
+    np.testing.assert_array_equal(found.lengths, 3 * [[4]])
+
+
+def test_beam_search_with_several_ends_finds_all_outputs():
+    row = np.log([1e-9, 0.1, 0.3, 0.4, 0.2]).astype("float32")
+    step = lambda ids, state: (ops.repeat(row[None], ops.shape(ids)[0], axis=0), state)
+    state, settings = {"x": np.zeros((1, 1))}, {"beam_size": 24, "num_results": 24, "alpha": 0.0}
+    found = beam_search(step, state, 1, 3, stop_token_ids=(1, 4), **settings)
+    words = [output for n in range(4) for output in itertools.product((2, 3), repeat=n)]
+    finished = [(*output, end) for output in words if len(output) < 3 for end in (1, 4)]
+    expected = [*sorted(finished, key=lambda output: -row[list(output)].sum()), *words[-8:]]
+    outputs = [tuple(x for x in output if x) for output in np.asarray(found.ids)[0].tolist()]
+    assert set(outputs[:14]) == set(finished) and set(outputs[14:22]) == set(words[-8:])
+    scores = [row[list(output)].sum() for output in expected[:14]]
+    np.testing.assert_allclose(found.scores[0, :14], scores, rtol=1e-5)
+    np.testing.assert_array_equal(found.lengths[0, 22:], [0, 0])

@@ -1,5 +1,7 @@
 """Tests of the arguments of `generate`, which runs searches eagerly here, and of samplers."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from t2t_relpos.decoding import (
     greedy_search,
     sample_search,
 )
-from t2t_relpos.models import Transformer
+from t2t_relpos.models import Transformer, generation
 from t2t_relpos.models.folded import can_fold
 
 SOURCE = np.array([[5, 7, 9, 2, 3, 4, 6, 8, 1], [3, 1, 0, 0, 0, 0, 0, 0, 0]])
@@ -116,11 +118,96 @@ def test_causal_lm_continues_padded_and_finished_prompts(language_model):
     assert outputs[2].tolist() == [5, 1, 0, 0, 0, 0]
 
 
-def test_generate_pads_results_that_did_not_finish(language_model):
+def test_generate_returns_unfinished_outputs_if_too_few_end(language_model):
     # Within one more id, only one output ends.
     sampler = BeamSampler(num_beams=6, num_results=3)
     outputs = language_model.generate(SOURCE[:1, :2], sampler, max_length=3)
-    assert outputs.tolist() == [[[5, 7, 1], [0, 0, 0], [0, 0, 0]]]
+    assert outputs[0, 0].tolist() == [5, 7, 1]
+    assert (outputs[0, :, :2] == [5, 7]).all() and (outputs[0, 1:, 2] > 1).all()
+
+
+class OwnEnds(GreedySampler):
+    """A sampler with a sampler as an attribute."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def search(self, *arguments, **settings):
+        return self.inner.search(*arguments, **settings)
+
+
+@pytest.mark.parametrize("wrap", [lambda sampler: sampler, OwnEnds])
+def test_a_search_does_not_change_with_the_attributes_of_a_sampler(language_model, wrap):
+    """The first call compiles for another shape, so that the second one traces the search again."""
+    prompts = np.tile([[5, 7, 9]], (4, 1))
+
+    def generate(model, **settings):
+        return model.generate(prompts, wrap(GreedySampler(**settings)), 8, jit_compile=False)
+
+    expected = generate(language_model, min_length=3)
+    model = small_causal_lm()
+    sampler = GreedySampler(min_length=3)
+    model.generate(prompts[:1], wrap(sampler), 8, jit_compile=False)
+    sampler.min_length, sampler.no_repeat_ngram_size = 8, 1
+    np.testing.assert_array_equal(generate(model, min_length=3), expected)
+    # The changed settings apply to the object's own searches.
+    changed = model.generate(prompts, wrap(sampler), 8, jit_compile=False)
+    np.testing.assert_array_equal(changed, generate(model, min_length=8, no_repeat_ngram_size=1))
+    assert not np.array_equal(changed, expected)
+
+
+def test_generate_keeps_the_last_searches_only(language_model, monkeypatch):
+    monkeypatch.setattr(generation.SearchFunctions, "LARGEST_NUMBER", 2)
+    model = small_causal_lm()
+    functions = []
+    for max_length in (3, 4, 3, 5, 3):
+        model.generate(SOURCE[:1, :2], "greedy", max_length)
+        functions.append(list(model._searches.functions.values()))
+    assert [len(each) for each in functions] == [1, 2, 2, 2, 2]
+    # The search of length 3 was used more recently than that of length 4.
+    assert functions[0][0] is functions[-1][-1]
+
+
+@pytest.mark.parametrize("fixture", ["model", "language_model"])
+def test_generate_ends_with_stop_token_ids(fixture, request):
+    stop_model = request.getfixturevalue(fixture)
+    source = np.array([[5], [7]])
+    endless = stop_model.generate(source, "greedy", 9, stop_token_ids=None)
+    assert (endless > 0).all()
+    stops = tuple(sorted(set(endless[:, 3:].ravel().tolist()) - {5, 7}))[:2]
+    found = stop_model.generate(source, "greedy", 9, stop_token_ids=stops)
+    assert (found == 0).any()
+    for row, expected in zip(found, endless, strict=True):
+        is_end = np.isin(expected, stops)
+        end = int(is_end.argmax()) + 1 if is_end.any() else 9
+        assert row[:end].tolist() == expected[:end].tolist() and not row[end:].any()
+
+
+def test_unknown_arguments_of_generate_do_not_name_internal_classes(language_model):
+    with pytest.raises(TypeError, match="^generate.. got an unexpected keyword argument 'eos_id'"):
+        language_model.generate(SOURCE[:, :2], eos_id=3)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        GreedySampler(min_length=2),
+        BeamSampler(3, 0.0, 2, early_stopping=True, no_repeat_ngram_size=2),
+        TopKSampler(3, 0.5, seed=7, num_results=2, repetition_penalty=1.5),
+        TopPSampler(0.9, k=4),
+    ],
+    ids=lambda sampler: type(sampler).__name__,
+)
+def test_samplers_restore_their_config(sampler):
+    data = keras.saving.serialize_keras_object(sampler)
+    for restored in (
+        type(sampler).from_config(sampler.get_config()),
+        keras.saving.deserialize_keras_object(json.loads(json.dumps(data))),
+    ):
+        assert type(restored) is type(sampler)
+        assert restored.get_config() == sampler.get_config()
+        assert restored.settings() == sampler.settings()
 
 
 class Filtered(GreedySampler):
@@ -131,6 +218,7 @@ class Filtered(GreedySampler):
         self.banned = [3, 5]
 
 
+ENDS = "`stop_token_ids` "
 PROMPTS = r"padding \(0\) at their end only, and nothing .* after id 1.* Received: prompt {}"
 
 
@@ -165,6 +253,12 @@ PROMPTS = r"padding \(0\) at their end only, and nothing .* after id 1.* Receive
         ({"source": [[5, 7, 9], [0, 5, 7]]}, PROMPTS.format(r"1 is \[0, 5, 7\]")),
         ({"source": [[5, 0, 7], [5, 7, 9]]}, PROMPTS.format(r"0 is \[5, 0, 7\]")),
         ({"source": [[5, 1, 1], [5, 7, 9]]}, PROMPTS.format(r"0 is \[5, 1, 1\]")),
+        (
+            {"source": [[5, 7, 9]], "stop_token_ids": (3, 7)},
+            r"after id 3 or 7, the end of a text. Received: prompt 0 is \[5, 7, 9\]",
+        ),
+        ({"stop_token_ids": 3}, ENDS + r"to be a tuple of ids, such as \(1, 5\). Received: 3"),
+        ({"stop_token_ids": (11,)}, ENDS + r"in \[1, 11\), the vocabulary .* Received: \(11,\)"),
     ],
 )
 def test_generate_rejects_invalid_arguments(language_model, arguments, message):

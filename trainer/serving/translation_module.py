@@ -111,8 +111,8 @@ class TranslationModule(tf.Module):
 
         Returns:
             A dict as in `serve`, with `translations` and `scores` of shape `[B, n]`, best first.
-            If fewer than n translations end within the limit, the missing ones are empty and have
-            the score -1e7. If no translation ends, truncated translations are returned.
+            If fewer than n translations end within the limit, truncated ones follow. Missing ones,
+            such as those of a blank sentence, are empty and have the score -1e7.
 
         Raises:
             tf.errors.InvalidArgumentError: when the graph runs, for arguments out of range.
