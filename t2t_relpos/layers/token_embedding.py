@@ -64,6 +64,9 @@ class TokenEmbedding(LayerMixin, keras.layers.Layer):
         if reverse:
             return ops.matmul(inputs, ops.transpose(table))
         _checks.token_ids(inputs, self.vocab_size)
+        if keras.backend.standardize_dtype(inputs.dtype) not in ("int32", "int64"):
+            # TensorFlow can't gather with every integer dtype.
+            inputs = ops.cast(inputs, "int32")
         vectors = ops.take(table, inputs, axis=0) * self.hidden_dim**0.5
         real = ops.expand_dims(ops.not_equal(inputs, 0), -1)
         return vectors * ops.cast(real, vectors.dtype)

@@ -109,6 +109,19 @@ def test_update_index_of_any_integer_dtype(dtype, rng, tf):
             np.testing.assert_allclose(one, other, atol=1e-6)
 
 
+def test_steps_have_finite_numbers_only(rng, tf):
+    """`enable_check_numerics` raises an error for a constant that is not finite."""
+    layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3)
+    layer.build((None, None, 6), (None, None, 6))
+    x, cache = normal(rng, 3, 1, 6), ops.zeros((3, 2, 4, 2, 5))
+    tf.debugging.enable_check_numerics()
+    try:
+        layer.step(x, layer.start_cache(3, 4), np.array([1, 2, 3]))
+        layer.attend_with_cache(x, x, cache, tf.constant(3))
+    finally:
+        tf.debugging.disable_check_numerics()
+
+
 def test_attention_past_the_end_of_a_cache_is_nan_in_a_graph(rng, tf):
     layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3)
     layer.build((None, None, 6), (None, None, 6))
