@@ -12,7 +12,7 @@ FRAMEWORKS = {"tensorflow", "tensorflow_text", "tensorflow_datasets", "jax", "to
 STANDARD_LIBRARY = {
     *"abc argparse ast collections contextlib contextvars copy dataclasses difflib".split(),
     *"functools hashlib inspect io itertools json logging math numbers operator os".split(),
-    *"pathlib re string struct tempfile time typing unicodedata warnings zlib".split(),
+    *"pathlib re string struct tempfile time types typing unicodedata warnings zlib".split(),
 }
 # Private Keras attributes. `_keras_compat` checks that they exist.
 PRIVATE_KERAS = {

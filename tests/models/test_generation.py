@@ -64,7 +64,6 @@ def test_generate_compiles_a_search_once_for_all_seeds(model):
     assert len(model._searches.functions) == count + 1
 
 
-@pytest.mark.xfail(strict=True, reason="L4: eager functions, in `generate` with XLA")
 def test_eager_functions_return_the_results_of_compiled_ones(model, tf):
     """Three sentences are padded to four. The last one is done at the start."""
     sampler = BeamSampler(3, num_results=2)
