@@ -75,8 +75,12 @@ def output_spec(function, *specs, dtype):
         from keras.src.backend import AutocastScope, compute_output_spec
     except ImportError as error:
         raise _changed("keras.src.backend.AutocastScope or compute_output_spec") from error
-    with AutocastScope(dtype):
-        return compute_output_spec(function, *specs)
+    try:
+        with AutocastScope(dtype):
+            return compute_output_spec(function, *specs)
+    except TypeError as error:
+        # Keras makes an error of the same class with another message, which JAX's errors can't be.
+        raise TypeError(str(error)) from error
 
 
 def sublayers(layer):

@@ -135,7 +135,7 @@ def values_by_id(weights, table, index):
         return matmul_table(sum_by_one_hot(weights, index, num_ids), table)
     batch, heads, length_q, _ = ops.shape(weights)
     num_rows = batch * heads * length_q
-    if not isinstance(num_rows, int):
+    if ops.is_tensor(num_rows):  # not an int, nor a symbolic length of JAX
         num_rows = ops.cast(num_rows, index.dtype)
     sums = ops.segment_sum(
         ops.reshape(weights, (-1,)),
