@@ -1,0 +1,80 @@
+"""Tests of layers that are made in a `keras.RematScope`, on JAX and PyTorch."""
+
+import keras
+import numpy as np
+import pytest
+from layer_cases import CASES, WIDTH, random_inputs
+
+from t2t_relpos.layers import RelativeMultiHeadAttention, TransformerEncoder
+from t2t_relpos.models import CausalLM
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() == "tensorflow",
+    reason="Keras does not rematerialize its own layers on TensorFlow",
+)
+SCOPES = [
+    {"mode": "full"},
+    {"mode": "list_of_layers", "layer_names": ["layer"]},
+    {"mode": "activations"},
+]
+NAMES = ["relative", "2d", "relations", "decoder"]
+
+
+def losses(make, inputs, **scope):
+    """Returns the losses of two steps of a model that is made in a scope."""
+    keras.utils.set_random_seed(1)
+    with keras.RematScope(**scope):
+        outputs, symbols = make()
+    model = keras.Model(symbols, outputs)
+    model.compile("sgd", "mse")
+    targets = np.ones(model.compute_output_shape({k: x.shape for k, x in inputs.items()}))
+    return model.fit(inputs, targets, epochs=2, verbose=0).history["loss"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rematerialized_layer_trains_as_without_scope(name, rng):
+    case = CASES[name]
+    inputs = random_inputs(case.input_names(), rng)
+
+    def make():
+        symbols = {
+            key: keras.Input(x.shape[1:], dtype=str(x.dtype), name=key) for key, x in inputs.items()
+        }
+        return case.call(case.make(name="layer"), symbols), symbols
+
+    np.testing.assert_allclose(
+        losses(make, inputs, mode="full"), losses(make, inputs, mode=None), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("scope", SCOPES, ids=lambda scope: scope["mode"])
+def test_modes_of_the_scope_keep_masks(scope):
+    ids = np.array([[3, 5, 2, 0, 0], [1, 2, 3, 4, 5]])
+
+    def make():
+        symbols = {"ids": keras.Input((5,), dtype="int32", name="ids")}
+        x = keras.layers.Embedding(7, WIDTH, mask_zero=True)(symbols["ids"])
+        return TransformerEncoder(11, 2, max_relative_position=3, name="layer")(x), symbols
+
+    expected = losses(make, {"ids": ids}, mode=None)
+    np.testing.assert_allclose(losses(make, {"ids": ids}, **scope), expected, rtol=1e-5)
+
+
+def test_eager_call_keeps_masks_and_arguments():
+    ids = np.array([[3, 5, 2, 0, 0]])
+    x = keras.layers.Embedding(7, WIDTH, mask_zero=True)(ids)
+    with keras.RematScope("full"):
+        layer = RelativeMultiHeadAttention(2, 3, max_relative_position=3)
+        outputs, scores = layer(x, x, use_causal_mask=True, return_attention_scores=True)
+    assert outputs._keras_mask is not None
+    scores = keras.ops.convert_to_numpy(scores)
+    np.testing.assert_array_equal(scores[0, 0, 0], [1, 0, 0, 0, 0])
+    np.testing.assert_array_equal(scores[0, 0, :, 3:], 0)
+
+
+def test_model():
+    with keras.RematScope("full"):
+        model = CausalLM(11, 1, 8, 16, 2, 3)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    ids = np.ones((2, 5), "int32")
+    assert np.isfinite(model.fit(ids, ids, verbose=0).history["loss"][0])
