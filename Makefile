@@ -28,7 +28,7 @@ PARALLEL := -n $(WORKERS) --dist loadfile
 FAST := $(PARALLEL) -m 'not slow and not guide and not long' --durations=20
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: quickstart docs notebooks lint format test test-matrix test-slow test-guides test-long \
+.PHONY: quickstart docs notebooks lint format test test-matrix test-peers test-slow test-guides test-long \
   test-oldest test-backends test-backends-core test-jax test-torch package clean
 
 $(VENV)/installed: setup.cfg pyproject.toml
@@ -65,6 +65,10 @@ test: $(VENV)/installed
 # Tests all combinations of model, operation, dtype, masks, dropout and lengths under XLA.
 test-matrix: $(VENV)/installed
 	FULL_COMPILE_MATRIX=1 $(RUN) -m pytest -n $(WORKERS) tests/layers/test_compile_matrix.py
+
+# Runs Keras's own layer test on all argument variants of the layers.
+test-peers: $(VENV)/installed
+	ALL_ARGUMENT_VARIANTS=1 $(RUN) -m pytest -n $(WORKERS) tests/layers/test_run_layer_test.py
 
 # Runs slow tests, and tests of properties with 200 examples each.
 test-slow: $(VENV)/installed
