@@ -220,4 +220,6 @@ def take_rows(x, indices, inverse_indices):
         from t2t_relpos.layers import _tensorflow_packing
 
         return _tensorflow_packing.take_rows(x, indices, inverse_indices)
-    return ops.where(indices[:, None] < 0, 0, ops.take(x, ops.maximum(indices, 0), axis=0))
+    rows = ops.take(x, ops.maximum(indices, 0), axis=0)
+    # Zeros have the dtype of `x`, because JAX promotes a bool and an int to an int.
+    return ops.where(indices[:, None] < 0, ops.zeros((), dtype=x.dtype), rows)
