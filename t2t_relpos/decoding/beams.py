@@ -162,9 +162,11 @@ class Beams:
         scores = ops.concatenate([old["result_scores"], scores], axis=1)
         is_result = ops.concatenate([old["is_result"], ends], axis=1)
         index = top_k(ops.where(is_result, scores, MASKED), self.beam_size)[1]
+        # Results of a done sentence keep their order: unfinished ones are last.
+        slots = ops.arange(self.beam_size, dtype="int32")
+        index = ops.where(old["done"][:, None], slots, index)
         is_result = take_beams(is_result, index)
         count = ops.sum(ops.cast(is_result, "int32"), axis=1, keepdims=True)
-        slots = ops.arange(self.beam_size, dtype="int32")
         other = ops.maximum(slots - ops.cast(count, "int32"), 0)
         other_index, is_other = (take_beams(x, other) for x in unfinished)
         is_other = ops.logical_and(is_other, slots >= count)

@@ -25,13 +25,15 @@ def search(language, **settings):
     return [ops.convert_to_numpy(x) for x in result]
 
 
-def test_beam_search_is_independent_of_other_sentences(language):
-    together = search(language, beam_size=2, length_limit=LIMITS)
+@pytest.mark.parametrize("size, num_results, min_length", [(2, 1, 0), (4, 3, 2), (5, 5, 0)])
+def test_beam_search_is_independent_of_other_sentences(language, size, num_results, min_length):
+    settings = {"beam_size": size, "num_results": num_results, "min_length": min_length}
+    together = search(language, length_limit=LIMITS, **settings)
     start = language.start()
     for sentence in range(3):
         one = slice(sentence, sentence + 1)
         state = keras.tree.map_structure(lambda x: x[one], start)
-        single = beam_search(language.step, state, 1, 4, beam_size=2, length_limit=LIMITS[one])
+        single = beam_search(language.step, state, 1, 4, length_limit=LIMITS[one], **settings)
         for ours, theirs in zip(single, together, strict=True):
             np.testing.assert_allclose(ours[0], theirs[sentence], rtol=1e-6)
 
