@@ -23,7 +23,11 @@ class Sampler:
         min_length, no_repeat_ngram_size, repetition_penalty: as in `beam_search`. Defaults: 0, 0
             and 1.0.
 
-    Attributes of subclasses must be hashable values, because `generate` compiles a search per
+    Attributes of subclasses:
+        num_results: number of outputs per sentence of `search`, n. Default: 1.
+        num_hypotheses: number of rows per sentence in calls of the step function. Default: n.
+
+    Other attributes of subclasses must be hashable values, because `generate` compiles a search per
     setting. A compiled search keeps a copy of the sampler, so attributes may be assigned later.
 
     `get_config` and `from_config` save and restore the arguments, as for a Keras layer. A subclass

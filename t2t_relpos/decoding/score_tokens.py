@@ -32,7 +32,8 @@ def score_tokens(logits, ids, pad_id=0, alpha=0.0):
     """Returns the log-probabilities of ids.
 
     With the same `alpha`, `scores` are equal to those of `beam_search` without
-    repetition penalty.
+    repetition penalty. Exception: an id that the model excludes, with a log-probability below -1e4,
+    counts here, and does not count in the score of a search that had no other choice.
 
     Args:
         logits: `[B, T, V]`. `logits[:, t]` predict `ids[:, t]`.

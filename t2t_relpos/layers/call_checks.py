@@ -306,7 +306,7 @@ def cache_position(position, length, count=1):
         length: length of the cache.
         count: number of consecutive positions.
     """
-    if not (isinstance(length, int) and isinstance(count, int)):
+    if not (isinstance(length, int) and isinstance(count, int)) or count == 0:
         return
     low, high = known_range(position)
     if low is None:

@@ -91,7 +91,8 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         key_dense: projection of keys.
         value_dense: projection of values.
         output_dense: projection of the outputs of the heads.
-        key_embedding: a^K, a `RelativePositionEmbedding`, or None if off.
+        key_embedding: a^K, a `RelativePositionEmbedding`, or None if off. Its `table` is
+            `[2K + 1, H]`, or `[N, 2K + 1, H]` if `share_heads` is False. It exists after `build`.
         value_embedding: a^V, a `RelativePositionEmbedding`, or None if off.
 
     Returns:
