@@ -47,7 +47,7 @@ def test_check_files_rejects_equal_files_and_ignores_devices(tmp_path):
 @pytest.mark.parametrize(
     ("start", "message"),
     [
-        (gzip.compress(b"a"), "Received: a gzip file. Convert it: gunzip < "),
+        (gzip.compress(b"a", mtime=0), "Received: a gzip file. Convert it: gunzip < "),
         ("a\n".encode("utf-16"), "Expected UTF-8 in the standard input. Received: UTF-16."),
     ],
 )
