@@ -40,7 +40,7 @@ def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
     content is written to it when the block ends.
 
     Yields:
-        A temporary path to write to, with the same name, in a directory of its own.
+        A temporary path to write to, with the same name, in a temporary directory.
     """
     with _naming(path):
         if is_stream(path):
@@ -198,7 +198,7 @@ def _find_descriptor(path):
 
 
 def _open_stream(path):
-    """Opens a stream without truncating the file behind it, at its current position."""
+    """Opens a stream without truncating its file, at its current position."""
     process, descriptor = _find_descriptor(path) or (None, None)
     if process == os.getpid():
         for printed in (sys.stdout, sys.stderr):

@@ -1,7 +1,7 @@
 """The standard streams of a program.
 
-Lines for people are a log. If they can't be printed, for example because the reader of a pipe has
-gone or the disk is full, the program goes on.
+Messages for users are a log. If they can't be printed, for example because the reader of a pipe has
+gone or the disk is full, the program continues.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ def standard_output() -> BinaryIO:
 
 
 class Log:
-    """A text stream for people. What can't be written to `stream` is lost, with one warning.
+    """A text stream of messages. What can't be written to `stream` is lost, with one warning.
 
     Characters that the encoding of the stream doesn't have are written as escape sequences.
 
@@ -98,7 +98,7 @@ class Log:
                 self._has_failed = True
                 reason = getattr(error, "strerror", None) or error
                 print(
-                    f"warning: can't write to {self._name}: {reason}. The program goes on.",
+                    f"warning: can't write to {self._name}: {reason}. The program continues.",
                     file=sys.stderr,
                 )
 

@@ -31,7 +31,7 @@ class Sampler:
     setting. A compiled search keeps a copy of the sampler, so attributes may be assigned later.
 
     `get_config` and `from_config` save and restore the arguments, as for a Keras layer. A subclass
-    with arguments of its own adds them to the result of `get_config`.
+    with further arguments adds them to the result of `get_config`.
 
     Raises:
         ValueError: if a constraint is out of range.

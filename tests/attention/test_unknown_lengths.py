@@ -69,7 +69,7 @@ def expected(*lengths):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_outputs_and_gradients_equal_known_lengths(name, small_block_implementations, assert_close):
-    # On TensorFlow, `scanned_blocks` is used under XLA, which compiles every length anew.
+    # On TensorFlow, `scanned_blocks` is used under XLA, which compiles every length again.
     jit_compile = name == "scanned_blocks"
     compute = both_directions(small_block_implementations[name])
     run = graph_of(compute, arguments(1, 1)[3:], jit_compile)

@@ -134,7 +134,7 @@ def inputs_of(condition):
 
 
 def run(condition, layers, arrays):
-    """Returns the outputs of all calls, called as the condition says."""
+    """Returns the outputs of all calls, called as the condition describes."""
     compute = partial(call_all, layers)
     if BACKEND == "jax" and condition.call != "symbolic":
         import jax

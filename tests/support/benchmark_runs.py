@@ -1,4 +1,4 @@
-"""Benchmarks, run in a process of their own."""
+"""Benchmarks, run in separate processes."""
 
 import csv
 
