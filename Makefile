@@ -73,7 +73,7 @@ test-peers: $(VENV)/installed
 # Runs slow tests, and tests of properties with 200 examples each.
 test-slow: $(VENV)/installed
 	$(RUN) -m pytest $(PARALLEL) -m '(slow or hypothesis) and not long' \
-	  --hypothesis-profile=thorough
+	  --hypothesis-profile=thorough --durations=20
 
 # Runs tests that take minutes, or whose parts the fast and slow tests cover.
 test-long: $(VENV)/installed

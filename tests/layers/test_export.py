@@ -1,6 +1,6 @@
 """Exported models give the outputs of Keras for sizes other than the traced ones.
 
-Layers are outputs of one model. The slow tests export all layers.
+Layers are outputs of one model. The long tests export all layers.
 """
 
 import keras
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 # jax2onnx converts these for fixed batch sizes and lengths only.
 FIXED_ON_JAX = {"2d", "local"}
 FAST = ("relative", "relations", "encoder")
-fast_and_slow = pytest.mark.parametrize(
-    "names", [FAST, pytest.param(tuple(CASES), marks=pytest.mark.slow)], ids=["some", "all"]
+some_and_all = pytest.mark.parametrize(
+    "names", [FAST, pytest.param(tuple(CASES), marks=pytest.mark.long)], ids=["some", "all"]
 )
 
 
@@ -139,7 +139,7 @@ def assert_equal_outputs(run, model, inputs, names=("logits",)):
 
 
 @pytest.mark.parametrize("format", SUPPORTED)
-@fast_and_slow
+@some_and_all
 def test_export_of_layers_for_unknown_sizes(names, format, tmp_path):
     if BACKEND == "jax" and format == "onnx":
         # See test_export_for_fixed_sizes_on_jax.
@@ -160,7 +160,7 @@ def test_export_of_layers_for_unknown_sizes(names, format, tmp_path):
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="other backends export unknown sizes")
-@fast_and_slow
+@some_and_all
 def test_export_for_fixed_sizes_on_jax(names, tmp_path):
     names = dict.fromkeys([*names, *FIXED_ON_JAX])
     arrays = arrays_of(2, 10, 5)

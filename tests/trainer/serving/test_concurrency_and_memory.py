@@ -11,7 +11,6 @@ from subprocesses import environment, run_python
 
 from examples.synthetic_corpus import generate
 
-pytestmark = pytest.mark.slow
 
 REQUESTS = 1_000
 THREADS = 16
@@ -20,6 +19,7 @@ THREADS = 16
 MOST_GROWTH = 8 * 2**20
 
 
+@pytest.mark.slow
 def test_concurrent_requests_equal_single_sentences(loaded):
     texts = [source for source, _ in generate("test", size=37)]
     texts += ["", "house " * 100, "犬が走る 🎉"]
@@ -45,6 +45,7 @@ def test_concurrent_requests_equal_single_sentences(loaded):
         np.testing.assert_allclose(answer["scores"], expected["scores"], atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="requires /proc/self/status, which Linux has"
 )

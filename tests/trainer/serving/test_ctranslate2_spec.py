@@ -123,7 +123,7 @@ def ours(search, model, sources, max_length, forbidden=(0,), **options):
 
 @pytest.mark.parametrize(
     "kind, normalize_first",
-    [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) for case in CASES],
+    [case if case in QUICK else pytest.param(*case, marks=pytest.mark.long) for case in CASES],
 )
 def test_greedy_and_beam_search_equal_ctranslate2(kind, normalize_first, rng, translator):
     model = random_model(rng, normalize_first=normalize_first, **KINDS[kind])
