@@ -77,10 +77,44 @@ def output_spec(function, *specs, dtype):
         raise _changed("keras.src.backend.AutocastScope or compute_output_spec") from error
     try:
         with AutocastScope(dtype):
+            if keras.backend.backend() == "torch":
+                specs = _with_known_batch_size(specs)
+                return _cast_specs(compute_output_spec(function, *specs), dtype)
             return compute_output_spec(function, *specs)
     except TypeError as error:
         # Keras makes an error of the same class with another message, which JAX's errors can't be.
         raise TypeError(str(error)) from error
+
+
+def _with_known_batch_size(specs):
+    """Returns specs with the known batch size in place of an unknown one.
+
+    For PyTorch, Keras replaces unknown sizes by a number, which differs from the known size.
+    """
+    sizes = {spec.shape[0] for spec in specs if len(spec.shape) > 1} - {None, 1}
+    if len(sizes) != 1:
+        return specs
+    [size] = sizes
+    return [
+        keras.KerasTensor((size, *spec.shape[1:]), dtype=spec.dtype)
+        if len(spec.shape) > 1 and spec.shape[0] is None
+        else spec
+        for spec in specs
+    ]
+
+
+def _cast_specs(specs, dtype):
+    """Returns specs whose floating-point dtypes are `dtype`, unless it is None.
+
+    For PyTorch, Keras does not cast variables while it infers shapes.
+    """
+
+    def cast(spec):
+        if dtype is None or "float" not in spec.dtype:
+            return spec
+        return keras.KerasTensor(spec.shape, dtype=dtype)
+
+    return keras.tree.map_structure(cast, specs)
 
 
 def sublayers(layer):

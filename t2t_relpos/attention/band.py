@@ -61,6 +61,8 @@ def expand_ids(by_id, length_k, query_offset, offset_range=None):
     batch, heads, length_q, num_ids = ops.shape(by_id)
     if num_ids == 1:
         return _repeat_column(by_id, 0, length_k)
+    if isinstance(length_q, int) and length_q == 0:
+        return ops.zeros((batch, heads, 0, length_k), dtype=by_id.dtype)
     if offset_range is None and not _can_slice(length_q, length_k):
         ids = relative_ids(length_q, length_k, (num_ids - 1) // 2, query_offset)
         if is_portable():

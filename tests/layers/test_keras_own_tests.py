@@ -115,6 +115,7 @@ TABLES = {
         "test_correctness_disable_flash_attention",
         "test_correctness_enable_flash_attention",
         "test_lora",
+        *([] if IS_TENSORFLOW else ["test_basics_with_flash_attention"]),
     ]
 }
 
