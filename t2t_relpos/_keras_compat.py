@@ -77,19 +77,18 @@ def output_spec(function, *specs, dtype):
         raise _changed("keras.src.backend.AutocastScope or compute_output_spec") from error
     try:
         with AutocastScope(dtype):
-            if keras.backend.backend() == "torch":
-                specs = _with_known_batch_size(specs)
-                return _cast_specs(compute_output_spec(function, *specs), dtype)
-            return compute_output_spec(function, *specs)
+            found = compute_output_spec(function, *_with_known_batch_size(specs))
     except TypeError as error:
         # Keras makes an error of the same class with another message, which JAX's errors can't be.
         raise TypeError(str(error)) from error
+    return _cast_specs(found, dtype) if keras.backend.backend() == "torch" else found
 
 
 def _with_known_batch_size(specs):
     """Returns specs with the known batch size in place of an unknown one.
 
-    For PyTorch, Keras replaces unknown sizes by a number, which differs from the known size.
+    Keras replaces an unknown size by a number on PyTorch, and by a symbol on JAX. Both differ from
+    the known size.
     """
     sizes = {spec.shape[0] for spec in specs if len(spec.shape) > 1} - {None, 1}
     if len(sizes) != 1:
