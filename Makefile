@@ -16,7 +16,9 @@ RUN_PACKAGE := $(PACKAGE_VENV)/bin/python
 LIBRARY_TESTS := tests/attention tests/layers tests/models tests/decoding tests/t2t \
   tests/test_backends.py tests/test_docstring_examples.py
 CORE_TESTS := tests/test_backends.py tests/layers/test_relation_multi_head_attention.py \
-  tests/layers/test_keras_hub.py tests/layers/test_call_checks.py tests/models/test_generation.py \
+  tests/layers/test_keras_hub.py tests/layers/test_keras_own_tests.py \
+  tests/layers/test_run_layer_test.py tests/layers/test_conditions.py tests/layers/test_contract.py \
+  tests/layers/test_call_checks.py tests/models/test_generation.py \
   tests/models/test_generation_inputs.py \
   tests/attention/test_recorded.py tests/layers/test_packing.py tests/layers/test_export.py \
   tests/layers/test_compile_matrix.py tests/examples/test_jax_translation.py

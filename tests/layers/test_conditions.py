@@ -1,4 +1,4 @@
-"""Every layer under conditions that programs set: dtypes and empty inputs.
+"""Every layer under conditions that programs set: dtypes, empty inputs and graphs.
 
 A condition changes how layers are called, and not what they compute. Outputs are compared with
 those of plain calls. With empty inputs, they have to be finite.
@@ -25,8 +25,8 @@ class Condition(NamedTuple):
         dtype_policy: dtype policy of the layers. Default: `floatx`.
         index_dtype: dtype of positions, offsets and labels.
         sizes: the batch size "B", and the sizes of axes of `layer_cases` that differ.
-        call: "eager", on JAX in a compiled function; or "symbolic", as in a functional model with
-            unknown sizes.
+        call: "eager", on JAX in a compiled function; "graph", with unknown sizes and numeric checks
+            on TensorFlow; or "symbolic", as in a functional model with unknown sizes.
     """
 
     floatx: str = "float32"
@@ -40,6 +40,7 @@ CONDITIONS = {
     "float16 as floatx, symbolic": Condition(floatx="float16", call="symbolic"),
     "float64 as floatx, uint8": Condition(floatx="float64", index_dtype="uint8"),
     "mixed precision, int64": Condition(dtype_policy="mixed_float16", index_dtype="int64"),
+    "int64, graph": Condition(index_dtype="int64", call="graph"),
     "no queries": Condition(sizes={"T": 0, "L": 0, "H": 0}),
     "no keys": Condition(sizes={"S": 0, "L": 0, "W": 0}),
     "no sequences": Condition(sizes={"B": 0}),
@@ -140,7 +141,26 @@ def run(condition, layers, arrays):
         import jax
 
         return jax.jit(compute)(arrays)
+    if BACKEND == "tensorflow" and condition.call == "graph":
+        return _in_graph(compute, arrays)
     return compute({name: ops.convert_to_tensor(x) for name, x in arrays.items()})
+
+
+def _in_graph(compute, arrays):
+    """Returns the results of a `tf.function` with unknown sizes that checks all numbers."""
+    import tensorflow as tf
+
+    specs = {
+        name: tf.TensorSpec(
+            (None, *(None if axis in SIZES else axis for axis in INPUTS[name])), x.dtype
+        )
+        for name, x in arrays.items()
+    }
+    tf.debugging.enable_check_numerics()
+    try:
+        return tf.function(compute, input_signature=[specs], autograph=False)(arrays)
+    finally:
+        tf.debugging.disable_check_numerics()
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
