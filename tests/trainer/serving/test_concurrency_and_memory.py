@@ -11,7 +11,6 @@ from subprocesses import environment, run_python
 
 from examples.synthetic_corpus import generate
 
-
 REQUESTS = 1_000
 THREADS = 16
 # The measured growth is 0.1 MiB. A leak of 1.3 KiB for each of the 6,667 texts after the first
