@@ -86,7 +86,12 @@ def start_indices(*indices):
     """
     if keras.backend.backend() == "jax":
         return tuple(ops.convert_to_tensor(index, dtype="int32") for index in indices)
-    return tuple(ops.cast(index, "int32") if ops.is_tensor(index) else index for index in indices)
+    return tuple(map(as_size, indices))
+
+
+def as_size(x):
+    """Returns a size as an int32 tensor if it is a tensor, otherwise unchanged."""
+    return ops.cast(x, "int32") if ops.is_tensor(x) else x
 
 
 def clip_size(x, low, high):

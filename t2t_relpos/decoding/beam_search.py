@@ -3,7 +3,7 @@
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos._backend import is_tensorflow_without_xla
+from t2t_relpos._backend import as_size, is_tensorflow_without_xla
 from t2t_relpos.decoding.beams import Beams
 from t2t_relpos.decoding.capacity import check_capacity
 from t2t_relpos.decoding.constraints import checked_constraints
@@ -115,6 +115,8 @@ def beam_search(
     if not (ops.is_tensor(beam_size) or ops.is_tensor(num_results)):
         check_sizes("beam_size", beam_size, num_results)
         beam_size, num_results = int(beam_size), int(num_results)
+    sizes = batch_size, max_length, beam_size, num_results
+    batch_size, max_length, beam_size, num_results = map(as_size, sizes)
     check_alpha(alpha)
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
     constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id, batch_size)

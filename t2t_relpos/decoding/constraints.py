@@ -13,6 +13,7 @@ import numpy as np
 from keras import ops
 
 from t2t_relpos import _checks
+from t2t_relpos._backend import as_size
 
 # Replaces the values of forbidden entries where entries are sorted or drawn. Results never have it.
 MASKED = -1e30
@@ -108,7 +109,7 @@ def checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_pen
             "Expected `repetition_penalty` above 0 (1: none, more: fewer repetitions), from "
             f"{_SMALLEST_PENALTY} to {_LARGEST_PENALTY}. Received: {repetition_penalty!r}"
         )
-    size = int(no_repeat_ngram_size)
+    min_length, size = as_size(min_length), int(no_repeat_ngram_size)
     return Constraints(min_length, _checked_prefix(prefix), size, repetition_penalty)
 
 

@@ -7,6 +7,7 @@ allowed.
 from keras import ops
 
 from t2t_relpos import _checks
+from t2t_relpos._backend import as_size
 from t2t_relpos.decoding.constraints import EXCLUDED_BELOW, MASKED
 from t2t_relpos.decoding.top_k import top_k
 
@@ -35,9 +36,10 @@ def keep_top_k(logits, allowed, k):
     """
     logits = _masked(logits, allowed)
     size = logits.shape[-1]
-    k = min(int(k), size) if _checks.is_integer(k) else ops.minimum(k, size)
+    k = min(int(k), size) if _checks.is_integer(k) else ops.minimum(as_size(k), size)
     values, indices = top_k(logits, k)
-    return _down_to(logits, allowed, values[:, -1:], indices[:, -1:])
+    # Not `[:, -1:]`, whose size TensorFlow does not know if k is a tensor.
+    return _down_to(logits, allowed, values[:, -1, None], indices[:, -1, None])
 
 
 def keep_top_p(logits, allowed, p):

@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from t2t_relpos._backend import as_size
 from t2t_relpos.decoding.capacity import check_capacity
 from t2t_relpos.decoding.constraints import MASKED, checked_constraints
 from t2t_relpos.decoding.result import DecodingResult
@@ -61,6 +62,7 @@ def greedy_search(
     >>> ops.convert_to_numpy(result.ids).tolist()
     [[[2, 2, 2]]]
     """
+    batch_size, max_length = as_size(batch_size), as_size(max_length)
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
     constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id, batch_size)
 

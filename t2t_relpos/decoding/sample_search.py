@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
+from t2t_relpos._backend import as_size
 from t2t_relpos.decoding.capacity import check_capacity
 from t2t_relpos.decoding.constraints import EXCLUDED_BELOW, checked_constraints
 from t2t_relpos.decoding.filters import divide, draw, keep_top_k, keep_top_p
@@ -92,6 +93,8 @@ def sample_search(
     [[[2, 1, 0, 0, 0]]]
     """
     _check(temperature, top_k, top_p, num_results)
+    sizes = batch_size, max_length, num_results
+    batch_size, max_length, num_results = map(as_size, sizes)
     check_capacity(step, state, max_length, length_limit)
     constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
     constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id, batch_size)

@@ -44,14 +44,18 @@ class LayerNormalization(keras.layers.LayerNormalization):
     def call(self, inputs):
         if self.rms_scaling:
             return super().call(inputs)
-        if keras.backend.backend() == "torch" and is_portable():
+        rank = len(inputs.shape)
+        # Keras's layer normalizes the last axes only, on PyTorch.
+        is_last = sorted(axis % rank for axis in self.axis) == list(range(rank))[-len(self.axis) :]
+        if keras.backend.backend() == "torch" and (is_portable() or not is_last):
             return self._normalize(inputs)
-        if keras.backend.backend() != "tensorflow" or not self._is_default(len(inputs.shape)):
+        if keras.backend.backend() != "tensorflow" or not self._is_default(rank):
             return super().call(inputs)
         from t2t_relpos.layers import _tensorflow_layer_normalization
 
-        inputs, gamma, beta = (ops.convert_to_tensor(x) for x in (inputs, self.gamma, self.beta))
-        return _tensorflow_layer_normalization.normalize(inputs, gamma, beta, self.epsilon)
+        arguments = map(ops.convert_to_tensor, (inputs, self.gamma, self.beta))
+        outputs = _tensorflow_layer_normalization.normalize(*arguments, self.epsilon)
+        return ops.cast(outputs, self.compute_dtype)
 
     def _is_default(self, rank):
         """Returns whether the last axis is normalized, scaled and centered."""
@@ -72,4 +76,4 @@ class LayerNormalization(keras.layers.LayerNormalization):
             outputs = outputs * ops.reshape(self.gamma, sizes)
         if self.center:
             outputs = outputs + ops.reshape(self.beta, sizes)
-        return ops.cast(outputs, inputs.dtype)
+        return ops.cast(outputs, self.compute_dtype)

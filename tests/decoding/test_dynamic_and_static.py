@@ -18,11 +18,12 @@ RULES = {"min_length": 2, "no_repeat_ngram_size": 2, "repetition_penalty": 1.5}
 def beam(language, sentences, length, results, size, prefix, limits):
     settings = {"beam_size": size, "num_results": results, "prefix": prefix, "length_limit": limits}
     rows, state = ops.shape(sentences)[0], language.start(sentences)
-    return beam_search(language.step, state, rows, length, **settings, **RULES)
+    rules = RULES | {"min_length": length // 2}
+    return beam_search(language.step, state, rows, length, **settings, **rules)
 
 
 def sample(language, sentences, length, results, prefix, uniform):
-    settings = {"num_results": results, "top_k": 3, "top_p": 0.9, "prefix": prefix}
+    settings = {"num_results": results, "top_k": length - 1, "top_p": 0.9, "prefix": prefix}
     rows, state = ops.shape(sentences)[0], language.start(sentences)
     return sample_search(language.step, state, rows, length, uniform=uniform, **settings, **RULES)
 
@@ -37,10 +38,12 @@ searches = pytest.mark.parametrize(
 @searches
 def test_search_with_dynamic_sizes_and_xla_equals_eager(language, search, sizes, arrays, tf):
     expected = search(language, SENTENCES, *sizes, *arrays)
-    arguments = [tf.constant(x) for x in (SENTENCES, *sizes, *arrays)]
-    specs = [tf.TensorSpec([None] * x.shape.rank, x.dtype) for x in arguments]
-    dynamic = tf.function(lambda *args: search(language, *args), input_signature=specs)
-    assert_all_close(dynamic(*arguments), expected, rtol=1e-5)
+    for dtype in ("int32", "int64"):
+        tensors = [tf.constant(size, dtype) for size in sizes]
+        arguments = [tf.constant(x) for x in (SENTENCES, *tensors, *arrays)]
+        specs = [tf.TensorSpec([None] * x.shape.rank, x.dtype) for x in arguments]
+        dynamic = tf.function(lambda *args: search(language, *args), input_signature=specs)
+        assert_all_close(dynamic(*arguments), expected, rtol=1e-5)
     xla = tf.function(lambda ids, *args: search(language, ids, *sizes, *args), jit_compile=True)
     assert_all_close(xla(SENTENCES, *arrays), expected, rtol=1e-5)
 

@@ -15,6 +15,7 @@ _FORMATS = {
     b"7z\xbc\xaf\x27\x1c": ("a 7z file", "7z e -so {} > {}.txt"),
     b"%PDF-": ("a PDF file", "pdftotext {} {}.txt"),
 }
+_TAR, _TAR_AT = b"ustar", 257
 _BYTE_ORDER_MARKS = {
     b"\xff\xfe\x00\x00": "UTF-32",
     b"\x00\x00\xfe\xff": "UTF-32",
@@ -40,6 +41,11 @@ def check_format(start: bytes, name: str):
                 f"Expected text in {name}. Received: {received}. Convert it: "
                 f"{command.format(file, file)}"
             )
+    if start[_TAR_AT:].startswith(_TAR):
+        raise ValueError(
+            f"Expected text in {name}. Received: a tar archive. Convert it: tar -xOf {file} > "
+            f"{file}.txt"
+        )
     encoding = _find_encoding(start[:_BYTES])
     if encoding is not None:
         raise ValueError(

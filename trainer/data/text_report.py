@@ -128,11 +128,16 @@ def count_in_graph(module, texts: Sequence[bytes]) -> TextCounts:
             unknown=counts[_UNKNOWN],
             byte_pieces=sum(count for name, count in counts.items() if _is_byte(name)),
             normalized=sum(
-                not unknown and text.split() != other.split()
+                not unknown and _squeeze(text) != _squeeze(other)
                 for text, other, unknown in zip(block, round_trips, has_unknown)
             ),
         )
     return total
+
+
+def _squeeze(text):
+    """Returns a text with single spaces between words. Only U+0020 separates words."""
+    return b" ".join(filter(None, text.strip().split(b" ")))
 
 
 def _is_byte(name):

@@ -2,7 +2,9 @@
 
 import bz2
 import gzip
+import io
 import lzma
+import tarfile
 
 import pytest
 
@@ -19,9 +21,22 @@ def test_text_in_utf_8_and_in_8_bits_passes(text):
     check_format(text.encode("latin-1", errors="ignore"), "file")
 
 
+def tar_archive():
+    """Returns a tar archive with a text file."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        entry = tarfile.TarInfo("text")
+        entry.size = len(TEXT.encode())
+        archive.addfile(entry, io.BytesIO(TEXT.encode()))
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
     ("start", "received"),
     [
+        pytest.param(
+            tar_archive(), "a tar archive. Convert it: tar -xOf 'my file' > 'my file'.txt", id="tar"
+        ),
         (
             gzip.compress(b"a", mtime=0),
             "a gzip file. Convert it: gunzip < 'my file' > 'my file'.txt",
@@ -73,3 +88,9 @@ def test_nul_bytes_raise(tmp_path):
     message = r"Expected text in .*/nul. Received: a NUL byte in line 201. Remove it: tr -d '\\0' <"
     with pytest.raises(ValueError, match=message):
         read_text(str(tmp_path / "nul"), str(tmp_path / "nul"))
+
+
+def test_compressed_tar_archives_raise(tmp_path):
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(tar_archive()))
+    with pytest.raises(ValueError, match="Received: a tar archive. Convert it: tar -xOf "):
+        read_text(str(tmp_path / "a.tar.gz"), str(tmp_path / "a.tar.gz"))
