@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from t2t_relpos._backend import accumulation_dtype
-from t2t_relpos.attention.band import expand_ids, sum_by_id
+from t2t_relpos.attention.skew import expand_ids, sum_by_id
 from t2t_relpos.attention.block_layout import KeyWindow, Segment
 from t2t_relpos.attention.dropout import SeededDropout
 from t2t_relpos.attention.masks import MASKED_SCORE
-from t2t_relpos.attention.table_matmul import matmul_table
+from t2t_relpos.attention.gather import matmul_table
 
 
 class Tensors(NamedTuple):

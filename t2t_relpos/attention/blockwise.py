@@ -7,7 +7,7 @@ differences from a reference row: the rightmost one, or the leftmost one if caus
 reference row once per query. The difference rows are nonzero in two regions:
 
 - the band: keys at distances from -(K - 1) to K - 1 (to 0 if causal). For a block of queries they
-  are in a window of consecutive keys, which `band.expand_ids` and `band.sum_by_id` handle;
+  are in a window of consecutive keys, which `skew.expand_ids` and `skew.sum_by_id` handle;
 - the left tail, if bidirectional: all keys before the window share relative id 0.
 
 There are two forms. The unrolled form reads a static slice of keys for each block, and saves the
@@ -26,30 +26,30 @@ from t2t_relpos.attention.block_passes import backward, forward
 from t2t_relpos.attention.block_scores import Settings, Tensors
 
 
-def attend(inputs, sizes, *, unrolled):
+def attend(call, sizes, *, unrolled):
     """Returns the outputs `[B, N, T, Hv]`.
 
     Args:
-        inputs: an `AttentionInputs`.
+        call: an `AttentionCall`.
         sizes: a `BlockSizes`.
         unrolled: whether to use the unrolled form, which saves the weights for the gradient,
             instead of the scanned form, which rematerializes them.
     """
-    length_q, length_k = inputs.lengths
-    tensors, reference, max_relative_position = _prepare(inputs)
-    offset = inputs.query_offset if isinstance(inputs.query_offset, int) else None
+    length_q, length_k = call.length_q, call.length_k
+    tensors, reference, max_relative_position = _prepare(call)
+    offset = call.query_offset if isinstance(call.query_offset, int) else None
     settings = Settings(
         max_relative_position=max_relative_position,
-        causal=inputs.causal,
+        causal=call.causal,
         query_offset=offset,
-        needs_totals=inputs.dropout is not None
+        needs_totals=call.dropout is not None
         or tensors.key_mask is not None
         or tensors.mask is not None
-        or (inputs.causal and (offset is None or offset < 0)),
-        dropout_rate=None if inputs.dropout is None else inputs.dropout.rate,
+        or (call.causal and (offset is None or offset < 0)),
+        dropout_rate=None if call.dropout is None else call.dropout.rate,
         save_weights=unrolled,
         segments=make_segments(
-            (length_q, length_k), offset if inputs.causal else None, sizes, unrolled=unrolled
+            (length_q, length_k), offset if call.causal else None, sizes, unrolled=unrolled
         ),
         dtype=keras.backend.standardize_dtype(tensors.query.dtype),
     )
@@ -61,27 +61,27 @@ def attend(inputs, sizes, *, unrolled):
     return ops.cast(outputs, settings.dtype)
 
 
-def _prepare(inputs):
+def _prepare(call):
     """Returns (tensors, reference row of the value table or None, K)."""
-    dtype = accumulation_dtype(keras.backend.standardize_dtype(inputs.query.dtype))
-    key_differences, _, key_k = _difference_rows(inputs.key_table, dtype, causal=inputs.causal)
+    dtype = accumulation_dtype(keras.backend.standardize_dtype(call.query.dtype))
+    key_differences, _, key_k = _difference_rows(call.key_table, dtype, causal=call.causal)
     value_differences, reference, value_k = _difference_rows(
-        inputs.value_table, dtype, causal=inputs.causal
+        call.value_table, dtype, causal=call.causal
     )
-    mask = inputs.mask
+    mask = call.mask
     if mask is not None:
         mask = ops.reshape(mask, (*[1] * (4 - len(mask.shape)), *ops.shape(mask)))
-    offset = inputs.query_offset
+    offset = call.query_offset
     tensors = Tensors(
-        query=inputs.query,
-        key=inputs.key,
-        value=inputs.value,
+        query=call.query,
+        key=call.key,
+        value=call.value,
         key_differences=key_differences,
         value_differences=value_differences,
-        key_mask=None if inputs.key_mask is None else ops.cast(inputs.key_mask, "bool"),
+        key_mask=None if call.key_mask is None else ops.cast(call.key_mask, "bool"),
         mask=mask,
         query_offset=None if isinstance(offset, int) else ops.cast(offset, "int32"),
-        seed=None if inputs.dropout is None else inputs.dropout.seed,
+        seed=None if call.dropout is None else call.dropout.seed,
     )
     # Without tables, K has no effect on the outputs.
     return tensors, reference, key_k or value_k or 1

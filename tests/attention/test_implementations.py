@@ -13,7 +13,6 @@ from seeds import FixedSeed
 from t2t_relpos.attention import attend, dispatch, reference
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.gather import pair_index
-from t2t_relpos.attention.request import Request
 
 BACKEND = keras.backend.backend()
 NAMES = [each.name for each in dispatch.TABLE if each.name != "without_tables"]
@@ -129,7 +128,7 @@ def problem_of(precision):
 def implementation(request, small_block_implementations):
     implementation = small_block_implementations[request.param]
     if dispatch.TENSORFLOW_ON_CPU in implementation.requirements:
-        if not dispatch.TENSORFLOW_ON_CPU.holds(Request(23, 23, 2)):
+        if not dispatch.TENSORFLOW_ON_CPU.holds(dispatch.AttentionCall(23, 23, 2)):
             pytest.skip(f"{implementation.name} requires {dispatch.TENSORFLOW_ON_CPU.text}")
     return implementation
 
@@ -140,8 +139,8 @@ def run(implementation, tensors, **options):
     table = tensors.get("key_table", tensors.get("value_table"))
     k = None if table is None else (table.shape[-2] - 1) // 2
     described = {name: options[name] for name in ("causal", "query_offset") if name in options}
-    unmet = implementation.unmet_condition(
-        Request(*lengths, k, **described), ignore_preferences=True
+    unmet, _ = implementation.match(
+        dispatch.AttentionCall(*lengths, k, **described), ignore_preferences=True
     )
     if unmet is not None:
         pytest.skip(f"{implementation.name} requires {unmet.text}")

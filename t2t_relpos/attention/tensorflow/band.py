@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from t2t_relpos.attention.table_matmul import matmul_table
+from t2t_relpos.attention.gather import matmul_table
 
 
 class BandShape(NamedTuple):

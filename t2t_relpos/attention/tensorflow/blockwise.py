@@ -46,22 +46,22 @@ class _Options(NamedTuple):
 
 
 @tf.autograph.experimental.do_not_convert
-def attend(inputs, sizes, *, save_weights):
+def attend(call, sizes, *, save_weights):
     """Returns the outputs `[B, N, T, Hv]`.
 
     Args:
-        inputs: an `AttentionInputs`.
+        call: an `AttentionCall`.
         sizes: a `GroupedBlockSizes`.
         save_weights: whether the gradient reads saved attention weights instead of rematerializing
             them. If True, a SavedModel can't include the gradient.
     """
-    query, key = tf.convert_to_tensor(inputs.query), tf.convert_to_tensor(inputs.key)
+    query, key = tf.convert_to_tensor(call.query), tf.convert_to_tensor(call.key)
     if query.shape[0] and query.shape[2] and key.shape[2]:  # known, and not 0
-        return _attend_nonempty(inputs, sizes, save_weights=save_weights)
+        return _attend_nonempty(call, sizes, save_weights=save_weights)
 
     def empty():
         return tf.zeros(
-            tf.concat([tf.shape(query)[:-1], tf.shape(inputs.value)[-1:]], 0), query.dtype
+            tf.concat([tf.shape(query)[:-1], tf.shape(call.value)[-1:]], 0), query.dtype
         )
 
     # A replica may have an empty batch. Its loops run no step, so the output shape is unknown.
@@ -69,53 +69,53 @@ def attend(inputs, sizes, *, save_weights):
     sizes_of_loops = tf.stack([*tf.unstack(tf.shape(query))[::2], tf.shape(key)[2]])
     outputs = tf.cond(
         tf.reduce_all(sizes_of_loops > 0),
-        lambda: _attend_nonempty(inputs, sizes, save_weights=save_weights),
+        lambda: _attend_nonempty(call, sizes, save_weights=save_weights),
         empty,
     )
-    return tf.ensure_shape(outputs, (*query.shape[:-1], inputs.value.shape[-1]))
+    return tf.ensure_shape(outputs, (*query.shape[:-1], call.value.shape[-1]))
 
 
-def _attend_nonempty(inputs, sizes, *, save_weights):
+def _attend_nonempty(call, sizes, *, save_weights):
     tables = [
-        x if x is None else band.extend_table(tf.convert_to_tensor(x), causal=inputs.causal)
-        for x in (inputs.key_table, inputs.value_table)
+        x if x is None else band.extend_table(tf.convert_to_tensor(x), causal=call.causal)
+        for x in (call.key_table, call.value_table)
     ]
-    dropout = inputs.dropout
-    key_mask, mask = _merge_key_masks(inputs)
+    dropout = call.dropout
+    key_mask, mask = _merge_key_masks(call)
     tensors = _Tensors(
-        *(tf.convert_to_tensor(x) for x in (inputs.query, inputs.key, inputs.value)),
+        *(tf.convert_to_tensor(x) for x in (call.query, call.key, call.value)),
         *tables,
-        query_offset=tf.cast(inputs.query_offset, tf.int32),
+        query_offset=tf.cast(call.query_offset, tf.int32),
         key_mask=key_mask,
         mask=mask,
         seed=dropout.seed if dropout else None,
     )
-    offset = inputs.query_offset
+    offset = call.query_offset
     lengths = tensors.query.shape[2], tensors.key.shape[2]
-    shape = _band_shape(tensors, sizes.chunk, causal=inputs.causal)
+    shape = _band_shape(tensors, sizes.chunk, causal=call.causal)
     all_queries_have_keys = isinstance(offset, int) and offset >= 0
     options = _Options(
-        causal=inputs.causal,
+        causal=call.causal,
         largest_block=sizes.largest_block,
         keys_per_group=sizes.keys_per_group,
         chunk=sizes.chunk,
         may_be_padded=needs_padding(lengths, offset, shape, sizes.largest_block),
         may_be_fully_masked=key_mask is not None
         or mask is not None
-        or (inputs.causal and not all_queries_have_keys),
+        or (call.causal and not all_queries_have_keys),
         rate=dropout.rate if dropout else None,
         save_weights=save_weights,
     )
     return _attend(tensors, options)
 
 
-def _merge_key_masks(inputs):
+def _merge_key_masks(call):
     """Returns (key mask, mask). A mask `[.., 1, 1, S]` is merged into the key mask."""
-    key_mask, mask = inputs.key_mask, inputs.mask
+    key_mask, mask = call.key_mask, call.mask
     key_mask = None if key_mask is None else tf.cast(key_mask, tf.bool)
     if mask is not None and len(mask.shape) == 4 and mask.shape[1] == mask.shape[2] == 1:
         keys = mask[:, 0, 0]
-        keys = tf.broadcast_to(keys, tf.stack([tf.shape(keys)[0], inputs.lengths[1]]))
+        keys = tf.broadcast_to(keys, tf.stack([tf.shape(keys)[0], call.length_k]))
         return keys if key_mask is None else key_mask & keys, None
     return key_mask, mask
 

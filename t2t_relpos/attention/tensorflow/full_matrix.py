@@ -34,25 +34,25 @@ class _Call(NamedTuple):
 
 
 @tf.autograph.experimental.do_not_convert
-def attend(inputs, chunk):
+def attend(call, chunk):
     """Returns the outputs `[B, N, T, Hv]` of attention with an aligned query offset, `S - T`.
 
     Args:
-        inputs: an `AttentionInputs`.
+        call: an `AttentionCall`.
         chunk: number of keys of a chunk of the left tail, an int or a scalar tensor.
     """
-    mask = inputs.combined_mask()
-    tensors = (inputs.query, inputs.key, inputs.value, inputs.key_table, inputs.value_table, mask)
-    dropout = inputs.dropout
-    call = _Call(
+    mask = call.combined_mask()
+    tensors = (call.query, call.key, call.value, call.key_table, call.value_table, mask)
+    dropout = call.dropout
+    arguments = _Call(
         *(x if x is None else tf.convert_to_tensor(x) for x in tensors),
-        is_masked=inputs.key_mask is not None or inputs.mask is not None,
-        causal=inputs.causal,
+        is_masked=call.key_mask is not None or call.mask is not None,
+        causal=call.causal,
         chunk=chunk,
         rate=dropout.rate if dropout else None,
         seed=as_seed(dropout.seed) if dropout else None,
     )
-    return _attend(call)
+    return _attend(arguments)
 
 
 @compat.shared_function
