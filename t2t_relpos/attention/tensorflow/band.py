@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from t2t_relpos.attention.blockwise import difference_rows
 from t2t_relpos.attention.gather import matmul_table
 
 
@@ -178,30 +179,16 @@ def _first_column(tail_length, chunk):
     return tf.maximum(tail_length // chunk - 1, 0)
 
 
-def extend_table(table, *, causal):
-    """Repeats the end rows of a table until K is large enough for a `BandShape`."""
-    while table.shape[-2] < (5 if causal else 3):
-        table = tf.concat([table[..., :1, :], table, table[..., -1:, :]], -2)
-    return table
-
-
-def difference_rows(table, *, causal):
-    """Returns (rows minus the reference row `[.., L, H]`, reference row `[.., 1, H]`).
-
-    The difference rows are ordered from right to left, as the diagonals of the band. In
-    `t2t_relpos.attention.blockwise` they are ordered from left to right, as the table.
-    """
-    if causal:
-        reference, others = table[..., :1, :], table[..., 1 : (table.shape[-2] + 1) // 2, :]
-    else:
-        reference, others = table[..., -1:, :], table[..., :-1, :]
-    return others[..., ::-1, :] - reference, reference
+def diagonal_rows(table, *, causal):
+    """Returns (difference rows in the order of the diagonals, from right to left; reference row)."""
+    rows, reference = difference_rows(table, causal=causal)
+    return rows[..., ::-1, :], reference
 
 
 def table_gradient(d_rows, d_reference, *, causal):
     """Returns the gradient of a table from those of its difference rows and reference row.
 
-    It is the transpose of `difference_rows`.
+    It is the transpose of `diagonal_rows`.
     """
     d_reference -= tf.reduce_sum(d_rows, -2, keepdims=True)
     rows = d_rows[..., ::-1, :]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from t2t_relpos.attention.tensorflow.band import Band, difference_rows
+from t2t_relpos.attention.tensorflow.band import Band, diagonal_rows
 
 
 class _Block(NamedTuple):
@@ -81,7 +81,7 @@ class BlockSteps:
 
     def _difference_rows(self, table):
         """Returns (difference rows, reference row) of a table, for all blocks."""
-        return difference_rows(table[:, None], causal=self._layout.causal)
+        return diagonal_rows(table[:, None], causal=self._layout.causal)
 
     def _augment(self, x, rows, bias=None):
         """Returns (queries with the tail's columns, biases by diagonal), indexed by block."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from t2t_relpos._backend import accumulation_dtype
+from t2t_relpos.attention.blockwise import extend_table
 from t2t_relpos.attention.dropout import SeededDropout
 from t2t_relpos.attention.tensorflow import band, compat
 from t2t_relpos.attention.tensorflow.block_layout import BlockLayout, needs_padding
@@ -77,7 +78,7 @@ def attend(call, sizes, *, save_weights):
 
 def _attend_nonempty(call, sizes, *, save_weights):
     tables = [
-        x if x is None else band.extend_table(tf.convert_to_tensor(x), causal=call.causal)
+        x if x is None else extend_table(tf.convert_to_tensor(x), 5 if call.causal else 3)
         for x in (call.key_table, call.value_table)
     ]
     dropout = call.dropout

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from t2t_relpos.attention.tensorflow.band import difference_rows, table_gradient
+from t2t_relpos.attention.tensorflow.band import diagonal_rows, table_gradient
 
 
 class NoTerms:
@@ -63,7 +63,7 @@ class DiagonalTerms(NoTerms):
     def __init__(self, queries, band, table):
         self._queries, self._band, self._table = queries, band, table
         self._causal = queries.shape.causal
-        self._rows, self._reference = difference_rows(table, causal=self._causal)
+        self._rows, self._reference = diagonal_rows(table, causal=self._causal)
 
     def matmul(self, x, y, bias=None):
         by_id = tf.matmul(self._rows, x, transpose_b=True)
