@@ -99,9 +99,9 @@ def values_by_rows(weights, table, ids):
 def _gather_rows(table, ids):
     """Returns the table row of each pair, `[T, S, H]` or `[N, T, S, H]`."""
     if keras.backend.backend() == "tensorflow":
-        from t2t_relpos.attention.tensorflow import lookup
+        from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
 
-        return lookup.gather_rows(table, ids)
+        return tensorflow_ops.gather_rows(table, ids)
     # The gradient sums over all pairs with the same id.
     rows = ops.take(ops.cast(table, accumulation_dtype(table.dtype)), ids, axis=-2)
     return ops.cast(rows, table.dtype)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos.attention.blockwise import extend_table
 from t2t_relpos.attention.dropout import SeededDropout
-from t2t_relpos.attention.tensorflow import band, compat
+from t2t_relpos.attention.tensorflow import band, ops
 from t2t_relpos.attention.tensorflow.block_layout import BlockLayout, needs_padding
 from t2t_relpos.attention.tensorflow.block_loops import BlockAttention
 from t2t_relpos.attention.tensorflow.masks import BlockMasks
@@ -126,7 +126,7 @@ def _band_shape(tensors, chunk, *, causal):
     return band.BandShape((table.shape[-2] - 1) // 2, causal=causal, chunk=chunk)
 
 
-@compat.shared_function
+@ops.shared_function
 def _attend(tensors, options):
     query, key, value = tensors[:3]
     dtype = tf.as_dtype(accumulation_dtype(query.dtype))

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos.attention.masks import MASKED_SCORE
-from t2t_relpos.attention.tensorflow import compat
+from t2t_relpos.attention.tensorflow import ops
 from t2t_relpos.attention.tensorflow.band import Band, BandShape, QueryBand
-from t2t_relpos.attention.tensorflow.dropout import as_seed, factors
+from t2t_relpos.attention.tensorflow.ops import as_seed, dropout_factors
 from t2t_relpos.attention.tensorflow.relative_terms import DiagonalTerms, NoTerms
 
 
@@ -55,7 +55,7 @@ def attend(call, chunk):
     return _attend(arguments)
 
 
-@compat.shared_function
+@ops.shared_function
 def _attend(call):
     names = ["query", "key", "value", "key_table", "value_table"]
     names = [name for name in names if getattr(call, name) is not None]
@@ -115,7 +115,7 @@ class _FullMatrix:
         self._total = tf.ones([], self._dtype)
         if call.rate is not None:
             shape = tf.shape(self._weights)
-            self._dropped *= factors(shape, call.rate, call.seed, self._dtype)
+            self._dropped *= dropout_factors(shape, call.rate, call.seed, self._dtype)
             self._total = tf.reduce_sum(self._dropped, -1, keepdims=True)
         self._band = self._value_terms.read_band(self._dropped)
         self._sums = self._value_terms.sum_by_id(self._dropped, self._band)

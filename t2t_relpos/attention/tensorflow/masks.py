@@ -1,32 +1,8 @@
-"""Masked softmax on TensorFlow, for the full matrix and for a block of queries."""
+"""Masks of a block of queries on TensorFlow."""
 
 import tensorflow as tf
 
 from t2t_relpos.attention.masks import MASKED_SCORE
-
-
-@tf.autograph.experimental.do_not_convert
-def masked_softmax(scores, mask):
-    """Returns the softmax over the unmasked entries, zero elsewhere.
-
-    The gradient needs no mask, because the weights of masked entries are zero.
-
-    Args:
-        scores: `[.., S]`.
-        mask: bool, broadcasts to `scores`. True = attend.
-    """
-
-    @tf.custom_gradient
-    def run(scores):
-        weights = tf.nn.softmax(tf.where(mask, scores, tf.cast(MASKED_SCORE, scores.dtype)))
-        weights = tf.where(mask, weights, tf.zeros([], weights.dtype))
-
-        def gradient(d_weights):
-            return weights * (d_weights - tf.reduce_sum(d_weights * weights, -1, keepdims=True))
-
-        return weights, gradient
-
-    return run(scores)
 
 
 class BlockMasks:
