@@ -177,7 +177,7 @@ class BlockSizes:
 
 @dataclasses.dataclass(frozen=True)
 class GroupedBlockSizes:
-    """Sizes of the blocks of `tensorflow.blockwise.attend`.
+    """Sizes of the blocks of `tensorflow.engine.attend_in_blocks`.
 
     Args:
         largest_block: largest number of queries of a block.
@@ -423,15 +423,15 @@ def _within_rows_range(call):
 
 
 def _run_full_matrix(call):
-    from t2t_relpos.attention.tensorflow import full_matrix
+    from t2t_relpos.attention.tensorflow import engine
 
-    return full_matrix.attend(call, full_matrix_chunk(call.length_k)), None
+    return engine.attend_in_one_block(call, full_matrix_chunk(call.length_k)), None
 
 
 def _run_tensorflow_blocks(call, sizes, *, save_weights):
-    from t2t_relpos.attention.tensorflow import blockwise as tensorflow_blockwise
+    from t2t_relpos.attention.tensorflow import engine
 
-    return tensorflow_blockwise.attend(call, sizes, save_weights=save_weights), None
+    return engine.attend_in_blocks(call, sizes, save_weights=save_weights), None
 
 
 def _run_keras_blocks(call, sizes, *, unrolled):
@@ -476,7 +476,7 @@ TABLE = (
     ),
     Implementation(
         "full_matrix",
-        "tensorflow.full_matrix.attend",
+        "tensorflow.engine.attend_in_one_block",
         _run_full_matrix,
         saved_matrices=2,
         requirements=(
@@ -520,7 +520,7 @@ TABLE = (
     ),
     Implementation(
         "saved_blocks",
-        "tensorflow.blockwise.attend",
+        "tensorflow.engine.attend_in_blocks",
         functools.partial(_run_tensorflow_blocks, save_weights=True),
         saved_matrices=1,
         requirements=(*_TENSORFLOW_REQUIREMENTS, QUADRATIC_MEMORY_ALLOWED),
@@ -535,7 +535,7 @@ TABLE = (
     ),
     Implementation(
         "rematerialized_blocks",
-        "tensorflow.blockwise.attend",
+        "tensorflow.engine.attend_in_blocks",
         functools.partial(_run_tensorflow_blocks, save_weights=False),
         saved_matrices=0,
         requirements=_TENSORFLOW_REQUIREMENTS,
