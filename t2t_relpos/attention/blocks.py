@@ -50,7 +50,7 @@ class Segment(NamedTuple):
         return ops.concatenate([x, zeros], axis=2)
 
     def keys(self, x, axis=2):
-        """Returns the keys that the blocks read, of `[.., S, X]` or, with axis 3, `[.., 1 or S]`."""
+        """Returns the keys that the blocks read, of `[.., S, X]`, or of `[.., 1 or S]`."""
         if axis == 2:
             return x[:, :, : self.num_keys]
         return x if x.shape[3] == 1 else x[..., : self.num_keys]

@@ -412,9 +412,7 @@ def _within_rows_range(call):
     if not all(condition.holds(call) for condition in BLOCK_REQUIREMENTS):
         return call.knows_lengths and call.has_at_most(LONGEST_ROWS_WITHOUT_BLOCKS)
     if TENSORFLOW_ON_CPU.holds(call):
-        longest = (
-            LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL if call.causal else LONGEST_ROWS_TENSORFLOW_CPU
-        )
+        longest = LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL if call.causal else LONGEST_ROWS_TENSORFLOW_CPU
         return call.has_at_most(longest)
     longest = LONGEST_ROWS_JAX if call.backend == "jax" else LONGEST_ROWS
     if call.backend == "torch" and call.device == "cpu":
@@ -526,7 +524,9 @@ TABLE = (
         requirements=(*_TENSORFLOW_REQUIREMENTS, QUADRATIC_MEMORY_ALLOWED),
         preferences=(
             Condition("`rematerialize` False", lambda call: call.rematerialize is False),
-            Condition(f"up to {LONGEST_SAVED} positions", lambda call: call.has_at_most(LONGEST_SAVED)),
+            Condition(
+                f"up to {LONGEST_SAVED} positions", lambda call: call.has_at_most(LONGEST_SAVED)
+            ),
         ),
         sizes={
             "bidirectional": GroupedBlockSizes(largest_block=512, keys_per_group=16384, chunk=64),
@@ -556,7 +556,8 @@ TABLE = (
         ),
         preferences=(
             Condition(
-                f"up to {LONGEST_UNROLLED} positions", lambda call: call.has_at_most(LONGEST_UNROLLED)
+                f"up to {LONGEST_UNROLLED} positions",
+                lambda call: call.has_at_most(LONGEST_UNROLLED),
             ),
         ),
         sizes={

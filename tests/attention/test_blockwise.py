@@ -18,8 +18,8 @@ from keras import ops
 from seeds import FixedSeed
 
 from t2t_relpos.attention import attend, dispatch
-from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.dispatch import BlockSizes
+from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.masks import masked_softmax
 from t2t_relpos.layers import RelativeMultiHeadAttention
 

@@ -152,7 +152,9 @@ def test_portable_applies_inside_its_context_only(run_log, draw):
 
 def test_longer_sequences_save_fewer_matrices():
     saved = [
-        dispatch.select(dispatch.AttentionCall(n, n, 16, **TRAINING))[0].implementation.saved_matrices
+        dispatch.select(dispatch.AttentionCall(n, n, 16, **TRAINING))[
+            0
+        ].implementation.saved_matrices
         for n in (32, 512, 2048, 8192)
     ]
     assert saved == [3, 2, 1, 0]

@@ -53,7 +53,9 @@ def test_dropout_with_unknown_shapes(shape):
 
 def test_xla_is_detected_in_nested_functions():
     for jit_compile in (False, True):
-        inner = tf.function(lambda x: tf.fill([2], x if tensorflow_ops.is_compiled_by_xla() else -x))
+        inner = tf.function(
+            lambda x: tf.fill([2], x if tensorflow_ops.is_compiled_by_xla() else -x)
+        )
         outer = tf.function(lambda x, inner=inner: inner(x), jit_compile=jit_compile)
         assert outer(tf.ones([])).numpy().tolist() == [1.0 if jit_compile else -1.0] * 2
     assert not tensorflow_ops.is_compiled_by_xla()

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos.attention.blockwise import extend_table
-from t2t_relpos.attention.masks import MASKED_SCORE, combine_masks, key_padding_mask
+from t2t_relpos.attention.masks import MASKED_SCORE, key_padding_mask
 from t2t_relpos.attention.tensorflow.diagonals import (
     Band,
     BandShape,
@@ -596,7 +596,9 @@ class _BlockLoops:
         def run_group(group, state):
             arrays, sum_arrays = state
             sums = {name: tf.zeros_like(x[group], self._dtype) for name, x in keys.items()}
-            arrays, sums = _loop(self._num_blocks, functools.partial(run_block, group), (arrays, sums))
+            arrays, sums = _loop(
+                self._num_blocks, functools.partial(run_block, group), (arrays, sums)
+            )
             return arrays, _write(sum_arrays, group, sums)
 
         size = self._num_groups * self._num_blocks
