@@ -23,6 +23,7 @@ def attend(
     key_mask=None,
     causal=False,
     query_offset=None,
+    sliding_window=None,
     relative_ids=None,
     dropout=None,
     return_weights=True,
@@ -47,6 +48,8 @@ def attend(
         causal: whether keys after a query are masked, by `query_offset`. Default: False.
         query_offset: key position of query 0: an int, a scalar tensor, or an int tensor `[B]` with
             a position per batch entry. Default: `S - T`.
+        sliding_window: a query attends to keys at distances less than this, by `query_offset`. In
+            long sequences, time is proportional to it. Default: None, no limit.
         relative_ids: table rows, int `[T, S]` or `[B, T, S]`, in `[0, 2K]`. Default: by
             `query_offset`.
         dropout: an `AttentionDropout`, or a function of the weights `[B, N, T, S]`, or None.
@@ -64,7 +67,8 @@ def attend(
 
     Raises:
         ValueError: if a mask is of a float dtype, `query_offset` or `relative_ids` are not
-            integers, tables have the wrong shape, or no implementation meets the request.
+            integers, `sliding_window` is not a positive integer, tables have the wrong shape, or no
+            implementation meets the request.
 
     Reference: Shaw et al. 2018, equations 3 and 4; t2t `dot_product_attention_relative`.
 
@@ -93,6 +97,7 @@ def attend(
         _max_relative_position(tensors),
         causal=causal,
         query_offset=query_offset,
+        sliding_window=_sliding_window(sliding_window),
         offset_per_entry=len(getattr(query_offset, "shape", ())) == 1,
         ids_rank=None if ids is None else len(ids.shape),
         return_weights=return_weights,
@@ -138,6 +143,13 @@ def _query_offset(query_offset, lengths):
         return query_offset
     offset = as_positions("query_offset", as_tensor(query_offset))
     return ops.clip(offset, -_FARTHEST, _FARTHEST)
+
+
+def _sliding_window(window):
+    """Returns the sliding window of a call, or None. Sums of twice the window fit into int32."""
+    if window is None:
+        return None
+    return min(_checks.positive_int("sliding_window", window), _FARTHEST // 2)
 
 
 def _max_relative_position(tensors):

@@ -12,6 +12,7 @@ from keras import backend, ops
 
 from t2t_relpos._backend import accumulation_dtype, clip_size, start_indices
 from t2t_relpos.attention.masks import MASKED_SCORE
+from t2t_relpos.attention.relative_ids import range_around
 from t2t_relpos.attention.skew import expand_ids, sum_by_id
 
 
@@ -23,7 +24,9 @@ class Segment(NamedTuple):
         length: number of queries.
         block: number of queries of a block, C.
         count: number of blocks.
-        num_keys: the blocks read keys 0 to `num_keys - 1`.
+        first_key: first key that the blocks read.
+        num_keys: number of keys that the blocks read. With a sliding window, each of several blocks
+            reads a range of them.
         number: number of the first block in the sequence.
     """
 
@@ -31,6 +34,7 @@ class Segment(NamedTuple):
     length: Any
     block: Any
     count: Any
+    first_key: Any
     num_keys: Any
     number: Any
 
@@ -51,9 +55,24 @@ class Segment(NamedTuple):
 
     def keys(self, x, axis=2):
         """Returns the keys that the blocks read, of `[.., S, X]`, or of `[.., 1 or S]`."""
+        keys = slice(self.first_key, self.first_key + self.num_keys)
         if axis == 2:
-            return x[:, :, : self.num_keys]
-        return x if x.shape[3] == 1 else x[..., : self.num_keys]
+            return x[:, :, keys]
+        return x if x.shape[3] == 1 else x[..., keys]
+
+    def block_keys(self, call, position):
+        """Returns (first key, number of keys) that a block reads, among the keys of the segment.
+
+        Args:
+            call: an `AttentionCall`.
+            position: position of the block's first query among these keys.
+        """
+        window = call.sliding_window
+        if window is None or self.is_single:
+            return 0, self.num_keys
+        span = self.block + (window - 1) * (1 if call.causal else 2)
+        width = clip_size(span, 0, self.num_keys)
+        return clip_size(position - window + 1, 0, self.num_keys - width), width
 
     def block_queries(self, x, start):
         """Returns the C queries from `start`, of `[.., blocks * C, X]`."""
@@ -69,28 +88,29 @@ class Segment(NamedTuple):
         """Calls `compute` for all blocks of the segment, one after the other.
 
         Args:
-            compute: function of the number of a block in this segment. It returns (rows, terms),
-                two dicts. Rows `[B, N, C, X]` are written into the buffers with the same names;
-                terms are added to the totals with the same names.
+            compute: function of the number of a block in this segment. It returns (rows, terms,
+                first key), with two dicts. Rows `[B, N, C, X]` are written into the buffers with
+                the same names; terms `[B, N, keys of the block, X]` are added to the totals with
+                the same names, from the first key on.
             buffers: dict of tensors `[B, N, blocks * C, X]`. Unused if `is_single`.
-            totals: dict of tensors. Unused if `is_single`.
+            totals: dict of tensors `[B, N, num_keys, X]`. Unused if `is_single`.
 
         Returns:
             (buffers cut to `length` rows, totals), dicts.
         """
         if self.is_single:
-            return compute(0)
+            return compute(0)[:2]
 
         def body(number, state):
             buffers, totals = state
             # With JAX_ENABLE_X64, it is int64.
             number = ops.cast(number, "int32")
-            rows, terms = compute(number)
+            rows, terms, first_key = compute(number)
             position = start_indices(0, 0, number * self.block, 0)
             buffers = {
                 name: ops.slice_update(x, position, rows[name]) for name, x in buffers.items()
             }
-            return buffers, {name: x + terms[name] for name, x in totals.items()}
+            return buffers, {n: _add_at(x, terms[n], first_key) for n, x in totals.items()}
 
         buffers, totals = ops.fori_loop(0, self.count, body, (buffers, totals))
         return {name: x[:, :, : self.length] for name, x in buffers.items()}, totals
@@ -99,25 +119,29 @@ class Segment(NamedTuple):
 def make_segments(call, sizes, *, unrolled):
     """Returns the segments of all queries.
 
-    If causal, and the query offset is known, a segment reads the keys up to its last query.
+    If the query offset is known, a segment reads neither keys after its last query, if causal, nor
+    keys outside of its sliding window.
 
     Args:
         call: an `AttentionCall`. Lengths are ints if `unrolled`.
         sizes: a `BlockSizes`.
         unrolled: whether every block is a segment.
     """
-    length_q, length_k = call.length_q, call.length_k
-    num_blocks = (length_q + sizes.block - 1) // sizes.block
+    length_q, length_k, window = call.length_q, call.length_k, call.sliding_window
+    # Keys outside of the windows of a block's queries are not read: long blocks read more keys.
+    largest = sizes.block if window is None else min(sizes.block, max(window - 1, SMALLEST_BLOCK))
+    num_blocks = (length_q + largest - 1) // largest
     if not call.knows_lengths:
         # On JAX an unknown length is symbolic. Most comparisons with it are inconclusive.
         is_jax = backend.backend() == "jax"
-        block = sizes.block if is_jax else clip_size(sizes.block, 1, length_q)
-        return (Segment(0, length_q, block, num_blocks, length_k, 0),)
+        block = largest if is_jax else clip_size(largest, 1, length_q)
+        return (Segment(0, length_q, block, num_blocks, 0, length_k, 0),)
     num_blocks = max(1, min(num_blocks, sizes.max_blocks))
     block = -(-length_q // num_blocks)
     num_blocks = max(1, -(-length_q // max(block, 1)))
-    reads_fewer_keys = call.causal and isinstance(call.query_offset, int)
-    num_segments = min(num_blocks, sizes.causal_segments) if reads_fewer_keys else 1
+    num_segments = 1
+    if call.causal and window is None and isinstance(call.query_offset, int):
+        num_segments = min(num_blocks, sizes.causal_segments)
     num_segments = num_blocks if unrolled else num_segments
     segments = []
     for index in range(num_segments):
@@ -125,13 +149,38 @@ def make_segments(call, sizes, *, unrolled):
         count = (index + 1) * num_blocks // num_segments - number
         start = number * block
         length = min(count * block, length_q - start)
-        num_keys = length_k
-        if reads_fewer_keys:
-            end = call.query_offset + start + length
-            num_keys = clip_size(end, min(1, length_k), length_k)
         size = length if count == 1 else block
-        segments.append(Segment(start, length, size, count, num_keys, number))
+        keys = _key_range(call, start, length)
+        segments.append(Segment(start, length, size, count, *keys, number))
     return tuple(segments)
+
+
+# Smaller blocks would not save much time in a sliding window.
+SMALLEST_BLOCK = 128
+
+
+def _key_range(call, start, length):
+    """Returns (first key, number of keys) that `length` queries from `start` read, ints."""
+    length_k, window = call.length_k, call.sliding_window
+    if not isinstance(call.query_offset, int):
+        return 0, length_k
+    first_position = call.query_offset + start
+    smallest_end, first_key, end = min(1, length_k), 0, length_k
+    if call.causal:
+        end = clip_size(first_position + length, smallest_end, length_k)
+    elif window is not None:
+        end = clip_size(first_position + length - 1 + window, smallest_end, length_k)
+    if window is not None:
+        first_key = clip_size(first_position - window + 1, 0, end - smallest_end)
+    return first_key, end - first_key
+
+
+def _add_at(total, terms, first_key):
+    """Returns `[B, N, S, X]` plus terms `[B, N, keys, X]` from the first key on."""
+    if isinstance(first_key, int) and first_key == 0:
+        return total + terms
+    position = start_indices(0, 0, first_key, 0)
+    return ops.slice_update(total, position, ops.slice(total, position, ops.shape(terms)) + terms)
 
 
 class BandKeys(NamedTuple):
@@ -150,15 +199,19 @@ class BandKeys(NamedTuple):
     offset_range: Any
 
     @classmethod
-    def of(cls, first_position, call, segment):
+    def of(cls, call, block, num_keys, first_position, first_position_range):
         """Returns the keys of a block's band.
 
         Args:
-            first_position: key position of the block's first query, an int or a scalar tensor.
             call: an `AttentionCall`.
-            segment: the `Segment`.
+            block: number of queries of the block.
+            num_keys: number of keys that the block reads.
+            first_position: position of the block's first query among these keys, an int or a scalar
+                tensor.
+            first_position_range: smallest and largest `first_position` in the segment, or None if
+                unknown.
         """
-        k, block, num_keys = call.max_relative_position, segment.block, segment.num_keys
+        k = call.max_relative_position
         span = block + (k - 1) * (1 if call.causal else 2)
         if isinstance(first_position, int) and isinstance(num_keys, int):
             start = clip_size(first_position - k + 1, 0, num_keys)
@@ -167,13 +220,11 @@ class BandKeys(NamedTuple):
         width = clip_size(span, 0, num_keys)
         limits = 0, num_keys - width
         start = clip_size(first_position - k + 1, *limits)
-        if isinstance(call.query_offset, int) and isinstance(segment.count, int):
-            smallest = call.query_offset + segment.start
-            positions = smallest, smallest + (segment.count - 1) * block
-            # The offset never decreases from one block to the next.
-            offset_range = tuple(x - clip_size(x - k + 1, *limits) for x in positions)
-        else:
+        if first_position_range is None:
             offset_range = 1 - block - k, width - 1 + k
+        else:
+            # The offset never decreases from one block to the next.
+            offset_range = tuple(x - clip_size(x - k + 1, *limits) for x in first_position_range)
         return cls(start, width, first_position - start, offset_range)
 
     def slice_keys(self, x):
@@ -209,13 +260,28 @@ class Block:
     """
 
     def __init__(self, call, segment, number, by_query, by_key):
-        self._call, self._segment, self._by_key = call, segment, by_key
+        self._call, self._block_size = call, segment.block
         self._dtype = backend.standardize_dtype(call.query.dtype)
         self._number = segment.number + number
         start = number * segment.block
         self._by_query = {name: segment.block_queries(x, start) for name, x in by_query.items()}
-        self._first_position = call.query_offset + segment.start + start
-        self._band = BandKeys.of(self._first_position, call, segment)
+        # Positions are relative to the first key of the segment, and then to that of the block.
+        smallest = call.query_offset + segment.start - segment.first_key
+        self.first_key, self._num_keys = segment.block_keys(call, smallest + start)
+        self._first_position = smallest + start - self.first_key
+        self._by_key = by_key
+        if not segment.is_single and call.sliding_window is not None:
+            self._by_key = {name: self._slice_keys(name, x) for name, x in by_key.items()}
+            if "mask" in self._by_query:
+                self._by_query["mask"] = self._slice_keys("mask", self._by_query["mask"])
+        first_position_range = None
+        if isinstance(call.query_offset, int) and isinstance(segment.count, int):
+            ends = smallest, smallest + (segment.count - 1) * segment.block
+            # This position never decreases from one block to the next.
+            first_position_range = [x - segment.block_keys(call, x)[0] for x in ends]
+        self._band = BandKeys.of(
+            call, segment.block, self._num_keys, self._first_position, first_position_range
+        )
 
     def forward(self):
         """Returns (a dict of results `[B, N, C, X]`, weights before dropout `[B, N, C, S]`)."""
@@ -268,17 +334,37 @@ class Block:
             scores = self._add_bias(scores, self._by_query["by_id"])
         masks = [self._by_key[name] for name in ("key_mask", "mask") if name in self._by_key]
         if "mask" in self._by_query:
-            masks.append(self._segment.keys(self._by_query["mask"], axis=3))
-        if self._call.causal:
-            queries = self._first_position + ops.arange(self._segment.block, dtype="int32")
-            masks.append(self._key_positions() <= queries[:, None])
+            masks.append(self._by_query["mask"])
+        masks += self._masks_of_positions()
         if not masks:
             return scores
         is_valid_key = functools.reduce(ops.logical_and, masks)
         return ops.where(is_valid_key, scores, ops.cast(MASKED_SCORE, scores.dtype))
 
+    def _slice_keys(self, name, x):
+        """Returns the keys that the block reads, of a tensor of `by_key` or of a mask."""
+        axis = 2 if name in ("key", "value") else 3
+        if axis == 3 and x.shape[3] == 1:
+            return x
+        start, shape = [0] * 4, list(ops.shape(x))
+        start[axis], shape[axis] = self.first_key, self._num_keys
+        return ops.slice(x, start_indices(*start), shape)
+
+    def _masks_of_positions(self):
+        """Returns the list of the masks `[C, S]` of causality and of the sliding window."""
+        window, causal = self._call.sliding_window, self._call.causal
+        if window is None and not causal:
+            return []
+        queries = self._first_position + ops.arange(self._block_size, dtype="int32")[:, None]
+        keys = self._key_positions()
+        masks = [keys <= queries] if causal else []
+        if window is not None:
+            lowest, highest = range_around(queries, window - 1)
+            masks += [keys >= lowest] if causal else [keys >= lowest, keys <= highest]
+        return masks
+
     def _key_positions(self):
-        return ops.arange(self._segment.num_keys, dtype="int32")
+        return ops.arange(self._num_keys, dtype="int32")
 
     def _dropout_factors(self, weights):
         """Returns the dropout factors of weights `[B, N, C, S]`. Repeated calls return the same."""
@@ -290,7 +376,7 @@ class Block:
         if not (isinstance(band.width, int) and band.width == 0):
             by_id_with_reference = self._with_reference(by_id)
             bias = expand_ids(by_id_with_reference, band.width, band.offset, band.offset_range)
-            scores = scores + band.pad_to_keys(bias, self._segment.num_keys)
+            scores = scores + band.pad_to_keys(bias, self._num_keys)
         if not self._has_left_tail():
             return scores
         return scores + ops.where(self._in_left_tail(), by_id[..., :1], 0)
@@ -345,7 +431,7 @@ def query_tensors(call, by_id, segment):
     """
     tensors = {"query": call.query, "by_id": by_id}
     if call.mask is not None and call.mask.shape[2] != 1:
-        tensors["mask"] = call.mask
+        tensors["mask"] = segment.keys(call.mask, axis=3)
     return {name: segment.queries(x) for name, x in tensors.items() if x is not None}
 
 
@@ -361,10 +447,20 @@ def key_tensors(call, segment):
 
 def needs_totals(call):
     """Returns whether the weights of a query may have a sum other than 1."""
-    offset = call.query_offset
-    all_queries_have_keys = not call.causal or (isinstance(offset, int) and offset >= 0)
     is_masked = call.key_mask is not None or call.mask is not None
-    return call.dropout is not None or is_masked or not all_queries_have_keys
+    return call.dropout is not None or is_masked or not all_queries_have_keys(call)
+
+
+def all_queries_have_keys(call):
+    """Returns whether causality and the sliding window are known to leave a key to each query."""
+    offset = call.query_offset
+    if not call.causal and call.sliding_window is None:
+        return True
+    if not isinstance(offset, int) or offset < 0:
+        return False
+    if call.sliding_window is None:
+        return True
+    return call.knows_lengths and offset + call.length_q <= call.length_k
 
 
 def softmax(scores):

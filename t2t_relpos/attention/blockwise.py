@@ -205,7 +205,7 @@ def _forward_segment(call, segment, by_id, *, save_weights):
         results, weights = Block(call, segment, number, by_query, by_key).forward()
         if save_weights:
             saved_weights.append(weights)
-        return results, {}
+        return results, {}, 0
 
     depths = {"outputs": call.value.shape[-1], "log_sums": 1}
     if needs_totals(call):
@@ -235,7 +235,7 @@ def backward(call, segments, saved, d_outputs):
     results = _join_segments([rows for rows, _ in segment_results])
     d_query, d_by_id = results["query"], results.get("d_by_id")
     gradients = {
-        name: _add_keys([terms[name] for _, terms in segment_results], call.key)
+        name: _add_keys([terms[name] for _, terms in segment_results], segments, call.key)
         for name in ("key", "value")
     }
     if d_by_id is not None:
@@ -254,7 +254,8 @@ def _backward_segment(call, segment, by_id, of_outputs, weights):
     by_query |= {name: segment.queries(x) for name, x in of_outputs.items()}
 
     def compute(number):
-        return Block(call, segment, number, by_query, by_key).backward(weights)
+        block = Block(call, segment, number, by_query, by_key)
+        return *block.backward(weights), block.first_key
 
     depths = {"query": call.query.shape[-1]}
     if call.key_table is not None:
@@ -299,14 +300,14 @@ def _join_segments(results):
     return {name: ops.concatenate([x[name] for x in results], axis=2) for name in results[0]}
 
 
-def _add_keys(terms, like):
-    """Returns the sum of gradients of the first keys `[B, N, <= S, X]`, as `[B, N, S, X]`."""
+def _add_keys(terms, segments, like):
+    """Returns the sum of gradients of the segments' keys, as `[B, N, S, X]`."""
     length = ops.shape(like)[2]
     total = None
-    for x in reversed(terms):
-        missing = length - ops.shape(x)[2]
-        if not (isinstance(missing, int) and missing == 0):
-            x = ops.pad(x, [(0, 0), (0, 0), (0, missing), (0, 0)])
+    for x, segment in zip(reversed(terms), reversed(segments)):
+        after = length - segment.first_key - ops.shape(x)[2]
+        if not (isinstance(after, int) and segment.first_key == after == 0):
+            x = ops.pad(x, [(0, 0), (0, 0), (segment.first_key, after), (0, 0)])
         total = x if total is None else total + x
     return total
 

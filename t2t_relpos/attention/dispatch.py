@@ -16,7 +16,7 @@ from keras import ops
 from t2t_relpos import _backend
 from t2t_relpos._portable import is_portable
 from t2t_relpos.attention import blockwise, gather, skew
-from t2t_relpos.attention.masks import causal_mask, combine_masks, key_padding_mask
+from t2t_relpos.attention.masks import causal_mask, combine_masks, key_padding_mask, window_mask
 from t2t_relpos.attention.relative_ids import relative_ids
 
 
@@ -38,6 +38,7 @@ class AttentionCall:
         causal: whether keys after a query are masked, without an explicit mask.
         query_offset: key position of query 0, an int, a scalar tensor or an int tensor `[B]`. None:
             `S - T`, in a call without tensors.
+        sliding_window: a query attends to keys at distances less than this. None: no limit.
         offset_per_entry: whether there is a query offset for each batch entry.
         ids_rank: rank of the argument `relative_ids`, 2 or 3. None: ids follow from the offset.
         return_weights: whether all attention weights are returned.
@@ -68,6 +69,7 @@ class AttentionCall:
     _: dataclasses.KW_ONLY
     causal: bool = False
     query_offset: Any = None
+    sliding_window: int | None = None
     offset_per_entry: bool = False
     ids_rank: int | None = None
     return_weights: bool = False
@@ -124,11 +126,12 @@ class AttentionCall:
 
     def combined_mask(self):
         """Returns the conjunction of all masks, broadcastable to `[B, N, T, S]`, or None."""
-        lengths = self.length_q, self.length_k
+        lengths, window = (self.length_q, self.length_k), self.sliding_window
         return combine_masks(
             self.mask,
             None if self.key_mask is None else key_padding_mask(self.key_mask),
             causal_mask(*lengths, self.query_offset) if self.causal else None,
+            None if window is None else window_mask(*lengths, window, self.query_offset),
         )
 
     def pair_ids(self):
@@ -318,12 +321,12 @@ def explain(length_q, length_k=None, max_relative_position=16, **options):
         length_q: number of queries T.
         length_k: number of keys S. Default: T.
         max_relative_position: clipping distance K. None: no tables.
-        **options: `causal`, `query_offset`, `return_weights` and `rematerialize`, as in `attend`.
-            `offset_per_entry`: whether each batch entry has its own query offset. `ids_rank`: rank
-            of `relative_ids`. `seeded_dropout`: False for a dropout function. `portable`: whether
-            to use standard operations only. `xla`: whether XLA compiles the call. `backend`: name
-            of the Keras backend. `device`: "cpu", "gpu" or "tpu". The last four default to those of
-            the current context.
+        **options: `causal`, `query_offset`, `sliding_window`, `return_weights` and `rematerialize`,
+            as in `attend`. `offset_per_entry`: whether each batch entry has its own query offset.
+            `ids_rank`: rank of `relative_ids`. `seeded_dropout`: False for a dropout function.
+            `portable`: whether to use standard operations only. `xla`: whether XLA compiles the
+            call. `backend`: name of the Keras backend. `device`: "cpu", "gpu" or "tpu". The last
+            four default to those of the current context.
 
     Returns:
         An `Explanation`: `chosen` is the name of the implementation. `reasons` maps the names of
@@ -370,6 +373,9 @@ SHORTEST_FULL_MATRIX, SHORTEST_FULL_MATRIX_CAUSAL = 96, 40
 LONGEST_FULL_MATRIX, LONGEST_FULL_MATRIX_CAUSAL = 1024, 256
 # `full_matrix` sums the left tail in chunks: short ones up to this many keys, then long ones.
 LONGEST_SHORT_CHUNKS, SHORT_CHUNK, LONG_CHUNK = 256, 16, 32
+# With a sliding window, the full matrix with a mask is used up to this many windows, which have at
+# least this many positions.
+LONGEST_MASKED_WINDOWS, SHORTEST_WINDOW = 4, 16
 # `saved_blocks` is used up to this many positions.
 LONGEST_SAVED = 4096
 # Blocks are unrolled up to this many positions. `scanned_blocks` is faster for longer sequences,
@@ -399,6 +405,18 @@ def _full_matrix_fits(call):
     return fits
 
 
+def _full_matrix_suits_window(call):
+    if call.sliding_window is None or not _meets_block_requirements(call):
+        return True
+    if not (call.knows_lengths or TENSORFLOW_ON_CPU.holds(call)):
+        return False
+    return call.has_at_most(LONGEST_MASKED_WINDOWS * max(call.sliding_window - 1, SHORTEST_WINDOW))
+
+
+def _meets_block_requirements(call):
+    return all(condition.holds(call) for condition in BLOCK_REQUIREMENTS)
+
+
 def _within_full_matrix_range(call):
     causal = call.causal and (call.max_relative_position or 0) > 1
     shortest = SHORTEST_FULL_MATRIX_CAUSAL if causal else SHORTEST_FULL_MATRIX
@@ -409,7 +427,7 @@ def _within_full_matrix_range(call):
 
 
 def _within_rows_range(call):
-    if not all(condition.holds(call) for condition in BLOCK_REQUIREMENTS):
+    if not _meets_block_requirements(call):
         return call.knows_lengths and call.has_at_most(LONGEST_ROWS_WITHOUT_BLOCKS)
     if TENSORFLOW_ON_CPU.holds(call):
         longest = LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL if call.causal else LONGEST_ROWS_TENSORFLOW_CPU
@@ -460,6 +478,11 @@ _FULL_MATRIX_FITS_REQUIREMENT = Condition(
     "K >= 1; S >= T; query offset S - T; T >= K if causal and K > 1, otherwise T >= K + chunk",
     _full_matrix_fits,
 )
+_SUITS_WINDOW = Condition(
+    f"no sliding window, or one for up to {LONGEST_MASKED_WINDOWS} windows (of at least "
+    f"{SHORTEST_WINDOW} positions), or failed block requirements",
+    _full_matrix_suits_window,
+)
 
 TABLE = (
     Implementation(
@@ -471,6 +494,7 @@ TABLE = (
             Condition("no relative tables", lambda call: call.max_relative_position is None),
             QUADRATIC_MEMORY_ALLOWED,
         ),
+        preferences=(_SUITS_WINDOW,),
     ),
     Implementation(
         "full_matrix",
@@ -490,6 +514,7 @@ TABLE = (
                 f"{LONGEST_ROWS_TENSORFLOW_CPU} (causal: {LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL})",
                 _within_full_matrix_range,
             ),
+            _SUITS_WINDOW,
         ),
     ),
     Implementation(
@@ -514,6 +539,7 @@ TABLE = (
                 f"otherwise {LONGEST_ROWS}; except for TensorFlow on a CPU, only known lengths",
                 _within_rows_range,
             ),
+            _SUITS_WINDOW,
         ),
     ),
     Implementation(

@@ -118,6 +118,7 @@ FLOAT_MASKS = {"mask": table(7, 7), "key_mask": table(2, 7), "query_mask": table
         ({"query_offset": True}, "Received: True"),
         ({"query_offset": 0.5}, "Expected query_offset of an integer dtype. Received: dtype float"),
         ({"query_offset": 2**40}, "between -2147483647"),
+        ({"sliding_window": 0}, "Expected `sliding_window` to be a positive integer. Received: "),
         (
             {"query_offset": np.zeros((2, 1), int)},
             r"Expected `query_offset` to be a scalar, or a tensor \[B\] .*: shape \(2, 1\)",

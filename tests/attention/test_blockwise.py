@@ -159,6 +159,18 @@ def test_memory_of_scanned_blocks_is_linear_in_length(masked, causal):
     assert temporary_bytes[1] < 4.4 * temporary_bytes[0]
 
 
+@pytest.mark.skipif(BACKEND != "jax", reason="only JAX reports the memory of compiled code")
+@pytest.mark.parametrize("causal", [False, True])
+def test_sliding_windows_take_no_more_memory(causal):
+    temporary_bytes = [
+        compile_on_jax((3000, 3000), causal=causal, sliding_window=window)
+        .memory_analysis()
+        .temp_size_in_bytes
+        for window in (None, 64, 256)
+    ]
+    assert max(temporary_bytes[1:]) <= temporary_bytes[0]
+
+
 @pytest.mark.skipif(BACKEND != "torch", reason="only PyTorch frees memory by counting references")
 def test_outputs_are_freed_without_garbage_collection(implementation, draw):
     import torch

@@ -70,6 +70,13 @@ CHOSEN_FOR_101_POSITIONS = {
         (300, {**TRAINING, "max_relative_position": 0}, "saved_blocks"),
         (150, {**TRAINING, "max_relative_position": 149}, "rows"),
         (300, {**TRAINING, "query_offset": 1}, "saved_blocks"),
+        (300, {**TRAINING, "sliding_window": 65}, "saved_blocks"),
+        (256, {**TRAINING, "sliding_window": 65}, "full_matrix"),
+        (300, {**CPU, "sliding_window": 65, "rematerialize": True}, "rematerialized_blocks"),
+        (65, {**JAX, "sliding_window": 3}, "unrolled_blocks"),
+        (3000, {**JAX, "sliding_window": 64}, "scanned_blocks"),
+        (3000, {**JAX, "sliding_window": 64, "max_relative_position": None}, "scanned_blocks"),
+        (3000, {**JAX, "sliding_window": 64, "return_weights": True}, "band"),
     ],
 )
 def test_explain_names_the_selected_implementation(length, options, expected):

@@ -30,6 +30,7 @@ MASKS = [
 # They include keys on both sides, and on one side, near and far.
 OFFSETS = [((11, 23, 2), 5), ((23, 11, 3), 0), ((5, 7, 2), -9), ((3, 5, 1), 17), ((1, 13, 3), 4)]
 MISSING = [("key_table",), ("value_table",), ("key_table", "value_table")]
+WINDOWS = [(SQUARE, 1), ((37, 41, 2), 4), ((37, 37, 3), 12), ((31, 31, 3), 50)]
 CASES = [
     {**case, "causal": causal}
     for causal in (False, True)
@@ -40,6 +41,10 @@ CASES = [
         *({"lengths": SQUARE, "missing": missing} for missing in MISSING),
         *({"lengths": lengths, "table_per_head": True} for lengths in (SQUARE, (5, 31, 2))),
         {"lengths": SQUARE, "table_per_head": True, "heads": 1},
+        *({"lengths": lengths, "sliding_window": window} for lengths, window in WINDOWS),
+        {"lengths": (29, 31, 2), "sliding_window": 4, "masks": "keys and pairs"},
+        {"lengths": (11, 23, 2), "sliding_window": 3, "query_offset": 5},
+        {"lengths": (23, 11, 3), "sliding_window": 5, "query_offset": 0},
     )
 ]
 
@@ -80,6 +85,8 @@ class Problem:
         self._ids = np.clip(distances, -k, k) + k
         self._valid = np.ones((2, 1, length_q, length_k), bool)
         self.options = options
+        if "sliding_window" in options:
+            self._valid &= np.abs(distances) < options["sliding_window"]
         if options.get("causal"):
             self._valid &= distances <= 0
         if "keys" in masks:
@@ -138,7 +145,8 @@ def run(implementation, tensors, **options):
     lengths = tensors["query"].shape[2], tensors["key"].shape[2]
     table = tensors.get("key_table", tensors.get("value_table"))
     k = None if table is None else (table.shape[-2] - 1) // 2
-    described = {name: options[name] for name in ("causal", "query_offset") if name in options}
+    names = "causal", "query_offset", "sliding_window"
+    described = {name: options[name] for name in names if name in options}
     unmet, _ = implementation.match(
         dispatch.AttentionCall(*lengths, k, **described), ignore_preferences=True
     )

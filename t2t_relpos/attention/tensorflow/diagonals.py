@@ -117,16 +117,18 @@ class Band:
 
     Args:
         queries: the `QueryBand` of its queries.
-        first: key position of query 0, an int or a scalar tensor. Every diagonal must exist, and
-            one must contain all queries. If bidirectional, the tail of the last query must not end
-            after the last key.
+        first: position of query 0 among the keys, an int or a scalar tensor. Every diagonal must
+            exist, and one must contain all queries. If bidirectional, the tail of the last query
+            must not end after the last key.
         length_q: C, an int or a scalar tensor.
         length_k: S, an int or a scalar tensor.
+        first_key: number of keys that were left out before these, a multiple of the chunk if
+            bidirectional.
         sum_by_matmul: whether to sum the tail by a product if keys remain after the last whole
             chunk. With few chunks, this is faster than slicing off the remaining keys.
     """
 
-    def __init__(self, queries, first, length_q, length_k, *, sum_by_matmul=False):
+    def __init__(self, queries, first, length_q, length_k, *, first_key=0, sum_by_matmul=False):
         shape = queries.shape
         left, right = shape.num_diagonals
         self._diagonals = first - left + 1, first + right - 1
@@ -135,18 +137,18 @@ class Band:
             self._columns = tf.ones([length_k, 1], queries.dtype)
             return
         chunk = self._chunk = shape.chunk
-        tail_length = first - shape.max_relative_position
+        tail_length = first_key + first - shape.max_relative_position
         self._chunk_of_key = tf.range(length_k) // chunk
-        column = tf.clip_by_value(
-            self._chunk_of_key - _first_column(tail_length, chunk), 0, queries.num_columns - 1
-        )
+        first_chunk = first_key // chunk
+        first_column = _first_column(tail_length, chunk) - first_chunk
+        column = tf.clip_by_value(self._chunk_of_key - first_column, 0, queries.num_columns - 1)
         self._columns = tf.one_hot(column, queries.num_columns, dtype=queries.dtype)
         self._num_chunks = length_k // chunk
         has_only_whole_chunks = (
             isinstance(length_k, int) and isinstance(chunk, int) and length_k % chunk == 0
         )
         self._sum_by_matmul = sum_by_matmul and not has_only_whole_chunks
-        whole = (tail_length + tf.range(length_q)) // chunk
+        whole = (tail_length + tf.range(length_q)) // chunk - first_chunk
         self._chunk_is_in_tail = tf.cast(tf.range(self._num_chunks) < whole[:, None], queries.dtype)
 
     def append_key_columns(self, keys):

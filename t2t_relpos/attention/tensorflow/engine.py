@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from t2t_relpos._backend import accumulation_dtype
+from t2t_relpos._backend import accumulation_dtype, clip_size
+from t2t_relpos.attention.blocks import all_queries_have_keys
 from t2t_relpos.attention.blockwise import extend_table
 from t2t_relpos.attention.masks import MASKED_SCORE, key_padding_mask
 from t2t_relpos.attention.tensorflow.diagonals import (
@@ -49,6 +50,8 @@ class _Arguments(NamedTuple):
         seed: seed of the dropout, or None.
         rate: dropout rate, or None.
         causal: whether keys after a query are masked. In one block, the masks include it.
+        sliding_window: a query attends to keys at distances less than this, or None. In one block,
+            the masks include it.
         may_be_fully_masked: whether a query may have no valid keys.
         chunk: number of keys of a chunk of the left tail, an int or a scalar tensor.
         largest_block: largest C. None: one block.
@@ -66,6 +69,7 @@ class _Arguments(NamedTuple):
     seed: Any
     rate: float | None
     causal: bool
+    sliding_window: int | None
     may_be_fully_masked: bool
     chunk: Any
     largest_block: int | None = None
@@ -104,6 +108,7 @@ def attend_in_one_block(call, chunk):
             seed=call.dropout.seed if call.dropout else None,
             rate=call.dropout.rate if call.dropout else None,
             causal=call.causal,
+            sliding_window=None,
             may_be_fully_masked=call.key_mask is not None or call.mask is not None,
             chunk=chunk,
         )
@@ -132,7 +137,9 @@ def attend_in_blocks(call, sizes, *, save_weights):
     masks = [None if call.key_mask is None else key_padding_mask(call.key_mask), call.mask]
     masks = tuple(mask for mask in masks if mask is not None)
     offset = call.query_offset
-    all_queries_have_keys = not call.causal or (isinstance(offset, int) and offset >= 0)
+    largest_block, window = sizes.largest_block, call.sliding_window
+    if window is not None:  # Keys outside of the windows of a block's queries are not read.
+        largest_block = min(largest_block, max(window - 1, SMALLEST_BLOCK))
     arguments = _Arguments(
         *tensors,
         *tables,
@@ -141,9 +148,10 @@ def attend_in_blocks(call, sizes, *, save_weights):
         seed=call.dropout.seed if call.dropout else None,
         rate=call.dropout.rate if call.dropout else None,
         causal=call.causal,
-        may_be_fully_masked=bool(masks) or not all_queries_have_keys,
+        sliding_window=window,
+        may_be_fully_masked=bool(masks) or not all_queries_have_keys(call),
         chunk=sizes.chunk,
-        largest_block=sizes.largest_block,
+        largest_block=largest_block,
         keys_per_group=sizes.keys_per_group,
         save_weights=save_weights,
     )
@@ -159,6 +167,10 @@ def attend_in_blocks(call, sizes, *, save_weights):
     counts = tf.stack([*tf.unstack(tf.shape(query))[::2], tf.shape(key)[2]])
     outputs = tf.cond(tf.reduce_all(counts > 0), lambda: _attend(arguments), empty)
     return tf.ensure_shape(outputs, (*query.shape[:-1], value.shape[-1]))
+
+
+# Smaller blocks would not save much time in a sliding window.
+SMALLEST_BLOCK = 64
 
 
 @shared_function
@@ -385,7 +397,8 @@ class _BlockLoops:
     """Loops over groups of heads and blocks of queries.
 
     Queries are padded to whole blocks, and keys so that each block has every diagonal of its band.
-    If causal, keys after a block's last query are left out.
+    If causal, a block does not read keys after its last query. With a sliding window, it does not
+    read keys outside of the windows of its queries.
 
     Shapes: queries `[groups, blocks, G, C, X]`, keys `[groups, G, padded keys, X]`, tables
     `[groups, 1, G, R, H]`, or `[1, 1, 1, R, H]` for all heads.
@@ -400,8 +413,11 @@ class _BlockLoops:
         # A causal block has no other columns. Adding one to its keys would copy them.
         self.adds_bias_in_column = not shape.causal
         self._length_q, self._length_k = arguments.lengths
-        num_heads, most_keys = arguments.query.shape[1], arguments.keys_per_group
-        self._heads = _largest_divisor(num_heads, most_keys // _maximum(self._length_k, 1))
+        num_heads, num_keys = arguments.query.shape[1], self._length_k
+        if arguments.sliding_window is not None:
+            most_keys = arguments.largest_block + 2 * arguments.sliding_window
+            num_keys = clip_size(most_keys, 0, num_keys)
+        self._heads = _largest_divisor(num_heads, arguments.keys_per_group // _maximum(num_keys, 1))
         self._groups_per_entry = num_heads // self._heads
         self._num_groups = tf.shape(arguments.query)[0] * self._groups_per_entry
         largest_block = arguments.largest_block
@@ -436,11 +452,23 @@ class _BlockLoops:
         """Returns the position of a block's first query among padded keys."""
         return self._arguments.query_offset + self._left + number * self._block_size
 
-    def _end(self, number):
-        """Returns the number of padded keys that a block reads."""
-        if not self._arguments.causal:
-            return self._width
-        return tf.minimum(self._width, self._first(number) + self._block_size)
+    def _key_range(self, number):
+        """Returns (first, end) of the padded keys that a block reads."""
+        position, window = self._first(number), self._arguments.sliding_window
+        end = self._width
+        if self._arguments.causal:
+            end = clip_size(position + self._block_size, 0, end)
+        if window is None:
+            return 0, end
+        # The block also reads the keys of its band.
+        shape = self.query_band.shape
+        left, right = shape.num_diagonals
+        first = clip_size(position - max(window, left) + 1, 0, end)
+        if not shape.causal:
+            first = first // shape.chunk * shape.chunk
+            last_position = position + self._block_size - 1
+            end = clip_size(last_position + max(window, right), 0, end)
+        return first, end
 
     def split_queries(self, x):
         """Splits queries, `[B, N, T, X]` -> `[groups, blocks, G, C, X]`."""
@@ -496,15 +524,21 @@ class _BlockLoops:
 
     def _mask(self, group, number):
         """Returns the mask of a block, which broadcasts to `[G, C, keys]`, or None."""
-        end, first_query, masks = self._end(number), number * self._block_size, []
+        first_query, masks, window = number * self._block_size, [], self._arguments.sliding_window
+        first_key, end = self._key_range(number)
+        queries = self._first(number) + tf.range(self._block_size)[:, None]
+        keys = tf.range(first_key, end)
         if self._arguments.causal:
-            queries = self._first(number) + tf.range(self._block_size)
-            masks.append(tf.range(end) <= queries[:, None])
+            masks.append(keys <= queries)
+        if window is not None:
+            masks.append(keys > queries - window)
+            if not self._arguments.causal:
+                masks.append(keys < queries + window)
         for mask in self._masks:
             batch_size, num_heads = tf.unstack(tf.shape(mask)[:2])
             entry = tf.minimum(group // self._groups_per_entry, batch_size - 1)
             head = tf.minimum(group % self._groups_per_entry * self._heads, num_heads - 1)
-            is_valid = mask[entry, head : head + self._heads, :, :end]
+            is_valid = mask[entry, head : head + self._heads, :, first_key:end]
             if mask.shape[2] != 1:
                 is_valid = is_valid[:, first_query : first_query + self._block_size]
             masks.append(is_valid)
@@ -512,8 +546,9 @@ class _BlockLoops:
 
     def _block(self, group, number, index):
         """Returns a `Block` `[G, C, keys that it reads]`."""
-        length_k, seed = self._end(number), self._arguments.seed
-        band = Band(self.query_band, self._first(number), self._block_size, length_k)
+        (first_key, end), seed = self._key_range(number), self._arguments.seed
+        first, size = self._first(number) - first_key, self._block_size
+        band = Band(self.query_band, first, size, end - first_key, first_key=first_key)
         seed = None if seed is None else as_seed(seed, index)
         return Block(self._arguments, band, self._mask(group, number), seed)
 
@@ -527,9 +562,9 @@ class _BlockLoops:
         """
         query = _flatten(query)
 
-        def one_block(block, index, group, end):
-            weights = block.weights(_at(query, index), key[group][:, :end])
-            results = block.forward(block.drop(weights), value[group][:, :end])
+        def one_block(block, index, group, keys):
+            weights = block.weights(_at(query, index), key[group][:, keys])
+            results = block.forward(block.drop(weights), value[group][:, keys])
             if "has_valid_key" in results:
                 results["has_valid_key"] += tf.zeros_like(results["outputs"][..., :1])
             return results | {"weights": weights}, {}
@@ -553,8 +588,8 @@ class _BlockLoops:
         """
         by_query, query = _flatten(by_query), _flatten(query or {})
 
-        def one_block(block, index, group, end):
-            keys, values = key[group][:, :end], value[group][:, :end]
+        def one_block(block, index, group, keys):
+            keys, values = key[group][:, keys], value[group][:, keys]
             if self._weights is None:
                 weights = block.weights(_at(query, index), keys)
             else:
@@ -576,8 +611,8 @@ class _BlockLoops:
         Args:
             names: names of the results by query.
             one_block: function of the `Block`, its index among the blocks of all groups, the index
-                of its group, and the number of keys that it reads. It returns (a dict of results by
-                query, a dict of gradients of those keys).
+                of its group, and the slice of the keys that it reads. It returns (a dict of results
+                by query, a dict of gradients of those keys).
             keys: dict of the keys and values for which `one_block` returns gradients.
 
         Returns:
@@ -586,10 +621,11 @@ class _BlockLoops:
 
         def run_block(group, number, state):
             arrays, sums = state
-            index, end = group * self._num_blocks + number, self._end(number)
-            results, terms = one_block(self._block(group, number, index), index, group, end)
-            after = self._width - end if self._arguments.causal else 0
-            terms = {name: _pad(x, 0, after) for name, x in terms.items()}
+            index, (first, end) = group * self._num_blocks + number, self._key_range(number)
+            block = self._block(group, number, index)
+            results, terms = one_block(block, index, group, slice(first, end))
+            after = 0 if end is self._width else self._width - end
+            terms = {name: _pad(x, first, after) for name, x in terms.items()}
             sums = {name: tf.ensure_shape(x + terms[name], x.shape) for name, x in sums.items()}
             return _write(arrays, index, results), sums
 
