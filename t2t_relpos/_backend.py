@@ -8,9 +8,9 @@ def is_compiled_by_xla():
     """Returns whether TensorFlow is tracing a graph for XLA."""
     if keras.backend.backend() != "tensorflow":
         return False
-    from t2t_relpos.attention.tensorflow import compat
+    from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
 
-    return compat.is_compiled_by_xla()
+    return tensorflow_ops.is_compiled_by_xla()
 
 
 def is_tensorflow_without_xla():
@@ -34,9 +34,9 @@ def device():
     """Returns the kind of device that the backend computes on: "cpu", "gpu" or "tpu"."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
-        from t2t_relpos.attention.tensorflow import compat
+        from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
 
-        return compat.device()
+        return tensorflow_ops.device()
     if backend == "jax":
         from t2t_relpos import _jax_backend
 
@@ -56,9 +56,9 @@ def as_tensor(x):
     x = ops.convert_to_tensor(x)
     if keras.backend.backend() != "tensorflow":
         return x
-    from t2t_relpos.attention.tensorflow import compat
+    from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
 
-    return compat.as_tensor(x)
+    return tensorflow_ops.as_tensor(x)
 
 
 def accumulation_dtype(dtype):

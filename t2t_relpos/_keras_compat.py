@@ -20,40 +20,6 @@ def attached_mask(tensor):
     return get_keras_mask(tensor)
 
 
-def cast_inputs(layer, args, kwargs, names):
-    """Returns (args, kwargs) of a call with inputs in the layer's dtype. Equal inputs stay equal.
-
-    Keras would cast each input separately: one tensor as two inputs would become two tensors. In
-    functional models, it stores the symbolic inputs before they are cast, so they are left alone.
-
-    Args:
-        layer: a layer.
-        args: the positional arguments.
-        kwargs: the keyword arguments.
-        names: names of the inputs, the first arguments of the call.
-    """
-    try:
-        from keras.src.backend import set_keras_mask
-    except ImportError as error:
-        raise _changed("keras.src.backend.set_keras_mask") from error
-    casts = {}
-
-    def cast(x):
-        if keras.backend.is_keras_tensor(x):
-            return x
-        if id(x) not in casts:
-            y = layer.dtype_policy.convert_input(x, layer.autocast, layer.input_dtype)
-            mask = attached_mask(x)
-            if mask is not None and y is not x:
-                set_keras_mask(y, mask)
-            casts[id(x)] = y
-        return casts[id(x)]
-
-    count = len(names)
-    args = (*map(cast, args[:count]), *args[count:])
-    return args, {name: cast(x) if name in names else x for name, x in kwargs.items()}
-
-
 def attach_mask(tensor, mask):
     """Attaches a padding mask to a tensor, as Keras does."""
     try:

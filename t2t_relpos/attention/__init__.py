@@ -2,7 +2,7 @@
 
 from t2t_relpos._portable import portable
 from t2t_relpos.attention.attend import attend
-from t2t_relpos.attention.explanation import explain
+from t2t_relpos.attention.dispatch import explain
 from t2t_relpos.attention.local import attend_locally
 from t2t_relpos.attention.masks import (
     causal_mask,

@@ -7,10 +7,8 @@ from t2t_relpos import _checks
 from t2t_relpos._backend import as_tensor
 from t2t_relpos.attention import attend_checks, dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
-from t2t_relpos.attention.inputs import AttentionInputs
 from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.attention.relative_ids import as_positions
-from t2t_relpos.attention.request import Request
 
 
 def attend(
@@ -25,6 +23,7 @@ def attend(
     key_mask=None,
     causal=False,
     query_offset=None,
+    sliding_window=None,
     relative_ids=None,
     dropout=None,
     return_weights=True,
@@ -49,6 +48,8 @@ def attend(
         causal: whether keys after a query are masked, by `query_offset`. Default: False.
         query_offset: key position of query 0: an int, a scalar tensor, or an int tensor `[B]` with
             a position per batch entry. Default: `S - T`.
+        sliding_window: a query attends to keys at distances less than this, by `query_offset`. In
+            long sequences, time is proportional to it. Default: None, no limit.
         relative_ids: table rows, int `[T, S]` or `[B, T, S]`, in `[0, 2K]`. Default: by
             `query_offset`.
         dropout: an `AttentionDropout`, or a function of the weights `[B, N, T, S]`, or None.
@@ -66,7 +67,8 @@ def attend(
 
     Raises:
         ValueError: if a mask is of a float dtype, `query_offset` or `relative_ids` are not
-            integers, tables have the wrong shape, or no implementation meets the request.
+            integers, `sliding_window` is not a positive integer, tables have the wrong shape, or no
+            implementation meets the request.
 
     Reference: Shaw et al. 2018, equations 3 and 4; t2t `dot_product_attention_relative`.
 
@@ -87,26 +89,26 @@ def attend(
     tensors["mask"] = combine_masks(tensors["mask"])
     _check(tensors, query_mask)
     lengths = ops.shape(tensors["query"])[2], ops.shape(tensors["key"])[2]
+    query_offset = _query_offset(query_offset, lengths)
+    ids = tensors["relative_ids"]
     seeded_dropout = dropout is None or isinstance(dropout, AttentionDropout)
-    inputs = AttentionInputs(
-        **tensors,
+    call = dispatch.AttentionCall(
+        *lengths,
+        _max_relative_position(tensors),
         causal=causal,
-        query_offset=_query_offset(query_offset, lengths),
-        dropout=dropout.with_drawn_seed() if dropout and seeded_dropout else dropout,
-    )
-    request = _request(
-        inputs,
+        query_offset=query_offset,
+        sliding_window=_sliding_window(sliding_window),
+        offset_per_entry=len(getattr(query_offset, "shape", ())) == 1,
+        ids_rank=None if ids is None else len(ids.shape),
         return_weights=return_weights,
         rematerialize=rematerialize,
         seeded_dropout=seeded_dropout,
+        # The seed is drawn outside of the branches of `_run_first`.
+        dropout=dropout.with_drawn_seed() if dropout and seeded_dropout else dropout,
+        **tensors,
     )
-    candidates = dispatch.select(request, implementation)
-    if return_weights:
-        # Implementations that return weights have no conditions that depend on unknown lengths.
-        outputs, weights = candidates[0].implementation.attend(inputs)
-    else:
-        outputs, weights = _run_first(candidates, inputs), None
-    return _zero_masked_queries(outputs, weights, query_mask)
+    outputs, *weights = _run_first(dispatch.select(call, implementation), call)
+    return _zero_masked_queries(outputs, weights[0] if weights else None, query_mask)
 
 
 def _check(tensors, query_mask):
@@ -116,29 +118,6 @@ def _check(tensors, query_mask):
     ids = tensors["relative_ids"]
     attend_checks.check_tables(key_table, value_table, tensors["query"].shape[1], odd=ids is None)
     attend_checks.check_relative_ids(ids, key_table, value_table)
-
-
-def _request(inputs, **options):
-    """Returns the `Request` of a call: the fields that follow from its inputs, and `options`."""
-    length_q, length_k = inputs.lengths
-    return Request(
-        length_q=length_q,
-        length_k=length_k,
-        max_relative_position=inputs.max_relative_position,
-        causal=inputs.causal,
-        query_offset=inputs.query_offset,
-        offset_per_entry=len(getattr(inputs.query_offset, "shape", ())) == 1,
-        ids_rank=None if inputs.relative_ids is None else len(inputs.relative_ids.shape),
-        **options,
-    )
-
-
-def _zero_masked_queries(outputs, weights, query_mask):
-    if query_mask is None:
-        return outputs, weights
-    exists = ops.expand_dims(ops.cast(query_mask, "bool"), (1, 3))
-    outputs = ops.where(exists, outputs, 0)
-    return outputs, None if weights is None else ops.where(exists, weights, 0)
 
 
 # All pairs at this distance are clipped, and its sum with any length fits into int32.
@@ -166,14 +145,37 @@ def _query_offset(query_offset, lengths):
     return ops.clip(offset, -_FARTHEST, _FARTHEST)
 
 
-def _run_first(candidates, inputs):
-    """Returns the outputs of the first candidate whose condition holds."""
+def _sliding_window(window):
+    """Returns the sliding window of a call, or None. Sums of twice the window fit into int32."""
+    if window is None:
+        return None
+    return min(_checks.positive_int("sliding_window", window), _FARTHEST // 2)
+
+
+def _max_relative_position(tensors):
+    """Returns the clipping distance K of the tables, or None without tables."""
+    key_table, value_table = tensors["key_table"], tensors["value_table"]
+    table = value_table if key_table is None else key_table
+    return None if table is None else (table.shape[-2] - 1) // 2
+
+
+def _run_first(candidates, call):
+    """Returns [outputs], or [outputs, weights], of the first candidate whose condition holds."""
     first, *rest = candidates
 
     def run():
-        outputs, _ = first.implementation.attend(inputs)
-        return outputs
+        outputs, weights = first.implementation.attend(call)
+        return [outputs, weights] if call.return_weights else [outputs]
 
     if first.condition is True:
         return run()
-    return ops.cond(first.condition, run, lambda: _run_first(rest, inputs))
+    return ops.cond(first.condition, run, lambda: _run_first(rest, call))
+
+
+def _zero_masked_queries(outputs, weights, query_mask):
+    """Returns (outputs, weights or None) with zeros for queries that are False in the mask."""
+    if query_mask is None:
+        return outputs, weights
+    exists = ops.expand_dims(ops.cast(query_mask, "bool"), (1, 3))
+    outputs = ops.where(exists, outputs, 0)
+    return outputs, None if weights is None else ops.where(exists, weights, 0)

@@ -7,8 +7,8 @@ differences from a reference row: the rightmost one, or the leftmost one if caus
 reference row once per query. The difference rows are nonzero in two regions:
 
 - the band: keys at distances from -(K - 1) to K - 1 (to 0 if causal). For a block of queries they
-  are in a window of consecutive keys, which `band.expand_ids` and `band.sum_by_id` handle;
-- the left tail, if bidirectional: all keys before the window share relative id 0.
+  are consecutive keys, which `skew.expand_ids` and `skew.sum_by_id` handle;
+- the left tail, if bidirectional: all keys before the band share relative id 0.
 
 There are two forms. The unrolled form reads a static slice of keys for each block, and saves the
 weights. The scanned form loops over the blocks and rematerializes the weights: memory is linear in
@@ -17,128 +17,323 @@ length.
 Shapes: C queries of a block; L ids without the reference row (2K, or K if causal).
 """
 
-import keras
-from keras import ops
+import dataclasses
+from typing import Any, NamedTuple
+
+from keras import backend, ops
 
 from t2t_relpos._backend import accumulation_dtype
-from t2t_relpos.attention.block_layout import make_segments
-from t2t_relpos.attention.block_passes import backward, forward
-from t2t_relpos.attention.block_scores import Settings, Tensors
+from t2t_relpos.attention.blocks import (
+    Block,
+    key_tensors,
+    make_segments,
+    matmul,
+    needs_totals,
+    query_tensors,
+    transpose,
+)
+from t2t_relpos.attention.gather import matmul_table
 
 
-def attend(inputs, sizes, *, unrolled):
+def attend(call, sizes, *, unrolled):
     """Returns the outputs `[B, N, T, Hv]`.
 
     Args:
-        inputs: an `AttentionInputs`.
+        call: an `AttentionCall`.
         sizes: a `BlockSizes`.
         unrolled: whether to use the unrolled form, which saves the weights for the gradient,
             instead of the scanned form, which rematerializes them.
     """
-    length_q, length_k = inputs.lengths
-    tensors, reference, max_relative_position = _prepare(inputs)
-    offset = inputs.query_offset if isinstance(inputs.query_offset, int) else None
-    settings = Settings(
-        max_relative_position=max_relative_position,
-        causal=inputs.causal,
-        query_offset=offset,
-        needs_totals=inputs.dropout is not None
-        or tensors.key_mask is not None
-        or tensors.mask is not None
-        or (inputs.causal and (offset is None or offset < 0)),
-        dropout_rate=None if inputs.dropout is None else inputs.dropout.rate,
-        save_weights=unrolled,
-        segments=make_segments(
-            (length_q, length_k), offset if inputs.causal else None, sizes, unrolled=unrolled
-        ),
-        dtype=keras.backend.standardize_dtype(tensors.query.dtype),
-    )
-    outputs = _run(tensors, settings)
-    if settings.needs_totals:
+    call, reference = _with_difference_rows(call)
+    outputs = _run(call, make_segments(call, sizes, unrolled=unrolled), save_weights=unrolled)
+    if needs_totals(call):
         outputs, totals = outputs[..., :-1], outputs[..., -1:]
         reference = None if reference is None else totals * reference
     outputs = outputs if reference is None else outputs + reference
-    return ops.cast(outputs, settings.dtype)
+    return ops.cast(outputs, backend.standardize_dtype(call.query.dtype))
 
 
-def _prepare(inputs):
-    """Returns (tensors, reference row of the value table or None, K)."""
-    dtype = accumulation_dtype(keras.backend.standardize_dtype(inputs.query.dtype))
-    key_differences, _, key_k = _difference_rows(inputs.key_table, dtype, causal=inputs.causal)
-    value_differences, reference, value_k = _difference_rows(
-        inputs.value_table, dtype, causal=inputs.causal
-    )
-    mask = inputs.mask
+def _with_difference_rows(call):
+    """Returns (the call with difference rows as tables, reference row of the values or None).
+
+    Without tables, K is 1, which has no effect on the outputs. Masks are boolean, of rank 4 for
+    pairs. A query offset that is not an int is int32.
+    """
+    dtype = accumulation_dtype(backend.standardize_dtype(call.query.dtype))
+    tables, references = {}, {}
+    for name in ("key_table", "value_table"):
+        table = getattr(call, name)
+        if table is not None:
+            table = extend_table(ops.cast(table, dtype), 3)
+            tables[name], references[name] = difference_rows(table, causal=call.causal)
+    mask, offset = call.mask, call.query_offset
     if mask is not None:
         mask = ops.reshape(mask, (*[1] * (4 - len(mask.shape)), *ops.shape(mask)))
-    offset = inputs.query_offset
-    tensors = Tensors(
-        query=inputs.query,
-        key=inputs.key,
-        value=inputs.value,
-        key_differences=key_differences,
-        value_differences=value_differences,
-        key_mask=None if inputs.key_mask is None else ops.cast(inputs.key_mask, "bool"),
+    call = dataclasses.replace(
+        call,
+        **tables,
+        max_relative_position=call.max_relative_position or 1,
         mask=mask,
-        query_offset=None if isinstance(offset, int) else ops.cast(offset, "int32"),
-        seed=None if inputs.dropout is None else inputs.dropout.seed,
+        key_mask=None if call.key_mask is None else ops.cast(call.key_mask, "bool"),
+        query_offset=offset if isinstance(offset, int) else ops.cast(offset, "int32"),
     )
-    # Without tables, K has no effect on the outputs.
-    return tensors, reference, key_k or value_k or 1
+    return call, references.get("value_table")
 
 
-def _difference_rows(table, dtype, *, causal):
-    """Returns (rows minus the reference row `[.., L, H]`, reference row `[.., 1, H]`, K).
+def extend_table(table, num_rows):
+    """Repeats the end rows of a table until it has `num_rows`. The table is equivalent."""
+    while table.shape[-2] < num_rows:
+        table = ops.concatenate([table[..., :1, :], table, table[..., -1:, :]], axis=-2)
+    return table
 
-    The difference rows are ordered from left to right, as the table. In
-    `t2t_relpos.attention.tensorflow.band` they are ordered from right to left.
+
+def difference_rows(table, *, causal):
+    """Returns (rows minus the reference row `[.., L, H]`, reference row `[.., 1, H]`).
+
+    The reference row is the rightmost row, or the leftmost one if causal. The difference rows have
+    the order of the table, from left to right.
+
+    Args:
+        table: `[2K + 1, H]` or `[N, 2K + 1, H]`, K at least 1.
+        causal: whether keys after a query are masked. Their rows are left out.
     """
-    if table is None:
-        return None, None, None
-    table = ops.cast(table, dtype)
-    if table.shape[-2] == 1:
-        # K = 0: repeat the only row, which gives an equivalent table for K = 1.
-        table = ops.concatenate([table] * 3, axis=-2)
-    k = (table.shape[-2] - 1) // 2
-    ids, reference_id = (slice(1, k + 1), 0) if causal else (slice(0, 2 * k), 2 * k)
-    reference = table[..., reference_id : reference_id + 1, :]
-    return table[..., ids, :] - reference, reference, k
+    if causal:
+        reference, others = table[..., :1, :], table[..., 1 : table.shape[-2] // 2 + 1, :]
+    else:
+        reference, others = table[..., -1:, :], table[..., :-1, :]
+    return others - reference, reference
 
 
-def _run(tensors, settings):
+DIFFERENTIABLE = "query", "key", "value", "key_table", "value_table"
+
+
+def _run(call, segments, *, save_weights):
     """Returns the outputs, with a custom gradient."""
-    names = [name for name, x in zip(tensors._fields, tensors) if x is not None]
+    tensors = {name: getattr(call, name) for name in (*DIFFERENTIABLE, "key_mask", "mask")}
+    tensors["query_offset"] = None if isinstance(call.query_offset, int) else call.query_offset
+    tensors["seed"] = None if call.dropout is None else call.dropout.seed
+    tensors = {name: x for name, x in tensors.items() if x is not None}
 
     # Pass all tensors as arguments: JAX can't differentiate with respect to captured tensors.
     def attention(*args):
-        forward_tensors = Tensors(**dict(zip(names, args)))
-        outputs, saved_results = forward(forward_tensors, settings)
+        forward_call = _with_tensors(call, dict(zip(tensors, args)))
+        outputs, saved_results = forward(forward_call, segments, save_weights=save_weights)
 
         def gradient(*backward_args, upstream=None):
             if upstream is None:
-                gradients = backward(forward_tensors, saved_results, backward_args[0], settings)
+                gradients = backward(forward_call, segments, saved_results, backward_args[0])
             else:  # On PyTorch, Keras passes the arguments again.
-                backward_tensors = Tensors(**dict(zip(names, backward_args)))
+                backward_call = _with_tensors(call, dict(zip(tensors, backward_args)))
                 results = saved_results
                 # PyTorch does not record the forward pass. Repeat it for second derivatives.
-                if _records_gradients(backward_tensors):
-                    results = forward(backward_tensors, settings)[1]
-                gradients = backward(backward_tensors, results, upstream, settings)
-            return tuple(gradients.get(name) for name in names)
+                if _records_gradients(backward_call):
+                    results = forward(backward_call, segments, save_weights=save_weights)[1]
+                gradients = backward(backward_call, segments, results, upstream)
+            return tuple(gradients.get(name) for name in tensors)
 
         return outputs, gradient
 
-    return ops.custom_gradient(attention)(*(x for x in tensors if x is not None))
+    return ops.custom_gradient(attention)(*tensors.values())
 
 
-def _records_gradients(tensors):
-    """Returns whether PyTorch records operations on the tensors for a gradient."""
-    differentiable = (
-        tensors.query,
-        tensors.key,
-        tensors.value,
-        tensors.key_differences,
-        tensors.value_differences,
-    )
+def _with_tensors(call, tensors):
+    """Returns the call with other tensors, a dict by name."""
+    seed = tensors.pop("seed", None)
+    dropout = None if seed is None else dataclasses.replace(call.dropout, seed=seed)
+    return dataclasses.replace(call, dropout=dropout, **tensors)
+
+
+def _records_gradients(call):
+    """Returns whether PyTorch records operations on the tensors of a call for a gradient."""
+    tensors = (getattr(call, name) for name in DIFFERENTIABLE)
     # A slice requires a gradient only while PyTorch records operations.
-    return any(x[:0].requires_grad for x in differentiable if x is not None)
+    return any(x[:0].requires_grad for x in tensors if x is not None)
+
+
+class Saved(NamedTuple):
+    """Results of the forward pass that the gradient reads.
+
+    Args:
+        outputs: as returned by `forward`: `[B, N, T, Hv]`, or `[B, N, T, Hv + 1]` if the last
+            column has the sums of the weights after dropout.
+        sums: sums of the weights after dropout by id `[B, N, T, L]`, or None.
+        log_sums: log-sum-exp of the scores `[B, N, T, 1]`. Fully masked queries have a number so
+            large that all their weights are zero.
+        weights: weights of every segment before dropout, or None.
+    """
+
+    outputs: Any
+    sums: Any
+    log_sums: Any
+    weights: Any
+
+
+def forward(call, segments, *, save_weights):
+    """Returns (outputs, `Saved`).
+
+    Args:
+        call: an `AttentionCall` whose tables are difference rows.
+        segments: the `Segment`s of all queries.
+        save_weights: whether weights are saved for the gradient. Every segment is one block then.
+    """
+    by_id = _products_with_rows(call.query, call.key_table, call.query.dtype)
+    segment_results = [
+        _forward_segment(call, segment, by_id, save_weights=save_weights) for segment in segments
+    ]
+    results = _join_segments([rows for rows, _ in segment_results])
+    outputs, sums = results["outputs"], results.get("sums")
+    if sums is not None:
+        outputs = outputs + _matmul_rows(sums, call.value_table, call.query.dtype)
+    totals = [results["totals"]] if needs_totals(call) else []
+    # Always concatenate: PyTorch's graph refers to the first `outputs`. Saving that tensor for the
+    # gradient would make a reference cycle.
+    outputs = ops.concatenate([outputs, *totals], axis=-1)
+    return outputs, Saved(
+        outputs=outputs,
+        sums=sums,
+        log_sums=results["log_sums"],
+        weights=[weights for _, weights in segment_results] if save_weights else None,
+    )
+
+
+def _forward_segment(call, segment, by_id, *, save_weights):
+    """Returns (a dict of results by query, weights before dropout if saved, or None)."""
+    by_query, by_key = query_tensors(call, by_id, segment), key_tensors(call, segment)
+    saved_weights = []
+
+    def compute(number):
+        results, weights = Block(call, segment, number, by_query, by_key).forward()
+        if save_weights:
+            saved_weights.append(weights)
+        return results, {}, 0
+
+    depths = {"outputs": call.value.shape[-1], "log_sums": 1}
+    if needs_totals(call):
+        depths["totals"] = 1
+    if call.value_table is not None:
+        depths["sums"] = call.value_table.shape[-2]
+    rows, _ = segment.run(compute, _buffers(call, segment, depths), {})
+    return rows, saved_weights[0] if save_weights else None
+
+
+def backward(call, segments, saved, d_outputs):
+    """Returns a dict that maps names of tensors to gradients.
+
+    Args:
+        call: as in `forward`.
+        segments: as in `forward`.
+        saved: the `Saved` of `forward`.
+        d_outputs: gradient of the outputs.
+    """
+    dtype = call.query.dtype
+    by_id = _products_with_rows(call.query, call.key_table, dtype)
+    of_outputs = _output_gradients(call, saved, d_outputs)
+    segment_results = []
+    for index, segment in enumerate(segments):
+        weights = None if saved.weights is None else saved.weights[index]
+        segment_results.append(_backward_segment(call, segment, by_id, of_outputs, weights))
+    results = _join_segments([rows for rows, _ in segment_results])
+    d_query, d_by_id = results["query"], results.get("d_by_id")
+    gradients = {
+        name: _add_keys([terms[name] for _, terms in segment_results], segments, call.key)
+        for name in ("key", "value")
+    }
+    if d_by_id is not None:
+        d_query = d_query + _matmul_rows(d_by_id, call.key_table, dtype)
+        gradients["key_table"] = _d_rows(d_by_id, call.query, call.key_table, dtype)
+    if saved.sums is not None:
+        d_outputs = of_outputs["d_outputs"]
+        gradients["value_table"] = _d_rows(saved.sums, d_outputs, call.value_table, dtype)
+    gradients["query"] = d_query
+    return {name: ops.cast(x, getattr(call, name).dtype) for name, x in gradients.items()}
+
+
+def _backward_segment(call, segment, by_id, of_outputs, weights):
+    """Returns (a dict of gradients by query, a dict of gradients of keys and values)."""
+    by_query, by_key = query_tensors(call, by_id, segment), key_tensors(call, segment)
+    by_query |= {name: segment.queries(x) for name, x in of_outputs.items()}
+
+    def compute(number):
+        block = Block(call, segment, number, by_query, by_key)
+        return *block.backward(weights), block.first_key
+
+    depths = {"query": call.query.shape[-1]}
+    if call.key_table is not None:
+        depths["d_by_id"] = call.key_table.shape[-2]
+    totals = {}
+    if not segment.is_single:
+        dtype = accumulation_dtype(call.query.dtype)
+        keys = {name: by_key[name] for name in ("key", "value")}
+        totals = {name: ops.zeros(ops.shape(x), dtype=dtype) for name, x in keys.items()}
+    return segment.run(compute, _buffers(call, segment, depths), totals)
+
+
+def _output_gradients(call, saved, d_outputs):
+    """Returns a dict of the tensors `[B, N, T, X]` that the gradient reads for each query."""
+    d_outputs = ops.cast(d_outputs, accumulation_dtype(call.query.dtype))
+    tensors = {
+        "row_sums": ops.sum(d_outputs * saved.outputs, axis=-1, keepdims=True),
+        "log_sums": saved.log_sums,
+    }
+    if needs_totals(call):
+        d_outputs, tensors["d_totals"] = d_outputs[..., :-1], d_outputs[..., -1:]
+    tensors["d_outputs"] = d_outputs
+    if call.value_table is not None:
+        tensors["d_sums"] = _products_with_rows(d_outputs, call.value_table, call.query.dtype)
+    return tensors
+
+
+def _buffers(call, segment, depths):
+    """Returns a dict of buffers `[B, N, blocks * C, depth]`, empty for a single block."""
+    if segment.is_single:
+        return {}
+    batch, heads = ops.shape(call.query)[:2]
+    shape = batch, heads, segment.count * segment.block
+    dtype = accumulation_dtype(call.query.dtype)
+    return {name: ops.zeros((*shape, depth), dtype=dtype) for name, depth in depths.items()}
+
+
+def _join_segments(results):
+    """Joins dicts of results `[B, N, queries of a segment, X]` along the queries."""
+    if len(results) == 1:
+        return results[0]
+    return {name: ops.concatenate([x[name] for x in results], axis=2) for name in results[0]}
+
+
+def _add_keys(terms, segments, like):
+    """Returns the sum of gradients of the segments' keys, as `[B, N, S, X]`."""
+    length = ops.shape(like)[2]
+    total = None
+    for x, segment in zip(reversed(terms), reversed(segments)):
+        after = length - segment.first_key - ops.shape(x)[2]
+        if not (isinstance(after, int) and segment.first_key == after == 0):
+            x = ops.pad(x, [(0, 0), (0, 0), (segment.first_key, after), (0, 0)])
+        total = x if total is None else total + x
+    return total
+
+
+def _products_with_rows(x, rows, dtype):
+    """Returns the products of `[B, N, T, H]` with difference rows, `[B, N, T, L]`, or None."""
+    if rows is None:
+        return None
+    return _matmul_rows(x, rows, dtype, transpose_table=True)
+
+
+def _matmul_rows(x, rows, dtype, *, transpose_table=False):
+    """Returns the product of x `[B, N, T, L or H]` and difference rows, as `matmul`."""
+    x, rows = ops.cast(x, dtype), ops.cast(rows, dtype)
+    product = matmul_table(x, rows, transpose_table=transpose_table)
+    return ops.cast(product, accumulation_dtype(dtype))
+
+
+def _d_rows(sums, x, rows, dtype):
+    """Returns the gradient of difference rows `[L, H]` or `[N, L, H]`.
+
+    It is `sumsᵀ·x`, summed over the batch and over heads that share the rows.
+    """
+    if len(rows.shape) == 3:
+        gradient = ops.sum(matmul(transpose(sums), x, dtype), axis=0)
+        is_shared = rows.shape[0] == 1
+        return ops.sum(gradient, axis=0, keepdims=True) if is_shared else gradient
+    sums, x = (ops.reshape(y, (-1, y.shape[-1])) for y in (sums, x))
+    return matmul(transpose(sums), x, dtype)

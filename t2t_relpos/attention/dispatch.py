@@ -1,50 +1,262 @@
-"""The table of attention implementations, and the only code that chooses one.
+"""Describes a call of `attend`, and chooses its implementation from a table.
 
 All thresholds of `attend` are in this module. They were measured on CPUs. Block sizes for GPUs and
 TPUs are estimates.
 """
 
+import dataclasses
 import functools
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import keras
 from keras import ops
 
 from t2t_relpos import _backend
-from t2t_relpos.attention import blockwise, full_matrix
-from t2t_relpos.attention.implementation import (
-    BlockSizes,
-    Candidate,
-    Condition,
-    GroupedBlockSizes,
-    Implementation,
-)
-
-# Largest number of positions for which `rows` gathers a table row for each pair.
-LONGEST_ROWS = 64
-LONGEST_ROWS_JAX = 16
-LONGEST_ROWS_TORCH_CPU = 256
-# TensorFlow on a CPU without XLA. Also the limits of `full_matrix` unless `rematerialize=False`.
-LONGEST_ROWS_TENSORFLOW_CPU, LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL = 256, 128
-# Requests that blocks do not support, for example with returned weights.
-LONGEST_ROWS_WITHOUT_BLOCKS = 512
-# `full_matrix` is faster than `rows` from this many positions.
-SHORTEST_FULL_MATRIX, SHORTEST_FULL_MATRIX_CAUSAL = 96, 40
-# With `rematerialize=False`, `full_matrix` is faster than blocks up to this many positions.
-LONGEST_FULL_MATRIX, LONGEST_FULL_MATRIX_CAUSAL = 1024, 256
-# `full_matrix` sums the left tail in chunks: short ones up to this many keys, then long ones.
-LONGEST_SHORT_CHUNKS, SHORT_CHUNK, LONG_CHUNK = 256, 16, 32
-# `saved_blocks` is used up to this many positions.
-LONGEST_SAVED = 4096
-# Blocks are unrolled up to this many positions. `scanned_blocks` is faster for longer sequences,
-# although it computes the weights twice. There, unrolled blocks would exceed the CPU caches, or
-# be too many to compile quickly.
-LONGEST_UNROLLED = 1024
+from t2t_relpos._portable import is_portable
+from t2t_relpos.attention import blockwise, gather, skew
+from t2t_relpos.attention.masks import causal_mask, combine_masks, key_padding_mask, window_mask
+from t2t_relpos.attention.relative_ids import relative_ids
 
 
-def select(request, implementation=None):
-    """Returns the implementations for a request, as candidates in order of preference.
+def _tensor():
+    return dataclasses.field(default=None, repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionCall:
+    """A call of `attend` with the defaults resolved.
+
+    `attend` makes it, `select` chooses an implementation by it, and the implementation computes it.
+    `explain` makes one without tensors.
 
     Args:
-        request: a `Request`.
+        length_q: number of queries T, an int or a scalar tensor.
+        length_k: number of keys S, an int or a scalar tensor.
+        max_relative_position: K. None: no tables.
+        causal: whether keys after a query are masked, without an explicit mask.
+        query_offset: key position of query 0, an int, a scalar tensor or an int tensor `[B]`. None:
+            `S - T`, in a call without tensors.
+        sliding_window: a query attends to keys at distances less than this. None: no limit.
+        offset_per_entry: whether there is a query offset for each batch entry.
+        ids_rank: rank of the argument `relative_ids`, 2 or 3. None: ids follow from the offset.
+        return_weights: whether all attention weights are returned.
+        rematerialize: as in `attend`.
+        seeded_dropout: False for a dropout that is an arbitrary function.
+        backend: name of the Keras backend. Default: the current one.
+        xla: whether XLA compiles the call. Default: as in the current graph.
+        device: "cpu", "gpu" or "tpu". Default: the backend's.
+        portable: whether the implementation must use standard operations only. Default: whether the
+            context `portable` is entered or Keras exports to a format that needs it.
+        query: as in `attend`.
+        key: as in `attend`.
+        value: as in `attend`.
+        key_table: as in `attend`.
+        value_table: as in `attend`.
+        mask: bool of rank 2 or 4, broadcasts to `[B, N, T, S]`, or None.
+        key_mask: as in `attend`.
+        relative_ids: as in `attend`.
+        dropout: a `SeededDropout`, a function of the weights, or None.
+
+    Raises:
+        ValueError: if the backend or the device is unknown.
+    """
+
+    length_q: Any
+    length_k: Any
+    max_relative_position: int | None
+    _: dataclasses.KW_ONLY
+    causal: bool = False
+    query_offset: Any = None
+    sliding_window: int | None = None
+    offset_per_entry: bool = False
+    ids_rank: int | None = None
+    return_weights: bool = False
+    rematerialize: bool | None = None
+    seeded_dropout: bool = True
+    backend: str = dataclasses.field(default_factory=keras.backend.backend)
+    xla: bool = dataclasses.field(default_factory=_backend.is_compiled_by_xla)
+    device: str = dataclasses.field(default_factory=_backend.device)
+    portable: bool = dataclasses.field(default_factory=is_portable)
+    query: Any = _tensor()
+    key: Any = _tensor()
+    value: Any = _tensor()
+    key_table: Any = _tensor()
+    value_table: Any = _tensor()
+    mask: Any = _tensor()
+    key_mask: Any = _tensor()
+    relative_ids: Any = _tensor()
+    dropout: Any = _tensor()
+
+    def __post_init__(self):
+        known = {"backend": ("tensorflow", "jax", "torch"), "device": ("cpu", "gpu", "tpu")}
+        for name, values in known.items():
+            if getattr(self, name) not in values:
+                raise ValueError(
+                    f"Expected `{name}` to be one of {', '.join(values)}. "
+                    f"Received: {getattr(self, name)!r}."
+                )
+
+    @property
+    def knows_lengths(self):
+        """Whether both lengths are Python ints."""
+        return isinstance(self.length_q, int) and isinstance(self.length_k, int)
+
+    @property
+    def is_empty(self):
+        """Whether T or S is known to be 0."""
+        return 0 in [length for length in (self.length_q, self.length_k) if isinstance(length, int)]
+
+    @property
+    def num_pairs(self):
+        """T·S, an int or a scalar tensor. In int32, it would overflow from 46,341 positions."""
+        length_q, length_k = (
+            x if isinstance(x, int) or self.backend != "tensorflow" else ops.cast(x, "int64")
+            for x in (self.length_q, self.length_k)
+        )
+        return length_q * length_k
+
+    def has_at_most(self, positions):
+        """Returns whether the score matrix has at most `positions ** 2` entries.
+
+        The result is a scalar tensor if a length is one.
+        """
+        return self.num_pairs <= positions**2
+
+    def combined_mask(self):
+        """Returns the conjunction of all masks, broadcastable to `[B, N, T, S]`, or None."""
+        lengths, window = (self.length_q, self.length_k), self.sliding_window
+        return combine_masks(
+            self.mask,
+            None if self.key_mask is None else key_padding_mask(self.key_mask),
+            causal_mask(*lengths, self.query_offset) if self.causal else None,
+            None if window is None else window_mask(*lengths, window, self.query_offset),
+        )
+
+    def pair_ids(self):
+        """Returns the relative ids `[T, S]` or `[B, T, S]`."""
+        if self.relative_ids is not None:
+            return self.relative_ids
+        lengths = self.length_q, self.length_k
+        return relative_ids(*lengths, self.max_relative_position, self.query_offset)
+
+
+@dataclasses.dataclass(frozen=True)
+class Condition:
+    """A condition on a call.
+
+    Args:
+        text: description of the condition.
+        function: function of an `AttentionCall` that returns a bool, or a scalar tensor if the
+            result depends on unknown lengths.
+    """
+
+    text: str
+    function: Callable[[AttentionCall], Any]
+
+    def holds(self, call):
+        """Returns True, False, or a scalar tensor whose value is known when the graph runs."""
+        result = self.function(call)
+        return result if ops.is_tensor(result) else bool(result)
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockSizes:
+    """Sizes of the blocks of `blockwise.attend`.
+
+    Args:
+        block: number of queries of a block.
+        max_blocks: largest number of blocks. If the sequence needs more blocks of this size, the
+            blocks are made longer.
+        causal_segments: used by the scanned form only. If causal, queries are split into this many
+            segments. The blocks of a segment read the keys up to its last query.
+    """
+
+    block: int
+    max_blocks: int = 2**30
+    causal_segments: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupedBlockSizes:
+    """Sizes of the blocks of `tensorflow.engine.attend_in_blocks`.
+
+    Args:
+        largest_block: largest number of queries of a block.
+        keys_per_group: heads are processed in groups. The number of heads of a group times S is at
+            most this.
+        chunk: number of keys of a chunk of the left tail.
+    """
+
+    largest_block: int
+    keys_per_group: int
+    chunk: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Implementation:
+    """An attention implementation: a row of `TABLE`.
+
+    Args:
+        name: name of the row.
+        function: dotted name of the function in `t2t_relpos.attention`.
+        run: function that computes the attention: `run(call)`, or `run(call, sizes)` if there are
+            `sizes`. It returns (outputs, weights or None).
+        saved_matrices: number of `[T, S]` matrices per head that are saved for the gradient. It
+            is used by the documentation only.
+        requirements: conditions for correct results.
+        preferences: further conditions for `select`. A call that names the row skips them.
+        sizes: `GroupedBlockSizes` by direction, "bidirectional" or "causal"; or `BlockSizes` by
+            device; or None.
+    """
+
+    name: str
+    function: str
+    run: Callable[..., tuple]
+    saved_matrices: int
+    requirements: tuple[Condition, ...]
+    preferences: tuple[Condition, ...] = ()
+    sizes: Mapping[str, Any] | None = None
+
+    def attend(self, call):
+        """Returns (outputs, weights or None) of an `AttentionCall`."""
+        if self.sizes is None:
+            return self.run(call)
+        direction = "causal" if call.causal else "bidirectional"
+        return self.run(call, self.sizes[direction if direction in self.sizes else call.device])
+
+    def match(self, call, *, ignore_preferences=False):
+        """Returns (the first condition that is False or None, the condition on unknown lengths).
+
+        The condition on unknown lengths is True, or a scalar tensor.
+        """
+        condition_on_lengths = True
+        for condition in self.requirements + (() if ignore_preferences else self.preferences):
+            holds = condition.holds(call)
+            if holds is False:
+                return condition, True
+            if holds is not True:
+                is_first = condition_on_lengths is True
+                condition_on_lengths = (
+                    holds if is_first else ops.logical_and(condition_on_lengths, holds)
+                )
+        return None, condition_on_lengths
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """An implementation, and the condition under which it runs: True or a scalar tensor."""
+
+    implementation: Implementation
+    condition: Any = True
+
+
+def select(call, implementation=None):
+    """Returns the implementations of a call, as candidates in order of preference.
+
+    Args:
+        call: an `AttentionCall`.
         implementation: an `Implementation` or its name. It is the first candidate, and its
             preferences are ignored. If lengths are unknown, further candidates follow, for lengths
             that fail its requirements.
@@ -54,32 +266,122 @@ def select(request, implementation=None):
         only if lengths are unknown.
 
     Raises:
-        ValueError: if `implementation` fails a requirement, or no implementation meets the request.
+        ValueError: if `implementation` fails a requirement, or no implementation meets the call.
     """
-    rows = [(row, False) for row in TABLE]
+    candidates = []
     if implementation is not None:
         if isinstance(implementation, str):
             implementation = _by_name(implementation)
-        unmet = implementation.unmet_condition(request, ignore_preferences=True)
+        unmet, condition = implementation.match(call, ignore_preferences=True)
         if unmet is not None:
             raise ValueError(
                 f"Attention implementation {implementation.name!r} requires: {unmet.text}. "
-                f"Received: {request}"
+                f"Received: {call}"
             )
-        rows = [(implementation, True), *rows]
-    candidates = []
-    for row, is_named in rows:
-        if row.unmet_condition(request, ignore_preferences=is_named) is None:
-            condition = row.condition(request, ignore_preferences=is_named)
+        candidates.append(Candidate(implementation, condition))
+        if condition is True:
+            return candidates
+    for row in TABLE:
+        unmet, condition = row.match(call)
+        if unmet is None:
             candidates.append(Candidate(row, condition))
-            if candidates[-1].condition is True:
+            if condition is True:
                 return candidates
     raise ValueError(
         "Memory linear in length (`rematerialize=True`, `flash_attention=True` of a layer) does "
         "not support returned attention scores, explicit positions, relative ids, or a custom "
         "dropout function. Remove these arguments, or set `flash_attention=None`. Received: "
-        f"{request}"
+        f"{call}"
     )
+
+
+def _by_name(name):
+    rows = {row.name: row for row in TABLE}
+    if name not in rows:
+        raise ValueError(f"implementation must be one of {', '.join(rows)}. Received: {name!r}")
+    return rows[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """The name of the chosen implementation, and the reasons against the others."""
+
+    chosen: str
+    reasons: dict[str, str]
+
+    def __str__(self):
+        lines = [f"{self.chosen}: chosen"]
+        return "\n".join([*lines, *(f"{name}: {text}" for name, text in self.reasons.items())])
+
+
+def explain(length_q, length_k=None, max_relative_position=16, **options):
+    """Reports which implementation `attend` chooses, and why not the others.
+
+    Args:
+        length_q: number of queries T.
+        length_k: number of keys S. Default: T.
+        max_relative_position: clipping distance K. None: no tables.
+        **options: `causal`, `query_offset`, `sliding_window`, `return_weights` and `rematerialize`,
+            as in `attend`. `offset_per_entry`: whether each batch entry has its own query offset.
+            `ids_rank`: rank of `relative_ids`. `seeded_dropout`: False for a dropout function.
+            `portable`: whether to use standard operations only. `xla`: whether XLA compiles the
+            call. `backend`: name of the Keras backend. `device`: "cpu", "gpu" or "tpu". The last
+            four default to those of the current context.
+
+    Returns:
+        An `Explanation`: `chosen` is the name of the implementation. `reasons` maps the names of
+        the others to the reasons against them.
+
+    Raises:
+        ValueError: if an option, the backend or the device is unknown, or no implementation meets
+            the call.
+
+    Example:
+    >>> from t2t_relpos.attention import explain
+    >>> explain(5000, causal=True, backend="tensorflow", xla=False, device="cpu").chosen
+    'rematerialized_blocks'
+    """
+    # The fields that are neither positional arguments nor tensors.
+    names = [x.name for x in dataclasses.fields(AttentionCall) if x.kw_only and x.repr]
+    for name in options:
+        if name not in names:
+            raise ValueError(
+                f"Expected options among {', '.join(names)}. Received: {name}. A layer with "
+                "`flash_attention=True` passes `rematerialize=True`."
+            )
+    lengths = operator.index(length_q), operator.index(length_q if length_k is None else length_k)
+    call = AttentionCall(*lengths, max_relative_position, **options)
+    chosen = select(call)[0].implementation.name
+    unmet = {row.name: row.match(call)[0] for row in TABLE if row.name != chosen}
+    return Explanation(
+        chosen,
+        {name: f"requires {c.text}" if c else "after the chosen row" for name, c in unmet.items()},
+    )
+
+
+# Largest number of positions for which `rows` gathers a table row for each pair.
+LONGEST_ROWS = 64
+LONGEST_ROWS_JAX = 16
+LONGEST_ROWS_TORCH_CPU = 256
+# TensorFlow on a CPU without XLA. Also the limits of `full_matrix` unless `rematerialize=False`.
+LONGEST_ROWS_TENSORFLOW_CPU, LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL = 256, 128
+# Calls that blocks do not support, for example with returned weights.
+LONGEST_ROWS_WITHOUT_BLOCKS = 512
+# `full_matrix` is faster than `rows` from this many positions.
+SHORTEST_FULL_MATRIX, SHORTEST_FULL_MATRIX_CAUSAL = 96, 40
+# With `rematerialize=False`, `full_matrix` is faster than blocks up to this many positions.
+LONGEST_FULL_MATRIX, LONGEST_FULL_MATRIX_CAUSAL = 1024, 256
+# `full_matrix` sums the left tail in chunks: short ones up to this many keys, then long ones.
+LONGEST_SHORT_CHUNKS, SHORT_CHUNK, LONG_CHUNK = 256, 16, 32
+# With a sliding window, the full matrix with a mask is used up to this many windows, which have at
+# least this many positions.
+LONGEST_MASKED_WINDOWS, SHORTEST_WINDOW = 4, 16
+# `saved_blocks` is used up to this many positions.
+LONGEST_SAVED = 4096
+# Blocks are unrolled up to this many positions. `scanned_blocks` is faster for longer sequences,
+# although it computes the weights twice. There, unrolled blocks would exceed the CPU caches, or
+# be too many to compile quickly.
+LONGEST_UNROLLED = 1024
 
 
 def full_matrix_chunk(length_k):
@@ -91,105 +393,112 @@ def full_matrix_chunk(length_k):
     return ops.where(length_k <= LONGEST_SHORT_CHUNKS, *chunks)
 
 
-def _by_name(name):
-    rows = {row.name: row for row in TABLE}
-    if name not in rows:
-        raise ValueError(f"implementation must be one of {', '.join(rows)}. Received: {name!r}")
-    return rows[name]
-
-
-def _full_matrix_fits(request):
+def _full_matrix_fits(call):
     """Returns whether all diagonals of the band exist and the last query is at the last key."""
-    k, length_q, length_k = request.max_relative_position, request.length_q, request.length_k
+    k, length_q, length_k = call.max_relative_position, call.length_q, call.length_k
     if not k:
         return False
-    chunk = 0 if request.causal and k > 1 else full_matrix_chunk(length_k)
+    chunk = 0 if call.causal and k > 1 else full_matrix_chunk(length_k)
     fits = (length_q >= k + chunk) & (length_k >= length_q)
-    if request.query_offset is not None:
-        fits &= request.query_offset == length_k - length_q
+    if call.query_offset is not None:
+        fits &= call.query_offset == length_k - length_q
     return fits
 
 
-def _within_full_matrix_range(request):
-    causal = request.causal and (request.max_relative_position or 0) > 1
+def _full_matrix_suits_window(call):
+    if call.sliding_window is None or not _meets_block_requirements(call):
+        return True
+    if not (call.knows_lengths or TENSORFLOW_ON_CPU.holds(call)):
+        return False
+    return call.has_at_most(LONGEST_MASKED_WINDOWS * max(call.sliding_window - 1, SHORTEST_WINDOW))
+
+
+def _meets_block_requirements(call):
+    return all(condition.holds(call) for condition in BLOCK_REQUIREMENTS)
+
+
+def _within_full_matrix_range(call):
+    causal = call.causal and (call.max_relative_position or 0) > 1
     shortest = SHORTEST_FULL_MATRIX_CAUSAL if causal else SHORTEST_FULL_MATRIX
-    longest = LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL if request.causal else LONGEST_ROWS_TENSORFLOW_CPU
-    if request.rematerialize is False:
-        longest = LONGEST_FULL_MATRIX_CAUSAL if request.causal else LONGEST_FULL_MATRIX
-    return (request.num_pairs >= shortest**2) & request.has_at_most(longest)
+    longest = LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL if call.causal else LONGEST_ROWS_TENSORFLOW_CPU
+    if call.rematerialize is False:
+        longest = LONGEST_FULL_MATRIX_CAUSAL if call.causal else LONGEST_FULL_MATRIX
+    return (call.num_pairs >= shortest**2) & call.has_at_most(longest)
 
 
-def _within_rows_range(request):
-    if not all(condition.holds(request) for condition in BLOCK_REQUIREMENTS):
-        return request.knows_lengths and request.has_at_most(LONGEST_ROWS_WITHOUT_BLOCKS)
-    if TENSORFLOW_ON_CPU.holds(request):
-        longest = (
-            LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL if request.causal else LONGEST_ROWS_TENSORFLOW_CPU
-        )
-        return request.has_at_most(longest)
-    longest = LONGEST_ROWS_JAX if request.backend == "jax" else LONGEST_ROWS
-    if request.backend == "torch" and request.device == "cpu":
+def _within_rows_range(call):
+    if not _meets_block_requirements(call):
+        return call.knows_lengths and call.has_at_most(LONGEST_ROWS_WITHOUT_BLOCKS)
+    if TENSORFLOW_ON_CPU.holds(call):
+        longest = LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL if call.causal else LONGEST_ROWS_TENSORFLOW_CPU
+        return call.has_at_most(longest)
+    longest = LONGEST_ROWS_JAX if call.backend == "jax" else LONGEST_ROWS
+    if call.backend == "torch" and call.device == "cpu":
         longest = LONGEST_ROWS_TORCH_CPU
-    return request.knows_lengths and request.has_at_most(longest)
+    return call.knows_lengths and call.has_at_most(longest)
 
 
-def _run_full_matrix(inputs):
-    from t2t_relpos.attention.tensorflow import full_matrix as tensorflow_full_matrix
+def _run_full_matrix(call):
+    from t2t_relpos.attention.tensorflow import engine
 
-    chunk = full_matrix_chunk(inputs.lengths[1])
-    return tensorflow_full_matrix.attend(inputs, chunk), None
-
-
-def _run_tensorflow_blocks(inputs, sizes, *, save_weights):
-    from t2t_relpos.attention.tensorflow import blockwise as tensorflow_blockwise
-
-    sizes = sizes["causal" if inputs.causal else "bidirectional"]
-    return tensorflow_blockwise.attend(inputs, sizes, save_weights=save_weights), None
+    return engine.attend_in_one_block(call, full_matrix_chunk(call.length_k)), None
 
 
-def _run_keras_blocks(inputs, sizes, *, unrolled):
-    return blockwise.attend(inputs, sizes[_backend.device()], unrolled=unrolled), None
+def _run_tensorflow_blocks(call, sizes, *, save_weights):
+    from t2t_relpos.attention.tensorflow import engine
+
+    return engine.attend_in_blocks(call, sizes, save_weights=save_weights), None
 
 
-_HAS_TABLE = Condition("a relative table", lambda r: r.max_relative_position is not None)
+def _run_keras_blocks(call, sizes, *, unrolled):
+    return blockwise.attend(call, sizes, unrolled=unrolled), None
+
+
+_HAS_TABLE = Condition("a relative table", lambda call: call.max_relative_position is not None)
 QUADRATIC_MEMORY_ALLOWED = Condition(
     "`rematerialize` is not True, unless `portable` (memory is quadratic) or a length is 0",
-    lambda r: r.rematerialize is not True or r.portable or r.is_empty,
+    lambda call: call.rematerialize is not True or call.portable or call.is_empty,
 )
 _ONE_OFFSET = Condition(
     "no `relative_ids`, and one query offset for the batch",
-    lambda r: r.ids_rank is None and not r.offset_per_entry,
+    lambda call: call.ids_rank is None and not call.offset_per_entry,
 )
 BLOCK_REQUIREMENTS = (
     _ONE_OFFSET,
-    Condition("no returned weights", lambda r: not r.return_weights),
-    Condition("dropout is None or an `AttentionDropout`", lambda r: r.seeded_dropout),
-    Condition("not `portable`", lambda r: not r.portable),
+    Condition("no returned weights", lambda call: not call.return_weights),
+    Condition("dropout is None or an `AttentionDropout`", lambda call: call.seeded_dropout),
+    Condition("not `portable`", lambda call: not call.portable),
 )
 TENSORFLOW_ON_CPU = Condition(
     "TensorFlow on a CPU without XLA",
-    lambda r: r.backend == "tensorflow" and not r.xla and r.device == "cpu",
+    lambda call: call.backend == "tensorflow" and not call.xla and call.device == "cpu",
 )
 _TENSORFLOW_REQUIREMENTS = (TENSORFLOW_ON_CPU, _HAS_TABLE, *BLOCK_REQUIREMENTS)
 _FULL_MATRIX_FITS_REQUIREMENT = Condition(
     "K >= 1; S >= T; query offset S - T; T >= K if causal and K > 1, otherwise T >= K + chunk",
     _full_matrix_fits,
 )
+_SUITS_WINDOW = Condition(
+    f"no sliding window, or one for up to {LONGEST_MASKED_WINDOWS} windows (of at least "
+    f"{SHORTEST_WINDOW} positions), or failed block requirements",
+    _full_matrix_suits_window,
+)
 
 TABLE = (
     Implementation(
         "without_tables",
-        "full_matrix.attend_without_tables",
-        full_matrix.attend_without_tables,
+        "gather.attend_without_tables",
+        gather.attend_without_tables,
         saved_matrices=3,
         requirements=(
-            Condition("no relative tables", lambda r: r.max_relative_position is None),
+            Condition("no relative tables", lambda call: call.max_relative_position is None),
             QUADRATIC_MEMORY_ALLOWED,
         ),
+        preferences=(_SUITS_WINDOW,),
     ),
     Implementation(
         "full_matrix",
-        "tensorflow.full_matrix.attend",
+        "tensorflow.engine.attend_in_one_block",
         _run_full_matrix,
         saved_matrices=2,
         requirements=(
@@ -205,18 +514,19 @@ TABLE = (
                 f"{LONGEST_ROWS_TENSORFLOW_CPU} (causal: {LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL})",
                 _within_full_matrix_range,
             ),
+            _SUITS_WINDOW,
         ),
     ),
     Implementation(
         "rows",
-        "full_matrix.attend_by_rows",
-        full_matrix.attend_by_rows,
+        "gather.attend_by_rows",
+        gather.attend_by_rows,
         saved_matrices=3,
         requirements=(
             _HAS_TABLE,
             Condition(
                 "the same ids for all batch entries",
-                lambda r: r.ids_rank != 3 and not r.offset_per_entry,
+                lambda call: call.ids_rank != 3 and not call.offset_per_entry,
             ),
             QUADRATIC_MEMORY_ALLOWED,
         ),
@@ -229,17 +539,20 @@ TABLE = (
                 f"otherwise {LONGEST_ROWS}; except for TensorFlow on a CPU, only known lengths",
                 _within_rows_range,
             ),
+            _SUITS_WINDOW,
         ),
     ),
     Implementation(
         "saved_blocks",
-        "tensorflow.blockwise.attend",
+        "tensorflow.engine.attend_in_blocks",
         functools.partial(_run_tensorflow_blocks, save_weights=True),
         saved_matrices=1,
         requirements=(*_TENSORFLOW_REQUIREMENTS, QUADRATIC_MEMORY_ALLOWED),
         preferences=(
-            Condition("`rematerialize` False", lambda r: r.rematerialize is False),
-            Condition(f"up to {LONGEST_SAVED} positions", lambda r: r.has_at_most(LONGEST_SAVED)),
+            Condition("`rematerialize` False", lambda call: call.rematerialize is False),
+            Condition(
+                f"up to {LONGEST_SAVED} positions", lambda call: call.has_at_most(LONGEST_SAVED)
+            ),
         ),
         sizes={
             "bidirectional": GroupedBlockSizes(largest_block=512, keys_per_group=16384, chunk=64),
@@ -248,7 +561,7 @@ TABLE = (
     ),
     Implementation(
         "rematerialized_blocks",
-        "tensorflow.blockwise.attend",
+        "tensorflow.engine.attend_in_blocks",
         functools.partial(_run_tensorflow_blocks, save_weights=False),
         saved_matrices=0,
         requirements=_TENSORFLOW_REQUIREMENTS,
@@ -264,12 +577,13 @@ TABLE = (
         saved_matrices=1,
         requirements=(
             *BLOCK_REQUIREMENTS,
-            Condition("known lengths", lambda r: r.knows_lengths),
+            Condition("known lengths", lambda call: call.knows_lengths),
             QUADRATIC_MEMORY_ALLOWED,
         ),
         preferences=(
             Condition(
-                f"up to {LONGEST_UNROLLED} positions", lambda r: r.has_at_most(LONGEST_UNROLLED)
+                f"up to {LONGEST_UNROLLED} positions",
+                lambda call: call.has_at_most(LONGEST_UNROLLED),
             ),
         ),
         sizes={
@@ -292,15 +606,15 @@ TABLE = (
     ),
     Implementation(
         "band",
-        "full_matrix.attend_by_band",
-        full_matrix.attend_by_band,
+        "skew.attend_by_band",
+        skew.attend_by_band,
         saved_matrices=3,
         requirements=(_HAS_TABLE, _ONE_OFFSET, QUADRATIC_MEMORY_ALLOWED),
     ),
     Implementation(
         "by_id",
-        "full_matrix.attend_by_id",
-        full_matrix.attend_by_id,
+        "gather.attend_by_id",
+        gather.attend_by_id,
         saved_matrices=3,
         requirements=(_HAS_TABLE, QUADRATIC_MEMORY_ALLOWED),
     ),

@@ -78,18 +78,19 @@ class SeededDropout:
                 factors. Default: None, no blocks.
         """
         if keras.backend.backend() == "tensorflow":
-            from t2t_relpos.attention.tensorflow import dropout
+            from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
 
-            return dropout.factors(shape, self.rate, dropout.as_seed(self.seed, block), dtype)
+            seed = tensorflow_ops.as_seed(self.seed, block)
+            return tensorflow_ops.dropout_factors(shape, self.rate, seed, dtype)
         uniform = keras.random.uniform(shape, seed=_DrawnSeed(self.seed, block))
         return ops.cast(uniform >= self.rate, dtype) / (1 - self.rate)
 
 
 def _shape(x):
     if keras.backend.backend() == "tensorflow":
-        from t2t_relpos.attention.tensorflow import compat
+        from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
 
-        return compat.shape(x)
+        return tensorflow_ops.shape(x)
     return ops.shape(x)
 
 

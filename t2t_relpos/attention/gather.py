@@ -1,4 +1,9 @@
-"""Relative scores and values by gathering: for short sequences and for arbitrary relative ids."""
+"""Full-matrix attention in keras.ops, differentiated by the backend, and gathered relative terms.
+
+`attend_with_terms` computes attention; the implementations differ in the functions for the relative
+terms. The functions here gather: for short sequences, and for arbitrary relative ids. Those of
+`skew` pad, reshape and slice.
+"""
 
 import math
 
@@ -7,7 +12,57 @@ from keras import ops
 
 from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos._portable import arange, is_portable
-from t2t_relpos.attention.table_matmul import matmul_by_position, matmul_table
+from t2t_relpos.attention.masks import masked_softmax
+
+
+def attend_without_tables(call):
+    """Returns (outputs, weights) of attention without relative terms."""
+    return attend_with_terms(call, None, None)
+
+
+def attend_by_rows(call):
+    """Returns (outputs, weights). Gathers a table row for each pair of positions."""
+    ids = call.pair_ids()
+    return attend_with_terms(
+        call,
+        lambda query, table: scores_by_rows(query, table, ids),
+        lambda weights, table: values_by_rows(weights, table, ids),
+    )
+
+
+def attend_by_id(call):
+    """Returns (outputs, weights). Gathers one entry of `q·tableᵀ` for each pair of positions."""
+    ids = ops.convert_to_tensor(call.pair_ids())
+    if len(ids.shape) == 2 and not is_portable():  # There, `pair_index` needs no batch axis.
+        ids = ops.broadcast_to(ids, (ops.shape(call.query)[0], *ops.shape(ids)))
+    table = call.value_table if call.key_table is None else call.key_table
+    index = pair_index(ids, table.shape[-2], call.query.shape[1])
+    return attend_with_terms(
+        call,
+        lambda query, table: scores_by_id(query, table, index),
+        lambda weights, table: values_by_id(weights, table, index),
+    )
+
+
+def attend_with_terms(call, relative_scores, relative_values):
+    """Returns (outputs, weights) of attention with the full score matrix.
+
+    Args:
+        call: an `AttentionCall`.
+        relative_scores: function of queries `[B, N, T, H]` and the key table that returns the
+            relative scores `[B, N, T, S]`. Unused without a key table.
+        relative_values: function of weights `[B, N, T, S]` and the value table that returns the
+            relative values `[B, N, T, Hv]`. Unused without a value table.
+    """
+    scores = ops.matmul(call.query, ops.swapaxes(call.key, -1, -2))
+    if call.key_table is not None:
+        scores = scores + relative_scores(call.query, call.key_table)
+    weights = masked_softmax(scores, call.combined_mask())
+    dropped = weights if call.dropout is None else call.dropout(weights)
+    outputs = ops.matmul(dropped, call.value)
+    if call.value_table is not None:
+        outputs = outputs + relative_values(dropped, call.value_table)
+    return outputs, weights
 
 
 def scores_by_rows(query, table, ids):
@@ -44,9 +99,9 @@ def values_by_rows(weights, table, ids):
 def _gather_rows(table, ids):
     """Returns the table row of each pair, `[T, S, H]` or `[N, T, S, H]`."""
     if keras.backend.backend() == "tensorflow":
-        from t2t_relpos.attention.tensorflow import lookup
+        from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
 
-        return lookup.gather_rows(table, ids)
+        return tensorflow_ops.gather_rows(table, ids)
     # The gradient sums over all pairs with the same id.
     rows = ops.take(ops.cast(table, accumulation_dtype(table.dtype)), ids, axis=-2)
     return ops.cast(rows, table.dtype)
@@ -181,3 +236,37 @@ def sum_by_one_hot(weights, ids, num_ids):
 def _one_hot(ids, num_ids, dtype):
     """Returns `ops.one_hot`, computed by a comparison, which every converter supports."""
     return ops.cast(ops.equal(ops.expand_dims(ids, -1), arange(num_ids)), dtype)
+
+
+def matmul_table(x, table, *, transpose_table=False):
+    """Returns `[B, N, T, X]` times a table `[X, Y]` or `[N, X, Y]`: `[B, N, T, Y]`.
+
+    A shared table is multiplied in one large product. With one head, tf.matmul of `[B, 1, T, X]`
+    and `[X, Y]` corrupts memory in TensorFlow 2.21 with oneDNN (tensorflow/tensorflow#117700).
+
+    Args:
+        x: `[B, N, T, X]`.
+        table: `[X, Y]` or one per head, `[N, X, Y]`.
+        transpose_table: whether the table is `[Y, X]` or `[N, Y, X]`.
+    """
+    if transpose_table:
+        table = ops.swapaxes(table, -1, -2)
+    if len(table.shape) == 3 and table.shape[0] == 1:
+        table = table[0]
+    if len(table.shape) == 3 or keras.backend.backend() != "tensorflow":
+        return ops.matmul(x, table)
+    batch, heads, length, width = ops.shape(x)
+    product = ops.matmul(ops.reshape(x, (batch * heads * length, width)), table)
+    return ops.reshape(product, (batch, heads, length, ops.shape(table)[-1]))
+
+
+def matmul_by_position(x, matrices):
+    """Returns `[B, N, T, X]` times `[T, X, Y]` or `[N, T, X, Y]`: `[B, N, T, Y]`."""
+    if len(matrices.shape) == 4:
+        product = ops.matmul(ops.transpose(x, (1, 2, 0, 3)), matrices)
+        return ops.transpose(product, (2, 0, 1, 3))
+    batch, heads, length, width = ops.shape(x)
+    x = ops.reshape(ops.transpose(x, (2, 0, 1, 3)), (length, batch * heads, width))
+    # A size of -1 can't be inferred if a replica has an empty batch.
+    shape = (length, batch, heads, ops.shape(matrices)[-1])
+    return ops.transpose(ops.reshape(ops.matmul(x, matrices), shape), (1, 2, 0, 3))

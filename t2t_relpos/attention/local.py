@@ -13,8 +13,6 @@ from t2t_relpos.attention.masks import causal_mask, combine_masks, expand_to_bat
 
 # Products with smaller blocks are inefficient.
 SMALLEST_BLOCK = 16
-# Sequences of up to this many blocks use the full matrix.
-FULL_MATRIX_BLOCKS = 4
 
 
 def attend_locally(
@@ -135,16 +133,6 @@ def _pad_mask(mask, shape, padded_length):
 def block_size(window):
     """Returns the block length C, which is at least `window - 1`."""
     return max(window - 1, SMALLEST_BLOCK)
-
-
-def prefers_local(length, window):
-    """Returns whether a length is large enough for `attend_locally` instead of a masked `attend`.
-
-    Args:
-        length: number of positions, an int.
-        window: as in `attend_locally`.
-    """
-    return length > FULL_MATRIX_BLOCKS * block_size(window)
 
 
 def split_blocks(x, count, size):

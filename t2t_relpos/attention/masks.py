@@ -191,9 +191,9 @@ def masked_softmax(scores, mask=None):
     dtype = backend.standardize_dtype(scores.dtype)
     scores = ops.cast(scores, accumulation_dtype(dtype))
     if mask is not None and backend.backend() == "tensorflow":
-        from t2t_relpos.attention.tensorflow import masks
+        from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
 
-        return ops.cast(masks.masked_softmax(scores, ops.cast(mask, "bool")), dtype)
+        return ops.cast(tensorflow_ops.masked_softmax(scores, ops.cast(mask, "bool")), dtype)
     if mask is not None:
         scores = ops.where(mask, scores, ops.cast(MASKED_SCORE, scores.dtype))
     # A length that PyTorch traces is a tensor: the branch would hold for the traced length only.

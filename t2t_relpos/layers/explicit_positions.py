@@ -29,11 +29,6 @@ class PairArguments(NamedTuple):
     query_offset: Any
 
     @property
-    def are_default(self):
-        """Whether there is neither an attention mask, nor explicit positions, nor an offset."""
-        return self.attention_mask is None and self.positions is None and self.query_offset is None
-
-    @property
     def masks_trailing_padding(self):
         """Whether the causal mask of self-attention masks padding that follows all tokens."""
         return self.causal and self.positions is None and self.query_offset is None
@@ -81,10 +76,9 @@ def mask_and_ids(layer, lengths, pairs):
     mask = make_attention_mask(
         lengths,
         attention_mask,
-        # Without explicit positions, `attend` applies causality and needs no `[T, S]` mask for it.
+        # Without explicit positions, `attend` applies causality and the window without a mask.
         causal=causal and positions is not None,
-        window=layer.sliding_window,
-        query_offset=query_offset,
+        window=None if positions is None else layer.sliding_window,
         positions=positions,
     )
     relative_ids = None
@@ -94,5 +88,6 @@ def mask_and_ids(layer, lengths, pairs):
         "mask": mask,
         "causal": causal and positions is None,
         "query_offset": query_offset,
+        "sliding_window": layer.sliding_window if positions is None else None,
         "relative_ids": relative_ids,
     }

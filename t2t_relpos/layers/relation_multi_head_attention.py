@@ -4,14 +4,18 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos.attention.gather import pair_index, scores_by_id, values_by_id
+from t2t_relpos.attention.gather import (
+    matmul_by_position,
+    pair_index,
+    scores_by_id,
+    values_by_id,
+)
 from t2t_relpos.attention.masks import (
     causal_mask,
     combine_masks,
     key_padding_mask,
     masked_softmax,
 )
-from t2t_relpos.attention.table_matmul import matmul_by_position
 from t2t_relpos.layers import call_checks
 from t2t_relpos.layers.clone_initializer import clone_initializer
 from t2t_relpos.layers.multi_head_base import MultiHeadBase

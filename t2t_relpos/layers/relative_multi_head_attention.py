@@ -4,9 +4,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos._keras_compat import cast_inputs
 from t2t_relpos.attention.dropout import AttentionDropout
-from t2t_relpos.attention.local import attend_locally, prefers_local
 from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.layers import call_checks
 from t2t_relpos.layers.explicit_positions import PairArguments, explicit_positions, mask_and_ids
@@ -34,9 +32,9 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
             replace it. Default: the size of the last axis of `query`.
         attention_axes: None, 1 or (1,), the sequence axis. Others raise an error, because relative
             positions have one axis. Default: None.
-        sliding_window: a query attends to keys at distances less than this. Self-attention without
-            an `attention_mask`, explicit positions or returned scores then costs O(T·window)
-            instead of O(T²). Default: None, no limit.
+        sliding_window: a query attends to keys at distances less than this. Without explicit
+            positions or returned scores, attention then costs O(T·window) instead of O(T·S).
+            Default: None, no limit.
         flash_attention: True: memory is linear in length at any length, because the gradient
             computes the weights again. Explicit positions and returned scores are then not
             supported. There is no fused kernel. None or False: with a relative table, memory is
@@ -175,12 +173,6 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         self.share_heads = share_heads
         self.table_initializer = keras.initializers.get(table_initializer)
 
-    def __call__(self, *args, **kwargs):
-        if self.sliding_window is not None:
-            # Self-attention, which windows make cheaper, is a call with one tensor as two inputs.
-            args, kwargs = cast_inputs(self, args, kwargs, ("query", "value", "key"))
-        return super().__call__(*args, **kwargs)
-
     def build(self, query_shape, value_shape, key_shape=None):
         super().build(query_shape, value_shape, key_shape)
         self._build_tables()
@@ -225,37 +217,28 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
             projected,
             pairs,
             {"query_mask": query_mask, "key_mask": key_mask},
-            is_self_attention=query is key,
             training=training,
             return_weights=return_attention_scores,
         )
         outputs = self.project_output(outputs, query, query_packing)
         return (outputs, weights) if return_attention_scores else outputs
 
-    def _attend_to_pairs(
-        self, projected, pairs, masks, *, is_self_attention, training, return_weights
-    ):
+    def _attend_to_pairs(self, projected, pairs, masks, *, training, return_weights):
         """Returns (outputs of all heads `[B, N, T, Hv]`, weights `[B, N, T, S]` or None).
 
         Args:
             projected: queries, keys and values of all heads.
             pairs: a `PairArguments`.
             masks: dict of `query_mask` `[B, T]` and `key_mask` `[B, S]`, each a tensor or None.
-            is_self_attention: whether queries and keys are projections of the same tensor.
             training: whether dropout is applied.
             return_weights: whether the weights are returned.
         """
-        options = {**masks, "dropout": self._attention_dropout(training)}
         query, key, _ = projected
-        if not return_weights and self._is_local(
-            query, key, pairs, is_self_attention=is_self_attention
-        ):
-            options |= {"window": self.sliding_window, "causal": pairs.causal}
-            return attend_locally(*projected, *self._table_values(), **options), None
         lengths = ops.shape(query)[2], ops.shape(key)[2]
         return self.attend(
             *projected,
-            **options,
+            **masks,
+            dropout=self._attention_dropout(training),
             **mask_and_ids(self, lengths, pairs),
             return_weights=return_weights,
             rematerialize=self._rematerialize(training),
@@ -264,19 +247,6 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
     def _is_causal(self, use_causal_mask):
         """Returns whether keys after a query are masked. Subclasses may override it."""
         return use_causal_mask
-
-    def _is_local(self, query, key, pairs, *, is_self_attention):
-        """Returns whether to use `attend_locally`.
-
-        It requires a window, and default pairs. T = S must be long enough, or unknown in
-        self-attention.
-        """
-        if self.sliding_window is None or not pairs.are_default:
-            return False
-        length = query.shape[2]
-        if not isinstance(length, int):  # None, or a symbolic length of JAX
-            return is_self_attention
-        return length == key.shape[2] and prefers_local(length, self.sliding_window)
 
     def _rematerialize(self, training):
         """Returns the argument `rematerialize` of `attend`. False allows saving weights."""

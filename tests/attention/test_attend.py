@@ -5,7 +5,6 @@ import pytest
 from keras import ops
 
 from t2t_relpos.attention import attend, attend_locally, dispatch
-from t2t_relpos.attention.request import Request
 
 X = np.ones((2, 3, 7, 5), "float32")
 
@@ -69,8 +68,8 @@ def test_tables_of_arbitrary_ids_may_have_an_even_number_of_rows():
 
 def test_int32_lengths_do_not_overflow_in_conditions(tf):
     length = tf.constant(50_000)
-    request = Request(length, length, 16, backend="tensorflow", xla=False, device="cpu")
-    candidates = dispatch.select(request)
+    call = dispatch.AttentionCall(length, length, 16, backend="tensorflow", xla=False, device="cpu")
+    candidates = dispatch.select(call)
     holds = [c.implementation.name for c in candidates if c.condition is True or bool(c.condition)]
     assert holds[0] == "rematerialized_blocks"
 
@@ -119,6 +118,7 @@ FLOAT_MASKS = {"mask": table(7, 7), "key_mask": table(2, 7), "query_mask": table
         ({"query_offset": True}, "Received: True"),
         ({"query_offset": 0.5}, "Expected query_offset of an integer dtype. Received: dtype float"),
         ({"query_offset": 2**40}, "between -2147483647"),
+        ({"sliding_window": 0}, "Expected `sliding_window` to be a positive integer. Received: "),
         (
             {"query_offset": np.zeros((2, 1), int)},
             r"Expected `query_offset` to be a scalar, or a tensor \[B\] .*: shape \(2, 1\)",

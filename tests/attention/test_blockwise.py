@@ -18,8 +18,8 @@ from keras import ops
 from seeds import FixedSeed
 
 from t2t_relpos.attention import attend, dispatch
+from t2t_relpos.attention.dispatch import BlockSizes
 from t2t_relpos.attention.dropout import AttentionDropout
-from t2t_relpos.attention.implementation import BlockSizes
 from t2t_relpos.attention.masks import masked_softmax
 from t2t_relpos.layers import RelativeMultiHeadAttention
 
@@ -157,6 +157,18 @@ def test_memory_of_scanned_blocks_is_linear_in_length(masked, causal):
         )
         temporary_bytes.append(compiled.memory_analysis().temp_size_in_bytes)
     assert temporary_bytes[1] < 4.4 * temporary_bytes[0]
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="only JAX reports the memory of compiled code")
+@pytest.mark.parametrize("causal", [False, True])
+def test_sliding_windows_take_no_more_memory(causal):
+    temporary_bytes = [
+        compile_on_jax((3000, 3000), causal=causal, sliding_window=window)
+        .memory_analysis()
+        .temp_size_in_bytes
+        for window in (None, 64, 256)
+    ]
+    assert max(temporary_bytes[1:]) <= temporary_bytes[0]
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="only PyTorch frees memory by counting references")

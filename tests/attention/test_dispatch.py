@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from t2t_relpos.attention import attend, dispatch, explain, portable
-from t2t_relpos.attention.request import Request
 
 CPU = {"backend": "tensorflow", "xla": False, "device": "cpu"}
 XLA = {"backend": "tensorflow", "xla": True, "device": "gpu"}
@@ -71,6 +70,13 @@ CHOSEN_FOR_101_POSITIONS = {
         (300, {**TRAINING, "max_relative_position": 0}, "saved_blocks"),
         (150, {**TRAINING, "max_relative_position": 149}, "rows"),
         (300, {**TRAINING, "query_offset": 1}, "saved_blocks"),
+        (300, {**TRAINING, "sliding_window": 65}, "saved_blocks"),
+        (256, {**TRAINING, "sliding_window": 65}, "full_matrix"),
+        (300, {**CPU, "sliding_window": 65, "rematerialize": True}, "rematerialized_blocks"),
+        (65, {**JAX, "sliding_window": 3}, "unrolled_blocks"),
+        (3000, {**JAX, "sliding_window": 64}, "scanned_blocks"),
+        (3000, {**JAX, "sliding_window": 64, "max_relative_position": None}, "scanned_blocks"),
+        (3000, {**JAX, "sliding_window": 64, "return_weights": True}, "band"),
     ],
 )
 def test_explain_names_the_selected_implementation(length, options, expected):
@@ -105,9 +111,9 @@ def test_rematerialize_raises_instead_of_using_quadratic_memory(options, require
     fields = {"max_relative_position": 16, **platform, **options, "rematerialize": True}
     with pytest.raises(ValueError, match=r"Memory linear in length \(`rematerialize=True`") as e:
         explain(64, **fields)
-    assert "Received: Request(length_q=64" in str(e.value)
+    assert "Received: AttentionCall(length_q=64" in str(e.value)
     implementation = {each.name: each for each in dispatch.TABLE}["scanned_blocks"]
-    assert implementation.unmet_condition(Request(64, 64, **fields)).text == requirement
+    assert implementation.match(dispatch.AttentionCall(64, 64, **fields))[0].text == requirement
 
 
 def test_block_sizes_depend_on_the_device():
@@ -117,14 +123,14 @@ def test_block_sizes_depend_on_the_device():
 
 
 def test_named_implementation_must_meet_requirements_but_not_preferences():
-    request = Request(2000, 2000, 16, **CPU)
-    assert dispatch.select(request, "rows")[0].implementation.name == "rows"
-    request = dataclasses.replace(request, return_weights=True)
-    message = "'full_matrix' requires: no returned weights. Received: Request"
+    call = dispatch.AttentionCall(2000, 2000, 16, **CPU)
+    assert dispatch.select(call, "rows")[0].implementation.name == "rows"
+    call = dataclasses.replace(call, return_weights=True)
+    message = "'full_matrix' requires: no returned weights. Received: AttentionCall"
     with pytest.raises(ValueError, match=message):
-        dispatch.select(request, "full_matrix")
+        dispatch.select(call, "full_matrix")
     with pytest.raises(ValueError, match=r"must be one of without_tables, .* Received: 'flash'"):
-        dispatch.select(request, "flash")
+        dispatch.select(call, "flash")
 
 
 def test_attend_runs_the_selected_implementation(run_log, draw):
@@ -153,7 +159,9 @@ def test_portable_applies_inside_its_context_only(run_log, draw):
 
 def test_longer_sequences_save_fewer_matrices():
     saved = [
-        dispatch.select(Request(n, n, 16, **TRAINING))[0].implementation.saved_matrices
+        dispatch.select(dispatch.AttentionCall(n, n, 16, **TRAINING))[
+            0
+        ].implementation.saved_matrices
         for n in (32, 512, 2048, 8192)
     ]
     assert saved == [3, 2, 1, 0]
@@ -173,3 +181,11 @@ def test_longer_sequences_save_fewer_matrices():
 def test_explain_rejects_unknown_options(options, message):
     with pytest.raises(ValueError, match=message):
         explain(64, **options)
+
+
+def test_conditions_are_true_false_or_a_tensor():
+    call = dispatch.AttentionCall(7, 7, 2, **CPU)
+    for result, expected in ((np.False_, False), (np.bool_(True), True), (0, False)):
+        assert dispatch.Condition("", lambda _, result=result: result).holds(call) is expected
+    unknown = keras.ops.convert_to_tensor(False)
+    assert dispatch.Condition("", lambda _: unknown).holds(call) is unknown

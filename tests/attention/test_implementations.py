@@ -13,7 +13,6 @@ from seeds import FixedSeed
 from t2t_relpos.attention import attend, dispatch, reference
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.gather import pair_index
-from t2t_relpos.attention.request import Request
 
 BACKEND = keras.backend.backend()
 NAMES = [each.name for each in dispatch.TABLE if each.name != "without_tables"]
@@ -31,6 +30,7 @@ MASKS = [
 # They include keys on both sides, and on one side, near and far.
 OFFSETS = [((11, 23, 2), 5), ((23, 11, 3), 0), ((5, 7, 2), -9), ((3, 5, 1), 17), ((1, 13, 3), 4)]
 MISSING = [("key_table",), ("value_table",), ("key_table", "value_table")]
+WINDOWS = [(SQUARE, 1), ((37, 41, 2), 4), ((37, 37, 3), 12), ((31, 31, 3), 50)]
 CASES = [
     {**case, "causal": causal}
     for causal in (False, True)
@@ -41,6 +41,10 @@ CASES = [
         *({"lengths": SQUARE, "missing": missing} for missing in MISSING),
         *({"lengths": lengths, "table_per_head": True} for lengths in (SQUARE, (5, 31, 2))),
         {"lengths": SQUARE, "table_per_head": True, "heads": 1},
+        *({"lengths": lengths, "sliding_window": window} for lengths, window in WINDOWS),
+        {"lengths": (29, 31, 2), "sliding_window": 4, "masks": "keys and pairs"},
+        {"lengths": (11, 23, 2), "sliding_window": 3, "query_offset": 5},
+        {"lengths": (23, 11, 3), "sliding_window": 5, "query_offset": 0},
     )
 ]
 
@@ -81,6 +85,8 @@ class Problem:
         self._ids = np.clip(distances, -k, k) + k
         self._valid = np.ones((2, 1, length_q, length_k), bool)
         self.options = options
+        if "sliding_window" in options:
+            self._valid &= np.abs(distances) < options["sliding_window"]
         if options.get("causal"):
             self._valid &= distances <= 0
         if "keys" in masks:
@@ -129,7 +135,7 @@ def problem_of(precision):
 def implementation(request, small_block_implementations):
     implementation = small_block_implementations[request.param]
     if dispatch.TENSORFLOW_ON_CPU in implementation.requirements:
-        if not dispatch.TENSORFLOW_ON_CPU.holds(Request(23, 23, 2)):
+        if not dispatch.TENSORFLOW_ON_CPU.holds(dispatch.AttentionCall(23, 23, 2)):
             pytest.skip(f"{implementation.name} requires {dispatch.TENSORFLOW_ON_CPU.text}")
     return implementation
 
@@ -139,9 +145,10 @@ def run(implementation, tensors, **options):
     lengths = tensors["query"].shape[2], tensors["key"].shape[2]
     table = tensors.get("key_table", tensors.get("value_table"))
     k = None if table is None else (table.shape[-2] - 1) // 2
-    described = {name: options[name] for name in ("causal", "query_offset") if name in options}
-    unmet = implementation.unmet_condition(
-        Request(*lengths, k, **described), ignore_preferences=True
+    names = "causal", "query_offset", "sliding_window"
+    described = {name: options[name] for name in names if name in options}
+    unmet, _ = implementation.match(
+        dispatch.AttentionCall(*lengths, k, **described), ignore_preferences=True
     )
     if unmet is not None:
         pytest.skip(f"{implementation.name} requires {unmet.text}")

@@ -1,4 +1,4 @@
-"""Tests of `t2t_relpos.attention.tensorflow`: dropout factors and `compat`."""
+"""Tests of `t2t_relpos.attention.tensorflow`: dropout factors and uses of private TensorFlow."""
 
 import gc
 import weakref
@@ -14,15 +14,15 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from t2t_relpos.attention.dropout import SeededDropout
-from t2t_relpos.attention.tensorflow import compat
-from t2t_relpos.attention.tensorflow.dropout import factors
+from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
+from t2t_relpos.attention.tensorflow.ops import dropout_factors
 
 SEED = tf.constant([7, 11])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 def test_dropout_factors_are_zero_or_the_inverse_of_the_keep_rate(dtype):
-    found = factors([13, 17], 0.25, SEED, dtype)
+    found = dropout_factors([13, 17], 0.25, SEED, dtype)
     assert found.dtype == dtype
     inverse = float(tf.constant(4 / 3, dtype))
     assert np.unique(found.numpy().astype("float64")).tolist() == [0, inverse]
@@ -30,14 +30,14 @@ def test_dropout_factors_are_zero_or_the_inverse_of_the_keep_rate(dtype):
 
 def test_equal_seeds_give_equal_dropout_factors():
     seeds = (SEED, SEED, SEED + 1)
-    first, repeated, other = (factors([13, 17], 0.5, seed, "float32") for seed in seeds)
+    first, repeated, other = (dropout_factors([13, 17], 0.5, seed, "float32") for seed in seeds)
     np.testing.assert_array_equal(first, repeated)
     assert 0.3 < np.mean(first != other) < 0.7
 
 
 def test_dropout_rate_0_keeps_all_and_a_rate_near_1_drops_almost_all():
-    assert factors([5, 7], 0.0, SEED, "float32").numpy().tolist() == [[1] * 7] * 5
-    assert np.count_nonzero(factors([5, 7], 1 - 1e-9, SEED, "float32")) <= 1
+    assert dropout_factors([5, 7], 0.0, SEED, "float32").numpy().tolist() == [[1] * 7] * 5
+    assert np.count_nonzero(dropout_factors([5, 7], 1 - 1e-9, SEED, "float32")) <= 1
 
 
 @pytest.mark.parametrize("shape", [(), (7,), (0, 3), (5, 12), (2, 3, 5)])
@@ -53,14 +53,16 @@ def test_dropout_with_unknown_shapes(shape):
 
 def test_xla_is_detected_in_nested_functions():
     for jit_compile in (False, True):
-        inner = tf.function(lambda x: tf.fill([2], x if compat.is_compiled_by_xla() else -x))
+        inner = tf.function(
+            lambda x: tf.fill([2], x if tensorflow_ops.is_compiled_by_xla() else -x)
+        )
         outer = tf.function(lambda x, inner=inner: inner(x), jit_compile=jit_compile)
         assert outer(tf.ones([])).numpy().tolist() == [1.0 if jit_compile else -1.0] * 2
-    assert not compat.is_compiled_by_xla()
+    assert not tensorflow_ops.is_compiled_by_xla()
 
 
 def test_shared_function_is_not_inlined():
-    shared = compat.shared_function(lambda x: x + 1)
+    shared = tensorflow_ops.shared_function(lambda x: x + 1)
     outer = tf.function(lambda x: shared(shared(x))).get_concrete_function(tf.TensorSpec([]))
     functions = outer.graph.as_graph_def().library.function
     assert len(functions) == 1, "one body for both calls"
@@ -68,14 +70,14 @@ def test_shared_function_is_not_inlined():
 
 
 def test_shared_function_keeps_a_limited_number_of_bodies(monkeypatch):
-    monkeypatch.setattr(compat, "MAX_BODIES", 3)
+    monkeypatch.setattr(tensorflow_ops, "MAX_BODIES", 3)
     bodies = weakref.WeakSet()
 
     def body(x):
         bodies.add(tf.compat.v1.get_default_graph())
         return x + 1
 
-    shared = compat.shared_function(body)
+    shared = tensorflow_ops.shared_function(body)
     for length in range(1, 12):
         function = tf.function(lambda x: shared(x))
         assert function(tf.zeros(length)).numpy().sum() == length
@@ -88,11 +90,11 @@ def test_changed_tensorflow_internals_raise_an_error_with_the_version(monkeypatc
     message = rf"different in TensorFlow {tf.__version__}. Install a version of TensorFlow"
     monkeypatch.delattr(control_flow_util, "GraphOrParentsInXlaContext")
     with pytest.raises(ImportError, match=message):
-        compat.is_compiled_by_xla()
+        tensorflow_ops.is_compiled_by_xla()
 
     def changed(function, autograph):
         return function
 
     monkeypatch.setattr(tf, "function", changed)
     with pytest.raises(ImportError, match=message):
-        compat.shared_function(lambda x: x)
+        tensorflow_ops.shared_function(lambda x: x)

@@ -42,7 +42,7 @@ def matmul_table(x, table, shape, *, transpose_table=False):
             operations in a graph.
         transpose_table: whether the table is `[Y, X]` or `[N, Y, X]`.
     """
-    # With one head, a product of rank 4 is wrong: see `t2t_relpos.attention.table_matmul`.
+    # With one head, a product of rank 4 is wrong: see `t2t_relpos.attention.gather`.
     if len(table.shape) == 3 and table.shape[0] == 1:
         table = table[0]
     multiply = matmul_transposed if transpose_table else ops.matmul

@@ -48,11 +48,11 @@ def test_strategy_and_xla_of_a_machine(gpus, settings, expected, with_gpus):
 
 def test_mirrored_strategy_selects_the_attention_of_gpus(with_gpus, monkeypatch):
     with_gpus(2)
-    requests, select = [], dispatch.select
+    calls, select = [], dispatch.select
 
-    def recording_select(request, implementation=None):
-        requests.append(request)
-        return select(request, implementation)
+    def recording_select(call, implementation=None):
+        calls.append(call)
+        return select(call, implementation)
 
     monkeypatch.setattr(dispatch, "select", recording_select)
     x = np.ones((2, 101, 6), "float32")
@@ -61,8 +61,8 @@ def test_mirrored_strategy_selects_the_attention_of_gpus(with_gpus, monkeypatch)
         layer = TransformerEncoder(7, 2, max_relative_position=2)
         layer.build(x.shape)
     tf.function(lambda: strategy.run(lambda: layer(x, training=True)))()
-    assert [(request.device, request.xla) for request in requests] == [("gpu", False)]
-    assert select(requests[0])[0].implementation.name == "unrolled_blocks"
+    assert [(call.device, call.xla) for call in calls] == [("gpu", False)]
+    assert select(calls[0])[0].implementation.name == "unrolled_blocks"
 
 
 @pytest.mark.parametrize(

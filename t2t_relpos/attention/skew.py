@@ -11,9 +11,24 @@ from keras import backend, ops
 
 from t2t_relpos._backend import clip_size, start_indices
 from t2t_relpos._portable import arange, is_portable
-from t2t_relpos.attention.gather import expand_by_one_hot, sum_by_one_hot
+from t2t_relpos.attention.gather import (
+    attend_with_terms,
+    expand_by_one_hot,
+    matmul_by_position,
+    matmul_table,
+    sum_by_one_hot,
+)
 from t2t_relpos.attention.relative_ids import relative_ids
-from t2t_relpos.attention.table_matmul import matmul_by_position, matmul_table
+
+
+def attend_by_band(call):
+    """Returns (outputs, weights) of the full matrix, without a gather."""
+    length_k, offset = call.length_k, call.query_offset
+    return attend_with_terms(
+        call,
+        lambda query, table: relative_scores(query, table, length_k, offset),
+        lambda weights, table: relative_values(weights, table, offset),
+    )
 
 
 def relative_scores(query, table, length_k, query_offset):

@@ -1,0 +1,492 @@
+"""The queries of a block, the keys that it reads, and its forward and backward pass, in keras.ops.
+
+`blockwise` calls the blocks one after the other, and describes the difference rows of tables.
+
+Shapes: C queries of a block; L ids without the reference row (2K, or K if causal).
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+from keras import backend, ops
+
+from t2t_relpos._backend import accumulation_dtype, clip_size, start_indices
+from t2t_relpos.attention.masks import MASKED_SCORE
+from t2t_relpos.attention.relative_ids import range_around
+from t2t_relpos.attention.skew import expand_ids, sum_by_id
+
+
+class Segment(NamedTuple):
+    """Consecutive blocks of queries that read the same keys.
+
+    Args:
+        start: first query.
+        length: number of queries.
+        block: number of queries of a block, C.
+        count: number of blocks.
+        first_key: first key that the blocks read.
+        num_keys: number of keys that the blocks read. With a sliding window, each of several blocks
+            reads a range of them.
+        number: number of the first block in the sequence.
+    """
+
+    start: Any
+    length: Any
+    block: Any
+    count: Any
+    first_key: Any
+    num_keys: Any
+    number: Any
+
+    @property
+    def is_single(self):
+        """Whether the segment is known to have one block."""
+        return isinstance(self.count, int) and self.count == 1
+
+    def queries(self, x):
+        """Returns the segment's queries, `[.., T, X]` -> `[.., blocks * C, X]`, zero-padded."""
+        x = x[:, :, self.start : self.start + self.length]
+        padding = self.count * self.block - self.length
+        if isinstance(padding, int) and padding == 0:
+            return x
+        batch, heads, _, depth = ops.shape(x)
+        zeros = ops.zeros((batch, heads, padding, depth), dtype=x.dtype)
+        return ops.concatenate([x, zeros], axis=2)
+
+    def keys(self, x, axis=2):
+        """Returns the keys that the blocks read, of `[.., S, X]`, or of `[.., 1 or S]`."""
+        keys = slice(self.first_key, self.first_key + self.num_keys)
+        if axis == 2:
+            return x[:, :, keys]
+        return x if x.shape[3] == 1 else x[..., keys]
+
+    def block_keys(self, call, position):
+        """Returns (first key, number of keys) that a block reads, among the keys of the segment.
+
+        Args:
+            call: an `AttentionCall`.
+            position: position of the block's first query among these keys.
+        """
+        window = call.sliding_window
+        if window is None or self.is_single:
+            return 0, self.num_keys
+        span = self.block + (window - 1) * (1 if call.causal else 2)
+        width = clip_size(span, 0, self.num_keys)
+        return clip_size(position - window + 1, 0, self.num_keys - width), width
+
+    def block_queries(self, x, start):
+        """Returns the C queries from `start`, of `[.., blocks * C, X]`."""
+        if self.is_single:
+            return x
+        if isinstance(start, int):
+            return x[:, :, start : start + self.block]
+        batch, heads, _, depth = ops.shape(x)
+        start = start_indices(0, 0, start, 0)
+        return ops.slice(x, start, (batch, heads, self.block, depth))
+
+    def run(self, compute, buffers, totals):
+        """Calls `compute` for all blocks of the segment, one after the other.
+
+        Args:
+            compute: function of the number of a block in this segment. It returns (rows, terms,
+                first key), with two dicts. Rows `[B, N, C, X]` are written into the buffers with
+                the same names; terms `[B, N, keys of the block, X]` are added to the totals with
+                the same names, from the first key on.
+            buffers: dict of tensors `[B, N, blocks * C, X]`. Unused if `is_single`.
+            totals: dict of tensors `[B, N, num_keys, X]`. Unused if `is_single`.
+
+        Returns:
+            (buffers cut to `length` rows, totals), dicts.
+        """
+        if self.is_single:
+            return compute(0)[:2]
+
+        def body(number, state):
+            buffers, totals = state
+            # With JAX_ENABLE_X64, it is int64.
+            number = ops.cast(number, "int32")
+            rows, terms, first_key = compute(number)
+            position = start_indices(0, 0, number * self.block, 0)
+            buffers = {
+                name: ops.slice_update(x, position, rows[name]) for name, x in buffers.items()
+            }
+            return buffers, {n: _add_at(x, terms[n], first_key) for n, x in totals.items()}
+
+        buffers, totals = ops.fori_loop(0, self.count, body, (buffers, totals))
+        return {name: x[:, :, : self.length] for name, x in buffers.items()}, totals
+
+
+def make_segments(call, sizes, *, unrolled):
+    """Returns the segments of all queries.
+
+    If the query offset is known, a segment reads neither keys after its last query, if causal, nor
+    keys outside of its sliding window.
+
+    Args:
+        call: an `AttentionCall`. Lengths are ints if `unrolled`.
+        sizes: a `BlockSizes`.
+        unrolled: whether every block is a segment.
+    """
+    length_q, length_k, window = call.length_q, call.length_k, call.sliding_window
+    # Keys outside of the windows of a block's queries are not read: long blocks read more keys.
+    largest = sizes.block if window is None else min(sizes.block, max(window - 1, SMALLEST_BLOCK))
+    num_blocks = (length_q + largest - 1) // largest
+    if not call.knows_lengths:
+        # On JAX an unknown length is symbolic. Most comparisons with it are inconclusive.
+        is_jax = backend.backend() == "jax"
+        block = largest if is_jax else clip_size(largest, 1, length_q)
+        return (Segment(0, length_q, block, num_blocks, 0, length_k, 0),)
+    num_blocks = max(1, min(num_blocks, sizes.max_blocks))
+    block = -(-length_q // num_blocks)
+    num_blocks = max(1, -(-length_q // max(block, 1)))
+    num_segments = 1
+    if call.causal and window is None and isinstance(call.query_offset, int):
+        num_segments = min(num_blocks, sizes.causal_segments)
+    num_segments = num_blocks if unrolled else num_segments
+    segments = []
+    for index in range(num_segments):
+        number = index * num_blocks // num_segments
+        count = (index + 1) * num_blocks // num_segments - number
+        start = number * block
+        length = min(count * block, length_q - start)
+        size = length if count == 1 else block
+        keys = _key_range(call, start, length)
+        segments.append(Segment(start, length, size, count, *keys, number))
+    return tuple(segments)
+
+
+# Smaller blocks would not save much time in a sliding window.
+SMALLEST_BLOCK = 128
+
+
+def _key_range(call, start, length):
+    """Returns (first key, number of keys) that `length` queries from `start` read, ints."""
+    length_k, window = call.length_k, call.sliding_window
+    if not isinstance(call.query_offset, int):
+        return 0, length_k
+    first_position = call.query_offset + start
+    smallest_end, first_key, end = min(1, length_k), 0, length_k
+    if call.causal:
+        end = clip_size(first_position + length, smallest_end, length_k)
+    elif window is not None:
+        end = clip_size(first_position + length - 1 + window, smallest_end, length_k)
+    if window is not None:
+        first_key = clip_size(first_position - window + 1, 0, end - smallest_end)
+    return first_key, end - first_key
+
+
+def _add_at(total, terms, first_key):
+    """Returns `[B, N, S, X]` plus terms `[B, N, keys, X]` from the first key on."""
+    if isinstance(first_key, int) and first_key == 0:
+        return total + terms
+    position = start_indices(0, 0, first_key, 0)
+    return ops.slice_update(total, position, ops.slice(total, position, ops.shape(terms)) + terms)
+
+
+class BandKeys(NamedTuple):
+    """The keys of a block's band.
+
+    Args:
+        start: first key. All keys before it are in the left tail.
+        width: number of keys.
+        offset: position of the block's first query among the keys of the band.
+        offset_range: smallest and largest offset in the segment. None: `offset` is an int.
+    """
+
+    start: Any
+    width: Any
+    offset: Any
+    offset_range: Any
+
+    @classmethod
+    def of(cls, call, block, num_keys, first_position, first_position_range):
+        """Returns the keys of a block's band.
+
+        Args:
+            call: an `AttentionCall`.
+            block: number of queries of the block.
+            num_keys: number of keys that the block reads.
+            first_position: position of the block's first query among these keys, an int or a scalar
+                tensor.
+            first_position_range: smallest and largest `first_position` in the segment, or None if
+                unknown.
+        """
+        k = call.max_relative_position
+        span = block + (k - 1) * (1 if call.causal else 2)
+        if isinstance(first_position, int) and isinstance(num_keys, int):
+            start = clip_size(first_position - k + 1, 0, num_keys)
+            width = clip_size(first_position - k + 1 + span, start, num_keys) - start
+            return cls(start, width, first_position - start, None)
+        width = clip_size(span, 0, num_keys)
+        limits = 0, num_keys - width
+        start = clip_size(first_position - k + 1, *limits)
+        if first_position_range is None:
+            offset_range = 1 - block - k, width - 1 + k
+        else:
+            # The offset never decreases from one block to the next.
+            offset_range = tuple(x - clip_size(x - k + 1, *limits) for x in first_position_range)
+        return cls(start, width, first_position - start, offset_range)
+
+    def slice_keys(self, x):
+        """Returns the band of a tensor, `[.., num_keys]` -> `[.., width]`."""
+        if isinstance(self.start, int):
+            return x[..., self.start : self.start + self.width]
+        batch, heads, rows, _ = ops.shape(x)
+        return ops.slice(x, start_indices(0, 0, 0, self.start), (batch, heads, rows, self.width))
+
+    def pad_to_keys(self, x, num_keys):
+        """Pads a band with zeros, `[.., width]` -> `[.., num_keys]`.
+
+        It is the transpose of `slice_keys`.
+        """
+        if isinstance(self.start, int):
+            before, after = self.start, num_keys - self.start - self.width
+            return ops.pad(x, [(0, 0)] * 3 + [(before, after)])
+        batch, heads, rows, _ = ops.shape(x)
+        zeros = ops.zeros((batch, heads, rows, num_keys), dtype=x.dtype)
+        return ops.slice_update(zeros, start_indices(0, 0, 0, self.start), x)
+
+
+class Block:
+    """One block of queries: its scores, and its forward and backward pass.
+
+    Args:
+        call: an `AttentionCall` whose tables are difference rows, with a mask of rank 4.
+        segment: the `Segment`.
+        number: number of the block in the segment, an int or a scalar tensor.
+        by_query: dict of the segment's tensors by query, `[B, N, blocks * C, X]`: the results of
+            `query_tensors` and, for `backward`, those of `blockwise`.
+        by_key: the result of `key_tensors`.
+    """
+
+    def __init__(self, call, segment, number, by_query, by_key):
+        self._call, self._block_size = call, segment.block
+        self._dtype = backend.standardize_dtype(call.query.dtype)
+        self._number = segment.number + number
+        start = number * segment.block
+        self._by_query = {name: segment.block_queries(x, start) for name, x in by_query.items()}
+        # Positions are relative to the first key of the segment, and then to that of the block.
+        smallest = call.query_offset + segment.start - segment.first_key
+        self.first_key, self._num_keys = segment.block_keys(call, smallest + start)
+        self._first_position = smallest + start - self.first_key
+        self._by_key = by_key
+        if not segment.is_single and call.sliding_window is not None:
+            self._by_key = {name: self._slice_keys(name, x) for name, x in by_key.items()}
+            if "mask" in self._by_query:
+                self._by_query["mask"] = self._slice_keys("mask", self._by_query["mask"])
+        first_position_range = None
+        if isinstance(call.query_offset, int) and isinstance(segment.count, int):
+            ends = smallest, smallest + (segment.count - 1) * segment.block
+            # This position never decreases from one block to the next.
+            first_position_range = [x - segment.block_keys(call, x)[0] for x in ends]
+        self._band = BandKeys.of(
+            call, segment.block, self._num_keys, self._first_position, first_position_range
+        )
+
+    def forward(self):
+        """Returns (a dict of results `[B, N, C, X]`, weights before dropout `[B, N, C, S]`)."""
+        call = self._call
+        weights, log_sums, totals = softmax(self._scores())
+        dropped = weights
+        if call.dropout is not None:
+            dropped = weights * self._dropout_factors(weights)
+            totals = ops.sum(dropped, axis=-1, keepdims=True)
+        outputs = matmul(dropped, self._by_key["value"], self._dtype)
+        results = {"outputs": outputs, "log_sums": log_sums}
+        if needs_totals(call):
+            results["totals"] = totals
+        if call.value_table is not None:
+            results["sums"] = self._sum_by_id(dropped)
+        return results, weights
+
+    def backward(self, weights=None):
+        """Returns (a dict of gradients `[B, N, C, X]`, a dict of terms of gradients of the keys).
+
+        Args:
+            weights: from `forward`. Default: computed again.
+        """
+        call, by_query, by_key, dtype = self._call, self._by_query, self._by_key, self._dtype
+        if weights is None:
+            weights = ops.exp(self._scores() - by_query["log_sums"])
+        d_outputs = by_query["d_outputs"]
+        d_weights = matmul(d_outputs, transpose(by_key["value"]), dtype)
+        if "d_sums" in by_query:
+            d_weights = self._add_bias(d_weights, by_query["d_sums"])
+        if "d_totals" in by_query:
+            d_weights = d_weights + by_query["d_totals"]
+        dropped = weights
+        if call.dropout is not None:
+            factors = self._dropout_factors(weights)
+            dropped, d_weights = weights * factors, d_weights * factors
+        d_scores = weights * (d_weights - by_query["row_sums"])
+        results = {"query": matmul(d_scores, by_key["key"], dtype)}
+        if call.key_table is not None:
+            results["d_by_id"] = self._sum_by_id(d_scores)
+        return results, {
+            "key": matmul(transpose(d_scores), by_query["query"], dtype),
+            "value": matmul(transpose(dropped), d_outputs, dtype),
+        }
+
+    def _scores(self):
+        """Returns the scores `[B, N, C, S]`, with a large negative number for masked entries."""
+        scores = matmul(self._by_query["query"], transpose(self._by_key["key"]), self._dtype)
+        if "by_id" in self._by_query:
+            scores = self._add_bias(scores, self._by_query["by_id"])
+        masks = [self._by_key[name] for name in ("key_mask", "mask") if name in self._by_key]
+        if "mask" in self._by_query:
+            masks.append(self._by_query["mask"])
+        masks += self._masks_of_positions()
+        if not masks:
+            return scores
+        is_valid_key = functools.reduce(ops.logical_and, masks)
+        return ops.where(is_valid_key, scores, ops.cast(MASKED_SCORE, scores.dtype))
+
+    def _slice_keys(self, name, x):
+        """Returns the keys that the block reads, of a tensor of `by_key` or of a mask."""
+        axis = 2 if name in ("key", "value") else 3
+        if axis == 3 and x.shape[3] == 1:
+            return x
+        start, shape = [0] * 4, list(ops.shape(x))
+        start[axis], shape[axis] = self.first_key, self._num_keys
+        return ops.slice(x, start_indices(*start), shape)
+
+    def _masks_of_positions(self):
+        """Returns the list of the masks `[C, S]` of causality and of the sliding window."""
+        window, causal = self._call.sliding_window, self._call.causal
+        if window is None and not causal:
+            return []
+        queries = self._first_position + ops.arange(self._block_size, dtype="int32")[:, None]
+        keys = self._key_positions()
+        masks = [keys <= queries] if causal else []
+        if window is not None:
+            lowest, highest = range_around(queries, window - 1)
+            masks += [keys >= lowest] if causal else [keys >= lowest, keys <= highest]
+        return masks
+
+    def _key_positions(self):
+        return ops.arange(self._num_keys, dtype="int32")
+
+    def _dropout_factors(self, weights):
+        """Returns the dropout factors of weights `[B, N, C, S]`. Repeated calls return the same."""
+        return self._call.dropout.factors(ops.shape(weights), weights.dtype, self._number)
+
+    def _add_bias(self, scores, by_id):
+        """Returns scores `[B, N, C, S]` plus biases by id `[B, N, C, L]`."""
+        band = self._band
+        if not (isinstance(band.width, int) and band.width == 0):
+            by_id_with_reference = self._with_reference(by_id)
+            bias = expand_ids(by_id_with_reference, band.width, band.offset, band.offset_range)
+            scores = scores + band.pad_to_keys(bias, self._num_keys)
+        if not self._has_left_tail():
+            return scores
+        return scores + ops.where(self._in_left_tail(), by_id[..., :1], 0)
+
+    def _sum_by_id(self, weights):
+        """Returns the sums of weights `[B, N, C, S]` by relative id, `[B, N, C, L]`.
+
+        It is the transpose of the linear map in `_add_bias`.
+        """
+        band, k, causal = self._band, self._call.max_relative_position, self._call.causal
+        if isinstance(band.width, int) and band.width == 0:
+            num_ids = k if causal else 2 * k
+            sums = ops.repeat(ops.zeros_like(weights[..., :1]), num_ids, axis=-1)
+        else:
+            of_band = band.slice_keys(weights)
+            sums = sum_by_id(of_band, 2 * k + 1, band.offset, band.offset_range)
+            sums = sums[..., 1 : k + 1] if causal else sums[..., : 2 * k]
+        if not self._has_left_tail():
+            return sums
+        if isinstance(band.start, int):
+            tail = ops.sum(weights[..., : band.start], axis=-1, keepdims=True)
+        else:
+            tail = ops.sum(ops.where(self._in_left_tail(), weights, 0), axis=-1, keepdims=True)
+        return ops.concatenate([sums[..., :1] + tail, sums[..., 1:]], axis=-1)
+
+    def _with_reference(self, by_id):
+        """Returns a column for each of the 2K + 1 ids.
+
+        The reference id gets 0. If causal, the ids of later keys get 0 too: they are masked.
+        """
+        zeros = ops.zeros_like(by_id[..., :1])
+        if self._call.causal:
+            return ops.concatenate([zeros, by_id, ops.zeros_like(by_id)], axis=-1)
+        return ops.concatenate([by_id, zeros], axis=-1)
+
+    def _has_left_tail(self):
+        """Returns whether keys before the band may have a relative term. If causal, it is 0."""
+        start = self._band.start
+        return not self._call.causal and not (isinstance(start, int) and start == 0)
+
+    def _in_left_tail(self):
+        return self._key_positions() < self._band.start
+
+
+def query_tensors(call, by_id, segment):
+    """Returns a dict of the tensors by query that the scores of a segment's blocks need.
+
+    Args:
+        call: as in `Block`.
+        by_id: products of all queries with the difference rows of the key table, or None.
+        segment: the `Segment`.
+    """
+    tensors = {"query": call.query, "by_id": by_id}
+    if call.mask is not None and call.mask.shape[2] != 1:
+        tensors["mask"] = segment.keys(call.mask, axis=3)
+    return {name: segment.queries(x) for name, x in tensors.items() if x is not None}
+
+
+def key_tensors(call, segment):
+    """Returns a dict of the tensors by key that a segment's blocks read."""
+    tensors = {"key": segment.keys(call.key), "value": segment.keys(call.value)}
+    if call.key_mask is not None:
+        tensors["key_mask"] = segment.keys(call.key_mask[:, None, None], axis=3)
+    if call.mask is not None and call.mask.shape[2] == 1:
+        tensors["mask"] = segment.keys(call.mask, axis=3)
+    return tensors
+
+
+def needs_totals(call):
+    """Returns whether the weights of a query may have a sum other than 1."""
+    is_masked = call.key_mask is not None or call.mask is not None
+    return call.dropout is not None or is_masked or not all_queries_have_keys(call)
+
+
+def all_queries_have_keys(call):
+    """Returns whether causality and the sliding window are known to leave a key to each query."""
+    offset = call.query_offset
+    if not call.causal and call.sliding_window is None:
+        return True
+    if not isinstance(offset, int) or offset < 0:
+        return False
+    if call.sliding_window is None:
+        return True
+    return call.knows_lengths and offset + call.length_q <= call.length_k
+
+
+def softmax(scores):
+    """Returns (weights, log-sum-exp of the scores, sum of the weights).
+
+    The sum is 1, or 0 for fully masked queries, whose weights are 0.
+    """
+    # On PyTorch, `ops.max` of an empty tensor raises an error without `initial`.
+    largest = ops.max(scores, axis=-1, keepdims=True, initial=MASKED_SCORE)
+    exponentials = ops.exp(scores - largest)
+    total = ops.sum(exponentials, axis=-1, keepdims=True)
+    has_valid_key = largest > MASKED_SCORE / 10
+    # +2**100, so that rematerialized weights exp(score - log_sum) are 0.
+    log_sums = ops.where(
+        has_valid_key, largest + ops.log(total), ops.cast(-MASKED_SCORE, scores.dtype)
+    )
+    has_valid_key = ops.cast(has_valid_key, scores.dtype)
+    return exponentials * (has_valid_key / total), log_sums, has_valid_key
+
+
+def matmul(x, y, dtype):
+    """Returns `x @ y`, multiplied in `dtype` and cast to the accumulation dtype."""
+    product = ops.matmul(ops.cast(x, dtype), ops.cast(y, dtype))
+    return ops.cast(product, accumulation_dtype(dtype))
+
+
+def transpose(x):
+    """Swaps the last two axes."""
+    return ops.swapaxes(x, -1, -2)
