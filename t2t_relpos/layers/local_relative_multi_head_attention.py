@@ -7,12 +7,11 @@ from t2t_relpos import _checks
 from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.attention.variants import attend_two_blocks
 from t2t_relpos.layers import call_checks
-from t2t_relpos.layers.multi_head_base import MultiHeadBase
-from t2t_relpos.layers.variant_tables import add_table
+from t2t_relpos.layers.attention_base import AttentionBase, add_table
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class LocalRelativeMultiHeadAttention(MultiHeadBase):
+class LocalRelativeMultiHeadAttention(AttentionBase):
     """Causal self-attention to the block of the query and the previous block.
 
     The sequence is split into blocks of `block_length`. A query attends to keys at or before its

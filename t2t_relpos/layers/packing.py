@@ -11,8 +11,8 @@ class Packing:
     """The map between a padded batch `[B, T]` and one sequence without padding.
 
     Layers that treat positions separately then do no work for padding: their inputs `[1, P, D]` are
-    the P tokens of the batch. Attention needs the separate sequences, so attention layers have the
-    packing as a call argument.
+    the P tokens of the batch. Attention needs the separate sequences, so `TransformerEncoder` and
+    `TransformerDecoder` have the packing as a call argument.
 
     Without `capacity`, P is the number of tokens. It depends on the values of the mask, so this
     form is not available in code that XLA or `jax.jit` compiles. With `capacity`, P is `capacity`:
@@ -217,9 +217,9 @@ def take_rows(x, indices, inverse_indices):
     if x.shape[0] == 0:  # A gather from an empty tensor would fail.
         return ops.zeros((ops.shape(indices)[0], x.shape[1]), dtype=x.dtype)
     if keras.backend.backend() == "tensorflow":
-        from t2t_relpos.layers import _tensorflow_packing
+        from t2t_relpos.layers import _tensorflow_ops
 
-        return _tensorflow_packing.take_rows(x, indices, inverse_indices)
+        return _tensorflow_ops.take_rows(x, indices, inverse_indices)
     rows = ops.take(x, ops.maximum(indices, 0), axis=0)
     # Zeros have the dtype of `x`, because JAX promotes a bool and an int to an int.
     return ops.where(indices[:, None] < 0, ops.zeros((), dtype=x.dtype), rows)

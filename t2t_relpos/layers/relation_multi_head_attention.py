@@ -13,12 +13,12 @@ from t2t_relpos.attention.masks import (
 )
 from t2t_relpos.attention.table_matmul import matmul_by_position
 from t2t_relpos.layers import call_checks
-from t2t_relpos.layers.clone_initializer import clone_initializer
-from t2t_relpos.layers.multi_head_base import MultiHeadBase
+from t2t_relpos.layers.attention_base import AttentionBase
+from t2t_relpos.layers.layer_mixin import clone_initializer
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class RelationMultiHeadAttention(MultiHeadBase):
+class RelationMultiHeadAttention(AttentionBase):
     """Multi-head attention with a labeled edge between every query and key.
 
     The edge of a pair has two vectors. One is added to the key in the score, the other to the value

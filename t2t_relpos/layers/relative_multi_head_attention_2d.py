@@ -9,12 +9,11 @@ from t2t_relpos import _checks
 from t2t_relpos.attention.masks import combine_masks, expand_to_batch, key_padding_mask
 from t2t_relpos.attention.variants import attend_2d, two_sided_table
 from t2t_relpos.layers import call_checks
-from t2t_relpos.layers.multi_head_base import MultiHeadBase
-from t2t_relpos.layers.variant_tables import add_table
+from t2t_relpos.layers.attention_base import AttentionBase, add_table
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class RelativeMultiHeadAttention2D(MultiHeadBase):
+class RelativeMultiHeadAttention2D(AttentionBase):
     """Self-attention in images, with relative positions along rows and columns.
 
     The score of a query and a key has a learned term for the distance in rows, and one for the

@@ -4,11 +4,9 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos.layers.dropout import Dropout
-from t2t_relpos.layers.layer_mixin import LayerMixin
-from t2t_relpos.layers.layer_normalization import LayerNormalization
-from t2t_relpos.layers.quantized_dtype import quantized_dtype
-from t2t_relpos.layers.token_embedding import TokenEmbedding
+from t2t_relpos.layers.embeddings import TokenEmbedding
+from t2t_relpos.layers.layer_mixin import LayerMixin, quantized_dtype
+from t2t_relpos.layers.residual import Dropout, LayerNormalization
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
 from t2t_relpos.models.generation import GenerationMixin, SearchFunctions
 from t2t_relpos.models.search_sizes import cache_capacity

@@ -5,10 +5,9 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos._backend import is_tensorflow_without_xla
-from t2t_relpos.layers.dropout import Dropout
-from t2t_relpos.layers.layer_mixin import LayerMixin
+from t2t_relpos.layers.layer_mixin import LayerMixin, quantized_dtype
 from t2t_relpos.layers.packing import Packing
-from t2t_relpos.layers.quantized_dtype import quantized_dtype
+from t2t_relpos.layers.residual import Dropout
 from t2t_relpos.models import transformer_layers
 from t2t_relpos.models.config import NUM_TARGET_SPACES, TransformerConfig
 from t2t_relpos.models.generation import GenerationMixin, SearchFunctions

@@ -5,13 +5,17 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos.layers import call_checks
-from t2t_relpos.layers.clone_initializer import clone_initializer
 from t2t_relpos.layers.head_projection import INTO_HEADS, HeadProjection, out_of_heads
-from t2t_relpos.layers.layer_mixin import LayerMixin
-from t2t_relpos.layers.quantized_dtype import quantized_dtype, sublayer_dtype
+from t2t_relpos.layers.layer_mixin import (
+    LayerMixin,
+    clone_initializer,
+    quantized_dtype,
+    sublayer_dtype,
+    traced_output_spec,
+)
 
 
-class MultiHeadBase(LayerMixin, keras.layers.Layer):
+class AttentionBase(LayerMixin, keras.layers.Layer):
     """Projections, heads and dropout of an attention layer, without the attention itself.
 
     The arguments are those of `keras.layers.MultiHeadAttention`. `RelativeMultiHeadAttention`
@@ -126,7 +130,7 @@ class MultiHeadBase(LayerMixin, keras.layers.Layer):
     def compute_output_spec(self, query, value, key=None, *args, **kwargs):
         if not self.built:
             self.build(query.shape, value.shape, None if key is None else key.shape)
-        return self._traced_output_spec(query, value, key, *args, **kwargs)
+        return traced_output_spec(self, query, value, key, *args, **kwargs)
 
     def _drop(self, weights, training):
         """Returns attention weights after dropout."""
@@ -134,68 +138,56 @@ class MultiHeadBase(LayerMixin, keras.layers.Layer):
         weights = ops.cast(weights, self.compute_dtype)
         return self.dropout_layer.call(weights, training=bool(training))
 
-    def project_query(self, query, packing=None):
+    def project_query(self, query):
         """Returns the queries of all heads, multiplied by `H ** -0.5`.
 
         Args:
-            query: `[B, T, D]`, or `[1, P, D]` if packed.
-            packing: a `Packing` `[B, T]`. Default: None.
+            query: `[B, T, D]`.
 
         Returns:
             `[B, N, T, H]`.
         """
-        return self._split_heads(self.query_dense(query) * self.key_dim**-0.5, packing)
+        return ops.transpose(self.query_dense(query) * self.key_dim**-0.5, (0, 2, 1, 3))
 
-    def project_key(self, key, packing=None):
+    def project_key(self, key):
         """Returns the keys of all heads.
 
         Args:
-            key: `[B, S, D]`, or `[1, P, D]` if packed.
-            packing: a `Packing` `[B, S]`. Default: None.
+            key: `[B, S, D]`.
 
         Returns:
             `[B, N, S, H]`.
         """
-        return self._split_heads(self.key_dense(key), packing)
+        return ops.transpose(self.key_dense(key), (0, 2, 1, 3))
 
-    def project_value(self, value, packing=None):
+    def project_value(self, value):
         """Returns the values of all heads.
 
         Args:
-            value: `[B, S, D]`, or `[1, P, D]` if packed.
-            packing: a `Packing` `[B, S]`. Default: None.
+            value: `[B, S, D]`.
 
         Returns:
             `[B, N, S, Hv]`.
         """
-        return self._split_heads(self.value_dense(value), packing)
+        return ops.transpose(self.value_dense(value), (0, 2, 1, 3))
 
-    def project_output(self, outputs, query, packing=None):
+    def project_output(self, outputs, query):
         """Returns the projection of the outputs of all heads.
 
         Args:
             outputs: `[B, N, T, Hv]`.
             query: the input of the layer, which the gate of `use_gate` reads.
-            packing: a `Packing` `[B, T]`. Default: None.
 
         Returns:
-            `[B, T, D]`, or `[1, P, D]` if packed. If `output_shape` is a tuple, its axes replace D.
+            `[B, T, D]`. If `output_shape` is a tuple, its axes replace D.
         """
-        if packing is None:
-            merged = ops.transpose(outputs, (0, 2, 1, 3))
-        else:
-            merged = packing.merge_heads(outputs)
-            merged = ops.reshape(merged, (1, -1, self.num_heads, self.value_dim))
-        if self.use_gate:
-            merged = merged * self.gate_dense(query)
-        return self.output_dense(merged)
+        return self._merge_heads(ops.transpose(outputs, (0, 2, 1, 3)), query)
 
-    def _split_heads(self, x, packing):
-        if packing is None:
-            return ops.transpose(x, (0, 2, 1, 3))
-        rows, tokens, heads, depth = ops.shape(x)
-        x = ops.reshape(x, (rows, tokens, heads * depth))
-        return packing.split_heads(x, self.num_heads)
+    def _merge_heads(self, outputs, query):
+        """Returns the projection of `[B, T, N, Hv]`, after the gate."""
+        if self.use_gate:
+            outputs = outputs * self.gate_dense(query)
+        return self.output_dense(outputs)
 
     def get_config(self):
         return {
@@ -236,3 +228,21 @@ def _output_dim(output_shape):
         )
     sizes = tuple(int(size) for size in sizes)
     return sizes if len(sizes) > 1 else sizes[0]
+
+
+def add_table(layer, name, rows, depth):
+    """Adds a weight `[rows, depth]`, or `[N, rows, depth]` unless the heads share it, to a layer.
+
+    Args:
+        layer: a layer with `num_heads`, `share_heads` and `table_initializer`. The initializer None
+            is t2t's normal distribution of standard deviation `depth ** -0.5`.
+        name: name of the weight.
+        rows: number of vectors.
+        depth: length of a vector.
+    """
+    if layer.table_initializer is None:
+        initializer = keras.initializers.RandomNormal(stddev=depth**-0.5)
+    else:
+        initializer = clone_initializer(layer.table_initializer)
+    shape = (rows, depth) if layer.share_heads else (layer.num_heads, rows, depth)
+    return layer.add_weight(name=name, shape=shape, initializer=initializer)
