@@ -4,7 +4,6 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos.layers import call_checks
 from t2t_relpos.layers.head_projection import INTO_HEADS, HeadProjection, out_of_heads
 from t2t_relpos.layers.layer_mixin import (
     LayerMixin,
@@ -21,6 +20,13 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
     The arguments are those of `keras.layers.MultiHeadAttention`. `RelativeMultiHeadAttention`
     documents them.
     """
+
+    # Axes of the inputs, with a name for each size.
+    _INPUTS = {"query": "B T D", "value": "B S Dv", "key": "B S Dk"}
+    _SHAPE_ADVICE = (
+        "`value` and `key` have one length, and all inputs one batch size. Fold further axes into "
+        "the batch."
+    )
 
     def __init__(
         self,
@@ -63,7 +69,8 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
 
     def build(self, query_shape, value_shape, key_shape=None):
         key_shape = value_shape if key_shape is None else key_shape
-        self._check_shapes(query_shape, value_shape, key_shape)
+        # The batch size of packed inputs is 1, and not that of other inputs.
+        self._check_inputs(query_shape, value_shape, key_shape, same_batch=False)
         depth, output_axes = self.value_dim, self._output_axes(query_shape)
         self.query_dense = self._into_heads("query", self.key_dim, query_shape)
         self.key_dense = self._into_heads("key", self.key_dim, key_shape)
@@ -84,9 +91,54 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
         shape = (None, None, input_shape[-1])
         return self._projection(name, INTO_HEADS, (None, self.num_heads, depth), shape, activation)
 
-    def _check_shapes(self, query_shape, value_shape, key_shape):
-        """Raises ValueError if a call would refuse inputs of these shapes."""
-        call_checks.sequence_shapes(query_shape, value_shape, key_shape)
+    def _check_inputs(self, *shapes, same_batch=True):
+        """Returns the sizes of the inputs by the name of the axis. None is an unknown size.
+
+        Args:
+            *shapes: shapes of query, value and key.
+            same_batch: whether batch sizes are compared.
+
+        Raises:
+            ValueError: if a call would refuse inputs of these shapes.
+        """
+        sizes = {}
+        if self.built:
+            projections = {"D": self.query_dense, "Dv": self.value_dense, "Dk": self.key_dense}
+            sizes = {name: dense.input_spec.axes[-1] for name, dense in projections.items()}
+        for (name, axes), shape in zip(self._INPUTS.items(), shapes, strict=True):
+            sizes = _checks.check_shape(shape, name, axes, sizes, advice=self._SHAPE_ADVICE)
+            if not same_batch:
+                sizes.pop("B", None)
+        return sizes
+
+    def _check_call(self, query, value, key, attention_mask=None, **padding_masks):
+        """Returns the sizes of the inputs, and N, by the name of the axis.
+
+        Args:
+            query: an input of the shape in `_INPUTS`.
+            value: an input.
+            key: an input.
+            attention_mask: `[B, T, S]`, `[T, S]`, `[B, N, T, S]`, or None.
+            **padding_masks: `query_mask`, `value_mask` and `key_mask`, with the axes of the inputs
+                except the last, or None. Only the batch axis may have size 1: one value per
+                sequence would mask all of it or nothing.
+
+        Raises:
+            ValueError: if inputs or masks have unsupported shapes or dtypes.
+        """
+        for name, x in (("query", query), ("value", value)):
+            if x is None:
+                raise ValueError(
+                    f"Expected `{name}` to be a tensor. Received: None. For self-attention, pass "
+                    "the same tensor as `query` and `value`."
+                )
+        sizes = self._check_inputs(query.shape, value.shape, key.shape)
+        for name, mask in padding_masks.items():
+            axes = " ".join(self._INPUTS[name.removesuffix("_mask")].split()[:-1])
+            _checks.check(mask, name, axes, "mask", sizes, broadcast="B")
+        sizes["N"], pairs = self.num_heads, "B T S | T S | B N T S"
+        _checks.check(attention_mask, "attention_mask", pairs, "mask", sizes, broadcast="B N T S")
+        return sizes
 
     def _output_axes(self, query_shape):
         """Returns the sizes of the axes that replace the last axis of `query` in the outputs."""
@@ -118,13 +170,7 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
-        shapes = {"query": query_shape, "value": value_shape, "key": key_shape}
-        self._check_shapes(*shapes.values())
-        # The batch size of packed sequences is 1.
-        call_checks.batch_sizes(shape[0] for shape in shapes.values() if shape[0] != 1)
-        for name, shape in shapes.items() if self.built else ():
-            width = getattr(self, f"{name}_dense").input_spec.axes[-1]
-            call_checks.width(name, shape, width)
+        self._check_inputs(query_shape, value_shape, key_shape)
         return (*query_shape[:-1], *self._output_axes(query_shape))
 
     def compute_output_spec(self, query, value, key=None, *args, **kwargs):

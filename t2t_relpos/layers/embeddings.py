@@ -7,7 +7,6 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos._portable import arange, is_portable
-from t2t_relpos.layers import call_checks
 from t2t_relpos.layers.layer_mixin import LayerMixin
 
 
@@ -242,12 +241,8 @@ class LearnedPositionEmbedding(_PositionEncoding):
     def _check_range(self, shape, start, positions):
         """Raises ValueError if positions are known to be outside of the table."""
         if positions is not None:
-            low, high = _checks.known_range(positions)
-            if low is not None and not 0 <= low <= high < self.max_length:
-                raise ValueError(
-                    f"Expected positions in [0, {self.max_length}), because max_length="
-                    f"{self.max_length}. Received: positions from {low} to {high}."
-                )
+            advice = "Raise `max_length`, or use relative positions, which have no limit."
+            _checks.in_range("positions", positions, 0, self.max_length, advice)
             return
         length = shape[-2] if len(shape) > 1 else None
         if not isinstance(start, int) or not isinstance(length, int):
@@ -293,22 +288,17 @@ def _check_arguments(shape, start, positions):
         positions: positions of all inputs, or None.
     """
     _check_rank(shape)
-    batch_size = shape[0] if len(shape) > 2 else None
+    sizes = {"B": shape[0] if len(shape) > 2 else None, "T": shape[-2]}
     if positions is not None:
         if not isinstance(start, int) or start != 0:
             raise ValueError("Expected either `start` or `positions`. Received: both.")
-        call_checks.positions("positions", positions, batch_size, shape[-2])
+        _checks.positions(positions, "positions", "T | B T", sizes)
         per_entry = len(_checks.as_array(positions).shape) == 2
     else:
         start = _checks.as_array(start)
-        _checks.integers("`start`", start)
+        advice = "Pass `positions` for a position of every input."
+        _checks.check(start, "start", " | B", "int", sizes, advice=advice)
         per_entry = len(start.shape) == 1
-        if len(start.shape) > 1 or per_entry and _checks.differ(start.shape[0], batch_size):
-            raise ValueError(
-                "Expected `start` to be an int, a scalar tensor, or an int tensor [B] = "
-                f"[{batch_size}]. Received: shape {tuple(start.shape)}. Pass `positions` for a "
-                "position of every input."
-            )
     if per_entry and len(shape) == 2:
         raise ValueError(
             "Expected inputs [batch, ..., length, width] with positions per batch entry. Received: "

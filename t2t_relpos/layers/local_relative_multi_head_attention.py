@@ -6,7 +6,6 @@ from keras import ops
 from t2t_relpos import _checks
 from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.attention.variants import attend_two_blocks
-from t2t_relpos.layers import call_checks
 from t2t_relpos.layers.attention_base import AttentionBase, add_table
 
 
@@ -62,6 +61,9 @@ class LocalRelativeMultiHeadAttention(AttentionBase):
     Reference: t2t `masked_relative_local_attention_1d`.
     """
 
+    _INPUTS = {"query": "B T D", "value": "B T Dv", "key": "B T Dk"}
+    _SHAPE_ADVICE = "All inputs have one length: this is self-attention."
+
     def __init__(
         self,
         num_heads,
@@ -87,10 +89,6 @@ class LocalRelativeMultiHeadAttention(AttentionBase):
         if self.use_value_table:
             self.value_embedding = add_table(self, "value_embedding", rows, self.value_dim)
 
-    def _check_shapes(self, query_shape, value_shape, key_shape):
-        super()._check_shapes(query_shape, value_shape, key_shape)
-        call_checks.self_attention_lengths(query_shape, value_shape)
-
     def call(
         self,
         query,
@@ -103,8 +101,7 @@ class LocalRelativeMultiHeadAttention(AttentionBase):
     ):
         key = value if key is None else key
         masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
-        call_checks.self_attention_lengths(query.shape, value.shape)
-        call_checks.sequences_and_masks(query, value, key, None, masks, self.num_heads)
+        self._check_call(query, value, key, **masks)
         tables = (self.key_embedding, self.value_embedding)
         outputs = attend_two_blocks(
             self.project_query(query),

@@ -24,7 +24,6 @@ from t2t_relpos.attention.relative_ids import (
     range_around,
     relative_ids_from_positions,
 )
-from t2t_relpos.layers import call_checks
 from t2t_relpos.layers.attention_base import AttentionBase
 from t2t_relpos.layers.layer_mixin import clone_initializer
 from t2t_relpos.layers.relative_position_embedding import RelativePositionEmbedding
@@ -243,7 +242,7 @@ class RelativeMultiHeadAttention(AttentionBase):
     ):
         key = value if key is None else key
         masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
-        call_checks.sequences_and_masks(query, value, key, attention_mask, masks, self.num_heads)
+        self._check_call(query, value, key, attention_mask, **masks)
         outputs, weights = self._attend_to_pairs(
             (self.query_dense(query), self.key_dense(key), self.value_dense(value)),
             _Pairs(
@@ -298,7 +297,7 @@ class RelativeMultiHeadAttention(AttentionBase):
             ValueError: if the layer is not built, or a sequence does not have the size of its
                 packing.
         """
-        call_checks.built(self)
+        _checks.built(self)
         pairs = _Pairs(
             attention_mask,
             self._is_causal(use_causal_mask),
@@ -554,8 +553,8 @@ class RelativeMultiHeadAttention(AttentionBase):
                 position is outside the cache. In a compiled graph, which can't raise an error, the
                 outputs of such a position are NaN.
         """
-        call_checks.built(self)
-        call_checks.step(self, query, cache, position)
+        _checks.built(self)
+        _check_step(self, query, cache, position)
         query, keys, values = self._cast(query, cache["key"], cache["value"])
         length = ops.shape(keys)[2]
         position = ops.broadcast_to(as_positions("position", position), (ops.shape(query)[0],))
@@ -605,8 +604,8 @@ class RelativeMultiHeadAttention(AttentionBase):
                 graph, which can't raise an error, all outputs are NaN if a written position is
                 outside the cache.
         """
-        call_checks.built(self)
-        call_checks.cache("cache", cache, self, query.shape[0])
+        _checks.built(self)
+        check_cache(self, "cache", cache, {"B": query.shape[0]})
         causal = self._is_causal(causal)
         needs_offset = causal or self.sliding_window is not None
         if needs_offset and update_index is not None and query_offset is None:
@@ -619,7 +618,10 @@ class RelativeMultiHeadAttention(AttentionBase):
         fits = True
         if update_index is not None:
             count = ops.shape(value)[1]
-            call_checks.cache_update_index(update_index, cache.shape[2], count)
+            advice = "To write another position of each sequence, use `step`."
+            index = _checks.as_array(update_index)
+            _checks.check(index, "update_index", "", "int", advice=advice)
+            _check_slots(index, cache.shape[2], count)
             if not _checks.is_integer(update_index):
                 update_index = as_positions("update_index", update_index)
             fits = (update_index >= 0) & (update_index <= ops.shape(cache)[2] - count)
@@ -650,7 +652,7 @@ class RelativeMultiHeadAttention(AttentionBase):
             ValueError: if the layer is not built, or `query_offset` is `[B]` with
                 `flash_attention=True` and T is not known to be 1.
         """
-        call_checks.built(self)
+        _checks.built(self)
         query, keys, values = self._cast(query, keys, values)
         keys, values = _swap_heads(keys), _swap_heads(values)
         causal = self._is_causal(False)
@@ -790,14 +792,16 @@ class _Pairs:
             ValueError: if positions or the offset have an unsupported dtype or shape, or if both
                 query positions and an offset are given.
         """
-        call_checks.scalar_query_offset(self.query_offset)
+        advice = "Pass `query_positions` for positions per batch entry."
+        _checks.positions(self.query_offset, "query_offset", "", advice=advice)
         queries, keys = self.positions
         if queries is None and keys is None:
             return None
         if queries is not None and self.query_offset is not None:
             raise ValueError("Expected either `query_offset` or `query_positions`. Received: both.")
-        call_checks.positions("query_positions", queries, batch_size, lengths[0])
-        call_checks.positions("key_positions", keys, batch_size, lengths[1])
+        sizes = {"B": batch_size, "T": lengths[0], "S": lengths[1]}
+        _checks.positions(queries, "query_positions", "T | B T", sizes)
+        _checks.positions(keys, "key_positions", "S | B S", sizes)
         if queries is None:
             queries = key_positions(*lengths, self.query_offset)
         if keys is None:
@@ -851,6 +855,73 @@ def _keras_mask(mask, query_mask, key_mask, causal):
 def _nan_unless(fits, outputs):
     """Returns `outputs`, or NaN where `fits` is False: a compiled graph can't raise an error."""
     return outputs if fits is True else outputs * one_or_nan(fits, outputs.dtype)
+
+
+def check_cache(layer, name, cache, sizes):
+    """Raises ValueError if a cache in KerasHub's layout is not a float array of the right shape.
+
+    In this layout, keys and values have the same size: layers with another `value_dim` are an
+    error.
+
+    Args:
+        layer: a `RelativeMultiHeadAttention`.
+        name: name of the argument.
+        cache: the cache, `[B, 2, S, N, H]`.
+        sizes: dict of B and S, where they are known.
+    """
+    if layer.value_dim != layer.key_dim:
+        raise ValueError(
+            f"Expected `value_dim` to be equal to `key_dim`, because `{name}` is one array "
+            f"[B, 2, S, N, H] of keys and values. Received: value_dim={layer.value_dim}, "
+            f"key_dim={layer.key_dim}. Use `start_cache` and `step` instead."
+        )
+    sizes = sizes | {"N": layer.num_heads, "H": layer.key_dim}
+    advice = "The caches of `start_cache` are for `step`."
+    _checks.check(cache, name, "B 2 S N H", "float", sizes, advice=advice)
+
+
+def _check_step(layer, query, cache, position):
+    """Raises ValueError if the arguments of a decoding step are not supported.
+
+    Args:
+        layer: a `RelativeMultiHeadAttention`.
+        query: `[B, 1, D]`.
+        cache: the dict of keys and values.
+        position: the position of all batch entries, or int `[B]`.
+    """
+    advice = "Call `step` for one position of each sequence at a time."
+    sizes = _checks.check(query, "query", "B 1 D", advice=advice)
+    depths = {"key": layer.key_dim, "value": layer.value_dim}
+    if not isinstance(cache, dict) or cache.keys() != depths.keys():
+        received = f"keys {sorted(cache)}" if isinstance(cache, dict) else type(cache).__name__
+        raise ValueError(
+            "Expected `cache` to be the dict that `start_cache` or `step` returned. Received: "
+            f"{received}. For caches [B, 2, S, N, H], use `attend_with_cache`."
+        )
+    sizes["N"], advice = layer.num_heads, "Pass the batch size of `query` to `start_cache`."
+    for name, depth in depths.items():
+        sizes["H"] = depth
+        slots = _checks.check(
+            cache[name], f"cache[{name!r}]", "B N S H", sizes=sizes, advice=advice
+        )
+        sizes |= {"S": slots.get("S")}
+    position = _checks.as_array(position)
+    _checks.check(position, "position", " | B", "int", sizes)
+    _check_slots(position, sizes["S"])
+
+
+def _check_slots(position, length, count=1):
+    """Raises ValueError if positions are known to be outside a cache of known length.
+
+    Args:
+        position: the first position of each batch entry, or of all.
+        length: length of the cache.
+        count: number of consecutive positions.
+    """
+    if isinstance(length, int) and isinstance(count, int) and count:
+        name = "positions" if count == 1 else f"the first of {count} positions"
+        advice = f"The cache has length {length}. Create a longer one, or write fewer positions."
+        _checks.in_range(name, position, 0, length - count + 1, advice)
 
 
 def _check_attention_axes(attention_axes):

@@ -6,7 +6,6 @@ from keras import ops
 from t2t_relpos import _checks
 from t2t_relpos._keras_compat import attached_mask
 from t2t_relpos.attention.masks import combine_masks
-from t2t_relpos.layers import call_checks
 from t2t_relpos.layers.feed_forward import FeedForward
 from t2t_relpos.layers.layer_mixin import LayerMixin, quantized_dtype
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
@@ -106,14 +105,15 @@ class TransformerBlock(LayerMixin, keras.layers.Layer):
 
     def _check_shape(self, name, shape):
         """Raises ValueError unless inputs are `[B, S, D]`, and N divides D."""
-        call_checks.sequence_shape(name, shape)
+        sizes = {}
+        if self.built:
+            sizes["D"] = self.self_attention.query_dense.input_spec.axes[-1]
+        _checks.check_shape(shape, name, "B T D", sizes)
         if shape[-1] % self.num_heads:
             raise ValueError(
                 "Expected `num_heads` to divide the width of the inputs. "
                 f"Received: num_heads={self.num_heads}, width {shape[-1]}."
             )
-        if self.built:
-            call_checks.width(name, shape, self.self_attention.query_dense.input_spec.axes[-1])
 
     def _make_attention(self, name, width, *, relative=True):
         """Returns an attention layer with relative positions, or without (`relative=False`)."""
@@ -208,9 +208,16 @@ def block_mask(query, key, masks, *, prefix="", key_length=None, packed=False):
         padding_mask = attached_mask(key)
     batch, length_q = (None, None) if packed else query.shape[:2]
     length_k = None if packed else key_length or key.shape[1]
-    call_checks.padding_mask(f"{prefix}padding_mask", padding_mask, "[B, S]", (batch, length_k))
-    sizes = (batch, length_q, length_k)
-    call_checks.pair_mask(f"{prefix}attention_mask", attention_mask, sizes)
+    sizes = {"B": batch, "T": length_q, "S": length_k}
+    _checks.check(padding_mask, f"{prefix}padding_mask", "B S", "mask", sizes, broadcast="B")
+    _checks.check(
+        attention_mask,
+        f"{prefix}attention_mask",
+        "B T S | T S",
+        "mask",
+        sizes,
+        broadcast="B T S",
+    )
     if padding_mask is not None:
         padding_mask = ops.expand_dims(padding_mask, 1)
     return combine_masks(padding_mask, attention_mask)

@@ -3,8 +3,9 @@
 import keras
 from keras import ops
 
-from t2t_relpos.layers import call_checks
+from t2t_relpos import _checks
 from t2t_relpos.layers.layer_mixin import traced_output_spec
+from t2t_relpos.layers.relative_multi_head_attention import check_cache
 from t2t_relpos.layers.transformer_block import TransformerBlock, block_mask, call_attention
 
 
@@ -175,8 +176,8 @@ class TransformerDecoder(TransformerBlock):
         x = residual.before(inputs)
         cache, update_index = cache_and_index
         if cache is not None:
-            batch_size = inputs.shape[0]
-            call_checks.cache("self_attention_cache", cache, self.self_attention, batch_size)
+            sizes = {"B": inputs.shape[0]}
+            check_cache(self.self_attention, "self_attention_cache", cache, sizes)
         mask = block_mask(
             inputs,
             inputs,
@@ -224,8 +225,8 @@ class TransformerDecoder(TransformerBlock):
         x = residual.before(inputs)
         scores, (cache, update_index) = None, cache_and_index
         if cache is not None:
-            sizes = inputs.shape[0], sequence.shape[1]
-            call_checks.cache("cross_attention_cache", cache, self.cross_attention, *sizes)
+            sizes = {"B": inputs.shape[0], "S": sequence.shape[1]}
+            check_cache(self.cross_attention, "cross_attention_cache", cache, sizes)
         packed = any(packing is not None for packing in packings)
         mask = block_mask(inputs, sequence, masks, prefix="encoder_", packed=packed)
         if cache is None:
@@ -292,7 +293,7 @@ class TransformerDecoder(TransformerBlock):
         Raises:
             ValueError: if the layer is not built.
         """
-        call_checks.built(self)
+        _checks.built(self)
         return self.self_attention.start_cache(batch_size, max_length)
 
     def project_encoded(self, encoded):
@@ -307,7 +308,7 @@ class TransformerDecoder(TransformerBlock):
         Raises:
             ValueError: if the layer is not built, or has no attention to an encoder.
         """
-        call_checks.built(self)
+        _checks.built(self)
         if self.cross_attention is None:
             raise ValueError(
                 "Expected a block with attention to an encoder. Received: "
@@ -339,7 +340,7 @@ class TransformerDecoder(TransformerBlock):
                 a position is outside the cache. In a compiled graph, which can't raise an error,
                 the outputs of such a position are NaN.
         """
-        call_checks.built(self)
+        _checks.built(self)
         self._check_context(context)
         # Keras casts the arguments of `call`, but not those of other methods.
         inputs = ops.cast(ops.convert_to_tensor(inputs), self.compute_dtype)
@@ -378,7 +379,7 @@ class TransformerDecoder(TransformerBlock):
     def compute_output_shape(self, decoder_sequence_shape, encoder_sequence_shape=None):
         self._check_shape("decoder_sequence", decoder_sequence_shape)
         if encoder_sequence_shape is not None:
-            call_checks.sequence_shape("encoder_sequence", encoder_sequence_shape)
+            _checks.check_shape(encoder_sequence_shape, "encoder_sequence", "B S D")
         return tuple(decoder_sequence_shape)
 
     def compute_output_spec(self, decoder_sequence, encoder_sequence=None, *args, **kwargs):

@@ -126,7 +126,8 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
         return super().export(filepath, *args, input_signature=input_signature, **kwargs)
 
     def call(self, ids, training=None):
-        _checks.id_sequences("ids", ids)
+        advice = "Pass one tensor. For a single sequence, pass a batch of one."
+        _checks.check(ids, "ids", "B T", advice=advice, required=True)
         x = ops.pad(self.embedding(ids), [[0, 0], [1, 0], [0, 0]])[:, :-1]
         x = self.embedding_dropout(x, training=training)
         for block in self.blocks:

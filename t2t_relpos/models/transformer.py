@@ -247,11 +247,8 @@ def _check_inputs(inputs):
             "Expected a dict of int ids with the keys 'inputs' [B, S] and 'targets' [B, T]. "
             f"Received: {received}."
         )
-    _checks.id_sequences("inputs['inputs']", inputs["inputs"], "[B, S]")
-    _checks.id_sequences("inputs['targets']", inputs["targets"])
-    batch_sizes = [inputs[name].shape[0] for name in ("inputs", "targets")]
-    if _checks.differ(*batch_sizes):
-        raise ValueError(
-            "Expected 'inputs' and 'targets' of the same batch size. Received: batch sizes "
-            f"{batch_sizes[0]} and {batch_sizes[1]}."
+    advice, sizes = "Pass batches of the same size, each as one tensor.", {}
+    for name, axes in (("inputs", "B S"), ("targets", "B T")):
+        sizes = _checks.check(
+            inputs[name], f"inputs[{name!r}]", axes, sizes=sizes, advice=advice, required=True
         )

@@ -284,27 +284,23 @@ def test_packing_without_capacity_can_not_be_compiled(rng):
     [
         (
             lambda packing, x: Packing(x),
-            r"Expected a mask of shape \[batch, length\]. Received: shape \(3, 7, 6\)",
+            r"Expected `mask` of shape \[B, T\]. Received: shape \(3, 7, 6\)",
         ),
         (
             lambda packing, x: packing.pack(x[:2]),
-            r"Expected sequences that match the mask: shape \[3, 7, \*\]. Received: shape \(2, 7, "
-            r"6\)",
+            r"`x` of shape \[B, T, D\] = \[3, 7, \*\]. Received: shape \(2, 7, 6\). Its seq",
         ),
         (
             lambda packing, x: packing.unpack(x),
-            r"Expected tokens packed by `pack`: shape \[1, 12, \*\]. Received: shape \(3, "
-            r"7, 6\)",
+            r"`x` of shape \[1, P, D\] = \[1, 12, \*\]. Received: shape \(3, 7, 6\). Pass tok",
         ),
         (
             lambda packing, x: built_layer().attend_packed(x, x, packing),
-            r"Expected tokens packed by `pack`: shape \[1, 12, \*\]. Received: shape \(3, "
-            r"7, 6\)",
+            r"`x` of shape \[1, P, D\] = \[1, 12, \*\]. Received: shape \(3, 7, 6\). Pass tok",
         ),
         (
             lambda packing, x: packing.merge_heads(x[:, None, 1:]),
-            r"Expected heads that match the mask: shape \[3, \*, 7, \*\]. Received: shape "
-            r"\(3, 1, 6, 6\)",
+            r"`x` of shape \[B, N, T, H\] = \[3, \*, 7, \*\]. Received: shape \(3, 1, 6, 6\)",
         ),
     ],
     ids=["mask", "pack", "unpack", "layer", "merge_heads"],
