@@ -1,4 +1,4 @@
-"""Checks arguments of layers, models and samplers."""
+"""Checks of arguments: numbers, shapes as specifications such as "B T D", dtypes, known values."""
 
 import numbers
 
@@ -39,84 +39,120 @@ def rate(name, value):
     return value
 
 
-def id_sequences(name, ids, letters="[B, T]"):
-    """Raises ValueError if ids are not one tensor of rank 2.
+def is_integer(value):
+    """Returns whether a value is an integer of Python or NumPy, and not a bool."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def differ(size, other):
+    """Returns whether two sizes are known and different."""
+    return is_integer(size) and is_integer(other) and size != other
+
+
+def check(values, name, spec, dtype=None, sizes=None, *, broadcast="", advice="", required=False):
+    """Raises ValueError unless a tensor has an allowed shape and dtype.
 
     Args:
-        name: name of the argument.
-        ids: the ids.
-        letters: the expected shape, for the message.
+        values: a tensor or an array, or None.
+        name: name of the argument, for the error.
+        spec: the allowed shapes, as in `check_shape`.
+        dtype: "mask" for `boolean`, "int", "float", or None for any dtype. Default: None.
+        sizes: as in `check_shape`.
+        broadcast: as in `check_shape`.
+        advice: a sentence that says what to do. Default: "".
+        required: whether None is an error. Default: False.
+
+    Returns:
+        As `check_shape`; `sizes` for None.
+
+    Example:
+    >>> import numpy as np
+    >>> from t2t_relpos._checks import check
+    >>> mask = np.ones((3, 7), bool)
+    >>> check(mask, "query_mask", "B T", "mask", {"B": 3, "T": 9})
+    Traceback (most recent call last):
+        ...
+    ValueError: Expected `query_mask` of shape [B, T] = [3, 9]. Received: shape (3, 7).
     """
-    if not hasattr(ids, "shape"):
+    if values is None and not required:
+        return dict(sizes or {})
+    if not hasattr(values, "shape"):
         raise ValueError(
-            f"Expected `{name}` to be a tensor of int ids {letters}. Received: "
-            f"{type(ids).__name__}. Pass the tensor itself."
+            f"Expected `{name}` to be a tensor or an array of shape {_text(spec, sizes)}. "
+            f"Received: {type(values).__name__}. {advice or 'Convert it with numpy.asarray.'}"
         )
-    if len(ids.shape) != 2:
+    sizes = check_shape(values.shape, name, spec, sizes, broadcast=broadcast, advice=advice)
+    if dtype == "mask":
+        boolean(name, values)
+    elif dtype == "int":
+        integers(f"`{name}`", values)
+    elif dtype == "float" and "float" not in keras.backend.standardize_dtype(values.dtype):
         raise ValueError(
-            f"Expected `{name}` to be a tensor of int ids {letters}. Received: shape "
-            f"{tuple(ids.shape)}. For a single sequence, pass a batch of one."
+            f"Expected `{name}` of a floating-point dtype. Received: dtype {values.dtype}."
         )
+    return sizes
 
 
-def token_ids(ids, vocab_size):
-    """Raises ValueError if ids are not integers, or are known and outside `[0, vocab_size)`.
+def check_shape(shape, name, spec, sizes=None, *, broadcast="", advice=""):
+    """Raises ValueError unless a shape is one of those that a specification allows.
 
-    Values in a compiled graph are unknown. There, TensorFlow on CPUs raises an error for an id
-    outside the range. On other backends, its embedding is zero or that of the nearest id.
+    Args:
+        shape: a shape. Sizes that are not ints are unknown.
+        name: name of the argument, for the error.
+        spec: the axes of a shape, separated by spaces, each a name or a number; several allowed
+            shapes are separated by "|". "B T S | T S" allows `[B, T, S]` and `[T, S]`.
+        sizes: dict of known sizes by the name of an axis. Default: None.
+        broadcast: names of the axes that may have size 1 instead, separated by spaces. Default: "".
+        advice: a sentence that says what to do. Default: "".
+
+    Returns:
+        `sizes` with the sizes of `shape` that were unknown.
+
+    Example:
+    >>> from t2t_relpos._checks import check_shape
+    >>> sizes = check_shape((3, 7, 6), "query", "B T D")
+    >>> check_shape((2, 11, 6), "value", "B S D", sizes)
+    Traceback (most recent call last):
+        ...
+    ValueError: Expected `value` of shape [B, S, D] = [3, *, 6]. Received: shape (2, 11, 6).
     """
-    integers("token ids", ids)
-    low, high = known_range(ids)
-    if low is not None and not 0 <= low <= high < vocab_size:
-        raise ValueError(
-            f"Expected token ids in [0, {vocab_size}), the vocabulary of the model. Received: "
-            f"ids from {low} to {high}. Use the tokenizer of the model, or a larger vocab_size."
-        )
+    sizes, shape = sizes or {}, tuple(shape)
+    for axes in _alternatives(spec):
+        if len(axes) == len(shape) and all(
+            _fits(size, axis, sizes, broadcast) for size, axis in zip(shape, axes)
+        ):
+            new = {axis: size for axis, size in zip(axes, shape) if isinstance(size, int)}
+            return new | {axis: size for axis, size in sizes.items() if isinstance(size, int)}
+    received = f"Received: shape {shape}. {advice}".rstrip()
+    raise ValueError(f"Expected `{name}` of shape {_text(spec, sizes)}. {received}")
 
 
-def relation_labels(labels, num_labels, query_shape, key_shape):
-    """Raises ValueError if labels have the wrong dtype or shape, or are known and out of range."""
-    integers("relations", labels)
-    expected = (query_shape[0], query_shape[1], key_shape[1])
-    shape = tuple(labels.shape)
-    if (
-        len(shape) not in (2, 3)
-        or not _fits(shape[-2:], expected[1:])
-        or not _fits_batch(shape, expected)
-    ):
-        raise ValueError(
-            "Expected `relations` of shape [B, T, S] or [T, S], a label for every pair of a query "
-            f"and a key: {expected} or {expected[1:]}. Received: shape {shape}."
-        )
-    low, high = known_range(labels)
-    if low is not None and not -1 <= low <= high < num_labels:
-        raise ValueError(
-            f"Expected labels in [0, {num_labels}), or -1 for no edge. "
-            f"Received: labels from {low} to {high}."
-        )
+def _alternatives(spec):
+    """Returns the axes of every allowed shape."""
+    return [axes.split() for axes in spec.split("|")]
 
 
-def edge_vectors(name, edges, depth, query_shape, key_shape):
-    """Raises ValueError if vectors of edges are not `[B, T, S, depth]`."""
-    expected = (query_shape[0], query_shape[1], key_shape[1], depth)
-    shape = tuple(edges.shape)
-    if len(shape) != 4 or not _fits(shape[1:], expected[1:]) or not _fits_batch(shape, expected):
-        raise ValueError(
-            f"Expected `{name}` of shape [B, T, S, {depth}], a vector for every pair of a query "
-            f"and a key: {expected}. Received: shape {shape}."
-        )
+def _size(axis, sizes):
+    """Returns the size of an axis, None if it is unknown."""
+    return int(axis) if axis.isdigit() else sizes.get(axis)
 
 
-def _fits(shape, expected):
-    """Returns whether all known lengths are equal."""
-    return all(
-        got == want or None in (got, want) for got, want in zip(shape, expected, strict=True)
-    )
+def _fits(size, axis, sizes, broadcast):
+    wanted = _size(axis, sizes)
+    is_known = isinstance(size, int) and isinstance(wanted, int)
+    return not is_known or size == wanted or (size == 1 and axis in broadcast.split())
 
 
-def _fits_batch(shape, expected):
-    """Returns whether the batch axis is absent, has size 1 or has the expected size."""
-    return len(shape) < len(expected) or shape[0] == 1 or _fits(shape[:1], expected[:1])
+def _text(spec, sizes):
+    """Returns the allowed shapes as text, such as "[B, T] = [3, *]"."""
+    texts, sizes = [], sizes or {}
+    for axes in _alternatives(spec):
+        wanted = [_size(axis, sizes) for axis in axes]
+        values = ", ".join(str(size) if isinstance(size, int) else "*" for size in wanted)
+        has_values = any(isinstance(sizes.get(axis), int) for axis in axes)
+        names = f"[{', '.join(axes)}]" if axes else "[] (a scalar)"
+        texts.append(names + (f" = [{values}]" if has_values else ""))
+    return " or ".join(texts)
 
 
 def as_array(values):
@@ -158,46 +194,6 @@ def boolean(name, mask):
     )
 
 
-def query_offset(value):
-    """Raises ValueError if an offset is not an integer or an integer tensor of rank 0 or 1."""
-    if isinstance(value, (bool, str, list, tuple)):
-        raise ValueError(
-            "Expected `query_offset` to be an int, a scalar tensor, or an int tensor [B]. "
-            f"Received: {value!r}."
-        )
-    if isinstance(value, (numbers.Real, np.ndarray, np.generic)):
-        value = np.asarray(value)
-        integers("query_offset", value)
-        fits_int32("query_offset", value)
-    elif hasattr(value, "dtype"):
-        integers("query_offset", value)
-    if hasattr(value, "shape") and len(value.shape) > 1:
-        raise ValueError(
-            "Expected `query_offset` to be a scalar, or a tensor [B] with a position for each "
-            f"batch entry. Received: shape {tuple(value.shape)}."
-        )
-
-
-def fits_int32(name, values):
-    """Raises ValueError if positions are known and do not fit into int32."""
-    low, high = known_range(values)
-    if low is not None and not -LARGEST_POSITION <= low <= high <= LARGEST_POSITION:
-        raise ValueError(
-            f"Expected `{name}` between -{LARGEST_POSITION} and {LARGEST_POSITION}. Received: "
-            f"values from {low} to {high}."
-        )
-
-
-def differ(size, other):
-    """Returns whether two sizes are known and different."""
-    return is_integer(size) and is_integer(other) and size != other
-
-
-def is_integer(value):
-    """Returns whether a value is an integer of Python or NumPy, and not a bool."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
 def known_range(values):
     """Returns (smallest, largest value), or (None, None) for unknown values or an empty tensor."""
     try:
@@ -206,3 +202,74 @@ def known_range(values):
         return None, None
     # As Python numbers, whose sums do not overflow.
     return (values.min().item(), values.max().item()) if values.size else (None, None)
+
+
+def in_range(name, values, low, high, advice=""):
+    """Raises ValueError if values are known and outside of `[low, high)`.
+
+    Args:
+        name: name of the values, for the error.
+        values: integers.
+        low: smallest allowed value.
+        high: smallest value that is too large.
+        advice: a sentence that says what to do. Default: "".
+    """
+    smallest, largest = known_range(values)
+    if smallest is not None and not low <= smallest <= largest < high:
+        received = f"values from {smallest} to {largest}. {advice}".rstrip()
+        raise ValueError(f"Expected {name} in [{low}, {high}). Received: {received}")
+
+
+def fits_int32(name, values):
+    """Raises ValueError if positions are known and do not fit into int32."""
+    in_range(f"`{name}`", values, -LARGEST_POSITION, LARGEST_POSITION + 1)
+
+
+def positions(values, name, spec, sizes=None, advice=""):
+    """Raises ValueError unless positions are None, or integers of int32 and of an allowed shape.
+
+    Args:
+        values: the positions: a tensor, an array, an int or None.
+        name: name of the argument.
+        spec: the allowed shapes, as in `check_shape`.
+        sizes: as in `check_shape`.
+        advice: as in `check_shape`.
+    """
+    if values is not None:
+        check(as_array(values), name, spec, "int", sizes, advice=advice)
+        fits_int32(name, values)
+
+
+def query_offset(value):
+    """Raises ValueError if an offset is not an integer or an integer tensor of rank 0 or 1."""
+    if isinstance(value, (bool, str, list, tuple)):
+        raise ValueError(
+            "Expected `query_offset` to be an int, a scalar tensor, or an int tensor [B]. "
+            f"Received: {value!r}."
+        )
+    is_known = isinstance(value, (numbers.Real, np.ndarray, np.generic))
+    value = np.asarray(value) if is_known else value
+    if hasattr(value, "dtype"):  # neither None nor a symbolic length
+        check(value, "query_offset", " | B", "int")
+    if is_known:
+        fits_int32("query_offset", value)
+
+
+def token_ids(ids, vocab_size):
+    """Raises ValueError if ids are not integers, or are known and outside `[0, vocab_size)`.
+
+    Values in a compiled graph are unknown. There, TensorFlow on CPUs raises an error for an id
+    outside the range. On other backends, its embedding is zero or that of the nearest id.
+    """
+    integers("token ids", ids)
+    advice = "Use the tokenizer of the model, or a larger vocab_size."
+    in_range("token ids", ids, 0, vocab_size, advice)
+
+
+def built(layer):
+    """Raises ValueError if a layer has no weights yet."""
+    if not layer.built:
+        raise ValueError(
+            f"Expected a built layer. Received: {layer.name}, which has no weights yet. Call "
+            "the layer or its `build` first."
+        )

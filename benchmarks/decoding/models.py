@@ -140,7 +140,7 @@ def _layer_weights(layer, prefix):
     weights = _norm_weights(f"{prefix}/self", layer.self_attention_residual.norm)
     weights |= _norm_weights(f"{prefix}/ffn", layer.feed_forward_residual.norm)
     attentions = {"self": layer.self_attention}
-    if hasattr(layer, "cross_attention"):
+    if layer.cross_attention is not None:
         attentions["cross"] = layer.cross_attention
         weights |= _norm_weights(f"{prefix}/cross", layer.cross_attention_residual.norm)
     for name, attention in attentions.items():

@@ -5,7 +5,7 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos._backend import as_tensor
-from t2t_relpos.attention import attend_checks, dispatch
+from t2t_relpos.attention import dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.attention.relative_ids import as_positions
@@ -111,13 +111,32 @@ def attend(
     return _zero_masked_queries(outputs, weights[0] if weights else None, query_mask)
 
 
+_TABLE_ADVICE = (
+    "Both tables have the same number of rows R: 2 * max_relative_position + 1, or that of the "
+    "`relative_ids`. They are for all heads, or have one table for each head."
+)
+
+
 def _check(tensors, query_mask):
     """Raises ValueError if the tensors of a call have unsupported dtypes or shapes."""
-    key_table, value_table = tensors["key_table"], tensors["value_table"]
-    attend_checks.check_masks(key_mask=tensors["key_mask"], query_mask=query_mask)
-    ids = tensors["relative_ids"]
-    attend_checks.check_tables(key_table, value_table, tensors["query"].shape[1], odd=ids is None)
-    attend_checks.check_relative_ids(ids, key_table, value_table)
+    for name, mask in (("key_mask", tensors["key_mask"]), ("query_mask", query_mask)):
+        _checks.boolean(name, mask)
+    ids, sizes = tensors["relative_ids"], {"N": tensors["query"].shape[1]}
+    for name, depth in (("key_table", "H"), ("value_table", "Hv")):
+        shapes = f"R {depth} | N R {depth}"
+        sizes = _checks.check(tensors[name], name, shapes, sizes=sizes, advice=_TABLE_ADVICE)
+        sizes.pop(depth, None)
+    rows = sizes.get("R")
+    if ids is None:
+        if rows is not None and rows % 2 == 0:
+            raise ValueError(
+                "Expected tables with an odd number of rows, R = 2 * max_relative_position + 1. "
+                f"Received: {rows} rows. For other tables, pass `relative_ids`."
+            )
+        return
+    _checks.check(ids, "relative_ids", "T S | B T S", "int")
+    if rows is not None:
+        _checks.in_range("`relative_ids`", ids, 0, rows, "They are the rows of the tables.")
 
 
 # All pairs at this distance are clipped, and its sum with any length fits into int32.

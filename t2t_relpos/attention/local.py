@@ -6,8 +6,8 @@ become batch entries of `attend`.
 
 from keras import ops
 
+from t2t_relpos import _checks
 from t2t_relpos._portable import arange, is_portable
-from t2t_relpos.attention import attend_checks
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.masks import causal_mask, combine_masks, expand_to_batch, window_mask
 
@@ -63,8 +63,11 @@ def attend_locally(
     >>> bool(ops.max(ops.abs(local - dense)) < 1e-5)
     True
     """
-    attend_checks.check_window(query.shape[2], key.shape[2], window)
-    attend_checks.check_masks(query_mask=query_mask, key_mask=key_mask)
+    _checks.positive_int("window", window)
+    advice = "The function is for self-attention. Use `attend` with `mask=window_mask(...)`."
+    _checks.check_shape(key.shape, "key", "B N T H", {"T": query.shape[2]}, advice=advice)
+    _checks.boolean("query_mask", query_mask)
+    _checks.boolean("key_mask", key_mask)
     query_mask, key_mask = (expand_to_batch(mask, query) for mask in (query_mask, key_mask))
     batch, _, length, _ = ops.shape(query)
     if is_portable():

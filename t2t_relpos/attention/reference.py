@@ -14,13 +14,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from t2t_relpos import _checks
 from t2t_relpos._backend import as_tensor
-from t2t_relpos.attention.reference_checks import (
-    check_attention_shapes,
-    check_max_relative_position,
-    check_query_length,
-    check_table,
-)
 
 
 def relative_positions_matrix(length_q, length_k, max_relative_position, cache=False):
@@ -52,11 +47,15 @@ def relative_positions_matrix(length_q, length_k, max_relative_position, cache=F
     >>> keras.ops.convert_to_numpy(matrix).tolist()
     [[1, 2, 2], [0, 1, 2], [0, 0, 1]]
     """
-    check_max_relative_position(max_relative_position, minimum=0)
+    _check_max_relative_position(max_relative_position, smallest=0)
     if cache:
         distances = ops.expand_dims(ops.arange(1 - length_k, 1, dtype="int32"), 0)
     else:
-        check_query_length(length_q, length_k)
+        if all(map(_checks.is_integer, (length_q, length_k))) and length_q > length_k:
+            raise ValueError(
+                "Expected at most as many queries as keys: the queries are the last positions of "
+                f"the keys. Received: length_q={length_q}, length_k={length_k}."
+            )
         positions_k = ops.arange(length_k, dtype="int32")
         positions_q = ops.arange(length_q, dtype="int32") + (length_k - length_q)
         distances = positions_k[None, :] - positions_q[:, None]
@@ -91,7 +90,7 @@ def relative_position_embeddings(table, length_q, length_k, max_relative_positio
     [[[2.0], [3.0]], [[1.0], [2.0]]]
     """
     rows = relative_positions_matrix(length_q, length_k, max_relative_position, cache)
-    check_table("table", table, max_relative_position)
+    _check_table("table", table, max_relative_position)
     return ops.take(table, rows, axis=0)
 
 
@@ -203,7 +202,7 @@ class _Options:
     seed: Any
 
     def __post_init__(self):
-        check_max_relative_position(self.max_relative_position, minimum=1)
+        _check_max_relative_position(self.max_relative_position, smallest=1)
         if not 0.0 <= self.dropout_rate < 1.0:
             raise ValueError(
                 "Expected dropout_rate to be at least 0 and below 1. "
@@ -215,9 +214,9 @@ def _attention_and_weights(q, k, v, bias, tables, options):
     """Returns the output `[B, N, T, H]` and the weights `[B, N, T, S]` before dropout."""
     q, k, v, *tables = (as_tensor(x) for x in (q, k, v, *tables))
     max_relative_position = options.max_relative_position
-    check_attention_shapes(q, k, v, options.cache, options.allow_memory)
-    check_table("key_embeddings", tables[0], max_relative_position, k.shape[-1])
-    check_table("value_embeddings", tables[1], max_relative_position, k.shape[-1])
+    _check_shapes(q, k, v, options)
+    for name, table in zip(("key_embeddings", "value_embeddings"), tables):
+        _check_table(name, table, max_relative_position, k.shape[-1])
 
     length_k = ops.shape(k)[2]
     length_q = ops.shape(q)[2] if options.allow_memory else length_k
@@ -242,3 +241,33 @@ def _softmax(logits):
     largest = ops.stop_gradient(ops.max(logits, axis=-1, keepdims=True))
     exponentials = ops.exp(logits - largest)
     return exponentials / ops.sum(exponentials, axis=-1, keepdims=True)
+
+
+def _check_max_relative_position(value, smallest):
+    """Raises ValueError unless the clipping distance is an int of at least `smallest`."""
+    if not _checks.is_integer(value) or value < smallest:
+        raise ValueError(
+            f"Expected max_relative_position to be an int of at least {smallest}: the largest "
+            f"distance with a separate embedding. Received: max_relative_position={value!r}."
+        )
+
+
+def _check_table(name, table, max_relative_position, depth=None):
+    sizes = {"R": 2 * max_relative_position + 1, "H": depth}
+    advice = "R is 2 * max_relative_position + 1, and H the depth of the keys."
+    _checks.check_shape(table.shape, name, "R H", sizes, advice=advice)
+
+
+def _check_shapes(q, k, v, options):
+    """Raises ValueError if query, key and value have shapes that t2t does not allow."""
+    sizes = _checks.check_shape(k.shape, "k", "B N S H")
+    _checks.check_shape(v.shape, "v", "B N S H", sizes)
+    axes, advice = (
+        "B N S H",
+        "Pass allow_memory=True if keys that precede the queries make k longer.",
+    )
+    if options.cache:
+        axes, advice = "B N 1 H", "With cache=True, there is one query."
+    elif options.allow_memory:
+        axes, advice = "B N T H", ""
+    _checks.check_shape(q.shape, "q", axes, sizes, advice=advice)

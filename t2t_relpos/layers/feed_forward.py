@@ -3,10 +3,13 @@
 import keras
 
 from t2t_relpos import _checks
-from t2t_relpos.layers.clone_initializer import clone_initializer
-from t2t_relpos.layers.dropout import Dropout
-from t2t_relpos.layers.layer_mixin import LayerMixin
-from t2t_relpos.layers.quantized_dtype import quantized_dtype, sublayer_dtype
+from t2t_relpos.layers.layer_mixin import (
+    LayerMixin,
+    clone_initializer,
+    quantized_dtype,
+    sublayer_dtype,
+)
+from t2t_relpos.layers.residual import Dropout
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")

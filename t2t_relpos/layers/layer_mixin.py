@@ -1,4 +1,6 @@
-"""What Keras's contract for layers requires beyond `call`: output specs and rematerialization."""
+"""What all layers share: calls as Keras requires them, and the settings of sublayers."""
+
+import re
 
 import keras
 from keras import ops
@@ -44,22 +46,28 @@ class LayerMixin:
         message = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
         raise AttributeError(message, name=name, obj=self)
 
-    def _traced_output_spec(self, *args, **kwargs):
-        """Returns the specs of the outputs of `call`, whose number depends on the arguments.
 
-        Inputs and variables are cast as in a call of the layer, so that the specs are correct
-        outside of a call too.
-        """
-        specs, restore = _tensors(args, kwargs, lambda x: isinstance(x, keras.KerasTensor))
-        dtype, autocast = self.compute_dtype, self.autocast
+def traced_output_spec(layer, *args, **kwargs):
+    """Returns the specs of the outputs of `layer.call`, whose number depends on the arguments.
 
-        def call_with_tensors(*tensors):
-            convert = self.dtype_policy.convert_input
-            args, kwargs = restore([convert(x, autocast, dtype) for x in tensors])
-            return self.call(*args, **kwargs)
+    Inputs and variables are cast as in a call of the layer, so that the specs are correct outside
+    of a call too.
 
-        variable_dtype = dtype if autocast else None
-        return _keras_compat.output_spec(call_with_tensors, *specs, dtype=variable_dtype)
+    Args:
+        layer: a built layer.
+        *args: positional arguments of the call, tensors as `keras.KerasTensor`.
+        **kwargs: keyword arguments of the call.
+    """
+    specs, restore = _tensors(args, kwargs, lambda x: isinstance(x, keras.KerasTensor))
+    dtype, autocast = layer.compute_dtype, layer.autocast
+
+    def call_with_tensors(*tensors):
+        convert = layer.dtype_policy.convert_input
+        args, kwargs = restore([convert(x, autocast, dtype) for x in tensors])
+        return layer.call(*args, **kwargs)
+
+    variable_dtype = dtype if autocast else None
+    return _keras_compat.output_spec(call_with_tensors, *specs, dtype=variable_dtype)
 
 
 def _tensors(args, kwargs, is_tensor):
@@ -87,3 +95,48 @@ def _tensors(args, kwargs, is_tensor):
         return keras.tree.pack_sequence_as((args, kwargs), [new.get(id(x), x) for x in leaves])
 
     return tensors, restore
+
+
+def clone_initializer(initializer):
+    """Returns a copy of an initializer, with a new random seed unless it has an explicit seed.
+
+    A single initializer object would give all weights of the same shape the same values. Keras also
+    accepts functions, which `keras.initializers.get` makes of arrays too, and None. They are
+    returned unchanged.
+    """
+    if not isinstance(initializer, keras.initializers.Initializer):
+        return initializer
+    return initializer.__class__.from_config(initializer.get_config())
+
+
+def quantized_dtype(layer):
+    """Returns `{"dtype": policies}` for the config of a layer, or `{}` if nothing is quantized.
+
+    Keras stores the quantization of a layer in that layer's config. A layer that creates its own
+    sublayers therefore has to add their dtype policies to its config.
+    """
+    parts = _keras_compat.sublayers(layer)
+    quantized = [part for part in parts if getattr(part, "quantization_mode", None) is not None]
+    if not quantized:
+        return {}
+    policy = layer.dtype_policy
+    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        policy = keras.dtype_policies.get(policy.default_policy)
+    policies = keras.dtype_policies.DTypePolicyMap(default_policy=policy.name)
+    for part in quantized:
+        inner = part.path.removeprefix(f"{layer.path}/")
+        # Enclosing models prepend their names to paths.
+        policies[f"(.*/)?{re.escape(layer.name)}/{re.escape(inner)}"] = part.dtype_policy
+    return {"dtype": keras.saving.serialize_keras_object(policies)}
+
+
+def sublayer_dtype(layer, name):
+    """Returns the dtype policy for a sublayer that `layer.build` creates.
+
+    The sublayer gets a single policy, not the `DTypePolicyMap` of `layer`. With a map, Keras could
+    not save a quantized sublayer, because it reads the mode from the map's default policy.
+    """
+    policy = layer.dtype_policy
+    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        return policy[f"{layer.path}/{name}"]
+    return policy

@@ -6,13 +6,11 @@ from keras import ops
 from t2t_relpos import _checks
 from t2t_relpos.attention.masks import combine_masks
 from t2t_relpos.attention.variants import attend_two_blocks
-from t2t_relpos.layers import call_checks
-from t2t_relpos.layers.multi_head_base import MultiHeadBase
-from t2t_relpos.layers.variant_tables import add_table
+from t2t_relpos.layers.attention_base import AttentionBase, add_table
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class LocalRelativeMultiHeadAttention(MultiHeadBase):
+class LocalRelativeMultiHeadAttention(AttentionBase):
     """Causal self-attention to the block of the query and the previous block.
 
     The sequence is split into blocks of `block_length`. A query attends to keys at or before its
@@ -63,6 +61,9 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
     Reference: t2t `masked_relative_local_attention_1d`.
     """
 
+    _INPUTS = {"query": "B T D", "value": "B T Dv", "key": "B T Dk"}
+    _SHAPE_ADVICE = "All inputs have one length: this is self-attention."
+
     def __init__(
         self,
         num_heads,
@@ -88,10 +89,6 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
         if self.use_value_table:
             self.value_embedding = add_table(self, "value_embedding", rows, self.value_dim)
 
-    def _check_shapes(self, query_shape, value_shape, key_shape):
-        super()._check_shapes(query_shape, value_shape, key_shape)
-        call_checks.self_attention_lengths(query_shape, value_shape)
-
     def call(
         self,
         query,
@@ -104,8 +101,7 @@ class LocalRelativeMultiHeadAttention(MultiHeadBase):
     ):
         key = value if key is None else key
         masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
-        call_checks.self_attention_lengths(query.shape, value.shape)
-        call_checks.sequences_and_masks(query, value, key, None, masks, self.num_heads)
+        self._check_call(query, value, key, **masks)
         tables = (self.key_embedding, self.value_embedding)
         outputs = attend_two_blocks(
             self.project_query(query),

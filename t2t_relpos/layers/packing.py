@@ -6,13 +6,15 @@ from keras import ops
 
 from t2t_relpos import _backend, _checks
 
+_MATCH = "Its sequences must be those of the mask."
+
 
 class Packing:
     """The map between a padded batch `[B, T]` and one sequence without padding.
 
     Layers that treat positions separately then do no work for padding: their inputs `[1, P, D]` are
-    the P tokens of the batch. Attention needs the separate sequences, so attention layers have the
-    packing as a call argument.
+    the P tokens of the batch. Attention needs the separate sequences, so `TransformerEncoder` and
+    `TransformerDecoder` have the packing as a call argument.
 
     Without `capacity`, P is the number of tokens. It depends on the values of the mask, so this
     form is not available in code that XLA or `jax.jit` compiles. With `capacity`, P is `capacity`:
@@ -52,11 +54,7 @@ class Packing:
 
     def __init__(self, mask, capacity=None):
         mask = ops.convert_to_tensor(mask)
-        if len(mask.shape) != 2:
-            raise ValueError(
-                f"Expected a mask of shape [batch, length]. Received: shape {tuple(mask.shape)}"
-            )
-        _checks.boolean("mask", mask)
+        _checks.check(mask, "mask", "B T", "mask")
         mask = ops.cast(mask, "bool")
         self._shape = ops.shape(mask)
         after = ops.flip(ops.cumsum(ops.flip(ops.cast(mask, "int32"), 1), axis=1), 1)
@@ -79,7 +77,8 @@ class Packing:
 
     def pack(self, x):
         """Packs `[B, T, D]` into `[1, P, D]`."""
-        _check_sizes(x, "sequences that match the mask", (*self._shape, None))
+        sizes = {"B": self._shape[0], "T": self._shape[1]}
+        _checks.check_shape(x.shape, "x", "B T D", sizes, advice=_MATCH)
         width = x.shape[-1]
         packed = take_rows(ops.reshape(x, (-1, width)), self._slots, self._tokens)
         return ops.expand_dims(self._or_invalid(packed), 0)
@@ -101,14 +100,16 @@ class Packing:
 
     def merge_heads(self, x):
         """Packs heads `[B, N, T, H]` into `[1, P, N·H]`."""
-        _check_sizes(x, "heads that match the mask", (self._shape[0], None, self._shape[1], None))
+        sizes = {"B": self._shape[0], "T": self._shape[1]}
+        _checks.check_shape(x.shape, "x", "B N T H", sizes, advice=_MATCH)
         num_heads, width = x.shape[1], x.shape[-1]
         heads, tokens = self._rows_of_heads(num_heads)
         rows = take_rows(ops.reshape(x, (-1, width)), tokens, heads)
         return ops.reshape(rows, (1, -1, num_heads * width))
 
     def _check_packed(self, x):
-        _check_sizes(x, "tokens packed by `pack`", (1, self._slots.shape[0], None))
+        sizes, advice = {"P": self._slots.shape[0]}, "Pass tokens that `pack` returned."
+        _checks.check_shape(x.shape, "x", "1 P D", sizes, advice=advice)
 
     def _or_invalid(self, x):
         """Returns `x`, or no valid value if the tokens exceed the capacity."""
@@ -135,27 +136,6 @@ class Packing:
         of_tokens = (rows[:, None] * num_heads + heads) * length + positions[:, None]
         of_tokens = ops.where(self._slots[:, None] < 0, -1, of_tokens)
         return ops.reshape(of_slots, (-1,)), ops.reshape(of_tokens, (-1,))
-
-
-def _check_sizes(x, what, sizes):
-    """Raises ValueError if the rank or a known size differs from `sizes`.
-
-    Args:
-        x: a tensor.
-        what: describes the tensor in the error message.
-        sizes: the expected shape. A size that is not an int is unknown.
-    """
-    shape = tuple(x.shape)
-    if len(shape) == len(sizes):
-        known = [
-            pair
-            for pair in zip(shape, sizes, strict=True)
-            if all(isinstance(size, int) for size in pair)
-        ]
-        if all(size == expected for size, expected in known):
-            return
-    expected = ", ".join(str(size) if isinstance(size, int) else "*" for size in sizes)
-    raise ValueError(f"Expected {what}: shape [{expected}]. Received: shape {shape}")
 
 
 def _slots_of_tokens(flat):
@@ -217,9 +197,9 @@ def take_rows(x, indices, inverse_indices):
     if x.shape[0] == 0:  # A gather from an empty tensor would fail.
         return ops.zeros((ops.shape(indices)[0], x.shape[1]), dtype=x.dtype)
     if keras.backend.backend() == "tensorflow":
-        from t2t_relpos.layers import _tensorflow_packing
+        from t2t_relpos.layers import _tensorflow_ops
 
-        return _tensorflow_packing.take_rows(x, indices, inverse_indices)
+        return _tensorflow_ops.take_rows(x, indices, inverse_indices)
     rows = ops.take(x, ops.maximum(indices, 0), axis=0)
     # Zeros have the dtype of `x`, because JAX promotes a bool and an int to an int.
     return ops.where(indices[:, None] < 0, ops.zeros((), dtype=x.dtype), rows)

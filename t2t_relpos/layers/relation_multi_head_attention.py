@@ -16,13 +16,12 @@ from t2t_relpos.attention.masks import (
     key_padding_mask,
     masked_softmax,
 )
-from t2t_relpos.layers import call_checks
-from t2t_relpos.layers.clone_initializer import clone_initializer
-from t2t_relpos.layers.multi_head_base import MultiHeadBase
+from t2t_relpos.layers.attention_base import AttentionBase
+from t2t_relpos.layers.layer_mixin import clone_initializer
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class RelationMultiHeadAttention(MultiHeadBase):
+class RelationMultiHeadAttention(AttentionBase):
     """Multi-head attention with a labeled edge between every query and key.
 
     The edge of a pair has two vectors. One is added to the key in the score, the other to the value
@@ -152,10 +151,10 @@ class RelationMultiHeadAttention(MultiHeadBase):
     ):
         key = value if key is None else key
         masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
-        call_checks.sequences_and_masks(query, value, key, attention_mask, masks, self.num_heads)
+        sizes = self._check_call(query, value, key, attention_mask, **masks)
         batch, length_q, length_k = ops.shape(query)[0], ops.shape(query)[1], ops.shape(key)[1]
-        indices = self._indices(relations, query, key, (batch, length_q, length_k))
-        self._check_edges(key_edges, value_edges, query.shape, key.shape)
+        indices = self._indices(relations, (batch, length_q, length_k), sizes)
+        self._check_edges(key_edges, value_edges, sizes)
         mask = combine_masks(
             None if query_mask is None else ops.expand_dims(query_mask, -1),
             *(None if m is None else key_padding_mask(m) for m in (key_mask, value_mask)),
@@ -182,7 +181,7 @@ class RelationMultiHeadAttention(MultiHeadBase):
         outputs = self.project_output(outputs, query)
         return (outputs, weights) if return_attention_scores else outputs
 
-    def _indices(self, relations, query, key, shape):
+    def _indices(self, relations, shape, sizes):
         """Returns the result of `pair_index` for every label channel."""
         channels = relations if isinstance(relations, (tuple, list)) else [relations]
         channels = [labels for labels in channels if labels is not None]
@@ -201,11 +200,12 @@ class RelationMultiHeadAttention(MultiHeadBase):
         indices = []
         for labels, num_labels in zip(channels, self.num_relations):
             labels = ops.convert_to_tensor(labels)
-            _checks.relation_labels(labels, num_labels, query.shape, key.shape)
+            _checks.check(labels, "relations", "B T S | T S", "int", sizes, broadcast="B")
+            _checks.in_range("labels", labels, -1, num_labels, "-1 means no edge.")
             indices.append(pair_index(ops.broadcast_to(labels, shape), num_labels, self.num_heads))
         return indices
 
-    def _check_edges(self, key_edges, value_edges, query_shape, key_shape):
+    def _check_edges(self, key_edges, value_edges, sizes):
         if not self.num_relations and key_edges is None and value_edges is None:
             raise ValueError(
                 "Expected `relations` (with num_relations), `key_edges` or `value_edges`. "
@@ -215,8 +215,8 @@ class RelationMultiHeadAttention(MultiHeadBase):
             ("key_edges", key_edges, self.key_dim),
             ("value_edges", value_edges, self.value_dim),
         ):
-            if edges is not None:
-                _checks.edge_vectors(name, edges, depth, query_shape, key_shape)
+            expected = sizes | {"H": depth}
+            _checks.check(edges, name, "B T S H", sizes=expected, broadcast="B")
 
     def get_config(self):
         return {

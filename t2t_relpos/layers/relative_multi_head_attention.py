@@ -1,26 +1,42 @@
 """Multi-head attention with relative position representations."""
 
+import dataclasses
+from typing import Any
+
 import keras
 from keras import ops
 
 from t2t_relpos import _checks
+from t2t_relpos._backend import one_or_nan, start_indices
+from t2t_relpos._keras_compat import attention_projections
+from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.dropout import AttentionDropout
-from t2t_relpos.attention.masks import combine_masks
-from t2t_relpos.layers import call_checks
-from t2t_relpos.layers.explicit_positions import PairArguments, explicit_positions, mask_and_ids
-from t2t_relpos.layers.incremental_attention import IncrementalAttention
-from t2t_relpos.layers.keras_attention import check_attention_axes, from_keras_attention
-from t2t_relpos.layers.multi_head_base import MultiHeadBase
-from t2t_relpos.layers.relative_tables import RelativeTables
+from t2t_relpos.attention.masks import (
+    combine_masks,
+    key_padding_mask,
+    make_attention_mask,
+)
+from t2t_relpos.attention.relative_ids import (
+    as_positions,
+    key_positions,
+    range_around,
+    relative_ids_from_positions,
+)
+from t2t_relpos.layers.attention_base import AttentionBase
+from t2t_relpos.layers.layer_mixin import clone_initializer
+from t2t_relpos.layers.relative_position_embedding import RelativePositionEmbedding
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHeadBase):
+class RelativeMultiHeadAttention(AttentionBase):
     """`keras.layers.MultiHeadAttention` with relative positions.
 
     Every pair of a query at position `i` and a key at position `j` has two learned vectors, chosen
     by `clip(j - i, -K, K)`. One is added to the key in the score, the other to the value in the
     output. No other position encoding is needed.
+
+    A subclass may override `_compute_attention`, as one of `keras.layers.MultiHeadAttention`. Calls
+    and all methods for decoding use it.
 
     Args:
         num_heads: N, number of attention heads.
@@ -80,9 +96,6 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
             With explicit positions, causality and `sliding_window` compare positions instead of
             indices. Default: `query_offset + (0, 1, …)`.
         key_positions: int `[S]` or `[B, S]`, a position for every key. Default: `(0, 1, …)`.
-        query_packing: a `Packing` `[B, T]`. `query` and the outputs are then `[1, P, D]`, the
-            tokens of all sequences. Padding is masked. Default: None.
-        value_packing: a `Packing` `[B, S]`. `value` and `key` are then `[1, P, D]`. Default: None.
 
     Attributes:
         query_dense: projection of queries, a `keras.layers.EinsumDense`.
@@ -159,7 +172,7 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
             seed=seed,
             **kwargs,
         )
-        check_attention_axes(attention_axes)
+        _check_attention_axes(attention_axes)
         if sliding_window is not None:
             sliding_window = _checks.positive_int("sliding_window", sliding_window)
         if use_key_table or use_value_table or max_relative_position is not None:
@@ -175,7 +188,33 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
 
     def build(self, query_shape, value_shape, key_shape=None):
         super().build(query_shape, value_shape, key_shape)
-        self._build_tables()
+        self.key_embedding = self.value_embedding = None
+        if self.use_key_table:
+            self.key_embedding = self._make_table("key_embedding", self.key_dim)
+        if self.use_value_table:
+            self.value_embedding = self._make_table("value_embedding", self.value_dim)
+
+    def _make_table(self, name, depth):
+        embedding = RelativePositionEmbedding(
+            self.max_relative_position,
+            depth,
+            num_heads=None if self.share_heads else self.num_heads,
+            embeddings_initializer=clone_initializer(self.table_initializer),
+            dtype=self.dtype_policy,
+            trainable=self.trainable,
+            name=name,
+        )
+        embedding.build()
+        return embedding
+
+    def _tables(self):
+        """Returns the tables of keys and values as tensors, or None for a table that is off."""
+        tables = (self.key_embedding, self.value_embedding)
+        return [None if t is None else ops.convert_to_tensor(t.table) for t in tables]
+
+    def _is_causal(self, use_causal_mask):
+        """Returns whether keys after a query are masked."""
+        return use_causal_mask
 
     def call(
         self,
@@ -192,61 +231,226 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         query_offset=None,
         query_positions=None,
         key_positions=None,
-        query_packing=None,
-        value_packing=None,
     ):
         key = value if key is None else key
-        if query_packing is None and value_packing is None:
-            masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
-            call_checks.sequences_and_masks(
-                query, value, key, attention_mask, masks, self.num_heads
-            )
-        projected = (
-            self.project_query(query, query_packing),
-            self.project_key(key, value_packing),
-            self.project_value(value, value_packing),
-        )
-        lengths = ops.shape(projected[0])[2], ops.shape(projected[1])[2]
-        positions = explicit_positions(
-            (query_positions, key_positions), query_offset, lengths, projected[0].shape[0]
-        )
-        causal = self._is_causal(use_causal_mask)
-        pairs = PairArguments(causal, attention_mask, positions, query_offset)
-        key_mask = _key_mask((key_mask, value_mask), (query_packing, value_packing), pairs)
+        masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
+        self._check_call(query, value, key, attention_mask, **masks)
         outputs, weights = self._attend_to_pairs(
-            projected,
-            pairs,
-            {"query_mask": query_mask, "key_mask": key_mask},
+            (self.query_dense(query), self.key_dense(key), self.value_dense(value)),
+            _Pairs(
+                attention_mask,
+                self._is_causal(use_causal_mask),
+                query_offset,
+                (query_positions, key_positions),
+                query_mask=query_mask,
+                key_mask=combine_masks(key_mask, value_mask),
+            ),
             training=training,
             return_weights=return_attention_scores,
         )
-        outputs = self.project_output(outputs, query, query_packing)
+        outputs = self._merge_heads(outputs, query)
         return (outputs, weights) if return_attention_scores else outputs
 
-    def _attend_to_pairs(self, projected, pairs, masks, *, training, return_weights):
-        """Returns (outputs of all heads `[B, N, T, Hv]`, weights `[B, N, T, S]` or None).
+    def attend_packed(
+        self,
+        query,
+        value,
+        query_packing=None,
+        value_packing=None,
+        *,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+        query_offset=None,
+        query_positions=None,
+        key_positions=None,
+    ):
+        """Returns the results of a call whose sequences have no padding, for Transformer blocks.
 
         Args:
-            projected: queries, keys and values of all heads.
-            pairs: a `PairArguments`.
-            masks: dict of `query_mask` `[B, T]` and `key_mask` `[B, S]`, each a tensor or None.
+            query: `[1, P, D]`, the tokens of all sequences, or `[B, T, D]` without a packing.
+            value: `[1, P, D]`, or `[B, S, D]` without a packing.
+            query_packing: the `Packing` `[B, T]` of `query`. Default: None.
+            value_packing: the `Packing` `[B, S]` of `value`. Its padding is masked. Default: None.
+            attention_mask: as in a call, for the sequences with padding. Default: None.
+            return_attention_scores: as in a call. Default: False.
+            training: as in a call. Default: None, no dropout.
+            use_causal_mask: as in a call. Default: False.
+            query_offset: as in a call. Default: `S - T`.
+            query_positions: as in a call, `[T]` or `[B, T]`. Default: None.
+            key_positions: as in a call, `[S]` or `[B, S]`. Default: None.
+
+        Returns:
+            outputs of the shape of `query`; if requested, (outputs, scores `[B, N, T, S]`).
+
+        Raises:
+            ValueError: if the layer is not built, or a sequence does not have the size of its
+                packing.
+        """
+        _checks.built(self)
+        pairs = _Pairs(
+            attention_mask,
+            self._is_causal(use_causal_mask),
+            query_offset,
+            (query_positions, key_positions),
+        )
+        # Padding follows all tokens of a sequence: a causal mask of equal sequences masks it.
+        if value_packing is not None and not (
+            query_packing is value_packing and pairs.causal and pairs.have_default_positions
+        ):
+            pairs = dataclasses.replace(pairs, key_mask=value_packing.mask)
+        outputs, weights = self._attend_to_pairs(
+            (
+                _unpack_heads(self.query_dense(query), query_packing),
+                _unpack_heads(self.key_dense(value), value_packing),
+                _unpack_heads(self.value_dense(value), value_packing),
+            ),
+            pairs,
+            training=training,
+            return_weights=return_attention_scores,
+        )
+        if query_packing is not None:
+            outputs = query_packing.merge_heads(_swap_heads(outputs))
+            outputs = ops.reshape(outputs, (1, -1, self.num_heads, self.value_dim))
+        outputs = self._merge_heads(outputs, query)
+        return (outputs, weights) if return_attention_scores else outputs
+
+    def _attend_to_pairs(self, projected, pairs, *, training, return_weights):
+        """Returns (outputs of all heads `[B, T, N, Hv]`, weights `[B, N, T, S]` or None).
+
+        Args:
+            projected: queries `[B, T, N, H]`, keys `[B, S, N, H]` and values of all heads.
+            pairs: a `_Pairs`.
             training: whether dropout is applied.
             return_weights: whether the weights are returned.
         """
         query, key, _ = projected
-        lengths = ops.shape(query)[2], ops.shape(key)[2]
-        return self.attend(
-            *projected,
-            **masks,
-            dropout=self._attention_dropout(training),
-            **mask_and_ids(self, lengths, pairs),
+        lengths = ops.shape(query)[1], ops.shape(key)[1]
+        positions = pairs.explicit_positions(lengths, query.shape[0])
+        mask, ids = pairs.attention_mask, None
+        if positions is not None:
+            # Without explicit positions, `attend` applies causality and the window without a mask.
+            window = self.sliding_window
+            mask = make_attention_mask(
+                lengths, mask, causal=pairs.causal, window=window, positions=positions
+            )
+            if self.use_key_table or self.use_value_table:
+                ids = relative_ids_from_positions(*positions, self.max_relative_position)
+        return self._attend_with_masks(
+            projected,
+            mask,
+            causal=pairs.causal and positions is None,
+            training=training,
             return_weights=return_weights,
-            rematerialize=self._rematerialize(training),
+            query_mask=pairs.query_mask,
+            key_mask=pairs.key_mask,
+            query_offset=pairs.query_offset,
+            sliding_window=self.sliding_window if positions is None else None,
+            relative_ids=ids,
         )
 
-    def _is_causal(self, use_causal_mask):
-        """Returns whether keys after a query are masked. Subclasses may override it."""
-        return use_causal_mask
+    @property
+    def _overrides_attention(self):
+        """Whether a subclass overrides `_compute_attention`."""
+        original = RelativeMultiHeadAttention._compute_attention
+        return type(self)._compute_attention is not original
+
+    def _attend_with_masks(
+        self, projected, mask=None, *, causal=False, training=None, return_weights=False, **options
+    ):
+        """Returns the results of `_compute_attention`.
+
+        A method of a subclass gets one mask instead of several, and the keyword arguments
+        `query_offset` or `relative_ids` only if there are tables and the positions are not the
+        default.
+
+        Args:
+            projected: queries `[B, T, N, H]`, keys `[B, S, N, H]` and values of all heads.
+            mask: bool `[T, S]`, `[B, T, S]` or `[B, N, T, S]`, or None.
+            causal: whether keys after a query are masked.
+            training: whether dropout is applied.
+            return_weights: whether the weights are requested.
+            **options: further arguments of `attention.attend`.
+        """
+        arguments = training, return_weights
+        if not self._overrides_attention:
+            return self._compute_attention(*projected, mask, *arguments, causal, **options)
+        lengths = ops.shape(projected[0])[1], ops.shape(projected[1])[1]
+        mask = make_attention_mask(
+            lengths,
+            mask,
+            causal=causal,
+            window=options.get("sliding_window"),
+            query_offset=options.get("query_offset"),
+        )
+        mask = _keras_mask(mask, options.get("query_mask"), options.get("key_mask"))
+        has_tables = self.use_key_table or self.use_value_table
+        names = ("query_offset", "relative_ids") if has_tables else ()
+        positions = {name: options[name] for name in names if options.get(name) is not None}
+        return self._compute_attention(*projected, mask, *arguments, **positions)
+
+    def _compute_attention(
+        self,
+        query,
+        key,
+        value,
+        attention_mask=None,
+        training=None,
+        return_attention_scores=False,
+        use_causal_mask=False,
+        **options,
+    ):
+        """Returns attention to projected keys and values. Subclasses may override this method.
+
+        Args:
+            query: `[B, T, N, H]`, not scaled.
+            key: `[B, S, N, H]`.
+            value: `[B, S, N, Hv]`.
+            attention_mask: bool `[B, T, S]` or `[B, N, T, S]`, axes may have size 1; True = attend.
+                In a subclass, it includes all masks. Default: None.
+            training: whether dropout is applied. Default: None, not applied.
+            return_attention_scores: whether the weights are returned. Default: False.
+            use_causal_mask: whether keys after a query are masked. Default: False.
+            **options: further arguments of `attention.attend`. In a subclass: `query_offset` or
+                `relative_ids`, if the layer has tables and the positions are not the default.
+
+        Returns:
+            (outputs `[B, T, N, Hv]`, weights `[B, N, T, S]` or None).
+        """
+        defaults = {
+            "return_weights": return_attention_scores,
+            "rematerialize": self._rematerialize(training),
+        }
+        outputs, weights = self.attend(
+            *self._scaled_heads(query, key, value),
+            mask=attention_mask,
+            causal=use_causal_mask,
+            dropout=self._attention_dropout(training),
+            **defaults | options,
+        )
+        return _swap_heads(outputs), weights
+
+    def _scaled_heads(self, query, key, value):
+        """Returns heads `[B, N, T, H]`, `[B, N, S, H]` and `[B, N, S, Hv]`, with scaled queries."""
+        return _swap_heads(query) * self.key_dim**-0.5, _swap_heads(key), _swap_heads(value)
+
+    def attend(self, query, key, value, **kwargs):
+        """Returns the results of `attention.attend` with the tables of this layer.
+
+        Args:
+            query: `[B, N, T, H]`, from `project_query`.
+            key: `[B, N, S, H]`, from `project_key`.
+            value: `[B, N, S, Hv]`, from `project_value`.
+            **kwargs: the keyword arguments of `attention.attend`, such as `mask` and `causal`.
+
+        Returns:
+            (outputs `[B, N, T, Hv]`, weights `[B, N, T, S]`, or None without `return_weights`).
+        """
+        # A decoding step bypasses Keras's `__call__`, so variables are not cast to the compute
+        # dtype.
+        tables = (None if t is None else ops.cast(t, query.dtype) for t in self._tables())
+        return attend(query, key, value, *tables, **kwargs)
 
     def _rematerialize(self, training):
         """Returns the argument `rematerialize` of `attend`. False allows saving weights."""
@@ -258,6 +462,199 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         if not training or not self.dropout:
             return None
         return AttentionDropout(self.dropout, self.dropout_layer.seed_generator)
+
+    def start_cache(self, batch_size, max_length):
+        """Returns an empty cache for `step`.
+
+        Args:
+            batch_size: number of sequences or hypotheses, an int or a scalar tensor.
+            max_length: number of positions, an int above 0 or a scalar tensor.
+
+        Returns:
+            A dict of `"key"` `[batch_size, N, max_length, H]` and `"value"`
+            `[batch_size, N, max_length, Hv]`.
+
+        Example:
+        >>> import numpy as np
+        >>> from t2t_relpos.layers import RelativeMultiHeadAttention
+        >>> layer = RelativeMultiHeadAttention(num_heads=2, key_dim=4, max_relative_position=16)
+        >>> x = np.random.default_rng(0).normal(size=(3, 5, 8)).astype("float32")
+        >>> expected = layer(x, x, use_causal_mask=True)
+        >>> cache = layer.start_cache(batch_size=3, max_length=5)
+        >>> for i in range(5):
+        ...     output, cache = layer.step(x[:, i : i + 1], cache, np.full(3, i))
+        >>> bool(np.allclose(output[:, 0], expected[:, 4], atol=1e-5))
+        True
+        """
+        if not hasattr(max_length, "dtype"):
+            _checks.positive_int("max_length", max_length)
+
+        def zeros(depth):
+            shape = (batch_size, self.num_heads, max_length, depth)
+            return ops.zeros(shape, dtype=self.compute_dtype)
+
+        return {"key": zeros(self.key_dim), "value": zeros(self.value_dim)}
+
+    def step(self, query, cache, position):
+        """Returns (outputs, cache) of causal self-attention for one position.
+
+        The key and the value of the position are written into the returned cache.
+
+        Args:
+            query: `[B, 1, D]`.
+            cache: the dict that `start_cache` or this method returned.
+            position: position of `query` in the cache, from 0: an int, a scalar tensor, or int
+                `[B]` for each batch entry.
+
+        Returns:
+            (outputs `[B, 1, D]`, the cache with this position written).
+
+        Raises:
+            ValueError: if the layer is not built, an argument has the wrong shape or dtype, or a
+                position is outside the cache. In a compiled graph, which can't raise an error, the
+                outputs of such a position are NaN.
+        """
+        _checks.built(self)
+        _check_step(self, query, cache, position)
+        query, keys, values = self._cast(query, cache["key"], cache["value"])
+        length = ops.shape(keys)[2]
+        position = ops.broadcast_to(as_positions("position", position), (ops.shape(query)[0],))
+        slots = ops.arange(length, dtype="int32")[None, :]
+        is_current_slot = (slots == position[:, None])[:, None, :, None]
+        keys = ops.where(is_current_slot, self.project_key(query), keys)
+        values = ops.where(is_current_slot, self.project_value(query), values)
+        is_visible = slots <= position[:, None]
+        if self.sliding_window is not None:
+            lowest, _ = range_around(position[:, None], self.sliding_window - 1)
+            is_visible = ops.logical_and(is_visible, slots >= lowest)
+        outputs, _ = self._attend_with_masks(
+            (self.query_dense(query), _swap_heads(keys), _swap_heads(values)),
+            key_padding_mask(is_visible),
+            query_offset=position,
+            **_ONE_QUERY,
+        )
+        fits = (position >= 0) & (position < length)
+        outputs = _nan_unless(fits[:, None, None, None], outputs)
+        return self._merge_heads(outputs, query), {"key": keys, "value": values}
+
+    def attend_with_cache(
+        self, query, value, cache, update_index=None, *, mask=None, query_offset=None, causal=False
+    ):
+        """Returns attention to a cache, after writing the keys and values of `value` into it.
+
+        Args:
+            query: `[B, T, D]`.
+            value: `[B, L, D]`, sequence of the keys and values to write.
+            cache: `[B, 2, S, N, H]`, keys and values, as in KerasHub.
+            update_index: cache position of `value`, an int or a scalar tensor. With
+                None, `value` is ignored. Default: None.
+            mask: bool `[T, S]`, `[B, T, S]` or `[B, N, T, S]`, axes may have size 1; True = attend.
+                Default: None.
+            query_offset: key position of query 0, an int, a scalar tensor or int `[B]`. In
+                self-attention, pass `update_index`. Default: `S - T`, the end of the cache.
+            causal: whether keys after a query are masked. Default: False.
+
+        Returns:
+            (outputs `[B, T, D]`, the cache).
+
+        Raises:
+            ValueError: if the layer is not built, `value_dim` differs from `key_dim`, the cache has
+                the wrong shape or dtype, the written positions are known to be outside it,
+                `query_offset` is missing although `causal` or `sliding_window` depend on it, or it
+                is `[B]` with `flash_attention=True` and T is not known to be 1. In a compiled
+                graph, which can't raise an error, all outputs are NaN if a written position is
+                outside the cache.
+        """
+        _checks.built(self)
+        check_cache(self, "cache", cache, {"B": query.shape[0]})
+        causal = self._is_causal(causal)
+        needs_offset = causal or self.sliding_window is not None
+        if needs_offset and update_index is not None and query_offset is None:
+            raise ValueError(
+                "Expected `query_offset` with `update_index` and a causal mask or a sliding "
+                "window. Received: query_offset=None, which places the queries at the end of the "
+                "cache. In self-attention, pass query_offset=update_index."
+            )
+        query, value = self._cast(query, value)
+        fits = True
+        if update_index is not None:
+            count = ops.shape(value)[1]
+            advice = "To write another position of each sequence, use `step`."
+            index = _checks.as_array(update_index)
+            _checks.check(index, "update_index", "", "int", advice=advice)
+            _check_slots(index, cache.shape[2], count)
+            if not _checks.is_integer(update_index):
+                update_index = as_positions("update_index", update_index)
+            fits = (update_index >= 0) & (update_index <= ops.shape(cache)[2] - count)
+            update = ops.stack([self.key_dense(value), self.value_dense(value)], axis=1)
+            update = ops.cast(update, cache.dtype)
+            start = start_indices(0, 0, update_index, 0, 0)
+            cache = ops.slice_update(cache, start, update)
+        keys, values = self._cast(cache[:, 0], cache[:, 1])
+        outputs = self._attend_to_cached(query, keys, values, mask, query_offset, causal=causal)
+        return self._merge_heads(_nan_unless(fits, outputs), query), cache
+
+    def attend_to(self, query, keys, values, mask=None, query_offset=None):
+        """Returns attention to projected keys and values.
+
+        Args:
+            query: `[B, T, D]`.
+            keys: `[B, N, S, H]`, from `project_key`.
+            values: `[B, N, S, Hv]`, from `project_value`.
+            mask: bool `[T, S]`, `[B, T, S]` or `[B, N, T, S]`, axes may have size 1; True = attend.
+                Default: None.
+            query_offset: key position of query 0, an int, a scalar tensor or int `[B]`. Default:
+                `S - T`.
+
+        Returns:
+            outputs `[B, T, D]`.
+
+        Raises:
+            ValueError: if the layer is not built, or `query_offset` is `[B]` with
+                `flash_attention=True` and T is not known to be 1.
+        """
+        _checks.built(self)
+        query, keys, values = self._cast(query, keys, values)
+        keys, values = _swap_heads(keys), _swap_heads(values)
+        causal = self._is_causal(False)
+        outputs = self._attend_to_cached(query, keys, values, mask, query_offset, causal=causal)
+        return self._merge_heads(outputs, query)
+
+    def _attend_to_cached(self, query, keys, values, mask, query_offset, *, causal):
+        """Returns the outputs of all heads `[B, T, N, Hv]`.
+
+        Args:
+            query: `[B, T, D]`.
+            keys: `[B, S, N, H]`.
+            values: `[B, S, N, Hv]`.
+            mask: a mask without `sliding_window`, or None.
+            query_offset: key position of query 0, or None.
+            causal: whether keys after a query are masked.
+        """
+        lengths = ops.shape(query)[1], ops.shape(keys)[1]
+        window = self.sliding_window
+        mask = make_attention_mask(lengths, mask, window=window, query_offset=query_offset)
+        is_one = query.shape[1] == 1
+        has_offset_per_entry = len(getattr(query_offset, "shape", ())) == 1
+        if has_offset_per_entry and self.flash_attention and not is_one:
+            raise ValueError(
+                "Expected one query for `query_offset` of shape [B] and `flash_attention=True`. "
+                f"Received: query shape {tuple(query.shape)}, query_offset shape "
+                f"{tuple(query_offset.shape)}. Pass one query or one offset for the batch, or set "
+                "`flash_attention=None`."
+            )
+        outputs, _ = self._attend_with_masks(
+            (self.query_dense(query), keys, values),
+            mask,
+            causal=causal,
+            query_offset=query_offset,
+            **_ONE_QUERY if is_one else {},
+        )
+        return outputs
+
+    def _cast(self, *tensors):
+        """Returns tensors in the compute dtype. Keras casts only the arguments of `call`."""
+        return [ops.cast(x, self.compute_dtype) for x in tensors]
 
     @classmethod
     def from_multi_head_attention(cls, layer, max_relative_position, **kwargs):
@@ -291,8 +688,17 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         >>> bool(np.allclose(layer(x, x), outputs, atol=1e-5))
         True
         """
+        _check_keras_attention(layer)
         extra = {"max_relative_position": max_relative_position} | kwargs
-        return from_keras_attention(cls, layer, extra)
+        extra["table_initializer"] = "zeros"
+        relative_layer = cls.from_config(layer.get_config() | extra)
+        # The order is that of the arguments of `build`.
+        projections = layer.query_dense, layer.value_dense, layer.key_dense
+        relative_layer.build(*((None, None, dense.kernel.shape[0]) for dense in projections))
+        for name, keras_dense in attention_projections(layer).items():
+            getattr(relative_layer, f"{name}_dense").set_weights(keras_dense.get_weights())
+        relative_layer.built = True
+        return relative_layer
 
     def get_config(self):
         return {
@@ -308,18 +714,208 @@ class RelativeMultiHeadAttention(RelativeTables, IncrementalAttention, MultiHead
         }
 
 
-def _key_mask(masks, packings, pairs):
-    """Returns the mask of the keys, bool `[B, S]`, or None without one.
+@dataclasses.dataclass(frozen=True)
+class _Pairs:
+    """The arguments of a call that concern pairs of a query and a key.
 
     Args:
-        masks: (key mask `[B, S]`, value mask `[B, S]`), each a tensor or None.
-        packings: (`Packing` of the queries, `Packing` of the keys), each may be None.
-        pairs: a `PairArguments`.
+        attention_mask: bool mask of pairs, or None.
+        causal: whether keys after a query are masked.
+        query_offset: key position of query 0, or None.
+        positions: (query positions `[T]` or `[B, T]`, key positions `[S]` or `[B, S]`), each a
+            tensor, or None for consecutive positions: keys from 0, queries from `query_offset`.
+        query_mask: bool `[B, T]`, or None.
+        key_mask: bool `[B, S]`, or None.
     """
-    mask = combine_masks(*masks)
-    query_packing, value_packing = packings
-    if value_packing is None:
-        return mask
-    if query_packing is value_packing and pairs.masks_trailing_padding:
-        return mask
-    return combine_masks(mask, value_packing.mask)
+
+    attention_mask: Any
+    causal: bool
+    query_offset: Any
+    positions: tuple
+    query_mask: Any = None
+    key_mask: Any = None
+
+    @property
+    def have_default_positions(self):
+        """Whether there are neither explicit positions nor an offset."""
+        return all(x is None for x in (*self.positions, self.query_offset))
+
+    def explicit_positions(self, lengths, batch_size):
+        """Returns (query positions, key positions), or None if a call gives neither.
+
+        Args:
+            lengths: (T, S).
+            batch_size: B, or None if unknown.
+
+        Raises:
+            ValueError: if positions or the offset have an unsupported dtype or shape, or if both
+                query positions and an offset are given.
+        """
+        advice = "Pass `query_positions` for positions per batch entry."
+        _checks.positions(self.query_offset, "query_offset", "", advice=advice)
+        queries, keys = self.positions
+        if queries is None and keys is None:
+            return None
+        if queries is not None and self.query_offset is not None:
+            raise ValueError("Expected either `query_offset` or `query_positions`. Received: both.")
+        sizes = {"B": batch_size, "T": lengths[0], "S": lengths[1]}
+        _checks.positions(queries, "query_positions", "T | B T", sizes)
+        _checks.positions(keys, "key_positions", "S | B S", sizes)
+        if queries is None:
+            queries = key_positions(*lengths, self.query_offset)
+        if keys is None:
+            keys = ops.arange(lengths[1], dtype="int32")
+        return as_positions("query_positions", queries), as_positions("key_positions", keys)
+
+
+# Options of `attend` for one query, whose attention takes memory linear in length anyway.
+_ONE_QUERY = {"return_weights": True, "rematerialize": None}
+
+
+def _swap_heads(x):
+    """Swaps the axes of positions and heads, `[B, T, N, H]` <-> `[B, N, T, H]`."""
+    return ops.transpose(x, (0, 2, 1, 3))
+
+
+def _unpack_heads(x, packing):
+    """Returns heads `[B, T, N, H]` of the tokens `[1, P, N, H]` of a packing, or `x` without it."""
+    if packing is None:
+        return x
+    rows, tokens, heads, depth = ops.shape(x)
+    x = ops.reshape(x, (rows, tokens, heads * depth))
+    return _swap_heads(packing.split_heads(x, heads))
+
+
+def _keras_mask(mask, query_mask, key_mask):
+    """Returns the conjunction of masks as Keras makes it, or None if all are None.
+
+    Args:
+        mask: bool `[T, S]`, `[B, T, S]` or `[B, N, T, S]`, or None.
+        query_mask: bool `[B, T]`, or None.
+        key_mask: bool `[B, S]`, or None.
+
+    Returns:
+        bool `[B, T, S]`, or `[B, N, T, S]` if `mask` differs between heads.
+    """
+    combined = combine_masks(
+        mask,
+        None if query_mask is None else ops.expand_dims(query_mask, -1),
+        None if key_mask is None else ops.expand_dims(key_mask, 1),
+    )
+    if combined is None:
+        return None
+    if len(combined.shape) == 2:
+        return ops.expand_dims(combined, 0)
+    return ops.squeeze(combined, 1) if combined.shape[1] == 1 else combined
+
+
+def _nan_unless(fits, outputs):
+    """Returns `outputs`, or NaN where `fits` is False: a compiled graph can't raise an error."""
+    return outputs if fits is True else outputs * one_or_nan(fits, outputs.dtype)
+
+
+def check_cache(layer, name, cache, sizes):
+    """Raises ValueError if a cache in KerasHub's layout is not a float array of the right shape.
+
+    In this layout, keys and values have the same size: layers with another `value_dim` are an
+    error.
+
+    Args:
+        layer: a `RelativeMultiHeadAttention`.
+        name: name of the argument.
+        cache: the cache, `[B, 2, S, N, H]`.
+        sizes: dict of B and S, where they are known.
+    """
+    if layer.value_dim != layer.key_dim:
+        raise ValueError(
+            f"Expected `value_dim` to be equal to `key_dim`, because `{name}` is one array "
+            f"[B, 2, S, N, H] of keys and values. Received: value_dim={layer.value_dim}, "
+            f"key_dim={layer.key_dim}. Use `start_cache` and `step` instead."
+        )
+    sizes = sizes | {"N": layer.num_heads, "H": layer.key_dim}
+    advice = "The caches of `start_cache` are for `step`."
+    _checks.check(cache, name, "B 2 S N H", "float", sizes, advice=advice)
+
+
+def _check_step(layer, query, cache, position):
+    """Raises ValueError if the arguments of a decoding step are not supported.
+
+    Args:
+        layer: a `RelativeMultiHeadAttention`.
+        query: `[B, 1, D]`.
+        cache: the dict of keys and values.
+        position: the position of all batch entries, or int `[B]`.
+    """
+    advice = "Call `step` for one position of each sequence at a time."
+    sizes = _checks.check(query, "query", "B 1 D", advice=advice)
+    depths = {"key": layer.key_dim, "value": layer.value_dim}
+    if not isinstance(cache, dict) or cache.keys() != depths.keys():
+        received = f"keys {sorted(cache)}" if isinstance(cache, dict) else type(cache).__name__
+        raise ValueError(
+            "Expected `cache` to be the dict that `start_cache` or `step` returned. Received: "
+            f"{received}. For caches [B, 2, S, N, H], use `attend_with_cache`."
+        )
+    sizes["N"], advice = layer.num_heads, "Pass the batch size of `query` to `start_cache`."
+    for name, depth in depths.items():
+        sizes["H"] = depth
+        slots = _checks.check(
+            cache[name], f"cache[{name!r}]", "B N S H", sizes=sizes, advice=advice
+        )
+        sizes |= {"S": slots.get("S")}
+    position = _checks.as_array(position)
+    _checks.check(position, "position", " | B", "int", sizes)
+    _check_slots(position, sizes["S"])
+
+
+def _check_slots(position, length, count=1):
+    """Raises ValueError if positions are known to be outside a cache of known length.
+
+    Args:
+        position: the first position of each batch entry, or of all.
+        length: length of the cache.
+        count: number of consecutive positions.
+    """
+    if isinstance(length, int) and isinstance(count, int) and count:
+        name = "positions" if count == 1 else f"the first of {count} positions"
+        advice = f"The cache has length {length}. Create a longer one, or write fewer positions."
+        _checks.in_range(name, position, 0, length - count + 1, advice)
+
+
+def _check_attention_axes(attention_axes):
+    """Raises ValueError unless `attention_axes` is None or the sequence axis of `[B, T, D]`."""
+    if attention_axes not in (None, 1, (1,), [1], -2, (-2,), [-2]):
+        raise ValueError(
+            "Expected `attention_axes` to be None or 1, the sequence axis of "
+            "[batch, length, width]: relative positions have one axis. "
+            f"Received: attention_axes={attention_axes!r}"
+        )
+
+
+def _check_keras_attention(layer):
+    """Raises ValueError if the weights of a layer can't be converted.
+
+    Args:
+        layer: the argument of `from_multi_head_attention`.
+    """
+    if not isinstance(layer, keras.layers.MultiHeadAttention):
+        raise ValueError(
+            "Expected a `keras.layers.MultiHeadAttention`. Received: a "
+            f"{type(layer).__name__}. Pass the attention layer that it contains."
+        )
+    if not layer.built:
+        raise ValueError(
+            "Expected a built layer. Received: one without weights. Call it once first."
+        )
+    for name, dense in attention_projections(layer).items():
+        if dense.lora_enabled:
+            raise ValueError(
+                f"Expected a layer without LoRA. Received: LoRA in the {name} projection of "
+                f"{layer.name}. Convert the layer before `enable_lora`, or save and load its "
+                "model. That merges LoRA into the weights."
+            )
+        if dense.quantization_mode is not None:
+            raise ValueError(
+                f"Expected a layer with floating-point weights. Received: {layer.name}, whose "
+                f"{name} projection is quantized to {dense.quantization_mode}. Convert the layer "
+                "before `quantize`, then quantize the result."
+            )

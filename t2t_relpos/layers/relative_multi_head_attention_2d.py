@@ -1,20 +1,16 @@
 """Self-attention among the cells of a grid."""
 
-import math
-
 import keras
 from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos.attention.masks import combine_masks, expand_to_batch, key_padding_mask
 from t2t_relpos.attention.variants import attend_2d, two_sided_table
-from t2t_relpos.layers import call_checks
-from t2t_relpos.layers.multi_head_base import MultiHeadBase
-from t2t_relpos.layers.variant_tables import add_table
+from t2t_relpos.layers.attention_base import AttentionBase, add_table
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class RelativeMultiHeadAttention2D(MultiHeadBase):
+class RelativeMultiHeadAttention2D(AttentionBase):
     """Self-attention in images, with relative positions along rows and columns.
 
     The score of a query and a key has a learned term for the distance in rows, and one for the
@@ -67,6 +63,13 @@ class RelativeMultiHeadAttention2D(MultiHeadBase):
     Reference: t2t `dot_product_unmasked_self_attention_relative_2d`.
     """
 
+    _INPUTS = {
+        "query": "B height width D",
+        "value": "B height width Dv",
+        "key": "B height width Dk",
+    }
+    _SHAPE_ADVICE = "All inputs have one height and width: this is self-attention."
+
     def __init__(
         self,
         num_heads,
@@ -90,8 +93,11 @@ class RelativeMultiHeadAttention2D(MultiHeadBase):
         self.height_embedding = add_table(self, "height_embedding", rows, self.key_dim)
         self.width_embedding = add_table(self, "width_embedding", rows, self.key_dim)
 
-    def _check_shapes(self, query_shape, value_shape, key_shape):
-        _check_grids(query_shape, value_shape, key_shape)
+    def _check_inputs(self, *shapes, **options):
+        sizes = super()._check_inputs(*shapes, **options)
+        height, width = sizes.get("height"), sizes.get("width")
+        cells = height * width if None not in (height, width) else None
+        return sizes | {"T": cells, "S": cells}
 
     def call(
         self,
@@ -106,7 +112,8 @@ class RelativeMultiHeadAttention2D(MultiHeadBase):
         training=None,
     ):
         key = value if key is None else key
-        self._check_masks(query, value, key, (query_mask, value_mask, key_mask, attention_mask))
+        masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
+        self._check_call(query, value, key, attention_mask, **masks)
         batch, height, width, _ = ops.shape(query)
 
         def flat(x):
@@ -139,15 +146,6 @@ class RelativeMultiHeadAttention2D(MultiHeadBase):
         outputs = ops.reshape(outputs, (batch, height, width, *outputs.shape[2:]))
         return (outputs, weights) if return_attention_scores else outputs
 
-    def _check_masks(self, query, value, key, masks):
-        _check_grids(query.shape, value.shape, key.shape)
-        call_checks.sequences(query, value, key)
-        grid = query.shape[:3]
-        for name, mask in zip(("query_mask", "value_mask", "key_mask"), masks):
-            call_checks.padding_mask(name, mask, "[B, height, width]", grid)
-        cells = math.prod(grid[1:]) if None not in grid[1:] else None
-        call_checks.pair_mask("attention_mask", masks[-1], (grid[0], cells, cells), self.num_heads)
-
     def get_config(self):
         return {
             **super().get_config(),
@@ -155,19 +153,3 @@ class RelativeMultiHeadAttention2D(MultiHeadBase):
             "share_heads": self.share_heads,
             "table_initializer": keras.initializers.serialize(self.table_initializer),
         }
-
-
-def _check_grids(query_shape, value_shape, key_shape):
-    shapes = (query_shape, value_shape, key_shape)
-    for name, shape in zip(("query", "value", "key"), shapes):
-        if len(shape) != 4:
-            raise ValueError(
-                f"Expected `{name}` of shape [batch, height, width, depth]. "
-                f"Received: shape {tuple(shape)}."
-            )
-    for axis in (1, 2):
-        if len({shape[axis] for shape in shapes if isinstance(shape[axis], int)}) > 1:
-            raise ValueError(
-                "Expected `query`, `value` and `key` of the same height and width: this is "
-                f"self-attention. Received: shapes {', '.join(str(tuple(s)) for s in shapes)}."
-            )

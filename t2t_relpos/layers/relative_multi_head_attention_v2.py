@@ -5,8 +5,8 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos.attention.variants import left_sided_table, two_sided_table
+from t2t_relpos.layers.attention_base import add_table
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
-from t2t_relpos.layers.variant_tables import add_table
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -76,9 +76,7 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
         )
         self.masked = masked
 
-    def _table(self, name, enabled, depth):
-        if not enabled:
-            return None
+    def _make_table(self, name, depth):
         num_distances = self.max_relative_position
         rows = num_distances if self.masked else 2 * num_distances - 1
         return add_table(self, name, rows, depth)
@@ -86,7 +84,7 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
     def _is_causal(self, use_causal_mask):
         return use_causal_mask or self.masked
 
-    def _table_values(self):
+    def _tables(self):
         widen = left_sided_table if self.masked else two_sided_table
         tables = (self.key_embedding, self.value_embedding)
         return [None if t is None else widen(ops.convert_to_tensor(t)) for t in tables]

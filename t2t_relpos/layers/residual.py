@@ -1,11 +1,12 @@
 """Layer normalization, dropout and the residual sum around a sublayer."""
 
 import keras
+from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos.layers.dropout import Dropout
+from t2t_relpos._portable import is_portable
+from t2t_relpos.attention.dropout import drop
 from t2t_relpos.layers.layer_mixin import LayerMixin
-from t2t_relpos.layers.layer_normalization import LayerNormalization
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -110,3 +111,122 @@ class Residual(LayerMixin, keras.layers.Layer):
             "epsilon": self.epsilon,
             "seed": self.seed,
         }
+
+
+@keras.saving.register_keras_serializable(package="t2t_relpos")
+class LayerNormalization(keras.layers.LayerNormalization):
+    """`keras.layers.LayerNormalization`; over the last axis with a custom gradient on TensorFlow.
+
+    The results are equal up to rounding. In Keras's layer, the gradients of the separate operations
+    read the inputs about twice as often. With another `axis`, `center=False` or `scale=False`,
+    Keras's operations are used.
+
+    Args:
+        epsilon: added to the variance. Default: 1e-6.
+        **kwargs: `axis`, `center`, `scale`, initializers, regularizers and constraints of
+            `keras.layers.LayerNormalization`, by keyword; `name`, `dtype`, `trainable` of
+            `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: `[..., D]`.
+
+    Returns:
+        `[..., D]`.
+
+    Example:
+    >>> import keras
+    >>> import numpy as np
+    >>> from t2t_relpos.layers.residual import LayerNormalization
+    >>> outputs = LayerNormalization()(np.array([[1.0, 3.0]]))
+    >>> keras.ops.convert_to_numpy(outputs).round(2).tolist()
+    [[-1.0, 1.0]]
+
+    Reference: Ba et al. 2016; t2t `layer_norm_compute`.
+    """
+
+    def __init__(self, epsilon=1e-6, **kwargs):
+        super().__init__(epsilon=_checks.rate("epsilon", epsilon), **kwargs)
+
+    def call(self, inputs):
+        if self.rms_scaling:
+            return super().call(inputs)
+        rank = len(inputs.shape)
+        # Keras's layer normalizes the last axes only, on PyTorch.
+        is_last = sorted(axis % rank for axis in self.axis) == list(range(rank))[-len(self.axis) :]
+        if keras.backend.backend() == "torch" and (is_portable() or not is_last):
+            return self._normalize(inputs)
+        if keras.backend.backend() != "tensorflow" or not self._is_default(rank):
+            return super().call(inputs)
+        from t2t_relpos.layers import _tensorflow_ops
+
+        arguments = map(ops.convert_to_tensor, (inputs, self.gamma, self.beta))
+        return ops.cast(_tensorflow_ops.normalize(*arguments, self.epsilon), self.compute_dtype)
+
+    def _is_default(self, rank):
+        """Returns whether the last axis is normalized, scaled and centered."""
+        return self.axis in ([-1], [rank - 1]) and self.scale and self.center
+
+    def _normalize(self, inputs):
+        """Returns the outputs, computed with elementary operations.
+
+        PyTorch can't export its layer normalization to ONNX if a length is unknown.
+        """
+        x = ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
+        axes = tuple(axis % len(x.shape) for axis in self.axis)
+        centred = x - ops.mean(x, axis=axes, keepdims=True)
+        variance = ops.mean(ops.square(centred), axis=axes, keepdims=True)
+        outputs = centred * ops.rsqrt(variance + self.epsilon)
+        sizes = [size if axis in axes else 1 for axis, size in enumerate(x.shape)]
+        if self.scale:
+            outputs = outputs * ops.reshape(self.gamma, sizes)
+        if self.center:
+            outputs = outputs + ops.reshape(self.beta, sizes)
+        return ops.cast(outputs, self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable(package="t2t_relpos")
+class Dropout(LayerMixin, keras.layers.Dropout):
+    """`keras.layers.Dropout` that draws half as many random bits on TensorFlow.
+
+    Args:
+        rate: fraction of entries set to zero, in `[0, 1)`; on TensorFlow rounded to 1 / 65,536.
+        seed: seed of the masks. Default: None, a random seed.
+        **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: a floating-point tensor of any shape.
+        training: whether dropout is applied. Default: Keras's training mode.
+
+    Returns:
+        A tensor with the shape and dtype of `inputs`.
+
+    Raises:
+        ValueError: if `rate` is not in `[0, 1)`, or `noise_shape` is given.
+
+    Example:
+    >>> import keras
+    >>> import numpy as np
+    >>> from t2t_relpos.layers.residual import Dropout
+    >>> outputs = Dropout(0.2, seed=1)(np.ones((7, 11)), training=True)
+    >>> sorted(set(keras.ops.convert_to_numpy(outputs).ravel().round(3).tolist()))
+    [0.0, 1.25]
+    """
+
+    def __init__(self, rate, seed=None, **kwargs):
+        if kwargs.get("noise_shape") is not None:
+            raise ValueError(
+                "Expected no `noise_shape`: the mask has the shape of the inputs. Received: "
+                f"noise_shape={kwargs['noise_shape']}. Use keras.layers.Dropout."
+            )
+        super().__init__(_checks.rate("rate", rate), seed=seed, **kwargs)
+
+    def call(self, inputs, training=False):
+        if not training or not self.rate:
+            return inputs
+        return drop(inputs, self.rate, self.seed_generator)
+
+    def get_config(self):
+        config = super().get_config()
+        # This class has no argument `noise_shape`: the mask has the shape of the inputs.
+        del config["noise_shape"]
+        return config

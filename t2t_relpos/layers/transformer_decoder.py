@@ -3,14 +3,14 @@
 import keras
 from keras import ops
 
-from t2t_relpos.layers import call_checks
-from t2t_relpos.layers.block_mask import block_mask, replace_attached_mask
-from t2t_relpos.layers.incremental_decoder import IncrementalDecoder
-from t2t_relpos.layers.transformer_encoder import TransformerEncoder
+from t2t_relpos import _checks
+from t2t_relpos.layers.layer_mixin import traced_output_spec
+from t2t_relpos.layers.relative_multi_head_attention import check_cache
+from t2t_relpos.layers.transformer_block import TransformerBlock, block_mask, call_attention
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
+class TransformerDecoder(TransformerBlock):
     """Causal self-attention, attention to an encoder, and a feed-forward network.
 
     Code for `keras_hub.layers.TransformerDecoder` runs with this class and the additional argument
@@ -101,10 +101,9 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
             **kwargs,
         )
         self.relative_cross_attention = relative_cross_attention
-        self.cross_attention = self.cross_attention_residual = None
 
     def build(self, decoder_sequence_shape, encoder_sequence_shape=None):
-        super().build(decoder_sequence_shape)
+        self._build_sublayers("decoder_sequence", decoder_sequence_shape)
         if encoder_sequence_shape is not None:
             self.cross_attention = self._make_attention(
                 "cross_attention",
@@ -161,8 +160,7 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
                 ),
                 return_attention_scores=return_attention_scores,
                 training=training,
-                query_packing=packing,
-                value_packing=encoder_packing,
+                packings=(packing, encoder_packing),
             )
         x = self._feed(x, training=training)
         if self_attention_cache is not None:
@@ -178,8 +176,8 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
         x = residual.before(inputs)
         cache, update_index = cache_and_index
         if cache is not None:
-            batch_size = inputs.shape[0]
-            call_checks.cache("self_attention_cache", cache, self.self_attention, batch_size)
+            sizes = {"B": inputs.shape[0]}
+            check_cache(self.self_attention, "self_attention_cache", cache, sizes)
         mask = block_mask(
             inputs,
             inputs,
@@ -189,15 +187,15 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
             packed=packing is not None,
         )
         if cache is None:
-            outputs = self.self_attention(
+            outputs = call_attention(
+                self.self_attention,
                 x,
                 x,
+                masks[0],
+                (packing, packing),
                 attention_mask=mask,
                 training=training,
                 use_causal_mask=use_causal_mask,
-                query_packing=packing,
-                value_packing=packing,
-                **replace_attached_mask(x, masks[0], "query_mask", "value_mask"),
             )
         else:
             outputs, cache = self.self_attention.attend_with_cache(
@@ -212,21 +210,29 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
         return residual.after(inputs, outputs, training=training), cache
 
     def _attend_to_encoder(
-        self, inputs, sequence, masks, cache_and_index, cached_query_offset, **arguments
+        self,
+        inputs,
+        sequence,
+        masks,
+        cache_and_index,
+        *,
+        cached_query_offset,
+        packings,
+        **arguments,
     ):
         """Returns (outputs of the cross-attention with its residual, scores or None, cache)."""
         residual = self.cross_attention_residual
         x = residual.before(inputs)
         scores, (cache, update_index) = None, cache_and_index
         if cache is not None:
-            sizes = inputs.shape[0], sequence.shape[1]
-            call_checks.cache("cross_attention_cache", cache, self.cross_attention, *sizes)
-        packed = arguments["query_packing"] is not None or arguments["value_packing"] is not None
+            sizes = {"B": inputs.shape[0], "S": sequence.shape[1]}
+            check_cache(self.cross_attention, "cross_attention_cache", cache, sizes)
+        packed = any(packing is not None for packing in packings)
         mask = block_mask(inputs, sequence, masks, prefix="encoder_", packed=packed)
         if cache is None:
-            arguments |= replace_attached_mask(sequence, masks[0], "value_mask")
-            outputs = self.cross_attention(
-                x, sequence, attention_mask=mask, query_offset=0, **arguments
+            arguments |= {"attention_mask": mask, "query_offset": 0}
+            outputs = call_attention(
+                self.cross_attention, x, sequence, masks[0], packings, **arguments
             )
             if arguments["return_attention_scores"]:
                 outputs, scores = outputs
@@ -274,17 +280,113 @@ class TransformerDecoder(IncrementalDecoder, TransformerEncoder):
         if has_caches[0] and has_packing:
             raise ValueError("Expected no packing with caches. Received: both.")
 
+    def start_cache(self, batch_size, max_length):
+        """Returns an empty cache for `step`.
+
+        Args:
+            batch_size: number of sequences or hypotheses, an int or a scalar tensor.
+            max_length: number of target positions, an int or a scalar tensor.
+
+        Returns:
+            A dict of keys and values, as `RelativeMultiHeadAttention.start_cache` returns it.
+
+        Raises:
+            ValueError: if the layer is not built.
+        """
+        _checks.built(self)
+        return self.self_attention.start_cache(batch_size, max_length)
+
+    def project_encoded(self, encoded):
+        """Returns the keys and values of the encoder outputs, for `step`.
+
+        Args:
+            encoded: `[B, S, D]`, outputs of the encoder.
+
+        Returns:
+            A dict of keys and values `[B, N, S, H]`.
+
+        Raises:
+            ValueError: if the layer is not built, or has no attention to an encoder.
+        """
+        _checks.built(self)
+        if self.cross_attention is None:
+            raise ValueError(
+                "Expected a block with attention to an encoder. Received: "
+                f"{self.name}, which was built without `encoder_sequence`. Call `step` without "
+                "`context`."
+            )
+        return {
+            "key": self.cross_attention.project_key(encoded),
+            "value": self.cross_attention.project_value(encoded),
+        }
+
+    def step(self, inputs, cache, position, context=None, encoder_mask=None):
+        """Returns the outputs of one target position per hypothesis.
+
+        Args:
+            inputs: `[B, 1, D]`.
+            cache: the cache that `start_cache` or this method returned.
+            position: the position, an int, a scalar tensor, or int `[B]` for each hypothesis.
+            context: keys and values of the encoder, from `project_encoded`. Default: None, for a
+                decoder-only block.
+            encoder_mask: bool `[B, S]`, True = attend. Default: None, all True.
+
+        Returns:
+            (outputs `[B, 1, D]`, the cache with this position written).
+
+        Raises:
+            ValueError: if the layer is not built, `context` is missing for a block with attention
+                to an encoder or given to one without, an argument has the wrong shape or dtype, or
+                a position is outside the cache. In a compiled graph, which can't raise an error,
+                the outputs of such a position are NaN.
+        """
+        _checks.built(self)
+        self._check_context(context)
+        # Keras casts the arguments of `call`, but not those of other methods.
+        inputs = ops.cast(ops.convert_to_tensor(inputs), self.compute_dtype)
+        residual = self.self_attention_residual
+        outputs, cache = self.self_attention.step(residual.before(inputs), cache, position)
+        x = residual.after(inputs, outputs)
+        if context is not None:
+            residual = self.cross_attention_residual
+            outputs = self.cross_attention.attend_to(
+                residual.before(x),
+                context["key"],
+                context["value"],
+                None if encoder_mask is None else encoder_mask[:, None, None, :],
+                query_offset=position,
+            )
+            x = residual.after(x, outputs)
+        return self._feed(x), cache
+
+    def _check_context(self, context):
+        """Raises ValueError unless a step has the keys of an encoder if and only if it needs them.
+
+        Args:
+            context: the argument of `step`.
+        """
+        if self.cross_attention is not None and context is None:
+            raise ValueError(
+                f"Expected `context`, because {self.name} has attention to an encoder. Received: "
+                "none. Pass the result of `project_encoded`."
+            )
+        if self.cross_attention is None and context is not None:
+            raise ValueError(
+                f"Expected no `context`, because {self.name} was built without `encoder_sequence`. "
+                "Received: one."
+            )
+
     def compute_output_shape(self, decoder_sequence_shape, encoder_sequence_shape=None):
         self._check_shape("decoder_sequence", decoder_sequence_shape)
         if encoder_sequence_shape is not None:
-            call_checks.sequence_shape("encoder_sequence", encoder_sequence_shape)
+            _checks.check_shape(encoder_sequence_shape, "encoder_sequence", "B S D")
         return tuple(decoder_sequence_shape)
 
     def compute_output_spec(self, decoder_sequence, encoder_sequence=None, *args, **kwargs):
         if not self.built:
             shape = None if encoder_sequence is None else encoder_sequence.shape
             self.build(decoder_sequence.shape, shape)
-        return self._traced_output_spec(decoder_sequence, encoder_sequence, *args, **kwargs)
+        return traced_output_spec(self, decoder_sequence, encoder_sequence, *args, **kwargs)
 
     def get_config(self):
         return {

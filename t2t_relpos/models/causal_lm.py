@@ -4,11 +4,9 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos.layers.dropout import Dropout
-from t2t_relpos.layers.layer_mixin import LayerMixin
-from t2t_relpos.layers.layer_normalization import LayerNormalization
-from t2t_relpos.layers.quantized_dtype import quantized_dtype
-from t2t_relpos.layers.token_embedding import TokenEmbedding
+from t2t_relpos.layers.embeddings import TokenEmbedding
+from t2t_relpos.layers.layer_mixin import LayerMixin, quantized_dtype
+from t2t_relpos.layers.residual import Dropout, LayerNormalization
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
 from t2t_relpos.models.generation import GenerationMixin, SearchFunctions
 from t2t_relpos.models.search_sizes import cache_capacity
@@ -128,7 +126,8 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
         return super().export(filepath, *args, input_signature=input_signature, **kwargs)
 
     def call(self, ids, training=None):
-        _checks.id_sequences("ids", ids)
+        advice = "Pass one tensor. For a single sequence, pass a batch of one."
+        _checks.check(ids, "ids", "B T", advice=advice, required=True)
         x = ops.pad(self.embedding(ids), [[0, 0], [1, 0], [0, 0]])[:, :-1]
         x = self.embedding_dropout(x, training=training)
         for block in self.blocks:

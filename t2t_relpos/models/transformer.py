@@ -5,10 +5,9 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos._backend import is_tensorflow_without_xla
-from t2t_relpos.layers.dropout import Dropout
-from t2t_relpos.layers.layer_mixin import LayerMixin
+from t2t_relpos.layers.layer_mixin import LayerMixin, quantized_dtype
 from t2t_relpos.layers.packing import Packing
-from t2t_relpos.layers.quantized_dtype import quantized_dtype
+from t2t_relpos.layers.residual import Dropout
 from t2t_relpos.models import transformer_layers
 from t2t_relpos.models.config import NUM_TARGET_SPACES, TransformerConfig
 from t2t_relpos.models.generation import GenerationMixin, SearchFunctions
@@ -248,11 +247,8 @@ def _check_inputs(inputs):
             "Expected a dict of int ids with the keys 'inputs' [B, S] and 'targets' [B, T]. "
             f"Received: {received}."
         )
-    _checks.id_sequences("inputs['inputs']", inputs["inputs"], "[B, S]")
-    _checks.id_sequences("inputs['targets']", inputs["targets"])
-    batch_sizes = [inputs[name].shape[0] for name in ("inputs", "targets")]
-    if _checks.differ(*batch_sizes):
-        raise ValueError(
-            "Expected 'inputs' and 'targets' of the same batch size. Received: batch sizes "
-            f"{batch_sizes[0]} and {batch_sizes[1]}."
+    advice, sizes = "Pass batches of the same size, each as one tensor.", {}
+    for name, axes in (("inputs", "B S"), ("targets", "B T")):
+        sizes = _checks.check(
+            inputs[name], f"inputs[{name!r}]", axes, sizes=sizes, advice=advice, required=True
         )

@@ -1,11 +1,11 @@
 """The layers of a `Transformer`, made from its config and dtype policy."""
 
-from t2t_relpos.layers.layer_normalization import LayerNormalization
-from t2t_relpos.layers.position_encodings import (
+from t2t_relpos.layers.embeddings import (
     LearnedPositionEmbedding,
     SinusoidalPositionEncoding,
+    TokenEmbedding,
 )
-from t2t_relpos.layers.token_embedding import TokenEmbedding
+from t2t_relpos.layers.residual import LayerNormalization
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
 from t2t_relpos.layers.transformer_encoder import TransformerEncoder
 

@@ -35,7 +35,7 @@ def _layer_names(prefix, layer, config):
     names = {}
     sublayers = {"self_attention": "self_attention", "encdec_attention": "cross_attention"}
     for t2t_name, attribute in sublayers.items():
-        if hasattr(layer, attribute):
+        if getattr(layer, attribute) is not None:
             names.update(
                 _attention_names(
                     f"{prefix}/{t2t_name}/multihead_attention", getattr(layer, attribute)

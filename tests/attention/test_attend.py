@@ -90,22 +90,20 @@ FLOAT_MASKS = {"mask": table(7, 7), "key_mask": table(2, 7), "query_mask": table
     [
         (
             {"key_table": table(6, 5)},
-            r"Expected `key_table` of shape \[2 \* max_relative_position \+ 1, depth\] for all "
-            r"heads, or \[3, 2 \* max_relative_position \+ 1, depth\] with a table for each head. "
-            r"Received: shape \(6, 5\)",
+            "tables with an odd number of rows, R = 2 .* Received: 6 rows. For other tables",
         ),
         ({"value_table": table(1, 7, 5)}, r"Received: shape \(1, 7, 5\)"),
         ({"value_table": table(5)}, r"Received: shape \(5,\)"),
         (
             {"key_table": table(5, 5), "value_table": table(7, 5)},
-            r"Expected `key_table` and `value_table` with the same number of rows, .* Received: "
-            r"shapes \(5, 5\) and \(7, 5\)",
+            r"`value_table` of shape \[R, Hv\] = \[5, \*\] or \[N, R, Hv\] = \[3, 5, \*\]. "
+            r"Received: shape \(7, 5\). Both tables have the same number of rows",
         ),
         (
             with_ids(np.full((7, 7), -1)),
-            r"Expected `relative_ids` in \[0, 4\), the rows of the tables. Received: ids from -1",
+            r"`relative_ids` in \[0, 4\). Received: values from -1 to -1. They are the rows",
         ),
-        (with_ids(np.full((7, 7), 4)), "Received: ids from 4 to 4"),
+        (with_ids(np.full((7, 7), 4)), "Received: values from 4 to 4"),
         (
             with_ids(np.zeros((7, 7), "float32")),
             "Expected `relative_ids` of an integer dtype. Received: dtype float32",
@@ -116,12 +114,12 @@ FLOAT_MASKS = {"mask": table(7, 7), "key_mask": table(2, 7), "query_mask": table
         ),
         ({"query_offset": [0, 1]}, r"Expected `query_offset` to be an int, .* Received: \[0, 1\]"),
         ({"query_offset": True}, "Received: True"),
-        ({"query_offset": 0.5}, "Expected query_offset of an integer dtype. Received: dtype float"),
-        ({"query_offset": 2**40}, "between -2147483647"),
+        ({"query_offset": 0.5}, "Expected `query_offset` of an integer dtype. Received: dtype"),
+        ({"query_offset": 2**40}, r"in \[-2147483647"),
         ({"sliding_window": 0}, "Expected `sliding_window` to be a positive integer. Received: "),
         (
             {"query_offset": np.zeros((2, 1), int)},
-            r"Expected `query_offset` to be a scalar, or a tensor \[B\] .*: shape \(2, 1\)",
+            r"Expected `query_offset` of shape \[\] \(a scalar\) or \[B\]. .*: shape \(2, 1\)",
         ),
         *(
             (
@@ -142,7 +140,7 @@ def test_attend_raises(arguments, message):
     [
         (
             {"key": X[:, :, :5]},
-            "Expected as many queries as keys: .* Received: 7 queries and 5 keys",
+            r"`key` of shape .* = \[\*, \*, 7, \*\]. .* is for self-attention",
         ),
         ({"window": 0}, "Expected `window` to be a positive integer. Received: window=0"),
         ({"key_mask": table(2, 7)}, "Expected `key_mask` to be boolean"),

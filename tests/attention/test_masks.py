@@ -74,9 +74,7 @@ def test_mask_functions_reject_float_masks():
             function(bias)
 
 
-@pytest.mark.parametrize(
-    "offset, message", [(2**40, "between -2147483647"), (1.5, "integer dtype")]
-)
+@pytest.mark.parametrize("offset, message", [(2**40, r"in \[-2147483647"), (1.5, "integer dtype")])
 def test_causal_mask_rejects_invalid_offsets(offset, message):
     with pytest.raises(ValueError, match=message):
         causal_mask(3, 3, offset)

@@ -169,39 +169,36 @@ MORE_QUERIES = r"Expected at most as many queries as keys: .*Received: length_q=
         (
             EMBEDDINGS,
             {"table": np.ones((5, 7))},
-            r"Expected table to have 2 \* max_relative_position \+ 1 = 7 rows\. "
-            r"Received: shape \(5, 7\) with max_relative_position=3\.",
+            r"Expected `table` of shape \[R, H\] = \[7, \*\]\. Received: shape \(5, 7\)\. R is 2",
         ),
         *(
             (
                 ATTENTION,
                 {name: np.ones((5, 11))},
-                rf"Expected {name} to have 2 \* max_relative_position \+ 1 = 5 rows of length 7, "
-                r"the depth of the keys\. Received: shape \(5, 11\) with max_relative_position=2\.",
+                rf"`{name}` of shape \[R, H\] = \[5, 7\]\. Received: shape \(5, 11\)\. R is 2 ",
             )
             for name in ("key_embeddings", "value_embeddings")
         ),
         (
             ATTENTION,
             FIVE_AND_ELEVEN,
-            r"Expected q, k and v of the same shape: .* Pass allow_memory=True .*"
-            r"Received: q \(2, 3, 5, 7\), k \(2, 3, 11, 7\), v \(2, 3, 11, 7\)\.",
+            r"`q` of shape \[B, N, S, H\] = \[2, 3, 11, 7\]\. Received: shape \(2, 3, 5, 7\)\. "
+            "Pass allow_memory=True",
         ),
         (
             ATTENTION,
             FIVE_AND_ELEVEN | {"cache": True},
-            r"Expected one query \(length 1\) with cache=True\. Received: q \(2, 3, 5, 7\)",
+            r"`q` of shape \[B, N, 1, H\] = \[2, 3, 1, 7\]\. .*With cache=True, there is one",
         ),
         (
             ATTENTION,
             {"v": random_inputs(2)["v"]},
-            r"Expected k and v of the same shape\. Received: .*k \(2, 3, 3, 7\), v \(2, 3, 2, 7\)",
+            r"`v` of shape \[B, N, S, H\] = \[2, 3, 3, 7\]\. Received: shape \(2, 3, 2, 7\)",
         ),
         (
             ATTENTION,
             {"q": random_inputs(3)["q"][0]},
-            r"Expected q, k and v of shape \[batch, heads, length, depth\]\. "
-            r"Received: q \(3, 3, 7\)",
+            r"Expected `q` of shape \[B, N, S, H\] = \[2, 3, 3, 7\]\. Received: shape \(3, 3, 7\)",
         ),
     ],
 )

@@ -54,7 +54,7 @@ def test_positions_may_have_any_integer_dtype(dtype):
 
 
 def test_known_positions_must_fit_into_int32():
-    message = "Expected `key_positions` between -2147483647 and 2147483647. Received: values from 5"
+    message = r"Expected `key_positions` in \[-2147483647, 2147483648\). Received: values from 5"
     with pytest.raises(ValueError, match=message):
         relative_ids_from_positions(np.array([0]), np.array([5, 2**31]), 2)
 

@@ -50,9 +50,8 @@ def decoder_only():
 
 # Arguments by message.
 CALL_ERRORS = {
-    "Expected `query`, `value` and `key` of the same batch size. Received: batch sizes 3, 1, 1.": {
-        "value": Y[:1]
-    },
+    "Expected `value` of shape [B, S, Dv] = [3, *, 6]. Received: shape (1, 11, 6). Lengths of "
+    "`value` and `key` must be equal, and all batch sizes.": {"value": Y[:1]},
     "Expected `attention_mask` to be boolean, True = attend. Received: dtype float32. Convert "
     "an additive bias (0 and -1e9) with `bias == 0`, and a mask of 1.0 and 0.0 with `mask > 0`.": {
         "attention_mask": np.zeros((7, 11), "float32")
@@ -61,17 +60,16 @@ CALL_ERRORS = {
     "from -1000000000 to -1000000000. Convert an additive bias": {
         "attention_mask": np.full((7, 11), -(10**9), "int32")
     },
-    "Expected `value` of shape [batch, length, width]. Received: None. For self-attention": {
-        "value": None
+    "Expected `value` to be a tensor. Received: None. For self-attention": {"value": None},
+    "Expected `query` of shape [B, T, D] = [*, *, 6]. Received: shape (1, 3, 7, 6).": {
+        "query": X[None]
     },
-    "Expected `query` of shape [batch, length, width]": {"query": X[None]},
-    "Expected `value` of shape [batch, length, width]: relative positions have one axis. "
-    "Received: shape (11, 6). Fold further axes into the batch.": {"value": Y[0]},
-    "expected axis -1 of input shape to have value 6, but received input with shape (3, 11, 5)": {
+    "Received: shape (11, 6). Lengths of `value` and `key` must be equal, and all batch sizes. "
+    "Fold further axes into the batch.": {"value": Y[0]},
+    "Expected `value` of shape [B, S, Dv] = [3, *, 6]. Received: shape (3, 11, 5).": {
         "value": Y[:, :, :5]
     },
-    "Expected `key` and `value` of the same length: all axes except the last must be equal. "
-    "Received: key shape (3, 7, 6": {"key": X},
+    "Expected `key` of shape [B, S, Dk] = [3, 11, 6]. Received: shape (3, 7, 6).": {"key": X},
     "Expected `attention_mask` of shape [B, T, S] = [3, 7, 11] or [T, S] = [7, 11] or [B, N, T, "
     "S] = [3, 2, 7, 11]. Received: shape (2, 7, 11).": {
         "attention_mask": np.ones((2, 7, 11), bool)
@@ -79,22 +77,25 @@ CALL_ERRORS = {
     "Expected `key_mask` of shape [B, S] = [3, 11]. Received: shape (3, 7).": {
         "key_mask": np.ones((3, 7), bool)
     },
-    "Expected `value_mask` of shape [B, S] = [3, 11], with an entry for every position. "
-    "Received: shape (3, 1)": {"value_mask": np.ones((3, 1), bool)},
+    "Expected `value_mask` of shape [B, S] = [3, 11]. Received: shape (3, 1).": {
+        "value_mask": np.ones((3, 1), bool)
+    },
     "Expected `query_mask` of shape [B, T] = [3, 7]. Received: shape (3, 11).": {
         "query_mask": np.ones((3, 11), bool)
     },
-    "Expected `query_offset` between -2147483647 and 2147483647. Received: values from "
-    "1099511627776 to 1099511627776.": {"query_offset": 2**40},
-    "Expected query_offset of an integer dtype. Received: dtype float": {"query_offset": 1.5},
-    "Expected `query_offset` to be an int or a scalar tensor. Received: shape (3,).": {
+    "Expected `query_offset` in [-2147483647, 2147483648). Received: values from 1099511627776 to "
+    "1099511627776.": {"query_offset": 2**40},
+    "Expected `query_offset` of an integer dtype. Received: dtype float": {"query_offset": 1.5},
+    "Expected `query_offset` of shape [] (a scalar). Received: shape (3,). Pass `query_pos": {
         "query_offset": np.array([1, 2, 3])
     },
-    "Expected `query_positions` with a position for every element: shape [7] or [3, 7]. "
-    "Received: shape (1,).": {"query_positions": np.array([4])},
-    "Expected `key_positions` with a position for every element: shape [11] or [3, 11]. "
-    "Received: shape (3, 7).": {"key_positions": np.ones((3, 7), "int32")},
-    "Expected key_positions of an integer dtype": {"key_positions": np.arange(11.0)},
+    "Expected `query_positions` of shape [T] = [7] or [B, T] = [3, 7]. Received: shape (1,).": {
+        "query_positions": np.array([4])
+    },
+    "Expected `key_positions` of shape [S] = [11] or [B, S] = [3, 11]. Received: shape (3, 7).": {
+        "key_positions": np.ones((3, 7), "int32")
+    },
+    "Expected `key_positions` of an integer dtype": {"key_positions": np.arange(11.0)},
     "Expected either `query_offset` or `query_positions`": {
         "query_offset": 1,
         "query_positions": np.arange(7),
@@ -156,7 +157,7 @@ def test_decoder_mask_has_the_length_of_the_cache(length, decoder_only):
 
 
 def test_decoder_rejects_different_batch_sizes(decoder):
-    with pytest.raises(ValueError, match="of the same batch size. Received: batch sizes 3, 1, 1."):
+    with pytest.raises(ValueError, match=r"`value` of shape .* Received: shape \(1, 11, 6\)"):
         decoder(X, Y[:1])
 
 
@@ -179,7 +180,9 @@ def test_decoder_rejects_arguments_that_caches_do_not_support(decoder_only):
     with pytest.raises(ValueError, match="Expected no packing with caches. Received: both."):
         decoder_only(X, packing=Packing(np.ones((3, 7), bool)), **DECODER_CACHE)
     step_cache = {"self_attention_cache": decoder_only.start_cache(3, 6)}
-    with pytest.raises(ValueError, match="to be an array .* Received: a dict. .* are for `step`"):
+    with pytest.raises(
+        ValueError, match="a tensor or an array .* Received: dict. .* are for `step`"
+    ):
         decoder_only(X[:, :1], **DECODER_CACHE | step_cache)
 
 
@@ -201,8 +204,8 @@ def test_decoder_rejects_arguments_that_caches_do_not_support(decoder_only):
 def test_decoder_rejects_caches_of_other_shapes(shape, update_index, decoder):
     good = DECODER_CACHE["self_attention_cache"]
     message = (
-        "Expected `{}_attention_cache` of shape [B, 2, S, N, H] = [3, 2, {}, 2, 3]: keys and "
-        "values of 2 heads of size 3. Received: shape {}."
+        "Expected `{}_attention_cache` of shape [B, 2, S, N, H] = [3, 2, {}, 2, 3]. Received: "
+        "shape {}."
     )
     for own, cross, expected in (
         (np.zeros(shape, "float32"), good, message.format("self", "*", shape)),
@@ -218,20 +221,19 @@ def test_decoder_rejects_caches_of_other_shapes(shape, update_index, decoder):
 
 # Arguments by message.
 CACHE_ERRORS = {
-    "Expected `cache` of shape [B, 2, S, N, H] = [3, 2, *, 2, 5]: keys and values of 2 heads of "
-    "size 5. Received: shape (2, 2, 9, 2, 5)": {"cache": CACHE[:2]},
+    "`cache` of shape [B, 2, S, N, H] = [3, 2, *, 2, 5]. Received: shape (2, 2, 9, 2, 5).": {
+        "cache": CACHE[:2]
+    },
     "of a floating-point dtype. Received: dtype int32.": {"cache": CACHE.astype("int32")},
     "Expected `query_offset` with `update_index` and a causal mask or a sliding window. "
     "Received: query_offset=None, which places the queries at the end of the cache. In "
     "self-attention, pass query_offset=update_index.": {"causal": True},
     "Expected `update_index` of an integer dtype. Received: dtype float64.": {"update_index": 1.5},
-    "`update_index` to be an int or a scalar tensor. Received: shape (3,": {
+    "`update_index` of shape [] (a scalar). Received: shape (3,). To write another pos": {
         "update_index": np.zeros(3, int)
     },
-    "positions in [0, 9): the cache has length 9. Received: positions from -2 to 4.": {
-        "update_index": -2
-    },
-    "positions in [0, 9): the cache has length 9. Received: positions from 3 to 9.": {
+    "the first of 7 positions in [0, 3). Received: values from -2 to -2.": {"update_index": -2},
+    "the first of 7 positions in [0, 3). Received: values from 3 to 3. The cache has length 9": {
         "update_index": 3
     },
 }
@@ -254,16 +256,18 @@ def test_attend_with_cache_rejects_values_of_another_size():
 
 # Arguments by message.
 STEP_ERRORS = {
-    "Expected `query` of shape [B, 1, D], one position of each sequence": {"query": X[:, :2]},
+    "Expected `query` of shape [B, 1, D]. Received: shape (3, 2, 6). Call `step` for one pos": {
+        "query": X[:, :2]
+    },
     "Expected `cache['key']` of shape [B, N, S, H] = [3, 2, *, 5]. Received: shape (1, 2, 4, "
     "5). Pass the batch size of `query` to `start_cache`.": {"cache": (1, 4)},
     "that `start_cache` or `step` returned. Received: NoneType. For caches": {"cache": None},
     "`start_cache` or `step` returned. Received: keys ['key']. For": {"cache": {"key": 1}},
     "Expected `position` of an integer dtype. Received: dtype float64": {"position": 1.5},
-    "Expected positions in [0, 4): the cache has length 4. Received: ": {"position": -1},
-    "Expected positions in [0, 4): the cache has length 4. Received: positions from 0 to 4. "
-    "Create a longer cache.": {"position": np.array([0, 4, 1])},
-    "Expected `position` to be a scalar or of shape [B] = [3]. Received: shape (3, 1).": {
+    "Expected positions in [0, 4). Received: values from -1 to -1.": {"position": -1},
+    "Expected positions in [0, 4). Received: values from 0 to 4. The cache has length 4. Create a "
+    "longer one": {"position": np.array([0, 4, 1])},
+    "Expected `position` of shape [] (a scalar) or [B] = [3]. Received: shape (3, 1).": {
         "position": np.zeros((3, 1), int)
     },
 }
@@ -359,7 +363,7 @@ def test_other_layers_reject_float_masks_and_different_batch_sizes(layer):
     for name in ("query_mask", "value_mask", "key_mask"):
         with pytest.raises(ValueError, match=f"`{name}` {FLOAT_MASK}"):
             layer(X, X, **{name: np.zeros((3, 7), "float32")}, **arguments)
-    with pytest.raises(ValueError, match="of the same batch size. Received: batch sizes 3, 1, 1."):
+    with pytest.raises(ValueError, match=r"`value` of shape .* Received: shape \(1, 7, 6\)"):
         layer(X, X[:1], **arguments)
 
 
@@ -367,8 +371,8 @@ def test_local_attention_rejects_different_lengths():
     layer = LocalRelativeMultiHeadAttention(2, 3, block_length=2)
     layer(X, X)
     message = (
-        r"of the same length: this is self-attention. Received: query shape \(3, 7, 6\), "
-        r"value shape \(3, 5, 6\)"
+        r"`value` of shape \[B, T, Dv\] = \[3, 7, 6\]. Received: shape \(3, 5, 6\). All "
+        r"inputs have one length: this is self-attention."
     )
     with pytest.raises(ValueError, match=message):
         layer(X, X[:, :5])
@@ -377,10 +381,10 @@ def test_local_attention_rejects_different_lengths():
 def test_2d_layer_rejects_invalid_arguments():
     layer, grid = RelativeMultiHeadAttention2D(2, 3, max_relative_position=2), X[:, :6, None]
     layer(grid, grid)
-    message = r"`query` of shape \[batch, height, width, depth\]. Received: shape \(3, 7, 6\)"
+    message = r"`query` of shape \[B, height, width, D\] = .* Received: shape \(3, 7, 6\)"
     with pytest.raises(ValueError, match=message):
         layer(X, grid)
-    message = r"of the same height and width.*Received: shapes \(3, 6, 1, 6\), \(3, 1, 6, 6\)"
+    message = r"`value` of shape .* = \[3, 6, 1, 6\]. Received: shape \(3, 1, 6, 6\). All inputs"
     with pytest.raises(ValueError, match=message):
         layer(grid, X[:, None, :6])
     for name in ("query_mask", "value_mask", "key_mask"):
@@ -391,7 +395,7 @@ def test_2d_layer_rejects_invalid_arguments():
     with pytest.raises(ValueError, match=r"\[B, T, S\] = \[3, 6, 6\] or .* shape \(6, 7\)"):
         layer(grid, grid, attention_mask=np.ones((6, 7), bool))
     grid = np.repeat(grid, 4, axis=2)
-    with pytest.raises(ValueError, match="with an entry for every position. Received: .*3, 6, 1"):
+    with pytest.raises(ValueError, match=r"= \[3, 6, 4\]. Received: shape \(3, 6, 1\)"):
         layer(grid, grid, value_mask=np.ones((3, 6, 1), bool))
 
 

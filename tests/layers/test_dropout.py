@@ -7,7 +7,7 @@ from gradients import output_and_gradients
 from keras import ops
 
 from t2t_relpos import layers
-from t2t_relpos.layers.dropout import Dropout
+from t2t_relpos.layers.residual import Dropout
 
 
 def dropped(layer, x):

@@ -78,11 +78,14 @@ def test_explicit_positions(make):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"positions": np.arange(2)}, "Expected `positions` with a position for every element"),
-        ({"positions": np.arange(3.0)}, "positions of an integer dtype. Received: dtype float"),
+        ({"positions": np.arange(2)}, r"Expected `positions` of shape \[T\] = \[3\] or \[B, T\]"),
+        ({"positions": np.arange(3.0)}, "`positions` of an integer dtype. Received: dtype float"),
         ({"positions": np.arange(3), "start": 1}, "either `start` or `positions`. Received: both"),
         ({"start": 1.5}, "Expected `start` of an integer dtype. Received: dtype float"),
-        ({"start": np.array([1, 2, 3])}, r"an int tensor \[B\] = \[2\]. Received: shape \(3,\)"),
+        (
+            {"start": np.array([1, 2, 3])},
+            r"a scalar\) or \[B\] = \[2\]. Received: shape \(3,\)",
+        ),
         ({"start": np.array([[1]])}, r"Pass `positions` for a position of every input"),
     ],
 )
@@ -152,8 +155,8 @@ def test_token_embedding_reverse_multiplies_by_the_table(rng):
 @pytest.mark.parametrize(
     "ids, message",
     [
-        ([[7]], r"Expected token ids in \[0, 7\).*Received: ids from"),
-        ([[-1]], r"Expected token ids in \[0, 7\).*Received: ids from"),
+        ([[7]], r"Expected token ids in \[0, 7\).*Received: values from"),
+        ([[-1]], r"Expected token ids in \[0, 7\).*Received: values from"),
         ([[1.0]], "Expected token ids of an integer dtype. Received: dtype float"),
     ],
 )

@@ -89,11 +89,6 @@ FAILURES = {
         "test_quantize_int8",
         "test_sliding_window_serialization",
     ],
-    "the layer has no method _compute_attention": [
-        "test_causal_only_skipped_for_subclass",
-        "test_compute_attention_combines_causal_and_explicit_mask_fused_fallback",
-        "test_compute_attention_combines_causal_and_explicit_mask_manual_path",
-    ],
     "documented difference: masks of a float dtype are an error": [
         "test_masking_with_different_shapes"
     ],

@@ -10,7 +10,7 @@ from gradients import output_and_gradients, with_values
 from keras import ops
 
 from t2t_relpos.attention import portable
-from t2t_relpos.layers.layer_normalization import LayerNormalization
+from t2t_relpos.layers.residual import LayerNormalization
 
 
 def layer_pair(rng, width, epsilon, dtype="float32"):

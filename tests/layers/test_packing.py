@@ -76,7 +76,8 @@ def test_packing_without_positions(shape, capacity):
     heads = packing.split_heads(packed, 3)
     np.testing.assert_array_equal(packing.merge_heads(heads), packed)
     layer = RelativeMultiHeadAttention(2, 3, max_relative_position=2)
-    outputs = layer(packed, packed, query_packing=packing, value_packing=packing)
+    layer.build(packed.shape, packed.shape)
+    outputs = layer.attend_packed(packed, packed, packing, packing)
     assert tuple(outputs.shape) == (1, capacity or 0, 6)
 
 
@@ -108,6 +109,12 @@ def test_packing_gradients(name, rng):
     basis = np.eye(x.size, dtype="float32")[:, None].reshape(x.size, *shape)
     expected = [np.sum(ops.convert_to_numpy(function(each)) * cotangent) for each in basis]
     np.testing.assert_allclose(np.ravel(gradient), expected, atol=1e-6)
+
+
+def built_layer():
+    layer = RelativeMultiHeadAttention(2, 3, max_relative_position=2)
+    layer.build((None, None, 6), (None, None, 6))
+    return layer
 
 
 def values_at_tokens(x, mask):
@@ -149,7 +156,7 @@ def test_packed_self_attention_equals_padded(layer_class, settings, call, rng):
     expected = layer(x, x, value_mask=SOURCE, **call)
     packing = Packing(SOURCE)
     packed = packing.pack(x)
-    found = layer(packed, packed, query_packing=packing, value_packing=packing, **call)
+    found = layer.attend_packed(packed, packed, packing, packing, **call)
     np.testing.assert_allclose(found[0], values_at_tokens(expected, SOURCE), atol=1e-6)
 
 
@@ -159,21 +166,21 @@ def test_packed_cross_attention_equals_padded(rng):
     options = {"query_offset": 0, "return_attention_scores": True}
     expected, weights = layer(query, value, value_mask=SOURCE, **options)
     query_packing, value_packing = Packing(TARGETS), Packing(SOURCE)
-    found, scores = layer(
+    found, scores = layer.attend_packed(
         query_packing.pack(query),
         value_packing.pack(value),
-        query_packing=query_packing,
-        value_packing=value_packing,
+        query_packing,
+        value_packing,
         **options,
     )
     np.testing.assert_allclose(found[0], values_at_tokens(expected, TARGET_TOKENS), atol=1e-6)
     by_query = lambda x: np.moveaxis(ops.convert_to_numpy(x), 1, 2)[TARGET_TOKENS]
     np.testing.assert_allclose(by_query(scores), by_query(weights), atol=1e-6)
-    only = layer(
+    only = layer.attend_packed(
         query_packing.pack(query),
         value,
-        value_mask=SOURCE,
-        query_packing=query_packing,
+        query_packing,
+        attention_mask=SOURCE[:, None],
         query_offset=0,
     )
     np.testing.assert_allclose(only, found, atol=1e-6)
@@ -277,29 +284,23 @@ def test_packing_without_capacity_can_not_be_compiled(rng):
     [
         (
             lambda packing, x: Packing(x),
-            r"Expected a mask of shape \[batch, length\]. Received: shape \(3, 7, 6\)",
+            r"Expected `mask` of shape \[B, T\]. Received: shape \(3, 7, 6\)",
         ),
         (
             lambda packing, x: packing.pack(x[:2]),
-            r"Expected sequences that match the mask: shape \[3, 7, \*\]. Received: shape \(2, 7, "
-            r"6\)",
+            r"`x` of shape \[B, T, D\] = \[3, 7, \*\]. Received: shape \(2, 7, 6\). Its seq",
         ),
         (
             lambda packing, x: packing.unpack(x),
-            r"Expected tokens packed by `pack`: shape \[1, 12, \*\]. Received: shape \(3, "
-            r"7, 6\)",
+            r"`x` of shape \[1, P, D\] = \[1, 12, \*\]. Received: shape \(3, 7, 6\). Pass tok",
         ),
         (
-            lambda packing, x: RelativeMultiHeadAttention(2, 3, max_relative_position=2)(
-                x, x, query_packing=packing
-            ),
-            r"Expected tokens packed by `pack`: shape \[1, 12, \*\]. Received: shape \(3, "
-            r"7, 6\)",
+            lambda packing, x: built_layer().attend_packed(x, x, packing),
+            r"`x` of shape \[1, P, D\] = \[1, 12, \*\]. Received: shape \(3, 7, 6\). Pass tok",
         ),
         (
             lambda packing, x: packing.merge_heads(x[:, None, 1:]),
-            r"Expected heads that match the mask: shape \[3, \*, 7, \*\]. Received: shape "
-            r"\(3, 1, 6, 6\)",
+            r"`x` of shape \[B, N, T, H\] = \[3, \*, 7, \*\]. Received: shape \(3, 1, 6, 6\)",
         ),
     ],
     ids=["mask", "pack", "unpack", "layer", "merge_heads"],

@@ -186,17 +186,19 @@ def test_relation_attention_under_jit_ignores_out_of_range_relations(rng):
 # Relations by message.
 RELATION_ERRORS = {
     "Expected `relations` for each label channel of num_relations=.*Received: 0 instead": None,
-    "Expected relations of an integer dtype. Received: dtype float": np.zeros((7, 7)),
-    r"Expected `relations` of shape \[B, T, S\] or \[T, S\].*shape \(3, 1, 7, 7\)": np.zeros(
+    "Expected `relations` of an integer dtype. Received: dtype float": np.zeros((7, 7)),
+    r"Expected `relations` of shape \[B, T, S\] = .* or \[T, S\].*shape \(3, 1, 7, 7\)": np.zeros(
         (3, 1, 7, 7), "int32"
     ),
-    r"Expected `relations` of shape \[B, T, S\] or \[T, S\].*shape \(7,\)": np.zeros(7, "int32"),
-    r"\(3, 7, 7\) or \(7, 7\). Received: shape \(2, 7, 7\)": np.zeros((2, 7, 7), "int32"),
+    r"Expected `relations` of shape \[B, T, S\] = .* or \[T, S\].*shape \(7,\)": np.zeros(
+        7, "int32"
+    ),
+    r"\[3, 7, 7\] or \[T, S\] = \[7, 7\].*shape \(2, 7, 7\)": np.zeros((2, 7, 7), "int32"),
     r"Received: shape \(7, 5\)": np.zeros((7, 5), "int32"),
-    r"Expected labels in \[0, 11\), or -1 for no edge. Received: labels from 11 to 11": np.full(
+    r"Expected labels in \[-1, 11\). Received: values from 11 to 11. -1 means no edge.": np.full(
         (7, 7), 11
     ),
-    "Received: labels from -2 to -2": np.full((7, 7), -2),
+    "Received: values from -2 to -2": np.full((7, 7), -2),
     "Received: 2": [np.zeros((7, 7), "int32")] * 2,
 }
 
@@ -211,7 +213,7 @@ def test_relation_attention_rejects_invalid_relations(message, relations, rng):
 @pytest.mark.parametrize("dtype", ["float32", "bool"])
 def test_relation_attention_rejects_invalid_symbolic_relations(dtype):
     nodes = keras.Input((None, 6))
-    message = f"Expected relations of an integer dtype. Received: dtype {dtype}"
+    message = f"Expected `relations` of an integer dtype. Received: dtype {dtype}"
     with pytest.raises(ValueError, match=message):
         make()(nodes, nodes, relations=keras.Input((None, None), dtype=dtype))
     message = r"Expected `relations` of shape .*Received: shape \(\w+, \w+, \w+, 2\)"
@@ -226,7 +228,7 @@ def test_relation_attention_rejects_invalid_symbolic_relations(dtype):
 def test_relation_attention_rejects_invalid_edges(name, shape, rng):
     (x,) = arrays(rng, 7)
     message = (
-        rf"Expected `{name}` of shape \[B, T, S, 5\].*: \(3, 7, 7, 5\). Received: shape "
+        rf"Expected `{name}` of shape \[B, T, S, H\] = \[3, 7, 7, 5\]. Received: shape "
         rf"{re.escape(str(shape))}"
     )
     with pytest.raises(ValueError, match=message):

@@ -229,7 +229,7 @@ PROMPTS = r"padding \(0\) at their end only, and nothing .* after id 1.* Receive
     [
         ({"source": SOURCE[0]}, r"of shape \[batch, length\]. Received: shape \(9,\)."),
         ({"source": SOURCE * 1.0}, "Expected token ids of an integer dtype. Received: dtype float"),
-        ({"source": SOURCE + 9}, r"Expected token ids in \[0, 11\).*Received: ids from 9 to 18"),
+        ({"source": SOURCE + 9}, r"Expected token ids in \[0, 11\).*Received: values from 9 to 18"),
         ({"max_length": 0}, "to be a positive integer. Received: max_length=0"),
         ({"max_length": 3}, "at least 9, because .* the 9 ids of `source`. Received: 3"),
         (
@@ -311,9 +311,12 @@ def test_causal_lm_steps_equal_the_full_call(language_model, rng):
     [
         (
             {"ids": SOURCE},
-            r"Expected `ids` to be a tensor of int ids \[B, T\]. Received: dict. Pass the tensor",
+            r"`ids` to be a tensor or an array of shape \[B, T\]. Received: dict. Pass one tensor",
         ),
-        (SOURCE[0], r"Received: shape \(9,\). For a single sequence, pass a batch of one."),
+        (
+            SOURCE[0],
+            r"Received: shape \(9,\). Pass one tensor. For a single sequence, pass a batch of one.",
+        ),
     ],
 )
 def test_causal_lm_rejects_invalid_ids(language_model, ids, message):

@@ -154,16 +154,15 @@ def test_transformer_rejects_another_config():
         ({"inputs": SOURCE, "target": SOURCE}, r"Received: keys \['inputs', 'target'\]."),
         (
             {"inputs": SOURCE[0], "targets": SOURCE},
-            r"Expected `inputs\['inputs'\]` to be a tensor of int ids \[B, S\]. Received: shape "
-            r"\(5,\). For a single sequence, pass a batch of one.",
+            r"`inputs\['inputs'\]` of shape \[B, S\]. Received: shape \(5,\). Pass batches",
         ),
         (
             {"inputs": SOURCE, "targets": SOURCE[None]},
-            r"`inputs\['targets'\]` to be .* \[B, T\]. Received: shape \(1, 3, 5\).",
+            r"`inputs\['targets'\]` of shape \[B, T\] = \[3, \*\]. Received: shape \(1, 3, 5\).",
         ),
         (
             {"inputs": SOURCE, "targets": SOURCE[:1]},
-            "Expected 'inputs' and 'targets' of the same batch size. Received: batch sizes 3 and 1",
+            r"`inputs\['targets'\]` of shape \[B, T\] = \[3, \*\]. Received: shape \(1, 5\)",
         ),
     ],
 )

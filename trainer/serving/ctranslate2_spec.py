@@ -6,7 +6,7 @@ CTranslate2 computes its layers in `src/layers/transformer.cc`, `attention.cc` a
 import numpy as np
 from ctranslate2.specs import transformer_spec
 
-from t2t_relpos.layers.position_encodings import sinusoids
+from t2t_relpos.layers.embeddings import sinusoids
 from trainer.data.token_ids import EOS_ID, PAD_ID
 
 # Number of positions: twice CTranslate2's default maximum length of a sentence.
@@ -94,7 +94,7 @@ def _stack(spec_class, config, layers):
     for spec, layer in zip(stack.layer[has_identity:], layers, strict=True):
         attention, residual = layer.self_attention, layer.self_attention_residual
         _set_attention(spec.self_attention, attention, residual, with_tables=with_tables)
-        if hasattr(layer, "cross_attention"):
+        if layer.cross_attention is not None:
             _set_attention(spec.attention, layer.cross_attention, layer.cross_attention_residual)
         _set_linear(spec.ffn.linear_0, layer.feed_forward.inner)
         _set_linear(spec.ffn.linear_1, layer.feed_forward.outer)

@@ -126,7 +126,7 @@ class _Fold:
     def _layer(self, layer):
         norms = {"self": layer.self_attention_residual.norm}
         weights = {"self": self._attention(layer.self_attention, norms["self"], is_self=True)}
-        if hasattr(layer, "cross_attention"):
+        if layer.cross_attention is not None:
             norms["cross"] = layer.cross_attention_residual.norm
             weights["cross"] = self._attention(layer.cross_attention, norms["cross"], is_self=False)
         norms["feed_forward"] = layer.feed_forward_residual.norm

@@ -3,7 +3,7 @@
 from keras import ops
 
 from t2t_relpos.attention import attend
-from t2t_relpos.layers.position_encodings import sinusoids
+from t2t_relpos.layers.embeddings import sinusoids
 from t2t_relpos.models.folded.backend_ops import dense, take_rows
 from t2t_relpos.models.folded.decoder_step import DecoderStep
 from t2t_relpos.models.folded.fixed_caches import FixedCaches

@@ -1,4 +1,4 @@
-"""Absolute position encodings, added to the embeddings."""
+"""Token embeddings, and absolute position encodings that are added to them."""
 
 import math
 
@@ -7,8 +7,92 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos._portable import arange, is_portable
-from t2t_relpos.layers import call_checks
 from t2t_relpos.layers.layer_mixin import LayerMixin
+
+
+@keras.saving.register_keras_serializable(package="t2t_relpos")
+class TokenEmbedding(LayerMixin, keras.layers.Layer):
+    """Token embedding scaled by `D ** 0.5`, with zeros for padding, and the tied projection.
+
+    Args:
+        vocab_size: V, number of ids, including padding (0).
+        hidden_dim: D, size of a vector.
+        embeddings_initializer: initializer of the `[V, D]` table. Default: None, a normal
+            distribution of standard deviation `D ** -0.5`, as in t2t.
+        **kwargs: `name`, `dtype`, `trainable` of `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: int ids `[B, T]` in `[0, V)`, or vectors `[B, T, D]` if `reverse`.
+        reverse: False: looks up ids. True: multiplies vectors by the transposed table. Default:
+            False.
+
+    Returns:
+        `[B, T, D]`, or logits `[B, T, V]`, not scaled, if `reverse`.
+
+    Raises:
+        ValueError: if ids are not integers, or are out of range in an eager call. Compiled code on
+            JAX returns NaN for an id of V or larger. On TensorFlow on a CPU, such an id raises
+            InvalidArgumentError, or has the vector of the last id with XLA.
+
+    Example:
+    >>> import numpy as np
+    >>> from keras import ops
+    >>> from t2t_relpos.layers import TokenEmbedding
+    >>> embedding = TokenEmbedding(vocab_size=7, hidden_dim=4)
+    >>> vectors = embedding(np.array([[3, 0]]))
+    >>> bool(ops.all(vectors[0, 1] == 0))
+    True
+    >>> tuple(embedding(vectors, reverse=True).shape)
+    (1, 2, 7)
+
+    Reference: t2t `SymbolModality` (`bottom`, `top` with `shared_embedding_and_softmax_weights`).
+    """
+
+    def __init__(self, vocab_size, hidden_dim, embeddings_initializer=None, **kwargs):
+        super().__init__(**kwargs)
+        self.vocab_size = _checks.positive_int("vocab_size", vocab_size)
+        self.hidden_dim = _checks.positive_int("hidden_dim", hidden_dim)
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+
+    def build(self, input_shape=None):
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.vocab_size, self.hidden_dim),
+            initializer=self.embeddings_initializer
+            or keras.initializers.RandomNormal(stddev=self.hidden_dim**-0.5),
+        )
+
+    def call(self, inputs, reverse=False):
+        table = ops.convert_to_tensor(self.embeddings)
+        if reverse:
+            return ops.matmul(inputs, ops.transpose(table))
+        _checks.token_ids(inputs, self.vocab_size)
+        if keras.backend.standardize_dtype(inputs.dtype) not in ("int32", "int64"):
+            # TensorFlow can't gather with every integer dtype.
+            inputs = ops.cast(inputs, "int32")
+        vectors = ops.take(table, inputs, axis=0) * self.hidden_dim**0.5
+        real = ops.expand_dims(ops.not_equal(inputs, 0), -1)
+        return vectors * ops.cast(real, vectors.dtype)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape, self.hidden_dim)
+
+    def compute_output_spec(self, inputs, reverse=False):
+        if reverse:
+            shape = (*inputs.shape[:-1], self.vocab_size)
+        else:
+            _checks.integers("token ids", inputs)
+            shape = self.compute_output_shape(inputs.shape)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def get_config(self):
+        initializer = self.embeddings_initializer
+        return {
+            **super().get_config(),
+            "vocab_size": self.vocab_size,
+            "hidden_dim": self.hidden_dim,
+            "embeddings_initializer": initializer and keras.initializers.serialize(initializer),
+        }
 
 
 def sinusoids(positions, width, max_wavelength=10_000.0):
@@ -157,12 +241,8 @@ class LearnedPositionEmbedding(_PositionEncoding):
     def _check_range(self, shape, start, positions):
         """Raises ValueError if positions are known to be outside of the table."""
         if positions is not None:
-            low, high = _checks.known_range(positions)
-            if low is not None and not 0 <= low <= high < self.max_length:
-                raise ValueError(
-                    f"Expected positions in [0, {self.max_length}), because max_length="
-                    f"{self.max_length}. Received: positions from {low} to {high}."
-                )
+            advice = "Raise `max_length`, or use relative positions, which have no limit."
+            _checks.in_range("positions", positions, 0, self.max_length, advice)
             return
         length = shape[-2] if len(shape) > 1 else None
         if not isinstance(start, int) or not isinstance(length, int):
@@ -208,22 +288,17 @@ def _check_arguments(shape, start, positions):
         positions: positions of all inputs, or None.
     """
     _check_rank(shape)
-    batch_size = shape[0] if len(shape) > 2 else None
+    sizes = {"B": shape[0] if len(shape) > 2 else None, "T": shape[-2]}
     if positions is not None:
         if not isinstance(start, int) or start != 0:
             raise ValueError("Expected either `start` or `positions`. Received: both.")
-        call_checks.positions("positions", positions, batch_size, shape[-2])
+        _checks.positions(positions, "positions", "T | B T", sizes)
         per_entry = len(_checks.as_array(positions).shape) == 2
     else:
         start = _checks.as_array(start)
-        _checks.integers("`start`", start)
+        advice = "Pass `positions` for a position of every input."
+        _checks.check(start, "start", " | B", "int", sizes, advice=advice)
         per_entry = len(start.shape) == 1
-        if len(start.shape) > 1 or per_entry and _checks.differ(start.shape[0], batch_size):
-            raise ValueError(
-                "Expected `start` to be an int, a scalar tensor, or an int tensor [B] = "
-                f"[{batch_size}]. Received: shape {tuple(start.shape)}. Pass `positions` for a "
-                "position of every input."
-            )
     if per_entry and len(shape) == 2:
         raise ValueError(
             "Expected inputs [batch, ..., length, width] with positions per batch entry. Received: "

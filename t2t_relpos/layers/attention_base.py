@@ -4,19 +4,29 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos.layers import call_checks
-from t2t_relpos.layers.clone_initializer import clone_initializer
 from t2t_relpos.layers.head_projection import INTO_HEADS, HeadProjection, out_of_heads
-from t2t_relpos.layers.layer_mixin import LayerMixin
-from t2t_relpos.layers.quantized_dtype import quantized_dtype, sublayer_dtype
+from t2t_relpos.layers.layer_mixin import (
+    LayerMixin,
+    clone_initializer,
+    quantized_dtype,
+    sublayer_dtype,
+    traced_output_spec,
+)
 
 
-class MultiHeadBase(LayerMixin, keras.layers.Layer):
+class AttentionBase(LayerMixin, keras.layers.Layer):
     """Projections, heads and dropout of an attention layer, without the attention itself.
 
     The arguments are those of `keras.layers.MultiHeadAttention`. `RelativeMultiHeadAttention`
     documents them.
     """
+
+    # Axes of the inputs, with a name for each size.
+    _INPUTS = {"query": "B T D", "value": "B S Dv", "key": "B S Dk"}
+    _SHAPE_ADVICE = (
+        "Lengths of `value` and `key` must be equal, and all batch sizes. Fold further axes into "
+        "the batch."
+    )
 
     def __init__(
         self,
@@ -59,7 +69,8 @@ class MultiHeadBase(LayerMixin, keras.layers.Layer):
 
     def build(self, query_shape, value_shape, key_shape=None):
         key_shape = value_shape if key_shape is None else key_shape
-        self._check_shapes(query_shape, value_shape, key_shape)
+        # The batch size of packed inputs is 1, and not that of other inputs.
+        self._check_inputs(query_shape, value_shape, key_shape, same_batch=False)
         depth, output_axes = self.value_dim, self._output_axes(query_shape)
         self.query_dense = self._into_heads("query", self.key_dim, query_shape)
         self.key_dense = self._into_heads("key", self.key_dim, key_shape)
@@ -80,9 +91,54 @@ class MultiHeadBase(LayerMixin, keras.layers.Layer):
         shape = (None, None, input_shape[-1])
         return self._projection(name, INTO_HEADS, (None, self.num_heads, depth), shape, activation)
 
-    def _check_shapes(self, query_shape, value_shape, key_shape):
-        """Raises ValueError if a call would refuse inputs of these shapes."""
-        call_checks.sequence_shapes(query_shape, value_shape, key_shape)
+    def _check_inputs(self, *shapes, same_batch=True):
+        """Returns the sizes of the inputs by the name of the axis. None is an unknown size.
+
+        Args:
+            *shapes: shapes of query, value and key.
+            same_batch: whether batch sizes are compared.
+
+        Raises:
+            ValueError: if a call would refuse inputs of these shapes.
+        """
+        sizes = {}
+        if self.built:
+            projections = {"D": self.query_dense, "Dv": self.value_dense, "Dk": self.key_dense}
+            sizes = {name: dense.input_spec.axes[-1] for name, dense in projections.items()}
+        for (name, axes), shape in zip(self._INPUTS.items(), shapes, strict=True):
+            sizes = _checks.check_shape(shape, name, axes, sizes, advice=self._SHAPE_ADVICE)
+            if not same_batch:
+                sizes.pop("B", None)
+        return sizes
+
+    def _check_call(self, query, value, key, attention_mask=None, **padding_masks):
+        """Returns the sizes of the inputs, and N, by the name of the axis.
+
+        Args:
+            query: an input of the shape in `_INPUTS`.
+            value: an input.
+            key: an input.
+            attention_mask: `[B, T, S]`, `[T, S]`, `[B, N, T, S]`, or None.
+            **padding_masks: `query_mask`, `value_mask` and `key_mask`, with the axes of the inputs
+                except the last, or None. Only the batch axis may have size 1: one value per
+                sequence would mask all of it or nothing.
+
+        Raises:
+            ValueError: if inputs or masks have unsupported shapes or dtypes.
+        """
+        for name, x in (("query", query), ("value", value)):
+            if x is None:
+                raise ValueError(
+                    f"Expected `{name}` to be a tensor. Received: None. For self-attention, pass "
+                    "the same tensor as `query` and `value`."
+                )
+        sizes = self._check_inputs(query.shape, value.shape, key.shape)
+        for name, mask in padding_masks.items():
+            axes = " ".join(self._INPUTS[name.removesuffix("_mask")].split()[:-1])
+            _checks.check(mask, name, axes, "mask", sizes, broadcast="B")
+        sizes["N"], pairs = self.num_heads, "B T S | T S | B N T S"
+        _checks.check(attention_mask, "attention_mask", pairs, "mask", sizes, broadcast="B N T S")
+        return sizes
 
     def _output_axes(self, query_shape):
         """Returns the sizes of the axes that replace the last axis of `query` in the outputs."""
@@ -114,19 +170,13 @@ class MultiHeadBase(LayerMixin, keras.layers.Layer):
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
-        shapes = {"query": query_shape, "value": value_shape, "key": key_shape}
-        self._check_shapes(*shapes.values())
-        # The batch size of packed sequences is 1.
-        call_checks.batch_sizes(shape[0] for shape in shapes.values() if shape[0] != 1)
-        for name, shape in shapes.items() if self.built else ():
-            width = getattr(self, f"{name}_dense").input_spec.axes[-1]
-            call_checks.width(name, shape, width)
+        self._check_inputs(query_shape, value_shape, key_shape)
         return (*query_shape[:-1], *self._output_axes(query_shape))
 
     def compute_output_spec(self, query, value, key=None, *args, **kwargs):
         if not self.built:
             self.build(query.shape, value.shape, None if key is None else key.shape)
-        return self._traced_output_spec(query, value, key, *args, **kwargs)
+        return traced_output_spec(self, query, value, key, *args, **kwargs)
 
     def _drop(self, weights, training):
         """Returns attention weights after dropout."""
@@ -134,68 +184,56 @@ class MultiHeadBase(LayerMixin, keras.layers.Layer):
         weights = ops.cast(weights, self.compute_dtype)
         return self.dropout_layer.call(weights, training=bool(training))
 
-    def project_query(self, query, packing=None):
+    def project_query(self, query):
         """Returns the queries of all heads, multiplied by `H ** -0.5`.
 
         Args:
-            query: `[B, T, D]`, or `[1, P, D]` if packed.
-            packing: a `Packing` `[B, T]`. Default: None.
+            query: `[B, T, D]`.
 
         Returns:
             `[B, N, T, H]`.
         """
-        return self._split_heads(self.query_dense(query) * self.key_dim**-0.5, packing)
+        return ops.transpose(self.query_dense(query) * self.key_dim**-0.5, (0, 2, 1, 3))
 
-    def project_key(self, key, packing=None):
+    def project_key(self, key):
         """Returns the keys of all heads.
 
         Args:
-            key: `[B, S, D]`, or `[1, P, D]` if packed.
-            packing: a `Packing` `[B, S]`. Default: None.
+            key: `[B, S, D]`.
 
         Returns:
             `[B, N, S, H]`.
         """
-        return self._split_heads(self.key_dense(key), packing)
+        return ops.transpose(self.key_dense(key), (0, 2, 1, 3))
 
-    def project_value(self, value, packing=None):
+    def project_value(self, value):
         """Returns the values of all heads.
 
         Args:
-            value: `[B, S, D]`, or `[1, P, D]` if packed.
-            packing: a `Packing` `[B, S]`. Default: None.
+            value: `[B, S, D]`.
 
         Returns:
             `[B, N, S, Hv]`.
         """
-        return self._split_heads(self.value_dense(value), packing)
+        return ops.transpose(self.value_dense(value), (0, 2, 1, 3))
 
-    def project_output(self, outputs, query, packing=None):
+    def project_output(self, outputs, query):
         """Returns the projection of the outputs of all heads.
 
         Args:
             outputs: `[B, N, T, Hv]`.
             query: the input of the layer, which the gate of `use_gate` reads.
-            packing: a `Packing` `[B, T]`. Default: None.
 
         Returns:
-            `[B, T, D]`, or `[1, P, D]` if packed. If `output_shape` is a tuple, its axes replace D.
+            `[B, T, D]`. If `output_shape` is a tuple, its axes replace D.
         """
-        if packing is None:
-            merged = ops.transpose(outputs, (0, 2, 1, 3))
-        else:
-            merged = packing.merge_heads(outputs)
-            merged = ops.reshape(merged, (1, -1, self.num_heads, self.value_dim))
-        if self.use_gate:
-            merged = merged * self.gate_dense(query)
-        return self.output_dense(merged)
+        return self._merge_heads(ops.transpose(outputs, (0, 2, 1, 3)), query)
 
-    def _split_heads(self, x, packing):
-        if packing is None:
-            return ops.transpose(x, (0, 2, 1, 3))
-        rows, tokens, heads, depth = ops.shape(x)
-        x = ops.reshape(x, (rows, tokens, heads * depth))
-        return packing.split_heads(x, self.num_heads)
+    def _merge_heads(self, outputs, query):
+        """Returns the projection of `[B, T, N, Hv]`, after the gate."""
+        if self.use_gate:
+            outputs = outputs * self.gate_dense(query)
+        return self.output_dense(outputs)
 
     def get_config(self):
         return {
@@ -236,3 +274,21 @@ def _output_dim(output_shape):
         )
     sizes = tuple(int(size) for size in sizes)
     return sizes if len(sizes) > 1 else sizes[0]
+
+
+def add_table(layer, name, rows, depth):
+    """Adds a weight `[rows, depth]`, or `[N, rows, depth]` unless the heads share it, to a layer.
+
+    Args:
+        layer: a layer with `num_heads`, `share_heads` and `table_initializer`. The initializer None
+            is t2t's normal distribution of standard deviation `depth ** -0.5`.
+        name: name of the weight.
+        rows: number of vectors.
+        depth: length of a vector.
+    """
+    if layer.table_initializer is None:
+        initializer = keras.initializers.RandomNormal(stddev=depth**-0.5)
+    else:
+        initializer = clone_initializer(layer.table_initializer)
+    shape = (rows, depth) if layer.share_heads else (layer.num_heads, rows, depth)
+    return layer.add_weight(name=name, shape=shape, initializer=initializer)
