@@ -27,7 +27,8 @@ class Packing:
         capacity: P, an int of at least the number of tokens. Default: the number of tokens. In
             compiled code, which can't raise an error, `pack` and `unpack` return no token if the
             tokens exceed the capacity: all entries are NaN, or the smallest value of an integer
-            dtype (the largest one if it is unsigned).
+            dtype (the largest one if it is unsigned). Layers that get the packing do not check
+            this: give them the result of `pack`.
 
     Attributes:
         mask: bool `[B, T]`, True = packed.

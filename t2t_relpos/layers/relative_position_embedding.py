@@ -82,6 +82,7 @@ class RelativePositionEmbedding(LayerMixin, keras.layers.Layer):
         )
 
     def call(self, query, key=None, query_offset=None):
+        _check_ranks(query.shape, query.shape if key is None else key.shape)
         length_q = ops.shape(query)[1]
         length_k = length_q if key is None else ops.shape(key)[1]
         ids = relative_ids(length_q, length_k, self.max_relative_position, query_offset)
@@ -91,6 +92,7 @@ class RelativePositionEmbedding(LayerMixin, keras.layers.Layer):
 
     def compute_output_shape(self, query_shape, key_shape=None):
         key_shape = query_shape if key_shape is None else key_shape
+        _check_ranks(query_shape, key_shape)
         heads = () if self.num_heads is None else (self.num_heads,)
         return (*heads, query_shape[1], key_shape[1], self.depth)
 
@@ -104,3 +106,13 @@ class RelativePositionEmbedding(LayerMixin, keras.layers.Layer):
             "embeddings_regularizer": keras.regularizers.serialize(self.embeddings_regularizer),
             "embeddings_constraint": keras.constraints.serialize(self.embeddings_constraint),
         }
+
+
+def _check_ranks(query_shape, key_shape):
+    """Raises ValueError unless both shapes have a length."""
+    for name, shape in (("query", query_shape), ("key", key_shape)):
+        if len(shape) < 2:
+            raise ValueError(
+                f"Expected `{name}` of shape [B, length, ...]. Received: shape {tuple(shape)}. "
+                "Only its length is used."
+            )

@@ -379,7 +379,8 @@ class TransformerDecoder(TransformerBlock):
     def compute_output_shape(self, decoder_sequence_shape, encoder_sequence_shape=None):
         self._check_shape("decoder_sequence", decoder_sequence_shape)
         if encoder_sequence_shape is not None:
-            _checks.check_shape(encoder_sequence_shape, "encoder_sequence", "B S D")
+            sizes = {"B": decoder_sequence_shape[0]}
+            _checks.check_shape(encoder_sequence_shape, "encoder_sequence", "B S D", sizes)
         return tuple(decoder_sequence_shape)
 
     def compute_output_spec(self, decoder_sequence, encoder_sequence=None, *args, **kwargs):

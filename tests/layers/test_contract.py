@@ -256,6 +256,8 @@ def test_initializers_that_keras_accepts(name, setting, initializer, rng):
         ("local", [(2, 4, 8), (2, 5, 8)], "`value` of shape .* All inputs have one length"),
         ("2d", [(2, 4, 5, 8), (2, 4, 6, 8)], "All inputs have one height and width"),
         ("encoder", [(2, 4, 7)], "`num_heads` to divide the width"),
+        ("decoder", [(2, 4, 8), (3, 4, 8)], "shape .* = .2, .* Received: shape .3, 4"),
+        ("position_embedding", [(4,)], "`query` of shape .B, length"),
         ("decoder", [(2, 3, 4, 8)], "`decoder_sequence` of shape .B, T, D"),
         ("learned_positions", [(2, 32, 8)], "at most max_length=31 positions. Received: 32"),
         ("sinusoids", [(8,)], "of shape .batch, ..., length, width"),
