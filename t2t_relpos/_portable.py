@@ -50,9 +50,9 @@ def is_portable():
         return _torch_export.is_exporting()
     if backend == "tensorflow":
         # Eager calls skip the search.
-        from t2t_relpos import _tensorflow_compile
+        from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
 
-        if not _tensorflow_compile.is_tracing():
+        if not tensorflow_ops.is_tracing():
             return False
     return running_export_format() in FORMATS
 

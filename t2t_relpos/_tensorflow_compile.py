@@ -16,8 +16,3 @@ def compile_function(model, function, *, jit_compile):
     return tf.function(
         function, jit_compile=jit_compile, reduce_retracing=not jit_compile, autograph=False
     )
-
-
-def is_tracing():
-    """Returns whether the current code is traced into a graph."""
-    return not tf.executing_eagerly()

@@ -45,18 +45,19 @@ class _Arguments(NamedTuple):
         value: as in `attend`.
         key_table: as in `attend`.
         value_table: as in `attend`.
-        masks: tuple of bool masks, each broadcasts to `[B, N, T, S]`. True = attend.
-        query_offset: key position of query 0, an int or a scalar tensor.
+        masks: tuple of bool masks, each broadcasts to `[B, N, T, S]`. True = attend. In one block,
+            they include causality and the sliding window.
         seed: seed of the dropout, or None.
         rate: dropout rate, or None.
-        causal: whether keys after a query are masked. In one block, the masks include it.
-        sliding_window: a query attends to keys at distances less than this, or None. In one block,
-            the masks include it.
+        causal: whether keys after a query are masked.
         may_be_fully_masked: whether a query may have no valid keys.
         chunk: number of keys of a chunk of the left tail, an int or a scalar tensor.
+        query_offset: key position of query 0, an int or a scalar tensor. Unused in one block, as
+            all that follow.
+        sliding_window: a query attends to keys at distances less than this, or None.
         largest_block: largest C. None: one block.
-        keys_per_group: G times S is at most this. Unused in one block.
-        save_weights: whether weights are saved for the gradient. Unused in one block.
+        keys_per_group: G times the number of keys that a block reads is at most this.
+        save_weights: whether weights are saved for the gradient.
     """
 
     query: Any
@@ -65,13 +66,13 @@ class _Arguments(NamedTuple):
     key_table: Any
     value_table: Any
     masks: tuple
-    query_offset: Any
     seed: Any
     rate: float | None
     causal: bool
-    sliding_window: int | None
     may_be_fully_masked: bool
     chunk: Any
+    query_offset: Any = None
+    sliding_window: int | None = None
     largest_block: int | None = None
     keys_per_group: int | None = None
     save_weights: bool = True
@@ -100,25 +101,17 @@ def attend_in_one_block(call, chunk):
         chunk: number of keys of a chunk of the left tail, an int or a scalar tensor.
     """
     mask = call.combined_mask()
-    return _attend(
-        _Arguments(
-            *_differentiable(call),
-            masks=() if mask is None else (mask,),
-            query_offset=None,
-            seed=call.dropout.seed if call.dropout else None,
-            rate=call.dropout.rate if call.dropout else None,
-            causal=call.causal,
-            sliding_window=None,
-            may_be_fully_masked=call.key_mask is not None or call.mask is not None,
-            chunk=chunk,
-        )
-    )
+    is_masked = call.key_mask is not None or call.mask is not None
+    masks = () if mask is None else (mask,)
+    return _attend(_arguments(call, masks=masks, may_be_fully_masked=is_masked, chunk=chunk))
 
 
-def _differentiable(call):
-    """Returns query, key, value and the two tables as tensors, or None for an absent table."""
-    tensors = call.query, call.key, call.value, call.key_table, call.value_table
-    return [None if x is None else tf.convert_to_tensor(x) for x in tensors]
+def _arguments(call, **options):
+    """Returns the `_Arguments` of a call: its tensors and dropout, and options."""
+    tensors = {name: getattr(call, name) for name in _Arguments._fields[:5]}
+    tensors = {n: None if x is None else tf.convert_to_tensor(x) for n, x in tensors.items()}
+    seed, rate = (call.dropout.seed, call.dropout.rate) if call.dropout else (None, None)
+    return _Arguments(**tensors, seed=seed, rate=rate, causal=call.causal, **options)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -131,23 +124,17 @@ def attend_in_blocks(call, sizes, *, save_weights):
         save_weights: whether the gradient reads saved attention weights instead of rematerializing
             them. If True, a SavedModel can't include the gradient.
     """
-    *tensors, key_table, value_table = _differentiable(call)
-    num_rows = 5 if call.causal else 3
-    tables = (x if x is None else extend_table(x, num_rows) for x in (key_table, value_table))
     masks = [None if call.key_mask is None else key_padding_mask(call.key_mask), call.mask]
     masks = tuple(mask for mask in masks if mask is not None)
     offset = call.query_offset
+    offset = offset if isinstance(offset, int) else tf.cast(offset, tf.int32)
     largest_block, window = sizes.largest_block, call.sliding_window
     if window is not None:  # Keys outside of the windows of a block's queries are not read.
         largest_block = min(largest_block, max(window - 1, SMALLEST_BLOCK))
-    arguments = _Arguments(
-        *tensors,
-        *tables,
+    arguments = _arguments(
+        call,
         masks=masks,
-        query_offset=offset if isinstance(offset, int) else tf.cast(offset, tf.int32),
-        seed=call.dropout.seed if call.dropout else None,
-        rate=call.dropout.rate if call.dropout else None,
-        causal=call.causal,
+        query_offset=offset,
         sliding_window=window,
         may_be_fully_masked=bool(masks) or not all_queries_have_keys(call),
         chunk=sizes.chunk,
@@ -155,7 +142,11 @@ def attend_in_blocks(call, sizes, *, save_weights):
         keys_per_group=sizes.keys_per_group,
         save_weights=save_weights,
     )
-    query, key, value = tensors
+    num_rows = 5 if call.causal else 3
+    names = [name for name in ("key_table", "value_table") if getattr(arguments, name) is not None]
+    tables = {name: extend_table(getattr(arguments, name), num_rows) for name in names}
+    arguments = arguments._replace(**tables)
+    query, key, value = arguments[:3]
     if query.shape[0] and query.shape[2] and key.shape[2]:  # known, and not 0
         return _attend(arguments)
 

@@ -24,6 +24,11 @@ def is_compiled_by_xla():
     return GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
+def is_tracing():
+    """Returns whether the current code is traced into a graph."""
+    return not tf.executing_eagerly()
+
+
 def device():
     """Returns the kind of device that TensorFlow computes on: "cpu", "gpu" or "tpu"."""
     kinds = (kind for kind in ("TPU", "GPU") if tf.config.get_visible_devices(kind))
