@@ -1,6 +1,6 @@
 """Attention with relative positions as functions of tensors."""
 
-from t2t_relpos._portable import portable
+from t2t_relpos._backend import portable
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.dispatch import explain
 from t2t_relpos.attention.local import attend_locally

@@ -14,7 +14,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _backend
-from t2t_relpos._portable import is_portable
+from t2t_relpos._backend import is_portable
 from t2t_relpos.attention import blockwise, gather, skew
 from t2t_relpos.attention.masks import causal_mask, combine_masks, key_padding_mask, window_mask
 from t2t_relpos.attention.relative_ids import relative_ids

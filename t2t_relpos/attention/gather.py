@@ -10,8 +10,7 @@ import math
 import keras
 from keras import ops
 
-from t2t_relpos._backend import accumulation_dtype
-from t2t_relpos._portable import arange, is_portable
+from t2t_relpos._backend import accumulation_dtype, arange, is_portable
 from t2t_relpos.attention.masks import masked_softmax
 
 

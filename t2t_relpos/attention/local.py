@@ -7,7 +7,7 @@ become batch entries of `attend`.
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos._portable import arange, is_portable
+from t2t_relpos._backend import arange, is_portable
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.masks import causal_mask, combine_masks, expand_to_batch, window_mask
 

@@ -3,8 +3,7 @@
 from keras import backend, ops
 
 from t2t_relpos import _checks
-from t2t_relpos._backend import accumulation_dtype
-from t2t_relpos._portable import arange
+from t2t_relpos._backend import accumulation_dtype, arange
 from t2t_relpos.attention.relative_ids import as_positions, key_positions, range_around
 
 # Score of masked keys. Far below any score, and its difference to a score is finite.

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from keras import backend, ops
 
-from t2t_relpos._backend import clip_size, start_indices
-from t2t_relpos._portable import arange, is_portable
+from t2t_relpos._backend import arange, clip_size, is_portable, start_indices
 from t2t_relpos.attention.gather import (
     attend_with_terms,
     expand_by_one_hot,

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos._portable import is_portable
+from t2t_relpos._backend import is_portable
 from t2t_relpos.attention.dropout import drop
 from t2t_relpos.layers.layer_mixin import LayerMixin
 
