@@ -24,7 +24,7 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
     # Axes of the inputs, with a name for each size.
     _INPUTS = {"query": "B T D", "value": "B S Dv", "key": "B S Dk"}
     _SHAPE_ADVICE = (
-        "`value` and `key` have one length, and all inputs one batch size. Fold further axes into "
+        "Lengths of `value` and `key` must be equal, and all batch sizes. Fold further axes into "
         "the batch."
     )
 

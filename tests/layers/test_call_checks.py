@@ -50,8 +50,8 @@ def decoder_only():
 
 # Arguments by message.
 CALL_ERRORS = {
-    "Expected `value` of shape [B, S, Dv] = [3, *, 6]. Received: shape (1, 11, 6). `value` and "
-    "`key` have one length, and all inputs one batch size.": {"value": Y[:1]},
+    "Expected `value` of shape [B, S, Dv] = [3, *, 6]. Received: shape (1, 11, 6). Lengths of "
+    "`value` and `key` must be equal, and all batch sizes.": {"value": Y[:1]},
     "Expected `attention_mask` to be boolean, True = attend. Received: dtype float32. Convert "
     "an additive bias (0 and -1e9) with `bias == 0`, and a mask of 1.0 and 0.0 with `mask > 0`.": {
         "attention_mask": np.zeros((7, 11), "float32")
@@ -64,7 +64,7 @@ CALL_ERRORS = {
     "Expected `query` of shape [B, T, D] = [*, *, 6]. Received: shape (1, 3, 7, 6).": {
         "query": X[None]
     },
-    "Received: shape (11, 6). `value` and `key` have one length, and all inputs one batch size. "
+    "Received: shape (11, 6). Lengths of `value` and `key` must be equal, and all batch sizes. "
     "Fold further axes into the batch.": {"value": Y[0]},
     "Expected `value` of shape [B, S, Dv] = [3, *, 6]. Received: shape (3, 11, 5).": {
         "value": Y[:, :, :5]

@@ -246,11 +246,11 @@ def test_initializers_that_keras_accepts(name, setting, initializer, rng):
             [(2, 4, 8), (2, 2, 8), (2, 1, 7)],
             "`key` of shape .*, 2, .* Received: .*2, 1, 7",
         ),
-        ("relative", [(2, 4, 8), (2, 2, 8), (2,)], "`key` of shape .* `key` have one length"),
+        ("relative", [(2, 4, 8), (2, 2, 8), (2,)], "`key` of shape .* `key` must be equal"),
         (
             "relative",
             [(2, 4, 8), (3, 2, 8)],
-            "`value` of .* all inputs one batch size",
+            "`value` of .* and all batch sizes",
         ),
         ("relations", [(2, 4, 4, 8), (2, 4, 8)], "`query` of shape .B, T, D"),
         ("local", [(2, 4, 8), (2, 5, 8)], "`value` of shape .* All inputs have one length"),
