@@ -34,8 +34,8 @@ def test_log_loses_lines_with_one_warning(monkeypatch, capsys):
         assert sys.stdout.encoding == "ascii"
     assert isinstance(sys.stdout, Failing)
     assert capsys.readouterr().err == (
-        "warning: can't write to the standard output: No space left on device. The program goes "
-        "on.\n"
+        "warning: can't write to the standard output: No space left on device. The program "
+        "continues.\n"
     )
 
 
