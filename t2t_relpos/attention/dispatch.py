@@ -1,7 +1,8 @@
 """Describes a call of `attend`, and chooses its implementation from a table.
 
-All thresholds of `attend` are in this module. They were measured on CPUs. Block sizes for GPUs and
-TPUs are estimates.
+All thresholds of `attend` are in this module, except for the smallest blocks of sliding windows,
+which are in the block engines. They were measured on CPUs. Block sizes for GPUs and TPUs are
+estimates.
 """
 
 import dataclasses

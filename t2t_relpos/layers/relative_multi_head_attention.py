@@ -627,13 +627,10 @@ class RelativeMultiHeadAttention(AttentionBase):
             query: `[B, T, D]`.
             keys: `[B, S, N, H]`.
             values: `[B, S, N, Hv]`.
-            mask: a mask without `sliding_window`, or None.
+            mask: a mask, or None.
             query_offset: key position of query 0, or None.
             causal: whether keys after a query are masked.
         """
-        lengths = ops.shape(query)[1], ops.shape(keys)[1]
-        window = self.sliding_window
-        mask = make_attention_mask(lengths, mask, window=window, query_offset=query_offset)
         is_one = query.shape[1] == 1
         has_offset_per_entry = len(getattr(query_offset, "shape", ())) == 1
         if has_offset_per_entry and self.flash_attention and not is_one:
@@ -648,6 +645,7 @@ class RelativeMultiHeadAttention(AttentionBase):
             mask,
             causal=causal,
             query_offset=query_offset,
+            sliding_window=self.sliding_window,
             **_ONE_QUERY if is_one else {},
         )
         return outputs
