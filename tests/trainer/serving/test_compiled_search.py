@@ -95,7 +95,7 @@ def test_compiled_lengths_end_with_the_maximum_input_length():
     assert search.compiled_lengths(5) == [5]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_exported_compiled_search_runs_with_tensorflow_only(make_module, sentences, tmp_path):
     module = make_module(jit_compile=True, **SETTINGS)
     version = export(module, tmp_path / "compiled")

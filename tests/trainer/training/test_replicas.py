@@ -17,13 +17,20 @@ PATHS = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
 
 
 @pytest.fixture(scope="module")
-def one_two_and_four(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("replicas")
-    one, two, four = (directory / f"{count}.npz" for count in (1, 2, 4))
-    # Within a process, TensorFlow supports sums over only one number of devices above 1.
-    for arguments in ((one, 1, two, 2), (four, 4)):
-        run_python(PROGRAM, *arguments, env=environment(PYTHONPATH=PATHS))
-    return [dict(np.load(file)) for file in (one, two, four)]
+def one_and_two(tmp_path_factory):
+    """Returns the results of one replica and of two."""
+    return run_program(tmp_path_factory.mktemp("replicas"), 1, 2)
+
+
+def run_program(directory, *counts):
+    """Returns the results of the program for each number of replicas.
+
+    Within a process, TensorFlow supports sums over only one number of devices above 1.
+    """
+    files = [directory / f"{count}.npz" for count in counts]
+    arguments = [each for pair in zip(files, counts) for each in pair]
+    run_python(PROGRAM, *arguments, env=environment(PYTHONPATH=PATHS))
+    return [dict(np.load(file)) for file in files]
 
 
 def check_same(found, expected, part):
@@ -40,33 +47,38 @@ def check_skipped_updates(found):
     assert found["updates"] == 5
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_two_and_four_replicas_equal_one(one_two_and_four, part):
-    one, *several = one_two_and_four
-    for found in several:
-        assert found.keys() == one.keys()
+def check_replicas(one, found, count):
+    """Checks the results of `count` replicas."""
+    assert found.keys() == one.keys()
+    for part in PARTS:
         check_same(found, one, part)
+    check_skipped_updates(found)
+    # With a shared mask, equal batch entries would have equal losses.
+    assert found["dropout loss"] != pytest.approx(one["dropout loss"], rel=1e-3)
+    expected = np.repeat(one["dropout states"], count, axis=1)
+    np.testing.assert_array_equal(found["dropout states"], expected)
 
 
-def test_batches_differ_in_tokens_and_clipping(one_two_and_four):
-    one = one_two_and_four[0]
+def test_two_replicas_equal_one(one_and_two):
+    one, two = one_and_two
+    check_skipped_updates(one)
+    check_replicas(one, two, 2)
+
+
+@pytest.mark.long
+def test_four_replicas_equal_one(one_and_two, tmp_path):
+    [four] = run_program(tmp_path, 4)
+    check_replicas(one_and_two[0], four, 4)
+
+
+def test_batches_differ_in_tokens_and_clipping(one_and_two):
+    one = one_and_two[0]
     assert [float(one[f"batch {i} target_tokens"][0]) for i in range(3)] == [14, 10, 3]
     norms = [float(one[f"batch {i} gradient_norm"][0]) for i in range(3)]
     assert min(norms) < 2.0 < max(norms), "some gradients are clipped, some are not"
 
 
-def test_replicas_have_different_dropout_and_equal_states(one_two_and_four):
-    one, *several = one_two_and_four
-    check_skipped_updates(one)
-    for count, found in zip((2, 4), several, strict=True):
-        check_skipped_updates(found)
-        # With a shared mask, equal batch entries would have equal losses.
-        assert found["dropout loss"] != pytest.approx(one["dropout loss"], rel=1e-3)
-        expected = np.repeat(one["dropout states"], count, axis=1)
-        np.testing.assert_array_equal(found["dropout states"], expected)
-
-
-def test_two_processes_equal_one(tmp_path, one_two_and_four):
+def test_two_processes_equal_one(tmp_path, one_and_two):
     cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
     files = [tmp_path / f"{index}.npz" for index in range(2)]
     workers = []
@@ -75,7 +87,7 @@ def test_two_processes_equal_one(tmp_path, one_two_and_four):
         variables = environment(TF_CONFIG=config, PYTHONPATH=PATHS)
         workers.append(subprocess.Popen(python_command(PROGRAM, file), env=variables))
     assert [worker.wait(timeout=600) for worker in workers] == [0, 0]
-    one, two, _ = one_two_and_four
+    one, two = one_and_two
     for file in files:
         found = dict(np.load(file))
         for part in PARTS:
