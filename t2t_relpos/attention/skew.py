@@ -189,8 +189,8 @@ class _Distances(NamedTuple):
     def of(cls, length_q, length_k, num_ids, query_offset, offset_range):
         """Returns the counts. The arguments are those of `expand_ids`."""
         k, start = (num_ids - 1) // 2, None
-        is_known = isinstance(query_offset, int) or offset_range is None
-        if is_known and (isinstance(query_offset, int) or backend.backend() == "tensorflow"):
+        takes_any_size = offset_range is None and backend.backend() == "tensorflow"
+        if isinstance(query_offset, int) or takes_any_size:
             smallest = largest = query_offset
         else:
             # Beyond these offsets, all keys have the first or the last id.

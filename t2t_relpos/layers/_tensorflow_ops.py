@@ -1,4 +1,4 @@
-"""Layer normalization and gathers of rows on TensorFlow, with gradients of their own."""
+"""Layer normalization and gathers of rows on TensorFlow, with custom gradients."""
 
 import tensorflow as tf
 

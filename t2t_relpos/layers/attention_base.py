@@ -193,7 +193,7 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
         Returns:
             `[B, N, T, H]`.
         """
-        return ops.transpose(self.query_dense(query) * self.key_dim**-0.5, (0, 2, 1, 3))
+        return swap_heads(self.query_dense(query) * self.key_dim**-0.5)
 
     def project_key(self, key):
         """Returns the keys of all heads.
@@ -204,7 +204,7 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
         Returns:
             `[B, N, S, H]`.
         """
-        return ops.transpose(self.key_dense(key), (0, 2, 1, 3))
+        return swap_heads(self.key_dense(key))
 
     def project_value(self, value):
         """Returns the values of all heads.
@@ -215,7 +215,7 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
         Returns:
             `[B, N, S, Hv]`.
         """
-        return ops.transpose(self.value_dense(value), (0, 2, 1, 3))
+        return swap_heads(self.value_dense(value))
 
     def project_output(self, outputs, query):
         """Returns the projection of the outputs of all heads.
@@ -227,7 +227,7 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
         Returns:
             `[B, T, D]`. If `output_shape` is a tuple, its axes replace D.
         """
-        return self._merge_heads(ops.transpose(outputs, (0, 2, 1, 3)), query)
+        return self._merge_heads(swap_heads(outputs), query)
 
     def _merge_heads(self, outputs, query):
         """Returns the projection of `[B, T, N, Hv]`, after the gate."""
@@ -257,6 +257,11 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
             "bias_constraint": keras.constraints.serialize(self.bias_constraint),
             **quantized_dtype(self),
         }
+
+
+def swap_heads(x):
+    """Swaps the axes of positions and heads, `[B, T, N, H]` <-> `[B, N, T, H]`."""
+    return ops.transpose(x, (0, 2, 1, 3))
 
 
 def _output_dim(output_shape):

@@ -80,8 +80,7 @@ def _tensors(args, kwargs, is_tensor):
 
     Returns:
         (tensors, each once; a function that returns (args, kwargs) with other tensors in their
-        place). If two arguments are the same tensor, they are the same afterwards: attention layers
-        recognize self-attention by this.
+        place). If two arguments are the same tensor, they are the same afterwards.
     """
     leaves = keras.tree.flatten((args, kwargs))
     tensors = list({id(x): x for x in leaves if is_tensor(x)}.values())

@@ -22,7 +22,7 @@ from t2t_relpos.attention.relative_ids import (
     range_around,
     relative_ids_from_positions,
 )
-from t2t_relpos.layers.attention_base import AttentionBase
+from t2t_relpos.layers.attention_base import AttentionBase, swap_heads
 from t2t_relpos.layers.layer_mixin import clone_initializer
 from t2t_relpos.layers.relative_position_embedding import RelativePositionEmbedding
 
@@ -311,7 +311,7 @@ class RelativeMultiHeadAttention(AttentionBase):
             return_weights=return_attention_scores,
         )
         if query_packing is not None:
-            outputs = query_packing.merge_heads(_swap_heads(outputs))
+            outputs = query_packing.merge_heads(swap_heads(outputs))
             outputs = ops.reshape(outputs, (1, -1, self.num_heads, self.value_dim))
         outputs = self._merge_heads(outputs, query)
         return (outputs, weights) if return_attention_scores else outputs
@@ -429,11 +429,11 @@ class RelativeMultiHeadAttention(AttentionBase):
             dropout=self._attention_dropout(training),
             **defaults | options,
         )
-        return _swap_heads(outputs), weights
+        return swap_heads(outputs), weights
 
     def _scaled_heads(self, query, key, value):
         """Returns heads `[B, N, T, H]`, `[B, N, S, H]` and `[B, N, S, Hv]`, with scaled queries."""
-        return _swap_heads(query) * self.key_dim**-0.5, _swap_heads(key), _swap_heads(value)
+        return swap_heads(query) * self.key_dim**-0.5, swap_heads(key), swap_heads(value)
 
     def attend(self, query, key, value, **kwargs):
         """Returns the results of `attention.attend` with the tables of this layer.
@@ -528,7 +528,7 @@ class RelativeMultiHeadAttention(AttentionBase):
             lowest, _ = range_around(position[:, None], self.sliding_window - 1)
             is_visible = ops.logical_and(is_visible, slots >= lowest)
         outputs, _ = self._attend_with_masks(
-            (self.query_dense(query), _swap_heads(keys), _swap_heads(values)),
+            (self.query_dense(query), swap_heads(keys), swap_heads(values)),
             key_padding_mask(is_visible),
             query_offset=position,
             **_ONE_QUERY,
@@ -615,7 +615,7 @@ class RelativeMultiHeadAttention(AttentionBase):
         """
         _checks.built(self)
         query, keys, values = self._cast(query, keys, values)
-        keys, values = _swap_heads(keys), _swap_heads(values)
+        keys, values = swap_heads(keys), swap_heads(values)
         causal = self._is_causal(False)
         outputs = self._attend_to_cached(query, keys, values, mask, query_offset, causal=causal)
         return self._merge_heads(outputs, query)
@@ -770,18 +770,13 @@ class _Pairs:
 _ONE_QUERY = {"return_weights": True, "rematerialize": None}
 
 
-def _swap_heads(x):
-    """Swaps the axes of positions and heads, `[B, T, N, H]` <-> `[B, N, T, H]`."""
-    return ops.transpose(x, (0, 2, 1, 3))
-
-
 def _unpack_heads(x, packing):
     """Returns heads `[B, T, N, H]` of the tokens `[1, P, N, H]` of a packing, or `x` without it."""
     if packing is None:
         return x
     rows, tokens, heads, depth = ops.shape(x)
     x = ops.reshape(x, (rows, tokens, heads * depth))
-    return _swap_heads(packing.split_heads(x, heads))
+    return swap_heads(packing.split_heads(x, heads))
 
 
 def _keras_mask(mask, query_mask, key_mask):

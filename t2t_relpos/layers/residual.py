@@ -150,12 +150,10 @@ class LayerNormalization(keras.layers.LayerNormalization):
     def call(self, inputs):
         if self.rms_scaling:
             return super().call(inputs)
-        rank = len(inputs.shape)
-        # Keras's layer normalizes the last axes only, on PyTorch.
-        is_last = sorted(axis % rank for axis in self.axis) == list(range(rank))[-len(self.axis) :]
-        if keras.backend.backend() == "torch" and (is_portable() or not is_last):
+        rank, backend = len(inputs.shape), keras.backend.backend()
+        if backend == "torch" and (is_portable() or not self._has_last_axes(rank)):
             return self._normalize(inputs)
-        if keras.backend.backend() != "tensorflow" or not self._is_default(rank):
+        if backend != "tensorflow" or not self._is_default(rank):
             return super().call(inputs)
         from t2t_relpos.layers import _tensorflow_ops
 
@@ -166,10 +164,16 @@ class LayerNormalization(keras.layers.LayerNormalization):
         """Returns whether the last axis is normalized, scaled and centered."""
         return self.axis in ([-1], [rank - 1]) and self.scale and self.center
 
+    def _has_last_axes(self, rank):
+        """Returns whether the last axes are normalized, as PyTorch's layer normalization does."""
+        axes = sorted(axis % rank for axis in self.axis)
+        return axes == list(range(rank))[-len(axes) :]
+
     def _normalize(self, inputs):
         """Returns the outputs, computed with elementary operations.
 
-        PyTorch can't export its layer normalization to ONNX if a length is unknown.
+        PyTorch can't export its layer normalization to ONNX if a length is unknown, and it
+        normalizes the last axes only.
         """
         x = ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
         axes = tuple(axis % len(x.shape) for axis in self.axis)

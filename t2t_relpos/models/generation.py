@@ -94,7 +94,7 @@ class GenerationMixin:
 
         Args:
             sampler: a `Sampler`.
-            sizes: sizes of the inputs, of which the last one is the maximum length of outputs.
+            sizes: sizes of the inputs. The last one is the maximum length of outputs.
             stop_token_ids: tuple of ids, or None.
             jit_compile: whether XLA compiles it.
         """

@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_text
 from sentencepiece import sentencepiece_model_pb2
 
+from trainer.data.text_report import squeeze
 from trainer.data.token_ids import EOS_ID, PAD_ID, UNK_ID
 from trainer.data.tokenizer import Tokenizer
 
@@ -22,7 +23,6 @@ _CHARACTER_COVERAGE = 0.99999
 _MAX_LINE_BYTES = 4192
 # SentencePiece marks rare characters with it, and skips all lines that contain it.
 _RESERVED = "\u2585"
-_ASCII_SPACES = " \t\n\r\v\f"  # `tf.strings.strip` removes these.
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -139,7 +139,10 @@ class SentencePieceTokenizer(Tokenizer):
     def count_normalized(self, texts: Sequence[str]) -> int:
         normalize = self._normalizer.Normalize
         pairs = ((text, normalize(text)) for text in texts)
-        return sum(text != other and _squeeze(text) != _squeeze(other) for text, other in pairs)
+        return sum(
+            text != other and squeeze(text.encode()) != squeeze(other.encode())
+            for text, other in pairs
+        )
 
     def _op(self):
         # Not cached: tensorflow_text's resource belongs to the kernel that created it, and
@@ -170,11 +173,6 @@ def _trainable_lines(sentences) -> Iterator[str]:
                 end = end if space < 0 else space
             yield sentence[start:end]
             start = end
-
-
-def _squeeze(text):
-    """Returns a text with single spaces between words."""
-    return " ".join(filter(None, text.strip(_ASCII_SPACES).split(" ")))
 
 
 def _read_names(content):

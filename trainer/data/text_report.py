@@ -128,15 +128,18 @@ def count_in_graph(module, texts: Sequence[bytes]) -> TextCounts:
             unknown=counts[_UNKNOWN],
             byte_pieces=sum(count for name, count in counts.items() if _is_byte(name)),
             normalized=sum(
-                not unknown and _squeeze(text) != _squeeze(other)
+                not unknown and squeeze(text) != squeeze(other)
                 for text, other, unknown in zip(block, round_trips, has_unknown)
             ),
         )
     return total
 
 
-def _squeeze(text):
-    """Returns a text with single spaces between words. Only U+0020 separates words."""
+def squeeze(text: bytes) -> bytes:
+    """Returns a text without spaces at its ends, and with single ones between words.
+
+    Only U+0020 separates words. `tf.strings.strip` removes the same characters from the ends.
+    """
     return b" ".join(filter(None, text.strip().split(b" ")))
 
 

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from t2t_relpos._backend import accumulation_dtype, clip_size
 from t2t_relpos.attention.blocks import all_queries_have_keys
-from t2t_relpos.attention.blockwise import extend_table
+from t2t_relpos.attention.blockwise import DIFFERENTIABLE, extend_table
 from t2t_relpos.attention.masks import MASKED_SCORE, key_padding_mask
 from t2t_relpos.attention.tensorflow.diagonals import (
     Band,
@@ -40,7 +40,7 @@ class _Arguments(NamedTuple):
     """Arguments of the shared function: tensors, or None, and Python constants.
 
     Args:
-        query: as in `attend`. The first five are differentiated.
+        query: as in `attend`. Those of `DIFFERENTIABLE` are differentiated.
         key: as in `attend`.
         value: as in `attend`.
         key_table: as in `attend`.
@@ -108,7 +108,7 @@ def attend_in_one_block(call, chunk):
 
 def _arguments(call, **options):
     """Returns the `_Arguments` of a call: its tensors and dropout, and options."""
-    tensors = {name: getattr(call, name) for name in _Arguments._fields[:5]}
+    tensors = {name: getattr(call, name) for name in DIFFERENTIABLE}
     tensors = {n: None if x is None else tf.convert_to_tensor(x) for n, x in tensors.items()}
     seed, rate = (call.dropout.seed, call.dropout.rate) if call.dropout else (None, None)
     return _Arguments(**tensors, seed=seed, rate=rate, causal=call.causal, **options)
@@ -166,7 +166,7 @@ SMALLEST_BLOCK = 64
 
 @shared_function
 def _attend(arguments):
-    names = [name for name in _Arguments._fields[:5] if getattr(arguments, name) is not None]
+    names = [name for name in DIFFERENTIABLE if getattr(arguments, name) is not None]
 
     @tf.custom_gradient
     def run(*args):
