@@ -8,7 +8,7 @@ import numpy as np
 LARGEST_POSITION = 2**31 - 1
 
 
-def positive_int(name, value):
+def positive_int(value, name):
     """Returns `value` as an int. Raises ValueError if it is not an integer above 0."""
     if not is_integer(value) or value <= 0:
         raise ValueError(
@@ -30,7 +30,7 @@ def max_relative_position(value):
     return int(value)
 
 
-def rate(name, value):
+def rate(value, name):
     """Returns `value`. Raises ValueError if it is not a probability below 1."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < 1:
         raise ValueError(
@@ -83,9 +83,9 @@ def check(values, name, spec, dtype=None, sizes=None, *, broadcast="", advice=""
         )
     sizes = check_shape(values.shape, name, spec, sizes, broadcast=broadcast, advice=advice)
     if dtype == "mask":
-        boolean(name, values)
+        boolean(values, name)
     elif dtype == "int":
-        integers(f"`{name}`", values)
+        integers(values, f"`{name}`")
     elif dtype == "float" and "float" not in keras.backend.standardize_dtype(values.dtype):
         raise ValueError(
             f"Expected `{name}` of a floating-point dtype. Received: dtype {values.dtype}."
@@ -160,7 +160,7 @@ def as_array(values):
     return values if hasattr(values, "dtype") else np.asarray(values)
 
 
-def integers(name, values):
+def integers(values, name):
     """Raises ValueError if `values` are not of an integer dtype."""
     dtype = keras.backend.standardize_dtype(values.dtype)
     if "int" not in dtype:
@@ -170,7 +170,7 @@ def integers(name, values):
         )
 
 
-def boolean(name, mask):
+def boolean(mask, name):
     """Raises ValueError if a mask is not None, and neither boolean nor an integer mask.
 
     Known negative values are those of an additive bias, which a cast to bool would invert.
@@ -204,12 +204,12 @@ def known_range(values):
     return (values.min().item(), values.max().item()) if values.size else (None, None)
 
 
-def in_range(name, values, low, high, advice=""):
+def in_range(values, name, low, high, advice=""):
     """Raises ValueError if values are known and outside of `[low, high)`.
 
     Args:
-        name: name of the values, for the error.
         values: integers.
+        name: name of the values, for the error.
         low: smallest allowed value.
         high: smallest value that is too large.
         advice: a sentence that says what to do. Default: "".
@@ -220,9 +220,9 @@ def in_range(name, values, low, high, advice=""):
         raise ValueError(f"Expected {name} in [{low}, {high}). Received: {received}")
 
 
-def fits_int32(name, values):
+def fits_int32(values, name):
     """Raises ValueError if positions are known and do not fit into int32."""
-    in_range(f"`{name}`", values, -LARGEST_POSITION, LARGEST_POSITION + 1)
+    in_range(values, f"`{name}`", -LARGEST_POSITION, LARGEST_POSITION + 1)
 
 
 def positions(values, name, spec, sizes=None, advice=""):
@@ -237,7 +237,7 @@ def positions(values, name, spec, sizes=None, advice=""):
     """
     if values is not None:
         check(as_array(values), name, spec, "int", sizes, advice=advice)
-        fits_int32(name, values)
+        fits_int32(values, name)
 
 
 def query_offset(value):
@@ -252,7 +252,7 @@ def query_offset(value):
     if hasattr(value, "dtype"):  # neither None nor a symbolic length
         check(value, "query_offset", " | B", "int")
     if is_known:
-        fits_int32("query_offset", value)
+        fits_int32(value, "query_offset")
 
 
 def token_ids(ids, vocab_size):
@@ -261,9 +261,9 @@ def token_ids(ids, vocab_size):
     Values in a compiled graph are unknown. There, TensorFlow on CPUs raises an error for an id
     outside the range. On other backends, its embedding is zero or that of the nearest id.
     """
-    integers("token ids", ids)
+    integers(ids, "token ids")
     advice = "Use the tokenizer of the model, or a larger vocab_size."
-    in_range("token ids", ids, 0, vocab_size, advice)
+    in_range(ids, "token ids", 0, vocab_size, advice)
 
 
 def built(layer):

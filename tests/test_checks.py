@@ -82,7 +82,7 @@ ERRORS = [
     ),
     (
         _checks.in_range,
-        ("labels", np.array([3, 5]), 0, 5, "-1 means no edge."),
+        (np.array([3, 5]), "labels", 0, 5, "-1 means no edge."),
         "Expected labels in [0, 5). Received: values from 3 to 5. -1 means no edge.",
     ),
     (
@@ -116,13 +116,13 @@ ERRORS = [
     ),
     (
         _checks.positive_int,
-        ("num_heads", 0),
+        (0, "num_heads"),
         "Expected `num_heads` to be a positive integer. Received: num_heads=0. Pass an int of 1 "
         "or more as argument `num_heads`.",
     ),
     (
         _checks.rate,
-        ("dropout", 1.0),
+        (1.0, "dropout"),
         "Expected `dropout` to be at least 0 and below 1. Received: dropout=1.0",
     ),
     (

@@ -120,7 +120,7 @@ _TABLE_ADVICE = (
 def _check(tensors, query_mask):
     """Raises ValueError if the tensors of a call have unsupported dtypes or shapes."""
     for name, mask in (("key_mask", tensors["key_mask"]), ("query_mask", query_mask)):
-        _checks.boolean(name, mask)
+        _checks.boolean(mask, name)
     ids, sizes = tensors["relative_ids"], {"N": tensors["query"].shape[1]}
     for name, depth in (("key_table", "H"), ("value_table", "Hv")):
         shapes = f"R {depth} | N R {depth}"
@@ -136,7 +136,7 @@ def _check(tensors, query_mask):
         return
     _checks.check(ids, "relative_ids", "T S | B T S", "int")
     if rows is not None:
-        _checks.in_range("`relative_ids`", ids, 0, rows, "They are the rows of the tables.")
+        _checks.in_range(ids, "`relative_ids`", 0, rows, "They are the rows of the tables.")
 
 
 # All pairs at this distance are clipped, and its sum with any length fits into int32.
@@ -160,7 +160,7 @@ def _query_offset(query_offset, lengths):
         return max(-_FARTHEST, min(_FARTHEST, int(query_offset)))
     if not hasattr(query_offset, "shape"):  # a symbolic length of JAX
         return query_offset
-    offset = as_positions("query_offset", as_tensor(query_offset))
+    offset = as_positions(as_tensor(query_offset), "query_offset")
     return ops.clip(offset, -_FARTHEST, _FARTHEST)
 
 
@@ -168,7 +168,7 @@ def _sliding_window(window):
     """Returns the sliding window of a call, or None. Sums of twice the window fit into int32."""
     if window is None:
         return None
-    return min(_checks.positive_int("sliding_window", window), _FARTHEST // 2)
+    return min(_checks.positive_int(window, "sliding_window"), _FARTHEST // 2)
 
 
 def _max_relative_position(tensors):

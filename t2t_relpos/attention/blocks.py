@@ -84,25 +84,25 @@ class Segment(NamedTuple):
         start = start_indices(0, 0, start, 0)
         return ops.slice(x, start, (batch, heads, self.block, depth))
 
-    def run(self, compute, buffers, totals):
+    def run(self, compute, buffers, sums_by_key):
         """Calls `compute` for all blocks of the segment, one after the other.
 
         Args:
             compute: function of the number of a block in this segment. It returns (rows, terms,
                 first key), with two dicts. Rows `[B, N, C, X]` are written into the buffers with
-                the same names; terms `[B, N, keys of the block, X]` are added to the totals with
-                the same names, from the first key on.
+                the same names; terms `[B, N, keys of the block, X]` are added to the sums with the
+                same names, from the first key on.
             buffers: dict of tensors `[B, N, blocks * C, X]`. Unused if `is_single`.
-            totals: dict of tensors `[B, N, num_keys, X]`. Unused if `is_single`.
+            sums_by_key: dict of tensors `[B, N, num_keys, X]`. Unused if `is_single`.
 
         Returns:
-            (buffers cut to `length` rows, totals), dicts.
+            (buffers cut to `length` rows, sums by key), dicts.
         """
         if self.is_single:
             return compute(0)[:2]
 
         def body(number, state):
-            buffers, totals = state
+            buffers, sums = state
             # With JAX_ENABLE_X64, it is int64.
             number = ops.cast(number, "int32")
             rows, terms, first_key = compute(number)
@@ -110,10 +110,10 @@ class Segment(NamedTuple):
             buffers = {
                 name: ops.slice_update(x, position, rows[name]) for name, x in buffers.items()
             }
-            return buffers, {n: _add_at(x, terms[n], first_key) for n, x in totals.items()}
+            return buffers, {n: _add_at(x, terms[n], first_key) for n, x in sums.items()}
 
-        buffers, totals = ops.fori_loop(0, self.count, body, (buffers, totals))
-        return {name: x[:, :, : self.length] for name, x in buffers.items()}, totals
+        buffers, sums = ops.fori_loop(0, self.count, body, (buffers, sums_by_key))
+        return {name: x[:, :, : self.length] for name, x in buffers.items()}, sums
 
 
 def make_segments(call, sizes, *, unrolled):
@@ -129,7 +129,7 @@ def make_segments(call, sizes, *, unrolled):
     """
     length_q, length_k, window = call.length_q, call.length_k, call.sliding_window
     # Keys outside of the windows of a block's queries are not read: long blocks read more keys.
-    largest = sizes.block if window is None else min(sizes.block, max(window - 1, SMALLEST_BLOCK))
+    largest = sizes.of_window(window)
     num_blocks = (length_q + largest - 1) // largest
     if not call.knows_lengths:
         # On JAX an unknown length is symbolic. Most comparisons with it are inconclusive.
@@ -155,10 +155,6 @@ def make_segments(call, sizes, *, unrolled):
     return tuple(segments)
 
 
-# Smaller blocks would not save much time in a sliding window.
-SMALLEST_BLOCK = 128
-
-
 def _key_range(call, start, length):
     """Returns (first key, number of keys) that `length` queries from `start` read, ints."""
     length_k, window = call.length_k, call.sliding_window
@@ -175,12 +171,12 @@ def _key_range(call, start, length):
     return first_key, end - first_key
 
 
-def _add_at(total, terms, first_key):
+def _add_at(x, terms, first_key):
     """Returns `[B, N, S, X]` plus terms `[B, N, keys, X]` from the first key on."""
     if isinstance(first_key, int) and first_key == 0:
-        return total + terms
+        return x + terms
     position = start_indices(0, 0, first_key, 0)
-    return ops.slice_update(total, position, ops.slice(total, position, ops.shape(terms)) + terms)
+    return ops.slice_update(x, position, ops.slice(x, position, ops.shape(terms)) + terms)
 
 
 class BandKeys(NamedTuple):
@@ -284,23 +280,31 @@ class Block:
         )
 
     def forward(self):
-        """Returns (a dict of results `[B, N, C, X]`, weights before dropout `[B, N, C, S]`)."""
+        """Returns (a dict of results `[B, N, C, X]`, weights before dropout `[B, N, C, S]`).
+
+        The results are `"outputs"` without the value table; `"log_sums"`, the log-sum-exp of the
+        scores; if needed, `"total"`, the sum of the weights after dropout; with a value table,
+        `"sums"`, their sums by relative id.
+        """
         call = self._call
-        weights, log_sums, totals = softmax(self._scores())
+        weights, log_sums, total = softmax(self._scores())
         dropped = weights
         if call.dropout is not None:
             dropped = weights * self._dropout_factors(weights)
-            totals = ops.sum(dropped, axis=-1, keepdims=True)
+            total = ops.sum(dropped, axis=-1, keepdims=True)
         outputs = matmul(dropped, self._by_key["value"], self._dtype)
         results = {"outputs": outputs, "log_sums": log_sums}
-        if needs_totals(call):
-            results["totals"] = totals
+        if needs_total(call):
+            results["total"] = total
         if call.value_table is not None:
             results["sums"] = self._sum_by_id(dropped)
         return results, weights
 
     def backward(self, weights=None):
         """Returns (a dict of gradients `[B, N, C, X]`, a dict of terms of gradients of the keys).
+
+        The first has `"query"`, without the key table, and, with a key table, `"d_by_id"`, the sums
+        of the gradient of the scores by relative id. The second has `"key"` and `"value"`.
 
         Args:
             weights: from `forward`. Default: computed again.
@@ -312,8 +316,8 @@ class Block:
         d_weights = matmul(d_outputs, transpose(by_key["value"]), dtype)
         if "d_sums" in by_query:
             d_weights = self._add_bias(d_weights, by_query["d_sums"])
-        if "d_totals" in by_query:
-            d_weights = d_weights + by_query["d_totals"]
+        if "d_total" in by_query:
+            d_weights = d_weights + by_query["d_total"]
         dropped = weights
         if call.dropout is not None:
             factors = self._dropout_factors(weights)
@@ -445,7 +449,7 @@ def key_tensors(call, segment):
     return tensors
 
 
-def needs_totals(call):
+def needs_total(call):
     """Returns whether the weights of a query may have a sum other than 1."""
     is_masked = call.key_mask is not None or call.mask is not None
     return call.dropout is not None or is_masked or not all_queries_have_keys(call)

@@ -28,11 +28,12 @@ from t2t_relpos.attention.blocks import (
     key_tensors,
     make_segments,
     matmul,
-    needs_totals,
+    needs_total,
     query_tensors,
     transpose,
 )
 from t2t_relpos.attention.gather import matmul_table
+from t2t_relpos.attention.relative_ids import difference_rows, extend_table
 
 
 def attend(call, sizes, *, unrolled):
@@ -46,9 +47,9 @@ def attend(call, sizes, *, unrolled):
     """
     call, reference = _with_difference_rows(call)
     outputs = _run(call, make_segments(call, sizes, unrolled=unrolled), save_weights=unrolled)
-    if needs_totals(call):
-        outputs, totals = outputs[..., :-1], outputs[..., -1:]
-        reference = None if reference is None else totals * reference
+    if needs_total(call):
+        outputs, total = outputs[..., :-1], outputs[..., -1:]
+        reference = None if reference is None else total * reference
     outputs = outputs if reference is None else outputs + reference
     return ops.cast(outputs, backend.standardize_dtype(call.query.dtype))
 
@@ -78,30 +79,6 @@ def _with_difference_rows(call):
         query_offset=offset if isinstance(offset, int) else ops.cast(offset, "int32"),
     )
     return call, references.get("value_table")
-
-
-def extend_table(table, num_rows):
-    """Repeats the end rows of a table until it has `num_rows`. The table is equivalent."""
-    while table.shape[-2] < num_rows:
-        table = ops.concatenate([table[..., :1, :], table, table[..., -1:, :]], axis=-2)
-    return table
-
-
-def difference_rows(table, *, causal):
-    """Returns (rows minus the reference row `[.., L, H]`, reference row `[.., 1, H]`).
-
-    The reference row is the rightmost row, or the leftmost one if causal. The difference rows have
-    the order of the table, from left to right.
-
-    Args:
-        table: `[2K + 1, H]` or `[N, 2K + 1, H]`, K at least 1.
-        causal: whether keys after a query are masked. Their rows are left out.
-    """
-    if causal:
-        reference, others = table[..., :1, :], table[..., 1 : table.shape[-2] // 2 + 1, :]
-    else:
-        reference, others = table[..., -1:, :], table[..., :-1, :]
-    return others - reference, reference
 
 
 DIFFERENTIABLE = "query", "key", "value", "key_table", "value_table"
@@ -184,10 +161,10 @@ def forward(call, segments, *, save_weights):
     outputs, sums = results["outputs"], results.get("sums")
     if sums is not None:
         outputs = outputs + _matmul_rows(sums, call.value_table, call.query.dtype)
-    totals = [results["totals"]] if needs_totals(call) else []
+    total = [results["total"]] if needs_total(call) else []
     # Always concatenate: PyTorch's graph refers to the first `outputs`. Saving that tensor for the
     # gradient would make a reference cycle.
-    outputs = ops.concatenate([outputs, *totals], axis=-1)
+    outputs = ops.concatenate([outputs, *total], axis=-1)
     return outputs, Saved(
         outputs=outputs,
         sums=sums,
@@ -208,8 +185,8 @@ def _forward_segment(call, segment, by_id, *, save_weights):
         return results, {}, 0
 
     depths = {"outputs": call.value.shape[-1], "log_sums": 1}
-    if needs_totals(call):
-        depths["totals"] = 1
+    if needs_total(call):
+        depths["total"] = 1
     if call.value_table is not None:
         depths["sums"] = call.value_table.shape[-2]
     rows, _ = segment.run(compute, _buffers(call, segment, depths), {})
@@ -260,23 +237,33 @@ def _backward_segment(call, segment, by_id, of_outputs, weights):
     depths = {"query": call.query.shape[-1]}
     if call.key_table is not None:
         depths["d_by_id"] = call.key_table.shape[-2]
-    totals = {}
+    sums_by_key = {}
     if not segment.is_single:
         dtype = accumulation_dtype(call.query.dtype)
         keys = {name: by_key[name] for name in ("key", "value")}
-        totals = {name: ops.zeros(ops.shape(x), dtype=dtype) for name, x in keys.items()}
-    return segment.run(compute, _buffers(call, segment, depths), totals)
+        sums_by_key = {name: ops.zeros(ops.shape(x), dtype=dtype) for name, x in keys.items()}
+    return segment.run(compute, _buffers(call, segment, depths), sums_by_key)
 
 
 def _output_gradients(call, saved, d_outputs):
-    """Returns a dict of the tensors `[B, N, T, X]` that the gradient reads for each query."""
+    """Returns a dict of the tensors `[B, N, T, X]` that the gradient reads for each query.
+
+    With scores s, weights p, dropout factors m and rows v of values and of the table, the outputs
+    are `sum(p·m·v)`, and the gradient is `ds = p·(m·(do·v) - row_sums)`. The dict has:
+
+    - `"d_outputs"`: do;
+    - `"row_sums"`: `do·outputs`, equal to `sum(p·m·(do·v))`;
+    - `"log_sums"`: log-sum-exp of the scores, from which the weights are computed again;
+    - `"d_sums"`, if there is a value table: the products of do and its difference rows;
+    - `"d_total"`, if the weights have a sum other than 1: the product of do and its reference row.
+    """
     d_outputs = ops.cast(d_outputs, accumulation_dtype(call.query.dtype))
     tensors = {
         "row_sums": ops.sum(d_outputs * saved.outputs, axis=-1, keepdims=True),
         "log_sums": saved.log_sums,
     }
-    if needs_totals(call):
-        d_outputs, tensors["d_totals"] = d_outputs[..., :-1], d_outputs[..., -1:]
+    if needs_total(call):
+        d_outputs, tensors["d_total"] = d_outputs[..., :-1], d_outputs[..., -1:]
     tensors["d_outputs"] = d_outputs
     if call.value_table is not None:
         tensors["d_sums"] = _products_with_rows(d_outputs, call.value_table, call.query.dtype)

@@ -1,8 +1,7 @@
 """Describes a call of `attend`, and chooses its implementation from a table.
 
-All thresholds of `attend` are in this module, except for the smallest blocks of sliding windows,
-which are in the block engines. They were measured on CPUs. Block sizes for GPUs and TPUs are
-estimates.
+All thresholds of `attend` are in this module. They were measured on CPUs. Block sizes for GPUs and
+TPUs are estimates.
 """
 
 import dataclasses
@@ -178,6 +177,10 @@ class BlockSizes:
     max_blocks: int = 2**30
     causal_segments: int = 1
 
+    def of_window(self, window):
+        """Returns the size of a block in a sliding window, or without one for None."""
+        return _block_of_window(self.block, window, SMALLEST_BLOCK)
+
 
 @dataclasses.dataclass(frozen=True)
 class GroupedBlockSizes:
@@ -193,6 +196,15 @@ class GroupedBlockSizes:
     largest_block: int
     keys_per_group: int
     chunk: int
+
+    def of_window(self, window):
+        """Returns the largest size of a block in a sliding window, or without one for None."""
+        return _block_of_window(self.largest_block, window, SMALLEST_BLOCK_TENSORFLOW_CPU)
+
+
+def _block_of_window(size, window, smallest):
+    """Limits the size of blocks: they read the keys in the windows of all of their queries."""
+    return size if window is None else min(size, max(window - 1, smallest))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -377,6 +389,8 @@ LONGEST_SHORT_CHUNKS, SHORT_CHUNK, LONG_CHUNK = 256, 16, 32
 # With a sliding window, the full matrix with a mask is used up to this many windows, which have at
 # least this many positions.
 LONGEST_MASKED_WINDOWS, SHORTEST_WINDOW = 4, 16
+# Blocks in a sliding window have at least this many queries. Smaller ones would not save much time.
+SMALLEST_BLOCK, SMALLEST_BLOCK_TENSORFLOW_CPU = 128, 64
 # `saved_blocks` is used up to this many positions.
 LONGEST_SAVED = 4096
 # Blocks are unrolled up to this many positions. `scanned_blocks` is faster for longer sequences,
@@ -406,7 +420,8 @@ def _full_matrix_fits(call):
     return fits
 
 
-def _full_matrix_suits_window(call):
+def _mask_suits_window(call):
+    """Returns whether a full matrix with a mask is as fast as blocks that skip keys."""
     if call.sliding_window is None or not _meets_block_requirements(call):
         return True
     if not (call.knows_lengths or TENSORFLOW_ON_CPU.holds(call)):
@@ -482,7 +497,7 @@ _FULL_MATRIX_FITS_REQUIREMENT = Condition(
 _SUITS_WINDOW = Condition(
     f"no sliding window, or one for up to {LONGEST_MASKED_WINDOWS} windows (of at least "
     f"{SHORTEST_WINDOW} positions), or failed block requirements",
-    _full_matrix_suits_window,
+    _mask_suits_window,
 )
 
 TABLE = (

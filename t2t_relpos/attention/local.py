@@ -63,11 +63,11 @@ def attend_locally(
     >>> bool(ops.max(ops.abs(local - dense)) < 1e-5)
     True
     """
-    _checks.positive_int("window", window)
+    _checks.positive_int(window, "window")
     advice = "The function is for self-attention. Use `attend` with `mask=window_mask(...)`."
     _checks.check_shape(key.shape, "key", "B N T H", {"T": query.shape[2]}, advice=advice)
-    _checks.boolean("query_mask", query_mask)
-    _checks.boolean("key_mask", key_mask)
+    _checks.boolean(query_mask, "query_mask")
+    _checks.boolean(key_mask, "key_mask")
     query_mask, key_mask = (expand_to_batch(mask, query) for mask in (query_mask, key_mask))
     batch, _, length, _ = ops.shape(query)
     if is_portable():

@@ -57,7 +57,7 @@ def window_mask(length_q, length_k, window, query_offset=None):
 
 def _within(queries, keys, window):
     """Returns whether positions `[.., T]` and `[.., S]` are closer than `window`, `[.., T, S]`."""
-    distance = _checks.positive_int("window", window) - 1
+    distance = _checks.positive_int(window, "window") - 1
     lowest, highest = range_around(ops.expand_dims(queries, -1), distance)
     keys = ops.expand_dims(keys, -2)
     return ops.logical_and(keys >= lowest, keys <= highest)
@@ -80,7 +80,7 @@ def key_padding_mask(mask):
     >>> ops.convert_to_numpy(key_padding_mask(token_ids != 0)).tolist()
     [[[[True, True, False]]]]
     """
-    _checks.boolean("mask", mask)
+    _checks.boolean(mask, "mask")
     return ops.expand_dims(ops.cast(mask, "bool"), (1, 2))
 
 
@@ -121,7 +121,7 @@ def combine_masks(*masks):
     for mask in masks:
         if mask is None:
             continue
-        _checks.boolean("mask", mask)
+        _checks.boolean(mask, "mask")
         mask = ops.cast(mask, "bool")
         if len(mask.shape) == 3:
             mask = ops.expand_dims(mask, 1)
@@ -161,7 +161,7 @@ def make_attention_mask(
         within = window_mask(*lengths, window, query_offset) if window is not None else None
     else:
         names = "query_positions", "key_positions"
-        queries, keys = map(as_positions, names, positions)
+        queries, keys = map(as_positions, positions, names)
         not_later = ops.expand_dims(keys, -2) <= ops.expand_dims(queries, -1) if causal else None
         within = _within(queries, keys, window) if window is not None else None
     return combine_masks(attention_mask, not_later, within)

@@ -1,4 +1,4 @@
-"""Positions, and relative ids: the table row of each (query, key) pair.
+"""Positions, relative ids (the table row of each query and key), and the rows of tables.
 
 Positions are int32. Differences of two positions may not fit into int32. Positions are therefore
 compared with the ends of a range around the query, and never subtracted from each other.
@@ -35,28 +35,28 @@ def key_positions(length_q, length_k, query_offset=None):
     positions = arange(length_q)
     if not (hasattr(query_offset, "shape") or _checks.is_integer(query_offset)):
         return ops.cast(query_offset, "int32") + positions  # a symbolic length of JAX or PyTorch
-    offset = as_positions("query_offset", query_offset)
+    offset = as_positions(query_offset, "query_offset")
     if len(offset.shape):
         offset = ops.expand_dims(offset, -1)
     # A sum that does not fit into int32 would be negative.
     return ops.minimum(offset, _checks.LARGEST_POSITION - positions) + positions
 
 
-def as_positions(name, values):
+def as_positions(values, name):
     """Returns positions or an offset as int32. Unknown values are limited to the range of int32.
 
     Args:
-        name: name of the argument, for the error.
         values: an int, or integers in an array, a tensor or a variable.
+        name: name of the argument, for the error.
 
     Raises:
         ValueError: if the values are not integers, or are known and do not fit into int32.
     """
     values = _checks.as_array(values)
-    _checks.integers(f"`{name}`", values)
+    _checks.integers(values, f"`{name}`")
     dtype = keras.backend.standardize_dtype(values.dtype)
     if dtype in ("int64", "uint32", "uint64"):
-        _checks.fits_int32(name, values)
+        _checks.fits_int32(values, name)
         lowest = 0 if dtype.startswith("u") else -_checks.LARGEST_POSITION
         values = ops.clip(values, lowest, _checks.LARGEST_POSITION)
     return ops.cast(values, "int32")
@@ -125,10 +125,34 @@ def relative_ids_from_positions(query_positions, key_positions, max_relative_pos
     >>> ops.convert_to_numpy(ids).tolist()
     [[0, 2, 4]]
     """
-    queries = ops.expand_dims(as_positions("query_positions", query_positions), -1)
-    keys = ops.expand_dims(as_positions("key_positions", key_positions), -2)
+    queries = ops.expand_dims(as_positions(query_positions, "query_positions"), -1)
+    keys = ops.expand_dims(as_positions(key_positions, "key_positions"), -2)
     k = max_relative_position
     if not ops.is_tensor(k):  # While PyTorch traces a model, K is a tensor.
         k = _checks.max_relative_position(k)
     lowest, highest = range_around(queries, k)
     return ops.minimum(ops.maximum(keys, lowest), highest) - (queries - k)
+
+
+def extend_table(table, num_rows):
+    """Repeats the end rows of a table until it has `num_rows`. The table is equivalent."""
+    while table.shape[-2] < num_rows:
+        table = ops.concatenate([table[..., :1, :], table, table[..., -1:, :]], axis=-2)
+    return table
+
+
+def difference_rows(table, *, causal):
+    """Returns (rows minus the reference row `[.., L, H]`, reference row `[.., 1, H]`).
+
+    The reference row is the rightmost row, or the leftmost one if causal. The difference rows have
+    the order of the table, from left to right.
+
+    Args:
+        table: `[2K + 1, H]` or `[N, 2K + 1, H]`, K at least 1.
+        causal: whether keys after a query are masked. Their rows are left out.
+    """
+    if causal:
+        reference, others = table[..., :1, :], table[..., 1 : table.shape[-2] // 2 + 1, :]
+    else:
+        reference, others = table[..., -1:, :], table[..., :-1, :]
+    return others - reference, reference

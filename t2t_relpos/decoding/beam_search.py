@@ -215,8 +215,8 @@ def check_sizes(name, beam_size, num_results):
         beam_size: number of hypotheses per sentence.
         num_results: number of outputs per sentence.
     """
-    _checks.positive_int(name, beam_size)
-    _checks.positive_int("num_results", num_results)
+    _checks.positive_int(beam_size, name)
+    _checks.positive_int(num_results, "num_results")
     if num_results > beam_size:
         raise ValueError(
             f"Expected `num_results` to be at most `{name}`, {beam_size}. Received: {num_results}"

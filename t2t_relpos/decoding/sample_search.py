@@ -157,4 +157,4 @@ def _check(temperature, top_k, top_p, num_results):
     for name, count in (("top_k", top_k), ("num_results", num_results)):
         is_off = count is None and name == "top_k"
         if not is_off and not ops.is_tensor(count):
-            _checks.positive_int(name, count)
+            _checks.positive_int(count, name)

@@ -254,7 +254,7 @@ class _RandomSampler(Sampler):
                 f"Received: {temperature!r}"
             )
         self.temperature = temperature
-        self.num_results = _checks.positive_int("num_results", num_results)
+        self.num_results = _checks.positive_int(num_results, "num_results")
         self.seed = keras.random.SeedGenerator(seed)
         self.config_seed = seed
 
@@ -335,7 +335,7 @@ class TopKSampler(_RandomSampler):
     ):
         constraints = min_length, no_repeat_ngram_size, repetition_penalty
         super().__init__(temperature, seed, num_results, *constraints)
-        self.k = _checks.positive_int("k", k)
+        self.k = _checks.positive_int(k, "k")
 
     def _filters(self):
         return {"top_k": self.k}
@@ -384,7 +384,7 @@ class TopPSampler(_RandomSampler):
         if not 0 < p <= 1:
             raise ValueError(f"Expected `p` above 0 and at most 1. Received: {p!r}")
         self.p = p
-        self.k = None if k is None else _checks.positive_int("k", k)
+        self.k = None if k is None else _checks.positive_int(k, "k")
 
     def _filters(self):
         return {"top_k": self.k, "top_p": self.p}

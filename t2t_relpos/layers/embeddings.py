@@ -50,8 +50,8 @@ class TokenEmbedding(LayerMixin, keras.layers.Layer):
 
     def __init__(self, vocab_size, hidden_dim, embeddings_initializer=None, **kwargs):
         super().__init__(**kwargs)
-        self.vocab_size = _checks.positive_int("vocab_size", vocab_size)
-        self.hidden_dim = _checks.positive_int("hidden_dim", hidden_dim)
+        self.vocab_size = _checks.positive_int(vocab_size, "vocab_size")
+        self.hidden_dim = _checks.positive_int(hidden_dim, "hidden_dim")
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
     def build(self, input_shape=None):
@@ -81,7 +81,7 @@ class TokenEmbedding(LayerMixin, keras.layers.Layer):
         if reverse:
             shape = (*inputs.shape[:-1], self.vocab_size)
         else:
-            _checks.integers("token ids", inputs)
+            _checks.integers(inputs, "token ids")
             shape = self.compute_output_shape(inputs.shape)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
@@ -209,7 +209,7 @@ class LearnedPositionEmbedding(_PositionEncoding):
 
     def __init__(self, max_length, embeddings_initializer=None, **kwargs):
         super().__init__(**kwargs)
-        self.max_length = _checks.positive_int("max_length", max_length)
+        self.max_length = _checks.positive_int(max_length, "max_length")
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
     def build(self, input_shape):
@@ -242,7 +242,7 @@ class LearnedPositionEmbedding(_PositionEncoding):
         """Raises ValueError if positions are known to be outside of the table."""
         if positions is not None:
             advice = "Raise `max_length`, or use relative positions, which have no limit."
-            _checks.in_range("positions", positions, 0, self.max_length, advice)
+            _checks.in_range(positions, "positions", 0, self.max_length, advice)
             return
         length = shape[-2] if len(shape) > 1 else None
         if not isinstance(start, int) or not isinstance(length, int):

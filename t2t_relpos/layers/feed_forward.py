@@ -62,8 +62,8 @@ class FeedForward(LayerMixin, keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.intermediate_dim = _checks.positive_int("intermediate_dim", intermediate_dim)
-        self.dropout = _checks.rate("dropout", dropout)
+        self.intermediate_dim = _checks.positive_int(intermediate_dim, "intermediate_dim")
+        self.dropout = _checks.rate(dropout, "dropout")
         self.seed = seed
         self.supports_masking = True
 

@@ -76,7 +76,7 @@ class LocalRelativeMultiHeadAttention(AttentionBase):
         **kwargs,
     ):
         super().__init__(num_heads, key_dim, **kwargs)
-        self.block_length = _checks.positive_int("block_length", block_length)
+        self.block_length = _checks.positive_int(block_length, "block_length")
         self.use_value_table = use_value_table
         self.share_heads = share_heads
         self.table_initializer = keras.initializers.get(table_initializer)

@@ -105,7 +105,7 @@ class RelationMultiHeadAttention(AttentionBase):
                 "Expected `num_relations` to be a number of labels, or one for each label channel. "
                 f"Received: {num_relations!r}. For edge vectors without labels, pass None."
             )
-        self.num_relations = tuple(_checks.positive_int("num_relations", r) for r in channels)
+        self.num_relations = tuple(_checks.positive_int(r, "num_relations") for r in channels)
         if channels and not (use_key_table or use_value_table):
             raise ValueError(
                 "Expected use_key_table or use_value_table with `num_relations`: labels without a "
@@ -201,7 +201,7 @@ class RelationMultiHeadAttention(AttentionBase):
         for labels, num_labels in zip(channels, self.num_relations):
             labels = ops.convert_to_tensor(labels)
             _checks.check(labels, "relations", "B T S | T S", "int", sizes, broadcast="B")
-            _checks.in_range("labels", labels, -1, num_labels, "-1 means no edge.")
+            _checks.in_range(labels, "labels", -1, num_labels, "-1 means no edge.")
             indices.append(pair_index(ops.broadcast_to(labels, shape), num_labels, self.num_heads))
         return indices
 

@@ -174,7 +174,7 @@ class RelativeMultiHeadAttention(AttentionBase):
         )
         _check_attention_axes(attention_axes)
         if sliding_window is not None:
-            sliding_window = _checks.positive_int("sliding_window", sliding_window)
+            sliding_window = _checks.positive_int(sliding_window, "sliding_window")
         if use_key_table or use_value_table or max_relative_position is not None:
             max_relative_position = _checks.max_relative_position(max_relative_position)
         self.max_relative_position = max_relative_position
@@ -235,7 +235,7 @@ class RelativeMultiHeadAttention(AttentionBase):
         key = value if key is None else key
         masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
         self._check_call(query, value, key, attention_mask, **masks)
-        outputs, weights = self._attend_to_pairs(
+        outputs, weights = self._attend_at_positions(
             (self.query_dense(query), self.key_dense(key), self.value_dense(value)),
             _Pairs(
                 attention_mask,
@@ -300,7 +300,7 @@ class RelativeMultiHeadAttention(AttentionBase):
             query_packing is value_packing and pairs.causal and pairs.have_default_positions
         ):
             pairs = dataclasses.replace(pairs, key_mask=value_packing.mask)
-        outputs, weights = self._attend_to_pairs(
+        outputs, weights = self._attend_at_positions(
             (
                 _unpack_heads(self.query_dense(query), query_packing),
                 _unpack_heads(self.key_dense(value), value_packing),
@@ -316,7 +316,7 @@ class RelativeMultiHeadAttention(AttentionBase):
         outputs = self._merge_heads(outputs, query)
         return (outputs, weights) if return_attention_scores else outputs
 
-    def _attend_to_pairs(self, projected, pairs, *, training, return_weights):
+    def _attend_at_positions(self, projected, pairs, *, training, return_weights):
         """Returns (outputs of all heads `[B, T, N, Hv]`, weights `[B, N, T, S]` or None).
 
         Args:
@@ -337,7 +337,7 @@ class RelativeMultiHeadAttention(AttentionBase):
             )
             if self.use_key_table or self.use_value_table:
                 ids = relative_ids_from_positions(*positions, self.max_relative_position)
-        return self._attend_with_masks(
+        return self._apply_attention(
             projected,
             mask,
             causal=pairs.causal and positions is None,
@@ -356,7 +356,7 @@ class RelativeMultiHeadAttention(AttentionBase):
         original = RelativeMultiHeadAttention._compute_attention
         return type(self)._compute_attention is not original
 
-    def _attend_with_masks(
+    def _apply_attention(
         self, projected, mask=None, *, causal=False, training=None, return_weights=False, **options
     ):
         """Returns the results of `_compute_attention`.
@@ -487,7 +487,7 @@ class RelativeMultiHeadAttention(AttentionBase):
         True
         """
         if not hasattr(max_length, "dtype"):
-            _checks.positive_int("max_length", max_length)
+            _checks.positive_int(max_length, "max_length")
 
         def zeros(depth):
             shape = (batch_size, self.num_heads, max_length, depth)
@@ -518,7 +518,7 @@ class RelativeMultiHeadAttention(AttentionBase):
         _check_step(self, query, cache, position)
         query, keys, values = self._cast(query, cache["key"], cache["value"])
         length = ops.shape(keys)[2]
-        position = ops.broadcast_to(as_positions("position", position), (ops.shape(query)[0],))
+        position = ops.broadcast_to(as_positions(position, "position"), (ops.shape(query)[0],))
         slots = ops.arange(length, dtype="int32")[None, :]
         is_current_slot = (slots == position[:, None])[:, None, :, None]
         keys = ops.where(is_current_slot, self.project_key(query), keys)
@@ -527,7 +527,7 @@ class RelativeMultiHeadAttention(AttentionBase):
         if self.sliding_window is not None:
             lowest, _ = range_around(position[:, None], self.sliding_window - 1)
             is_visible = ops.logical_and(is_visible, slots >= lowest)
-        outputs, _ = self._attend_with_masks(
+        outputs, _ = self._apply_attention(
             (self.query_dense(query), swap_heads(keys), swap_heads(values)),
             key_padding_mask(is_visible),
             query_offset=position,
@@ -584,7 +584,7 @@ class RelativeMultiHeadAttention(AttentionBase):
             _checks.check(index, "update_index", "", "int", advice=advice)
             _check_slots(index, cache.shape[2], count)
             if not _checks.is_integer(update_index):
-                update_index = as_positions("update_index", update_index)
+                update_index = as_positions(update_index, "update_index")
             fits = (update_index >= 0) & (update_index <= ops.shape(cache)[2] - count)
             update = ops.stack([self.key_dense(value), self.value_dense(value)], axis=1)
             update = ops.cast(update, cache.dtype)
@@ -640,7 +640,7 @@ class RelativeMultiHeadAttention(AttentionBase):
                 f"{tuple(query_offset.shape)}. Pass one query or one offset for the batch, or set "
                 "`flash_attention=None`."
             )
-        outputs, _ = self._attend_with_masks(
+        outputs, _ = self._apply_attention(
             (self.query_dense(query), keys, values),
             mask,
             causal=causal,
@@ -763,7 +763,7 @@ class _Pairs:
             queries = key_positions(*lengths, self.query_offset)
         if keys is None:
             keys = ops.arange(lengths[1], dtype="int32")
-        return as_positions("query_positions", queries), as_positions("key_positions", keys)
+        return as_positions(queries, "query_positions"), as_positions(keys, "key_positions")
 
 
 # Options of `attend` for one query, whose attention takes memory linear in length anyway.
@@ -871,7 +871,7 @@ def _check_slots(position, length, count=1):
     if isinstance(length, int) and isinstance(count, int) and count:
         name = "positions" if count == 1 else f"the first of {count} positions"
         advice = f"The cache has length {length}. Create a longer one, or write fewer positions."
-        _checks.in_range(name, position, 0, length - count + 1, advice)
+        _checks.in_range(position, name, 0, length - count + 1, advice)
 
 
 def _check_attention_axes(attention_axes):

@@ -82,7 +82,7 @@ class RelativeMultiHeadAttention2D(AttentionBase):
     ):
         super().__init__(num_heads, key_dim, **kwargs)
         self.max_relative_position = _checks.positive_int(
-            "max_relative_position", max_relative_position
+            max_relative_position, "max_relative_position"
         )
         self.share_heads = share_heads
         self.table_initializer = keras.initializers.get(table_initializer)

@@ -64,7 +64,7 @@ class RelativeMultiHeadAttentionV2(RelativeMultiHeadAttention):
         table_initializer=None,
         **kwargs,
     ):
-        _checks.positive_int("max_relative_position", max_relative_position)
+        _checks.positive_int(max_relative_position, "max_relative_position")
         super().__init__(
             num_heads,
             key_dim,

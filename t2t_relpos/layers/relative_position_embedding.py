@@ -63,8 +63,8 @@ class RelativePositionEmbedding(LayerMixin, keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         self.max_relative_position = _checks.max_relative_position(max_relative_position)
-        self.depth = _checks.positive_int("depth", depth)
-        self.num_heads = None if num_heads is None else _checks.positive_int("num_heads", num_heads)
+        self.depth = _checks.positive_int(depth, "depth")
+        self.num_heads = None if num_heads is None else _checks.positive_int(num_heads, "num_heads")
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)

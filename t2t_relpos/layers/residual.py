@@ -50,7 +50,7 @@ class Residual(LayerMixin, keras.layers.Layer):
     def __init__(self, normalize_first=True, dropout=0.0, epsilon=1e-6, seed=None, **kwargs):
         super().__init__(**kwargs)
         self.normalize_first = normalize_first
-        self.dropout = _checks.rate("dropout", dropout)
+        self.dropout = _checks.rate(dropout, "dropout")
         self.epsilon = epsilon
         self.seed = seed
         self.supports_masking = True
@@ -145,7 +145,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """
 
     def __init__(self, epsilon=1e-6, **kwargs):
-        super().__init__(epsilon=_checks.rate("epsilon", epsilon), **kwargs)
+        super().__init__(epsilon=_checks.rate(epsilon, "epsilon"), **kwargs)
 
     def call(self, inputs):
         if self.rms_scaling:
@@ -222,7 +222,7 @@ class Dropout(LayerMixin, keras.layers.Dropout):
                 "Expected no `noise_shape`: the mask has the shape of the inputs. Received: "
                 f"noise_shape={kwargs['noise_shape']}. Use keras.layers.Dropout."
             )
-        super().__init__(_checks.rate("rate", rate), seed=seed, **kwargs)
+        super().__init__(_checks.rate(rate, "rate"), seed=seed, **kwargs)
 
     def call(self, inputs, training=False):
         if not training or not self.rate:

@@ -56,9 +56,9 @@ class TransformerBlock(LayerMixin, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.intermediate_dim = _checks.positive_int("intermediate_dim", intermediate_dim)
-        self.num_heads = _checks.positive_int("num_heads", num_heads)
-        self.dropout = _checks.rate("dropout", dropout)
+        self.intermediate_dim = _checks.positive_int(intermediate_dim, "intermediate_dim")
+        self.num_heads = _checks.positive_int(num_heads, "num_heads")
+        self.dropout = _checks.rate(dropout, "dropout")
         self.activation = keras.activations.get(activation)
         self.layer_norm_epsilon = layer_norm_epsilon
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -74,9 +74,9 @@ class TransformerBlock(LayerMixin, keras.layers.Layer):
         self.attention_dropout = (
             self.dropout
             if attention_dropout is None
-            else _checks.rate("attention_dropout", attention_dropout)
+            else _checks.rate(attention_dropout, "attention_dropout")
         )
-        self.activation_dropout = _checks.rate("activation_dropout", activation_dropout)
+        self.activation_dropout = _checks.rate(activation_dropout, "activation_dropout")
         self.seed = seed
         self.supports_masking = True
         self.cross_attention = self.cross_attention_residual = None

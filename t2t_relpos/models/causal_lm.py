@@ -72,13 +72,13 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
     ):
         super().__init__(**kwargs)
         self.settings = {
-            "vocab_size": _checks.positive_int("vocab_size", vocab_size),
-            "num_layers": _checks.positive_int("num_layers", num_layers),
-            "hidden_dim": _checks.positive_int("hidden_dim", hidden_dim),
+            "vocab_size": _checks.positive_int(vocab_size, "vocab_size"),
+            "num_layers": _checks.positive_int(num_layers, "num_layers"),
+            "hidden_dim": _checks.positive_int(hidden_dim, "hidden_dim"),
             "intermediate_dim": intermediate_dim,
             "num_heads": num_heads,
             "max_relative_position": max_relative_position,
-            "dropout": _checks.rate("dropout", dropout),
+            "dropout": _checks.rate(dropout, "dropout"),
             "share_heads": share_heads,
         }
         policy = self.dtype_policy

@@ -89,9 +89,9 @@ class TransformerConfig:
             "vocab_size num_encoder_layers num_decoder_layers hidden_dim intermediate_dim "
             "num_heads max_length"
         ).split():
-            _checks.positive_int(name, getattr(self, name))
+            _checks.positive_int(getattr(self, name), name)
         for name in ("dropout", "attention_dropout", "activation_dropout"):
-            _checks.rate(name, getattr(self, name))
+            _checks.rate(getattr(self, name), name)
         for name in (
             "use_key_table use_value_table share_heads relative_cross_attention normalize_first "
             "tie_embeddings"

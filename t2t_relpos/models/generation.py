@@ -67,7 +67,7 @@ class GenerationMixin:
         extra_length = None if max_length is not None else search_sizes.DEFAULT_EXTRA_LENGTH
         if max_length is None:
             max_length = search_sizes.capped(length + extra_length, self._num_positions)
-        max_length = _checks.positive_int("max_length", max_length)
+        max_length = _checks.positive_int(max_length, "max_length")
         generation_checks.check_min_length(sampler, max_length)
         generation_checks.check_lengths(length, max_length, self._num_positions)
         if self._continues_source:

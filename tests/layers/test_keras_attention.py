@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from t2t_relpos.layers import RelativeMultiHeadAttention
-from t2t_relpos.layers.head_projection import INTO_HEADS, OUT_OF_HEADS, HeadProjection
+from t2t_relpos.layers.attention_base import INTO_HEADS, OUT_OF_HEADS, HeadProjection
 
 X = np.random.default_rng(1).normal(size=(3, 7, 6)).astype("float32")
 Y = np.random.default_rng(2).normal(size=(3, 11, 6)).astype("float32")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from t2t_relpos._backend import accumulation_dtype
-from t2t_relpos.attention.blockwise import difference_rows
+from t2t_relpos.attention.relative_ids import difference_rows
 
 
 def matmul(x, y, dtype, **options):

@@ -24,8 +24,9 @@ import tensorflow as tf
 
 from t2t_relpos._backend import accumulation_dtype, clip_size
 from t2t_relpos.attention.blocks import all_queries_have_keys
-from t2t_relpos.attention.blockwise import DIFFERENTIABLE, extend_table
+from t2t_relpos.attention.blockwise import DIFFERENTIABLE
 from t2t_relpos.attention.masks import MASKED_SCORE, key_padding_mask
+from t2t_relpos.attention.relative_ids import extend_table
 from t2t_relpos.attention.tensorflow.diagonals import (
     Band,
     BandShape,
@@ -128,17 +129,14 @@ def attend_in_blocks(call, sizes, *, save_weights):
     masks = tuple(mask for mask in masks if mask is not None)
     offset = call.query_offset
     offset = offset if isinstance(offset, int) else tf.cast(offset, tf.int32)
-    largest_block, window = sizes.largest_block, call.sliding_window
-    if window is not None:  # Keys outside of the windows of a block's queries are not read.
-        largest_block = min(largest_block, max(window - 1, SMALLEST_BLOCK))
     arguments = _arguments(
         call,
         masks=masks,
         query_offset=offset,
-        sliding_window=window,
+        sliding_window=call.sliding_window,
         may_be_fully_masked=bool(masks) or not all_queries_have_keys(call),
         chunk=sizes.chunk,
-        largest_block=largest_block,
+        largest_block=sizes.of_window(call.sliding_window),
         keys_per_group=sizes.keys_per_group,
         save_weights=save_weights,
     )
@@ -158,10 +156,6 @@ def attend_in_blocks(call, sizes, *, save_weights):
     counts = tf.stack([*tf.unstack(tf.shape(query))[::2], tf.shape(key)[2]])
     outputs = tf.cond(tf.reduce_all(counts > 0), lambda: _attend(arguments), empty)
     return tf.ensure_shape(outputs, (*query.shape[:-1], value.shape[-1]))
-
-
-# Smaller blocks would not save much time in a sliding window.
-SMALLEST_BLOCK = 64
 
 
 @shared_function
@@ -228,11 +222,11 @@ class _Attention:
         by_query |= {"query": self._query, "d_outputs": d_outputs}
         query = None if self._arguments.save_weights else key_terms.augment(self._query)
         results, d_keys = blocks.backward(by_query, query, self._key, self._value)
-        d_sums = key_terms.sum_by_id(results)
-        d_key_table = key_terms.gradient(d_sums, self._query)
+        d_by_id = key_terms.sum_by_id(results)
+        d_key_table = key_terms.gradient(d_by_id, self._query)
         d_value_table = value_terms.gradient(self._sums, d_outputs, self._total)
         return {
-            "query": blocks.join_queries(key_terms.add_values(results["d_query"], d_sums)),
+            "query": blocks.join_queries(key_terms.add_values(results["d_query"], d_by_id)),
             "key": blocks.join_keys(d_keys["key"]),
             "value": blocks.join_keys(d_keys["value"]),
             "key_table": blocks.join_table(d_key_table, self._arguments.key_table),
@@ -296,6 +290,10 @@ class Block(NamedTuple):
     def forward(self, dropped, value):
         """Returns a dict of results by query, `[.., C, X]` or, of the band, `[.., X, C]`.
 
+        They are `"outputs"` without the value table; with a value table, those of `Band.sums`; with
+        dropout, `"total"`, the sum of the weights after dropout; and, if a query may be fully
+        masked, `"has_valid_key"`, 0 or 1.
+
         Args:
             dropped: weights after dropout.
             value: `[.., S, Hv]`.
@@ -312,6 +310,9 @@ class Block(NamedTuple):
 
     def backward(self, weights, dropped, by_query, key, value):
         """Returns (a dict of results by query as in `forward`, a dict of gradients of the keys).
+
+        The first has `"d_query"`, without the key table, and, with a key table, those of
+        `Band.sums`. The second has `"key"` and `"value"`.
 
         Args:
             weights: weights before dropout.
