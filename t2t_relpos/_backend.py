@@ -99,6 +99,27 @@ def start_indices(*indices):
     return tuple(map(as_size, indices))
 
 
+def write_slice(x, update, start, axis):
+    """Returns `x` with the entries of an axis from `start` on replaced by `update`.
+
+    It is `ops.slice_update`, except for TensorFlow without XLA: there, the operation behind it,
+    `XlaDynamicUpdateSlice`, is compiled again for every new shape.
+
+    Args:
+        x: a tensor.
+        update: a tensor of the same shape, except for the axis.
+        start: an int or a scalar tensor. It is limited, so that the update fits into `x`.
+        axis: the axis, at least 0.
+    """
+    if is_tensorflow_without_xla():
+        from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
+
+        return tensorflow_ops.write_slice(x, update, start, axis)
+    indices = [0] * len(x.shape)
+    indices[axis] = start
+    return ops.slice_update(x, start_indices(*indices), update)
+
+
 def as_size(x):
     """Returns a size as an int32 tensor if it is a tensor, otherwise unchanged."""
     return ops.cast(x, "int32") if ops.is_tensor(x) else x

@@ -49,9 +49,11 @@ def test_every_name_of_the_package_is_documented_in_a_subpackage(public_names):
         exec(statement, {})
 
 
-def test_dispatch_page_contains_the_dispatch_table():
-    table = importlib.import_module("dispatch_table").table_as_markdown()
-    assert table in (DOCS / "how_it_works" / "dispatch.md").read_text()
+def test_dispatch_page_contains_its_tables():
+    module = importlib.import_module("dispatch_table")
+    page = (DOCS / "how_it_works" / "dispatch.md").read_text()
+    assert module.table_as_markdown() in page
+    assert len(module.REQUESTS) == 12 and module.requests_as_markdown() in page
 
 
 def test_architecture_page_names_existing_files():

@@ -1,6 +1,27 @@
-"""Prints the table of docs/how_it_works/dispatch.md: python docs/site_build/dispatch_table.py"""
+"""Prints the tables of docs/how_it_works/dispatch.md: python docs/site_build/dispatch_table.py"""
 
-from t2t_relpos.attention.dispatch import BLOCK_REQUIREMENTS, QUADRATIC_MEMORY_ALLOWED, TABLE
+from t2t_relpos.attention.dispatch import (
+    BLOCK_REQUIREMENTS,
+    QUADRATIC_MEMORY_ALLOWED,
+    TABLE,
+    explain,
+)
+
+# (backend, device, XLA, length or None, causal, rematerialize) of typical calls with K = 16.
+REQUESTS = [
+    ("tensorflow", "cpu", False, 64, False, False),
+    ("tensorflow", "cpu", False, 512, False, False),
+    ("tensorflow", "cpu", False, 512, True, None),
+    ("tensorflow", "cpu", False, None, False, False),
+    ("tensorflow", "cpu", False, None, True, True),
+    ("tensorflow", "gpu", False, None, False, False),
+    ("tensorflow", "gpu", True, 512, False, False),
+    ("tensorflow", "gpu", True, 4096, True, False),
+    ("jax", "gpu", False, 512, False, False),
+    ("jax", "gpu", False, 4096, True, True),
+    ("torch", "cpu", False, 512, False, False),
+    ("torch", "gpu", False, 4096, True, True),
+]
 
 
 def table_as_markdown():
@@ -12,6 +33,30 @@ def table_as_markdown():
         requires = "; ".join(_abbreviated(row.requirements))
         lines.append(
             [f"`{row.name}`", f"`{row.function}`", requires, chosen, str(row.saved_matrices)]
+        )
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def requests_as_markdown():
+    """Returns the table of the implementations of `REQUESTS`."""
+    backends = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
+    header = ["Backend", "Device", "XLA", "Length", "Causal", "`rematerialize`", "Implementation"]
+    lines = [header, ["---"] * len(header)]
+    for backend, device, xla, length, causal, rematerialize in REQUESTS:
+        options = {"backend": backend, "device": device, "xla": xla, "causal": causal}
+        explanation = explain(length, rematerialize=rematerialize, portable=False, **options)
+        names = explanation.chosen, *explanation.otherwise
+        uses_xla = xla or backend == "jax"
+        lines.append(
+            [
+                backends[backend],
+                device.upper(),
+                "yes" if uses_xla else "no",
+                "unknown" if length is None else f"{length:,}",
+                "yes" if causal else "no",
+                str(rematerialize),
+                ", otherwise ".join(f"`{name}`" for name in names),
+            ]
         )
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -29,4 +74,4 @@ def _abbreviated(requirements):
 
 
 if __name__ == "__main__":
-    print(table_as_markdown())
+    print(table_as_markdown(), requests_as_markdown(), sep="\n\n")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from keras import backend, ops
 
-from t2t_relpos._backend import accumulation_dtype, clip_size, start_indices
+from t2t_relpos._backend import accumulation_dtype, clip_size, start_indices, write_slice
 from t2t_relpos.attention.masks import MASKED_SCORE
 from t2t_relpos.attention.relative_ids import range_around
 from t2t_relpos.attention.skew import expand_ids, sum_by_id
@@ -106,10 +106,8 @@ class Segment(NamedTuple):
             # With JAX_ENABLE_X64, it is int64.
             number = ops.cast(number, "int32")
             rows, terms, first_key = compute(number)
-            position = start_indices(0, 0, number * self.block, 0)
-            buffers = {
-                name: ops.slice_update(x, position, rows[name]) for name, x in buffers.items()
-            }
+            first = number * self.block
+            buffers = {n: write_slice(x, rows[n], first, axis=2) for n, x in buffers.items()}
             return buffers, {n: _add_at(x, terms[n], first_key) for n, x in sums.items()}
 
         buffers, sums = ops.fori_loop(0, self.count, body, (buffers, sums_by_key))
@@ -176,7 +174,8 @@ def _add_at(x, terms, first_key):
     if isinstance(first_key, int) and first_key == 0:
         return x + terms
     position = start_indices(0, 0, first_key, 0)
-    return ops.slice_update(x, position, ops.slice(x, position, ops.shape(terms)) + terms)
+    terms = ops.slice(x, position, ops.shape(terms)) + terms
+    return write_slice(x, terms, first_key, axis=2)
 
 
 class BandKeys(NamedTuple):
@@ -240,7 +239,7 @@ class BandKeys(NamedTuple):
             return ops.pad(x, [(0, 0)] * 3 + [(before, after)])
         batch, heads, rows, _ = ops.shape(x)
         zeros = ops.zeros((batch, heads, rows, num_keys), dtype=x.dtype)
-        return ops.slice_update(zeros, start_indices(0, 0, 0, self.start), x)
+        return write_slice(zeros, x, self.start, axis=3)
 
 
 class Block:

@@ -20,6 +20,23 @@ from t2t_relpos.attention.masks import causal_mask, combine_masks, key_padding_m
 from t2t_relpos.attention.relative_ids import relative_ids
 
 
+class _UnknownLength:
+    """A length in `explain(None)`, or a result that depends on it."""
+
+    def _unknown(self, other):
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _unknown
+    __le__ = __lt__ = __ge__ = __gt__ = __eq__ = __and__ = __rand__ = _unknown
+    __hash__ = object.__hash__
+
+    def __repr__(self):
+        return "unknown"
+
+
+UNKNOWN = _UnknownLength()
+
+
 def _tensor():
     return dataclasses.field(default=None, repr=False)
 
@@ -112,7 +129,7 @@ class AttentionCall:
     def num_pairs(self):
         """T·S, an int or a scalar tensor. In int32, it would overflow from 46,341 positions."""
         length_q, length_k = (
-            x if isinstance(x, int) or self.backend != "tensorflow" else ops.cast(x, "int64")
+            ops.cast(x, "int64") if self.backend == "tensorflow" and ops.is_tensor(x) else x
             for x in (self.length_q, self.length_k)
         )
         return length_q * length_k
@@ -156,9 +173,12 @@ class Condition:
     function: Callable[[AttentionCall], Any]
 
     def holds(self, call):
-        """Returns True, False, or a scalar tensor whose value is known when the graph runs."""
+        """Returns True, False, or a scalar tensor whose value is known when the graph runs.
+
+        In `explain(None)`, `UNKNOWN` stands for the tensor.
+        """
         result = self.function(call)
-        return result if ops.is_tensor(result) else bool(result)
+        return result if ops.is_tensor(result) or result is UNKNOWN else bool(result)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,11 +269,7 @@ class Implementation:
             holds = condition.holds(call)
             if holds is False:
                 return condition, True
-            if holds is not True:
-                is_first = condition_on_lengths is True
-                condition_on_lengths = (
-                    holds if is_first else ops.logical_and(condition_on_lengths, holds)
-                )
+            condition_on_lengths &= holds
         return None, condition_on_lengths
 
 
@@ -317,13 +333,27 @@ def _by_name(name):
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """The name of the chosen implementation, and the reasons against the others."""
+    """The name of the chosen implementation, and the reasons against the others.
+
+    Args:
+        chosen: name of the chosen implementation. With unknown lengths, the first that the graph
+            may run.
+        reasons: dict of the reasons against the others, by name.
+        otherwise: with unknown lengths, the names of the implementations that the graph runs for
+            lengths that fail the conditions of `chosen`, in order of preference.
+        conditions: with unknown lengths, dict of the conditions on lengths, by name.
+    """
 
     chosen: str
     reasons: dict[str, str]
+    otherwise: tuple[str, ...] = ()
+    conditions: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __str__(self):
-        lines = [f"{self.chosen}: chosen"]
+        lines = []
+        for name in (self.chosen, *self.otherwise):
+            condition = f" if {self.conditions[name]}" if name in self.conditions else ""
+            lines.append(f"{name}: {'otherwise ' if lines else ''}chosen{condition}")
         return "\n".join([*lines, *(f"{name}: {text}" for name, text in self.reasons.items())])
 
 
@@ -331,7 +361,7 @@ def explain(length_q, length_k=None, max_relative_position=16, **options):
     """Reports which implementation `attend` chooses, and why not the others.
 
     Args:
-        length_q: number of queries T.
+        length_q: number of queries T. None: unknown, as in a graph that is traced for all lengths.
         length_k: number of keys S. Default: T.
         max_relative_position: clipping distance K. None: no tables.
         **options: `causal`, `query_offset`, `sliding_window`, `return_weights` and `rematerialize`,
@@ -343,7 +373,8 @@ def explain(length_q, length_k=None, max_relative_position=16, **options):
 
     Returns:
         An `Explanation`: `chosen` is the name of the implementation. `reasons` maps the names of
-        the others to the reasons against them.
+        the others to the reasons against them. With unknown lengths, `otherwise` names the
+        implementations for lengths that fail the `conditions` of `chosen`.
 
     Raises:
         ValueError: if an option, the backend or the device is unknown, or no implementation meets
@@ -353,6 +384,9 @@ def explain(length_q, length_k=None, max_relative_position=16, **options):
     >>> from t2t_relpos.attention import explain
     >>> explain(5000, causal=True, backend="tensorflow", xla=False, device="cpu").chosen
     'rematerialized_blocks'
+    >>> in_graph = explain(None, backend="tensorflow", xla=False, device="gpu")
+    >>> in_graph.chosen, in_graph.otherwise
+    ('full_matrix', ('scanned_blocks',))
     """
     # The fields that are neither positional arguments nor tensors.
     names = [x.name for x in dataclasses.fields(AttentionCall) if x.kw_only and x.repr]
@@ -362,14 +396,24 @@ def explain(length_q, length_k=None, max_relative_position=16, **options):
                 f"Expected options among {', '.join(names)}. Received: {name}. A layer with "
                 "`flash_attention=True` passes `rematerialize=True`."
             )
-    lengths = operator.index(length_q), operator.index(length_q if length_k is None else length_k)
+    lengths = length_q, length_q if length_k is None else length_k
+    lengths = [UNKNOWN if length is None else operator.index(length) for length in lengths]
     call = AttentionCall(*lengths, max_relative_position, **options)
-    chosen = select(call)[0].implementation.name
-    unmet = {row.name: row.match(call)[0] for row in TABLE if row.name != chosen}
+    rows = [candidate.implementation for candidate in select(call)]
+    chosen, *otherwise = [row.name for row in rows]
+    unmet = {row.name: row.match(call)[0] for row in TABLE if row not in rows}
     return Explanation(
         chosen,
         {name: f"requires {c.text}" if c else "after the chosen row" for name, c in unmet.items()},
+        tuple(otherwise),
+        {row.name: "; ".join(_texts_on_lengths(row, call)) for row in rows[:-1]},
     )
+
+
+def _texts_on_lengths(row, call):
+    """Returns the texts of a row's conditions that depend on unknown lengths."""
+    conditions = row.requirements + row.preferences
+    return [each.text for each in conditions if each.holds(call) is UNKNOWN]
 
 
 # Largest number of positions for which `rows` gathers a table row for each pair.
@@ -382,7 +426,8 @@ LONGEST_ROWS_TENSORFLOW_CPU, LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL = 256, 128
 LONGEST_ROWS_WITHOUT_BLOCKS = 512
 # `full_matrix` is faster than `rows` from this many positions.
 SHORTEST_FULL_MATRIX, SHORTEST_FULL_MATRIX_CAUSAL = 96, 40
-# With `rematerialize=False`, `full_matrix` is faster than blocks up to this many positions.
+# With `rematerialize=False`, `full_matrix` is faster than blocks up to this many positions. On an
+# accelerator, it is used up to this many positions, because of its memory.
 LONGEST_FULL_MATRIX, LONGEST_FULL_MATRIX_CAUSAL = 1024, 256
 # `full_matrix` sums the left tail in chunks: short ones up to this many keys, then long ones.
 LONGEST_SHORT_CHUNKS, SHORT_CHUNK, LONG_CHUNK = 256, 16, 32
@@ -401,6 +446,8 @@ LONGEST_UNROLLED = 1024
 
 def full_matrix_chunk(length_k):
     """Returns the keys per chunk of the full matrix: an int, or a tensor for an unknown length."""
+    if length_k is UNKNOWN:
+        return length_k
     if isinstance(length_k, int):
         return SHORT_CHUNK if length_k <= LONGEST_SHORT_CHUNKS else LONG_CHUNK
     # Two ints would get a dtype that depends on `keras.config.floatx()`.
@@ -409,12 +456,11 @@ def full_matrix_chunk(length_k):
 
 
 def _full_matrix_fits(call):
-    """Returns whether all diagonals of the band exist and the last query is at the last key."""
-    k, length_q, length_k = call.max_relative_position, call.length_q, call.length_k
-    if not k:
+    """Returns whether there are table rows besides the reference and queries are the last keys."""
+    length_q, length_k = call.length_q, call.length_k
+    if not call.max_relative_position:
         return False
-    chunk = 0 if call.causal and k > 1 else full_matrix_chunk(length_k)
-    fits = (length_q >= k + chunk) & (length_k >= length_q)
+    fits = (length_q >= 1) & (length_k >= length_q)
     if call.query_offset is not None:
         fits &= call.query_offset == length_k - length_q
     return fits
@@ -424,7 +470,7 @@ def _mask_suits_window(call):
     """Returns whether a full matrix with a mask is as fast as blocks that skip keys."""
     if call.sliding_window is None or not _meets_block_requirements(call):
         return True
-    if not (call.knows_lengths or TENSORFLOW_ON_CPU.holds(call)):
+    if not (call.knows_lengths or TENSORFLOW_WITHOUT_XLA.holds(call)):
         return False
     return call.has_at_most(LONGEST_MASKED_WINDOWS * max(call.sliding_window - 1, SHORTEST_WINDOW))
 
@@ -434,12 +480,17 @@ def _meets_block_requirements(call):
 
 
 def _within_full_matrix_range(call):
-    causal = call.causal and (call.max_relative_position or 0) > 1
+    if call.device != "cpu":
+        return call.has_at_most(LONGEST_FULL_MATRIX)
+    k = call.max_relative_position or 0
+    causal = call.causal and k > 1
+    band = k if causal else k + full_matrix_chunk(call.length_k)
     shortest = SHORTEST_FULL_MATRIX_CAUSAL if causal else SHORTEST_FULL_MATRIX
     longest = LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL if call.causal else LONGEST_ROWS_TENSORFLOW_CPU
     if call.rematerialize is False:
         longest = LONGEST_FULL_MATRIX_CAUSAL if call.causal else LONGEST_FULL_MATRIX
-    return (call.num_pairs >= shortest**2) & call.has_at_most(longest)
+    is_long = (call.length_q >= band) & (call.num_pairs >= shortest**2)
+    return is_long & call.has_at_most(longest)
 
 
 def _within_rows_range(call):
@@ -489,11 +540,10 @@ TENSORFLOW_ON_CPU = Condition(
     "TensorFlow on a CPU without XLA",
     lambda call: call.backend == "tensorflow" and not call.xla and call.device == "cpu",
 )
-_TENSORFLOW_REQUIREMENTS = (TENSORFLOW_ON_CPU, _HAS_TABLE, *BLOCK_REQUIREMENTS)
-_FULL_MATRIX_FITS_REQUIREMENT = Condition(
-    "K >= 1; S >= T; query offset S - T; T >= K if causal and K > 1, otherwise T >= K + chunk",
-    _full_matrix_fits,
+TENSORFLOW_WITHOUT_XLA = Condition(
+    "TensorFlow without XLA", lambda call: call.backend == "tensorflow" and not call.xla
 )
+_TENSORFLOW_REQUIREMENTS = (TENSORFLOW_ON_CPU, _HAS_TABLE, *BLOCK_REQUIREMENTS)
 _SUITS_WINDOW = Condition(
     f"no sliding window, or one for up to {LONGEST_MASKED_WINDOWS} windows (of at least "
     f"{SHORTEST_WINDOW} positions), or failed block requirements",
@@ -518,16 +568,20 @@ TABLE = (
         _run_full_matrix,
         saved_matrices=2,
         requirements=(
-            *_TENSORFLOW_REQUIREMENTS,
-            _FULL_MATRIX_FITS_REQUIREMENT,
+            TENSORFLOW_WITHOUT_XLA,
+            _HAS_TABLE,
+            *BLOCK_REQUIREMENTS,
+            Condition("K >= 1; S >= T >= 1; query offset S - T", _full_matrix_fits),
             QUADRATIC_MEMORY_ALLOWED,
         ),
         preferences=(
             Condition(
                 f"{SHORTEST_FULL_MATRIX} to {LONGEST_FULL_MATRIX} positions "
                 f"(causal: {SHORTEST_FULL_MATRIX_CAUSAL} to {LONGEST_FULL_MATRIX_CAUSAL}, with "
-                f"K = 1 from {SHORTEST_FULL_MATRIX}); if `rematerialize` is None up to "
-                f"{LONGEST_ROWS_TENSORFLOW_CPU} (causal: {LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL})",
+                f"K = 1 from {SHORTEST_FULL_MATRIX}), if `rematerialize` is None up to "
+                f"{LONGEST_ROWS_TENSORFLOW_CPU} (causal: {LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL}), "
+                "and T >= K + chunk (causal and K > 1: T >= K); on a GPU up to "
+                f"{LONGEST_FULL_MATRIX} positions",
                 _within_full_matrix_range,
             ),
             _SUITS_WINDOW,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from keras import backend, ops
 
-from t2t_relpos._backend import arange, clip_size, is_portable, start_indices
+from t2t_relpos._backend import arange, clip_size, is_portable, start_indices, write_slice
 from t2t_relpos.attention.gather import (
     attend_with_terms,
     expand_by_one_hot,
@@ -139,7 +139,7 @@ def sum_by_id(weights, num_ids, query_offset, offset_range=None):
     end = left + last - first
     if start is not None:
         row = zeros(length_q, end + right + 1)
-        by_distance = ops.slice_update(row, start_indices(0, 0, 0, start), by_distance)
+        by_distance = write_slice(row, by_distance, start, axis=3)
     left_tail = _sum_columns(by_distance, 0, left)
     right_tail = _sum_columns(by_distance, end, end + right)
     parts = [zeros(length_q, first), by_distance[..., left:end], zeros(length_q, num_ids - last)]

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
-from t2t_relpos._backend import one_or_nan, start_indices
+from t2t_relpos._backend import one_or_nan, write_slice
 from t2t_relpos._keras_compat import attention_projections
 from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.dropout import AttentionDropout
@@ -588,8 +588,7 @@ class RelativeMultiHeadAttention(AttentionBase):
             fits = (update_index >= 0) & (update_index <= ops.shape(cache)[2] - count)
             update = ops.stack([self.key_dense(value), self.value_dense(value)], axis=1)
             update = ops.cast(update, cache.dtype)
-            start = start_indices(0, 0, update_index, 0, 0)
-            cache = ops.slice_update(cache, start, update)
+            cache = write_slice(cache, update, update_index, axis=2)
         keys, values = self._cast(cache[:, 0], cache[:, 1])
         outputs = self._attend_to_cached(query, keys, values, mask, query_offset, causal=causal)
         return self._merge_heads(_nan_unless(fits, outputs), query), cache

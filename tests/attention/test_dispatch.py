@@ -49,7 +49,11 @@ CHOSEN_FOR_101_POSITIONS = {
         (0, {**JAX, "rematerialize": True, "max_relative_position": None}, "without_tables"),
         (11, {**XLA, "rematerialize": True, "max_relative_position": None}, "scanned_blocks"),
         (11, {**CPU, "rematerialize": True, "max_relative_position": None}, "scanned_blocks"),
-        (65, GPU, "unrolled_blocks"),
+        (1, GPU, "full_matrix"),
+        (1024, {**GPU, "causal": True}, "full_matrix"),
+        (1025, GPU, "scanned_blocks"),
+        (11, {**GPU, "rematerialize": True}, "scanned_blocks"),
+        (64, {**GPU, "max_relative_position": 0}, "rows"),
         (300, {**GPU, "query_offset": 1}, "unrolled_blocks"),
         (4097, {**GPU, "rematerialize": False}, "scanned_blocks"),
         (513, JAX, "unrolled_blocks"),
@@ -95,6 +99,37 @@ def test_explanation_names_the_failed_condition():
     assert explanation.reasons["band"] == "after the chosen row"
     on_jax = explain(64, **JAX)
     assert on_jax.reasons["saved_blocks"] == "requires TensorFlow on a CPU without XLA"
+
+
+@pytest.mark.parametrize(
+    "options, chosen, otherwise",
+    [
+        (GPU, "full_matrix", ("scanned_blocks",)),
+        ({**GPU, "rematerialize": True}, "scanned_blocks", ()),
+        ({**GPU, "offset_per_entry": True}, "by_id", ()),
+        ({**GPU, "max_relative_position": None}, "without_tables", ()),
+        (XLA, "scanned_blocks", ()),
+        (CPU, "full_matrix", ("rows", "rematerialized_blocks")),
+        (TRAINING, "full_matrix", ("rows", "saved_blocks", "rematerialized_blocks")),
+        ({**CPU, "return_weights": True}, "band", ()),
+        (JAX, "scanned_blocks", ()),
+        (TORCH, "scanned_blocks", ()),
+    ],
+)
+def test_explain_of_unknown_lengths_names_all_candidates(options, chosen, otherwise):
+    explanation = explain(None, **options)
+    assert (explanation.chosen, explanation.otherwise) == (chosen, otherwise)
+    named = {chosen, *otherwise}
+    assert set(explanation.reasons) == {each.name for each in dispatch.TABLE} - named
+    assert list(explanation.conditions) == [chosen, *otherwise][:-1]
+
+
+def test_explanation_of_unknown_lengths_as_text():
+    first, second, *_ = str(explain(None, **GPU)).splitlines()
+    assert first.startswith("full_matrix: chosen if K >= 1; S >= T >= 1; query offset S - T; 96 to")
+    assert second == "scanned_blocks: otherwise chosen"
+    assert explain(3, None, **GPU).otherwise == ()
+    assert explain(None, 3, **GPU).otherwise == ("scanned_blocks",)
 
 
 @pytest.mark.parametrize("platform", [CPU, XLA, GPU, JAX, TORCH], ids=str)

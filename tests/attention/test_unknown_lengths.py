@@ -1,5 +1,6 @@
 """Tests TensorFlow graphs that are traced with unknown lengths."""
 
+import dataclasses
 import functools
 
 import keras
@@ -15,6 +16,7 @@ import tensorflow as tf
 from t2t_relpos import RelativeMultiHeadAttention
 from t2t_relpos.attention import attend, dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
+from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
 
 EXCLUDED = ("without_tables", "unrolled_blocks")
 NAMES = [each.name for each in dispatch.TABLE if each.name not in EXCLUDED]
@@ -67,12 +69,15 @@ def expected(*lengths):
     return both_directions("by_id")(*arguments(*lengths))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_outputs_and_gradients_equal_known_lengths(name, small_block_implementations, assert_close):
-    # On TensorFlow, `scanned_blocks` is used under XLA, which compiles every length again.
-    jit_compile = name == "scanned_blocks"
+@pytest.mark.parametrize(
+    "name, jit_compile", [*((name, False) for name in NAMES), ("scanned_blocks", True)]
+)
+def test_outputs_and_gradients_equal_known_lengths(
+    name, jit_compile, small_block_implementations, assert_close
+):
     compute = both_directions(small_block_implementations[name])
     run = graph_of(compute, arguments(1, 1)[3:], jit_compile)
+    # XLA compiles every length again.
     for lengths in [(1, 1), (17, 37)] if jit_compile else [(1, 1), (17, 37), (31, 31)]:
         for found, results in zip(run(*arguments(*lengths)), expected(*lengths), strict=True):
             assert_close(found, results)
@@ -108,6 +113,79 @@ def test_the_graph_selects_an_implementation_by_the_lengths_of_the_call(
         assert set(run_log) - {"by_id"} == {"rematerialized_blocks"}
     else:
         assert {"full_matrix", "rows", "rematerialized_blocks"} <= set(run_log)
+
+
+def functions_of(graph, names):
+    """Returns the graphs of the functions with these names, and of all that they call."""
+    found, waiting = {}, list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found[name] = graph._get_function(name).graph
+            waiting += called_functions(found[name])
+    return found.values()
+
+
+def called_functions(graph):
+    """Returns the names of the functions that the operations of a graph call."""
+    names = []
+    for op in graph.get_operations():
+        for key in op.node_def.attr:
+            if op.node_def.attr[key].HasField("func"):
+                names.append(op.node_def.attr[key].func.name)
+    return names
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_accelerators_choose_one_block_or_loops_by_a_single_condition(
+    causal, run_log, draw, assert_close, monkeypatch
+):
+    monkeypatch.setattr(tensorflow_ops, "device", lambda: "gpu")
+    monkeypatch.setattr(dispatch, "LONGEST_FULL_MATRIX", 41)
+    tables = draw(1, 1, 3, value_dim=7)[3:]
+    compute = outputs_and_gradients_with(rematerialize=False, causal=causal)
+    run = graph_of(compute, tables)
+    graph = run.get_concrete_function().graph
+    assert run_log == ["full_matrix", "scanned_blocks"]
+    ops_of = lambda graph, kind: [op for op in graph.get_operations() if op.type == kind]
+    conditions = ops_of(graph, "If") + ops_of(graph, "StatelessIf")
+    assert 1 <= len(conditions) <= 2  # of the outputs, and of the gradient
+    assert not ops_of(graph, "While")
+    kinds = {}
+    for branch in ("then_branch", "else_branch"):
+        names = [condition.get_attr(branch).name for condition in conditions]
+        inner = [op.type for g in functions_of(graph, names) for op in g.get_operations()]
+        kinds[branch] = set(inner)
+    assert not {"While", "StatelessWhile", "If", "StatelessIf"} & kinds["then_branch"]
+    assert {"While", "StatelessWhile"} & kinds["else_branch"]
+    assert "XlaDynamicUpdateSlice" not in kinds["then_branch"] | kinds["else_branch"]
+    by_id = outputs_and_gradients_with(implementation="by_id", causal=causal)
+    for length in (1, 7, 41, 42, 67):
+        arrays = [tf.constant(x) for x in (*draw(length, length, 3, value_dim=7)[:3], *tables)]
+        assert_close(run(*arrays), by_id(*arrays))
+
+
+def test_accelerators_run_one_block_up_to_1024_positions(draw, monkeypatch):
+    monkeypatch.setattr(tensorflow_ops, "device", lambda: "gpu")
+    run_names = []
+
+    def logged(row):
+        def run(*args):
+            tf.py_function(lambda: run_names.append(row.name), [], [])
+            return row.run(*args)
+
+        return dataclasses.replace(row, run=run)
+
+    monkeypatch.setattr(dispatch, "TABLE", tuple(map(logged, dispatch.TABLE)))
+    tables = draw(1, 1, 16, value_dim=7)[3:]
+    run = graph_of(outputs_and_gradients_with(rematerialize=False), tables)
+    by_id = outputs_and_gradients_with(implementation="by_id")
+    for length, name in ((20, "full_matrix"), (1024, "full_matrix"), (1025, "scanned_blocks")):
+        arrays = [tf.constant(x) for x in (*draw(length, length, 16, value_dim=7)[:3], *tables)]
+        run_names.clear()
+        found = run(*arrays)
+        assert run_names == [name]
+        assert_all_close([found], [by_id(*arrays)], rtol=1e-12, atol=1e-10)
 
 
 @pytest.mark.parametrize("return_weights, jit_compile", [(True, False), (False, True)])

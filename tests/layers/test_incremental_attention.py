@@ -109,6 +109,30 @@ def test_update_index_of_any_integer_dtype(dtype, rng, tf):
             np.testing.assert_allclose(one, other, atol=1e-6)
 
 
+def test_graphs_write_caches_without_an_operation_of_xla(rng, tf):
+    layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3)
+    layer.build((None, None, 6), (None, None, 6))
+    x, cache = normal(rng, 3, 2, 6), normal(rng, 3, 2, 7, 2, 5)
+    step = tf.function(
+        lambda x, cache, index: layer.attend_with_cache(x, x, cache, index, query_offset=index),
+        input_signature=[
+            tf.TensorSpec((None, None, 6)),
+            tf.TensorSpec((None, 2, None, 2, 5)),
+            tf.TensorSpec((), tf.int32),
+        ],
+    )
+    graph = step.get_concrete_function().graph
+    assert not [op for op in graph.get_operations() if op.type == "XlaDynamicUpdateSlice"]
+    for index in (0, 3, 5):
+        outputs, found = step(x, cache, index)
+        expected = cache.copy()
+        expected[:, 0, index : index + 2] = layer.key_dense(x)
+        expected[:, 1, index : index + 2] = layer.value_dense(x)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+        heads = (np.swapaxes(expected[:, i], 1, 2) for i in (0, 1))
+        np.testing.assert_allclose(outputs, layer.attend_to(x, *heads, None, index), atol=1e-5)
+
+
 def test_steps_have_finite_numbers_only(rng, tf):
     """`enable_check_numerics` raises an error for a constant that is not finite."""
     layer = RelativeMultiHeadAttention(2, 5, max_relative_position=3)

@@ -350,6 +350,8 @@ class Block(NamedTuple):
 class _OneBlock:
     """The complete score matrix as one block. Weights are saved before and after dropout.
 
+    For sequences that may be shorter than the band, keys are padded so that every diagonal exists.
+
     Args:
         arguments: the `_Arguments`.
         dtype: dtype of scores and weights.
@@ -358,18 +360,35 @@ class _OneBlock:
     adds_bias_in_column = True
 
     def __init__(self, arguments, dtype):
-        length_q, length_k = arguments.lengths
+        (length_q, length_k), shape = arguments.lengths, arguments.band_shape
         first = length_k - length_q
-        self.query_band = QueryBand(arguments.band_shape, first + tf.range(length_q), dtype)
-        band = Band(self.query_band, first, length_q, length_k, sum_by_matmul=True)
+        self._length_k = length_k
+        self._padding = left, right = _band_padding(shape, first, first, length_q, length_k)
+        self.query_band = QueryBand(shape, first + left + tf.range(length_q), dtype)
+        width = length_k + left + right
+        band = Band(self.query_band, first + left, length_q, width, sum_by_matmul=True)
         seed = None if arguments.seed is None else as_seed(arguments.seed)
-        self._block = Block(arguments, band, arguments.masks[0] if arguments.masks else None, seed)
+        self._block = Block(arguments, band, self._mask(arguments.masks), seed)
+
+    def _mask(self, masks):
+        """Returns the mask with the padding of keys, or None."""
+        if not masks and _is_zero(*self._padding):
+            return None
+        mask = masks[0] if masks else tf.ones([1, self._length_k], tf.bool)
+        return _padded_keys(mask, self._length_k, *self._padding)
 
     @staticmethod
     def _unchanged(x):
         return x
 
-    split_queries = join_queries = split_keys = join_keys = split_table = _unchanged
+    split_queries = join_queries = split_table = _unchanged
+
+    def split_keys(self, x):
+        return _pad(x, *self._padding)
+
+    def join_keys(self, x):
+        left, right = self._padding
+        return x if _is_zero(left, right) else x[..., left : left + self._length_k, :]
 
     def join_table(self, x, table):
         return x
@@ -416,29 +435,16 @@ class _BlockLoops:
         self._num_blocks = _maximum((self._length_q + largest_block - 1) // largest_block, 1)
         # Blocks of equal size need the least padding of the last one.
         self._block_size = (self._length_q + self._num_blocks - 1) // self._num_blocks
-        self._left, self._right = self._padding(shape)
+        last = arguments.query_offset + (self._num_blocks - 1) * self._block_size
+        self._left, self._right = _band_padding(
+            shape, arguments.query_offset, last, self._block_size, self._length_k
+        )
         self._width = self._left + self._length_k + self._right
         positions = self._first(tf.range(self._num_blocks))[:, None] + tf.range(self._block_size)
         self.query_band = QueryBand(shape, positions[:, None], dtype)
         self._masks = [self._padded_mask(mask) for mask in arguments.masks]
-        is_padded = not all(isinstance(n, int) and n == 0 for n in (self._left, self._right))
-        if is_padded and not self._masks:
+        if not (self._masks or _is_zero(self._left, self._right)):
             self._masks = [self._padded_mask(tf.ones([1, self._length_k], tf.bool))]
-
-    def _padding(self, shape):
-        """Returns the keys to add (left, right), so that blocks have each diagonal of the band."""
-        below, above = shape.num_diagonals
-        first, size, length_k = self._arguments.query_offset, self._block_size, self._length_k
-        last = first + (self._num_blocks - 1) * size
-        # The band of the first block ends after the first key, and no diagonal starts before it.
-        left = _maximum(0, below - size - first, 1 - above - first)
-        # The band of the last block ends at `last + above`. With `needed_keys` keys, one diagonal
-        # contains all queries of the block (causal), or the tail of its last query ends at a key.
-        needed_keys = last + size + 1 - below
-        if not shape.causal:
-            needed_keys = last + size - 1 - shape.max_relative_position
-        needed_keys = _maximum(last + above, needed_keys, size - left)
-        return left, _maximum(0, needed_keys - length_k)
 
     def _first(self, number):
         """Returns the position of a block's first query among padded keys."""
@@ -510,8 +516,7 @@ class _BlockLoops:
         """Returns a mask as `[1 or B, 1 or N, 1 or all blocks' queries, padded keys]`."""
         mask = tf.convert_to_tensor(mask)
         mask = tf.reshape(mask, tf.concat([[1] * (4 - len(mask.shape)), tf.shape(mask)], 0))
-        mask = tf.broadcast_to(mask, tf.concat([tf.shape(mask)[:-1], [self._length_k]], 0))
-        mask = _pad(mask, self._left, self._right, -1, value=False)
+        mask = _padded_keys(mask, self._length_k, self._left, self._right)
         return mask if mask.shape[2] == 1 else self._pad_queries(mask, False)
 
     def _mask(self, group, number):
@@ -644,6 +649,40 @@ class _BlockLoops:
         return results, {name: array.stack() for name, array in sums.items()}
 
 
+def _band_padding(shape, first, last, size, length_k):
+    """Returns the keys to add (left, right), so that blocks have each diagonal of the band.
+
+    Args:
+        shape: a `BandShape`.
+        first: key position of the first query of the first block.
+        last: key position of the first query of the last block.
+        size: number of queries of a block.
+        length_k: number of keys.
+    """
+    below, above = shape.num_diagonals
+    # The band of the first block ends after the first key, and no diagonal starts before it.
+    left = _maximum(0, below - size - first, 1 - above - first)
+    # The band of the last block ends at `last + above`. With `needed_keys` keys, one diagonal
+    # contains all queries of the block (causal), or the tail of its last query ends at a key.
+    needed_keys = last + size + 1 - below
+    if not shape.causal:
+        needed_keys = last + size - 1 - shape.max_relative_position
+    needed_keys = _maximum(last + above, needed_keys, size - left)
+    return left, _maximum(0, needed_keys - length_k)
+
+
+def _padded_keys(mask, length_k, left, right):
+    """Returns a mask `[.., 1 or S]` as `[.., padded keys]`, False for the padding."""
+    mask = tf.convert_to_tensor(mask)
+    mask = tf.broadcast_to(mask, tf.concat([tf.shape(mask)[:-1], [length_k]], 0))
+    return _pad(mask, left, right, -1, value=False)
+
+
+def _is_zero(*sizes):
+    """Returns whether all sizes are known to be 0."""
+    return all(isinstance(size, int) and size == 0 for size in sizes)
+
+
 def _maximum(*sizes):
     """Returns the largest size, an int if all are ints."""
     if all(isinstance(size, int) for size in sizes):
@@ -660,7 +699,7 @@ def _largest_divisor(number, limit):
 
 
 def _pad(x, before, after, axis=-2, value=0):
-    if isinstance(before, int) and isinstance(after, int) and before == after == 0:
+    if _is_zero(before, after):
         return x
     widths = [[0, 0]] * len(x.shape)
     widths[axis] = [before, after]

@@ -45,6 +45,16 @@ def shape(x):
     return tf.shape(x)
 
 
+def write_slice(x, update, start, axis):
+    """Returns `x` with the entries of an axis from `start` on replaced by `update`."""
+    x = tf.convert_to_tensor(x)
+    count = tf.shape(update)[axis]
+    rest = tf.shape(x)[axis] - count
+    start = tf.clip_by_value(tf.cast(start, tf.int32), 0, rest)
+    before, _, after = tf.split(x, tf.stack([start, count, rest - start]), axis)
+    return tf.ensure_shape(tf.concat([before, update, after], axis), x.shape)
+
+
 def shared_function(function):
     """Traces a function once per signature and never inlines it.
 

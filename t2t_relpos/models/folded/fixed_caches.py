@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from t2t_relpos._backend import start_indices
+from t2t_relpos._backend import start_indices, write_slice
 from t2t_relpos.models.folded.attention import MASKED_SCORE, attend
 from t2t_relpos.models.folded.attention_tables import table_rows
 from t2t_relpos.models.folded.decoder_caches import CachedStep, DecoderCaches
@@ -75,8 +75,7 @@ class FixedStep(CachedStep):
         return {name: _slice(table, first, length) for name, table in tables.items()}
 
     def add(self, cache, new):
-        start = start_indices(0, 0, self.time * self._caches.beam_size, 0)
-        return ops.slice_update(cache, start, new)
+        return write_slice(cache, new, self.time * self._caches.beam_size, axis=2)
 
     def attend(self, number, query, key, value):
         tables, beam_size = self._tables[number], self._caches.beam_size

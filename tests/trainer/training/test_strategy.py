@@ -47,22 +47,29 @@ def test_strategy_and_xla_of_a_machine(gpus, settings, expected, with_gpus):
 
 
 def test_mirrored_strategy_selects_the_attention_of_gpus(with_gpus, monkeypatch):
+    """`fit` traces a step for batches of all sizes and lengths, without XLA."""
     with_gpus(2)
     calls, select = [], dispatch.select
 
     def recording_select(call, implementation=None):
-        calls.append(call)
-        return select(call, implementation)
+        candidates = select(call, implementation)
+        calls.append((call.device, call.xla, [each.implementation.name for each in candidates]))
+        return candidates
 
     monkeypatch.setattr(dispatch, "select", recording_select)
-    x = np.ones((2, 101, 6), "float32")
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     with strategy.scope():
         layer = TransformerEncoder(7, 2, max_relative_position=2)
-        layer.build(x.shape)
-    tf.function(lambda: strategy.run(lambda: layer(x, training=True)))()
-    assert [(call.device, call.xla) for call in calls] == [("gpu", False)]
-    assert select(calls[0])[0].implementation.name == "unrolled_blocks"
+        layer.build((None, None, 6))
+    run = tf.function(
+        lambda x: strategy.run(lambda: layer(x, training=True)),
+        input_signature=[tf.TensorSpec((None, None, 6))],
+    )
+    x = np.random.default_rng(3).normal(size=(2, 101, 6)).astype("float32")
+    found = run(x)
+    assert calls == [("gpu", False, ["full_matrix", "scanned_blocks"])]
+    with_gpus(0)
+    np.testing.assert_allclose(found, layer(x, training=False), atol=1e-5)
 
 
 @pytest.mark.parametrize(
