@@ -125,7 +125,7 @@ def test_graphs_write_caches_without_an_operation_of_xla(rng, tf):
     assert not [op for op in graph.get_operations() if op.type == "XlaDynamicUpdateSlice"]
     for index in (0, 3, 5):
         outputs, found = step(x, cache, index)
-        expected = cache.copy()
+        expected = np.array(cache)
         expected[:, 0, index : index + 2] = layer.key_dense(x)
         expected[:, 1, index : index + 2] = layer.value_dense(x)
         np.testing.assert_allclose(found, expected, atol=1e-6)
