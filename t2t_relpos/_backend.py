@@ -6,7 +6,7 @@ import contextvars
 import keras
 from keras import ops
 
-from t2t_relpos._keras_compat import running_export_format
+from t2t_relpos._keras_compat import running_export_format, torch_device
 
 # Formats of `keras.Model.export` whose converters support standard operations only.
 FORMATS = ("onnx", "litert", "openvino", "torch")
@@ -52,7 +52,7 @@ def device():
 
         return _jax_backend.device()
     # Keras puts tensors on an accelerator if there is one. Shape inference uses the device "meta".
-    return "cpu" if ops.convert_to_tensor(0).device.type in ("cpu", "meta") else "gpu"
+    return "cpu" if torch_device().partition(":")[0] in ("cpu", "meta") else "gpu"
 
 
 def as_tensor(x):

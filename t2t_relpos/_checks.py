@@ -195,13 +195,24 @@ def boolean(mask, name):
 
 
 def known_range(values):
-    """Returns (smallest, largest value), or (None, None) for unknown values or an empty tensor."""
+    """Returns (smallest, largest value), or (None, None) for unknown values or an empty tensor.
+
+    Values on an accelerator of PyTorch are unknown: to read them, the host would wait for all
+    operations before.
+    """
+    if _is_on_torch_accelerator(values):
+        return None, None
     try:
         values = keras.ops.convert_to_numpy(values)
     except (TypeError, ValueError, NotImplementedError):  # a traced value
         return None, None
     # As Python numbers, whose sums do not overflow.
     return (values.min().item(), values.max().item()) if values.size else (None, None)
+
+
+def _is_on_torch_accelerator(values):
+    device = getattr(getattr(values, "value", values), "device", None)
+    return getattr(device, "type", "cpu") not in ("cpu", "meta")
 
 
 def in_range(values, name, low, high, advice=""):
@@ -258,8 +269,8 @@ def query_offset(value):
 def token_ids(ids, vocab_size):
     """Raises ValueError if ids are not integers, or are known and outside `[0, vocab_size)`.
 
-    Values in a compiled graph are unknown. There, TensorFlow on CPUs raises an error for an id
-    outside the range. On other backends, its embedding is zero or that of the nearest id.
+    Values in a compiled graph, and on a GPU of PyTorch, are unknown. In a graph, TensorFlow on CPUs
+    raises an error for an id outside the range. On other backends, its embedding is zero or that of the nearest id.
     """
     integers(ids, "token ids")
     advice = "Use the tokenizer of the model, or a larger vocab_size."

@@ -88,6 +88,15 @@ def sublayers(layer):
     return flatten(include_self=False)
 
 
+def torch_device():
+    """Returns the device on which Keras puts new tensors of PyTorch, such as "cuda" or "meta"."""
+    try:
+        from keras.src.backend.torch.core import get_device
+    except ImportError as error:
+        raise _changed("keras.src.backend.torch.core.get_device") from error
+    return str(get_device())
+
+
 def kernel_variable(dense):
     """Returns the kernel of a `keras.layers.EinsumDense` as a variable, without LoRA updates."""
     return _attribute(dense, "_kernel", "keras.layers.EinsumDense")
