@@ -270,7 +270,8 @@ def token_ids(ids, vocab_size):
     """Raises ValueError if ids are not integers, or are known and outside `[0, vocab_size)`.
 
     Values in a compiled graph, and on a GPU of PyTorch, are unknown. In a graph, TensorFlow on CPUs
-    raises an error for an id outside the range. On other backends, its embedding is zero or that of the nearest id.
+    raises an error for an id outside the range. On other backends, its embedding is zero or that of
+    the nearest id.
     """
     integers(ids, "token ids")
     advice = "Use the tokenizer of the model, or a larger vocab_size."
