@@ -264,7 +264,7 @@ def best_candidates(
     Example:
     >>> import numpy as np
     >>> from keras import ops
-    >>> from t2t_relpos.decoding.candidates import best_candidates
+    >>> from t2t_relpos.decoding.beams import best_candidates
     >>> scores = np.array([[1.0, 5.0, 3.0], [4.0, 0.0, 1.0]], "float32")
     >>> offsets, is_active = np.array([[0.0, 2.0]], "float32"), np.array([[True, True]])
     >>> found = best_candidates(scores, offsets, is_active, 3)
