@@ -5,7 +5,11 @@ import numpy as np
 import pytest
 from layer_cases import CASES, WIDTH, random_inputs
 
-from t2t_relpos.layers import RelativeMultiHeadAttention, TransformerEncoder
+from t2t_relpos.layers import (
+    LocalRelativeMultiHeadAttention,
+    RelativeMultiHeadAttention,
+    TransformerEncoder,
+)
 from t2t_relpos.models import CausalLM
 
 pytestmark = pytest.mark.skipif(
@@ -73,6 +77,7 @@ def test_whole_functional_model_trains_as_without_scope(scope, rng):
     def make():
         symbols = {"x": keras.Input((5, WIDTH), name="x")}
         x = RelativeMultiHeadAttention(2, 3, max_relative_position=3)(symbols["x"], symbols["x"])
+        x = LocalRelativeMultiHeadAttention(2, 3, block_length=4)(x, x)
         return TransformerEncoder(11, 2, max_relative_position=3)(x), symbols
 
     expected = losses(make, inputs, mode=None)
