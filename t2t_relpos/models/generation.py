@@ -4,7 +4,9 @@ import keras
 from keras import ops
 
 from t2t_relpos import _checks
+from t2t_relpos._keras_compat import sublayers
 from t2t_relpos.decoding.samplers import BeamSampler, copy_settings, get_sampler
+from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 from t2t_relpos.models import generation_checks, search_sizes
 
 
@@ -115,7 +117,7 @@ class GenerationMixin:
         ends = {} if stop_token_ids is None else {"stop_token_ids": stop_token_ids}
 
         def search(source, limit, uniform=None):
-            state, step = self._start_search(
+            state, step = self.start_search(
                 source, max_length, sampler.num_hypotheses, growing=growing
             )
             prefix = source if self._continues_source else None
@@ -124,16 +126,74 @@ class GenerationMixin:
 
         return search
 
-    def _start_search(self, source, max_length, num_hypotheses, *, growing):
-        """Returns (state, step function) of a search.
 
-        Args:
-            source: int ids `[B, S]`.
-            max_length: number of steps, an int.
-            num_hypotheses: hypotheses per sentence.
-            growing: whether caches may grow from step to step.
-        """
-        return self.encode(source, max_length), self.step
+def empty_caches(blocks, rows, max_length):
+    """Returns a dict of zeros `[rows, 2, max_length, N, H]`, a cache for each decoder block."""
+    return {
+        block.name: ops.zeros(
+            (rows, 2, max_length, block.num_heads, block.self_attention.key_dim),
+            dtype=block.compute_dtype,
+        )
+        for block in blocks
+    }
+
+
+def current_position(state):
+    """Returns the position of all rows, a scalar. The state may have no rows."""
+    return ops.max(state["position"], initial=0)
+
+
+def caches_compute_calls(model, cls):
+    """Returns whether `encode` and `step` compute what a call of the model computes.
+
+    They do not run the `call` of attention layers, nor the methods that the model's `call` runs.
+
+    Args:
+        model: a model.
+        cls: the class of this library that it is an instance of.
+    """
+    own_steps = not all(_is_inherited(model, cls, name) for name in ("encode", "step"))
+    names = [name for name in ("call", "logits_and_attention", "_decode") if hasattr(cls, name)]
+    attentions = [x for x in sublayers(model) if isinstance(x, RelativeMultiHeadAttention)]
+    return (own_steps or all(_is_inherited(model, cls, name) for name in names)) and all(
+        _is_inherited(attention, RelativeMultiHeadAttention, "call") for attention in attentions
+    )
+
+
+def _is_inherited(layer, cls, name):
+    """Returns whether neither a subclass nor the instance replaces a method of a class."""
+    return getattr(type(layer), name) is getattr(cls, name) and name not in vars(layer)
+
+
+def start_uncached(logits_of, context, rows, max_length):
+    """Returns (state, step function) of a search in which each step computes all positions.
+
+    Args:
+        logits_of: `logits_of(context, ids [rows, L]) -> logits [rows, L, V]`.
+        context: tensor `[rows, ..]` that no step changes.
+        rows: number of rows, an int or a scalar tensor.
+        max_length: L, an int or a scalar tensor.
+    """
+    state = {
+        "context": context,
+        "ids": ops.zeros((rows, max_length), dtype="int32"),
+        "position": ops.zeros((rows,), dtype="int32"),
+    }
+
+    def step(ids, state):
+        position = current_position(state)
+        slots = ops.arange(ops.shape(state["ids"])[1], dtype="int32")
+        # The model shifts ids: the logits of a position depend on the ids before it.
+        all_ids = ops.where(slots == position - 1, ids[:, None], state["ids"])
+        logits = ops.take(logits_of(state["context"], all_ids), position, axis=1)
+        return logits, {**state, "ids": all_ids, "position": state["position"] + 1}
+
+    return state, step
+
+
+def cache_capacity(state):
+    """Returns the number of steps that the caches in a state of `step` have room for."""
+    return next(iter(state["caches"].values())).shape[2]
 
 
 # Python would name the class in errors of arguments, which users do not know.

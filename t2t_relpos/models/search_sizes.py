@@ -29,11 +29,6 @@ def capped(size, largest):
     return size if largest is None else min(size, largest)
 
 
-def cache_capacity(state):
-    """Returns the number of steps that the caches in a state of `step` have room for."""
-    return next(iter(state["cache"].values()))["key"].shape[2]
-
-
 def _bucket(size, sizes, step):
     return next((each for each in sizes if each >= size), -(-size // step) * step)
 

@@ -9,15 +9,62 @@ The transformations are exact except for rounding:
   is then `x / sqrt(mean(x ** 2) + epsilon)`. Its gain and offset are part of the next product.
 """
 
+import keras
 from keras import ops
 
 from t2t_relpos._keras_compat import sublayers
 
 
 def can_fold(transformer):
-    """Returns whether all layers of a model compute in float32 and none is quantized."""
+    """Returns whether folded weights compute what a model computes.
+
+    All layers must be those that the model made, compute in float32, and not be quantized, and no
+    method may be replaced.
+    """
+    layers = transformer, *sublayers(transformer)
+    blocks = (*transformer.encoder_layers, *transformer.decoder_layers)
     return all(
-        layer.dtype_policy.name == "float32" for layer in (transformer, *sublayers(transformer))
+        is_original(layer) and layer.dtype_policy.name == "float32" for layer in layers
+    ) and all(_has_known_sublayers(block, transformer.config) for block in blocks)
+
+
+def is_original(layer):
+    """Returns whether a layer is of a class of this library or of Keras, without own methods.
+
+    An instance has a method of its own if an attribute of a method's name was set.
+    """
+    cls = type(layer)
+    if cls.__module__.partition(".")[0] not in ("t2t_relpos", "keras"):
+        return False
+    # Keras wraps these two methods of every instance.
+    names = vars(layer).keys() - {"build", "quantize"}
+    return not any(callable(vars(layer)[n]) and callable(getattr(cls, n, None)) for n in names)
+
+
+def _has_known_sublayers(block, config):
+    """Returns whether the sublayers of a block have the settings of a model's config."""
+    residuals = [block.self_attention_residual, block.feed_forward_residual]
+    attentions = [block.self_attention]
+    if block.cross_attention is not None:
+        residuals.append(block.cross_attention_residual)
+        attentions.append(block.cross_attention)
+    sublayers = *residuals, *attentions, block.feed_forward
+    return (
+        all(isinstance(layer, keras.layers.Layer) for layer in sublayers)
+        and all(residual.normalize_first == config.normalize_first for residual in residuals)
+        and all(_has_known_settings(attention, config) for attention in attentions)
+        and block.feed_forward.inner.activation is keras.activations.relu
+        and block.feed_forward.outer.activation is keras.activations.linear
+    )
+
+
+def _has_known_settings(attention, config):
+    has_tables = attention.use_key_table or attention.use_value_table
+    return (
+        attention.query_dense.bias is None
+        and not attention.use_gate
+        and attention.sliding_window is None
+        and (not has_tables or attention.max_relative_position == config.max_relative_position)
     )
 
 

@@ -36,7 +36,7 @@ class FoldedTransformer:
         self.weights = weights
         self.layers = FoldedLayers(config)
 
-    def start(self, source, max_length, beam_size, *, growing=True):
+    def start_search(self, source, max_length, beam_size, *, growing=True):
         """Encodes sources and starts a search.
 
         Args:
