@@ -273,7 +273,8 @@ class TransformerDecoder(TransformerBlock):
             built, received = ("without", "an") if self.cross_attention is None else ("with", "no")
             raise ValueError(
                 "Expected the same sequences in every call: this layer was built "
-                f"{built} attention to an encoder. Received: {received} `encoder_sequence`."
+                f"{built} attention to an encoder. Received: {received} `encoder_sequence`"
+                f"{' or its cache' if received == 'an' else ''}."
             )
         if self.cross_attention is not None and has_caches[0] != has_caches[1]:
             raise ValueError(

@@ -8,6 +8,8 @@ from t2t_relpos.layers.embeddings import TokenEmbedding
 from t2t_relpos.layers.layer_mixin import LayerMixin, quantized_dtype
 from t2t_relpos.layers.residual import Dropout, LayerNormalization
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
+from t2t_relpos.models.config import TransformerConfig
+from t2t_relpos.models.folded import FoldedLanguageModel, can_fold, fold_language_model
 from t2t_relpos.models.generation import (
     GenerationMixin,
     SearchFunctions,
@@ -113,6 +115,18 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
         """V, the number of ids."""
         return self.settings["vocab_size"]
 
+    @property
+    def config(self):
+        """The `TransformerConfig` of the blocks."""
+        settings = {n: x for n, x in self.settings.items() if n != "num_layers"}
+        layers = self.settings["num_layers"]
+        return TransformerConfig(
+            num_encoder_layers=layers,
+            num_decoder_layers=layers,
+            layer_norm_epsilon=self.norm.epsilon,
+            **settings,
+        )
+
     def build(self, input_shape=None):
         """Creates all variables. Their shapes depend on the settings only."""
         if self.built:
@@ -175,14 +189,17 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
     step.capacity = cache_capacity
 
     def start_search(self, source, max_length, num_hypotheses, *, growing=True):
-        """Returns (state, step function) for a search of `t2t_relpos.decoding`.
+        """Returns (state, step function) for a search, as `Transformer.start_search`.
 
         Args:
             source: int ids `[B, S]`, the prompts.
             max_length: number of steps, an int or a scalar tensor.
-            num_hypotheses: unused.
-            growing: unused.
+            num_hypotheses: hypotheses per sentence, an int or a scalar tensor.
+            growing: as in `Transformer.start_search`. Default: True.
         """
+        if can_fold(self, self.blocks):
+            folded = FoldedLanguageModel(self.config, fold_language_model(self))
+            return folded.start_search(source, max_length, num_hypotheses, growing=growing)
         if caches_compute_calls(self, CausalLM):
             return self.encode(source, max_length), self.step
 

@@ -324,7 +324,7 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
             growing: whether caches may grow from step to step. It must be False for XLA, JAX and
                 loops whose variables have fixed shapes. Default: True.
         """
-        if not can_fold(self):
+        if not can_fold(self, (*self.encoder_layers, *self.decoder_layers)):
             if caches_compute_calls(self, Transformer):
                 return self.encode(source, max_length), self.step
 
