@@ -100,6 +100,8 @@ def blocks_of(model):
 
 
 def replace_feed_forward(model):
+    if keras.backend.backend() == "torch":
+        pytest.skip("PyTorch accepts no function in place of a layer")
     blocks_of(model)[0].feed_forward = lambda x, training=None: ops.flip(x, -1)
 
 

@@ -13,6 +13,9 @@ import keras
 from keras import ops
 
 from t2t_relpos._keras_compat import sublayers
+from t2t_relpos.layers.feed_forward import FeedForward
+from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
+from t2t_relpos.layers.residual import Residual
 
 
 def can_fold(model, blocks):
@@ -51,9 +54,10 @@ def _has_known_sublayers(block, config):
     if block.cross_attention is not None:
         residuals.append(block.cross_attention_residual)
         attentions.append(block.cross_attention)
-    sublayers = *residuals, *attentions, block.feed_forward
     return (
-        all(isinstance(layer, keras.layers.Layer) for layer in sublayers)
+        all(type(residual) is Residual for residual in residuals)
+        and all(type(attention) is RelativeMultiHeadAttention for attention in attentions)
+        and type(block.feed_forward) is FeedForward
         and all(residual.normalize_first == config.normalize_first for residual in residuals)
         and all(_has_known_settings(attention, config) for attention in attentions)
         and block.feed_forward.inner.activation is keras.activations.relu
