@@ -13,13 +13,11 @@ from t2t_relpos.attention.attend import attend
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.masks import (
     combine_masks,
-    key_padding_mask,
     make_attention_mask,
 )
 from t2t_relpos.attention.relative_ids import (
     as_positions,
     key_positions,
-    range_around,
     relative_ids_from_positions,
 )
 from t2t_relpos.layers.attention_base import AttentionBase, swap_heads
@@ -447,7 +445,7 @@ class RelativeMultiHeadAttention(AttentionBase):
         Returns:
             (outputs `[B, N, T, Hv]`, weights `[B, N, T, S]`, or None without `return_weights`).
         """
-        # A decoding step bypasses Keras's `__call__`, so variables are not cast to the compute
+        # `attend_with_cache` bypasses Keras's `__call__`, so variables are not cast to the compute
         # dtype.
         tables = (None if t is None else ops.cast(t, query.dtype) for t in self._tables())
         return attend(query, key, value, *tables, **kwargs)
@@ -464,79 +462,23 @@ class RelativeMultiHeadAttention(AttentionBase):
             return None
         return AttentionDropout(self.dropout, self.dropout_layer.seed_generator)
 
-    def start_cache(self, batch_size, max_length):
-        """Returns an empty cache for `step`.
+    def project_cache(self, value):
+        """Returns the keys and values of a sequence, as a cache.
 
         Args:
-            batch_size: number of sequences or hypotheses, an int or a scalar tensor.
-            max_length: number of positions, an int above 0 or a scalar tensor.
+            value: `[B, S, D]`.
 
         Returns:
-            A dict of `"key"` `[batch_size, N, max_length, H]` and `"value"`
-            `[batch_size, N, max_length, Hv]`.
-
-        Example:
-        >>> import numpy as np
-        >>> from t2t_relpos.layers import RelativeMultiHeadAttention
-        >>> layer = RelativeMultiHeadAttention(num_heads=2, key_dim=4, max_relative_position=16)
-        >>> x = np.random.default_rng(0).normal(size=(3, 5, 8)).astype("float32")
-        >>> expected = layer(x, x, use_causal_mask=True)
-        >>> cache = layer.start_cache(batch_size=3, max_length=5)
-        >>> for i in range(5):
-        ...     output, cache = layer.step(x[:, i : i + 1], cache, np.full(3, i))
-        >>> bool(np.allclose(output[:, 0], expected[:, 4], atol=1e-5))
-        True
-        """
-        if not hasattr(max_length, "dtype"):
-            _checks.positive_int(max_length, "max_length")
-
-        def zeros(depth):
-            shape = (batch_size, self.num_heads, max_length, depth)
-            return ops.zeros(shape, dtype=self.compute_dtype)
-
-        return {"key": zeros(self.key_dim), "value": zeros(self.value_dim)}
-
-    def step(self, query, cache, position):
-        """Returns (outputs, cache) of causal self-attention for one position.
-
-        The key and the value of the position are written into the returned cache.
-
-        Args:
-            query: `[B, 1, D]`.
-            cache: the dict that `start_cache` or this method returned.
-            position: position of `query` in the cache, from 0: an int, a scalar tensor, or int
-                `[B]` for each batch entry.
-
-        Returns:
-            (outputs `[B, 1, D]`, the cache with this position written).
+            `[B, 2, S, N, H]`, as in KerasHub; a pair `[B, S, N, H]` and `[B, S, N, Hv]` if
+            `value_dim` differs from `key_dim`.
 
         Raises:
-            ValueError: if the layer is not built, an argument has the wrong shape or dtype, or a
-                position is outside the cache. In a compiled graph, which can't raise an error, the
-                outputs of such a position are NaN.
+            ValueError: if the layer is not built.
         """
         _checks.built(self)
-        _check_step(self, query, cache, position)
-        query, keys, values = self._cast(query, cache["key"], cache["value"])
-        length = ops.shape(keys)[2]
-        position = ops.broadcast_to(as_positions(position, "position"), (ops.shape(query)[0],))
-        slots = ops.arange(length, dtype="int32")[None, :]
-        is_current_slot = (slots == position[:, None])[:, None, :, None]
-        keys = ops.where(is_current_slot, self.project_key(query), keys)
-        values = ops.where(is_current_slot, self.project_value(query), values)
-        is_visible = slots <= position[:, None]
-        if self.sliding_window is not None:
-            lowest, _ = range_around(position[:, None], self.sliding_window - 1)
-            is_visible = ops.logical_and(is_visible, slots >= lowest)
-        outputs, _ = self._apply_attention(
-            (self.query_dense(query), swap_heads(keys), swap_heads(values)),
-            key_padding_mask(is_visible),
-            query_offset=position,
-            **_ONE_QUERY,
-        )
-        fits = (position >= 0) & (position < length)
-        outputs = _nan_unless(fits[:, None, None, None], outputs)
-        return self._merge_heads(outputs, query), {"key": keys, "value": values}
+        (value,) = self._cast(value)
+        parts = self.key_dense(value), self.value_dense(value)
+        return ops.stack(parts, axis=1) if self.value_dim == self.key_dim else parts
 
     def attend_with_cache(
         self, query, value, cache, update_index=None, *, mask=None, query_offset=None, causal=False
@@ -545,10 +487,12 @@ class RelativeMultiHeadAttention(AttentionBase):
 
         Args:
             query: `[B, T, D]`.
-            value: `[B, L, D]`, sequence of the keys and values to write.
-            cache: `[B, 2, S, N, H]`, keys and values, as in KerasHub.
+            value: `[B, L, D]`, sequence of the keys and values to write. None without
+                `update_index`.
+            cache: keys and values `[B, 2, S, N, H]`, as in KerasHub, for example zeros; a pair
+                `[B, S, N, H]` and `[B, S, N, Hv]` if `value_dim` differs from `key_dim`.
             update_index: cache position of `value`, an int or a scalar tensor. With
-                None, `value` is ignored. Default: None.
+                None, the cache is only read. Default: None.
             mask: bool `[T, S]`, `[B, T, S]` or `[B, N, T, S]`, axes may have size 1; True = attend.
                 Default: None.
             query_offset: key position of query 0, an int, a scalar tensor or int `[B]`. In
@@ -559,12 +503,26 @@ class RelativeMultiHeadAttention(AttentionBase):
             (outputs `[B, T, D]`, the cache).
 
         Raises:
-            ValueError: if the layer is not built, `value_dim` differs from `key_dim`, the cache has
-                the wrong shape or dtype, the written positions are known to be outside it,
-                `query_offset` is missing although `causal` or `sliding_window` depend on it, or it
-                is `[B]` with `flash_attention=True` and T is not known to be 1. In a compiled
-                graph, which can't raise an error, all outputs are NaN if a written position is
-                outside the cache.
+            ValueError: if the layer is not built, the cache has the wrong shape or dtype, the
+                written positions are known to be outside it, `query_offset` is missing although
+                `causal` or `sliding_window` depend on it, or it is `[B]` with
+                `flash_attention=True` and T is not known to be 1. In a compiled graph, which can't
+                raise an error, all outputs are NaN if a written position is outside the cache.
+
+        Example:
+        >>> import numpy as np
+        >>> from t2t_relpos.layers import RelativeMultiHeadAttention
+        >>> layer = RelativeMultiHeadAttention(num_heads=2, key_dim=4, max_relative_position=16)
+        >>> x = np.random.default_rng(0).normal(size=(3, 5, 8)).astype("float32")
+        >>> expected = layer(x, x, use_causal_mask=True)
+        >>> cache = np.zeros((3, 2, 5, 2, 4), "float32")
+        >>> for i in range(5):
+        ...     token = x[:, i : i + 1]
+        ...     output, cache = layer.attend_with_cache(
+        ...         token, token, cache, i, query_offset=i, causal=True
+        ...     )
+        >>> bool(np.allclose(output[:, 0], expected[:, 4], atol=1e-5))
+        True
         """
         _checks.built(self)
         check_cache(self, "cache", cache, {"B": query.shape[0]})
@@ -576,49 +534,32 @@ class RelativeMultiHeadAttention(AttentionBase):
                 "window. Received: query_offset=None, which places the queries at the end of the "
                 "cache. In self-attention, pass query_offset=update_index."
             )
-        query, value = self._cast(query, value)
         fits = True
         if update_index is not None:
-            count = ops.shape(value)[1]
-            advice = "To write another position of each sequence, use `step`."
-            index = _checks.as_array(update_index)
-            _checks.check(index, "update_index", "", "int", advice=advice)
-            _check_slots(index, cache.shape[2], count)
-            if not _checks.is_integer(update_index):
-                update_index = as_positions(update_index, "update_index")
-            fits = (update_index >= 0) & (update_index <= ops.shape(cache)[2] - count)
-            update = ops.stack([self.key_dense(value), self.value_dense(value)], axis=1)
-            update = ops.cast(update, cache.dtype)
-            cache = write_slice(cache, update, update_index, axis=2)
-        keys, values = self._cast(cache[:, 0], cache[:, 1])
-        outputs = self._attend_to_cached(query, keys, values, mask, query_offset, causal=causal)
+            cache, fits = self._write(value, cache, update_index)
+        keys, values = (cache[:, 0], cache[:, 1]) if hasattr(cache, "shape") else cache
+        outputs = self._attend_to_cached(
+            *self._cast(query, keys, values), mask, query_offset, causal=causal
+        )
         return self._merge_heads(_nan_unless(fits, outputs), query), cache
 
-    def attend_to(self, query, keys, values, mask=None, query_offset=None):
-        """Returns attention to projected keys and values.
-
-        Args:
-            query: `[B, T, D]`.
-            keys: `[B, N, S, H]`, from `project_key`.
-            values: `[B, N, S, Hv]`, from `project_value`.
-            mask: bool `[T, S]`, `[B, T, S]` or `[B, N, T, S]`, axes may have size 1; True = attend.
-                Default: None.
-            query_offset: key position of query 0, an int, a scalar tensor or int `[B]`. Default:
-                `S - T`.
-
-        Returns:
-            outputs `[B, T, D]`.
-
-        Raises:
-            ValueError: if the layer is not built, or `query_offset` is `[B]` with
-                `flash_attention=True` and T is not known to be 1.
-        """
-        _checks.built(self)
-        query, keys, values = self._cast(query, keys, values)
-        keys, values = swap_heads(keys), swap_heads(values)
-        causal = self._is_causal(False)
-        outputs = self._attend_to_cached(query, keys, values, mask, query_offset, causal=causal)
-        return self._merge_heads(outputs, query)
+    def _write(self, value, cache, update_index):
+        """Returns (the cache with the keys and values of `value`, whether they fit into it)."""
+        index, advice = _checks.as_array(update_index), "All sequences have the same position."
+        _checks.check(index, "update_index", "", "int", advice=advice)
+        count, length = ops.shape(value)[1], cache_length(cache)
+        _check_slots(index, length, count)
+        if not _checks.is_integer(update_index):
+            update_index = as_positions(update_index, "update_index")
+        fits = (update_index >= 0) & (update_index <= length - count)
+        new = self.project_cache(value)
+        if hasattr(cache, "shape"):
+            new = ops.cast(new, cache.dtype)
+            return write_slice(cache, new, update_index, axis=2), fits
+        parts = zip(cache, new)
+        return tuple(
+            write_slice(x, ops.cast(y, x.dtype), update_index, axis=1) for x, y in parts
+        ), fits
 
     def _attend_to_cached(self, query, keys, values, mask, query_offset, *, causal):
         """Returns the outputs of all heads `[B, T, N, Hv]`.
@@ -807,57 +748,34 @@ def _nan_unless(fits, outputs):
     return outputs if fits is True else outputs * one_or_nan(fits, outputs.dtype)
 
 
-def check_cache(layer, name, cache, sizes):
-    """Raises ValueError if a cache in KerasHub's layout is not a float array of the right shape.
+def cache_length(cache):
+    """Returns the number of positions of a cache, an int or a scalar tensor."""
+    return ops.shape(cache)[2] if hasattr(cache, "shape") else ops.shape(cache[0])[1]
 
-    In this layout, keys and values have the same size: layers with another `value_dim` are an
-    error.
+
+def check_cache(layer, name, cache, sizes):
+    """Raises ValueError if a cache does not have the layout of a layer.
 
     Args:
         layer: a `RelativeMultiHeadAttention`.
         name: name of the argument.
-        cache: the cache, `[B, 2, S, N, H]`.
+        cache: the cache, `[B, 2, S, N, H]`, or a pair if `value_dim` differs from `key_dim`.
         sizes: dict of B and S, where they are known.
     """
-    if layer.value_dim != layer.key_dim:
+    sizes = sizes | {"N": layer.num_heads, "H": layer.key_dim, "Hv": layer.value_dim}
+    if layer.value_dim == layer.key_dim:
+        _checks.check(cache, name, "B 2 S N H", "float", sizes, required=True)
+        return
+    if not isinstance(cache, (tuple, list)) or len(cache) != 2:
+        received = "one array" if hasattr(cache, "shape") else type(cache).__name__
         raise ValueError(
-            f"Expected `value_dim` to be equal to `key_dim`, because `{name}` is one array "
-            f"[B, 2, S, N, H] of keys and values. Received: value_dim={layer.value_dim}, "
-            f"key_dim={layer.key_dim}. Use `start_cache` and `step` instead."
+            f"Expected `{name}` to be a pair of keys [B, S, N, H] and values [B, S, N, Hv], "
+            f"because `value_dim` differs from `key_dim`. Received: {received}, "
+            f"value_dim={layer.value_dim}, key_dim={layer.key_dim}."
         )
-    sizes = sizes | {"N": layer.num_heads, "H": layer.key_dim}
-    advice = "The caches of `start_cache` are for `step`."
-    _checks.check(cache, name, "B 2 S N H", "float", sizes, advice=advice)
-
-
-def _check_step(layer, query, cache, position):
-    """Raises ValueError if the arguments of a decoding step are not supported.
-
-    Args:
-        layer: a `RelativeMultiHeadAttention`.
-        query: `[B, 1, D]`.
-        cache: the dict of keys and values.
-        position: the position of all batch entries, or int `[B]`.
-    """
-    advice = "Call `step` for one position of each sequence at a time."
-    sizes = _checks.check(query, "query", "B 1 D", advice=advice)
-    depths = {"key": layer.key_dim, "value": layer.value_dim}
-    if not isinstance(cache, dict) or cache.keys() != depths.keys():
-        received = f"keys {sorted(cache)}" if isinstance(cache, dict) else type(cache).__name__
-        raise ValueError(
-            "Expected `cache` to be the dict that `start_cache` or `step` returned. Received: "
-            f"{received}. For caches [B, 2, S, N, H], use `attend_with_cache`."
-        )
-    sizes["N"], advice = layer.num_heads, "Pass the batch size of `query` to `start_cache`."
-    for name, depth in depths.items():
-        sizes["H"] = depth
-        slots = _checks.check(
-            cache[name], f"cache[{name!r}]", "B N S H", sizes=sizes, advice=advice
-        )
-        sizes |= {"S": slots.get("S")}
-    position = _checks.as_array(position)
-    _checks.check(position, "position", " | B", "int", sizes)
-    _check_slots(position, sizes["S"])
+    for number, spec in enumerate(("B S N H", "B S N Hv")):
+        part = f"{name}[{number}]"
+        sizes |= _checks.check(cache[number], part, spec, "float", sizes, required=True)
 
 
 def _check_slots(position, length, count=1):

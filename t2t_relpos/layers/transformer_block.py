@@ -191,8 +191,8 @@ def block_mask(query, key, masks, *, prefix="", key_length=None, packed=False):
 
     Args:
         query: `[B, T, D]`.
-        key: `[B, S, D]`. Without a cache, the padding mask defaults to the mask that Keras attached
-            to it.
+        key: `[B, S, D]`, or None with a cache. Without a cache, the padding mask defaults to the
+            mask that Keras attached to it.
         masks: (padding mask `[B, S]`, attention mask `[B, T, S]` or `[T, S]`), each a tensor or
             None.
         prefix: prefix of the argument names in error messages.
@@ -204,10 +204,12 @@ def block_mask(query, key, masks, *, prefix="", key_length=None, packed=False):
     """
     padding_mask, attention_mask = masks
     # The mask attached to the inputs does not cover all positions of a cache.
-    if padding_mask is None and key_length is None:
+    if padding_mask is None and key_length is None and key is not None:
         padding_mask = attached_mask(key)
     batch, length_q = (None, None) if packed else query.shape[:2]
-    length_k = None if packed else key_length or key.shape[1]
+    if key_length is None and key is not None:
+        key_length = key.shape[1]
+    length_k = None if packed else key_length
     sizes = {"B": batch, "T": length_q, "S": length_k}
     _checks.check(padding_mask, f"{prefix}padding_mask", "B S", "mask", sizes, broadcast="B")
     _checks.check(

@@ -28,7 +28,8 @@ class TransformerDecoder(TransformerBlock):
 
     Call arguments:
         decoder_sequence: `[B, T, D]`.
-        encoder_sequence: `[B, S, D]`. Default: None, for a decoder-only block.
+        encoder_sequence: `[B, S, D]`. Default: None, for a decoder-only block, or if
+            `cross_attention_cache` is only read.
         decoder_padding_mask: bool `[B, T]`, True = a token. It replaces the mask of a mask_zero
             embedding. Default: that mask. With a cache, bool `[B, max_length]`, for all positions
             of the cache. Default: None, because the mask of an embedding is ignored.
@@ -224,11 +225,15 @@ class TransformerDecoder(TransformerBlock):
         residual = self.cross_attention_residual
         x = residual.before(inputs)
         scores, (cache, update_index) = None, cache_and_index
+        key_length = None
         if cache is not None:
-            sizes = {"B": inputs.shape[0], "S": sequence.shape[1]}
+            sizes = {"B": inputs.shape[0], "S": None if sequence is None else sequence.shape[1]}
             check_cache(self.cross_attention, "cross_attention_cache", cache, sizes)
+            key_length = cache.shape[2] if sequence is None else None
         packed = any(packing is not None for packing in packings)
-        mask = block_mask(inputs, sequence, masks, prefix="encoder_", packed=packed)
+        mask = block_mask(
+            inputs, sequence, masks, prefix="encoder_", key_length=key_length, packed=packed
+        )
         if cache is None:
             arguments |= {"attention_mask": mask, "query_offset": 0}
             outputs = call_attention(
@@ -261,11 +266,15 @@ class TransformerDecoder(TransformerBlock):
                     f"Expected `{name}_attention_cache` with "
                     f"`{name}_attention_cache_update_index`. Received: the index without a cache."
                 )
-        if (self.cross_attention is None) != (encoder_sequence is None):
+        reads_encoder = encoder_sequence is not None or (
+            has_caches[1] and update_indices[1] is None
+        )
+        if (self.cross_attention is not None) != reads_encoder:
             built, received = ("without", "an") if self.cross_attention is None else ("with", "no")
             raise ValueError(
                 "Expected the same sequences in every call: this layer was built "
-                f"{built} attention to an encoder. Received: {received} `encoder_sequence`."
+                f"{built} attention to an encoder. Received: {received} `encoder_sequence`"
+                f"{' or its cache' if received == 'an' else ''}."
             )
         if self.cross_attention is not None and has_caches[0] != has_caches[1]:
             raise ValueError(
@@ -279,102 +288,6 @@ class TransformerDecoder(TransformerBlock):
             )
         if has_caches[0] and has_packing:
             raise ValueError("Expected no packing with caches. Received: both.")
-
-    def start_cache(self, batch_size, max_length):
-        """Returns an empty cache for `step`.
-
-        Args:
-            batch_size: number of sequences or hypotheses, an int or a scalar tensor.
-            max_length: number of target positions, an int or a scalar tensor.
-
-        Returns:
-            A dict of keys and values, as `RelativeMultiHeadAttention.start_cache` returns it.
-
-        Raises:
-            ValueError: if the layer is not built.
-        """
-        _checks.built(self)
-        return self.self_attention.start_cache(batch_size, max_length)
-
-    def project_encoded(self, encoded):
-        """Returns the keys and values of the encoder outputs, for `step`.
-
-        Args:
-            encoded: `[B, S, D]`, outputs of the encoder.
-
-        Returns:
-            A dict of keys and values `[B, N, S, H]`.
-
-        Raises:
-            ValueError: if the layer is not built, or has no attention to an encoder.
-        """
-        _checks.built(self)
-        if self.cross_attention is None:
-            raise ValueError(
-                "Expected a block with attention to an encoder. Received: "
-                f"{self.name}, which was built without `encoder_sequence`. Call `step` without "
-                "`context`."
-            )
-        return {
-            "key": self.cross_attention.project_key(encoded),
-            "value": self.cross_attention.project_value(encoded),
-        }
-
-    def step(self, inputs, cache, position, context=None, encoder_mask=None):
-        """Returns the outputs of one target position per hypothesis.
-
-        Args:
-            inputs: `[B, 1, D]`.
-            cache: the cache that `start_cache` or this method returned.
-            position: the position, an int, a scalar tensor, or int `[B]` for each hypothesis.
-            context: keys and values of the encoder, from `project_encoded`. Default: None, for a
-                decoder-only block.
-            encoder_mask: bool `[B, S]`, True = attend. Default: None, all True.
-
-        Returns:
-            (outputs `[B, 1, D]`, the cache with this position written).
-
-        Raises:
-            ValueError: if the layer is not built, `context` is missing for a block with attention
-                to an encoder or given to one without, an argument has the wrong shape or dtype, or
-                a position is outside the cache. In a compiled graph, which can't raise an error,
-                the outputs of such a position are NaN.
-        """
-        _checks.built(self)
-        self._check_context(context)
-        # Keras casts the arguments of `call`, but not those of other methods.
-        inputs = ops.cast(ops.convert_to_tensor(inputs), self.compute_dtype)
-        residual = self.self_attention_residual
-        outputs, cache = self.self_attention.step(residual.before(inputs), cache, position)
-        x = residual.after(inputs, outputs)
-        if context is not None:
-            residual = self.cross_attention_residual
-            outputs = self.cross_attention.attend_to(
-                residual.before(x),
-                context["key"],
-                context["value"],
-                None if encoder_mask is None else encoder_mask[:, None, None, :],
-                query_offset=position,
-            )
-            x = residual.after(x, outputs)
-        return self._feed(x), cache
-
-    def _check_context(self, context):
-        """Raises ValueError unless a step has the keys of an encoder if and only if it needs them.
-
-        Args:
-            context: the argument of `step`.
-        """
-        if self.cross_attention is not None and context is None:
-            raise ValueError(
-                f"Expected `context`, because {self.name} has attention to an encoder. Received: "
-                "none. Pass the result of `project_encoded`."
-            )
-        if self.cross_attention is None and context is not None:
-            raise ValueError(
-                f"Expected no `context`, because {self.name} was built without `encoder_sequence`. "
-                "Received: one."
-            )
 
     def compute_output_shape(self, decoder_sequence_shape, encoder_sequence_shape=None):
         self._check_shape("decoder_sequence", decoder_sequence_shape)

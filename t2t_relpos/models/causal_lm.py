@@ -8,8 +8,17 @@ from t2t_relpos.layers.embeddings import TokenEmbedding
 from t2t_relpos.layers.layer_mixin import LayerMixin, quantized_dtype
 from t2t_relpos.layers.residual import Dropout, LayerNormalization
 from t2t_relpos.layers.transformer_decoder import TransformerDecoder
-from t2t_relpos.models.generation import GenerationMixin, SearchFunctions
-from t2t_relpos.models.search_sizes import cache_capacity
+from t2t_relpos.models.config import TransformerConfig
+from t2t_relpos.models.folded import FoldedLanguageModel, can_fold, fold_language_model
+from t2t_relpos.models.generation import (
+    GenerationMixin,
+    SearchFunctions,
+    cache_capacity,
+    caches_compute_calls,
+    current_position,
+    empty_caches,
+    start_uncached,
+)
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
@@ -106,6 +115,18 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
         """V, the number of ids."""
         return self.settings["vocab_size"]
 
+    @property
+    def config(self):
+        """The `TransformerConfig` of the blocks."""
+        settings = {n: x for n, x in self.settings.items() if n != "num_layers"}
+        layers = self.settings["num_layers"]
+        return TransformerConfig(
+            num_encoder_layers=layers,
+            num_decoder_layers=layers,
+            layer_norm_epsilon=self.norm.epsilon,
+            **settings,
+        )
+
     def build(self, input_shape=None):
         """Creates all variables. Their shapes depend on the settings only."""
         if self.built:
@@ -141,7 +162,7 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
         """Returns the state of `step` before the first id, with room for `max_length` ids."""
         rows = ops.shape(source)[0]
         return {
-            "cache": {block.name: block.start_cache(rows, max_length) for block in self.blocks},
+            "caches": empty_caches(self.blocks, rows, max_length),
             "position": ops.zeros((rows,), dtype="int32"),
         }
 
@@ -155,12 +176,37 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
         Returns:
             (logits `[rows, V]`, the state after this step).
         """
-        x, position, cache = self.embedding(ops.expand_dims(ids, -1)), state["position"], {}
+        x, position, caches = self.embedding(ops.expand_dims(ids, -1)), current_position(state), {}
         for block in self.blocks:
-            x, cache[block.name] = block.step(x, state["cache"][block.name], position)
-        return self._logits(x)[:, 0], {"cache": cache, "position": position + 1}
+            x, caches[block.name] = block(
+                x,
+                self_attention_cache=state["caches"][block.name],
+                self_attention_cache_update_index=position,
+                training=False,
+            )
+        return self._logits(x)[:, 0], {"caches": caches, "position": state["position"] + 1}
 
     step.capacity = cache_capacity
+
+    def start_search(self, source, max_length, num_hypotheses, *, growing=True):
+        """Returns (state, step function) for a search, as `Transformer.start_search`.
+
+        Args:
+            source: int ids `[B, S]`, the prompts.
+            max_length: number of steps, an int or a scalar tensor.
+            num_hypotheses: hypotheses per sentence, an int or a scalar tensor.
+            growing: as in `Transformer.start_search`. Default: True.
+        """
+        if can_fold(self, self.blocks):
+            folded = FoldedLanguageModel(self.config, fold_language_model(self))
+            return folded.start_search(source, max_length, num_hypotheses, growing=growing)
+        if caches_compute_calls(self, CausalLM):
+            return self.encode(source, max_length), self.step
+
+        def logits_of(context, ids):
+            return self(ids, training=False)
+
+        return start_uncached(logits_of, source, ops.shape(source)[0], max_length)
 
     def compute_output_shape(self, input_shape):
         return (*input_shape, self.settings["vocab_size"])

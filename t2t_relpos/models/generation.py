@@ -1,11 +1,17 @@
-"""`generate` for models with `encode` and `step`."""
+"""`generate`: its checks, the sizes of its searches, and the state of models with caches."""
+
+import dataclasses
+from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from t2t_relpos import _checks
+from t2t_relpos._keras_compat import sublayers
+from t2t_relpos.decoding.constraints import checked_stop_ids
 from t2t_relpos.decoding.samplers import BeamSampler, copy_settings, get_sampler
-from t2t_relpos.models import generation_checks, search_sizes
+from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
 
 
 class GenerationMixin:
@@ -59,22 +65,22 @@ class GenerationMixin:
         (2, 6)
         """
         sampler, jit_compile = get_sampler(sampler), _resolve_jit_compile(jit_compile)
-        source = generation_checks.as_ids(source)
+        source = _as_ids(source)
         # A compiled search can't check ids.
         _checks.token_ids(source, self.vocab_size)
-        stop_token_ids = generation_checks.stop_ids(stop_token_ids, self.vocab_size)
+        stop_token_ids = _stop_ids(stop_token_ids, self.vocab_size)
         batch, length = source.shape
-        extra_length = None if max_length is not None else search_sizes.DEFAULT_EXTRA_LENGTH
+        extra_length = None if max_length is not None else DEFAULT_EXTRA_LENGTH
         if max_length is None:
-            max_length = search_sizes.capped(length + extra_length, self._num_positions)
+            max_length = capped(length + extra_length, self._num_positions)
         max_length = _checks.positive_int(max_length, "max_length")
-        generation_checks.check_min_length(sampler, max_length)
-        generation_checks.check_lengths(length, max_length, self._num_positions)
+        _check_min_length(sampler, max_length)
+        _check_lengths(length, max_length, self._num_positions)
         if self._continues_source:
             ends = (1,) if stop_token_ids is None else stop_token_ids
-            generation_checks.check_prompts(source, max_length, ends)
+            _check_prompts(source, max_length, ends)
         uniform = sampler.random_numbers(batch, max_length)
-        inputs = search_sizes.SearchInputs(source, max_length, uniform)
+        inputs = SearchInputs(source, max_length, uniform)
         if jit_compile:
             inputs = inputs.padded(extra_length, self._num_positions)
         # XLA compiles a search for each size of its inputs.
@@ -100,7 +106,7 @@ class GenerationMixin:
         """
         # The search must not change with the attributes of an object of the caller.
         sampler = copy_settings(sampler)
-        settings = generation_checks.hashable_settings(sampler)
+        settings = _hashable_settings(sampler)
 
         def compile_search():
             search = self._search(sampler, sizes[-1], stop_token_ids, jit_compile=jit_compile)
@@ -115,7 +121,7 @@ class GenerationMixin:
         ends = {} if stop_token_ids is None else {"stop_token_ids": stop_token_ids}
 
         def search(source, limit, uniform=None):
-            state, step = self._start_search(
+            state, step = self.start_search(
                 source, max_length, sampler.num_hypotheses, growing=growing
             )
             prefix = source if self._continues_source else None
@@ -124,16 +130,74 @@ class GenerationMixin:
 
         return search
 
-    def _start_search(self, source, max_length, num_hypotheses, *, growing):
-        """Returns (state, step function) of a search.
 
-        Args:
-            source: int ids `[B, S]`.
-            max_length: number of steps, an int.
-            num_hypotheses: hypotheses per sentence.
-            growing: whether caches may grow from step to step.
-        """
-        return self.encode(source, max_length), self.step
+def empty_caches(blocks, rows, max_length):
+    """Returns a dict of zeros `[rows, 2, max_length, N, H]`, a cache for each decoder block."""
+    return {
+        block.name: ops.zeros(
+            (rows, 2, max_length, block.num_heads, block.self_attention.key_dim),
+            dtype=block.compute_dtype,
+        )
+        for block in blocks
+    }
+
+
+def current_position(state):
+    """Returns the position of all rows, a scalar. The state may have no rows."""
+    return ops.max(state["position"], initial=0)
+
+
+def caches_compute_calls(model, cls):
+    """Returns whether `encode` and `step` compute what a call of the model computes.
+
+    They do not run the `call` of attention layers, nor the methods that the model's `call` runs.
+
+    Args:
+        model: a model.
+        cls: the class of this library that it is an instance of.
+    """
+    own_steps = not all(_is_inherited(model, cls, name) for name in ("encode", "step"))
+    names = [name for name in ("call", "logits_and_attention", "_decode") if hasattr(cls, name)]
+    attentions = [x for x in sublayers(model) if isinstance(x, RelativeMultiHeadAttention)]
+    return (own_steps or all(_is_inherited(model, cls, name) for name in names)) and all(
+        _is_inherited(attention, RelativeMultiHeadAttention, "call") for attention in attentions
+    )
+
+
+def _is_inherited(layer, cls, name):
+    """Returns whether neither a subclass nor the instance replaces a method of a class."""
+    return getattr(type(layer), name) is getattr(cls, name) and name not in vars(layer)
+
+
+def start_uncached(logits_of, context, rows, max_length):
+    """Returns (state, step function) of a search in which each step computes all positions.
+
+    Args:
+        logits_of: `logits_of(context, ids [rows, L]) -> logits [rows, L, V]`.
+        context: tensor `[rows, ..]` that no step changes.
+        rows: number of rows, an int or a scalar tensor.
+        max_length: L, an int or a scalar tensor.
+    """
+    state = {
+        "context": context,
+        "ids": ops.zeros((rows, max_length), dtype="int32"),
+        "position": ops.zeros((rows,), dtype="int32"),
+    }
+
+    def step(ids, state):
+        position = current_position(state)
+        slots = ops.arange(ops.shape(state["ids"])[1], dtype="int32")
+        # The model shifts ids: the logits of a position depend on the ids before it.
+        all_ids = ops.where(slots == position - 1, ids[:, None], state["ids"])
+        logits = ops.take(logits_of(state["context"], all_ids), position, axis=1)
+        return logits, {**state, "ids": all_ids, "position": state["position"] + 1}
+
+    return state, step
+
+
+def cache_capacity(state):
+    """Returns the number of steps that the caches in a state of `step` have room for."""
+    return next(iter(state["caches"].values())).shape[2]
 
 
 # Python would name the class in errors of arguments, which users do not know.
@@ -200,3 +264,191 @@ def _compile(model, function, *, jit_compile):
     else:
         from t2t_relpos import _torch_compile as compiler
     return compiler.compile_function(model, function, jit_compile=jit_compile)
+
+
+# Ids that an output may have in addition to its source, if no maximum length is given.
+DEFAULT_EXTRA_LENGTH = 50
+_LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128)
+_LENGTH_STEP = 64
+_BATCHES = (1, 2, 4, 8)
+_BATCH_STEP = 8
+
+
+def length_bucket(length):
+    """Returns the length to which a source of `length` ids is padded."""
+    return _bucket(length, _LENGTHS, _LENGTH_STEP)
+
+
+def batch_bucket(batch):
+    """Returns the size to which a batch of `batch` sentences is padded."""
+    return _bucket(batch, _BATCHES, _BATCH_STEP)
+
+
+def capped(size, largest):
+    """Returns a size, but at most `largest`. None means no limit."""
+    return size if largest is None else min(size, largest)
+
+
+def _bucket(size, sizes, step):
+    return next((each for each in sizes if each >= size), -(-size // step) * step)
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchInputs:
+    """Inputs of a search.
+
+    Args:
+        source: int ids `[B, S]`, an array.
+        max_length: L, maximum number of ids of an output.
+        uniform: random numbers `[B, n, L]`, or None.
+    """
+
+    source: np.ndarray
+    max_length: int
+    uniform: Any = None
+
+    @property
+    def sizes(self):
+        """B, S, n and L, where n is None without random numbers."""
+        num_results = None if self.uniform is None else self.uniform.shape[1]
+        return *self.source.shape, num_results, self.max_length
+
+    def padded(self, extra_length=None, largest=None):
+        """Returns the inputs, padded to bucket sizes.
+
+        Args:
+            extra_length: if given, `max_length` becomes the padded length plus this number.
+            largest: limit of both lengths. Default: None, no limit.
+        """
+        rows = batch_bucket(len(self.source))
+        length = capped(length_bucket(self.source.shape[1]), largest)
+        max_length = self.max_length
+        if extra_length is not None:
+            max_length = capped(length + extra_length, largest)
+        uniform = self.uniform
+        if uniform is not None:
+            uniform = np.asarray(ops.convert_to_numpy(uniform))
+            uniform = _pad(uniform, (rows, uniform.shape[1], max_length))
+        return SearchInputs(_pad(self.source, (rows, length)), max_length, uniform)
+
+    def tensors(self, batch, limit):
+        """Returns the arguments of a search function: source, limits `[B]` and random numbers.
+
+        Args:
+            batch: number of sentences. The other rows are padding and have the limit 0.
+            limit: maximum number of ids of the outputs of these sentences.
+        """
+        limits = np.where(np.arange(len(self.source)) < batch, limit, 0).astype("int32")
+        tensors = ops.cast(self.source, "int32"), ops.convert_to_tensor(limits)
+        return tensors if self.uniform is None else (*tensors, self.uniform)
+
+
+def _pad(array, shape):
+    return np.pad(array, [(0, size - old) for size, old in zip(shape, array.shape)])
+
+
+def _as_ids(source):
+    """Returns `source` as a NumPy array of rank 2. Raises ValueError if it has another rank."""
+    expected = "Expected `source` to be int ids of shape [batch, length]"
+    if isinstance(source, dict):
+        raise ValueError(f"{expected}. Received: a dict. Pass the ids of the source only.")
+    try:
+        source = np.asarray(ops.convert_to_numpy(ops.convert_to_tensor(source)))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{expected}, padded with 0. Received: a {type(source).__name__} that can't be "
+            "converted to a tensor, for example because its rows have different lengths. Pad them "
+            "with keras.utils.pad_sequences(source, padding='post')."
+        ) from error
+    if source.ndim != 2:
+        raise ValueError(f"{expected}. Received: shape {source.shape}.")
+    return source
+
+
+def _check_lengths(source_length, max_length, num_positions):
+    """Raises ValueError if sources or outputs are longer than the learned positions.
+
+    Args:
+        source_length: S.
+        max_length: largest number of ids of an output.
+        num_positions: the number of learned positions, or None if lengths have no limit.
+    """
+    if num_positions is not None and max(source_length, max_length) > num_positions:
+        raise ValueError(
+            f"Expected sources and outputs of at most {num_positions} ids, the learned positions "
+            f"of the model. Received: sources of {source_length} ids, max_length={max_length}. "
+            "Pass a smaller `max_length`, split the sources, or train a model with a larger "
+            "`TransformerConfig.max_length`."
+        )
+
+
+def _check_min_length(sampler, max_length):
+    """Raises ValueError if a sampler's `min_length` is above the largest length of outputs."""
+    min_length = sampler.constraints["min_length"]
+    if min_length > max_length:
+        raise ValueError(
+            "Expected `max_length` of at least the sampler's `min_length`. Received: "
+            f"max_length={max_length}, min_length={min_length}."
+        )
+
+
+def _stop_ids(stop_token_ids, vocab_size):
+    """Returns the ids that end an output as a tuple, or None for "auto".
+
+    Raises:
+        ValueError: if they are neither "auto" nor None nor ids in [1, vocab_size).
+    """
+    if isinstance(stop_token_ids, str) and stop_token_ids == "auto":
+        return None
+    found = checked_stop_ids(() if stop_token_ids is None else stop_token_ids, 0)
+    if found and found[-1] >= vocab_size:
+        raise ValueError(
+            f"Expected `stop_token_ids` in [1, {vocab_size}), the vocabulary of the model. "
+            f"Received: {stop_token_ids!r}."
+        )
+    return found
+
+
+def _check_prompts(source, max_length, stop_token_ids):
+    """Raises ValueError if prompts are longer than outputs, or an id follows padding or an end.
+
+    Args:
+        source: int ids `[B, S]`, an array.
+        max_length: largest number of ids of an output.
+        stop_token_ids: tuple of the ids that end an output.
+    """
+    length = source.shape[1]
+    if length > max_length:
+        raise ValueError(
+            f"Expected `max_length` of at least {length}, because outputs start with the "
+            f"{length} ids of `source`. Received: {max_length}."
+        )
+    ends = np.isin(source[:, :-1], (0, *stop_token_ids))
+    rows = np.flatnonzero((ends & (source[:, 1:] != 0)).any(axis=1))
+    if rows.size:
+        names = " or ".join(map(str, stop_token_ids))
+        after = f", and nothing but padding after id {names}, the end of a text" if names else ""
+        raise ValueError(
+            f"Expected prompts with padding (0) at their end only{after}. Received: prompt "
+            f"{rows[0]} is {source[rows[0]].tolist()}. Pad prompts with "
+            "keras.utils.pad_sequences(source, padding='post'), and remove ends from within them."
+        )
+
+
+def _hashable_settings(sampler):
+    """Returns the settings of a sampler with their types, because 1 and 1.0 have the same hash.
+
+    Raises:
+        ValueError: if one of them is not hashable.
+    """
+    settings = sampler.settings()
+    for name, value in settings:
+        try:
+            hash(value)
+        except TypeError as error:
+            raise ValueError(
+                "Expected hashable attributes of a sampler, because each new setting compiles a "
+                f"search. Received: {type(sampler).__name__}.{name} is a {type(value).__name__}. "
+                "Use a tuple instead of a list or an array."
+            ) from error
+    return tuple((name, type(value), value) for name, value in settings)

@@ -5,18 +5,32 @@ from keras import ops
 
 from t2t_relpos import _checks
 from t2t_relpos._backend import is_tensorflow_without_xla
+from t2t_relpos.decoding import score_tokens
+from t2t_relpos.layers.embeddings import (
+    LearnedPositionEmbedding,
+    SinusoidalPositionEncoding,
+    TokenEmbedding,
+)
 from t2t_relpos.layers.layer_mixin import LayerMixin, quantized_dtype
 from t2t_relpos.layers.packing import Packing
-from t2t_relpos.layers.residual import Dropout
-from t2t_relpos.models import transformer_layers
+from t2t_relpos.layers.residual import Dropout, LayerNormalization
+from t2t_relpos.layers.transformer_decoder import TransformerDecoder
+from t2t_relpos.layers.transformer_encoder import TransformerEncoder
 from t2t_relpos.models.config import NUM_TARGET_SPACES, TransformerConfig
-from t2t_relpos.models.generation import GenerationMixin, SearchFunctions
-from t2t_relpos.models.score_pairs import ScoresPairs
-from t2t_relpos.models.transformer_steps import TransformerSteps
+from t2t_relpos.models.folded import FoldedTransformer, can_fold, fold_weights
+from t2t_relpos.models.generation import (
+    GenerationMixin,
+    SearchFunctions,
+    cache_capacity,
+    caches_compute_calls,
+    current_position,
+    empty_caches,
+    start_uncached,
+)
 
 
 @keras.saving.register_keras_serializable(package="t2t_relpos")
-class Transformer(TransformerSteps, GenerationMixin, ScoresPairs, LayerMixin, keras.Model):
+class Transformer(GenerationMixin, LayerMixin, keras.Model):
     """An encoder-decoder Transformer, by default with relative positions only.
 
     Id 0 is padding and id 1 ends a sentence. Keys at padding positions of the source are masked.
@@ -70,15 +84,15 @@ class Transformer(TransformerSteps, GenerationMixin, ScoresPairs, LayerMixin, ke
         policy = self.dtype_policy
 
         names = ("source_embedding", "target_embedding", "output_embedding")
-        tables = transformer_layers.embeddings(config, policy, names)
+        tables = _embeddings(config, policy, names)
         self.source_embedding, self.target_embedding, self.output_embedding = tables
-        self.source_position = transformer_layers.position(config, policy, "source_position")
-        self.target_position = transformer_layers.position(config, policy, "target_position")
+        self.source_position = _position(config, policy, "source_position")
+        self.target_position = _position(config, policy, "target_position")
         self.embedding_dropout = Dropout(config.dropout, dtype=policy)
-        self.encoder_layers = transformer_layers.encoder(config, policy)
-        self.decoder_layers = transformer_layers.decoder(config, policy)
-        self.encoder_norm = transformer_layers.final_norm(config, policy, "encoder_norm")
-        self.decoder_norm = transformer_layers.final_norm(config, policy, "decoder_norm")
+        self.encoder_layers = _encoder(config, policy)
+        self.decoder_layers = _decoder(config, policy)
+        self.encoder_norm = _final_norm(config, policy, "encoder_norm")
+        self.decoder_norm = _final_norm(config, policy, "decoder_norm")
         self._searches = SearchFunctions()
         self.build()
 
@@ -229,6 +243,146 @@ class Transformer(TransformerSteps, GenerationMixin, ScoresPairs, LayerMixin, ke
     def _logits(self, states):
         return ops.cast(self.output_embedding(states, reverse=True), "float32")
 
+    def encode(self, source, max_length):
+        """Returns the state before the first of at most `max_length` decoding steps.
+
+        Args:
+            source: int ids `[rows, S]`.
+            max_length: number of steps that the caches have room for, an int or a scalar tensor.
+
+        Returns:
+            The state that `step` takes: a nested dict of tensors whose first dimension is rows. The
+            entry under `"context"` never changes. All rows are at the same position.
+        """
+        encoded, mask = self.encode_source(source)
+        context = {
+            layer.name: layer.cross_attention.project_cache(encoded)
+            for layer in self.decoder_layers
+        }
+        rows = ops.shape(source)[0]
+        return {
+            "context": {"mask": mask, "caches": context},
+            "caches": empty_caches(self.decoder_layers, rows, max_length),
+            "position": ops.zeros((rows,), dtype="int32"),
+        }
+
+    def step(self, ids, state):
+        """Computes the logits of the next ids.
+
+        Args:
+            ids: int `[rows]`, the previous ids; 0 in the first step.
+            state: the state that `encode` or the previous step returned.
+
+        Returns:
+            (logits `[rows, V]`, the state after this step).
+
+        Example:
+        >>> import numpy as np
+        >>> from keras import ops
+        >>> from t2t_relpos.decoding import beam_search
+        >>> from t2t_relpos.models import Transformer
+        >>> model = Transformer(config)  # config: the example of TransformerConfig
+        >>> state = model.encode(np.array([[5, 7, 1], [3, 1, 0]]), max_length=6)
+        >>> result = beam_search(model.step, state, batch_size=2, max_length=6, beam_size=3)
+        >>> tuple(result.ids.shape)
+        (2, 1, 6)
+        """
+        context, position = state["context"], current_position(state)
+        x = self.target_embedding(ops.expand_dims(ids, -1))
+        if self.target_position is not None:
+            x = self.target_position(x, start=position)
+        caches = {}
+        for layer in self.decoder_layers:
+            x, caches[layer.name], _ = layer(
+                x,
+                encoder_padding_mask=context["mask"],
+                self_attention_cache=state["caches"][layer.name],
+                self_attention_cache_update_index=position,
+                cross_attention_cache=context["caches"][layer.name],
+                training=False,
+            )
+        logits = self._logits(self._normalize(x))[:, 0]
+        return logits, {**state, "caches": caches, "position": state["position"] + 1}
+
+    step.capacity = cache_capacity
+
+    @property
+    def _num_positions(self):
+        return self.config.max_length if self.config.position == "learned" else None
+
+    def start_search(self, source, max_length, num_hypotheses, *, growing=True):
+        """Returns (state, step function) for a search of `t2t_relpos.decoding`.
+
+        Folded weights are used if they compute what the model computes. They are folded in every
+        call, because weights may change. That costs little compared to a search. If the model's or
+        an attention's `call` is replaced, every step computes all positions, without caches.
+
+        Args:
+            source: int ids `[B, S]`, padded with 0.
+            max_length: number of steps, an int or a scalar tensor.
+            num_hypotheses: hypotheses per sentence, an int or a scalar tensor.
+            growing: whether caches may grow from step to step. It must be False for XLA, JAX and
+                loops whose variables have fixed shapes. Default: True.
+        """
+        if not can_fold(self, (*self.encoder_layers, *self.decoder_layers)):
+            if caches_compute_calls(self, Transformer):
+                return self.encode(source, max_length), self.step
+
+            def logits_of(context, targets):
+                return self({"inputs": context, "targets": targets}, training=False)
+
+            return start_uncached(logits_of, source, ops.shape(source)[0], max_length)
+        folded = FoldedTransformer(self.config, fold_weights(self))
+        return folded.start_search(source, max_length, num_hypotheses, growing=growing)
+
+    def score(self, source, targets, alpha=0.0, return_alignments=False, layer=None):
+        """Returns the log-probabilities of given outputs.
+
+        Args:
+            source: int ids `[B, S]`, padded with 0.
+            targets: int ids `[B, T]` including ends of sentences, padded with 0.
+            alpha: exponent of the length penalty. With the same value, scores are equal to those
+                of `beam_search`.
+            return_alignments: whether to return (`TokenScores`, alignments).
+            layer: index of the decoder layer whose cross-attention gives the alignments. Default:
+                the last.
+
+        Returns:
+            `TokenScores`, or (`TokenScores`, alignments float32 `[B, T, S]`). Alignments are the
+            cross-attention weights of the step that predicts `targets[:, t]`, the mean over the
+            heads. They are 0 on padding of the source and not defined on padding of the targets.
+
+        Raises:
+            ValueError: if the decoder has no such layer, or `layer` is given without
+                `return_alignments`.
+
+        Example:
+        >>> import numpy as np
+        >>> from keras import ops
+        >>> from t2t_relpos.models import Transformer
+        >>> model = Transformer(config)  # config: the example of TransformerConfig
+        >>> source, targets = np.array([[5, 7, 9, 1]]), np.array([[3, 1, 0]])
+        >>> scores, alignments = model.score(source, targets, return_alignments=True)
+        >>> ops.convert_to_numpy(scores.lengths).tolist(), tuple(alignments.shape)
+        ([2], (1, 3, 4))
+        """
+        number = None
+        if return_alignments:
+            number = _number_of(layer, len(self.decoder_layers))
+        elif layer is not None:
+            raise ValueError(
+                "Expected `layer` only with `return_alignments=True`: it selects the alignments. "
+                f"Received: layer={layer!r}"
+            )
+        inputs = {"inputs": source, "targets": targets}
+        logits, attention = self.logits_and_attention(
+            inputs, attention_layer=number, training=False
+        )
+        scores = score_tokens(logits, targets, alpha=alpha)
+        if not return_alignments:
+            return scores
+        return scores, ops.mean(ops.cast(attention, "float32"), axis=1)
+
     def get_config(self):
         config = {**super().get_config(), "config": self.config.to_dict()}
         return {**config, **quantized_dtype(self)}
@@ -252,3 +406,70 @@ def _check_inputs(inputs):
         sizes = _checks.check(
             inputs[name], f"inputs[{name!r}]", axes, sizes=sizes, advice=advice, required=True
         )
+
+
+def _embeddings(config, policy, names):
+    """Returns a token embedding per name, or the same one for all if the config ties them."""
+    sizes = (config.vocab_size, config.hidden_dim)
+    if config.tie_embeddings:
+        return [TokenEmbedding(*sizes, dtype=policy, name="embedding")] * len(names)
+    return [TokenEmbedding(*sizes, dtype=policy, name=name) for name in names]
+
+
+def _position(config, policy, name):
+    """Returns the layer that adds positions to embeddings, or None if the config has none."""
+    if config.position == "learned":
+        return LearnedPositionEmbedding(config.max_length, dtype=policy, name=name)
+    if config.position.endswith("sinusoidal"):
+        return SinusoidalPositionEncoding(dtype=policy, name=name)
+    return None
+
+
+def _encoder(config, policy):
+    """Returns the blocks of the encoder."""
+    return [
+        TransformerEncoder(**_block_arguments(config), dtype=policy, name=f"encoder_{i}")
+        for i in range(config.num_encoder_layers)
+    ]
+
+
+def _decoder(config, policy):
+    """Returns the blocks of the decoder."""
+    arguments = _block_arguments(config) | {
+        "relative_cross_attention": config.relative_cross_attention
+    }
+    return [
+        TransformerDecoder(**arguments, dtype=policy, name=f"decoder_{i}")
+        for i in range(config.num_decoder_layers)
+    ]
+
+
+def _final_norm(config, policy, name):
+    """Returns the normalization after the last block, or None with post-norm."""
+    if not config.normalize_first:
+        return None
+    return LayerNormalization(epsilon=config.layer_norm_epsilon, dtype=policy, name=name)
+
+
+def _block_arguments(config):
+    names = (
+        "intermediate_dim num_heads share_heads normalize_first dropout attention_dropout "
+        "activation_dropout layer_norm_epsilon"
+    )
+    return {name: getattr(config, name) for name in names.split()} | {
+        "use_bias": False,
+        "max_relative_position": config.max_relative_position if config.relative else None,
+        "use_key_table": config.relative and config.use_key_table,
+        "use_value_table": config.relative and config.use_value_table,
+    }
+
+
+def _number_of(layer, layers):
+    """Returns the index of a layer, counted from 0."""
+    number = -1 if layer is None else layer
+    if not isinstance(number, int) or not -layers <= number < layers:
+        raise ValueError(
+            f"Expected `layer` to be an int from {-layers} to {layers - 1}: the decoder has "
+            f"{layers} layers. Received: {layer!r}"
+        )
+    return number % layers

@@ -111,10 +111,16 @@ def test_decoder_steps_equal_the_full_call(normalize_first, has_mask, rng):
     mask = np.arange(5) < np.array([[5], [3], [1]]) if has_mask else None
     layer = make(TransformerDecoder, normalize_first=normalize_first)
     full = ops.convert_to_numpy(layer(x, encoded, encoder_padding_mask=mask))
-    cache, context = layer.start_cache(3, 7), layer.project_encoded(encoded)
+    cache = np.zeros((3, 2, 7, 2, 3), "float32")
+    cross_cache = layer.cross_attention.project_cache(encoded)
     for t in range(7):
-        position = np.full(3, t, "int32")
-        outputs, cache = layer.step(x[:, t : t + 1], cache, position, context, mask)
+        outputs, cache, _ = layer(
+            x[:, t : t + 1],
+            encoder_padding_mask=mask,
+            self_attention_cache=cache,
+            self_attention_cache_update_index=t,
+            cross_attention_cache=cross_cache,
+        )
         np.testing.assert_allclose(outputs[:, 0], full[:, t], atol=1e-5)
 
 
@@ -140,19 +146,16 @@ def test_decoder_rejects_a_missing_or_unexpected_encoder(rng):
     block, decoder_only = (make(TransformerDecoder, name="mine") for _ in range(2))
     block(x, x)
     decoder_only(x)
-    context = block.project_encoded(x)
+    caches = {"self_attention_cache": np.zeros((3, 2, 3, 2, 3), "float32")}
+    caches["cross_attention_cache"] = caches["self_attention_cache"]
     for call, message in (
         (
-            lambda: block.step(x[:, :1], block.start_cache(3, 3), 0),
-            "Expected `context`, because mine has attention to an encoder. Received: none.",
+            lambda: block(x, **caches, cross_attention_cache_update_index=0),
+            "with attention to an encoder. Received: no `encoder_sequence`",
         ),
         (
-            lambda: decoder_only.step(x[:, :1], decoder_only.start_cache(3, 3), 0, context),
-            "Expected no `context`, because mine was built without `encoder_sequence`.",
-        ),
-        (
-            lambda: decoder_only.project_encoded(x),
-            "Expected a block with attention to an encoder. Received: mine, which was built ",
+            lambda: decoder_only(x, **caches),
+            "without attention to an encoder. Received: an `encoder_sequence` or its cache",
         ),
         (
             lambda: decoder_only(x, x),

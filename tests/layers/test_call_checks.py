@@ -179,11 +179,8 @@ def test_decoder_rejects_arguments_that_caches_do_not_support(decoder_only):
         decoder_only(X, return_attention_scores=True, **DECODER_CACHE)
     with pytest.raises(ValueError, match="Expected no packing with caches. Received: both."):
         decoder_only(X, packing=Packing(np.ones((3, 7), bool)), **DECODER_CACHE)
-    step_cache = {"self_attention_cache": decoder_only.start_cache(3, 6)}
-    with pytest.raises(
-        ValueError, match="a tensor or an array .* Received: dict. .* are for `step`"
-    ):
-        decoder_only(X[:, :1], **DECODER_CACHE | step_cache)
+    with pytest.raises(ValueError, match="a tensor or an array .* Received: dict."):
+        decoder_only(X[:, :1], **DECODER_CACHE | {"self_attention_cache": {}})
 
 
 @pytest.mark.parametrize("update_index", [0, None])
@@ -229,7 +226,7 @@ CACHE_ERRORS = {
     "Received: query_offset=None, which places the queries at the end of the cache. In "
     "self-attention, pass query_offset=update_index.": {"causal": True},
     "Expected `update_index` of an integer dtype. Received: dtype float64.": {"update_index": 1.5},
-    "`update_index` of shape [] (a scalar). Received: shape (3,). To write another pos": {
+    "`update_index` of shape [] (a scalar). Received: shape (3,). All sequences have the same": {
         "update_index": np.zeros(3, int)
     },
     "the first of 7 positions in [0, 3). Received: values from -2 to -2.": {"update_index": -2},
@@ -246,59 +243,29 @@ def test_attend_with_cache_rejects_invalid_arguments(layer, message, arguments):
     assert message in str(error.value)
 
 
-def test_attend_with_cache_rejects_values_of_another_size():
-    layer = RelativeMultiHeadAttention(2, 5, value_dim=3, max_relative_position=3)
-    layer(X, X)
-    message = "Expected `value_dim` to be equal to `key_dim`, .* value_dim=3, key_dim=5. Use `start"
-    with pytest.raises(ValueError, match=message):
-        layer.attend_with_cache(X, X, CACHE, 0)
-
-
-# Arguments by message.
-STEP_ERRORS = {
-    "Expected `query` of shape [B, 1, D]. Received: shape (3, 2, 6). Call `step` for one pos": {
-        "query": X[:, :2]
-    },
-    "Expected `cache['key']` of shape [B, N, S, H] = [3, 2, *, 5]. Received: shape (1, 2, 4, "
-    "5). Pass the batch size of `query` to `start_cache`.": {"cache": (1, 4)},
-    "that `start_cache` or `step` returned. Received: NoneType. For caches": {"cache": None},
-    "`start_cache` or `step` returned. Received: keys ['key']. For": {"cache": {"key": 1}},
-    "Expected `position` of an integer dtype. Received: dtype float64": {"position": 1.5},
-    "Expected positions in [0, 4). Received: values from -1 to -1.": {"position": -1},
-    "Expected positions in [0, 4). Received: values from 0 to 4. The cache has length 4. Create a "
-    "longer one": {"position": np.array([0, 4, 1])},
-    "Expected `position` of shape [] (a scalar) or [B] = [3]. Received: shape (3, 1).": {
-        "position": np.zeros((3, 1), int)
-    },
-}
-
-
-@pytest.mark.parametrize("message, arguments", STEP_ERRORS.items())
-def test_step_rejects_invalid_arguments(layer, message, arguments):
-    arguments = {"query": X[:, :1], "cache": (3, 4), "position": 0} | arguments
-    if isinstance(arguments["cache"], tuple):
-        arguments["cache"] = layer.start_cache(*arguments["cache"])
-    with pytest.raises(ValueError) as error:
-        layer.step(**arguments)
-    assert message in str(error.value)
-
-
-@pytest.mark.parametrize("length", [0, 9.5])
-def test_start_cache_rejects_invalid_lengths(layer, length):
-    message = f"Expected `max_length` to be a positive integer. Received: max_length={length}"
-    with pytest.raises(ValueError, match=message):
-        layer.start_cache(3, length)
+def test_caches_of_unlike_depths_are_pairs():
+    layer = RelativeMultiHeadAttention(2, 5, value_dim=3, max_relative_position=3, name="mine")
+    expected = layer(X, X, use_causal_mask=True)
+    pair = np.zeros((3, 9, 2, 5), "float32"), np.zeros((3, 9, 2, 3), "float32")
+    outputs, cache = layer.attend_with_cache(X, X, pair, 0, causal=True, query_offset=0)
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
+    for found, projected in zip(cache, layer.project_cache(X), strict=True):
+        np.testing.assert_allclose(found[:, :7], projected, atol=1e-6)
+    for wrong, message in (
+        (CACHE, "Expected `cache` to be a pair .* one array, value_dim=3, key_dim=5"),
+        (None, "Expected `cache` to be a pair .* Received: NoneType"),
+        (pair[::-1], r"Expected `cache\[0\]` of shape \[B, S, N, H\] = \[3, \*, 2, 5\]"),
+        ((pair[0], pair[1][:, :4]), r"`cache\[1\]` of shape .* Received: shape \(3, 4, 2, 3\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            layer.attend_with_cache(X, X, wrong, 0)
 
 
 def test_methods_reject_an_unbuilt_layer():
     attention = RelativeMultiHeadAttention(2, 5, max_relative_position=3, name="mine")
-    decoder = TransformerDecoder(16, 2, max_relative_position=3, name="mine")
-    position = np.zeros(3, "int32")
     for call in (
-        lambda: attention.step(X[:, :1], attention.start_cache(3, 4), position),
-        lambda: decoder.start_cache(3, 4),
-        lambda: decoder.project_encoded(Y),
-        lambda: decoder.step(X[:, :1], {}, position),
+        lambda: attention.project_cache(X),
+        lambda: attention.attend_with_cache(X, X, CACHE, 0),
     ):
         with pytest.raises(ValueError, match="Expected a built layer. Received: mine, which has n"):
             call()
@@ -309,33 +276,25 @@ def test_cached_attention_casts_its_inputs(dtype):
     decoder = TransformerDecoder(16, 2, max_relative_position=4, dtype=dtype)
     decoder(X)
     x = X[:, :1].astype("float16")
-    cache = {name: ops.cast(slots, "float16") for name, slots in decoder.start_cache(3, 4).items()}
-    outputs, _ = decoder.step(x, cache, 0)
+    cache = np.zeros((3, 2, 4, 2, 3), "float16")
+    arguments = {"self_attention_cache": cache, "self_attention_cache_update_index": 0}
+    outputs, _ = decoder(x, **arguments)
     np.testing.assert_array_equal(
         ops.cast(outputs, "float32"), ops.cast(decoder(x)[:, :1], "float32")
     )
     layer = decoder.self_attention
-    cache = np.zeros((3, 2, 4, 2, 3), "float16")
     outputs, cache = layer.attend_with_cache(x, x, cache, 0, causal=True, query_offset=0)
     assert keras.backend.standardize_dtype(outputs.dtype) == layer.compute_dtype
     assert keras.backend.standardize_dtype(cache.dtype) == "float16"
 
 
-def test_step_accepts_one_position_for_the_batch(layer):
-    cache = layer.start_cache(3, 4)
-    expected, actual = (
-        layer.step(X[:, :1], cache, position)[0] for position in (np.array([2, 2, 2]), 2)
-    )
-    np.testing.assert_array_equal(actual, expected)
+def test_compiled_write_outside_the_cache_returns_nan(layer):
+    def step(index):
+        return layer.attend_with_cache(X[:, :1], X[:, :1], CACHE, index)[0]
 
-
-def test_compiled_step_outside_the_cache_returns_nan(layer):
-    def step(position):
-        return layer.step(X[:, :1], layer.start_cache(3, 4), position)[0]
-
-    outputs = compile_function(step)(np.array([0, 4, -1]))
-    is_nan = np.isnan(ops.convert_to_numpy(outputs)).all(axis=(1, 2))
-    assert is_nan.tolist() == [False, True, True]
+    for index, is_nan in ((0, False), (9, True), (-1, True)):
+        outputs = compile_function(step)(np.array(index))
+        assert np.isnan(ops.convert_to_numpy(outputs)).all() == is_nan
 
 
 @pytest.mark.parametrize("integer", [np.int64(3), np.int32(3)])

@@ -51,8 +51,9 @@ def _offset(layer, x, ids):
     return layer(x, x, use_causal_mask=True, query_offset=ops.max(ids, initial=0))
 
 
-def _step(layer, x, ids):
-    return layer.step(x[:, :1], layer.start_cache(ops.shape(x)[0], 19), ids[:, 0])[0]
+def _read_cache(layer, x, ids):
+    cache = layer.project_cache(x)
+    return layer.attend_with_cache(x[:, :1], None, cache, query_offset=ids[:, 0])[0]
 
 
 def _cache(layer, x, ids):
@@ -71,7 +72,7 @@ def _decoder_cache(layer, x, ids):
 # Calls in addition to those of CASES: name of the layer, and function of the layer and its inputs.
 OTHER_CALLS = {
     "query offset": ("relative", _offset),
-    "step": ("relative_window", _step),
+    "cache that is read": ("relative_window", _read_cache),
     "cache": ("relative", _cache),
     "decoder cache": ("decoder_only", _decoder_cache),
 }

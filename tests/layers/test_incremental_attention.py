@@ -42,9 +42,12 @@ def test_steps_equal_the_full_call(name, settings, rng):
     x = rng.normal(size=(3, 11, 6)).astype("float32")
     layer = CASES[name].make(**settings)
     full = ops.convert_to_numpy(layer(x, x, use_causal_mask=True))
-    cache = layer.start_cache(3, 13)
+    cache = ops.zeros((3, 2, 13, 2, 5))
     for t in range(11):
-        outputs, cache = layer.step(x[:, t : t + 1], cache, np.full(3, t, "int32"))
+        token = x[:, t : t + 1]
+        outputs, cache = layer.attend_with_cache(
+            token, token, cache, t, query_offset=t, causal=True
+        )
         np.testing.assert_allclose(outputs[:, 0], full[:, t], atol=1e-5)
 
 
@@ -60,24 +63,28 @@ def test_flash_attention_of_a_prefill_has_linear_memory(causal, layers, run_log,
 
 
 def test_flash_attention_of_projected_keys_has_linear_memory(layers, run_log, rng):
-    x, keys, values = normal(rng, 3, 7, 6), *(normal(rng, 3, 2, 40, 5) for _ in range(2))
-    expected, actual = (layer.attend_to(x, keys, values, query_offset=11) for layer in layers)
+    x, cache = normal(rng, 3, 7, 6), normal(rng, 3, 2, 40, 2, 5)
+    expected, actual = (
+        layer.attend_with_cache(x, None, cache, query_offset=11)[0] for layer in layers
+    )
     assert run_log[0] != LINEAR and run_log[1:] == [LINEAR]
     np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
 def test_flash_attention_with_an_offset_per_entry(layers, rng):
     default, flash = layers
-    keys, values = (normal(rng, 3, 2, 11, 5) for _ in range(2))
+    cache = normal(rng, 3, 2, 11, 2, 5)
     offset = ops.convert_to_tensor([3, 5, 7], "int32")
     x = normal(rng, 3, 1, 6)
-    expected, actual = (layer.attend_to(x, keys, values, query_offset=offset) for layer in layers)
+    expected, actual = (
+        layer.attend_with_cache(x, None, cache, query_offset=offset)[0] for layer in layers
+    )
     np.testing.assert_allclose(actual, expected, atol=1e-6)
     x = normal(rng, 3, 2, 6)
-    default.attend_to(x, keys, values, query_offset=offset)
+    default.attend_with_cache(x, None, cache, query_offset=offset)
     message = "one query for `query_offset` of shape.*one offset for the batch"
     with pytest.raises(ValueError, match=message):
-        flash.attend_to(x, keys, values, query_offset=offset)
+        flash.attend_with_cache(x, None, cache, query_offset=offset)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -90,8 +97,8 @@ def test_cached_attention_applies_the_window(causal, rng):
     )
     np.testing.assert_allclose(outputs, expected, atol=1e-5)
     if not causal:
-        projected = layer.project_key(x), layer.project_value(x)
-        np.testing.assert_allclose(layer.attend_to(x, *projected), expected, atol=1e-5)
+        outputs, _ = layer.attend_with_cache(x, None, layer.project_cache(x))
+        np.testing.assert_allclose(outputs, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int64"])
@@ -129,8 +136,8 @@ def test_graphs_write_caches_without_an_operation_of_xla(rng, tf):
         expected[:, 0, index : index + 2] = layer.key_dense(x)
         expected[:, 1, index : index + 2] = layer.value_dense(x)
         np.testing.assert_allclose(found, expected, atol=1e-6)
-        heads = (np.swapaxes(expected[:, i], 1, 2) for i in (0, 1))
-        np.testing.assert_allclose(outputs, layer.attend_to(x, *heads, None, index), atol=1e-5)
+        wanted, _ = layer.attend_with_cache(x, None, expected, query_offset=index)
+        np.testing.assert_allclose(outputs, wanted, atol=1e-5)
 
 
 def test_steps_have_finite_numbers_only(rng, tf):
@@ -140,7 +147,6 @@ def test_steps_have_finite_numbers_only(rng, tf):
     x, cache = normal(rng, 3, 1, 6), ops.zeros((3, 2, 4, 2, 5))
     tf.debugging.enable_check_numerics()
     try:
-        layer.step(x, layer.start_cache(3, 4), np.array([1, 2, 3]))
         layer.attend_with_cache(x, x, cache, tf.constant(3))
     finally:
         tf.debugging.disable_check_numerics()

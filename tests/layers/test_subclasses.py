@@ -91,12 +91,13 @@ def test_calls_use_the_method_of_a_subclass(settings, call, rng):
 def test_decoding_uses_the_method_of_a_subclass(window, rng):
     layers = doubled_and_expected(sliding_window=window)
     x = ops.convert_to_tensor(draw(rng, 3, 11, 6))
-    cache, keys = ops.zeros((3, 2, 13, 2, 5)), ops.convert_to_tensor(draw(rng, 3, 2, 9, 5))
+    cache, offset = ops.zeros((3, 2, 13, 2, 5)), ops.convert_to_tensor([0, 3, 1], "int32")
     for call in (
-        lambda layer: layer.step(x[:, :1], layer.start_cache(3, 4), np.array([0, 3, 1]))[0],
         lambda layer: layer.attend_with_cache(x, x, cache, 1, query_offset=1, causal=True)[0],
         lambda layer: layer.attend_with_cache(x[:, :1], x, cache, query_offset=3)[0],
-        lambda layer: layer.attend_to(x, keys, keys, query_offset=0),
+        lambda layer: layer.attend_with_cache(x, None, layer.project_cache(x), query_offset=offset)[
+            0
+        ],
     ):
         found, expected = map(call, layers)
         np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -96,7 +96,7 @@ def test_v2_masked_is_causal_with_a_cache(rng):
     cache = np.zeros((2, 2, 7, 2, 5), "float32")
     outputs, _ = layer.attend_with_cache(x, x, cache, 0, query_offset=0)
     np.testing.assert_allclose(outputs, expected, atol=1e-5)
-    outputs = layer.attend_to(x, layer.project_key(x), layer.project_value(x))
+    outputs, _ = layer.attend_with_cache(x, None, layer.project_cache(x))
     np.testing.assert_allclose(outputs, expected, atol=1e-5)
 
 

@@ -22,4 +22,4 @@ class FastTransformer(tf.Module):
             fold_weights(transformer, "float64", precision),
         )
         folded = FoldedTransformer(self.config, self.weights)
-        self.start, self.score = folded.start, folded.score
+        self.start_search, self.score = folded.start_search, folded.score

@@ -34,7 +34,9 @@ def n_best(
     growing = max_length is None
     if growing:
         max_length = tf.reduce_max(length_limit)
-    state, step = transformer.start(source, max_length, settings["beam_size"], growing=growing)
+    state, step = transformer.start_search(
+        source, max_length, settings["beam_size"], growing=growing
+    )
     found = beam_search(
         step,
         state,

@@ -38,20 +38,6 @@ class _Interrupted(Exception):
     pass
 
 
-class _CurrentWeights:
-    """A Transformer in training with the methods of a `FastTransformer` that a search needs.
-
-    Every search reads the current weights.
-    """
-
-    def __init__(self, transformer):
-        self.config = transformer.config
-        self._transformer = transformer
-
-    def start(self, source, max_length, beam_size, *, growing=True):
-        return self._transformer.encode(source, max_length), self._transformer.step
-
-
 class DevTranslator:
     """A function that translates the dev set with greedy search.
 
@@ -76,7 +62,7 @@ class DevTranslator:
         if transformer.config.position == "learned":
             longest = min(longest, transformer.config.max_length)
         settings = TranslationSettings(beam_size=1, max_input_length=max(longest, 2))
-        module = TranslationModule(_CurrentWeights(transformer), tokenizer, settings)
+        module = TranslationModule(transformer, tokenizer, settings)
         self._translate = Translator(module.serve, module)
         self._pairs = list(corpus)
         self._bleu_tokenize = bleu_tokenize

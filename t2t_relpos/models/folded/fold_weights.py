@@ -9,15 +9,68 @@ The transformations are exact except for rounding:
   is then `x / sqrt(mean(x ** 2) + epsilon)`. Its gain and offset are part of the next product.
 """
 
+import keras
 from keras import ops
 
 from t2t_relpos._keras_compat import sublayers
+from t2t_relpos.layers.feed_forward import FeedForward
+from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
+from t2t_relpos.layers.residual import Residual
 
 
-def can_fold(transformer):
-    """Returns whether all layers of a model compute in float32 and none is quantized."""
+def can_fold(model, blocks):
+    """Returns whether folded weights compute what a model computes.
+
+    All layers must be those that the model made, compute in float32, and not be quantized, and no
+    method may be replaced.
+
+    Args:
+        model: a model with a `TransformerConfig` as attribute `config`.
+        blocks: its encoder and decoder blocks.
+    """
+    layers = model, *sublayers(model)
     return all(
-        layer.dtype_policy.name == "float32" for layer in (transformer, *sublayers(transformer))
+        is_original(layer) and layer.dtype_policy.name == "float32" for layer in layers
+    ) and all(_has_known_sublayers(block, model.config) for block in blocks)
+
+
+def is_original(layer):
+    """Returns whether a layer is of a class of this library or of Keras, without own methods.
+
+    An instance has a method of its own if an attribute of a method's name was set.
+    """
+    cls = type(layer)
+    if cls.__module__.partition(".")[0] not in ("t2t_relpos", "keras"):
+        return False
+    # Keras wraps these two methods of every instance.
+    names = vars(layer).keys() - {"build", "quantize"}
+    return not any(callable(vars(layer)[n]) and callable(getattr(cls, n, None)) for n in names)
+
+
+def _has_known_sublayers(block, config):
+    """Returns whether the sublayers of a block have the settings of a model's config."""
+    residuals = [block.self_attention_residual, block.feed_forward_residual]
+    attentions = [block.self_attention]
+    if block.cross_attention is not None:
+        residuals.append(block.cross_attention_residual)
+        attentions.append(block.cross_attention)
+    return (
+        all(type(residual) is Residual for residual in residuals)
+        and all(type(attention) is RelativeMultiHeadAttention for attention in attentions)
+        and type(block.feed_forward) is FeedForward
+        and all(residual.normalize_first == config.normalize_first for residual in residuals)
+        and all(_has_known_settings(attention, config) for attention in attentions)
+        and block.feed_forward.inner.activation is keras.activations.relu
+        and block.feed_forward.outer.activation is keras.activations.linear
+    )
+
+
+def _has_known_settings(attention, config):
+    has_tables = attention.use_key_table or attention.use_value_table
+    return (
+        not attention.use_gate
+        and attention.sliding_window is None
+        and (not has_tables or attention.max_relative_position == config.max_relative_position)
     )
 
 
@@ -43,14 +96,23 @@ def fold_weights(transformer, dtype="float32", kernel_dtype="float32"):
           values of all decoder layers, in the order key 0, value 0, key 1, value 1, …
         - `logits` `[D, V]`, `logits_bias` `[V]`.
 
-        An attention has `input`, `input_bias` and `output` `[D, D]`, and `key_table` and
-        `value_table` if the model has them. `input` is `[D, 3·D]` for query, key and value; in
+        An attention has `input`, `input_bias` and `output` `[D, D]`, and `output_bias`, `key_table`
+        and `value_table` if the model has them. `input` is `[D, 3·D]` for query, key and value; in
         `cross` it is `[D, D]`, for the query.
 
     Raises:
         ValueError: if a projection is quantized.
     """
     return _Fold(transformer.config, dtype, kernel_dtype).weights(transformer)
+
+
+def fold_language_model(model):
+    """Returns the folded weights of a `CausalLM`, as those of a `Transformer` without `cross`.
+
+    Args:
+        model: a built `t2t_relpos.models.CausalLM`.
+    """
+    return _Fold(model.config, "float32", "float32").weights_of_language_model(model)
 
 
 class _Fold:
@@ -70,18 +132,33 @@ class _Fold:
         memory, memory_bias = self._after_norm(
             ops.concatenate(memory, axis=1), 0.0, transformer.encoder_norm
         )
-        logits = ops.transpose(self._cast(transformer.output_embedding.embeddings))
-        logits, logits_bias = self._after_norm(logits, 0.0, transformer.decoder_norm)
         return {
             **self._embeddings(transformer),
+            **self._logits(transformer.output_embedding, transformer.decoder_norm),
             "encoder": [self._layer(layer) for layer in transformer.encoder_layers],
             "decoder": [self._layer(layer) for layer in transformer.decoder_layers],
             "memory": self._to_kernel_dtype(memory),
             "memory_bias": _float32(memory_bias),
-            # Keep float32: rounded logits would change the order of likely ids.
-            "logits": _float32(logits),
-            "logits_bias": _float32(logits_bias),
         }
+
+    def weights_of_language_model(self, model):
+        return {
+            "target": self._embedding(model.embedding),
+            "decoder": [self._layer(block) for block in model.blocks],
+            **self._logits(model.embedding, model.norm),
+        }
+
+    def _logits(self, embedding, norm):
+        kernel = ops.transpose(self._cast(embedding.embeddings))
+        kernel, bias = self._after_norm(kernel, 0.0, norm)
+        # Keep float32: rounded logits would change the order of likely ids.
+        return {"logits": _float32(kernel), "logits_bias": _float32(bias)}
+
+    def _embedding(self, embedding):
+        """Returns the vectors that an embedding adds to the residual stream."""
+        table = self._cast(embedding.embeddings)
+        table = ops.concatenate([ops.zeros_like(table[:1]), table[1:]], axis=0)
+        return _float32(self._centered(table * self.config.hidden_dim**0.5))
 
     def _to_kernel_dtype(self, kernel):
         return ops.cast(kernel, self.kernel_dtype)
@@ -94,6 +171,9 @@ class _Fold:
         matrix = projection.matrix
         matrix.check_floating()
         return ops.reshape(self._cast(projection.kernel), matrix.shape)
+
+    def _bias(self, projection):
+        return ops.reshape(self._cast(projection.bias), (-1,))
 
     def _centered(self, weight):
         """Returns a weight that adds to the residual stream, centered to mean 0 for pre-norm."""
@@ -112,9 +192,7 @@ class _Fold:
     def _embeddings(self, transformer):
         config, weights = self.config, {}
         for name in ("source", "target"):
-            table = self._cast(getattr(transformer, f"{name}_embedding").embeddings)
-            table = ops.concatenate([ops.zeros_like(table[:1]), table[1:]], axis=0)
-            weights[name] = _float32(self._centered(table * config.hidden_dim**0.5))
+            weights[name] = self._embedding(getattr(transformer, f"{name}_embedding"))
             if config.position == "learned":
                 positions = self._cast(getattr(transformer, f"{name}_position").embeddings)
                 weights[f"{name}_positions"] = _float32(self._centered(positions))
@@ -139,15 +217,23 @@ class _Fold:
         return weights
 
     def _attention(self, attention, norm, *, is_self):
-        parts = [self._matrix(attention.query_dense) * attention.key_dim**-0.5]
-        if is_self:
-            parts += [self._matrix(projection) for projection in _key_and_value(attention)]
-        kernel, bias = self._after_norm(ops.concatenate(parts, axis=1), 0.0, norm)
+        projections = [attention.query_dense, *(_key_and_value(attention) if is_self else ())]
+        # Queries are scaled.
+        scales = [attention.key_dim**-0.5, 1, 1]
+        parts = [self._matrix(x) * scale for x, scale in zip(projections, scales)]
+        bias = 0.0
+        if attention.use_bias:
+            biases = [self._bias(x) * scale for x, scale in zip(projections, scales)]
+            bias = ops.concatenate(biases, axis=0)
+        kernel, bias = self._after_norm(ops.concatenate(parts, axis=1), bias, norm)
         weights = {
             "input": self._to_kernel_dtype(kernel),
             "input_bias": _float32(bias),
             "output": self._to_kernel_dtype(self._centered(self._matrix(attention.output_dense))),
         }
+        if attention.use_bias:
+            output_bias = self._centered(self._bias(attention.output_dense))
+            weights["output_bias"] = _float32(output_bias)
         for name in ("key", "value"):
             embedding = getattr(attention, f"{name}_embedding")
             if embedding is not None:

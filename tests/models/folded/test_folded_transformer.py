@@ -10,7 +10,7 @@ from small_transformers import shared_transformer
 
 from t2t_relpos.decoding.search_state import repeat_rows
 from t2t_relpos.models.folded import FoldedTransformer, fold_weights
-from t2t_relpos.models.folded.backend_ops import dense
+from t2t_relpos.models.folded.operations import dense
 
 VOCAB, BATCH, LENGTH, STEPS = 23, 5, 7, 6
 SMALL = {
@@ -80,7 +80,7 @@ def model_steps(config, beam_size):
     "config, beam_size", [*((config, 3) for config in CONFIGS), ("tables per head", 1)]
 )
 def test_steps_equal_the_keras_model(config, beam_size, growing):
-    state, step = folded(make_model(config)).start(SOURCE, STEPS, beam_size, growing=growing)
+    state, step = folded(make_model(config)).start_search(SOURCE, STEPS, beam_size, growing=growing)
     state = repeat_rows(state, beam_size)
     for ids, expected, rows in model_steps(config, beam_size):
         logits, state = step(ops.convert_to_tensor(ids), state)
@@ -137,7 +137,7 @@ def test_steps_of_a_source_of_padding_equal_the_keras_model(growing):
     model = make_model()
     source = np.array([[0] * 7, [5, 7, 9, 2, 1, 0, 0]], "int32")
     plain = model.encode(source, STEPS)
-    fast, step = folded(model).start(source, STEPS, 1, growing=growing)
+    fast, step = folded(model).start_search(source, STEPS, 1, growing=growing)
     for ids in ([0, 0], [5, 3], [7, 1]):
         ids = np.array(ids, "int32")
         expected, plain = model.step(ids, plain)

@@ -31,7 +31,7 @@ class RandomModel:
         tables[0, :, 1] += 2.0  # so that most translations end
         self.by_previous, self.by_source = tf.constant(tables, tf.float32)
 
-    def start(self, source, max_length, beam_size, growing=True):
+    def start_search(self, source, max_length, beam_size, growing=True):
         real = tf.cast(source != 0, tf.float32)
         rows = tf.gather(self.by_source, source)
         return {"source": tf.einsum("bsv,bs->bv", rows, real) / 3.0}, self.step

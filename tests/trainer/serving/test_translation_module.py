@@ -23,7 +23,7 @@ class EndlessModel:
     def __init__(self, vocab_size):
         self.config = TransformerConfig(vocab_size=vocab_size)
 
-    def start(self, source, max_length, beam_size, growing=True):
+    def start_search(self, source, max_length, beam_size, growing=True):
         return {"cache": ops.zeros((ops.shape(source)[0], max_length))}, self.step
 
     def step(self, ids, state):

@@ -1,0 +1,256 @@
+"""Caches of decoder keys and values: the interface, growing ones, and ones of a fixed size.
+
+Fixed sizes are for XLA and JAX.
+"""
+
+import abc
+
+import keras
+from keras import ops
+
+from t2t_relpos._backend import start_indices, write_slice
+from t2t_relpos.models.folded.operations import (
+    MASKED_SCORE,
+    NAMES,
+    attend,
+    has_tables,
+    table_rows,
+)
+
+
+class DecoderCaches(abc.ABC):
+    """Keys and values of all hypotheses, in slots that are never reordered.
+
+    Every step adds a slot per hypothesis. A mask of each active hypothesis, `"ancestors"`
+    `[rows, slots]`, hides the slots of other hypotheses. A search reorders the masks instead of the
+    larger keys and values. The rows are the active hypotheses of all sentences.
+
+    Args:
+        config: a `TransformerConfig`.
+        decoder: folded weights of the decoder layers.
+        beam_size: k, an int or a scalar tensor.
+    """
+
+    def __init__(self, config, decoder, beam_size):
+        self.num_heads = config.num_heads
+        self.depth = config.hidden_dim // config.num_heads
+        self.decoder = decoder
+        self.beam_size = beam_size
+
+    @abc.abstractmethod
+    def start(self, batch):
+        """Returns the first state of B sentences: (a dict of tensors, masks `[B, slots]`)."""
+
+    @abc.abstractmethod
+    def open_step(self, sentences, ancestors, batch, beams):
+        """Returns (masks with the new slots `[rows, slots]`, a `CachedStep`).
+
+        Args:
+            sentences: the dict of tensors of `start` or of the previous step.
+            ancestors: masks `[rows, slots]`.
+            batch: B, a scalar tensor.
+            beams: active hypotheses per sentence, a scalar tensor.
+        """
+
+    def resize(self, sentences, ancestors, num_steps):
+        """Returns `sentences` and `ancestors` with room for `num_steps` steps.
+
+        Args:
+            sentences: the dict of tensors of `start` or of the previous step.
+            ancestors: masks `[rows, slots]`.
+            num_steps: an int above the number of steps so far.
+        """
+        return sentences, ancestors
+
+
+class CachedStep(abc.ABC):
+    """One step with `DecoderCaches`.
+
+    Attributes:
+        time: number of the step, a scalar.
+    """
+
+    def __init__(self, time):
+        self.time = time
+
+    @abc.abstractmethod
+    def add(self, cache, new):
+        """Returns the cache `[B, N, slots, H]` with new entries `[B, N, k, H]`."""
+
+    @abc.abstractmethod
+    def attend(self, number, query, key, value):
+        """Returns the outputs `[B, N, k, H]` of the self-attention of layer `number`."""
+
+    def finish(self, sentences):
+        """Returns `sentences` for the next step. The caller replaces the caches in it."""
+        return sentences
+
+
+class GrowingCaches(DecoderCaches):
+    """Caches whose tensors grow with every step.
+
+    Step 0 adds one slot per hypothesis, which is 1 or k slots. Every other step adds k slots.
+
+    Args:
+        config: a `TransformerConfig`.
+        decoder: folded weights of the decoder layers.
+        max_length: L, maximum number of steps, an int or a scalar tensor.
+        beam_size: k, an int or a scalar tensor.
+    """
+
+    def __init__(self, config, decoder, max_length, beam_size):
+        super().__init__(config, decoder, beam_size)
+        self.num_slots = max_length * beam_size
+        # A new slot is visible to its own hypothesis only.
+        self.new_masks = MASKED_SCORE * (1.0 - ops.eye(beam_size))
+        self.tables = self._tables(max_length, config.max_relative_position)
+
+    def _tables(self, max_length, last_id):
+        """Returns the table rows of all slots and layers as one tensor, or None without tables.
+
+        A step with s slots uses the last s rows.
+        """
+        if not has_tables(self.decoder[0]["self"]):
+            return None
+        ids = ops.maximum(ops.arange(1 - max_length, 1, dtype="int32") + last_id, 0)
+        ids = ops.repeat(ids, self.beam_size)
+        tables = [
+            table for layer in self.decoder for table in table_rows(layer["self"], ids).values()
+        ]
+        return ops.stack(tables)
+
+    def start(self, batch):
+        length = _unknown_zero()
+        empty = ops.zeros((batch, self.num_heads, length, self.depth))
+        caches = [empty for _ in range(2 * len(self.decoder))]
+        return {"caches": caches}, ops.zeros((batch, length))
+
+    def open_step(self, sentences, ancestors, batch, beams):
+        new = ops.tile(self.new_masks[:beams, :beams], (batch, 1))
+        ancestors = ops.concatenate([ancestors, new], axis=1)
+        slots = ops.shape(ancestors)[1]
+        bias = ops.reshape(ancestors, (batch, 1, beams, slots))
+        time = (slots - 1) // self.beam_size
+        shapes = {"key_table": (batch, self.num_heads, beams, slots)}
+        shapes["value_table"] = (batch, self.num_heads, beams, self.depth)
+        return ancestors, GrowingStep(time, bias, self._step_tables(slots), shapes)
+
+    def _step_tables(self, slots):
+        """Returns a dict of tables for each layer."""
+        if self.tables is None:
+            return [{} for _ in self.decoder]
+        names = [name for name in NAMES if name in self.decoder[0]["self"]]
+        rows = self.tables[..., self.num_slots - slots :, :]
+        rows = iter(ops.unstack(rows, len(names) * len(self.decoder)))
+        return [{name: next(rows) for name in names} for _ in self.decoder]
+
+
+class GrowingStep(CachedStep):
+    """One step with `GrowingCaches`."""
+
+    def __init__(self, time, bias, tables, shapes):
+        super().__init__(time)
+        self._shapes = shapes
+        self._bias = bias
+        self._tables = tables
+
+    def add(self, cache, new):
+        return ops.concatenate([cache, new], axis=2)
+
+    def attend(self, number, query, key, value):
+        return attend(query, key, value, self._bias, self._tables[number], self._shapes)
+
+
+def _unknown_zero():
+    """Returns 0. In TensorFlow graphs, its static value is unknown, so that lengths may change."""
+    if keras.backend.backend() != "tensorflow":
+        return 0
+    from t2t_relpos.models.folded import _tensorflow_ops
+
+    return _tensorflow_ops.unknown_zero()
+
+
+class FixedCaches(DecoderCaches):
+    """Caches with k slots for each of L steps from the start.
+
+    A step writes its k slots in place.
+
+    Args:
+        config: a `TransformerConfig`.
+        decoder: folded weights of the decoder layers.
+        max_length: L, maximum number of steps, an int.
+        beam_size: k, an int.
+    """
+
+    def __init__(self, config, decoder, max_length, beam_size):
+        super().__init__(config, decoder, beam_size)
+        self.max_length = max_length
+        last_id = config.max_relative_position
+        # A step reads a row for every step of the caches. The scores of later steps are masked.
+        ids = ops.clip(ops.arange(1 - max_length, max_length, dtype="int32") + last_id, 0, last_id)
+        self.tables = [table_rows(layer["self"], ids) for layer in decoder]
+
+    def start(self, batch):
+        slots = self.max_length * self.beam_size
+        shape = (batch, self.num_heads, slots, self.depth)
+        sentences = {
+            "caches": [ops.zeros(shape) for _ in range(2 * len(self.decoder))],
+            "time": ops.zeros((batch,), dtype="int32"),
+        }
+        return sentences, ops.zeros((batch, slots)) + MASKED_SCORE
+
+    def resize(self, sentences, ancestors, num_steps):
+        slots = num_steps * self.beam_size
+        num_new_slots = max(slots - ancestors.shape[1], 0)
+        caches = [
+            ops.pad(cache[:, :, :slots], [[0, 0], [0, 0], [0, num_new_slots], [0, 0]])
+            for cache in sentences["caches"]
+        ]
+        ancestors = ops.pad(
+            ancestors[:, :slots], [[0, 0], [0, num_new_slots]], constant_values=MASKED_SCORE
+        )
+        return {**sentences, "caches": caches}, ancestors
+
+    def open_step(self, sentences, ancestors, batch, beams):
+        time = sentences["time"][0]
+        # The first step may have one row for each sentence.
+        own = time * self.beam_size + ops.arange(batch * beams, dtype="int32") % beams
+        slots = ops.arange(ancestors.shape[1], dtype="int32")
+        ancestors = ops.where(slots == own[:, None], 0.0, ancestors)
+        bias = ops.reshape(ancestors, (batch, 1, beams, ancestors.shape[1]))
+        return ancestors, FixedStep(self, time, bias)
+
+
+class FixedStep(CachedStep):
+    """One step with `FixedCaches`."""
+
+    def __init__(self, caches, time, bias):
+        super().__init__(time)
+        self._bias = bias
+        self._caches = caches
+        self._tables = [self._step_rows(tables) for tables in caches.tables]
+
+    def _step_rows(self, tables):
+        """Returns the table rows for the keys of all steps: `[steps, H]` or `[N, steps, H]`."""
+        length = self._bias.shape[-1] // self._caches.beam_size
+        first = self._caches.max_length - 1 - self.time
+        return {name: _slice(table, first, length) for name, table in tables.items()}
+
+    def add(self, cache, new):
+        return write_slice(cache, new, self.time * self._caches.beam_size, axis=2)
+
+    def attend(self, number, query, key, value):
+        tables, beam_size = self._tables[number], self._caches.beam_size
+        steps = self._bias.shape[-1] // beam_size
+        shapes = {"key_table": (*query.shape[:3], steps), "value_table": query.shape}
+        return attend(query, key, value, self._bias, tables, shapes, keys_per_row=beam_size)
+
+    def finish(self, sentences):
+        return {**sentences, "time": sentences["time"] + 1}
+
+
+def _slice(table, start, length):
+    """Returns `table[..., start : start + length, :]`."""
+    zeros = (0,) * (len(table.shape) - 2)
+    start = start_indices(*zeros, start, 0)
+    return ops.slice(table, start, (*table.shape[:-2], length, table.shape[-1]))

@@ -1,0 +1,167 @@
+"""`generate` computes what the model computes, also with replaced methods, layers and weights."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from t2t_relpos.models import CausalLM, Transformer, TransformerConfig
+from t2t_relpos.models.folded import can_fold
+
+SOURCE = np.array([[5, 7, 9, 3, 1], [3, 8, 1, 0, 0], [2, 11, 6, 1, 0]], "int32")
+LENGTH = 6
+
+
+def make_transformer(cls=Transformer):
+    keras.utils.set_random_seed(20180401)
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "hidden_dim": 8, "num_heads": 2}
+    config = TransformerConfig(vocab_size=13, intermediate_dim=16, max_relative_position=3, **sizes)
+    return with_large_weights(cls(config))
+
+
+def make_language_model(cls=CausalLM):
+    keras.utils.set_random_seed(20180401)
+    return with_large_weights(cls(13, 2, 8, 16, 2, 3))
+
+
+def with_large_weights(model):
+    """Returns the model with weights that make outputs depend on every sublayer."""
+    rng = np.random.default_rng(20180401)
+    for variable in model.weights:
+        if "float" not in variable.dtype or variable.name in ("gamma", "beta"):
+            continue
+        values = rng.normal(size=variable.shape)
+        if "embedding" in variable.path:  # equal norms, so that no id is always the most likely
+            values /= np.linalg.norm(values, axis=-1, keepdims=True)
+        variable.assign(values.astype("float32"))
+    return model
+
+
+def logits_of(model, ids):
+    inputs = {"inputs": SOURCE, "targets": ids} if isinstance(model, Transformer) else ids
+    return ops.convert_to_numpy(model(inputs, training=False))
+
+
+def generated_by_calls(model):
+    """Returns the ids that greedy search finds with calls of the model."""
+    ids = np.zeros((len(SOURCE), LENGTH), "int32")
+    prompt = 0
+    if isinstance(model, CausalLM):
+        prompt, ids[:, :2] = 2, SOURCE[:, :2]
+    for t in range(prompt, LENGTH):
+        ids[:, t] = logits_of(model, ids)[:, t, 1:].argmax(-1) + 1
+    return ids
+
+
+def generated(model):
+    source = SOURCE if isinstance(model, Transformer) else SOURCE[:, :2]
+    return model.generate(source, "greedy", LENGTH, jit_compile=False, stop_token_ids=None)
+
+
+def folds(model):
+    blocks = blocks_of(model)
+    if isinstance(model, Transformer):
+        blocks = model.encoder_layers + blocks
+    return can_fold(model, blocks)
+
+
+def subclass_of(layer, method="call", change=lambda outputs: -outputs):
+    """Makes a layer an instance of a subclass that changes the results of a method."""
+    original = getattr(type(layer), method)
+
+    def changed(self, *args, **kwargs):
+        outputs = original(self, *args, **kwargs)
+        first = outputs[0] if isinstance(outputs, tuple) else outputs
+        return (change(first), *outputs[1:]) if isinstance(outputs, tuple) else change(first)
+
+    layer.__class__ = type(f"Changed{type(layer).__name__}", (type(layer),), {method: changed})
+
+
+def patch_call(layer):
+    original = layer.call
+    layer.call = lambda *args, **kwargs: -original(*args, **kwargs)
+
+
+def enable_lora(model):
+    dense = blocks_of(model)[0].self_attention.query_dense
+    dense.enable_lora(2)
+    for variable in (dense.lora_kernel_a, dense.lora_kernel_b):
+        variable.assign(np.random.default_rng(1).normal(size=variable.shape).astype("float32"))
+
+
+def quantize(model):
+    for block in blocks_of(model):
+        for name in ("query", "key", "value", "output"):
+            getattr(block.self_attention, f"{name}_dense").quantize("int4")
+
+
+def blocks_of(model):
+    return model.decoder_layers if isinstance(model, Transformer) else model.blocks
+
+
+def replace_feed_forward(model):
+    if keras.backend.backend() == "torch":
+        pytest.skip("PyTorch accepts no function in place of a layer")
+    blocks_of(model)[0].feed_forward = lambda x, training=None: ops.flip(x, -1)
+
+
+def replace_activation(model):
+    blocks_of(model)[1].feed_forward.inner.activation = keras.activations.gelu
+
+
+CHANGES = {
+    "subclass of the feed-forward network": lambda m: subclass_of(blocks_of(m)[1].feed_forward),
+    "subclass of the attention": lambda m: subclass_of(
+        blocks_of(m)[0].self_attention, "_compute_attention"
+    ),
+    "subclass of the attention with another call": lambda m: subclass_of(
+        blocks_of(m)[0].self_attention
+    ),
+    "subclass of a residual": lambda m: subclass_of(blocks_of(m)[0].feed_forward_residual, "after"),
+    "subclass of a block": lambda m: subclass_of(blocks_of(m)[1]),
+    "subclass of a norm": lambda m: subclass_of(blocks_of(m)[0].self_attention_residual.norm),
+    "attribute of an instance": replace_feed_forward,
+    "call of a feed-forward network": lambda m: patch_call(blocks_of(m)[0].feed_forward),
+    "call of an attention": lambda m: patch_call(blocks_of(m)[0].self_attention),
+    "LoRA": enable_lora,
+    "quantized": quantize,
+    "activation": replace_activation,
+}
+OF_TRANSFORMERS = {
+    "subclass of an encoder block": lambda m: subclass_of(m.encoder_layers[0]),
+    "subclass of an embedding": lambda m: subclass_of(
+        m.target_embedding, change=lambda x: ops.flip(x, -1)
+    ),
+    "call of the encoder's norm": lambda m: patch_call(m.encoder_norm),
+    "cross-attention": lambda m: patch_call(m.decoder_layers[1].cross_attention),
+    "biases": lambda m: subclass_of(m, "_logits"),
+    "call of the model": lambda m: patch_call(m),
+}
+
+
+@pytest.mark.parametrize("make", [make_transformer, make_language_model])
+def test_without_changes_generate_computes_the_model(make):
+    model = make()
+    assert folds(model)
+    np.testing.assert_array_equal(generated(model), generated_by_calls(model))
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("make", [make_transformer, make_language_model])
+def test_generate_computes_the_changed_model(make, change):
+    model, unchanged = make(), generated(make())
+    change(model)
+    found = generated(model)
+    np.testing.assert_array_equal(found, generated_by_calls(model))
+    assert not np.array_equal(found, unchanged)
+
+
+@pytest.mark.parametrize("change", OF_TRANSFORMERS.values(), ids=OF_TRANSFORMERS)
+def test_generate_computes_the_changed_transformer(change):
+    model, unchanged = make_transformer(), generated(make_transformer())
+    assert folds(model)
+    change(model)
+    assert not folds(model)
+    found = generated(model)
+    np.testing.assert_array_equal(found, generated_by_calls(model))
+    assert not np.array_equal(found, unchanged)
