@@ -132,9 +132,9 @@ def _check_several_devices(config):
             "several devices, Keras can't run several steps of batches of different shapes. "
             f"Received: {config.steps_per_execution}. Use 1, or --strategy=one."
         )
-    if config.jit_compile:
+    if config.jit_compile and config.strategy == "multiworker":
         raise ValueError(
-            f"Expected no jit_compile with the strategy {config.strategy}: XLA can't compile a "
-            "step that runs on several devices. Received: jit_compile=True. Leave it out, or use "
-            "--strategy=one."
+            "Expected no jit_compile with the strategy multiworker: XLA can't compile a step that "
+            "runs on several machines. Received: jit_compile=True. Leave it out, or use "
+            "--strategy=mirrored on one machine."
         )
