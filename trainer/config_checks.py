@@ -72,6 +72,11 @@ def check_together(config):
     _check_steps(config)
     if config.bleu_tokenize is not None:
         check_bleu_tokenize(config.bleu_tokenize)
+    if config.jit_compile and config.deterministic:
+        raise ValueError(
+            "Expected either jit_compile or deterministic, because XLA has no deterministic "
+            "version of some operations. Received: both. Leave one of them out."
+        )
     if config.strategy in ("mirrored", "multiworker"):
         _check_several_devices(config)
 

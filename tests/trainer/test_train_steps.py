@@ -96,13 +96,14 @@ def two_devices(small_run, directory, *flags):
     settings |= {"batch_tokens": 30, "checkpoint_every": 3, "keep_best": 1}
     settings |= {"strategy": "mirrored", "logical_devices": 2}
     texts = [f"--{k}={v}" for k, v in (settings | small_run.text | small_run.dev).items()]
-    return run_python(train_small.__file__, *texts, "--deterministic", *flags).stdout
+    return run_python(train_small.__file__, *texts, *flags).stdout
 
 
 @pytest.mark.slow
 def test_training_on_two_devices_resumes(small_run, tmp_path):
     for steps in (3, 5):
-        two_devices(small_run, tmp_path / "two", f"--train_steps={steps}")
+        flags = "--deterministic", f"--train_steps={steps}"
+        two_devices(small_run, tmp_path / "two", *flags)
     recorded = json.loads((tmp_path / "two" / "run.json").read_text())
     assert (recorded["strategy"], recorded["train_steps"]) == ("mirrored", 5)
     assert recorded["jit_compile"] is False

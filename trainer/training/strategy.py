@@ -23,7 +23,7 @@ def with_devices(config: RunConfig, recorded: Mapping | None = None) -> RunConfi
 
     "auto" is replaced by "mirrored" if there are several devices, else by "one". By default, a
     resumed run with the same strategy keeps its use of XLA. Other runs use XLA if they train on a
-    single GPU.
+    single GPU. Deterministic runs don't use XLA.
 
     Args:
         config: the settings.
@@ -34,7 +34,9 @@ def with_devices(config: RunConfig, recorded: Mapping | None = None) -> RunConfi
     strategy, jit_compile = config.strategy, config.jit_compile
     if strategy == "auto":
         strategy = "mirrored" if gpus > 1 or config.logical_devices else "one"
-    if jit_compile is None and recorded.get("strategy") == strategy:
+    if config.deterministic:
+        jit_compile = False
+    elif jit_compile is None and recorded.get("strategy") == strategy:
         jit_compile = recorded.get("jit_compile")
     if jit_compile is None:
         jit_compile = strategy == "one" and gpus > 0

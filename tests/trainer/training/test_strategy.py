@@ -40,6 +40,7 @@ def with_gpus(monkeypatch):
         (0, {"jit_compile": True}, ("one", True)),
         (1, {"jit_compile": False}, ("one", False)),
         (2, {"jit_compile": True}, ("mirrored", True)),
+        (1, {"deterministic": True}, ("one", False)),
     ],
 )
 def test_strategy_and_xla_of_a_machine(gpus, settings, expected, with_gpus):
@@ -53,6 +54,7 @@ def test_strategy_and_xla_of_a_machine(gpus, settings, expected, with_gpus):
     [
         (2, ("mirrored", True), {}, True),
         (2, ("mirrored", True), {"jit_compile": False}, False),
+        (2, ("mirrored", True), {"deterministic": True}, False),
         (2, ("mirrored", False), {"jit_compile": True}, True),
         (2, ("one", True), {}, False),
         (1, ("one", False), {}, False),
