@@ -71,7 +71,7 @@ def test_xla_error_reports_wrong_results(strategy, monkeypatch):
 @pytest.fixture(scope="module")
 def on_two(tmp_path_factory):
     """Returns what the program xla_replicas.py prints."""
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/support"), str(Path(__file__).parent)])
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
     program = Path(__file__).parent / "xla_replicas.py"
     return json.loads(run_python(program, env=environment(PYTHONPATH=paths)).stdout)
 

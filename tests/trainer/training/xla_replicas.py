@@ -6,9 +6,8 @@ import sys
 
 import numpy as np
 import tensorflow as tf
-from replicas import fit
 from small_transformers import small_config
-from tiny_training import TinyTransformer, training_model
+from tiny_training import TinyTransformer, fit_shards, training_model
 
 from t2t_relpos.attention import dispatch
 from t2t_relpos.models import Transformer
@@ -46,7 +45,7 @@ def train(strategy, jit_compile, transformer=None, **settings):
         model = training_model(make, options=options, rate=0.1, **settings)
         if model.loss_scale:
             model.loss_scale.scale.assign(2.0**10)
-    return model, fit(strategy, model, batches(), 4)
+    return model, fit_shards(strategy, model, batches(), 4)
 
 
 @contextlib.contextmanager
