@@ -70,7 +70,7 @@ def xla_error(strategy: tf.distribute.Strategy) -> str | None:
             if not bool(tf.reduce_all(gradient == expected)):
                 values = tf.reshape(gradient, [-1]).numpy().tolist()
                 return f"wrong results on replica {number}: {values}, not {expected}"
-    except Exception as error:  # Training goes on without XLA, whatever fails.
+    except Exception as error:  # Whatever fails, training can continue without XLA.
         message = plain_message(error) if isinstance(error, tf.errors.OpError) else str(error)
         return f"{type(error).__name__}: {' '.join(message.split())}"
     return None
