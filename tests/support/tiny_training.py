@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainer.training.sharding import shard
 from trainer.training.training_model import TrainingModel
 
 VOCABULARY = 13
@@ -71,3 +72,16 @@ def fit(model, batch=BATCH, steps=1):
     """Trains on a batch repeatedly. Returns the logs of every step."""
     data = tf.data.Dataset.from_tensors(batch).repeat()
     return model.fit(data, steps_per_epoch=1, epochs=steps, verbose=0, shuffle=False).history
+
+
+def dataset(batches):
+    """Returns a dataset of batches of any shapes."""
+    spec = {side: tf.TensorSpec([None, None], tf.int32) for side in ("inputs", "targets")}
+    made = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=spec)
+    return made.apply(tf.data.experimental.assert_cardinality(len(batches)))
+
+
+def fit_shards(strategy, model, batches, steps):
+    """Trains on batches that are split over the devices. Returns the logs of every step."""
+    data = shard(dataset(batches).repeat(), strategy)
+    return model.fit(data, epochs=steps, steps_per_epoch=1, verbose=0, shuffle=False).history

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 from small_transformers import small_config
-from tiny_training import training_model
+from tiny_training import dataset, fit_shards, training_model
 
 from t2t_relpos.models import Transformer
 from trainer.training.fused_adam import FusedAdam
@@ -30,22 +30,11 @@ def batches():
     return made
 
 
-def dataset(batches):
-    spec = {side: tf.TensorSpec([None, None], tf.int32) for side in ("inputs", "targets")}
-    made = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=spec)
-    return made.apply(tf.data.experimental.assert_cardinality(len(batches)))
-
-
 def make_model(strategy, dropout=0.0, dtype="float32", **settings):
     config = small_config(dropout=dropout, max_relative_position=16, max_length=256)
     options = {"run_eagerly": False}
     with strategy.scope():
         return training_model(lambda: Transformer(config, dtype=dtype), options=options, **settings)
-
-
-def fit(strategy, model, batches, steps):
-    data = shard(dataset(batches).repeat(), strategy)
-    return model.fit(data, epochs=steps, steps_per_epoch=1, verbose=0, shuffle=False).history
 
 
 def results(strategy):
@@ -59,7 +48,7 @@ def results(strategy):
     ):
         model.set_weights(start)
         model.optimizer.learning_rate = rate
-        history = fit(strategy, model, data, steps)
+        history = fit_shards(strategy, model, data, steps)
         found |= {f"{name} {key}": values for key, values in history.items()}
         for i, weights in enumerate(model.transformer.trainable_variables):
             # With a learning rate of 1, the change of one step is the gradient.
@@ -69,7 +58,7 @@ def results(strategy):
     logs = model.evaluate(data, steps=3, verbose=0, return_dict=True)
     found |= {f"evaluate {key}": value for key, value in logs.items()}
     model = make_model(strategy, optimizer=FusedAdam, rate=0.01)
-    found["Adam loss"] = fit(strategy, model, batches(), 20)["loss"]
+    found["Adam loss"] = fit_shards(strategy, model, batches(), 20)["loss"]
     return found | with_dropout_in_float16(strategy)
 
 
@@ -81,7 +70,7 @@ def with_dropout_in_float16(strategy):
     model = make_model(strategy, rate=0.1, dropout=0.5, dtype="mixed_float16")
     replicas = strategy.num_replicas_in_sync
     rows = {side: np.repeat(ids[:1], replicas, axis=0) for side, ids in batches()[0].items()}
-    found = {"dropout loss": fit(strategy, model, [rows], 1)["loss"]}
+    found = {"dropout loss": fit_shards(strategy, model, [rows], 1)["loss"]}
     found["dropout states"] = [
         [local.numpy() for local in strategy.experimental_local_results(state.value)]
         for state in model.transformer.non_trainable_variables
@@ -90,7 +79,7 @@ def with_dropout_in_float16(strategy):
     for scale in (2.0**120, 2.0**10):
         before = model.get_weights()
         model.loss_scale.scale.assign(scale)
-        found[f"scale {scale}"] = fit(strategy, model, [rows], 2)["loss_scale"]
+        found[f"scale {scale}"] = fit_shards(strategy, model, [rows], 2)["loss_scale"]
         pairs = zip(before, model.get_weights())
         found["moved"].append(any(np.any(one != other) for one, other in pairs))
     found["updates"] = model.optimizer.iterations.numpy()
