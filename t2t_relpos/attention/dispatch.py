@@ -16,7 +16,7 @@ from keras import ops
 
 from t2t_relpos import _backend
 from t2t_relpos._backend import is_portable
-from t2t_relpos.attention import blockwise, gather, skew
+from t2t_relpos.attention import blockwise, flash, gather, skew
 from t2t_relpos.attention.masks import causal_mask, combine_masks, key_padding_mask, window_mask
 from t2t_relpos.attention.relative_ids import relative_ids
 
@@ -384,6 +384,9 @@ LONGEST_SAVED = 4096
 # be too many to compile quickly.
 LONGEST_UNROLLED = 1024
 
+# PyTorch on a CPU: `flash` is the fastest from this many positions.
+SHORTEST_FLASH_CPU = 257
+
 
 def full_matrix_chunk(length_k):
     """Returns the keys per chunk of the full matrix: an int, or a tensor for an unknown length."""
@@ -455,6 +458,47 @@ def _run_keras_blocks(call, sizes, *, unrolled):
     return blockwise.attend(call, sizes, unrolled=unrolled), None
 
 
+def _run_flash(call, sizes):
+    from t2t_relpos import _torch_flash
+
+    return flash.attend(call, sizes, _torch_flash), None
+
+
+def _is_self_attention(call):
+    if not (call.knows_lengths and call.length_q == call.length_k > 0):
+        return False
+    return call.query_offset is None or (
+        isinstance(call.query_offset, int) and not call.query_offset
+    )
+
+
+def _has_flash_kernel(call):
+    if call.backend != "torch" or call.query is None:
+        return call.backend == "torch"
+    from t2t_relpos import _torch_flash
+
+    return _torch_flash.has_kernel(call.query.device)
+
+
+def _suits_flash_kernel(call):
+    # Calls of `explain` have no tensors.
+    if call.backend != "torch" or call.query is None:
+        return True
+    from t2t_relpos import _torch_flash
+
+    return _torch_flash.supports(call.query, call.value)
+
+
+def _masks_keys_only(call):
+    is_for_keys = call.mask is None or flash.is_key_mask(call.mask)
+    return is_for_keys and call.sliding_window is None
+
+
+def _has_shared_tables(call):
+    tables = call.key_table, call.value_table
+    return all(table is None or len(table.shape) == 2 for table in tables)
+
+
 _HAS_TABLE = Condition("a relative table", lambda call: call.max_relative_position is not None)
 QUADRATIC_MEMORY_ALLOWED = Condition(
     "`rematerialize` is not True, unless `portable` (memory is quadratic) or a length is 0",
@@ -479,6 +523,7 @@ _FULL_MATRIX_FITS_REQUIREMENT = Condition(
     "K >= 1; S >= T; query offset S - T; T >= K if causal and K > 1, otherwise T >= K + chunk",
     _full_matrix_fits,
 )
+HAS_FLASH_KERNEL = Condition("PyTorch on a CPU or an NVIDIA GPU", _has_flash_kernel)
 _SUITS_WINDOW = Condition(
     f"no sliding window, or one for up to {LONGEST_MASKED_WINDOWS} windows (of at least "
     f"{SHORTEST_WINDOW} positions), or failed block requirements",
@@ -570,6 +615,35 @@ TABLE = (
             "bidirectional": GroupedBlockSizes(largest_block=256, keys_per_group=4096, chunk=32),
             "causal": GroupedBlockSizes(largest_block=128, keys_per_group=4096, chunk=32),
         },
+    ),
+    Implementation(
+        "flash",
+        "flash.attend",
+        _run_flash,
+        saved_matrices=0,
+        requirements=(
+            HAS_FLASH_KERNEL,
+            _HAS_TABLE,
+            *BLOCK_REQUIREMENTS,
+            Condition("known lengths, T = S > 0, query offset 0", _is_self_attention),
+            Condition(
+                "one depth of keys and values, on a GPU a multiple of 8; on a GPU not float64",
+                _suits_flash_kernel,
+            ),
+            Condition("tables for all heads", _has_shared_tables),
+            Condition("masks of keys only, no sliding window", _masks_keys_only),
+            Condition("no dropout", lambda call: call.dropout is None),
+        ),
+        preferences=(
+            Condition(
+                f"`rematerialize` True, or from {SHORTEST_FLASH_CPU} positions on a CPU",
+                lambda call: (
+                    call.rematerialize is True
+                    or (call.device == "cpu" and call.length_q >= SHORTEST_FLASH_CPU)
+                ),
+            ),
+        ),
+        sizes=dict.fromkeys(("cpu", "gpu", "tpu"), BlockSizes(64)),
     ),
     Implementation(
         "unrolled_blocks",

@@ -16,7 +16,7 @@ from t2t_relpos import RelativeMultiHeadAttention
 from t2t_relpos.attention import attend, dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
 
-EXCLUDED = ("without_tables", "unrolled_blocks")
+EXCLUDED = ("without_tables", "flash", "unrolled_blocks")
 NAMES = [each.name for each in dispatch.TABLE if each.name not in EXCLUDED]
 
 
