@@ -180,6 +180,17 @@ class BlockSizes:
 
 
 @dataclasses.dataclass(frozen=True)
+class FlashSizes(BlockSizes):
+    """Sizes of `flash.attend`.
+
+    Args:
+        group: heads are processed in groups. The queries of a group have at most this many entries.
+    """
+
+    group: int = 2**62
+
+
+@dataclasses.dataclass(frozen=True)
 class GroupedBlockSizes:
     """Sizes of the blocks of `tensorflow.engine.attend_in_blocks`.
 
@@ -363,7 +374,8 @@ def explain(length_q, length_k=None, max_relative_position=16, **options):
 # Largest number of positions for which `rows` gathers a table row for each pair.
 LONGEST_ROWS = 64
 LONGEST_ROWS_JAX = 16
-LONGEST_ROWS_TORCH_CPU = 256
+# PyTorch on a CPU. `flash` is the fastest for longer sequences.
+LONGEST_ROWS_TORCH_CPU, LONGEST_ROWS_TORCH_CPU_CAUSAL = 224, 128
 # TensorFlow on a CPU without XLA. Also the limits of `full_matrix` unless `rematerialize=False`.
 LONGEST_ROWS_TENSORFLOW_CPU, LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL = 256, 128
 # Calls that blocks do not support, for example with returned weights.
@@ -383,9 +395,6 @@ LONGEST_SAVED = 4096
 # although it computes the weights twice. There, unrolled blocks would exceed the CPU caches, or
 # be too many to compile quickly.
 LONGEST_UNROLLED = 1024
-
-# PyTorch on a CPU: `flash` is the fastest from this many positions.
-SHORTEST_FLASH_CPU = 257
 
 
 def full_matrix_chunk(length_k):
@@ -438,7 +447,7 @@ def _within_rows_range(call):
         return call.has_at_most(longest)
     longest = LONGEST_ROWS_JAX if call.backend == "jax" else LONGEST_ROWS
     if call.backend == "torch" and call.device == "cpu":
-        longest = LONGEST_ROWS_TORCH_CPU
+        longest = LONGEST_ROWS_TORCH_CPU_CAUSAL if call.causal else LONGEST_ROWS_TORCH_CPU
     return call.knows_lengths and call.has_at_most(longest)
 
 
@@ -487,6 +496,12 @@ def _suits_flash_kernel(call):
     from t2t_relpos import _torch_flash
 
     return _torch_flash.supports(call.query, call.value)
+
+
+def _is_long_for_flash(call):
+    longest_rows = LONGEST_ROWS_TORCH_CPU_CAUSAL if call.causal else LONGEST_ROWS_TORCH_CPU
+    is_long = call.device == "cpu" and not call.has_at_most(longest_rows)
+    return call.rematerialize is True or is_long
 
 
 def _masks_keys_only(call):
@@ -581,7 +596,8 @@ TABLE = (
                 f"up to {LONGEST_ROWS_WITHOUT_BLOCKS} positions if the block requirements fail; "
                 f"otherwise {LONGEST_ROWS_TENSORFLOW_CPU} (causal: "
                 f"{LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL}) on TensorFlow on a CPU without XLA; "
-                f"{LONGEST_ROWS_TORCH_CPU} on PyTorch on a CPU, {LONGEST_ROWS_JAX} on JAX, "
+                f"{LONGEST_ROWS_TORCH_CPU} (causal: {LONGEST_ROWS_TORCH_CPU_CAUSAL}) on PyTorch on "
+                f"a CPU, {LONGEST_ROWS_JAX} on JAX, "
                 f"otherwise {LONGEST_ROWS}; except for TensorFlow on a CPU, only known lengths",
                 _within_rows_range,
             ),
@@ -636,14 +652,12 @@ TABLE = (
         ),
         preferences=(
             Condition(
-                f"`rematerialize` True, or from {SHORTEST_FLASH_CPU} positions on a CPU",
-                lambda call: (
-                    call.rematerialize is True
-                    or (call.device == "cpu" and call.length_q >= SHORTEST_FLASH_CPU)
-                ),
+                f"`rematerialize` True, or on a CPU more than {LONGEST_ROWS_TORCH_CPU} positions "
+                f"(causal: {LONGEST_ROWS_TORCH_CPU_CAUSAL})",
+                _is_long_for_flash,
             ),
         ),
-        sizes=dict.fromkeys(("cpu", "gpu", "tpu"), BlockSizes(64)),
+        sizes={"cpu": FlashSizes(32, group=2**20), "gpu": FlashSizes(64)},
     ),
     Implementation(
         "unrolled_blocks",

@@ -45,7 +45,7 @@ def attend(call, sizes, kernel):
 
     Args:
         call: an `AttentionCall` with T = S.
-        sizes: a `BlockSizes`.
+        sizes: a `FlashSizes`.
         kernel: an object with the functions `forward` and `backward` of `_torch_flash`.
     """
     call = _with_rows_of_ids(call)
@@ -55,17 +55,17 @@ def attend(call, sizes, kernel):
     # Pass all tensors as arguments: JAX can't differentiate with respect to captured tensors.
     def attention(*args):
         forward_call = dataclasses.replace(call, **dict(zip(tensors, args)))
-        outputs, saved = forward(forward_call, sizes.block, kernel)
+        outputs, saved = forward(forward_call, sizes, kernel)
 
         def gradient(*backward_args, upstream=None):
             if upstream is None:
-                gradients = backward(forward_call, sizes.block, kernel, saved, backward_args[0])
+                gradients = backward(forward_call, sizes, kernel, saved, backward_args[0])
             else:  # On PyTorch, Keras passes the arguments again.
                 backward_call = dataclasses.replace(call, **dict(zip(tensors, backward_args)))
                 if records_gradients(backward_args):
                     gradients = _differentiable_gradients(backward_call, sizes, upstream)
                 else:
-                    gradients = backward(backward_call, sizes.block, kernel, saved, upstream)
+                    gradients = backward(backward_call, sizes, kernel, saved, upstream)
             return tuple(gradients.get(name) for name in tensors)
 
         return outputs, gradient
@@ -128,6 +128,61 @@ def _differentiable_gradients(call, sizes, d_outputs):
     return dict(zip(copies, gradients))
 
 
+def forward(call, sizes, kernel):
+    """Returns (outputs, a list of the `Saved` of all groups of heads).
+
+    Args:
+        call: an `AttentionCall` whose tables have R rows.
+        sizes: as in `attend`.
+        kernel: as in `attend`.
+    """
+    results = [forward_group(x, sizes.block, kernel) for x in _groups_of_heads(call, sizes)]
+    # Also concatenate a single tensor: PyTorch's graph refers to the result, and callers may change
+    # it in place.
+    return _join_heads([outputs for outputs, _ in results]), [saved for _, saved in results]
+
+
+def backward(call, sizes, kernel, saved, d_outputs):
+    """Returns a dict that maps names of tensors to gradients.
+
+    Args:
+        call: as in `forward`.
+        sizes: as in `forward`.
+        kernel: as in `forward`.
+        saved: the list of `forward`.
+        d_outputs: gradient of the outputs.
+    """
+    terms, head = [], 0
+    for group, saved_group in zip(_groups_of_heads(call, sizes), saved):
+        heads = slice(head, head + group.query.shape[1])
+        terms.append(backward_group(group, sizes.block, kernel, saved_group, d_outputs[:, heads]))
+        head = heads.stop
+    gradients = {}
+    for name in tuple(terms[0]):
+        of_groups = [gradients.pop(name) for gradients in terms]
+        is_table = name.endswith("table")
+        total = functools.reduce(ops.add, of_groups) if is_table else _join_heads(of_groups)
+        gradients[name] = ops.cast(total, getattr(call, name).dtype)
+    return gradients
+
+
+def _groups_of_heads(call, sizes):
+    """Returns a list of calls, each with some of the heads. They limit the size of tensors."""
+    batch, heads, length, depth = ops.shape(call.query)
+    size = heads
+    if isinstance(batch, int):
+        size = max(1, min(heads, sizes.group // max(1, batch * length * depth)))
+    tensors = {name: getattr(call, name) for name in ("query", "key", "value")}
+    return [
+        dataclasses.replace(call, **{n: x[:, i : i + size] for n, x in tensors.items()})
+        for i in range(0, heads, size)
+    ]
+
+
+def _join_heads(groups):
+    return ops.concatenate(groups, axis=1)
+
+
 class Saved(NamedTuple):
     """Results of the forward pass that the gradient reads.
 
@@ -158,11 +213,11 @@ class SavedTail(NamedTuple):
     state: Any
 
 
-def forward(call, block, kernel):
-    """Returns (outputs, `Saved`).
+def forward_group(call, block, kernel):
+    """Returns (outputs, `Saved`) of a group of heads.
 
     Args:
-        call: an `AttentionCall` whose tables have R rows.
+        call: as in `forward`.
         block: number of queries of a block of the band, unless the band is wider.
         kernel: as in `attend`.
     """
@@ -187,19 +242,17 @@ def forward(call, block, kernel):
         shifted = tail.queries(log_sums)
         shifted = shifted if relative is None else shifted - tail.of_id(relative)
         saved_tails.append(SavedTail(tail_outputs, shifted[..., 0], state))
-    # A copy: PyTorch's graph refers to the returned tensor, and callers may change it in place.
-    returned = ops.copy(outputs) if outputs.dtype == dtype else ops.cast(outputs, dtype)
-    return returned, Saved(outputs, weights, saved_tails)
+    return ops.cast(outputs, dtype), Saved(outputs, weights, saved_tails)
 
 
-def backward(call, block, kernel, saved, d_outputs):
-    """Returns a dict that maps names of tensors to gradients.
+def backward_group(call, block, kernel, saved, d_outputs):
+    """Returns a dict that maps names of tensors to gradients, in the accumulation dtype.
 
     Args:
         call: as in `forward`.
-        block: as in `forward`.
-        kernel: as in `forward`.
-        saved: the `Saved` of `forward`.
+        block: as in `forward_group`.
+        kernel: as in `attend`.
+        saved: the `Saved` of `forward_group`.
         d_outputs: gradient of the outputs.
     """
     dtype, band, tails = call.query.dtype, Band.of(call, block), make_tails(call)
@@ -236,7 +289,11 @@ def backward(call, block, kernel, saved, d_outputs):
         starts = tail.first_query, tail.first_key, tail.first_key
         for name, term, start in zip(("query", "key", "value"), terms, starts):
             gradients[name] = _add_at(gradients[name], term, start)
-    return {name: ops.cast(x, getattr(call, name).dtype) for name, x in gradients.items()}
+    return {
+        # The gradients of tables of several groups are added in the accumulation dtype.
+        name: x if name.endswith("table") else ops.cast(x, dtype)
+        for name, x in gradients.items()
+    }
 
 
 def _by_id(call, of_band, of_tails):

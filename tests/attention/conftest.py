@@ -30,7 +30,8 @@ def draw(rng, precision):
 def small_block_implementations():
     """Returns all implementations by name. Blocks are small, so that tests use several.
 
-    A group has all of three heads for up to 20 keys, and one head for 31 keys or more.
+    A group has all of three heads for up to 20 keys, and one head for 31 keys or more. With
+    `flash`, it has three heads for up to 13 positions, and one head for 21 or more.
     """
     grouped = dict.fromkeys(("bidirectional", "causal"), dispatch.GroupedBlockSizes(7, 60, 2))
     blocks = dict.fromkeys(("cpu", "gpu", "tpu"), dispatch.BlockSizes(7, causal_segments=2))
@@ -39,6 +40,8 @@ def small_block_implementations():
         if not implementation.sizes:
             return implementation
         sizes = grouped if "causal" in implementation.sizes else blocks
+        if implementation.name == "flash":
+            sizes = dict.fromkeys(blocks, dispatch.FlashSizes(7, group=400))
         return dataclasses.replace(implementation, sizes=sizes)
 
     implementations = {each.name: with_small_blocks(each) for each in dispatch.TABLE}
