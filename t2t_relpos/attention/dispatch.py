@@ -14,7 +14,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from t2t_relpos import _backend
+from t2t_relpos import _backend, _torch_flash
 from t2t_relpos._backend import is_portable
 from t2t_relpos.attention import blockwise, flash, gather, skew
 from t2t_relpos.attention.masks import causal_mask, combine_masks, key_padding_mask, window_mask
@@ -468,8 +468,6 @@ def _run_keras_blocks(call, sizes, *, unrolled):
 
 
 def _run_flash(call, sizes):
-    from t2t_relpos import _torch_flash
-
     return flash.attend(call, sizes, _torch_flash), None
 
 
@@ -484,8 +482,6 @@ def _is_self_attention(call):
 def _has_flash_kernel(call):
     if call.backend != "torch" or call.query is None:
         return call.backend == "torch"
-    from t2t_relpos import _torch_flash
-
     return _torch_flash.has_kernel(call.query.device)
 
 
@@ -493,8 +489,6 @@ def _suits_flash_kernel(call):
     # Calls of `explain` have no tensors.
     if call.backend != "torch" or call.query is None:
         return True
-    from t2t_relpos import _torch_flash
-
     return _torch_flash.supports(call.query, call.value)
 
 

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 
 from keras import backend, ops
 
+from t2t_relpos import _torch_flash
 from t2t_relpos._backend import accumulation_dtype, arange, records_gradients
 from t2t_relpos.attention import blockwise
 from t2t_relpos.attention.blocks import matmul, softmax, transpose
@@ -112,20 +113,21 @@ def _differentiable_gradients(call, sizes, d_outputs):
 
     Kernels have no second derivatives. The forward pass is repeated in blocks.
     """
-    import torch
-
     tensors = {name: getattr(call, name) for name in DIFFERENTIABLE}
-    # One tensor may depend on another one. Copies make the gradients partial derivatives.
-    copies = {name: x.view_as(x) for name, x in tensors.items() if x is not None}
-    tables = {name: copies[name] for name in ("key_table", "value_table") if name in copies}
-    if call.causal:  # Blocks expect 2K + 1 rows. The last K belong to later keys, which are masked.
-        k = call.max_relative_position
-        tables = {name: ops.concatenate([x] + k * [x[-1:]]) for name, x in tables.items()}
-    call = dataclasses.replace(call, **(copies | tables))
-    outputs = blockwise.attend(call, sizes, unrolled=False)
-    copies = {name: x for name, x in copies.items() if x.requires_grad}
-    gradients = torch.autograd.grad(outputs, list(copies.values()), d_outputs, create_graph=True)
-    return dict(zip(copies, gradients))
+    tensors = {name: x for name, x in tensors.items() if x is not None}
+
+    def outputs(tensors):
+        if call.causal:
+            # Blocks expect 2K + 1 rows. The last K belong to later keys, which are masked.
+            k = call.max_relative_position
+            tensors = {
+                name: ops.concatenate([x] + k * [x[-1:]]) if name.endswith("table") else x
+                for name, x in tensors.items()
+            }
+        block_call = dataclasses.replace(call, **tensors)
+        return blockwise.attend(block_call, sizes, unrolled=False)
+
+    return _torch_flash.differentiable_gradients(outputs, tensors, d_outputs)
 
 
 def forward(call, sizes, kernel):
@@ -136,7 +138,10 @@ def forward(call, sizes, kernel):
         sizes: as in `attend`.
         kernel: as in `attend`.
     """
-    results = [forward_group(x, sizes.block, kernel) for x in _groups_of_heads(call, sizes)]
+    groups = _groups_of_heads(call, sizes)
+    # Groups are for long sequences, where saved outputs take memory, and little time.
+    save_outputs = len(groups) == 1
+    results = [forward_group(x, sizes.block, kernel, save_outputs=save_outputs) for x in groups]
     # Also concatenate a single tensor: PyTorch's graph refers to the result, and callers may change
     # it in place.
     return _join_heads([outputs for outputs, _ in results]), [saved for _, saved in results]
@@ -187,7 +192,7 @@ class Saved(NamedTuple):
     """Results of the forward pass that the gradient reads.
 
     Args:
-        outputs: `[B, N, T, H]` in the accumulation dtype.
+        outputs: `[B, N, T, H]` in the accumulation dtype, or None: computed again.
         weights: weights of the R ids, `[B, N, T, R]`.
         tails: a `SavedTail` for each tail.
     """
@@ -213,13 +218,14 @@ class SavedTail(NamedTuple):
     state: Any
 
 
-def forward_group(call, block, kernel):
+def forward_group(call, block, kernel, *, save_outputs):
     """Returns (outputs, `Saved`) of a group of heads.
 
     Args:
         call: as in `forward`.
         block: number of queries of a block of the band, unless the band is wider.
         kernel: as in `attend`.
+        save_outputs: whether outputs are saved for the gradient.
     """
     dtype, band, tails = call.query.dtype, Band.of(call, block), make_tails(call)
     of_tails = [tail.forward(call, kernel) for tail in tails]
@@ -232,17 +238,24 @@ def forward_group(call, block, kernel):
     scores = scores if relative is None else scores + relative
     scores = ops.where(_is_valid(call, band), scores, ops.cast(MASKED_SCORE, scores.dtype))
     weights, log_sums, _ = softmax(scores)
-    outputs = band.sum_keys(band.of_ids(weights), call.value)
-    if call.value_table is not None:
-        outputs = outputs + _matmul_rows(weights, call.value_table, dtype)
     saved_tails = []
     for tail, (tail_outputs, _, state) in zip(tails, of_tails):
-        terms = tail.of_id(weights) * tail_outputs
-        outputs = _add_at(outputs, terms, tail.first_query)
         shifted = tail.queries(log_sums)
         shifted = shifted if relative is None else shifted - tail.of_id(relative)
         saved_tails.append(SavedTail(tail_outputs, shifted[..., 0], state))
-    return ops.cast(outputs, dtype), Saved(outputs, weights, saved_tails)
+    outputs = _sum_values(call, band, tails, weights, saved_tails)
+    saved = Saved(outputs if save_outputs else None, weights, saved_tails)
+    return ops.cast(outputs, dtype), saved
+
+
+def _sum_values(call, band, tails, weights, saved_tails):
+    """Returns the outputs of a group of heads in the accumulation dtype."""
+    outputs = band.sum_keys(band.of_ids(weights), call.value)
+    if call.value_table is not None:
+        outputs = outputs + _matmul_rows(weights, call.value_table, call.query.dtype)
+    for tail, of_tail in zip(tails, saved_tails):
+        outputs = _add_at(outputs, tail.of_id(weights) * of_tail.outputs, tail.first_query)
+    return outputs
 
 
 def backward_group(call, block, kernel, saved, d_outputs):
@@ -284,8 +297,11 @@ def backward_group(call, block, kernel, saved, d_outputs):
         "key": band.sum_queries(band.of_ids(d_scores), call.query),
         "value": band.sum_queries(band.of_ids(weights), ops.cast(d_outputs, dtype)),
     }
+    outputs = saved.outputs
+    if outputs is None:
+        outputs = _sum_values(call, band, tails, weights, saved.tails)
     for tail, of_tail in zip(tails, saved.tails):
-        terms = tail.backward(call, kernel, of_tail, saved.outputs, d_outputs)
+        terms = tail.backward(call, kernel, of_tail, outputs, d_outputs)
         starts = tail.first_query, tail.first_key, tail.first_key
         for name, term, start in zip(("query", "key", "value"), terms, starts):
             gradients[name] = _add_at(gradients[name], term, start)
