@@ -147,7 +147,7 @@ class _MemoryEfficient:
             log_sums, (0, -log_sums.shape[-1] % LOG_SUMS_BLOCK), value=math.inf
         )
         bias, needed = _aligned_bias(key_mask, query), [True, True, True, False]
-        tensors += [bias, outputs.contiguous(), log_sums]
+        tensors += [bias, outputs.contiguous(), log_sums.contiguous()]
         return kernel(*tensors, *state, 0.0, needed, True, scale=1.0)[:3]
 
 

@@ -250,7 +250,7 @@ def forward_group(call, block, kernel, *, save_outputs):
 
 def _sum_values(call, band, tails, weights, saved_tails):
     """Returns the outputs of a group of heads in the accumulation dtype."""
-    outputs = band.sum_keys(band.of_ids(weights), call.value)
+    outputs = band.sum_keys(band.matrix(weights), call.value)
     if call.value_table is not None:
         outputs = outputs + _matmul_rows(weights, call.value_table, call.query.dtype)
     for tail, of_tail in zip(tails, saved_tails):
@@ -286,7 +286,8 @@ def backward_group(call, block, kernel, saved, d_outputs):
     row_sums = ops.sum(weights * d_weights, axis=-1, keepdims=True)
     d_scores = weights * (d_weights - row_sums)
     gradients = {}
-    d_query = band.sum_keys(band.of_ids(d_scores), call.key)
+    matrix = band.matrix(d_scores)
+    d_query = band.sum_keys(matrix, call.key)
     if call.key_table is not None:
         d_query = d_query + _matmul_rows(d_scores, call.key_table, dtype)
         gradients["key_table"] = _d_rows(d_scores, call.query, dtype)
@@ -294,8 +295,8 @@ def backward_group(call, block, kernel, saved, d_outputs):
         gradients["value_table"] = _d_rows(weights, d_outputs, dtype)
     gradients |= {
         "query": d_query,
-        "key": band.sum_queries(band.of_ids(d_scores), call.query),
-        "value": band.sum_queries(band.of_ids(weights), ops.cast(d_outputs, dtype)),
+        "key": band.sum_queries(matrix, call.query),
+        "value": band.sum_queries(band.matrix(weights), ops.cast(d_outputs, dtype)),
     }
     outputs = saved.outputs
     if outputs is None:
@@ -473,26 +474,27 @@ class Band(NamedTuple):
     def num_blocks(self):
         return math.ceil(self.length / self.block)
 
-    def of_ids(self, x):
-        """Returns the entries of the band, `[B, N, T, R]` -> `[B, N, T, D]`."""
-        return x[..., 1 : 1 + self.diagonals]
-
     def products(self, query, key):
         """Returns the products of each query with the keys of the band, `[B, N, T, D]`."""
         products = matmul(self._blocks(query), transpose(self._windows(key)), query.dtype)
         return self._join(self._take_diagonals(products))
 
-    def sum_keys(self, weights, value):
-        """Returns the sums of the values of the band, weighted by `[B, N, T, D]`."""
-        matrix = self._as_matrix(self._blocks(weights))
+    def matrix(self, by_id):
+        """Returns the entries of the band of `[B, N, T, R]` as the matrix of each block.
+
+        It has shape `[B, N, blocks, C, C + D - 1]`. Entries outside of the band are zero.
+        """
+        return self._as_matrix(self._blocks(by_id[..., 1 : 1 + self.diagonals]))
+
+    def sum_keys(self, matrix, value):
+        """Returns the sums of the values of the band, weighted by a `matrix`."""
         return self._join(matmul(matrix, self._windows(value), value.dtype))
 
-    def sum_queries(self, weights, query):
+    def sum_queries(self, matrix, query):
         """Returns the sums of the queries whose band contains a key, weighted, for each key.
 
         With `sum_keys`, it gives the gradients of `products` and `sum_keys`.
         """
-        matrix = self._as_matrix(self._blocks(weights))
         return self._add_windows(matmul(transpose(matrix), self._blocks(query), query.dtype))
 
     def _blocks(self, x):

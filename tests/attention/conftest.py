@@ -3,11 +3,11 @@
 import dataclasses
 
 import numpy as np
-import plain_flash_kernel
 import pytest
 from comparisons import assert_all_close
+from plain_flash_kernel import without_kernel
 
-from t2t_relpos.attention import dispatch, flash
+from t2t_relpos.attention import dispatch
 
 
 @pytest.fixture
@@ -45,19 +45,8 @@ def small_block_implementations():
         return dataclasses.replace(implementation, sizes=sizes)
 
     implementations = {each.name: with_small_blocks(each) for each in dispatch.TABLE}
-    implementations["flash without a kernel"] = with_plain_kernel(implementations["flash"])
+    implementations["flash without a kernel"] = without_kernel(implementations["flash"])
     return implementations
-
-
-def with_plain_kernel(implementation):
-    """Returns `flash` with a function in place of the kernel, which any backend can run."""
-    return dataclasses.replace(
-        implementation,
-        run=lambda call, sizes: (flash.attend(call, sizes, plain_flash_kernel), None),
-        requirements=tuple(
-            each for each in implementation.requirements if each is not dispatch.HAS_FLASH_KERNEL
-        ),
-    )
 
 
 @pytest.fixture(scope="session")

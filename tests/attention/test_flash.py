@@ -3,30 +3,25 @@
 There, `flash without a kernel` has a plain function in place of the kernel.
 """
 
-import dataclasses
 import gc
 import weakref
 
 import keras
 import numpy as np
-import plain_flash_kernel
 import pytest
 from gradients import gradients_of_squared_gradients, output_and_gradients
 from keras import ops
+from plain_flash_kernel import without_kernel
 from sizes import largest_tensor
 
 from t2t_relpos import RelativeMultiHeadAttention
-from t2t_relpos.attention import attend, dispatch, flash
+from t2t_relpos.attention import attend, dispatch
 
 BACKEND = keras.backend.backend()
 TENSORS = ("query", "key", "value", "key_table", "value_table")
 FLASH = dispatch._by_name("flash")
 if BACKEND != "torch":
-    FLASH = dataclasses.replace(
-        FLASH,
-        run=lambda call, sizes: (flash.attend(call, sizes, plain_flash_kernel), None),
-        requirements=tuple(x for x in FLASH.requirements if x is not dispatch.HAS_FLASH_KERNEL),
-    )
+    FLASH = without_kernel(FLASH)
 on_torch = pytest.mark.skipif(BACKEND != "torch", reason="requires PyTorch's kernels")
 
 

@@ -4,9 +4,24 @@ It stands in for `t2t_relpos._torch_flash`, also on backends without a kernel. A
 returns arbitrary results for queries whose keys are all masked.
 """
 
+import dataclasses
+import sys
+
 from keras import ops
 
+from t2t_relpos.attention import dispatch, flash
+
 ARBITRARY = 7.0
+
+
+def without_kernel(implementation):
+    """Returns `flash` with the functions of this module in place of the kernel."""
+    kernel, kernel_condition = sys.modules[__name__], dispatch.HAS_FLASH_KERNEL
+    return dataclasses.replace(
+        implementation,
+        run=lambda call, sizes: (flash.attend(call, sizes, kernel), None),
+        requirements=tuple(x for x in implementation.requirements if x is not kernel_condition),
+    )
 
 
 def forward(query, key, value, key_mask):
