@@ -71,6 +71,14 @@ def as_tensor(x):
     return tensorflow_ops.as_tensor(x)
 
 
+def records_gradients(tensors):
+    """Returns whether PyTorch records operations on one of the tensors for a gradient."""
+    import torch
+
+    # A slice of a variable requires a gradient even while PyTorch records nothing.
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
 def accumulation_dtype(dtype):
     """Returns the name of the dtype in which sums are computed: float32, or float64."""
     # `keras.backend.result_type` would return float32 for float64 on JAX and PyTorch.

@@ -77,7 +77,7 @@ def test_images_exist_and_have_an_alternative_text():
 
 def test_every_diagram_has_a_page_and_a_program():
     text = "".join(page.read_text() for page in PAGES)
-    for name in ("relative_edges", "band", "clipped_tails", "blocks"):
+    for name in ("relative_edges", "band", "clipped_tails", "flash_tails", "blocks"):
         assert f"figures/{name}.svg" in text
         assert (DOCS / "figures" / f"{name}.py").is_file()
         assert (DOCS / "figures" / f"{name}.svg").read_text().startswith("<?xml")

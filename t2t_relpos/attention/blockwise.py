@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from keras import backend, ops
 
-from t2t_relpos._backend import accumulation_dtype
+from t2t_relpos._backend import accumulation_dtype, records_gradients
 from t2t_relpos.attention.blocks import (
     Block,
     key_tensors,
@@ -103,7 +103,7 @@ def _run(call, segments, *, save_weights):
                 backward_call = _with_tensors(call, dict(zip(tensors, backward_args)))
                 results = saved_results
                 # PyTorch does not record the forward pass. Repeat it for second derivatives.
-                if _records_gradients(backward_call):
+                if records_gradients(backward_args):
                     results = forward(backward_call, segments, save_weights=save_weights)[1]
                 gradients = backward(backward_call, segments, results, upstream)
             return tuple(gradients.get(name) for name in tensors)
@@ -118,13 +118,6 @@ def _with_tensors(call, tensors):
     seed = tensors.pop("seed", None)
     dropout = None if seed is None else dataclasses.replace(call.dropout, seed=seed)
     return dataclasses.replace(call, dropout=dropout, **tensors)
-
-
-def _records_gradients(call):
-    """Returns whether PyTorch records operations on the tensors of a call for a gradient."""
-    tensors = (getattr(call, name) for name in DIFFERENTIABLE)
-    # A slice requires a gradient only while PyTorch records operations.
-    return any(x[:0].requires_grad for x in tensors if x is not None)
 
 
 class Saved(NamedTuple):

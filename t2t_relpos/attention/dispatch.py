@@ -13,9 +13,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from t2t_relpos import _backend
+from t2t_relpos import _backend, _torch_flash
 from t2t_relpos._backend import is_portable
-from t2t_relpos.attention import blockwise, gather, skew
+from t2t_relpos.attention import blockwise, flash, gather, skew
 from t2t_relpos.attention.masks import causal_mask, combine_masks, key_padding_mask, window_mask
 from t2t_relpos.attention.relative_ids import relative_ids
 
@@ -200,6 +200,17 @@ class BlockSizes:
     def of_window(self, window):
         """Returns the size of a block in a sliding window, or without one for None."""
         return _block_of_window(self.block, window, SMALLEST_BLOCK)
+
+
+@dataclasses.dataclass(frozen=True)
+class FlashSizes(BlockSizes):
+    """Sizes of `flash.attend`.
+
+    Args:
+        group: heads are processed in groups. The queries of a group have at most this many entries.
+    """
+
+    group: int = 2**62
 
 
 @dataclasses.dataclass(frozen=True)
@@ -419,7 +430,8 @@ def _texts_on_lengths(row, call):
 # Largest number of positions for which `rows` gathers a table row for each pair.
 LONGEST_ROWS = 64
 LONGEST_ROWS_JAX = 16
-LONGEST_ROWS_TORCH_CPU = 256
+# PyTorch on a CPU. `flash` is the fastest for longer sequences.
+LONGEST_ROWS_TORCH_CPU, LONGEST_ROWS_TORCH_CPU_CAUSAL = 224, 128
 # TensorFlow on a CPU without XLA. Also the limits of `full_matrix` unless `rematerialize=False`.
 LONGEST_ROWS_TENSORFLOW_CPU, LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL = 256, 128
 # Calls that blocks do not support, for example with returned weights.
@@ -501,7 +513,7 @@ def _within_rows_range(call):
         return call.has_at_most(longest)
     longest = LONGEST_ROWS_JAX if call.backend == "jax" else LONGEST_ROWS
     if call.backend == "torch" and call.device == "cpu":
-        longest = LONGEST_ROWS_TORCH_CPU
+        longest = LONGEST_ROWS_TORCH_CPU_CAUSAL if call.causal else LONGEST_ROWS_TORCH_CPU
     return call.knows_lengths and call.has_at_most(longest)
 
 
@@ -519,6 +531,47 @@ def _run_tensorflow_blocks(call, sizes, *, save_weights):
 
 def _run_keras_blocks(call, sizes, *, unrolled):
     return blockwise.attend(call, sizes, unrolled=unrolled), None
+
+
+def _run_flash(call, sizes):
+    return flash.attend(call, sizes, _torch_flash), None
+
+
+def _is_self_attention(call):
+    if not (call.knows_lengths and call.length_q == call.length_k > 0):
+        return False
+    return call.query_offset is None or (
+        isinstance(call.query_offset, int) and not call.query_offset
+    )
+
+
+def _has_flash_kernel(call):
+    if call.backend != "torch" or call.query is None:
+        return call.backend == "torch"
+    return _torch_flash.has_kernel(call.query.device)
+
+
+def _suits_flash_kernel(call):
+    # Calls of `explain` have no tensors.
+    if call.backend != "torch" or call.query is None:
+        return True
+    return _torch_flash.supports(call.query, call.value)
+
+
+def _is_long_for_flash(call):
+    longest_rows = LONGEST_ROWS_TORCH_CPU_CAUSAL if call.causal else LONGEST_ROWS_TORCH_CPU
+    is_long = call.device == "cpu" and not call.has_at_most(longest_rows)
+    return call.rematerialize is True or is_long
+
+
+def _masks_keys_only(call):
+    is_for_keys = call.mask is None or flash.is_key_mask(call.mask)
+    return is_for_keys and call.sliding_window is None
+
+
+def _has_shared_tables(call):
+    tables = call.key_table, call.value_table
+    return all(table is None or len(table.shape) == 2 for table in tables)
 
 
 _HAS_TABLE = Condition("a relative table", lambda call: call.max_relative_position is not None)
@@ -544,6 +597,7 @@ TENSORFLOW_WITHOUT_XLA = Condition(
     "TensorFlow without XLA", lambda call: call.backend == "tensorflow" and not call.xla
 )
 _TENSORFLOW_REQUIREMENTS = (TENSORFLOW_ON_CPU, _HAS_TABLE, *BLOCK_REQUIREMENTS)
+HAS_FLASH_KERNEL = Condition("PyTorch on a CPU or an NVIDIA GPU", _has_flash_kernel)
 _SUITS_WINDOW = Condition(
     f"no sliding window, or one for up to {LONGEST_MASKED_WINDOWS} windows (of at least "
     f"{SHORTEST_WINDOW} positions), or failed block requirements",
@@ -605,7 +659,8 @@ TABLE = (
                 f"up to {LONGEST_ROWS_WITHOUT_BLOCKS} positions if the block requirements fail; "
                 f"otherwise {LONGEST_ROWS_TENSORFLOW_CPU} (causal: "
                 f"{LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL}) on TensorFlow on a CPU without XLA; "
-                f"{LONGEST_ROWS_TORCH_CPU} on PyTorch on a CPU, {LONGEST_ROWS_JAX} on JAX, "
+                f"{LONGEST_ROWS_TORCH_CPU} (causal: {LONGEST_ROWS_TORCH_CPU_CAUSAL}) on PyTorch on "
+                f"a CPU, {LONGEST_ROWS_JAX} on JAX, "
                 f"otherwise {LONGEST_ROWS}; except for TensorFlow on a CPU, only known lengths",
                 _within_rows_range,
             ),
@@ -639,6 +694,33 @@ TABLE = (
             "bidirectional": GroupedBlockSizes(largest_block=256, keys_per_group=4096, chunk=32),
             "causal": GroupedBlockSizes(largest_block=128, keys_per_group=4096, chunk=32),
         },
+    ),
+    Implementation(
+        "flash",
+        "flash.attend",
+        _run_flash,
+        saved_matrices=0,
+        requirements=(
+            HAS_FLASH_KERNEL,
+            _HAS_TABLE,
+            *BLOCK_REQUIREMENTS,
+            Condition("known lengths, T = S > 0, query offset 0", _is_self_attention),
+            Condition(
+                "one depth of keys and values, on a GPU a multiple of 8; on a GPU not float64",
+                _suits_flash_kernel,
+            ),
+            Condition("tables for all heads", _has_shared_tables),
+            Condition("masks of keys only, no sliding window", _masks_keys_only),
+            Condition("no dropout", lambda call: call.dropout is None),
+        ),
+        preferences=(
+            Condition(
+                f"`rematerialize` True, or on a CPU more than {LONGEST_ROWS_TORCH_CPU} positions "
+                f"(causal: {LONGEST_ROWS_TORCH_CPU_CAUSAL})",
+                _is_long_for_flash,
+            ),
+        ),
+        sizes={"cpu": FlashSizes(32, group=2**20), "gpu": FlashSizes(64)},
     ),
     Implementation(
         "unrolled_blocks",

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from comparisons import assert_all_close
+from plain_flash_kernel import without_kernel
 
 from t2t_relpos.attention import dispatch
 
@@ -29,7 +30,8 @@ def draw(rng, precision):
 def small_block_implementations():
     """Returns all implementations by name. Blocks are small, so that tests use several.
 
-    A group has all of three heads for up to 20 keys, and one head for 31 keys or more.
+    A group has all of three heads for up to 20 keys, and one head for 31 keys or more. With
+    `flash`, it has three heads for up to 13 positions, and one head for 21 or more.
     """
     grouped = dict.fromkeys(("bidirectional", "causal"), dispatch.GroupedBlockSizes(7, 60, 2))
     blocks = dict.fromkeys(("cpu", "gpu", "tpu"), dispatch.BlockSizes(7, causal_segments=2))
@@ -38,9 +40,13 @@ def small_block_implementations():
         if not implementation.sizes:
             return implementation
         sizes = grouped if "causal" in implementation.sizes else blocks
+        if implementation.name == "flash":
+            sizes = dict.fromkeys(blocks, dispatch.FlashSizes(7, group=400))
         return dataclasses.replace(implementation, sizes=sizes)
 
-    return {each.name: with_small_blocks(each) for each in dispatch.TABLE}
+    implementations = {each.name: with_small_blocks(each) for each in dispatch.TABLE}
+    implementations["flash without a kernel"] = without_kernel(implementations["flash"])
+    return implementations
 
 
 @pytest.fixture(scope="session")

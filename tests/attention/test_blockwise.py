@@ -13,11 +13,11 @@ import keras
 import numpy as np
 import pytest
 from comparisons import assert_all_close
-from gradients import output_and_gradients
+from gradients import gradients_of_squared_gradients, output_and_gradients
 from keras import ops
 from seeds import FixedSeed
 
-from t2t_relpos.attention import attend, dispatch
+from t2t_relpos.attention import attend, blockwise, dispatch
 from t2t_relpos.attention.dispatch import BlockSizes
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.masks import masked_softmax
@@ -25,6 +25,7 @@ from t2t_relpos.layers import RelativeMultiHeadAttention
 
 BACKEND = keras.backend.backend()
 NAMES = ("unrolled_blocks", "scanned_blocks")
+TENSORS = ("query", "key", "value", "key_table", "value_table")
 
 
 @pytest.fixture(params=NAMES)
@@ -184,3 +185,20 @@ def test_outputs_are_freed_without_garbage_collection(implementation, draw):
         assert reference() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="PyTorch repeats the forward pass if necessary")
+def test_first_derivatives_do_not_repeat_the_forward_pass(implementation, draw, monkeypatch):
+    runs, forward = [], blockwise.forward
+    monkeypatch.setattr(
+        blockwise, "forward", lambda *args, **kwargs: (runs.append(0), forward(*args, **kwargs))[1]
+    )
+    arrays = dict(zip(TENSORS, draw(19, 19, 2), strict=True))
+
+    def outputs(xs):
+        return attend(**xs, implementation=implementation, return_weights=False)[0]
+
+    output_and_gradients(outputs, arrays)
+    assert len(runs) == 1
+    gradients_of_squared_gradients(lambda xs: ops.sum(outputs(xs) ** 2), arrays)
+    assert len(runs) == 3

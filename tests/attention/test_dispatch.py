@@ -58,8 +58,18 @@ CHOSEN_FOR_101_POSITIONS = {
         (4097, {**GPU, "rematerialize": False}, "scanned_blocks"),
         (513, JAX, "unrolled_blocks"),
         (513, {**JAX, "return_weights": True}, "band"),
-        (256, TORCH, "rows"),
-        (257, TORCH, "unrolled_blocks"),
+        (224, TORCH, "rows"),
+        (225, TORCH, "flash"),
+        (128, {**TORCH, "causal": True, "rematerialize": False}, "rows"),
+        (129, {**TORCH, "causal": True, "rematerialize": False}, "flash"),
+        (5000, {**TORCH, "max_relative_position": 0}, "flash"),
+        (11, {**TORCH, "rematerialize": True}, "flash"),
+        (11, {**TORCH, "rematerialize": True, "device": "gpu"}, "flash"),
+        (5000, {**TORCH, "device": "gpu"}, "scanned_blocks"),
+        (300, {**TORCH, "length_k": 301}, "unrolled_blocks"),
+        (300, {**TORCH, "query_offset": 1}, "unrolled_blocks"),
+        (300, {**TORCH, "sliding_window": 200}, "unrolled_blocks"),
+        (300, {**TORCH, "max_relative_position": None, "rematerialize": True}, "scanned_blocks"),
         (65, {**TORCH, "device": "gpu"}, "unrolled_blocks"),
         (65, {**TORCH, "seeded_dropout": False}, "rows"),
         (64, {**CPU, "portable": True}, "rows"),
@@ -164,8 +174,8 @@ def test_named_implementation_must_meet_requirements_but_not_preferences():
     message = "'full_matrix' requires: no returned weights. Received: AttentionCall"
     with pytest.raises(ValueError, match=message):
         dispatch.select(call, "full_matrix")
-    with pytest.raises(ValueError, match=r"must be one of without_tables, .* Received: 'flash'"):
-        dispatch.select(call, "flash")
+    with pytest.raises(ValueError, match=r"must be one of without_tables, .* Received: 'bands'"):
+        dispatch.select(call, "bands")
 
 
 def test_attend_runs_the_selected_implementation(run_log, draw):

@@ -10,12 +10,13 @@ from gradients import gradients_of_squared_gradients, output_and_gradients
 from keras import ops
 from seeds import FixedSeed
 
-from t2t_relpos.attention import attend, dispatch, reference
+from t2t_relpos.attention import attend, combine_masks, dispatch, reference
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.gather import pair_index
 
 BACKEND = keras.backend.backend()
 NAMES = [each.name for each in dispatch.TABLE if each.name != "without_tables"]
+NAMES.append("flash without a kernel")
 TENSORS = ("query", "key", "value", "key_table", "value_table")
 
 
@@ -134,9 +135,10 @@ def problem_of(precision):
 @pytest.fixture(params=NAMES)
 def implementation(request, small_block_implementations):
     implementation = small_block_implementations[request.param]
-    if dispatch.TENSORFLOW_ON_CPU in implementation.requirements:
-        if not dispatch.TENSORFLOW_ON_CPU.holds(dispatch.AttentionCall(23, 23, 2)):
-            pytest.skip(f"{implementation.name} requires {dispatch.TENSORFLOW_ON_CPU.text}")
+    for platform in (dispatch.TENSORFLOW_ON_CPU, dispatch.HAS_FLASH_KERNEL):
+        if platform in implementation.requirements:
+            if not platform.holds(dispatch.AttentionCall(23, 23, 2)):
+                pytest.skip(f"{implementation.name} requires {platform.text}")
     return implementation
 
 
@@ -146,7 +148,10 @@ def run(implementation, tensors, **options):
     table = tensors.get("key_table", tensors.get("value_table"))
     k = None if table is None else (table.shape[-2] - 1) // 2
     names = "causal", "query_offset", "sliding_window"
-    described = {name: options[name] for name in names if name in options}
+    described = {name: options[name] for name in (*names, "dropout") if name in options}
+    if "mask" in options:
+        described["mask"] = combine_masks(options["mask"])
+    described |= {name: ops.convert_to_tensor(x) for name, x in tensors.items()}
     unmet, _ = implementation.match(
         dispatch.AttentionCall(*lengths, k, **described), ignore_preferences=True
     )

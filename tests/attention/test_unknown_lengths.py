@@ -18,7 +18,7 @@ from t2t_relpos.attention import attend, dispatch
 from t2t_relpos.attention.dropout import AttentionDropout
 from t2t_relpos.attention.tensorflow import ops as tensorflow_ops
 
-EXCLUDED = ("without_tables", "unrolled_blocks")
+EXCLUDED = ("without_tables", "flash", "unrolled_blocks")
 NAMES = [each.name for each in dispatch.TABLE if each.name not in EXCLUDED]
 
 

@@ -1,0 +1,187 @@
+"""PyTorch's flash-attention kernels with their log-sum-exp, for causal attention without scaling.
+
+`scaled_dot_product_attention` chooses among the same kernels. It does not return the log-sum-exp.
+"""
+
+import math
+
+# Kernels on a GPU read rows of 16 bytes, and store log-sum-exps in blocks of 32 queries.
+ALIGNMENT, LOG_SUMS_BLOCK = 16, 32
+LARGEST_FLASH_DEPTH = 256
+
+
+def has_kernel(device):
+    """Returns whether a device is a CPU or an NVIDIA GPU. Shape inference uses "meta"."""
+    # Doctest collection imports this module where PyTorch is not installed.
+    import torch
+
+    return device.type in ("cpu", "meta") or (device.type == "cuda" and torch.version.hip is None)
+
+
+def supports(query, value):
+    """Returns whether the kernels accept queries `[B, N, T, H]` and values `[B, N, T, Hv]`."""
+    import torch
+
+    dtypes, depth = [torch.float32, torch.float16, torch.bfloat16], query.shape[-1]
+    if query.device.type != "cuda":
+        dtypes.append(torch.float64)
+    elif depth % 8:
+        return False
+    elif not _is_recent(query.device):
+        dtypes.remove(torch.bfloat16)
+    return query.dtype == value.dtype and query.dtype in dtypes and depth == value.shape[-1]
+
+
+def _is_recent(device):
+    """Returns whether a GPU has the architecture Ampere or a later one."""
+    import torch
+
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def forward(query, key, value, key_mask):
+    """Returns (outputs, log-sum-exp, state) of causal attention.
+
+    Args:
+        query: `[B, N, T, H]`, T at least 1.
+        key: `[B, N, T, H]`.
+        value: `[B, N, T, H]`.
+        key_mask: bool `[B, T]`, True = attend, or None.
+
+    Returns:
+        (outputs `[B, N, T, H]`, log-sum-exp of the scores `[B, N, T]`, further results for
+        `backward`). Both are arbitrary for queries whose keys are all masked.
+    """
+    return _kernel(query, key_mask).forward(query, key, value, key_mask)
+
+
+def backward(query, key, value, key_mask, results, d_outputs):
+    """Returns the gradients of queries, keys and values.
+
+    Args:
+        query: as in `forward`.
+        key: as in `forward`.
+        value: as in `forward`.
+        key_mask: as in `forward`.
+        results: outputs, log-sum-exp and state. Queries without keys have a large log-sum-exp.
+        d_outputs: gradient of the outputs `[B, N, T, H]`.
+    """
+    return _kernel(query, key_mask).backward(query, key, value, key_mask, results, d_outputs)
+
+
+def _kernel(query, key_mask):
+    """Returns the kernel for the device, dtype and mask."""
+    import torch
+
+    if query.device.type != "cuda":
+        return _OnCPU
+    is_flash = query.dtype in (torch.bfloat16, torch.float16) and key_mask is None
+    is_flash = is_flash and query.shape[-1] <= LARGEST_FLASH_DEPTH and _is_recent(query.device)
+    is_flash = is_flash and torch.backends.cuda.is_flash_attention_available()
+    return _Flash if is_flash else _MemoryEfficient
+
+
+class _OnCPU:
+    """The kernel for CPUs."""
+
+    @staticmethod
+    def forward(query, key, value, key_mask):
+        import torch
+
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        bias = _bias(key_mask, query)
+        return (*kernel(query, key, value, 0.0, True, attn_mask=bias, scale=1.0), None)
+
+    @staticmethod
+    def backward(query, key, value, key_mask, results, d_outputs):
+        import torch
+
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        outputs, log_sums, _ = results
+        tensors, bias = (d_outputs, query, key, value, outputs, log_sums), _bias(key_mask, query)
+        return kernel(*tensors, 0.0, True, attn_mask=bias, scale=1.0)
+
+
+class _Flash:
+    """The flash-attention kernel for GPUs: 16-bit types, no mask."""
+
+    @staticmethod
+    def forward(query, key, value, key_mask):
+        import torch
+
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention
+        outputs, log_sums, *state, _ = kernel(query, key, value, 0.0, True, scale=1.0)
+        return outputs, log_sums, state
+
+    @staticmethod
+    def backward(query, key, value, key_mask, results, d_outputs):
+        import torch
+
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_backward
+        outputs, log_sums, (*lengths, seed, offset) = results
+        tensors = d_outputs, query, key, value, outputs, log_sums.contiguous()
+        return kernel(*tensors, *lengths, 0.0, True, seed, offset, scale=1.0)
+
+
+class _MemoryEfficient:
+    """The memory-efficient kernel for GPUs: also float32 and masks."""
+
+    @staticmethod
+    def forward(query, key, value, key_mask):
+        import torch
+
+        kernel = torch.ops.aten._scaled_dot_product_efficient_attention
+        tensors = [x.contiguous() for x in (query, key, value)]
+        bias = _aligned_bias(key_mask, query)
+        outputs, log_sums, *state = kernel(*tensors, bias, True, 0.0, True, scale=1.0)
+        return outputs, log_sums[..., : query.shape[2]], state
+
+    @staticmethod
+    def backward(query, key, value, key_mask, results, d_outputs):
+        import torch
+
+        kernel = torch.ops.aten._scaled_dot_product_efficient_attention_backward
+        outputs, log_sums, state = results
+        tensors = [x.contiguous() for x in (d_outputs, query, key, value)]
+        log_sums = torch.nn.functional.pad(
+            log_sums, (0, -log_sums.shape[-1] % LOG_SUMS_BLOCK), value=math.inf
+        )
+        bias, needed = _aligned_bias(key_mask, query), [True, True, True, False]
+        tensors += [bias, outputs.contiguous(), log_sums.contiguous()]
+        return kernel(*tensors, *state, 0.0, needed, True, scale=1.0)[:3]
+
+
+def _bias(key_mask, query):
+    """Returns a mask as a term of the scores in the dtype of the queries, `[B, 1, 1, T]`."""
+    if key_mask is None:
+        return None
+    bias = query.new_zeros((key_mask.shape[0], 1, 1, key_mask.shape[1]))
+    return bias.masked_fill(~key_mask[:, None, None], -math.inf)
+
+
+def _aligned_bias(key_mask, query):
+    """Returns a mask as a term of the scores, `[B, N, T, T]` without copies, with aligned rows."""
+    if key_mask is None:
+        return None
+    import torch
+
+    length = query.shape[2]
+    bias = torch.nn.functional.pad(_bias(key_mask, query), (0, -length % ALIGNMENT))
+    return bias[..., :length].expand(*query.shape[:3], length)
+
+
+def differentiable_gradients(function, tensors, d_outputs):
+    """Returns a dict of the gradients of `function(tensors)`, which can be differentiated.
+
+    Args:
+        function: a function of a dict of tensors.
+        tensors: the dict. One of them may depend on another one: the gradients are partial.
+        d_outputs: gradient of the result.
+    """
+    import torch
+
+    copies = {name: x.view_as(x) for name, x in tensors.items()}
+    outputs = function(copies)
+    copies = {name: x for name, x in copies.items() if x.requires_grad}
+    gradients = torch.autograd.grad(outputs, list(copies.values()), d_outputs, create_graph=True)
+    return dict(zip(copies, gradients))

@@ -1,0 +1,583 @@
+"""Relative attention by the flash-attention kernel of the backend, with memory linear in length.
+
+All pairs with j <= i - K have the same table row, and so do all pairs with j >= i + K. They form
+the left and the right *tail* of the score matrix. The relative score of a query is one number per
+tail, so a tail is plain causal attention, which flash kernels compute:
+
+    left     queries K to T - 1, keys 0 to T - K - 1
+    right    queries 0 to T - K - 1, keys K to T - 1, both in reverse order
+
+The 2K - 1 diagonals between the tails are the *band*. It is computed in blocks of queries.
+
+Forward: the kernel returns the outputs o of a tail and the log-sum-exp of its scores. A tail then
+counts as one key, with the log-sum-exp as score and o as value. Attention becomes a softmax over
+2K + 1 scores for each query: one for each relative id.
+
+    score of id r    q·k + q·a^K[r] in the band, log-sum-exp + q·a^K[r] of a tail
+    weights w        softmax of the scores over the ids, with the log-sum-exp L
+    outputs          sum of w[r] (v + a^V[r]), where v of a tail is o
+
+Backward: a flash kernel computes the weights of its pairs as exp(q·k - L') and the gradients of
+their scores as weights (d·v - d·o'), where d is the gradient of the outputs. With L' = L - q·a^K[r]
+and o' = outputs - a^V[r], both are those of the whole attention, and so are the gradients of
+queries, keys and values that the kernel returns. The gradients of the 2K + 1 scores give the rest.
+
+Shapes: C queries of a block; R ids: 2K + 1, or K + 1 if causal.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple
+
+from keras import backend, ops
+
+from t2t_relpos import _torch_flash
+from t2t_relpos._backend import accumulation_dtype, arange, records_gradients
+from t2t_relpos.attention import blockwise
+from t2t_relpos.attention.blocks import matmul, softmax, transpose
+from t2t_relpos.attention.blockwise import DIFFERENTIABLE
+from t2t_relpos.attention.gather import matmul_table
+from t2t_relpos.attention.masks import MASKED_SCORE
+from t2t_relpos.attention.relative_ids import extend_table
+
+
+def attend(call, sizes, kernel):
+    """Returns the outputs `[B, N, T, H]`.
+
+    Args:
+        call: an `AttentionCall` with T = S.
+        sizes: a `FlashSizes`.
+        kernel: an object with the functions `forward` and `backward` of `_torch_flash`.
+    """
+    call = _with_rows_of_ids(call)
+    tensors = {name: getattr(call, name) for name in (*DIFFERENTIABLE, "key_mask")}
+    tensors = {name: x for name, x in tensors.items() if x is not None}
+
+    # Pass all tensors as arguments: JAX can't differentiate with respect to captured tensors.
+    def attention(*args):
+        forward_call = dataclasses.replace(call, **dict(zip(tensors, args)))
+        outputs, saved = forward(forward_call, sizes, kernel)
+
+        def gradient(*backward_args, upstream=None):
+            if upstream is None:
+                gradients = backward(forward_call, sizes, kernel, saved, backward_args[0])
+            else:  # On PyTorch, Keras passes the arguments again.
+                backward_call = dataclasses.replace(call, **dict(zip(tensors, backward_args)))
+                if records_gradients(backward_args):
+                    gradients = _differentiable_gradients(backward_call, sizes, upstream)
+                else:
+                    gradients = backward(backward_call, sizes, kernel, saved, upstream)
+            return tuple(gradients.get(name) for name in tensors)
+
+        return outputs, gradient
+
+    return ops.custom_gradient(attention)(*tensors.values())
+
+
+def _with_rows_of_ids(call):
+    """Returns the call with one table row for each of the R ids that occur, and K of 1 to T."""
+    k = call.max_relative_position
+    largest = max(1, min(k, call.length_q))
+    tables = {}
+    for name in ("key_table", "value_table"):
+        table = getattr(call, name)
+        if table is not None:
+            # The rows of distances of T or more belong to no pair.
+            table = extend_table(table, 3)[max(k, 1) - largest :]
+            tables[name] = table[: (1 if call.causal else 2) * largest + 1]
+    return dataclasses.replace(
+        call, max_relative_position=largest, mask=None, key_mask=_key_mask(call), **tables
+    )
+
+
+def is_key_mask(mask):
+    """Returns whether a mask of rank 2 or 4 is equal for all heads and queries."""
+    return all(size == 1 for size in mask.shape[:-1][1 if len(mask.shape) == 4 else 0 :])
+
+
+def _key_mask(call):
+    """Returns the conjunction of a call's masks, which mask keys only, bool `[B, T]`, or None."""
+    masks = []
+    if call.mask is not None:
+        masks.append(call.mask if len(call.mask.shape) == 2 else call.mask[:, 0, 0])
+    if call.key_mask is not None:
+        masks.append(call.key_mask)
+    if not masks:
+        return None
+    mask = functools.reduce(ops.logical_and, (ops.cast(x, "bool") for x in masks))
+    return ops.broadcast_to(mask, (ops.shape(call.query)[0], call.length_q))
+
+
+def _differentiable_gradients(call, sizes, d_outputs):
+    """Returns a dict of gradients on PyTorch that can be differentiated.
+
+    Kernels have no second derivatives. The forward pass is repeated in blocks.
+    """
+    tensors = {name: getattr(call, name) for name in DIFFERENTIABLE}
+    tensors = {name: x for name, x in tensors.items() if x is not None}
+
+    def outputs(tensors):
+        if call.causal:
+            # Blocks expect 2K + 1 rows. The last K belong to later keys, which are masked.
+            k = call.max_relative_position
+            tensors = {
+                name: ops.concatenate([x] + k * [x[-1:]]) if name.endswith("table") else x
+                for name, x in tensors.items()
+            }
+        block_call = dataclasses.replace(call, **tensors)
+        return blockwise.attend(block_call, sizes, unrolled=False)
+
+    return _torch_flash.differentiable_gradients(outputs, tensors, d_outputs)
+
+
+def forward(call, sizes, kernel):
+    """Returns (outputs, a list of the `Saved` of all groups of heads).
+
+    Args:
+        call: an `AttentionCall` whose tables have R rows.
+        sizes: as in `attend`.
+        kernel: as in `attend`.
+    """
+    groups = _groups_of_heads(call, sizes)
+    # Groups are for long sequences, where saved outputs take memory, and little time.
+    save_outputs = len(groups) == 1
+    results = [forward_group(x, sizes.block, kernel, save_outputs=save_outputs) for x in groups]
+    # Also concatenate a single tensor: PyTorch's graph refers to the result, and callers may change
+    # it in place.
+    return _join_heads([outputs for outputs, _ in results]), [saved for _, saved in results]
+
+
+def backward(call, sizes, kernel, saved, d_outputs):
+    """Returns a dict that maps names of tensors to gradients.
+
+    Args:
+        call: as in `forward`.
+        sizes: as in `forward`.
+        kernel: as in `forward`.
+        saved: the list of `forward`.
+        d_outputs: gradient of the outputs.
+    """
+    terms, head = [], 0
+    for group, saved_group in zip(_groups_of_heads(call, sizes), saved):
+        heads = slice(head, head + group.query.shape[1])
+        terms.append(backward_group(group, sizes.block, kernel, saved_group, d_outputs[:, heads]))
+        head = heads.stop
+    gradients = {}
+    for name in tuple(terms[0]):
+        of_groups = [gradients.pop(name) for gradients in terms]
+        is_table = name.endswith("table")
+        total = functools.reduce(ops.add, of_groups) if is_table else _join_heads(of_groups)
+        gradients[name] = ops.cast(total, getattr(call, name).dtype)
+    return gradients
+
+
+def _groups_of_heads(call, sizes):
+    """Returns a list of calls, each with some of the heads. They limit the size of tensors."""
+    batch, heads, length, depth = ops.shape(call.query)
+    size = heads
+    if isinstance(batch, int):
+        size = max(1, min(heads, sizes.group // max(1, batch * length * depth)))
+    tensors = {name: getattr(call, name) for name in ("query", "key", "value")}
+    return [
+        dataclasses.replace(call, **{n: x[:, i : i + size] for n, x in tensors.items()})
+        for i in range(0, heads, size)
+    ]
+
+
+def _join_heads(groups):
+    return ops.concatenate(groups, axis=1)
+
+
+class Saved(NamedTuple):
+    """Results of the forward pass that the gradient reads.
+
+    Args:
+        outputs: `[B, N, T, H]` in the accumulation dtype, or None: computed again.
+        weights: weights of the R ids, `[B, N, T, R]`.
+        tails: a `SavedTail` for each tail.
+    """
+
+    outputs: Any
+    weights: Any
+    tails: Any
+
+
+class SavedTail(NamedTuple):
+    """Results of a tail for its queries, in the order of the sequence.
+
+    Args:
+        outputs: outputs of the kernel `[B, N, T - K, H]`.
+        log_sums: log-sum-exp of all scores, minus the relative score of the tail
+            `[B, N, T - K]`. Fully masked queries have a number so large that all their weights are
+            zero.
+        state: further results of the kernel, for its backward pass.
+    """
+
+    outputs: Any
+    log_sums: Any
+    state: Any
+
+
+def forward_group(call, block, kernel, *, save_outputs):
+    """Returns (outputs, `Saved`) of a group of heads.
+
+    Args:
+        call: as in `forward`.
+        block: number of queries of a block of the band, unless the band is wider.
+        kernel: as in `attend`.
+        save_outputs: whether outputs are saved for the gradient.
+    """
+    dtype, band, tails = call.query.dtype, Band.of(call, block), make_tails(call)
+    of_tails = [tail.forward(call, kernel) for tail in tails]
+    scores = _by_id(
+        call,
+        band.products(call.query, call.key),
+        {tail.side: tail.pad_queries(log_sums) for tail, (_, log_sums, _) in zip(tails, of_tails)},
+    )
+    relative = _products_with_rows(call.query, call.key_table, dtype)
+    scores = scores if relative is None else scores + relative
+    scores = ops.where(_is_valid(call, band), scores, ops.cast(MASKED_SCORE, scores.dtype))
+    weights, log_sums, _ = softmax(scores)
+    saved_tails = []
+    for tail, (tail_outputs, _, state) in zip(tails, of_tails):
+        shifted = tail.queries(log_sums)
+        shifted = shifted if relative is None else shifted - tail.of_id(relative)
+        saved_tails.append(SavedTail(tail_outputs, shifted[..., 0], state))
+    outputs = _sum_values(call, band, tails, weights, saved_tails)
+    saved = Saved(outputs if save_outputs else None, weights, saved_tails)
+    return ops.cast(outputs, dtype), saved
+
+
+def _sum_values(call, band, tails, weights, saved_tails):
+    """Returns the outputs of a group of heads in the accumulation dtype."""
+    outputs = band.sum_keys(band.matrix(weights), call.value)
+    if call.value_table is not None:
+        outputs = outputs + _matmul_rows(weights, call.value_table, call.query.dtype)
+    for tail, of_tail in zip(tails, saved_tails):
+        outputs = _add_at(outputs, tail.of_id(weights) * of_tail.outputs, tail.first_query)
+    return outputs
+
+
+def backward_group(call, block, kernel, saved, d_outputs):
+    """Returns a dict that maps names of tensors to gradients, in the accumulation dtype.
+
+    Args:
+        call: as in `forward`.
+        block: as in `forward_group`.
+        kernel: as in `attend`.
+        saved: the `Saved` of `forward_group`.
+        d_outputs: gradient of the outputs.
+    """
+    dtype, band, tails = call.query.dtype, Band.of(call, block), make_tails(call)
+    d_outputs = _accumulate(d_outputs)
+    d_weights = _by_id(
+        call,
+        band.products(ops.cast(d_outputs, dtype), call.value),
+        {
+            tail.side: tail.pad_queries(
+                ops.sum(tail.queries(d_outputs) * of_tail.outputs, axis=-1, keepdims=True)
+            )
+            for tail, of_tail in zip(tails, saved.tails)
+        },
+    )
+    relative = _products_with_rows(d_outputs, call.value_table, dtype)
+    d_weights = d_weights if relative is None else d_weights + relative
+    weights = saved.weights
+    row_sums = ops.sum(weights * d_weights, axis=-1, keepdims=True)
+    d_scores = weights * (d_weights - row_sums)
+    gradients = {}
+    matrix = band.matrix(d_scores)
+    d_query = band.sum_keys(matrix, call.key)
+    if call.key_table is not None:
+        d_query = d_query + _matmul_rows(d_scores, call.key_table, dtype)
+        gradients["key_table"] = _d_rows(d_scores, call.query, dtype)
+    if call.value_table is not None:
+        gradients["value_table"] = _d_rows(weights, d_outputs, dtype)
+    gradients |= {
+        "query": d_query,
+        "key": band.sum_queries(matrix, call.query),
+        "value": band.sum_queries(band.matrix(weights), ops.cast(d_outputs, dtype)),
+    }
+    outputs = saved.outputs
+    if outputs is None:
+        outputs = _sum_values(call, band, tails, weights, saved.tails)
+    for tail, of_tail in zip(tails, saved.tails):
+        terms = tail.backward(call, kernel, of_tail, outputs, d_outputs)
+        starts = tail.first_query, tail.first_key, tail.first_key
+        for name, term, start in zip(("query", "key", "value"), terms, starts):
+            gradients[name] = _add_at(gradients[name], term, start)
+    return {
+        # The gradients of tables of several groups are added in the accumulation dtype.
+        name: x if name.endswith("table") else ops.cast(x, dtype)
+        for name, x in gradients.items()
+    }
+
+
+def _by_id(call, of_band, of_tails):
+    """Returns a tensor `[B, N, T, R]` by relative id.
+
+    Args:
+        call: as in `forward`.
+        of_band: entries of the diagonals of the band, from left to right.
+        of_tails: dict of entries `[B, N, T, 1]` of the tails by side. Default: zeros.
+    """
+    zeros = ops.zeros_like(of_band[..., :1])
+    sides = ("left",) if call.causal else ("left", "right")
+    left, *right = (of_tails.get(side, zeros) for side in sides)
+    return ops.concatenate([left, of_band, *right], axis=-1)
+
+
+def _is_valid(call, band):
+    """Returns bool `[1 or B, 1, T, R]`: whether a query may attend to a key with an id."""
+    length, k = call.length_q, call.max_relative_position
+    mask = ops.ones((1, length), dtype="bool") if call.key_mask is None else call.key_mask
+    padded = ops.pad(mask, [(0, 0), (k - 1, band.diagonals - k)])
+    indices = arange(length)[:, None] + arange(band.diagonals)
+    of_band = ops.take(padded, indices, axis=1)
+    counts = ops.cumsum(ops.cast(mask, "int32"), axis=1)
+    # Keys up to position i - K, and from position i + K on.
+    before = ops.pad(counts, [(0, 0), (k, 0)])[:, :length] > 0
+    after = ops.pad(counts[:, -1:] - counts[:, k - 1 :], [(0, 0), (0, k - 1)]) > 0
+    columns = [before[..., None], of_band] + ([] if call.causal else [after[..., None]])
+    return ops.expand_dims(ops.concatenate(columns, axis=-1), 1)
+
+
+class Tail(NamedTuple):
+    """The pairs of a query and a key that are K or more positions to one side of it.
+
+    Args:
+        side: "left" or "right".
+        length: number of queries and of keys, T - K.
+        k: clipping distance K.
+    """
+
+    side: str
+    length: int
+    k: int
+
+    @property
+    def first_query(self):
+        return self.k if self.side == "left" else 0
+
+    @property
+    def first_key(self):
+        return 0 if self.side == "left" else self.k
+
+    def queries(self, x):
+        """Returns the queries of the tail, `[B, N, T, X]` -> `[B, N, T - K, X]`."""
+        return x[:, :, self.first_query : self.first_query + self.length]
+
+    def pad_queries(self, x):
+        """Returns `[B, N, T - K, X]` padded with zeros, `[B, N, T, X]`."""
+        before, after = self.first_query, self.k - self.first_query
+        return ops.pad(x, [(0, 0), (0, 0), (before, after), (0, 0)])
+
+    def of_id(self, x):
+        """Returns the column of the tail for its queries, `[B, N, T, R]` -> `[B, N, T - K, 1]`."""
+        return self.queries(x[..., :1] if self.side == "left" else x[..., -1:])
+
+    def row(self, table):
+        """Returns the row of the tail `[H]`."""
+        return table[0 if self.side == "left" else -1]
+
+    def order(self, x, axis=2):
+        """Converts between the order of the sequence and that in which the tail is causal."""
+        return x if self.side == "left" else ops.flip(x, axis)
+
+    def forward(self, call, kernel):
+        """Returns (outputs, log-sum-exp `[B, N, T - K, 1]`, state) of the kernel.
+
+        Both are zeros for queries whose keys are all masked.
+        """
+        outputs, log_sums, state = kernel.forward(*self._inputs(call), self._key_mask(call))
+        outputs, log_sums = self.order(outputs), self.order(log_sums)[..., None]
+        if call.key_mask is not None:
+            has_key = ops.cumsum(ops.cast(self._key_mask(call), "int32"), axis=1) > 0
+            has_key = self.order(has_key, axis=1)[:, None, :, None]
+            outputs, log_sums = (ops.where(has_key, x, 0) for x in (outputs, log_sums))
+        return outputs, _accumulate(log_sums), state
+
+    def backward(self, call, kernel, saved, outputs, d_outputs):
+        """Returns the gradients of the tail's queries, keys and values.
+
+        Args:
+            call: as in `forward`.
+            kernel: as in `forward`.
+            saved: the `SavedTail`.
+            outputs: outputs of the whole attention `[B, N, T, H]`.
+            d_outputs: their gradient.
+        """
+        outputs = self.queries(outputs)
+        if call.value_table is not None:
+            outputs = outputs - _accumulate(self.row(call.value_table))
+        outputs, d_outputs = (
+            self.order(ops.cast(x, call.query.dtype)) for x in (outputs, self.queries(d_outputs))
+        )
+        gradients = kernel.backward(
+            *self._inputs(call),
+            self._key_mask(call),
+            (outputs, self.order(saved.log_sums), saved.state),
+            d_outputs,
+        )
+        return [self.order(_accumulate(x)) for x in gradients]
+
+    def _inputs(self, call):
+        """Returns the queries, keys and values of the kernel."""
+        keys = slice(self.first_key, self.first_key + self.length)
+        tensors = self.queries(call.query), call.key[:, :, keys], call.value[:, :, keys]
+        return map(self.order, tensors)
+
+    def _key_mask(self, call):
+        """Returns the mask of the kernel's keys `[B, T - K]`, or None."""
+        if call.key_mask is None:
+            return None
+        keys = call.key_mask[:, self.first_key : self.first_key + self.length]
+        return self.order(keys, axis=1)
+
+
+def make_tails(call):
+    """Returns the tails of a call: none if it has at most K positions or no batch entries."""
+    length = call.length_q - call.max_relative_position
+    is_empty = 0 in [size for size in ops.shape(call.query) if isinstance(size, int)]
+    sides = ("left",) if call.causal else ("left", "right")
+    if length <= 0 or is_empty:
+        return ()
+    return tuple(Tail(side, length, call.max_relative_position) for side in sides)
+
+
+class Band(NamedTuple):
+    """The diagonals at distances of less than K, in blocks of queries.
+
+    A block of C queries reads C + D - 1 consecutive keys, where D is the number of diagonals.
+
+    Args:
+        length: T.
+        k: clipping distance K.
+        diagonals: D, 2K - 1, or K if causal.
+        block: C, at least D - 1.
+    """
+
+    length: int
+    k: int
+    diagonals: int
+    block: int
+
+    @classmethod
+    def of(cls, call, block):
+        """Returns the band of a call, with blocks of at least `block` queries if T is larger."""
+        length, k = call.length_q, call.max_relative_position
+        diagonals = k if call.causal else 2 * k - 1
+        block = max(min(block, length), diagonals - 1)
+        return cls(length, k, diagonals, block)
+
+    @property
+    def num_blocks(self):
+        return math.ceil(self.length / self.block)
+
+    def products(self, query, key):
+        """Returns the products of each query with the keys of the band, `[B, N, T, D]`."""
+        products = matmul(self._blocks(query), transpose(self._windows(key)), query.dtype)
+        return self._join(self._take_diagonals(products))
+
+    def matrix(self, by_id):
+        """Returns the entries of the band of `[B, N, T, R]` as the matrix of each block.
+
+        It has shape `[B, N, blocks, C, C + D - 1]`. Entries outside of the band are zero.
+        """
+        return self._as_matrix(self._blocks(by_id[..., 1 : 1 + self.diagonals]))
+
+    def sum_keys(self, matrix, value):
+        """Returns the sums of the values of the band, weighted by a `matrix`."""
+        return self._join(matmul(matrix, self._windows(value), value.dtype))
+
+    def sum_queries(self, matrix, query):
+        """Returns the sums of the queries whose band contains a key, weighted, for each key.
+
+        With `sum_keys`, it gives the gradients of `products` and `sum_keys`.
+        """
+        return self._add_windows(matmul(transpose(matrix), self._blocks(query), query.dtype))
+
+    def _blocks(self, x):
+        """Returns the blocks of a tensor by query, `[B, N, T, X]` -> `[B, N, blocks, C, X]`."""
+        batch, heads, _, depth = ops.shape(x)
+        padding = self.num_blocks * self.block - self.length
+        if padding:
+            x = ops.pad(x, [(0, 0), (0, 0), (0, padding), (0, 0)])
+        return ops.reshape(x, (batch, heads, self.num_blocks, self.block, depth))
+
+    def _join(self, blocks):
+        """The transpose of `_blocks`."""
+        batch, heads, _, _, depth = ops.shape(blocks)
+        shape = batch, heads, self.num_blocks * self.block, depth
+        return ops.reshape(blocks, shape)[:, :, : self.length]
+
+    def _windows(self, x):
+        """Returns the keys that each block reads, `[B, N, blocks, C + D - 1, H]`."""
+        batch, heads, _, depth = ops.shape(x)
+        count, after = self.num_blocks + 1, (self.num_blocks + 1) * self.block - self.length
+        x = ops.pad(x, [(0, 0), (0, 0), (self.k - 1, after - self.k + 1), (0, 0)])
+        x = ops.reshape(x, (batch, heads, count, self.block, depth))
+        return ops.concatenate([x[:, :, :-1], x[:, :, 1:, : self.diagonals - 1]], axis=3)
+
+    def _add_windows(self, x):
+        """The transpose of `_windows`."""
+        batch, heads, count, _, depth = ops.shape(x)
+        padding = self.block - self.diagonals + 1
+        first = ops.pad(x[:, :, :, : self.block], [(0, 0), (0, 0), (0, 1), (0, 0), (0, 0)])
+        second = ops.pad(x[:, :, :, self.block :], [(0, 0), (0, 0), (1, 0), (0, padding), (0, 0)])
+        shape = batch, heads, (count + 1) * self.block, depth
+        total = ops.reshape(first + second, shape)
+        return total[:, :, self.k - 1 : self.k - 1 + self.length]
+
+    def _take_diagonals(self, matrix):
+        """Returns the diagonals of `[.., C, C + D - 1]`, `[.., C, D]`.
+
+        Read with rows that are longer by one entry, each row starts one entry later.
+        """
+        *lead, rows, width = ops.shape(matrix)
+        flat = ops.reshape(matrix, (*lead, rows * width))[..., : (rows - 1) * (width + 1)]
+        shifted = ops.reshape(flat, (*lead, rows - 1, width + 1))[..., : self.diagonals]
+        return ops.concatenate([shifted, matrix[..., -1:, rows - 1 :]], axis=-2)
+
+    def _as_matrix(self, diagonals):
+        """The transpose of `_take_diagonals`. The other entries are zero."""
+        *lead, rows, _ = ops.shape(diagonals)
+        width = self.block + self.diagonals - 1
+        x = ops.pad(diagonals, [(0, 0)] * (len(lead) + 1) + [(0, width + 1 - self.diagonals)])
+        x = ops.reshape(x, (*lead, rows * (width + 1)))[..., : rows * width]
+        return ops.reshape(x, (*lead, rows, width))
+
+
+def _accumulate(x):
+    """Casts to the accumulation dtype."""
+    return ops.cast(x, accumulation_dtype(x.dtype))
+
+
+def _add_at(total, terms, start):
+    """Returns `[B, N, T, X]` plus terms from a position on. On PyTorch, it changes `total`."""
+    length = ops.shape(terms)[2]
+    if backend.backend() == "torch":
+        total[:, :, start : start + length] += terms
+        return total
+    after = ops.shape(total)[2] - start - length
+    return total + ops.pad(terms, [(0, 0), (0, 0), (start, after), (0, 0)])
+
+
+def _products_with_rows(x, rows, dtype):
+    """Returns the products of `[B, N, T, H]` with table rows, `[B, N, T, R]`, or None."""
+    if rows is None:
+        return None
+    x, rows = ops.cast(x, dtype), ops.cast(rows, dtype)
+    return _accumulate(matmul_table(x, rows, transpose_table=True))
+
+
+def _matmul_rows(weights, rows, dtype):
+    """Returns the product of `[B, N, T, R]` and table rows, `[B, N, T, H]`."""
+    return _accumulate(matmul_table(ops.cast(weights, dtype), ops.cast(rows, dtype)))
+
+
+def _d_rows(weights, x, dtype):
+    """Returns the gradient of table rows `[R, H]`, `weightsᵀ·x`, summed over batch and heads."""
+    weights, x = (ops.reshape(y, (-1, y.shape[-1])) for y in (weights, x))
+    return matmul(transpose(weights), x, dtype)

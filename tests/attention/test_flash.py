@@ -1,0 +1,205 @@
+"""Tests that only apply to `flash`. test_implementations.py tests all implementations.
+
+There, `flash without a kernel` has a plain function in place of the kernel.
+"""
+
+import gc
+import weakref
+
+import keras
+import numpy as np
+import pytest
+from gradients import gradients_of_squared_gradients, output_and_gradients
+from keras import ops
+from plain_flash_kernel import without_kernel
+from sizes import largest_tensor
+
+from t2t_relpos import RelativeMultiHeadAttention
+from t2t_relpos.attention import attend, dispatch
+
+BACKEND = keras.backend.backend()
+TENSORS = ("query", "key", "value", "key_table", "value_table")
+FLASH = dispatch._by_name("flash")
+if BACKEND != "torch":
+    FLASH = without_kernel(FLASH)
+on_torch = pytest.mark.skipif(BACKEND != "torch", reason="requires PyTorch's kernels")
+
+
+def draw_inputs(draw, length, k):
+    return dict(zip(TENSORS, draw(length, length, k), strict=True))
+
+
+def compute(arrays, implementation, **options):
+    """Returns the outputs and gradients of `attend`."""
+
+    def outputs(xs):
+        return attend(**xs, implementation=implementation, return_weights=False, **options)[0]
+
+    return output_and_gradients(outputs, arrays)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "length, k",
+    # Blocks have 64 queries, or as many as the band has diagonals.
+    [(63, 5), (64, 5), (65, 5), (130, 5), (130, 64), (130, 65), (130, 129), (130, 130), (2, 1)],
+)
+def test_lengths_around_blocks(length, k, causal, draw, assert_close):
+    arrays = draw_inputs(draw, length, k)
+    assert_close(compute(arrays, FLASH, causal=causal), compute(arrays, "by_id", causal=causal))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_padding_longer_than_a_tail(causal, draw, assert_close):
+    """Some queries have keys in the band only, in one tail only, or nowhere."""
+    arrays, mask = draw_inputs(draw, 41, 3), np.ones((2, 41), bool)
+    mask[0, :37], mask[1, 2:] = False, False
+    options = {"causal": causal, "key_mask": mask}
+    found = compute(arrays, FLASH, **options)
+    assert_close(found, compute(arrays, "by_id", **options))
+    mask[0] = False
+    outputs, gradients = compute(arrays, FLASH, **options)
+    for x in (outputs, *(gradients[name] for name in TENSORS[:3])):
+        np.testing.assert_array_equal(x[0], 0)
+
+
+@pytest.mark.parametrize("shape", [(1, 19), (2, 1, 19), (2, 1, 1, 19), (1, 1)])
+def test_masks_of_keys_in_all_shapes(shape, draw, rng, assert_close):
+    arrays, mask = draw_inputs(draw, 19, 2), rng.random(shape) < 0.6
+    assert_close(compute(arrays, FLASH, mask=mask), compute(arrays, "by_id", mask=mask))
+
+
+@on_torch
+def test_gradients_do_not_depend_on_later_changes_of_the_outputs(draw):
+    arrays = draw_inputs(draw, 19, 2)
+
+    def changed_in_place(xs):
+        return attend(**xs, implementation=FLASH, return_weights=False)[0].mul_(3)
+
+    _, found = output_and_gradients(changed_in_place, arrays)
+    for name, expected in compute(arrays, FLASH)[1].items():
+        np.testing.assert_allclose(found[name], 3 * expected, rtol=1e-4, atol=1e-4)
+
+
+@on_torch
+def test_second_derivatives_of_dependent_tensors(draw, precision):
+    arrays = dict(zip(("query", "value"), draw(19, 19, 2)[:2], strict=True))
+
+    def loss(implementation):
+        table = ops.reshape(ops.arange(25, dtype="float32"), (5, 5)) / 25
+
+        def squares(xs):
+            tensors = xs | {"key": ops.sin(xs["query"]), "key_table": table}
+            options = {"implementation": implementation, "return_weights": False}
+            return ops.sum(attend(**tensors, value_table=table, **options)[0] ** 2)
+
+        return squares
+
+    found, expected = (
+        gradients_of_squared_gradients(loss(name), arrays) for name in ("flash", "by_id")
+    )
+    for name, x in expected.items():
+        np.testing.assert_allclose(found[name], x, rtol=0, atol=1e-4 * np.abs(x).max())
+
+
+@on_torch
+@pytest.mark.parametrize("causal", [False, True])
+def test_no_tensor_is_quadratic_in_length(causal, draw):
+    arrays = [x[:1, :1] if x.ndim == 4 else x for x in draw(515, 515, 3)]
+
+    def outputs(xs, _):
+        return attend(*xs, implementation=FLASH, causal=causal, return_weights=False)[0]
+
+    # The largest tensors are the keys of the blocks: 9 * (64 + 4) * 5, and the products with them.
+    assert largest_tensor(outputs, arrays, []) <= 9 * 64 * 70
+
+
+@on_torch
+def test_outputs_are_freed_without_garbage_collection(draw):
+    import torch
+
+    arrays = [torch.tensor(x, requires_grad=True) for x in draw(23, 23, 2)]
+    gc.disable()
+    try:
+        outputs, _ = attend(*arrays, implementation="flash", return_weights=False)
+        reference = weakref.ref(outputs)
+        del outputs
+        assert reference() is None
+    finally:
+        gc.enable()
+
+
+@on_torch
+class TestKernels:
+    def test_the_kernel_of_the_cpu_runs_except_on_empty_tensors(self, draw, monkeypatch):
+        from t2t_relpos import _torch_flash
+
+        queries, forward = [], _torch_flash.forward
+        monkeypatch.setattr(
+            _torch_flash,
+            "forward",
+            lambda q, *args: (queries.append(q.shape), forward(q, *args))[1],
+        )
+        options = {"return_weights": False, "rematerialize": True}
+        arrays = draw(19, 19, 5)
+        attend(*arrays, **options)
+        assert queries == [(2, 3, 14, 5)] * 2
+        for length in (0, 1, 5):
+            attend(*(x[:, :, :length] for x in arrays[:3]), *arrays[3:], **options)
+        attend(*(x[:0] for x in arrays[:3]), *arrays[3:], **options)
+        assert len(queries) == 2
+        attend(*(x[:, :, :6] for x in arrays[:3]), *arrays[3:], causal=True, **options)
+        assert queries[2:] == [(2, 3, 1, 5)]
+
+    @pytest.mark.parametrize("name", ["_Flash", "_MemoryEfficient", "_OnCPU"])
+    def test_shapes_of_all_kernels(self, name):
+        """Shape inference checks the signatures of kernels for GPUs too."""
+        import torch
+
+        from t2t_relpos import _torch_flash
+
+        kernel = getattr(_torch_flash, name)
+        query, key, value, d_outputs = torch.empty(
+            4, 2, 3, 37, 8, device="meta", dtype=torch.bfloat16
+        )
+        key_mask = torch.empty(2, 37, device="meta", dtype=torch.bool)
+        for mask in (None,) if name == "_Flash" else (None, key_mask):
+            results = kernel.forward(query, key, value, mask)
+            gradients = kernel.backward(query, key, value, mask, results, d_outputs)
+            assert [tuple(x.shape) for x in (results[0], *gradients)] == [(2, 3, 37, 8)] * 4
+            assert tuple(results[1].shape) == (2, 3, 37)
+
+    def test_rows_of_the_mask_are_aligned(self):
+        import torch
+
+        from t2t_relpos import _torch_flash
+
+        mask = torch.tensor([[True, False, True], [True, True, False]])
+        bias = _torch_flash._aligned_bias(mask, torch.zeros(2, 5, 3, 8))
+        assert bias.shape == (2, 5, 3, 3) and bias.stride() == (16, 0, 0, 1)
+        expected = [[0, -np.inf, 0], [0, 0, -np.inf]]
+        np.testing.assert_array_equal(bias[:, 4, 2], expected)
+
+    def test_requirements(self, draw):
+        def unmet(*tensors, **options):
+            call = dispatch.AttentionCall(
+                19, 19, 2, **dict(zip(TENSORS, map(ops.convert_to_tensor, tensors))), **options
+            )
+            condition, _ = dispatch._by_name("flash").match(call)
+            return condition and condition.text
+
+        arrays = draw(19, 19, 2)
+        options = {"rematerialize": True}
+        assert unmet(*arrays, **options) is None
+        assert unmet(*arrays).startswith("`rematerialize` True, or on a CPU")
+        assert "one depth" in unmet(*draw(19, 19, 2, value_dim=7), **options)
+        assert unmet(*draw(19, 19, 2, heads=3), **options) == "tables for all heads"
+        for mask in (ops.ones((19, 19)), ops.ones((1, 3, 1, 19))):
+            assert unmet(*arrays, mask=mask, **options).startswith("masks of keys only")
+
+    def test_layer_uses_the_kernel(self, run_log, rng):
+        x = rng.normal(size=(2, 300, 8)).astype("float32")
+        layer = RelativeMultiHeadAttention(2, 4, max_relative_position=3, flash_attention=True)
+        layer(x[:, :7], x[:, :7], use_causal_mask=True)
+        RelativeMultiHeadAttention(2, 4, max_relative_position=3)(x, x)
+        assert run_log == ["flash", "flash"]

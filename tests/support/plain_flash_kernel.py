@@ -1,0 +1,62 @@
+"""A plain function with the arguments and results of a flash-attention kernel, in keras.ops.
+
+It stands in for `t2t_relpos._torch_flash`, also on backends without a kernel. As a kernel does, it
+returns arbitrary results for queries whose keys are all masked.
+"""
+
+import dataclasses
+import sys
+
+from keras import ops
+
+from t2t_relpos.attention import dispatch, flash
+
+ARBITRARY = 7.0
+
+
+def without_kernel(implementation):
+    """Returns `flash` with the functions of this module in place of the kernel."""
+    kernel, kernel_condition = sys.modules[__name__], dispatch.HAS_FLASH_KERNEL
+    return dataclasses.replace(
+        implementation,
+        run=lambda call, sizes: (flash.attend(call, sizes, kernel), None),
+        requirements=tuple(x for x in implementation.requirements if x is not kernel_condition),
+    )
+
+
+def forward(query, key, value, key_mask):
+    scores, mask = _masked_scores(query, key, key_mask)
+    log_sums = ops.logsumexp(scores, axis=-1)
+    outputs = ops.matmul(ops.exp(scores - log_sums[..., None]), value)
+    has_key = ops.any(mask, axis=-1)
+    outputs = ops.where(has_key[..., None], outputs, ARBITRARY)
+    return outputs, ops.where(has_key, log_sums, ARBITRARY), ("state",)
+
+
+def backward(query, key, value, key_mask, results, d_outputs):
+    outputs, log_sums, state = results
+    assert state == ("state",)
+    scores, _ = _masked_scores(query, key, key_mask)
+    weights = ops.exp(scores - log_sums[..., None])
+    d_weights = ops.matmul(d_outputs, _transpose(value))
+    d_scores = weights * (d_weights - ops.sum(d_outputs * outputs, axis=-1, keepdims=True))
+    return (
+        ops.matmul(d_scores, key),
+        ops.matmul(_transpose(d_scores), query),
+        ops.matmul(_transpose(weights), d_outputs),
+    )
+
+
+def _masked_scores(query, key, key_mask):
+    """Returns (scores `[B, N, T, T]`, mask that broadcasts to them)."""
+    assert 0 not in query.shape, "kernels refuse empty tensors"
+    positions = ops.arange(query.shape[2])
+    mask = (positions <= positions[:, None])[None, None]
+    if key_mask is not None:
+        mask = ops.logical_and(mask, key_mask[:, None, None])
+    scores = ops.matmul(query, _transpose(key))
+    return ops.where(mask, scores, ops.cast(-1e30, scores.dtype)), mask
+
+
+def _transpose(x):
+    return ops.swapaxes(x, -1, -2)
