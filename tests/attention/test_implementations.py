@@ -135,7 +135,8 @@ def problem_of(precision):
 @pytest.fixture(params=NAMES)
 def implementation(request, small_block_implementations):
     implementation = small_block_implementations[request.param]
-    for platform in (dispatch.TENSORFLOW_ON_CPU, dispatch.HAS_FLASH_KERNEL):
+    platforms = "TENSORFLOW_ON_CPU", "TENSORFLOW_WITHOUT_XLA", "HAS_FLASH_KERNEL"
+    for platform in (getattr(dispatch, name) for name in platforms):
         if platform in implementation.requirements:
             if not platform.holds(dispatch.AttentionCall(23, 23, 2)):
                 pytest.skip(f"{implementation.name} requires {platform.text}")

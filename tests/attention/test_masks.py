@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -41,6 +42,8 @@ def test_masks_of_the_last_positions(offset):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "uint16", "uint32", "uint64", "int64"])
 def test_positions_may_have_any_integer_dtype(dtype):
+    if dtype == "uint64" and keras.backend.backend() == "torch":
+        pytest.skip("Keras does not support uint64 on PyTorch")
     positions = np.array([0, 1, 101], dtype)
     mask = make_attention_mask((3, 3), causal=True, window=2, positions=(positions,) * 2)
     np.testing.assert_array_equal(mask, [[1, 0, 0], [1, 1, 0], [0, 0, 1]])
