@@ -29,18 +29,23 @@ def attach_mask(tensor, mask):
     set_keras_mask(tensor, mask)
 
 
-def output_spec(function, *specs, dtype):
+def output_spec(function, *specs, dtype, variables):
     """Returns the output specs of a function whose variables are cast to a dtype.
 
     Args:
         function: a function of tensors.
         *specs: its arguments, `keras.KerasTensor`.
         dtype: the compute dtype of a layer, or None to leave the variables as they are.
+        variables: the variables that the function reads.
     """
     try:
         from keras.src.backend import AutocastScope, compute_output_spec
+        from keras.src.backend.common.stateless_scope import in_stateless_scope
     except ImportError as error:
-        raise _changed("keras.src.backend.AutocastScope or compute_output_spec") from error
+        name = "keras.src.backend.AutocastScope, compute_output_spec or in_stateless_scope"
+        raise _changed(name) from error
+    if in_stateless_scope():
+        function = _with_values(function, variables)
     try:
         with AutocastScope(dtype):
             found = compute_output_spec(function, *_with_known_batch_size(specs))
@@ -48,6 +53,20 @@ def output_spec(function, *specs, dtype):
         # Keras makes an error of the same class with another message, which JAX's errors can't be.
         raise TypeError(str(error)) from error
     return _cast_specs(found, dtype) if keras.backend.backend() == "torch" else found
+
+
+def _with_values(function, variables):
+    """Returns a function that sees the current values of variables in Keras's traces too.
+
+    In training on JAX, only the current stateless scope has them, and a trace is another one.
+    """
+    values = [(variable, variable.value) for variable in variables]
+
+    def function_with_values(*tensors):
+        with keras.StatelessScope(values):
+            return function(*tensors)
+
+    return function_with_values
 
 
 def _with_known_batch_size(specs):

@@ -1,10 +1,12 @@
 """Search algorithms for any model with a step function."""
 
 from t2t_relpos.decoding.beam_search import beam_search
-from t2t_relpos.decoding.greedy_search import greedy_search
-from t2t_relpos.decoding.length_penalty import length_penalty
-from t2t_relpos.decoding.result import DecodingResult
-from t2t_relpos.decoding.sample_search import sample_search
+from t2t_relpos.decoding.results import (
+    DecodingResult,
+    TokenScores,
+    length_penalty,
+    score_tokens,
+)
 from t2t_relpos.decoding.samplers import (
     BeamSampler,
     GreedySampler,
@@ -12,7 +14,7 @@ from t2t_relpos.decoding.samplers import (
     TopKSampler,
     TopPSampler,
 )
-from t2t_relpos.decoding.score_tokens import TokenScores, score_tokens
+from t2t_relpos.decoding.sampling import greedy_search, sample_search
 
 __all__ = [
     "BeamSampler",

@@ -8,8 +8,7 @@ import keras
 from t2t_relpos import _checks
 from t2t_relpos.decoding.beam_search import beam_search, check_alpha, check_sizes
 from t2t_relpos.decoding.constraints import checked_constraints
-from t2t_relpos.decoding.greedy_search import greedy_search
-from t2t_relpos.decoding.sample_search import sample_search
+from t2t_relpos.decoding.sampling import greedy_search, sample_search
 
 # Attributes that are no settings of a search.
 _NOT_SETTINGS = ("seed", "config_seed")

@@ -185,7 +185,7 @@ class AttentionBase(LayerMixin, keras.layers.Layer):
         """Returns attention weights after dropout."""
         # Not a call of the layer, which Keras could not rematerialize on JAX.
         weights = ops.cast(weights, self.compute_dtype)
-        return self.dropout_layer.call(weights, training=bool(training))
+        return self.dropout_layer.call(weights, training=training) if self.dropout else weights
 
     def project_query(self, query):
         """Returns the queries of all heads, multiplied by `H ** -0.5`.

@@ -26,6 +26,8 @@ class LayerMixin:
             args, kwargs = restore(tensors)
             return layer_call(*args, **kwargs)
 
+        # Keras may ask for the output spec of these arguments.
+        args, kwargs = keras.tree.map_structure(_without_mask, (args, kwargs))
         rematerialized = super().rematerialized_call(call_with_tensors, *args, **kwargs)
         # Keras calls the result with the arguments of this method.
         return lambda *_, **__: rematerialized(*tensors)
@@ -45,6 +47,13 @@ class LayerMixin:
             )
         message = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
         raise AttributeError(message, name=name, obj=self)
+
+
+def _without_mask(value):
+    """Returns the spec of a tensor, without its padding mask, and other values unchanged."""
+    if not ops.is_tensor(value):
+        return value
+    return keras.KerasTensor(value.shape, keras.backend.standardize_dtype(value.dtype))
 
 
 def traced_output_spec(layer, *args, **kwargs):
@@ -67,7 +76,9 @@ def traced_output_spec(layer, *args, **kwargs):
         return layer.call(*args, **kwargs)
 
     variable_dtype = dtype if autocast else None
-    return _keras_compat.output_spec(call_with_tensors, *specs, dtype=variable_dtype)
+    return _keras_compat.output_spec(
+        call_with_tensors, *specs, dtype=variable_dtype, variables=layer.variables
+    )
 
 
 def _tensors(args, kwargs, is_tensor):

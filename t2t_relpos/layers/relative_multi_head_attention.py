@@ -456,10 +456,11 @@ class RelativeMultiHeadAttention(AttentionBase):
         """Returns the argument `rematerialize` of `attend`. False allows saving weights."""
         if self.flash_attention:
             return True
-        return False if training else None
+        # A functional model made in a `keras.RematScope` passes a tensor on JAX.
+        return False if ops.is_tensor(training) or training else None
 
     def _attention_dropout(self, training):
-        if not training or not self.dropout:
+        if not self.dropout or not training:
             return None
         return AttentionDropout(self.dropout, self.dropout_layer.seed_generator)
 

@@ -225,7 +225,7 @@ class Dropout(LayerMixin, keras.layers.Dropout):
         super().__init__(_checks.rate(rate, "rate"), seed=seed, **kwargs)
 
     def call(self, inputs, training=False):
-        if not training or not self.rate:
+        if not self.rate or not training:
             return inputs
         return drop(inputs, self.rate, self.seed_generator)
 

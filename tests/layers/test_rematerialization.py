@@ -5,7 +5,11 @@ import numpy as np
 import pytest
 from layer_cases import CASES, WIDTH, random_inputs
 
-from t2t_relpos.layers import RelativeMultiHeadAttention, TransformerEncoder
+from t2t_relpos.layers import (
+    LocalRelativeMultiHeadAttention,
+    RelativeMultiHeadAttention,
+    TransformerEncoder,
+)
 from t2t_relpos.models import CausalLM
 
 pytestmark = pytest.mark.skipif(
@@ -16,16 +20,21 @@ SCOPES = [
     {"mode": "full"},
     {"mode": "list_of_layers", "layer_names": ["layer"]},
     {"mode": "activations"},
+    {"mode": "larger_than", "output_size_threshold": 1},
+    {"mode": "larger_than", "output_size_threshold": 10**6},
 ]
 NAMES = ["relative", "2d", "relations", "decoder"]
 
 
-def losses(make, inputs, **scope):
-    """Returns the losses of two steps of a model that is made in a scope."""
+def losses(make, inputs, *, whole_model=False, **scope):
+    """Returns the losses of two steps. The layers, or the whole model, are made in a scope."""
     keras.utils.set_random_seed(1)
     with keras.RematScope(**scope):
         outputs, symbols = make()
-    model = keras.Model(symbols, outputs)
+        if whole_model:
+            model = keras.Model(symbols, outputs)
+    if not whole_model:
+        model = keras.Model(symbols, outputs)
     model.compile("sgd", "mse")
     targets = np.ones(model.compute_output_shape({k: x.shape for k, x in inputs.items()}))
     return model.fit(inputs, targets, epochs=2, verbose=0).history["loss"]
@@ -58,6 +67,22 @@ def test_modes_of_the_scope_keep_masks(scope):
 
     expected = losses(make, {"ids": ids}, mode=None)
     np.testing.assert_allclose(losses(make, {"ids": ids}, **scope), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scope", [SCOPES[0], SCOPES[3]], ids=lambda scope: scope["mode"])
+def test_whole_functional_model_trains_as_without_scope(scope, rng):
+    """Keras makes `training` a tensor there on JAX, and its layers lose attached masks too."""
+    inputs = {"x": rng.normal(size=(2, 5, WIDTH)).astype("float32")}
+
+    def make():
+        symbols = {"x": keras.Input((5, WIDTH), name="x")}
+        x = RelativeMultiHeadAttention(2, 3, max_relative_position=3)(symbols["x"], symbols["x"])
+        x = LocalRelativeMultiHeadAttention(2, 3, block_length=4)(x, x)
+        return TransformerEncoder(11, 2, max_relative_position=3)(x), symbols
+
+    expected = losses(make, inputs, mode=None)
+    found = losses(make, inputs, whole_model=True, **scope)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_eager_call_keeps_masks_and_arguments():

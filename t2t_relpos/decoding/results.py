@@ -1,10 +1,59 @@
-"""Log-probabilities of given ids."""
+"""The result of a search, the length penalty, and the scores of given ids."""
 
 from typing import NamedTuple
 
 from keras import ops
 
-from t2t_relpos.decoding.length_penalty import length_penalty
+# Score of an entry without an output, and of an output that ends where constraints forbid it.
+NO_OUTPUT_SCORE = -1e7
+
+
+class DecodingResult(NamedTuple):
+    """Outputs of a search, best first; with `sample_search` in the order drawn.
+
+    Finished outputs of a beam search, which end with an end id, come before unfinished ones, also
+    if their scores are lower. If there are fewer than n outputs in all, or with `t2t_exact` fewer
+    than n finished ones, the last entries have no output: padding only, length 0 and the score
+    -1e7.
+
+    Attributes:
+        ids: int32 `[B, n, L]`, end of sentence included, then padded with 0.
+        scores: float32 `[B, n]`, higher is better.
+        lengths: int32 `[B, n]`, number of ids, end of sentence included.
+
+    Example:
+    >>> import numpy as np
+    >>> from keras import ops
+    >>> from t2t_relpos.decoding import greedy_search
+    >>> step = lambda ids, state: (ops.log([[0.1, 0.7, 0.2]]), state)
+    >>> result = greedy_search(step, {"none": np.zeros((1, 1))}, 1, 3)
+    >>> [ops.convert_to_numpy(x).tolist() for x in (result.ids, result.lengths)]
+    [[[[1, 0, 0]]], [[1]]]
+    """
+
+    ids: object
+    scores: object
+    lengths: object
+
+
+def length_penalty(length, alpha):
+    """Returns `((5 + length) / 6) ** alpha`.
+
+    Args:
+        length: number of ids, int, a scalar or a tensor of any shape.
+        alpha: exponent. With 0, there is no penalty.
+
+    Returns:
+        float32, of the shape of `length`.
+
+    Reference: Wu et al. 2016, equation 14.
+
+    Example:
+    >>> from t2t_relpos.decoding import length_penalty
+    >>> float(length_penalty(7, alpha=1.0))
+    2.0
+    """
+    return ((5.0 + ops.cast(length, "float32")) / 6.0) ** alpha
 
 
 class TokenScores(NamedTuple):

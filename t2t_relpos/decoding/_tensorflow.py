@@ -1,13 +1,29 @@
-"""Selection of the best continuations in two stages, on TensorFlow.
+"""Parts of searches for TensorFlow: rows by one op, candidates in two stages, and the loop.
 
-The vocabulary is split into groups of ids. The best `count` entries are in the `count` groups with
-the largest maxima, because no entry of another group exceeds any of these maxima. The first stage
-computes the maxima. The second stage sorts `count` groups instead of the vocabulary.
+keras.ops runs several operations to gather rows, because it supports negative indices.
+
+Candidates: the vocabulary is split into groups of ids. The best `count` entries are in the `count`
+groups with the largest maxima, because no entry of another group exceeds any of these maxima. The
+first stage computes the maxima. The second stage sorts `count` groups instead of the vocabulary.
+
+Loop, in graphs without XLA: only a few sentences require the last steps. An inner loop runs until a
+fraction of the sentences is done. An outer loop stores their results and continues with the others.
 """
 
 import tensorflow as tf
 
 from t2t_relpos.decoding.constraints import LOWEST_LOGIT, MASKED
+
+
+def gather_rows(x, index):
+    """Returns `x[index]`."""
+    return tf.gather(x, index)
+
+
+def take_beams(x, index):
+    """Returns `x[b, index[b, i]]`, `[B, n, ...]`."""
+    return tf.gather(x, index, batch_dims=1)
+
 
 SMALLEST_GROUP, USUAL_GROUP, LARGEST_GROUP = 16, 64, 256
 # With maxima up to this size, sums of exponentials do not overflow or underflow in float32.
@@ -16,7 +32,7 @@ LARGEST_UNSHIFTED = 60.0
 SMALLEST_VOCABULARY = 512
 
 
-def is_faster(scores, count):
+def two_stages_are_faster(scores, count):
     """Returns whether two stages are faster than sorting for scores `[rows, V]`.
 
     With more candidates than ids, the first step may have too few: sorting adds invalid ones.
@@ -28,7 +44,7 @@ def is_faster(scores, count):
 def best_candidates(scores, offsets, is_active, count, never_id, allowed, *, normalize):
     """Returns the sums, beams and ids of `Candidates`, and whether they exist or None for all.
 
-    The arguments are those of `candidates.best_candidates`.
+    The arguments are those of `beams.best_candidates`.
     """
     vocab_size = scores.shape[-1]
     size = group_size(vocab_size)
@@ -122,3 +138,73 @@ def _maxima_without(never_id, entries, maxima):
     maximum = tf.reduce_max(others, axis=-1, keepdims=True)
     before = [maxima[:, :index]] if index else []
     return tf.concat([*before, maximum, maxima[:, index + 1 :]], axis=1)
+
+
+# The inner loop ends when one sentence in REMOVAL_DIVISOR is done. Then, gathering the state of the
+# other sentences takes about as long as further steps of the done sentences would take.
+REMOVAL_DIVISOR = 4
+
+
+def until_done(advance, beams, limit, fixed, rest, result_entries):
+    """Implements `until_done` of `beam_search`.
+
+    Returns:
+        The entries `result_entries`, for each sentence from the step in which it was removed.
+    """
+
+    def inner(i, order, beams, limit, fixed, rest):
+        num_to_remove = tf.maximum(1, tf.size(order) // REMOVAL_DIVISOR)
+
+        def proceed(i, beams, rest):
+            return tf.math.count_nonzero(beams["done"], dtype=tf.int32) < num_to_remove
+
+        def step(i, beams, rest):
+            return i + 1, *advance(i, beams, limit, fixed, rest)
+
+        start = i, beams, rest
+        return tf.while_loop(proceed, step, start, shape_invariants=tuple(map(_shapes, start)))
+
+    def proceed(i, order, beams, limit, fixed, rest, results):
+        return tf.size(order) > 0
+
+    def step(i, order, beams, limit, fixed, rest, results):
+        i, beams, rest = inner(i, order, beams, limit, fixed, rest)
+        done = tf.where(beams["done"])[:, 0]
+        indices = tf.gather(order, done)[:, None]
+        results = {
+            name: tf.tensor_scatter_nd_update(results[name], indices, tf.gather(beams[name], done))
+            for name in results
+        }
+        remaining = tf.cast(tf.where(~beams["done"])[:, 0], tf.int32)
+        # Before the first step, a sentence may have one row only.
+        num_rows = tf.shape(beams["log_probs"])[1]
+        rows = tf.reshape(remaining[:, None] * num_rows + tf.range(num_rows), [-1])
+        order, beams, limit = _gather((order, beams, limit), remaining)
+        sentences = {
+            name: _gather(part, remaining) for name, part in rest.items() if name == "sentences"
+        }
+        rest = {n: x for n, x in rest.items() if n != "sentences"}
+        rest = _gather(rest, rows) | sentences
+        return i, order, beams, limit, _gather(fixed, rows), rest, results
+
+    order = tf.range(tf.size(limit))
+    results = {name: beams[name] for name in result_entries}
+    start = tf.constant(0), order, beams, limit, fixed, rest, results
+    return tf.while_loop(proceed, step, start, shape_invariants=tuple(map(_shapes, start)))[-1]
+
+
+def _gather(nested, index):
+    return tf.nest.map_structure(lambda x: tf.gather(x, index), nested)
+
+
+def _shapes(nested):
+    """Returns shape invariants: the batch shrinks, and the first step may change one beam to k."""
+    is_beams = isinstance(nested, dict) and "log_probs" in nested
+
+    def shape_of(x):
+        rank = len(x.shape)
+        return tf.TensorShape(
+            [None] * min(rank, 2 if is_beams else 1) + list(x.shape[2 if is_beams else 1 :])
+        )
+
+    return tf.nest.map_structure(shape_of, nested)

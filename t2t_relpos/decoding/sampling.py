@@ -1,0 +1,412 @@
+"""Searches with one hypothesis per row: greedy search and sampling.
+
+Filters restrict the ids of sampling. They are functions of logits `[rows, V]` and masks, bool
+`[rows, V]` or `[1, V]`, which say which ids are allowed. At least one id of each row is allowed.
+"""
+
+import keras
+from keras import ops
+
+from t2t_relpos import _checks
+from t2t_relpos._backend import as_size
+from t2t_relpos.decoding.constraints import (
+    EXCLUDED_BELOW,
+    MASKED,
+    checked_constraints,
+    is_one_of,
+    next_ids,
+)
+from t2t_relpos.decoding.results import NO_OUTPUT_SCORE, DecodingResult
+from t2t_relpos.decoding.search_state import (
+    check_capacity,
+    join_context,
+    limits,
+    repeat_rows,
+    split_context,
+)
+from t2t_relpos.decoding.search_state import top_k as stable_top_k
+
+
+def greedy_search(
+    step,
+    state,
+    batch_size,
+    max_length,
+    *,
+    eos_id=1,
+    pad_id=0,
+    length_limit=None,
+    min_length=0,
+    prefix=None,
+    no_repeat_ngram_size=0,
+    repetition_penalty=1.0,
+    stop_token_ids=None,
+):
+    """Returns outputs that consist of the most likely id of each step.
+
+    A sentence stops at its end or at its limit.
+
+    Args:
+        step: `step(ids [B], state) -> (logits [B, V], state)`. The first ids are
+            `pad_id`.
+        state: a nested dict of tensors `[B, ...]`. The entry under
+            `"context"` never changes.
+        batch_size: B, an int or a scalar tensor.
+        max_length: largest number of ids of an output, an int or a scalar tensor.
+        eos_id: id that ends a sentence. Default: 1.
+        pad_id: padding after the end; never chosen. Default: 0.
+        length_limit: int `[B]`, largest number of ids of each sentence; default
+            `max_length`.
+        min_length: as in `beam_search`. Default: 0.
+        prefix: as in `beam_search`. Default: None.
+        no_repeat_ngram_size: as in `beam_search`. Default: 0.
+        repetition_penalty: as in `beam_search`. Default: 1.0.
+        stop_token_ids: as in `beam_search`. Default: None.
+
+    Returns:
+        A `DecodingResult` with n = 1; scores are sums of log-probabilities. If the constraints
+        leave no id, the sentence ends early and its score is -1e7.
+
+    Raises:
+        ValueError: if a constraint is out of range, an end id is equal to `pad_id`, or the state is
+            too small, as in `beam_search`.
+
+    Example:
+    >>> import numpy as np
+    >>> from keras import ops
+    >>> from t2t_relpos.decoding import greedy_search
+    >>> step = lambda ids, state: (ops.log([[0.1, 0.2, 0.7]]), state)
+    >>> result = greedy_search(step, {"none": np.zeros((1, 1))}, 1, 3)
+    >>> ops.convert_to_numpy(result.ids).tolist()
+    [[[2, 2, 2]]]
+    """
+    batch_size, max_length = as_size(batch_size), as_size(max_length)
+    constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
+    constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id, batch_size)
+
+    def most_likely(log_probs, allowed, i):
+        chosen = ops.argmax(ops.where(allowed, log_probs, MASKED), axis=-1)
+        return ops.cast(chosen, "int32")
+
+    check_capacity(step, state, max_length, length_limit)
+    limit = limits(batch_size, max_length, length_limit)
+    result = search_single_path(most_likely, step, state, limit, max_length, constraints)
+    return DecodingResult(*(x[:, None] for x in result))
+
+
+def sample_search(
+    step,
+    state,
+    batch_size,
+    max_length,
+    *,
+    temperature=1.0,
+    top_k=None,
+    top_p=None,
+    num_results=1,
+    seed=None,
+    uniform=None,
+    eos_id=1,
+    pad_id=0,
+    length_limit=None,
+    min_length=0,
+    prefix=None,
+    no_repeat_ngram_size=0,
+    repetition_penalty=1.0,
+    stop_token_ids=None,
+):
+    """Returns outputs whose ids are drawn at random.
+
+    Each step applies the constraints and `top_k`, divides log-probabilities by the temperature,
+    applies `top_p`, and draws one of the remaining ids.
+
+    All random numbers are drawn before the first step, one for each id of
+    each output. The same seed and sizes (B, n, L) give the same outputs.
+    The outputs of a sentence depend on its index in the batch, but not on the
+    other sentences.
+
+    Args:
+        step: `step(ids [rows], state) -> (logits [rows, V], state)` with
+            rows = B * num_results. The first ids are `pad_id`.
+        state: as in `beam_search`; rows are never reordered.
+        batch_size: B, an int or a scalar tensor.
+        max_length: L, largest number of ids of an output, an int or a scalar tensor.
+        temperature: above 0. Below 1, likely ids become more likely. Near 0, the most likely id is
+            drawn; with infinity, all remaining ids are equally likely. Default: 1.0.
+        top_k: number of most likely ids to draw from; default all.
+        top_p: draws from the fewest ids whose probabilities sum to this number,
+            above 0 and at most 1; default all.
+        num_results: n, number of independent outputs of a sentence. Default: 1.
+        seed: an int, a `keras.random.SeedGenerator`, or None for the global generator of Keras.
+            Default: None.
+        uniform: random numbers in [0, 1) instead of a seed, float `[B, n, L]`. If they are drawn
+            per sentence, results do not depend on the batch. Default: None.
+        eos_id: as in `beam_search`. Default: 1.
+        pad_id: as in `beam_search`. Default: 0.
+        length_limit: as in `beam_search`. Default: None.
+        min_length: as in `beam_search`. Default: 0.
+        prefix: as in `beam_search`. Default: None.
+        no_repeat_ngram_size: as in `beam_search`. Default: 0.
+        repetition_penalty: as in `beam_search`. Default: 1.0.
+        stop_token_ids: as in `beam_search`. Default: None.
+
+    Temperature, `top_k`, `top_p` and `num_results` may be scalar tensors, whose
+    values are not checked.
+
+    Returns:
+        A `DecodingResult`, ids `[B, n, L]`, in the order drawn. Scores are sums
+        of log-probabilities under the constraints, before the temperature. If
+        the constraints leave no id, as in `greedy_search`.
+
+    Raises:
+        ValueError: if a setting is out of range, both `seed` and `uniform` are given, `uniform` or
+            `prefix` has another shape, an end id is equal to `pad_id`, or the state is too small,
+            as in `beam_search`.
+
+    Example:
+    >>> import numpy as np
+    >>> from keras import ops
+    >>> from t2t_relpos.decoding import sample_search
+    >>> table = np.log([[0.1, 0.1, 0.8], [0.1, 0.8, 0.1], [0.1, 0.8, 0.1]]).astype("float32")
+    >>> step = lambda ids, state: (ops.take(table, ids, axis=0), state)
+    >>> result = sample_search(step, {"none": np.zeros((1, 1))}, 1, 5, top_k=1, seed=7)
+    >>> ops.convert_to_numpy(result.ids).tolist()
+    [[[2, 1, 0, 0, 0]]]
+    """
+    _check(temperature, top_k, top_p, num_results)
+    sizes = batch_size, max_length, num_results
+    batch_size, max_length, num_results = map(as_size, sizes)
+    check_capacity(step, state, max_length, length_limit)
+    constraints = checked_constraints(min_length, prefix, no_repeat_ngram_size, repetition_penalty)
+    constraints = constraints.with_ids(eos_id, stop_token_ids, pad_id, batch_size)
+    if constraints.prefix is not None:
+        prefix = ops.repeat(constraints.prefix, num_results, axis=0)
+        constraints = constraints._replace(prefix=prefix)
+    shape = (batch_size, num_results, max_length)
+    uniform = _uniform(shape, seed, uniform)
+
+    def choose(log_probs, allowed, i):
+        allowed = _without_excluded(log_probs, allowed)
+        if top_k is not None:
+            allowed = keep_top_k(log_probs, allowed, top_k)
+        logits = divide(log_probs, allowed, temperature)
+        if top_p is not None:
+            allowed = keep_top_p(logits, allowed, top_p)
+        return draw(logits, allowed, ops.take(uniform, i, axis=1))
+
+    limit = ops.repeat(limits(batch_size, max_length, length_limit), num_results, axis=0)
+    state = repeat_rows(state, num_results)
+    ids, scores, lengths = search_single_path(choose, step, state, limit, max_length, constraints)
+    return DecodingResult(
+        ops.reshape(ids, shape), ops.reshape(scores, shape[:2]), ops.reshape(lengths, shape[:2])
+    )
+
+
+def _without_excluded(log_probs, allowed):
+    """Returns `allowed` without ids that the model excludes, unless it excludes all."""
+    likely = ops.logical_and(allowed, log_probs > EXCLUDED_BELOW)
+    return ops.where(ops.any(likely, axis=-1, keepdims=True), likely, allowed)
+
+
+def _uniform(shape, seed, uniform):
+    """Returns the random numbers `[B * n, L]`."""
+    if uniform is None:
+        uniform = keras.random.uniform(shape, dtype="float32", seed=seed)
+    elif seed is not None:
+        raise ValueError(
+            "Expected `seed` or `uniform`, the random numbers themselves. Received: both."
+        )
+    uniform = ops.cast(uniform, "float32")
+    received = tuple(uniform.shape)
+    if len(received) != 3 or any(map(_checks.differ, received, shape)):
+        raise ValueError(
+            "Expected `uniform` of shape [batch, num_results, max_length] = "
+            f"{list(shape)}. Received: shape {list(received)}."
+        )
+    batch_size, num_results, max_length = shape
+    return ops.reshape(uniform, (batch_size * num_results, max_length))
+
+
+def _check(temperature, top_k, top_p, num_results):
+    if not ops.is_tensor(temperature) and not temperature > 0:
+        raise ValueError(
+            "Expected `temperature` above 0 (near 0: almost greedy; use greedy_search for that). "
+            f"Received: {temperature!r}"
+        )
+    if top_p is not None and not ops.is_tensor(top_p) and not 0 < top_p <= 1:
+        raise ValueError(f"Expected `top_p` above 0 and at most 1. Received: {top_p!r}")
+    for name, count in (("top_k", top_k), ("num_results", num_results)):
+        is_off = count is None and name == "top_k"
+        if not is_off and not ops.is_tensor(count):
+            _checks.positive_int(count, name)
+
+
+def search_single_path(choose, step, state, limit, max_length, constraints):
+    """Returns outputs with one hypothesis per row.
+
+    Args:
+        choose: `choose(log_probs [rows, V], allowed, i) -> ids [rows]`, which selects one of the
+            allowed ids, bool `[rows, V]` or `[1, V]`, at index `i`.
+        step: as in `greedy_search`.
+        state: as in `greedy_search`, with a first dimension of rows.
+        limit: int32 `[rows]`, largest number of ids of each row, at most `max_length`.
+        max_length: L, an int or a scalar tensor.
+        constraints: `Constraints` with a prefix for each row.
+
+    Returns:
+        (ids `[rows, L]`, sums of the log-probabilities `[rows]`, lengths `[rows]`).
+    """
+    context, rest = split_context(state)
+    slots, pad_id = ops.arange(max_length, dtype="int32"), constraints.pad_id
+
+    def proceed(i, path, rest):
+        return ops.logical_and(i < max_length, ops.logical_not(ops.all(path["done"])))
+
+    def advance(i, path, rest):
+        logits, new_state = step(path["last"], join_context(context, rest))
+        ids, done = path["ids"], path["done"]
+        log_probs, allowed, ends_early = next_ids(logits, ids, i, constraints)
+        chosen = choose(log_probs, allowed, i)
+        log_prob = ops.take_along_axis(log_probs, chosen[:, None], axis=1)[:, 0]
+        # An id that the model excludes is only chosen if there is no other.
+        log_prob = ops.where(log_prob > EXCLUDED_BELOW, log_prob, 0.0)
+        chosen = ops.where(done, pad_id, chosen)
+        is_end = is_one_of(chosen, constraints.end_ids)
+        breaks_rules = path["breaks_rules"]
+        if ends_early is not None:
+            ends_early = ops.logical_and(ends_early, ops.logical_not(done))
+            breaks_rules = ops.logical_or(breaks_rules, ends_early)
+        new = {
+            "ids": ops.where(slots == i, chosen[:, None], ids),
+            "scores": path["scores"] + ops.where(done, 0.0, log_prob),
+            "done": ops.logical_or(done, ops.logical_or(is_end, i + 1 >= limit)),
+            "last": chosen,
+            "breaks_rules": breaks_rules,
+        }
+        return i + 1, new, split_context(new_state)[1]
+
+    zeros = ops.zeros_like(limit)
+    start = {
+        "ids": zeros[:, None] + ops.zeros_like(slots)[None, :] + pad_id,
+        "scores": ops.cast(zeros, "float32"),
+        "done": limit <= 0,
+        "last": zeros + pad_id,
+        "breaks_rules": zeros > 0,
+    }
+    first = ops.convert_to_tensor(0, dtype="int32")
+    _, path, _ = ops.while_loop(proceed, advance, (first, start, rest))
+    lengths = ops.sum(ops.cast(path["ids"] != pad_id, "int32"), axis=-1)
+    scores = ops.where(path["breaks_rules"], NO_OUTPUT_SCORE, path["scores"])
+    return path["ids"], scores, ops.cast(lengths, "int32")
+
+
+# Below the first temperature, only the most likely ids have a probability above 0 in float32. Above
+# the second, all have the same.
+_LOWEST_TEMPERATURE, _HIGHEST_TEMPERATURE = 1e-30, 1e30
+
+
+def keep_top_k(logits, allowed, k):
+    """Keeps the k most likely allowed ids. Of equally likely ids, smaller ones are kept.
+
+    Args:
+        logits: `[rows, V]`.
+        allowed: mask of ids.
+        k: at least 1, an int or a scalar tensor.
+
+    Returns:
+        A mask `[rows, V]`.
+
+    Example:
+    >>> from keras import ops
+    >>> from t2t_relpos.decoding.sampling import keep_top_k
+    >>> logits, allowed = ops.convert_to_tensor([[1.0, 3.0, 1.0, 2.0]]), [[True, True, True, False]]
+    >>> ops.convert_to_numpy(keep_top_k(logits, allowed, 2)).tolist()
+    [[True, True, False, False]]
+    """
+    logits = _masked(logits, allowed)
+    size = logits.shape[-1]
+    k = min(int(k), size) if _checks.is_integer(k) else ops.minimum(as_size(k), size)
+    values, indices = stable_top_k(logits, k)
+    # Not `[:, -1:]`, whose size TensorFlow does not know if k is a tensor.
+    return _down_to(logits, allowed, values[:, -1, None], indices[:, -1, None])
+
+
+def keep_top_p(logits, allowed, p):
+    """Keeps the nucleus: the fewest most likely ids whose probabilities sum to at least `p`.
+
+    At least one id is kept. Of equally likely ids, smaller ones are kept. Probabilities are the
+    softmax of the logits of allowed ids.
+
+    Reference: Holtzman et al. 2020, section 3.1.
+
+    Args:
+        logits: `[rows, V]`.
+        allowed: mask of ids.
+        p: above 0 and at most 1, a float or a scalar tensor.
+
+    Returns:
+        A mask `[rows, V]`.
+
+    Example:
+    >>> from keras import ops
+    >>> from t2t_relpos.decoding.sampling import keep_top_p
+    >>> logits = ops.log(ops.convert_to_tensor([[0.25, 0.5, 0.125, 0.125]]))
+    >>> ops.convert_to_numpy(keep_top_p(logits, [[True] * 4], 0.75)).tolist()
+    [[True, True, False, False]]
+    """
+    logits = _masked(logits, allowed)
+    values, indices = stable_top_k(logits, logits.shape[-1])
+    probabilities = ops.softmax(values, axis=-1)
+    before = ops.cumsum(probabilities, axis=-1) - probabilities
+    kept = ops.sum(ops.cast(before < p, "int32"), axis=-1, keepdims=True)
+    last = ops.maximum(kept - 1, 0)
+    value, index = (ops.take_along_axis(x, last, axis=-1) for x in (values, indices))
+    return _down_to(logits, allowed, value, index)
+
+
+def _masked(logits, allowed):
+    return ops.where(allowed, logits, MASKED)
+
+
+def _down_to(logits, allowed, value, index):
+    """Keeps allowed ids with a logit above `value`, or equal to it and an id of at most `index`."""
+    ids = ops.arange(logits.shape[-1], dtype="int32")
+    is_tie = ops.logical_and(logits == value, ids <= index)
+    return ops.logical_and(allowed, ops.logical_or(logits > value, is_tie))
+
+
+def divide(log_probs, allowed, temperature):
+    """Returns log-probabilities divided by a temperature, less the largest of allowed ids.
+
+    Args:
+        log_probs: `[rows, V]`.
+        allowed: mask of ids.
+        temperature: above 0, also infinite; a float or a scalar tensor.
+    """
+    if not ops.is_tensor(temperature):
+        temperature = min(max(temperature, _LOWEST_TEMPERATURE), _HIGHEST_TEMPERATURE)
+    temperature = ops.cast(temperature, "float32")
+    temperature = ops.clip(temperature, _LOWEST_TEMPERATURE, _HIGHEST_TEMPERATURE)
+    largest = ops.max(_masked(log_probs, allowed), axis=-1, keepdims=True)
+    # Smaller differences would overflow at low temperatures.
+    return ops.maximum(log_probs - largest, EXCLUDED_BELOW) / temperature
+
+
+def draw(logits, allowed, uniform):
+    """Draws an allowed id for each row from the softmax of logits.
+
+    Args:
+        logits: `[rows, V]`.
+        allowed: mask of ids.
+        uniform: `[rows]`, random numbers in [0, 1).
+
+    Returns:
+        int32 `[rows]`: the first id whose cumulative probability exceeds the random number.
+    """
+    uniform = ops.convert_to_tensor(uniform)
+    probabilities = ops.softmax(_masked(logits, allowed), axis=-1)
+    possible = ops.logical_and(allowed, probabilities > 0)
+    # Because of rounding, the total may differ from 1. The random number is scaled below it.
+    sums = ops.where(possible, ops.cumsum(probabilities, axis=-1), 0.0)
+    total = ops.max(sums, axis=-1, keepdims=True) * (1 - 2.0**-22)
+    return ops.cast(ops.argmax(sums > uniform[:, None] * total, axis=-1), "int32")

@@ -1,0 +1,125 @@
+"""What all searches share: the rows of a decoding state, limits, and a stable top k.
+
+A state is a nested dict of tensors `[rows, ...]`. The entry under `"context"` is the same for all
+beams of a sentence and never changes. The entry under `"sentences"` has tensors `[B, ...]`, which
+searches neither repeat nor reorder.
+"""
+
+import numbers
+
+import keras
+from keras import ops
+
+
+def repeat_rows(state, times):
+    """Repeats each row: `[B, ...]` -> `[B * times, ...]`, except under `"sentences"`."""
+    if isinstance(times, int) and times == 1:
+        return state
+    return _map_rows(lambda x: ops.repeat(x, times, axis=0), state)
+
+
+def gather_rows(state, index):
+    """Returns the rows `index`, int `[rows]`, of all tensors except those under `"sentences"`."""
+    if keras.backend.backend() == "tensorflow":
+        from t2t_relpos.decoding import _tensorflow
+
+        return _map_rows(lambda x: _tensorflow.gather_rows(x, index), state)
+    return _map_rows(lambda x: ops.take(x, index, axis=0), state)
+
+
+def _map_rows(function, state):
+    return {
+        name: value if name == "sentences" else keras.tree.map_structure(function, value)
+        for name, value in state.items()
+    }
+
+
+def take_beams(x, index):
+    """Returns `x[b, index[b, i]]` `[B, n, ...]` for x `[B, k, ...]` and int index `[B, n]`."""
+    if keras.backend.backend() == "tensorflow":
+        from t2t_relpos.decoding import _tensorflow
+
+        return _tensorflow.take_beams(x, index)
+    index = ops.reshape(index, (*ops.shape(index), *(1 for _ in x.shape[2:])))
+    return ops.take_along_axis(x, index, axis=1)
+
+
+def split_context(state):
+    """Returns the entry `"context"` (or None) and a dict of the other entries."""
+    rest = {name: value for name, value in state.items() if name != "context"}
+    return state.get("context"), rest
+
+
+def join_context(context, rest):
+    """Returns the state that `split_context` split."""
+    return rest if context is None else {**rest, "context": context}
+
+
+def limits(batch_size, max_length, length_limit):
+    """Returns the largest number of ids of each sentence, int32 `[B]`."""
+    limit = ops.zeros((batch_size,), dtype="int32") + max_length
+    if length_limit is None:
+        return limit
+    return ops.minimum(ops.cast(length_limit, "int32"), limit)
+
+
+def check_capacity(step, state, max_length, length_limit):
+    """Raises ValueError if a state has room for fewer steps than a search may take.
+
+    A compiled step past the end of its cache can't raise an error: its outputs are NaN. The check
+    is skipped if `step` has no method `capacity`, if a size is a tensor, or if `length_limit` may
+    end the search before `max_length`.
+
+    Args:
+        step: the step function of a search.
+        state: its state.
+        max_length: L of the search.
+        length_limit: as in `beam_search`.
+    """
+    if length_limit is not None or not hasattr(step, "capacity"):
+        return
+    capacity = step.capacity(state)
+    if not all(isinstance(size, numbers.Integral) for size in (capacity, max_length)):
+        return
+    if capacity < max_length:
+        raise ValueError(
+            f"Expected a state with room for max_length={max_length} steps. Received: room for "
+            f"{capacity}. Pass max_length={max_length} to `encode`, or max_length={capacity} to "
+            "the search."
+        )
+
+
+def top_k(x, k):
+    """Returns the k largest entries of each row, in descending order.
+
+    Equal entries are in the order of their indices. `keras.ops.top_k` guarantees this on
+    TensorFlow and JAX, but not on PyTorch.
+
+    Args:
+        x: `[B, n]`.
+        k: an int, at most n.
+
+    Returns:
+        (values `[B, k]`, their indices, int32 `[B, k]`).
+
+    Example:
+    >>> from keras import ops
+    >>> from t2t_relpos.decoding.search_state import top_k
+    >>> values, indices = top_k(ops.convert_to_tensor([[1.0, 3.0, 1.0, 1.0]]), 3)
+    >>> ops.convert_to_numpy(indices).tolist()
+    [[1, 0, 2]]
+    """
+    if keras.backend.backend() != "torch":
+        values, indices = ops.top_k(x, k)
+        return values, ops.cast(indices, "int32")
+    x = ops.convert_to_tensor(x)
+    smallest = ops.top_k(x, k)[0][:, -1:]
+    size = x.shape[-1]
+    # Distinct ranks: entries above the smallest selected one, then entries equal to it by index.
+    rank_by_index = size - ops.arange(size, dtype="int32")
+    rank = ops.where(x > smallest, rank_by_index + size, ops.where(x == smallest, rank_by_index, 0))
+    indices = ops.top_k(rank, k)[1]
+    values = ops.take_along_axis(x, indices, axis=-1)
+    order = ops.argsort(-values, axis=-1)
+    values, indices = (ops.take_along_axis(each, order, axis=-1) for each in (values, indices))
+    return values, ops.cast(indices, "int32")
