@@ -173,8 +173,9 @@ class RunConfig:
         choices=("float32", "bfloat16", "float16"),
     )
     jit_compile: bool | None = setting(
-        "Compile the training step with XLA. Requires one device. Batches are padded to a small "
-        "set of shapes. Default: on for a single GPU, otherwise off.",
+        "Compile the training step with XLA, or with --strategy=mirrored the gradients of each "
+        "device. Batches are padded to a small set of shapes. Default: on for a single GPU, "
+        "otherwise off. A resumed run keeps its value.",
         fixed=False,
     )
     clip_norm: float | None = setting(

@@ -72,6 +72,11 @@ def check_together(config):
     _check_steps(config)
     if config.bleu_tokenize is not None:
         check_bleu_tokenize(config.bleu_tokenize)
+    if config.jit_compile and config.deterministic:
+        raise ValueError(
+            "Expected either jit_compile or deterministic, because XLA has no deterministic "
+            "version of some operations. Received: both. Leave one of them out."
+        )
     if config.strategy in ("mirrored", "multiworker"):
         _check_several_devices(config)
 
@@ -132,9 +137,9 @@ def _check_several_devices(config):
             "several devices, Keras can't run several steps of batches of different shapes. "
             f"Received: {config.steps_per_execution}. Use 1, or --strategy=one."
         )
-    if config.jit_compile:
+    if config.jit_compile and config.strategy == "multiworker":
         raise ValueError(
-            f"Expected no jit_compile with the strategy {config.strategy}: XLA can't compile a "
-            "step that runs on several devices. Received: jit_compile=True. Leave it out, or use "
-            "--strategy=one."
+            "Expected no jit_compile with the strategy multiworker: XLA can't compile a step that "
+            "runs on several machines. Received: jit_compile=True. Leave it out, or use "
+            "--strategy=mirrored on one machine."
         )

@@ -10,6 +10,7 @@ import re
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import train_small
 from saved_runs import assert_model_equals_last_checkpoint
 from subprocesses import run_python
@@ -17,6 +18,8 @@ from subprocesses import run_python
 from trainer.data.encoding import encode_pairs
 from trainer.data.text_files import read_text
 from trainer.model_dir import ModelDirectory
+from trainer.training import training_run
+from trainer.training.compiled_replicas import CompiledOnReplicas
 
 
 def final_arrays(directory, step):
@@ -77,25 +80,76 @@ def test_xla_equals_no_xla(small_run, tmp_path, capsys):
     assert lines["plain"] == []
     first, *compiled = lines["xla"]
     assert first == "XLA: compiles at most 6 programs, one for each bucket."
-    assert re.fullmatch(r"step 1/4: XLA program 1 compiled in \d+\.\d s", compiled[0])
+    assert re.fullmatch(r"step 1/4: XLA compiled for \d+\.\d s, programs so far: 1", compiled[0])
     assert len(compiled) <= 4
     plain, compiled = (final_arrays(tmp_path / name, 4)["model"] for name in ("plain", "xla"))
     for name, array in plain.items():
         np.testing.assert_allclose(compiled[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.slow
-def test_training_on_two_devices_resumes(small_run, tmp_path):
-    """Devices can be defined only in a process that has not used TensorFlow."""
-    settings = {"preset": "small", "model_dir": tmp_path / "two", "vocab_size": 40}
+def two_devices(small_run, directory, *flags):
+    """Trains on two devices in a new process, and returns its output.
+
+    Devices can be defined only in a process that has not used TensorFlow.
+    """
+    settings = {"preset": "small", "model_dir": directory, "vocab_size": 40}
     settings |= {"batch_tokens": 30, "checkpoint_every": 3, "keep_best": 1}
     settings |= {"strategy": "mirrored", "logical_devices": 2}
-    flags = [f"--{k}={v}" for k, v in (settings | small_run.text | small_run.dev).items()]
+    texts = [f"--{k}={v}" for k, v in (settings | small_run.text | small_run.dev).items()]
+    return run_python(train_small.__file__, *texts, *flags).stdout
+
+
+@pytest.mark.slow
+def test_training_on_two_devices_resumes(small_run, tmp_path):
     for steps in (3, 5):
-        run_python(train_small.__file__, *flags, "--deterministic", f"--train_steps={steps}")
+        flags = "--deterministic", f"--train_steps={steps}"
+        two_devices(small_run, tmp_path / "two", *flags)
     recorded = json.loads((tmp_path / "two" / "run.json").read_text())
     assert (recorded["strategy"], recorded["train_steps"]) == ("mirrored", 5)
+    assert recorded["jit_compile"] is False
     assert final_arrays(tmp_path / "two", 5)["optimizer"]["iteration"] == 5
     assert [entry["step"] for entry in evaluations(tmp_path / "two")] == [3, 5]
     assert len(list((tmp_path / "two" / "best").glob("step-*/model.npz"))) == 1
     assert_model_equals_last_checkpoint(tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_xla_on_two_devices_resumes_exactly(small_run, tmp_path):
+    """With dropout and micro-batches. The resumed run keeps XLA without the flag."""
+    run = functools.partial(two_devices, small_run)
+    memory = "--device_tokens=20"
+    output = run(tmp_path / "whole", memory, "--jit_compile", "--train_steps=3")
+    lines = [line for line in output.splitlines() if "XLA" in line]
+    assert lines[0] == (
+        "XLA: compiles at most 12 programs, one for each of 6 buckets on each of 2 devices."
+    )
+    counts = [re.fullmatch(r"step \d/3: XLA .* \d+\.\d s, .* so far: (\d)", x) for x in lines[1:]]
+    assert [int(count[1]) for count in counts] == [2, 4, 6][: len(counts)] and counts
+    run(tmp_path / "resumed", memory, "--jit_compile", "--train_steps=2")
+    run(tmp_path / "resumed", memory, "--train_steps=3")
+    recorded = json.loads((tmp_path / "resumed" / "run.json").read_text())
+    assert (recorded["strategy"], recorded["jit_compile"]) == ("mirrored", True)
+    whole, resumed = (final_arrays(tmp_path / name, 3) for name in ("whole", "resumed"))
+    for group, arrays in whole.items():
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(resumed[group][name], array, err_msg=f"{group} {name}")
+
+
+def test_run_continues_without_xla_if_it_fails_on_a_device(
+    small_run, tmp_path, monkeypatch, caplog
+):
+    def fail(self):
+        raise tf.errors.InternalError(None, None, "libdevice not found")
+
+    monkeypatch.setattr(CompiledOnReplicas, "of_replica", fail)
+    devices = tf.distribute.MirroredStrategy(["CPU:0"])
+    monkeypatch.setattr(training_run, "make_strategy", lambda *_: devices)
+    settings = {"strategy": "mirrored", "jit_compile": True, "train_steps": 1}
+    small_run(tmp_path / "failing", **settings)
+    assert [record.message for record in caplog.records if record.name == "absl"] == [
+        "Training continues without XLA. A small compiled program failed: InternalError: "
+        "libdevice not found"
+    ]
+    recorded = json.loads((tmp_path / "failing" / "run.json").read_text())
+    assert (recorded["strategy"], recorded["jit_compile"]) == ("mirrored", False)
+    assert final_arrays(tmp_path / "failing", 1)["optimizer"]["iteration"] == 1

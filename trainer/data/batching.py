@@ -17,6 +17,7 @@ def training_batches(
     start_step: int = 0,
     *,
     pad_to_boundary: bool = False,
+    row_multiple: int = 1,
     chunk_pairs: int = SHUFFLED_PAIRS,
 ) -> tf.data.Dataset:
     """Returns an infinite dataset of batches, with a different order in each epoch.
@@ -37,6 +38,8 @@ def training_batches(
         pad_to_boundary: whether to pad both sides to the boundary of the bucket, and to fill small
             batches with entries of padding. Each bucket then has a single shape, which XLA
             requires. By default, batches are padded to their longest sentences.
+        row_multiple: with `pad_to_boundary`, the number of rows of a batch is rounded up to a
+            multiple of this number, so that the shards of all devices have the same shape.
         chunk_pairs: number of pairs that are shuffled together and held in memory.
 
     Returns:
@@ -51,12 +54,27 @@ def training_batches(
         rows, boundary = order.batch(int(step))
         if not pad_to_boundary:
             return pairs.sources.padded(rows), pairs.targets.padded(rows)
-        missing = ((0, batch_tokens // boundary - len(rows)), (0, 0))
+        missing = ((0, padded_rows(batch_tokens, boundary, row_multiple) - len(rows)), (0, 0))
         return tuple(
             np.pad(side.padded(rows, boundary), missing) for side in (pairs.sources, pairs.targets)
         )
 
     return _make_dataset(tf.data.Dataset.counter(start_step), make_batch)
+
+
+def padded_rows(batch_tokens: int, boundary: int, row_multiple: int = 1) -> int:
+    """Returns the rows of the batches of a bucket with `pad_to_boundary`.
+
+    Args:
+        batch_tokens, row_multiple: as in `training_batches`.
+        boundary: length of the bucket.
+
+    Example:
+
+    >>> padded_rows(100, 20), padded_rows(100, 20, row_multiple=4)
+    (5, 8)
+    """
+    return -(-(batch_tokens // boundary) // row_multiple) * row_multiple
 
 
 def evaluation_batches(pairs: EncodedPairs, batch_tokens: int) -> tf.data.Dataset:

@@ -17,9 +17,10 @@ import tensorflow as tf
 from t2t_relpos.models import Transformer
 from trainer.config import RunConfig
 from trainer.data.batch_order import BatchOrder
+from trainer.data.batching import padded_rows
 from trainer.data.encoding import EncodedPairs
 from trainer.model_dir import ModelDirectory
-from trainer.training.preparation import Preparation
+from trainer.training.preparation import Preparation, settings_to_resume
 from trainer.training.strategy import describe_devices, with_devices, workers_of
 
 _FLOAT = 4  # bytes of float32
@@ -45,8 +46,13 @@ class Bucket(NamedTuple):
     tokens: int
 
 
-def count_buckets(pairs: EncodedPairs, config: RunConfig) -> list[Bucket]:
+def count_buckets(pairs: EncodedPairs, config: RunConfig, devices: int = 1) -> list[Bucket]:
     """Returns the buckets of the first epoch, shortest first.
+
+    Args:
+        pairs: the encoded corpus.
+        config: the resolved settings.
+        devices: number of devices that train.
 
     Raises:
         ValueError: if all pairs are skipped, or the longest pair does not fit into a batch.
@@ -57,7 +63,7 @@ def count_buckets(pairs: EncodedPairs, config: RunConfig) -> list[Bucket]:
         rows, length = order.batch(number)
         sides = [side.lengths_of(rows) for side in (pairs.sources, pairs.targets)]
         if config.jit_compile:  # Batches are padded to the bucket's boundary.
-            positions = 2 * length * (config.batch_tokens // length)
+            positions = 2 * length * padded_rows(config.batch_tokens, length, devices)
         else:
             positions = len(rows) * sum(side.max() for side in sides)
         batches[length].append([len(rows), positions, sum(side.sum() for side in sides)])
@@ -101,7 +107,8 @@ def forecast(config: RunConfig) -> str:
         ValueError: if settings, data or the model directory are invalid.
     """
     with _scratch_copy(config.model_dir) as directory:
-        prepared = Preparation(with_devices(config), directory)
+        config = with_devices(config, settings_to_resume(directory))
+        prepared = Preparation(config, directory)
         config, model = prepared.config, Transformer(prepared.architecture)
         model({side: np.ones((1, 1), "int32") for side in ("inputs", "targets")})
         gpus = len(tf.config.list_physical_devices("GPU"))
@@ -111,9 +118,9 @@ def forecast(config: RunConfig) -> str:
         memory = memory_of_weights(model, config) / 2**30
         return "\n".join(
             [
-                prepared.describe(model),
+                prepared.describe(model, devices),
                 describe_devices(devices, config),
-                format_table(count_buckets(prepared.train_pairs, config)),
+                format_table(count_buckets(prepared.train_pairs, config, devices)),
                 f"Memory per device: {memory:.2f} GiB for weights, gradients and Adam, without "
                 "activations.",
             ]

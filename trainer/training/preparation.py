@@ -79,8 +79,13 @@ class Preparation:
         self.train_pairs = self._encode("train", train)
         self.dev_pairs = self._encode("dev", self.dev_corpus)
 
-    def describe(self, model: keras.Model) -> str:
-        """Returns the settings, counts of training pairs and number of parameters as text."""
+    def describe(self, model: keras.Model, devices: int) -> str:
+        """Returns the settings, counts of training pairs and number of parameters as text.
+
+        Args:
+            model: the Transformer, or a model that contains it.
+            devices: number of devices that train.
+        """
         given = {k: value for k, value in self.config.to_dict().items() if value is not None}
         settings = [f"  {name} = {value}" for name, value in given.items()]
         lengths = report_lengths(self.train_pairs, self.config.max_length)
@@ -92,7 +97,7 @@ class Preparation:
             lines += self._describe_dev()
         lines.append(f"Parameters: {parameters:,}")
         if self.config.jit_compile:
-            lines.append(f"XLA: compiles at most {lengths.buckets} programs, one for each bucket.")
+            lines.append(_describe_programs(lengths.buckets, devices))
         return "\n".join(lines)
 
     def _describe_dev(self):
@@ -259,6 +264,23 @@ class Preparation:
         return corpus and encode_pairs(
             corpus, self.tokenizer, cache_dir=self.directory.path / "ids" / split
         )
+
+
+def settings_to_resume(directory: ModelDirectory) -> dict:
+    """Returns the recorded settings of a run that has trained, else an empty dict."""
+    try:
+        return {} if _is_left_over(directory) else directory.read_run()
+    except OSError:  # Reported when the directory is created.
+        return {}
+
+
+def _describe_programs(buckets, devices):
+    if devices == 1:
+        return f"XLA: compiles at most {buckets} programs, one for each bucket."
+    return (
+        f"XLA: compiles at most {buckets * devices} programs, one for each of {buckets} buckets on "
+        f"each of {devices} devices."
+    )
 
 
 def _is_left_over(directory):

@@ -59,8 +59,8 @@ class Terminal(keras.callbacks.Callback):
         self._bar.update(self._steps.step - self._steps.before)
         if "compile_seconds" in logs:
             write_line(
-                f"step {self._steps.step}/{self._steps.last}: XLA program {int(logs['programs'])} "
-                f"compiled in {logs['compile_seconds']:.1f} s"
+                f"step {self._steps.step}/{self._steps.last}: XLA compiled for "
+                f"{logs['compile_seconds']:.1f} s, programs so far: {int(logs['programs'])}"
             )
         if logs["report_due"] and not self._interactive:
             norm = f"gradient norm {logs['gradient_norm']:.3g}, " if "gradient_norm" in logs else ""

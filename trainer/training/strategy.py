@@ -6,8 +6,10 @@ import os
 from collections.abc import Mapping
 
 import tensorflow as tf
+from absl import logging
 
 from trainer.config import RunConfig
+from trainer.training.compiled_replicas import xla_error
 
 _EXAMPLE = (
     'TF_CONFIG=\'{"cluster": {"worker": ["host0:12345", "host1:12345"]}, '
@@ -16,19 +18,47 @@ _EXAMPLE = (
 )
 
 
-def with_devices(config: RunConfig) -> RunConfig:
+def with_devices(config: RunConfig, recorded: Mapping | None = None) -> RunConfig:
     """Returns the settings with the strategy and the use of XLA resolved for this machine.
 
-    "auto" is replaced by "mirrored" if there are several devices, else by "one". By default, XLA
-    is used if training uses a single GPU.
+    "auto" is replaced by "mirrored" if there are several devices, else by "one". By default, a
+    resumed run with the same strategy keeps its use of XLA. Other runs use XLA if they train on a
+    single GPU. Deterministic runs don't use XLA.
+
+    Args:
+        config: the settings.
+        recorded: the settings of the run that is resumed. None or empty for a new run.
     """
+    recorded = recorded or {}
     gpus = len(tf.config.list_physical_devices("GPU"))
     strategy, jit_compile = config.strategy, config.jit_compile
     if strategy == "auto":
         strategy = "mirrored" if gpus > 1 or config.logical_devices else "one"
+    if config.deterministic:
+        jit_compile = False
+    elif jit_compile is None and recorded.get("strategy") == strategy:
+        jit_compile = recorded.get("jit_compile")
     if jit_compile is None:
         jit_compile = strategy == "one" and gpus > 0
     return dataclasses.replace(config, strategy=strategy, jit_compile=jit_compile)
+
+
+def check_xla(config: RunConfig, strategy: tf.distribute.Strategy) -> RunConfig:
+    """Returns the settings, without XLA if it fails on one of several devices.
+
+    This runs a small compiled program on each device. A failure is logged as a warning.
+
+    Args:
+        config: the settings, from `with_devices`.
+        strategy: the strategy of the run.
+    """
+    if not config.jit_compile or config.strategy != "mirrored":
+        return config
+    error = xla_error(strategy)
+    if error is None:
+        return config
+    logging.warning("Training continues without XLA. A small compiled program failed: %s", error)
+    return dataclasses.replace(config, jit_compile=False)
 
 
 def make_strategy(name: str, logical_devices: int = 0) -> tf.distribute.Strategy:

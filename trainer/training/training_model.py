@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from t2t_relpos.models import Transformer
 from trainer.data.token_ids import PAD_ID
+from trainer.training.compiled_replicas import CompiledOnReplicas
 from trainer.training.compiled_step import CompiledStep
 from trainer.training.gradient_updates import LossScale, sum_over_replicas
 from trainer.training.keras_compat import WithoutSymbolicBuild, skip_gradient_sum
@@ -91,13 +92,25 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
         return self.transformer(inputs, training=training)
 
     def compile(self, optimizer: keras.optimizers.Optimizer, **kwargs):
-        """Sets the optimizer and options of `keras.Model.compile`. XLA is off by default."""
+        """Sets the optimizer and options of `keras.Model.compile`. XLA is off by default.
+
+        With a MirroredStrategy, `jit_compile` compiles the loss and the gradients of each replica.
+        """
         super().compile(optimizer=optimizer, jit_compile=kwargs.pop("jit_compile", False), **kwargs)
         skip_gradient_sum(self.optimizer)
+        self._compute = self._differentiate
+        if self.jit_compile and self._mirrored is not None:
+            self._compute = CompiledOnReplicas(self._differentiate)
         with self.distribute_strategy.scope():
             self.optimizer.build(self.trainable_variables)
             if self.transformer.compute_dtype == "float16":
                 self.loss_scale = LossScale(self.optimizer)
+
+    @property
+    def _mirrored(self):
+        """The MirroredStrategy of the model, or None."""
+        strategy = self.distribute_strategy
+        return strategy if isinstance(strategy, tf.distribute.MirroredStrategy) else None
 
     @property
     def metrics(self):
@@ -108,11 +121,17 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
         factor = 1.0 / tf.maximum(tokens[0], 1.0)
         if self.loss_scale:
             factor *= self.loss_scale.scale.value
-        sums, gradients = self._differentiate(batch, factor)
+        sums, gradients, states = self._compute(batch, factor)
+        self._random.set_states(states)
         return self._report(sums, tokens, self._update(gradients))
 
     def _differentiate(self, batch, factor):
-        """Returns the replica's sums (loss, correct tokens) and the gradients of loss * factor."""
+        """Returns the replica's sums and the gradients of loss * factor.
+
+        Returns:
+            The sums `[loss, correct tokens]`, the gradients of all variables, and the new states of
+            the random generators.
+        """
         variables = self.trainable_variables
         context = tf.distribute.get_replica_context()
         replicas, replica = context.num_replicas_in_sync, context.replica_id_in_sync_group
@@ -130,14 +149,10 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
             return sums, [_dense(gradient) for gradient in gradients], states
 
         if self.device_tokens is None:
-            sums, gradients, states = differentiate(batch, 0)
-        else:
-            parts = split(batch, self.device_tokens)
-            sums, gradients, states = accumulate(
-                differentiate, parts, (tf.zeros([2]), variables), self._random.states()
-            )
-        self._random.set_states(states)
-        return sums, gradients
+            return differentiate(batch, 0)
+        parts = split(batch, self.device_tokens)
+        like = tf.zeros([2]), variables
+        return accumulate(differentiate, parts, like, self._random.states())
 
     def _update(self, gradients):
         """Applies the replica's gradients and returns entries for the logs."""
@@ -178,7 +193,9 @@ class TrainingModel(WithoutSymbolicBuild, keras.Model):
         if not self.jit_compile:
             super().make_train_function(force)
         elif force or self.train_function is None:
-            self.train_function = CompiledStep(self.train_step, self.steps_per_execution)
+            self.train_function = CompiledStep(
+                self.train_step, self.steps_per_execution, self._mirrored
+            )
 
     def make_test_function(self, force=False):
         # Disable XLA, which would compile each of the many shapes of evaluation batches.

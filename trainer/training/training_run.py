@@ -17,13 +17,13 @@ from trainer.training.dev_evaluation import DevEvaluator
 from trainer.training.dev_results import METRIC_NAMES, DevResults
 from trainer.training.fused_adam import FusedAdam
 from trainer.training.nan_stop import StopAtNan
-from trainer.training.preparation import Preparation
+from trainer.training.preparation import Preparation, settings_to_resume
 from trainer.training.reports import TensorBoard, Terminal
 from trainer.training.schedules import NoamSchedule
 from trainer.training.sharding import shard
 from trainer.training.step_counter import Steps, StopSignals
 from trainer.training.step_log import StepLog
-from trainer.training.strategy import describe_devices, make_strategy, with_devices
+from trainer.training.strategy import check_xla, describe_devices, make_strategy, with_devices
 from trainer.training.training_model import TrainingModel
 from trainer.training.worker_group import WorkerGroup
 from trainer.training.write_checkpoints import WriteCheckpoints
@@ -49,14 +49,15 @@ class TrainingRun:
     """
 
     def __init__(self, config: RunConfig):
-        config = with_devices(config)
+        self.directory = ModelDirectory(config.model_dir)
+        config = with_devices(config, settings_to_resume(self.directory))
         self._strategy = make_strategy(config.strategy, config.logical_devices)
+        config = check_xla(config, self._strategy)
         self.worker_group = WorkerGroup(self._strategy)
         self.signal = None
         keras.utils.set_random_seed(config.seed)
         if config.deterministic:
             tf.config.experimental.enable_op_determinism()
-        self.directory = ModelDirectory(config.model_dir)
         try:
             with self.worker_group.detecting_lost_workers(self.how_to_resume):
                 self._restore_or_create(config)
@@ -146,8 +147,9 @@ class TrainingRun:
 
     def describe(self) -> str:
         """Returns the settings, training pairs, number of parameters and devices as text."""
-        devices = describe_devices(self._strategy.num_replicas_in_sync, self.config)
-        return f"{self._prepared.describe(self.model)}\n{devices}"
+        devices = self._strategy.num_replicas_in_sync
+        settings = self._prepared.describe(self.model, devices)
+        return f"{settings}\n{describe_devices(devices, self.config)}"
 
     def fit(self):
         """Trains until the last step, until `best_metric` stops improving, or until a signal.
@@ -212,7 +214,12 @@ class TrainingRun:
     def _batches(self, start):
         config, pairs = self.config, self._prepared.train_pairs
         order = config.batch_tokens, config.max_length, config.seed, start
-        return training_batches(pairs, *order, pad_to_boundary=config.jit_compile)
+        return training_batches(
+            pairs,
+            *order,
+            pad_to_boundary=config.jit_compile,
+            row_multiple=self._strategy.num_replicas_in_sync,
+        )
 
     def _dev_evaluation(self, steps, reports):
         """Returns the `DevEvaluator`, or None without a dev set."""

@@ -53,6 +53,22 @@ def test_pad_to_boundary_gives_one_shape_per_bucket(pairs):
     assert len(shapes) == len(np.unique(buckets))
 
 
+def test_rows_are_a_multiple_with_as_many_pairs(pairs):
+    """The shards of all devices then have the same shape. Pairs of a batch stay the same."""
+    options = {"pad_to_boundary": True}
+    plain = take(training_batches(pairs, **SETTINGS, **options), 83)
+    rounded = take(training_batches(pairs, **SETTINGS, **options, row_multiple=4), 83)
+    changed = 0
+    for batch, filled in zip(plain, rounded, strict=True):
+        rows, length = batch["targets"].shape
+        assert filled["targets"].shape == (-(-rows // 4) * 4, length)
+        changed += len(filled["targets"]) > rows
+        for side, ids in batch.items():
+            np.testing.assert_array_equal(filled[side][:rows], ids)
+            assert not filled[side][rows:].any()
+    assert 0 < changed < 83
+
+
 def test_evaluation_batches_have_all_pairs_in_order(pairs):
     dataset = evaluation_batches(pairs, batch_tokens=127)
     batches = list(dataset.as_numpy_iterator())

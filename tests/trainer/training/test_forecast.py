@@ -39,6 +39,9 @@ def test_count_buckets_with_xla_pads_to_boundaries(small_run, tmp_path, pairs):
         pairs, small_run.config(tmp_path, batch_tokens=26, jit_compile=True).resolve()
     )
     assert [bucket.positions for bucket in found] == [3 * 16, 2 * 26]
+    config = small_run.config(tmp_path, batch_tokens=26, jit_compile=True).resolve()
+    on_two = count_buckets(pairs, config, devices=2)
+    assert [bucket.positions for bucket in on_two] == [4 * 16, 2 * 26]
 
 
 def test_format_table_aligns_columns_and_sums_an_epoch():
@@ -88,6 +91,13 @@ def test_forecast_counts_the_devices_of_all_workers(small_run, tmp_path, monkeyp
     task = {"type": "worker", "index": 1}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
     assert "Devices: 3 CPU\n" in forecast(config)
+
+
+def test_forecast_counts_the_programs_of_all_devices(small_run, tmp_path):
+    settings = {"strategy": "mirrored", "logical_devices": 2, "jit_compile": True}
+    text = forecast(small_run.config(tmp_path / "model", **settings))
+    assert "XLA: compiles at most 12 programs, one for each of 6 buckets on each of 2" in text
+    assert "  jit_compile = True\n" in text and "Devices: 2 CPU\n" in text
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ def test_terminal_writes_lines_to_a_file(steps, capsys):
     terminal.evaluated(DevResult(1000, 2.5, 0.625), [])
     terminal.evaluated(DevResult(1200, 2.5, 0.625, 23.456, 45.678), SAMPLES)
     assert capsys.readouterr().out.splitlines() == [
-        "step 200/7000: XLA program 3 compiled in 12.3 s",
+        "step 200/7000: XLA compiled for 12.3 s, programs so far: 3",
         "step 200/7000: loss 3.2500, accuracy 0.5000, learning rate 0.00125, 12,346 source+target "
         "tokens/s, 1 h 02 min left",
         "step 400/7000: loss 3.2500, accuracy 0.5000, learning rate 0.00125, gradient norm 0.125, "

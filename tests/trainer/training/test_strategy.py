@@ -7,7 +7,8 @@ import tensorflow as tf
 from t2t_relpos.attention import dispatch
 from t2t_relpos.layers import TransformerEncoder
 from trainer.config import RunConfig
-from trainer.training.strategy import make_strategy, with_devices, workers_of
+from trainer.training import strategy
+from trainer.training.strategy import check_xla, make_strategy, with_devices, workers_of
 
 
 def test_strategy_named_one_is_the_default_of_tensorflow():
@@ -38,12 +39,59 @@ def with_gpus(monkeypatch):
         (0, {"logical_devices": 2}, ("mirrored", False)),
         (0, {"jit_compile": True}, ("one", True)),
         (1, {"jit_compile": False}, ("one", False)),
+        (2, {"jit_compile": True}, ("mirrored", True)),
+        (1, {"deterministic": True}, ("one", False)),
     ],
 )
 def test_strategy_and_xla_of_a_machine(gpus, settings, expected, with_gpus):
     with_gpus(gpus)
     config = with_devices(RunConfig(preset="tiny", model_dir="x", data="any", **settings))
     assert (config.strategy, config.jit_compile) == expected
+
+
+@pytest.mark.parametrize(
+    ("gpus", "recorded", "settings", "expected"),
+    [
+        (2, ("mirrored", True), {}, True),
+        (2, ("mirrored", True), {"jit_compile": False}, False),
+        (2, ("mirrored", True), {"deterministic": True}, False),
+        (2, ("mirrored", False), {"jit_compile": True}, True),
+        (2, ("one", True), {}, False),
+        (1, ("one", False), {}, False),
+        (1, ("mirrored", False), {}, True),
+        (0, ("one", True), {}, True),
+        (2, ("mirrored", True), {"strategy": "multiworker"}, False),
+    ],
+)
+def test_resumed_run_keeps_xla_with_the_same_strategy(
+    gpus, recorded, settings, expected, with_gpus
+):
+    with_gpus(gpus)
+    config = RunConfig(preset="tiny", model_dir="x", data="any", **settings)
+    recorded = dict(zip(("strategy", "jit_compile"), recorded))
+    assert with_devices(config, recorded).jit_compile is expected
+
+
+@pytest.mark.parametrize("error", [None, "InternalError: no libdevice"])
+def test_run_continues_without_xla_if_a_small_program_fails(error, monkeypatch, caplog):
+    checked = []
+    monkeypatch.setattr(strategy, "xla_error", lambda devices: checked.append(devices) or error)
+    config = RunConfig(
+        preset="tiny", model_dir="x", data="any", strategy="mirrored", jit_compile=True
+    )
+    assert check_xla(config, "devices").jit_compile is (error is None)
+    assert checked == ["devices"]
+    line = "Training continues without XLA. A small compiled program failed: " + str(error)
+    assert [record.message for record in caplog.records] == ([] if error is None else [line])
+
+
+@pytest.mark.parametrize(
+    "settings", [{"strategy": "mirrored", "jit_compile": False}, {"jit_compile": True}]
+)
+def test_no_program_runs_without_xla_or_on_one_device(settings, monkeypatch):
+    monkeypatch.setattr(strategy, "xla_error", None)
+    config = with_devices(RunConfig(preset="tiny", model_dir="x", data="any", **settings))
+    assert check_xla(config, "devices") is config
 
 
 def test_mirrored_strategy_selects_the_attention_of_gpus(with_gpus, monkeypatch):
@@ -57,12 +105,12 @@ def test_mirrored_strategy_selects_the_attention_of_gpus(with_gpus, monkeypatch)
         return candidates
 
     monkeypatch.setattr(dispatch, "select", recording_select)
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
-    with strategy.scope():
+    one = tf.distribute.MirroredStrategy(["CPU:0"])
+    with one.scope():
         layer = TransformerEncoder(7, 2, max_relative_position=2)
         layer.build((None, None, 6))
     run = tf.function(
-        lambda x: strategy.run(lambda: layer(x, training=True)),
+        lambda x: one.run(lambda: layer(x, training=True)),
         input_signature=[tf.TensorSpec((None, None, 6))],
     )
     x = np.random.default_rng(3).normal(size=(2, 101, 6)).astype("float32")
