@@ -21,7 +21,6 @@ import subprocess
 import sys
 import time
 
-START = time.perf_counter()
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # This process and the tests share the device.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
@@ -43,6 +42,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_float("budget_s", 180.0, "Seconds for everything.", lower_bound=1.0)
 flags.DEFINE_bool("allow_cpu", False, "Run on the CPU if there is no GPU, to try the program.")
 flags.DEFINE_bool("tests", True, "Run the tests.")
+flags.DEFINE_bool("attention", True, "Compare implementations of attention and of training.")
 flags.DEFINE_list(
     "lengths", "4096,1024,16384,2048,512,8192", "Numbers of positions, most important first."
 )
@@ -54,6 +54,10 @@ flags.DEFINE_string("preset", "shaw_base", "Architecture of the Transformer.")
 flags.DEFINE_integer("vocab_size", 32000, "Vocabulary size of the Transformer.", lower_bound=4)
 flags.DEFINE_integer("pairs", 64, "Sentence pairs per batch of training.", lower_bound=1)
 flags.DEFINE_integer("pair_length", 64, "Length of both sides of a pair.", lower_bound=2)
+flags.DEFINE_integer("steps", 20, "Steps of each training run on TensorFlow.", lower_bound=4)
+flags.DEFINE_integer(
+    "logical_devices", 0, "On TensorFlow, split the CPU into this number of devices.", lower_bound=0
+)
 # Seconds after which no further turn of a comparison begins.
 TURNS_S = 2.0
 # TF32 would round the float32 products that tests compare.
@@ -71,10 +75,13 @@ def main(argv):
         )
         sys.exit(2)
     print(devices.describe(), flush=True)
-    check = Check(deadline=START + FLAGS.budget_s)
+    check = Check(FLAGS.budget_s)
     if FLAGS.tests:
         check.run_tests()
-    check.compare(comparisons())
+    if keras.backend.backend() == "tensorflow":
+        check.train()
+    if FLAGS.attention:
+        check.compare(comparisons())
     check.report()
     sys.exit(1 if check.failed else 0)
 
@@ -109,23 +116,23 @@ def attention_comparisons(part: str, lengths: list[int]) -> list[Comparison]:
 
 
 class Check:
-    """Runs the parts of the check until a deadline.
+    """Runs the parts of the check.
 
     Args:
-        deadline: value of `time.perf_counter()` after which nothing begins.
+        budget: seconds after which nothing begins.
 
     Attributes:
         failed: names of tests and implementations of this library that failed.
         left_out: names of the parts for which there was no time.
     """
 
-    def __init__(self, deadline: float):
-        self.deadline = deadline
+    def __init__(self, budget: float):
+        self.budget, self._start = budget, time.perf_counter()
         self.failed, self.left_out = [], []
 
     @property
     def seconds_left(self):
-        return self.deadline - time.perf_counter()
+        return self._start + self.budget - time.perf_counter()
 
     def run_tests(self):
         """Runs the tests with the marker `gpu`."""
@@ -145,36 +152,58 @@ class Check:
             if status:
                 self.failed.append("tests")
 
+    def train(self):
+        """Trains with TensorFlow on one and on all devices, and compares the losses."""
+        from benchmarks.accelerator import tensorflow_training as training
+
+        sizes, first = (FLAGS.vocab_size, FLAGS.pairs, FLAGS.pair_length), None
+        print()
+        print_header(training.HEADER)
+        for run in training.runs(FLAGS.logical_devices):
+            if self.seconds_left <= 0:
+                self.left_out.append(str(run))
+                continue
+            try:
+                result = training.train(run, FLAGS.preset, sizes, FLAGS.steps)
+            except Exception as error:  # The other runs are of interest.
+                print_cells([str(run), one_line(error)])
+                self.failed.append(str(run))
+                continue
+            first = first or result
+            print_cells(result.cells(run, first))
+            if result.difference(first) > training.LIMIT:
+                self.failed.append(f"{run}: other losses than the first run")
+
     def compare(self, comparisons: list[Comparison]):
         """Measures comparisons and prints their rows."""
         print()
         print_header(HEADER)
         for comparison in comparisons:
-            steps, used = {}, {}
+            steps, used, missing = {}, {}, []
             for name, make in comparison.makers.items():
-                if self.seconds_left > 0:
-                    with self.report_failure(comparison, name), recorded_rows() as rows:
-                        step = make()
-                        step()
-                        step()
-                        steps[name], used[name] = step, f" ({', '.join(rows)})" if rows else ""
-                else:
-                    self.left_out.append(describe(comparison, name))
+                if self.seconds_left <= 0:
+                    missing.append(name)
+                    continue
+                with self.report_failure(comparison, name), recorded_rows() as rows:
+                    step = make()
+                    step()
+                    step()
+                    steps[name], used[name] = step, f" ({', '.join(rows)})" if rows else ""
             if steps:
                 for row in comparison.rows(take_turns(steps, FLAGS.runs, TURNS_S)):
                     row["implementation"] += used[row["implementation"]]
                     print_cells(cells_of(row))
+            if missing:
+                self.left_out.append(describe(comparison, *(missing if steps else ())))
 
     @contextlib.contextmanager
     def report_failure(self, comparison, name):
         """Context manager: prints an exception of an implementation as a row, and continues."""
         try:
             yield
-        except Exception as error:  # Out of memory is an error of its own on each backend.
-            message = f"{type(error).__name__}: {error}".replace("|", " ").split()
-            row = comparison.settings | {"implementation": name, "milliseconds": 0.0}
-            cells = cells_of(row)
-            print_cells([*cells[:6], " ".join(message)[:150], *cells[7:]])
+        except Exception as error:  # Each backend has its own exception for too little memory.
+            cells = cells_of(comparison.settings | {"implementation": name, "milliseconds": 0.0})
+            print_cells([*cells[:6], one_line(error), *cells[7:]])
             if name.startswith("relative"):
                 self.failed.append(describe(comparison, name))
 
@@ -183,13 +212,18 @@ class Check:
         print()
         for title, names in (("Failed", self.failed), ("Not measured", self.left_out)):
             print(f"{title}: {'; '.join(names) or 'nothing'}.")
-        print(f"{time.perf_counter() - START:.0f} s of {FLAGS.budget_s:.0f} s", flush=True)
+        print(f"{self.budget - self.seconds_left:.0f} s of {self.budget:.0f} s", flush=True)
 
 
-def describe(comparison: Comparison, name: str) -> str:
-    """Returns the part, the direction, the length and the implementation as text."""
+def one_line(error: Exception) -> str:
+    """Returns an exception as text for a cell of a table."""
+    return " ".join(f"{type(error).__name__}: {error}".replace("|", " ").split())[:150]
+
+
+def describe(comparison: Comparison, *names: str) -> str:
+    """Returns the part, the direction, the length and implementations as text."""
     settings = comparison.settings
-    of = [settings["part"], settings.get("direction"), str(settings["length"]), name]
+    of = settings["part"], settings.get("direction"), str(settings["length"]), ", ".join(names)
     return " ".join(filter(None, of))
 
 
