@@ -184,10 +184,11 @@ class Check:
                 if self.seconds_left <= 0:
                     missing.append(name)
                     continue
-                with self.report_failure(comparison, name), recorded_rows() as rows:
+                with self.report_failure(comparison, name):
                     step = make()
-                    step()
-                    step()
+                    with recorded_rows() as rows:
+                        step()
+                        step()
                     steps[name], used[name] = step, f" ({', '.join(rows)})" if rows else ""
             if steps:
                 for row in comparison.rows(take_turns(steps, FLAGS.runs, TURNS_S)):
