@@ -1,4 +1,5 @@
-# Each target but gpu-check creates the virtual environment that it needs. Requires Python 3.11 and make.
+# Each target but gpu-check creates the virtual environment that it needs. Requires Python 3.11 and
+# make.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # The environment and its extras. CI tests everything in one: `.ci/run` passes both variables.
 VENV := .venv
