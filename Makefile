@@ -1,4 +1,5 @@
-# Each target creates the virtual environment that it needs. Requires Python 3.11 and make.
+# Each target but gpu-check creates the virtual environment that it needs. Requires Python 3.11 and
+# make.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # The environment and its extras. CI tests everything in one: `.ci/run` passes both variables.
 VENV := .venv
@@ -32,7 +33,7 @@ FAST := $(PARALLEL) -m 'not slow and not guide and not long' --durations=20
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .PHONY: quickstart docs notebooks lint format test test-matrix test-peers test-slow test-guides test-long \
-  test-oldest test-backends test-backends-core test-jax test-torch package clean
+  test-oldest test-backends test-backends-core test-jax test-torch gpu-check package clean
 
 $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -110,6 +111,12 @@ test-backends-core:
 # Run tests on one backend, in an environment that has it.
 test-jax test-torch: test-%: $(VENV)/installed
 	KERAS_BACKEND=$* $(RUN) -m pytest $(FAST) $(TESTS)
+
+# Tests and measures attention on the GPU of the Keras backend, in 3 minutes. Creates no environment:
+# PYTHON needs the backend, Keras, pytest, hypothesis and absl-py.
+gpu-check: PYTHON := python3
+gpu-check:
+	$(PYTHON) -m benchmarks.accelerator.check
 
 # Builds the wheel and the sdist. Tests each in an environment without the other.
 package:

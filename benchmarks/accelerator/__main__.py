@@ -24,7 +24,6 @@ above --plain_max_length is left out, because its memory is quadratic in length.
 import dataclasses
 import itertools
 import os
-import time
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -32,18 +31,16 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
-import numpy as np
 from absl import app, flags
 
 from benchmarks.accelerator import devices
-from benchmarks.accelerator.steps import Case, attention_step, implementations, training_step
+from benchmarks.accelerator.comparison import HEADER, Comparison, cells_of, take_turns
+from benchmarks.accelerator.steps import Case, attention_step, implementations
 from benchmarks.attention.plot import plot_ratios
 from benchmarks.common import memory
-from benchmarks.common.bootstrap import format_interval, median_and_interval
 from benchmarks.common.flag_checks import check_no_arguments, check_values, positive_integers
 from benchmarks.common.pyplot import import_pyplot
 from benchmarks.common.tables import write_csv
-from benchmarks.common.worker_processes import in_turns
 
 FLAGS = flags.FLAGS
 PARTS, DIRECTIONS = ("core", "layer", "training"), ("bidirectional", "causal")
@@ -118,65 +115,30 @@ def print_memory(implementation, part, direction, dtype, length, batch_size, k):
     print(f"{devices.peak_increase(step):.1f}")
 
 
-def take_turns(steps: dict) -> dict[str, list[float]]:
-    """Returns the seconds of every run of every step."""
+def measure(comparison: Comparison) -> list[dict]:
+    """Returns the rows of a comparison."""
+    steps = {name: make() for name, make in comparison.makers.items()}
     for step in steps.values():
         step()
         step()
-    devices.wait()
-    seconds = {name: [] for name in steps}
-    for _, name in in_turns(steps, FLAGS.runs):
-        start = time.perf_counter()
-        steps[name]()
-        devices.wait()
-        seconds[name].append(time.perf_counter() - start)
-    return seconds
-
-
-def rows_of(settings: dict, seconds: dict[str, list[float]]) -> list[dict]:
-    """Returns a row for every implementation, with ratios to plain and flash attention."""
-    rows = []
-    for name, times in seconds.items():
-        row = settings | {"implementation": name, "milliseconds": 1000 * np.median(times)}
-        for of in ("plain", "flash"):
-            if of in seconds:
-                values = median_and_interval(np.divide(times, seconds[of]))
-                row |= dict(zip((f"over_{of}", f"low_{of}", f"high_{of}"), values))
-        rows.append(row)
-    return rows
+    return comparison.rows(take_turns(steps, FLAGS.runs))
 
 
 def measure_attention(case: Case, megabytes: dict) -> list[dict]:
-    """Returns the rows of a case."""
-    steps = {name: attention_step(name, case, xla=FLAGS.xla) for name in names_of(case)}
-    rows = rows_of(dataclasses.asdict(case), take_turns(steps))
+    """Returns the rows of a case, with peak memory."""
+    rows = measure(Comparison.of_attention(case, names_of(case), xla=FLAGS.xla))
     return [row | {"megabytes": megabytes.get((case, row["implementation"]))} for row in rows]
 
 
 def measure_training(dtype: str) -> list[dict]:
     """Returns the rows of the training step."""
     sizes = FLAGS.vocab_size, FLAGS.pairs, FLAGS.pair_length
-    steps = {
-        name: training_step(position, dtype, FLAGS.preset, sizes)
-        for name, position in (("plain", "sinusoidal"), ("relative", "relative"))
-    }
-    settings = {"part": "training", "dtype": dtype}
-    settings |= {"length": FLAGS.pair_length, "batch_size": FLAGS.pairs}
-    tokens = 2 * FLAGS.pairs * FLAGS.pair_length
-    rows = rows_of(settings, take_turns(steps))
-    return [row | {"tokens_per_second": 1000 * tokens / row["milliseconds"]} for row in rows]
+    return measure(Comparison.of_training(dtype, FLAGS.preset, sizes))
 
 
-def markdown(row: dict) -> str:
+def markdown(cells: list[str]) -> str:
     """Returns a line of the Markdown table."""
-    cells = [row["part"], row.get("direction", ""), row["dtype"], row["length"]]
-    cells += [row["batch_size"], row["implementation"], f"{row['milliseconds']:.2f}"]
-    for of in ("plain", "flash"):
-        values = [row.get(f"{column}_{of}") for column in ("over", "low", "high")]
-        cells.append("" if values[0] is None else format_interval(*values))
-    for name in ("megabytes", "tokens_per_second"):
-        cells.append("" if row.get(name) is None else f"{row[name]:,.0f}")
-    return "| " + " | ".join(map(str, cells)) + " |"
+    return "| " + " | ".join(cells) + " |"
 
 
 def main(argv):
@@ -186,9 +148,7 @@ def main(argv):
         return
     cases, output_dir = get_cases(), Path(FLAGS.output_dir)
     megabytes = measure_memory(cases)
-    header = ["part", "direction", "dtype", "positions", "batch", "implementation", "ms"]
-    header += ["over plain", "over flash", "MB", "tokens/s"]
-    lines = [devices.describe(), "", "| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    lines = [devices.describe(), "", markdown(HEADER), "|" + " --- |" * len(HEADER)]
     print("\n".join(lines), flush=True)
     rows = []
     measurements = [lambda case=case: measure_attention(case, megabytes) for case in cases]
@@ -196,7 +156,7 @@ def main(argv):
         measurements += [lambda dtype=dtype: measure_training(dtype) for dtype in FLAGS.dtypes]
     for measure in measurements:
         rows += (measured := measure())
-        lines += (new := list(map(markdown, measured)))
+        lines += (new := [markdown(cells_of(row)) for row in measured])
         print("\n".join(new), flush=True)
     write_csv(output_dir / "accelerator.csv", COLUMNS, rows)
     (output_dir / "accelerator.md").write_text("\n".join(lines) + "\n")

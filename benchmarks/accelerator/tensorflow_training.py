@@ -1,0 +1,155 @@
+"""Trains a Transformer on one GPU and on all GPUs, with and without XLA. A part of `check`.
+
+All runs have the same initial weights, the same batches and no dropout, so their losses differ by
+rounding only. Batches contain padding. Without XLA, TensorFlow traces a step with unknown lengths,
+as `trainer.train` does.
+"""
+
+import dataclasses
+import gc
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.common import memory
+from t2t_relpos.models import Transformer, TransformerConfig
+from trainer.training.compiled_replicas import xla_error
+from trainer.training.sharding import shard
+from trainer.training.strategy import make_strategy
+from trainer.training.training_model import TrainingModel
+
+HEADER = ["devices", "XLA", "first loss", "last loss", "largest difference", "programs"]
+HEADER += ["first step s", "steps/s", "peak MB of a device"]
+# Largest relative difference of the losses of two runs. GPUs round products to TF32.
+LIMIT = 1e-2
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A training run.
+
+    Args:
+        strategy: the distribution strategy.
+        jit_compile: whether XLA compiles it.
+    """
+
+    strategy: tf.distribute.Strategy
+    jit_compile: bool
+
+    def __str__(self):
+        count = self.strategy.num_replicas_in_sync
+        devices = "1 device" if count == 1 else f"{count} devices"
+        return f"training, {devices}, {'with' if self.jit_compile else 'without'} XLA"
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Losses and seconds of all steps, the number of XLA programs, and the peak memory in MB."""
+
+    losses: list[float]
+    seconds: list[float]
+    programs: int
+    megabytes: float
+
+    def difference(self, other) -> float:
+        """Returns the largest relative difference of the losses."""
+        return float(np.max(np.abs(np.divide(self.losses, other.losses) - 1.0)))
+
+    def cells(self, run: Run, first) -> list[str]:
+        """Returns the cells of the columns of HEADER. `first` is the result of the first run."""
+        # The first steps trace and compile.
+        rate = 1.0 / np.median(self.seconds[len(self.seconds) // 4 :])
+        return [
+            str(run.strategy.num_replicas_in_sync),
+            "yes" if run.jit_compile else "no",
+            *(f"{loss:.4f}" for loss in (self.losses[0], self.losses[-1])),
+            f"{self.difference(first):.1e}",
+            str(self.programs),
+            f"{self.seconds[0]:.1f}",
+            f"{rate:.2f}",
+            f"{self.megabytes:,.0f}",
+        ]
+
+
+def runs(logical_devices: int = 0) -> list[Run]:
+    """Returns the runs on one device and, if there are several GPUs, on all of them.
+
+    The first one is that to which losses are compared. Those on all GPUs follow.
+
+    Args:
+        logical_devices: number of devices into which to split the CPU instead.
+    """
+    one, others = tf.distribute.get_strategy(), []
+    if logical_devices or len(tf.config.list_physical_devices("GPU")) > 1:
+        strategy = make_strategy("mirrored", logical_devices)
+        others = [Run(strategy, False), Run(strategy, True)]
+    return [Run(one, False), *others, Run(one, True)]
+
+
+def train(run: Run, preset: str, sizes: tuple[int, int, int], steps: int) -> Result:
+    """Trains a Transformer.
+
+    Args:
+        run: devices, and the use of XLA.
+        preset: name of the architecture.
+        sizes: vocabulary size, number of sentence pairs, and length of both sides. The number of
+            pairs is rounded up to a multiple of the devices.
+        steps: number of steps.
+
+    Raises:
+        RuntimeError: if XLA can't compile a small program on each device.
+    """
+    if run.jit_compile and (error := xla_error(run.strategy)) is not None:
+        raise RuntimeError(error)
+    gc.collect()
+    before = _reset_peak()
+    keras.utils.set_random_seed(1)
+    vocab_size = sizes[0]
+    with run.strategy.scope():
+        config = TransformerConfig.from_preset(preset, vocab_size=vocab_size, dropout=0.0)
+        config = dataclasses.replace(config, attention_dropout=0.0, activation_dropout=0.0)
+        model = TrainingModel(Transformer(config), label_smoothing=0.1)
+        model.compile(keras.optimizers.Adam(1e-3), jit_compile=run.jit_compile)
+    seconds = []
+    clock = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda *_: seconds.append(-time.perf_counter()),
+        on_epoch_end=lambda *_: seconds.append(seconds.pop() + time.perf_counter()),
+    )
+    data = shard(_batches(*sizes).repeat(), run.strategy)
+    options = {"epochs": steps, "steps_per_epoch": 1, "verbose": 0, "shuffle": False}
+    history = model.fit(data, callbacks=[clock], **options).history
+    programs = int(max(history.get("programs", [0])))
+    return Result(history["loss"], seconds, programs, _peak() - before)
+
+
+def _batches(vocab_size, pairs, length):
+    """Returns a dataset of two batches. The last quarter of every other sentence is padding."""
+    rng, devices = np.random.default_rng(1), len(tf.config.list_logical_devices())
+    pairs = -(-pairs // devices) * devices
+    ids = rng.integers(2, vocab_size, (2, 2, pairs, length)).astype("int32")
+    ids[:, :, ::2, max(1, 3 * length // 4) :] = 0
+    spec = {side: tf.TensorSpec([None, None], tf.int32) for side in ("inputs", "targets")}
+    batches = [dict(zip(spec, sides)) for sides in ids]
+    dataset = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=spec)
+    return dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))
+
+
+def _gpus():
+    return [
+        device.name.removeprefix("/device:") for device in tf.config.list_logical_devices("GPU")
+    ]
+
+
+def _reset_peak():
+    """Resets the peak. Returns 0 with GPUs, without them the memory of the process in MB."""
+    for gpu in _gpus():
+        tf.config.experimental.reset_memory_stats(gpu)
+    return 0.0 if _gpus() else memory.reset_peak()
+
+
+def _peak():
+    """Returns the peak in MB: of the GPU with the highest one, or of the process."""
+    peaks = [tf.config.experimental.get_memory_info(gpu)["peak"] / 2**20 for gpu in _gpus()]
+    return max(peaks) if peaks else memory.peak()

@@ -1,0 +1,218 @@
+"""Tests of `make gpu-check` on the CPU, with tiny sizes."""
+
+import re
+import subprocess
+import sys
+
+import keras
+import pytest
+from absl import flags
+from benchmark_runs import run
+from programs import loaded
+from subprocesses import ROOT, environment, run_python
+
+from benchmarks.accelerator.comparison import Comparison, take_turns
+
+SIZES = ["--lengths=8,5,11", "--batch_tokens=16", "--max_relative_position=2", "--runs=3"]
+SIZES += ["--preset=tiny", "--vocab_size=11", "--pairs=2", "--pair_length=4", "--steps=4"]
+FLASH = [] if keras.backend.backend() == "tensorflow" else ["flash"]
+NAMES = [*FLASH, "relative", "relative_linear", "plain"]
+
+
+@pytest.fixture
+def check():
+    """Returns the module of the program, with tiny sizes."""
+    with loaded("benchmarks.accelerator.check") as program:
+        flags.FLAGS(["check", *SIZES])
+        yield program
+
+
+def table(text):
+    """Returns the cells of the rows of a Markdown table, without its header."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_without_a_gpu_it_says_so_and_exits_with_2(check, monkeypatch, capsys):
+    monkeypatch.setattr(check, "device", lambda: "cpu")
+    with pytest.raises(SystemExit) as error:
+        check.main(["check"])
+    assert error.value.code == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith(
+        f"No GPU found by the Keras backend {keras.backend.backend()}. Install a build of the "
+    )
+
+
+def test_comparisons_are_in_the_order_of_importance(check):
+    found = [check.describe(comparison) for comparison in check.comparisons()]
+    assert found == [
+        *(f"layer {way} {n}" for n in (8, 5) for way in ("bidirectional", "causal")),
+        "training 4",
+        *(f"core {way} {n}" for n in (8, 5) for way in ("bidirectional", "causal")),
+        *(f"{part} {way} 11" for part in ("layer", "core") for way in ("bidirectional", "causal")),
+    ]
+    assert list(check.comparisons()[0].makers) == NAMES
+    assert list(check.comparisons()[4].makers) == ["plain", "relative"]
+
+
+@pytest.mark.slow
+def test_rows_of_attention_and_training(check, capsys):
+    checked = check.Check(1000.0)
+    comparisons = check.comparisons()[3:6]
+    checked.compare(comparisons)
+    rows = table(capsys.readouterr().out)
+    assert [row[:5] for row in rows] == [
+        *([["layer", "causal", "bfloat16", "5", "3"]] * len(NAMES)),
+        *([["training", "", "bfloat16", "4", "2"]] * 2),
+        *([["core", "bidirectional", "bfloat16", "8", "2"]] * len(NAMES)),
+    ]
+    assert [row[5].split(" ")[0] for row in rows] == [*NAMES, "plain", "relative", *NAMES]
+    used = {row[5].split(" ")[0]: row[5].partition(" ")[2] for row in rows[: len(NAMES)]}
+    assert used["plain"] == "" and "rows" in used["relative"]
+    assert re.fullmatch(r"\(\w+\)", used["relative_linear"])
+    assert used["relative_linear"] != used["relative"]
+    for part, _, _, _, _, name, milliseconds, over_plain, over_flash, _, rate in rows:
+        ratios = [text for text in (over_plain, over_flash) if text]
+        assert len(ratios) == (1 if part == "training" else 1 + len(FLASH))
+        for text in ratios:
+            median, low, high = map(float, re.findall(r"\d+\.\d+", text))
+            assert 0 < low <= median <= high
+        assert float(milliseconds) > 0
+        assert (int(rate.replace(",", "") or 0) > 0) == (part == "training")
+        if name.startswith("plain"):
+            assert over_plain == "1.00 (1.00 – 1.00)"
+    assert checked.failed == checked.left_out == []
+
+
+SETTINGS = {"part": "core", "direction": "causal", "dtype": "bfloat16", "length": 7}
+SETTINGS["batch_size"] = 3
+
+
+def failing():
+    raise MemoryError("too little:\n1 | 2")
+
+
+def test_a_failure_is_a_row_and_the_others_are_measured(check, capsys):
+    makers = {"plain": failing, "relative_linear": failing, "relative": lambda: lambda: None}
+    checked = check.Check(1000.0)
+    checked.compare([Comparison(SETTINGS, makers), Comparison(SETTINGS, {"flash": failing})])
+    rows = table(capsys.readouterr().out)
+    message = "MemoryError: too little: 1 2"
+    assert [(row[5], row[6]) for row in rows[:2]] == [
+        ("plain", message),
+        ("relative_linear", message),
+    ]
+    assert rows[2][5] == "relative" and float(rows[2][6]) >= 0
+    assert (rows[3][5], rows[3][6]) == ("flash", message)
+    assert checked.failed == ["core causal 7 relative_linear"]
+
+
+def test_what_the_budget_leaves_out_is_named(check, monkeypatch, capsys):
+    """The time ends while the second implementation is prepared."""
+    left = iter([1.0, 1.0] + 10 * [-1.0])
+    monkeypatch.setattr(check.Check, "seconds_left", property(lambda self: next(left)))
+    makers = dict.fromkeys(("flash", "relative", "relative_linear", "plain"), lambda: lambda: None)
+    checked = check.Check(1000.0)
+    training = {"part": "training", "dtype": "bfloat16", "length": 4, "batch_size": 2}
+    checked.compare([Comparison(SETTINGS, makers), Comparison(training, makers)])
+    assert [row[5] for row in table(capsys.readouterr().out)] == ["flash", "relative"]
+    assert checked.left_out == ["core causal 7 relative_linear, plain", "training 4"]
+    checked.report()
+    out = capsys.readouterr().out.splitlines()
+    assert out[1] == "Failed: nothing."
+    assert out[2] == "Not measured: core causal 7 relative_linear, plain; training 4."
+
+
+@pytest.mark.parametrize(
+    ("seconds", "runs", "turns"), [(0.0, 5, 3), (1000.0, 5, 5), (0.0, 2, 2), (0.0, 3, 3)]
+)
+def test_take_turns_ends_after_a_turn_of_all(seconds, runs, turns):
+    called = []
+    steps = {name: lambda name=name: called.append(name) for name in "abc"}
+    times = take_turns(steps, runs, seconds)
+    assert {name: len(found) for name, found in times.items()} == dict.fromkeys("abc", turns)
+    assert sorted(called) == sorted(turns * "abc")
+    assert min(min(found) for found in times.values()) >= 0
+
+
+def test_tests_run_in_full_precision_for_a_third_of_the_time(check, monkeypatch):
+    calls = []
+
+    def fail(command, **options):
+        calls.append((command, options))
+        return subprocess.CompletedProcess(command, returncode=1)
+
+    monkeypatch.setattr(check.subprocess, "run", fail)
+    checked = check.Check(300.0)
+    checked.run_tests()
+    [(command, options)] = calls
+    assert command[:3] == [sys.executable, "-m", "pytest"]
+    paths = [str(ROOT / "tests" / folder / "test_on_gpu.py") for folder in ("attention", "layers")]
+    assert command[-4:] == ["-m", "gpu", *paths]
+    assert 90 < options["timeout"] <= 100
+    assert options["env"]["NVIDIA_TF32_OVERRIDE"] == "0"
+    assert checked.failed == ["tests"]
+
+
+def test_tests_that_take_too_long_are_named(check, monkeypatch):
+    def stop(command, **options):
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    monkeypatch.setattr(check.subprocess, "run", stop)
+    checked = check.Check(300.0)
+    checked.run_tests()
+    assert (checked.failed, checked.left_out) == ([], ["tests that did not end in 100 s"])
+
+
+@pytest.mark.slow
+def test_make_uses_the_given_python():
+    command = ["make", "--no-print-directory", "gpu-check", f"PYTHON={sys.executable}"]
+    hidden = environment(CUDA_VISIBLE_DEVICES="", JAX_PLATFORMS="cpu")
+    done = subprocess.run(command, cwd=ROOT, env=hidden, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == f"{sys.executable} -m benchmarks.accelerator.check\n"
+    assert "No GPU found by the Keras backend" in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_the_program_needs_no_tensorflow(backend, tmp_path, monkeypatch):
+    pytest.importorskip(backend)
+    hidden = "import sys\nsys.modules['tensorflow'] = None\n"
+    (tmp_path / "sitecustomize.py").write_text(hidden)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    flags_of_run = ["--allow_cpu", *SIZES, "--lengths=8", "--budget_s=900"]
+    output = run("accelerator.check", *flags_of_run).stdout
+    assert output.startswith(f"CPU, {backend} ") and " 16 passed" in output
+    assert len(table(output)) == 4 * 4 + 2
+    assert "Failed: nothing.\nNot measured: nothing.\n" in output
+
+
+# The smallest preset takes long to compile.
+WITH_SMALL_PRESET = """
+import runpy
+from t2t_relpos.models import PRESETS
+layers = {"num_encoder_layers": 1, "num_decoder_layers": 1, "num_heads": 2}
+PRESETS["one_layer"] = {**PRESETS["tiny"], **layers, "hidden_dim": 8, "intermediate_dim": 11}
+runpy.run_module("benchmarks.accelerator.check", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.slow
+def test_training_on_two_devices_of_tensorflow():
+    pytest.importorskip("tensorflow")
+    sizes = [*SIZES, "--pairs=3", "--preset=one_layer", "--logical_devices=2", "--budget_s=900"]
+    variables = environment(KERAS_BACKEND="tensorflow", CUDA_VISIBLE_DEVICES="")
+    parts = ["--allow_cpu", "--notests", "--noattention"]
+    output = run_python("-c", WITH_SMALL_PRESET, *parts, *sizes, env=variables).stdout
+    rows = table(output)
+    assert [row[:2] for row in rows] == [["1", "no"], ["2", "no"], ["2", "yes"], ["1", "yes"]]
+    assert [row[5] for row in rows] == ["0", "0", "2", "1"]
+    for row in rows:
+        first, last, difference = map(float, row[2:5])
+        assert last < first < 4 and difference < 1e-5
+        assert all(float(cell.replace(",", "")) > 0 for cell in row[6:])
+    assert "Failed: nothing.\nNot measured: nothing.\n" in output
