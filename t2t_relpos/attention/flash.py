@@ -1,5 +1,7 @@
 """Relative attention by the flash-attention kernel of the backend, with memory linear in length.
 
+Only PyTorch has such a kernel. On other backends, tests run this module with a plain function.
+
 All pairs with j <= i - K have the same table row, and so do all pairs with j >= i + K. They form
 the left and the right *tail* of the score matrix. The relative score of a query is one number per
 tail, so a tail is plain causal attention, which flash kernels compute:
@@ -7,20 +9,21 @@ tail, so a tail is plain causal attention, which flash kernels compute:
     left     queries K to T - 1, keys 0 to T - K - 1
     right    queries 0 to T - K - 1, keys K to T - 1, both in reverse order
 
-The 2K - 1 diagonals between the tails are the *band*. It is computed in blocks of queries.
+The 2K - 1 diagonals between the tails are the *band*. It is computed in blocks of queries. Causal
+attention has the left tail, and K diagonals.
 
-Forward: the kernel returns the outputs o of a tail and the log-sum-exp of its scores. A tail then
-counts as one key, with the log-sum-exp as score and o as value. Attention becomes a softmax over
-2K + 1 scores for each query: one for each relative id.
+Forward: the kernel returns the outputs u of a tail and the log-sum-exp of its scores. A tail then
+counts as one key, with the log-sum-exp as score and u as value. Attention becomes a softmax over
+R scores for each query: one for each relative id.
 
     score of id r    q·k + q·a^K[r] in the band, log-sum-exp + q·a^K[r] of a tail
     weights w        softmax of the scores over the ids, with the log-sum-exp L
-    outputs          sum of w[r] (v + a^V[r]), where v of a tail is o
+    outputs          o = sum of w[r] (v + a^V[r]), where v of a tail is u
 
 Backward: a flash kernel computes the weights of its pairs as exp(q·k - L') and the gradients of
 their scores as weights (d·v - d·o'), where d is the gradient of the outputs. With L' = L - q·a^K[r]
-and o' = outputs - a^V[r], both are those of the whole attention, and so are the gradients of
-queries, keys and values that the kernel returns. The gradients of the 2K + 1 scores give the rest.
+and o' = o - a^V[r], both are those of the whole attention, and so are the gradients of queries,
+keys and values that the kernel returns. The gradients of the R scores give the rest.
 
 Shapes: C queries of a block; R ids: 2K + 1, or K + 1 if causal.
 """
@@ -93,7 +96,8 @@ def _with_rows_of_ids(call):
 
 def is_key_mask(mask):
     """Returns whether a mask of rank 2 or 4 is equal for all heads and queries."""
-    return all(size == 1 for size in mask.shape[:-1][1 if len(mask.shape) == 4 else 0 :])
+    batch_axes = 1 if len(mask.shape) == 4 else 0
+    return all(size == 1 for size in mask.shape[batch_axes:-1])
 
 
 def _key_mask(call):
@@ -140,7 +144,8 @@ def forward(call, sizes, kernel):
         kernel: as in `attend`.
     """
     groups = _groups_of_heads(call, sizes)
-    # Groups are for long sequences, where saved outputs take memory, and little time.
+    # There are several groups for long sequences, where saved outputs would take much memory and
+    # save little time.
     save_outputs = len(groups) == 1
     results = [forward_group(x, sizes.block, kernel, save_outputs=save_outputs) for x in groups]
     # Also concatenate a single tensor: PyTorch's graph refers to the result, and callers may change
@@ -165,7 +170,7 @@ def backward(call, sizes, kernel, saved, d_outputs):
         head = heads.stop
     gradients = {}
     for name in tuple(terms[0]):
-        of_groups = [gradients.pop(name) for gradients in terms]
+        of_groups = [of_group.pop(name) for of_group in terms]
         is_table = name.endswith("table")
         total = functools.reduce(ops.add, of_groups) if is_table else _join_heads(of_groups)
         gradients[name] = ops.cast(total, getattr(call, name).dtype)
@@ -193,7 +198,8 @@ class Saved(NamedTuple):
     """Results of the forward pass that the gradient reads.
 
     Args:
-        outputs: `[B, N, T, H]` in the accumulation dtype, or None: computed again.
+        outputs: `[B, N, T, H]` in the accumulation dtype. None: `backward_group` computes them
+            again.
         weights: weights of the R ids, `[B, N, T, R]`.
         tails: a `SavedTail` for each tail.
     """
@@ -260,7 +266,9 @@ def _sum_values(call, band, tails, weights, saved_tails):
 
 
 def backward_group(call, block, kernel, saved, d_outputs):
-    """Returns a dict that maps names of tensors to gradients, in the accumulation dtype.
+    """Returns a dict that maps names of tensors to gradients.
+
+    Gradients of tables are in the accumulation dtype, the others in that of the queries.
 
     Args:
         call: as in `forward`.
@@ -344,7 +352,7 @@ def _is_valid(call, band):
 
 
 class Tail(NamedTuple):
-    """The pairs of a query and a key that are K or more positions to one side of it.
+    """The pairs of a query and a key that are K or more positions to one side of the query.
 
     Args:
         side: "left" or "right".

@@ -14,10 +14,10 @@ from t2t_relpos.models.generation import (
     GenerationMixin,
     SearchFunctions,
     cache_capacity,
-    caches_compute_calls,
     current_position,
     empty_caches,
     start_uncached,
+    steps_match_call,
 )
 
 
@@ -200,7 +200,7 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
         if can_fold(self, self.blocks):
             folded = FoldedLanguageModel(self.config, fold_language_model(self))
             return folded.start_search(source, max_length, num_hypotheses, growing=growing)
-        if caches_compute_calls(self, CausalLM):
+        if steps_match_call(self, CausalLM):
             return self.encode(source, max_length), self.step
 
         def logits_of(context, ids):

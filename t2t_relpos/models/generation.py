@@ -15,7 +15,10 @@ from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAtt
 
 
 class GenerationMixin:
-    """Mixin with `generate`, for models with `encode`, `step` and `vocab_size`."""
+    """Mixin with `generate`, for models with `start_search`, `vocab_size` and `_searches`.
+
+    `_searches` is a `SearchFunctions`.
+    """
 
     # Whether outputs start with the source, as in a language model.
     _continues_source = False
@@ -25,10 +28,10 @@ class GenerationMixin:
     ):
         """Returns ids that a sampler generates from `source`.
 
-        The first call with a sampler setting, batch size, source length or `max_length` compiles a
-        search, which takes seconds. To avoid most compilations, the batch and the sources are
-        padded to a few sizes. TensorFlow may warn about retracing. The search always uses the
-        current weights. The last 128 compiled searches are kept.
+        On TensorFlow and JAX, the first call with a new sampler setting, batch size, source length
+        or `max_length` compiles a search, which takes seconds. To avoid most compilations, the
+        batch and the sources are padded to a few sizes. TensorFlow may warn about retracing. The
+        search always uses the current weights. The last 128 compiled searches are kept.
 
         Args:
             source: int ids `[B, S]`, padded with 0. Sentences of an encoder-decoder model end with
@@ -101,7 +104,7 @@ class GenerationMixin:
         Args:
             sampler: a `Sampler`.
             sizes: sizes of the inputs. The last one is the maximum length of outputs.
-            stop_token_ids: tuple of ids, or None.
+            stop_token_ids: tuple of ids. None: the sampler's own end, id 1. (): no id ends outputs.
             jit_compile: whether XLA compiles it.
         """
         # The search must not change with the attributes of an object of the caller.
@@ -118,7 +121,7 @@ class GenerationMixin:
     def _search(self, sampler, max_length, stop_token_ids, *, jit_compile):
         growing = _may_grow(sampler, jit_compile=jit_compile)
         # A sampler of the user's own need not have the argument.
-        ends = {} if stop_token_ids is None else {"stop_token_ids": stop_token_ids}
+        stop_arguments = {} if stop_token_ids is None else {"stop_token_ids": stop_token_ids}
 
         def search(source, limit, uniform=None):
             state, step = self.start_search(
@@ -126,7 +129,7 @@ class GenerationMixin:
             )
             prefix = source if self._continues_source else None
             arguments = ops.shape(source)[0], max_length, uniform, prefix, limit
-            return sampler.search(step, state, *arguments, **ends).ids
+            return sampler.search(step, state, *arguments, **stop_arguments).ids
 
         return search
 
@@ -147,10 +150,11 @@ def current_position(state):
     return ops.max(state["position"], initial=0)
 
 
-def caches_compute_calls(model, cls):
+def steps_match_call(model, cls):
     """Returns whether `encode` and `step` compute what a call of the model computes.
 
-    They do not run the `call` of attention layers, nor the methods that the model's `call` runs.
+    `encode` and `step` do not run the `call` of attention layers, nor the methods that the model's
+    `call` runs. If a subclass has an `encode` or `step` of its own, they are used.
 
     Args:
         model: a model.

@@ -22,10 +22,10 @@ from t2t_relpos.models.generation import (
     GenerationMixin,
     SearchFunctions,
     cache_capacity,
-    caches_compute_calls,
     current_position,
     empty_caches,
     start_uncached,
+    steps_match_call,
 )
 
 
@@ -325,7 +325,7 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
                 loops whose variables have fixed shapes. Default: True.
         """
         if not can_fold(self, (*self.encoder_layers, *self.decoder_layers)):
-            if caches_compute_calls(self, Transformer):
+            if steps_match_call(self, Transformer):
                 return self.encode(source, max_length), self.step
 
             def logits_of(context, targets):
