@@ -261,7 +261,8 @@ def _sum_values(call, band, tails, weights, saved_tails):
     if call.value_table is not None:
         outputs = outputs + _matmul_rows(weights, call.value_table, call.query.dtype)
     for tail, of_tail in zip(tails, saved_tails):
-        outputs = _add_at(outputs, tail.of_id(weights) * of_tail.outputs, tail.first_query)
+        terms = tail.of_id(weights) * _accumulate(of_tail.outputs)
+        outputs = _add_at(outputs, terms, tail.first_query)
     return outputs
 
 
@@ -284,7 +285,9 @@ def backward_group(call, block, kernel, saved, d_outputs):
         band.products(ops.cast(d_outputs, dtype), call.value),
         {
             tail.side: tail.pad_queries(
-                ops.sum(tail.queries(d_outputs) * of_tail.outputs, axis=-1, keepdims=True)
+                ops.sum(
+                    tail.queries(d_outputs) * _accumulate(of_tail.outputs), axis=-1, keepdims=True
+                )
             )
             for tail, of_tail in zip(tails, saved.tails)
         },

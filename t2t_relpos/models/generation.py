@@ -15,9 +15,9 @@ from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAtt
 
 
 class GenerationMixin:
-    """Mixin with `generate`, for models with `start_search`, `vocab_size` and `_searches`.
+    """Mixin with `generate`, for models with `encode`, `step`, `vocab_size` and `_searches`.
 
-    `_searches` is a `SearchFunctions`.
+    `_searches` is a `SearchFunctions`. A model may have a `start_search` of its own.
     """
 
     # Whether outputs start with the source, as in a language model.
@@ -132,6 +132,10 @@ class GenerationMixin:
             return sampler.search(step, state, *arguments, **stop_arguments).ids
 
         return search
+
+    def start_search(self, source, max_length, num_hypotheses, *, growing=True):
+        """Returns (state, step function) of a search, as `Transformer.start_search`."""
+        return self.encode(source, max_length), self.step
 
 
 def empty_caches(blocks, rows, max_length):
