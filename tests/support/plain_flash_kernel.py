@@ -9,6 +9,7 @@ import sys
 
 from keras import ops
 
+from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos.attention import dispatch, flash
 
 ARBITRARY = 7.0
@@ -25,26 +26,38 @@ def without_kernel(implementation):
 
 
 def forward(query, key, value, key_mask):
+    dtype = query.dtype
+    query, key, value = map(_accumulated, (query, key, value))
     scores, mask = _masked_scores(query, key, key_mask)
     log_sums = ops.logsumexp(scores, axis=-1)
     outputs = ops.matmul(ops.exp(scores - log_sums[..., None]), value)
     has_key = ops.any(mask, axis=-1)
     outputs = ops.where(has_key[..., None], outputs, ARBITRARY)
-    return outputs, ops.where(has_key, log_sums, ARBITRARY), ("state",)
+    return ops.cast(outputs, dtype), ops.where(has_key, log_sums, ARBITRARY), ("state",)
 
 
 def backward(query, key, value, key_mask, results, d_outputs):
     outputs, log_sums, state = results
     assert state == ("state",)
+    dtype = query.dtype
+    query, key, value, outputs, d_outputs = map(
+        _accumulated, (query, key, value, outputs, d_outputs)
+    )
     scores, _ = _masked_scores(query, key, key_mask)
     weights = ops.exp(scores - log_sums[..., None])
     d_weights = ops.matmul(d_outputs, _transpose(value))
     d_scores = weights * (d_weights - ops.sum(d_outputs * outputs, axis=-1, keepdims=True))
-    return (
+    gradients = (
         ops.matmul(d_scores, key),
         ops.matmul(_transpose(d_scores), query),
         ops.matmul(_transpose(weights), d_outputs),
     )
+    return tuple(ops.cast(x, dtype) for x in gradients)
+
+
+def _accumulated(x):
+    """Casts to the dtype in which kernels compute sums."""
+    return ops.cast(x, accumulation_dtype(x.dtype))
 
 
 def _masked_scores(query, key, key_mask):
