@@ -146,14 +146,14 @@ def forward(call, segments, *, save_weights):
         segments: the `Segment`s of all queries.
         save_weights: whether weights are saved for the gradient. Every segment is one block then.
     """
-    by_id = _products_with_rows(call.query, call.key_table, call.query.dtype)
+    by_id = products_with_rows(call.query, call.key_table, call.query.dtype)
     segment_results = [
         _forward_segment(call, segment, by_id, save_weights=save_weights) for segment in segments
     ]
     results = _join_segments([rows for rows, _ in segment_results])
     outputs, sums = results["outputs"], results.get("sums")
     if sums is not None:
-        outputs = outputs + _matmul_rows(sums, call.value_table, call.query.dtype)
+        outputs = outputs + matmul_rows(sums, call.value_table, call.query.dtype)
     total = [results["total"]] if needs_total(call) else []
     # Always concatenate: PyTorch's graph refers to the first `outputs`. Saving that tensor for the
     # gradient would make a reference cycle.
@@ -196,7 +196,7 @@ def backward(call, segments, saved, d_outputs):
         d_outputs: gradient of the outputs.
     """
     dtype = call.query.dtype
-    by_id = _products_with_rows(call.query, call.key_table, dtype)
+    by_id = products_with_rows(call.query, call.key_table, dtype)
     of_outputs = _output_gradients(call, saved, d_outputs)
     segment_results = []
     for index, segment in enumerate(segments):
@@ -209,11 +209,11 @@ def backward(call, segments, saved, d_outputs):
         for name in ("key", "value")
     }
     if d_by_id is not None:
-        d_query = d_query + _matmul_rows(d_by_id, call.key_table, dtype)
-        gradients["key_table"] = _d_rows(d_by_id, call.query, call.key_table, dtype)
+        d_query = d_query + matmul_rows(d_by_id, call.key_table, dtype)
+        gradients["key_table"] = d_rows(d_by_id, call.query, call.key_table, dtype)
     if saved.sums is not None:
         d_outputs = of_outputs["d_outputs"]
-        gradients["value_table"] = _d_rows(saved.sums, d_outputs, call.value_table, dtype)
+        gradients["value_table"] = d_rows(saved.sums, d_outputs, call.value_table, dtype)
     gradients["query"] = d_query
     return {name: ops.cast(x, getattr(call, name).dtype) for name, x in gradients.items()}
 
@@ -259,7 +259,7 @@ def _output_gradients(call, saved, d_outputs):
         d_outputs, tensors["d_total"] = d_outputs[..., :-1], d_outputs[..., -1:]
     tensors["d_outputs"] = d_outputs
     if call.value_table is not None:
-        tensors["d_sums"] = _products_with_rows(d_outputs, call.value_table, call.query.dtype)
+        tensors["d_sums"] = products_with_rows(d_outputs, call.value_table, call.query.dtype)
     return tensors
 
 
@@ -292,21 +292,21 @@ def _add_keys(terms, segments, like):
     return total
 
 
-def _products_with_rows(x, rows, dtype):
+def products_with_rows(x, rows, dtype):
     """Returns the products of `[B, N, T, H]` with difference rows, `[B, N, T, L]`, or None."""
     if rows is None:
         return None
-    return _matmul_rows(x, rows, dtype, transpose_table=True)
+    return matmul_rows(x, rows, dtype, transpose_table=True)
 
 
-def _matmul_rows(x, rows, dtype, *, transpose_table=False):
+def matmul_rows(x, rows, dtype, *, transpose_table=False):
     """Returns the product of x `[B, N, T, L or H]` and difference rows, as `matmul`."""
     x, rows = ops.cast(x, dtype), ops.cast(rows, dtype)
     product = matmul_table(x, rows, transpose_table=transpose_table)
     return ops.cast(product, accumulation_dtype(dtype))
 
 
-def _d_rows(sums, x, rows, dtype):
+def d_rows(sums, x, rows, dtype):
     """Returns the gradient of difference rows `[L, H]` or `[N, L, H]`.
 
     It is `sumsᵀ·x`, summed over the batch and over heads that share the rows.

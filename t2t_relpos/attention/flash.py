@@ -39,8 +39,12 @@ from t2t_relpos import _torch_flash
 from t2t_relpos._backend import accumulation_dtype, arange, records_gradients
 from t2t_relpos.attention import blockwise
 from t2t_relpos.attention.blocks import matmul, softmax, transpose
-from t2t_relpos.attention.blockwise import DIFFERENTIABLE
-from t2t_relpos.attention.gather import matmul_table
+from t2t_relpos.attention.blockwise import (
+    DIFFERENTIABLE,
+    d_rows,
+    matmul_rows,
+    products_with_rows,
+)
 from t2t_relpos.attention.masks import MASKED_SCORE
 from t2t_relpos.attention.relative_ids import extend_table
 
@@ -241,7 +245,7 @@ def forward_group(call, block, kernel, *, save_outputs):
         band.products(call.query, call.key),
         {tail.side: tail.pad_queries(log_sums) for tail, (_, log_sums, _) in zip(tails, of_tails)},
     )
-    relative = _products_with_rows(call.query, call.key_table, dtype)
+    relative = products_with_rows(call.query, call.key_table, dtype)
     scores = scores if relative is None else scores + relative
     scores = ops.where(_is_valid(call, band), scores, ops.cast(MASKED_SCORE, scores.dtype))
     weights, log_sums, _ = softmax(scores)
@@ -259,7 +263,7 @@ def _sum_values(call, band, tails, weights, saved_tails):
     """Returns the outputs of a group of heads in the accumulation dtype."""
     outputs = band.sum_keys(band.matrix(weights), call.value)
     if call.value_table is not None:
-        outputs = outputs + _matmul_rows(weights, call.value_table, call.query.dtype)
+        outputs = outputs + matmul_rows(weights, call.value_table, call.query.dtype)
     for tail, of_tail in zip(tails, saved_tails):
         terms = tail.of_id(weights) * _accumulate(of_tail.outputs)
         outputs = _add_at(outputs, terms, tail.first_query)
@@ -292,7 +296,7 @@ def backward_group(call, block, kernel, saved, d_outputs):
             for tail, of_tail in zip(tails, saved.tails)
         },
     )
-    relative = _products_with_rows(d_outputs, call.value_table, dtype)
+    relative = products_with_rows(d_outputs, call.value_table, dtype)
     d_weights = d_weights if relative is None else d_weights + relative
     weights = saved.weights
     row_sums = ops.sum(weights * d_weights, axis=-1, keepdims=True)
@@ -301,10 +305,10 @@ def backward_group(call, block, kernel, saved, d_outputs):
     matrix = band.matrix(d_scores)
     d_query = band.sum_keys(matrix, call.key)
     if call.key_table is not None:
-        d_query = d_query + _matmul_rows(d_scores, call.key_table, dtype)
-        gradients["key_table"] = _d_rows(d_scores, call.query, dtype)
+        d_query = d_query + matmul_rows(d_scores, call.key_table, dtype)
+        gradients["key_table"] = d_rows(d_scores, call.query, call.key_table, dtype)
     if call.value_table is not None:
-        gradients["value_table"] = _d_rows(weights, d_outputs, dtype)
+        gradients["value_table"] = d_rows(weights, d_outputs, call.value_table, dtype)
     gradients |= {
         "query": d_query,
         "key": band.sum_queries(matrix, call.query),
@@ -573,22 +577,3 @@ def _add_at(total, terms, start):
         return total
     after = ops.shape(total)[2] - start - length
     return total + ops.pad(terms, [(0, 0), (0, 0), (start, after), (0, 0)])
-
-
-def _products_with_rows(x, rows, dtype):
-    """Returns the products of `[B, N, T, H]` with table rows, `[B, N, T, R]`, or None."""
-    if rows is None:
-        return None
-    x, rows = ops.cast(x, dtype), ops.cast(rows, dtype)
-    return _accumulate(matmul_table(x, rows, transpose_table=True))
-
-
-def _matmul_rows(weights, rows, dtype):
-    """Returns the product of `[B, N, T, R]` and table rows, `[B, N, T, H]`."""
-    return _accumulate(matmul_table(ops.cast(weights, dtype), ops.cast(rows, dtype)))
-
-
-def _d_rows(weights, x, dtype):
-    """Returns the gradient of table rows `[R, H]`, `weightsᵀ·x`, summed over batch and heads."""
-    weights, x = (ops.reshape(y, (-1, y.shape[-1])) for y in (weights, x))
-    return matmul(transpose(weights), x, dtype)

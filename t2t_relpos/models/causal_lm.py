@@ -16,8 +16,7 @@ from t2t_relpos.models.generation import (
     cache_capacity,
     current_position,
     empty_caches,
-    start_uncached,
-    steps_match_call,
+    start_unfolded,
 )
 
 
@@ -200,13 +199,11 @@ class CausalLM(GenerationMixin, LayerMixin, keras.Model):
         if can_fold(self, self.blocks):
             folded = FoldedLanguageModel(self.config, fold_language_model(self))
             return folded.start_search(source, max_length, num_hypotheses, growing=growing)
-        if steps_match_call(self, CausalLM):
-            return self.encode(source, max_length), self.step
 
-        def logits_of(context, ids):
+        def logits_of(source, ids):
             return self(ids, training=False)
 
-        return start_uncached(logits_of, source, ops.shape(source)[0], max_length)
+        return start_unfolded(self, CausalLM, logits_of, source, max_length)
 
     def compute_output_shape(self, input_shape):
         return (*input_shape, self.settings["vocab_size"])

@@ -120,7 +120,7 @@ class GenerationMixin:
 
     def _search(self, sampler, max_length, stop_token_ids, *, jit_compile):
         growing = _may_grow(sampler, jit_compile=jit_compile)
-        # A sampler of the user's own need not have the argument.
+        # A custom sampler need not have the argument.
         stop_arguments = {} if stop_token_ids is None else {"stop_token_ids": stop_token_ids}
 
         def search(source, limit, uniform=None):
@@ -154,7 +154,7 @@ def current_position(state):
     return ops.max(state["position"], initial=0)
 
 
-def steps_match_call(model, cls):
+def _steps_match_call(model, cls):
     """Returns whether `encode` and `step` compute what a call of the model computes.
 
     `encode` and `step` do not run the `call` of attention layers, nor the methods that the model's
@@ -172,12 +172,29 @@ def steps_match_call(model, cls):
     )
 
 
+def start_unfolded(model, cls, logits_of, source, max_length):
+    """Returns (state, step function) of a search without folded weights.
+
+    The step is that of the model, unless it would not compute what a call of the model computes.
+
+    Args:
+        model: a model with `encode` and `step`.
+        cls: as in `_steps_match_call`.
+        logits_of: as in `_start_uncached`, with `source` as context.
+        source: int ids `[B, S]`.
+        max_length: number of steps, an int or a scalar tensor.
+    """
+    if _steps_match_call(model, cls):
+        return model.encode(source, max_length), model.step
+    return _start_uncached(logits_of, source, ops.shape(source)[0], max_length)
+
+
 def _is_inherited(layer, cls, name):
     """Returns whether neither a subclass nor the instance replaces a method of a class."""
     return getattr(type(layer), name) is getattr(cls, name) and name not in vars(layer)
 
 
-def start_uncached(logits_of, context, rows, max_length):
+def _start_uncached(logits_of, context, rows, max_length):
     """Returns (state, step function) of a search in which each step computes all positions.
 
     Args:

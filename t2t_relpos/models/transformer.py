@@ -24,8 +24,7 @@ from t2t_relpos.models.generation import (
     cache_capacity,
     current_position,
     empty_caches,
-    start_uncached,
-    steps_match_call,
+    start_unfolded,
 )
 
 
@@ -324,16 +323,14 @@ class Transformer(GenerationMixin, LayerMixin, keras.Model):
             growing: whether caches may grow from step to step. It must be False for XLA, JAX and
                 loops whose variables have fixed shapes. Default: True.
         """
-        if not can_fold(self, (*self.encoder_layers, *self.decoder_layers)):
-            if steps_match_call(self, Transformer):
-                return self.encode(source, max_length), self.step
+        if can_fold(self, (*self.encoder_layers, *self.decoder_layers)):
+            folded = FoldedTransformer(self.config, fold_weights(self))
+            return folded.start_search(source, max_length, num_hypotheses, growing=growing)
 
-            def logits_of(context, targets):
-                return self({"inputs": context, "targets": targets}, training=False)
+        def logits_of(source, targets):
+            return self({"inputs": source, "targets": targets}, training=False)
 
-            return start_uncached(logits_of, source, ops.shape(source)[0], max_length)
-        folded = FoldedTransformer(self.config, fold_weights(self))
-        return folded.start_search(source, max_length, num_hypotheses, growing=growing)
+        return start_unfolded(self, Transformer, logits_of, source, max_length)
 
     def score(self, source, targets, alpha=0.0, return_alignments=False, layer=None):
         """Returns the log-probabilities of given outputs.

@@ -54,9 +54,8 @@ class FoldedTransformer:
         Returns:
             (the state, the step function) for the searches of `t2t_relpos.decoding`.
         """
-        make_caches = GrowingCaches if growing else FixedCaches
-        caches = make_caches(self.config, self.weights["decoder"], max_length, beam_size)
         positions = self._position_table("target", max_length)
+        caches = _make_caches(self, max_length, beam_size, growing=growing)
         step = DecoderStep(self.config, self.layers, self.weights, positions, caches)
         return step.start(self._encode(source), ops.not_equal(source, 0)), step
 
@@ -164,12 +163,17 @@ class FoldedLanguageModel:
 
         The search chooses the ids of the prompts, `source` `[B, S]`.
         """
-        make_caches = GrowingCaches if growing else FixedCaches
-        caches = make_caches(self.config, self.weights["decoder"], max_length, beam_size)
+        caches = _make_caches(self, max_length, beam_size, growing=growing)
         step = DecoderStep(self.config, FoldedLayers(self.config), self.weights, None, caches)
         # There is no other sequence to attend to.
         is_real = ops.zeros((ops.shape(source)[0], 0), dtype="bool")
         return step.start([], is_real), step
+
+
+def _make_caches(model, max_length, beam_size, *, growing):
+    """Returns the caches of a folded model. The arguments are those of `start_search`."""
+    make = GrowingCaches if growing else FixedCaches
+    return make(model.config, model.weights["decoder"], max_length, beam_size)
 
 
 class DecoderStep:
