@@ -203,6 +203,17 @@ def arange(length):
     return ops.arange(length, dtype="int32")
 
 
+def largest(x, initial, *, keepdims=False):
+    """Returns the largest entry of a tensor, or of its last axis if `keepdims`; at least `initial`."""
+    axis = -1 if keepdims else None
+    if keras.backend.backend() != "torch":
+        return ops.max(x, axis=axis, keepdims=keepdims, initial=initial)
+    # With `initial`, Keras 3.15 mixes tensors of the GPU and of the CPU.
+    if 0 in x.shape:
+        return ops.full((*x.shape[:-1], 1) if keepdims else (), initial, x.dtype)
+    return ops.maximum(ops.max(x, axis=axis, keepdims=keepdims), initial)
+
+
 def check_exported_lengths(layer, *sizes):
     """Raises ValueError if JAX exports a layer with symbolic sizes to one of `FORMATS`.
 

@@ -6,7 +6,9 @@ def device():
     # Doctest collection imports this module where JAX is not installed.
     import jax
 
-    kind = jax.default_backend()
+    # `keras.device("cpu:0")` changes the default device, which may also be a name.
+    device = jax.config.jax_default_device
+    kind = getattr(device, "platform", device) or jax.default_backend()
     return kind if kind in ("cpu", "tpu") else "gpu"
 
 

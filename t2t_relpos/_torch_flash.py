@@ -39,6 +39,18 @@ def _is_recent(device):
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
+def has_masks(query, depth):
+    """Returns whether masks of keys are passed to the kernel, and not as features.
+
+    The kernel without masks takes 0.5 to 0.8 times as long, with the features.
+
+    Args:
+        query: queries `[B, N, T, H]`.
+        depth: H and the number of features.
+    """
+    return query.device.type != "cuda" or not _has_flash(query, depth)
+
+
 def forward(query, key, value, key_mask):
     """Returns (outputs, log-sum-exp, state) of causal attention.
 
@@ -71,14 +83,18 @@ def backward(query, key, value, key_mask, results, d_outputs):
 
 def _kernel(query, key_mask):
     """Returns the kernel for the device, dtype and mask."""
-    import torch
-
     if query.device.type != "cuda":
         return _OnCPU
-    is_flash = query.dtype in (torch.bfloat16, torch.float16) and key_mask is None
-    is_flash = is_flash and query.shape[-1] <= LARGEST_FLASH_DEPTH and _is_recent(query.device)
-    is_flash = is_flash and torch.backends.cuda.is_flash_attention_available()
-    return _Flash if is_flash else _MemoryEfficient
+    return _Flash if key_mask is None and _has_flash(query, query.shape[-1]) else _MemoryEfficient
+
+
+def _has_flash(query, depth):
+    """Returns whether there is a flash-attention kernel for a GPU, a dtype and a depth."""
+    import torch
+
+    has_flash = query.dtype in (torch.bfloat16, torch.float16) and depth <= LARGEST_FLASH_DEPTH
+    has_flash = has_flash and _is_recent(query.device)
+    return has_flash and torch.backends.cuda.is_flash_attention_available()
 
 
 class _OnCPU:

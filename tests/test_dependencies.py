@@ -30,7 +30,8 @@ MAY_IMPORT = {
 # Modules that all folders of the library may import.
 SHARED = {
     *("_backend", "_checks", "_keras_compat"),
-    *("_jax_compile", "_tensorflow_compile", "_torch_compile", "_torch_flash"),
+    *("_jax_compile", "_tensorflow_compile", "_torch_compile"),
+    *("_jax_flash", "_torch_flash"),
 }
 
 

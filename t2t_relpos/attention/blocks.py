@@ -10,7 +10,13 @@ from typing import Any, NamedTuple
 
 from keras import backend, ops
 
-from t2t_relpos._backend import accumulation_dtype, clip_size, start_indices, write_slice
+from t2t_relpos._backend import (
+    accumulation_dtype,
+    clip_size,
+    largest,
+    start_indices,
+    write_slice,
+)
 from t2t_relpos.attention.masks import MASKED_SCORE
 from t2t_relpos.attention.relative_ids import range_around
 from t2t_relpos.attention.skew import expand_ids, sum_by_id
@@ -103,8 +109,8 @@ class Segment(NamedTuple):
 
         def body(number, state):
             buffers, sums = state
-            # With JAX_ENABLE_X64, it is int64.
-            number = ops.cast(number, "int32")
+            # With JAX_ENABLE_X64, it is int64. PyTorch's loop has ints.
+            number = number if isinstance(number, int) else ops.cast(number, "int32")
             rows, terms, first_key = compute(number)
             first = number * self.block
             buffers = {n: write_slice(x, rows[n], first, axis=2) for n, x in buffers.items()}
@@ -171,7 +177,7 @@ def _key_range(call, start, length):
 
 def _add_at(x, terms, first_key):
     """Returns `[B, N, S, X]` plus terms `[B, N, keys, X]` from the first key on."""
-    if isinstance(first_key, int) and first_key == 0:
+    if isinstance(first_key, int) and first_key == 0 and terms.shape[2] == x.shape[2]:
         return x + terms
     position = start_indices(0, 0, first_key, 0)
     terms = ops.slice(x, position, ops.shape(terms)) + terms
@@ -471,14 +477,13 @@ def softmax(scores):
 
     The sum is 1, or 0 for fully masked queries, whose weights are 0.
     """
-    # On PyTorch, `ops.max` of an empty tensor raises an error without `initial`.
-    largest = ops.max(scores, axis=-1, keepdims=True, initial=MASKED_SCORE)
-    exponentials = ops.exp(scores - largest)
+    maximum = largest(scores, MASKED_SCORE, keepdims=True)
+    exponentials = ops.exp(scores - maximum)
     total = ops.sum(exponentials, axis=-1, keepdims=True)
-    has_valid_key = largest > MASKED_SCORE / 10
+    has_valid_key = maximum > MASKED_SCORE / 10
     # +2**100, so that rematerialized weights exp(score - log_sum) are 0.
     log_sums = ops.where(
-        has_valid_key, largest + ops.log(total), ops.cast(-MASKED_SCORE, scores.dtype)
+        has_valid_key, maximum + ops.log(total), ops.cast(-MASKED_SCORE, scores.dtype)
     )
     has_valid_key = ops.cast(has_valid_key, scores.dtype)
     return exponentials * (has_valid_key / total), log_sums, has_valid_key

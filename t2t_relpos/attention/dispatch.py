@@ -13,7 +13,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from t2t_relpos import _backend, _torch_flash
+from t2t_relpos import _backend, _jax_flash, _torch_flash
 from t2t_relpos._backend import is_portable
 from t2t_relpos.attention import blockwise, flash, gather, skew
 from t2t_relpos.attention.masks import causal_mask, combine_masks, key_padding_mask, window_mask
@@ -432,6 +432,8 @@ LONGEST_ROWS = 64
 LONGEST_ROWS_JAX = 16
 # PyTorch on a CPU. `flash` is the fastest for longer sequences.
 LONGEST_ROWS_TORCH_CPU, LONGEST_ROWS_TORCH_CPU_CAUSAL = 224, 128
+# Self-attention on an NVIDIA GPU.
+LONGEST_WITHOUT_FLASH = 64
 # TensorFlow on a CPU without XLA. Also the limits of `full_matrix` unless `rematerialize=False`.
 LONGEST_ROWS_TENSORFLOW_CPU, LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL = 256, 128
 # Calls that blocks do not support, for example with returned weights.
@@ -534,7 +536,8 @@ def _run_keras_blocks(call, sizes, *, unrolled):
 
 
 def _run_flash(call, sizes):
-    return flash.attend(call, sizes, _torch_flash), None
+    kernel = _jax_flash if call.backend == "jax" else _torch_flash
+    return flash.attend(call, sizes, kernel), None
 
 
 def _is_self_attention(call):
@@ -546,22 +549,29 @@ def _is_self_attention(call):
 
 
 def _has_flash_kernel(call):
+    if call.backend == "jax":
+        # Calls of `explain` have no tensors, and may be for another machine.
+        return call.device == "gpu" and (call.query is None or _jax_flash.has_kernel())
     if call.backend != "torch" or call.query is None:
         return call.backend == "torch"
     return _torch_flash.has_kernel(call.query.device)
 
 
 def _suits_flash_kernel(call):
-    # Calls of `explain` have no tensors.
-    if call.backend != "torch" or call.query is None:
+    if call.query is None or not _has_flash_kernel(call):
         return True
+    if call.backend == "jax":
+        is_masked = call.mask is not None or call.key_mask is not None
+        depth = call.query.shape[-1] + is_masked * flash.MASK_FEATURES
+        return _jax_flash.supports(call.query, call.value, depth)
     return _torch_flash.supports(call.query, call.value)
 
 
 def _is_long_for_flash(call):
-    longest_rows = LONGEST_ROWS_TORCH_CPU_CAUSAL if call.causal else LONGEST_ROWS_TORCH_CPU
-    is_long = call.device == "cpu" and not call.has_at_most(longest_rows)
-    return call.rematerialize is True or is_long
+    longest = LONGEST_ROWS_TORCH_CPU_CAUSAL if call.causal else LONGEST_ROWS_TORCH_CPU
+    if call.device != "cpu":
+        longest = LONGEST_WITHOUT_FLASH
+    return call.rematerialize is True or not call.has_at_most(longest)
 
 
 def _masks_keys_only(call):
@@ -597,7 +607,9 @@ TENSORFLOW_WITHOUT_XLA = Condition(
     "TensorFlow without XLA", lambda call: call.backend == "tensorflow" and not call.xla
 )
 _TENSORFLOW_REQUIREMENTS = (TENSORFLOW_ON_CPU, _HAS_TABLE, *BLOCK_REQUIREMENTS)
-HAS_FLASH_KERNEL = Condition("PyTorch on a CPU or an NVIDIA GPU", _has_flash_kernel)
+HAS_FLASH_KERNEL = Condition(
+    "PyTorch on a CPU or an NVIDIA GPU, or JAX on an NVIDIA GPU", _has_flash_kernel
+)
 _SUITS_WINDOW = Condition(
     f"no sliding window, or one for up to {LONGEST_MASKED_WINDOWS} windows (of at least "
     f"{SHORTEST_WINDOW} positions), or failed block requirements",
@@ -706,7 +718,8 @@ TABLE = (
             *BLOCK_REQUIREMENTS,
             Condition("known lengths, T = S > 0, query offset 0", _is_self_attention),
             Condition(
-                "one depth of keys and values, on a GPU a multiple of 8; on a GPU not float64",
+                "one depth of keys and values; on a GPU a multiple of 8, and not float64; on JAX "
+                "a 16-bit type and at most 120",
                 _suits_flash_kernel,
             ),
             Condition("tables for all heads", _has_shared_tables),
@@ -715,8 +728,8 @@ TABLE = (
         ),
         preferences=(
             Condition(
-                f"`rematerialize` True, or on a CPU more than {LONGEST_ROWS_TORCH_CPU} positions "
-                f"(causal: {LONGEST_ROWS_TORCH_CPU_CAUSAL})",
+                f"`rematerialize` True, or more than {LONGEST_ROWS_TORCH_CPU} positions (causal: "
+                f"{LONGEST_ROWS_TORCH_CPU_CAUSAL}) on a CPU, {LONGEST_WITHOUT_FLASH} on a GPU",
                 _is_long_for_flash,
             ),
         ),

@@ -1,6 +1,6 @@
 """Relative attention by the flash-attention kernel of the backend, with memory linear in length.
 
-Only PyTorch has such a kernel. On other backends, tests run this module with a plain function.
+PyTorch and, on a GPU, JAX have such a kernel. Tests also run this module with a plain function.
 
 All pairs with j <= i - K have the same table row, and so do all pairs with j >= i + K. They form
 the left and the right *tail* of the score matrix. The relative score of a query is one number per
@@ -25,6 +25,9 @@ their scores as weights (d·v - d·o'), where d is the gradient of the outputs. 
 and o' = o - a^V[r], both are those of the whole attention, and so are the gradients of queries,
 keys and values that the kernel returns. The gradients of the R scores give the rest.
 
+Masks of keys: kernels without masks get MASK_FEATURES further features. Those of queries are 1, and
+those of masked keys are so small that the weights become zero.
+
 Shapes: C queries of a block; R ids: 2K + 1, or K + 1 if causal.
 """
 
@@ -48,6 +51,11 @@ from t2t_relpos.attention.blockwise import (
 from t2t_relpos.attention.masks import MASKED_SCORE
 from t2t_relpos.attention.relative_ids import extend_table
 
+# Kernels for GPUs expect depths that are multiples of 8.
+MASK_FEATURES = 8
+# Representable in float16. Scores of masked keys are less by MASK_FEATURES times this number.
+MASK_FEATURE = -60000.0
+
 
 def attend(call, sizes, kernel):
     """Returns the outputs `[B, N, T, H]`.
@@ -55,7 +63,8 @@ def attend(call, sizes, kernel):
     Args:
         call: an `AttentionCall` with T = S.
         sizes: a `FlashSizes`.
-        kernel: an object with the functions `forward` and `backward` of `_torch_flash`.
+        kernel: an object with the functions `has_masks`, `forward` and `backward` of
+            `_torch_flash`.
     """
     call = _with_rows_of_ids(call)
     tensors = {name: getattr(call, name) for name in (*DIFFERENTIABLE, "key_mask")}
@@ -405,7 +414,8 @@ class Tail(NamedTuple):
 
         Both are zeros for queries whose keys are all masked.
         """
-        outputs, log_sums, state = kernel.forward(*self._inputs(call), self._key_mask(call))
+        outputs, log_sums, state = kernel.forward(*self._inputs(call, kernel))
+        outputs = outputs[..., : call.value.shape[-1]]
         outputs, log_sums = self.order(outputs), self.order(log_sums)[..., None]
         if call.key_mask is not None:
             has_key = ops.cumsum(ops.cast(self._key_mask(call), "int32"), axis=1) > 0
@@ -429,19 +439,25 @@ class Tail(NamedTuple):
         outputs, d_outputs = (
             self.order(ops.cast(x, call.query.dtype)) for x in (outputs, self.queries(d_outputs))
         )
-        gradients = kernel.backward(
-            *self._inputs(call),
-            self._key_mask(call),
-            (outputs, self.order(saved.log_sums), saved.state),
-            d_outputs,
-        )
-        return [self.order(_accumulate(x)) for x in gradients]
+        query, key, value, key_mask = self._inputs(call, kernel)
+        if value.shape[-1] > call.value.shape[-1]:
+            outputs, d_outputs = _append_feature(outputs, 0.0), _append_feature(d_outputs, 0.0)
+        results = outputs, self.order(saved.log_sums), saved.state
+        gradients = kernel.backward(query, key, value, key_mask, results, d_outputs)
+        depth = call.query.shape[-1]
+        return [self.order(_accumulate(x[..., :depth])) for x in gradients]
 
-    def _inputs(self, call):
-        """Returns the queries, keys and values of the kernel."""
+    def _inputs(self, call, kernel):
+        """Returns the queries, keys, values and mask of keys, or None, of the kernel."""
         keys = slice(self.first_key, self.first_key + self.length)
         tensors = self.queries(call.query), call.key[:, :, keys], call.value[:, :, keys]
-        return map(self.order, tensors)
+        query, key, value = map(self.order, tensors)
+        key_mask = self._key_mask(call)
+        if key_mask is None or kernel.has_masks(query, query.shape[-1] + MASK_FEATURES):
+            return query, key, value, key_mask
+        feature = ops.where(key_mask, 0.0, MASK_FEATURE)[:, None, :, None]
+        query, value = _append_feature(query, 1.0), _append_feature(value, 0.0)
+        return query, _append_feature(key, feature), value, None
 
     def _key_mask(self, call):
         """Returns the mask of the kernel's keys `[B, T - K]`, or None."""
@@ -562,6 +578,13 @@ class Band(NamedTuple):
         x = ops.pad(diagonals, [(0, 0)] * (len(lead) + 1) + [(0, width + 1 - self.diagonals)])
         x = ops.reshape(x, (*lead, rows * (width + 1)))[..., : rows * width]
         return ops.reshape(x, (*lead, rows, width))
+
+
+def _append_feature(x, feature):
+    """Appends MASK_FEATURES times a number, or a feature `[B, 1, T, 1]`, to `[B, N, T, H]`."""
+    feature = ops.cast(feature, x.dtype)
+    feature = ops.broadcast_to(feature, (*ops.shape(x)[:3], MASK_FEATURES))
+    return ops.concatenate([x, feature], axis=-1)
 
 
 def _accumulate(x):

@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from t2t_relpos import _checks
+from t2t_relpos._backend import largest
 from t2t_relpos._keras_compat import sublayers
 from t2t_relpos.decoding.constraints import checked_stop_ids
 from t2t_relpos.decoding.samplers import BeamSampler, copy_settings, get_sampler
@@ -151,7 +152,7 @@ def empty_caches(blocks, rows, max_length):
 
 def current_position(state):
     """Returns the position of all rows, a scalar. The state may have no rows."""
-    return ops.max(state["position"], initial=0)
+    return largest(state["position"], 0)
 
 
 def _steps_match_call(model, cls):

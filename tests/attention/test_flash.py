@@ -8,10 +8,10 @@ import weakref
 
 import keras
 import numpy as np
+import plain_flash_kernel
 import pytest
 from gradients import gradients_of_squared_gradients, output_and_gradients
 from keras import ops
-from plain_flash_kernel import without_kernel
 from sizes import largest_tensor
 
 from t2t_relpos import RelativeMultiHeadAttention
@@ -21,7 +21,7 @@ BACKEND = keras.backend.backend()
 TENSORS = ("query", "key", "value", "key_table", "value_table")
 FLASH = dispatch._by_name("flash")
 if BACKEND != "torch":
-    FLASH = without_kernel(FLASH)
+    FLASH = plain_flash_kernel.without_kernel(FLASH)
 on_torch = pytest.mark.skipif(BACKEND != "torch", reason="requires PyTorch's kernels")
 
 
@@ -67,6 +67,18 @@ def test_padding_longer_than_a_tail(causal, draw, assert_close):
 def test_masks_of_keys_in_all_shapes(shape, draw, rng, assert_close):
     arrays, mask = draw_inputs(draw, 19, 2), rng.random(shape) < 0.6
     assert_close(compute(arrays, FLASH, mask=mask), compute(arrays, "by_id", mask=mask))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [19, 41])
+def test_masks_as_features(length, causal, draw, rng, assert_close, monkeypatch):
+    """Kernels for GPUs have no masks of keys."""
+    monkeypatch.setattr(plain_flash_kernel, "HAS_MASKS", False)
+    arrays, mask = draw_inputs(draw, length, 3), rng.random((2, length)) < 0.4
+    mask[0, : length // 2], mask[1, -length // 2 :] = False, False
+    options = {"causal": causal, "key_mask": mask}
+    implementation = plain_flash_kernel.without_kernel(dispatch._by_name("flash"))
+    assert_close(compute(arrays, implementation, **options), compute(arrays, "by_id", **options))
 
 
 @on_torch
@@ -127,6 +139,44 @@ def test_outputs_are_freed_without_garbage_collection(draw):
         assert reference() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="requires JAX")
+@pytest.mark.parametrize("length", [1, 37])
+def test_shapes_of_the_kernel_of_jax(length, monkeypatch):
+    """Shape inference checks the arguments of JAX's private functions."""
+    import jax
+
+    from t2t_relpos import _jax_flash
+
+    module = _jax_flash._cudnn()
+    monkeypatch.setattr(module, "check_cudnn_version", lambda: 91000)
+    monkeypatch.setattr(module, "check_compute_capability", lambda capability: True)
+    assert _jax_flash.has_kernel()
+    x = jax.ShapeDtypeStruct((2, 3, length, 8), "bfloat16")
+    assert _jax_flash.supports(x, x, 256) and not _jax_flash.supports(x, x, 264)
+
+    def compute(query, key, value, d_outputs):
+        results = _jax_flash.forward(query, key, value, None)
+        return *results[:2], *_jax_flash.backward(query, key, value, None, results, d_outputs)
+
+    outputs, log_sums, *gradients = jax.eval_shape(compute, x, x, x, x)
+    assert [(y.shape, y.dtype) for y in (outputs, *gradients)] == 4 * [(x.shape, x.dtype)]
+    assert (log_sums.shape, log_sums.dtype) == (x.shape[:3], "float32")
+
+
+def test_no_kernel_if_private_functions_of_jax_changed(monkeypatch):
+    pytest.importorskip("jax")
+    from jax._src.cudnn import fused_attention_stablehlo as module
+
+    from t2t_relpos import _jax_flash
+
+    monkeypatch.setattr(module, "_dot_product_attention_bwd_rule", lambda scale, seed: None)
+    _jax_flash._cudnn.cache_clear()
+    try:
+        assert not _jax_flash.has_kernel()
+    finally:
+        _jax_flash._cudnn.cache_clear()
 
 
 @on_torch

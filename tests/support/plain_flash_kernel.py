@@ -13,6 +13,8 @@ from t2t_relpos._backend import accumulation_dtype
 from t2t_relpos.attention import dispatch, flash
 
 ARBITRARY = 7.0
+# Whether masks are passed to the functions, and not as features.
+HAS_MASKS = True
 
 
 def without_kernel(implementation):
@@ -23,6 +25,10 @@ def without_kernel(implementation):
         run=lambda call, sizes: (flash.attend(call, sizes, kernel), None),
         requirements=tuple(x for x in implementation.requirements if x is not kernel_condition),
     )
+
+
+def has_masks(query, depth):
+    return HAS_MASKS
 
 
 def forward(query, key, value, key_mask):

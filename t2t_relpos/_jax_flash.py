@@ -1,0 +1,115 @@
+"""cuDNN's flash-attention kernel with its log-sum-exp, for causal attention without scaling.
+
+`jax.nn.dot_product_attention` calls the same kernel. It rounds the log-sum-exp to 16 bits, and its
+gradient can't be computed with another log-sum-exp. This module calls private functions of JAX. If
+a version of JAX does not have them, there is no kernel.
+"""
+
+import functools
+import inspect
+
+from keras.backend import standardize_dtype
+
+DTYPES = {"float16", "bfloat16"}
+LARGEST_DEPTH, LARGEST_DEPTH_BEFORE_HOPPER = 256, 128
+BACKWARD_PARAMETERS = (
+    "scale seed dropout_rate variadic_args mask_type layout sliding_window_length is_training "
+    "return_residual res grad_output"
+).split()
+
+
+@functools.cache
+def _cudnn():
+    """Returns JAX's module with the kernel, or None if it is not as expected."""
+    # Doctest collection imports this module where JAX is not installed.
+    try:
+        from jax._src.cudnn import fused_attention_stablehlo as module
+
+        parameters = inspect.signature(module._dot_product_attention_bwd_rule).parameters
+        options = inspect.signature(module.dot_product_attention).parameters
+        module.MaskType.CAUSAL, module.AttentionLayout.BNTH
+    except (AttributeError, ImportError):
+        return None
+    if list(parameters) != BACKWARD_PARAMETERS or "return_residual" not in options:
+        return None
+    return module
+
+
+def has_kernel():
+    """Returns whether JAX computes on an NVIDIA GPU, of the architecture Ampere or later."""
+    module = _cudnn()
+    if module is None:
+        return False
+    try:
+        return module.check_cudnn_version() > 0 and module.check_compute_capability("8.0")
+    except RuntimeError:  # There is no cuDNN or no GPU.
+        return False
+
+
+def supports(query, value, depth):
+    """Returns whether the kernel accepts queries `[B, N, T, H]` and values `[B, N, T, Hv]`.
+
+    Args:
+        query: queries.
+        value: values.
+        depth: H, or more with features for masks.
+    """
+    dtypes = {standardize_dtype(x.dtype) for x in (query, value)}
+    is_hopper = _cudnn().check_compute_capability("9.0")
+    largest = LARGEST_DEPTH if is_hopper else LARGEST_DEPTH_BEFORE_HOPPER
+    has_one_depth = query.shape[-1] == value.shape[-1]
+    is_supported = len(dtypes) == 1 and dtypes <= DTYPES and has_one_depth
+    return is_supported and depth % 8 == 0 and depth <= largest
+
+
+def has_masks(query, depth):
+    """Returns False: a mask would be a bias for each pair."""
+    return False
+
+
+def forward(query, key, value, key_mask):
+    """Returns (outputs, log-sum-exp, None) of causal attention, as in `_torch_flash`."""
+    module, length = _cudnn(), query.shape[2]
+    outputs, log_sums = module.dot_product_attention(
+        *map(_with_two_positions, (query, key, value)),
+        mask_type=module.MaskType.CAUSAL,
+        qkv_layout="BNTH",
+        return_residual=True,
+    )
+    return outputs[:, :, :length], log_sums[:, :, :length], None
+
+
+def backward(query, key, value, key_mask, results, d_outputs):
+    """Returns the gradients of queries, keys and values, as in `_torch_flash`."""
+    import jax.numpy as jnp
+
+    module, length, (outputs, log_sums, _) = _cudnn(), query.shape[2], results
+    tensors = map(_with_two_positions, (query, key, value, outputs, d_outputs, log_sums))
+    query, key, value, outputs, d_outputs, log_sums = tensors
+    unused = 7 * [jnp.zeros(0, query.dtype)]
+    options = {
+        "scale": 1.0,
+        "seed": 0,
+        "dropout_rate": 0.0,
+        "variadic_args": (False, False),
+        "mask_type": module.MaskType.CAUSAL,
+        "layout": module.AttentionLayout.BNTH.value,
+        "sliding_window_length": None,
+        "is_training": True,
+        "return_residual": False,
+        "res": (query, key, value, *unused, log_sums, outputs),
+        "grad_output": d_outputs,
+    }
+    gradients = module._dot_product_attention_bwd_rule(**options)[:3]
+    return [x[:, :, :length] for x in gradients]
+
+
+def _with_two_positions(x):
+    """Appends a zero to one position of axis 2: cuDNN refuses attention of one position.
+
+    No query attends to a later key, and the gradient of the further query's output is zero.
+    """
+    import jax.numpy as jnp
+
+    padding = [(0, 1) if axis == 2 and x.shape[2] == 1 else (0, 0) for axis in range(x.ndim)]
+    return jnp.pad(x, padding)
