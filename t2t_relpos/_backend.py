@@ -204,7 +204,10 @@ def arange(length):
 
 
 def largest(x, initial, *, keepdims=False):
-    """Returns the largest entry of a tensor, or of its last axis if `keepdims`; at least `initial`."""
+    """Returns the largest entry of a tensor, or of its last axis if `keepdims`.
+
+    It returns `initial` if no entry is larger.
+    """
     axis = -1 if keepdims else None
     if keras.backend.backend() != "torch":
         return ops.max(x, axis=axis, keepdims=keepdims, initial=initial)

@@ -27,12 +27,11 @@ def _cudnn():
 
         parameters = inspect.signature(module._dot_product_attention_bwd_rule).parameters
         options = inspect.signature(module.dot_product_attention).parameters
-        module.MaskType.CAUSAL, module.AttentionLayout.BNTH
+        names = module.MaskType.CAUSAL.name, module.AttentionLayout.BNTH.name
     except (AttributeError, ImportError):
         return None
-    if list(parameters) != BACKWARD_PARAMETERS or "return_residual" not in options:
-        return None
-    return module
+    matches = list(parameters) == BACKWARD_PARAMETERS and "return_residual" in options
+    return module if matches and names == ("CAUSAL", "BNTH") else None
 
 
 def has_kernel():

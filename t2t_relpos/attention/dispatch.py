@@ -429,11 +429,13 @@ def _texts_on_lengths(row, call):
 
 # Largest number of positions for which `rows` gathers a table row for each pair.
 LONGEST_ROWS = 64
-LONGEST_ROWS_JAX = 16
+LONGEST_ROWS_JAX_CPU = 16
+# PyTorch, and JAX on a GPU.
+LONGEST_ROWS_GPU = 128
 # PyTorch on a CPU. `flash` is the fastest for longer sequences.
 LONGEST_ROWS_TORCH_CPU, LONGEST_ROWS_TORCH_CPU_CAUSAL = 224, 128
-# Self-attention on an NVIDIA GPU.
-LONGEST_WITHOUT_FLASH = 64
+# On a GPU, the time of PyTorch depends on the number of kernels, of which `flash` has the most.
+LONGEST_WITHOUT_FLASH_JAX_GPU, LONGEST_WITHOUT_FLASH_TORCH_GPU = 128, 1024
 # TensorFlow on a CPU without XLA. Also the limits of `full_matrix` unless `rematerialize=False`.
 LONGEST_ROWS_TENSORFLOW_CPU, LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL = 256, 128
 # Calls that blocks do not support, for example with returned weights.
@@ -513,9 +515,13 @@ def _within_rows_range(call):
     if TENSORFLOW_ON_CPU.holds(call):
         longest = LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL if call.causal else LONGEST_ROWS_TENSORFLOW_CPU
         return call.has_at_most(longest)
-    longest = LONGEST_ROWS_JAX if call.backend == "jax" else LONGEST_ROWS
+    longest = LONGEST_ROWS
     if call.backend == "torch" and call.device == "cpu":
         longest = LONGEST_ROWS_TORCH_CPU_CAUSAL if call.causal else LONGEST_ROWS_TORCH_CPU
+    elif call.backend == "jax" and call.device == "cpu":
+        longest = LONGEST_ROWS_JAX_CPU
+    elif call.backend != "tensorflow" and call.device == "gpu":
+        longest = LONGEST_ROWS_GPU
     return call.knows_lengths and call.has_at_most(longest)
 
 
@@ -570,7 +576,8 @@ def _suits_flash_kernel(call):
 def _is_long_for_flash(call):
     longest = LONGEST_ROWS_TORCH_CPU_CAUSAL if call.causal else LONGEST_ROWS_TORCH_CPU
     if call.device != "cpu":
-        longest = LONGEST_WITHOUT_FLASH
+        is_jax = call.backend == "jax"
+        longest = LONGEST_WITHOUT_FLASH_JAX_GPU if is_jax else LONGEST_WITHOUT_FLASH_TORCH_GPU
     return call.rematerialize is True or not call.has_at_most(longest)
 
 
@@ -609,6 +616,11 @@ TENSORFLOW_WITHOUT_XLA = Condition(
 _TENSORFLOW_REQUIREMENTS = (TENSORFLOW_ON_CPU, _HAS_TABLE, *BLOCK_REQUIREMENTS)
 HAS_FLASH_KERNEL = Condition(
     "PyTorch on a CPU or an NVIDIA GPU, or JAX on an NVIDIA GPU", _has_flash_kernel
+)
+SUITS_FLASH_KERNEL = Condition(
+    "one depth of keys and values; on a GPU a multiple of 8, and not float64; on JAX a 16-bit type "
+    "and a depth that cuDNN supports",
+    _suits_flash_kernel,
 )
 _SUITS_WINDOW = Condition(
     f"no sliding window, or one for up to {LONGEST_MASKED_WINDOWS} windows (of at least "
@@ -672,8 +684,9 @@ TABLE = (
                 f"otherwise {LONGEST_ROWS_TENSORFLOW_CPU} (causal: "
                 f"{LONGEST_ROWS_TENSORFLOW_CPU_CAUSAL}) on TensorFlow on a CPU without XLA; "
                 f"{LONGEST_ROWS_TORCH_CPU} (causal: {LONGEST_ROWS_TORCH_CPU_CAUSAL}) on PyTorch on "
-                f"a CPU, {LONGEST_ROWS_JAX} on JAX, "
-                f"otherwise {LONGEST_ROWS}; except for TensorFlow on a CPU, only known lengths",
+                f"a CPU, {LONGEST_ROWS_JAX_CPU} on JAX on a CPU, {LONGEST_ROWS_GPU} on both on a "
+                f"GPU, otherwise {LONGEST_ROWS}; except for TensorFlow on a CPU, only known "
+                "lengths",
                 _within_rows_range,
             ),
             _SUITS_WINDOW,
@@ -717,11 +730,7 @@ TABLE = (
             _HAS_TABLE,
             *BLOCK_REQUIREMENTS,
             Condition("known lengths, T = S > 0, query offset 0", _is_self_attention),
-            Condition(
-                "one depth of keys and values; on a GPU a multiple of 8, and not float64; on JAX "
-                "a 16-bit type and at most 120",
-                _suits_flash_kernel,
-            ),
+            SUITS_FLASH_KERNEL,
             Condition("tables for all heads", _has_shared_tables),
             Condition("masks of keys only, no sliding window", _masks_keys_only),
             Condition("no dropout", lambda call: call.dropout is None),
@@ -729,7 +738,8 @@ TABLE = (
         preferences=(
             Condition(
                 f"`rematerialize` True, or more than {LONGEST_ROWS_TORCH_CPU} positions (causal: "
-                f"{LONGEST_ROWS_TORCH_CPU_CAUSAL}) on a CPU, {LONGEST_WITHOUT_FLASH} on a GPU",
+                f"{LONGEST_ROWS_TORCH_CPU_CAUSAL}) on a CPU, {LONGEST_WITHOUT_FLASH_JAX_GPU} on "
+                f"JAX on a GPU, {LONGEST_WITHOUT_FLASH_TORCH_GPU} on PyTorch on a GPU",
                 _is_long_for_flash,
             ),
         ),

@@ -11,6 +11,7 @@ XLA = {"backend": "tensorflow", "xla": True, "device": "gpu"}
 GPU = {**XLA, "xla": False}
 JAX = {"backend": "jax", "xla": False, "device": "tpu"}
 TORCH = {"backend": "torch", "xla": False, "device": "cpu"}
+JAX_GPU, TORCH_GPU = {**JAX, "device": "gpu"}, {**TORCH, "device": "gpu"}
 TRAINING = {**CPU, "rematerialize": False}
 # The choice of the backend of the tests, without returned weights.
 CHOSEN_FOR_101_POSITIONS = {
@@ -64,13 +65,19 @@ CHOSEN_FOR_101_POSITIONS = {
         (129, {**TORCH, "causal": True, "rematerialize": False}, "flash"),
         (5000, {**TORCH, "max_relative_position": 0}, "flash"),
         (11, {**TORCH, "rematerialize": True}, "flash"),
-        (11, {**TORCH, "rematerialize": True, "device": "gpu"}, "flash"),
-        (5000, {**TORCH, "device": "gpu"}, "scanned_blocks"),
+        (11, {**TORCH_GPU, "rematerialize": True}, "flash"),
+        (128, TORCH_GPU, "rows"),
+        (1024, {**TORCH_GPU, "causal": True}, "unrolled_blocks"),
+        (1025, TORCH_GPU, "flash"),
+        (128, JAX_GPU, "rows"),
+        (129, {**JAX_GPU, "causal": True}, "flash"),
+        (11, {**JAX_GPU, "rematerialize": True}, "flash"),
+        (300, {**JAX_GPU, "seeded_dropout": False}, "rows"),
+        (11, {**JAX, "rematerialize": True, "device": "cpu"}, "scanned_blocks"),
         (300, {**TORCH, "length_k": 301}, "unrolled_blocks"),
         (300, {**TORCH, "query_offset": 1}, "unrolled_blocks"),
         (300, {**TORCH, "sliding_window": 200}, "unrolled_blocks"),
         (300, {**TORCH, "max_relative_position": None, "rematerialize": True}, "scanned_blocks"),
-        (65, {**TORCH, "device": "gpu"}, "unrolled_blocks"),
         (65, {**TORCH, "seeded_dropout": False}, "rows"),
         (64, {**CPU, "portable": True}, "rows"),
         (513, {**CPU, "portable": True}, "band"),

@@ -1,4 +1,4 @@
-"""Tests that layers on PyTorch do not wait for an accelerator."""
+"""Tests that PyTorch computes on one accelerator, and that the host does not wait for it."""
 
 import keras
 import pytest
@@ -8,8 +8,11 @@ if keras.backend.backend() != "torch":
     pytest.skip("PyTorch only", allow_module_level=True)
 
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
 
 from t2t_relpos import CausalLM, Transformer, _backend, _checks
+from t2t_relpos.attention import attend, dispatch
 from t2t_relpos.layers import RelationMultiHeadAttention, RelativeMultiHeadAttention
 from t2t_relpos.models.config import TransformerConfig
 
@@ -33,6 +36,16 @@ def reads(monkeypatch):
     for name in READS:
         monkeypatch.setattr(torch.Tensor, name, counted(name, getattr(torch.Tensor, name)))
     return names
+
+
+class WithExplicitDevices(TorchFunctionMode):
+    """Raises an error if a tensor is created on PyTorch's default device, which is the CPU."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        is_explicit = function not in _device_constructors() or kwargs.get("device") is not None
+        assert is_explicit, f"{function} without a device"
+        return function(*args, **kwargs)
 
 
 def encoder_decoder(rng):
@@ -67,10 +80,38 @@ def test_a_training_step_reads_no_values(make, reads, rng):
     model(*args, **options)
     optimizer = torch.optim.SGD([v.value for v in model.trainable_variables], lr=0.1)
     reads.clear()
-    outputs = model(*args, **options, training=True)
-    (outputs**2).sum().backward()
-    optimizer.step()
+    with WithExplicitDevices():
+        outputs = model(*args, **options, training=True)
+        (outputs**2).sum().backward()
+        optimizer.step()
     assert reads == []
+
+
+@pytest.mark.parametrize("implementation", [row.name for row in dispatch.TABLE])
+def test_attention_creates_tensors_on_explicit_devices(implementation, rng):
+    """Keras creates those of `ops.max(initial=...)` on the CPU."""
+    num_tables = 0 if implementation == "without_tables" else 2
+    tables = [torch.randn(5, 8, requires_grad=True) for _ in range(num_tables)]
+    computed = 0
+    for length in (1, 20, 150):
+        tensors = [torch.randn(2, 2, length, 8, requires_grad=True) for _ in range(3)]
+        for options in (
+            {},
+            {"causal": True},
+            {"key_mask": torch.ones(2, length, dtype=torch.bool)},
+            {"sliding_window": 9, "causal": True},
+        ):
+            options |= {"implementation": implementation, "return_weights": False}
+            try:
+                with WithExplicitDevices():
+                    outputs, _ = attend(*tensors, *tables, **options)
+                    (outputs**2).sum().backward()
+            except ValueError as error:
+                assert "Received: AttentionCall" in str(error)
+                continue
+            computed += 1
+    is_of_tensorflow = implementation in ("full_matrix", "saved_blocks", "rematerialized_blocks")
+    assert (computed == 0) == is_of_tensorflow
 
 
 def test_values_on_the_host_are_checked(rng):

@@ -19,11 +19,12 @@ HAS_MASKS = True
 
 def without_kernel(implementation):
     """Returns `flash` with the functions of this module in place of the kernel."""
-    kernel, kernel_condition = sys.modules[__name__], dispatch.HAS_FLASH_KERNEL
+    kernel = sys.modules[__name__]
+    of_kernels = dispatch.HAS_FLASH_KERNEL, dispatch.SUITS_FLASH_KERNEL
     return dataclasses.replace(
         implementation,
         run=lambda call, sizes: (flash.attend(call, sizes, kernel), None),
-        requirements=tuple(x for x in implementation.requirements if x is not kernel_condition),
+        requirements=tuple(x for x in implementation.requirements if x not in of_kernels),
     )
 
 
