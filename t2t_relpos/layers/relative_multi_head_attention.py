@@ -51,11 +51,12 @@ class RelativeMultiHeadAttention(AttentionBase):
             Default: None, no limit.
         flash_attention: True: memory is linear in length at any length, because the gradient
             computes the weights again. Explicit positions and returned scores are then not
-            supported. PyTorch's flash-attention kernels compute self-attention without dropout and
-            with masks of keys only. None or False: with a relative table, memory is linear in
-            length above 1,024 positions; on TensorFlow on a CPU without XLA above 4,096 positions
-            in training, 256 in inference, and 128 in causal inference. Without tables, and with
-            explicit positions or returned scores, memory is quadratic. Default: None.
+            supported. The flash-attention kernels of PyTorch, and on a GPU of JAX, compute
+            self-attention without dropout and with masks of keys only. None or False: with a
+            relative table, memory is linear in length above 1,024 positions; on TensorFlow on a CPU
+            without XLA above 4,096 positions in training, 256 in inference, and 128 in causal
+            inference. Without tables, and with explicit positions or returned scores, memory is
+            quadratic. Default: None.
         kernel_initializer: initializer of the projection kernels. Default: `"glorot_uniform"`.
         bias_initializer: initializer of the projection biases. Default: `"zeros"`.
         kernel_regularizer: regularizer of the projection kernels. Default: None.
