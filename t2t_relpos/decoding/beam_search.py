@@ -13,6 +13,7 @@ from t2t_relpos.decoding.search_state import (
     gather_rows,
     join_context,
     limits,
+    method_of_step,
     repeat_rows,
     split_context,
 )
@@ -46,10 +47,10 @@ def beam_search(
 
     Args:
         step: `step(ids [rows], state) -> (logits [rows, V], state)` with
-            rows = B * beam_size. The first ids are `pad_id`. It may have a method
-            `resize(state, steps) -> state`. Compiled searches then start with a state for a few
-            steps and enlarge it with `resize`. It may have a method `capacity(state)`, the number
-            of steps that the state has room for. The searches check it if the number is an int.
+            rows = B * beam_size. The first ids are `pad_id`. It may be an object, or a method of
+            one, with a method `resize(state, steps) -> state`: compiled searches then start with a
+            state for a few steps and enlarge it; and with a method `capacity(state)`, the number of
+            steps that the state has room for: searches check it if the number is an int.
         state: a nested dict of tensors `[B, ...]`. The search repeats and
             reorders rows. The entry under `"context"` never changes and is
             the same for all beams of a sentence, so it is only repeated. The
@@ -155,7 +156,7 @@ def _run(search, step, state, limit, max_length, prefix):
         return beams, gather_rows(split_context(new_state)[1], rows)
 
     beams = search.start(limit, first_beams)
-    resize = getattr(step, "resize", None)
+    resize = method_of_step(step, "resize")
     beams = until_done(advance, beams, limit, fixed, rest, max_length, resize)
     return search.result(beams)
 

@@ -63,11 +63,16 @@ def limits(batch_size, max_length, length_limit):
     return ops.minimum(ops.cast(length_limit, "int32"), limit)
 
 
+def method_of_step(step, name):
+    """Returns a method of the object that is a step function, or whose method it is, or None."""
+    return getattr(getattr(step, "__self__", step), name, None)
+
+
 def check_capacity(step, state, max_length, length_limit):
     """Raises ValueError if a state has room for fewer steps than a search may take.
 
     A compiled step past the end of its cache can't raise an error: its outputs are NaN. The check
-    is skipped if `step` has no method `capacity`, if a size is a tensor, or if `length_limit` may
+    is skipped if there is no method `capacity`, if a size is a tensor, or if `length_limit` may
     end the search before `max_length`.
 
     Args:
@@ -76,9 +81,10 @@ def check_capacity(step, state, max_length, length_limit):
         max_length: L of the search.
         length_limit: as in `beam_search`.
     """
-    if length_limit is not None or not hasattr(step, "capacity"):
+    capacity_of = method_of_step(step, "capacity")
+    if length_limit is not None or capacity_of is None:
         return
-    capacity = step.capacity(state)
+    capacity = capacity_of(state)
     if not all(isinstance(size, numbers.Integral) for size in (capacity, max_length)):
         return
     if capacity < max_length:

@@ -1,6 +1,8 @@
 """`generate`: its checks, the sizes of its searches, and the state of models with caches."""
 
 import dataclasses
+import functools
+import types
 from typing import Any
 
 import keras
@@ -13,6 +15,8 @@ from t2t_relpos._keras_compat import sublayers
 from t2t_relpos.decoding.constraints import checked_stop_ids
 from t2t_relpos.decoding.samplers import BeamSampler, copy_settings, get_sampler
 from t2t_relpos.layers.relative_multi_head_attention import RelativeMultiHeadAttention
+
+_FUNCTIONS = types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial
 
 
 class GenerationMixin:
@@ -117,7 +121,7 @@ class GenerationMixin:
             return _compile(self, search, jit_compile=jit_compile)
 
         key = type(sampler), settings, sizes, stop_token_ids, jit_compile
-        return self._searches.get(self.variables, key, compile_search)
+        return self._searches.get(self, key, compile_search)
 
     def _search(self, sampler, max_length, stop_token_ids, *, jit_compile):
         growing = _may_grow(sampler, jit_compile=jit_compile)
@@ -221,11 +225,6 @@ def _start_uncached(logits_of, context, rows, max_length):
     return state, step
 
 
-def cache_capacity(state):
-    """Returns the number of steps that the caches in a state of `step` have room for."""
-    return next(iter(state["caches"].values())).shape[2]
-
-
 # Python would name the class in errors of arguments, which users do not know.
 GenerationMixin.generate.__qualname__ = "generate"
 
@@ -237,17 +236,16 @@ class SearchFunctions:
 
     def __init__(self):
         self.functions = {}
-        self._variables = None
+        self._computation = None
 
-    def get(self, variables, key, compile_search):
+    def get(self, model, key, compile_search):
         """Returns the search of a key. Calls `compile_search()` if it is not among the last ones.
 
-        A compiled search refers to variables, and quantization and LoRA change those of a model.
-        Searches with other variables are removed.
+        Searches that were compiled before a change of the model's computation are removed.
         """
-        variables = [(variable.path, variable.dtype) for variable in variables]
-        if variables != self._variables:
-            self.functions, self._variables = {}, variables
+        computation = _computation(model)
+        if computation != self._computation:
+            self.functions, self._computation = {}, computation
         # The dict is in the order of use.
         function = self.functions.pop(key, None)
         if function is None:
@@ -260,6 +258,23 @@ class SearchFunctions:
     def __deepcopy__(self, memo):
         # A copy of a model compiles its own searches.
         return SearchFunctions()
+
+
+def _computation(model):
+    """Returns what a compiled search of a model refers to besides values, as a list.
+
+    Quantization and LoRA change the variables. Methods, activations and layers may be replaced.
+    """
+    items = [(variable.path, variable.dtype) for variable in model.variables]
+    for layer in (model, *sublayers(model)):
+        items.append((id(layer), type(layer)))
+        # Keras makes functions such as `predict_function` in calls of `predict`.
+        items += [
+            (name, value)
+            for name, value in vars(layer).items()
+            if isinstance(value, _FUNCTIONS) and not name.endswith("_function")
+        ]
+    return items
 
 
 def _resolve_jit_compile(jit_compile):

@@ -149,7 +149,8 @@ def test_without_changes_generate_computes_the_model(make):
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("make", [make_transformer, make_language_model])
 def test_generate_computes_the_changed_model(make, change):
-    model, unchanged = make(), generated(make())
+    model = make()
+    unchanged = generated(model)
     change(model)
     found = generated(model)
     np.testing.assert_array_equal(found, generated_by_calls(model))
@@ -158,7 +159,8 @@ def test_generate_computes_the_changed_model(make, change):
 
 @pytest.mark.parametrize("change", OF_TRANSFORMERS.values(), ids=OF_TRANSFORMERS)
 def test_generate_computes_the_changed_transformer(change):
-    model, unchanged = make_transformer(), generated(make_transformer())
+    model = make_transformer()
+    unchanged = generated(model)
     assert folds(model)
     change(model)
     assert not folds(model)
