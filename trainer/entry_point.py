@@ -77,7 +77,7 @@ def run(
     streams.prepare()
     with streams.as_logs("stderr"), streams.named_output():
         try:
-            with errors_as_exit_codes(name):
+            with errors_as_exit_codes(name), contextlib.suppress(BrokenPipeError):
                 import_tensorflow()
                 program(values)
                 if sys.stdout is not None:
@@ -104,8 +104,7 @@ def errors_as_exit_codes(
 ) -> Iterator[None]:
     """Ends the program with one line on stderr, without a traceback, if the block raises an error.
 
-    The exit code is 1 for errors, and 128 plus the signal after Ctrl-C and `Interrupted`. The error
-    that the reader of the output has exited is ignored.
+    The exit code is 1 for errors, and 128 plus the signal after Ctrl-C and `Interrupted`.
 
     Args:
         name: name of the program, such as `trainer.export`.
@@ -114,8 +113,6 @@ def errors_as_exit_codes(
     """
     try:
         yield
-    except BrokenPipeError:
-        pass
     except errors as error:
         sys.exit(f"{name}: {error}")
     except OSError as error:
